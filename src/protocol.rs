@@ -1,0 +1,596 @@
+//! What an experiment is, as plain data: factors, cells, metrics, checks, claims and their rules.
+//!
+//! An experiment file writes its [`Protocol`] as a constant. The same value is stored in every `run.json`, so that old results keep
+//! the protocol they were taken with and the reporter needs no list of experiments.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How text and lists that are constants in an experiment file are read back from a `run.json`: they are kept for the life of the
+/// process, which reads a handful of them once.
+mod kept {
+    use serde::{Deserialize, Deserializer};
+
+    pub fn text<'de, D: Deserializer<'de>>(input: D) -> Result<&'static str, D::Error> {
+        String::deserialize(input).map(|text| &*text.leak())
+    }
+
+    pub fn texts<'de, D: Deserializer<'de>>(input: D) -> Result<&'static [&'static str], D::Error> {
+        let texts = Vec::<String>::deserialize(input)?;
+        Ok(texts.into_iter().map(|text| &*text.leak()).collect::<Vec<&'static str>>().leak())
+    }
+
+    pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(input: D) -> Result<&'static [T], D::Error> {
+        Vec::<T>::deserialize(input).map(|items| &*items.leak())
+    }
+}
+
+/// Text that is a constant, or was read from a `run.json`. (An alias, so that serde does not take it for a borrow of its input.)
+pub type Text = &'static str;
+
+/// One experiment: what is asked, what is varied, what is measured, and how each claim is judged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Protocol {
+    /// File name of the experiment and of its results.
+    #[serde(deserialize_with = "kept::text")]
+    pub name: Text,
+    #[serde(deserialize_with = "kept::text")]
+    pub title: Text,
+    #[serde(deserialize_with = "kept::text")]
+    pub question: Text,
+    /// What is expected and why, written down before measuring.
+    #[serde(deserialize_with = "kept::text")]
+    pub hypothesis: Text,
+    #[serde(deserialize_with = "kept::list")]
+    pub factors: &'static [Factor],
+    #[serde(deserialize_with = "kept::list")]
+    pub grids: &'static [Grid],
+    #[serde(deserialize_with = "kept::list")]
+    pub metrics: &'static [Metric],
+    /// The relation to the baseline that each cell must show before anything of it is timed; the first that applies counts.
+    #[serde(deserialize_with = "kept::list")]
+    pub checks: &'static [Check],
+    #[serde(deserialize_with = "kept::list")]
+    pub claims: &'static [Claim],
+    #[serde(deserialize_with = "kept::list")]
+    pub plots: &'static [Plot],
+    /// Threats to validity.
+    #[serde(deserialize_with = "kept::texts")]
+    pub threats: &'static [&'static str],
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Factor {
+    #[serde(deserialize_with = "kept::text")]
+    pub name: Text,
+    /// What is varied, in a few words; also the axis label of a plot.
+    #[serde(deserialize_with = "kept::text")]
+    pub meaning: Text,
+    /// What single levels mean, where their names do not say it.
+    #[serde(deserialize_with = "kept::list")]
+    pub levels: &'static [Level],
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    #[serde(deserialize_with = "kept::text")]
+    pub name: Text,
+    #[serde(deserialize_with = "kept::text")]
+    pub meaning: Text,
+}
+
+/// A full factorial over its axes. Grids of one name are parts of one table (models that need their own sizes, say).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Grid {
+    #[serde(deserialize_with = "kept::text")]
+    pub name: Text,
+    #[serde(deserialize_with = "kept::list")]
+    pub profiles: &'static [Profile],
+    /// The factor whose levels are compared; its first level in this grid is their baseline.
+    #[serde(deserialize_with = "kept::text")]
+    pub studied: Text,
+    #[serde(deserialize_with = "kept::list")]
+    pub axes: &'static [Axis],
+    #[serde(deserialize_with = "kept::list")]
+    pub passes: &'static [Pass],
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Axis {
+    #[serde(deserialize_with = "kept::text")]
+    pub factor: Text,
+    #[serde(deserialize_with = "kept::texts")]
+    pub levels: &'static [&'static str],
+}
+
+/// Shorthand for an [`Axis`], so that a grid reads as a table.
+pub const fn axis(factor: &'static str, levels: &'static [&'static str]) -> Axis {
+    Axis { factor, levels }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// Seconds, for tests; results are thrown away.
+    Smoke,
+    /// The default on a CPU.
+    Quick,
+    /// The default on a GPU.
+    Full,
+}
+
+/// What one child process does with one cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pass {
+    /// Compares the cell with its baseline on the same data and seed.
+    Check,
+    /// Counts bytes over one step; done twice, and a difference is an error.
+    Memory,
+    /// One round of timed samples.
+    Time,
+}
+
+impl Pass {
+    /// The metric of the row that closes a pass; its value is the wall-clock time of the child in seconds.
+    pub fn closing_metric(self) -> &'static str {
+        match self {
+            Pass::Check => "pass.check",
+            Pass::Memory => "pass.memory",
+            Pass::Time => "pass.time",
+        }
+    }
+
+    pub fn from_closing_metric(metric: &str) -> Option<Pass> {
+        [Pass::Check, Pass::Memory, Pass::Time].into_iter().find(|pass| pass.closing_metric() == metric)
+    }
+}
+
+impl fmt::Display for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(&self.closing_metric()["pass.".len()..])
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(match self {
+            Profile::Smoke => "smoke",
+            Profile::Quick => "quick",
+            Profile::Full => "full",
+        })
+    }
+}
+
+/// A figure that tables and rules can name.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    #[serde(deserialize_with = "kept::text")]
+    pub name: Text,
+    /// Column head and axis label, without the unit.
+    #[serde(deserialize_with = "kept::text")]
+    pub label: Text,
+    /// `B`, `s` or `1`.
+    #[serde(deserialize_with = "kept::text")]
+    pub unit: Text,
+    pub pass: Pass,
+}
+
+/// Peak of the bytes that tensors asked for during one step; the same notion on every device.
+pub const PEAK: Metric = Metric { name: "requested_peak", label: "peak memory", unit: "B", pass: Pass::Memory };
+/// Bytes still held for the backward pass when the forward pass is done.
+pub const ACTIVATIONS: Metric = Metric { name: "activations", label: "saved activations", unit: "B", pass: Pass::Memory };
+/// Bytes of the gradients when the backward pass is done.
+pub const GRADIENTS: Metric = Metric { name: "gradients", label: "gradients", unit: "B", pass: Pass::Memory };
+/// Wall-clock or device time of one work item of a step, after warm-up.
+pub const TIME: Metric = Metric { name: "time", label: "time per step", unit: "s", pass: Pass::Time };
+
+/// Which cells something applies to: `k=4 recipe=divide|weighted`; empty applies to all.
+pub type Select = Text;
+
+/// Whether a cell has every level that the selection names.
+pub fn selects(select: &str, cell: &Cell) -> bool {
+    select.split_whitespace().all(|term| match term.split_once('=') {
+        Some((factor, levels)) => cell.get(factor).is_some_and(|level| levels.split('|').any(|l| l == level)),
+        None => false,
+    })
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    #[serde(deserialize_with = "kept::text")]
+    pub when: Select,
+    pub expect: Relation,
+}
+
+/// How a cell's outcome relates to its baseline's. Errors are relative: |a - b| / |b| in the Euclidean norm over all values.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Relation {
+    Equal {
+        tolerance: f64,
+    },
+    /// The baseline times the number that the cell's level of `factor` is.
+    Times {
+        #[serde(deserialize_with = "kept::text")]
+        factor: Text,
+        tolerance: f64,
+    },
+    /// The baseline divided by the number that the cell's level of `factor` is.
+    DividedBy {
+        #[serde(deserialize_with = "kept::text")]
+        factor: Text,
+        tolerance: f64,
+    },
+    /// A wrong result that nothing reports: the relative error lies in this range.
+    Differs {
+        at_least: f64,
+        at_most: f64,
+    },
+    /// The step fails with a message that contains this text.
+    Raises {
+        #[serde(deserialize_with = "kept::text")]
+        message: Text,
+    },
+}
+
+/// Whose figures may carry a verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Platform {
+    Cpu,
+    Gpu,
+    /// A prediction; carries bytes only.
+    Dry,
+    /// PyTorch in Python, where a claim is about Python's own machinery.
+    Python,
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(match self {
+            Platform::Cpu => "CPU",
+            Platform::Gpu => "GPU",
+            Platform::Dry => "dry",
+            Platform::Python => "Python",
+        })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    #[serde(deserialize_with = "kept::text")]
+    pub id: Text,
+    /// The guides that make it, by number.
+    #[serde(deserialize_with = "kept::text")]
+    pub from: Text,
+    /// The claim in our words.
+    #[serde(deserialize_with = "kept::text")]
+    pub text: Text,
+    #[serde(deserialize_with = "kept::list")]
+    pub judged_on: &'static [Platform],
+    pub rule: Rule,
+    pub meaning: Meaning,
+}
+
+/// What a verdict means for the reader. `{effect}` and `{where}` stand for the measured effect and for the conditions under which
+/// the claim holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Meaning {
+    #[serde(deserialize_with = "kept::text")]
+    pub confirmed: Text,
+    #[serde(deserialize_with = "kept::text")]
+    pub refuted: Text,
+    #[serde(deserialize_with = "kept::text")]
+    pub depends: Text,
+    #[serde(deserialize_with = "kept::text")]
+    pub inconclusive: Text,
+}
+
+/// How figures become a verdict.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// The metric of each selected cell over that of its baseline cell: exact for bytes, an interval for times.
+    Ratio {
+        #[serde(deserialize_with = "kept::text")]
+        metric: Text,
+        #[serde(deserialize_with = "kept::text")]
+        of: Select,
+        confirm: Bound,
+        refute: Bound,
+        /// Judge only where, in the baseline cell, one metric is at least this share of another.
+        scope: Option<Share>,
+    },
+    /// The metric of each selected cell as it is.
+    Value {
+        #[serde(deserialize_with = "kept::text")]
+        metric: Text,
+        #[serde(deserialize_with = "kept::text")]
+        of: Select,
+        confirm: Bound,
+        refute: Bound,
+    },
+    /// Growth exponent of the metric along a numeric factor, between its two largest levels.
+    Exponent {
+        #[serde(deserialize_with = "kept::text")]
+        metric: Text,
+        #[serde(deserialize_with = "kept::text")]
+        along: Text,
+        #[serde(deserialize_with = "kept::text")]
+        of: Select,
+        confirm: Bound,
+        refute: Bound,
+    },
+    /// Holds where all of these hold.
+    All(#[serde(deserialize_with = "kept::list")] &'static [Rule]),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+    Within(f64, f64),
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Bound::AtMost(x) => write!(f, "≤ {x}"),
+            Bound::AtLeast(x) => write!(f, "≥ {x}"),
+            Bound::Within(a, b) => write!(f, "{a} to {b}"),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    #[serde(deserialize_with = "kept::text")]
+    pub part: Text,
+    #[serde(deserialize_with = "kept::text")]
+    pub whole: Text,
+    pub at_least: f64,
+}
+
+/// A picture that answers a question at a glance; one is drawn for each machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plot {
+    #[serde(deserialize_with = "kept::text")]
+    pub name: Text,
+    /// What the picture shows, as a sentence for its caption.
+    #[serde(deserialize_with = "kept::text")]
+    pub caption: Text,
+    #[serde(deserialize_with = "kept::text")]
+    pub of: Select,
+    #[serde(deserialize_with = "kept::text")]
+    pub metric: Text,
+    pub kind: PlotKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlotKind {
+    /// The metric over a numeric factor, both axes logarithmic; a line for each combination of the `series` factors.
+    Lines {
+        #[serde(deserialize_with = "kept::text")]
+        x: Text,
+        #[serde(deserialize_with = "kept::texts")]
+        series: &'static [&'static str],
+    },
+    /// The metric relative to its baseline as bars, with intervals where there are any; a cluster for each combination of the
+    /// `clusters` factors, a bar for each level of the studied factor.
+    Bars {
+        #[serde(deserialize_with = "kept::texts")]
+        clusters: &'static [&'static str],
+    },
+    /// One point for each cell on a logarithmic axis, a row for each combination of the `rows` factors, a mark for each level of the
+    /// studied factor, and a line at the threshold.
+    Dots {
+        #[serde(deserialize_with = "kept::texts")]
+        rows: &'static [&'static str],
+        threshold: f64,
+    },
+}
+
+/// One combination of levels. Its canonical text is its identity everywhere: `model=mlp k=4`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cell {
+    levels: Vec<(String, String)>,
+}
+
+impl Cell {
+    pub fn new(levels: Vec<(String, String)>) -> Self {
+        Cell { levels }
+    }
+
+    /// The level of a factor, where the cell has that factor.
+    pub fn get(&self, factor: &str) -> Option<&str> {
+        self.levels.iter().find(|(f, _)| f == factor).map(|(_, level)| level.as_str())
+    }
+
+    pub fn levels(&self) -> &[(String, String)] {
+        &self.levels
+    }
+
+    /// The cell with another level of one factor.
+    pub fn with(&self, factor: &str, level: &str) -> Cell {
+        let replace = |(f, l): &(String, String)| (f.clone(), if f == factor { level.to_string() } else { l.clone() });
+        Cell { levels: self.levels.iter().map(replace).collect() }
+    }
+
+    /// The cell's text without some factors: what it has in common with the cells it is compared with.
+    pub fn without(&self, factors: &[&str]) -> String {
+        let rest = self.levels.iter().filter(|(f, _)| !factors.contains(&f.as_str()));
+        rest.map(|(f, l)| format!("{f}={l}")).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Parses a canonical text.
+    ///
+    /// # Errors
+    /// A term that is not `factor=level`, or no term at all.
+    pub fn parse(text: &str) -> Result<Cell, String> {
+        let terms = text.split(' ').map(|term| match term.split_once('=') {
+            Some((factor, level)) if !factor.is_empty() && !level.is_empty() => Ok((factor.into(), level.into())),
+            _ => Err(format!("'{text}' is no cell: '{term}' is not of the form factor=level")),
+        });
+        Ok(Cell { levels: terms.collect::<Result<_, _>>()? })
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(&self.without(&[]))
+    }
+}
+
+impl Grid {
+    /// All cells of the grid, the last axis running fastest.
+    pub fn cells(&self) -> Vec<Cell> {
+        let mut cells = vec![Vec::new()];
+        for axis in self.axes {
+            cells = cells
+                .iter()
+                .flat_map(|prefix| {
+                    axis.levels.iter().map(|level| {
+                        let mut levels = prefix.clone();
+                        levels.push((axis.factor.to_string(), level.to_string()));
+                        levels
+                    })
+                })
+                .collect();
+        }
+        cells.into_iter().map(Cell::new).collect()
+    }
+
+    /// The levels of a factor in this grid; empty where it has no such axis.
+    pub fn levels_of(&self, factor: &str) -> &'static [&'static str] {
+        self.axes.iter().find(|axis| axis.factor == factor).map_or(&[], |axis| axis.levels)
+    }
+
+    /// The first level of the studied factor.
+    pub fn baseline_level(&self) -> &'static str {
+        self.levels_of(self.studied).first().copied().unwrap_or("")
+    }
+
+    /// The cell that `cell` is compared with: itself where it is a baseline.
+    pub fn baseline_of(&self, cell: &Cell) -> Cell {
+        cell.with(self.studied, self.baseline_level())
+    }
+
+    pub fn contains(&self, cell: &Cell) -> bool {
+        cell.levels().len() == self.axes.len()
+            && cell
+                .levels()
+                .iter()
+                .zip(self.axes)
+                .all(|((factor, level), axis)| factor == axis.factor && axis.levels.contains(&level.as_str()))
+    }
+}
+
+impl Protocol {
+    pub fn grids(&self, profile: Profile) -> impl Iterator<Item = &'static Grid> {
+        self.grids.iter().filter(move |grid| grid.profiles.contains(&profile))
+    }
+
+    /// The grid of a profile that plans this cell.
+    pub fn grid_of(&self, profile: Profile, cell: &Cell) -> Option<&'static Grid> {
+        self.grids(profile).find(|grid| grid.contains(cell))
+    }
+
+    pub fn metric(&self, name: &str) -> Option<&'static Metric> {
+        self.metrics.iter().find(|metric| metric.name == name)
+    }
+
+    pub fn factor(&self, name: &str) -> Option<&'static Factor> {
+        self.factors.iter().find(|factor| factor.name == name)
+    }
+
+    /// The relation that this cell must show to its baseline.
+    pub fn check_of(&self, cell: &Cell) -> Option<&'static Relation> {
+        self.checks.iter().find(|check| selects(check.when, cell)).map(|check| &check.expect)
+    }
+
+    /// What is wrong with the protocol itself: names that nothing defines, cells planned twice, levels that cannot be written.
+    pub fn mistakes(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for grid in self.grids {
+            for axis in grid.axes {
+                if self.factor(axis.factor).is_none() {
+                    found.push(format!("grid '{}' varies '{}', which is no factor", grid.name, axis.factor));
+                }
+                if axis.levels.iter().any(|l| l.is_empty() || l.contains([' ', '=', '|', ','])) {
+                    found.push(format!(
+                        "grid '{}', factor '{}': a level is empty or has a reserved character",
+                        grid.name, axis.factor
+                    ));
+                }
+            }
+            if grid.levels_of(grid.studied).len() < 2 {
+                found.push(format!("grid '{}' studies '{}' and has fewer than two levels of it", grid.name, grid.studied));
+            }
+        }
+        for profile in [Profile::Smoke, Profile::Quick, Profile::Full] {
+            let mut cells: Vec<Cell> = self.grids(profile).flat_map(Grid::cells).collect();
+            if cells.is_empty() {
+                found.push(format!("profile {profile} plans no cell"));
+            }
+            found.extend(cells.iter().filter(|c| self.check_of(c).is_none()).map(|c| format!("no check applies to {c}")));
+            let planned = cells.len();
+            cells.sort();
+            cells.dedup();
+            if cells.len() < planned {
+                found.push(format!("profile {profile} plans a cell twice"));
+            }
+        }
+        let named = self.claims.iter().flat_map(|c| c.rule.metrics()).chain(self.plots.iter().map(|p| p.metric));
+        found.extend(named.filter(|m| self.metric(m).is_none()).map(|m| format!("'{m}' is no metric of the protocol")));
+        found
+    }
+}
+
+impl Rule {
+    /// The metrics that the rule reads.
+    pub fn metrics(&self) -> Vec<&'static str> {
+        match self {
+            Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Exponent { metric, .. } => vec![metric],
+            Rule::All(rules) => rules.iter().flat_map(Rule::metrics).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRID: Grid = Grid {
+        name: "memory",
+        profiles: &[Profile::Quick],
+        studied: "k",
+        axes: &[axis("model", &["mlp", "gpt"]), axis("k", &["1", "4"])],
+        passes: &[Pass::Memory],
+    };
+
+    #[test]
+    fn cells_and_baselines() {
+        let cells = GRID.cells();
+        assert_eq!(
+            cells.iter().map(Cell::to_string).collect::<Vec<_>>(),
+            ["model=mlp k=1", "model=mlp k=4", "model=gpt k=1", "model=gpt k=4"]
+        );
+        assert_eq!(GRID.baseline_of(&cells[3]), cells[2]);
+        assert_eq!(cells[3].without(&["k"]), "model=gpt");
+        assert!(GRID.contains(&cells[1]) && !GRID.contains(&cells[1].with("k", "8")));
+        for cell in &cells {
+            assert_eq!(Cell::parse(&cell.to_string()).as_ref(), Ok(cell));
+        }
+        assert!(Cell::parse("model").is_err() && Cell::parse("").is_err() && Cell::parse("a=1  b=2").is_err());
+    }
+
+    #[test]
+    fn selections() {
+        let cell = Cell::parse("model=gpt k=4").unwrap();
+        assert!(selects("", &cell) && selects("k=2|4 model=gpt", &cell));
+        assert!(!selects("k=2", &cell) && !selects("depth=8", &cell) && !selects("k", &cell));
+    }
+}

@@ -1,0 +1,142 @@
+//! How figures are written for people and read from them. The only place that does either.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A number of bytes; displayed with a binary unit, as PyTorch's own messages do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub u64);
+
+const BINARY: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+const DECIMAL: [(&str, u64); 4] = [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)];
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match BINARY.iter().find(|(_, size)| self.0 >= *size) {
+            Some((unit, size)) => f.pad(&format!("{} {unit}", significant(self.0 as f64 / *size as f64))),
+            None => f.pad(&format!("{} B", self.0)),
+        }
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    /// `24GiB`, `1.5GB`, `512 MiB` or plain bytes.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let explain = || format!("'{text}' is no size; write it like 24GiB, 512MiB, 1.5GB or as plain bytes");
+        let trimmed = text.trim();
+        let split = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+        let (number, unit) = (&trimmed[..split], trimmed[split..].trim());
+        let scale = match unit {
+            "" | "B" => 1,
+            _ => BINARY
+                .iter()
+                .chain(&DECIMAL)
+                .find(|(name, _)| name.eq_ignore_ascii_case(unit))
+                .map(|(_, size)| *size)
+                .ok_or_else(explain)?,
+        };
+        let bytes = match number.parse::<u64>() {
+            Ok(whole) => whole.checked_mul(scale).ok_or_else(|| format!("'{text}' is more bytes than 64 bits hold"))?,
+            Err(_) => {
+                let value = number.parse::<f64>().map_err(|_| explain())? * scale as f64;
+                if !(0.0..u64::MAX as f64).contains(&value) {
+                    return Err(format!("'{text}' is more bytes than 64 bits hold"));
+                }
+                value as u64
+            }
+        };
+        Ok(Bytes(bytes))
+    }
+}
+
+/// A duration in seconds; displayed from nanoseconds to hours.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub struct Seconds(pub f64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let s = self.0;
+        let text = match s.abs() {
+            a if a >= 3600.0 => format!("{:.0} h {:02.0} min", (s / 3600.0).floor(), (s % 3600.0) / 60.0),
+            a if a >= 120.0 => format!("{:.0} min {:02.0} s", (s / 60.0).floor(), s % 60.0),
+            a if a >= 1.0 => format!("{} s", significant(s)),
+            a if a >= 1e-3 => format!("{} ms", significant(s * 1e3)),
+            a if a >= 1e-6 => format!("{} µs", significant(s * 1e6)),
+            0.0 => "0 s".to_string(),
+            _ => format!("{} ns", significant(s * 1e9)),
+        };
+        f.pad(&text)
+    }
+}
+
+/// Three significant digits without an exponent, for numbers of ordinary size.
+pub fn significant(x: f64) -> String {
+    let digits = match x.abs() {
+        a if a >= 100.0 => 0,
+        a if a >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{x:.digits$}")
+}
+
+/// A ratio to a baseline: `0.26x`, `3.1x`, `12x`.
+pub fn ratio(x: f64) -> String {
+    match x.abs() {
+        a if a >= 9.95 => format!("{x:.1}x"),
+        _ => format!("{x:.2}x"),
+    }
+}
+
+/// A number without a unit: plain where it is of ordinary size, with an exponent where it is tiny or huge.
+pub fn plain(x: f64) -> String {
+    match x.abs() {
+        0.0 => "0".to_string(),
+        a if !(1e-3..1e5).contains(&a) => format!("{x:.1e}"),
+        _ if x.fract() == 0.0 => format!("{x:.0}"),
+        a if a < 0.1 => format!("{x:.4}"),
+        _ => format!("{x:.3}"),
+    }
+}
+
+/// A value of a sample row for people, by the row's unit: `B`, `s`, or none.
+pub fn quantity(value: f64, unit: &str) -> String {
+    match unit {
+        "B" => Bytes(value.max(0.0).round() as u64).to_string(),
+        "s" => Seconds(value).to_string(),
+        "" | "1" => plain(value),
+        other => format!("{} {other}", plain(value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_and_written() {
+        for (text, bytes) in
+            [("24GiB", 24 << 30), ("512 MiB", 512 << 20), ("1.5GB", 1_500_000_000), ("77", 77), ("0", 0), ("3kb", 3000)]
+        {
+            assert_eq!(text.parse::<Bytes>(), Ok(Bytes(bytes)), "{text}");
+        }
+        for text in ["", "GiB", "-1", "12 parsecs", "1e99", "99999999999GiB", "1.2.3"] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+        assert_eq!(Bytes(149_529_600).to_string(), "143 MiB");
+        assert_eq!(Bytes(1023).to_string(), "1023 B");
+        assert_eq!(Bytes(141 << 30).to_string(), "141 GiB");
+    }
+
+    #[test]
+    fn durations_and_ratios() {
+        assert_eq!(Seconds(0.0123).to_string(), "12.3 ms");
+        assert_eq!(Seconds(3.3e-7).to_string(), "330 ns");
+        assert_eq!(Seconds(125.0).to_string(), "2 min 05 s");
+        assert_eq!(Seconds(7260.0).to_string(), "2 h 01 min");
+        assert_eq!(ratio(0.2611), "0.26x");
+        assert_eq!(plain(3.2e-8), "3.2e-8");
+        assert_eq!(plain(4.0), "4");
+    }
+}

@@ -1,0 +1,613 @@
+//! From a protocol and its samples to a verdict for each claim.
+
+use crate::protocol::{Bound, Cell, Claim, Pass, Platform, Profile, Protocol, Rule, Share, selects};
+use crate::record::{PassRecord, Status};
+use crate::stats::{Interval, holm_levels, local_exponent, median, ratio_interval, ratio_p_value};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// Chance that a claim whose true effect lies on a threshold is decided by noise.
+const ALPHA: f64 = 0.05;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verdict {
+    /// Every matched comparison is beyond the threshold.
+    Confirmed,
+    /// Every one is on the other side.
+    Refuted,
+    /// Some hold and some do not.
+    Depends,
+    /// Intervals straddle a threshold, or effects lie between the two.
+    Inconclusive,
+    NotMeasured,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(match self {
+            Verdict::Confirmed => "confirmed",
+            Verdict::Refuted => "refuted",
+            Verdict::Depends => "depends",
+            Verdict::Inconclusive => "inconclusive",
+            Verdict::NotMeasured => "not measured here",
+        })
+    }
+}
+
+/// Where one comparison falls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome {
+    Confirms,
+    Refutes,
+    /// Between the two thresholds: the effect is there, and smaller than claimed.
+    Between,
+    /// The interval reaches over a threshold.
+    Straddles,
+}
+
+/// The samples of one run, by cell and metric.
+#[derive(Debug, Default)]
+pub struct Samples {
+    /// Samples of each round, in order.
+    rounds: BTreeMap<(Cell, String), BTreeMap<u32, Vec<f64>>>,
+    passes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>>,
+}
+
+impl Samples {
+    pub fn new(records: &[PassRecord]) -> Samples {
+        let mut samples = Samples::default();
+        for record in records {
+            let by_pass = samples.passes.entry(record.cell.clone()).or_default();
+            let worst = by_pass.entry(record.pass).or_insert((record.status, record.reason.clone()));
+            if record.status > worst.0 {
+                *worst = (record.status, record.reason.clone());
+            }
+            if record.status != Status::Ok {
+                continue;
+            }
+            for sample in &record.samples {
+                let key = (record.cell.clone(), sample.metric.clone());
+                samples.rounds.entry(key).or_default().entry(record.round).or_default().push(sample.value);
+            }
+        }
+        // A figure that its own cell contradicts is no figure.
+        let passes = &samples.passes;
+        samples.rounds.retain(|(cell, _), _| {
+            passes.get(cell).is_none_or(|by_pass| by_pass.values().all(|(status, _)| *status != Status::Invalid))
+        });
+        samples
+    }
+
+    /// A figure of a cell: the counted value itself, or the median over rounds of the median of each round.
+    pub fn value(&self, cell: &Cell, metric: &str) -> Option<f64> {
+        let rounds = self.rounds.get(&(cell.clone(), metric.to_string()))?;
+        Some(median(&rounds.values().map(|samples| median(samples)).collect::<Vec<_>>()))
+    }
+
+    /// All samples of a metric, round by round.
+    pub fn samples(&self, cell: &Cell, metric: &str) -> Vec<Vec<f64>> {
+        let rounds = self.rounds.get(&(cell.clone(), metric.to_string()));
+        rounds.map(|rounds| rounds.values().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Log ratios of two cells measured side by side, one for each round that both have.
+    pub fn log_ratios(&self, cell: &Cell, baseline: &Cell, metric: &str) -> Vec<f64> {
+        let rounds = |c: &Cell| self.rounds.get(&(c.clone(), metric.to_string()));
+        let (Some(a), Some(b)) = (rounds(cell), rounds(baseline)) else {
+            return Vec::new();
+        };
+        a.iter().filter_map(|(round, xs)| Some((median(xs) / median(b.get(round)?)).ln())).collect()
+    }
+
+    /// A cell over its baseline: exact for counted bytes, an interval at error rate `alpha` for times.
+    pub fn ratio(&self, cell: &Cell, baseline: &Cell, metric: &crate::protocol::Metric, alpha: f64) -> Option<Interval> {
+        match metric.pass {
+            Pass::Time => ratio_interval(&self.log_ratios(cell, baseline, metric.name), alpha),
+            _ => {
+                let (a, b) = (self.value(cell, metric.name)?, self.value(baseline, metric.name)?);
+                (b != 0.0).then(|| Interval::exact(a / b))
+            }
+        }
+    }
+
+    /// What became of a cell: the worst of its passes, with the reason.
+    pub fn status(&self, cell: &Cell) -> Option<(Status, &str)> {
+        let passes = self.passes.get(cell)?;
+        passes.values().max_by_key(|(status, _)| *status).map(|(status, reason)| (*status, reason.as_str()))
+    }
+}
+
+/// One cell put against a claim's thresholds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    pub cell: Cell,
+    /// What it was compared with, where the rule is about a ratio.
+    pub baseline: Option<Cell>,
+    pub effect: Interval,
+    /// Rounds behind an interval; 1 for an exact figure.
+    pub rounds: usize,
+    pub outcome: Outcome,
+}
+
+/// What one rule found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evidence {
+    pub rule: &'static Rule,
+    pub verdict: Verdict,
+    pub comparisons: Vec<Comparison>,
+    /// Cells that the rule selects and its scope leaves out.
+    pub out_of_scope: usize,
+    /// Cells that the rule selects and that gave no figure, with what became of them.
+    pub missing: Vec<(Cell, String)>,
+}
+
+impl Evidence {
+    /// Smallest and largest estimate.
+    pub fn range(&self) -> Option<(f64, f64)> {
+        let estimates = || self.comparisons.iter().map(|c| c.effect.estimate);
+        Some((estimates().reduce(f64::min)?, estimates().reduce(f64::max)?))
+    }
+}
+
+/// A claim, judged on one machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judgement {
+    pub claim: &'static Claim,
+    pub verdict: Verdict,
+    /// Whether this platform's figures may carry the verdict; else they are shown, not judged.
+    pub carries: bool,
+    /// One for each part of the claim's rule.
+    pub evidence: Vec<Evidence>,
+    /// Where the claim holds, as conjunctions of levels, if the verdict is 'depends'.
+    pub holds_where: Vec<String>,
+}
+
+/// Judges every claim of a protocol from the samples of one run.
+pub fn judge(protocol: &'static Protocol, profile: Profile, platform: Platform, samples: &Samples) -> Vec<Judgement> {
+    let judge_claim = |claim: &'static Claim| {
+        let rules: Vec<&'static Rule> = match &claim.rule {
+            Rule::All(rules) => rules.iter().collect(),
+            rule => vec![rule],
+        };
+        let evidence: Vec<Evidence> = rules.into_iter().map(|rule| weigh(protocol, profile, rule, samples)).collect();
+        // A dry device has no time, so there a claim is judged by its bytes alone.
+        let counts = |e: &&Evidence| {
+            platform != Platform::Dry
+                || e.rule.metrics().iter().all(|m| protocol.metric(m).is_some_and(|metric| metric.pass != Pass::Time))
+        };
+        let verdict = combine(&evidence.iter().filter(counts).map(|e| e.verdict).collect::<Vec<_>>());
+        let depends = evidence.iter().filter(|e| e.verdict == Verdict::Depends);
+        let holds_where = depends.flat_map(|e| holds_where(&e.comparisons)).collect();
+        Judgement { claim, verdict, carries: claim.judged_on.contains(&platform), evidence, holds_where }
+    };
+    protocol.claims.iter().map(judge_claim).collect()
+}
+
+/// The verdict on a claim whose parts must all hold.
+fn combine(parts: &[Verdict]) -> Verdict {
+    let any = |v| parts.contains(&v);
+    if parts.is_empty() || parts.iter().all(|v| *v == Verdict::NotMeasured) {
+        Verdict::NotMeasured
+    } else if any(Verdict::Refuted) {
+        Verdict::Refuted
+    } else if any(Verdict::Inconclusive) || any(Verdict::NotMeasured) {
+        Verdict::Inconclusive
+    } else if any(Verdict::Depends) {
+        Verdict::Depends
+    } else {
+        Verdict::Confirmed
+    }
+}
+
+/// The verdict of matched comparisons.
+fn fall(comparisons: &[Comparison]) -> Verdict {
+    let outcomes: BTreeSet<Outcome> = comparisons.iter().map(|c| c.outcome).collect();
+    let has = |o| outcomes.contains(&o);
+    if outcomes.is_empty() {
+        Verdict::NotMeasured
+    } else if has(Outcome::Confirms) && outcomes.len() == 1 {
+        Verdict::Confirmed
+    } else if has(Outcome::Refutes) && outcomes.len() == 1 {
+        Verdict::Refuted
+    } else if has(Outcome::Confirms) && (has(Outcome::Refutes) || (has(Outcome::Between) && !has(Outcome::Straddles))) {
+        Verdict::Depends
+    } else {
+        Verdict::Inconclusive
+    }
+}
+
+fn holds(bound: Bound, x: f64) -> bool {
+    match bound {
+        Bound::AtMost(limit) => x <= limit,
+        Bound::AtLeast(limit) => x >= limit,
+        Bound::Within(low, high) => (low..=high).contains(&x),
+    }
+}
+
+/// Whether some value of the interval satisfies the bound.
+fn touches(bound: Bound, interval: Interval) -> bool {
+    match bound {
+        Bound::AtMost(limit) => interval.low <= limit,
+        Bound::AtLeast(limit) => interval.high >= limit,
+        Bound::Within(low, high) => interval.low <= high && interval.high >= low,
+    }
+}
+
+fn place(effect: Interval, confirm: Bound, refute: Bound) -> Outcome {
+    if holds(confirm, effect.low) && holds(confirm, effect.high) {
+        Outcome::Confirms
+    } else if holds(refute, effect.low) && holds(refute, effect.high) {
+        Outcome::Refutes
+    } else if touches(confirm, effect) || touches(refute, effect) {
+        Outcome::Straddles
+    } else {
+        Outcome::Between
+    }
+}
+
+/// The number of a bound that an estimate is nearest to.
+fn nearest_edge(confirm: Bound, refute: Bound, estimate: f64) -> f64 {
+    let edges = [confirm, refute].into_iter().flat_map(|bound| match bound {
+        Bound::AtMost(x) | Bound::AtLeast(x) => vec![x],
+        Bound::Within(low, high) => vec![low, high],
+    });
+    let distance = |edge: &f64| (edge.max(1e-12).ln() - estimate.ln()).abs();
+    edges.min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(1.0)
+}
+
+fn weigh(protocol: &'static Protocol, profile: Profile, rule: &'static Rule, samples: &Samples) -> Evidence {
+    let mut evidence =
+        Evidence { rule, verdict: Verdict::NotMeasured, comparisons: Vec::new(), out_of_scope: 0, missing: Vec::new() };
+    match rule {
+        Rule::Ratio { metric, of, confirm, refute, scope } => {
+            ratios(protocol, profile, (metric, of), (*confirm, *refute), scope.as_ref(), samples, &mut evidence);
+        }
+        Rule::Value { metric, of, confirm, refute } => {
+            for cell in planned(protocol, profile, of) {
+                match samples.value(&cell, metric) {
+                    Some(value) => {
+                        let effect = Interval::exact(value);
+                        let outcome = place(effect, *confirm, *refute);
+                        evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: 1, outcome });
+                    }
+                    None => evidence.missing.push(missing(samples, cell)),
+                }
+            }
+        }
+        Rule::Exponent { metric, along, of, confirm, refute } => {
+            let mut lines: BTreeMap<String, Vec<(f64, f64, Cell)>> = BTreeMap::new();
+            for cell in planned(protocol, profile, of) {
+                let x = cell.get(along).and_then(|level| level.parse::<f64>().ok());
+                match (x, samples.value(&cell, metric)) {
+                    (Some(x), Some(y)) => lines.entry(cell.without(&[along])).or_default().push((x, y, cell)),
+                    _ => evidence.missing.push(missing(samples, cell)),
+                }
+            }
+            for mut points in lines.into_values() {
+                points.sort_by(|a, b| a.0.total_cmp(&b.0));
+                if let [.., before, last] = &points[..] {
+                    let effect = Interval::exact(local_exponent((before.0, last.0), (before.1, last.1)));
+                    evidence.comparisons.push(Comparison {
+                        cell: last.2.clone(),
+                        baseline: Some(before.2.clone()),
+                        effect,
+                        rounds: 1,
+                        outcome: place(effect, *confirm, *refute),
+                    });
+                }
+            }
+        }
+        // Parts of parts are not a thing that a claim needs; a protocol that nests them is judged not measured.
+        Rule::All(_) => {}
+    }
+    evidence.verdict = fall(&evidence.comparisons);
+    evidence
+}
+
+fn ratios(
+    protocol: &'static Protocol,
+    profile: Profile,
+    (name, of): (&str, &str),
+    (confirm, refute): (Bound, Bound),
+    scope: Option<&Share>,
+    samples: &Samples,
+    evidence: &mut Evidence,
+) {
+    let Some(metric) = protocol.metric(name) else {
+        return;
+    };
+    let mut found: Vec<(Cell, Cell, Vec<f64>)> = Vec::new();
+    for grid in protocol.grids(profile).filter(|grid| grid.passes.contains(&metric.pass)) {
+        for cell in grid.cells().into_iter().filter(|cell| selects(of, cell)) {
+            let baseline = grid.baseline_of(&cell);
+            if cell == baseline {
+                continue;
+            }
+            let share = |s: &Share| Some(samples.value(&baseline, s.part)? / samples.value(&baseline, s.whole)?);
+            if scope.is_some_and(|s| share(s).is_some_and(|found| found < s.at_least)) {
+                evidence.out_of_scope += 1;
+                continue;
+            }
+            match samples.ratio(&cell, &baseline, metric, ALPHA) {
+                Some(_) => {
+                    let logs = samples.log_ratios(&cell, &baseline, name);
+                    found.push((cell, baseline, logs));
+                }
+                None => evidence.missing.push(missing(samples, cell)),
+            }
+        }
+    }
+    let timed = metric.pass == Pass::Time;
+    let p_value = |logs: &Vec<f64>| {
+        let edge = nearest_edge(confirm, refute, crate::stats::mean(logs).exp());
+        ratio_p_value(logs, edge).unwrap_or(1.0)
+    };
+    let levels = match timed {
+        true => holm_levels(&found.iter().map(|(_, _, logs)| p_value(logs)).collect::<Vec<_>>(), ALPHA),
+        false => vec![ALPHA; found.len()],
+    };
+    for ((cell, baseline, logs), level) in found.into_iter().zip(levels) {
+        if let Some(effect) = samples.ratio(&cell, &baseline, metric, level) {
+            let rounds = if timed { logs.len() } else { 1 };
+            let outcome = place(effect, confirm, refute);
+            evidence.comparisons.push(Comparison { cell, baseline: Some(baseline), effect, rounds, outcome });
+        }
+    }
+}
+
+fn planned(protocol: &'static Protocol, profile: Profile, of: &str) -> Vec<Cell> {
+    protocol.grids(profile).flat_map(|grid| grid.cells()).filter(|cell| selects(of, cell)).collect()
+}
+
+fn missing(samples: &Samples, cell: Cell) -> (Cell, String) {
+    let what = match samples.status(&cell) {
+        Some((Status::Ok, _)) => "this pass was not run".to_string(),
+        Some((status, "")) => status.to_string(),
+        Some((status, reason)) => format!("{status}: {reason}"),
+        None => "not run".to_string(),
+    };
+    (cell, what)
+}
+
+/// Where comparisons hold, as conjunctions of levels: the leaves of a greedy decision tree over the factors that vary. Levels that
+/// end in the same leaf are joined, `recipe=add reduction=sum|none`.
+fn holds_where(comparisons: &[Comparison]) -> Vec<String> {
+    let all: Vec<&Comparison> = comparisons.iter().collect();
+    let mut paths = Vec::new();
+    split(&all, &mut Vec::new(), &mut paths);
+    paths
+}
+
+fn split(comparisons: &[&Comparison], path: &mut Vec<String>, paths: &mut Vec<String>) {
+    let held = comparisons.iter().filter(|c| c.outcome == Outcome::Confirms).count();
+    if held == 0 {
+        return;
+    }
+    let factors: Vec<&str> = comparisons.first().map_or(Vec::new(), |c| c.cell.levels().iter().map(|(f, _)| f.as_str()).collect());
+    let by_level = |factor: &str| {
+        let mut levels: Vec<(String, Vec<&Comparison>)> = Vec::new();
+        for c in comparisons {
+            let level = c.cell.get(factor).unwrap_or("").to_string();
+            match levels.iter_mut().find(|(l, _)| *l == level) {
+                Some((_, group)) => group.push(c),
+                None => levels.push((level, vec![c])),
+            }
+        }
+        levels
+    };
+    // The factor that leaves the fewest comparisons in mixed company; the first of equals.
+    let impurity = |factor: &&str| -> usize {
+        let mixed = |group: &Vec<&Comparison>| {
+            let held = group.iter().filter(|c| c.outcome == Outcome::Confirms).count();
+            held.min(group.len() - held)
+        };
+        by_level(factor).iter().map(|(_, group)| mixed(group)).sum()
+    };
+    let best = factors.into_iter().filter(|f| by_level(f).len() > 1).min_by_key(impurity);
+    let Some(factor) = best.filter(|_| held < comparisons.len()) else {
+        if held == comparisons.len() {
+            paths.push(path.join(" "));
+        }
+        return;
+    };
+    let levels = by_level(factor);
+    let pure = |group: &Vec<&Comparison>| group.iter().all(|c| c.outcome == Outcome::Confirms);
+    let joined: Vec<&str> = levels.iter().filter(|(_, group)| pure(group)).map(|(level, _)| level.as_str()).collect();
+    if !joined.is_empty() {
+        path.push(format!("{factor}={}", joined.join("|")));
+        paths.push(path.join(" "));
+        path.pop();
+    }
+    for (level, group) in levels.iter().filter(|(_, group)| !pure(group)) {
+        path.push(format!("{factor}={level}"));
+        split(group, path, paths);
+        path.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::*;
+    use crate::record::Sample;
+
+    const MEANING: Meaning = Meaning { confirmed: "", refuted: "", depends: "", inconclusive: "" };
+
+    const PROTOCOL: Protocol = Protocol {
+        name: "x",
+        title: "",
+        question: "",
+        hypothesis: "",
+        factors: &[],
+        grids: &[Grid {
+            name: "memory",
+            profiles: &[Profile::Quick],
+            studied: "k",
+            axes: &[axis("model", &["mlp", "gpt"]), axis("depth", &["8", "16", "32"]), axis("k", &["1", "4"])],
+            passes: &[Pass::Memory, Pass::Time],
+        }],
+        metrics: &[PEAK, ACTIVATIONS, TIME],
+        checks: &[],
+        claims: &[
+            Claim {
+                id: "less",
+                from: "",
+                text: "",
+                judged_on: &[Platform::Cpu],
+                rule: Rule::Ratio {
+                    metric: "requested_peak",
+                    of: "k=4",
+                    confirm: Bound::AtMost(0.6),
+                    refute: Bound::AtLeast(0.9),
+                    scope: Some(Share { part: "activations", whole: "requested_peak", at_least: 0.5 }),
+                },
+                meaning: MEANING,
+            },
+            Claim {
+                id: "fast",
+                from: "",
+                text: "",
+                judged_on: &[Platform::Gpu],
+                rule: Rule::Ratio {
+                    metric: "time",
+                    of: "k=4",
+                    confirm: Bound::AtMost(1.5),
+                    refute: Bound::AtLeast(1.5),
+                    scope: None,
+                },
+                meaning: MEANING,
+            },
+            Claim {
+                id: "grows",
+                from: "",
+                text: "",
+                judged_on: &[Platform::Cpu],
+                rule: Rule::Exponent {
+                    metric: "requested_peak",
+                    along: "depth",
+                    of: "k=1",
+                    confirm: Bound::Within(0.9, 1.1),
+                    refute: Bound::AtMost(0.8),
+                },
+                meaning: MEANING,
+            },
+        ],
+        plots: &[],
+        threats: &[],
+    };
+
+    fn pass(cell: &Cell, pass: Pass, round: u32, figures: &[(&str, f64)]) -> PassRecord {
+        let sample = |(metric, value): &(&str, f64)| Sample {
+            metric: metric.to_string(),
+            unit: "B".into(),
+            value: *value,
+            sample: 0,
+            reason: String::new(),
+        };
+        PassRecord {
+            cell: cell.clone(),
+            pass,
+            round,
+            status: Status::Ok,
+            reason: String::new(),
+            seconds: None,
+            samples: figures.iter().map(sample).collect(),
+        }
+    }
+
+    /// Judges one claim with peaks, activation shares and times given by cell.
+    fn judged(id: &str, peak: impl Fn(&Cell) -> f64, share: impl Fn(&Cell) -> f64, time: impl Fn(&Cell, u32) -> f64) -> Judgement {
+        let mut records = Vec::new();
+        for cell in PROTOCOL.grids[0].cells() {
+            let p = peak(&cell);
+            records.push(pass(&cell, Pass::Memory, 1, &[("requested_peak", p), ("activations", p * share(&cell))]));
+            records.extend((1..=6).map(|round| pass(&cell, Pass::Time, round, &[("time", time(&cell, round))])));
+        }
+        let samples = Samples::new(&records);
+        judge(&PROTOCOL, Profile::Quick, Platform::Cpu, &samples).into_iter().find(|j| j.claim.id == id).unwrap()
+    }
+
+    fn is(cell: &Cell, select: &str) -> bool {
+        selects(select, cell)
+    }
+
+    #[test]
+    fn exact_bytes_fall_by_threshold_and_scope() {
+        let with = |ratio: f64| judged("less", |c| if is(c, "k=4") { 100.0 * ratio } else { 100.0 }, |_| 0.7, |_, _| 1.0);
+        assert_eq!(with(0.60).verdict, Verdict::Confirmed);
+        assert_eq!(with(0.90).verdict, Verdict::Refuted);
+        assert_eq!(with(0.75).verdict, Verdict::Inconclusive, "between the thresholds");
+        let none = judged("less", |_| 100.0, |_| 0.4, |_, _| 1.0);
+        assert_eq!((none.verdict, none.evidence[0].out_of_scope), (Verdict::NotMeasured, 6));
+    }
+
+    #[test]
+    fn depends_names_where_it_holds() {
+        let peak = |c: &Cell| {
+            if is(c, "k=4 model=gpt depth=8|32") || is(c, "k=4 model=mlp depth=8") { 50.0 } else { 100.0 }
+        };
+        let j = judged("less", peak, |_| 0.7, |_, _| 1.0);
+        assert_eq!(j.verdict, Verdict::Depends);
+        assert_eq!(j.holds_where, ["depth=8", "depth=32 model=gpt"]);
+    }
+
+    #[test]
+    fn times_need_their_interval_beyond_the_threshold() {
+        let noisy = |effect: f64, noise: f64| {
+            judged(
+                "fast",
+                |_| 1.0,
+                |_| 1.0,
+                move |c, round| {
+                    let wobble = 1.0 + noise * f64::from(round % 3);
+                    if is(c, "k=4") { effect * wobble } else { 1.0 }
+                },
+            )
+        };
+        assert_eq!(noisy(1.2, 0.01).verdict, Verdict::Confirmed);
+        assert_eq!(noisy(1.9, 0.01).verdict, Verdict::Refuted);
+        assert_eq!(noisy(1.4, 0.2).verdict, Verdict::Inconclusive);
+        let j = noisy(1.2, 0.01);
+        assert!(!j.carries, "the claim is about GPUs");
+        assert!(j.evidence[0].comparisons.iter().all(|c| c.rounds == 6 && c.effect.low < c.effect.high));
+    }
+
+    #[test]
+    fn exponents_come_from_the_two_largest_levels() {
+        let depth = |c: &Cell| c.get("depth").unwrap().parse::<f64>().unwrap();
+        let j = judged("grows", |c| if depth(c) < 16.0 { 1000.0 } else { depth(c) }, |_| 1.0, |_, _| 1.0);
+        assert_eq!(j.verdict, Verdict::Confirmed);
+        let j = judged("grows", |c| depth(c).sqrt(), |_| 1.0, |_, _| 1.0);
+        assert_eq!(j.verdict, Verdict::Refuted);
+        assert!((j.evidence[0].comparisons[0].effect.estimate - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn invalid_cells_carry_nothing_and_missing_ones_say_why() {
+        let cell = Cell::parse("model=mlp depth=8 k=4").unwrap();
+        let mut broken = pass(&cell, Pass::Check, 1, &[]);
+        broken.status = Status::Invalid;
+        broken.reason = "gradients differ".into();
+        let base = cell.with("k", "1");
+        let records = [
+            pass(&base, Pass::Memory, 1, &[("requested_peak", 9.0)]),
+            pass(&cell, Pass::Memory, 1, &[("requested_peak", 1.0)]),
+            broken,
+        ];
+        let samples = Samples::new(&records);
+        assert_eq!(samples.value(&cell, "requested_peak"), None);
+        let j = judge(&PROTOCOL, Profile::Quick, Platform::Cpu, &samples);
+        assert_eq!(j[0].verdict, Verdict::NotMeasured);
+        assert!(j[0].evidence[0].missing.contains(&(cell, "invalid: gradients differ".to_string())));
+    }
+
+    #[test]
+    fn a_claim_of_several_parts_needs_them_all() {
+        use Verdict::*;
+        assert_eq!(combine(&[Confirmed, Confirmed]), Confirmed);
+        assert_eq!(combine(&[Confirmed, Refuted]), Refuted);
+        assert_eq!(combine(&[Confirmed, NotMeasured]), Inconclusive);
+        assert_eq!(combine(&[Depends, Confirmed]), Depends);
+        assert_eq!(combine(&[NotMeasured]), NotMeasured);
+    }
+}
