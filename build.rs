@@ -1,1 +1,127 @@
-fn main() {}
+//! Compiles the native shim, tells the linker where libtorch is, and hashes the sources that take figures.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// The only version that the shim and tch are written for.
+const TORCH_VERSION: &str = "2.11.0";
+
+fn main() {
+    println!("cargo:rerun-if-changed=experiments");
+    println!("cargo:rerun-if-changed=src");
+    write_experiments();
+    record_revision();
+    if env::var_os("CARGO_FEATURE_TORCH").is_some() {
+        compile_shim();
+    }
+}
+
+fn compile_shim() {
+    let lib = PathBuf::from(env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys says where libtorch is"));
+    let torch = lib.parent().expect("libtorch's lib directory has a parent").to_path_buf();
+    let found = torch_version(&torch);
+    assert!(
+        found.split('+').next() == Some(TORCH_VERSION),
+        "vramlab needs libtorch {TORCH_VERSION}, and {} holds {found}. Unset LIBTORCH and run scripts/setup to install the right one.",
+        torch.display()
+    );
+    let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
+    // This script runs at every change of a source, and the shim takes a quarter of a minute: compile it when it changed.
+    let stamp = format!("{:016x} {}", fnv(FNV_OFFSET, Path::new("src/native/shim.cpp")), torch.display());
+    if fs::read_to_string(out.join("shim.stamp")).is_ok_and(|old| old == stamp) {
+        println!("cargo:rustc-link-search=native={}", out.display());
+        println!("cargo:rustc-link-lib=static=vramlab_shim");
+        println!("cargo:rustc-link-lib=stdc++");
+    } else {
+        build_shim(&torch);
+        fs::write(out.join("shim.stamp"), stamp).expect("OUT_DIR can be written");
+    }
+    println!("cargo:rustc-link-lib=torch_cpu");
+    println!("cargo:rustc-link-lib=c10");
+    // As DT_RUNPATH, so that LD_LIBRARY_PATH can name another machine's libtorch.
+    let lib = fs::canonicalize(&lib).expect("libtorch's lib directory exists");
+    println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{}", lib.display());
+}
+
+fn build_shim(torch: &Path) {
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .opt_level(2)
+        .flag("-Wall")
+        // libtorch's headers are not ours to mend.
+        .flag(format!("-isystem{}", torch.join("include").display()))
+        .flag(format!("-isystem{}", torch.join("include/torch/csrc/api/include").display()))
+        .file("src/native/shim.cpp")
+        .compile("vramlab_shim");
+}
+
+/// Version of a libtorch directory: `version.py` in a wheel, `build-version` in an archive.
+fn torch_version(torch: &Path) -> String {
+    let python = fs::read_to_string(torch.join("version.py")).unwrap_or_default();
+    let quoted =
+        python.lines().find_map(|line| line.strip_prefix("__version__ = ")).map(|v| v.trim_matches(['\'', '"']).to_string());
+    let plain = || fs::read_to_string(torch.join("build-version")).ok().map(|v| v.trim().to_string());
+    quoted.or_else(plain).unwrap_or_else(|| "no version that can be told".to_string())
+}
+
+/// Writes the list of experiments, with the hash of what takes each one's figures, for `runner` to include.
+fn write_experiments() {
+    let mut common: Vec<PathBuf> = Vec::new();
+    collect(Path::new("src"), &mut common);
+    // What only reads figures may change without making them old.
+    common.retain(|path| {
+        let reads_only = ["src/report", "src/bin", "src/verdict.rs", "src/units.rs", "src/stats.rs"];
+        !reads_only.iter().any(|prefix| path.starts_with(prefix))
+    });
+    common.push(PathBuf::from("Cargo.lock"));
+    common.sort();
+    let mut experiments: Vec<PathBuf> = Vec::new();
+    collect(Path::new("experiments"), &mut experiments);
+    experiments.sort();
+    let shared = common.iter().fold(FNV_OFFSET, |hash, path| fnv(hash, path));
+    let lines: String = experiments
+        .iter()
+        .filter_map(|path| {
+            let name = path.file_stem()?.to_str()?;
+            Some(format!("    (\"{name}\", \"{:016x}\"),\n", fnv(shared, path)))
+        })
+        .collect();
+    let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join("experiments.rs");
+    fs::write(out, format!("&[\n{lines}]")).expect("OUT_DIR can be written");
+}
+
+fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        match entry.path() {
+            path if path.is_dir() => collect(&path, files),
+            path => files.push(path),
+        }
+    }
+}
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a over a file's name and contents: stable across compilers, and no attacker is about.
+fn fnv(hash: u64, path: &Path) -> u64 {
+    let contents = fs::read(path).unwrap_or_default();
+    let name = path.to_string_lossy().into_owned().into_bytes();
+    name.iter().chain(&contents).fold(hash, |h, byte| (h ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+/// Git revision and whether the tree was dirty, as far as git can tell; recorded with results, never compared.
+fn record_revision() {
+    let git = |args: &[&str]| {
+        let output = std::process::Command::new("git").args(args).output().ok().filter(|o| o.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
+    };
+    let revision = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".to_string());
+    let dirty = git(&["status", "--porcelain", "--", "src", "experiments", "Cargo.toml", "Cargo.lock", "build.rs"])
+        .is_some_and(|s| !s.is_empty());
+    println!("cargo:rustc-env=VRAMLAB_REVISION={revision}");
+    println!("cargo:rustc-env=VRAMLAB_DIRTY={dirty}");
+    // Each commit appends to this file. Naming one that is not there would run this script at every build.
+    if Path::new(".git/logs/HEAD").exists() {
+        println!("cargo:rerun-if-changed=.git/logs/HEAD");
+    }
+}

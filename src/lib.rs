@@ -4,8 +4,18 @@
 //! The layers, bottom up: [`stats`] and [`units`]; [`protocol`]; [`record`]; [`verdict`]; from there two branches that never meet:
 //! what measures (feature `torch`) and what reports.
 
+#[cfg(feature = "torch")]
+pub mod machine;
+#[cfg(feature = "torch")]
+pub mod measure;
+#[cfg(feature = "torch")]
+pub mod models;
+#[cfg(feature = "torch")]
+pub mod native;
 pub mod protocol;
 pub mod record;
 pub mod stats;
+#[cfg(feature = "torch")]
+pub mod torch;
 pub mod units;
 pub mod verdict;

@@ -3,6 +3,7 @@
 //! An experiment file writes its [`Protocol`] as a constant. The same value is stored in every `run.json`, so that old results keep
 //! the protocol they were taken with and the reporter needs no list of experiments.
 
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -184,6 +185,9 @@ pub const ACTIVATIONS: Metric = Metric { name: "activations", label: "saved acti
 pub const GRADIENTS: Metric = Metric { name: "gradients", label: "gradients", unit: "B", pass: Pass::Memory };
 /// Wall-clock or device time of one work item of a step, after warm-up.
 pub const TIME: Metric = Metric { name: "time", label: "time per step", unit: "s", pass: Pass::Time };
+
+/// The factor that the runner itself sets: the device is limited to as much memory as the level says (`96MiB`).
+pub const DEVICE_MEMORY: &str = "device-memory";
 
 /// Which cells something applies to: `k=4 recipe=divide|weighted`; empty applies to all.
 pub type Select = Text;
@@ -409,6 +413,23 @@ impl Cell {
         self.levels.iter().find(|(f, _)| f == factor).map(|(_, level)| level.as_str())
     }
 
+    /// The level of a factor that the experiment relies on.
+    ///
+    /// # Errors
+    /// The cell has no such factor.
+    pub fn level(&self, factor: &str) -> Result<&str> {
+        self.get(factor).with_context(|| format!("cell '{self}' has no factor '{factor}'"))
+    }
+
+    /// The level of a factor as a number.
+    ///
+    /// # Errors
+    /// The cell has no such factor, or its level is no whole number.
+    pub fn number(&self, factor: &str) -> Result<i64> {
+        let level = self.level(factor)?;
+        level.parse().with_context(|| format!("cell '{self}': {factor}={level} is no whole number"))
+    }
+
     pub fn levels(&self) -> &[(String, String)] {
         &self.levels
     }
@@ -429,7 +450,7 @@ impl Cell {
     ///
     /// # Errors
     /// A term that is not `factor=level`, or no term at all.
-    pub fn parse(text: &str) -> Result<Cell, String> {
+    pub fn parse(text: &str) -> std::result::Result<Cell, String> {
         let terms = text.split(' ').map(|term| match term.split_once('=') {
             Some((factor, level)) if !factor.is_empty() && !level.is_empty() => Ok((factor.into(), level.into())),
             _ => Err(format!("'{text}' is no cell: '{term}' is not of the form factor=level")),

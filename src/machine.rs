@@ -1,0 +1,363 @@
+//! Who we are: CPU, GPU, driver, libtorch and flags; what CUDA lacks where it is not there; what limits figures.
+
+use crate::native;
+use crate::protocol::Platform;
+use anyhow::{Context, Result, bail, ensure};
+use nvml_wrapper::Nvml;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Which device to measure on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceChoice {
+    Cpu,
+    Cuda(u32),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "cpu" => Ok(DeviceChoice::Cpu),
+            None if text == "cuda" => Ok(DeviceChoice::Cuda(0)),
+            Some(("cuda", index)) if index.parse::<u32>().is_ok_and(|i| i < 128) => {
+                Ok(DeviceChoice::Cuda(index.parse().unwrap_or(0)))
+            }
+            _ => Err(format!("'{text}' is no device; there are cpu, cuda and cuda:N")),
+        }
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            DeviceChoice::Cpu => f.pad("cpu"),
+            DeviceChoice::Cuda(index) => f.pad(&format!("cuda:{index}")),
+        }
+    }
+}
+
+impl DeviceChoice {
+    pub fn platform(self) -> Platform {
+        match self {
+            DeviceChoice::Cpu => Platform::Cpu,
+            DeviceChoice::Cuda(_) => Platform::Gpu,
+        }
+    }
+
+    /// The best device that is there: the first GPU that libtorch can use, else the CPU.
+    pub fn best() -> DeviceChoice {
+        if Gpu::open(0).is_ok() && cuda_devices().is_ok_and(|count| count > 0) { DeviceChoice::Cuda(0) } else { DeviceChoice::Cpu }
+    }
+}
+
+/// A machine as results describe it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Machine {
+    /// Readable name of the results folder: `amd-epyc-2c`, `nvidia-h200`.
+    pub slug: String,
+    pub hardware: BTreeMap<String, String>,
+    pub libtorch: String,
+    /// Bytes of the device's memory, where it has its own.
+    pub device_memory: Option<u64>,
+    /// fp32 operations per second that the device cannot exceed by its specification.
+    pub flops_limit: Option<f64>,
+}
+
+impl Machine {
+    /// Describes this machine and the chosen device.
+    ///
+    /// # Errors
+    /// The device cannot be used, with the reason and what would help; the loaded libtorch is of another version.
+    pub fn describe(choice: DeviceChoice) -> Result<Machine> {
+        let (cpu, cores) = (cpu_model(), cores());
+        let mut hardware = BTreeMap::from([("cpu".to_string(), cpu.clone()), ("cores".to_string(), cores.to_string())]);
+        if let Some(gib) = memory_gib() {
+            hardware.insert("memory".to_string(), format!("{gib} GiB"));
+        }
+        let libtorch = libtorch_version()?;
+        match choice {
+            DeviceChoice::Cpu => Ok(Machine {
+                slug: format!("{}-{cores}c", slug(&cpu)),
+                hardware,
+                libtorch,
+                device_memory: None,
+                // Two 512-bit multiply-adds a cycle at 6 GHz: no core that is sold does more.
+                flops_limit: Some(cores as f64 * 64.0 * 6e9),
+            }),
+            DeviceChoice::Cuda(index) => {
+                let gpu = usable_gpu(index)?;
+                hardware.extend(gpu.describe());
+                let name = gpu.name();
+                Ok(Machine { slug: slug(&name), hardware, libtorch, device_memory: gpu.memory(), flops_limit: fp32_limit(&name) })
+            }
+        }
+    }
+}
+
+/// Specified fp32 rates without tensor cores (vendor's data sheets of the fastest variant), operations per second.
+fn fp32_limit(gpu: &str) -> Option<f64> {
+    const RATES: [(&str, f64); 12] = [
+        ("B200", 80e12),
+        ("H200", 67e12),
+        ("H100", 67e12),
+        ("A100", 19.5e12),
+        ("L40S", 91.6e12),
+        ("L4", 30.3e12),
+        ("V100", 16.4e12),
+        ("T4", 8.1e12),
+        ("RTX 5090", 104.8e12),
+        ("RTX 4090", 82.6e12),
+        ("RTX 3090", 40.0e12),
+        ("RTX 3060", 16.2e12),
+    ];
+    RATES.iter().find(|(name, _)| gpu.contains(name)).map(|(_, rate)| *rate)
+}
+
+/// `AMD EPYC 7763 64-Core Processor` to `amd-epyc-7763`.
+fn slug(name: &str) -> String {
+    let plain = name.split('@').next().unwrap_or(name).replace("(R)", " ").replace("(TM)", " ");
+    let noise = |word: &&str| {
+        let word = word.to_ascii_lowercase();
+        !["cpu", "processor", "with", "radeon", "graphics"].contains(&word.as_str()) && !word.ends_with("-core")
+    };
+    let words: Vec<String> = plain
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
+        .filter(|word| !word.is_empty())
+        .filter(noise)
+        .map(str::to_ascii_lowercase)
+        .collect();
+    if words.is_empty() { "unknown".to_string() } else { words.join("-") }
+}
+
+fn cpu_model() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = info.lines().find(|line| line.starts_with("model name"));
+    line.and_then(|line| line.split_once(':'))
+        .map_or_else(|| std::env::consts::ARCH.to_string(), |(_, name)| name.trim().to_string())
+}
+
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Whole GiB of memory; the kernel's exact figure differs from boot to boot.
+fn memory_gib() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kib: u64 =
+        info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().trim_end_matches(" kB").trim().parse().ok()?;
+    Some((kib + (1 << 19)) >> 20)
+}
+
+/// Version of the loaded libtorch.
+///
+/// # Errors
+/// It is not the one that this program was compiled for, which would fail later and less clearly.
+pub fn libtorch_version() -> Result<String> {
+    let library = native::loaded_library().context("the loaded libtorch cannot be located")?;
+    let torch = library.parent().and_then(Path::parent).context("the loaded libtorch stands in no directory")?;
+    let compiled = native::compiled_version();
+    let Some(found) = version_of(torch) else { return Ok(compiled) };
+    ensure!(
+        found.split('+').next() == Some(compiled.as_str()),
+        "this program was built for libtorch {compiled}, and {} is {found}; point LD_LIBRARY_PATH to the lib directory of torch {compiled}, or build again after scripts/setup",
+        torch.display()
+    );
+    Ok(found)
+}
+
+/// Version of a libtorch directory: `version.py` in a wheel, `build-version` in an archive.
+fn version_of(torch: &Path) -> Option<String> {
+    let python = std::fs::read_to_string(torch.join("version.py")).unwrap_or_default();
+    let quoted = python.lines().find_map(|line| line.strip_prefix("__version__ = "));
+    let archive = || std::fs::read_to_string(torch.join("build-version")).ok();
+    quoted.map(|v| v.trim_matches(['\'', '"']).to_string()).or_else(archive).map(|v| v.trim().to_string())
+}
+
+fn libtorch_has_cuda() -> Option<PathBuf> {
+    let library = native::loaded_library()?.parent()?.join("libtorch_cuda.so");
+    library.exists().then_some(library)
+}
+
+/// How many CUDA devices libtorch sees. Loads libtorch's CUDA half into this process.
+///
+/// # Errors
+/// libtorch has no CUDA half, or it cannot be loaded.
+fn cuda_devices() -> Result<i64> {
+    ensure!(
+        libtorch_has_cuda().is_some(),
+        "this libtorch was built without CUDA; install torch {} from its CUDA build",
+        native::compiled_version()
+    );
+    native::load_cuda().context("libtorch's CUDA half cannot be loaded")?;
+    Ok(tch::Cuda::device_count())
+}
+
+/// The GPU that CUDA index `index` means, if libtorch can use it.
+fn usable_gpu(index: u32) -> Result<Gpu> {
+    let gpu = Gpu::open(index)?;
+    let count = cuda_devices()?;
+    if count == 0 {
+        bail!(
+            "the driver shows a GPU ({}), but CUDA does not: the driver may be older than libtorch's CUDA needs, or CUDA_VISIBLE_DEVICES hides it",
+            gpu.name()
+        );
+    }
+    ensure!(i64::from(index) < count, "there is no CUDA device {index}: libtorch sees {count}");
+    Ok(gpu)
+}
+
+/// Why CUDA cannot be used here and what would help; `None` where it can.
+pub fn why_no_cuda() -> Option<String> {
+    usable_gpu(0).err().map(|e| format!("{e:#}"))
+}
+
+/// What a device is like at one moment: readings for the record, and what slows it down against its will.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Conditions {
+    /// Metric, unit and value: clocks, temperature, power.
+    pub readings: Vec<(&'static str, &'static str, f64)>,
+    pub throttled: Option<String>,
+}
+
+/// What NVML knows of one GPU.
+#[derive(Debug)]
+pub struct Gpu {
+    nvml: Nvml,
+    index: u32,
+}
+
+impl Gpu {
+    /// Opens a GPU by its CUDA index.
+    ///
+    /// # Errors
+    /// No driver, or no such GPU; says what would help.
+    pub fn open(index: u32) -> Result<Gpu> {
+        let nvml = Nvml::init().or_else(|_| Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init());
+        let nvml = nvml.map_err(|e| {
+            anyhow::anyhow!("no NVIDIA driver answers on this machine ({e}); with a GPU in it, install the driver; without one, use --device cpu")
+        })?;
+        let physical = visible(index, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
+        let count = nvml.device_count().context("asking the driver for its GPUs")?;
+        ensure!(physical < count, "there is no GPU {physical}: the driver shows {count}");
+        Ok(Gpu { nvml, index: physical })
+    }
+
+    fn device(&self) -> Result<nvml_wrapper::Device<'_>> {
+        Ok(self.nvml.device_by_index(self.index)?)
+    }
+
+    pub fn name(&self) -> String {
+        self.device().and_then(|d| Ok(d.name()?)).unwrap_or_else(|_| "unknown GPU".to_string())
+    }
+
+    fn memory(&self) -> Option<u64> {
+        self.device().ok()?.memory_info().ok().map(|m| m.total)
+    }
+
+    fn describe(&self) -> BTreeMap<String, String> {
+        let mut found = BTreeMap::from([("gpu".to_string(), self.name())]);
+        if let Ok(version) = self.nvml.sys_driver_version() {
+            found.insert("driver".to_string(), version);
+        }
+        if let Some(bytes) = self.memory() {
+            found.insert("gpu memory".to_string(), format!("{} MiB", bytes >> 20));
+        }
+        if let Some(milliwatts) = self.device().ok().and_then(|d| d.enforced_power_limit().ok()) {
+            found.insert("gpu power limit".to_string(), format!("{} W", milliwatts / 1000));
+        }
+        found
+    }
+
+    /// Clocks, temperature, power and what throttles the GPU now. A power cap is a setting and is only recorded.
+    pub fn conditions(&self) -> Conditions {
+        let Ok(device) = self.device() else { return Conditions::default() };
+        let mut readings = Vec::new();
+        readings.extend(device.clock_info(Clock::SM).ok().map(|mhz| ("sm_clock", "Hz", f64::from(mhz) * 1e6)));
+        readings.extend(
+            device.temperature(TemperatureSensor::Gpu).ok().map(|celsius| ("temperature", "K", f64::from(celsius) + 273.15)),
+        );
+        readings.extend(device.power_usage().ok().map(|milliwatts| ("power", "W", f64::from(milliwatts) / 1e3)));
+        let against_its_will = ThrottleReasons::HW_SLOWDOWN
+            | ThrottleReasons::HW_THERMAL_SLOWDOWN
+            | ThrottleReasons::SW_THERMAL_SLOWDOWN
+            | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN;
+        let reasons = device.current_throttle_reasons().ok().map(|reasons| reasons & against_its_will);
+        let throttled = reasons.filter(|reasons| !reasons.is_empty());
+        Conditions {
+            readings,
+            throttled: throttled.map(|r| r.iter_names().map(|(name, _)| name.to_lowercase()).collect::<Vec<_>>().join(" ")),
+        }
+    }
+}
+
+/// NVML's index of a CUDA index: CUDA counts what `CUDA_VISIBLE_DEVICES` shows, NVML counts all.
+fn visible(index: u32, setting: Option<&str>) -> Result<u32> {
+    let Some(setting) = setting.filter(|s| !s.trim().is_empty()) else { return Ok(index) };
+    let listed: Vec<&str> = setting.split(',').map(str::trim).collect();
+    let entry = listed.get(index as usize).with_context(|| format!("CUDA_VISIBLE_DEVICES={setting} shows no device {index}"))?;
+    // UUIDs are not followed; the first GPU of the list is then described by the index that was asked for.
+    Ok(entry.parse().unwrap_or(index))
+}
+
+/// Settings that change figures and must agree between two runs of one comparison.
+///
+/// # Errors
+/// libtorch's message.
+pub fn flags(threads: usize) -> Result<BTreeMap<String, String>> {
+    let global = native::global_flags()?;
+    let mut flags = BTreeMap::from([
+        ("threads".to_string(), threads.to_string()),
+        ("tf32 matmul".to_string(), global.tf32_matmul.to_string()),
+        ("tf32 cudnn".to_string(), global.tf32_cudnn.to_string()),
+        ("cudnn benchmark".to_string(), global.cudnn_benchmark.to_string()),
+        ("deterministic".to_string(), global.deterministic.to_string()),
+    ]);
+    let prefixes =
+        ["PYTORCH_", "TORCH_", "OMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "CUBLAS_", "CUDA_", "MALLOC_", "GLIBC_TUNABLES"];
+    let set = std::env::vars().filter(|(name, _)| prefixes.iter().any(|prefix| name.starts_with(prefix)));
+    flags.extend(set);
+    Ok(flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_parse() {
+        assert_eq!("cpu".parse(), Ok(DeviceChoice::Cpu));
+        assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
+        assert_eq!("cuda:3".parse(), Ok(DeviceChoice::Cuda(3)));
+        for text in ["", "gpu", "cuda:", "cuda:-1", "cpu:1", "cuda:999"] {
+            assert!(text.parse::<DeviceChoice>().unwrap_err().contains("there are cpu, cuda"), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_become_folders() {
+        assert_eq!(slug("AMD EPYC"), "amd-epyc");
+        assert_eq!(slug("Intel(R) Xeon(R) Platinum 8480C CPU @ 2.00GHz"), "intel-xeon-platinum-8480c");
+        assert_eq!(slug("AMD EPYC 7763 64-Core Processor"), "amd-epyc-7763");
+        assert_eq!(slug("NVIDIA H200"), "nvidia-h200");
+        assert_eq!(slug("../.."), "unknown");
+    }
+
+    #[test]
+    fn the_loaded_libtorch_is_the_one_that_was_compiled_for() {
+        assert!(libtorch_version().unwrap().starts_with(&native::compiled_version()));
+    }
+
+    #[test]
+    fn cuda_indices_follow_what_is_visible() {
+        assert_eq!(visible(1, None).unwrap(), 1);
+        assert_eq!(visible(0, Some("3,1")).unwrap(), 3);
+        assert!(visible(2, Some("3,1")).is_err());
+    }
+}

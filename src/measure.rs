@@ -1,0 +1,487 @@
+//! How one cell is measured inside its child process: the check, the memory pass and the time pass.
+
+use crate::machine::Conditions;
+use crate::protocol::{ACTIVATIONS, Cell, Relation, TIME};
+use crate::record::{Sample, Status};
+use crate::torch::Backend;
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use tch::{Device, Kind, Tensor};
+
+/// One step of a cell, ready to be measured: only what `run` does counts.
+pub trait Step {
+    /// Does one whole step. Figures that only the step can see are given to `probe`.
+    ///
+    /// # Errors
+    /// What the step fails with; where the protocol expects an error, its message is compared.
+    fn run(&mut self, probe: &mut Probe) -> Result<()>;
+
+    /// What the last step computed, for comparison with the baseline; the first is the one that the relation is about.
+    ///
+    /// # Errors
+    /// A quantity that is not there.
+    fn outcome(&self) -> Result<Vec<Quantity>>;
+
+    /// Equal work items in one step; time is given for each.
+    fn items(&self) -> f64 {
+        1.0
+    }
+
+    /// The least fp32 operations of one step, where they can be told. A step that claims more than the device's specified rate is a
+    /// timing bug.
+    fn least_flops(&self) -> f64 {
+        0.0
+    }
+}
+
+/// A computed result: the gradients, say.
+#[derive(Debug)]
+pub struct Quantity {
+    pub name: &'static str,
+    pub tensors: Vec<Tensor>,
+}
+
+/// What a step tells about itself while it runs. In the memory pass it reads the meter, in the others it does nothing.
+pub struct Probe<'a> {
+    meter: Option<&'a dyn Backend>,
+    figures: BTreeMap<&'static str, f64>,
+    failure: Option<anyhow::Error>,
+}
+
+impl<'a> Probe<'a> {
+    pub fn idle() -> Probe<'a> {
+        Probe { meter: None, figures: BTreeMap::new(), failure: None }
+    }
+
+    fn reading(meter: &'a dyn Backend) -> Probe<'a> {
+        Probe { meter: Some(meter), figures: BTreeMap::new(), failure: None }
+    }
+
+    /// Bytes that live tensors asked for, now; 0 where memory is not what is measured.
+    pub fn live(&mut self) -> i64 {
+        match self.meter.map(|meter| meter.memory()) {
+            Some(Ok(memory)) => memory.requested,
+            Some(Err(e)) => {
+                self.failure.get_or_insert(e);
+                0
+            }
+            None => 0,
+        }
+    }
+
+    /// Gives a figure in bytes; of several under one name the largest counts.
+    pub fn record(&mut self, metric: &'static str, bytes: i64) {
+        if self.meter.is_some() {
+            let figure = self.figures.entry(metric).or_insert(f64::NEG_INFINITY);
+            *figure = figure.max(bytes as f64);
+        }
+    }
+
+    /// Runs a forward pass and records what it leaves alive as saved activations.
+    ///
+    /// # Errors
+    /// What `forward` fails with.
+    pub fn forward<T>(&mut self, forward: impl FnOnce() -> Result<T>) -> Result<T> {
+        let before = self.live();
+        let result = forward()?;
+        let kept = self.live() - before;
+        self.record(ACTIVATIONS.name, kept);
+        Ok(result)
+    }
+}
+
+/// Builds the step of a cell; everything that is not measured happens here.
+pub type Prepare = fn(&Cell, &Bench) -> Result<Box<dyn Step>>;
+
+/// Where a cell is set up.
+#[derive(Debug, Clone, Copy)]
+pub struct Bench {
+    pub device: Device,
+    pub seed: i64,
+}
+
+impl Bench {
+    /// Sets up a cell from a random state that depends on the seed alone, so that cells of one comparison get the same data.
+    ///
+    /// # Errors
+    /// What `prepare` fails with.
+    pub fn set_up(&self, prepare: Prepare, cell: &Cell) -> Result<Box<dyn Step>> {
+        tch::manual_seed(self.seed);
+        let step = prepare(cell, self).with_context(|| format!("setting up {cell}"))?;
+        tch::manual_seed(self.seed + 1);
+        Ok(step)
+    }
+}
+
+/// What a pass found: samples, and what became of the cell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    pub samples: Vec<Sample>,
+    pub status: Status,
+    pub reason: String,
+}
+
+impl Found {
+    fn ok(samples: Vec<Sample>) -> Found {
+        Found { samples, status: Status::Ok, reason: String::new() }
+    }
+
+    /// What an error means for the cell: out of memory is an outcome, everything else a failure.
+    pub fn failed(error: &anyhow::Error) -> Found {
+        let message = format!("{error:#}");
+        let status = if is_out_of_memory(&message) { Status::Oom } else { Status::Error };
+        // libtorch appends a C++ stack of a hundred lines.
+        let reason = message.split("Exception raised from").next().unwrap_or_default().trim().chars().take(400).collect();
+        Found { samples: Vec::new(), status, reason }
+    }
+}
+
+/// Whether an error message is one of PyTorch's for memory that ran out, on any device.
+pub fn is_out_of_memory(message: &str) -> bool {
+    ["out of memory", "can't allocate memory", "CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation"]
+        .iter()
+        .any(|m| message.contains(m))
+}
+
+fn sample(metric: impl Into<String>, unit: &str, value: f64) -> Sample {
+    Sample { metric: metric.into(), unit: unit.into(), value, sample: 0, reason: String::new() }
+}
+
+/// Runs something that may panic, as tch's plain methods do on an error of libtorch, and gives the panic as an error.
+///
+/// # Errors
+/// The error, or the panic's message.
+pub fn attempt<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))
+        .unwrap_or_else(|panic| Err(anyhow::Error::msg(crate::native::panic_message(&*panic))))
+}
+
+/// Compares one step of a cell with one of its baseline, on the same data and seed.
+///
+/// # Errors
+/// The baseline fails, which leaves nothing to compare with.
+pub fn check(expected: &Relation, prepare: Prepare, cell: &Cell, baseline: &Cell, bench: &Bench) -> Result<Found> {
+    let outcome = |cell: &Cell| {
+        let mut step = bench.set_up(prepare, cell)?;
+        step.run(&mut Probe::idle())?;
+        step.outcome()
+    };
+    let reference = attempt(|| outcome(baseline)).context("the baseline that this cell is compared with")?;
+    let found = attempt(|| outcome(cell));
+    judge(expected, cell, found, &reference)
+}
+
+/// Puts an outcome against the relation that is expected of it.
+fn judge(expected: &Relation, cell: &Cell, found: Result<Vec<Quantity>>, reference: &[Quantity]) -> Result<Found> {
+    if let Relation::Raises { message } = expected {
+        let (raised, reason) = match &found {
+            Ok(_) => (false, format!("expected an error with '{message}', and none was raised")),
+            Err(e) if format!("{e:#}").contains(message) => (true, String::new()),
+            Err(e) => (false, format!("expected an error with '{message}', got: {}", Found::failed(e).reason)),
+        };
+        let status = if raised { Status::Ok } else { Status::Invalid };
+        return Ok(Found { samples: vec![sample("raised", "1", f64::from(raised))], status, reason });
+    }
+    let found = match found {
+        Ok(found) => found,
+        Err(e) => return Ok(Found::failed(&e)),
+    };
+    let mut samples = vec![sample("raised", "1", 0.0)];
+    let mut scale_and_error = None;
+    for (quantity, reference) in found.iter().zip(reference) {
+        let wanted = if scale_and_error.is_none() { wanted_scale(expected, cell)? } else { 1.0 };
+        let apart = distance(&quantity.tensors, &reference.tensors, 1.0)?;
+        samples.push(sample(format!("{}_error", quantity.name), "1", apart));
+        if scale_and_error.is_none() {
+            let error = if wanted == 1.0 { apart } else { distance(&quantity.tensors, &reference.tensors, wanted)? };
+            scale_and_error = Some((quantity.name, wanted, error));
+        }
+    }
+    let (name, wanted, error) = scale_and_error.context("the step gives no outcome to compare")?;
+    let (holds, expectation) = match expected {
+        Relation::Equal { tolerance } => (error <= *tolerance, format!("equal within {tolerance:e}")),
+        Relation::Times { tolerance, .. } | Relation::DividedBy { tolerance, .. } => {
+            (error <= *tolerance, format!("{wanted} times the baseline's within {tolerance:e}"))
+        }
+        Relation::Differs { at_least, at_most } => {
+            ((*at_least..=*at_most).contains(&error), format!("apart by {at_least:e} to {at_most:e}"))
+        }
+        Relation::Raises { .. } => (false, String::new()),
+    };
+    if holds {
+        return Ok(Found::ok(samples));
+    }
+    let reason = format!("{name}: expected {expectation}, found a relative error of {error:.3e}");
+    Ok(Found { samples, status: Status::Invalid, reason })
+}
+
+fn wanted_scale(expected: &Relation, cell: &Cell) -> Result<f64> {
+    Ok(match expected {
+        Relation::Times { factor, .. } => cell.number(factor)? as f64,
+        Relation::DividedBy { factor, .. } => 1.0 / cell.number(factor)? as f64,
+        _ => 1.0,
+    })
+}
+
+/// |a - scale b| / |scale b| in the Euclidean norm over all values of all tensors, summed in double precision.
+///
+/// # Errors
+/// Tensors that do not match, a reference that is zero, a value that is not finite.
+pub fn distance(a: &[Tensor], b: &[Tensor], scale: f64) -> Result<f64> {
+    ensure!(a.len() == b.len(), "{} tensors to compare with {}", a.len(), b.len());
+    let (mut difference, mut norm) = (0.0, 0.0);
+    for (i, (a, b)) in a.iter().zip(b).enumerate() {
+        ensure!(a.defined() == b.defined(), "tensor {i} is missing on one side");
+        if !a.defined() {
+            continue;
+        }
+        ensure!(a.size() == b.size(), "tensor {i} has shape {:?} here and {:?} in the baseline", a.size(), b.size());
+        let (a, b) = (a.detach().to_kind(Kind::Double), b.detach().to_kind(Kind::Double) * scale);
+        difference += (&a - &b).square().sum(Kind::Double).double_value(&[]);
+        norm += b.square().sum(Kind::Double).double_value(&[]);
+    }
+    ensure!(norm > 0.0, "the baseline's outcome is zero, which every relation would fit");
+    let error = (difference / norm).sqrt();
+    ensure!(error.is_finite(), "an outcome is not finite");
+    Ok(error)
+}
+
+/// Counts the bytes of one step, after steps that bring optimizer state and caches into being.
+///
+/// # Errors
+/// What the step or the meter fails with.
+pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>> {
+    for _ in 0..2 {
+        step.run(&mut Probe::idle())?;
+    }
+    let before = backend.memory()?.requested;
+    backend.reset_peaks()?;
+    let mut probe = Probe::reading(backend);
+    step.run(&mut probe)?;
+    let after = backend.memory()?;
+    if let Some(failure) = probe.failure {
+        return Err(failure.context("reading the memory meter"));
+    }
+    let mut samples =
+        vec![sample("requested_before", "B", before as f64), sample("requested_peak", "B", after.requested_peak as f64)];
+    samples.extend(after.others.iter().map(|(metric, bytes)| sample(*metric, "B", *bytes as f64)));
+    samples.extend(probe.figures.into_iter().map(|(metric, bytes)| sample(metric, "B", bytes)));
+    Ok(samples)
+}
+
+/// How long to warm up and how much to sample.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timing {
+    /// Steps, and seconds, of warm-up: both must be over.
+    pub warm_up_steps: usize,
+    pub warm_up_seconds: f64,
+    pub samples: usize,
+    /// Steps shorter than this are timed several at once.
+    pub least_sample: f64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Timing { warm_up_steps: 3, warm_up_seconds: 0.05, samples: 10, least_sample: 1e-3 }
+    }
+}
+
+/// Times steps by the device's clock, in seconds for each work item.
+///
+/// # Errors
+/// What the step or the clock fails with.
+pub fn time(step: &mut dyn Step, backend: &dyn Backend, plan: Timing, conditions: &dyn Fn() -> Conditions) -> Result<Found> {
+    let mut probe = Probe::idle();
+    let (mut steps, mut spent, mut last) = (0, 0.0, 0.0);
+    while steps < plan.warm_up_steps || spent < plan.warm_up_seconds {
+        last = backend.time(&mut || step.run(&mut probe))?;
+        spent += last;
+        steps += 1;
+    }
+    let batch = (plan.least_sample / last.max(1e-9)).ceil().max(1.0);
+    let items = batch * step.items();
+    let mut samples = Vec::new();
+    let mut throttled = 0;
+    for index in 0..plan.samples {
+        let before = conditions();
+        let seconds = backend.time(&mut || (0..batch as usize).try_for_each(|_| step.run(&mut probe)))?;
+        let after = conditions();
+        let reason = before.throttled.or(after.throttled).map(|why| format!("throttled: {why}")).unwrap_or_default();
+        throttled += usize::from(!reason.is_empty());
+        let number = u32::try_from(index)?;
+        samples.push(Sample { sample: number, reason, ..sample(TIME.name, "s", seconds / items) });
+        let readings = after.readings.into_iter();
+        samples.extend(readings.map(|(metric, unit, value)| Sample { sample: number, ..sample(metric, unit, value) }));
+    }
+    samples.push(sample("least_flops", "1", step.least_flops() / step.items()));
+    if throttled == plan.samples {
+        let reason = "every sample was taken while the device was throttled".to_string();
+        return Ok(Found { samples, status: Status::Invalid, reason });
+    }
+    Ok(Found::ok(samples))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Platform;
+    use crate::stats::{mean, median, standard_deviation};
+    use crate::torch::{Cpu, Memory};
+    use rand::{RngExt, SeedableRng};
+    use std::cell::Cell as Shared;
+
+    /// A step that sleeps for a time of known mean and spread, uniform on 2 ms ± 0.5 ms, and notes how long it really slept: a loaded
+    /// machine wakes it late.
+    struct Sleeping {
+        random: rand_chacha::ChaCha8Rng,
+        slept: Vec<f64>,
+    }
+
+    impl Step for Sleeping {
+        fn run(&mut self, _: &mut Probe) -> Result<()> {
+            let start = std::time::Instant::now();
+            std::thread::sleep(std::time::Duration::from_secs_f64(self.random.random_range(1.5e-3..2.5e-3)));
+            self.slept.push(start.elapsed().as_secs_f64());
+            Ok(())
+        }
+
+        fn outcome(&self) -> Result<Vec<Quantity>> {
+            Ok(vec![])
+        }
+    }
+
+    fn times(found: &Found) -> Vec<f64> {
+        found.samples.iter().filter(|s| s.metric == "time").map(|s| s.value).collect()
+    }
+
+    #[test]
+    fn a_sleeping_step_is_measured_right() {
+        let mut step = Sleeping { random: rand_chacha::ChaCha8Rng::seed_from_u64(1), slept: Vec::new() };
+        let plan = Timing { samples: 200, ..Timing::default() };
+        let found = time(&mut step, &Cpu::new(None), plan, &Conditions::default).unwrap();
+        let times = times(&found);
+        assert_eq!(times.len(), 200);
+        assert!(times.iter().all(|t| *t >= 1.5e-3), "no sleep is shorter than asked for");
+        let slept = &step.slept[step.slept.len() - 200..];
+        let close = |a: f64, b: f64| (a / b - 1.0).abs() < 0.02;
+        assert!(close(median(&times), median(slept)), "median {} of {}", median(&times), median(slept));
+        assert!(standard_deviation(&times) > 0.2e-3, "the spread of 0.29 ms is seen");
+    }
+
+    /// A clock that the test moves, so that batching and spread are exact.
+    struct Fake {
+        now: Shared<f64>,
+        calls: Shared<usize>,
+    }
+
+    impl Backend for Fake {
+        fn device(&self) -> Device {
+            Device::Cpu
+        }
+        fn platform(&self) -> Platform {
+            Platform::Cpu
+        }
+        fn memory(&self) -> Result<Memory> {
+            Ok(Memory { requested: 0, requested_peak: 0, others: vec![] })
+        }
+        fn reset_peaks(&self) -> Result<()> {
+            Ok(())
+        }
+        fn time(&self, body: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+            body()?;
+            self.calls.set(self.calls.get() + 1);
+            Ok(self.now.replace(0.0))
+        }
+    }
+
+    struct Ticking<'a> {
+        clock: &'a Fake,
+        lengths: Vec<f64>,
+        steps: usize,
+        items: f64,
+    }
+
+    impl Step for Ticking<'_> {
+        fn run(&mut self, _: &mut Probe) -> Result<()> {
+            self.clock.now.set(self.clock.now.get() + self.lengths[self.steps % self.lengths.len()]);
+            self.steps += 1;
+            Ok(())
+        }
+        fn outcome(&self) -> Result<Vec<Quantity>> {
+            Ok(vec![])
+        }
+        fn items(&self) -> f64 {
+            self.items
+        }
+    }
+
+    #[test]
+    fn mean_and_spread_of_a_known_step_come_out() {
+        let clock = Fake { now: Shared::new(0.0), calls: Shared::new(0) };
+        let mut step = Ticking { clock: &clock, lengths: vec![0.008, 0.012], steps: 0, items: 4.0 };
+        let found = time(&mut step, &clock, Timing { samples: 40, ..Timing::default() }, &Conditions::default).unwrap();
+        let times = times(&found);
+        assert!((mean(&times) - 0.0025).abs() < 1e-12, "four items a step");
+        assert!((standard_deviation(&times) - 0.0005 * (40.0f64 / 39.0).sqrt()).abs() < 1e-9);
+        let warm_up = clock.calls.get() - 40;
+        assert!((3..=6).contains(&warm_up), "warm-up lasts three steps and 50 ms: {warm_up}");
+    }
+
+    #[test]
+    fn short_steps_are_timed_several_at_once() {
+        let clock = Fake { now: Shared::new(0.0), calls: Shared::new(0) };
+        let mut step = Ticking { clock: &clock, lengths: vec![0.0003], steps: 0, items: 1.0 };
+        let found = time(&mut step, &clock, Timing::default(), &Conditions::default).unwrap();
+        assert!(times(&found).iter().all(|t| (t - 0.0003).abs() < 1e-12));
+        let sampled = step.steps - (clock.calls.get() - 10);
+        assert_eq!(sampled, 40, "four steps of 0.3 ms make a sample of at least 1 ms");
+    }
+
+    #[test]
+    fn throttled_samples_are_marked_and_a_cell_of_nothing_else_is_invalid() {
+        let clock = Fake { now: Shared::new(0.0), calls: Shared::new(0) };
+        let mut step = Ticking { clock: &clock, lengths: vec![0.01], steps: 0, items: 1.0 };
+        let hot = || Conditions { readings: vec![("sm_clock", "Hz", 1e9)], throttled: Some("thermal".into()) };
+        let found = time(&mut step, &clock, Timing::default(), &hot).unwrap();
+        assert_eq!(found.status, Status::Invalid);
+        assert_eq!(found.samples.iter().filter(|s| s.metric == "sm_clock").count(), 10);
+        let sometimes = Shared::new(0);
+        let mixed = || {
+            sometimes.set(sometimes.get() + 1);
+            Conditions { readings: vec![], throttled: (sometimes.get() == 3).then(|| "thermal".into()) }
+        };
+        let found = time(&mut step, &clock, Timing::default(), &mixed).unwrap();
+        assert_eq!((found.status, found.samples.iter().filter(|s| !s.reason.is_empty()).count()), (Status::Ok, 1));
+    }
+
+    fn gradient(values: &[f32]) -> Vec<Quantity> {
+        vec![Quantity { name: "gradient", tensors: vec![Tensor::from_slice(values)] }]
+    }
+
+    #[test]
+    fn relations_hold_and_break() {
+        let cell = Cell::parse("k=4").unwrap();
+        let reference = gradient(&[3.0, 4.0]);
+        let status =
+            |expected: &Relation, found: Result<Vec<Quantity>>| judge(expected, &cell, found, &reference).map(|f| f.status);
+        let equal = Relation::Equal { tolerance: 1e-6 };
+        assert_eq!(status(&equal, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Ok);
+        assert_eq!(status(&equal, Ok(gradient(&[3.0, 4.001]))).unwrap(), Status::Invalid);
+        let times = Relation::Times { factor: "k", tolerance: 1e-6 };
+        assert_eq!(status(&times, Ok(gradient(&[12.0, 16.0]))).unwrap(), Status::Ok);
+        assert_eq!(status(&times, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Invalid);
+        let divided = Relation::DividedBy { factor: "k", tolerance: 1e-6 };
+        assert_eq!(status(&divided, Ok(gradient(&[0.75, 1.0]))).unwrap(), Status::Ok);
+        let differs = Relation::Differs { at_least: 0.1, at_most: 10.0 };
+        assert_eq!(status(&differs, Ok(gradient(&[3.0, 0.0]))).unwrap(), Status::Ok);
+        assert_eq!(status(&differs, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Invalid);
+        let raises = Relation::Raises { message: "modified" };
+        assert_eq!(status(&raises, Err(anyhow::anyhow!("has been modified by"))).unwrap(), Status::Ok);
+        assert_eq!(status(&raises, Err(anyhow::anyhow!("another error"))).unwrap(), Status::Invalid);
+        assert_eq!(status(&raises, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Invalid);
+        assert_eq!(status(&equal, Err(anyhow::anyhow!("CPU out of memory. Tried to allocate 8 bytes"))).unwrap(), Status::Oom);
+        assert!(status(&equal, Ok(gradient(&[3.0]))).is_err(), "shapes differ");
+        assert!(status(&equal, Ok(gradient(&[f32::NAN, 4.0]))).is_err(), "not finite");
+        assert!(judge(&equal, &cell, Ok(gradient(&[0.0])), &gradient(&[0.0])).is_err(), "nothing was computed");
+    }
+}

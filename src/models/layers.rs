@@ -1,0 +1,65 @@
+//! Layers that the models share. Each is a handle to parameters of a `VarStore`.
+
+use tch::nn::{Init, Path, init::DEFAULT_KAIMING_UNIFORM};
+use tch::{Kind, Tensor};
+
+#[derive(Debug)]
+pub struct Linear {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl Linear {
+    pub fn new(path: &Path, inputs: i64, outputs: i64) -> Linear {
+        let bound = 1.0 / (inputs as f64).sqrt();
+        Linear {
+            weight: path.var("weight", &[outputs, inputs], DEFAULT_KAIMING_UNIFORM),
+            bias: path.var("bias", &[outputs], Init::Uniform { lo: -bound, up: bound }),
+        }
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        x.linear(&self.weight, Some(&self.bias))
+    }
+
+    pub fn share(&self) -> Linear {
+        Linear { weight: self.weight.shallow_clone(), bias: self.bias.shallow_clone() }
+    }
+}
+
+/// Scale and shift of a normalisation over `channels`.
+#[derive(Debug)]
+pub struct Affine {
+    pub weight: Tensor,
+    pub bias: Tensor,
+}
+
+impl Affine {
+    pub fn new(path: &Path, channels: i64) -> Affine {
+        Affine { weight: path.var("weight", &[channels], Init::Const(1.0)), bias: path.var("bias", &[channels], Init::Const(0.0)) }
+    }
+
+    pub fn share(&self) -> Affine {
+        Affine { weight: self.weight.shallow_clone(), bias: self.bias.shallow_clone() }
+    }
+
+    /// Layer norm over the last dimension.
+    pub fn layer_norm(&self, x: &Tensor) -> Tensor {
+        x.layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), 1e-5, true)
+    }
+}
+
+/// A table of vectors, one for each token.
+pub fn embedding(path: &Path, tokens: i64, width: i64) -> Tensor {
+    path.var("weight", &[tokens, width], Init::Randn { mean: 0.0, stdev: 0.02 })
+}
+
+/// Dropout that makes no tensor where there is none to drop.
+pub fn dropout(x: Tensor, probability: f64, train: bool) -> Tensor {
+    if probability > 0.0 && train { x.dropout(probability, true) } else { x }
+}
+
+/// A buffer that is saved with the model and not trained.
+pub fn buffer(path: &Path, name: &str, channels: i64, value: f64) -> Tensor {
+    path.add(name, Tensor::full([channels], value, (Kind::Float, path.device())), false)
+}

@@ -1,0 +1,64 @@
+//! A multi-layer perceptron: `depth` blocks of linear and GELU of one width, and a linear classifier.
+
+use super::layers::{Linear, dropout};
+use super::{Block, Input, Parts};
+use tch::Tensor;
+use tch::nn::Path;
+
+const CLASSES: i64 = 10;
+
+#[derive(Debug)]
+struct Hidden {
+    linear: Linear,
+    dropout: f64,
+}
+
+impl Block for Hidden {
+    fn forward(&self, x: &Tensor, train: bool) -> Tensor {
+        dropout(self.linear.forward(x).gelu("none"), self.dropout, train)
+    }
+
+    fn share(&self) -> Box<dyn Block> {
+        Box::new(Hidden { linear: self.linear.share(), dropout: self.dropout })
+    }
+}
+
+#[derive(Debug)]
+struct Identity;
+
+impl Block for Identity {
+    fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
+        x.shallow_clone()
+    }
+
+    fn share(&self) -> Box<dyn Block> {
+        Box::new(Identity)
+    }
+}
+
+#[derive(Debug)]
+struct Classifier(Linear);
+
+impl Block for Classifier {
+    fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
+        self.0.forward(x)
+    }
+
+    fn share(&self) -> Box<dyn Block> {
+        Box::new(Classifier(self.0.share()))
+    }
+}
+
+pub(super) fn parts(path: &Path, depth: i64, width: i64, dropout: f64) -> Parts {
+    let hidden = |i| -> Box<dyn Block> {
+        let linear = Linear::new(&(path / "block" / i), width, width);
+        Box::new(Hidden { linear, dropout })
+    };
+    Parts {
+        stem: Box::new(Identity),
+        blocks: (0..depth).map(hidden).collect(),
+        head: Box::new(Classifier(Linear::new(&(path / "head"), width, CLASSES))),
+        input: Input::Features(width),
+        classes: CLASSES,
+    }
+}

@@ -1,0 +1,380 @@
+// What tch lacks, from libtorch's own C++ interface and without CUDA headers: memory meters, device events, autocast state and
+// activation checkpointing. No exception leaves this file: each function returns nullptr, or a message that `vl_free_message` frees.
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/version.h>
+#include <atomic>
+#include <cstring>
+
+namespace {
+
+template <typename Body>
+char* guarded(Body body) {
+  try {
+    body();
+    return nullptr;
+  } catch (const c10::Error& e) {
+    return strdup(e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    return strdup(e.what());
+  } catch (...) {
+    return strdup("an unknown C++ exception");
+  }
+}
+
+// ---- CPU memory, counted exactly -------------------------------------------------------------------------------------------------
+
+std::atomic<int64_t> live{0}, peak{0}, allocations{0}, limit{INT64_MAX};
+
+// raw_allocate asserts that context == data, so the size cannot stand in a context of its own: it stands in a header in front of the
+// block, which keeps the 64-byte alignment that libtorch's kernels expect.
+struct CountingAllocator final : c10::Allocator {
+  static constexpr size_t kHeader = 64;
+
+  static void release(void* data) {
+    if (!data) return;
+    char* block = static_cast<char*>(data) - kHeader;
+    live -= *reinterpret_cast<int64_t*>(block);
+    std::free(block);
+  }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    const c10::Device cpu(c10::kCPU);
+    if (bytes == 0) return {nullptr, nullptr, &release, cpu};
+    const auto size = static_cast<int64_t>(bytes);
+    const int64_t now = live += size;
+    if (now > limit) {
+      live -= size;
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "CPU out of memory. Tried to allocate ", size, " bytes; ", now - size,
+                       " of the limit of ", limit.load(), " bytes are in use.");
+    }
+    void* block = nullptr;
+    if (posix_memalign(&block, kHeader, bytes + kHeader) != 0) {
+      live -= size;
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "CPU out of memory. Tried to allocate ", size, " bytes.");
+    }
+    int64_t highest = peak;
+    while (now > highest && !peak.compare_exchange_weak(highest, now)) {}
+    ++allocations;
+    *static_cast<int64_t*>(block) = size;
+    void* data = static_cast<char*>(block) + kHeader;
+    return {data, data, &release, cpu};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+};
+
+// ---- activation checkpointing ------------------------------------------------------------------------------------------------------
+
+// A closure of Rust: reads `inputs`, appends its results with vl_push_output or its error with vl_push_error.
+struct Results {
+  torch::autograd::variable_list outputs;
+  std::string error;
+};
+using Call = void (*)(void* closure, const at::Tensor* const* inputs, size_t count, Results* results);
+using Drop = void (*)(void* closure);
+
+struct Segment final : c10::intrusive_ptr_target {
+  void* closure;
+  Call call;
+  Drop drop;
+  Segment(void* closure, Call call, Drop drop) : closure(closure), call(call), drop(drop) {}
+  ~Segment() override { drop(closure); }
+
+  torch::autograd::variable_list run(const torch::autograd::variable_list& inputs) const {
+    std::vector<const at::Tensor*> pointers;
+    for (const auto& input : inputs) pointers.push_back(&input);
+    Results results;
+    call(closure, pointers.data(), pointers.size(), &results);
+    TORCH_CHECK(results.error.empty(), results.error);
+    return std::move(results.outputs);
+  }
+};
+
+// The random number generators that a segment can draw from: the CPU's, and those of the devices of its inputs.
+struct RandomState {
+  std::vector<std::pair<at::Generator, at::Tensor>> states;
+
+  static RandomState of(const std::vector<c10::Device>& devices) {
+    RandomState saved;
+    for (const auto& device : devices) {
+      at::Generator generator = at::globalContext().defaultGenerator(device);
+      std::lock_guard<std::mutex> lock(generator.mutex());
+      saved.states.emplace_back(generator, generator.get_state());
+    }
+    return saved;
+  }
+
+  void restore() {
+    for (auto& [generator, state] : states) {
+      std::lock_guard<std::mutex> lock(generator.mutex());
+      generator.set_state(state);
+    }
+  }
+};
+
+constexpr std::array<at::DeviceType, 2> kAutocastDevices = {at::kCPU, at::kCUDA};
+
+struct AutocastState {
+  std::array<bool, 2> enabled;
+  std::array<at::ScalarType, 2> dtype;
+  bool cache;
+
+  static AutocastState now() {
+    AutocastState state{};
+    for (size_t i = 0; i < kAutocastDevices.size(); i++) {
+      state.enabled[i] = at::autocast::is_autocast_enabled(kAutocastDevices[i]);
+      state.dtype[i] = at::autocast::get_autocast_dtype(kAutocastDevices[i]);
+    }
+    state.cache = at::autocast::is_autocast_cache_enabled();
+    return state;
+  }
+
+  void apply() const {
+    for (size_t i = 0; i < kAutocastDevices.size(); i++) {
+      at::autocast::set_autocast_enabled(kAutocastDevices[i], enabled[i]);
+      at::autocast::set_autocast_dtype(kAutocastDevices[i], dtype[i]);
+    }
+    at::autocast::set_autocast_cache_enabled(cache);
+  }
+};
+
+// What the recomputation has to see again, put back on leaving the scope also by an exception.
+struct Replay {
+  RandomState outer_random;
+  AutocastState outer_autocast = AutocastState::now();
+
+  Replay(RandomState* random, const AutocastState& autocast, const std::vector<c10::Device>& devices) {
+    if (random) {
+      outer_random = RandomState::of(devices);
+      random->restore();
+    }
+    at::autocast::increment_nesting();
+    autocast.apply();
+  }
+  ~Replay() {
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    outer_autocast.apply();
+    outer_random.restore();
+  }
+};
+
+struct Saved final : torch::CustomClassHolder {
+  c10::intrusive_ptr<Segment> segment;
+  std::vector<c10::Device> devices;
+  std::optional<RandomState> random;
+  AutocastState autocast;
+};
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct Checkpoint final : torch::autograd::Function<Checkpoint> {
+  // `anchor` requires a gradient, so that backward is called, and the parameters inside get theirs, even where no input needs one.
+  static variable_list forward(AutogradContext* context, const at::Tensor& /*anchor*/, at::TensorList inputs,
+                               c10::intrusive_ptr<Segment> segment, bool preserve_random) {
+    auto saved = c10::make_intrusive<Saved>();
+    saved->segment = std::move(segment);
+    saved->devices = {c10::Device(at::kCPU)};
+    for (const auto& input : inputs) {
+      if (!input.is_cpu() && std::count(saved->devices.begin(), saved->devices.end(), input.device()) == 0)
+        saved->devices.push_back(input.device());
+    }
+    if (preserve_random) saved->random = RandomState::of(saved->devices);
+    saved->autocast = AutocastState::now();
+    context->save_for_backward(inputs.vec());
+    context->saved_data["saved"] = c10::IValue::make_capsule(saved);
+    context->set_materialize_grads(false);
+    // Forward runs without gradients, and autocast's cache would keep casts of weights that have none; a use of the same weight
+    // outside the segment, or the recomputation inside an enclosing autocast, would then lose its gradient in silence.
+    const bool cache = at::autocast::is_autocast_cache_enabled();
+    at::autocast::set_autocast_cache_enabled(false);
+    variable_list outputs;
+    try {
+      outputs = saved->segment->run(inputs.vec());
+    } catch (...) {
+      at::autocast::set_autocast_cache_enabled(cache);
+      throw;
+    }
+    at::autocast::set_autocast_cache_enabled(cache);
+    return outputs;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    auto* saved = static_cast<Saved*>(context->saved_data["saved"].toCapsule().get());
+    variable_list inputs;
+    for (const auto& input : context->get_saved_variables())
+      inputs.push_back(input.detach().requires_grad_(input.requires_grad()));
+    variable_list roots, seeds;
+    {
+      Replay replay(saved->random ? &*saved->random : nullptr, saved->autocast, saved->devices);
+      at::AutoGradMode grad(true);
+      variable_list outputs = saved->segment->run(inputs);
+      TORCH_CHECK(outputs.size() == gradients.size(), "a checkpointed segment gave ", gradients.size(), " outputs at first and ",
+                  outputs.size(), " when it was run again");
+      for (size_t i = 0; i < outputs.size(); i++) {
+        if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
+        roots.push_back(outputs[i]);
+        seeds.push_back(gradients[i]);
+      }
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, seeds);
+    variable_list result = {at::Tensor()};
+    for (const auto& input : inputs) result.push_back(input.grad());
+    result.emplace_back();
+    result.emplace_back();
+    return result;
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+void vl_free_message(char* message) { std::free(message); }
+
+// ---- what is loaded ------------------------------------------------------------------------------------------------------------------
+
+const char* vl_compiled_version() { return TORCH_VERSION; }
+
+// Path of the libtorch that this process runs on; it may be another one than the one it was compiled with.
+const char* vl_loaded_library() {
+  Dl_info info;
+  return dladdr(reinterpret_cast<void*>(&at::autocast::clear_cache), &info) ? info.dli_fname : nullptr;
+}
+
+// The linker drops libtorch_cuda (as-needed), and after the first question about CUDA it is too late to load it.
+char* vl_load_cuda() {
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return nullptr;
+  const char* message = dlerror();
+  return strdup(message ? message : "libtorch_cuda.so cannot be loaded");
+}
+
+// TF32 in matrix products, TF32 in cuDNN, cuDNN benchmark, deterministic algorithms.
+char* vl_global_flags(int32_t out[4]) {
+  return guarded([&] {
+    auto& context = at::globalContext();
+    out[0] = context.allowTF32CuBLAS();
+    out[1] = context.allowTF32CuDNN();
+    out[2] = context.benchmarkCuDNN();
+    out[3] = context.deterministicAlgorithms();
+  });
+}
+
+// ---- meters --------------------------------------------------------------------------------------------------------------------------
+
+void vl_cpu_meter_install() { c10::SetCPUAllocator(new CountingAllocator, 1); }
+void vl_cpu_meter_limit(int64_t bytes) { limit = bytes; }
+void vl_cpu_meter_reset_peak() { peak = live.load(); }
+// Live bytes, peak bytes, allocations so far.
+void vl_cpu_meter_read(int64_t out[3]) {
+  out[0] = live;
+  out[1] = peak;
+  out[2] = allocations;
+}
+
+char* vl_cuda_reset_peaks(int32_t device) {
+  return guarded([&] { c10::getDeviceAllocator(at::kCUDA)->resetPeakStats(static_cast<c10::DeviceIndex>(device)); });
+}
+
+// Current and peak of requested, allocated, reserved; current inactive split; retries; out-of-memory errors; free and total bytes.
+char* vl_cuda_meter_read(int32_t device, int64_t out[11]) {
+  return guarded([&] {
+    auto* allocator = c10::getDeviceAllocator(at::kCUDA);
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    const auto stats = allocator->getDeviceStats(index);
+    const auto& requested = stats.requested_bytes[0];
+    const auto& allocated = stats.allocated_bytes[0];
+    const auto& reserved = stats.reserved_bytes[0];
+    const auto [free_bytes, total_bytes] = allocator->getMemoryInfo(index);
+    const int64_t values[11] = {requested.current,
+                                requested.peak,
+                                allocated.current,
+                                allocated.peak,
+                                reserved.current,
+                                reserved.peak,
+                                stats.inactive_split_bytes[0].current,
+                                stats.num_alloc_retries,
+                                stats.num_ooms,
+                                static_cast<int64_t>(free_bytes),
+                                static_cast<int64_t>(total_bytes)};
+    std::copy(std::begin(values), std::end(values), out);
+  });
+}
+
+// ---- device events -------------------------------------------------------------------------------------------------------------------
+
+// BACKEND_DEFAULT asks for an event that takes the time; PYTORCH_DEFAULT would switch timing off.
+char* vl_event_record(int32_t device, c10::Event** out) {
+  return guarded([&] {
+    const c10::Device where(at::kCUDA, static_cast<c10::DeviceIndex>(device));
+    auto event = std::make_unique<c10::Event>(at::kCUDA, c10::EventFlag::BACKEND_DEFAULT);
+    event->record(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(where));
+    *out = event.release();
+  });
+}
+
+char* vl_event_elapsed(c10::Event* start, c10::Event* end, double* milliseconds) {
+  return guarded([&] {
+    end->synchronize();
+    *milliseconds = start->elapsedTime(*end);
+  });
+}
+
+void vl_event_free(c10::Event* event) { delete event; }
+
+// ---- autocast ------------------------------------------------------------------------------------------------------------------------
+
+// Enters autocast for one device type (0 CPU, 1 CUDA) and gives back what was set there before.
+char* vl_autocast_enter(int32_t device, int32_t enabled, int8_t dtype, int32_t* old_enabled, int8_t* old_dtype) {
+  return guarded([&] {
+    const auto type = kAutocastDevices.at(device);
+    *old_enabled = at::autocast::is_autocast_enabled(type);
+    *old_dtype = static_cast<int8_t>(at::autocast::get_autocast_dtype(type));
+    at::autocast::set_autocast_enabled(type, enabled != 0);
+    at::autocast::set_autocast_dtype(type, static_cast<at::ScalarType>(dtype));
+    at::autocast::increment_nesting();
+  });
+}
+
+char* vl_autocast_leave(int32_t device, int32_t old_enabled, int8_t old_dtype) {
+  return guarded([&] {
+    const auto type = kAutocastDevices.at(device);
+    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(type, old_enabled != 0);
+    at::autocast::set_autocast_dtype(type, static_cast<at::ScalarType>(old_dtype));
+  });
+}
+
+// ---- checkpointing -------------------------------------------------------------------------------------------------------------------
+
+void vl_push_output(Results* results, const at::Tensor* tensor) { results->outputs.push_back(*tensor); }
+void vl_push_error(Results* results, const char* message, size_t length) { results->error.assign(message, length); }
+
+// Runs the closure as a checkpointed segment and hands each output, a new at::Tensor that the caller owns, to `take`. The closure
+// belongs to the segment from here on, also where this fails.
+char* vl_checkpoint(void* closure, Call call, Drop drop, const at::Tensor* const* inputs, size_t count, int32_t preserve_random,
+                    void (*take)(void*, at::Tensor*), void* taker) {
+  auto segment = c10::make_intrusive<Segment>(closure, call, drop);
+  return guarded([&] {
+    variable_list tensors;
+    for (size_t i = 0; i < count; i++) tensors.push_back(*inputs[i]);
+    if (!at::GradMode::is_enabled()) {
+      for (auto& output : segment->run(tensors)) take(taker, new at::Tensor(std::move(output)));
+      return;
+    }
+    const auto anchor = at::empty({0}, at::kFloat).requires_grad_(true);
+    for (auto& output : Checkpoint::apply(anchor, at::TensorList(tensors), segment, preserve_random != 0))
+      take(taker, new at::Tensor(std::move(output)));
+  });
+}
+}

@@ -1,0 +1,143 @@
+//! The device behind one small interface: where tensors live, what its memory meter says, what its clock says, what limits it.
+
+use crate::native::{self, NativeError};
+use crate::protocol::Platform;
+use anyhow::Result;
+use std::time::Instant;
+use tch::Device;
+
+/// What a memory meter shows, in bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Memory {
+    /// Bytes that live tensors asked for.
+    pub requested: i64,
+    /// Highest value of `requested` since the peaks were reset.
+    pub requested_peak: i64,
+    /// What else this device's meter knows, as metric and bytes.
+    pub others: Vec<(&'static str, i64)>,
+}
+
+/// A device to measure on.
+pub trait Backend {
+    fn device(&self) -> Device;
+
+    fn platform(&self) -> Platform;
+
+    /// Reads the memory meter.
+    ///
+    /// # Errors
+    /// The device's message.
+    fn memory(&self) -> Result<Memory>;
+
+    /// Sets the peaks of the meter to what is live now.
+    ///
+    /// # Errors
+    /// The device's message.
+    fn reset_peaks(&self) -> Result<()>;
+
+    /// Seconds that `body` takes by the device's clock, synchronised at its two edges and nowhere else.
+    ///
+    /// # Errors
+    /// What `body` fails with; an error of the device that shows only now.
+    fn time(&self, body: &mut dyn FnMut() -> Result<()>) -> Result<f64>;
+}
+
+/// The CPU: the counting allocator is its meter, the monotonic clock its timer.
+#[derive(Debug)]
+pub struct Cpu;
+
+impl Cpu {
+    /// Installs the counting allocator, with a limit on the bytes of all tensors where one is given.
+    pub fn new(memory_limit: Option<u64>) -> Cpu {
+        native::install_cpu_meter();
+        native::limit_cpu_memory(memory_limit);
+        Cpu
+    }
+}
+
+impl Backend for Cpu {
+    fn device(&self) -> Device {
+        Device::Cpu
+    }
+
+    fn platform(&self) -> Platform {
+        Platform::Cpu
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        let memory = native::cpu_memory();
+        Ok(Memory { requested: memory.live, requested_peak: memory.peak, others: Vec::new() })
+    }
+
+    fn reset_peaks(&self) -> Result<()> {
+        native::reset_cpu_peak();
+        Ok(())
+    }
+
+    fn time(&self, body: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+        let start = Instant::now();
+        body()?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+}
+
+/// One CUDA device: PyTorch's caching allocator and the driver are its meter, events in its stream its timer. A limit on its memory is
+/// the allocator's own (`per_process_memory_fraction`), set in the environment before the process starts.
+#[derive(Debug)]
+pub struct Cuda {
+    index: i32,
+}
+
+impl Cuda {
+    /// Opens a CUDA device; the first such call of a process must come before any other question about CUDA.
+    ///
+    /// # Errors
+    /// This libtorch has no CUDA, there is no such device, or its context cannot be made.
+    pub fn new(index: i32) -> Result<Cuda> {
+        native::load_cuda().map_err(|e| NativeError(format!("libtorch's CUDA half cannot be loaded: {e}")))?;
+        let count = tch::Cuda::device_count();
+        anyhow::ensure!(i64::from(index) < count, "there is no CUDA device {index}: libtorch sees {count}");
+        // The allocator exists once something was allocated.
+        drop(tch::Tensor::f_zeros([1], (tch::Kind::Float, Device::Cuda(index as usize)))?);
+        Ok(Cuda { index })
+    }
+}
+
+impl Backend for Cuda {
+    fn device(&self) -> Device {
+        Device::Cuda(self.index as usize)
+    }
+
+    fn platform(&self) -> Platform {
+        Platform::Gpu
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        tch::Cuda::synchronize(i64::from(self.index));
+        let m = native::cuda_memory(self.index)?;
+        Ok(Memory {
+            requested: m.requested,
+            requested_peak: m.requested_peak,
+            others: vec![
+                ("allocated_peak", m.allocated_peak),
+                ("reserved_peak", m.reserved_peak),
+                ("inactive_split", m.inactive_split),
+                ("device_used", m.total - m.free),
+                ("allocation_retries", m.retries),
+            ],
+        })
+    }
+
+    fn reset_peaks(&self) -> Result<()> {
+        tch::Cuda::synchronize(i64::from(self.index));
+        Ok(native::reset_cuda_peaks(self.index)?)
+    }
+
+    fn time(&self, body: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+        tch::Cuda::synchronize(i64::from(self.index));
+        let start = native::Event::record(self.index)?;
+        body()?;
+        let end = native::Event::record(self.index)?;
+        Ok(start.seconds_until(&end)?)
+    }
+}

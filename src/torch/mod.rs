@@ -1,0 +1,9 @@
+//! What `tch` lacks, as a library that others could use.
+
+mod autocast;
+mod checkpoint;
+mod device;
+
+pub use autocast::{Autocast, autocast};
+pub use checkpoint::{Checkpoint, checkpoint};
+pub use device::{Backend, Cpu, Cuda, Memory};
