@@ -14,8 +14,13 @@ pub mod models;
 pub mod native;
 pub mod protocol;
 pub mod record;
+#[cfg(feature = "torch")]
+pub mod runner;
 pub mod stats;
 #[cfg(feature = "torch")]
 pub mod torch;
 pub mod units;
 pub mod verdict;
+
+#[cfg(feature = "torch")]
+pub use runner::run;

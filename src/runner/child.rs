@@ -1,0 +1,93 @@
+//! A child process: one pass over one cell, told to the parent line by line.
+
+use super::launch::{Message, Spec};
+use crate::machine::{DeviceChoice, Gpu, libtorch_version};
+use crate::measure::{self, Bench, Found, Prepare, Timing};
+use crate::protocol::{Cell, Pass, Protocol};
+use crate::torch::{Backend, Cpu, Cuda};
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use std::fs::File;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Runs one pass and writes its rows to the pipe that was this process's standard output.
+pub fn run(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> ExitCode {
+    let told = take_pipe().and_then(|mut pipe| {
+        // A panic becomes a row; the default hook would only fill the parent's pipe.
+        std::panic::set_hook(Box::new(|_| {}));
+        let found = measure::attempt(|| pass(protocol, prepare, spec)).unwrap_or_else(|e| Found::failed(&e));
+        for sample in found.samples {
+            tell(&mut pipe, &Message::Sample(sample))?;
+        }
+        tell(&mut pipe, &Message::End { status: found.status, reason: found.reason })
+    });
+    match told {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("{e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Keeps the pipe for rows alone: whatever a library prints to standard output goes to standard error from here on.
+fn take_pipe() -> Result<File> {
+    let pipe = rustix::io::dup(rustix::stdio::stdout()).context("keeping the pipe to the parent")?;
+    rustix::stdio::dup2_stdout(rustix::stdio::stderr()).context("turning standard output aside")?;
+    Ok(File::from(pipe))
+}
+
+fn tell(pipe: &mut File, message: &Message) -> Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    pipe.write_all(&line).context("telling the parent")
+}
+
+fn pass(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> Result<Found> {
+    let spec: Spec = serde_json::from_str(spec).context("--child is for the program's own use")?;
+    end_with_parent(spec.parent)?;
+    libtorch_version()?;
+    tch::set_num_threads(i32::try_from(spec.threads)?);
+    let choice: DeviceChoice = spec.device.parse().map_err(anyhow::Error::msg)?;
+    let backend = open(choice, spec.memory_limit)?;
+    let cell = Cell::parse(&spec.cell).map_err(anyhow::Error::msg)?;
+    let bench = Bench { device: backend.device(), seed: i64::from(spec.seed) };
+    match spec.pass {
+        Pass::Check => {
+            let grid = protocol.grid_of(spec.profile, &cell).with_context(|| format!("no cell '{cell}' is planned"))?;
+            let expected = protocol.check_of(&cell).with_context(|| format!("no check applies to '{cell}'"))?;
+            measure::check(expected, prepare, &cell, &grid.baseline_of(&cell), &bench)
+        }
+        Pass::Memory => {
+            let mut step = bench.set_up(prepare, &cell)?;
+            let samples = measure::memory(&mut *step, &*backend)?;
+            Ok(Found { samples, status: crate::record::Status::Ok, reason: String::new() })
+        }
+        Pass::Time => {
+            let mut step = bench.set_up(prepare, &cell)?;
+            let gpu = match choice {
+                DeviceChoice::Cpu => None,
+                DeviceChoice::Cuda(index) => Gpu::open(index).ok(),
+            };
+            let conditions = || gpu.as_ref().map(Gpu::conditions).unwrap_or_default();
+            measure::time(&mut *step, &*backend, Timing::default(), &conditions)
+        }
+    }
+}
+
+fn open(choice: DeviceChoice, memory_limit: Option<u64>) -> Result<Box<dyn Backend>> {
+    Ok(match choice {
+        DeviceChoice::Cpu => Box::new(Cpu::new(memory_limit)),
+        // Its limit came with the environment.
+        DeviceChoice::Cuda(index) => Box::new(Cuda::new(i32::try_from(index)?)?),
+    })
+}
+
+/// Has the kernel end this process when its parent ends.
+fn end_with_parent(parent: u32) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("asking to end with the parent")?;
+    let still_there = getppid().is_some_and(|pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(parent));
+    ensure!(still_there, "the parent is gone");
+    Ok(())
+}

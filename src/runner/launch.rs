@@ -1,0 +1,154 @@
+//! The parent's side of a child process: start it, read its rows, end it in time.
+
+use crate::machine::DeviceChoice;
+use crate::protocol::{Cell, Pass, Profile};
+use crate::record::{PassRecord, Sample, Status};
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What a child is to do; its one argument.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spec {
+    pub cell: String,
+    pub pass: Pass,
+    pub profile: Profile,
+    pub device: String,
+    pub threads: u32,
+    pub seed: u32,
+    pub memory_limit: Option<u64>,
+    pub parent: u32,
+}
+
+/// A line from the child.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Message {
+    Sample(Sample),
+    End { status: Status, reason: String },
+}
+
+/// Set by Ctrl-C; read here and between cells.
+pub static STOP: AtomicBool = AtomicBool::new(false);
+
+/// How often a waiting parent looks at [`STOP`]. Rows of a child wake it at once.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Runs one pass over one cell in a process of its own; `None` where Ctrl-C ended it.
+///
+/// # Errors
+/// No process can be started.
+pub fn launch(spec: &Spec, cell: &Cell, round: u32, device_memory: Option<u64>, timeout: Duration) -> Result<Option<PassRecord>> {
+    let start = Instant::now();
+    let mut child = command(spec, device_memory)?.spawn().context("starting a child process for a cell")?;
+    let (sender, lines) = channel();
+    let stdout = child.stdout.take().context("the child has no standard output")?;
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let complaints = gather(child.stderr.take().context("the child has no standard error")?);
+    let mut samples = Vec::new();
+    let mut end = None;
+    let mut cut = None;
+    loop {
+        let left = timeout.saturating_sub(start.elapsed());
+        match lines.recv_timeout(left.min(GLANCE)) {
+            Ok(line) => match serde_json::from_str(&line) {
+                Ok(Message::Sample(sample)) => samples.push(sample),
+                Ok(Message::End { status, reason }) => end = Some((status, reason)),
+                Err(e) => end = Some((Status::Error, format!("a row that nobody understands ({e}): {line}"))),
+            },
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) if STOP.load(Ordering::SeqCst) => {
+                cut = Some(Cut::Interrupted);
+                break;
+            }
+            Err(RecvTimeoutError::Timeout) if start.elapsed() >= timeout => {
+                cut = Some(Cut::TimedOut);
+                break;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+    if cut.is_some() {
+        end_group(&child);
+    }
+    let exit = child.wait().context("waiting for a child process")?;
+    let _ = reader.join();
+    let complaints = complaints.join().unwrap_or_default();
+    let (status, reason) = match cut {
+        Some(Cut::Interrupted) => return Ok(None),
+        Some(Cut::TimedOut) => (Status::Timeout, format!("ended after {} s; --timeout allows more", timeout.as_secs())),
+        None => end.unwrap_or_else(|| (Status::Crashed, last_words(exit, &complaints))),
+    };
+    if status != Status::Ok && status != Status::Invalid {
+        samples.clear();
+    }
+    let seconds = Some(start.elapsed().as_secs_f64());
+    Ok(Some(PassRecord { cell: cell.clone(), pass: spec.pass, round, status, reason, seconds, samples }))
+}
+
+enum Cut {
+    Interrupted,
+    TimedOut,
+}
+
+fn command(spec: &Spec, device_memory: Option<u64>) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
+    command.arg("--child").arg(serde_json::to_string(spec)?);
+    // A group of its own: the terminal's Ctrl-C reaches the parent alone, and the end of the group is the end of all it started.
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    if spec.device != DeviceChoice::Cpu.to_string() {
+        // NVML counts GPUs by their place on the bus.
+        command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+        if let (Some(limit), Some(total)) = (spec.memory_limit, device_memory) {
+            let fraction = format!("per_process_memory_fraction:{:.9}", (limit as f64 / total as f64).min(1.0));
+            let set = std::env::var("PYTORCH_ALLOC_CONF").unwrap_or_default();
+            command.env("PYTORCH_ALLOC_CONF", if set.is_empty() { fraction } else { format!("{set},{fraction}") });
+        }
+    }
+    Ok(command)
+}
+
+/// Reads a child's complaints as they come, so that it never waits for a full pipe, and keeps the last of them.
+fn gather(mut stderr: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let (mut kept, mut chunk) = (Vec::new(), [0; 4096]);
+        while let Ok(n @ 1..) = stderr.read(&mut chunk) {
+            kept.extend_from_slice(&chunk[..n]);
+            let surplus = kept.len().saturating_sub(4096);
+            kept.drain(..surplus);
+        }
+        String::from_utf8_lossy(&kept).into_owned()
+    })
+}
+
+fn end_group(child: &Child) {
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        // It may have ended by itself meanwhile.
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+}
+
+fn last_words(exit: ExitStatus, complaints: &str) -> String {
+    let how = match exit.signal() {
+        Some(9) => "killed by signal 9; the kernel does that where memory runs out".to_string(),
+        Some(signal) => format!("killed by signal {signal}"),
+        None => format!("ended with {exit} before it was done"),
+    };
+    match complaints.lines().rev().find(|line| !line.trim().is_empty()) {
+        Some(line) => format!("{how}: {}", line.trim()),
+        None => how,
+    }
+}

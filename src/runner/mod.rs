@@ -1,0 +1,63 @@
+//! Runs an experiment: command line, cells, one child process for each cell and pass, and the record of all of it.
+
+mod child;
+mod launch;
+mod options;
+mod plan;
+mod progress;
+mod sweep;
+
+pub use options::{Options, libtorch_threads};
+pub use sweep::interruptible;
+
+use crate::measure::Prepare;
+use crate::protocol::{Pass, Protocol};
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches};
+use std::process::ExitCode;
+
+/// Name of each experiment, with the hash of the sources that take its figures.
+pub const EXPERIMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/experiments.rs"));
+
+/// Exit status after Ctrl-C, as shells count it: 128 + SIGINT.
+pub const INTERRUPTED: u8 = 130;
+
+/// The `main` of an experiment: parses the command line, and runs the protocol's cells or, as a child, one of them.
+pub fn run(protocol: &'static Protocol, prepare: Prepare) -> ExitCode {
+    let options = match parse(protocol) {
+        Ok(options) => options,
+        Err(error) => error.exit(),
+    };
+    if let Some(spec) = &options.child {
+        return child::run(protocol, prepare, spec);
+    }
+    match start(protocol, &options) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("{}: {error:#}", protocol.name);
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn parse(protocol: &'static Protocol) -> Result<Options, clap::Error> {
+    let command = Options::command().name(protocol.name).about(protocol.title).long_about(format!(
+        "{}\n\n{}\n\nResults go to OUT/MACHINE/{}, raw and resumable: the same command again goes on where it stopped.",
+        protocol.title, protocol.question, protocol.name
+    ));
+    Options::from_arg_matches(&command.try_get_matches()?)
+}
+
+fn start(protocol: &'static Protocol, options: &Options) -> Result<u8> {
+    let choice = options.device();
+    let profile = options.profile(choice);
+    let plan = plan::Plan::new(protocol, profile, options)?;
+    if options.list {
+        for planned in &plan.cells {
+            let passes: Vec<String> = planned.grid.passes.iter().map(Pass::to_string).collect();
+            println!("{}\t{}", planned.cell, passes.join(" "));
+        }
+        return Ok(0);
+    }
+    sweep::run(protocol, options, choice, profile, &plan)
+}

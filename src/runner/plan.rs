@@ -1,0 +1,166 @@
+//! Which cells are run, and in which order.
+
+use super::options::{Options, Shard};
+use crate::protocol::{Cell, Grid, Pass, Profile, Protocol};
+use anyhow::{Result, bail};
+use rand::{SeedableRng, seq::SliceRandom};
+use rand_chacha::ChaCha8Rng;
+
+/// A cell, and where it belongs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    pub cell: Cell,
+    pub baseline: Cell,
+    pub grid: &'static Grid,
+}
+
+/// The cells of a run, those that are worth most first.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub cells: Vec<Planned>,
+}
+
+impl Plan {
+    /// Plans a profile's cells, less what the user left out. A cell brings its baseline along: without it, it answers nothing.
+    ///
+    /// # Errors
+    /// Nothing is left to run.
+    pub fn new(protocol: &'static Protocol, profile: Profile, options: &Options) -> Result<Plan> {
+        let mut all: Vec<(usize, Planned)> = Vec::new();
+        for grid in protocol.grids(profile) {
+            for cell in grid.cells() {
+                let baseline = grid.baseline_of(&cell);
+                all.push((remoteness(grid, &cell), Planned { cell, baseline, grid }));
+            }
+        }
+        all.sort_by_key(|(remoteness, _)| *remoteness);
+        let all: Vec<Planned> = all.into_iter().map(|(_, planned)| planned).collect();
+        let wanted = |p: &&Planned| options.filter.as_ref().is_none_or(|filter| filter.is_match(&p.cell.to_string()));
+        let baselines: Vec<&Cell> = all.iter().filter(wanted).map(|p| &p.baseline).collect();
+        if baselines.is_empty() {
+            let filter = options.filter.as_ref().map_or("", |f| f.as_str());
+            bail!("no cell of {profile} matches '{filter}'; --list without --filter shows them all");
+        }
+        let mut cells: Vec<Planned> = all.iter().filter(|p| wanted(p) || baselines.contains(&&p.cell)).cloned().collect();
+        if let Some(Shard { index, count }) = options.shard {
+            let mut groups: Vec<Cell> = cells.iter().map(|p| p.baseline.clone()).collect();
+            groups.sort();
+            groups.dedup();
+            // Cells that are compared with one another stay together.
+            let share: Vec<Cell> = groups.into_iter().skip(index - 1).step_by(count).collect();
+            cells.retain(|p| share.contains(&p.baseline));
+            if cells.is_empty() {
+                bail!("part {index} of {count} has no cells: there are fewer comparisons than parts");
+            }
+        }
+        Ok(Plan { cells })
+    }
+
+    /// Cells that are timed side by side, a group for each comparison, the group that is worth most first.
+    pub fn timed_groups(&self) -> Vec<Vec<Planned>> {
+        let mut groups: Vec<Vec<Planned>> = Vec::new();
+        for planned in self.cells.iter().filter(|p| p.grid.passes.contains(&Pass::Time)) {
+            match groups.iter_mut().find(|group| group[0].baseline == planned.baseline) {
+                Some(group) => group.push(planned.clone()),
+                None => groups.push(vec![planned.clone()]),
+            }
+        }
+        groups
+    }
+}
+
+/// How far a cell is from its experiment's centre: baselines and middle levels answer most, so they run first.
+fn remoteness(grid: &Grid, cell: &Cell) -> usize {
+    let steps = cell.levels().iter().zip(grid.axes).map(|((_, level), axis)| {
+        let position = axis.levels.iter().position(|l| l == level).unwrap_or(0);
+        let middle = axis.levels.len() / 2;
+        if axis.factor == grid.studied && position == 0 { 0 } else { position.abs_diff(middle) }
+    });
+    steps.sum()
+}
+
+/// The order of one round: groups in an order of their own, and the levels of each directly after one another.
+pub fn round_order(groups: &[Vec<Planned>], round: u32, seed: u32) -> Vec<Planned> {
+    let mut random = ChaCha8Rng::seed_from_u64(u64::from(seed) << 32 | u64::from(round));
+    let mut order: Vec<Vec<Planned>> = groups.to_vec();
+    order.shuffle(&mut random);
+    for group in &mut order {
+        group.shuffle(&mut random);
+    }
+    order.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::axis;
+    use clap::Parser;
+
+    const PROTOCOL: Protocol = Protocol {
+        name: "x",
+        title: "",
+        question: "",
+        hypothesis: "",
+        factors: &[],
+        grids: &[Grid {
+            name: "g",
+            profiles: &[Profile::Quick],
+            studied: "k",
+            axes: &[axis("depth", &["8", "16", "32"]), axis("k", &["1", "2", "4"])],
+            passes: &[Pass::Memory, Pass::Time],
+        }],
+        metrics: &[],
+        checks: &[],
+        claims: &[],
+        plots: &[],
+        threats: &[],
+    };
+
+    fn plan(args: &[&str]) -> Result<Plan> {
+        Plan::new(&PROTOCOL, Profile::Quick, &Options::try_parse_from([&["x"], args].concat()).unwrap())
+    }
+
+    fn texts(cells: &[Planned]) -> Vec<String> {
+        cells.iter().map(|p| p.cell.to_string()).collect()
+    }
+
+    #[test]
+    fn baselines_and_middle_levels_come_first() {
+        let order = texts(&plan(&[]).unwrap().cells);
+        assert_eq!(order.len(), 9);
+        assert_eq!(&order[..2], ["depth=16 k=1", "depth=16 k=2"]);
+        assert!(order[8] != "depth=8 k=1");
+    }
+
+    #[test]
+    fn a_filtered_cell_brings_its_baseline() {
+        assert_eq!(texts(&plan(&["--filter", "depth=32 k=4"]).unwrap().cells), ["depth=32 k=1", "depth=32 k=4"]);
+        let error = plan(&["--filter", "k=77"]).unwrap_err().to_string();
+        assert!(error.contains("k=77") && error.contains("--list"), "{error}");
+    }
+
+    #[test]
+    fn shards_are_whole_comparisons_and_cover_all() {
+        let mut all: Vec<String> = ["1/2", "2/2"].iter().flat_map(|s| texts(&plan(&["--shard", s]).unwrap().cells)).collect();
+        all.sort();
+        let mut expected = texts(&plan(&[]).unwrap().cells);
+        expected.sort();
+        assert_eq!(all, expected);
+        assert!(plan(&["--shard", "4/4"]).is_err());
+    }
+
+    #[test]
+    fn levels_of_a_comparison_stay_side_by_side_in_changing_order() {
+        let groups = plan(&[]).unwrap().timed_groups();
+        assert_eq!(groups.len(), 3);
+        let orders: Vec<Vec<String>> = (1..=6).map(|round| texts(&round_order(&groups, round, 1))).collect();
+        for order in &orders {
+            for triple in order.chunks(3) {
+                let depth = |text: &String| text.split(' ').next().map(str::to_string);
+                assert!(triple.iter().all(|t| depth(t) == depth(&triple[0])), "{order:?}");
+            }
+        }
+        assert!(orders.iter().any(|order| order != &orders[0]));
+        assert_eq!(orders[2], texts(&round_order(&groups, 3, 1)));
+    }
+}

@@ -1,0 +1,381 @@
+//! One run of an experiment: every planned cell is checked, counted and timed, and each pass is recorded before the next begins.
+
+use super::launch::{STOP, Spec, launch};
+use super::options::{Options, Shard};
+use super::plan::{Plan, Planned, round_order};
+use super::progress::Progress;
+use super::{EXPERIMENTS, INTERRUPTED};
+use crate::machine::{DeviceChoice, Machine, flags};
+use crate::protocol::{Cell, DEVICE_MEMORY, Pass, Profile, Protocol, TIME};
+use crate::record::{BUDGET_ENDED, Identity, Journal, Manifest, PassRecord, SCHEMA, Status};
+use crate::stats::ratio_interval;
+use crate::units::{Bytes, Seconds};
+use crate::verdict::{Samples, Verdict, judge};
+use anyhow::{Context, Result};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Metrics of a memory pass that other processes move, so that two passes need not agree.
+const UNCOUNTED: [&str; 1] = ["device_used"];
+
+/// When timed rounds end.
+struct Stopping {
+    least: u32,
+    most: u32,
+    /// Log half-width of every ratio's interval at which a group has had enough: 5 % either way.
+    margin: f64,
+}
+
+impl Stopping {
+    fn new(profile: Profile, rounds: Option<u32>) -> Stopping {
+        let (least, most) = match (rounds, profile) {
+            (Some(n), _) => (n, n),
+            (None, Profile::Smoke) => (2, 2),
+            (None, Profile::Quick) => (5, 8),
+            (None, Profile::Full) => (5, 25),
+        };
+        Stopping { least, most, margin: 1.05f64.ln() }
+    }
+}
+
+/// Has Ctrl-C and a request to terminate stop the run between two rows instead of in the middle of one.
+///
+/// # Errors
+/// The handler cannot be installed.
+pub fn interruptible() -> Result<()> {
+    ctrlc::set_handler(|| STOP.store(true, Ordering::SeqCst)).context("catching Ctrl-C")
+}
+
+fn stopped() -> bool {
+    STOP.load(Ordering::SeqCst)
+}
+
+/// Runs a plan and says how it went; gives the exit status.
+///
+/// # Errors
+/// Nothing can be measured or recorded; cells that fail are rows, not errors.
+pub fn run(protocol: &'static Protocol, options: &Options, choice: DeviceChoice, profile: Profile, plan: &Plan) -> Result<u8> {
+    let machine = Machine::describe(choice)?;
+    interruptible()?;
+    let dir = results_dir(protocol, options, &machine);
+    let mut manifest = manifest(protocol, options, choice, profile, plan, &machine)?;
+    let (journal, records) = Journal::open(&dir, &mut manifest, options.fresh)?;
+    let start = Instant::now();
+    let deadline = options.budget(profile).map(|budget| start + budget);
+    let resumed = records.len();
+    let mut sweep = Sweep {
+        options,
+        choice,
+        profile,
+        machine,
+        journal,
+        records,
+        progress: Progress::new(protocol.name, 0),
+        deadline,
+        budget_ended: false,
+        stopping: Stopping::new(profile, options.rounds),
+    };
+    if resumed > 0 {
+        sweep.progress.say(&format!("{}: going on in {}, where {resumed} passes are done", protocol.name, dir.display()));
+    }
+    sweep.run(plan)?;
+    sweep.progress.finish();
+    summarise(protocol, profile, choice, &sweep.records);
+    let failures = sweep.records.iter().filter(|r| r.status.is_failure()).count();
+    let state = match (stopped(), sweep.budget_ended) {
+        (true, _) => "stopped; the same command goes on from here",
+        (_, true) => "the budget ended; the same command goes on from here",
+        _ => "done",
+    };
+    println!(
+        "{}: {state}: {} passes in {}, {failures} failed; {}",
+        protocol.name,
+        sweep.records.len() - resumed,
+        Seconds(start.elapsed().as_secs_f64()),
+        dir.display()
+    );
+    Ok(if stopped() {
+        INTERRUPTED
+    } else {
+        u8::from(failures > 0)
+    })
+}
+
+fn results_dir(protocol: &Protocol, options: &Options, machine: &Machine) -> PathBuf {
+    let dir = options.out.join(&machine.slug).join(protocol.name);
+    match options.shard {
+        Some(Shard { index, count }) => dir.join(format!("shard-{index}-of-{count}")),
+        None => dir,
+    }
+}
+
+fn manifest(
+    protocol: &'static Protocol,
+    options: &Options,
+    choice: DeviceChoice,
+    profile: Profile,
+    plan: &Plan,
+    machine: &Machine,
+) -> Result<Manifest> {
+    let sources = EXPERIMENTS.iter().find(|(name, _)| *name == protocol.name);
+    let (_, sources) = sources.with_context(|| format!("experiments/{}.rs does not exist: file and protocol share a name", protocol.name))?;
+    Ok(Manifest {
+        schema: SCHEMA,
+        profile,
+        identity: Identity {
+            machine: machine.slug.clone(),
+            platform: choice.platform(),
+            hardware: machine.hardware.clone(),
+            libtorch: machine.libtorch.clone(),
+            flags: flags(options.threads() as usize)?,
+            memory_limit: options.device_memory.map(|b| b.0),
+            seed: u64::from(options.seed),
+            sources: sources.to_string(),
+        },
+        planned: plan.cells.iter().map(|p| p.cell.to_string()).collect(),
+        argv: std::env::args().collect(),
+        git_revision: env!("VRAMLAB_REVISION").to_string(),
+        git_dirty: env!("VRAMLAB_DIRTY") == "true",
+        protocol: protocol.clone(),
+    })
+}
+
+struct Sweep<'a> {
+    options: &'a Options,
+    choice: DeviceChoice,
+    profile: Profile,
+    machine: Machine,
+    journal: Journal,
+    records: Vec<PassRecord>,
+    progress: Progress,
+    deadline: Option<Instant>,
+    budget_ended: bool,
+    stopping: Stopping,
+}
+
+impl Sweep<'_> {
+    fn run(&mut self, plan: &Plan) -> Result<()> {
+        let groups = plan.timed_groups();
+        let untimed: Vec<(&Planned, Pass, u32)> = plan.cells.iter().flat_map(untimed_passes).collect();
+        let timed: usize = groups.iter().map(Vec::len).sum();
+        self.progress.expect(untimed.len() + timed * self.stopping.least as usize);
+        for (planned, pass, round) in untimed {
+            if self.over() {
+                break;
+            }
+            self.pass(planned, pass, round)?;
+        }
+        self.time(&groups)?;
+        if self.budget_ended && !stopped() {
+            self.leave_out(plan)?;
+        }
+        Ok(())
+    }
+
+    fn over(&mut self) -> bool {
+        self.budget_ended |= self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        self.budget_ended || stopped()
+    }
+
+    fn find(&self, cell: &Cell, pass: Pass, round: u32) -> Option<&PassRecord> {
+        self.records.iter().find(|r| r.cell == *cell && r.pass == pass && r.round == round)
+    }
+
+    /// Whether an earlier pass already says what becomes of this cell.
+    fn is_settled(&self, cell: &Cell) -> bool {
+        self.records.iter().any(|r| r.cell == *cell && r.status != Status::Ok)
+    }
+
+    /// Runs one pass over one cell and records it, unless that is done or an earlier pass settled it.
+    fn pass(&mut self, planned: &Planned, pass: Pass, round: u32) -> Result<()> {
+        if self.find(&planned.cell, pass, round).is_some() || self.is_settled(&planned.cell) {
+            return Ok(());
+        }
+        let spec = Spec {
+            cell: planned.cell.to_string(),
+            pass,
+            profile: self.profile,
+            device: self.choice.to_string(),
+            threads: self.options.threads(),
+            seed: self.options.seed,
+            memory_limit: self.memory_limit(&planned.cell, pass)?,
+            parent: std::process::id(),
+        };
+        let Some(mut record) = launch(&spec, &planned.cell, round, self.machine.device_memory, self.options.timeout)? else {
+            return Ok(());
+        };
+        if let Some(reason) = self.contradiction(&record) {
+            record.status = Status::Invalid;
+            record.reason = reason;
+        }
+        self.journal.append(&record)?;
+        self.progress.done(&record);
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// The user's limit, and the cell's own where it has one: a check compares results, so it gets the memory that it needs.
+    fn memory_limit(&self, cell: &Cell, pass: Pass) -> Result<Option<u64>> {
+        let own = match cell.get(DEVICE_MEMORY) {
+            Some(level) if pass != Pass::Check => Some(level.parse::<Bytes>().map_err(anyhow::Error::msg)?.0),
+            _ => None,
+        };
+        let users = self.options.device_memory.map(|b| b.0);
+        Ok(own.into_iter().chain(users).min())
+    }
+
+    /// What a second pass or the limits of physics have against a record.
+    fn contradiction(&self, record: &PassRecord) -> Option<String> {
+        if record.status != Status::Ok {
+            return None;
+        }
+        match record.pass {
+            Pass::Memory => self.find(&record.cell, Pass::Memory, 1).and_then(|first| counted_difference(first, record)),
+            Pass::Time => beyond_physics(record, self.machine.flops_limit?),
+            Pass::Check => None,
+        }
+    }
+
+    /// Timed rounds over all groups, until each has had enough, the rounds are used up or the budget ends.
+    fn time(&mut self, groups: &[Vec<Planned>]) -> Result<()> {
+        let mut going: Vec<Vec<Planned>> = groups.to_vec();
+        for round in 1..=self.stopping.most {
+            if round > self.stopping.least {
+                let records = Samples::new(&self.records);
+                going.retain(|group| !self.has_enough(group, &records));
+                let cells: usize = going.iter().map(Vec::len).sum();
+                self.progress.expect(self.records.len() + cells);
+            }
+            let began = Instant::now();
+            for planned in round_order(&going, round, self.options.seed) {
+                if self.over() {
+                    return Ok(());
+                }
+                self.pass(&planned, Pass::Time, round)?;
+            }
+            if round == 1 {
+                self.fit_into_budget(&mut going, began.elapsed());
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the groups that are worth least where the budget cannot give all of them the rounds that an interval needs.
+    fn fit_into_budget(&mut self, going: &mut Vec<Vec<Planned>>, first_round: Duration) {
+        let Some(deadline) = self.deadline else { return };
+        let left = deadline.saturating_duration_since(Instant::now()).as_secs_f64();
+        let needed = first_round.as_secs_f64() * f64::from(self.stopping.least.saturating_sub(1));
+        if needed > left && going.len() > 1 {
+            let keep = ((going.len() as f64 * left / needed) as usize).max(1);
+            self.progress.say(&format!("the budget allows {keep} of {} timed comparisons; --budget allows more", going.len()));
+            going.truncate(keep);
+            self.budget_ended = keep < going.len();
+        }
+    }
+
+    /// Whether every comparison of a group has an interval narrower than the margin.
+    fn has_enough(&self, group: &[Planned], samples: &Samples) -> bool {
+        group.iter().filter(|p| p.cell != p.baseline && !self.is_settled(&p.cell)).all(|p| {
+            let interval = ratio_interval(&samples.log_ratios(&p.cell, &p.baseline, TIME.name), 0.05);
+            interval.is_some_and(|i| (i.high / i.low).ln() / 2.0 <= self.stopping.margin)
+        })
+    }
+
+    /// Writes a row for each cell that the budget left out.
+    fn leave_out(&mut self, plan: &Plan) -> Result<()> {
+        let seen: BTreeSet<(Cell, Pass)> = self.records.iter().map(|r| (r.cell.clone(), r.pass)).collect();
+        for planned in &plan.cells {
+            if self.is_settled(&planned.cell) {
+                continue;
+            }
+            for pass in planned.grid.passes.iter().filter(|pass| !seen.contains(&(planned.cell.clone(), **pass))) {
+                let record = PassRecord::not_run(&planned.cell, *pass, 1, Status::Skipped, BUDGET_ENDED);
+                self.journal.append(&record)?;
+                self.records.push(record);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The check once, the memory pass twice, as far as the grid asks for them.
+fn untimed_passes(planned: &Planned) -> Vec<(&Planned, Pass, u32)> {
+    let rounds = |pass: &Pass| match pass {
+        Pass::Check => 1,
+        Pass::Memory => 2,
+        Pass::Time => 0,
+    };
+    planned.grid.passes.iter().flat_map(|pass| (1..=rounds(pass)).map(move |round| (planned, *pass, round))).collect()
+}
+
+/// Counted memory is deterministic: what two passes say apart is an error of the lab or of the technique.
+fn counted_difference(first: &PassRecord, second: &PassRecord) -> Option<String> {
+    let counted = |record: &PassRecord| -> Vec<(String, f64)> {
+        let counted = record.samples.iter().filter(|s| !UNCOUNTED.contains(&s.metric.as_str()));
+        counted.map(|s| (s.metric.clone(), s.value)).collect()
+    };
+    let (a, b) = (counted(first), counted(second));
+    let apart = a.iter().zip(&b).find(|(x, y)| x != y);
+    let (x, y) = match apart {
+        Some(pair) => pair,
+        None if a.len() == b.len() => return None,
+        None => return Some("two memory passes counted different things".to_string()),
+    };
+    Some(format!("two memory passes differ: {} was {} and then {} bytes", x.0, x.1, y.1))
+}
+
+/// A time in which the device cannot have done the work.
+fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
+    let flops = record.samples.iter().find(|s| s.metric == "least_flops")?.value;
+    let fastest = record.samples.iter().filter(|s| s.metric == TIME.name).map(|s| s.value).reduce(f64::min)?;
+    (flops / fastest > limit).then(|| {
+        format!("{:.3e} operations in {} are more than the {limit:.3e}/s that this device is specified for", flops, Seconds(fastest))
+    })
+}
+
+/// Says what the figures so far mean for the claims.
+fn summarise(protocol: &'static Protocol, profile: Profile, choice: DeviceChoice, records: &[PassRecord]) {
+    if profile == Profile::Smoke {
+        return;
+    }
+    for judgement in judge(protocol, profile, choice.platform(), &Samples::new(records)) {
+        let mark = if judgement.carries || judgement.verdict == Verdict::NotMeasured { "" } else { " (shown, not judged on this device)" };
+        println!("{:24} {}{mark}: {}", judgement.claim.id, judgement.verdict, judgement.claim.text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Sample;
+
+    fn record(pass: Pass, figures: &[(&str, f64)]) -> PassRecord {
+        let sample = |(metric, value): &(&str, f64)| Sample {
+            metric: metric.to_string(),
+            unit: "B".into(),
+            value: *value,
+            sample: 0,
+            reason: String::new(),
+        };
+        let cell = Cell::parse("k=1").unwrap();
+        PassRecord { cell, pass, round: 1, status: Status::Ok, reason: String::new(), seconds: None, samples: figures.iter().map(sample).collect() }
+    }
+
+    #[test]
+    fn memory_passes_must_agree_in_what_is_counted() {
+        let first = record(Pass::Memory, &[("requested_peak", 100.0), ("device_used", 5.0)]);
+        assert_eq!(counted_difference(&first, &record(Pass::Memory, &[("requested_peak", 100.0), ("device_used", 9.0)])), None);
+        let reason = counted_difference(&first, &record(Pass::Memory, &[("requested_peak", 104.0), ("device_used", 5.0)])).unwrap();
+        assert!(reason.contains("requested_peak was 100 and then 104"), "{reason}");
+        assert!(counted_difference(&first, &record(Pass::Memory, &[])).is_some());
+    }
+
+    #[test]
+    fn a_time_that_physics_forbids_is_seen() {
+        let timed = record(Pass::Time, &[("time", 1e-3), ("time", 1e-6), ("least_flops", 1e9)]);
+        assert!(beyond_physics(&timed, 67e12).unwrap().contains("1.000e9 operations in 1.00 µs"));
+        assert_eq!(beyond_physics(&timed, 2e15), None);
+    }
+}
