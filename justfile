@@ -8,11 +8,13 @@ default:
     @just --list --unsorted
 
 # Run one experiment on the best device there is; `just run NAME --help` shows its flags
+[no-exit-message]
 run NAME *FLAGS: (_known NAME) _setup
     cargo build --release --bin "$1"
     @shift && exec {{ quote(release / NAME) }} "$@"
 
 # Run every experiment on the best device there is, then write report/report.md
+[no-exit-message]
 run-all *FLAGS: _setup
     cargo build --release
     @exec {{ quote(release / "vramlab") }} run-all "$@"
@@ -37,6 +39,7 @@ bench *FLAGS: _setup
     cargo bench "$@"
 
 # Say what this machine has, what is missing and what to do about it
+[no-exit-message]
 doctor *FLAGS: _setup
     cargo build --release --bin vramlab
     @exec {{ quote(release / "vramlab") }} doctor "$@"
@@ -48,6 +51,7 @@ dist:
 _setup:
     @scripts/setup
 
+[no-exit-message]
 _known NAME:
     @test -f "experiments/$1.rs" || { \
         echo "There is no experiment '$1'. There are: $(cd experiments && echo *.rs | sed 's/\.rs//g')" >&2; exit 2; }
