@@ -96,6 +96,9 @@ fn assert_silent_success(output: &Output) {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "");
 }
 
+/// What torch-sys obeys before `LIBTORCH`.
+const OVERRIDES: [&str; 3] = ["LIBTORCH_USE_PYTORCH", "LIBTORCH_INCLUDE", "LIBTORCH_LIB"];
+
 /// A repository of which only `scripts/setup` exists.
 struct Checkout(TempDir);
 
@@ -112,7 +115,9 @@ impl Checkout {
 
     fn setup(&self) -> Command {
         let mut command = Command::new(self.path().join("scripts/setup"));
-        command.env_remove("LIBTORCH").env_remove("CXX");
+        for name in ["LIBTORCH", "CXX"].iter().chain(&OVERRIDES) {
+            command.env_remove(name);
+        }
         command
     }
 
@@ -166,6 +171,15 @@ fn setup_refuses_a_libtorch_without_a_version() {
     let torch = scratch();
     write(&torch.path().join("lib/libtorch_cpu.so"), "");
     Checkout::new().assert_refuses(torch.path(), &["version.py", "build-version"]);
+}
+
+#[test]
+fn setup_refuses_what_would_bypass_it() {
+    let checkout = Checkout::new();
+    for name in OVERRIDES {
+        assert_refused(&run(checkout.setup().env(name, "1")), &[name, "Unset it"]);
+    }
+    assert!(!checkout.path().join(".venv").exists());
 }
 
 #[test]
