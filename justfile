@@ -1,0 +1,57 @@
+# Flags reach the programs as they were typed, quotes and all.
+set positional-arguments
+
+release := env("CARGO_TARGET_DIR", "target") / "release"
+
+# List these recipes
+default:
+    @just --list --unsorted
+
+# Run one experiment on the best device there is; `just run NAME --help` shows its flags
+[no-exit-message]
+run NAME *FLAGS: (_known NAME) _setup
+    cargo build --release --bin "$1"
+    @shift && exec {{ quote(release / NAME) }} "$@"
+
+# Run every experiment on the best device there is, then write report/report.md
+[no-exit-message]
+run-all *FLAGS: _setup
+    cargo build --release
+    @exec {{ quote(release / "vramlab") }} run-all "$@"
+
+# Write report/ from results/; needs no libtorch
+report *FLAGS:
+    cargo run --release --no-default-features --bin vramlab --target-dir target/report -- report "$@"
+
+# Check the sources, then run every test; the flags are cargo test's
+test *FLAGS: check
+    cargo test "$@"
+
+# Formatting, lints and documentation, each without a warning
+check: _setup
+    cargo fmt --check
+    cargo clippy --all-targets -- -D warnings
+    cargo clippy --no-default-features --lib --bins --target-dir target/report -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
+
+# Time the lab's own hot paths; the flags are cargo bench's
+bench *FLAGS: _setup
+    cargo bench "$@"
+
+# Say what this machine has, what is missing and what to do about it
+[no-exit-message]
+doctor *FLAGS: _setup
+    cargo build --release --bin vramlab
+    @exec {{ quote(release / "vramlab") }} doctor "$@"
+
+# Pack dist/vramlab.tar.gz, for machines that have PyTorch and no Rust
+dist:
+    scripts/dist
+
+_setup:
+    @scripts/setup
+
+[no-exit-message]
+_known NAME:
+    @test -f "experiments/$1.rs" || { \
+        echo "There is no experiment '$1'. There are: $(cd experiments && echo *.rs | sed 's/\.rs//g')" >&2; exit 2; }
