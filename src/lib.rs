@@ -5,6 +5,8 @@
 //! what measures (feature `torch`) and what reports.
 
 #[cfg(feature = "torch")]
+pub mod doctor;
+#[cfg(feature = "torch")]
 pub mod machine;
 #[cfg(feature = "torch")]
 pub mod measure;

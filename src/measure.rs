@@ -1,7 +1,7 @@
 //! How one cell is measured inside its child process: the check, the memory pass and the time pass.
 
 use crate::machine::Conditions;
-use crate::protocol::{ACTIVATIONS, Cell, Relation, TIME};
+use crate::protocol::{ACTIVATIONS, Cell, PEAK, Relation, STEP_PEAK, TIME};
 use crate::record::{Sample, Status};
 use crate::torch::Backend;
 use anyhow::{Context, Result, ensure};
@@ -45,16 +45,17 @@ pub struct Quantity {
 pub struct Probe<'a> {
     meter: Option<&'a dyn Backend>,
     figures: BTreeMap<&'static str, f64>,
+    rest: Option<i64>,
     failure: Option<anyhow::Error>,
 }
 
 impl<'a> Probe<'a> {
     pub fn idle() -> Probe<'a> {
-        Probe { meter: None, figures: BTreeMap::new(), failure: None }
+        Probe { meter: None, figures: BTreeMap::new(), rest: None, failure: None }
     }
 
     fn reading(meter: &'a dyn Backend) -> Probe<'a> {
-        Probe { meter: Some(meter), figures: BTreeMap::new(), failure: None }
+        Probe { meter: Some(meter), figures: BTreeMap::new(), rest: None, failure: None }
     }
 
     /// Bytes that live tensors asked for, now; 0 where memory is not what is measured.
@@ -67,6 +68,13 @@ impl<'a> Probe<'a> {
             }
             None => 0,
         }
+    }
+
+    /// Says that nothing of the step lives now: what does is parameters, optimizer state and data. Gives its bytes.
+    pub fn at_rest(&mut self) -> i64 {
+        let rest = self.live();
+        self.rest = Some(rest);
+        rest
     }
 
     /// Gives a figure in bytes; of several under one name the largest counts.
@@ -254,7 +262,6 @@ pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>>
     for _ in 0..2 {
         step.run(&mut Probe::idle())?;
     }
-    let before = backend.memory()?.requested;
     backend.reset_peaks()?;
     let mut probe = Probe::reading(backend);
     step.run(&mut probe)?;
@@ -262,8 +269,12 @@ pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>>
     if let Some(failure) = probe.failure {
         return Err(failure.context("reading the memory meter"));
     }
-    let mut samples =
-        vec![sample("requested_before", "B", before as f64), sample("requested_peak", "B", after.requested_peak as f64)];
+    let rest = probe.rest.context("the step never said when it is at rest")?;
+    let mut samples = vec![
+        sample("rest", "B", rest as f64),
+        sample(PEAK.name, "B", after.requested_peak as f64),
+        sample(STEP_PEAK.name, "B", (after.requested_peak - rest) as f64),
+    ];
     samples.extend(after.others.iter().map(|(metric, bytes)| sample(*metric, "B", *bytes as f64)));
     samples.extend(probe.figures.into_iter().map(|(metric, bytes)| sample(metric, "B", bytes)));
     Ok(samples)

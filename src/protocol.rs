@@ -179,6 +179,8 @@ pub struct Metric {
 
 /// Peak of the bytes that tensors asked for during one step; the same notion on every device.
 pub const PEAK: Metric = Metric { name: "requested_peak", label: "peak memory", unit: "B", pass: Pass::Memory };
+/// What a step needs at its peak beyond what lives between steps: parameters, optimizer state, data.
+pub const STEP_PEAK: Metric = Metric { name: "step_peak", label: "peak above rest", unit: "B", pass: Pass::Memory };
 /// Bytes still held for the backward pass when the forward pass is done.
 pub const ACTIVATIONS: Metric = Metric { name: "activations", label: "saved activations", unit: "B", pass: Pass::Memory };
 /// Bytes of the gradients when the backward pass is done.

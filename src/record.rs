@@ -90,9 +90,18 @@ struct Row {
     sample: u32,
     metric: String,
     unit: String,
+    #[serde(serialize_with = "shortest")]
     value: Option<f64>,
     status: Status,
     reason: String,
+}
+
+/// The shortest text that reads back as the same number; whole numbers without a fraction.
+fn shortest<S: serde::Serializer>(value: &Option<f64>, output: S) -> std::result::Result<S::Ok, S::Error> {
+    match value {
+        Some(v) => output.serialize_str(&v.to_string()),
+        None => output.serialize_none(),
+    }
 }
 
 /// What must agree between two runs whose rows may stand in one file.

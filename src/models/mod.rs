@@ -123,6 +123,22 @@ impl Model {
         }
     }
 
+    /// The least floating-point operations of one training step in fp32, 0 where cuDNN may use TF32: for each weight and row 2 forward and
+    /// 2 for the weight's gradient. Gradients of inputs, biases, norms, attention and activation functions come on top; embeddings are
+    /// looked up, not multiplied.
+    pub fn least_training_flops(&self, samples: i64) -> f64 {
+        let rows = match self.input {
+            Input::Features(_) => samples,
+            Input::Tokens(sequence) => samples * sequence,
+            Input::Image(_) => return 0.0,
+        };
+        let variables = self.store.variables();
+        let matrices =
+            variables.iter().filter(|(name, t)| t.dim() == 2 && !name.starts_with("tokens") && !name.starts_with("positions"));
+        let weights: usize = matrices.map(|(_, t)| t.numel()).sum();
+        4.0 * weights as f64 * rows as f64
+    }
+
     /// The trainable parameters, in a fixed order.
     pub fn parameters(&self) -> Vec<Tensor> {
         let mut named: Vec<(String, Tensor)> = self.store.variables().into_iter().filter(|(_, t)| t.requires_grad()).collect();

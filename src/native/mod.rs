@@ -352,8 +352,13 @@ extern "C" fn take_output(outputs: *mut c_void, tensor: *mut C_tensor) {
     unsafe { (*outputs.cast::<Vec<Tensor>>()).push(Tensor::from_ptr(tensor)) };
 }
 
-/// Text of a caught panic.
+/// Text of a caught panic. tch's plain methods unwrap libtorch's error, so the error is looked for inside the debug text.
 pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
-    text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_else(|| "a panic without a message".to_string())
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+    let text = text.unwrap_or_else(|| "a panic without a message".to_string());
+    match text.split_once("Torch(\"") {
+        Some((_, quoted)) => quoted.trim_end_matches("\")").replace("\\n", "\n").replace("\\\"", "\""),
+        None => text,
+    }
 }

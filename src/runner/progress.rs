@@ -30,9 +30,6 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(500));
             bar
         });
-        if bar.is_none() {
-            eprintln!("{name}: {total} passes to run");
-        }
         let now = Instant::now();
         Progress { name, bar, done: 0, total, start: now, last_line: now }
     }

@@ -75,6 +75,8 @@ pub fn run(protocol: &'static Protocol, options: &Options, choice: DeviceChoice,
         progress: Progress::new(protocol.name, 0),
         deadline,
         budget_ended: false,
+        resumed,
+        cut_short: 0,
         stopping: Stopping::new(profile, options.rounds),
     };
     if resumed > 0 {
@@ -84,7 +86,7 @@ pub fn run(protocol: &'static Protocol, options: &Options, choice: DeviceChoice,
     sweep.progress.finish();
     summarise(protocol, profile, choice, &sweep.records);
     let failures = sweep.records.iter().filter(|r| r.status.is_failure()).count();
-    let state = match (stopped(), sweep.budget_ended) {
+    let state = match (stopped(), sweep.budget_ended || sweep.cut_short > 0) {
         (true, _) => "stopped; the same command goes on from here",
         (_, true) => "the budget ended; the same command goes on from here",
         _ => "done",
@@ -96,11 +98,7 @@ pub fn run(protocol: &'static Protocol, options: &Options, choice: DeviceChoice,
         Seconds(start.elapsed().as_secs_f64()),
         dir.display()
     );
-    Ok(if stopped() {
-        INTERRUPTED
-    } else {
-        u8::from(failures > 0)
-    })
+    Ok(if stopped() { INTERRUPTED } else { u8::from(failures > 0) })
 }
 
 fn results_dir(protocol: &Protocol, options: &Options, machine: &Machine) -> PathBuf {
@@ -120,7 +118,8 @@ fn manifest(
     machine: &Machine,
 ) -> Result<Manifest> {
     let sources = EXPERIMENTS.iter().find(|(name, _)| *name == protocol.name);
-    let (_, sources) = sources.with_context(|| format!("experiments/{}.rs does not exist: file and protocol share a name", protocol.name))?;
+    let (_, sources) =
+        sources.with_context(|| format!("experiments/{}.rs does not exist: file and protocol share a name", protocol.name))?;
     Ok(Manifest {
         schema: SCHEMA,
         profile,
@@ -152,6 +151,10 @@ struct Sweep<'a> {
     progress: Progress,
     deadline: Option<Instant>,
     budget_ended: bool,
+    /// Passes that an earlier run had done.
+    resumed: usize,
+    /// Comparisons that the budget gave too few rounds.
+    cut_short: usize,
     stopping: Stopping,
 }
 
@@ -160,7 +163,8 @@ impl Sweep<'_> {
         let groups = plan.timed_groups();
         let untimed: Vec<(&Planned, Pass, u32)> = plan.cells.iter().flat_map(untimed_passes).collect();
         let timed: usize = groups.iter().map(Vec::len).sum();
-        self.progress.expect(untimed.len() + timed * self.stopping.least as usize);
+        let planned = untimed.len() + timed * self.stopping.least as usize;
+        self.progress.expect(planned.saturating_sub(self.records.len()));
         for (planned, pass, round) in untimed {
             if self.over() {
                 break;
@@ -246,7 +250,7 @@ impl Sweep<'_> {
                 let records = Samples::new(&self.records);
                 going.retain(|group| !self.has_enough(group, &records));
                 let cells: usize = going.iter().map(Vec::len).sum();
-                self.progress.expect(self.records.len() + cells);
+                self.progress.expect(self.records.len() - self.resumed + cells);
             }
             let began = Instant::now();
             for planned in round_order(&going, round, self.options.seed) {
@@ -270,8 +274,8 @@ impl Sweep<'_> {
         if needed > left && going.len() > 1 {
             let keep = ((going.len() as f64 * left / needed) as usize).max(1);
             self.progress.say(&format!("the budget allows {keep} of {} timed comparisons; --budget allows more", going.len()));
+            self.cut_short = going.len() - keep;
             going.truncate(keep);
-            self.budget_ended = keep < going.len();
         }
     }
 
@@ -331,7 +335,11 @@ fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
     let flops = record.samples.iter().find(|s| s.metric == "least_flops")?.value;
     let fastest = record.samples.iter().filter(|s| s.metric == TIME.name).map(|s| s.value).reduce(f64::min)?;
     (flops / fastest > limit).then(|| {
-        format!("{:.3e} operations in {} are more than the {limit:.3e}/s that this device is specified for", flops, Seconds(fastest))
+        format!(
+            "{:.3e} operations in {} are more than the {limit:.3e}/s that this device is specified for",
+            flops,
+            Seconds(fastest)
+        )
     })
 }
 
@@ -341,7 +349,8 @@ fn summarise(protocol: &'static Protocol, profile: Profile, choice: DeviceChoice
         return;
     }
     for judgement in judge(protocol, profile, choice.platform(), &Samples::new(records)) {
-        let mark = if judgement.carries || judgement.verdict == Verdict::NotMeasured { "" } else { " (shown, not judged on this device)" };
+        let mark =
+            if judgement.carries || judgement.verdict == Verdict::NotMeasured { "" } else { " (shown, not judged on this device)" };
         println!("{:24} {}{mark}: {}", judgement.claim.id, judgement.verdict, judgement.claim.text);
     }
 }
@@ -360,7 +369,15 @@ mod tests {
             reason: String::new(),
         };
         let cell = Cell::parse("k=1").unwrap();
-        PassRecord { cell, pass, round: 1, status: Status::Ok, reason: String::new(), seconds: None, samples: figures.iter().map(sample).collect() }
+        PassRecord {
+            cell,
+            pass,
+            round: 1,
+            status: Status::Ok,
+            reason: String::new(),
+            seconds: None,
+            samples: figures.iter().map(sample).collect(),
+        }
     }
 
     #[test]

@@ -1,0 +1,237 @@
+//! The experiments' protocols are sound, and each check sees its technique broken on purpose.
+#![cfg(feature = "torch")]
+
+#[allow(dead_code)]
+#[path = "../experiments/accumulation.rs"]
+mod accumulation;
+#[allow(dead_code)]
+#[path = "../experiments/checkpointing.rs"]
+mod checkpointing;
+#[allow(dead_code)]
+#[path = "../experiments/inplace.rs"]
+mod inplace;
+
+use anyhow::Result;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tch::{Device, Kind, Reduction, Tensor};
+use vramlab::measure::{Bench, Found, Prepare, Probe, Quantity, Step, check, memory};
+use vramlab::models::{Batch, Block, Model};
+use vramlab::protocol::{Cell, Profile, Protocol};
+use vramlab::record::Status;
+use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
+
+const ALL: [(&Protocol, Prepare); 3] = [
+    (&accumulation::PROTOCOL, accumulation::prepare),
+    (&checkpointing::PROTOCOL, checkpointing::prepare),
+    (&inplace::PROTOCOL, inplace::prepare),
+];
+const BENCH: Bench = Bench { device: Device::Cpu, seed: 1 };
+
+/// The random state and the meter are the process's, so the tests of this file take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn protocols_are_sound() {
+    for (protocol, _) in ALL {
+        assert_eq!(protocol.mistakes(), Vec::<String>::new(), "{}", protocol.name);
+        let timed = |profile| {
+            protocol.grids(profile).filter(|g| g.passes.contains(&vramlab::protocol::Pass::Time)).flat_map(|g| g.cells()).count()
+        };
+        assert!(timed(Profile::Quick) <= 10, "{}: quick times {} cells", protocol.name, timed(Profile::Quick));
+        let text = serde_json::to_string(protocol).unwrap();
+        let read: Protocol = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, *protocol, "a run.json gives the protocol back");
+        for claim in protocol.claims {
+            let meaning = &claim.meaning;
+            for text in [meaning.confirmed, meaning.refuted, meaning.depends, meaning.inconclusive] {
+                assert!(!text.is_empty(), "{}: a verdict without a meaning", claim.id);
+            }
+        }
+    }
+}
+
+/// Checks a cell of the experiment, or of a broken stand-in for it, against the experiment's own relation and baseline.
+fn checked(protocol: &'static Protocol, prepare: Prepare, cell: &str) -> Found {
+    let cell = Cell::parse(cell).unwrap();
+    let grid = [Profile::Quick, Profile::Smoke].iter().find_map(|p| protocol.grid_of(*p, &cell)).expect("a planned cell");
+    check(protocol.check_of(&cell).unwrap(), prepare, &cell, &grid.baseline_of(&cell), &BENCH).unwrap_or_else(|e| Found::failed(&e))
+}
+
+const DIVIDE: &str = "model=mlp-4x32 optimizer=sgd reduction=mean tail=even targets=all k=4 recipe=divide";
+
+#[test]
+fn accumulation_check_sees_a_wrong_recipe_and_a_lost_micro_batch() {
+    let _turn = alone();
+    let good = |cell: &str| checked(&accumulation::PROTOCOL, accumulation::prepare, cell);
+    for recipe in ["full", "divide", "add", "weight"] {
+        for rest in [
+            "reduction=mean tail=even targets=all",
+            "reduction=mean tail=ragged targets=ignored",
+            "reduction=sum tail=ragged targets=all",
+        ] {
+            let cell = format!("model=mlp-4x32 optimizer=sgd {rest} k=4 recipe={recipe}");
+            let found = good(&cell);
+            assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+        }
+    }
+    let not_divided: Prepare = |cell, bench| {
+        let swapped = if cell.get("recipe") == Some("divide") { cell.with("recipe", "add") } else { cell.clone() };
+        accumulation::prepare(&swapped, bench)
+    };
+    let found = checked(&accumulation::PROTOCOL, not_divided, DIVIDE);
+    assert_eq!(found.status, Status::Invalid);
+    assert!(found.reason.contains("gradient: expected equal"), "{}", found.reason);
+    let loses_a_micro_batch: Prepare = |cell, bench| {
+        let fewer = if cell.get("k") == Some("4") { cell.with("batch", "192") } else { cell.clone() };
+        accumulation::prepare(&fewer, bench)
+    };
+    let found = checked(&accumulation::PROTOCOL, loses_a_micro_batch, "model=mlp-2x32 batch=256 hold=batch k=4");
+    assert_eq!(found.status, Status::Invalid);
+}
+
+/// A step whose blocks are run by `run_block`, in place of the experiment's.
+struct Stand {
+    model: Model,
+    batch: Batch,
+    kind: Kind,
+    run_block: fn(&dyn Block, &Tensor) -> Result<Tensor>,
+}
+
+impl Step for Stand {
+    fn run(&mut self, _: &mut Probe) -> Result<()> {
+        let loss = autocast(Device::Cpu, self.kind, || {
+            let mut x = self.model.stem.forward(&self.batch.inputs, true);
+            for block in &self.model.blocks {
+                x = (self.run_block)(&**block, &x)?;
+            }
+            anyhow::Ok(self.model.loss(&self.model.head.forward(&x, true), &self.batch.targets, Reduction::Mean))
+        })??;
+        Ok(loss.f_backward()?)
+    }
+
+    fn outcome(&self) -> Result<Vec<Quantity>> {
+        Ok(vec![Quantity { name: "gradient", tensors: self.model.gradients() }])
+    }
+}
+
+fn stand(cell: &Cell, run_block: fn(&dyn Block, &Tensor) -> Result<Tensor>) -> Result<Box<dyn Step>> {
+    let dropout = cell.get("case") == Some("dropout");
+    let model = if dropout { Model::with_dropout("gpt-2x64", Device::Cpu, 0.1)? } else { Model::named("mlp-3x64", Device::Cpu)? };
+    let batch = model.batch(8);
+    let kind = if cell.get("case") == Some("autocast") { Kind::BFloat16 } else { Kind::Float };
+    let plain = cell.get("policy") == Some("none");
+    let run_block = if plain { |block: &dyn Block, x: &Tensor| Ok(block.forward(x, true)) } else { run_block };
+    Ok(Box::new(Stand { model, batch, kind, run_block }))
+}
+
+fn own(block: &dyn Block) -> impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + use<> {
+    let block = block.share();
+    move |x: &[Tensor]| Ok(vec![block.forward(&x[0], true)])
+}
+
+#[test]
+fn checkpointing_check_sees_lost_randomness_lost_autocast_and_lost_gradients() {
+    let _turn = alone();
+    for case in ["dropout", "autocast", "inputs-outputs", "no-gradient-input", "nested"] {
+        for policy in ["every-block", "sqrt"] {
+            let found = checked(&checkpointing::PROTOCOL, checkpointing::prepare, &format!("case={case} policy={policy}"));
+            assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{case} {policy}");
+        }
+    }
+    let right: Prepare = |cell, _| stand(cell, |block, x| Ok(checkpoint(&[x], own(block))?.remove(0)));
+    let forgets_random_state: Prepare =
+        |cell, _| stand(cell, |block, x| Ok(Checkpoint { preserve_random: false }.run(&[x], own(block))?.remove(0)));
+    let forgets_autocast: Prepare = |cell, _| {
+        stand(cell, |block, x| {
+            let segment = own(block);
+            let runs = std::sync::atomic::AtomicUsize::new(0);
+            let body = move |x: &[Tensor]| {
+                let again = runs.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 0;
+                let _off = if again { Some(Autocast::off(Device::Cpu)?) } else { None };
+                segment(x)
+            };
+            Ok(checkpoint(&[x], body)?.remove(0))
+        })
+    };
+    // As the first attempt at checkpointing did: a segment whose input needs no gradient ends the graph.
+    let drops_gradients: Prepare = |cell, _| {
+        stand(
+            cell,
+            |block, x| if x.requires_grad() { Ok(block.forward(x, true)) } else { Ok(tch::no_grad(|| block.forward(x, true))) },
+        )
+    };
+    for (case, broken) in
+        [("dropout", forgets_random_state), ("autocast", forgets_autocast), ("no-gradient-input", drops_gradients)]
+    {
+        let cell = format!("case={case} policy=every-block");
+        let found = checked(&checkpointing::PROTOCOL, right, &cell);
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "the stand-in itself is right: {case}");
+        let found = checked(&checkpointing::PROTOCOL, broken, &cell);
+        assert!(found.status.is_failure(), "{case}: a broken technique passed: {found:?}");
+    }
+}
+
+#[test]
+fn inplace_check_sees_a_missing_error_and_a_missing_difference() {
+    let _turn = alone();
+    for op in ["exp", "sin"] {
+        for write in ["none", "inplace", "through-data"] {
+            let found = checked(&inplace::PROTOCOL, inplace::prepare, &format!("op={op} write={write}"));
+            assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{op} {write}");
+        }
+    }
+    for form in ["plain", "clone", "inplace"] {
+        let found =
+            checked(&inplace::PROTOCOL, inplace::prepare, &format!("workload=network elements=32768 gradient=yes form={form}"));
+        assert_eq!(found.status, Status::Ok, "{form}");
+    }
+    let other_op: Prepare = |cell, bench| {
+        let op = if cell.get("op") == Some("exp") { "sin" } else { "exp" };
+        inplace::prepare(&if cell.get("write") == Some("none") { cell.clone() } else { cell.with("op", op) }, bench)
+    };
+    let found = checked(&inplace::PROTOCOL, other_op, "op=exp write=inplace");
+    assert!(found.status == Status::Invalid && found.reason.contains("none was raised"), "{found:?}");
+    assert_eq!(checked(&inplace::PROTOCOL, other_op, "op=sin write=inplace").status, Status::Error, "an error nobody expected");
+    let not_through_data: Prepare = |cell, bench| inplace::prepare(&cell.with("write", "none"), bench);
+    let found = checked(&inplace::PROTOCOL, not_through_data, "op=exp write=through-data");
+    assert!(found.status == Status::Invalid && found.reason.contains("expected apart"), "{found:?}");
+    let scaled: Prepare = |cell, bench| {
+        let wrong = cell.get("form") == Some("inplace");
+        inplace::prepare(&if wrong { cell.with("workload", "chain") } else { cell.clone() }, bench)
+    };
+    let cell = "workload=single elements=8388608 gradient=no form=inplace";
+    assert!(checked(&inplace::PROTOCOL, scaled, cell).status.is_failure(), "another computation is not the same result");
+}
+
+fn counted(prepare: Prepare, cell: &str, metric: &str) -> f64 {
+    let backend = Cpu::new(None);
+    let mut step = BENCH.set_up(prepare, &Cell::parse(cell).unwrap()).unwrap();
+    let samples = memory(&mut *step, &backend).unwrap();
+    samples.iter().find(|s| s.metric == metric).unwrap_or_else(|| panic!("no {metric} in {samples:?}")).value
+}
+
+/// What the counted bytes must be by hand, so that the meter and the steps are tested and not only compared.
+#[test]
+fn counted_bytes_are_what_can_be_worked_out_by_hand() {
+    let _turn = alone();
+    let n = 32768.0 * 4.0;
+    let single = |form: &str, metric: &str| {
+        counted(inplace::prepare, &format!("workload=single elements=32768 gradient=no form={form}"), metric)
+    };
+    assert_eq!(single("plain", "rest"), n, "the input");
+    assert_eq!(single("plain", "step_peak"), 2.0 * n, "the intermediate and the result");
+    assert_eq!(single("clone", "step_peak"), 3.0 * n, "and its clone");
+    assert_eq!(single("inplace", "step_peak"), n, "the intermediate becomes the result");
+    let network =
+        |form: &str| counted(inplace::prepare, &format!("workload=network elements=32768 gradient=yes form={form}"), "activations");
+    assert_eq!(network("plain"), 8.0 * n, "each layer's output is kept once");
+    assert_eq!(network("inplace"), 8.0 * n);
+    assert_eq!(network("clone"), 16.0 * n, "by relu and, cloned, by the next layer");
+    let parameters = ((2 * 32 * 32 + 2 * 32) + (32 * 10 + 10)) as f64;
+    let accumulated = |k: u32| counted(accumulation::prepare, &format!("model=mlp-2x32 batch=256 hold=batch k={k}"), "gradients");
+    assert_eq!(accumulated(1), 4.0 * parameters);
+    assert_eq!(accumulated(4), 4.0 * parameters, "gradients do not shrink");
+}

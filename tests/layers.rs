@@ -1,0 +1,91 @@
+//! Layers point one way, unsafe code stands in one place, and each experiment has its line.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn sources(dir: &Path) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        match entry.path() {
+            path if path.is_dir() => found.extend(sources(&path)),
+            path if path.extension().is_some_and(|e| e == "rs") => {
+                let text = fs::read_to_string(&path).unwrap();
+                // Tests inside modules may use more.
+                let code = text.split("#[cfg(test)]\nmod tests").next().unwrap().to_string();
+                found.push((path, code));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// `src/report/plots.rs` and `src/report.rs` belong to the module `report`.
+fn module(path: &Path) -> String {
+    let inside = path.strip_prefix(root().join("src")).unwrap();
+    inside.components().next().unwrap().as_os_str().to_string_lossy().trim_end_matches(".rs").to_string()
+}
+
+#[test]
+fn layers_point_one_way() {
+    let allowed: BTreeMap<&str, &[&str]> = BTreeMap::from([
+        ("stats", &[][..]),
+        ("units", &[]),
+        ("protocol", &[]),
+        ("record", &["protocol"]),
+        ("verdict", &["protocol", "record", "stats"]),
+        ("report", &["protocol", "record", "stats", "units", "verdict"]),
+        ("native", &["torch"]),
+        ("torch", &["native", "protocol"]),
+        ("machine", &["native", "protocol"]),
+        ("models", &[]),
+        ("measure", &["machine", "native", "protocol", "record", "torch"]),
+        ("runner", &["machine", "measure", "native", "protocol", "record", "stats", "torch", "units", "verdict"]),
+        ("doctor", &["machine", "measure", "models", "native", "protocol", "stats", "torch", "units"]),
+    ]);
+    for (path, code) in sources(&root().join("src")) {
+        let name = module(&path);
+        if name == "lib" || name == "bin" {
+            continue;
+        }
+        let may = allowed.get(name.as_str()).unwrap_or_else(|| panic!("{name} has no place in the layers yet"));
+        for line in code.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            for used in line.split("crate::").skip(1) {
+                let used: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                assert!(used == name || may.contains(&used.as_str()), "{}: uses {used}: {line}", path.display());
+            }
+            if name == "report" || ["stats", "units", "protocol", "record", "verdict"].contains(&name.as_str()) {
+                assert!(!line.contains("tch::"), "{}: names tch: {line}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn unsafe_code_lives_in_native_alone() {
+    let mut files = sources(&root().join("src"));
+    files.extend(sources(&root().join("experiments")));
+    for (path, code) in files {
+        let is_native = path.starts_with(root().join("src/native"));
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let found = lines.filter(|line| line.contains("unsafe ")).count();
+        assert!(is_native || found == 0, "{} has unsafe code", path.display());
+    }
+}
+
+#[test]
+fn every_experiment_has_its_line_and_its_name() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let experiments = sources(&root().join("experiments"));
+    assert!(!experiments.is_empty());
+    for (path, code) in experiments {
+        let name = path.file_stem().unwrap().to_string_lossy().to_string();
+        assert!(manifest.contains(&format!("path = \"experiments/{name}.rs\"")), "{name} has no [[bin]] line");
+        assert!(code.contains(&format!("name: \"{name}\",")), "{name}: the protocol has another name");
+    }
+}
