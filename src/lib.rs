@@ -6,6 +6,7 @@
 
 pub mod protocol;
 pub mod record;
+pub mod report;
 pub mod stats;
 pub mod units;
 pub mod verdict;
