@@ -3,6 +3,7 @@
 use super::prose;
 use super::recorded::Recorded;
 use crate::protocol::{Cell, Rule};
+use crate::record::Status;
 use crate::verdict::{Comparison, Evidence, Judgement, Outcome, Verdict};
 use serde::Serialize;
 
@@ -165,7 +166,22 @@ fn part(recorded: &Recorded, evidence: &Evidence) -> Part {
         head: ["effect", "interval", "rounds", "outcome"].map(str::to_string).to_vec(),
         shown: shown.into_iter().map(row).collect(),
         all: if many { evidence.comparisons.iter().map(row).collect() } else { Vec::new() },
-        common: common.iter().map(|(factor, level)| format!("{factor} = {level}")).collect::<Vec<_>>().join(", "),
+        common: common
+            .iter()
+            .filter(|(factor, _)| !is_named(evidence.rule, factor))
+            .map(|(factor, level)| format!("{factor} = {level}"))
+            .collect::<Vec<_>>()
+            .join(", "),
+    }
+}
+
+/// Whether a rule's own selection says something about a factor, so that it need not be said again.
+fn is_named(rule: &Rule, factor: &str) -> bool {
+    match rule {
+        Rule::Ratio { of, .. } | Rule::Value { of, .. } | Rule::Exponent { of, .. } => {
+            of.split_whitespace().any(|term| term.split_once('=').is_some_and(|(named, _)| named == factor))
+        }
+        Rule::All(_) => false,
     }
 }
 
@@ -180,7 +196,7 @@ fn common(comparisons: &[Comparison]) -> Vec<(String, String)> {
 
 fn comparison_row(recorded: &Recorded, rule: &Rule, comparison: &Comparison, common: &[(String, String)]) -> Vec<String> {
     let factors: Vec<&str> = common.iter().map(|(factor, _)| factor.as_str()).collect();
-    let name = |cell: &Cell| cell.without(&factors);
+    let name = |cell: &Cell| Some(cell.without(&factors)).filter(|name| !name.is_empty()).unwrap_or_else(|| cell.to_string());
     let cell = match (rule, &comparison.baseline) {
         // An exponent is about two cells, and its reader wants both.
         (Rule::Exponent { along, .. }, Some(before)) => {
@@ -238,7 +254,7 @@ fn out_of_scope(recorded: &Recorded, evidence: &Evidence) -> String {
                 0 => "none outside".to_string(),
                 n => format!("{} outside", prose::counted(n, "cell")),
             };
-            format!("judged only where, {}: {outside}", prose::scope(recorded.protocol, share))
+            format!("Judged only where, {}: {outside}", prose::scope(recorded.protocol, share))
         }
         _ => String::new(),
     }
@@ -254,9 +270,12 @@ fn missing(evidence: &Evidence) -> Vec<String> {
             None => by_reason.push((reason, vec![name])),
         }
     }
-    let said = |(reason, cells): (&str, Vec<String>)| match cells.len() {
-        1..=3 => format!("{}: {reason}", cells.join(", ")),
-        n => format!("{n} cells, {} the first: {reason}", cells[0]),
+    let said = |(reason, cells): (&str, Vec<String>)| {
+        let reason = reason.trim_end_matches('.').replace("oom", prose::status(Status::Oom));
+        match cells.len() {
+            1..=3 => format!("{}: {reason}", cells.join(", ")),
+            n => format!("{n} cells, {} the first: {reason}", cells[0]),
+        }
     };
     by_reason.into_iter().map(said).collect()
 }

@@ -341,13 +341,13 @@ fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     )
 }
 
-/// Cells that failed, ran out of memory or were left out, counted by machine and experiment.
+/// Cells that failed, ran out of memory or were left out altogether, counted by machine and experiment.
 fn troubles(recorded: &[Recorded]) -> Vec<String> {
     let mut lines = Vec::new();
     for run in recorded {
         let mut counts: BTreeMap<crate::record::Status, usize> = BTreeMap::new();
         for cell in run.all_cells() {
-            if let Some((status, _)) = run.samples.status(&cell).filter(|(status, _)| *status != crate::record::Status::Ok) {
+            if let Some(status) = run.trouble(&cell) {
                 *counts.entry(status).or_default() += 1;
             }
         }

@@ -211,7 +211,7 @@ pub fn meaning(protocol: &Protocol, judgement: &Judgement, platform: Platform) -
             };
             format!("Shown, not judged: {whose} carry this verdict. Here the figures alone would say: {}.", judgement.verdict)
         }
-        (true, Platform::Dry) => format!("As a prediction, from bytes alone: {text}"),
+        (true, Platform::Dry) => format!("A prediction, from bytes alone. {text}"),
         (true, _) => text,
     }
 }

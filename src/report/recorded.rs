@@ -94,6 +94,13 @@ impl Recorded {
         (*cell != baseline).then(|| self.samples.ratio(cell, &baseline, metric, ALPHA)).flatten()
     }
 
+    /// What went wrong with a cell, if anything; a skipped pass beside one that went well is no trouble.
+    pub fn trouble(&self, cell: &Cell) -> Option<Status> {
+        let statuses = || self.outcomes.get(cell).into_iter().flat_map(|by_pass| by_pass.values().map(|(status, _)| *status));
+        let worst = statuses().max().filter(|status| *status != Status::Ok)?;
+        (worst != Status::Skipped || statuses().all(|status| status == Status::Skipped)).then_some(worst)
+    }
+
     /// How many cells of the run have no result at all: a run that was cut short.
     pub fn not_run(&self) -> usize {
         self.planned.iter().filter(|cell| !self.outcomes.contains_key(cell)).count()

@@ -69,7 +69,9 @@ pub const ACCUMULATION: Protocol = Protocol {
     metrics: &[PEAK, ACTIVATIONS, GRADIENTS, TIME, GRADIENT_ERROR, UPDATE_ERROR],
     checks: &[
         Check { when: "recipe=add reduction=mean", expect: Relation::Times { factor: "k", tolerance: 1e-4 } },
+        Check { when: "recipe=divide reduction=sum", expect: Relation::DividedBy { factor: "k", tolerance: 1e-4 } },
         Check { when: "recipe=divide tail=ragged", expect: Relation::Differs { at_least: 1e-3, at_most: 10.0 } },
+        Check { when: "recipe=divide targets=ignored", expect: Relation::Differs { at_least: 1e-3, at_most: 10.0 } },
         Check { when: "", expect: Relation::Equal { tolerance: 1e-4 } },
     ],
     claims: &[
@@ -555,7 +557,7 @@ fn time_samples(
     let wobble = |i: usize| ((i * 7919 + n * 104_729) % 1000) as f64 / 1000.0 - 0.5;
     let of_round = 1.0 + machine.noise * wobble(round as usize * 31);
     let sample = |i: usize| {
-        let slip = if i == 7 && round == 3 && n % 5 == 0 { 1.8 } else { 1.0 };
+        let slip = if i == 7 && round == 3 && n.is_multiple_of(5) { 1.8 } else { 1.0 };
         (
             "time",
             "s",

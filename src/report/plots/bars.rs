@@ -1,6 +1,6 @@
 //! A metric relative to its baseline, as bars.
 
-use super::canvas::{Anchor, Canvas, FAINT, GRID, INK, Mark, SMALL, TEXT, look, picture, text_width, wrapped};
+use super::canvas::{Anchor, Canvas, FAINT, GRID, INK, Mark, Point, SMALL, TEXT, WHITE, look, picture, text_width, wrapped};
 use super::scale::{LinearScale, shortest};
 use super::{EDGE, View, WIDTH, grouped, levels};
 use crate::protocol::Cell;
@@ -103,8 +103,9 @@ fn paint(view: &View, clusters: &[Cluster], header: (String, String), baseline: 
         canvas.text((level_right, top - 14), &header.1, SMALL, FAINT, Anchor::End);
         draw_axis(canvas, scale, (top, bottom), &format!("{} relative to the baseline", view.label()));
         let mut y = top + GAP / 2;
+        let mut figures = Vec::new();
         for cluster in clusters {
-            draw_cluster(canvas, cluster, y, level_right, scale);
+            figures.extend(draw_cluster(canvas, cluster, y, level_right, scale));
             y += cluster.height() + GAP;
             if y < bottom {
                 canvas.line((EDGE, y - GAP / 2), (WIDTH - EDGE, y - GAP / 2), GRID, 1);
@@ -112,6 +113,11 @@ fn paint(view: &View, clusters: &[Cluster], header: (String, String), baseline: 
         }
         let at = scale.at(1.0);
         canvas.path(&[(at, top - 4), (at, bottom)], INK, 2, &[5, 3]);
+        // On white and last, since the reference line may run through them.
+        for ((x, middle), text) in figures {
+            canvas.rectangle((x - 3, middle - 8), (x + text_width(&text, SMALL), middle + 8), WHITE, true);
+            canvas.text((x, middle), &text, SMALL, INK, Anchor::Start);
+        }
         let half = text_width(baseline, SMALL) / 2;
         canvas.text((at.clamp(level_right + 8 + half, WIDTH - EDGE - half), top - 14), baseline, SMALL, INK, Anchor::Middle);
     })
@@ -127,26 +133,28 @@ fn draw_axis(canvas: &mut Canvas, scale: LinearScale, (top, bottom): (i32, i32),
     canvas.text(((scale.from + scale.to) / 2, bottom + 36), title, TEXT, INK, Anchor::Middle);
 }
 
-fn draw_cluster(canvas: &mut Canvas, cluster: &Cluster, top: i32, level_right: i32, scale: LinearScale) {
+/// Draws names and bars, and gives the figures that belong beside the bars.
+fn draw_cluster(canvas: &mut Canvas, cluster: &Cluster, top: i32, level_right: i32, scale: LinearScale) -> Vec<(Point, String)> {
     let mut y = top + STEP / 2;
     for line in &cluster.name {
         canvas.text((EDGE, y), line, TEXT, INK, Anchor::Start);
         y += SMALL + 4;
     }
     canvas.text((EDGE, y), &cluster.baseline, SMALL, FAINT, Anchor::Start);
-    for (row, bar) in cluster.bars.iter().enumerate() {
+    let rows = cluster.bars.iter().enumerate().map(|(row, bar)| {
         let middle = top + row as i32 * STEP + STEP / 2;
         canvas.text((level_right, middle), &bar.level, SMALL, INK, Anchor::End);
-        draw_bar(canvas, bar, middle, scale);
-    }
+        draw_bar(canvas, bar, middle, scale)
+    });
+    rows.collect()
 }
 
-fn draw_bar(canvas: &mut Canvas, bar: &Bar, middle: i32, scale: LinearScale) {
+fn draw_bar(canvas: &mut Canvas, bar: &Bar, middle: i32, scale: LinearScale) -> (Point, String) {
     let effect = match &bar.outcome {
         Ok(effect) => effect,
         Err(why) => {
             canvas.mark((scale.from + 12, middle), Mark::Cross, FAINT);
-            return canvas.text((scale.from + 24, middle), why, SMALL, INK, Anchor::Start);
+            return ((scale.from + 24, middle), why.clone());
         }
     };
     let (look, end) = (look(bar.rank), scale.at(effect.estimate));
@@ -154,15 +162,11 @@ fn draw_bar(canvas: &mut Canvas, bar: &Bar, middle: i32, scale: LinearScale) {
     let mut free = end;
     if !effect.is_exact() {
         let (low, high) = (scale.at(effect.low), scale.at(effect.high));
-        for (from, to) in
-            [((low, middle), (high, middle)), ((low, middle - 4), (low, middle + 4)), ((high, middle - 4), (high, middle + 4))]
-        {
-            canvas.line(from, to, INK, 2);
+        canvas.line((low, middle), (high, middle), INK, 2);
+        for x in [low, high] {
+            canvas.line((x, middle - 4), (x, middle + 4), INK, 2);
         }
         free = free.max(high);
     }
-    // On white, since the reference line may run there.
-    let (label, x) = (ratio(effect.estimate), free + 6);
-    canvas.rectangle((x - 2, middle - 8), (x + text_width(&label, SMALL), middle + 8), super::canvas::WHITE, true);
-    canvas.text((x, middle), &label, SMALL, INK, Anchor::Start);
+    ((free + 6, middle), ratio(effect.estimate))
 }

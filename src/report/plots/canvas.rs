@@ -1,6 +1,6 @@
 //! Drawing in pixels onto an SVG: lines with dashes, marks, hatched bars, and text whose width can be foreseen.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use plotters::prelude::{DrawingBackend, RGBColor, SVGBackend, TextStyle};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, FontStyle, IntoFont, ShapeStyle};
@@ -32,6 +32,13 @@ const PALETTE: [RGBColor; 7] = [
 const DASHES: [&[i32]; 5] = [&[], &[9, 4], &[2, 4], &[12, 4, 2, 4], &[5, 3]];
 const MARKS: [Mark; 6] = [Mark::Circle, Mark::Square, Mark::Triangle, Mark::Diamond, Mark::Wedge, Mark::Plus];
 const HATCHES: [Hatch; 5] = [Hatch::None, Hatch::Rising, Hatch::Falling, Hatch::Upright, Hatch::Crossed];
+
+/// The backend draws at whole units only; this many to a pixel keep slanted dashes straight.
+const FINE: i32 = 4;
+
+fn fine((x, y): Point) -> Point {
+    (x * FINE, y * FINE)
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
@@ -114,28 +121,38 @@ impl Canvas<'_> {
     }
 
     pub fn line(&mut self, from: Point, to: Point, color: RGBColor, width: u32) {
-        let result = self.backend.draw_line(from, to, &ShapeStyle::from(&color).stroke_width(width));
+        self.stroke(&[fine(from), fine(to)], color, width);
+    }
+
+    /// A line through points that are in the backend's units already.
+    fn stroke(&mut self, points: &[Point], color: RGBColor, width: u32) {
+        let style = ShapeStyle::from(&color).stroke_width(width * FINE as u32);
+        let result = match points {
+            [from, to] => self.backend.draw_line(*from, *to, &style),
+            _ => self.backend.draw_path(points.iter().copied(), &style),
+        };
         self.note(result);
     }
 
     pub fn rectangle(&mut self, from: Point, to: Point, color: RGBColor, filled: bool) {
-        let style = ShapeStyle::from(&color);
-        let result = self.backend.draw_rect(from, to, &if filled { style.filled() } else { style }, filled);
+        let style = ShapeStyle::from(&color).stroke_width(FINE as u32);
+        let result = self.backend.draw_rect(fine(from), fine(to), &if filled { style.filled() } else { style }, filled);
         self.note(result);
     }
 
     pub fn path(&mut self, points: &[Point], color: RGBColor, width: u32, dash: &[i32]) {
+        let points: Vec<Point> = points.iter().copied().map(fine).collect();
         if dash.is_empty() {
-            let result = self.backend.draw_path(points.iter().copied(), &ShapeStyle::from(&color).stroke_width(width));
-            return self.note(result);
+            return self.stroke(&points, color, width);
         }
-        for (from, to) in dashes(points, dash) {
-            self.line(from, to, color, width);
+        let pattern: Vec<i32> = dash.iter().map(|length| length * FINE).collect();
+        for (from, to) in dashes(&points, &pattern) {
+            self.stroke(&[from, to], color, width);
         }
     }
 
     fn polygon(&mut self, at: Point, corners: &[Point], color: RGBColor) {
-        let moved: Vec<Point> = corners.iter().map(|c| (at.0 + c.0, at.1 + c.1)).collect();
+        let moved: Vec<Point> = corners.iter().map(|c| fine((at.0 + c.0, at.1 + c.1))).collect();
         let result = self.backend.fill_polygon(moved, &color.to_rgba());
         self.note(result);
     }
@@ -145,7 +162,8 @@ impl Canvas<'_> {
         match mark {
             Mark::Circle => {
                 for (radius, color) in [(6, WHITE), (5, color)] {
-                    let result = self.backend.draw_circle(at, radius, &ShapeStyle::from(&color).filled(), true);
+                    let result =
+                        self.backend.draw_circle(fine(at), (radius * FINE) as u32, &ShapeStyle::from(&color).filled(), true);
                     self.note(result);
                 }
             }
@@ -193,9 +211,9 @@ impl Canvas<'_> {
             Anchor::End => HPos::Right,
         };
         // The SVG backend writes a font size 1.24 times smaller than the one it is given.
-        let font = ("sans-serif", f64::from(size) * 1.24).into_font().style(style);
+        let font = ("sans-serif", f64::from(size * FINE) * 1.24).into_font().style(style);
         let style = TextStyle::from(font).color(&color).pos(Pos::new(h_pos, VPos::Center));
-        let result = self.backend.draw_text(text, &style, at);
+        let result = self.backend.draw_text(text, &style, fine(at));
         self.note(result);
     }
 }
@@ -203,7 +221,7 @@ impl Canvas<'_> {
 /// Draws a picture of a size in pixels on white; `title` is what a screen reader says.
 pub fn picture(size: (i32, i32), title: &str, draw: impl FnOnce(&mut Canvas)) -> Result<String> {
     let mut svg = String::new();
-    let backend = SVGBackend::with_string(&mut svg, (size.0.max(1) as u32, size.1.max(1) as u32));
+    let backend = SVGBackend::with_string(&mut svg, ((size.0 * FINE) as u32, (size.1 * FINE) as u32));
     let mut canvas = Canvas { backend, failure: None };
     canvas.rectangle((0, 0), size, WHITE, true);
     draw(&mut canvas);
@@ -214,8 +232,13 @@ pub fn picture(size: (i32, i32), title: &str, draw: impl FnOnce(&mut Canvas)) ->
     if let Some(failure) = failure {
         return Err(anyhow!("drawing '{title}': {failure}"));
     }
+    let drawn = svg.find(">\n").map(|end| &svg[end + 2..]).with_context(|| format!("drawing '{title}': no picture came out"))?;
     let escaped = title.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    Ok(svg.replacen(">\n", &format!(" role=\"img\">\n<title>{escaped}</title>\n"), 1))
+    let ((width, height), (fine_width, fine_height)) = (size, fine(size));
+    Ok(format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {fine_width} {fine_height}\" \
+         role=\"img\">\n<title>{escaped}</title>\n{drawn}"
+    ))
 }
 
 fn corners(mark: Mark, rim: i32) -> Vec<Point> {
@@ -224,7 +247,7 @@ fn corners(mark: Mark, rim: i32) -> Vec<Point> {
         Mark::Triangle => vec![(0, -r - 1), (r + 1, r - 1), (-r - 1, r - 1)],
         Mark::Wedge => vec![(0, r + 1), (r + 1, 1 - r), (-r - 1, 1 - r)],
         Mark::Diamond => vec![(0, -r - 1), (r + 1, 0), (0, r + 1), (-r - 1, 0)],
-        _ => vec![(-r + 1, -r + 1), (r - 1, -r + 1), (r - 1, r - 1), (-r + 1, r - 1)],
+        _ => vec![(-r, -r), (r, -r), (r, r), (-r, r)],
     }
 }
 

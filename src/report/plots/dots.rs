@@ -19,7 +19,8 @@ pub fn dots(view: &View, rows: &[&'static str], threshold: f64) -> Result<Option
         return Ok(None);
     };
     // Unlike a line or a bar, several cells may share a row and a mark: each stays a point.
-    let factors: Vec<&str> = view.telling(rows, &[studied]).into_iter().filter(|factor| rows.contains(factor)).collect();
+    let (factors, merged): (Vec<&str>, Vec<&str>) = view.telling(rows, &[studied]).into_iter().partition(|f| rows.contains(f));
+    let merged = if merged.is_empty() { String::new() } else { format!("a mark for each {}", merged.join(" and ")) };
     let shown = view.cells.iter().filter_map(|cell| Some((cell, view.value(cell)?, cell.get(studied)?)));
     let mut lanes: Vec<String> = Vec::new();
     let keyed: Vec<(String, (usize, f64))> = shown
@@ -35,7 +36,8 @@ pub fn dots(view: &View, rows: &[&'static str], threshold: f64) -> Result<Option
         return Ok(None);
     }
     let rows: Vec<Row> = grouped(keyed).into_iter().map(|(name, values)| Row { name, values }).collect();
-    Chart::new(view, &rows, threshold, lanes).draw(view, &rows, threshold, &factors.join(" · "), studied).map(Some)
+    let chart = Chart::new(view, &rows, threshold, lanes);
+    chart.draw(view, &rows, threshold, [&factors.join(" · "), studied, &merged]).map(Some)
 }
 
 struct Chart {
@@ -59,12 +61,12 @@ impl Chart {
         Chart { left, top: view.head.bottom() + 62, row: lanes.len() as i32 * LANE + 8, x, lanes, has_zero }
     }
 
-    fn draw(&self, view: &View, rows: &[Row], threshold: f64, header: &str, studied: &str) -> Result<String> {
+    fn draw(&self, view: &View, rows: &[Row], threshold: f64, [header, studied, merged]: [&str; 3]) -> Result<String> {
         let bottom = self.top + rows.len() as i32 * self.row;
         let title = format!("{} {}", view.head.title, view.head.subtitle);
         picture((WIDTH, bottom + 54), &title, |canvas| {
             view.head.draw(canvas);
-            self.draw_legend(canvas, view.head.bottom() + 8, studied);
+            self.draw_legend(canvas, view.head.bottom() + 8, studied, merged);
             canvas.text((EDGE, self.top - 12), header, SMALL, FAINT, Anchor::Start);
             self.draw_background(canvas, view, rows, bottom);
             let at = self.x.at(threshold);
@@ -78,13 +80,16 @@ impl Chart {
         })
     }
 
-    fn draw_legend(&self, canvas: &mut Canvas, y: i32, studied: &str) {
+    fn draw_legend(&self, canvas: &mut Canvas, y: i32, studied: &str, merged: &str) {
         canvas.text((EDGE, y), studied, SMALL, FAINT, Anchor::Start);
         let mut x = EDGE + text_width(studied, SMALL) + 20;
         for (level, look) in &self.lanes {
             canvas.mark((x, y), look.mark, look.color);
             canvas.text((x + 12, y), level, TEXT, INK, Anchor::Start);
             x += text_width(level, TEXT) + 40;
+        }
+        if x + text_width(merged, SMALL) <= WIDTH - EDGE {
+            canvas.text((WIDTH - EDGE, y), merged, SMALL, FAINT, Anchor::End);
         }
     }
 

@@ -18,6 +18,7 @@ struct Series {
 }
 
 pub fn lines(view: &View, x: &'static str, series: &[&'static str]) -> Result<Option<String>> {
+    let view = &view.only(|grid| grid.levels_of(x).len() > 1);
     let factors = view.telling(series, &[x]);
     let series = collect(view, x, &factors);
     if series.iter().all(|s| s.points.is_empty()) {
@@ -132,10 +133,8 @@ impl Frame {
         let first = if lost { self.top + LABEL_STEP } else { self.top };
         let heights = spread(&order.iter().map(|s| end(s)).collect::<Vec<_>>(), first, self.bottom);
         let x = self.right + 12;
-        if !heading.is_empty() {
-            let anchor = (WIDTH - EDGE, self.band - 14);
-            canvas.text(anchor, heading, SMALL, FAINT, Anchor::End);
-        }
+        let start = (x + 36).min(WIDTH - EDGE - text_width(heading, SMALL));
+        canvas.text((start, self.band - 14), heading, SMALL, FAINT, Anchor::Start);
         for (s, y) in order.iter().zip(heights) {
             canvas.path(&[(x, y), (x + 28, y)], s.look.color, 2, s.look.dash);
             canvas.mark((x + 14, y), s.look.mark, s.look.color);

@@ -9,7 +9,7 @@ mod scale;
 
 use super::prose;
 use super::recorded::Recorded;
-use crate::protocol::{Cell, Metric, Plot, PlotKind, selects};
+use crate::protocol::{Cell, Grid, Metric, Plot, PlotKind, selects};
 use crate::record::Status;
 use anyhow::Result;
 use canvas::{Anchor, Canvas, FAINT, INK, SMALL, TITLE, wrapped};
@@ -68,6 +68,12 @@ impl<'a> View<'a> {
         View { recorded, metric, head: Head::new(plot.caption, &whose(recorded)), cells }
     }
 
+    /// The view without the cells of other grids: one that holds a factor fixed has no line along it.
+    fn only(&self, wanted: impl Fn(&Grid) -> bool) -> View<'a> {
+        let cells = self.cells.iter().filter(|cell| self.recorded.grid_of(cell).is_some_and(&wanted));
+        View { cells: cells.cloned().collect(), head: self.head.clone(), ..*self }
+    }
+
     fn value(&self, cell: &Cell) -> Option<f64> {
         self.recorded.samples.value(cell, self.metric.name)
     }
@@ -122,6 +128,7 @@ fn grouped<T>(items: impl IntoIterator<Item = (String, T)>) -> Vec<(String, Vec<
 }
 
 /// Title and machine, at the top of every picture.
+#[derive(Clone)]
 struct Head {
     title: String,
     subtitle: String,

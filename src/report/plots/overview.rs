@@ -60,7 +60,11 @@ fn collect(recorded: &Recorded, technique: usize) -> Vec<Dot> {
 fn label(recorded: &Recorded, cell: &Cell, among: &[(Cell, f64, f64)]) -> String {
     let studied = recorded.grid_of(cell).map_or("", |grid| grid.studied);
     let varies = |factor: &str| among.iter().any(|(other, ..)| other.get(factor).is_some_and(|l| Some(l) != cell.get(factor)));
-    let name = |(factor, level): &(String, String)| match level.starts_with(|c: char| c.is_ascii_digit()) {
+    // Numbers and yes-or-no levels say nothing without their factor.
+    let needs_factor = |level: &str| {
+        level.starts_with(|c: char| c.is_ascii_digit()) || ["with", "without", "yes", "no", "on", "off", "none"].contains(&level)
+    };
+    let name = |(factor, level): &(String, String)| match needs_factor(level) {
         true => format!("{factor}={level}"),
         false => level.clone(),
     };
@@ -175,14 +179,22 @@ impl Chart {
             let (x, y) = self.at(dot);
             Area(x - 6, y - 6, x + 6, y + 6)
         }));
+        let Area(left, top, right, bottom) = self.frame;
+        let (x, y) = (self.x.at(1.0), self.y.at(1.0));
+        taken.extend([Area(left, y - 2, right, y + 2), Area(x - 2, top, x + 2, bottom)]);
         for technique in 0..techniques {
             let mut labelled = 0;
             for dot in telling(dots, technique) {
                 let size = (text_width(&dot.label, SMALL), 15);
-                let place =
-                    places(self.at(dot), size).into_iter().find(|p| p.within(&self.frame) && !taken.iter().any(|t| t.overlaps(p)));
-                if let Some(place) = place.filter(|_| labelled < LABELS_OF_EACH) {
-                    canvas.text((place.0, (place.1 + place.3) / 2), &dot.label, SMALL, INK, Anchor::Start);
+                let is_free = |p: &Area| p.within(&self.frame) && !taken.iter().any(|t| t.overlaps(p));
+                let place = places(self.at(dot), size).into_iter().find(|(place, _)| is_free(place));
+                if let Some((place, anchor)) = place.filter(|_| labelled < LABELS_OF_EACH) {
+                    let x = match anchor {
+                        Anchor::Start => place.0,
+                        Anchor::Middle => (place.0 + place.2) / 2,
+                        Anchor::End => place.2,
+                    };
+                    canvas.text((x, (place.1 + place.3) / 2), &dot.label, SMALL, INK, anchor);
                     taken.push(place);
                     labelled += 1;
                 }
@@ -206,18 +218,18 @@ fn telling(dots: &[Dot], technique: usize) -> Vec<&Dot> {
     order
 }
 
-/// Where a label of a size can stand beside a point, best first.
-fn places((x, y): Point, (width, height): (i32, i32)) -> Vec<Area> {
-    let corner = |left: i32, top: i32| Area(left, top, left + width, top + height);
+/// Where a label of a size can stand beside a point, best first, and which of its ends is next to the point.
+fn places((x, y): Point, (width, height): (i32, i32)) -> Vec<(Area, Anchor)> {
+    let corner = |left: i32, top: i32, anchor: Anchor| (Area(left, top, left + width, top + height), anchor);
     let middle = y - height / 2;
     vec![
-        corner(x + 9, middle),
-        corner(x - 9 - width, middle),
-        corner(x - width / 2, y - 8 - height),
-        corner(x - width / 2, y + 8),
-        corner(x + 6, y - 6 - height),
-        corner(x + 6, y + 6),
-        corner(x - 6 - width, y - 6 - height),
-        corner(x - 6 - width, y + 6),
+        corner(x + 9, middle, Anchor::Start),
+        corner(x - 9 - width, middle, Anchor::End),
+        corner(x - width / 2, y - 8 - height, Anchor::Middle),
+        corner(x - width / 2, y + 8, Anchor::Middle),
+        corner(x + 6, y - 6 - height, Anchor::Start),
+        corner(x + 6, y + 6, Anchor::Start),
+        corner(x - 6 - width, y - 6 - height, Anchor::End),
+        corner(x - 6 - width, y + 6, Anchor::End),
     ]
 }
