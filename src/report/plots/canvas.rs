@@ -135,8 +135,11 @@ impl Canvas<'_> {
     }
 
     pub fn rectangle(&mut self, from: Point, to: Point, color: RGBColor, filled: bool) {
-        let style = ShapeStyle::from(&color).stroke_width(FINE as u32);
-        let result = self.backend.draw_rect(fine(from), fine(to), &if filled { style.filled() } else { style }, filled);
+        if !filled {
+            // The backend's own outline has no width.
+            return self.path(&[from, (to.0, from.1), to, (from.0, to.1), from], color, 1, &[]);
+        }
+        let result = self.backend.draw_rect(fine(from), fine(to), &ShapeStyle::from(&color).filled(), true);
         self.note(result);
     }
 
@@ -281,7 +284,7 @@ fn dashes(points: &[Point], pattern: &[i32]) -> Vec<(Point, Point)> {
 
 /// The lines of a hatch within a box.
 fn stripes(from: Point, to: Point, hatch: Hatch) -> Vec<(Point, Point)> {
-    const STEP: i32 = 6;
+    const STEP: i32 = 8;
     let ((left, top), (right, bottom)) = (from, to);
     let height = bottom - top;
     let steps = |start: i32, end: i32| (start..end).step_by(STEP as usize);

@@ -16,7 +16,8 @@ struct Dot {
     technique: usize,
     time: f64,
     memory: f64,
-    label: String,
+    /// What to write beside it, the fullest first.
+    labels: Vec<String>,
 }
 
 /// A point for each cell whose time and peak memory are known relative to its baseline; nothing where there is none.
@@ -52,12 +53,17 @@ fn collect(recorded: &Recorded, technique: usize) -> Vec<Dot> {
         (time > 0.0 && memory > 0.0).then_some((cell, time, memory))
     };
     let found: Vec<(Cell, f64, f64)> = recorded.all_cells().into_iter().filter_map(both).collect();
-    let labels: Vec<String> = found.iter().map(|(cell, ..)| label(recorded, cell, &found)).collect();
-    found.iter().zip(labels).map(|((_, time, memory), label)| Dot { technique, time: *time, memory: *memory, label }).collect()
+    let dot = |(cell, time, memory): &(Cell, f64, f64)| Dot {
+        technique,
+        time: *time,
+        memory: *memory,
+        labels: labels(recorded, cell, &found),
+    };
+    found.iter().map(dot).collect()
 }
 
-/// The studied level, and those of the other factors that vary among the points.
-fn label(recorded: &Recorded, cell: &Cell, among: &[(Cell, f64, f64)]) -> String {
+/// The studied level with those of the other factors that vary among the points, and for want of room the studied level alone.
+fn labels(recorded: &Recorded, cell: &Cell, among: &[(Cell, f64, f64)]) -> Vec<String> {
     let studied = recorded.grid_of(cell).map_or("", |grid| grid.studied);
     let varies = |factor: &str| among.iter().any(|(other, ..)| other.get(factor).is_some_and(|l| Some(l) != cell.get(factor)));
     // Numbers and yes-or-no levels say nothing without their factor.
@@ -70,7 +76,9 @@ fn label(recorded: &Recorded, cell: &Cell, among: &[(Cell, f64, f64)]) -> String
     };
     let own = cell.levels().iter().filter(|(factor, _)| factor == studied);
     let others = cell.levels().iter().filter(|(factor, _)| factor != studied && varies(factor));
-    own.chain(others).map(name).collect::<Vec<_>>().join(", ")
+    let short: Vec<String> = own.map(name).collect();
+    let full: Vec<String> = short.iter().cloned().chain(others.map(name)).collect();
+    vec![full.join(", "), short.join(", ")]
 }
 
 /// A box on the picture: left, top, right, bottom.
@@ -185,16 +193,18 @@ impl Chart {
         for technique in 0..techniques {
             let mut labelled = 0;
             for dot in telling(dots, technique) {
-                let size = (text_width(&dot.label, SMALL), 15);
                 let is_free = |p: &Area| p.within(&self.frame) && !taken.iter().any(|t| t.overlaps(p));
-                let place = places(self.at(dot), size).into_iter().find(|(place, _)| is_free(place));
-                if let Some((place, anchor)) = place.filter(|_| labelled < LABELS_OF_EACH) {
+                let placed = dot.labels.iter().find_map(|label| {
+                    let around = places(self.at(dot), (text_width(label, SMALL), 15));
+                    around.into_iter().find(|(place, _)| is_free(place)).map(|(place, anchor)| (label, place, anchor))
+                });
+                if let Some((label, place, anchor)) = placed.filter(|_| labelled < LABELS_OF_EACH) {
                     let x = match anchor {
                         Anchor::Start => place.0,
                         Anchor::Middle => (place.0 + place.2) / 2,
                         Anchor::End => place.2,
                     };
-                    canvas.text((x, (place.1 + place.3) / 2), &dot.label, SMALL, INK, anchor);
+                    canvas.text((x, (place.1 + place.3) / 2), label, SMALL, INK, anchor);
                     taken.push(place);
                     labelled += 1;
                 }
