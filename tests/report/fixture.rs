@@ -5,7 +5,7 @@ use std::path::Path;
 use vramlab::protocol::*;
 use vramlab::record::{Identity, Journal, Manifest, PassRecord, SCHEMA, Sample, Status};
 
-const QUICK_AND_FULL: &[Profile] = &[Profile::Quick, Profile::Full];
+const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
 const MIB: f64 = 1048576.0;
 
 const GRADIENT_ERROR: Metric =
@@ -42,7 +42,7 @@ pub const ACCUMULATION: Protocol = Protocol {
     grids: &[
         Grid {
             name: "memory",
-            profiles: QUICK_AND_FULL,
+            profiles: EVERY_PROFILE,
             studied: "k",
             axes: &[
                 axis("model", &["mlp", "resnet-gn", "gpt", "mlp-wide"]),
@@ -53,7 +53,7 @@ pub const ACCUMULATION: Protocol = Protocol {
         },
         Grid {
             name: "equivalence",
-            profiles: QUICK_AND_FULL,
+            profiles: EVERY_PROFILE,
             studied: "recipe",
             axes: &[
                 axis("model", &["mlp", "gpt"]),
@@ -171,14 +171,14 @@ pub const CHECKPOINTING: Protocol = Protocol {
     grids: &[
         Grid {
             name: "depth",
-            profiles: QUICK_AND_FULL,
+            profiles: EVERY_PROFILE,
             studied: "policy",
             axes: &[axis("depth", &["8", "16", "32", "64", "128"]), axis("policy", &["none", "every-block", "sqrt", "every-4"])],
             passes: &[Pass::Check, Pass::Memory, Pass::Time],
         },
         Grid {
             name: "budget",
-            profiles: QUICK_AND_FULL,
+            profiles: EVERY_PROFILE,
             studied: "policy",
             axes: &[
                 axis("depth", &["64"]),
@@ -263,7 +263,7 @@ pub const INPLACE: Protocol = Protocol {
     ],
     grids: &[Grid {
         name: "memory",
-        profiles: QUICK_AND_FULL,
+        profiles: EVERY_PROFILE,
         studied: "form",
         axes: &[
             axis("workload", &["network", "single", "chain"]),
@@ -353,14 +353,21 @@ pub fn write_all(results: &Path) {
 }
 
 pub fn write(results: &Path, machine: Machine, protocol: Protocol) {
+    write_with(results, machine, protocol, |manifest| {
+        let cells = manifest.planned.iter().map(|text| Cell::parse(text).unwrap()).enumerate();
+        cells.flat_map(|(n, cell)| records(machine, &manifest.protocol, &cell, n)).collect()
+    });
+}
+
+/// Writes one experiment of one machine with given records.
+pub fn write_with(results: &Path, machine: Machine, protocol: Protocol, records: impl Fn(&Manifest) -> Vec<PassRecord>) {
+    assert_eq!(protocol.mistakes(), Vec::<String>::new());
     let cells: Vec<Cell> = protocol.grids(profile(machine)).flat_map(Grid::cells).collect();
-    let mut manifest = manifest(machine, protocol.clone(), &cells);
     let dir = results.join(machine.name).join(protocol.name);
+    let mut manifest = manifest(machine, protocol, &cells);
     let (mut journal, _) = Journal::open(&dir, &mut manifest, false).unwrap();
-    for (n, cell) in cells.iter().enumerate() {
-        for record in records(machine, &protocol, cell, n) {
-            journal.append(&record).unwrap();
-        }
+    for record in records(&manifest) {
+        journal.append(&record).unwrap();
     }
 }
 

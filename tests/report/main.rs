@@ -1,6 +1,7 @@
 //! What a reader notices about a report: every claim, every machine, every failure, pictures that are whole, the same bytes twice.
 
 mod fixture;
+mod odd;
 mod svg;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -161,16 +162,7 @@ fn pictures_are_linked_whole_and_nothing_in_them_is_clipped() {
         assert!(written.contains(&Path::new("plots").join(name)), "{name}");
     }
     for path in written {
-        let picture = std::fs::read_to_string(out.join(&path)).unwrap();
-        svg::assert_well_formed(&picture).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let (size, texts) = svg::texts(&picture);
-        for (n, one) in texts.iter().enumerate() {
-            assert!(one.pixels >= 12.0, "{}: '{}' is too small", path.display(), one.text);
-            assert!(one.is_within(size), "{}: '{}' is clipped", path.display(), one.text);
-            for other in &texts[..n] {
-                assert!(!one.overlaps(other), "{}: '{}' lies on '{}'", path.display(), one.text, other.text);
-            }
-        }
+        assert_whole(&out.join(path));
     }
     let budget = std::fs::read_to_string(out.join("plots/checkpointing-budget-amd-epyc-2c.svg")).unwrap();
     assert!(svg::texts(&budget).1.iter().any(|t| t.text == "out of memory"));
@@ -178,6 +170,34 @@ fn pictures_are_linked_whole_and_nothing_in_them_is_clipped() {
     assert!(dry.contains("predicted peak memory"));
     let errors = std::fs::read_to_string(out.join("plots/accumulation-error-amd-epyc-2c.svg")).unwrap();
     assert!(svg::texts(&errors).1.iter().any(|t| t.text == "exact"), "an error of 0 is shown, not dropped");
+}
+
+/// A picture is well-formed, and each of its texts is large enough, inside the picture and on no other text.
+fn assert_whole(path: &Path) {
+    let picture = std::fs::read_to_string(path).unwrap();
+    svg::assert_well_formed(&picture).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let (size, texts) = svg::texts(&picture);
+    for (n, one) in texts.iter().enumerate() {
+        assert!(one.pixels >= 12.0, "{}: '{}' is too small", path.display(), one.text);
+        assert!(one.is_within(size), "{}: '{}' is clipped", path.display(), one.text);
+        for other in &texts[..n] {
+            assert!(!one.overlaps(other), "{}: '{}' lies on '{}'", path.display(), one.text, other.text);
+        }
+    }
+}
+
+#[test]
+fn odd_shapes_are_drawn_whole() {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("odd");
+    let _ = std::fs::remove_dir_all(&root);
+    let (results, out) = (root.join("results"), root.join("report"));
+    fixture::write_with(&results, fixture::CPU, odd::ODD, odd::records);
+    report::write(&results, &out).unwrap();
+    let written: Vec<PathBuf> = files(&out).into_keys().filter(|path| path.starts_with("plots")).collect();
+    assert_eq!(written.len(), odd::ODD.plots.len() + 1);
+    for path in written {
+        assert_whole(&out.join(path));
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! A metric relative to its baseline, as bars.
 
-use super::canvas::{Anchor, Canvas, FAINT, GRID, INK, Mark, Point, SMALL, TEXT, WHITE, look, picture, text_width, wrapped};
+use super::canvas::{
+    Anchor, Canvas, FAINT, GRID, INK, Mark, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width, wrapped,
+};
 use super::scale::{LinearScale, shortest};
 use super::{EDGE, View, WIDTH, grouped, levels};
 use crate::protocol::Cell;
@@ -58,7 +60,7 @@ fn collect(view: &View, factors: &[&str]) -> Vec<Cluster> {
         let scale = baseline.as_ref().and_then(|cell| view.value(cell)).map(|v| quantity(v, view.metric.unit));
         let compared = cells.iter().filter(|(cell, grid)| *cell != &grid.baseline_of(cell));
         let bars = compared.map(|(cell, grid)| {
-            let level = cell.get(grid.studied).unwrap_or("").to_string();
+            let level = shortened(cell.get(grid.studied).unwrap_or(""), SMALL, NAMES);
             let rank = seen.iter().position(|l| *l == level).unwrap_or_else(|| {
                 seen.push(level.clone());
                 seen.len() - 1
@@ -66,7 +68,7 @@ fn collect(view: &View, factors: &[&str]) -> Vec<Cluster> {
             Bar { level, rank, outcome: outcome(view, cell, &grid.baseline_of(cell)) }
         });
         let bars = bars.collect();
-        let name = wrapped(&name, TEXT, NAMES);
+        let name: Vec<String> = wrapped(&name, TEXT, NAMES).iter().map(|line| shortened(line, TEXT, NAMES)).collect();
         Cluster { name, baseline: scale.map_or_else(|| "no baseline".to_string(), |s| format!("1x = {s}")), bars }
     });
     clusters.collect()

@@ -93,6 +93,15 @@ pub fn text_width(text: &str, size: i32) -> i32 {
     (text.chars().count() as f64 * 0.6 * f64::from(size)).ceil() as i32
 }
 
+/// A text cut to a width, with an ellipsis where something is missing.
+pub fn shortened(text: &str, size: i32, width: i32) -> String {
+    if text_width(text, size) <= width {
+        return text.to_string();
+    }
+    let fitting = (f64::from(width) / (0.6 * f64::from(size))) as usize;
+    text.chars().take(fitting.saturating_sub(1)).chain(['…']).collect()
+}
+
 /// Breaks a text into lines that fit a width.
 pub fn wrapped(text: &str, size: i32, width: i32) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
@@ -331,6 +340,13 @@ mod tests {
                 assert!(a.color != b.color || a.dash != b.dash || a.mark != b.mark, "{n} and {m}");
             }
         }
+    }
+
+    #[test]
+    fn text_is_cut_to_its_width() {
+        assert_eq!(shortened("fits", 10, 24), "fits");
+        let cut = shortened("does not fit at all", 10, 60);
+        assert!(cut.ends_with('…') && text_width(&cut, 10) <= 60, "{cut}");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Values of single cells on a logarithmic axis, with a threshold; a value of 0 stands in a column of its own.
 
-use super::canvas::{Anchor, BAND, Canvas, FAINT, GRID, INK, Look, SMALL, TEXT, look, picture, text_width};
+use super::canvas::{Anchor, BAND, Canvas, FAINT, GRID, INK, Look, SMALL, TEXT, look, picture, shortened, text_width};
 use super::scale::LogScale;
 use super::{EDGE, View, WIDTH, grouped, levels};
 use anyhow::Result;
 
 const LANE: i32 = 12;
 const ZERO: i32 = 64;
+const LEGEND_ROW: i32 = 20;
 
 struct Row {
     name: String,
@@ -35,9 +36,26 @@ pub fn dots(view: &View, rows: &[&'static str], threshold: f64) -> Result<Option
     if keyed.is_empty() {
         return Ok(None);
     }
-    let rows: Vec<Row> = grouped(keyed).into_iter().map(|(name, values)| Row { name, values }).collect();
-    let chart = Chart::new(view, &rows, threshold, lanes);
+    let rows: Vec<Row> =
+        grouped(keyed).into_iter().map(|(name, values)| Row { name: shortened(&name, SMALL, WIDTH / 2), values }).collect();
+    let chart = Chart::new(view, &rows, threshold, lanes, [studied, &merged]);
     chart.draw(view, &rows, threshold, [&factors.join(" · "), studied, &merged]).map(Some)
+}
+
+/// Place of each level's mark in the legend: pixels from the left, and row.
+fn legend(studied: &str, lanes: &[(String, Look)]) -> Vec<(i32, i32)> {
+    let first = EDGE + text_width(studied, SMALL) + 20;
+    let (mut x, mut row) = (first, 0);
+    let place = |(level, _): &(String, Look)| {
+        let width = text_width(level, TEXT) + 12;
+        if x > first && x + width > WIDTH - EDGE {
+            (x, row) = (first, row + 1);
+        }
+        let at = (x, row);
+        x += width + 28;
+        at
+    };
+    lanes.iter().map(place).collect()
 }
 
 struct Chart {
@@ -50,15 +68,18 @@ struct Chart {
 }
 
 impl Chart {
-    fn new(view: &View, rows: &[Row], threshold: f64, lanes: Vec<String>) -> Chart {
+    fn new(view: &View, rows: &[Row], threshold: f64, lanes: Vec<String>, [studied, merged]: [&str; 2]) -> Chart {
         let names = rows.iter().map(|row| text_width(&row.name, SMALL)).max().unwrap_or(0);
-        let left = EDGE + names.min(WIDTH / 2) + 12;
+        let left = EDGE + names + 12;
         let has_zero = rows.iter().any(|row| row.values.iter().any(|(_, v)| *v == 0.0));
         let values = rows.iter().flat_map(|row| row.values.iter().map(|(_, v)| *v));
         let from = left + if has_zero { ZERO } else { 0 };
         let x = LogScale::over(values.chain([threshold]), 10.0, from, WIDTH - EDGE - 8);
         let lanes: Vec<(String, Look)> = lanes.into_iter().enumerate().map(|(n, level)| (level, look(n))).collect();
-        Chart { left, top: view.head.bottom() + 62, row: lanes.len() as i32 * LANE + 8, x, lanes, has_zero }
+        let legend_rows = legend(studied, &lanes).last().map_or(1, |(_, row)| row + 1);
+        let merged = if merged.is_empty() { 0 } else { LEGEND_ROW };
+        let top = view.head.bottom() + 42 + legend_rows * LEGEND_ROW + merged;
+        Chart { left, top, row: lanes.len() as i32 * LANE + 8, x, lanes, has_zero }
     }
 
     fn draw(&self, view: &View, rows: &[Row], threshold: f64, [header, studied, merged]: [&str; 3]) -> Result<String> {
@@ -82,15 +103,12 @@ impl Chart {
 
     fn draw_legend(&self, canvas: &mut Canvas, y: i32, studied: &str, merged: &str) {
         canvas.text((EDGE, y), studied, SMALL, FAINT, Anchor::Start);
-        let mut x = EDGE + text_width(studied, SMALL) + 20;
-        for (level, look) in &self.lanes {
+        for ((level, look), (x, row)) in self.lanes.iter().zip(legend(studied, &self.lanes)) {
+            let y = y + row * LEGEND_ROW;
             canvas.mark((x, y), look.mark, look.color);
             canvas.text((x + 12, y), level, TEXT, INK, Anchor::Start);
-            x += text_width(level, TEXT) + 40;
         }
-        if x + text_width(merged, SMALL) <= WIDTH - EDGE {
-            canvas.text((WIDTH - EDGE, y), merged, SMALL, FAINT, Anchor::End);
-        }
+        canvas.text((WIDTH - EDGE, self.top - 30), merged, SMALL, FAINT, Anchor::End);
     }
 
     fn draw_background(&self, canvas: &mut Canvas, view: &View, rows: &[Row], bottom: i32) {

@@ -1,6 +1,6 @@
 //! A metric over a numeric factor, both axes logarithmic.
 
-use super::canvas::{Anchor, BAND, FAINT, GRID, INK, Look, Mark, Point, SMALL, TEXT, look, picture, text_width};
+use super::canvas::{Anchor, BAND, FAINT, GRID, INK, Look, Mark, Point, SMALL, TEXT, look, picture, shortened, text_width};
 use super::scale::LogScale;
 use super::{EDGE, View, WIDTH, grouped, levels};
 use anyhow::Result;
@@ -8,6 +8,8 @@ use anyhow::Result;
 const PLOT_HEIGHT: i32 = 380;
 const BAND_ROW: i32 = 18;
 const LABEL_STEP: i32 = 20;
+/// Widest that the names of lines may be.
+const LABELS: i32 = 270;
 
 struct Series {
     label: String,
@@ -33,6 +35,7 @@ fn collect(view: &View, x: &str, factors: &[&str]) -> Vec<Series> {
     let groups = grouped(keyed).into_iter().enumerate();
     let series = groups.map(|(n, (label, mut cells))| {
         cells.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let label = shortened(&label, TEXT, LABELS);
         let points = cells.iter().filter_map(|(x, cell)| Some((*x, view.value(cell).filter(|v| *v > 0.0)?))).collect();
         let lost = cells.iter().filter(|(_, cell)| view.value(cell).is_none() && view.is_out_of_memory(cell));
         Series { label, look: look(n), points, out_of_memory: lost.map(|(x, _)| *x).collect() }
@@ -62,7 +65,7 @@ impl Frame {
         let y_ticks = y.ticks(view.metric.unit);
         let left = EDGE + 12 + y_ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0);
         let labels = series.iter().map(|s| text_width(&s.label, TEXT)).chain((lost > 0).then(|| text_width("out of memory", TEXT)));
-        let right = WIDTH - EDGE - 52 - labels.max().unwrap_or(0).min(WIDTH / 3);
+        let right = WIDTH - EDGE - 52 - labels.max().unwrap_or(0);
         let xs = series.iter().flat_map(|s| s.points.iter().map(|p| p.0).chain(s.out_of_memory.iter().copied()));
         let x = LogScale::over(xs, 1.5, left, right);
         Frame { left, right, band, top, bottom, x, y, y_ticks }

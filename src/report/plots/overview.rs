@@ -1,6 +1,6 @@
 //! All techniques of one machine: memory saved against time paid.
 
-use super::canvas::{Anchor, BAND, Canvas, FAINT, GRID, INK, Look, Point, SMALL, TEXT, look, picture, text_width};
+use super::canvas::{Anchor, BAND, Canvas, FAINT, GRID, INK, Look, Point, SMALL, TEXT, look, picture, shortened, text_width};
 use super::scale::LogScale;
 use super::{EDGE, Head, Picture, WIDTH, whose};
 use crate::protocol::{Cell, Metric, PEAK, TIME};
@@ -10,6 +10,8 @@ use anyhow::Result;
 const HEIGHT: i32 = 460;
 /// Room above and below the points for the names of the quadrants.
 const BAND_HEIGHT: i32 = 28;
+/// Widest that the names of techniques may be.
+const LEGEND: i32 = 220;
 const LABELS_OF_EACH: usize = 3;
 
 struct Dot {
@@ -109,7 +111,7 @@ impl Chart {
         let y = LogScale::over(dots.iter().map(|d| d.memory).chain([0.8, 1.25]), 1.5, bottom - BAND_HEIGHT, top + BAND_HEIGHT);
         let y_ticks = y.ticks("x");
         let left = EDGE + 12 + y_ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0);
-        let legend = techniques.iter().map(|t| text_width(t, TEXT)).max().unwrap_or(0).min(WIDTH / 3);
+        let legend = techniques.iter().map(|t| text_width(&shortened(t, TEXT, LEGEND), TEXT)).max().unwrap_or(0);
         let right = WIDTH - EDGE - 40 - legend;
         let x = LogScale::over(dots.iter().map(|d| d.time).chain([0.8, 1.25]), 1.5, left, right);
         Chart { frame: Area(left, top, right, bottom), x, y, y_ticks }
@@ -134,7 +136,7 @@ impl Chart {
             for (n, technique) in techniques.iter().enumerate() {
                 let (y, look) = (top + 12 + n as i32 * 22, look(n));
                 canvas.mark((right + 22, y), look.mark, look.color);
-                canvas.text((right + 36, y), technique, TEXT, INK, Anchor::Start);
+                canvas.text((right + 36, y), &shortened(technique, TEXT, LEGEND), TEXT, INK, Anchor::Start);
             }
         })
     }

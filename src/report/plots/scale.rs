@@ -32,6 +32,7 @@ impl LogScale {
             "x" => format!("{}x", shortest(value)),
             "1" | "" if !(0.01..=1e4).contains(&value) => format!("{value:.1e}").replace(".0e", "e"),
             "1" | "" => shortest(value),
+            "B" => binary_label(value),
             _ => without_trailing_zeros(&quantity(value, unit)),
         };
         let values = if unit == "B" { binary_ticks(self.low, self.high) } else { decimal_ticks(self.low, self.high) };
@@ -63,6 +64,18 @@ pub fn shortest(value: f64) -> String {
     without_trailing_zeros(&format!("{value:.4}"))
 }
 
+/// Bytes in the largest unit that writes them exactly with two decimals, so that ticks of one axis do not look uneven.
+fn binary_label(value: f64) -> String {
+    let exact = |size: f64| value >= size && (value / size * 100.0).fract().abs() < 1e-6;
+    match BINARY_UNITS.iter().find(|(_, size)| exact(*size)) {
+        Some((name, size)) => format!("{} {name}", shortest(value / size)),
+        None => quantity(value, "B"),
+    }
+}
+
+const BINARY_UNITS: [(&str, f64); 4] =
+    [("TiB", 1_099_511_627_776.0), ("GiB", 1_073_741_824.0), ("MiB", 1_048_576.0), ("KiB", 1024.0)];
+
 /// `64.0 MiB` as `64 MiB`.
 fn without_trailing_zeros(text: &str) -> String {
     let (number, unit) = text.split_once(' ').map_or((text, ""), |(number, unit)| (number, unit));
@@ -93,7 +106,7 @@ fn choose(rows: impl Iterator<Item = Vec<f64>>, low: f64, high: f64, even_unit: 
 
 fn binary_ticks(low: f64, high: f64) -> Vec<f64> {
     let rows = (1..=8).map(|stride| (0..64).step_by(stride).map(|e| 2f64.powi(e)).collect());
-    let unit = [1u64 << 40, 1 << 30, 1 << 20, 1 << 10].into_iter().map(|u| u as f64).find(|u| high >= *u).unwrap_or(1.0);
+    let unit = BINARY_UNITS.iter().map(|(_, size)| *size).find(|size| low >= *size).unwrap_or(1.0);
     choose(rows, low, high, unit)
 }
 
