@@ -115,6 +115,8 @@ struct VariedFactor {
 struct Measured {
     machine: String,
     device: &'static str,
+    /// Whether the figures were taken or predicted.
+    taken: &'static str,
     profile: String,
     command: String,
     tables: Vec<tables::Table>,
@@ -260,6 +262,7 @@ fn measured(run: &Recorded) -> Measured {
     Measured {
         machine: run.machine.clone(),
         device: prose::platform(run.platform()),
+        taken: if run.is_prediction() { "Predicted" } else { "Taken" },
         profile: run.manifest.profile.to_string(),
         command: invocation(&run.manifest.argv),
         tables: tables::tables(run),

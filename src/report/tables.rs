@@ -51,7 +51,13 @@ fn table(recorded: &Recorded, name: &str) -> Option<Table> {
     let grids: Vec<&'static Grid> = recorded.grids().filter(|grid| grid.name == name).collect();
     let cells: Vec<Cell> = grids.iter().flat_map(|grid| recorded.cells(grid)).collect();
     let first = cells.first()?;
-    let factors: Vec<&str> = recorded.protocol.factors.iter().map(|factor| factor.name).collect();
+    // In the order of the axes, of which the last runs fastest: so the rows of one comparison stand together.
+    let mut factors: Vec<&str> = Vec::new();
+    for axis in grids.iter().flat_map(|grid| grid.axes) {
+        if !factors.contains(&axis.factor) {
+            factors.push(axis.factor);
+        }
+    }
     let varies = |factor: &&str| cells.iter().any(|cell| cell.get(factor) != first.get(factor));
     let (varied, constant): (Vec<&str>, Vec<&str>) = factors.into_iter().partition(varies);
     let columns = columns(recorded, &cells);
@@ -182,7 +188,9 @@ fn notes(recorded: &Recorded, grids: &[&'static Grid], cells: &[Cell]) -> Vec<St
 /// What was checked before measuring, and how well it held.
 fn checks(recorded: &Recorded, cells: &[Cell]) -> Vec<String> {
     let mut groups: Vec<(&'static Relation, Vec<&Cell>)> = Vec::new();
-    for cell in cells.iter().filter(|cell| recorded.outcome(cell, Pass::Check).is_some()) {
+    let was_checked =
+        |cell: &&Cell| recorded.outcome(cell, Pass::Check).is_some_and(|(s, _)| matches!(s, Status::Ok | Status::Invalid));
+    for cell in cells.iter().filter(was_checked) {
         let is_baseline = recorded.grid_of(cell).is_none_or(|grid| grid.baseline_of(cell) == *cell);
         let Some(relation) = recorded.protocol.check_of(cell).filter(|_| !is_baseline) else {
             continue;

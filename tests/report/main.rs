@@ -104,7 +104,7 @@ fn what_gave_no_figure_is_said_in_words_with_its_reason() {
     let text = text(&out);
     assert!(text.contains("checkpointing on amd-epyc-2c: 2 out of memory"));
     let budget = section(section(&text, "## Activation checkpointing"), "#### Figures of amd-epyc-2c");
-    let row = budget.lines().find(|l| l.starts_with("| **none** (baseline) | 512 |")).unwrap();
+    let row = budget.lines().find(|l| l.starts_with("| 512 | **none** (baseline) |")).unwrap();
     assert!(row.contains("*out of memory*"), "{row}");
     assert!(
         budget.contains("Memory: out of memory (tried to allocate 96.0 MiB | limit 2.0 GiB): `depth=64 batch=256 policy=none`")
@@ -116,6 +116,7 @@ fn what_gave_no_figure_is_said_in_words_with_its_reason() {
     assert!(inplace.contains("1 cell raises the expected error, 'modified by an inplace operation'"));
     let of_dry = section(inplace, "#### Figures of dry-24gib");
     assert!(of_dry.contains("peak memory, predicted") && of_dry.contains("Time: skipped (a dry device has no time): all cells."));
+    assert!(!text.contains(" 0 cells"), "nothing is said of checks that were not made");
     assert!(!text.contains("inplace on dry-24gib"), "a machine that can have no times is not in trouble");
     assert!(text.contains("timed samples lie more than 5 scaled MADs"), "outliers are counted");
 }

@@ -3,11 +3,11 @@
 use super::canvas::{
     Anchor, Canvas, FAINT, GRID, INK, Mark, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width, wrapped,
 };
-use super::scale::{LinearScale, shortest};
+use super::scale::LinearScale;
 use super::{EDGE, View, WIDTH, grouped, levels};
 use crate::protocol::Cell;
 use crate::stats::Interval;
-use crate::units::{quantity, ratio};
+use crate::units::{quantity, ratio, tick};
 use anyhow::Result;
 
 const BAR: i32 = 16;
@@ -126,10 +126,10 @@ fn paint(view: &View, clusters: &[Cluster], header: (String, String), baseline: 
 }
 
 fn draw_axis(canvas: &mut Canvas, scale: LinearScale, (top, bottom): (i32, i32), title: &str) {
-    for tick in scale.ticks() {
-        let x = scale.at(tick);
+    for value in scale.ticks() {
+        let x = scale.at(value);
         canvas.line((x, top), (x, bottom), GRID, 1);
-        canvas.text((x, bottom + 14), &format!("{}x", shortest(tick)), SMALL, INK, Anchor::Middle);
+        canvas.text((x, bottom + 14), &tick(value, "x"), SMALL, INK, Anchor::Middle);
     }
     canvas.line((scale.from, top), (scale.from, bottom), FAINT, 1);
     canvas.text(((scale.from + scale.to) / 2, bottom + 36), title, TEXT, INK, Anchor::Middle);

@@ -3,6 +3,7 @@
 use super::canvas::{Anchor, BAND, FAINT, GRID, INK, Look, Mark, Point, SMALL, TEXT, look, picture, shortened, text_width};
 use super::scale::LogScale;
 use super::{EDGE, View, WIDTH, grouped, levels};
+use crate::units::tick;
 use anyhow::Result;
 
 const PLOT_HEIGHT: i32 = 380;
@@ -101,7 +102,7 @@ impl Frame {
         xs.dedup();
         let mut free = 0;
         for x in xs {
-            let (at, label) = (self.x.at(x), super::scale::shortest(x));
+            let (at, label) = (self.x.at(x), tick(x, "1"));
             canvas.line((at, self.top), (at, self.bottom), GRID, 1);
             let half = text_width(&label, SMALL) / 2 + 3;
             if at - half >= free {

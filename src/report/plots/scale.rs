@@ -1,6 +1,6 @@
 //! Axes: where a value lies in pixels, and which values are written beside it.
 
-use crate::units::quantity;
+use crate::units::{binary_unit, tick};
 
 /// A logarithmic axis from one pixel to another.
 #[derive(Debug, Clone, Copy)]
@@ -28,15 +28,8 @@ impl LogScale {
 
     /// Round values on the axis with their labels, in the unit `B`, `s`, `1`, or `x` for ratios.
     pub fn ticks(&self, unit: &str) -> Vec<(i32, String)> {
-        let label = |value: f64| match unit {
-            "x" => format!("{}x", shortest(value)),
-            "1" | "" if !(0.01..=1e4).contains(&value) => format!("{value:.1e}").replace(".0e", "e"),
-            "1" | "" => shortest(value),
-            "B" => binary_label(value),
-            _ => without_trailing_zeros(&quantity(value, unit)),
-        };
         let values = if unit == "B" { binary_ticks(self.low, self.high) } else { decimal_ticks(self.low, self.high) };
-        values.into_iter().map(|value| (self.at(value), label(value))).collect()
+        values.into_iter().map(|value| (self.at(value), tick(value, unit))).collect()
     }
 }
 
@@ -57,30 +50,6 @@ impl LinearScale {
         let step = nice_step(self.high / 6.0);
         (0..).map(|i| f64::from(i) * step).take_while(|v| *v <= self.high).collect()
     }
-}
-
-/// Digits as they are needed, without the noise of binary fractions: `0.25`, `1`, `12.5`.
-pub fn shortest(value: f64) -> String {
-    without_trailing_zeros(&format!("{value:.4}"))
-}
-
-/// Bytes in the largest unit that writes them exactly with two decimals, so that ticks of one axis do not look uneven.
-fn binary_label(value: f64) -> String {
-    let exact = |size: f64| value >= size && (value / size * 100.0).fract().abs() < 1e-6;
-    match BINARY_UNITS.iter().find(|(_, size)| exact(*size)) {
-        Some((name, size)) => format!("{} {name}", shortest(value / size)),
-        None => quantity(value, "B"),
-    }
-}
-
-const BINARY_UNITS: [(&str, f64); 4] =
-    [("TiB", 1_099_511_627_776.0), ("GiB", 1_073_741_824.0), ("MiB", 1_048_576.0), ("KiB", 1024.0)];
-
-/// `64.0 MiB` as `64 MiB`.
-fn without_trailing_zeros(text: &str) -> String {
-    let (number, unit) = text.split_once(' ').map_or((text, ""), |(number, unit)| (number, unit));
-    let number = if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
-    if unit.is_empty() { number.to_string() } else { format!("{number} {unit}") }
 }
 
 /// 1, 2 or 5 times a power of ten, not below `least`.
@@ -106,8 +75,7 @@ fn choose(rows: impl Iterator<Item = Vec<f64>>, low: f64, high: f64, even_unit: 
 
 fn binary_ticks(low: f64, high: f64) -> Vec<f64> {
     let rows = (1..=8).map(|stride| (0..64).step_by(stride).map(|e| 2f64.powi(e)).collect());
-    let unit = BINARY_UNITS.iter().map(|(_, size)| *size).find(|size| low >= *size).unwrap_or(1.0);
-    choose(rows, low, high, unit)
+    choose(rows, low, high, binary_unit(low))
 }
 
 fn decimal_ticks(low: f64, high: f64) -> Vec<f64> {
