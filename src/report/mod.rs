@@ -3,13 +3,13 @@
 //! The report is a function of the results alone: no clock, no order that a hash map gives. The same results give the same bytes.
 
 mod claims;
+mod machines;
 mod plots;
 mod prose;
 mod recorded;
 mod tables;
 
-use crate::record::{Manifest, replace_file};
-use crate::units::Bytes;
+use crate::record::replace_file;
 use anyhow::{Context, Result};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -17,7 +17,6 @@ use minijinja::{Environment, UndefinedBehavior};
 use plots::Picture;
 use recorded::Recorded;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// A report that is not written yet.
@@ -122,25 +121,6 @@ struct Measured {
     tables: Vec<tables::Table>,
 }
 
-/// One way in which a machine was set up.
-#[derive(Debug, PartialEq, Serialize)]
-struct Setup {
-    machine: String,
-    device: &'static str,
-    hardware: Vec<String>,
-    libtorch: String,
-    flags: Vec<String>,
-    profile: String,
-    revision: String,
-}
-
-#[derive(Debug, Serialize)]
-struct SetupRow {
-    #[serde(flatten)]
-    setup: Setup,
-    experiments: Vec<&'static str>,
-}
-
 /// Everything that the template fills in.
 #[derive(Debug, Serialize)]
 struct Page {
@@ -148,7 +128,7 @@ struct Page {
     summaries: Vec<String>,
     ledger: Vec<claims::Entry>,
     overview: Gallery,
-    setups: Vec<SetupRow>,
+    setups: Vec<machines::SetupRow>,
     troubles: Vec<String>,
     has_predictions: bool,
     experiments: Vec<Experiment>,
@@ -156,17 +136,17 @@ struct Page {
 
 fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     let mut pictures = Vec::new();
-    let machines = machines(recorded);
+    let machines = machines::machines(recorded);
     let overview = overview(recorded, &machines, &mut pictures)?;
     let by_experiment = recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name);
     let experiments: Vec<Experiment> = by_experiment.map(|runs| experiment(runs, &mut pictures)).collect::<Result<_>>()?;
     let page = Page {
         command: command(results),
-        summaries: machines.iter().map(|machine| summary(recorded, machine)).collect(),
+        summaries: machines.iter().map(|machine| machines::summary(recorded, machine)).collect(),
         ledger: claims::ledger(recorded, &machines),
         overview,
-        setups: setups(recorded),
-        troubles: troubles(recorded),
+        setups: machines::setups(recorded),
+        troubles: machines::troubles(recorded),
         has_predictions: recorded.iter().any(Recorded::is_prediction),
         experiments,
     };
@@ -190,12 +170,6 @@ fn command(results: &Path) -> String {
         Some("results" | "results/" | "./results") => "vramlab report".to_string(),
         _ => format!("vramlab report --results {}", results.display()),
     }
-}
-
-/// One record of each machine, those that measure before those that predict.
-fn machines(recorded: &[Recorded]) -> Vec<&Recorded> {
-    let by_name: BTreeMap<_, &Recorded> = recorded.iter().map(|r| ((r.platform(), &r.machine), r)).collect();
-    by_name.into_values().collect()
 }
 
 fn overview(recorded: &[Recorded], machines: &[&Recorded], pictures: &mut Vec<Picture>) -> Result<Gallery> {
@@ -276,93 +250,6 @@ fn invocation(argv: &[String]) -> String {
     };
     let program = Path::new(program).file_name().map_or(program.clone(), |name| name.to_string_lossy().into_owned());
     std::iter::once(program).chain(arguments.iter().cloned()).collect::<Vec<_>>().join(" ")
-}
-
-/// Each way in which a machine was set up, with the experiments that were run so.
-fn setups(recorded: &[Recorded]) -> Vec<SetupRow> {
-    let mut ordered: Vec<&Recorded> = recorded.iter().collect();
-    ordered.sort_by(|a, b| (a.platform(), &a.machine).cmp(&(b.platform(), &b.machine)));
-    let mut rows: Vec<SetupRow> = Vec::new();
-    for run in ordered {
-        let setup = setup(run);
-        match rows.iter_mut().find(|row| row.setup == setup) {
-            Some(row) => row.experiments.push(run.protocol.name),
-            None => rows.push(SetupRow { setup, experiments: vec![run.protocol.name] }),
-        }
-    }
-    rows
-}
-
-fn setup(run: &Recorded) -> Setup {
-    let Manifest { identity, profile, git_revision, git_dirty, .. } = &run.manifest;
-    let pairs = |map: &BTreeMap<String, String>| map.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>();
-    let mut hardware = pairs(&identity.hardware);
-    if let Some(limit) = identity.memory_limit {
-        hardware.push(format!("memory limited to {}", Bytes(limit)));
-    }
-    let short: String = git_revision.chars().take(12).collect();
-    Setup {
-        machine: run.machine.clone(),
-        device: prose::platform(run.platform()),
-        hardware,
-        libtorch: identity.libtorch.clone(),
-        flags: pairs(&identity.flags),
-        profile: profile.to_string(),
-        revision: if *git_dirty { format!("{short} with local changes") } else { short },
-    }
-}
-
-/// Verdicts of one machine, counted.
-fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
-    let own = recorded.iter().filter(|r| r.machine == machine.machine);
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut order: Vec<(u8, &str)> = Vec::new();
-    for judgement in own.flat_map(|r| &r.judgements) {
-        use crate::verdict::Verdict::*;
-        let standing = match (judgement.carries, judgement.verdict) {
-            (_, NotMeasured) => (5, "not measured here"),
-            (false, _) => (4, "shown, not judged"),
-            (true, Confirmed) => (0, "confirmed"),
-            (true, Refuted) => (1, "refuted"),
-            (true, Depends) => (2, "depending"),
-            (true, Inconclusive) => (3, "inconclusive"),
-        };
-        *counts.entry(standing.1).or_default() += 1;
-        order.push(standing);
-    }
-    order.sort_unstable();
-    order.dedup();
-    let said: Vec<String> = order.iter().map(|(_, name)| format!("{} {name}", counts[name])).collect();
-    let total: usize = counts.values().sum();
-    let of = if machine.is_prediction() { "predictions for " } else { "" };
-    format!(
-        "**{}** ({}): {of}{}: {}",
-        machine.machine,
-        prose::platform(machine.platform()),
-        prose::counted(total, "claim"),
-        said.join(", ")
-    )
-}
-
-/// Cells that failed, ran out of memory or were left out altogether, counted by machine and experiment.
-fn troubles(recorded: &[Recorded]) -> Vec<String> {
-    let mut lines = Vec::new();
-    for run in recorded {
-        let mut counts: BTreeMap<crate::record::Status, usize> = BTreeMap::new();
-        for cell in run.all_cells() {
-            if let Some(status) = run.trouble(&cell) {
-                *counts.entry(status).or_default() += 1;
-            }
-        }
-        let mut said: Vec<String> = counts.into_iter().map(|(status, n)| format!("{n} {}", prose::status(status))).collect();
-        if run.not_run() > 0 {
-            said.push(format!("{} not run yet", run.not_run()));
-        }
-        if !said.is_empty() {
-            lines.push(format!("{} on {}: {}", run.protocol.name, run.machine, said.join(", ")));
-        }
-    }
-    lines
 }
 
 /// At most one empty line in a row, and none at the end.

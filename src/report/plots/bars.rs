@@ -39,6 +39,7 @@ impl Cluster {
 }
 
 pub fn bars(view: &View, clusters: &[&'static str]) -> Result<Option<String>> {
+    let view = &view.only(|grid| clusters.iter().all(|factor| !grid.levels_of(factor).is_empty()));
     let Some(grid) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)) else {
         return Ok(None);
     };

@@ -16,6 +16,7 @@ struct Row {
 }
 
 pub fn dots(view: &View, rows: &[&'static str], threshold: f64) -> Result<Option<String>> {
+    let view = &view.only(|grid| rows.iter().all(|factor| !grid.levels_of(factor).is_empty()));
     let Some(studied) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)).map(|grid| grid.studied) else {
         return Ok(None);
     };

@@ -68,7 +68,8 @@ impl<'a> View<'a> {
         View { recorded, metric, head: Head::new(plot.caption, &whose(recorded)), cells }
     }
 
-    /// The view without the cells of other grids: one that holds a factor fixed has no line along it.
+    /// The view without the cells of other grids: one that holds a factor fixed has no line along it, one without a factor no
+    /// place among its clusters.
     fn only(&self, wanted: impl Fn(&Grid) -> bool) -> View<'a> {
         let cells = self.cells.iter().filter(|cell| self.recorded.grid_of(cell).is_some_and(&wanted));
         View { cells: cells.cloned().collect(), head: self.head.clone(), ..*self }
