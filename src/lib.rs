@@ -16,6 +16,7 @@ pub mod models;
 pub mod native;
 pub mod protocol;
 pub mod record;
+pub mod report;
 #[cfg(feature = "torch")]
 pub mod runner;
 pub mod stats;

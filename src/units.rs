@@ -110,6 +110,40 @@ pub fn quantity(value: f64, unit: &str) -> String {
     }
 }
 
+/// A round value beside an axis, in the unit `B`, `s`, `1`, or `x` for ratios: as many digits as it needs.
+pub fn tick(value: f64, unit: &str) -> String {
+    match unit {
+        "x" => format!("{}x", shortest(value)),
+        "B" => {
+            // The largest unit that needs no rounding, so that the ticks of one axis do not look uneven.
+            let exact = |size: f64| value >= size && (value / size * 100.0).fract().abs() < 1e-6;
+            match BINARY.iter().find(|(_, size)| exact(*size as f64)) {
+                Some((name, size)) => format!("{} {name}", shortest(value / *size as f64)),
+                None => quantity(value, unit),
+            }
+        }
+        "" | "1" if value != 0.0 && !(0.01..1e7).contains(&value.abs()) => format!("{value:.1e}").replace(".0e", "e"),
+        "" | "1" => shortest(value),
+        _ => match quantity(value, unit).split_once(' ') {
+            Some((number, unit)) if number.contains('.') => {
+                format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'))
+            }
+            _ => quantity(value, unit),
+        },
+    }
+}
+
+/// At most four decimals, without trailing zeros.
+fn shortest(value: f64) -> String {
+    let text = format!("{value:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+/// Size of the largest binary unit that is not larger than a number of bytes.
+pub fn binary_unit(bytes: f64) -> f64 {
+    BINARY.iter().map(|(_, size)| *size as f64).find(|size| bytes >= *size).unwrap_or(1.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +161,26 @@ mod tests {
         assert_eq!(Bytes(149_529_600).to_string(), "143 MiB");
         assert_eq!(Bytes(1023).to_string(), "1023 B");
         assert_eq!(Bytes(141 << 30).to_string(), "141 GiB");
+    }
+
+    #[test]
+    fn ticks_have_the_digits_they_need() {
+        let mib = f64::from(1 << 20);
+        for (value, unit, text) in [
+            (64.0 * mib, "B", "64 MiB"),
+            (1536.0 * mib, "B", "1.5 GiB"),
+            (1050.0 * mib, "B", "1050 MiB"),
+            (0.01, "s", "10 ms"),
+            (0.0025, "s", "2.5 ms"),
+            (0.5, "x", "0.5x"),
+            (1e-6, "1", "1e-6"),
+            (0.01, "1", "0.01"),
+            (128.0, "1", "128"),
+            (0.0, "1", "0"),
+        ] {
+            assert_eq!(tick(value, unit), text);
+        }
+        assert_eq!(binary_unit(1000.0 * mib), mib);
     }
 
     #[test]

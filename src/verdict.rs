@@ -333,7 +333,7 @@ fn ratios(
                     let logs = samples.log_ratios(&cell, &baseline, name);
                     found.push((cell, baseline, logs));
                 }
-                None => evidence.missing.push(missing(samples, cell)),
+                None => evidence.missing.push(missing_ratio(samples, cell, &baseline, name)),
             }
         }
     }
@@ -357,6 +357,19 @@ fn ratios(
 
 fn planned(protocol: &'static Protocol, profile: Profile, of: &str) -> Vec<Cell> {
     protocol.grids(profile).flat_map(|grid| grid.cells()).filter(|cell| selects(of, cell)).collect()
+}
+
+/// Why two cells have no ratio: one has no figure, or there are too few rounds of them.
+fn missing_ratio(samples: &Samples, cell: Cell, baseline: &Cell, metric: &str) -> (Cell, String) {
+    match (samples.value(&cell, metric), samples.value(baseline, metric)) {
+        (None, _) => missing(samples, cell),
+        (Some(_), None) => {
+            let (_, why) = missing(samples, baseline.clone());
+            (cell, format!("its baseline has no figure: {why}"))
+        }
+        (Some(_), Some(0.0)) => (cell, "its baseline is 0".to_string()),
+        (Some(_), Some(_)) => (cell, "fewer than two rounds, so no interval".to_string()),
+    }
 }
 
 fn missing(samples: &Samples, cell: Cell) -> (Cell, String) {
@@ -395,15 +408,16 @@ fn split(comparisons: &[&Comparison], path: &mut Vec<String>, paths: &mut Vec<St
         }
         levels
     };
-    // The factor that leaves the fewest comparisons in mixed company; the first of equals.
-    let impurity = |factor: &&str| -> usize {
+    // The factor that leaves the least mixed groups, by Gini's measure; the first of equals. (The count of those in the minority
+    // would not tell a factor that says nothing from one that sets half of the others apart.)
+    let impurity = |factor: &str| -> f64 {
         let mixed = |group: &Vec<&Comparison>| {
             let held = group.iter().filter(|c| c.outcome == Outcome::Confirms).count();
-            held.min(group.len() - held)
+            (held * (group.len() - held)) as f64 / group.len() as f64
         };
         by_level(factor).iter().map(|(_, group)| mixed(group)).sum()
     };
-    let best = factors.into_iter().filter(|f| by_level(f).len() > 1).min_by_key(impurity);
+    let best = factors.into_iter().filter(|f| by_level(f).len() > 1).min_by(|a, b| impurity(a).total_cmp(&impurity(b)));
     let Some(factor) = best.filter(|_| held < comparisons.len()) else {
         if held == comparisons.len() {
             paths.push(path.join(" "));

@@ -1,0 +1,120 @@
+//! The machines behind a report: how each was set up, what it found on the whole, and what went wrong there.
+
+use super::prose;
+use super::recorded::Recorded;
+use crate::record::{Manifest, Status};
+use crate::units::Bytes;
+use crate::verdict::Verdict;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// One way in which a machine was set up.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Setup {
+    machine: String,
+    device: &'static str,
+    hardware: Vec<String>,
+    libtorch: String,
+    flags: Vec<String>,
+    profile: String,
+    revision: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct SetupRow {
+    #[serde(flatten)]
+    setup: Setup,
+    experiments: Vec<&'static str>,
+}
+
+/// One record of each machine, those that measure before those that predict.
+pub fn machines(recorded: &[Recorded]) -> Vec<&Recorded> {
+    let by_name: BTreeMap<_, &Recorded> = recorded.iter().map(|r| ((r.platform(), &r.machine), r)).collect();
+    by_name.into_values().collect()
+}
+
+/// Each way in which a machine was set up, with the experiments that were run so.
+pub fn setups(recorded: &[Recorded]) -> Vec<SetupRow> {
+    let mut ordered: Vec<&Recorded> = recorded.iter().collect();
+    ordered.sort_by(|a, b| (a.platform(), &a.machine).cmp(&(b.platform(), &b.machine)));
+    let mut rows: Vec<SetupRow> = Vec::new();
+    for run in ordered {
+        let setup = setup(run);
+        match rows.iter_mut().find(|row| row.setup == setup) {
+            Some(row) => row.experiments.push(run.protocol.name),
+            None => rows.push(SetupRow { setup, experiments: vec![run.protocol.name] }),
+        }
+    }
+    rows
+}
+
+fn setup(run: &Recorded) -> Setup {
+    let Manifest { identity, profile, git_revision, git_dirty, .. } = &run.manifest;
+    let pairs = |map: &BTreeMap<String, String>| map.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>();
+    let mut hardware = pairs(&identity.hardware);
+    if let Some(limit) = identity.memory_limit {
+        hardware.push(format!("memory limited to {}", Bytes(limit)));
+    }
+    let short: String = git_revision.chars().take(12).collect();
+    Setup {
+        machine: run.machine.clone(),
+        device: prose::platform(run.platform()),
+        hardware,
+        libtorch: identity.libtorch.clone(),
+        flags: pairs(&identity.flags),
+        profile: profile.to_string(),
+        revision: if *git_dirty { format!("{short} with local changes") } else { short },
+    }
+}
+
+/// Verdicts of one machine, counted.
+pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
+    let own = recorded.iter().filter(|r| r.machine == machine.machine);
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut order: Vec<(u8, &str)> = Vec::new();
+    for judgement in own.flat_map(|r| &r.judgements) {
+        let standing = match (judgement.carries, judgement.verdict) {
+            (_, Verdict::NotMeasured) => (5, "not measured here"),
+            (false, _) => (4, "shown, not judged"),
+            (true, Verdict::Confirmed) => (0, "confirmed"),
+            (true, Verdict::Refuted) => (1, "refuted"),
+            (true, Verdict::Depends) => (2, "depending"),
+            (true, Verdict::Inconclusive) => (3, "inconclusive"),
+        };
+        *counts.entry(standing.1).or_default() += 1;
+        order.push(standing);
+    }
+    order.sort_unstable();
+    order.dedup();
+    let said: Vec<String> = order.iter().map(|(_, name)| format!("{} {name}", counts[name])).collect();
+    let total: usize = counts.values().sum();
+    let of = if machine.is_prediction() { "predictions for " } else { "" };
+    format!(
+        "**{}** ({}): {of}{}: {}",
+        machine.machine,
+        prose::platform(machine.platform()),
+        prose::counted(total, "claim"),
+        said.join(", ")
+    )
+}
+
+/// Cells that failed, ran out of memory or were left out altogether, counted by machine and experiment.
+pub fn troubles(recorded: &[Recorded]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for run in recorded {
+        let mut counts: BTreeMap<Status, usize> = BTreeMap::new();
+        for cell in run.all_cells() {
+            if let Some(status) = run.trouble(&cell) {
+                *counts.entry(status).or_default() += 1;
+            }
+        }
+        let mut said: Vec<String> = counts.into_iter().map(|(status, n)| format!("{n} {}", prose::status(status))).collect();
+        if run.not_run() > 0 {
+            said.push(format!("{} not run yet", run.not_run()));
+        }
+        if !said.is_empty() {
+            lines.push(format!("{} on {}: {}", run.protocol.name, run.machine, said.join(", ")));
+        }
+    }
+    lines
+}

@@ -1,0 +1,175 @@
+//! A metric relative to its baseline, as bars.
+
+use super::canvas::{
+    Anchor, Canvas, FAINT, GRID, INK, Mark, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width, wrapped,
+};
+use super::scale::LinearScale;
+use super::{EDGE, View, WIDTH, grouped, levels};
+use crate::protocol::Cell;
+use crate::stats::Interval;
+use crate::units::{quantity, ratio, tick};
+use anyhow::Result;
+
+const BAR: i32 = 16;
+const STEP: i32 = 21;
+const GAP: i32 = 14;
+/// Widest that the names of clusters may be.
+const NAMES: i32 = 210;
+/// Room right of the longest bar for its figure.
+const FIGURES: i32 = 70;
+
+struct Bar {
+    level: String,
+    /// Place of the level among those of the studied factor; the look follows it, so that it is the same in every cluster.
+    rank: usize,
+    outcome: Result<Interval, String>,
+}
+
+struct Cluster {
+    name: Vec<String>,
+    /// What 1x is.
+    baseline: String,
+    bars: Vec<Bar>,
+}
+
+impl Cluster {
+    fn height(&self) -> i32 {
+        (self.bars.len() as i32 * STEP).max((self.name.len() as i32 + 1) * (SMALL + 4))
+    }
+}
+
+pub fn bars(view: &View, clusters: &[&'static str]) -> Result<Option<String>> {
+    let view = &view.only(|grid| clusters.iter().all(|factor| !grid.levels_of(factor).is_empty()));
+    let Some(grid) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)) else {
+        return Ok(None);
+    };
+    let factors = view.telling(clusters, &[grid.studied]);
+    let clusters = collect(view, &factors);
+    if clusters.iter().all(|c| c.bars.iter().all(|bar| bar.outcome.is_err())) {
+        return Ok(None);
+    }
+    let header = (factors.join(" · "), grid.studied.to_string());
+    let baseline = format!("1x: {} = {}", grid.studied, grid.baseline_level());
+    paint(view, &clusters, header, &baseline).map(Some)
+}
+
+fn collect(view: &View, factors: &[&str]) -> Vec<Cluster> {
+    let mut seen: Vec<String> = Vec::new();
+    let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (cell, view.recorded.grid_of(cell)?))));
+    let clusters = grouped(keyed).into_iter().map(|(name, cells)| {
+        let baseline = cells.first().map(|(cell, grid)| grid.baseline_of(cell));
+        let scale = baseline.as_ref().and_then(|cell| view.value(cell)).map(|v| quantity(v, view.metric.unit));
+        let compared = cells.iter().filter(|(cell, grid)| *cell != &grid.baseline_of(cell));
+        let bars = compared.map(|(cell, grid)| {
+            let level = shortened(cell.get(grid.studied).unwrap_or(""), SMALL, NAMES);
+            let rank = seen.iter().position(|l| *l == level).unwrap_or_else(|| {
+                seen.push(level.clone());
+                seen.len() - 1
+            });
+            Bar { level, rank, outcome: outcome(view, cell, &grid.baseline_of(cell)) }
+        });
+        let bars = bars.collect();
+        let name: Vec<String> = wrapped(&name, TEXT, NAMES).iter().map(|line| shortened(line, TEXT, NAMES)).collect();
+        Cluster { name, baseline: scale.map_or_else(|| "no baseline".to_string(), |s| format!("1x = {s}")), bars }
+    });
+    clusters.collect()
+}
+
+fn outcome(view: &View, cell: &Cell, baseline: &Cell) -> Result<Interval, String> {
+    if let Some(ratio) = view.recorded.ratio(cell, view.metric) {
+        return Ok(ratio);
+    }
+    Err(match (view.value(cell), view.obstacle(cell), view.obstacle(baseline)) {
+        (None, Some(why), _) => why.to_string(),
+        (Some(value), _, Some(why)) => format!("{} (baseline: {why})", quantity(value, view.metric.unit)),
+        (Some(value), _, None) => quantity(value, view.metric.unit),
+        (None, None, _) => "not run".to_string(),
+    })
+}
+
+fn paint(view: &View, clusters: &[Cluster], header: (String, String), baseline: &str) -> Result<String> {
+    let names = clusters.iter().flat_map(|c| c.name.iter().map(|line| text_width(line, TEXT)));
+    let scales = clusters.iter().map(|c| text_width(&c.baseline, SMALL));
+    let name_width = names.chain(scales).chain([text_width(&header.0, SMALL)]).max().unwrap_or(0);
+    let labels = clusters.iter().flat_map(|c| c.bars.iter().map(|bar| text_width(&bar.level, SMALL)));
+    let level_width = labels.chain([text_width(&header.1, SMALL)]).max().unwrap_or(0);
+    let level_right = EDGE + name_width + 16 + level_width;
+    let ratios = clusters.iter().flat_map(|c| c.bars.iter().filter_map(|bar| bar.outcome.as_ref().ok()));
+    let longest = ratios.map(|r| r.high).fold(1.0, f64::max);
+    let scale = LinearScale { high: longest, from: level_right + 8, to: WIDTH - EDGE - FIGURES };
+    let top = view.head.bottom() + 40;
+    let bottom = top + clusters.iter().map(|c| c.height() + GAP).sum::<i32>();
+    let title = format!("{} {}", view.head.title, view.head.subtitle);
+    picture((WIDTH, bottom + 54), &title, |canvas| {
+        view.head.draw(canvas);
+        canvas.text((EDGE, top - 14), &header.0, SMALL, FAINT, Anchor::Start);
+        canvas.text((level_right, top - 14), &header.1, SMALL, FAINT, Anchor::End);
+        draw_axis(canvas, scale, (top, bottom), &format!("{} relative to the baseline", view.label()));
+        let mut y = top + GAP / 2;
+        let mut figures = Vec::new();
+        for cluster in clusters {
+            figures.extend(draw_cluster(canvas, cluster, y, level_right, scale));
+            y += cluster.height() + GAP;
+            if y < bottom {
+                canvas.line((EDGE, y - GAP / 2), (WIDTH - EDGE, y - GAP / 2), GRID, 1);
+            }
+        }
+        let at = scale.at(1.0);
+        canvas.path(&[(at, top - 4), (at, bottom)], INK, 2, &[5, 3]);
+        // On white and last, since the reference line may run through them.
+        for ((x, middle), text) in figures {
+            canvas.rectangle((x - 3, middle - 8), (x + text_width(&text, SMALL), middle + 8), WHITE, true);
+            canvas.text((x, middle), &text, SMALL, INK, Anchor::Start);
+        }
+        let half = text_width(baseline, SMALL) / 2;
+        canvas.text((at.clamp(level_right + 8 + half, WIDTH - EDGE - half), top - 14), baseline, SMALL, INK, Anchor::Middle);
+    })
+}
+
+fn draw_axis(canvas: &mut Canvas, scale: LinearScale, (top, bottom): (i32, i32), title: &str) {
+    for value in scale.ticks() {
+        let x = scale.at(value);
+        canvas.line((x, top), (x, bottom), GRID, 1);
+        canvas.text((x, bottom + 14), &tick(value, "x"), SMALL, INK, Anchor::Middle);
+    }
+    canvas.line((scale.from, top), (scale.from, bottom), FAINT, 1);
+    canvas.text(((scale.from + scale.to) / 2, bottom + 36), title, TEXT, INK, Anchor::Middle);
+}
+
+/// Draws names and bars, and gives the figures that belong beside the bars.
+fn draw_cluster(canvas: &mut Canvas, cluster: &Cluster, top: i32, level_right: i32, scale: LinearScale) -> Vec<(Point, String)> {
+    let mut y = top + STEP / 2;
+    for line in &cluster.name {
+        canvas.text((EDGE, y), line, TEXT, INK, Anchor::Start);
+        y += SMALL + 4;
+    }
+    canvas.text((EDGE, y), &cluster.baseline, SMALL, FAINT, Anchor::Start);
+    let rows = cluster.bars.iter().enumerate().map(|(row, bar)| {
+        let middle = top + row as i32 * STEP + STEP / 2;
+        canvas.text((level_right, middle), &bar.level, SMALL, INK, Anchor::End);
+        draw_bar(canvas, bar, middle, scale)
+    });
+    rows.collect()
+}
+
+fn draw_bar(canvas: &mut Canvas, bar: &Bar, middle: i32, scale: LinearScale) -> (Point, String) {
+    let effect = match &bar.outcome {
+        Ok(effect) => effect,
+        Err(why) => {
+            canvas.mark((scale.from + 12, middle), Mark::Cross, FAINT);
+            return ((scale.from + 24, middle), why.clone());
+        }
+    };
+    let (look, end) = (look(bar.rank), scale.at(effect.estimate));
+    canvas.bar((scale.from, middle - BAR / 2), (end, middle + BAR / 2), look.color, look.hatch);
+    let mut free = end;
+    if !effect.is_exact() {
+        let (low, high) = (scale.at(effect.low), scale.at(effect.high));
+        canvas.line((low, middle), (high, middle), INK, 2);
+        for x in [low, high] {
+            canvas.line((x, middle - 4), (x, middle + 4), INK, 2);
+        }
+        free = free.max(high);
+    }
+    ((free + 6, middle), ratio(effect.estimate))
+}

@@ -1,0 +1,181 @@
+//! A metric over a numeric factor, both axes logarithmic.
+
+use super::canvas::{Anchor, BAND, FAINT, GRID, INK, Look, Mark, Point, SMALL, TEXT, look, picture, shortened, text_width};
+use super::scale::LogScale;
+use super::{EDGE, View, WIDTH, grouped, levels};
+use crate::units::tick;
+use anyhow::Result;
+
+const PLOT_HEIGHT: i32 = 380;
+const BAND_ROW: i32 = 18;
+const LABEL_STEP: i32 = 20;
+/// Widest that the names of lines may be.
+const LABELS: i32 = 270;
+
+struct Series {
+    label: String,
+    look: Look,
+    points: Vec<(f64, f64)>,
+    /// Where the line would have gone on, had the memory sufficed.
+    out_of_memory: Vec<f64>,
+}
+
+pub fn lines(view: &View, x: &'static str, series: &[&'static str]) -> Result<Option<String>> {
+    let view = &view.only(|grid| grid.levels_of(x).len() > 1);
+    let factors = view.telling(series, &[x]);
+    let series = collect(view, x, &factors);
+    if series.iter().all(|s| s.points.is_empty()) {
+        return Ok(None);
+    }
+    Frame::new(view, &series).draw(view, x, &factors, &series).map(Some)
+}
+
+fn collect(view: &View, x: &str, factors: &[&str]) -> Vec<Series> {
+    let at = |cell: &crate::protocol::Cell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
+    let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (at(cell)?, cell))));
+    let groups = grouped(keyed).into_iter().enumerate();
+    let series = groups.map(|(n, (label, mut cells))| {
+        cells.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let label = shortened(&label, TEXT, LABELS);
+        let points = cells.iter().filter_map(|(x, cell)| Some((*x, view.value(cell).filter(|v| *v > 0.0)?))).collect();
+        let lost = cells.iter().filter(|(_, cell)| view.value(cell).is_none() && view.is_out_of_memory(cell));
+        Series { label, look: look(n), points, out_of_memory: lost.map(|(x, _)| *x).collect() }
+    });
+    series.filter(|s| !s.points.is_empty() || !s.out_of_memory.is_empty()).collect()
+}
+
+struct Frame {
+    left: i32,
+    right: i32,
+    /// Upper edge of the rows of crosses, and of the axis below them.
+    band: i32,
+    top: i32,
+    bottom: i32,
+    x: LogScale,
+    y: LogScale,
+    y_ticks: Vec<(i32, String)>,
+}
+
+impl Frame {
+    fn new(view: &View, series: &[Series]) -> Frame {
+        let band = view.head.bottom() + TEXT + 16;
+        let lost = series.iter().filter(|s| !s.out_of_memory.is_empty()).count() as i32;
+        let top = band + if lost > 0 { lost * BAND_ROW + 8 } else { 0 };
+        let bottom = top + PLOT_HEIGHT;
+        let y = LogScale::over(series.iter().flat_map(|s| s.points.iter().map(|p| p.1)), 1.2, bottom, top);
+        let y_ticks = y.ticks(view.metric.unit);
+        let left = EDGE + 12 + y_ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0);
+        let labels = series.iter().map(|s| text_width(&s.label, TEXT)).chain((lost > 0).then(|| text_width("out of memory", TEXT)));
+        let right = WIDTH - EDGE - 52 - labels.max().unwrap_or(0);
+        let xs = series.iter().flat_map(|s| s.points.iter().map(|p| p.0).chain(s.out_of_memory.iter().copied()));
+        let x = LogScale::over(xs, 1.5, left, right);
+        Frame { left, right, band, top, bottom, x, y, y_ticks }
+    }
+
+    fn draw(&self, view: &View, x: &str, factors: &[&str], series: &[Series]) -> Result<String> {
+        let title = format!("{} {}", view.head.title, view.head.subtitle);
+        picture((WIDTH, self.bottom + 60), &title, |canvas| {
+            view.head.draw(canvas);
+            canvas.text((self.left, self.band - 14), &view.label(), TEXT, INK, Anchor::Start);
+            self.draw_axes(canvas, &view.factor_title(x), series);
+            for s in series {
+                let path: Vec<Point> = s.points.iter().map(|(x, y)| (self.x.at(*x), self.y.at(*y))).collect();
+                canvas.path(&path, s.look.color, 2, s.look.dash);
+            }
+            for s in series {
+                for (x, y) in &s.points {
+                    canvas.mark((self.x.at(*x), self.y.at(*y)), s.look.mark, s.look.color);
+                }
+            }
+            self.draw_lost(canvas, series);
+            self.draw_labels(canvas, &factors.join(" · "), series);
+        })
+    }
+
+    fn draw_axes(&self, canvas: &mut super::Canvas, x_title: &str, series: &[Series]) {
+        for (y, label) in &self.y_ticks {
+            canvas.line((self.left, *y), (self.right, *y), GRID, 1);
+            canvas.text((self.left - 8, *y), label, SMALL, INK, Anchor::End);
+        }
+        let mut xs: Vec<f64> = series.iter().flat_map(|s| s.points.iter().map(|p| p.0).chain(s.out_of_memory.clone())).collect();
+        xs.sort_by(f64::total_cmp);
+        xs.dedup();
+        let mut free = 0;
+        for x in xs {
+            let (at, label) = (self.x.at(x), tick(x, "1"));
+            canvas.line((at, self.top), (at, self.bottom), GRID, 1);
+            let half = text_width(&label, SMALL) / 2 + 3;
+            if at - half >= free {
+                canvas.text((at, self.bottom + 14), &label, SMALL, INK, Anchor::Middle);
+                free = at + half;
+            }
+        }
+        canvas.line((self.left, self.bottom), (self.right, self.bottom), FAINT, 1);
+        canvas.line((self.left, self.top), (self.left, self.bottom), FAINT, 1);
+        canvas.text(((self.left + self.right) / 2, self.bottom + 38), x_title, TEXT, INK, Anchor::Middle);
+    }
+
+    /// Crosses above the axis, a row for each line that ran out of memory.
+    fn draw_lost(&self, canvas: &mut super::Canvas, series: &[Series]) {
+        if self.top > self.band {
+            canvas.rectangle((self.left, self.band), (self.right, self.top - 4), BAND, true);
+        }
+        for (row, s) in series.iter().filter(|s| !s.out_of_memory.is_empty()).enumerate() {
+            let y = self.band + 2 + BAND_ROW / 2 + row as i32 * BAND_ROW;
+            for x in &s.out_of_memory {
+                canvas.mark((self.x.at(*x), y), Mark::Cross, s.look.color);
+            }
+        }
+    }
+
+    /// The name of each line beside its end, moved apart where ends are close.
+    fn draw_labels(&self, canvas: &mut super::Canvas, heading: &str, series: &[Series]) {
+        let end = |s: &Series| s.points.last().map_or(self.top, |p| self.y.at(p.1));
+        let mut order: Vec<&Series> = series.iter().filter(|s| !s.label.is_empty()).collect();
+        order.sort_by_key(|s| end(s));
+        let lost = self.top > self.band;
+        let first = if lost { self.top + LABEL_STEP } else { self.top };
+        let heights = spread(&order.iter().map(|s| end(s)).collect::<Vec<_>>(), first, self.bottom);
+        let x = self.right + 12;
+        let start = (x + 36).min(WIDTH - EDGE - text_width(heading, SMALL));
+        canvas.text((start, self.band - 14), heading, SMALL, FAINT, Anchor::Start);
+        for (s, y) in order.iter().zip(heights) {
+            canvas.path(&[(x, y), (x + 28, y)], s.look.color, 2, s.look.dash);
+            canvas.mark((x + 14, y), s.look.mark, s.look.color);
+            canvas.text((x + 36, y), &s.label, TEXT, INK, Anchor::Start);
+        }
+        if lost {
+            let y = (self.band + self.top) / 2 - 2;
+            canvas.mark((x + 14, y), Mark::Cross, FAINT);
+            canvas.text((x + 36, y), "out of memory", TEXT, INK, Anchor::Start);
+        }
+    }
+}
+
+/// Positions at least [`LABEL_STEP`] apart, in order, near those wished for; they leave the range only where it is too small.
+fn spread(wished: &[i32], low: i32, high: i32) -> Vec<i32> {
+    let mut at: Vec<i32> = Vec::new();
+    for y in wished {
+        let free = at.last().map_or(low, |before| before + LABEL_STEP);
+        at.push((*y).max(free));
+    }
+    let mut limit = high;
+    for y in at.iter_mut().rev() {
+        *y = (*y).min(limit);
+        limit = *y - LABEL_STEP;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_keep_their_distance() {
+        let at = spread(&[10, 12, 14, 200, 201], 0, 205);
+        assert!(at.windows(2).all(|w| w[1] - w[0] >= LABEL_STEP), "{at:?}");
+        assert!(*at.last().unwrap() <= 205);
+        assert_eq!(spread(&[10, 100], 0, 200), [10, 100]);
+    }
+}

@@ -1,0 +1,160 @@
+//! The pictures of the report. Each is a pure function of what was recorded, so that the same samples give the same bytes.
+
+mod bars;
+mod canvas;
+mod dots;
+mod lines;
+mod overview;
+mod scale;
+
+use super::prose;
+use super::recorded::Recorded;
+use crate::protocol::{Cell, Grid, Metric, Plot, PlotKind, selects};
+use crate::record::Status;
+use anyhow::Result;
+use canvas::{Anchor, Canvas, FAINT, INK, SMALL, TITLE, wrapped};
+
+pub use overview::overview;
+
+/// Width of every picture in pixels.
+const WIDTH: i32 = 860;
+/// Room between a picture's edge and what it shows.
+const EDGE: i32 = 16;
+
+#[derive(Debug, Clone)]
+pub struct Picture {
+    /// Name of the file under `plots/`.
+    pub file: String,
+    /// What the picture shows, for who cannot see it.
+    pub alt: String,
+    pub svg: String,
+}
+
+/// Draws one plot of a protocol for one machine; nothing where the machine has no figure for it.
+///
+/// # Errors
+/// The drawing library fails.
+pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
+    let Some(metric) = recorded.protocol.metric(plot.metric) else {
+        return Ok(None);
+    };
+    let view = View::new(recorded, plot, metric);
+    let svg = match &plot.kind {
+        PlotKind::Lines { x, series } => lines::lines(&view, x, series)?,
+        PlotKind::Bars { clusters } => bars::bars(&view, clusters)?,
+        PlotKind::Dots { rows, threshold } => dots::dots(&view, rows, *threshold)?,
+    };
+    let file = format!("{}-{}-{}.svg", recorded.protocol.name, plot.name, recorded.machine);
+    Ok(svg.map(|svg| Picture { file, alt: format!("{} {}", plot.caption, whose(recorded)), svg }))
+}
+
+/// The machine as a picture names it; a dry device's figures are predictions.
+fn whose(recorded: &Recorded) -> String {
+    format!("{} ({})", recorded.machine, prose::platform(recorded.platform()))
+}
+
+/// The cells that a plot shows, with what it asks of each.
+struct View<'a> {
+    recorded: &'a Recorded,
+    metric: &'static Metric,
+    head: Head,
+    cells: Vec<Cell>,
+}
+
+impl<'a> View<'a> {
+    fn new(recorded: &'a Recorded, plot: &Plot, metric: &'static Metric) -> View<'a> {
+        let grids = recorded.grids().filter(|grid| grid.passes.contains(&metric.pass));
+        let cells = grids.flat_map(|grid| recorded.cells(grid)).filter(|cell| selects(plot.of, cell)).collect();
+        View { recorded, metric, head: Head::new(plot.caption, &whose(recorded)), cells }
+    }
+
+    /// The view without the cells of other grids: one that holds a factor fixed has no line along it, one without a factor no
+    /// place among its clusters.
+    fn only(&self, wanted: impl Fn(&Grid) -> bool) -> View<'a> {
+        let cells = self.cells.iter().filter(|cell| self.recorded.grid_of(cell).is_some_and(&wanted));
+        View { cells: cells.cloned().collect(), head: self.head.clone(), ..*self }
+    }
+
+    fn value(&self, cell: &Cell) -> Option<f64> {
+        self.recorded.samples.value(cell, self.metric.name)
+    }
+
+    /// Why a cell has no figure, in a few words.
+    fn obstacle(&self, cell: &Cell) -> Option<&'static str> {
+        self.recorded.obstacle(cell, self.metric.pass).map(|(status, _)| prose::status(status))
+    }
+
+    fn is_out_of_memory(&self, cell: &Cell) -> bool {
+        self.recorded.obstacle(cell, self.metric.pass).is_some_and(|(status, _)| status == Status::Oom)
+    }
+
+    /// The metric's label, said to be a prediction where it is one.
+    fn label(&self) -> String {
+        if self.recorded.is_prediction() { format!("predicted {}", self.metric.label) } else { self.metric.label.to_string() }
+    }
+
+    /// What a factor stands for, as an axis title.
+    fn factor_title(&self, factor: &str) -> String {
+        match self.recorded.protocol.factor(factor) {
+            Some(f) if f.meaning != factor && !f.meaning.is_empty() => format!("{factor}: {}", f.meaning),
+            _ => factor.to_string(),
+        }
+    }
+
+    /// The factors that tell cells apart: the plot's own where they vary, then any other that does, so that no two cells of
+    /// different kind ever share a mark.
+    fn telling(&self, own: &[&'static str], shown_otherwise: &[&str]) -> Vec<&'static str> {
+        let varies = |factor: &str| self.cells.iter().any(|cell| cell.get(factor) != self.cells[0].get(factor));
+        let others = self.recorded.protocol.factors.iter().map(|f| f.name);
+        let others = others.filter(|name| !own.contains(name) && !shown_otherwise.contains(name));
+        own.iter().copied().chain(others).filter(|factor| varies(factor)).collect()
+    }
+}
+
+/// The levels of some factors of a cell, as a label.
+fn levels(cell: &Cell, factors: &[&str]) -> String {
+    factors.iter().filter_map(|factor| cell.get(factor)).collect::<Vec<_>>().join(" · ")
+}
+
+/// Items by key, in the order in which keys appear first.
+fn grouped<T>(items: impl IntoIterator<Item = (String, T)>) -> Vec<(String, Vec<T>)> {
+    let mut groups: Vec<(String, Vec<T>)> = Vec::new();
+    for (key, item) in items {
+        match groups.iter_mut().find(|(k, _)| *k == key) {
+            Some((_, group)) => group.push(item),
+            None => groups.push((key, vec![item])),
+        }
+    }
+    groups
+}
+
+/// Title and machine, at the top of every picture.
+#[derive(Clone)]
+struct Head {
+    title: String,
+    subtitle: String,
+}
+
+impl Head {
+    fn new(title: &str, subtitle: &str) -> Head {
+        Head { title: title.trim_end_matches('.').to_string(), subtitle: subtitle.to_string() }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        wrapped(&self.title, TITLE, WIDTH - 2 * EDGE)
+    }
+
+    /// The first free pixel below.
+    fn bottom(&self) -> i32 {
+        EDGE + self.lines().len() as i32 * (TITLE + 5) + SMALL + 14
+    }
+
+    fn draw(&self, canvas: &mut Canvas) {
+        let mut y = EDGE + TITLE / 2;
+        for line in self.lines() {
+            canvas.bold((EDGE, y), &line, TITLE, INK, Anchor::Start);
+            y += TITLE + 5;
+        }
+        canvas.text((EDGE, y), &self.subtitle, SMALL, FAINT, Anchor::Start);
+    }
+}

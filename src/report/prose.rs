@@ -1,0 +1,243 @@
+//! Verdicts, effects and conditions in words.
+
+use crate::protocol::{Bound, Platform, Protocol, Rule, Share};
+use crate::record::Status;
+use crate::stats::Interval;
+use crate::units::{plain, quantity, ratio};
+use crate::verdict::{Evidence, Judgement, Outcome, Verdict};
+
+/// A verdict as symbol and word.
+pub fn verdict(verdict: Verdict) -> String {
+    let symbol = match verdict {
+        Verdict::Confirmed => "✔",
+        Verdict::Refuted => "✘",
+        Verdict::Depends => "◐",
+        Verdict::Inconclusive => "?",
+        Verdict::NotMeasured => "–",
+    };
+    format!("{symbol} {verdict}")
+}
+
+/// What the ledger says of a claim on one machine.
+pub fn standing(judgement: &Judgement, platform: Platform) -> String {
+    match (judgement.carries, judgement.verdict) {
+        (_, Verdict::NotMeasured) => verdict(Verdict::NotMeasured),
+        (false, _) => "○ shown, not judged".to_string(),
+        (true, v) if platform == Platform::Dry => format!("{} (prediction)", verdict(v)),
+        (true, v) => verdict(v),
+    }
+}
+
+pub fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Confirms => "✔ confirms",
+        Outcome::Refutes => "✘ refutes",
+        Outcome::Between => "between the thresholds",
+        Outcome::Straddles => "? interval reaches over a threshold",
+    }
+}
+
+pub fn status(status: Status) -> &'static str {
+    match status {
+        Status::Ok => "ok",
+        Status::Oom => "out of memory",
+        Status::Skipped => "skipped",
+        Status::Error => "error",
+        Status::Timeout => "timed out",
+        Status::Crashed => "crashed",
+        Status::Invalid => "invalid",
+    }
+}
+
+pub fn platform(platform: Platform) -> &'static str {
+    match platform {
+        Platform::Cpu => "CPU",
+        Platform::Gpu => "GPU",
+        Platform::Dry => "dry device: predictions",
+        Platform::Python => "PyTorch in Python",
+    }
+}
+
+/// `k=4 recipe=divide|weighted` as `k = 4 and recipe = divide or weighted`.
+pub fn conditions(select: &str) -> String {
+    let term = |term: &str| match term.split_once('=') {
+        Some((factor, levels)) => format!("{factor} = {}", alternatives(&levels.split('|').collect::<Vec<_>>())),
+        None => term.to_string(),
+    };
+    select.split_whitespace().map(term).collect::<Vec<_>>().join(" and ")
+}
+
+/// `a`, `a or b`, `a, b or c`.
+fn alternatives(levels: &[&str]) -> String {
+    match levels {
+        [] => String::new(),
+        [one] => (*one).to_string(),
+        [rest @ .., last] => format!("{} or {last}", rest.join(", ")),
+    }
+}
+
+/// Where a claim that depends holds.
+pub fn holds_where(paths: &[String]) -> String {
+    let paths: Vec<String> = paths.iter().map(|path| conditions(path)).filter(|path| !path.is_empty()).collect();
+    match &paths[..] {
+        [] => "some of the cells, along no single factor".to_string(),
+        [one] => one.clone(),
+        [rest @ .., last] => format!("{}; or {last}", rest.join("; ")),
+    }
+}
+
+/// A count with its noun: `1 cell`, `3 cells`.
+pub fn counted(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
+/// The figure that a rule is about, as a column head.
+pub fn subject(protocol: &Protocol, rule: &Rule) -> String {
+    let label = |name: &str| protocol.metric(name).map_or_else(|| name.replace('_', " "), |metric| metric.label.to_string());
+    match rule {
+        Rule::Ratio { metric, .. } | Rule::Value { metric, .. } => label(metric),
+        Rule::Exponent { metric, along, .. } => format!("growth exponent of {} in {along}", label(metric)),
+        Rule::All(_) => "several figures".to_string(),
+    }
+}
+
+/// One effect of a rule: a ratio, a value with its unit, an exponent.
+pub fn figure(protocol: &Protocol, rule: &Rule, value: f64) -> String {
+    match rule {
+        Rule::Ratio { .. } => ratio(value),
+        Rule::Value { metric, .. } => quantity(value, protocol.metric(metric).map_or("1", |m| m.unit)),
+        Rule::Exponent { .. } | Rule::All(_) => plain(value),
+    }
+}
+
+pub fn bound(protocol: &Protocol, rule: &Rule, bound: Bound) -> String {
+    let write = |x: f64| figure(protocol, rule, x);
+    match bound {
+        Bound::AtMost(x) => format!("at most {}", write(x)),
+        Bound::AtLeast(x) => format!("at least {}", write(x)),
+        Bound::Within(low, high) => format!("{} to {}", write(low), write(high)),
+    }
+}
+
+/// The two thresholds of a rule: what confirms and what refutes.
+pub fn thresholds(protocol: &Protocol, rule: &Rule) -> Option<(String, String)> {
+    match rule {
+        Rule::Ratio { confirm, refute, .. } | Rule::Value { confirm, refute, .. } | Rule::Exponent { confirm, refute, .. } => {
+            Some((bound(protocol, rule, *confirm), bound(protocol, rule, *refute)))
+        }
+        Rule::All(_) => None,
+    }
+}
+
+/// What a rule compares, as a sentence without its full stop.
+pub fn comparison(protocol: &Protocol, rule: &Rule) -> String {
+    let subject = subject(protocol, rule);
+    let of = |select: &str| match select {
+        "" => String::new(),
+        _ => format!(" where {}", conditions(select)),
+    };
+    match rule {
+        Rule::Ratio { of: select, .. } => format!("{subject} over that of the baseline{}", of(select)),
+        Rule::Value { of: select, .. } => format!("{subject}{}", of(select)),
+        Rule::Exponent { of: select, .. } => format!("{subject}, between its two largest levels{}", of(select)),
+        Rule::All(_) => subject,
+    }
+}
+
+pub fn scope(protocol: &Protocol, share: &Share) -> String {
+    let label = |name: &str| protocol.metric(name).map_or(name.to_string(), |metric| metric.label.to_string());
+    format!("in the baseline, {} make at least {:.0} % of {}", label(share.part), share.at_least * 100.0, label(share.whole))
+}
+
+fn range(low: String, high: String) -> String {
+    if low == high { low } else { format!("{low} to {high}") }
+}
+
+/// Smallest to largest effect of one part of a rule; none where nothing was compared.
+pub fn effects(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
+    let (low, high) = evidence.range()?;
+    Some(range(figure(protocol, evidence.rule, low), figure(protocol, evidence.rule, high)))
+}
+
+/// What `{effect}` stands for: the effects bare for a single figure, labelled where a claim has several.
+fn effect(protocol: &Protocol, judgement: &Judgement) -> String {
+    let found = judgement.evidence.iter().filter_map(|e| Some((e, effects(protocol, e)?)));
+    match judgement.evidence.len() {
+        1 => found.map(|(_, text)| text).collect(),
+        _ => found.map(|(e, text)| format!("{} {text}", subject(protocol, e.rule))).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// An interval as the report writes it; an exact figure has none.
+pub fn interval(protocol: &Protocol, rule: &Rule, effect: Interval) -> String {
+    match effect.is_exact() {
+        true => "exact".to_string(),
+        false => format!("{} to {}", figure(protocol, rule, effect.low), figure(protocol, rule, effect.high)),
+    }
+}
+
+/// The span of all intervals of one part of a rule, with the rounds behind them.
+pub fn intervals(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
+    let all = || evidence.comparisons.iter().filter(|c| !c.effect.is_exact());
+    if evidence.comparisons.is_empty() {
+        return None;
+    }
+    let (Some(low), Some(high)) = (all().map(|c| c.effect.low).reduce(f64::min), all().map(|c| c.effect.high).reduce(f64::max))
+    else {
+        return Some("exact".to_string());
+    };
+    let (fewest, most) = (all().map(|c| c.rounds).min()?, all().map(|c| c.rounds).max()?);
+    let span = range(figure(protocol, evidence.rule, low), figure(protocol, evidence.rule, high));
+    Some(format!("{span} ({} rounds)", range(fewest.to_string(), most.to_string())))
+}
+
+/// What a verdict means for the reader.
+pub fn meaning(protocol: &Protocol, judgement: &Judgement, platform: Platform) -> String {
+    let meaning = &judgement.claim.meaning;
+    let text = match judgement.verdict {
+        Verdict::Confirmed => meaning.confirmed,
+        Verdict::Refuted => meaning.refuted,
+        Verdict::Depends => meaning.depends,
+        Verdict::Inconclusive => meaning.inconclusive,
+        Verdict::NotMeasured => return not_measured(judgement),
+    };
+    let text = text.replace("{effect}", &effect(protocol, judgement)).replace("{where}", &holds_where(&judgement.holds_where));
+    match (judgement.carries, platform) {
+        (false, _) => {
+            let on = judgement.claim.judged_on.iter().map(|p| self::platform(*p)).collect::<Vec<_>>();
+            let whose = match &on[..] {
+                [] => "nobody's figures may".to_string(),
+                _ => format!("only figures of {} may", alternatives(&on)),
+            };
+            format!("Shown, not judged: {whose} carry this verdict. Here the figures alone would say: {}.", judgement.verdict)
+        }
+        (true, Platform::Dry) => format!("A prediction, from bytes alone. {text}"),
+        (true, _) => text,
+    }
+}
+
+fn not_measured(judgement: &Judgement) -> String {
+    let missing: usize = judgement.evidence.iter().map(|e| e.missing.len()).sum();
+    let out_of_scope: usize = judgement.evidence.iter().map(|e| e.out_of_scope).sum();
+    let why = match (missing, out_of_scope) {
+        (0, 0) => "this profile plans no cell that the claim is about".to_string(),
+        (0, n) => format!("{} outside the claim's scope, none within it", counted(n, "cell")),
+        (n, 0) => format!("{} without a figure", counted(n, "cell")),
+        (n, m) => format!("{} without a figure, {} outside the claim's scope", counted(n, "cell"), counted(m, "cell")),
+    };
+    format!("Not measured here: {why}.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_in_words() {
+        assert_eq!(conditions("recipe=add reduction=sum|none"), "recipe = add and reduction = sum or none");
+        assert_eq!(conditions("k=2|4|8"), "k = 2, 4 or 8");
+        assert_eq!(conditions(""), "");
+        assert_eq!(holds_where(&["a=1".into(), "b=2 c=3".into()]), "a = 1; or b = 2 and c = 3");
+        assert_eq!(holds_where(&[]), "some of the cells, along no single factor");
+    }
+}

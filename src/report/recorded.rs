@@ -1,0 +1,167 @@
+//! One experiment on one machine, as read from its results folder, with what the report asks of it.
+
+use crate::protocol::{Cell, Grid, Metric, Pass, Platform, Protocol};
+use crate::record::{Manifest, PassRecord, Run, Status};
+use crate::stats::Interval;
+use crate::verdict::{Judgement, Samples, judge};
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Error rate of the intervals that tables and plots show; verdicts use their own, widened for many comparisons.
+const ALPHA: f64 = 0.05;
+
+#[derive(Debug)]
+pub struct Recorded {
+    /// Name of the results folder, which names the machine.
+    pub machine: String,
+    pub manifest: Manifest,
+    pub protocol: &'static Protocol,
+    pub passes: Vec<PassRecord>,
+    pub samples: Samples,
+    pub judgements: Vec<Judgement>,
+    /// Worst outcome of each kind of pass over a cell, with its reason.
+    outcomes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>>,
+    planned: BTreeSet<Cell>,
+}
+
+impl Recorded {
+    fn new(machine: &str, run: Run) -> Result<Recorded> {
+        let Run { manifest, passes } = run;
+        // Judgements point into the protocol; it lives as long as the process, which reads a handful of them once.
+        let protocol: &'static Protocol = Box::leak(Box::new(manifest.protocol.clone()));
+        let samples = Samples::new(&passes);
+        let judgements = judge(protocol, manifest.profile, manifest.identity.platform, &samples);
+        let mut outcomes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>> = BTreeMap::new();
+        for record in &passes {
+            let by_pass = outcomes.entry(record.cell.clone()).or_default();
+            let worst = by_pass.entry(record.pass).or_insert((record.status, record.reason.clone()));
+            if record.status > worst.0 {
+                *worst = (record.status, record.reason.clone());
+            }
+        }
+        let planned = manifest.planned.iter().map(|text| Cell::parse(text).map_err(anyhow::Error::msg));
+        let planned = planned.collect::<Result<_>>()?;
+        Ok(Recorded { machine: machine.to_string(), manifest, protocol, passes, samples, judgements, outcomes, planned })
+    }
+
+    pub fn platform(&self) -> Platform {
+        self.manifest.identity.platform
+    }
+
+    /// Whether nothing here was measured: a dry device allocates and never computes.
+    pub fn is_prediction(&self) -> bool {
+        self.platform() == Platform::Dry
+    }
+
+    /// The grids of the profile that was run.
+    pub fn grids(&self) -> impl Iterator<Item = &'static Grid> {
+        self.protocol.grids(self.manifest.profile)
+    }
+
+    pub fn grid_of(&self, cell: &Cell) -> Option<&'static Grid> {
+        self.protocol.grid_of(self.manifest.profile, cell)
+    }
+
+    /// The cells of a grid that this run set out to measure, in the grid's order; a filter or a shard leaves the others out.
+    pub fn cells(&self, grid: &Grid) -> Vec<Cell> {
+        grid.cells().into_iter().filter(|cell| self.planned.contains(cell) || self.outcomes.contains_key(cell)).collect()
+    }
+
+    /// All cells of the run, grid by grid.
+    pub fn all_cells(&self) -> Vec<Cell> {
+        self.grids().flat_map(|grid| self.cells(grid)).collect()
+    }
+
+    /// What became of one kind of pass over a cell; none where it left no row.
+    pub fn outcome(&self, cell: &Cell, pass: Pass) -> Option<(Status, &str)> {
+        self.outcomes.get(cell)?.get(&pass).map(|(status, reason)| (*status, reason.as_str()))
+    }
+
+    /// Why a cell has no figure of a kind of pass: what became of that pass, or of another that stopped it.
+    pub fn obstacle(&self, cell: &Cell, pass: Pass) -> Option<(Status, &str)> {
+        let by_pass = self.outcomes.get(cell)?;
+        let not_ok = |outcome: &&(Status, String)| outcome.0 != Status::Ok;
+        let own = by_pass.get(&pass).filter(not_ok);
+        let other = || by_pass.values().filter(not_ok).max_by_key(|outcome| outcome.0);
+        let invalid = by_pass.values().find(|outcome| outcome.0 == Status::Invalid);
+        invalid.or(own).or_else(other).map(|(status, reason)| (*status, reason.as_str()))
+    }
+
+    /// A cell's figure over that of its baseline; none for the baseline itself.
+    pub fn ratio(&self, cell: &Cell, metric: &Metric) -> Option<Interval> {
+        let baseline = self.grid_of(cell)?.baseline_of(cell);
+        (*cell != baseline).then(|| self.samples.ratio(cell, &baseline, metric, ALPHA)).flatten()
+    }
+
+    /// What went wrong with a cell, if anything; a skipped pass beside one that went well is no trouble.
+    pub fn trouble(&self, cell: &Cell) -> Option<Status> {
+        let statuses = || self.outcomes.get(cell).into_iter().flat_map(|by_pass| by_pass.values().map(|(status, _)| *status));
+        let worst = statuses().max().filter(|status| *status != Status::Ok)?;
+        (worst != Status::Skipped || statuses().all(|status| status == Status::Skipped)).then_some(worst)
+    }
+
+    /// How many cells of the run have no result at all: a run that was cut short.
+    pub fn not_run(&self) -> usize {
+        self.planned.iter().filter(|cell| !self.outcomes.contains_key(cell)).count()
+    }
+}
+
+/// Reads `results/MACHINE/EXPERIMENT/` for every machine and experiment; machines that measured come before those that predict.
+///
+/// # Errors
+/// There are no results; a folder cannot be read; a file is damaged (file and line are named).
+pub fn read_all(results: &Path) -> Result<Vec<Recorded>> {
+    let nothing = || {
+        format!(
+            "no results in {}: measure first with `just run-all`, or name the folder that holds MACHINE/EXPERIMENT/run.json with --results",
+            results.display()
+        )
+    };
+    if !results.exists() {
+        bail!(nothing());
+    }
+    let mut recorded = Vec::new();
+    for machine in folders_in(results)? {
+        for experiment in folders_in(&machine)? {
+            if experiment.join("run.json").exists() || experiment.join("samples.csv").exists() {
+                recorded.push(read_one(&machine, &experiment)?);
+            }
+        }
+    }
+    ensure!(!recorded.is_empty(), nothing());
+    recorded.sort_by(|a, b| {
+        let key = |r: &Recorded| (r.protocol.name, r.platform(), r.machine.clone());
+        key(a).cmp(&key(b))
+    });
+    Ok(recorded)
+}
+
+fn read_one(machine: &Path, experiment: &Path) -> Result<Recorded> {
+    let run = Run::read(experiment)?;
+    let folder = name_of(experiment);
+    ensure!(
+        folder == run.manifest.protocol.name,
+        "{} holds results of the experiment '{}'; rename the folder to it, or remove it",
+        experiment.display(),
+        run.manifest.protocol.name
+    );
+    Recorded::new(&name_of(machine), run).with_context(|| format!("reading {}", experiment.display()))
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn folders_in(dir: &Path) -> Result<Vec<PathBuf>> {
+    let reading = || format!("reading the results in {}", dir.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).with_context(reading)? {
+        let path = entry.with_context(reading)?.path();
+        if path.is_dir() && !name_of(&path).starts_with('.') {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,575 @@
+//! Results of three made-up experiments on three made-up machines, with figures of a plausible size and every kind of outcome.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use vramlab::protocol::*;
+use vramlab::record::{Identity, Journal, Manifest, PassRecord, SCHEMA, Sample, Status};
+
+const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
+const MIB: f64 = 1048576.0;
+
+const GRADIENT_ERROR: Metric =
+    Metric { name: "gradient_error", label: "relative error of the gradient", unit: "1", pass: Pass::Check };
+const UPDATE_ERROR: Metric = Metric { name: "update_error", label: "relative error of the update", unit: "1", pass: Pass::Check };
+
+const fn factor(name: &'static str, meaning: &'static str) -> Factor {
+    Factor { name, meaning, levels: &[] }
+}
+
+pub const ACCUMULATION: Protocol = Protocol {
+    name: "accumulation",
+    title: "Gradient accumulation",
+    question: "Do k micro-batches of B/k need less memory than one batch of B, and do they give the same update?",
+    hypothesis: "The peak falls by the share of the activations; gradients stay as large as they are.",
+    factors: &[
+        factor("model", "network that is trained"),
+        factor("regime", "what stays fixed while k grows"),
+        factor("k", "number of micro-batches"),
+        Factor {
+            name: "recipe",
+            meaning: "how the losses of micro-batches are put together",
+            levels: &[
+                Level { name: "add", meaning: "each loss as it is" },
+                Level { name: "divide", meaning: "each loss divided by k" },
+                Level { name: "weighted", meaning: "each loss weighted by its targets" },
+            ],
+        },
+        factor("reduction", "reduction of the loss"),
+        factor("tail", "size of the last micro-batch"),
+        factor("targets", "whether some targets are ignored"),
+        factor("optimizer", "optimizer"),
+    ],
+    grids: &[
+        Grid {
+            name: "memory",
+            profiles: EVERY_PROFILE,
+            studied: "k",
+            axes: &[
+                axis("model", &["mlp", "resnet-gn", "gpt", "mlp-wide"]),
+                axis("regime", &["fixed-batch", "fixed-micro-batch"]),
+                axis("k", &["1", "2", "4", "8"]),
+            ],
+            passes: &[Pass::Check, Pass::Memory, Pass::Time],
+        },
+        Grid {
+            name: "equivalence",
+            profiles: EVERY_PROFILE,
+            studied: "recipe",
+            axes: &[
+                axis("model", &["mlp", "gpt"]),
+                axis("recipe", &["full", "divide", "add", "weighted"]),
+                axis("reduction", &["mean", "sum"]),
+                axis("tail", &["even", "ragged"]),
+                axis("targets", &["all", "ignored"]),
+                axis("optimizer", &["sgd", "adam"]),
+            ],
+            passes: &[Pass::Check],
+        },
+    ],
+    metrics: &[PEAK, ACTIVATIONS, GRADIENTS, TIME, GRADIENT_ERROR, UPDATE_ERROR],
+    checks: &[
+        Check { when: "recipe=add reduction=mean", expect: Relation::Times { factor: "k", tolerance: 1e-4 } },
+        Check { when: "recipe=divide reduction=sum", expect: Relation::DividedBy { factor: "k", tolerance: 1e-4 } },
+        Check { when: "recipe=divide tail=ragged", expect: Relation::Differs { at_least: 1e-3, at_most: 10.0 } },
+        Check { when: "recipe=divide targets=ignored", expect: Relation::Differs { at_least: 1e-3, at_most: 10.0 } },
+        Check { when: "", expect: Relation::Equal { tolerance: 1e-4 } },
+    ],
+    claims: &[
+        Claim {
+            id: "accumulate-memory",
+            from: "000 001 002",
+            text: "k micro-batches of B/k need much less memory than one batch of B",
+            judged_on: &[Platform::Cpu, Platform::Gpu, Platform::Dry],
+            rule: Rule::Ratio {
+                metric: "requested_peak",
+                of: "k=4 regime=fixed-batch",
+                confirm: Bound::AtMost(0.6),
+                refute: Bound::AtLeast(0.9),
+                scope: Some(Share { part: "activations", whole: "requested_peak", at_least: 0.5 }),
+            },
+            meaning: Meaning {
+                confirmed: "Where activations dominate, four micro-batches bring the peak to {effect} of the full batch's.",
+                refuted: "Accumulation does not lower the peak here: it stays at {effect}.",
+                depends: "It lowers the peak ({effect}) where {where}.",
+                inconclusive: "It helps, and by less than claimed: {effect}.",
+            },
+        },
+        Claim {
+            id: "accumulate-gradients",
+            from: "001",
+            text: "it shrinks the memory for gradients",
+            judged_on: &[Platform::Cpu, Platform::Gpu, Platform::Dry],
+            rule: Rule::Ratio {
+                metric: "gradients",
+                of: "k=4 regime=fixed-batch",
+                confirm: Bound::AtMost(0.9),
+                refute: Bound::Within(0.98, 1.02),
+                scope: None,
+            },
+            meaning: Meaning {
+                confirmed: "Gradients shrink to {effect}.",
+                refuted: "Gradients take the same bytes at every k ({effect}): one buffer per parameter is added to k times.",
+                depends: "Gradients shrink where {where}.",
+                inconclusive: "Gradients change by {effect}, which is neither.",
+            },
+        },
+        Claim {
+            id: "accumulate-normalise",
+            from: "000, 001",
+            text: "adding k losses, or dividing each by k, gives the update of the full batch",
+            judged_on: &[Platform::Cpu, Platform::Gpu],
+            rule: Rule::Value {
+                metric: "gradient_error",
+                of: "recipe=divide|add|weighted",
+                confirm: Bound::AtMost(1e-4),
+                refute: Bound::AtLeast(1e-3),
+            },
+            meaning: Meaning {
+                confirmed: "Every recipe gives the same gradient (error {effect}).",
+                refuted: "No recipe gives the same gradient (error {effect}).",
+                depends: "The gradient is that of the full batch only where {where}. Elsewhere it is silently wrong (error {effect}).",
+                inconclusive: "Errors of {effect} decide nothing.",
+            },
+        },
+    ],
+    plots: &[
+        Plot {
+            name: "peak",
+            caption: "Peak memory falls with the number of micro-batches where the batch is fixed, and stays where the micro-batch is.",
+            of: "",
+            metric: "requested_peak",
+            kind: PlotKind::Bars { clusters: &["model", "regime"] },
+        },
+        Plot {
+            name: "error",
+            caption: "Which recipe gives the gradient of the full batch.",
+            of: "recipe=divide|add|weighted",
+            metric: "gradient_error",
+            kind: PlotKind::Dots { rows: &["reduction", "tail", "targets", "optimizer"], threshold: 1e-4 },
+        },
+    ],
+    threats: &[
+        "The models are small; the share of activations grows with the batch.",
+        "Counted bytes leave out what a library keeps for itself.",
+    ],
+};
+
+pub const CHECKPOINTING: Protocol = Protocol {
+    name: "checkpointing",
+    title: "Activation checkpointing",
+    question: "How much activation memory does recomputation save, and what does it cost in time?",
+    hypothesis: "With a checkpoint every sqrt(n) blocks the saved activations grow like the root of the depth, for about a third more time.",
+    factors: &[
+        factor("depth", "number of blocks"),
+        Factor {
+            name: "policy",
+            meaning: "which blocks are recomputed",
+            levels: &[Level { name: "sqrt", meaning: "segments of sqrt(n) blocks" }],
+        },
+        factor("batch", "samples in a batch"),
+    ],
+    grids: &[
+        Grid {
+            name: "depth",
+            profiles: EVERY_PROFILE,
+            studied: "policy",
+            axes: &[axis("depth", &["8", "16", "32", "64", "128"]), axis("policy", &["none", "every-block", "sqrt", "every-4"])],
+            passes: &[Pass::Check, Pass::Memory, Pass::Time],
+        },
+        Grid {
+            name: "budget",
+            profiles: EVERY_PROFILE,
+            studied: "policy",
+            axes: &[
+                axis("depth", &["64"]),
+                axis("batch", &["32", "64", "128", "256", "512"]),
+                axis("policy", &["none", "every-block", "sqrt"]),
+            ],
+            passes: &[Pass::Check, Pass::Memory],
+        },
+    ],
+    metrics: &[PEAK, ACTIVATIONS, TIME, GRADIENT_ERROR],
+    checks: &[Check { when: "", expect: Relation::Equal { tolerance: 1e-5 } }],
+    claims: &[Claim {
+        id: "checkpoint-memory",
+        from: "002 003",
+        text: "checkpointing saves activation memory for compute",
+        judged_on: &[Platform::Cpu, Platform::Gpu, Platform::Dry],
+        rule: Rule::All(&[
+            Rule::Ratio {
+                metric: "activations",
+                of: "depth=64 policy=sqrt",
+                confirm: Bound::AtMost(0.5),
+                refute: Bound::AtLeast(0.8),
+                scope: None,
+            },
+            Rule::Exponent {
+                metric: "activations",
+                along: "depth",
+                of: "policy=sqrt",
+                confirm: Bound::AtMost(0.7),
+                refute: Bound::AtLeast(0.9),
+            },
+            Rule::Ratio {
+                metric: "time",
+                of: "policy=sqrt|every-block",
+                confirm: Bound::AtMost(1.5),
+                refute: Bound::AtLeast(1.5),
+                scope: None,
+            },
+        ]),
+        meaning: Meaning {
+            confirmed: "It does, at a known price: {effect}.",
+            refuted: "It does not pay here: {effect}.",
+            depends: "It pays where {where}: {effect}.",
+            inconclusive: "The memory is saved, the price is not settled: {effect}.",
+        },
+    }],
+    plots: &[
+        Plot {
+            name: "activations",
+            caption: "Saved activations grow like the depth without checkpoints, and like its root with sqrt(n) segments.",
+            of: "depth=8|16|32|64|128",
+            metric: "activations",
+            kind: PlotKind::Lines { x: "depth", series: &["policy"] },
+        },
+        Plot {
+            name: "budget",
+            caption: "The largest batch that fits into the same memory.",
+            of: "batch=32|64|128|256|512",
+            metric: "requested_peak",
+            kind: PlotKind::Lines { x: "batch", series: &["policy"] },
+        },
+        Plot {
+            name: "time",
+            caption: "What the recomputation costs.",
+            of: "",
+            metric: "time",
+            kind: PlotKind::Bars { clusters: &["depth"] },
+        },
+    ],
+    threats: &["Segments of equal size assume blocks of equal cost."],
+};
+
+pub const INPLACE: Protocol = Protocol {
+    name: "inplace",
+    title: "In-place operations",
+    question: "Do in-place operations use more memory, and does autograd catch the dangerous ones?",
+    hypothesis: "`relu_` saves one activation for each call; a clone adds one; autograd catches what it can see.",
+    factors: &[
+        factor("workload", "what is computed"),
+        factor("form", "how the operation is written"),
+        factor("grad", "with or without a backward pass"),
+    ],
+    grids: &[Grid {
+        name: "memory",
+        profiles: EVERY_PROFILE,
+        studied: "form",
+        axes: &[
+            axis("workload", &["network", "single", "chain"]),
+            axis("grad", &["with", "without"]),
+            axis("form", &["plain", "clone", "inplace"]),
+        ],
+        passes: &[Pass::Check, Pass::Memory, Pass::Time],
+    }],
+    metrics: &[PEAK, TIME, Metric { name: "raised", label: "error raised", unit: "1", pass: Pass::Check }],
+    checks: &[
+        Check {
+            when: "workload=chain grad=with form=inplace",
+            expect: Relation::Raises { message: "modified by an inplace operation" },
+        },
+        Check { when: "", expect: Relation::Equal { tolerance: 0.0 } },
+    ],
+    claims: &[
+        Claim {
+            id: "inplace-memory",
+            from: "000",
+            text: "in-place operations use more memory, `relu(x).clone()` is the better form",
+            judged_on: &[Platform::Cpu, Platform::Gpu, Platform::Dry],
+            rule: Rule::Ratio {
+                metric: "requested_peak",
+                of: "form=clone",
+                confirm: Bound::AtMost(0.98),
+                refute: Bound::AtLeast(1.02),
+                scope: None,
+            },
+            meaning: Meaning {
+                confirmed: "A clone lowers the peak to {effect}.",
+                refuted: "A clone raises the peak to {effect}: use `relu_` where autograd allows it.",
+                depends: "A clone lowers the peak where {where}.",
+                inconclusive: "A clone changes the peak to {effect}; elsewhere not at all.",
+            },
+        },
+        Claim {
+            id: "inplace-autograd",
+            from: "000's fear",
+            text: "an in-place write to what backward needs is caught",
+            judged_on: &[Platform::Gpu],
+            rule: Rule::Value {
+                metric: "raised",
+                of: "workload=chain grad=with form=inplace",
+                confirm: Bound::AtLeast(1.0),
+                refute: Bound::AtMost(0.0),
+            },
+            meaning: Meaning {
+                confirmed: "Autograd raises an error.",
+                refuted: "Autograd stays silent.",
+                depends: "Autograd raises where {where}.",
+                inconclusive: "Nothing can be said.",
+            },
+        },
+    ],
+    plots: &[Plot {
+        name: "peak",
+        caption: "A clone adds to the peak, an in-place operation takes from it.",
+        of: "",
+        metric: "requested_peak",
+        kind: PlotKind::Bars { clusters: &["workload", "grad"] },
+    }],
+    threats: &["One operation of one network."],
+};
+
+/// A machine to pretend to be.
+#[derive(Clone, Copy)]
+pub struct Machine {
+    pub name: &'static str,
+    pub platform: Platform,
+    /// Seconds that its slowest step takes.
+    pub second: f64,
+    pub noise: f64,
+}
+
+pub const CPU: Machine = Machine { name: "amd-epyc-2c", platform: Platform::Cpu, second: 0.4, noise: 0.04 };
+pub const GPU: Machine = Machine { name: "nvidia-h200", platform: Platform::Gpu, second: 0.01, noise: 0.004 };
+pub const DRY: Machine = Machine { name: "dry-24gib", platform: Platform::Dry, second: 0.0, noise: 0.0 };
+
+/// Writes all three experiments of all three machines.
+pub fn write_all(results: &Path) {
+    for machine in [CPU, GPU, DRY] {
+        for protocol in [ACCUMULATION, CHECKPOINTING, INPLACE] {
+            write(results, machine, protocol);
+        }
+    }
+}
+
+pub fn write(results: &Path, machine: Machine, protocol: Protocol) {
+    write_with(results, machine, protocol, |manifest| {
+        let cells = manifest.planned.iter().map(|text| Cell::parse(text).unwrap()).enumerate();
+        cells.flat_map(|(n, cell)| records(machine, &manifest.protocol, &cell, n)).collect()
+    });
+}
+
+/// Writes one experiment of one machine with given records.
+pub fn write_with(results: &Path, machine: Machine, protocol: Protocol, records: impl Fn(&Manifest) -> Vec<PassRecord>) {
+    assert_eq!(protocol.mistakes(), Vec::<String>::new());
+    let cells: Vec<Cell> = protocol.grids(profile(machine)).flat_map(Grid::cells).collect();
+    let dir = results.join(machine.name).join(protocol.name);
+    let mut manifest = manifest(machine, protocol, &cells);
+    let (mut journal, _) = Journal::open(&dir, &mut manifest, false).unwrap();
+    for record in records(&manifest) {
+        journal.append(&record).unwrap();
+    }
+}
+
+fn profile(machine: Machine) -> Profile {
+    if machine.platform == Platform::Cpu { Profile::Quick } else { Profile::Full }
+}
+
+fn manifest(machine: Machine, protocol: Protocol, cells: &[Cell]) -> Manifest {
+    let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    };
+    let hardware = match machine.platform {
+        Platform::Gpu => map(&[("gpu", "NVIDIA H200"), ("driver", "580.65"), ("power limit", "700 W"), ("cpu", "Xeon, 16 cores")]),
+        Platform::Dry => map(&[("device", "CUDA that allocates and never computes, 24 GiB")]),
+        _ => map(&[("cpu", "AMD EPYC, 2 cores"), ("memory", "8 GiB")]),
+    };
+    Manifest {
+        schema: SCHEMA,
+        profile: profile(machine),
+        identity: Identity {
+            machine: machine.name.to_string(),
+            platform: machine.platform,
+            hardware,
+            libtorch: "2.11.0".to_string(),
+            flags: map(&[("threads", "2"), ("tf32", "off")]),
+            memory_limit: (machine.platform == Platform::Dry).then_some(24 << 30),
+            seed: 1,
+            sources: "5f0c".to_string(),
+        },
+        planned: cells.iter().map(Cell::to_string).collect(),
+        argv: vec![format!("target/release/{}", protocol.name), "--profile".into(), profile(machine).to_string()],
+        git_revision: "0123456789abcdef0123".to_string(),
+        git_dirty: machine.platform == Platform::Cpu,
+        protocol,
+    }
+}
+
+fn record(cell: &Cell, pass: Pass, round: u32, samples: Vec<(&str, &str, f64)>) -> PassRecord {
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    let sample = |(metric, unit, value): (&str, &str, f64)| {
+        let n = counts.entry(metric.to_string()).or_default();
+        *n += 1;
+        Sample { metric: metric.into(), unit: unit.into(), value, sample: *n - 1, reason: String::new() }
+    };
+    PassRecord {
+        cell: cell.clone(),
+        pass,
+        round,
+        status: Status::Ok,
+        reason: String::new(),
+        seconds: Some(1.5),
+        samples: samples.into_iter().map(sample).collect(),
+    }
+}
+
+/// All passes of one cell; `n` counts the cells and seeds what is random about them.
+fn records(machine: Machine, protocol: &Protocol, cell: &Cell, n: usize) -> Vec<PassRecord> {
+    let grid = protocol.grid_of(profile(machine), cell).unwrap();
+    let mut records = Vec::new();
+    for pass in grid.passes {
+        if let Some((status, reason)) = trouble(machine, protocol, cell, *pass) {
+            records.push(PassRecord::not_run(cell, *pass, 1, status, reason));
+            if status != Status::Skipped {
+                break;
+            }
+            continue;
+        }
+        match pass {
+            Pass::Check => records.push(record(cell, Pass::Check, 1, check_samples(protocol, cell))),
+            Pass::Memory => {
+                records.extend((1..=2).map(|round| record(cell, Pass::Memory, round, memory_samples(machine, protocol, cell))))
+            }
+            Pass::Time => records
+                .extend((1..=6).map(|round| record(cell, Pass::Time, round, time_samples(machine, protocol, cell, n, round)))),
+        }
+    }
+    records
+}
+
+/// What goes wrong, so that each kind of outcome is there.
+fn trouble(machine: Machine, protocol: &Protocol, cell: &Cell, pass: Pass) -> Option<(Status, &'static str)> {
+    let budget = |fits: f64| cell.get("batch").is_some() && memory(protocol, cell).0 > fits * MIB;
+    match (machine.platform, protocol.name, pass) {
+        (Platform::Dry, _, Pass::Time) => Some((Status::Skipped, "a dry device has no time")),
+        (Platform::Dry, _, Pass::Check) => Some((Status::Skipped, "a dry device computes nothing that could be compared")),
+        (Platform::Cpu, "checkpointing", Pass::Memory) if budget(2000.0) => {
+            Some((Status::Oom, "tried to allocate 96.0 MiB | limit 2.0 GiB"))
+        }
+        (Platform::Gpu, "checkpointing", Pass::Memory) if budget(6000.0) => {
+            Some((Status::Oom, "tried to allocate 96.0 MiB | limit 6.0 GiB"))
+        }
+        (Platform::Cpu, "inplace", Pass::Check) if selects("workload=single grad=without form=inplace", cell) => {
+            Some((Status::Invalid, "outputs differ by 0.25 <relative> where 0 is expected"))
+        }
+        (Platform::Gpu, "inplace", Pass::Time) if selects("workload=network grad=with form=clone", cell) => {
+            Some((Status::Crashed, "signal 9"))
+        }
+        _ => None,
+    }
+}
+
+fn check_samples(protocol: &Protocol, cell: &Cell) -> Vec<(&'static str, &'static str, f64)> {
+    let raises = selects("workload=chain grad=with form=inplace", cell);
+    if protocol.name == "inplace" {
+        return if raises { vec![("raised", "1", 1.0)] } else { Vec::new() };
+    }
+    let error = match cell.get("recipe") {
+        Some("full") => return Vec::new(),
+        Some("add") if selects("reduction=mean", cell) => 3.0,
+        Some("divide") if selects("reduction=sum", cell) => 0.75,
+        Some("divide") if selects("tail=ragged", cell) => 0.031,
+        Some("divide" | "add") if selects("targets=ignored reduction=mean", cell) => 0.012,
+        Some("weighted") if selects("model=mlp", cell) => 0.0,
+        _ => 2.1e-7,
+    };
+    vec![("gradient_error", "1", error), ("update_error", "1", error * 1.5)]
+}
+
+/// Peak, activations and gradients in bytes.
+fn memory(protocol: &Protocol, cell: &Cell) -> (f64, f64, f64) {
+    let number = |factor: &str, other: f64| cell.get(factor).and_then(|l| l.parse().ok()).unwrap_or(other);
+    match protocol.name {
+        "accumulation" => {
+            let (weights, full) = match cell.get("model") {
+                Some("mlp") => (8.0, 210.0),
+                Some("resnet-gn") => (45.0, 690.0),
+                Some("gpt") => (98.0, 1430.0),
+                _ => (512.0, 96.0),
+            };
+            let activations = if selects("regime=fixed-batch", cell) { full / number("k", 1.0) } else { full };
+            ((weights * 3.0 + activations * 1.1) * MIB, activations * MIB, weights * MIB)
+        }
+        "checkpointing" => {
+            let (depth, batch) = (number("depth", 64.0), number("batch", 64.0));
+            let kept = match cell.get("policy") {
+                Some("every-block") => depth * 0.12 + 1.0,
+                Some("sqrt") => 2.0 * depth.sqrt() * 0.45,
+                Some("every-4") => depth * 0.25 * 0.4 + 4.0,
+                _ => depth,
+            };
+            let activations = kept * 0.2 * batch;
+            ((activations + depth * 3.0) * MIB, activations * MIB, depth * MIB)
+        }
+        _ => {
+            let base = if selects("workload=network", cell) { 310.0 } else { 128.0 };
+            let effect = match (cell.get("form"), cell.get("grad")) {
+                (Some("clone"), Some("with")) => 1.24,
+                (Some("clone"), _) => 1.09,
+                (Some("inplace"), Some("with")) => 0.81,
+                (Some("inplace"), _) => 0.5,
+                _ => 1.0,
+            };
+            (base * effect * MIB, 0.0, 0.0)
+        }
+    }
+}
+
+fn memory_samples(machine: Machine, protocol: &Protocol, cell: &Cell) -> Vec<(&'static str, &'static str, f64)> {
+    let (peak, activations, gradients) = memory(protocol, cell);
+    let whole = |bytes: f64| bytes.round();
+    let mut samples = vec![("requested_peak", "B", whole(peak))];
+    if protocol.name != "inplace" {
+        samples.push(("activations", "B", whole(activations)));
+    }
+    if protocol.name == "accumulation" {
+        samples.push(("gradients", "B", whole(gradients)));
+    }
+    if machine.platform == Platform::Gpu {
+        samples.push(("allocated_peak", "B", whole(peak * 1.02)));
+        samples.push(("reserved_peak", "B", whole(peak * 1.2)));
+        samples.push(("device_used", "B", whole(peak * 1.2 + 520.0 * MIB)));
+    }
+    samples
+}
+
+fn time_samples(
+    machine: Machine,
+    protocol: &Protocol,
+    cell: &Cell,
+    n: usize,
+    round: u32,
+) -> Vec<(&'static str, &'static str, f64)> {
+    let effect = match (cell.get("policy"), cell.get("form"), cell.get("k")) {
+        (Some("every-block"), ..) => 1.36,
+        (Some("sqrt"), ..) => 1.29,
+        (Some("every-4"), ..) => 1.31,
+        (_, Some("clone"), _) => 1.12,
+        (_, Some("inplace"), _) => 0.93,
+        (.., Some(k)) => 0.97 + 0.03 * k.parse::<f64>().unwrap(),
+        _ => 1.0,
+    };
+    let size = (memory(protocol, &cell.with("policy", "none").with("form", "plain").with("k", "1")).0 / MIB / 2000.0).max(0.02);
+    // A fixed wobble that looks like noise: the fixture must give the same bytes each time.
+    let wobble = |i: usize| ((i * 7919 + n * 104_729) % 1000) as f64 / 1000.0 - 0.5;
+    let of_round = 1.0 + machine.noise * wobble(round as usize * 31);
+    let sample = |i: usize| {
+        let slip = if i == 7 && round == 3 && n.is_multiple_of(5) { 1.8 } else { 1.0 };
+        (
+            "time",
+            "s",
+            machine.second * size * effect * of_round * slip * (1.0 + 0.2 * machine.noise * wobble(i + round as usize * 100)),
+        )
+    };
+    (0..10).map(sample).collect()
+}
