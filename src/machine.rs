@@ -164,8 +164,10 @@ pub fn libtorch_version() -> Result<String> {
     let torch = library.parent().and_then(Path::parent).context("the loaded libtorch stands in no directory")?;
     let compiled = native::compiled_version();
     let Some(found) = version_of(torch) else { return Ok(compiled) };
+    // Patch releases keep the binary interface.
+    let release = |version: &str| version.split('.').take(2).map(str::to_string).collect::<Vec<_>>();
     ensure!(
-        found.split('+').next() == Some(compiled.as_str()),
+        release(&found) == release(&compiled),
         "this program was built for libtorch {compiled}, and {} is {found}; point LD_LIBRARY_PATH to the lib directory of torch {compiled}, or build again after scripts/setup",
         torch.display()
     );

@@ -144,18 +144,63 @@ pub struct Run {
     pub passes: Vec<PassRecord>,
 }
 
+/// Prefix of the folders that the parts of a sweep write to, inside the experiment's folder.
+pub const SHARD: &str = "shard-";
+
 impl Run {
-    /// Reads a results folder.
+    /// Reads an experiment's results folder, and joins the parts of a sweep that stand in it.
     ///
     /// # Errors
-    /// Names the file, and the line where one is damaged.
+    /// Names the file, and the line where one is damaged; parts that were taken in different ways, with the difference.
     pub fn read(dir: &Path) -> Result<Run> {
+        let mut parts: Vec<PathBuf> = shards(dir)?;
+        if dir.join(MANIFEST).exists() || parts.is_empty() {
+            parts.insert(0, dir.to_path_buf());
+        }
+        let mut runs = parts.iter().map(|part| Run::read_part(part));
+        let mut joined = runs.next().context("no results")??;
+        for (run, part) in runs.zip(&parts[1..]) {
+            let run = run?;
+            let differences = differences(&joined.manifest, &run.manifest)?;
+            ensure!(
+                differences.is_empty(),
+                "{} cannot be joined with {}: {}",
+                part.display(),
+                parts[0].display(),
+                differences.join("; ")
+            );
+            joined.manifest.planned.extend(run.manifest.planned);
+            joined.passes.extend(run.passes);
+        }
+        Ok(joined)
+    }
+
+    fn read_part(dir: &Path) -> Result<Run> {
         let manifest = read_manifest(&dir.join(MANIFEST))?;
         let path = dir.join(SAMPLES);
         let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
         let (passes, _) = parse_samples(&text, &path)?;
         Ok(Run { manifest, passes })
     }
+}
+
+/// Whether a folder is an experiment's results folder, whole or damaged.
+pub fn holds_results(dir: &Path) -> bool {
+    dir.join(MANIFEST).exists() || dir.join(SAMPLES).exists() || shards(dir).is_ok_and(|parts| !parts.is_empty())
+}
+
+/// Folders of the parts of a sweep, in order of name.
+fn shards(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.with_context(|| format!("reading {}", dir.display()))?.path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(SHARD)) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 fn read_manifest(path: &Path) -> Result<Manifest> {
@@ -504,6 +549,26 @@ mod tests {
         let (_, kept) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
         assert_eq!(kept, [good, oom], "what failed is measured again, an outcome is not");
         assert_eq!(Run::read(dir.path()).unwrap().passes.len(), 2);
+    }
+
+    #[test]
+    fn parts_of_a_sweep_are_joined_if_they_were_taken_alike() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |part: &str, cell: &str, manifest: &mut Manifest| {
+            manifest.planned = vec![cell.to_string()];
+            let (mut journal, _) = Journal::open(&dir.path().join(part), manifest, true).unwrap();
+            journal.append(&pass(cell, Pass::Memory, 1, &[1.0])).unwrap();
+        };
+        write("shard-1-of-2", "k=1", &mut manifest());
+        write("shard-2-of-2", "k=2", &mut manifest());
+        let run = Run::read(dir.path()).unwrap();
+        assert_eq!(run.manifest.planned, ["k=1", "k=2"]);
+        assert_eq!(run.passes.len(), 2);
+        let mut other = manifest();
+        other.identity.libtorch = "2.12.0".into();
+        write("shard-2-of-2", "k=2", &mut other);
+        let error = Run::read(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("cannot be joined") && error.contains("libtorch: there \"2.11.0\", now \"2.12.0\""), "{error}");
     }
 
     #[test]

@@ -224,7 +224,8 @@ fn counted_bytes_are_what_can_be_worked_out_by_hand() {
     assert_eq!(single("plain", "rest"), n, "the input");
     assert_eq!(single("plain", "step_peak"), 2.0 * n, "the intermediate and the result");
     assert_eq!(single("clone", "step_peak"), 3.0 * n, "and its clone");
-    assert_eq!(single("inplace", "step_peak"), n, "the intermediate becomes the result");
+    // The peak is while x * 1.5 is computed: libtorch makes the factor a tensor of 8 bytes and casts it to one of 4.
+    assert_eq!(single("inplace", "step_peak"), n + 12.0, "the intermediate becomes the result");
     let network =
         |form: &str| counted(inplace::prepare, &format!("workload=network elements=32768 gradient=yes form={form}"), "activations");
     assert_eq!(network("plain"), 8.0 * n, "each layer's output is kept once");

@@ -2,12 +2,12 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Measures which claims about PyTorch memory and speed hold on this machine.
+/// Measures which claims about PyTorch memory and speed hold on this machine
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -15,12 +15,24 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Write report.md and its plots from the results of all machines.
+    /// Run every experiment, then write the report; the flags are those of an experiment
+    #[cfg(feature = "torch")]
+    RunAll(Box<vramlab::runner::Options>),
+
+    /// Say what this machine has, what is missing and what would fix it
+    #[cfg(feature = "torch")]
+    Doctor {
+        /// Print the time of a small step with or without the meter, as the comparison's child
+        #[arg(long, hide = true, value_parser = ["metered", "plain"])]
+        step: Option<String>,
+    },
+
+    /// Write report.md and its plots from the results of all machines
     Report {
-        /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json.
+        /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json
         #[arg(long, value_name = "DIR", default_value = "results")]
         results: PathBuf,
-        /// Folder for report.md and plots/.
+        /// Folder for report.md and plots/
         #[arg(long, value_name = "DIR", default_value = "report")]
         out: PathBuf,
     },
@@ -28,7 +40,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match run(Arguments::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("vramlab: {error:#}");
             ExitCode::FAILURE
@@ -36,12 +48,27 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<()> {
+fn run(command: Command) -> Result<u8> {
     match command {
-        Command::Report { results, out } => {
-            let written = vramlab::report::write(&results, &out)?;
-            println!("wrote {}", written.display());
-            Ok(())
+        #[cfg(feature = "torch")]
+        Command::RunAll(options) => {
+            let flags: Vec<String> = std::env::args().skip_while(|a| a != "run-all").skip(1).collect();
+            let (code, results) = vramlab::runner::run_all(&options, &flags)?;
+            if let Some(results) = results {
+                report(&results, Path::new("report"))?;
+            }
+            Ok(code)
         }
+        #[cfg(feature = "torch")]
+        Command::Doctor { step: Some(kind) } => vramlab::doctor::step(kind == "metered").map(|()| 0),
+        #[cfg(feature = "torch")]
+        Command::Doctor { step: None } => vramlab::doctor::run().map(|()| 0),
+        Command::Report { results, out } => report(&results, &out).map(|()| 0),
     }
+}
+
+fn report(results: &Path, out: &Path) -> Result<()> {
+    let written = vramlab::report::write(results, out)?;
+    println!("wrote {}", written.display());
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! One experiment on one machine, as read from its results folder, with what the report asks of it.
 
 use crate::protocol::{Cell, Grid, Metric, Pass, Platform, Protocol};
-use crate::record::{Manifest, PassRecord, Run, Status};
+use crate::record::{Manifest, PassRecord, Run, Status, holds_results};
 use crate::stats::Interval;
 use crate::verdict::{Judgement, Samples, judge};
 use anyhow::{Context, Result, bail, ensure};
@@ -124,7 +124,7 @@ pub fn read_all(results: &Path) -> Result<Vec<Recorded>> {
     let mut recorded = Vec::new();
     for machine in folders_in(results)? {
         for experiment in folders_in(&machine)? {
-            if experiment.join("run.json").exists() || experiment.join("samples.csv").exists() {
+            if holds_results(&experiment) {
                 recorded.push(read_one(&machine, &experiment)?);
             }
         }

@@ -1,5 +1,6 @@
 //! Runs an experiment: command line, cells, one child process for each cell and pass, and the record of all of it.
 
+mod all;
 mod child;
 mod launch;
 mod options;
@@ -7,12 +8,13 @@ mod plan;
 mod progress;
 mod sweep;
 
-pub use options::{Options, libtorch_threads};
+pub use all::run_all;
+pub use options::Options;
 pub use sweep::interruptible;
 
 use crate::measure::Prepare;
 use crate::protocol::{Pass, Protocol};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches};
 use std::process::ExitCode;
 
@@ -59,5 +61,11 @@ fn start(protocol: &'static Protocol, options: &Options) -> Result<u8> {
         }
         return Ok(0);
     }
-    sweep::run(protocol, options, choice, profile, &plan)
+    match options.results(profile) {
+        Some(out) => sweep::run(protocol, options, (choice, profile), &plan, &out),
+        None => {
+            let scratch = tempfile::tempdir().context("making a folder for results that are not kept")?;
+            sweep::run(protocol, options, (choice, profile), &plan, scratch.path())
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Flags of an experiment; the same words everywhere.
 #[derive(Debug, Clone, Parser)]
-#[command(version, max_term_width = 100)]
+#[command(version, max_term_width = 100, args_override_self = true)]
 pub struct Options {
     /// Print the cells that would be run, and their passes, and stop
     #[arg(long)]
@@ -33,7 +33,7 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
 
-    /// Stop after this time; what runs first is worth most [default: 80 for quick, 600 for full]
+    /// Stop after this time; what runs first is worth most [default: 75 for quick, 600 for full]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub budget: Option<Duration>,
 
@@ -53,9 +53,9 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
     pub timeout: Duration,
 
-    /// Folder of all results
-    #[arg(long, value_name = "DIR", default_value = "results")]
-    pub out: PathBuf,
+    /// Folder of all results [default: results; smoke keeps none]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 
     /// Start over: remove what this experiment has measured on this machine
     #[arg(long)]
@@ -115,22 +115,23 @@ impl Options {
         }
     }
 
+    /// Threads that libtorch computes with.
     pub fn threads(&self) -> u32 {
-        self.threads.unwrap_or_else(libtorch_threads)
+        self.threads.unwrap_or_else(|| u32::try_from(cores()).unwrap_or(1))
+    }
+
+    /// Folder of all results; none where they are thrown away.
+    pub fn results(&self, profile: Profile) -> Option<PathBuf> {
+        self.out.clone().or_else(|| (profile != Profile::Smoke).then(|| PathBuf::from("results")))
     }
 
     pub fn budget(&self, profile: Profile) -> Option<Duration> {
         self.budget.or(match profile {
             Profile::Smoke => None,
-            Profile::Quick => Some(Duration::from_secs(80)),
+            Profile::Quick => Some(Duration::from_secs(75)),
             Profile::Full => Some(Duration::from_secs(600)),
         })
     }
-}
-
-/// Threads that libtorch gets where nobody says otherwise.
-pub fn libtorch_threads() -> u32 {
-    u32::try_from(cores()).unwrap_or(1)
 }
 
 #[cfg(test)]

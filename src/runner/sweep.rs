@@ -7,13 +7,13 @@ use super::progress::Progress;
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, flags};
 use crate::protocol::{Cell, DEVICE_MEMORY, Pass, Profile, Protocol, TIME};
-use crate::record::{BUDGET_ENDED, Identity, Journal, Manifest, PassRecord, SCHEMA, Status};
+use crate::record::{BUDGET_ENDED, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Status};
 use crate::stats::ratio_interval;
 use crate::units::{Bytes, Seconds};
 use crate::verdict::{Samples, Verdict, judge};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -56,10 +56,16 @@ fn stopped() -> bool {
 ///
 /// # Errors
 /// Nothing can be measured or recorded; cells that fail are rows, not errors.
-pub fn run(protocol: &'static Protocol, options: &Options, choice: DeviceChoice, profile: Profile, plan: &Plan) -> Result<u8> {
+pub fn run(
+    protocol: &'static Protocol,
+    options: &Options,
+    (choice, profile): (DeviceChoice, Profile),
+    plan: &Plan,
+    out: &Path,
+) -> Result<u8> {
     let machine = Machine::describe(choice)?;
     interruptible()?;
-    let dir = results_dir(protocol, options, &machine);
+    let dir = results_dir(protocol, options.shard, &machine, out);
     let mut manifest = manifest(protocol, options, choice, profile, plan, &machine)?;
     let (journal, records) = Journal::open(&dir, &mut manifest, options.fresh)?;
     let start = Instant::now();
@@ -101,10 +107,10 @@ pub fn run(protocol: &'static Protocol, options: &Options, choice: DeviceChoice,
     Ok(if stopped() { INTERRUPTED } else { u8::from(failures > 0) })
 }
 
-fn results_dir(protocol: &Protocol, options: &Options, machine: &Machine) -> PathBuf {
-    let dir = options.out.join(&machine.slug).join(protocol.name);
-    match options.shard {
-        Some(Shard { index, count }) => dir.join(format!("shard-{index}-of-{count}")),
+fn results_dir(protocol: &Protocol, shard: Option<Shard>, machine: &Machine, out: &Path) -> PathBuf {
+    let dir = out.join(&machine.slug).join(protocol.name);
+    match shard {
+        Some(Shard { index, count }) => dir.join(format!("{SHARD}{index}-of-{count}")),
         None => dir,
     }
 }
