@@ -60,11 +60,7 @@ pub const PROTOCOL: Protocol = Protocol {
             COUNTED,
         ),
         by_depth(&[Profile::Quick], &[MLP, axis("width", &["64"]), axis("batch", &["2048"]), DEPTH_64, QUICK_POLICIES], TIMED),
-        by_depth(
-            &[Profile::Quick],
-            &[GPT, axis("width", &["128"]), axis("batch", &["16"]), axis("depth", &["9"]), POLICIES],
-            TIMED,
-        ),
+        by_depth(&[Profile::Quick], &[GPT, axis("width", &["128"]), axis("batch", &["8"]), axis("depth", &["9"]), POLICIES], TIMED),
         by_depth(
             &[Profile::Full],
             &[MLP, axis("width", &["1024"]), axis("batch", &["32768"]), OTHER_DEPTHS, FULL_POLICIES],

@@ -271,7 +271,6 @@ pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>>
     }
     let rest = probe.rest.context("the step never said when it is at rest")?;
     let mut samples = vec![
-        sample("rest", "B", rest as f64),
         sample(PEAK.name, "B", after.requested_peak as f64),
         sample(STEP_PEAK.name, "B", (after.requested_peak - rest) as f64),
     ];

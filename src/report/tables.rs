@@ -49,8 +49,7 @@ struct Column {
 
 fn table(recorded: &Recorded, name: &str) -> Option<Table> {
     let grids: Vec<&'static Grid> = recorded.grids().filter(|grid| grid.name == name).collect();
-    let cells: Vec<Cell> = grids.iter().flat_map(|grid| recorded.cells(grid)).collect();
-    let first = cells.first()?;
+    let mut cells: Vec<Cell> = grids.iter().flat_map(|grid| recorded.cells(grid)).collect();
     // In the order of the axes, of which the last runs fastest: so the rows of one comparison stand together.
     let mut factors: Vec<&str> = Vec::new();
     for axis in grids.iter().flat_map(|grid| grid.axes) {
@@ -58,6 +57,8 @@ fn table(recorded: &Recorded, name: &str) -> Option<Table> {
             factors.push(axis.factor);
         }
     }
+    sort(&mut cells, &factors);
+    let first = cells.first()?;
     let varies = |factor: &&str| cells.iter().any(|cell| cell.get(factor) != first.get(factor));
     let (varied, constant): (Vec<&str>, Vec<&str>) = factors.into_iter().partition(varies);
     let columns = columns(recorded, &cells);
@@ -81,6 +82,31 @@ fn table(recorded: &Recorded, name: &str) -> Option<Table> {
     })
 }
 
+/// Sorts by one factor after the other: levels that are numbers by value, others as they first appear. Grids of one name may each hold a
+/// part of a factor's levels.
+fn sort(cells: &mut [Cell], factors: &[&str]) {
+    let keys: Vec<BTreeMap<String, f64>> = factors
+        .iter()
+        .map(|factor| {
+            let mut levels: Vec<&str> = Vec::new();
+            for level in cells.iter().filter_map(|cell| cell.get(factor)) {
+                if !levels.contains(&level) {
+                    levels.push(level);
+                }
+            }
+            let numbers: Option<Vec<f64>> = levels.iter().map(|level| level.parse().ok()).collect();
+            let keys = numbers.unwrap_or_else(|| (0..levels.len()).map(|position| position as f64).collect());
+            levels.into_iter().map(str::to_string).zip(keys).collect()
+        })
+        .collect();
+    let key =
+        |cell: &Cell, n: usize| cell.get(factors[n]).and_then(|level| keys[n].get(level)).copied().unwrap_or(f64::NEG_INFINITY);
+    cells.sort_by(|a, b| {
+        let apart = (0..factors.len()).map(|n| key(a, n).total_cmp(&key(b, n)));
+        apart.fold(std::cmp::Ordering::Equal, std::cmp::Ordering::then)
+    });
+}
+
 fn columns(recorded: &Recorded, cells: &[Cell]) -> Vec<Column> {
     let own = recorded.protocol.metrics.iter().map(|metric| Column {
         name: metric.name.to_string(),
@@ -101,7 +127,12 @@ fn columns(recorded: &Recorded, cells: &[Cell]) -> Vec<Column> {
         pass,
         metric: None,
     });
-    own.chain(others).filter(|column| cells.iter().any(|cell| recorded.samples.value(cell, &column.name).is_some())).collect()
+    let values =
+        |column: &Column| -> Vec<f64> { cells.iter().filter_map(|cell| recorded.samples.value(cell, &column.name)).collect() };
+    let all: Vec<Column> = own.chain(others).filter(|column| !values(column).is_empty()).collect();
+    // A check that found nothing anywhere is said in one line below the table.
+    let tells = |column: &Column| column.pass != Pass::Check || values(column).iter().any(|value| *value != 0.0);
+    if all.iter().any(tells) { all.into_iter().filter(tells).collect() } else { all }
 }
 
 fn row(recorded: &Recorded, cell: &Cell, varied: &[&str], columns: &[Column]) -> Vec<String> {

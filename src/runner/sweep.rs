@@ -82,7 +82,6 @@ pub fn run(
         deadline,
         budget_ended: false,
         resumed,
-        cut_short: 0,
         stopping: Stopping::new(profile, options.rounds),
     };
     if resumed > 0 {
@@ -92,10 +91,11 @@ pub fn run(
     sweep.progress.finish();
     summarise(protocol, profile, choice, &sweep.records);
     let failures = sweep.records.iter().filter(|r| r.status.is_failure()).count();
-    let state = match (stopped(), sweep.budget_ended || sweep.cut_short > 0) {
-        (true, _) => "stopped; the same command goes on from here",
-        (_, true) => "the budget ended; the same command goes on from here",
-        _ => "done",
+    let state = match (stopped(), sweep.lacking(plan)) {
+        (true, _) => "stopped; the same command goes on from here".to_string(),
+        (_, 0) if sweep.budget_ended => "done; the budget ended before every interval was narrow".to_string(),
+        (_, 0) => "done".to_string(),
+        (_, lacking) => format!("the budget ended with {lacking} passes to go; the same command goes on from here"),
     };
     println!(
         "{}: {state}: {} passes in {}, {failures} failed; {}",
@@ -159,8 +159,6 @@ struct Sweep<'a> {
     budget_ended: bool,
     /// Passes that an earlier run had done.
     resumed: usize,
-    /// Comparisons that the budget gave too few rounds.
-    cut_short: usize,
     stopping: Stopping,
 }
 
@@ -280,7 +278,6 @@ impl Sweep<'_> {
         if needed > left && going.len() > 1 {
             let keep = ((going.len() as f64 * left / needed) as usize).max(1);
             self.progress.say(&format!("the budget allows {keep} of {} timed comparisons; --budget allows more", going.len()));
-            self.cut_short = going.len() - keep;
             going.truncate(keep);
         }
     }
@@ -291,6 +288,26 @@ impl Sweep<'_> {
             let interval = ratio_interval(&samples.log_ratios(&p.cell, &p.baseline, TIME.name), 0.05);
             interval.is_some_and(|i| (i.high / i.low).ln() / 2.0 <= self.stopping.margin)
         })
+    }
+
+    /// Passes that the plan asks for at least and that are not done.
+    fn lacking(&self, plan: &Plan) -> usize {
+        let least = self.stopping.least;
+        let timed = plan
+            .cells
+            .iter()
+            .filter(|p| p.grid.passes.contains(&Pass::Time))
+            .flat_map(|p| (1..=least).map(move |n| (p, Pass::Time, n)));
+        let all = plan.cells.iter().flat_map(untimed_passes).chain(timed);
+        let lacks = |(p, pass, round): &(&Planned, Pass, u32)| {
+            self.find(&p.cell, *pass, *round).is_none_or(|record| record.reason == BUDGET_ENDED) && !self.is_ended(&p.cell)
+        };
+        all.filter(lacks).count()
+    }
+
+    /// Whether a cell came to an end of its own before all of its passes were run.
+    fn is_ended(&self, cell: &Cell) -> bool {
+        self.records.iter().any(|r| r.cell == *cell && r.status != Status::Ok && r.reason != BUDGET_ENDED)
     }
 
     /// Writes a row for each cell that the budget left out.

@@ -21,7 +21,7 @@ struct Series {
 }
 
 pub fn lines(view: &View, x: &'static str, series: &[&'static str]) -> Result<Option<String>> {
-    let view = &view.only(|grid| grid.levels_of(x).len() > 1);
+    let view = &view.only(|grid| !grid.levels_of(x).is_empty());
     let factors = view.telling(series, &[x]);
     let series = collect(view, x, &factors);
     if series.iter().all(|s| s.points.is_empty()) {
