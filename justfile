@@ -36,7 +36,7 @@ check: _setup
 
 # Time the lab's own hot paths; the flags are cargo bench's
 bench *FLAGS: _setup
-    cargo bench "$@"
+    cargo bench --bench '*' "$@"
 
 # Say what this machine has, what is missing and what to do about it
 [no-exit-message]

@@ -1,11 +1,11 @@
 //! What was found on this machine, what is missing and what would fix it, and what the lab's own instruments cost.
 
 use crate::machine::{DeviceChoice, Machine, libtorch_version, why_no_cuda};
-use crate::measure::{Bench, Probe, Quantity, Step, Timing, time};
+use crate::measure::{Bench, Probe, Quantity, Step};
 use crate::models::{Batch, Model};
 use crate::native;
 use crate::protocol::Cell;
-use crate::stats::{Interval, mean, median, ratio_interval};
+use crate::stats::{Interval, median, ratio_interval};
 use crate::torch::{Backend, Cpu};
 use crate::units::{Bytes, Seconds};
 use anyhow::{Context, Result, ensure};
@@ -14,8 +14,9 @@ use std::time::Instant;
 use tch::nn::{Optimizer, OptimizerConfig, Sgd};
 use tch::{Device, Reduction};
 
-/// Rounds of the comparison with and without meter.
-const ROUNDS: usize = 6;
+/// Rounds of the comparison with and without meter, and steps of each side in a round.
+const ROUNDS: usize = 300;
+const STEPS: usize = 4;
 
 /// Prints what was found.
 ///
@@ -44,7 +45,7 @@ pub fn run() -> Result<()> {
     );
     let (step, overhead) = meter_overhead()?;
     println!(
-        "meter     counting CPU memory costs {:+.2} % of a step of {} (95 % interval {:+.2} % to {:+.2} %, {ROUNDS} rounds)",
+        "meter     counting CPU memory costs {:+.2} % of a step of {} (95 % interval {:+.2} % to {:+.2} %)",
         (overhead.estimate - 1.0) * 100.0,
         Seconds(step),
         (overhead.low - 1.0) * 100.0,
@@ -61,45 +62,37 @@ fn start_up() -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Time of a small training step without the meter, and with the meter over without it, from processes side by side.
+/// Time of a small training step with libtorch's own allocator, and with the meter over without it. Both alternate in one process: between
+/// processes the same step differs by more than the meter costs.
 fn meter_overhead() -> Result<(f64, Interval)> {
-    let (mut logs, mut plain) = (Vec::new(), Vec::new());
-    for round in 0..ROUNDS {
-        // Which of the two goes first changes, so that a drift of the machine's speed cancels.
-        let order = if round % 2 == 0 { [false, true] } else { [true, false] };
-        let times: Vec<(bool, f64)> =
-            order.into_iter().map(|metered| Ok((metered, step_in_child(metered)?))).collect::<Result<_>>()?;
-        let of = |metered: bool| times.iter().find(|(m, _)| *m == metered).map_or(f64::NAN, |(_, t)| *t);
-        logs.push((of(true) / of(false)).ln());
-        plain.push(of(false));
-    }
-    let overhead = ratio_interval(&logs, 0.05).context("no interval from so few rounds")?;
-    Ok((mean(&plain), overhead))
-}
-
-fn step_in_child(metered: bool) -> Result<f64> {
-    let kind = if metered { "metered" } else { "plain" };
-    let output =
-        Command::new(std::env::current_exe()?).args(["doctor", "--step", kind]).output().context("starting a child process")?;
-    ensure!(output.status.success(), "measuring the meter: {}", String::from_utf8_lossy(&output.stderr).trim());
-    let text = String::from_utf8_lossy(&output.stdout);
-    text.trim().parse().with_context(|| format!("'{}' is no time", text.trim()))
-}
-
-/// Prints the median time of a step of about 1 ms, with or without the meter.
-///
-/// # Errors
-/// The step cannot be run.
-pub fn step(metered: bool) -> Result<()> {
-    let backend: Box<dyn Backend> = if metered { Box::new(Cpu::new(None)) } else { Box::new(Cpu::unmetered()) };
+    let cpu = Cpu::new(None);
     tch::set_num_threads(1);
     let bench = Bench { device: Device::Cpu, seed: 1 };
     let mut step = bench.set_up(small_step, &Cell::new(Vec::new()))?;
-    let plan = Timing { samples: 400, warm_up_seconds: 0.2, least_sample: 0.0, ..Timing::default() };
-    let found = time(&mut *step, &*backend, plan, &Default::default)?;
-    let times: Vec<f64> = found.samples.iter().filter(|s| s.metric == "time").map(|s| s.value).collect();
-    println!("{}", median(&times));
-    Ok(())
+    let mut timed = |metered: bool| {
+        native::use_cpu_meter(metered);
+        // The first step after the change fills the other allocator's free lists.
+        step.run(&mut Probe::idle())?;
+        cpu.time(&mut || (0..STEPS).try_for_each(|_| step.run(&mut Probe::idle())))
+    };
+    for metered in [true, false] {
+        timed(metered)?;
+    }
+    let (mut logs, mut plain) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        // Which of the two goes first changes, so that a drift of the machine's speed cancels.
+        let first = timed(round % 2 == 0)?;
+        let second = timed(round % 2 != 0)?;
+        let (metered, own) = if round % 2 == 0 { (first, second) } else { (second, first) };
+        logs.push((metered / own).ln());
+        plain.push(own / STEPS as f64);
+    }
+    let typical = median(&logs);
+    // Rounds that the machine disturbed are as likely on either side; the middle 90 % tell the meter from them.
+    logs.sort_by(|a, b| (a - typical).abs().total_cmp(&(b - typical).abs()));
+    logs.truncate(ROUNDS * 9 / 10);
+    let overhead = ratio_interval(&logs, 0.05).context("no interval from so few rounds")?;
+    Ok((median(&plain), overhead))
 }
 
 fn small_step(_: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {

@@ -14,7 +14,7 @@ const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    native::install_cpu_meter();
+    native::use_cpu_meter(true);
     tch::manual_seed(7);
     turn
 }

@@ -21,11 +21,7 @@ enum Command {
 
     /// Say what this machine has, what is missing and what would fix it
     #[cfg(feature = "torch")]
-    Doctor {
-        /// Print the time of a small step with or without the meter, as the comparison's child
-        #[arg(long, hide = true, value_parser = ["metered", "plain"])]
-        step: Option<String>,
-    },
+    Doctor,
 
     /// Write report.md and its plots from the results of all machines
     Report {
@@ -60,9 +56,7 @@ fn run(command: Command) -> Result<u8> {
             Ok(code)
         }
         #[cfg(feature = "torch")]
-        Command::Doctor { step: Some(kind) } => vramlab::doctor::step(kind == "metered").map(|()| 0),
-        #[cfg(feature = "torch")]
-        Command::Doctor { step: None } => vramlab::doctor::run().map(|()| 0),
+        Command::Doctor => vramlab::doctor::run().map(|()| 0),
         Command::Report { results, out } => report(&results, &out).map(|()| 0),
     }
 }

@@ -41,7 +41,7 @@ unsafe extern "C" {
     fn vl_loaded_library() -> *const c_char;
     fn vl_load_cuda() -> Message;
     fn vl_global_flags(out: *mut i32) -> Message;
-    fn vl_cpu_meter_install();
+    fn vl_cpu_meter_use(on: i32);
     fn vl_cpu_meter_limit(bytes: i64);
     fn vl_cpu_meter_reset_peak();
     fn vl_cpu_meter_read(out: *mut i64);
@@ -132,12 +132,11 @@ pub struct CpuMemory {
     pub allocations: i64,
 }
 
-/// Makes the counting allocator libtorch's allocator for CPU tensors. Tensors that exist already are not counted; calling it again
-/// changes nothing.
-pub fn install_cpu_meter() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    // SAFETY: replaces a global allocator once; blocks of the old one carry their own deleter.
-    ONCE.call_once(|| unsafe { vl_cpu_meter_install() });
+/// Makes the counting allocator libtorch's allocator for CPU tensors, or libtorch's own again. Only tensors that are made while it is on
+/// are counted.
+pub fn use_cpu_meter(on: bool) {
+    // SAFETY: replaces a global allocator; each block carries the deleter of the one that made it.
+    unsafe { vl_cpu_meter_use(on.into()) };
 }
 
 /// Limits the bytes of CPU tensors; what goes beyond fails as out of memory. `None` lifts the limit.

@@ -272,7 +272,12 @@ char* vl_global_flags(int32_t out[4]) {
 
 // ---- meters --------------------------------------------------------------------------------------------------------------------------
 
-void vl_cpu_meter_install() { c10::SetCPUAllocator(new CountingAllocator, 1); }
+// Makes the counting allocator libtorch's, or libtorch's own again. Blocks carry their own deleter, so both may be mixed.
+void vl_cpu_meter_use(int32_t on) {
+  static CountingAllocator counting;
+  static c10::Allocator* const own = c10::GetCPUAllocator();
+  c10::SetCPUAllocator(on ? &counting : own, 1);
+}
 void vl_cpu_meter_limit(int64_t bytes) { limit = bytes; }
 void vl_cpu_meter_reset_peak() { peak = live.load(); }
 // Live bytes, peak bytes, allocations so far.

@@ -49,13 +49,8 @@ pub struct Cpu;
 impl Cpu {
     /// Installs the counting allocator, with a limit on the bytes of all tensors where one is given.
     pub fn new(memory_limit: Option<u64>) -> Cpu {
-        native::install_cpu_meter();
+        native::use_cpu_meter(true);
         native::limit_cpu_memory(memory_limit);
-        Cpu
-    }
-
-    /// The CPU with libtorch's own allocator: its clock works, its meter stays at zero.
-    pub fn unmetered() -> Cpu {
         Cpu
     }
 }

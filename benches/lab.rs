@@ -1,0 +1,105 @@
+//! The lab's own hot paths: recording, reading and judging samples, and the meter's cost for a tensor.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::path::Path;
+use tch::{Device, Kind, Tensor};
+use vramlab::native;
+use vramlab::protocol::*;
+use vramlab::record::{Identity, Journal, Manifest, PassRecord, Run, SCHEMA, Sample, Status};
+use vramlab::verdict::{Samples, judge};
+
+static PROTOCOL: Protocol = Protocol {
+    name: "bench",
+    title: "",
+    question: "",
+    hypothesis: "",
+    factors: &[],
+    grids: &[Grid {
+        name: "all",
+        profiles: &[Profile::Full],
+        studied: "k",
+        axes: &[axis("a", &["1", "2", "3", "4", "5"]), axis("b", &["1", "2", "3", "4"]), axis("k", &["1", "2", "4", "8"])],
+        passes: &[Pass::Time],
+    }],
+    metrics: &[TIME],
+    checks: &[],
+    claims: &[Claim {
+        id: "faster",
+        from: "",
+        text: "",
+        judged_on: &[Platform::Cpu],
+        rule: Rule::Ratio { metric: TIME.name, of: "", confirm: Bound::AtMost(0.9), refute: Bound::AtLeast(0.9), scope: None },
+        meaning: Meaning { confirmed: "", refuted: "", depends: "", inconclusive: "" },
+    }],
+    plots: &[],
+    threats: &[],
+};
+
+fn manifest() -> Manifest {
+    Manifest {
+        schema: SCHEMA,
+        profile: Profile::Full,
+        identity: Identity {
+            machine: "bench".into(),
+            platform: Platform::Cpu,
+            hardware: BTreeMap::new(),
+            libtorch: "2.11.0".into(),
+            flags: BTreeMap::new(),
+            memory_limit: None,
+            seed: 1,
+            sources: String::new(),
+        },
+        planned: Vec::new(),
+        argv: Vec::new(),
+        git_revision: String::new(),
+        git_dirty: false,
+        protocol: PROTOCOL.clone(),
+    }
+}
+
+/// 80 cells, 25 rounds, 10 samples: 20 000 samples.
+fn records() -> Vec<PassRecord> {
+    let cells = PROTOCOL.grids[0].cells();
+    let pass = |round: u32, cell: &Cell| {
+        let sample = |n: u32| Sample {
+            metric: TIME.name.into(),
+            unit: "s".into(),
+            value: 0.01 + f64::from(n * 7 % 5 + round * 3 % 7) * 1e-4,
+            sample: n,
+            reason: String::new(),
+        };
+        let samples = (0..10).map(sample).collect();
+        PassRecord { cell: cell.clone(), pass: Pass::Time, round, status: Status::Ok, reason: String::new(), seconds: Some(0.1), samples }
+    };
+    (1..=25).flat_map(|round| cells.iter().map(move |cell| (round, cell))).map(|(round, cell)| pass(round, cell)).collect()
+}
+
+fn write(dir: &Path, records: &[PassRecord]) -> Journal {
+    let (mut journal, _) = Journal::open(dir, &mut manifest(), true).expect("a folder to write to");
+    for record in records {
+        journal.append(record).expect("room to write");
+    }
+    journal
+}
+
+fn lab(c: &mut Criterion) {
+    let records = records();
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let mut journal = write(dir.path(), &records);
+    c.bench_function("append and sync a pass of 10 samples", |b| b.iter(|| journal.append(&records[0])));
+    drop(journal);
+    drop(write(dir.path(), &records));
+    c.bench_function("read 20 000 samples", |b| b.iter(|| Run::read(black_box(dir.path()))));
+    c.bench_function("judge 60 comparisons of 25 rounds", |b| {
+        b.iter(|| judge(&PROTOCOL, Profile::Full, Platform::Cpu, &Samples::new(black_box(&records))))
+    });
+    for (name, metered) in [("libtorch's own allocator", false), ("the counting allocator", true)] {
+        native::use_cpu_meter(metered);
+        c.bench_function(&format!("a tensor of 1 KiB, {name}"), |b| b.iter(|| Tensor::empty([256], (Kind::Float, Device::Cpu))));
+    }
+}
+
+criterion_group!(benches, lab);
+criterion_main!(benches);
