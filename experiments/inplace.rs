@@ -310,7 +310,7 @@ impl Step for Write {
         match self.write.as_str() {
             "inplace" => drop(y.g_add_scalar_(1.0)),
             "through-data" => drop(y.data().g_add_scalar_(1.0)),
-            _ => y = y + 1.0,
+            _ => y = y.g_add_scalar(1.0),
         }
         Ok(y.sum(Kind::Float).f_backward()?)
     }
