@@ -31,6 +31,9 @@ enum Command {
         /// Folder for report.md and plots/
         #[arg(long, value_name = "DIR", default_value = "report")]
         out: PathBuf,
+        /// Put the table of claims between the marks of this README, too
+        #[arg(long, value_name = "FILE")]
+        readme: Option<PathBuf>,
     },
 }
 
@@ -57,7 +60,13 @@ fn run(command: Command) -> Result<u8> {
         }
         #[cfg(feature = "torch")]
         Command::Doctor => vramlab::doctor::run().map(|()| 0),
-        Command::Report { results, out } => report(&results, &out).map(|()| 0),
+        Command::Report { results, out, readme } => {
+            report(&results, &out)?;
+            if let Some(readme) = readme {
+                vramlab::report::show_ledger(&out.join("report.md"), &readme)?;
+            }
+            Ok(0)
+        }
     }
 }
 
