@@ -185,7 +185,7 @@ fn inplace_check_sees_a_missing_error_and_a_missing_difference() {
     }
     for form in ["plain", "clone", "inplace"] {
         let found =
-            checked(&inplace::PROTOCOL, inplace::prepare, &format!("workload=network elements=32768 mode=training form={form}"));
+            checked(&inplace::PROTOCOL, inplace::prepare, &format!("workload=network elements=1048576 mode=training form={form}"));
         assert_eq!(found.status, Status::Ok, "{form}");
     }
     let other_op: Prepare = |cell, bench| {
