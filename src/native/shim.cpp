@@ -194,19 +194,7 @@ struct Checkpoint final : torch::autograd::Function<Checkpoint> {
     context->save_for_backward(inputs.vec());
     context->saved_data["saved"] = c10::IValue::make_capsule(saved);
     context->set_materialize_grads(false);
-    // Forward runs without gradients, and autocast's cache would keep casts of weights that have none; a use of the same weight
-    // outside the segment, or the recomputation inside an enclosing autocast, would then lose its gradient in silence.
-    const bool cache = at::autocast::is_autocast_cache_enabled();
-    at::autocast::set_autocast_cache_enabled(false);
-    variable_list outputs;
-    try {
-      outputs = saved->segment->run(inputs.vec());
-    } catch (...) {
-      at::autocast::set_autocast_cache_enabled(cache);
-      throw;
-    }
-    at::autocast::set_autocast_cache_enabled(cache);
-    return outputs;
+    return saved->segment->run(inputs.vec());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
