@@ -7,6 +7,8 @@
 #[cfg(feature = "torch")]
 pub mod doctor;
 #[cfg(feature = "torch")]
+pub mod dry;
+#[cfg(feature = "torch")]
 pub mod machine;
 #[cfg(feature = "torch")]
 pub mod measure;

@@ -42,10 +42,11 @@ fn layers_point_one_way() {
         ("report", &["protocol", "record", "stats", "units", "verdict"]),
         ("native", &["torch"]),
         ("torch", &["native", "protocol"]),
-        ("machine", &["native", "protocol"]),
+        ("machine", &["native", "protocol", "units"]),
+        ("dry", &["native", "protocol", "torch"]),
         ("models", &[]),
         ("measure", &["machine", "native", "protocol", "record", "torch"]),
-        ("runner", &["machine", "measure", "native", "protocol", "record", "stats", "torch", "units", "verdict"]),
+        ("runner", &["dry", "machine", "measure", "native", "protocol", "record", "stats", "torch", "units", "verdict"]),
         ("doctor", &["machine", "measure", "models", "native", "protocol", "stats", "torch", "units"]),
     ]);
     for (path, code) in sources(&root().join("src")) {
