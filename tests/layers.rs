@@ -44,8 +44,10 @@ fn layers_point_one_way() {
         ("torch", &["native", "protocol"]),
         ("machine", &["native", "protocol"]),
         ("models", &[]),
-        ("measure", &["machine", "native", "protocol", "record", "torch"]),
+        ("training", &["models", "torch"]),
+        ("measure", &["machine", "protocol", "record", "torch"]),
         ("runner", &["machine", "measure", "native", "protocol", "record", "stats", "torch", "units", "verdict"]),
+        ("commands", &["machine", "measure", "models", "native", "runner", "stats", "torch", "training", "units"]),
         ("doctor", &["machine", "measure", "models", "native", "protocol", "stats", "torch", "units"]),
     ]);
     for (path, code) in sources(&root().join("src")) {
