@@ -221,10 +221,14 @@ pub(crate) fn choose<T: Copy>(what: &str, text: &str, choices: &[(T, &str)]) -> 
     Err(format!("'{text}' is no {what};{} there are {}", suggestion(text, &names), names.join(", ")))
 }
 
-/// ` did you mean ...?`, where a name is near enough.
+/// ` did you mean ...?`, where a name is near enough or has the text as a part.
 fn suggestion(text: &str, names: &[&str]) -> String {
     let text = text.to_lowercase();
-    let nearest = names.iter().map(|name| (strsim::jaro_winkler(&text, name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
+    let similarity = |name: &str| match name.split('-').any(|part| part == text) {
+        true => 1.0,
+        false => strsim::jaro_winkler(&text, name),
+    };
+    let nearest = names.iter().rev().map(|name| (similarity(name), name)).max_by(|a, b| a.0.total_cmp(&b.0));
     nearest.filter(|(similarity, _)| *similarity > 0.7).map_or(String::new(), |(_, name)| format!(" did you mean {name}?"))
 }
 
