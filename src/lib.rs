@@ -5,6 +5,8 @@
 //! what measures (feature `torch`) and what reports.
 
 #[cfg(feature = "torch")]
+pub mod commands;
+#[cfg(feature = "torch")]
 pub mod doctor;
 #[cfg(feature = "torch")]
 pub mod dry;
@@ -24,6 +26,8 @@ pub mod runner;
 pub mod stats;
 #[cfg(feature = "torch")]
 pub mod torch;
+#[cfg(feature = "torch")]
+pub mod training;
 pub mod units;
 pub mod verdict;
 

@@ -3,7 +3,7 @@
 use crate::machine::Conditions;
 use crate::protocol::{ACTIVATIONS, Cell, PEAK, Relation, STEP_PEAK, TIME};
 use crate::record::{Sample, Status};
-use crate::torch::Backend;
+use crate::torch::{Backend, attempt};
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
@@ -153,15 +153,6 @@ pub fn is_out_of_memory(message: &str) -> bool {
 
 fn sample(metric: impl Into<String>, unit: &str, value: f64) -> Sample {
     Sample { metric: metric.into(), unit: unit.into(), value, sample: 0, reason: String::new() }
-}
-
-/// Runs something that may panic, as tch's plain methods do on an error of libtorch, and gives the panic as an error.
-///
-/// # Errors
-/// The error, or the panic's message.
-pub fn attempt<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))
-        .unwrap_or_else(|panic| Err(anyhow::Error::msg(crate::native::panic_message(&*panic))))
 }
 
 /// Compares one step of a cell with one of its baseline, on the same data and seed.

@@ -45,8 +45,10 @@ fn layers_point_one_way() {
         ("machine", &["native", "protocol", "units"]),
         ("dry", &["native", "protocol", "torch"]),
         ("models", &[]),
-        ("measure", &["machine", "native", "protocol", "record", "torch"]),
+        ("training", &["models", "torch"]),
+        ("measure", &["machine", "protocol", "record", "torch"]),
         ("runner", &["dry", "machine", "measure", "native", "protocol", "record", "stats", "torch", "units", "verdict"]),
+        ("commands", &["dry", "machine", "measure", "models", "native", "runner", "stats", "torch", "training", "units"]),
         ("doctor", &["machine", "measure", "models", "native", "protocol", "stats", "torch", "units"]),
     ]);
     for (path, code) in sources(&root().join("src")) {

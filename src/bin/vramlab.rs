@@ -23,6 +23,10 @@ enum Command {
     #[cfg(feature = "torch")]
     Doctor,
 
+    /// Really train a model for some steps, and say where its memory goes and how long a step takes
+    #[cfg(feature = "torch")]
+    Measure(Box<vramlab::commands::MeasureOptions>),
+
     /// Write report.md and its plots from the results of all machines
     Report {
         /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json
@@ -60,6 +64,8 @@ fn run(command: Command) -> Result<u8> {
         }
         #[cfg(feature = "torch")]
         Command::Doctor => vramlab::doctor::run().map(|()| 0),
+        #[cfg(feature = "torch")]
+        Command::Measure(options) => vramlab::commands::measure(&options).map(|()| 0),
         Command::Report { results, out, readme } => {
             report(&results, &out)?;
             if let Some(readme) = readme {

@@ -1,124 +1,142 @@
-//! A small GPT: token and position embeddings, pre-norm transformer blocks with fused causal attention, and a linear head.
+//! GPT: token and position embeddings, pre-norm transformer blocks with causal attention, and a linear head. A small one of any size,
+//! and GPT-2 with the layers of Hugging Face's `GPT2LMHeadModel`, its GELU computed by one kernel.
 
-use super::layers::{Affine, Linear, dropout, embedding};
+use super::attention::Attention;
+use super::layers::{Affine, Linear, Start, dropout, embedding};
+use super::transformer::{Design, blocks};
 use super::{Block, Input, Parts};
-use anyhow::{Result, ensure};
 use tch::Tensor;
 use tch::nn::Path;
 
-const VOCABULARY: i64 = 256;
-const SEQUENCE: i64 = 64;
-const HEAD_WIDTH: i64 = 32;
+/// Width of one head of a small GPT.
+pub(super) const HEAD_WIDTH: i64 = 32;
+const EPSILON: f64 = 1e-5;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Gpt {
+    pub design: Design,
+    pub vocabulary: i64,
+    /// Rows of the position table.
+    pub positions: i64,
+    /// Tokens of one sample.
+    pub sequence: i64,
+    pub embedding_dropout: f64,
+    /// The head's matrix is the token table.
+    pub tied: bool,
+}
+
+impl Gpt {
+    /// A small GPT with an untied head and dropout after each residual branch.
+    pub fn small(layers: i64, width: i64, sequence: i64, attention: Attention, dropout: f64) -> Gpt {
+        Gpt {
+            design: Design {
+                layers,
+                width,
+                heads: width / HEAD_WIDTH,
+                attention,
+                causal: true,
+                gelu: "tanh",
+                epsilon: EPSILON,
+                start: (Start::Kaiming, Start::Kaiming),
+                attention_dropout: 0.0,
+                branch_dropout: dropout,
+            },
+            vocabulary: 256,
+            positions: sequence,
+            sequence,
+            embedding_dropout: 0.0,
+            tied: false,
+        }
+    }
+
+    /// GPT-2 of one of its published sizes: 1024 positions, tied head, dropout of embeddings, attention and residual branches.
+    pub fn published(layers: i64, width: i64, sequence: i64, attention: Attention, dropout: f64) -> Gpt {
+        // GPT-2's own rule: what is added to the residual stream starts smaller the more often that is done.
+        let branch = Start::Normal(0.02 / (2.0 * layers as f64).sqrt());
+        let small = Gpt::small(layers, width, sequence, attention, dropout);
+        Gpt {
+            design: Design { heads: width / 64, start: (Start::Normal(0.02), branch), attention_dropout: dropout, ..small.design },
+            vocabulary: 50257,
+            positions: 1024,
+            embedding_dropout: dropout,
+            tied: true,
+            ..small
+        }
+    }
+
+    pub fn parts(self, path: &Path) -> Parts {
+        let width = self.design.width;
+        let tokens = embedding(&(path / "tokens"), self.vocabulary, width);
+        let positions = embedding(&(path / "positions"), self.positions, width);
+        let blocks = blocks(path, self.design, self.positions);
+        let norm = Affine::new(&(path / "norm"), width);
+        let output = if self.tied {
+            Output::Tied(tokens.shallow_clone())
+        } else {
+            Output::Own(Linear::new(&(path / "head"), width, self.vocabulary, Start::Kaiming))
+        };
+        Parts {
+            stem: Box::new(Embeddings { tokens, positions, dropout: self.embedding_dropout }),
+            blocks,
+            head: Box::new(Head { norm, output, vocabulary: self.vocabulary }),
+            input: Input::Tokens { vocabulary: self.vocabulary, sequence: self.sequence, targets: self.sequence },
+            classes: self.vocabulary,
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Embeddings {
     tokens: Tensor,
     positions: Tensor,
+    dropout: f64,
 }
 
 impl Block for Embeddings {
     /// Token numbers `[n, sequence]` to vectors `[n, sequence, width]`.
-    fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
-        let positions = self.positions.narrow(0, 0, x.size()[1]);
-        Tensor::embedding(&self.tokens, x, -1, false, false) + positions
-    }
-
-    fn share(&self) -> Box<dyn Block> {
-        Box::new(Embeddings { tokens: self.tokens.shallow_clone(), positions: self.positions.shallow_clone() })
-    }
-}
-
-#[derive(Debug)]
-struct Transformer {
-    attention_norm: Affine,
-    qkv: Linear,
-    projection: Linear,
-    mlp_norm: Affine,
-    up: Linear,
-    down: Linear,
-    heads: i64,
-    dropout: f64,
-}
-
-impl Transformer {
-    fn attend(&self, x: &Tensor) -> Tensor {
-        let (n, sequence, width) = match x.size()[..] {
-            [n, sequence, width] => (n, sequence, width),
-            _ => (0, 0, 0),
-        };
-        let qkv = self.qkv.forward(&self.attention_norm.layer_norm(x)).chunk(3, -1);
-        let by_head = |t: &Tensor| t.view([n, sequence, self.heads, width / self.heads]).transpose(1, 2);
-        let (q, k, v) = (by_head(&qkv[0]), by_head(&qkv[1]), by_head(&qkv[2]));
-        let attended = Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, true, None::<f64>, false);
-        self.projection.forward(&attended.transpose(1, 2).reshape([n, sequence, width]))
-    }
-}
-
-impl Block for Transformer {
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
-        let x = x + dropout(self.attend(x), self.dropout, train);
-        let hidden = self.up.forward(&self.mlp_norm.layer_norm(&x)).gelu("tanh");
-        let branch = dropout(self.down.forward(&hidden), self.dropout, train);
-        x + branch
+        let positions = self.positions.narrow(0, 0, x.size()[1]);
+        dropout(Tensor::embedding(&self.tokens, x, -1, false, false) + positions, self.dropout, train)
     }
 
     fn share(&self) -> Box<dyn Block> {
-        Box::new(Transformer {
-            attention_norm: self.attention_norm.share(),
-            qkv: self.qkv.share(),
-            projection: self.projection.share(),
-            mlp_norm: self.mlp_norm.share(),
-            up: self.up.share(),
-            down: self.down.share(),
-            heads: self.heads,
+        Box::new(Embeddings {
+            tokens: self.tokens.shallow_clone(),
+            positions: self.positions.shallow_clone(),
             dropout: self.dropout,
         })
     }
 }
 
 #[derive(Debug)]
+enum Output {
+    Own(Linear),
+    Tied(Tensor),
+}
+
+#[derive(Debug)]
 struct Head {
     norm: Affine,
-    linear: Linear,
+    output: Output,
+    vocabulary: i64,
 }
 
 impl Block for Head {
     /// Vectors `[n, sequence, width]` to logits `[n * sequence, vocabulary]`.
     fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
-        self.linear.forward(&self.norm.layer_norm(x)).reshape([-1, VOCABULARY])
+        let x = self.norm.layer_norm(x, EPSILON);
+        let logits = match &self.output {
+            Output::Own(linear) => linear.forward(&x),
+            Output::Tied(tokens) => x.linear(tokens, None::<&Tensor>),
+        };
+        logits.reshape([-1, self.vocabulary])
     }
 
     fn share(&self) -> Box<dyn Block> {
-        Box::new(Head { norm: self.norm.share(), linear: self.linear.share() })
+        let output = match &self.output {
+            Output::Own(linear) => Output::Own(linear.share()),
+            Output::Tied(tokens) => Output::Tied(tokens.shallow_clone()),
+        };
+        Box::new(Head { norm: self.norm.share(), output, vocabulary: self.vocabulary })
     }
-}
-
-pub(super) fn parts(path: &Path, layers: i64, width: i64, dropout: f64) -> Result<Parts> {
-    ensure!(width % HEAD_WIDTH == 0, "a GPT's width is a multiple of {HEAD_WIDTH}");
-    let transformer = |i| -> Box<dyn Block> {
-        let path = path / "block" / i;
-        Box::new(Transformer {
-            attention_norm: Affine::new(&(&path / "attention_norm"), width),
-            qkv: Linear::new(&(&path / "qkv"), width, 3 * width),
-            projection: Linear::new(&(&path / "projection"), width, width),
-            mlp_norm: Affine::new(&(&path / "mlp_norm"), width),
-            up: Linear::new(&(&path / "up"), width, 4 * width),
-            down: Linear::new(&(&path / "down"), 4 * width, width),
-            heads: width / HEAD_WIDTH,
-            dropout,
-        })
-    };
-    Ok(Parts {
-        stem: Box::new(Embeddings {
-            tokens: embedding(&(path / "tokens"), VOCABULARY, width),
-            positions: embedding(&(path / "positions"), SEQUENCE, width),
-        }),
-        blocks: (0..layers).map(transformer).collect(),
-        head: Box::new(Head {
-            norm: Affine::new(&(path / "norm"), width),
-            linear: Linear::new(&(path / "head"), width, VOCABULARY),
-        }),
-        input: Input::Tokens(SEQUENCE),
-        classes: VOCABULARY,
-    })
 }

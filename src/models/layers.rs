@@ -3,6 +3,15 @@
 use tch::nn::{Init, Path, init::DEFAULT_KAIMING_UNIFORM};
 use tch::{Kind, Tensor};
 
+/// How the weights of a matrix start; biases then start at zero, except with Kaiming's rule.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Start {
+    /// Kaiming's uniform rule, for matrix and bias.
+    Kaiming,
+    /// Normal, with this standard deviation.
+    Normal(f64),
+}
+
 #[derive(Debug)]
 pub struct Linear {
     weight: Tensor,
@@ -10,11 +19,19 @@ pub struct Linear {
 }
 
 impl Linear {
-    pub fn new(path: &Path, inputs: i64, outputs: i64) -> Linear {
-        let bound = 1.0 / (inputs as f64).sqrt();
-        Linear {
-            weight: path.var("weight", &[outputs, inputs], DEFAULT_KAIMING_UNIFORM),
-            bias: path.var("bias", &[outputs], Init::Uniform { lo: -bound, up: bound }),
+    pub fn new(path: &Path, inputs: i64, outputs: i64, start: Start) -> Linear {
+        match start {
+            Start::Kaiming => {
+                let bound = 1.0 / (inputs as f64).sqrt();
+                Linear {
+                    weight: path.var("weight", &[outputs, inputs], DEFAULT_KAIMING_UNIFORM),
+                    bias: path.var("bias", &[outputs], Init::Uniform { lo: -bound, up: bound }),
+                }
+            }
+            Start::Normal(deviation) => Linear {
+                weight: normal(path, "weight", &[outputs, inputs], deviation),
+                bias: path.var("bias", &[outputs], Init::Const(0.0)),
+            },
         }
     }
 
@@ -43,15 +60,21 @@ impl Affine {
         Affine { weight: self.weight.shallow_clone(), bias: self.bias.shallow_clone() }
     }
 
-    /// Layer norm over the last dimension.
-    pub fn layer_norm(&self, x: &Tensor) -> Tensor {
-        x.layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), 1e-5, true)
+    /// Layer norm over the last dimension; `epsilon` is added to the variance.
+    pub fn layer_norm(&self, x: &Tensor, epsilon: f64) -> Tensor {
+        x.layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), epsilon, true)
     }
+}
+
+/// A parameter that starts normal around zero. It is written once, where it will live: large models have no memory to spare.
+pub fn normal(path: &Path, name: &str, shape: &[i64], deviation: f64) -> Tensor {
+    let mut values = Tensor::empty(shape, (Kind::Float, path.device()));
+    path.add(name, values.normal_(0.0, deviation), true)
 }
 
 /// A table of vectors, one for each token.
 pub fn embedding(path: &Path, tokens: i64, width: i64) -> Tensor {
-    path.var("weight", &[tokens, width], Init::Randn { mean: 0.0, stdev: 0.02 })
+    normal(path, "weight", &[tokens, width], 0.02)
 }
 
 /// Dropout that makes no tensor where there is none to drop.

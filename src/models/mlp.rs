@@ -1,6 +1,6 @@
 //! A multi-layer perceptron: `depth` blocks of linear and GELU of one width, and a linear classifier.
 
-use super::layers::{Linear, dropout};
+use super::layers::{Linear, Start, dropout};
 use super::{Block, Input, Parts};
 use tch::Tensor;
 use tch::nn::Path;
@@ -51,13 +51,13 @@ impl Block for Classifier {
 
 pub(super) fn parts(path: &Path, depth: i64, width: i64, dropout: f64) -> Parts {
     let hidden = |i| -> Box<dyn Block> {
-        let linear = Linear::new(&(path / "block" / i), width, width);
+        let linear = Linear::new(&(path / "block" / i), width, width, Start::Kaiming);
         Box::new(Hidden { linear, dropout })
     };
     Parts {
         stem: Box::new(Identity),
         blocks: (0..depth).map(hidden).collect(),
-        head: Box::new(Classifier(Linear::new(&(path / "head"), width, CLASSES))),
+        head: Box::new(Classifier(Linear::new(&(path / "head"), width, CLASSES, Start::Kaiming))),
         input: Input::Features(width),
         classes: CLASSES,
     }

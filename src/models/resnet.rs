@@ -1,13 +1,15 @@
-//! A small residual network on 32x32 images: a 3x3 stem, blocks of two 3x3 convolutions with a skip, global pooling, a classifier.
+//! Residual networks. A small one of any size: a 3x3 stem, blocks of two 3x3 convolutions with a skip, global pooling, a classifier. And
+//! ResNet-18 and ResNet-50 with the layers of torchvision's, without its counters of batches (8 bytes for each normalisation).
 
-use super::layers::{Affine, Linear, buffer};
+use super::layers::{Affine, Linear, Start, buffer, normal};
 use super::{Block, Input, Parts};
 use tch::nn::{Path, init::DEFAULT_KAIMING_NORMAL};
 use tch::{Kind, Tensor};
 
-const CLASSES: i64 = 10;
-const SIDE: i64 = 32;
-const GROUPS: i64 = 4;
+const SMALL_CLASSES: i64 = 10;
+const CLASSES: i64 = 1000;
+/// Groups of channels that GroupNorm normalises together.
+pub(super) const GROUPS: i64 = 4;
 
 /// How activations are normalised: over groups of channels of one sample, or over the batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,59 +45,91 @@ impl Normalise {
     }
 }
 
-/// A 3x3 convolution that keeps the size, and its normalisation.
+/// A convolution without bias, and its normalisation.
 #[derive(Debug)]
 struct Convolution {
     weight: Tensor,
     norm: Normalise,
+    stride: i64,
 }
 
 impl Convolution {
-    fn new(path: &Path, inputs: i64, outputs: i64, norm: Norm) -> Convolution {
+    /// A 3x3 convolution that keeps the size.
+    fn small(path: &Path, inputs: i64, outputs: i64, norm: Norm) -> Convolution {
         Convolution {
             weight: path.var("weight", &[outputs, inputs, 3, 3], DEFAULT_KAIMING_NORMAL),
             norm: Normalise::new(&(path / "norm"), outputs, norm),
+            stride: 1,
+        }
+    }
+
+    /// A convolution of `kernel` x `kernel` pixels with batch norm; `stride` divides the size.
+    fn new(path: &Path, inputs: i64, outputs: i64, kernel: i64, stride: i64) -> Convolution {
+        let deviation = (2.0 / (outputs * kernel * kernel) as f64).sqrt();
+        Convolution {
+            weight: normal(path, "weight", &[outputs, inputs, kernel, kernel], deviation),
+            norm: Normalise::new(&(path / "norm"), outputs, Norm::Batch),
+            stride,
         }
     }
 
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
-        self.norm.forward(&x.conv2d(&self.weight, None::<&Tensor>, 1, 1, 1, 1), train)
+        let padding = self.weight.size()[2] / 2;
+        self.norm.forward(&x.conv2d(&self.weight, None::<&Tensor>, self.stride, padding, 1, 1), train)
     }
 
     fn share(&self) -> Convolution {
-        Convolution { weight: self.weight.shallow_clone(), norm: self.norm.share() }
+        Convolution { weight: self.weight.shallow_clone(), norm: self.norm.share(), stride: self.stride }
     }
 }
 
 #[derive(Debug)]
-struct Stem(Convolution);
+struct Stem {
+    convolution: Convolution,
+    pool: bool,
+}
 
 impl Block for Stem {
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
-        self.0.forward(x, train).relu_()
+        let x = self.convolution.forward(x, train).relu_();
+        if self.pool { x.max_pool2d(3, 2, 1, 1, false) } else { x }
     }
 
     fn share(&self) -> Box<dyn Block> {
-        Box::new(Stem(self.0.share()))
+        Box::new(Stem { convolution: self.convolution.share(), pool: self.pool })
     }
 }
 
+/// Convolutions with a skip around them.
 #[derive(Debug)]
 struct Residual {
-    first: Convolution,
-    second: Convolution,
+    convolutions: Vec<Convolution>,
+    /// Brings the skip to the branch's size.
+    downsample: Option<Convolution>,
 }
 
 impl Block for Residual {
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
-        let mut branch = self.second.forward(&self.first.forward(x, train).relu_(), train);
+        let mut branch = x.shallow_clone();
+        for (i, convolution) in self.convolutions.iter().enumerate() {
+            if i > 0 {
+                branch = branch.relu_();
+            }
+            branch = convolution.forward(&branch, train);
+        }
         // The branch's output is nobody else's, so the sum and the activation may overwrite it, as torchvision's do.
-        branch += x;
+        branch += match &self.downsample {
+            Some(downsample) => downsample.forward(x, train),
+            None => x.shallow_clone(),
+        };
         branch.relu_()
     }
 
     fn share(&self) -> Box<dyn Block> {
-        Box::new(Residual { first: self.first.share(), second: self.second.share() })
+        Box::new(Residual {
+            convolutions: self.convolutions.iter().map(Convolution::share).collect(),
+            downsample: self.downsample.as_ref().map(Convolution::share),
+        })
     }
 }
 
@@ -112,19 +146,70 @@ impl Block for PooledClassifier {
     }
 }
 
-pub(super) fn parts(path: &Path, blocks: i64, channels: i64, norm: Norm) -> Parts {
+/// A small network of `blocks` blocks of `channels` channels.
+pub(super) fn small(path: &Path, blocks: i64, channels: i64, side: i64, norm: Norm) -> Parts {
     let residual = |i| -> Box<dyn Block> {
         let path = path / "block" / i;
         Box::new(Residual {
-            first: Convolution::new(&(&path / "first"), channels, channels, norm),
-            second: Convolution::new(&(&path / "second"), channels, channels, norm),
+            convolutions: vec![
+                Convolution::small(&(&path / "first"), channels, channels, norm),
+                Convolution::small(&(&path / "second"), channels, channels, norm),
+            ],
+            downsample: None,
         })
     };
     Parts {
-        stem: Box::new(Stem(Convolution::new(&(path / "stem"), 3, channels, norm))),
+        stem: Box::new(Stem { convolution: Convolution::small(&(path / "stem"), 3, channels, norm), pool: false }),
         blocks: (0..blocks).map(residual).collect(),
-        head: Box::new(PooledClassifier(Linear::new(&(path / "head"), channels, CLASSES))),
-        input: Input::Image(SIDE),
-        classes: CLASSES,
+        head: Box::new(PooledClassifier(Linear::new(&(path / "head"), channels, SMALL_CLASSES, Start::Kaiming))),
+        input: Input::Image(side),
+        classes: SMALL_CLASSES,
+    }
+}
+
+/// A published size: how many blocks each of the four stages has, and whether they are bottlenecks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Residuals {
+    pub stages: [i64; 4],
+    pub bottleneck: bool,
+}
+
+impl Residuals {
+    pub fn parts(self, path: &Path, side: i64) -> Parts {
+        let stem = Stem { convolution: Convolution::new(&(path / "stem"), 3, 64, 7, 2), pool: true };
+        let mut blocks: Vec<Box<dyn Block>> = Vec::new();
+        let mut inputs = 64;
+        for (stage, count) in self.stages.into_iter().enumerate() {
+            let channels = 64 << stage;
+            for i in 0..count {
+                let stride = if stage > 0 && i == 0 { 2 } else { 1 };
+                let path = path / "block" / blocks.len();
+                let (block, outputs) = self.residual(&path, inputs, channels, stride);
+                blocks.push(Box::new(block));
+                inputs = outputs;
+            }
+        }
+        let head = PooledClassifier(Linear::new(&(path / "head"), inputs, CLASSES, Start::Kaiming));
+        Parts { stem: Box::new(stem), blocks, head: Box::new(head), input: Input::Image(side), classes: CLASSES }
+    }
+
+    /// A block and the number of its output channels.
+    fn residual(self, path: &Path, inputs: i64, channels: i64, stride: i64) -> (Residual, i64) {
+        let convolution = |name, inputs, outputs, kernel, stride| Convolution::new(&(path / name), inputs, outputs, kernel, stride);
+        let (convolutions, outputs) = if self.bottleneck {
+            let outputs = 4 * channels;
+            let convolutions = vec![
+                convolution("first", inputs, channels, 1, 1),
+                convolution("second", channels, channels, 3, stride),
+                convolution("third", channels, outputs, 1, 1),
+            ];
+            (convolutions, outputs)
+        } else {
+            let first = convolution("first", inputs, channels, 3, stride);
+            (vec![first, convolution("second", channels, channels, 3, 1)], channels)
+        };
+        let needed = stride != 1 || inputs != outputs;
+        let downsample = needed.then(|| convolution("downsample", inputs, outputs, 1, stride));
+        (Residual { convolutions, downsample }, outputs)
     }
 }

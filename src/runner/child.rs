@@ -5,7 +5,7 @@ use crate::dry::Dry;
 use crate::machine::{DeviceChoice, Gpu, libtorch_version};
 use crate::measure::{self, Bench, Found, Prepare, Timing};
 use crate::protocol::{Cell, Pass, Protocol};
-use crate::torch::{Backend, Cpu, Cuda};
+use crate::torch::{Backend, Cpu, Cuda, attempt};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::fs::File;
@@ -17,7 +17,7 @@ pub fn run(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> ExitCod
     let told = take_pipe().and_then(|mut pipe| {
         // A panic becomes a row; the default hook would only fill the parent's pipe.
         std::panic::set_hook(Box::new(|_| {}));
-        let found = measure::attempt(|| pass(protocol, prepare, spec)).unwrap_or_else(|e| Found::failed(&e));
+        let found = attempt(|| pass(protocol, prepare, spec)).unwrap_or_else(|e| Found::failed(&e));
         for sample in found.samples {
             tell(&mut pipe, &Message::Sample(sample))?;
         }
@@ -78,7 +78,11 @@ fn pass(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> Result<Fou
     }
 }
 
-fn open(choice: DeviceChoice, memory_limit: Option<u64>) -> Result<Box<dyn Backend>> {
+/// Opens the device that was chosen.
+///
+/// # Errors
+/// It cannot be used here.
+pub(crate) fn open(choice: DeviceChoice, memory_limit: Option<u64>) -> Result<Box<dyn Backend>> {
     Ok(match choice {
         DeviceChoice::Cpu => Box::new(Cpu::new(memory_limit)),
         // Its limit came with the environment.
@@ -88,7 +92,10 @@ fn open(choice: DeviceChoice, memory_limit: Option<u64>) -> Result<Box<dyn Backe
 }
 
 /// Has the kernel end this process when its parent ends.
-fn end_with_parent(parent: u32) -> Result<()> {
+///
+/// # Errors
+/// The parent is gone already.
+pub(crate) fn end_with_parent(parent: u32) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("asking to end with the parent")?;
     let still_there = getppid().is_some_and(|pid| u32::try_from(pid.as_raw_nonzero().get()) == Ok(parent));
     ensure!(still_there, "the parent is gone");

@@ -120,15 +120,20 @@ fn command(spec: &Spec, choice: DeviceChoice, device_memory: Option<u64>) -> Res
         dry::prepare(&mut command, memory)?;
     }
     if choice != DeviceChoice::Cpu {
-        // NVML counts GPUs by their place on the bus.
-        command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-        if let (Some(limit), Some(total)) = (spec.memory_limit, device_memory) {
-            let fraction = format!("per_process_memory_fraction:{:.9}", (limit as f64 / total as f64).min(1.0));
-            let set = std::env::var("PYTORCH_ALLOC_CONF").unwrap_or_default();
-            command.env("PYTORCH_ALLOC_CONF", if set.is_empty() { fraction } else { format!("{set},{fraction}") });
-        }
+        prepare_cuda(&mut command, spec.memory_limit, device_memory);
     }
     Ok(command)
+}
+
+/// Sets the environment of a child that will use CUDA, with a limit on its memory where one is given and the device's size is known.
+pub(crate) fn prepare_cuda(command: &mut Command, limit: Option<u64>, device_memory: Option<u64>) {
+    // NVML counts GPUs by their place on the bus.
+    command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    if let (Some(limit), Some(total)) = (limit, device_memory) {
+        let fraction = format!("per_process_memory_fraction:{:.9}", (limit as f64 / total as f64).min(1.0));
+        let set = std::env::var("PYTORCH_ALLOC_CONF").unwrap_or_default();
+        command.env("PYTORCH_ALLOC_CONF", if set.is_empty() { fraction } else { format!("{set},{fraction}") });
+    }
 }
 
 /// Reads a child's complaints as they come, so that it never waits for a full pipe, and keeps the last of them.
@@ -151,7 +156,8 @@ fn end_group(child: &Child) {
     }
 }
 
-fn last_words(exit: ExitStatus, complaints: &str) -> String {
+/// How a process ended that should have said more, and the last line that it left.
+pub(crate) fn last_words(exit: ExitStatus, complaints: &str) -> String {
     let how = match exit.signal() {
         Some(9) => "killed by signal 9; the kernel does that where memory runs out".to_string(),
         Some(signal) => format!("killed by signal {signal}"),

@@ -9,6 +9,8 @@ mod progress;
 mod sweep;
 
 pub use all::run_all;
+pub(crate) use child::{end_with_parent, open};
+pub(crate) use launch::{last_words, prepare_cuda};
 pub use options::Options;
 pub use sweep::interruptible;
 

@@ -1,9 +1,11 @@
 //! What `tch` lacks, as a library that others could use.
 
+mod attempt;
 mod autocast;
 mod checkpoint;
 mod device;
 
+pub use attempt::attempt;
 pub use autocast::{Autocast, autocast};
 pub use checkpoint::{Checkpoint, checkpoint};
 pub use device::{Backend, Cpu, Cuda, Memory};

@@ -1,0 +1,345 @@
+//! `vramlab measure`: a training step really run, in a process of its own.
+
+use super::{ConfigurationFlags, bytes_by_phase};
+use crate::machine::{DeviceChoice, Machine, available_memory, cores, libtorch_version};
+use crate::measure::is_out_of_memory;
+use crate::native;
+use crate::runner::{end_with_parent, last_words, open, prepare_cuda};
+use crate::stats::{mad, median};
+use crate::torch::Backend;
+use crate::training::{Categories, Configuration, Ledger, Mark, Phase, Stage, Trainer};
+use crate::units::{Bytes, Seconds};
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Iterations whose bytes are followed: the second is the first that has optimizer state from its beginning.
+const FOLLOWED: u32 = 2;
+
+/// When timing ends: after so many steps, or after these seconds with at least so many.
+const MOST_SAMPLES: usize = 30;
+const LEAST_SAMPLES: usize = 5;
+const TIMING: Duration = Duration::from_secs(3);
+
+/// Lines of progress come no closer together than this.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// Version of the JSON that is printed; a key that changes its meaning raises it.
+const SCHEMA: u32 = 1;
+
+/// Flags of `vramlab measure`. The parent repeats some to its child, and the last one counts.
+#[derive(Debug, Clone, Args)]
+#[command(args_override_self = true)]
+pub struct MeasureOptions {
+    #[command(flatten)]
+    pub configuration: ConfigurationFlags,
+
+    /// Samples of one step; with --accumulate those of all its micro-batches together
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub batch: i64,
+
+    /// Where to measure: cpu, cuda or cuda:N [default: the first GPU that libtorch can use, else cpu]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<DeviceChoice>,
+
+    /// Threads that libtorch computes with [default: all cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+
+    /// Limit the device's memory; what needs more runs out of it [default: what the GPU has, or what is available to the CPU now]
+    #[arg(long, value_name = "SIZE")]
+    pub device_memory: Option<Bytes>,
+
+    /// Print JSON with bytes and seconds as plain numbers
+    #[arg(long)]
+    pub json: bool,
+
+    /// Measure in this process, for the parent of this number
+    #[arg(long, hide = true)]
+    pub child: Option<u32>,
+}
+
+/// What the child tells its parent, as one line.
+#[derive(Debug, Serialize, Deserialize)]
+enum Told {
+    Found(Found),
+    Error(String),
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Found {
+    parameters: Option<usize>,
+    stages: Vec<Stage>,
+    out_of_memory: Option<OutOfMemory>,
+    step_seconds: Vec<f64>,
+    skipped_steps: u32,
+}
+
+/// Where memory ran out, and PyTorch's message.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct OutOfMemory {
+    iteration: u32,
+    phase: Phase,
+    message: String,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    schema: u32,
+    command: &'static str,
+    device: String,
+    threads: u32,
+    libtorch: String,
+    configuration: &'a Configuration,
+    parameters: Option<usize>,
+    /// Bytes that the device was limited to.
+    device_memory: Option<u64>,
+    fits: bool,
+    out_of_memory: Option<&'a OutOfMemory>,
+    phases: &'a [Stage],
+    second_iteration: Option<Whole>,
+    peak: Option<Peak>,
+    step_seconds: Option<Spread<'a>>,
+    skipped_steps: u32,
+}
+
+/// A whole iteration.
+#[derive(Debug, Serialize)]
+struct Whole {
+    live: i64,
+    peak: i64,
+}
+
+#[derive(Debug, Serialize)]
+struct Peak {
+    bytes: i64,
+    iteration: u32,
+    phase: Phase,
+    categories: Categories,
+}
+
+/// Times of single steps in seconds; `mad` is the median absolute deviation from the median.
+#[derive(Debug, Serialize)]
+struct Spread<'a> {
+    median: f64,
+    mad: f64,
+    min: f64,
+    max: f64,
+    samples: &'a [f64],
+}
+
+/// Trains what the flags say, in a process of its own, and prints what was found. Memory that runs out is a finding.
+///
+/// # Errors
+/// A configuration that cannot be trained; a device that cannot be used; a child process that ends without a finding.
+pub fn measure(options: &MeasureOptions) -> Result<()> {
+    let configuration = options.configuration.configuration(options.batch)?;
+    let choice = options.device.unwrap_or_else(DeviceChoice::best);
+    if let Some(parent) = options.child {
+        return child(options, &configuration, choice, parent);
+    }
+    let total = match choice {
+        DeviceChoice::Cpu => available_memory(),
+        DeviceChoice::Cuda(_) => Machine::describe(choice)?.device_memory,
+        DeviceChoice::Dry(_) => {
+            bail!("a dry device runs nothing, so nothing can be measured on it; `vramlab predict` takes the same flags")
+        }
+    };
+    let limit = options.device_memory.map(|bytes| bytes.0).or(total);
+    let found = launch(choice, limit, total)?;
+    let report = Report::new(&configuration, choice, options, limit, &found)?;
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{}", report.text());
+    }
+    Ok(())
+}
+
+/// Runs this program again with the same flags, as a child.
+fn launch(choice: DeviceChoice, limit: Option<u64>, total: Option<u64>) -> Result<Found> {
+    let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
+    command.args(std::env::args_os().skip(1)).arg("--child").arg(std::process::id().to_string());
+    command.args(["--device", &choice.to_string()]);
+    if let Some(limit) = limit {
+        command.args(["--device-memory", &limit.to_string()]);
+    }
+    if choice != DeviceChoice::Cpu {
+        prepare_cuda(&mut command, limit.filter(|limit| Some(*limit) < total), total);
+    }
+    let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("starting a process that measures")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match text.lines().next_back().map(serde_json::from_str) {
+        Some(Ok(Told::Found(found))) => Ok(found),
+        Some(Ok(Told::Error(message))) => bail!(message),
+        _ => bail!("the process that measures was {}", last_words(output.status, "")),
+    }
+}
+
+fn child(options: &MeasureOptions, configuration: &Configuration, choice: DeviceChoice, parent: u32) -> Result<()> {
+    end_with_parent(parent)?;
+    // A panic becomes an error; the default hook would only disturb the progress lines.
+    std::panic::set_hook(Box::new(|_| {}));
+    tch::set_num_threads(i32::try_from(threads(options))?);
+    let limit = options.device_memory.map(|bytes| bytes.0);
+    let found = open(choice, limit).and_then(|backend| train(configuration, &*backend));
+    let told = found.map_or_else(|error| Told::Error(format!("{error:#}")), Told::Found);
+    println!("{}", serde_json::to_string(&told)?);
+    Ok(())
+}
+
+/// Follows the first iterations by the meter, then times further ones.
+fn train(configuration: &Configuration, backend: &dyn Backend) -> Result<Found> {
+    tch::manual_seed(1);
+    let mut found = Found::default();
+    let mut progress = Progress::new();
+    let mut last = None;
+    let mut ledger = Ledger::open(backend)?;
+    let result = run(configuration, backend, &mut ledger, &mut found, &mut progress, &mut last);
+    found.stages = ledger.stages().to_vec();
+    let Err(error) = result else { return Ok(found) };
+    let message = format!("{error:#}");
+    if !is_out_of_memory(&message) {
+        return Err(error);
+    }
+    let (iteration, phase) = last.map_or((0, Phase::Load), |mark: Mark| mark.following(configuration.accumulate));
+    // libtorch appends a C++ stack of a hundred lines.
+    let message = message.split("Exception raised from").next().unwrap_or_default().trim().to_string();
+    found.out_of_memory = Some(OutOfMemory { iteration, phase, message });
+    found.step_seconds.clear();
+    Ok(found)
+}
+
+fn run(
+    configuration: &Configuration,
+    backend: &dyn Backend,
+    ledger: &mut Ledger,
+    found: &mut Found,
+    progress: &mut Progress,
+    last: &mut Option<Mark>,
+) -> Result<()> {
+    let mut trainer = Trainer::load(configuration, backend.device())?;
+    found.parameters = Some(trainer.model().parameter_count());
+    let mut ended = |mark: Mark, trainer: &Trainer| {
+        *last = Some(mark);
+        progress.say(|| format!("{} of iteration {} is done", mark.phase, mark.iteration));
+        if mark.iteration <= FOLLOWED { ledger.enter(mark, trainer) } else { Ok(()) }
+    };
+    ended(Mark::LOADED, &trainer)?;
+    // One iteration more warms up what the clock will see.
+    for _ in 0..=FOLLOWED {
+        trainer.iterate(&mut ended)?;
+    }
+    let start = Instant::now();
+    while found.step_seconds.len() < LEAST_SAMPLES || (found.step_seconds.len() < MOST_SAMPLES && start.elapsed() < TIMING) {
+        let seconds = backend.time(&mut || {
+            trainer.iterate(&mut |mark, _| {
+                *last = Some(mark);
+                Ok(())
+            })
+        })?;
+        found.step_seconds.push(seconds);
+        let count = found.step_seconds.len();
+        progress.say(|| format!("{count} steps timed; the last took {}", Seconds(seconds)));
+    }
+    found.skipped_steps = trainer.skipped_steps();
+    Ok(())
+}
+
+/// Lines on standard error for the person who waits.
+struct Progress {
+    last: Instant,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { last: Instant::now() }
+    }
+
+    fn say(&mut self, line: impl FnOnce() -> String) {
+        if self.last.elapsed() >= PAUSE {
+            self.last = Instant::now();
+            eprintln!("measure: {}", line());
+        }
+    }
+}
+
+fn threads(options: &MeasureOptions) -> u32 {
+    options.threads.unwrap_or_else(|| u32::try_from(cores()).unwrap_or(1))
+}
+
+impl<'a> Report<'a> {
+    fn new(
+        configuration: &'a Configuration,
+        choice: DeviceChoice,
+        options: &MeasureOptions,
+        limit: Option<u64>,
+        found: &'a Found,
+    ) -> Result<Report<'a>> {
+        let stages = &found.stages;
+        let second = stages.iter().filter(|stage| stage.iteration == 2);
+        let whole = second
+            .clone()
+            .find(|stage| stage.phase == Phase::Step)
+            .map(|last| Whole { live: last.live, peak: second.map(|stage| stage.peak).max().unwrap_or(last.peak) });
+        let top = stages.iter().rev().max_by_key(|stage| stage.peak);
+        let peak = top.map(|s| Peak { bytes: s.peak, iteration: s.iteration, phase: s.phase, categories: s.at_peak });
+        let samples = found.step_seconds.as_slice();
+        let spread = (!samples.is_empty()).then(|| Spread {
+            median: median(samples),
+            mad: mad(samples),
+            min: samples.iter().copied().fold(f64::INFINITY, f64::min),
+            max: samples.iter().copied().fold(0.0, f64::max),
+            samples,
+        });
+        ensure!(found.out_of_memory.is_some() || spread.is_some(), "the measurement ended without a single step");
+        Ok(Report {
+            schema: SCHEMA,
+            command: "measure",
+            device: choice.to_string(),
+            threads: threads(options),
+            libtorch: libtorch_version().unwrap_or_else(|_| native::compiled_version()),
+            configuration,
+            parameters: found.parameters,
+            device_memory: limit,
+            fits: found.out_of_memory.is_none(),
+            out_of_memory: found.out_of_memory.as_ref(),
+            phases: stages,
+            second_iteration: whole,
+            peak,
+            step_seconds: spread,
+            skipped_steps: found.skipped_steps,
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("{} device={} threads={}\n", self.configuration, self.device, self.threads);
+        if let Some(parameters) = self.parameters {
+            text += &format!("{parameters} parameters\n");
+        }
+        text += &format!("\n{}\n", bytes_by_phase(self.phases));
+        let limit = self.device_memory.map_or("memory".to_string(), |bytes| Bytes(bytes).to_string());
+        match (self.out_of_memory, &self.step_seconds) {
+            (Some(OutOfMemory { iteration, phase, message }), _) => {
+                let when = if *phase == Phase::Load { "loading".to_string() } else { format!("{phase} of iteration {iteration}") };
+                text += &format!("does not fit: {limit} ran out in {when}: {message}\n");
+            }
+            (None, Some(spread)) => {
+                let (least, most) = (Seconds(spread.min), Seconds(spread.max));
+                text += &format!(
+                    "fits in {limit}\n{} a step, {least} to {most} in {} steps\n",
+                    Seconds(spread.median),
+                    spread.samples.len()
+                );
+            }
+            (None, None) => {}
+        }
+        if self.skipped_steps > 0 {
+            text += &format!("{} steps were skipped: a gradient overflowed\n", self.skipped_steps);
+        }
+        text
+    }
+}

@@ -1,0 +1,202 @@
+//! Where the bytes of a training step are: by phase and by what they are for.
+
+use super::{Mark, Phase, Trainer};
+use crate::torch::{Backend, Memory};
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use tch::Tensor;
+
+/// Bytes by what they are for. The sum is what the device's meter shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Categories {
+    /// Parameters and buffers of the model.
+    pub parameters: i64,
+    pub gradients: i64,
+    pub optimizer_state: i64,
+    /// What a forward pass leaves alive for the backward pass, the loss included.
+    pub activations: i64,
+    /// Inputs and targets.
+    pub data: i64,
+    /// Everything else: what lives only within a phase, and what libraries keep in PyTorch's allocator.
+    pub temporaries: i64,
+}
+
+impl Categories {
+    pub fn total(&self) -> i64 {
+        self.named().iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Each category with its name.
+    pub fn named(&self) -> [(&'static str, i64); 6] {
+        [
+            ("parameters", self.parameters),
+            ("gradients", self.gradients),
+            ("optimizer state", self.optimizer_state),
+            ("activations", self.activations),
+            ("data", self.data),
+            ("temporaries", self.temporaries),
+        ]
+    }
+
+    /// These categories, each cut to what is left of `bytes` in the order given, and the rest as temporaries.
+    fn fitted(bytes: i64, wanted: Categories, order: [fn(&mut Categories) -> &mut i64; 5]) -> Categories {
+        let (mut wanted, mut fitted, mut left) = (wanted, Categories::default(), bytes);
+        for category in order {
+            let part = (*category(&mut wanted)).min(left).max(0);
+            *category(&mut fitted) = part;
+            left -= part;
+        }
+        Categories { temporaries: left, ..fitted }
+    }
+}
+
+/// One phase of one iteration; with accumulation, that phase of all its micro-batches.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stage {
+    /// Counts from 1; 0 while loading.
+    pub iteration: u32,
+    pub phase: Phase,
+    /// Bytes that live at the phase's end; exact.
+    pub live: i64,
+    /// Most bytes that lived at once during the phase; exact.
+    pub peak: i64,
+    /// What lives at the end. Exact but for gradients that share their memory with something else, whose surplus counts as temporary.
+    pub at_end: Categories,
+    /// What lived at the peak. Its sum is exact, and so are its parts where the peak is at the phase's beginning or end. In between a meter
+    /// does not say what a byte is for: parameters, data and state are known, then activations count as what forward left alive and
+    /// gradients as what backward left, each as far as the peak has room for it, and the rest as temporaries.
+    pub at_peak: Categories,
+    /// What else the device's meter shows at the end, by metric.
+    pub others: BTreeMap<String, i64>,
+}
+
+/// Follows a training step by its device's memory meter.
+///
+/// The meter counts for the whole process; what lived in it when the ledger was opened is left out of all figures.
+pub struct Ledger<'a> {
+    backend: &'a dyn Backend,
+    base: i64,
+    optimizer_state: i64,
+    /// What lasts over a whole iteration without being of a category.
+    lasting: i64,
+    /// What the last forward pass left alive.
+    activations: i64,
+    stages: Vec<Stage>,
+}
+
+impl<'a> Ledger<'a> {
+    /// Opens a ledger before anything is loaded.
+    ///
+    /// # Errors
+    /// The meter's message.
+    pub fn open(backend: &'a dyn Backend) -> Result<Ledger<'a>> {
+        backend.reset_peaks()?;
+        let base = backend.memory()?.requested;
+        Ok(Ledger { backend, base, optimizer_state: 0, lasting: 0, activations: 0, stages: Vec::new() })
+    }
+
+    /// The phases so far, in order.
+    pub fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+
+    /// The phase in which most bytes lived; of equal ones the first.
+    pub fn peak(&self) -> Option<&Stage> {
+        self.stages.iter().rev().max_by_key(|stage| stage.peak)
+    }
+
+    /// Enters a phase that has just ended.
+    ///
+    /// # Errors
+    /// The meter's message.
+    pub fn enter(&mut self, mark: Mark, trainer: &Trainer) -> Result<()> {
+        let memory = self.backend.memory()?;
+        let before = self.stages.last().map(|stage| stage.at_end).unwrap_or_default();
+        let (live, peak) = (memory.requested - self.base, memory.requested_peak - self.base);
+        let at_end = self.at_end(mark, trainer, live, &before);
+        let at_peak = self.at_peak(mark.phase, peak, &before, &at_end);
+        let Memory { others, .. } = memory;
+        let stage = Stage {
+            iteration: mark.iteration,
+            phase: mark.phase,
+            live,
+            peak,
+            at_end,
+            at_peak,
+            others: others.into_iter().map(|(metric, bytes)| (metric.to_string(), bytes)).collect(),
+        };
+        self.stage(stage);
+        self.backend.reset_peaks()
+    }
+
+    /// Adds a stage, or joins it with that of an earlier micro-batch.
+    fn stage(&mut self, stage: Stage) {
+        let earlier = self.stages.iter().rposition(|s| (s.iteration, s.phase) == (stage.iteration, stage.phase));
+        match earlier.map(|at| self.stages.remove(at)) {
+            Some(earlier) if earlier.peak > stage.peak => {
+                self.stages.push(Stage { peak: earlier.peak, at_peak: earlier.at_peak, ..stage });
+            }
+            _ => self.stages.push(stage),
+        }
+    }
+
+    fn at_end(&mut self, mark: Mark, trainer: &Trainer, live: i64, before: &Categories) -> Categories {
+        let model = trainer.model();
+        let variables: Vec<Tensor> = model.store.variables().into_values().collect();
+        let gradients: Vec<Tensor> = model.store.trainable_variables().iter().map(Tensor::grad).collect();
+        let batch = trainer.batch();
+        let mut known = Categories {
+            parameters: bytes(&variables),
+            gradients: bytes(&gradients),
+            optimizer_state: self.optimizer_state,
+            data: bytes(&[batch.inputs.shallow_clone(), batch.targets.shallow_clone()]),
+            ..Categories::default()
+        };
+        match mark.phase {
+            Phase::Load => {}
+            Phase::Forward => {
+                known.activations = live - known.total() - self.lasting;
+                self.activations = known.activations;
+            }
+            Phase::Backward => {}
+            // What a step leaves behind and the phase before did not have is the optimizer's.
+            Phase::Step => {
+                self.optimizer_state += live - before.total() - (known.gradients - before.gradients);
+                known.optimizer_state = self.optimizer_state;
+            }
+        }
+        known.temporaries = live - known.total();
+        self.lasting = known.temporaries;
+        known
+    }
+
+    fn at_peak(&self, phase: Phase, peak: i64, before: &Categories, at_end: &Categories) -> Categories {
+        if let Some(known) = [at_end, before].into_iter().find(|categories| categories.total() == peak) {
+            return *known;
+        }
+        let most = |category: fn(&Categories) -> i64| category(before).max(category(at_end));
+        let wanted = Categories {
+            parameters: most(|c| c.parameters),
+            // In a forward pass there are the gradients of the micro-batches before it, or none.
+            gradients: if phase == Phase::Forward { at_end.gradients } else { most(|c| c.gradients) },
+            optimizer_state: most(|c| c.optimizer_state),
+            activations: if phase == Phase::Step { 0 } else { self.activations },
+            data: most(|c| c.data),
+            temporaries: 0,
+        };
+        Categories::fitted(
+            peak,
+            wanted,
+            [|c| &mut c.parameters, |c| &mut c.data, |c| &mut c.optimizer_state, |c| &mut c.activations, |c| &mut c.gradients],
+        )
+    }
+}
+
+/// Bytes of the memory that tensors stand in, each counted once. A tensor is taken to fill its memory.
+fn bytes(tensors: &[Tensor]) -> i64 {
+    let defined = tensors.iter().filter(|t| t.defined() && t.numel() > 0);
+    let blocks: BTreeMap<usize, usize> =
+        defined.map(|t| (t.data_ptr() as usize, t.numel() * t.kind().elt_size_in_bytes())).collect();
+    blocks.values().map(|bytes| *bytes as i64).sum()
+}

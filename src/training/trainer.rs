@@ -1,0 +1,198 @@
+//! One training step, phase by phase.
+
+use super::{Configuration, OptimizerKind, Precision};
+use crate::models::{Batch, Block, Model};
+use crate::torch::{attempt, autocast, checkpoint};
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use tch::nn::{Adam, AdamW, Optimizer, OptimizerConfig, RmsProp, Sgd};
+use tch::{Device, Kind, Reduction, Tensor};
+
+/// What an iteration goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// The model, the optimizer without state, and one batch come onto the device.
+    Load,
+    Forward,
+    Backward,
+    Step,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(match self {
+            Phase::Load => "load",
+            Phase::Forward => "forward",
+            Phase::Backward => "backward",
+            Phase::Step => "step",
+        })
+    }
+}
+
+/// The end of a phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// Counts from 1; 0 in [`Phase::Load`].
+    pub iteration: u32,
+    pub phase: Phase,
+    /// Which micro-batch of the iteration, from 0; the last in [`Phase::Step`].
+    pub micro_batch: i64,
+}
+
+impl Mark {
+    pub const LOADED: Mark = Mark { iteration: 0, phase: Phase::Load, micro_batch: 0 };
+
+    /// Iteration and phase that follow this mark, where a step accumulates so many micro-batches.
+    pub fn following(self, accumulate: i64) -> (u32, Phase) {
+        match self.phase {
+            Phase::Load | Phase::Step => (self.iteration + 1, Phase::Forward),
+            Phase::Forward => (self.iteration, Phase::Backward),
+            Phase::Backward if self.micro_batch + 1 < accumulate => (self.iteration, Phase::Forward),
+            Phase::Backward => (self.iteration, Phase::Step),
+        }
+    }
+}
+
+/// What `amp-fp16` multiplies the loss by, so that small gradients survive fp16. PyTorch's `GradScaler` starts at 65536 and backs off where
+/// gradients overflow; a constant needs no first steps that are skipped, which would leave the optimizer without state.
+const LOSS_SCALE: f64 = 1024.0;
+
+/// A model in training on made-up data: the same batch in each iteration.
+#[derive(Debug)]
+pub struct Trainer {
+    configuration: Configuration,
+    model: Model,
+    optimizer: Optimizer,
+    batch: Batch,
+    iterations: u32,
+    skipped_steps: u32,
+}
+
+impl Trainer {
+    /// Brings model and data onto the device, with values from libtorch's current random state.
+    ///
+    /// # Errors
+    /// What [`Configuration::validate`] refuses; libtorch's message where memory runs out.
+    pub fn load(configuration: &Configuration, device: Device) -> Result<Trainer> {
+        configuration.validate()?;
+        attempt(|| {
+            let model = Model::with(&configuration.model, &configuration.settings, device)?;
+            let optimizer = optimizer(configuration.optimizer, &model)?;
+            let batch = model.batch(configuration.batch);
+            Ok(Trainer { configuration: configuration.clone(), model, optimizer, batch, iterations: 0, skipped_steps: 0 })
+        })
+    }
+
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    pub fn batch(&self) -> &Batch {
+        &self.batch
+    }
+
+    /// Steps that `amp-fp16` left out because a gradient was not finite.
+    pub fn skipped_steps(&self) -> u32 {
+        self.skipped_steps
+    }
+
+    /// Runs one iteration: frees the gradients of the last one, then forward and backward for each micro-batch, then the optimizer's step.
+    /// `ended` is called at the end of each phase, with what lives then: after forward the loss and what it leads to, after
+    /// backward the gradients.
+    ///
+    /// # Errors
+    /// libtorch's message, out of memory included; what `ended` fails with.
+    pub fn iterate(&mut self, ended: &mut dyn FnMut(Mark, &Trainer) -> Result<()>) -> Result<()> {
+        self.iterations += 1;
+        attempt(|| self.iteration(ended))
+    }
+
+    fn iteration(&mut self, ended: &mut dyn FnMut(Mark, &Trainer) -> Result<()>) -> Result<()> {
+        // libtorch's zero_grad drops the gradients; it does not fill them.
+        self.optimizer.zero_grad();
+        let (iteration, count, samples) = (self.iterations, self.configuration.accumulate, self.configuration.micro_batch());
+        for micro_batch in 0..count {
+            let micro = self.batch.narrow(micro_batch * samples, samples);
+            let loss = self.loss(&micro)?;
+            ended(Mark { iteration, phase: Phase::Forward, micro_batch }, self)?;
+            loss.f_backward()?;
+            drop(loss);
+            ended(Mark { iteration, phase: Phase::Backward, micro_batch }, self)?;
+        }
+        if self.configuration.precision != Precision::AmpFp16 || self.unscale()? {
+            self.optimizer.step();
+        } else {
+            self.skipped_steps += 1;
+        }
+        ended(Mark { iteration, phase: Phase::Step, micro_batch: count - 1 }, self)
+    }
+
+    /// The loss of one micro-batch: its mean over the micro-batch's targets, divided by the number of micro-batches, and scaled under
+    /// `amp-fp16`. The sum of these is the mean over the whole batch.
+    fn loss(&self, micro: &Batch) -> Result<Tensor> {
+        let kind = self.configuration.precision.kind();
+        let loss = autocast(self.model.store.device(), kind, || -> Result<Tensor> {
+            let logits = self.logits(&micro.inputs)?;
+            Ok(self.model.loss(&logits, &micro.targets, Reduction::Mean))
+        })??;
+        let scale = if self.configuration.precision == Precision::AmpFp16 { LOSS_SCALE } else { 1.0 };
+        let factor = scale / self.configuration.accumulate as f64;
+        Ok(if factor == 1.0 { loss } else { loss * factor })
+    }
+
+    fn logits(&self, inputs: &Tensor) -> Result<Tensor> {
+        let Some(length) = self.configuration.checkpoint.segment(self.model.blocks.len()) else {
+            return Ok(self.model.forward(inputs, true));
+        };
+        let mut x = self.model.stem.forward(inputs, true);
+        for blocks in self.model.blocks.chunks(length) {
+            x = segment(blocks, &x)?;
+        }
+        Ok(self.model.head.forward(&x, true))
+    }
+
+    /// Divides the gradients by the loss's scale; says whether they are all finite.
+    fn unscale(&self) -> Result<bool> {
+        let options = (Kind::Float, self.model.store.device());
+        let mut found = Tensor::f_zeros([1], options)?;
+        let inverse = Tensor::f_full([1], 1.0 / LOSS_SCALE, options)?;
+        for parameter in self.model.store.trainable_variables() {
+            let mut gradient = parameter.grad();
+            ensure!(gradient.defined(), "a parameter has no gradient to unscale");
+            gradient.f_internal_amp_non_finite_check_and_unscale(&mut found, &inverse)?;
+        }
+        Ok(found.f_double_value(&[0])? == 0.0)
+    }
+}
+
+/// Runs blocks as one checkpointed segment.
+fn segment(blocks: &[Box<dyn Block>], x: &Tensor) -> Result<Tensor> {
+    let own: Vec<Box<dyn Block>> = blocks.iter().map(|block| block.share()).collect();
+    let mut outputs = checkpoint(&[x], move |x| {
+        let mut x = x[0].shallow_clone();
+        for block in &own {
+            x = block.forward(&x, true);
+        }
+        Ok(vec![x])
+    })?;
+    ensure!(outputs.len() == 1, "a segment gave {} outputs", outputs.len());
+    Ok(outputs.remove(0))
+}
+
+/// An optimizer with PyTorch's default settings; rates are small, so that made-up data does not send the loss to infinity.
+fn optimizer(kind: OptimizerKind, model: &Model) -> Result<Optimizer> {
+    let store = &model.store;
+    Ok(match kind {
+        OptimizerKind::Sgd => Sgd::default().build(store, 1e-3)?,
+        OptimizerKind::Momentum => Sgd { momentum: 0.9, ..Sgd::default() }.build(store, 1e-3)?,
+        OptimizerKind::RmsProp => RmsProp::default().build(store, 1e-5)?,
+        OptimizerKind::Adam => Adam::default().build(store, 1e-5)?,
+        OptimizerKind::AdamW => AdamW::default().build(store, 1e-5)?,
+    })
+}
