@@ -22,6 +22,7 @@ static PROTOCOL: Protocol = Protocol {
         studied: "k",
         axes: &[axis("a", &["1", "2", "3", "4", "5"]), axis("b", &["1", "2", "3", "4"]), axis("k", &["1", "2", "4", "8"])],
         passes: &[Pass::Time],
+        only_on: &[],
     }],
     metrics: &[TIME],
     checks: &[],

@@ -277,11 +277,11 @@ const TIMED: &[Pass] = &[Pass::Check, Pass::Memory, Pass::Time];
 const SAME: Relation = Relation::Equal { tolerance: 1e-4 };
 
 const fn memory(profiles: &'static [Profile], axes: &'static [Axis], passes: &'static [Pass]) -> Grid {
-    Grid { name: "memory and time", profiles, studied: "k", axes, passes }
+    Grid { name: "memory and time", profiles, studied: "k", axes, passes, only_on: &[] }
 }
 
 const fn equivalence(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {
-    Grid { name: "the same update?", profiles, studied: "recipe", axes, passes: &[Pass::Check] }
+    Grid { name: "the same update?", profiles, studied: "recipe", axes, passes: &[Pass::Check], only_on: &[] }
 }
 
 /// Samples of the batch in the grids about equivalence; small enough that a step is nothing.

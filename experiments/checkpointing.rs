@@ -63,10 +63,10 @@ pub const PROTOCOL: Protocol = Protocol {
         by_depth(&[Profile::Quick], &[GPT, axis("width", &["128"]), axis("batch", &["8"]), axis("depth", &["9"]), POLICIES], TIMED),
         by_depth(
             &[Profile::Full],
-            &[MLP, axis("width", &["1024"]), axis("batch", &["32768"]), OTHER_DEPTHS, FULL_POLICIES],
+            &[MLP, axis("width", &["1024"]), axis("batch", &["16384"]), OTHER_DEPTHS, FULL_POLICIES],
             COUNTED,
         ),
-        by_depth(&[Profile::Full], &[MLP, axis("width", &["1024"]), axis("batch", &["32768"]), DEPTH_64, FULL_POLICIES], TIMED),
+        by_depth(&[Profile::Full], &[MLP, axis("width", &["1024"]), axis("batch", &["16384"]), DEPTH_64, FULL_POLICIES], TIMED),
         by_depth(
             &[Profile::Full],
             &[GPT, axis("width", &["1024"]), axis("batch", &["128"]), axis("depth", &["16", "25"]), POLICIES],
@@ -182,15 +182,15 @@ const COUNTED: &[Pass] = &[Pass::Check, Pass::Memory];
 const TIMED: &[Pass] = &[Pass::Check, Pass::Memory, Pass::Time];
 
 const fn by_depth(profiles: &'static [Profile], axes: &'static [Axis], passes: &'static [Pass]) -> Grid {
-    Grid { name: "by depth", profiles, studied: "policy", axes, passes }
+    Grid { name: "by depth", profiles, studied: "policy", axes, passes, only_on: &[] }
 }
 
 const fn budget(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {
-    Grid { name: "what fits?", profiles, studied: "policy", axes, passes: &[Pass::Memory] }
+    Grid { name: "what fits?", profiles, studied: "policy", axes, passes: &[Pass::Memory], only_on: &[] }
 }
 
 const fn correctness(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {
-    Grid { name: "the same gradients?", profiles, studied: "policy", axes, passes: &[Pass::Check] }
+    Grid { name: "the same gradients?", profiles, studied: "policy", axes, passes: &[Pass::Check], only_on: &[] }
 }
 
 pub fn prepare(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {

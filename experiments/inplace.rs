@@ -106,6 +106,7 @@ pub const PROTOCOL: Protocol = Protocol {
             studied: "write",
             axes: &[axis("op", &["exp", "sin"]), axis("write", &["none", "inplace", "through-data"])],
             passes: &[Pass::Check],
+            only_on: &[],
         },
     ],
     metrics: &[
@@ -195,7 +196,7 @@ const COUNTED: &[Pass] = &[Pass::Check, Pass::Memory];
 const TIMED: &[Pass] = &[Pass::Check, Pass::Memory, Pass::Time];
 
 const fn memory(profiles: &'static [Profile], axes: &'static [Axis], passes: &'static [Pass]) -> Grid {
-    Grid { name: "memory and time", profiles, studied: "form", axes, passes }
+    Grid { name: "memory and time", profiles, studied: "form", axes, passes, only_on: &[] }
 }
 
 pub fn prepare(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {

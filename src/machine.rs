@@ -34,7 +34,7 @@ impl FromStr for DeviceChoice {
             Some(("cuda", index)) if index.parse::<u32>().is_ok_and(|i| i < 128) => {
                 Ok(DeviceChoice::Cuda(index.parse().unwrap_or(0)))
             }
-            None if text == "dry" => Ok(DeviceChoice::Dry(DRY_MEMORY)),
+            None if text == "dry" => Ok(DeviceChoice::dry()),
             Some(("dry", memory)) => match memory.parse::<Bytes>() {
                 Ok(Bytes(0)) => Err(format!("'{text}' is a card without memory; write it like dry:24GiB")),
                 Ok(Bytes(bytes)) if bytes > 1 << 40 => Err(format!("'{text}' is larger than any card; dry:1TiB is the most")),
@@ -63,6 +63,11 @@ impl DeviceChoice {
             DeviceChoice::Cuda(_) => Platform::Gpu,
             DeviceChoice::Dry(_) => Platform::Dry,
         }
+    }
+
+    /// A dry device of the usual size.
+    pub fn dry() -> DeviceChoice {
+        DeviceChoice::Dry(DRY_MEMORY)
     }
 
     /// The best device that is there: the first GPU that libtorch can use, else the CPU.

@@ -1,9 +1,9 @@
 //! How one cell is measured inside its child process: the check, the memory pass and the time pass.
 
 use crate::machine::Conditions;
-use crate::protocol::{ACTIVATIONS, Cell, PEAK, Relation, STEP_PEAK, TIME};
+use crate::protocol::{ACTIVATIONS, Cell, Metric, PEAK, Relation, STEP_PEAK, TIME};
 use crate::record::{Sample, Status};
-use crate::torch::{Backend, attempt};
+use crate::torch::{Backend, COUNTS, Memory, attempt};
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
@@ -44,7 +44,8 @@ pub struct Quantity {
 /// What a step tells about itself while it runs. In the memory pass it reads the meter, in the others it does nothing.
 pub struct Probe<'a> {
     meter: Option<&'a dyn Backend>,
-    figures: BTreeMap<&'static str, f64>,
+    /// Unit and value by metric.
+    figures: BTreeMap<&'static str, (&'static str, f64)>,
     rest: Option<i64>,
     failure: Option<anyhow::Error>,
 }
@@ -60,14 +61,7 @@ impl<'a> Probe<'a> {
 
     /// Bytes that live tensors asked for, now; 0 where memory is not what is measured.
     pub fn live(&mut self) -> i64 {
-        match self.meter.map(|meter| meter.memory()) {
-            Some(Ok(memory)) => memory.requested,
-            Some(Err(e)) => {
-                self.failure.get_or_insert(e);
-                0
-            }
-            None => 0,
-        }
+        self.memory().map_or(0, |memory| memory.requested)
     }
 
     /// Says that nothing of the step lives now: what does is parameters, optimizer state and data. Gives its bytes.
@@ -77,11 +71,29 @@ impl<'a> Probe<'a> {
         rest
     }
 
+    /// What the memory meter says now; none where memory is not what is measured.
+    pub fn memory(&mut self) -> Option<Memory> {
+        match self.meter?.memory() {
+            Ok(memory) => Some(memory),
+            Err(e) => {
+                self.failure.get_or_insert(e);
+                None
+            }
+        }
+    }
+
     /// Gives a figure in bytes; of several under one name the largest counts.
     pub fn record(&mut self, metric: &'static str, bytes: i64) {
         if self.meter.is_some() {
-            let figure = self.figures.entry(metric).or_insert(f64::NEG_INFINITY);
-            *figure = figure.max(bytes as f64);
+            let figure = self.figures.entry(metric).or_insert(("B", f64::NEG_INFINITY));
+            figure.1 = figure.1.max(bytes as f64);
+        }
+    }
+
+    /// Gives a figure in the metric's own unit; of several the last counts.
+    pub fn figure(&mut self, metric: &Metric, value: f64) {
+        if self.meter.is_some() {
+            self.figures.insert(metric.name, (metric.unit, value));
         }
     }
 
@@ -265,8 +277,9 @@ pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>>
         sample(PEAK.name, "B", after.requested_peak as f64),
         sample(STEP_PEAK.name, "B", (after.requested_peak - rest) as f64),
     ];
-    samples.extend(after.others.iter().map(|(metric, bytes)| sample(*metric, "B", *bytes as f64)));
-    samples.extend(probe.figures.into_iter().map(|(metric, bytes)| sample(metric, "B", bytes)));
+    let unit = |metric: &str| if COUNTS.contains(&metric) { "1" } else { "B" };
+    samples.extend(after.others.iter().map(|(metric, value)| sample(*metric, unit(metric), *value as f64)));
+    samples.extend(probe.figures.into_iter().map(|(metric, (unit, value))| sample(metric, unit, value)));
     Ok(samples)
 }
 
@@ -383,7 +396,7 @@ mod tests {
             Platform::Cpu
         }
         fn memory(&self) -> Result<Memory> {
-            Ok(Memory { requested: 0, requested_peak: 0, others: vec![] })
+            Ok(Memory { requested: 0, requested_peak: 0, allocated: 0, reserved: 0, others: vec![] })
         }
         fn reset_peaks(&self) -> Result<()> {
             Ok(())

@@ -94,6 +94,9 @@ pub struct Grid {
     pub axes: &'static [Axis],
     #[serde(deserialize_with = "kept::list")]
     pub passes: &'static [Pass],
+    /// Devices that have what the grid is about; on others its cells are skipped. Empty: all.
+    #[serde(default, deserialize_with = "kept::list")]
+    pub only_on: &'static [Platform],
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -190,6 +193,9 @@ pub const TIME: Metric = Metric { name: "time", label: "time per step", unit: "s
 
 /// The factor that the runner itself sets: the device is limited to as much memory as the level says (`96MiB`).
 pub const DEVICE_MEMORY: &str = "device-memory";
+
+/// The other factor that the runner itself sets: the allocator's settings (`PYTORCH_ALLOC_CONF`), or `default`.
+pub const ALLOC_CONF: &str = "alloc-conf";
 
 /// Which cells something applies to: `k=4 recipe=divide|weighted`; empty applies to all.
 pub type Select = Text;
@@ -604,6 +610,7 @@ mod tests {
         studied: "k",
         axes: &[axis("model", &["mlp", "gpt"]), axis("k", &["1", "4"])],
         passes: &[Pass::Memory],
+        only_on: &[],
     };
 
     #[test]

@@ -484,6 +484,7 @@ mod tests {
             studied: "k",
             axes: &[axis("model", &["mlp", "gpt"]), axis("depth", &["8", "16", "32"]), axis("k", &["1", "4"])],
             passes: &[Pass::Memory, Pass::Time],
+            only_on: &[],
         }],
         metrics: &[PEAK, ACTIVATIONS, TIME],
         checks: &[],

@@ -27,6 +27,7 @@ const PROTOCOL: Protocol = Protocol {
             studied: "fate",
             axes: &[axis("fate", &["fine", "wrong", "error", "panic", "abort", "hang", "uneven", "impossible", "setup"])],
             passes: &[Pass::Check, Pass::Memory, Pass::Time],
+            only_on: &[],
         },
         Grid {
             name: "limits",
@@ -34,6 +35,7 @@ const PROTOCOL: Protocol = Protocol {
             studied: "fate",
             axes: &[axis(DEVICE_MEMORY, &["1MiB"]), axis("fate", &["fine", "big"])],
             passes: &[Pass::Memory],
+            only_on: &[],
         },
     ],
     metrics: &[PEAK, TIME],

@@ -168,7 +168,7 @@ fn launch(choice: DeviceChoice, limit: Option<u64>, total: Option<u64>) -> Resul
         command.args(["--device-memory", &limit.to_string()]);
     }
     if choice != DeviceChoice::Cpu {
-        prepare_cuda(&mut command, limit.filter(|limit| Some(*limit) < total), total);
+        prepare_cuda(&mut command, limit.filter(|limit| Some(*limit) < total), total, None);
     }
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("starting a process that measures")?;
     let text = String::from_utf8_lossy(&output.stdout);

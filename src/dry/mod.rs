@@ -17,7 +17,7 @@
 
 use crate::native::{self, NativeError, dry as native_dry};
 use crate::protocol::Platform;
-use crate::torch::{Backend, Memory};
+use crate::torch::{Backend, Memory, caching_allocator};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
@@ -28,7 +28,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tch::Device;
 
-pub use crate::native::dry::ASSUMPTION;
+pub use crate::native::dry::{ASSUMPTION, is_built};
 
 /// Environment variable of the pretended card's memory in bytes.
 const MEMORY: &str = "VRAMLAB_DRY_MEMORY";
@@ -100,18 +100,7 @@ impl Backend for Dry {
     }
 
     fn memory(&self) -> Result<Memory> {
-        let m = native::cuda_memory(0)?;
-        Ok(Memory {
-            requested: m.requested,
-            requested_peak: m.requested_peak,
-            others: vec![
-                ("allocated_peak", m.allocated_peak),
-                ("reserved_peak", m.reserved_peak),
-                ("inactive_split", m.inactive_split),
-                ("device_used", m.total - m.free),
-                ("allocation_retries", m.retries),
-            ],
-        })
+        caching_allocator(0)
     }
 
     fn reset_peaks(&self) -> Result<()> {

@@ -56,6 +56,8 @@ unsafe extern "C" {
     fn vl_cpu_meter_reset_peak();
     fn vl_cpu_meter_read(out: *mut i64);
     fn vl_cuda_reset_peaks(device: i32) -> Message;
+    fn vl_outside_allocate(bytes: i64, out: *mut *mut c_void) -> Message;
+    fn vl_outside_free(memory: *mut c_void);
     fn vl_cuda_meter_read(device: i32, out: *mut i64) -> Message;
     fn vl_cuda_empty_cache() -> Message;
     fn vl_record_allocations(on: i32) -> Message;
@@ -265,6 +267,31 @@ extern "C" fn push_allocations(taken: *mut c_void, first: *const RawAllocation, 
     // SAFETY: the vector is that of `take_allocations`, and C++ gives `count` records.
     let (taken, records) = unsafe { (&mut *taken.cast::<Vec<Allocation>>(), std::slice::from_raw_parts(first, count)) };
     taken.extend(records.iter().map(|r| Allocation { address: r.address, bytes: r.bytes, freed: r.allocated == 0 }));
+}
+
+/// Memory of the current CUDA device that PyTorch's allocator knows nothing of, as another process or library would take it.
+#[derive(Debug)]
+pub struct OutsideMemory(*mut c_void);
+
+impl OutsideMemory {
+    /// Takes memory from the driver.
+    ///
+    /// # Errors
+    /// There is not so much; this process has no CUDA runtime.
+    pub fn take(bytes: u64) -> Result<OutsideMemory, NativeError> {
+        let mut memory = std::ptr::null_mut();
+        let bytes = i64::try_from(bytes).map_err(|e| NativeError(e.to_string()))?;
+        // SAFETY: the function writes an owned pointer where it succeeds, and nothing where it fails.
+        checked(unsafe { vl_outside_allocate(bytes, &mut memory) })?;
+        Ok(OutsideMemory(memory))
+    }
+}
+
+impl Drop for OutsideMemory {
+    fn drop(&mut self) {
+        // SAFETY: the memory is owned and freed once.
+        unsafe { vl_outside_free(self.0) };
+    }
 }
 
 /// A point in the current stream of a CUDA device, as the device's clock sees it.

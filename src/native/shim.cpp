@@ -343,6 +343,22 @@ char* vl_cuda_meter_read(int32_t device, int64_t out[11]) {
   });
 }
 
+// Memory of the device that PyTorch's allocator knows nothing of, as another process or library would take it. The runtime is looked up
+// in the process: the real one comes with libtorch_cuda, the pretended one was preloaded.
+char* vl_outside_allocate(int64_t bytes, void** out) {
+  auto* allocate = reinterpret_cast<int (*)(void**, size_t)>(dlsym(RTLD_DEFAULT, "cudaMalloc"));
+  auto* forget_error = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "cudaGetLastError"));
+  if (!allocate || !forget_error) return strdup("this process has no CUDA runtime");
+  const int error = allocate(out, static_cast<size_t>(bytes));
+  if (error == 0) return nullptr;
+  forget_error();
+  return guarded([&] { TORCH_CHECK(false, "CUDA out of memory outside PyTorch: cudaMalloc of ", bytes, " bytes gave error ", error); });
+}
+
+void vl_outside_free(void* memory) {
+  if (auto* release = reinterpret_cast<int (*)(void*)>(dlsym(RTLD_DEFAULT, "cudaFree"))) release(memory);
+}
+
 char* vl_cuda_empty_cache() {
   return guarded([] { c10::getDeviceAllocator(at::kCUDA)->emptyCache(); });
 }

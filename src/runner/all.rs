@@ -2,6 +2,8 @@
 
 use super::launch::STOP;
 use super::{EXPERIMENTS, INTERRUPTED, Options, interruptible};
+use crate::dry;
+use crate::machine::DeviceChoice;
 use crate::protocol::Profile;
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -18,8 +20,9 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<(u8, Option<PathBu
     interruptible()?;
     let here = std::env::current_exe().context("finding this program's own file")?;
     let folder = here.parent().context("this program stands in no folder")?;
-    let device = options.device();
-    let profile = options.profile(device);
+    let devices = devices(options);
+    // What is kept depends on the profile's being smoke alone, which is the same for all devices.
+    let profile = options.profile(devices[0]);
     let mut flags = flags.to_vec();
     let kept = options.results(profile);
     let scratch =
@@ -29,12 +32,14 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<(u8, Option<PathBu
     }
     let start = Instant::now();
     let mut worst = 0;
-    for (position, (name, _)) in EXPERIMENTS.iter().enumerate() {
+    let runs: Vec<(DeviceChoice, &str)> = devices.iter().flat_map(|d| EXPERIMENTS.iter().map(|(name, _)| (*d, *name))).collect();
+    for (position, (device, name)) in runs.iter().enumerate() {
         let mut flags = flags.clone();
+        flags.extend(["--device".to_string(), device.to_string()]);
         if let Some(budget) = options.budget {
             // What is left is shared by those that are still to come.
             let left = budget.saturating_sub(start.elapsed()).as_secs_f64();
-            let share = (left / (EXPERIMENTS.len() - position) as f64).max(1.0);
+            let share = (left / (runs.len() - position) as f64).max(1.0);
             flags.extend(["--budget".to_string(), format!("{share:.0}")]);
         }
         let code = run_one(&folder.join(name), &flags)?;
@@ -48,6 +53,15 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<(u8, Option<PathBu
         println!("smoke results are not kept and make no report; name a folder with --out to keep them");
     }
     Ok((worst, reported))
+}
+
+/// The device that the user names; else the GPU, or without one the CPU and a dry device, which predicts what a GPU would need.
+fn devices(options: &Options) -> Vec<DeviceChoice> {
+    match (options.device, DeviceChoice::best()) {
+        (Some(device), _) => vec![device],
+        (None, DeviceChoice::Cpu) if dry::is_built() => vec![DeviceChoice::Cpu, DeviceChoice::dry()],
+        (None, best) => vec![best],
+    }
 }
 
 fn run_one(program: &Path, flags: &[String]) -> Result<u8> {

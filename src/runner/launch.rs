@@ -25,6 +25,8 @@ pub struct Spec {
     pub threads: u32,
     pub seed: u32,
     pub memory_limit: Option<u64>,
+    /// Settings of the caching allocator that the cell asks for.
+    pub alloc_conf: Option<String>,
     pub parent: u32,
 }
 
@@ -120,19 +122,25 @@ fn command(spec: &Spec, choice: DeviceChoice, device_memory: Option<u64>) -> Res
         dry::prepare(&mut command, memory)?;
     }
     if choice != DeviceChoice::Cpu {
-        prepare_cuda(&mut command, spec.memory_limit, device_memory);
+        prepare_cuda(&mut command, spec.memory_limit, device_memory, spec.alloc_conf.as_deref());
     }
     Ok(command)
 }
 
-/// Sets the environment of a child that will use CUDA, with a limit on its memory where one is given and the device's size is known.
-pub(crate) fn prepare_cuda(command: &mut Command, limit: Option<u64>, device_memory: Option<u64>) {
+/// Sets the environment of a child that will use CUDA: settings of the allocator beside those that are set already, and a limit on its
+/// memory where one is given and the device's size is known.
+pub(crate) fn prepare_cuda(command: &mut Command, limit: Option<u64>, device_memory: Option<u64>, alloc_conf: Option<&str>) {
     // NVML counts GPUs by their place on the bus.
     command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-    if let (Some(limit), Some(total)) = (limit, device_memory) {
-        let fraction = format!("per_process_memory_fraction:{:.9}", (limit as f64 / total as f64).min(1.0));
-        let set = std::env::var("PYTORCH_ALLOC_CONF").unwrap_or_default();
-        command.env("PYTORCH_ALLOC_CONF", if set.is_empty() { fraction } else { format!("{set},{fraction}") });
+    let fraction = limit.zip(device_memory).map(|(limit, total)| (limit as f64 / total as f64).min(1.0));
+    let set = std::env::var("PYTORCH_ALLOC_CONF").ok().filter(|set| !set.is_empty());
+    let settings: Vec<String> = set
+        .into_iter()
+        .chain(alloc_conf.map(str::to_string))
+        .chain(fraction.map(|fraction| format!("per_process_memory_fraction:{fraction:.9}")))
+        .collect();
+    if !settings.is_empty() {
+        command.env("PYTORCH_ALLOC_CONF", settings.join(","));
     }
 }
 

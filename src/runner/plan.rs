@@ -108,6 +108,7 @@ mod tests {
             studied: "k",
             axes: &[axis("depth", &["8", "16", "32"]), axis("k", &["1", "2", "4"])],
             passes: &[Pass::Memory, Pass::Time],
+            only_on: &[],
         }],
         metrics: &[],
         checks: &[],

@@ -6,7 +6,7 @@ use super::plan::{Plan, Planned, round_order};
 use super::progress::Progress;
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, flags};
-use crate::protocol::{Cell, DEVICE_MEMORY, Pass, Profile, Protocol, TIME};
+use crate::protocol::{ALLOC_CONF, Cell, DEVICE_MEMORY, Pass, Platform, Profile, Protocol, TIME};
 use crate::record::{BUDGET_ENDED, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Status};
 use crate::stats::ratio_interval;
 use crate::units::{Bytes, Seconds};
@@ -20,13 +20,23 @@ use std::time::{Duration, Instant};
 /// Metrics of a memory pass that other processes move, so that two passes need not agree.
 const UNCOUNTED: [&str; 1] = ["device_used"];
 
-/// Why a pass over a cell is not run on a device; none where it is.
-fn impossible(choice: DeviceChoice, pass: Pass) -> Option<&'static str> {
+/// Why a pass is not run on a device at all; none where it is.
+fn beyond_device(choice: DeviceChoice, pass: Pass) -> Option<&'static str> {
     match (choice, pass) {
         (DeviceChoice::Dry(_), Pass::Check) => Some("a dry device computes nothing, so there is nothing to compare"),
         (DeviceChoice::Dry(_), Pass::Time) => Some("a dry device computes nothing, so it has no time"),
         _ => None,
     }
+}
+
+/// Why a pass over a cell is not run on a device; none where it is.
+fn impossible(choice: DeviceChoice, planned: &Planned, pass: Pass) -> Option<String> {
+    let only_on = planned.grid.only_on;
+    if !only_on.is_empty() && !only_on.contains(&choice.platform()) {
+        let names: Vec<String> = only_on.iter().map(Platform::to_string).collect();
+        return Some(format!("this is about what only these devices have: {}", names.join(", ")));
+    }
+    beyond_device(choice, pass).map(str::to_string)
 }
 
 /// When timed rounds end.
@@ -41,7 +51,7 @@ impl Stopping {
     fn new(choice: DeviceChoice, profile: Profile, rounds: Option<u32>) -> Stopping {
         let (least, most) = match (rounds, profile) {
             // One row for each cell, which says why it has no time.
-            _ if impossible(choice, Pass::Time).is_some() => (1, 1),
+            _ if beyond_device(choice, Pass::Time).is_some() => (1, 1),
             (Some(n), _) => (n, n),
             (None, Profile::Smoke) => (2, 2),
             (None, Profile::Quick) => (5, 8),
@@ -204,7 +214,7 @@ impl Sweep<'_> {
 
     /// Whether a record leaves nothing more to find out about its cell. A pass that the device cannot do leaves the others.
     fn settles(&self, record: &PassRecord) -> bool {
-        record.status != Status::Ok && impossible(self.choice, record.pass).is_none()
+        record.status != Status::Ok && !(record.status == Status::Skipped && record.reason != BUDGET_ENDED)
     }
 
     /// Whether an earlier pass already says what becomes of this cell.
@@ -217,8 +227,12 @@ impl Sweep<'_> {
         if self.find(&planned.cell, pass, round).is_some() || self.is_settled(&planned.cell) {
             return Ok(());
         }
-        if let Some(reason) = impossible(self.choice, pass) {
-            return self.keep(PassRecord::not_run(&planned.cell, pass, round, Status::Skipped, reason));
+        if let Some(reason) = impossible(self.choice, planned, pass) {
+            // One row says it.
+            if self.records.iter().any(|r| r.cell == planned.cell && r.pass == pass) {
+                return Ok(());
+            }
+            return self.keep(PassRecord::not_run(&planned.cell, pass, round, Status::Skipped, &reason));
         }
         let spec = Spec {
             cell: planned.cell.to_string(),
@@ -228,6 +242,7 @@ impl Sweep<'_> {
             threads: self.options.threads(),
             seed: self.options.seed,
             memory_limit: self.memory_limit(&planned.cell, pass)?,
+            alloc_conf: planned.cell.get(ALLOC_CONF).filter(|conf| *conf != "default").map(str::to_string),
             parent: std::process::id(),
         };
         let Some(mut record) =
@@ -325,6 +340,7 @@ impl Sweep<'_> {
             .flat_map(|p| (1..=least).map(move |n| (p, Pass::Time, n)));
         let all = plan.cells.iter().flat_map(untimed_passes).chain(timed);
         let lacks = |(p, pass, round): &(&Planned, Pass, u32)| {
+            let round = if impossible(self.choice, p, *pass).is_some() { &1 } else { round };
             self.find(&p.cell, *pass, *round).is_none_or(|record| record.reason == BUDGET_ENDED) && !self.is_ended(&p.cell)
         };
         all.filter(lacks).count()

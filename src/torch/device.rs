@@ -1,6 +1,6 @@
 //! The device behind one small interface: where tensors live, what its memory meter says, what its clock says, what limits it.
 
-use crate::native::{self, NativeError};
+use crate::native::{self, CpuMemory, NativeError};
 use crate::protocol::Platform;
 use anyhow::Result;
 use std::time::Instant;
@@ -13,8 +13,35 @@ pub struct Memory {
     pub requested: i64,
     /// Highest value of `requested` since the peaks were reset.
     pub requested_peak: i64,
+    /// Bytes of the allocator's blocks in use, and of all that it holds from the driver; where there is no such allocator, `requested`.
+    pub allocated: i64,
+    pub reserved: i64,
     /// What else this device's meter knows, as metric and bytes.
     pub others: Vec<(&'static str, i64)>,
+}
+
+/// Of `Memory::others`, those that count events and not bytes.
+pub const COUNTS: [&str; 1] = ["allocation_retries"];
+
+/// What PyTorch's caching allocator and the driver say of a CUDA device, real or pretended.
+///
+/// # Errors
+/// CUDA is not initialised.
+pub fn caching_allocator(index: i32) -> Result<Memory> {
+    let m = native::cuda_memory(index)?;
+    Ok(Memory {
+        requested: m.requested,
+        requested_peak: m.requested_peak,
+        allocated: m.allocated,
+        reserved: m.reserved,
+        others: vec![
+            ("allocated_peak", m.allocated_peak),
+            ("reserved_peak", m.reserved_peak),
+            ("inactive_split", m.inactive_split),
+            ("device_used", m.total - m.free),
+            ("allocation_retries", m.retries),
+        ],
+    })
 }
 
 /// A device to measure on.
@@ -65,8 +92,8 @@ impl Backend for Cpu {
     }
 
     fn memory(&self) -> Result<Memory> {
-        let memory = native::cpu_memory();
-        Ok(Memory { requested: memory.live, requested_peak: memory.peak, others: Vec::new() })
+        let CpuMemory { live, peak, .. } = native::cpu_memory();
+        Ok(Memory { requested: live, requested_peak: peak, allocated: live, reserved: live, others: Vec::new() })
     }
 
     fn reset_peaks(&self) -> Result<()> {
@@ -114,18 +141,7 @@ impl Backend for Cuda {
 
     fn memory(&self) -> Result<Memory> {
         tch::Cuda::synchronize(i64::from(self.index));
-        let m = native::cuda_memory(self.index)?;
-        Ok(Memory {
-            requested: m.requested,
-            requested_peak: m.requested_peak,
-            others: vec![
-                ("allocated_peak", m.allocated_peak),
-                ("reserved_peak", m.reserved_peak),
-                ("inactive_split", m.inactive_split),
-                ("device_used", m.total - m.free),
-                ("allocation_retries", m.retries),
-            ],
-        })
+        caching_allocator(self.index)
     }
 
     fn reset_peaks(&self) -> Result<()> {

@@ -8,4 +8,4 @@ mod device;
 pub use attempt::attempt;
 pub use autocast::{Autocast, autocast};
 pub use checkpoint::{Checkpoint, checkpoint};
-pub use device::{Backend, Cpu, Cuda, Memory};
+pub use device::{Backend, COUNTS, Cpu, Cuda, Memory, caching_allocator};

@@ -50,6 +50,7 @@ pub const ACCUMULATION: Protocol = Protocol {
                 axis("k", &["1", "2", "4", "8"]),
             ],
             passes: &[Pass::Check, Pass::Memory, Pass::Time],
+            only_on: &[],
         },
         Grid {
             name: "equivalence",
@@ -64,6 +65,7 @@ pub const ACCUMULATION: Protocol = Protocol {
                 axis("optimizer", &["sgd", "adam"]),
             ],
             passes: &[Pass::Check],
+            only_on: &[],
         },
     ],
     metrics: &[PEAK, ACTIVATIONS, GRADIENTS, TIME, GRADIENT_ERROR, UPDATE_ERROR],
@@ -175,6 +177,7 @@ pub const CHECKPOINTING: Protocol = Protocol {
             studied: "policy",
             axes: &[axis("depth", &["8", "16", "32", "64", "128"]), axis("policy", &["none", "every-block", "sqrt", "every-4"])],
             passes: &[Pass::Check, Pass::Memory, Pass::Time],
+            only_on: &[],
         },
         Grid {
             name: "budget",
@@ -186,6 +189,7 @@ pub const CHECKPOINTING: Protocol = Protocol {
                 axis("policy", &["none", "every-block", "sqrt"]),
             ],
             passes: &[Pass::Check, Pass::Memory],
+            only_on: &[],
         },
     ],
     metrics: &[PEAK, ACTIVATIONS, TIME, GRADIENT_ERROR],
@@ -271,6 +275,7 @@ pub const INPLACE: Protocol = Protocol {
             axis("form", &["plain", "clone", "inplace"]),
         ],
         passes: &[Pass::Check, Pass::Memory, Pass::Time],
+        only_on: &[],
     }],
     metrics: &[PEAK, TIME, Metric { name: "raised", label: "error raised", unit: "1", pass: Pass::Check }],
     checks: &[

@@ -28,6 +28,7 @@ pub const ODD: Protocol = Protocol {
                 axis("way", &["plain", "first-of-many-ways", "second", "third", "fourth", "fifth", "sixth", "seventh"]),
             ],
             passes: &[Pass::Check, Pass::Memory, Pass::Time],
+            only_on: &[],
         },
         Grid {
             name: "single",
@@ -35,6 +36,7 @@ pub const ODD: Protocol = Protocol {
             studied: "way",
             axes: &[axis("kind", &["alone"]), axis("way", &["plain", "other"])],
             passes: &[Pass::Memory],
+            only_on: &[],
         },
     ],
     metrics: &[PEAK, TIME, ERROR],
