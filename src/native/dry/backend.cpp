@@ -339,6 +339,7 @@ Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other) {
 }
 
 Tensor dot(const Tensor& self, const Tensor&) { return at::empty({}, self.options()); }
+Tensor of_all(const Tensor& self) { return at::empty({}, self.options()); }
 
 Tensor& randperm_out(int64_t n, std::optional<at::Generator>, Tensor& out) {
   out.resize_({n});
@@ -577,6 +578,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("index_select", index_select);
   m.impl("where.self", where);
   m.impl("dot", dot);
+  for (const char* name : {"max", "min"}) m.impl(name, of_all);
   m.impl("randperm.generator_out", randperm_out);
   m.impl("var.correction", var_or_std);
   m.impl("std.correction", var_or_std);
