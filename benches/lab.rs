@@ -71,7 +71,15 @@ fn records() -> Vec<PassRecord> {
             reason: String::new(),
         };
         let samples = (0..10).map(sample).collect();
-        PassRecord { cell: cell.clone(), pass: Pass::Time, round, status: Status::Ok, reason: String::new(), seconds: Some(0.1), samples }
+        PassRecord {
+            cell: cell.clone(),
+            pass: Pass::Time,
+            round,
+            status: Status::Ok,
+            reason: String::new(),
+            seconds: Some(0.1),
+            samples,
+        }
     };
     (1..=25).flat_map(|round| cells.iter().map(move |cell| (round, cell))).map(|(round, cell)| pass(round, cell)).collect()
 }

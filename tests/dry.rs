@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::process::{Command, ExitCode};
 use tch::nn::{Adam, AdamW, Optimizer, OptimizerConfig, RmsProp, Sgd, VarStore};
 use tch::{Device, Kind, Reduction, Tensor};
+use vramlab::dry::replay::{Trace, replay};
 use vramlab::dry::{self, Dry};
 use vramlab::measure::attempt;
 use vramlab::models::Model;
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    let tests: [(&str, fn()); 13] = [
+    let tests: [(&str, fn()); 15] = [
         ("statistics_are_pytorchs_and_the_same_every_time", statistics_are_pytorchs_and_the_same_every_time),
         ("memory_runs_out_with_pytorchs_message", memory_runs_out_with_pytorchs_message),
         ("allocator_settings_change_what_is_reserved", allocator_settings_change_what_is_reserved),
@@ -48,6 +49,8 @@ fn main() -> ExitCode {
         ("a_dry_run_counts_what_the_cpu_counts", a_dry_run_counts_what_the_cpu_counts),
         ("known_differences_have_their_formula", known_differences_have_their_formula),
         ("gigabytes_cost_no_memory_and_no_time", gigabytes_cost_no_memory_and_no_time),
+        ("a_trace_is_played_as_tensors_are", a_trace_is_played_as_tensors_are),
+        ("a_million_events_are_played_at_once", a_million_events_are_played_at_once),
     ];
     let filters: Vec<&String> = arguments[1..].iter().filter(|a| !a.starts_with('-')).collect();
     let chosen = tests.iter().filter(|(name, _)| filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str())));
@@ -116,6 +119,7 @@ fn play(role: &str, argument: &str) -> Result<Value> {
         "counted" => serde_json::to_value(counted(argument)?)?,
         "differences" => differences(argument)?,
         "huge" => huge()?,
+        "million" => million()?,
         _ => bail!("no role '{role}'"),
     })
 }
@@ -205,7 +209,8 @@ fn memory_runs_out_with_pytorchs_message() {
 }
 
 fn allocator_settings_change_what_is_reserved() {
-    let figure = |script: &str, settings: &str, figure: &str| dry_answer("allocate", script, 4096 * MIB, settings)[figure].as_i64().unwrap();
+    let figure =
+        |script: &str, settings: &str, figure: &str| dry_answer("allocate", script, 4096 * MIB, settings)[figure].as_i64().unwrap();
     let split = "a100 f0 a50";
     assert_eq!(figure(split, "", "reserved"), 100, "the cached block is split");
     assert_eq!(figure(split, "max_split_size_mb:32", "reserved"), 150, "too large to be split");
@@ -286,9 +291,13 @@ const OPTIMIZERS: [&str; 5] = ["sgd", "momentum", "adam", "adamw", "rmsprop"];
 fn models() -> Result<Value> {
     let backend = Dry::open()?;
     let mut trained = 0;
-    for (name, optimizer_name) in
-        [("mlp-2x32", "sgd"), ("resnet-2x8-gn", "momentum"), ("resnet-2x8-bn", "adam"), ("gpt-2x64", "adamw"), ("gpt-2x96", "rmsprop")]
-    {
+    for (name, optimizer_name) in [
+        ("mlp-2x32", "sgd"),
+        ("resnet-2x8-gn", "momentum"),
+        ("resnet-2x8-bn", "adam"),
+        ("gpt-2x64", "adamw"),
+        ("gpt-2x96", "rmsprop"),
+    ] {
         for kind in [Kind::Float, Kind::Half, Kind::BFloat16] {
             let model = Model::with_dropout(name, backend.device(), 0.1)?;
             let mut optimizer = optimizer(optimizer_name, &model.store)?;
@@ -624,4 +633,89 @@ fn gigabytes_cost_no_memory_and_no_time() {
     let answer = dry_answer("huge", "", 200 * 1024 * MIB, "");
     assert!(answer[0].as_i64().unwrap() > 80_000_000_000, "{answer}");
     assert!(answer[1].as_f64().unwrap() < 1.0, "{answer}");
+}
+
+// ---- traces --------------------------------------------------------------------------------------------------------------------------------
+
+/// Runs `vramlab replay` on a trace; its output or its complaint.
+fn replayed(trace: &str, flags: &[&str]) -> Result<Value> {
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), trace)?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+    command.arg("replay").arg(file.path()).arg("--json").args(flags);
+    command.env_remove("PYTORCH_ALLOC_CONF").env_remove("PYTORCH_CUDA_ALLOC_CONF");
+    outcome(command)
+}
+
+/// The trace of an `allocate` script.
+fn trace_of(script: &str) -> String {
+    let mut ids = 0..;
+    let lines = script.split(' ').map(|word| match word.split_at(1) {
+        ("a", mib) => format!("alloc,{},{}\n", ids.next().unwrap(), mib.parse::<i64>().unwrap() * MIB),
+        (_, id) => format!("free,{id},\n"),
+    });
+    std::iter::once("op,id,bytes\n".to_string()).chain(lines).collect()
+}
+
+fn a_trace_is_played_as_tensors_are() {
+    for (script, settings) in [
+        ("a100 f0 a50", ""),
+        ("a100 f0 a50", "max_split_size_mb:32"),
+        ("a100 a100 f0 f1 a180", "expandable_segments:True"),
+        ("a1200", "roundup_power2_divisions:4"),
+        ("a3 a1 a15 f1 a2 f0", ""),
+    ] {
+        let tensors = dry_answer("allocate", script, 4096 * MIB, settings);
+        let flags = ["--device-memory", "4GiB", "--alloc-conf", settings];
+        let trace = replayed(&trace_of(script), &flags[..if settings.is_empty() { 2 } else { 4 }]).unwrap();
+        for figure in ["allocated", "reserved"] {
+            assert_eq!(tensors[figure].as_i64().unwrap(), trace[figure].as_i64().unwrap() / MIB, "{script} {settings}: {figure}");
+        }
+    }
+    let trace = "op,id,bytes\nalloc,1,1000\nalloc,2,3000000\nfree,1,\nempty_cache,,\n";
+    let expected = serde_json::json!({
+        "allocated": 3_000_320, "peak_allocated": 3_000_320 + 1024, "reserved": 20 * MIB, "peak_reserved": 22 * MIB,
+        "inactive_split": 20 * MIB - 3_000_320, "segments": 1, "retries": 0, "oom": null,
+    });
+    assert_eq!(replayed(trace, &[]).unwrap(), expected);
+    let full = replayed(&trace_of("a600 f0 a700 a400 a1"), &["--device-memory", "1073741824"]).unwrap();
+    assert_eq!((&full["oom"], &full["retries"], &full["peak_allocated"]), (&5.into(), &2.into(), &(700 * MIB).into()));
+    assert_eq!(replayed("op,id,bytes\nalloc,1,2000000000000000000\n", &[]).unwrap()["oom"], 2, "more than there is anywhere");
+    for (trace, flags, part) in [
+        ("op,id,bytes\nalloc,1,5\nfree,2,\n", &[][..], "line 3: id 2 is freed and is not allocated"),
+        ("op,id,bytes\n", &["--device-memory", "none"], "'none' is no size"),
+        ("op,id,bytes\n", &["--device-memory", "0"], "leaves nothing to allocate"),
+        ("op,id,bytes\n", &["--alloc-conf", "no_such_setting:1"], "no_such_setting"),
+    ] {
+        let error = replayed(trace, flags).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+fn million() -> Result<Value> {
+    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(3);
+    let (mut trace, mut live) = (String::from("op,id,bytes\n"), Vec::new());
+    for id in 0..500_000 {
+        trace += &format!("alloc,{id},{}\n", 1i64 << random.random_range(6..23));
+        live.push(id);
+        if live.len() > 1000 {
+            trace += &format!("free,{},\n", live.swap_remove(random.random_range(0..live.len())));
+        }
+    }
+    live.drain(..).for_each(|id| trace += &format!("free,{id},\n"));
+    let device = Dry::open()?;
+    let start = std::time::Instant::now();
+    let trace = Trace::read(trace.as_bytes())?;
+    let read = start.elapsed().as_secs_f64();
+    let found = replay(&device, &trace)?;
+    ensure!(found.oom.is_none() && found.allocated == 0 && found.reserved > 0);
+    Ok(serde_json::json!([read, start.elapsed().as_secs_f64() - read]))
+}
+
+/// Reading is Rust's share and slower without optimisation, so the second that both may take is not asked of a debug build.
+fn a_million_events_are_played_at_once() {
+    let answer = dry_answer("million", "", 24 * 1024 * MIB, "");
+    let (read, played) = (answer[0].as_f64().unwrap(), answer[1].as_f64().unwrap());
+    let limit = if cfg!(debug_assertions) { 10.0 } else { 1.0 };
+    assert!(read + played < limit && played < 1.0, "read in {read} s, played in {played} s");
 }

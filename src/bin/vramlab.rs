@@ -1,5 +1,8 @@
 //! The lab's own commands; each experiment is a program of its own.
 
+#[cfg(feature = "torch")]
+mod replay;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -22,6 +25,10 @@ enum Command {
     /// Say what this machine has, what is missing and what would fix it
     #[cfg(feature = "torch")]
     Doctor,
+
+    /// Play a trace of allocations on PyTorch's caching allocator over a pretended GPU
+    #[cfg(feature = "torch")]
+    Replay(replay::Arguments),
 
     /// Write report.md and its plots from the results of all machines
     Report {
@@ -57,6 +64,8 @@ fn run(command: Command) -> Result<u8> {
         }
         #[cfg(feature = "torch")]
         Command::Doctor => vramlab::doctor::run().map(|()| 0),
+        #[cfg(feature = "torch")]
+        Command::Replay(arguments) => replay::run(&arguments).map(|()| 0),
         Command::Report { results, out } => report(&results, &out).map(|()| 0),
     }
 }

@@ -15,6 +15,8 @@
 //! - Workspaces of cuBLAS, cuDNN and CUB, partial sums inside kernels, and the CUDA context, which a real process has beside its tensors.
 //! - Another card than the assumed one: compute capability 9.0 with PyTorch's order of attention kernels there.
 
+pub mod replay;
+
 use crate::native::{self, NativeError, dry as native_dry};
 use crate::protocol::Platform;
 use crate::torch::{Backend, Memory};

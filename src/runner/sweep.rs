@@ -230,7 +230,9 @@ impl Sweep<'_> {
             memory_limit: self.memory_limit(&planned.cell, pass)?,
             parent: std::process::id(),
         };
-        let Some(mut record) = launch(&spec, &planned.cell, round, (self.choice, self.machine.device_memory), self.options.timeout)? else {
+        let Some(mut record) =
+            launch(&spec, &planned.cell, round, (self.choice, self.machine.device_memory), self.options.timeout)?
+        else {
             return Ok(());
         };
         if let Some(reason) = self.contradiction(&record) {

@@ -387,9 +387,11 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, SymInts shape, Ma
   const Tensor contiguous = x.contiguous();
   return {at::empty_like(contiguous), at::empty(sizes, accumulating(x)), at::empty(sizes, accumulating(x))};
 }
-std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor&, const Tensor& x, SymInts, const Tensor&, const Tensor&,
+std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& gradient, const Tensor& x, SymInts, const Tensor&, const Tensor&,
                                                        MaybeTensor weight, MaybeTensor bias, std::array<bool, 3> wanted) {
-  return {like_if(wanted[0], x), like_if(wanted[1], weight), like_if(wanted[2], bias)};
+  const Tensor dx = like_if(wanted[0], x), dweight = like_if(wanted[1], weight), dbias = like_if(wanted[2], bias);
+  const Tensor contiguous = gradient.contiguous();
+  return {dx, dweight, dbias};
 }
 
 std::tuple<Tensor, Tensor, Tensor> group_norm(const Tensor& x, MaybeTensor weight, MaybeTensor bias, c10::SymInt samples,
@@ -645,6 +647,53 @@ __attribute__((visibility("default"))) char* vramlab_dry_open() {
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
     TORCH_CHECK(at::detail::getCUDAHooks().deviceCount() == 1,
                 "somebody has asked libtorch about CUDA already; a dry device must be opened before");
+  });
+}
+
+struct TraceEvent {
+  enum Kind : int32_t { kAlloc = 0, kFree = 1, kEmptyCache = 2 };
+  int32_t kind;
+  uint32_t slot;
+  uint64_t bytes;
+};
+
+// Plays a trace, whose slots are below `slots` and whose frees follow their allocations, until its end or until memory runs out. Gives
+// allocated, its peak, reserved, its peak, inactive split bytes, segments, retries, and the position of the event that failed or -1.
+__attribute__((visibility("default"))) char* vramlab_dry_replay(const TraceEvent* events, size_t count, size_t slots, int64_t out[8]) {
+  return guarded([&] {
+    std::vector<void*> addresses(slots, nullptr);
+    int64_t failed = -1;
+    for (size_t i = 0; i < count && failed < 0; i++) {
+      void*& address = addresses[events[i].slot];
+      switch (events[i].kind) {
+        case TraceEvent::kAlloc:
+          try {
+            // PyTorch takes an exbibyte for out of memory before it asks its allocator.
+            constexpr uint64_t kExbibyte = 1ull << 60;
+            if (events[i].bytes >= kExbibyte)
+              failed = static_cast<int64_t>(i);
+            else
+              address = allocator()->raw_alloc(events[i].bytes);
+          } catch (const c10::OutOfMemoryError&) {
+            failed = static_cast<int64_t>(i);
+          }
+          break;
+        case TraceEvent::kFree:
+          if (address) allocator()->raw_delete(address);
+          address = nullptr;
+          break;
+        default:
+          allocator()->emptyCache();
+      }
+    }
+    const auto stats = allocator()->getDeviceStats(0);
+    const int64_t values[8] = {stats.allocated_bytes[0].current, stats.allocated_bytes[0].peak,     stats.reserved_bytes[0].current,
+                               stats.reserved_bytes[0].peak,     stats.inactive_split_bytes[0].current, stats.segment[0].current,
+                               stats.num_alloc_retries,          failed};
+    std::copy(std::begin(values), std::end(values), out);
+    for (void* address : addresses) {
+      if (address) allocator()->raw_delete(address);
+    }
   });
 }
 
