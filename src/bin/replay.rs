@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use std::fs::File;
+use std::io::BufReader;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -51,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         return Err(command.exec()).context("starting the dry process");
     }
     let file = File::open(&arguments.trace).with_context(|| format!("opening {name}"))?;
-    let trace = Trace::read(file).with_context(|| format!("{name}"))?;
+    let trace = Trace::read(BufReader::new(file)).with_context(|| format!("{name}"))?;
     let found = replay(&Dry::open()?, &trace)?;
     if arguments.json {
         println!("{}", serde_json::to_string(&found)?);

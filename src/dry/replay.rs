@@ -2,10 +2,10 @@
 
 use super::Dry;
 use crate::native::dry::{self as native_dry, TraceEvent, TraceKind};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use std::collections::HashMap;
-use std::io::Read;
+use std::io::BufRead;
 
 /// A trace that can be played: each free is that of a live allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,40 +38,33 @@ impl Trace {
     ///
     /// # Errors
     /// A line that is none of these, a free of an id that is not allocated, an id that is allocated twice; the line is named.
-    pub fn read(input: impl Read) -> Result<Trace> {
-        let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).trim(csv::Trim::All).from_reader(input);
-        let mut record = csv::StringRecord::new();
+    pub fn read(input: impl BufRead) -> Result<Trace> {
         let mut trace = Trace { events: Vec::new(), lines: Vec::new(), slots: 1 };
         let mut live: HashMap<i64, u32> = HashMap::new();
         let mut free_slots: Vec<u32> = Vec::new();
-        let header = reader.read_record(&mut record).context("line 1: the trace cannot be read")?;
-        if !header || record.iter().ne(["op", "id", "bytes"]) {
-            bail!("line 1: a trace begins with the header op,id,bytes");
-        }
-        loop {
-            let line = reader.position().line();
-            if !reader.read_record(&mut record).with_context(|| format!("line {line}: the trace cannot be read"))? {
-                return Ok(trace);
+        let mut begun = false;
+        for (line, text) in (1..).zip(input.lines()) {
+            let text = text.with_context(|| format!("line {line}: the trace cannot be read"))?;
+            let fields: Vec<&str> = text.split(',').map(str::trim).collect();
+            if !begun {
+                ensure!(fields == ["op", "id", "bytes"], NO_HEADER);
+                begun = true;
+            } else if !text.trim().is_empty() {
+                let event = event(&fields, &mut live, &mut free_slots, &mut trace.slots).with_context(|| format!("line {line}"))?;
+                trace.events.push(event);
+                trace.lines.push(line);
             }
-            // Blank lines are passed over, so the record says where it stands.
-            let line = record.position().map_or(line, csv::Position::line);
-            let event = event(&record, &mut live, &mut free_slots, &mut trace.slots).with_context(|| format!("line {line}"))?;
-            trace.events.push(event);
-            trace.lines.push(line);
         }
+        ensure!(begun, NO_HEADER);
+        Ok(trace)
     }
 }
 
-fn event(
-    record: &csv::StringRecord,
-    live: &mut HashMap<i64, u32>,
-    free_slots: &mut Vec<u32>,
-    slots: &mut u32,
-) -> Result<TraceEvent> {
-    let field = |position: usize| record.get(position).unwrap_or_default();
-    if record.len() > 3 {
-        bail!("{} fields where op,id,bytes are three", record.len());
-    }
+const NO_HEADER: &str = "line 1: a trace begins with the header op,id,bytes";
+
+fn event(fields: &[&str], live: &mut HashMap<i64, u32>, free_slots: &mut Vec<u32>, slots: &mut u32) -> Result<TraceEvent> {
+    let field = |position: usize| fields.get(position).copied().unwrap_or_default();
+    ensure!(fields.len() <= 3, "{} fields where op,id,bytes are three", fields.len());
     let id = || field(1).parse::<i64>().map_err(|_| anyhow::anyhow!("'{}' is no id; ids are whole numbers", field(1)));
     let bytes = || field(2).parse::<u64>().map_err(|_| anyhow::anyhow!("'{}' is no number of bytes", field(2)));
     // What an event does not need may be left out, but not be nonsense.
