@@ -317,6 +317,8 @@ fn models() -> Result<Value> {
         }
     }
     let x = Tensor::randn([4, 3, 16, 16], FLOAT).set_requires_grad(true);
+    let rms = x.rms_norm([16], Some(&Tensor::ones([16], FLOAT).set_requires_grad(true)), None);
+    rms.sum(Kind::Float).f_backward()?;
     let pooled = x.max_pool2d([2, 2], [2, 2], [0, 0], [1, 1], false).avg_pool2d([2, 2], [2, 2], [0, 0], false, true, None);
     let y = pooled.adaptive_avg_pool2d([2, 2]).flatten(1, -1).softmax(-1, Kind::Float);
     y.sum(Kind::Float).f_backward()?;
@@ -626,13 +628,24 @@ fn huge() -> Result<Value> {
     let x = Tensor::randn([50_000, 1000], FLOAT);
     w.matmul(&x).mean(Kind::Float).f_backward()?;
     ensure!(w.grad().size() == w.size());
-    Ok(serde_json::json!([native::cuda_memory(0)?.requested_peak, start.elapsed().as_secs_f64()]))
+    let matrix = (native::cuda_memory(0)?.requested_peak, start.elapsed().as_secs_f64());
+    drop((w, x));
+    // As many parameters as GPT-2 XL has in its blocks.
+    let model = Model::named("gpt-48x1600", Device::Cuda(0))?;
+    let (batch, mut optimizer) = (model.batch(8), optimizer("adamw", &model.store)?);
+    let mut step = || optimizer.backward_step(&model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean));
+    step();
+    let start = std::time::Instant::now();
+    step();
+    Ok(serde_json::json!([matrix.0, matrix.1, native::cuda_memory(0)?.requested, start.elapsed().as_secs_f64()]))
 }
 
 fn gigabytes_cost_no_memory_and_no_time() {
     let answer = dry_answer("huge", "", 200 * 1024 * MIB, "");
     assert!(answer[0].as_i64().unwrap() > 80_000_000_000, "{answer}");
-    assert!(answer[1].as_f64().unwrap() < 1.0, "{answer}");
+    assert!(answer[2].as_i64().unwrap() > 4 * 4 * 1_474_000_000, "parameters, gradients and two moments: {answer}");
+    assert!(answer[1].as_f64().unwrap() < 1.0 && answer[3].as_f64().unwrap() < 1.0, "{answer}");
+    println!("a step of GPT-2 XL's blocks, with AdamW: {answer}");
 }
 
 // ---- traces --------------------------------------------------------------------------------------------------------------------------------

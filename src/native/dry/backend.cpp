@@ -309,6 +309,7 @@ Tensor& copy_(Tensor& to, const Tensor& from, bool) {
   TORCH_CHECK(at::is_expandable_to(from.sym_sizes(), to.sym_sizes()), "The size of tensor a ", to.sizes(),
               " must match the size of tensor b ", from.sizes());
   if (to.is_cpu()) {
+    if (!from.is_cpu() && !from.is_contiguous() && from.strides() != to.strides()) at::empty(to.sizes(), from.options());
     // Fixed values instead of whatever was there.
     to.zero_();
   } else if (from.is_cpu() && from.dim() > 0 && !(to.scalar_type() == from.scalar_type() && to.is_contiguous() && from.is_contiguous())) {
@@ -438,6 +439,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> cudnn_batch_norm(const Tensor& x, con
 std::tuple<Tensor, Tensor, Tensor> cudnn_batch_norm_backward(const Tensor& x, const Tensor&, const Tensor& weight, MaybeTensor, MaybeTensor,
                                                              MaybeTensor, MaybeTensor, double, const Tensor&) {
   return {at::empty_like(x), at::empty_like(weight), at::empty_like(weight)};
+}
+
+std::tuple<Tensor, Tensor> rms_norm(const Tensor& x, IntArrayRef shape, MaybeTensor, std::optional<double>) {
+  auto sizes = x.sizes().vec();
+  for (size_t i = 0; i < shape.size(); i++) sizes.at(sizes.size() - 1 - i) = 1;
+  const Tensor contiguous = x.contiguous();
+  return {at::empty_like(contiguous), at::empty(sizes, accumulating(x))};
+}
+std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& gradient, const Tensor& x, IntArrayRef, const Tensor&, MaybeTensor weight,
+                                             std::array<bool, 2> wanted) {
+  const Tensor dx = like_if(wanted[0], x), dweight = like_if(wanted[1], weight);
+  const Tensor contiguous = gradient.contiguous();
+  return {dx, dweight};
 }
 
 // ---- convolution (cuDNN, without its workspace) and pooling ------------------------------------------------------------------------------------
@@ -588,6 +602,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("embedding_dense_backward", embedding_backward);
   m.impl("native_layer_norm", layer_norm);
   m.impl("native_layer_norm_backward", layer_norm_backward);
+  m.impl("_fused_rms_norm", rms_norm);
+  m.impl("_fused_rms_norm_backward", rms_norm_backward);
   m.impl("native_group_norm", group_norm);
   m.impl("native_group_norm_backward", group_norm_backward);
   m.impl("native_batch_norm", batch_norm);
