@@ -27,6 +27,10 @@ enum Command {
     #[cfg(feature = "torch")]
     Measure(Box<vramlab::commands::MeasureOptions>),
 
+    /// Play a trace of allocations on PyTorch's caching allocator over a pretended GPU
+    #[cfg(feature = "torch")]
+    Replay(vramlab::commands::ReplayOptions),
+
     /// Write report.md and its plots from the results of all machines
     Report {
         /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json
@@ -64,6 +68,8 @@ fn run(command: Command) -> Result<u8> {
         }
         #[cfg(feature = "torch")]
         Command::Doctor => vramlab::doctor::run().map(|()| 0),
+        #[cfg(feature = "torch")]
+        Command::Replay(options) => vramlab::commands::replay(&options).map(|()| 0),
         #[cfg(feature = "torch")]
         Command::Measure(options) => vramlab::commands::measure(&options).map(|()| 0),
         Command::Report { results, out, readme } => {

@@ -2,8 +2,10 @@
 
 mod flags;
 mod measure;
+mod replay;
 mod table;
 
 pub use flags::ConfigurationFlags;
 pub use measure::{MeasureOptions, measure};
+pub use replay::{ReplayOptions, replay};
 pub use table::bytes_by_phase;

@@ -400,6 +400,12 @@ char* vl_dry_open(const char* backend) {
   return dry_function<char*()>("vramlab_dry_open")();
 }
 
+// Plays a trace on the dry device's allocator; see vramlab_dry_replay.
+char* vl_dry_replay(const void* events, size_t count, size_t slots, int64_t out[8]) {
+  auto* replay = dry_function<char*(const void*, size_t, size_t, int64_t*)>("vramlab_dry_replay");
+  return replay ? replay(events, count, slots, out) : strdup("the dry device is not open");
+}
+
 // ---- device events -------------------------------------------------------------------------------------------------------------------
 
 // BACKEND_DEFAULT asks for an event that takes the time; PYTORCH_DEFAULT would switch timing off.
