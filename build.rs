@@ -1,4 +1,4 @@
-//! Compiles the native shim, tells the linker where libtorch is, and hashes the sources that take figures.
+//! Compiles the native shim and the dry device, tells the linker where libtorch is, and hashes the sources that take figures.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -26,16 +26,15 @@ fn compile_shim() {
         torch.display()
     );
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
-    // This script runs at every change of a source, and the shim takes a quarter of a minute: compile it when it changed.
-    let stamp = format!("{:016x} {}", fnv(FNV_OFFSET, Path::new("src/native/shim.cpp")), torch.display());
-    if fs::read_to_string(out.join("shim.stamp")).is_ok_and(|old| old == stamp) {
+    if is_current(&out, "shim", &[Path::new("src/native/shim.cpp")], &torch) {
         println!("cargo:rustc-link-search=native={}", out.display());
         println!("cargo:rustc-link-lib=static=vramlab_shim");
         println!("cargo:rustc-link-lib=stdc++");
     } else {
         build_shim(&torch);
-        fs::write(out.join("shim.stamp"), stamp).expect("OUT_DIR can be written");
+        mark_current(&out, "shim", &[Path::new("src/native/shim.cpp")], &torch);
     }
+    build_dry(&torch, &out);
     println!("cargo:rustc-link-lib=torch_cpu");
     println!("cargo:rustc-link-lib=c10");
     // As DT_RUNPATH, so that LD_LIBRARY_PATH can name another machine's libtorch.
@@ -43,17 +42,61 @@ fn compile_shim() {
     println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{}", lib.display());
 }
 
-fn build_shim(torch: &Path) {
-    cc::Build::new()
+/// What something compiled was compiled from. This script runs at every change of a source and C++ takes its time, so it is compiled only
+/// when it changed.
+fn stamp(sources: &[&Path], torch: &Path) -> String {
+    format!("{:016x} {}", sources.iter().fold(FNV_OFFSET, |hash, path| fnv(hash, path)), torch.display())
+}
+
+fn is_current(out: &Path, name: &str, sources: &[&Path], torch: &Path) -> bool {
+    fs::read_to_string(out.join(format!("{name}.stamp"))).is_ok_and(|old| old == stamp(sources, torch))
+}
+
+fn mark_current(out: &Path, name: &str, sources: &[&Path], torch: &Path) {
+    fs::write(out.join(format!("{name}.stamp")), stamp(sources, torch)).expect("OUT_DIR can be written");
+}
+
+fn compiler(torch: &Path) -> cc::Build {
+    let mut build = cc::Build::new();
+    build
         .cpp(true)
         .std("c++17")
         .opt_level(2)
         .flag("-Wall")
         // libtorch's headers are not ours to mend.
         .flag(format!("-isystem{}", torch.join("include").display()))
-        .flag(format!("-isystem{}", torch.join("include/torch/csrc/api/include").display()))
-        .file("src/native/shim.cpp")
-        .compile("vramlab_shim");
+        .flag(format!("-isystem{}", torch.join("include/torch/csrc/api/include").display()));
+    build
+}
+
+fn build_shim(torch: &Path) {
+    compiler(torch).file("src/native/shim.cpp").compile("vramlab_shim");
+}
+
+/// Compiles the dry device's two libraries, which the programs carry inside and open in dry processes only.
+fn build_dry(torch: &Path, out: &Path) {
+    let folder = Path::new("src/native/dry");
+    let headers = ["cuda.h", "cuda_runtime.h", "cuda_runtime_api.h"].map(|name| folder.join("include").join(name));
+    let with_cuda = torch.join("include/c10/cuda/impl/cuda_cmake_macros.h").exists();
+    // c10 opens NVML by this name.
+    for (name, link) in [("runtime", Some("-Wl,-soname,libnvidia-ml.so.1")), ("backend", None)] {
+        let source = folder.join(format!("{name}.cpp"));
+        let library = out.join(format!("dry_{name}.so"));
+        let sources: Vec<&Path> = headers.iter().chain([&source]).map(PathBuf::as_path).collect();
+        if is_current(out, name, &sources, torch) && library.exists() {
+            continue;
+        }
+        if with_cuda {
+            let mut command = compiler(torch).include(folder.join("include")).get_compiler().to_command();
+            command.args(["-shared", "-fPIC", "-g0", "-s"]).args((name == "backend").then_some("-fvisibility=hidden"));
+            let status = command.args(link).arg(&source).arg("-o").arg(&library).status().expect("the C++ compiler starts");
+            assert!(status.success(), "{} does not compile", source.display());
+        } else {
+            // A libtorch without CUDA has no caching allocator to run; the programs say so.
+            fs::write(&library, []).expect("OUT_DIR can be written");
+        }
+        mark_current(out, name, &sources, torch);
+    }
 }
 
 /// Version of a libtorch directory: `version.py` in a wheel, `build-version` in an archive.

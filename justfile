@@ -19,9 +19,9 @@ run-all *FLAGS: _setup
     cargo build --release
     @exec {{ quote(release / "vramlab") }} run-all "$@"
 
-# Write report/ from results/; needs no libtorch
+# Write report/ and README's table from results/; needs no libtorch
 report *FLAGS:
-    cargo run --release --no-default-features --bin vramlab --target-dir target/report -- report "$@"
+    cargo run --release --no-default-features --bin vramlab --target-dir target/report -- report --readme README.md "$@"
 
 # Check the sources, then run every test; the flags are cargo test's
 test *FLAGS: check

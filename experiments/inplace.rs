@@ -32,7 +32,14 @@ pub const PROTOCOL: Protocol = Protocol {
             ],
         },
         Factor { name: "elements", meaning: "elements of a tensor", levels: &[] },
-        Factor { name: "gradient", meaning: "recorded for a backward pass, which is run", levels: &[] },
+        Factor {
+            name: "mode",
+            meaning: "what the operation is part of",
+            levels: &[
+                Level { name: "inference", meaning: "nothing is recorded" },
+                Level { name: "training", meaning: "recorded for a backward pass, which is run" },
+            ],
+        },
         Factor {
             name: "form",
             meaning: "how the operation is written",
@@ -63,29 +70,34 @@ pub const PROTOCOL: Protocol = Protocol {
     grids: &[
         memory(
             &[Profile::Quick],
-            &[axis("workload", &["single", "chain"]), axis("elements", &["8388608"]), NO_GRADIENT, FORMS],
+            &[axis("workload", &["single", "chain"]), axis("elements", &["8388608"]), INFERENCE, FORMS],
             TIMED,
         ),
         memory(
             &[Profile::Quick],
-            &[axis("workload", &["single", "chain"]), axis("elements", &["8388608"]), GRADIENT, FORMS],
+            &[axis("workload", &["single", "chain"]), axis("elements", &["8388608"]), TRAINING, FORMS],
             COUNTED,
         ),
-        memory(&[Profile::Quick], &[axis("workload", &["network"]), axis("elements", &["1048576"]), GRADIENT, FORMS], TIMED),
-        memory(&[Profile::Quick], &[axis("workload", &["network"]), axis("elements", &["1048576"]), NO_GRADIENT, FORMS], COUNTED),
+        memory(&[Profile::Quick], &[axis("workload", &["network"]), axis("elements", &["1048576"]), TRAINING, FORMS], TIMED),
+        memory(&[Profile::Quick], &[axis("workload", &["network"]), axis("elements", &["1048576"]), INFERENCE, FORMS], COUNTED),
         memory(
             &[Profile::Full],
-            &[axis("workload", &["single", "chain"]), axis("elements", &["268435456"]), axis("gradient", &["no", "yes"]), FORMS],
+            &[
+                axis("workload", &["single", "chain"]),
+                axis("elements", &["268435456"]),
+                axis("mode", &["inference", "training"]),
+                FORMS,
+            ],
             TIMED,
         ),
         memory(
             &[Profile::Full],
-            &[axis("workload", &["network"]), axis("elements", &["134217728"]), axis("gradient", &["yes", "no"]), FORMS],
+            &[axis("workload", &["network"]), axis("elements", &["134217728"]), axis("mode", &["training", "inference"]), FORMS],
             TIMED,
         ),
         memory(
             &[Profile::Smoke],
-            &[axis("workload", &["network"]), axis("elements", &["32768"]), GRADIENT, axis("form", &["plain", "clone"])],
+            &[axis("workload", &["network"]), axis("elements", &["32768"]), TRAINING, axis("form", &["plain", "clone"])],
             TIMED,
         ),
         Grid {
@@ -159,14 +171,14 @@ pub const PROTOCOL: Protocol = Protocol {
             caption: "Peak memory against the plain form",
             of: "",
             metric: PEAK.name,
-            kind: PlotKind::Bars { clusters: &["workload", "gradient"] },
+            kind: PlotKind::Bars { clusters: &["workload", "mode"] },
         },
         Plot {
             name: "time",
             caption: "Time against the plain form",
             of: "",
             metric: TIME.name,
-            kind: PlotKind::Bars { clusters: &["workload", "gradient"] },
+            kind: PlotKind::Bars { clusters: &["workload", "mode"] },
         },
     ],
     threats: &[
@@ -177,8 +189,8 @@ pub const PROTOCOL: Protocol = Protocol {
 };
 
 const FORMS: Axis = axis("form", &["plain", "clone", "inplace"]);
-const GRADIENT: Axis = axis("gradient", &["yes"]);
-const NO_GRADIENT: Axis = axis("gradient", &["no"]);
+const TRAINING: Axis = axis("mode", &["training"]);
+const INFERENCE: Axis = axis("mode", &["inference"]);
 const COUNTED: &[Pass] = &[Pass::Check, Pass::Memory];
 const TIMED: &[Pass] = &[Pass::Check, Pass::Memory, Pass::Time];
 
@@ -199,7 +211,7 @@ pub fn prepare(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {
         other => bail!("'{other}' is no form"),
     };
     let elements = cell.number("elements")?;
-    let gradient = cell.level("gradient")? == "yes";
+    let gradient = cell.level("mode")? == "training";
     let leaf = |shape: &[i64], scale: f64| (Tensor::randn(shape, options) * scale).set_requires_grad(gradient);
     let (x, weights) = match cell.level("workload")? {
         "network" => {
@@ -310,7 +322,7 @@ impl Step for Write {
         match self.write.as_str() {
             "inplace" => drop(y.g_add_scalar_(1.0)),
             "through-data" => drop(y.data().g_add_scalar_(1.0)),
-            _ => y = y + 1.0,
+            _ => y = y.g_add_scalar(1.0),
         }
         Ok(y.sum(Kind::Float).f_backward()?)
     }

@@ -9,6 +9,8 @@ pub mod commands;
 #[cfg(feature = "torch")]
 pub mod doctor;
 #[cfg(feature = "torch")]
+pub mod dry;
+#[cfg(feature = "torch")]
 pub mod machine;
 #[cfg(feature = "torch")]
 pub mod measure;

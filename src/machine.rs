@@ -2,6 +2,7 @@
 
 use crate::native;
 use crate::protocol::Platform;
+use crate::units::Bytes;
 use anyhow::{Context, Result, bail, ensure};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
@@ -16,7 +17,12 @@ use std::str::FromStr;
 pub enum DeviceChoice {
     Cpu,
     Cuda(u32),
+    /// A pretended GPU with so many bytes of memory, which allocates and never computes.
+    Dry(u64),
 }
+
+/// Memory of a dry device where none is named.
+const DRY_MEMORY: u64 = 24 << 30;
 
 impl FromStr for DeviceChoice {
     type Err = String;
@@ -28,7 +34,14 @@ impl FromStr for DeviceChoice {
             Some(("cuda", index)) if index.parse::<u32>().is_ok_and(|i| i < 128) => {
                 Ok(DeviceChoice::Cuda(index.parse().unwrap_or(0)))
             }
-            _ => Err(format!("'{text}' is no device; there are cpu, cuda and cuda:N")),
+            None if text == "dry" => Ok(DeviceChoice::Dry(DRY_MEMORY)),
+            Some(("dry", memory)) => match memory.parse::<Bytes>() {
+                Ok(Bytes(0)) => Err(format!("'{text}' is a card without memory; write it like dry:24GiB")),
+                Ok(Bytes(bytes)) if bytes > 1 << 40 => Err(format!("'{text}' is larger than any card; dry:1TiB is the most")),
+                Ok(Bytes(bytes)) => Ok(DeviceChoice::Dry(bytes)),
+                Err(e) => Err(format!("'{text}' is no device: {e}; a dry one is written like dry:24GiB")),
+            },
+            _ => Err(format!("'{text}' is no device; there are cpu, cuda, cuda:N, dry and dry:MEMORY")),
         }
     }
 }
@@ -38,6 +51,7 @@ impl fmt::Display for DeviceChoice {
         match self {
             DeviceChoice::Cpu => f.pad("cpu"),
             DeviceChoice::Cuda(index) => f.pad(&format!("cuda:{index}")),
+            DeviceChoice::Dry(memory) => f.pad(&format!("dry:{}", Bytes(*memory).exact())),
         }
     }
 }
@@ -47,6 +61,7 @@ impl DeviceChoice {
         match self {
             DeviceChoice::Cpu => Platform::Cpu,
             DeviceChoice::Cuda(_) => Platform::Gpu,
+            DeviceChoice::Dry(_) => Platform::Dry,
         }
     }
 
@@ -95,6 +110,23 @@ impl Machine {
                 hardware.extend(gpu.describe());
                 let name = gpu.name();
                 Ok(Machine { slug: slug(&name), hardware, libtorch, device_memory: gpu.memory(), flops_limit: fp32_limit(&name) })
+            }
+            DeviceChoice::Dry(memory) => {
+                ensure!(native::dry::is_built(), native::dry::NOT_BUILT);
+                let library = beside_libtorch("libc10_cuda.so");
+                ensure!(
+                    library.is_some(),
+                    "this libtorch has no CUDA half, whose caching allocator a dry device runs; install torch {} from its CUDA build",
+                    native::compiled_version()
+                );
+                // What it predicts does not depend on the machine that it was predicted on.
+                let hardware = BTreeMap::from([
+                    ("gpu".to_string(), "pretended".to_string()),
+                    ("gpu memory".to_string(), Bytes(memory).exact()),
+                    ("assumed".to_string(), native::dry::ASSUMPTION.to_string()),
+                ]);
+                let slug = format!("dry-{}", Bytes(memory).exact().to_ascii_lowercase());
+                Ok(Machine { slug, hardware, libtorch, device_memory: Some(memory), flops_limit: None })
             }
         }
     }
@@ -193,8 +225,9 @@ fn version_of(torch: &Path) -> Option<String> {
     quoted.map(|v| v.trim_matches(['\'', '"']).to_string()).or_else(archive).map(|v| v.trim().to_string())
 }
 
-fn libtorch_has_cuda() -> Option<PathBuf> {
-    let library = native::loaded_library()?.parent()?.join("libtorch_cuda.so");
+/// A library that lies in the folder of the loaded libtorch.
+fn beside_libtorch(name: &str) -> Option<PathBuf> {
+    let library = native::loaded_library()?.parent()?.join(name);
     library.exists().then_some(library)
 }
 
@@ -204,7 +237,7 @@ fn libtorch_has_cuda() -> Option<PathBuf> {
 /// libtorch has no CUDA half, or it cannot be loaded.
 fn cuda_devices() -> Result<i64> {
     ensure!(
-        libtorch_has_cuda().is_some(),
+        beside_libtorch("libtorch_cuda.so").is_some(),
         "this libtorch was built without CUDA; install torch {} from its CUDA build",
         native::compiled_version()
     );
@@ -348,7 +381,15 @@ mod tests {
         assert_eq!("cpu".parse(), Ok(DeviceChoice::Cpu));
         assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
         assert_eq!("cuda:3".parse(), Ok(DeviceChoice::Cuda(3)));
-        for text in ["", "gpu", "cuda:", "cuda:-1", "cpu:1", "cuda:999"] {
+        assert_eq!("dry".parse(), Ok(DeviceChoice::Dry(24 << 30)));
+        assert_eq!("dry:512 MiB".parse(), Ok(DeviceChoice::Dry(512 << 20)));
+        for bytes in [1000, 3 << 10, 48 << 20, 141 << 30] {
+            assert_eq!(DeviceChoice::Dry(bytes).to_string().parse(), Ok(DeviceChoice::Dry(bytes)));
+        }
+        for text in ["dry:", "dry:lots", "dry:0", "dry:-1", "dry:24 parsecs", "dry:9999TiB"] {
+            assert!(text.parse::<DeviceChoice>().unwrap_err().contains("dry:"), "{text}");
+        }
+        for text in ["", "gpu", "cuda:", "cuda:-1", "cpu:1", "cuda:999", "dryer"] {
             assert!(text.parse::<DeviceChoice>().unwrap_err().contains("there are cpu, cuda"), "{text}");
         }
     }

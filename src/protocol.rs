@@ -328,6 +328,17 @@ pub enum Rule {
         confirm: Bound,
         refute: Bound,
     },
+    /// Whether one metric predicts another: their ratio, within each selected cell, lies in bounds in at least a share of the cells.
+    Agreement {
+        #[serde(deserialize_with = "kept::text")]
+        metric: Text,
+        #[serde(deserialize_with = "kept::text")]
+        reference: Text,
+        #[serde(deserialize_with = "kept::text")]
+        of: Select,
+        within: Bound,
+        share: f64,
+    },
     /// Holds where all of these hold.
     All(#[serde(deserialize_with = "kept::list")] &'static [Rule]),
 }
@@ -577,6 +588,7 @@ impl Rule {
     pub fn metrics(&self) -> Vec<&'static str> {
         match self {
             Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Exponent { metric, .. } => vec![metric],
+            Rule::Agreement { metric, reference, .. } => vec![metric, reference],
             Rule::All(rules) => rules.iter().flat_map(Rule::metrics).collect(),
         }
     }

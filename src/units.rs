@@ -10,6 +10,16 @@ pub struct Bytes(pub u64);
 const BINARY: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 const DECIMAL: [(&str, u64); 4] = [("TB", 1_000_000_000_000), ("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1_000)];
 
+impl Bytes {
+    /// The size without rounding, in the largest binary unit that allows it and as it is read back: `24GiB`, `1000B`.
+    pub fn exact(self) -> String {
+        match BINARY.iter().find(|(_, size)| self.0 >= *size && self.0.is_multiple_of(*size)) {
+            Some((unit, size)) => format!("{}{unit}", self.0 / size),
+            None => format!("{}B", self.0),
+        }
+    }
+}
+
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match BINARY.iter().find(|(_, size)| self.0 >= *size) {
@@ -157,6 +167,10 @@ mod tests {
         }
         for text in ["", "GiB", "-1", "12 parsecs", "1e99", "99999999999GiB", "1.2.3"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+        for (bytes, text) in [(24 << 30, "24GiB"), (1 << 40, "1TiB"), (1536 << 20, "1536MiB"), (1025, "1025B"), (0, "0B")] {
+            assert_eq!(Bytes(bytes).exact(), text);
+            assert_eq!(text.parse::<Bytes>(), Ok(Bytes(bytes)));
         }
         assert_eq!(Bytes(149_529_600).to_string(), "143 MiB");
         assert_eq!(Bytes(1023).to_string(), "1023 B");

@@ -158,7 +158,7 @@ pub struct Judgement {
     pub carries: bool,
     /// One for each part of the claim's rule.
     pub evidence: Vec<Evidence>,
-    /// Where the claim holds, as conjunctions of levels, if the verdict is 'depends'.
+    /// Where the claim holds, as conjunctions of levels, if the verdict is 'depends' or the claim is about a prediction.
     pub holds_where: Vec<String>,
 }
 
@@ -176,8 +176,8 @@ pub fn judge(protocol: &'static Protocol, profile: Profile, platform: Platform, 
                 || e.rule.metrics().iter().all(|m| protocol.metric(m).is_some_and(|metric| metric.pass != Pass::Time))
         };
         let verdict = combine(&evidence.iter().filter(counts).map(|e| e.verdict).collect::<Vec<_>>());
-        let depends = evidence.iter().filter(|e| e.verdict == Verdict::Depends);
-        let holds_where = depends.flat_map(|e| holds_where(&e.comparisons)).collect();
+        let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
+        let holds_where = mixed.flat_map(|e| holds_where(&e.comparisons)).collect();
         Judgement { claim, verdict, carries: claim.judged_on.contains(&platform), evidence, holds_where }
     };
     protocol.claims.iter().map(judge_claim).collect()
@@ -297,11 +297,36 @@ fn weigh(protocol: &'static Protocol, profile: Profile, rule: &'static Rule, sam
                 }
             }
         }
+        Rule::Agreement { metric, reference, of, within, .. } => {
+            for cell in planned(protocol, profile, of) {
+                match (samples.value(&cell, metric), samples.value(&cell, reference)) {
+                    (Some(value), Some(true_value)) if true_value != 0.0 => {
+                        let effect = Interval::exact(value / true_value);
+                        let outcome = if holds(*within, effect.estimate) { Outcome::Confirms } else { Outcome::Refutes };
+                        evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: 1, outcome });
+                    }
+                    _ => evidence.missing.push(missing(samples, cell)),
+                }
+            }
+        }
         // Parts of parts are not a thing that a claim needs; a protocol that nests them is judged not measured.
         Rule::All(_) => {}
     }
-    evidence.verdict = fall(&evidence.comparisons);
+    evidence.verdict = match rule {
+        Rule::Agreement { share, .. } => agree(&evidence.comparisons, *share),
+        _ => fall(&evidence.comparisons),
+    };
     evidence
+}
+
+/// The verdict of a prediction that has to be right in a share of its cells: there is nothing between.
+fn agree(comparisons: &[Comparison], share: f64) -> Verdict {
+    let right = comparisons.iter().filter(|c| c.outcome == Outcome::Confirms).count();
+    match comparisons.len() {
+        0 => Verdict::NotMeasured,
+        all if right as f64 >= share * all as f64 => Verdict::Confirmed,
+        _ => Verdict::Refuted,
+    }
 }
 
 fn ratios(
@@ -613,6 +638,22 @@ mod tests {
         let j = judge(&PROTOCOL, Profile::Quick, Platform::Cpu, &samples);
         assert_eq!(j[0].verdict, Verdict::NotMeasured);
         assert!(j[0].evidence[0].missing.contains(&(cell, "invalid: gradients differ".to_string())));
+    }
+
+    #[test]
+    fn a_prediction_has_to_be_right_in_its_share_of_cells() {
+        let comparison = |outcome| Comparison {
+            cell: Cell::parse("k=1").unwrap(),
+            baseline: None,
+            effect: Interval::exact(1.0),
+            rounds: 1,
+            outcome,
+        };
+        let of = |right: usize, wrong: usize| {
+            let right = std::iter::repeat_n(comparison(Outcome::Confirms), right);
+            agree(&right.chain(std::iter::repeat_n(comparison(Outcome::Refutes), wrong)).collect::<Vec<_>>(), 0.9)
+        };
+        assert_eq!((of(9, 1), of(17, 3), of(0, 0)), (Verdict::Confirmed, Verdict::Refuted, Verdict::NotMeasured));
     }
 
     #[test]

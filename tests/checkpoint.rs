@@ -105,7 +105,8 @@ fn autocast_is_replayed() {
     assert!(same(&w.grad(), &expected));
 }
 
-/// The cast of a weight that the segment's forward makes without a gradient must not be found by a later use of that weight.
+/// The cast of a weight that the segment's forward makes without a gradient must not be found by a later use of that weight: libtorch
+/// has kept such casts in autocast's cache in the past.
 #[test]
 fn a_weight_used_inside_and_outside_a_segment_under_autocast_keeps_both_gradients() {
     let _turn = alone();

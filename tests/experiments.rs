@@ -185,7 +185,7 @@ fn inplace_check_sees_a_missing_error_and_a_missing_difference() {
     }
     for form in ["plain", "clone", "inplace"] {
         let found =
-            checked(&inplace::PROTOCOL, inplace::prepare, &format!("workload=network elements=32768 gradient=yes form={form}"));
+            checked(&inplace::PROTOCOL, inplace::prepare, &format!("workload=network elements=1048576 mode=training form={form}"));
         assert_eq!(found.status, Status::Ok, "{form}");
     }
     let other_op: Prepare = |cell, bench| {
@@ -202,7 +202,7 @@ fn inplace_check_sees_a_missing_error_and_a_missing_difference() {
         let wrong = cell.get("form") == Some("inplace");
         inplace::prepare(&if wrong { cell.with("workload", "chain") } else { cell.clone() }, bench)
     };
-    let cell = "workload=single elements=8388608 gradient=no form=inplace";
+    let cell = "workload=single elements=8388608 mode=inference form=inplace";
     assert!(checked(&inplace::PROTOCOL, scaled, cell).status.is_failure(), "another computation is not the same result");
 }
 
@@ -219,15 +219,16 @@ fn counted_bytes_are_what_can_be_worked_out_by_hand() {
     let _turn = alone();
     let n = 32768.0 * 4.0;
     let single = |form: &str, metric: &str| {
-        counted(inplace::prepare, &format!("workload=single elements=32768 gradient=no form={form}"), metric)
+        counted(inplace::prepare, &format!("workload=single elements=32768 mode=inference form={form}"), metric)
     };
     assert_eq!(single("plain", "requested_peak"), 3.0 * n, "the input, the intermediate and the result");
     assert_eq!(single("plain", "step_peak"), 2.0 * n, "the intermediate and the result");
     assert_eq!(single("clone", "step_peak"), 3.0 * n, "and its clone");
     // The peak is while x * 1.5 is computed: libtorch makes the factor a tensor of 8 bytes and casts it to one of 4.
     assert_eq!(single("inplace", "step_peak"), n + 12.0, "the intermediate becomes the result");
-    let network =
-        |form: &str| counted(inplace::prepare, &format!("workload=network elements=32768 gradient=yes form={form}"), "activations");
+    let network = |form: &str| {
+        counted(inplace::prepare, &format!("workload=network elements=32768 mode=training form={form}"), "activations")
+    };
     assert_eq!(network("plain"), 8.0 * n, "each layer's output is kept once");
     assert_eq!(network("inplace"), 8.0 * n);
     assert_eq!(network("clone"), 16.0 * n, "by relu and, cloned, by the next layer");

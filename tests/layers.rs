@@ -42,12 +42,13 @@ fn layers_point_one_way() {
         ("report", &["protocol", "record", "stats", "units", "verdict"]),
         ("native", &["torch"]),
         ("torch", &["native", "protocol"]),
-        ("machine", &["native", "protocol"]),
+        ("machine", &["native", "protocol", "units"]),
+        ("dry", &["native", "protocol", "torch"]),
         ("models", &[]),
         ("training", &["models", "torch"]),
         ("measure", &["machine", "protocol", "record", "torch"]),
-        ("runner", &["machine", "measure", "native", "protocol", "record", "stats", "torch", "units", "verdict"]),
-        ("commands", &["machine", "measure", "models", "native", "runner", "stats", "torch", "training", "units"]),
+        ("runner", &["dry", "machine", "measure", "native", "protocol", "record", "stats", "torch", "units", "verdict"]),
+        ("commands", &["dry", "machine", "measure", "models", "native", "runner", "stats", "torch", "training", "units"]),
         ("doctor", &["machine", "measure", "models", "native", "protocol", "stats", "torch", "units"]),
     ]);
     for (path, code) in sources(&root().join("src")) {
@@ -90,5 +91,30 @@ fn every_experiment_has_its_line_and_its_name() {
         let name = path.file_stem().unwrap().to_string_lossy().to_string();
         assert!(manifest.contains(&format!("path = \"experiments/{name}.rs\"")), "{name} has no [[bin]] line");
         assert!(code.contains(&format!("name: \"{name}\",")), "{name}: the protocol has another name");
+    }
+}
+
+/// What README says of the claims is what the committed report says, and that is what the committed results say.
+#[test]
+fn readme_and_report_show_the_committed_results() {
+    let out = tempfile::tempdir().unwrap();
+    let written = vramlab::report::write(Path::new("results"), out.path()).unwrap();
+    let committed = fs::read_to_string(root().join("report/report.md")).unwrap();
+    assert!(fs::read_to_string(&written).unwrap() == committed, "report/ is older than results/: run `just report`");
+    let readme = out.path().join("README.md");
+    fs::copy(root().join("README.md"), &readme).unwrap();
+    vramlab::report::show_ledger(&written, &readme).unwrap();
+    assert!(
+        fs::read(&readme).unwrap() == fs::read(root().join("README.md")).unwrap(),
+        "README is older than report/: run `just report`"
+    );
+    for plot in fs::read_dir(root().join("report/plots")).unwrap() {
+        let plot = plot.unwrap().path();
+        let again = out.path().join("plots").join(plot.file_name().unwrap());
+        assert!(
+            fs::read(&plot).unwrap() == fs::read(&again).unwrap_or_default(),
+            "{} is outdated: run `just report`",
+            plot.display()
+        );
     }
 }

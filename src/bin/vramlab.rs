@@ -35,6 +35,9 @@ enum Command {
         /// Folder for report.md and plots/
         #[arg(long, value_name = "DIR", default_value = "report")]
         out: PathBuf,
+        /// Put the table of claims between the marks of this README, too
+        #[arg(long, value_name = "FILE")]
+        readme: Option<PathBuf>,
     },
 }
 
@@ -63,7 +66,13 @@ fn run(command: Command) -> Result<u8> {
         Command::Doctor => vramlab::doctor::run().map(|()| 0),
         #[cfg(feature = "torch")]
         Command::Measure(options) => vramlab::commands::measure(&options).map(|()| 0),
-        Command::Report { results, out } => report(&results, &out).map(|()| 0),
+        Command::Report { results, out, readme } => {
+            report(&results, &out)?;
+            if let Some(readme) = readme {
+                vramlab::report::show_ledger(&out.join("report.md"), &readme)?;
+            }
+            Ok(0)
+        }
     }
 }
 

@@ -144,6 +144,9 @@ pub fn measure(options: &MeasureOptions) -> Result<()> {
     let total = match choice {
         DeviceChoice::Cpu => available_memory(),
         DeviceChoice::Cuda(_) => Machine::describe(choice)?.device_memory,
+        DeviceChoice::Dry(_) => {
+            bail!("a dry device runs nothing, so nothing can be measured on it; `vramlab predict` takes the same flags")
+        }
     };
     let limit = options.device_memory.map(|bytes| bytes.0).or(total);
     let found = launch(choice, limit, total)?;

@@ -1,5 +1,5 @@
 // What tch lacks, from libtorch's own C++ interface and without CUDA headers: memory meters, device events, autocast state and
-// activation checkpointing. No exception leaves this file: each function returns nullptr, or a message that `vl_free_message` frees.
+// activation checkpointing; and the door to the dry device. No exception leaves this file: each function returns nullptr, or a message that `vl_free_message` frees.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
@@ -13,6 +13,8 @@
 #include <torch/version.h>
 #include <atomic>
 #include <cstring>
+#include <mutex>
+#include <vector>
 
 namespace {
 
@@ -34,6 +36,22 @@ char* guarded(Body body) {
 
 std::atomic<int64_t> live{0}, peak{0}, allocations{0}, limit{INT64_MAX};
 
+// One allocation or free, in the order in which they came.
+struct Allocation {
+  uint64_t address;
+  int64_t bytes;
+  int32_t allocated;
+};
+std::atomic<bool> recording{false};
+std::mutex recorded_mutex;
+std::vector<Allocation> recorded;
+
+void record(uint64_t address, int64_t bytes, int32_t allocated) {
+  if (!recording) return;
+  const std::lock_guard<std::mutex> lock(recorded_mutex);
+  recorded.push_back({address, bytes, allocated});
+}
+
 // raw_allocate asserts that context == data, so the size cannot stand in a context of its own: it stands in a header in front of the
 // block, which keeps the 64-byte alignment that libtorch's kernels expect.
 struct CountingAllocator final : c10::Allocator {
@@ -42,7 +60,9 @@ struct CountingAllocator final : c10::Allocator {
   static void release(void* data) {
     if (!data) return;
     char* block = static_cast<char*>(data) - kHeader;
-    live -= *reinterpret_cast<int64_t*>(block);
+    const int64_t size = *reinterpret_cast<int64_t*>(block);
+    live -= size;
+    record(reinterpret_cast<uint64_t>(data), size, 0);
     std::free(block);
   }
 
@@ -66,6 +86,7 @@ struct CountingAllocator final : c10::Allocator {
     ++allocations;
     *static_cast<int64_t*>(block) = size;
     void* data = static_cast<char*>(block) + kHeader;
+    record(reinterpret_cast<uint64_t>(data), size, 1);
     return {data, data, &release, cpu};
   }
 
@@ -194,19 +215,7 @@ struct Checkpoint final : torch::autograd::Function<Checkpoint> {
     context->save_for_backward(inputs.vec());
     context->saved_data["saved"] = c10::IValue::make_capsule(saved);
     context->set_materialize_grads(false);
-    // Forward runs without gradients, and autocast's cache would keep casts of weights that have none; a use of the same weight
-    // outside the segment, or the recomputation inside an enclosing autocast, would then lose its gradient in silence.
-    const bool cache = at::autocast::is_autocast_cache_enabled();
-    at::autocast::set_autocast_cache_enabled(false);
-    variable_list outputs;
-    try {
-      outputs = saved->segment->run(inputs.vec());
-    } catch (...) {
-      at::autocast::set_autocast_cache_enabled(cache);
-      throw;
-    }
-    at::autocast::set_autocast_cache_enabled(cache);
-    return outputs;
+    return saved->segment->run(inputs.vec());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -236,6 +245,23 @@ struct Checkpoint final : torch::autograd::Function<Checkpoint> {
   }
 };
 
+// ---- the dry device ------------------------------------------------------------------------------------------------------------------
+
+// Handle of the backend, once it is open.
+void* dry_backend = nullptr;
+
+bool dry_runtime_is_loaded() { return dlsym(RTLD_DEFAULT, "vramlab_dry_memory") != nullptr; }
+
+char* loader_message(const char* what) {
+  const char* message = dlerror();
+  return strdup(message ? message : what);
+}
+
+template <typename Function>
+Function* dry_function(const char* name) {
+  return dry_backend ? reinterpret_cast<Function*>(dlsym(dry_backend, name)) : nullptr;
+}
+
 }  // namespace
 
 extern "C" {
@@ -254,6 +280,7 @@ const char* vl_loaded_library() {
 
 // The linker drops libtorch_cuda (as-needed), and after the first question about CUDA it is too late to load it.
 char* vl_load_cuda() {
+  if (dry_runtime_is_loaded()) return strdup("this process is a dry one, and a process is dry or real, never both");
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return nullptr;
   const char* message = dlerror();
   return strdup(message ? message : "libtorch_cuda.so cannot be loaded");
@@ -314,6 +341,47 @@ char* vl_cuda_meter_read(int32_t device, int64_t out[11]) {
                                 static_cast<int64_t>(total_bytes)};
     std::copy(std::begin(values), std::end(values), out);
   });
+}
+
+char* vl_cuda_empty_cache() {
+  return guarded([] { c10::getDeviceAllocator(at::kCUDA)->emptyCache(); });
+}
+
+// Starts or ends the recording of allocations: the counting allocator's, and the dry device's where there is one.
+char* vl_record_allocations(int32_t on) {
+  static bool watching = false;
+  if (on && !watching) {
+    using Watch = char*(void (*)(uint64_t, int64_t, int32_t));
+    if (auto* watch = dry_function<Watch>("vramlab_dry_watch")) {
+      if (char* message = watch(&record)) return message;
+      watching = true;
+    }
+  }
+  recording = on != 0;
+  return nullptr;
+}
+
+// Hands over what was recorded, and forgets it.
+void vl_take_allocations(void* taker, void (*take)(void*, const Allocation*, size_t)) {
+  std::vector<Allocation> taken;
+  {
+    const std::lock_guard<std::mutex> lock(recorded_mutex);
+    taken.swap(recorded);
+  }
+  take(taker, taken.data(), taken.size());
+}
+
+// Opens the dry device in a process that was started with its runtime preloaded.
+char* vl_dry_open(const char* backend) {
+  if (dry_backend) return nullptr;
+  if (!dry_runtime_is_loaded()) return strdup("this process was not started as a dry one");
+  if (dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY))
+    return strdup("libtorch_cuda is loaded in this process, and a process is dry or real, never both");
+  // Its symbols are for the backend to find.
+  if (!dlopen("libc10_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return loader_message("libc10_cuda.so cannot be loaded");
+  dry_backend = dlopen(backend, RTLD_NOW | RTLD_LOCAL);
+  if (!dry_backend) return loader_message("the dry device's backend cannot be loaded");
+  return dry_function<char*()>("vramlab_dry_open")();
 }
 
 // ---- device events -------------------------------------------------------------------------------------------------------------------

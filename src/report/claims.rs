@@ -178,7 +178,7 @@ fn part(recorded: &Recorded, evidence: &Evidence) -> Part {
 /// Whether a rule's own selection says something about a factor, so that it need not be said again.
 fn is_named(rule: &Rule, factor: &str) -> bool {
     match rule {
-        Rule::Ratio { of, .. } | Rule::Value { of, .. } | Rule::Exponent { of, .. } => {
+        Rule::Ratio { of, .. } | Rule::Value { of, .. } | Rule::Exponent { of, .. } | Rule::Agreement { of, .. } => {
             of.split_whitespace().any(|term| term.split_once('=').is_some_and(|(named, _)| named == factor))
         }
         Rule::All(_) => false,

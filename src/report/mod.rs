@@ -36,6 +36,32 @@ pub fn write(results: &Path, out: &Path) -> Result<PathBuf> {
     assemble(&recorded, results)?.save(out)
 }
 
+const LEDGER_BEGINS: &str = "<!-- ledger: written by `just report` -->";
+const LEDGER_ENDS: &str = "<!-- end of ledger -->";
+
+/// Puts a written report's table of claims between the two marks of a README, with links into the report.
+///
+/// # Errors
+/// A file cannot be read or written; the README has no marks.
+pub fn show_ledger(report: &Path, readme: &Path) -> Result<()> {
+    let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
+    let (markdown, text) = (read(report)?, read(readme)?);
+    let updated = with_ledger(&text, &markdown).with_context(|| {
+        format!("{} has no place for the ledger: a line '{LEDGER_BEGINS}' and after it a line '{LEDGER_ENDS}'", readme.display())
+    })?;
+    if updated == text { Ok(()) } else { replace_file(readme, updated.as_bytes()) }
+}
+
+/// The README with the report's ledger in its place; none where it has no place.
+fn with_ledger(readme: &str, markdown: &str) -> Option<String> {
+    let (before, rest) = readme.split_once(LEDGER_BEGINS)?;
+    let (_, after) = rest.split_once(LEDGER_ENDS)?;
+    let rows: Vec<&str> = markdown.lines().skip_while(|l| *l != "## All claims").skip_while(|l| !l.starts_with('|')).collect();
+    let table: Vec<String> =
+        rows.iter().take_while(|l| l.starts_with('|')).map(|l| l.replace("](#", "](report/report.md#")).collect();
+    Some(format!("{before}{LEDGER_BEGINS}\n\n{}\n\n{LEDGER_ENDS}{after}", table.join("\n")))
+}
+
 impl Report {
     /// Writes plots first and the text that shows them last, each aside and renamed.
     fn save(&self, out: &Path) -> Result<PathBuf> {

@@ -97,6 +97,7 @@ pub fn subject(protocol: &Protocol, rule: &Rule) -> String {
     match rule {
         Rule::Ratio { metric, .. } | Rule::Value { metric, .. } => label(metric),
         Rule::Exponent { metric, along, .. } => format!("growth exponent of {} in {along}", label(metric)),
+        Rule::Agreement { metric, reference, .. } => format!("{} over {}", label(metric), label(reference)),
         Rule::All(_) => "several figures".to_string(),
     }
 }
@@ -104,7 +105,7 @@ pub fn subject(protocol: &Protocol, rule: &Rule) -> String {
 /// One effect of a rule: a ratio, a value with its unit, an exponent.
 pub fn figure(protocol: &Protocol, rule: &Rule, value: f64) -> String {
     match rule {
-        Rule::Ratio { .. } => ratio(value),
+        Rule::Ratio { .. } | Rule::Agreement { .. } => ratio(value),
         Rule::Value { metric, .. } => quantity(value, protocol.metric(metric).map_or("1", |m| m.unit)),
         Rule::Exponent { .. } | Rule::All(_) => plain(value),
     }
@@ -125,6 +126,10 @@ pub fn thresholds(protocol: &Protocol, rule: &Rule) -> Option<(String, String)> 
         Rule::Ratio { confirm, refute, .. } | Rule::Value { confirm, refute, .. } | Rule::Exponent { confirm, refute, .. } => {
             Some((bound(protocol, rule, *confirm), bound(protocol, rule, *refute)))
         }
+        Rule::Agreement { within, share, .. } => {
+            let (within, share) = (bound(protocol, rule, *within), share * 100.0);
+            Some((format!("{within} in {share:.0} % of the cells"), format!("fewer of them within {within}")))
+        }
         Rule::All(_) => None,
     }
 }
@@ -140,6 +145,7 @@ pub fn comparison(protocol: &Protocol, rule: &Rule) -> String {
         Rule::Ratio { of: select, .. } => format!("{subject} over that of the baseline{}", of(select)),
         Rule::Value { of: select, .. } => format!("{subject}{}", of(select)),
         Rule::Exponent { of: select, .. } => format!("{subject}, between its two largest levels{}", of(select)),
+        Rule::Agreement { of: select, .. } => format!("{subject}, cell by cell{}", of(select)),
         Rule::All(_) => subject,
     }
 }

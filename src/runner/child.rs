@@ -1,6 +1,7 @@
 //! A child process: one pass over one cell, told to the parent line by line.
 
 use super::launch::{Message, Spec};
+use crate::dry::Dry;
 use crate::machine::{DeviceChoice, Gpu, libtorch_version};
 use crate::measure::{self, Bench, Found, Prepare, Timing};
 use crate::protocol::{Cell, Pass, Protocol};
@@ -69,6 +70,7 @@ fn pass(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> Result<Fou
             let gpu = match choice {
                 DeviceChoice::Cpu => None,
                 DeviceChoice::Cuda(index) => Gpu::open(index).ok(),
+                DeviceChoice::Dry(_) => None,
             };
             let conditions = || gpu.as_ref().map(Gpu::conditions).unwrap_or_default();
             measure::time(&mut *step, &*backend, Timing::default(), &conditions)
@@ -85,6 +87,7 @@ pub(crate) fn open(choice: DeviceChoice, memory_limit: Option<u64>) -> Result<Bo
         DeviceChoice::Cpu => Box::new(Cpu::new(memory_limit)),
         // Its limit came with the environment.
         DeviceChoice::Cuda(index) => Box::new(Cuda::new(i32::try_from(index)?)?),
+        DeviceChoice::Dry(_) => Box::new(Dry::open()?),
     })
 }
 

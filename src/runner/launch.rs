@@ -1,5 +1,6 @@
 //! The parent's side of a child process: start it, read its rows, end it in time.
 
+use crate::dry;
 use crate::machine::DeviceChoice;
 use crate::protocol::{Cell, Pass, Profile};
 use crate::record::{PassRecord, Sample, Status};
@@ -45,9 +46,15 @@ const GLANCE: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// No process can be started.
-pub fn launch(spec: &Spec, cell: &Cell, round: u32, device_memory: Option<u64>, timeout: Duration) -> Result<Option<PassRecord>> {
+pub fn launch(
+    spec: &Spec,
+    cell: &Cell,
+    round: u32,
+    (choice, device_memory): (DeviceChoice, Option<u64>),
+    timeout: Duration,
+) -> Result<Option<PassRecord>> {
     let start = Instant::now();
-    let mut child = command(spec, device_memory)?.spawn().context("starting a child process for a cell")?;
+    let mut child = command(spec, choice, device_memory)?.spawn().context("starting a child process for a cell")?;
     let (sender, lines) = channel();
     let stdout = child.stdout.take().context("the child has no standard output")?;
     let reader = std::thread::spawn(move || {
@@ -104,12 +111,15 @@ enum Cut {
     TimedOut,
 }
 
-fn command(spec: &Spec, device_memory: Option<u64>) -> Result<Command> {
+fn command(spec: &Spec, choice: DeviceChoice, device_memory: Option<u64>) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
     command.arg("--child").arg(serde_json::to_string(spec)?);
     // A group of its own: the terminal's Ctrl-C reaches the parent alone, and the end of the group is the end of all it started.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    if spec.device != DeviceChoice::Cpu.to_string() {
+    if let DeviceChoice::Dry(memory) = choice {
+        dry::prepare(&mut command, memory)?;
+    }
+    if choice != DeviceChoice::Cpu {
         prepare_cuda(&mut command, spec.memory_limit, device_memory);
     }
     Ok(command)

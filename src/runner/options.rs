@@ -16,12 +16,12 @@ pub struct Options {
     #[arg(long)]
     pub list: bool,
 
-    /// Where to measure: cpu, cuda or cuda:N [default: the first GPU that libtorch can use, else cpu]
+    /// Where to measure: cpu, cuda, cuda:N, or dry[:MEMORY], which predicts what a GPU with so much memory allocates [default: the first GPU that libtorch can use, else cpu]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
 
     /// How much to measure: smoke takes seconds and is for tests, quick minutes, full is for a GPU [default: quick on a CPU, full on
-    /// a GPU]
+    /// a GPU and on a dry device]
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<ProfileName>,
 
@@ -111,7 +111,7 @@ impl Options {
         match (self.profile, device) {
             (Some(ProfileName::Smoke), _) => Profile::Smoke,
             (Some(ProfileName::Quick), _) | (None, DeviceChoice::Cpu) => Profile::Quick,
-            (Some(ProfileName::Full), _) | (None, DeviceChoice::Cuda(_)) => Profile::Full,
+            (Some(ProfileName::Full), _) | (None, DeviceChoice::Cuda(_) | DeviceChoice::Dry(_)) => Profile::Full,
         }
     }
 
@@ -143,7 +143,7 @@ mod tests {
         use clap::CommandFactory;
         Options::command().debug_assert();
         let error = |args: &[&str]| Options::try_parse_from([&["x"], args].concat()).unwrap_err().to_string();
-        assert!(error(&["--device", "gpu"]).contains("there are cpu, cuda and cuda:N"));
+        assert!(error(&["--device", "gpu"]).contains("there are cpu, cuda, cuda:N, dry and dry:MEMORY"));
         assert!(error(&["--profile", "huge"]).contains("smoke, quick, full"));
         assert!(error(&["--filter", "("]).contains("unclosed group"));
         assert!(error(&["--shard", "5/4"]).contains("like 2/4"));

@@ -20,6 +20,15 @@ use std::time::{Duration, Instant};
 /// Metrics of a memory pass that other processes move, so that two passes need not agree.
 const UNCOUNTED: [&str; 1] = ["device_used"];
 
+/// Why a pass over a cell is not run on a device; none where it is.
+fn impossible(choice: DeviceChoice, pass: Pass) -> Option<&'static str> {
+    match (choice, pass) {
+        (DeviceChoice::Dry(_), Pass::Check) => Some("a dry device computes nothing, so there is nothing to compare"),
+        (DeviceChoice::Dry(_), Pass::Time) => Some("a dry device computes nothing, so it has no time"),
+        _ => None,
+    }
+}
+
 /// When timed rounds end.
 struct Stopping {
     least: u32,
@@ -29,8 +38,10 @@ struct Stopping {
 }
 
 impl Stopping {
-    fn new(profile: Profile, rounds: Option<u32>) -> Stopping {
+    fn new(choice: DeviceChoice, profile: Profile, rounds: Option<u32>) -> Stopping {
         let (least, most) = match (rounds, profile) {
+            // One row for each cell, which says why it has no time.
+            _ if impossible(choice, Pass::Time).is_some() => (1, 1),
             (Some(n), _) => (n, n),
             (None, Profile::Smoke) => (2, 2),
             (None, Profile::Quick) => (5, 8),
@@ -82,7 +93,7 @@ pub fn run(
         deadline,
         budget_ended: false,
         resumed,
-        stopping: Stopping::new(profile, options.rounds),
+        stopping: Stopping::new(choice, profile, options.rounds),
     };
     if resumed > 0 {
         sweep.progress.say(&format!("{}: going on in {}, where {resumed} passes are done", protocol.name, dir.display()));
@@ -191,15 +202,23 @@ impl Sweep<'_> {
         self.records.iter().find(|r| r.cell == *cell && r.pass == pass && r.round == round)
     }
 
+    /// Whether a record leaves nothing more to find out about its cell. A pass that the device cannot do leaves the others.
+    fn settles(&self, record: &PassRecord) -> bool {
+        record.status != Status::Ok && impossible(self.choice, record.pass).is_none()
+    }
+
     /// Whether an earlier pass already says what becomes of this cell.
     fn is_settled(&self, cell: &Cell) -> bool {
-        self.records.iter().any(|r| r.cell == *cell && r.status != Status::Ok)
+        self.records.iter().any(|r| r.cell == *cell && self.settles(r))
     }
 
     /// Runs one pass over one cell and records it, unless that is done or an earlier pass settled it.
     fn pass(&mut self, planned: &Planned, pass: Pass, round: u32) -> Result<()> {
         if self.find(&planned.cell, pass, round).is_some() || self.is_settled(&planned.cell) {
             return Ok(());
+        }
+        if let Some(reason) = impossible(self.choice, pass) {
+            return self.keep(PassRecord::not_run(&planned.cell, pass, round, Status::Skipped, reason));
         }
         let spec = Spec {
             cell: planned.cell.to_string(),
@@ -211,13 +230,19 @@ impl Sweep<'_> {
             memory_limit: self.memory_limit(&planned.cell, pass)?,
             parent: std::process::id(),
         };
-        let Some(mut record) = launch(&spec, &planned.cell, round, self.machine.device_memory, self.options.timeout)? else {
+        let Some(mut record) =
+            launch(&spec, &planned.cell, round, (self.choice, self.machine.device_memory), self.options.timeout)?
+        else {
             return Ok(());
         };
         if let Some(reason) = self.contradiction(&record) {
             record.status = Status::Invalid;
             record.reason = reason;
         }
+        self.keep(record)
+    }
+
+    fn keep(&mut self, record: PassRecord) -> Result<()> {
         self.journal.append(&record)?;
         self.progress.done(&record);
         self.records.push(record);
@@ -307,7 +332,7 @@ impl Sweep<'_> {
 
     /// Whether a cell came to an end of its own before all of its passes were run.
     fn is_ended(&self, cell: &Cell) -> bool {
-        self.records.iter().any(|r| r.cell == *cell && r.status != Status::Ok && r.reason != BUDGET_ENDED)
+        self.records.iter().any(|r| r.cell == *cell && self.settles(r) && r.reason != BUDGET_ENDED)
     }
 
     /// Writes a row for each cell that the budget left out.

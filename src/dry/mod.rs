@@ -1,0 +1,124 @@
+//! The dry device: CUDA that allocates and never computes, on a machine without a GPU.
+//!
+//! PyTorch's own caching allocator runs over a pretended CUDA runtime, so that tch code runs unchanged on `Device::Cuda(0)` and the
+//! allocator's statistics, rounding, retries and out-of-memory errors are PyTorch's own. No kernel runs and no memory is touched: a
+//! training step of a model of any size takes milliseconds. What it gives is a prediction.
+//!
+//! The pretended runtime must stand before the real one, so it is preloaded when a process starts: [`prepare`] makes a command's process a
+//! dry one, and there [`Dry::open`] opens the device. **A process is dry or real, never both.** Allocator settings are PyTorch's
+//! (`PYTORCH_ALLOC_CONF` in the environment of the process).
+//!
+//! # What a dry run cannot see
+//! - Values. `item()` gives 0, or 1 for integers; a copy to the CPU gives zeros; `found_inf` stays 0. An operation whose shape depends on
+//!   values (`nonzero`, a boolean mask) is refused by name.
+//! - Time.
+//! - Workspaces of cuBLAS, cuDNN and CUB, partial sums inside kernels, and the CUDA context, which a real process has beside its tensors.
+//! - Another card than the assumed one: compute capability 9.0 with PyTorch's order of attention kernels there.
+
+use crate::native::{self, NativeError, dry as native_dry};
+use crate::protocol::Platform;
+use crate::torch::{Backend, Memory};
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use tch::Device;
+
+pub use crate::native::dry::ASSUMPTION;
+
+/// Environment variable of the pretended card's memory in bytes.
+const MEMORY: &str = "VRAMLAB_DRY_MEMORY";
+
+/// Makes the process that `command` starts a dry one, with a card of `memory` bytes. This program must live until then.
+///
+/// # Errors
+/// This program was built with a libtorch without CUDA; the kernel gives no memory file.
+pub fn prepare(command: &mut Command, memory: u64) -> Result<()> {
+    ensure!(memory > 0, "a card without memory can hold nothing");
+    let runtime = runtime()?.display().to_string();
+    let preload = match std::env::var("LD_PRELOAD") {
+        Ok(others) if !others.is_empty() => format!("{runtime}:{others}"),
+        _ => runtime,
+    };
+    command.env("LD_PRELOAD", preload).env(MEMORY, memory.to_string());
+    Ok(())
+}
+
+/// Path of the pretended runtime, as this process and its children see it.
+fn runtime() -> Result<PathBuf> {
+    static FILE: OnceLock<File> = OnceLock::new();
+    let file = match FILE.get() {
+        Some(file) => file,
+        None => {
+            let file = memory_file("vramlab-dry-runtime", native_dry::RUNTIME)?;
+            FILE.get_or_init(|| file)
+        }
+    };
+    Ok(path_of(file))
+}
+
+/// A file without a name, which children inherit and which goes with the last process that has it open. So nothing is left behind, and a
+/// folder for temporary files may forbid executing them.
+fn memory_file(name: &str, contents: &[u8]) -> Result<File> {
+    ensure!(native_dry::is_built(), native_dry::NOT_BUILT);
+    let mut file = File::from(memfd_create(name, MemfdFlags::empty()).context("asking the kernel for a memory file")?);
+    file.write_all(contents).context("writing a library of the dry device")?;
+    Ok(file)
+}
+
+fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// The pretended device `cuda:0` of this process. Its meter is that of a CUDA device; it has no clock.
+#[derive(Debug)]
+pub struct Dry(());
+
+impl Dry {
+    /// Opens the dry device; before the first question about CUDA in the life of a process that [`prepare`] prepared.
+    ///
+    /// # Errors
+    /// This process is none, or has a real GPU's libraries; libtorch has no CUDA half.
+    pub fn open() -> Result<Dry> {
+        let backend = memory_file("vramlab-dry-backend", native_dry::BACKEND)?;
+        native_dry::open(&path_of(&backend)).map_err(|e| NativeError(format!("the dry device cannot be opened: {e}")))?;
+        Ok(Dry(()))
+    }
+}
+
+impl Backend for Dry {
+    fn device(&self) -> Device {
+        Device::Cuda(0)
+    }
+
+    fn platform(&self) -> Platform {
+        Platform::Dry
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        let m = native::cuda_memory(0)?;
+        Ok(Memory {
+            requested: m.requested,
+            requested_peak: m.requested_peak,
+            others: vec![
+                ("allocated_peak", m.allocated_peak),
+                ("reserved_peak", m.reserved_peak),
+                ("inactive_split", m.inactive_split),
+                ("device_used", m.total - m.free),
+                ("allocation_retries", m.retries),
+            ],
+        })
+    }
+
+    fn reset_peaks(&self) -> Result<()> {
+        Ok(native::reset_cuda_peaks(0)?)
+    }
+
+    fn time(&self, _: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+        bail!("a dry device computes nothing, so nothing of it takes time")
+    }
+}

@@ -1,0 +1,3 @@
+// c10 includes this name too.
+#pragma once
+#include "cuda_runtime_api.h"

@@ -1,0 +1,34 @@
+//! The dry device's two libraries, which this program carries inside, and the door to them; see [`crate::dry`].
+
+use super::{NativeError, checked, vl_dry_open};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The pretended CUDA runtime, to be preloaded; empty where the program was built with a libtorch without CUDA.
+pub const RUNTIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dry_runtime.so"));
+
+/// The backend, to be opened in a process that has the runtime; empty as [`RUNTIME`] is.
+pub const BACKEND: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dry_backend.so"));
+
+/// What the dry device pretends of the card and its libraries where PyTorch asks.
+pub const ASSUMPTION: &str = "compute capability 9.0, cuDNN 9.19";
+
+/// Why there is no dry device where [`is_built`] says so.
+pub const NOT_BUILT: &str = "this program was built with a libtorch without CUDA, whose caching allocator a dry device runs; build it \
+                             with PyTorch's CUDA build";
+
+/// Whether this program carries the dry device.
+pub fn is_built() -> bool {
+    !RUNTIME.is_empty() && !BACKEND.is_empty()
+}
+
+/// Opens the dry device in this process, from a file that holds [`BACKEND`].
+///
+/// # Errors
+/// The process has no pretended runtime, or has a real GPU's libraries; libtorch has no CUDA half; the loader's message.
+pub fn open(backend: &Path) -> Result<(), NativeError> {
+    let path = CString::new(backend.as_os_str().as_bytes()).map_err(|e| NativeError(e.to_string()))?;
+    // SAFETY: the path is a C string that outlives the call.
+    checked(unsafe { vl_dry_open(path.as_ptr()) })
+}
