@@ -1,18 +1,9 @@
 //! What each byte is for, from the events of an allocator.
 
 use super::{Categories, Phase};
+use crate::native::Allocation;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
-
-/// One allocation of a tensor's memory, or its end, as an allocator tells it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Allocation {
-    pub address: u64,
-    /// Bytes that were asked for.
-    pub bytes: i64,
-    /// Whether this is the end of an allocation.
-    pub freed: bool,
-}
 
 /// What a block of memory is for; see [`Categories`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -1,7 +1,8 @@
 //! Where the bytes of a training step are: by phase and by what they are for.
 
 use super::attribution::{Blocks, Followed, Known};
-use super::{Allocation, Held, Mark, Phase, Trainer};
+use super::{Held, Mark, Phase, Trainer};
+use crate::native::Allocation;
 use crate::torch::{Backend, Memory};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -108,7 +109,7 @@ impl<'a> Ledger<'a> {
     }
 
     /// Follows the allocator's events too, which say what each byte of a peak is for. `take` gives those since it was last called, in order,
-    /// and forgets them.
+    /// and forgets them: [`crate::native::take_allocations`], where [`crate::native::record_allocations`] has begun the recording.
     #[must_use]
     pub fn following(mut self, mut take: impl FnMut() -> Vec<Allocation> + 'a) -> Ledger<'a> {
         // What was before is in none of the figures.

@@ -8,7 +8,7 @@ mod configuration;
 mod ledger;
 mod trainer;
 
-pub use attribution::{Allocation, Category, Held};
+pub use attribution::{Category, Held};
 pub use configuration::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
 pub use ledger::{Categories, Ledger, Stage};
 pub use trainer::{Mark, Phase, Trainer};
