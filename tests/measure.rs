@@ -131,6 +131,7 @@ fn flags_that_make_no_sense_are_explained() {
         (&["--model", "mlp", "--batch", "8", "--checkpoint", "all"], "there are none, every-block, sqrt"),
         (&["--model", "mlp", "--batch", "8", "--device-memory", "much"], "write it like 24GiB"),
         (&["--model", "mlp", "--batch", "8", "--device", "gpu"], "there are cpu, cuda, cuda:N"),
+        (&["--model", "mlp", "--batch", "8", "--device", "dry"], "nothing can be measured on it"),
         (&["--batch", "8"], "--model <NAME>"),
         (&["--model", "mlp"], "--batch <N>"),
     ] {
