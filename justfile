@@ -44,6 +44,12 @@ doctor *FLAGS: _setup
     cargo build --release --bin vramlab
     @exec {{ quote(release / "vramlab") }} doctor "$@"
 
+# Train a model for some steps: where its memory goes, how long a step takes; `just measure --help` shows the flags
+[no-exit-message]
+measure *FLAGS: _setup
+    cargo build --release --bin vramlab
+    @exec {{ quote(release / "vramlab") }} measure "$@"
+
 # Pack dist/vramlab.tar.gz, for machines that have PyTorch and no Rust
 dist:
     scripts/dist

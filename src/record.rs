@@ -17,6 +17,8 @@ pub const SCHEMA: u32 = 1;
 const HEADER: [&str; 8] = ["cell", "round", "sample", "metric", "unit", "value", "status", "reason"];
 const SAMPLES: &str = "samples.csv";
 const MANIFEST: &str = "run.json";
+/// Prefix of a file that is written and not yet in its place.
+const ASIDE: &str = ".aside-";
 
 /// What became of a cell or a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -309,7 +311,7 @@ fn write_samples(passes: &[PassRecord], header: bool) -> Result<Vec<u8>> {
 pub fn replace_file(path: &Path, contents: &[u8]) -> Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let write = || -> Result<()> {
-        let mut aside = tempfile::Builder::new().prefix(".aside-").tempfile_in(dir)?;
+        let mut aside = tempfile::Builder::new().prefix(ASIDE).tempfile_in(dir)?;
         aside.write_all(contents)?;
         aside.as_file().sync_all()?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
@@ -318,6 +320,16 @@ pub fn replace_file(path: &Path, contents: &[u8]) -> Result<()> {
         Ok(File::open(dir)?.sync_all()?)
     };
     write().with_context(|| format!("writing {}", path.display()))
+}
+
+/// Removes files that a killed run had written aside and not renamed yet.
+fn sweep_aside(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(ASIDE) {
+            // It is litter; a run need not fail for it.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// The one writer of a results folder; holds the folder's lock while it lives.
@@ -349,6 +361,7 @@ impl Journal {
                 return Err(e).with_context(|| format!("locking {}", dir.display()));
             }
         }
+        sweep_aside(dir);
         let (path, manifest_path) = (dir.join(SAMPLES), dir.join(MANIFEST));
         let mut kept = Vec::new();
         if fresh || !manifest_path.exists() {

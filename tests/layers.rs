@@ -45,7 +45,7 @@ fn layers_point_one_way() {
         ("machine", &["native", "protocol", "units"]),
         ("dry", &["native", "protocol", "torch"]),
         ("models", &[]),
-        ("training", &["models", "torch"]),
+        ("training", &["models", "native", "torch"]),
         ("measure", &["machine", "protocol", "record", "torch"]),
         ("runner", &["dry", "machine", "measure", "native", "protocol", "record", "stats", "torch", "units", "verdict"]),
         ("commands", &["dry", "machine", "measure", "models", "native", "runner", "stats", "torch", "training", "units"]),

@@ -56,6 +56,8 @@ fn json_has_stable_keys_and_plain_numbers() {
         assert_eq!(phase["live"].as_i64().unwrap(), total(&phase["at_end"]), "{phase}");
         assert_eq!(phase["peak"].as_i64().unwrap(), total(&phase["at_peak"]), "{phase}");
     }
+    let held = phases[1]["largest"].as_array().unwrap();
+    assert!(held.iter().any(|h| h["category"] == "parameters" && h["bytes"] == 4 * 64 * 64 && h["count"] == 2), "{held:?}");
     // Parameters, gradients and Adam's two states; the data.
     assert_eq!(report["second_iteration"]["live"], 4 * 4 * parameters + 32 * (4 * 64 + 8));
     let highest = phases.iter().map(|phase| phase["peak"].as_i64().unwrap()).max();
@@ -128,7 +130,8 @@ fn flags_that_make_no_sense_are_explained() {
         (&["--model", "mlp", "--batch", "8", "--precision", "bf16"], "did you mean amp-bf16?"),
         (&["--model", "mlp", "--batch", "8", "--checkpoint", "all"], "there are none, every-block, sqrt"),
         (&["--model", "mlp", "--batch", "8", "--device-memory", "much"], "write it like 24GiB"),
-        (&["--model", "mlp", "--batch", "8", "--device", "gpu"], "there are cpu, cuda and cuda:N"),
+        (&["--model", "mlp", "--batch", "8", "--device", "gpu"], "there are cpu, cuda, cuda:N"),
+        (&["--model", "mlp", "--batch", "8", "--device", "dry"], "nothing can be measured on it"),
         (&["--batch", "8"], "--model <NAME>"),
         (&["--model", "mlp"], "--batch <N>"),
     ] {

@@ -23,10 +23,13 @@ fn mlp(batch: i64) -> Configuration {
     Configuration::new("mlp-4x64", batch)
 }
 
-/// Bytes by phase of some iterations.
+/// Bytes by phase of some iterations, from the meter alone.
 fn account(configuration: &Configuration, iterations: u32) -> Vec<Stage> {
     let cpu = Cpu::new(None);
-    let mut ledger = Ledger::open(&cpu).unwrap();
+    follow(configuration, iterations, &cpu, Ledger::open(&cpu).unwrap())
+}
+
+fn follow(configuration: &Configuration, iterations: u32, cpu: &Cpu, mut ledger: Ledger) -> Vec<Stage> {
     let mut trainer = Trainer::load(configuration, cpu.device()).unwrap();
     ledger.enter(Mark::LOADED, &trainer).unwrap();
     for _ in 0..iterations {
@@ -98,6 +101,38 @@ fn categories_add_up_to_what_lives_in_every_configuration() {
                 let parts = stage.at_end.named().into_iter().chain(stage.at_peak.named());
                 assert!(parts.into_iter().all(|(_, bytes)| bytes >= 0), "{configuration}: {stage:?}");
                 assert_eq!(stage.at_end.temporaries, 0, "{configuration}: {stage:?}");
+            }
+        }
+    }
+}
+
+/// The allocator's events and the meter are two sources of the same figures.
+#[test]
+fn events_tell_what_the_meter_tells() {
+    let _turn = alone();
+    let gpt =
+        Configuration { settings: Settings { dropout: Some(0.1), ..Settings::default() }, ..Configuration::new("gpt-3x32", 4) };
+    for plain in [mlp(64), gpt] {
+        for (precision, checkpoint, accumulate) in
+            [(Precision::Fp32, CheckpointPolicy::None, 1), (Precision::AmpFp16, CheckpointPolicy::Sqrt, 2)]
+        {
+            let configuration =
+                Configuration { precision, checkpoint, accumulate, optimizer: OptimizerKind::Adam, ..plain.clone() };
+            let metered = account(&configuration, 2);
+            let cpu = Cpu::new(None);
+            native::record_allocations(true).unwrap();
+            let ledger = Ledger::open(&cpu).unwrap().following(native::take_allocations);
+            let followed = follow(&configuration, 2, &cpu, ledger);
+            native::record_allocations(false).unwrap();
+            drop(native::take_allocations());
+            for (metered, followed) in metered.iter().zip(&followed) {
+                let same = |stage: &Stage| (stage.iteration, stage.phase, stage.live, stage.at_end);
+                assert_eq!(same(metered), same(followed), "{configuration}");
+                assert_eq!(followed.at_peak.total(), followed.peak, "{configuration}: {followed:?}");
+                assert!(followed.at_peak.named().iter().all(|(_, bytes)| *bytes >= 0), "{configuration}: {followed:?}");
+                // The meter's guess gives activations the most that they can be.
+                assert!(followed.at_peak.activations <= metered.at_peak.activations, "{configuration}: {followed:?}");
+                assert!(!followed.largest.is_empty() && metered.largest.is_empty());
             }
         }
     }

@@ -185,19 +185,24 @@ fn child(options: &MeasureOptions, configuration: &Configuration, choice: Device
     std::panic::set_hook(Box::new(|_| {}));
     tch::set_num_threads(i32::try_from(threads(options))?);
     let limit = options.device_memory.map(|bytes| bytes.0);
-    let found = open(choice, limit).and_then(|backend| train(configuration, &*backend));
+    let found = open(choice, limit).and_then(|backend| train(configuration, &*backend, choice));
     let told = found.map_or_else(|error| Told::Error(format!("{error:#}")), Told::Found);
     println!("{}", serde_json::to_string(&told)?);
     Ok(())
 }
 
 /// Follows the first iterations by the meter, then times further ones.
-fn train(configuration: &Configuration, backend: &dyn Backend) -> Result<Found> {
+fn train(configuration: &Configuration, backend: &dyn Backend, choice: DeviceChoice) -> Result<Found> {
     tch::manual_seed(1);
     let mut found = Found::default();
     let mut progress = Progress::new();
     let mut last = None;
     let mut ledger = Ledger::open(backend)?;
+    if choice == DeviceChoice::Cpu {
+        // The CPU's allocator is ours and tells its events; CUDA's has only its meter.
+        native::record_allocations(true)?;
+        ledger = ledger.following(native::take_allocations);
+    }
     let result = run(configuration, backend, &mut ledger, &mut found, &mut progress, &mut last);
     found.stages = ledger.stages().to_vec();
     let Err(error) = result else { return Ok(found) };
@@ -229,10 +234,12 @@ fn run(
         if mark.iteration <= FOLLOWED { ledger.enter(mark, trainer) } else { Ok(()) }
     };
     ended(Mark::LOADED, &trainer)?;
-    // One iteration more warms up what the clock will see.
-    for _ in 0..=FOLLOWED {
+    for _ in 0..FOLLOWED {
         trainer.iterate(&mut ended)?;
     }
+    native::record_allocations(false)?;
+    // One iteration more warms up what the clock will see.
+    trainer.iterate(&mut ended)?;
     let start = Instant::now();
     while found.step_seconds.len() < LEAST_SAMPLES || (found.step_seconds.len() < MOST_SAMPLES && start.elapsed() < TIMING) {
         let seconds = backend.time(&mut || {

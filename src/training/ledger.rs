@@ -1,6 +1,8 @@
 //! Where the bytes of a training step are: by phase and by what they are for.
 
-use super::{Mark, Phase, Trainer};
+use super::attribution::{Blocks, Followed, Known};
+use super::{Held, Mark, Phase, Trainer};
+use crate::native::Allocation;
 use crate::torch::{Backend, Memory};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -63,10 +65,13 @@ pub struct Stage {
     pub peak: i64,
     /// What lives at the end. Exact but for gradients that share their memory with something else, whose surplus counts as temporary.
     pub at_end: Categories,
-    /// What lived at the peak. Its sum is exact, and so are its parts where the peak is at the phase's beginning or end. In between a meter
-    /// does not say what a byte is for: parameters, data and state are known, then activations count as what forward left alive and
-    /// gradients as what backward left, each as far as the peak has room for it, and the rest as temporaries.
+    /// What lived at the peak. Exact where the allocator's events are followed. With a meter alone the sum is exact, and the parts are where
+    /// the peak is at the phase's beginning or end; in between parameters, data and state are known, then activations count as what
+    /// forward left alive and gradients as what backward left, each as far as the peak has room for it, and the rest as temporaries.
+    /// What a checkpointed segment computes again is temporary.
     pub at_peak: Categories,
+    /// The kinds of blocks that held most of the peak; none where no events are followed.
+    pub largest: Vec<Held>,
     /// What else the device's meter shows at the end, by metric.
     pub others: BTreeMap<String, i64>,
 }
@@ -83,6 +88,13 @@ pub struct Ledger<'a> {
     /// What the last forward pass left alive.
     activations: i64,
     stages: Vec<Stage>,
+    events: Option<Events<'a>>,
+}
+
+/// Where an allocator's events come from, and the blocks that live by them.
+struct Events<'a> {
+    take: Box<dyn FnMut() -> Vec<Allocation> + 'a>,
+    blocks: Blocks,
 }
 
 impl<'a> Ledger<'a> {
@@ -93,7 +105,17 @@ impl<'a> Ledger<'a> {
     pub fn open(backend: &'a dyn Backend) -> Result<Ledger<'a>> {
         backend.reset_peaks()?;
         let base = backend.memory()?.requested;
-        Ok(Ledger { backend, base, optimizer_state: 0, lasting: 0, activations: 0, stages: Vec::new() })
+        Ok(Ledger { backend, base, optimizer_state: 0, lasting: 0, activations: 0, stages: Vec::new(), events: None })
+    }
+
+    /// Follows the allocator's events too, which say what each byte of a peak is for. `take` gives those since it was last called, in order,
+    /// and forgets them: [`crate::native::take_allocations`], where [`crate::native::record_allocations`] has begun the recording.
+    #[must_use]
+    pub fn following(mut self, mut take: impl FnMut() -> Vec<Allocation> + 'a) -> Ledger<'a> {
+        // What was before is in none of the figures.
+        drop(take());
+        self.events = Some(Events { take: Box::new(take), blocks: Blocks::default() });
+        self
     }
 
     /// The phases so far, in order.
@@ -114,8 +136,17 @@ impl<'a> Ledger<'a> {
         let memory = self.backend.memory()?;
         let before = self.stages.last().map(|stage| stage.at_end).unwrap_or_default();
         let (live, peak) = (memory.requested - self.base, memory.requested_peak - self.base);
-        let at_end = self.at_end(mark, trainer, live, &before);
-        let at_peak = self.at_peak(mark.phase, peak, &before, &at_end);
+        let tensors = Tensors::of(trainer);
+        let mut at_end = self.at_end(mark, &tensors, live, &before);
+        let mut at_peak = self.at_peak(mark.phase, peak, &before, &at_end);
+        let mut largest = Vec::new();
+        if let Some(events) = &mut self.events {
+            let followed = events.blocks.follow(mark.phase, &(events.take)(), &tensors.known());
+            Followed { at_end, at_peak, largest } = followed;
+            // The meter has the last word on the sums.
+            at_end.temporaries += live - at_end.total();
+            at_peak.temporaries += peak - at_peak.total();
+        }
         let Memory { others, .. } = memory;
         let stage = Stage {
             iteration: mark.iteration,
@@ -124,6 +155,7 @@ impl<'a> Ledger<'a> {
             peak,
             at_end,
             at_peak,
+            largest,
             others: others.into_iter().map(|(metric, bytes)| (metric.to_string(), bytes)).collect(),
         };
         self.stage(stage);
@@ -135,22 +167,18 @@ impl<'a> Ledger<'a> {
         let earlier = self.stages.iter().rposition(|s| (s.iteration, s.phase) == (stage.iteration, stage.phase));
         match earlier.map(|at| self.stages.remove(at)) {
             Some(earlier) if earlier.peak > stage.peak => {
-                self.stages.push(Stage { peak: earlier.peak, at_peak: earlier.at_peak, ..stage });
+                self.stages.push(Stage { peak: earlier.peak, at_peak: earlier.at_peak, largest: earlier.largest, ..stage });
             }
             _ => self.stages.push(stage),
         }
     }
 
-    fn at_end(&mut self, mark: Mark, trainer: &Trainer, live: i64, before: &Categories) -> Categories {
-        let model = trainer.model();
-        let variables: Vec<Tensor> = model.store.variables().into_values().collect();
-        let gradients: Vec<Tensor> = model.store.trainable_variables().iter().map(Tensor::grad).collect();
-        let batch = trainer.batch();
+    fn at_end(&mut self, mark: Mark, tensors: &Tensors, live: i64, before: &Categories) -> Categories {
         let mut known = Categories {
-            parameters: bytes(&variables),
-            gradients: bytes(&gradients),
+            parameters: bytes(&tensors.parameters),
+            gradients: bytes(&tensors.gradients),
             optimizer_state: self.optimizer_state,
-            data: bytes(&[batch.inputs.shallow_clone(), batch.targets.shallow_clone()]),
+            data: bytes(&tensors.data),
             ..Categories::default()
         };
         match mark.phase {
@@ -193,10 +221,36 @@ impl<'a> Ledger<'a> {
     }
 }
 
+/// The tensors of which is known what they are for.
+struct Tensors {
+    parameters: Vec<Tensor>,
+    gradients: Vec<Tensor>,
+    data: Vec<Tensor>,
+}
+
+impl Tensors {
+    fn of(trainer: &Trainer) -> Tensors {
+        let (model, batch) = (trainer.model(), trainer.batch());
+        Tensors {
+            parameters: model.store.variables().into_values().collect(),
+            gradients: model.store.trainable_variables().iter().map(Tensor::grad).collect(),
+            data: vec![batch.inputs.shallow_clone(), batch.targets.shallow_clone()],
+        }
+    }
+
+    fn known(&self) -> Known {
+        let addresses = |tensors: &[Tensor]| filled(tensors).map(|t| t.data_ptr() as u64).collect();
+        Known { parameters: addresses(&self.parameters), gradients: addresses(&self.gradients), data: addresses(&self.data) }
+    }
+}
+
+fn filled(tensors: &[Tensor]) -> impl Iterator<Item = &Tensor> {
+    tensors.iter().filter(|t| t.defined() && t.numel() > 0)
+}
+
 /// Bytes of the memory that tensors stand in, each counted once. A tensor is taken to fill its memory.
 fn bytes(tensors: &[Tensor]) -> i64 {
-    let defined = tensors.iter().filter(|t| t.defined() && t.numel() > 0);
     let blocks: BTreeMap<usize, usize> =
-        defined.map(|t| (t.data_ptr() as usize, t.numel() * t.kind().elt_size_in_bytes())).collect();
+        filled(tensors).map(|t| (t.data_ptr() as usize, t.numel() * t.kind().elt_size_in_bytes())).collect();
     blocks.values().map(|bytes| *bytes as i64).sum()
 }

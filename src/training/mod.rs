@@ -3,10 +3,12 @@
 //! The same code runs on any device. Nothing reads a value from the device on the way, except under `amp-fp16`, which must know whether
 //! a gradient overflowed.
 
+mod attribution;
 mod configuration;
 mod ledger;
 mod trainer;
 
+pub use attribution::{Category, Held};
 pub use configuration::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
 pub use ledger::{Categories, Ledger, Stage};
 pub use trainer::{Mark, Phase, Trainer};
