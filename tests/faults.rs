@@ -45,7 +45,10 @@ fn rows(run: &Run) -> BTreeMap<(String, String, u32, String, Status), Vec<f64>> 
 #[test]
 fn killed_at_twenty_random_moments_nothing_is_lost() {
     let undisturbed = tempfile::tempdir().unwrap();
+    let start = Instant::now();
     let output = smoke(undisturbed.path()).output().unwrap();
+    // Moments within a run as fast as this one: on a loaded machine a pass takes longer, too.
+    let quarter = start.elapsed().as_secs_f64() / 4.0;
     assert!(output.status.success(), "{}", said(&output));
     let expected = rows(&Run::read(&folder(undisturbed.path())).unwrap());
 
@@ -54,7 +57,7 @@ fn killed_at_twenty_random_moments_nothing_is_lost() {
     let mut complete = BTreeSet::new();
     for _ in 0..20 {
         let mut child = smoke(out.path()).spawn().unwrap();
-        std::thread::sleep(Duration::from_secs_f64(random.random_range(0.1..0.9)));
+        std::thread::sleep(Duration::from_secs_f64(random.random_range(0.02..1.0) * quarter));
         let _ = child.kill();
         child.wait().unwrap();
         // What a reader sees after a kill is whole, and no pass that was once complete is gone.
@@ -68,7 +71,7 @@ fn killed_at_twenty_random_moments_nothing_is_lost() {
     }
     let output = smoke(out.path()).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
-    assert!(said(&output).contains("going on in"), "{}", said(&output));
+    assert!(complete.is_empty() || said(&output).contains("going on in"), "{}", said(&output));
     assert_eq!(rows(&Run::read(&folder(out.path())).unwrap()), expected);
     let text = std::fs::read_to_string(folder(out.path()).join("samples.csv")).unwrap();
     assert!(text.ends_with('\n') && text.lines().all(|line| line.matches(',').count() >= 7), "no torn row");
