@@ -8,5 +8,5 @@ mod ledger;
 mod trainer;
 
 pub use configuration::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
-pub use ledger::{Categories, Ledger, Stage};
-pub use trainer::{Mark, Phase, Trainer};
+pub use ledger::{Categories, Ledger, OutOfMemory, Stage};
+pub use trainer::{Mark, Onward, Phase, Trainer};
