@@ -18,6 +18,8 @@ pub mod measure;
 pub mod models;
 #[cfg(feature = "torch")]
 pub mod native;
+#[cfg(feature = "torch")]
+pub mod predict;
 pub mod protocol;
 pub mod record;
 pub mod report;

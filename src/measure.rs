@@ -3,6 +3,7 @@
 use crate::machine::Conditions;
 use crate::protocol::{ACTIVATIONS, Cell, Metric, PEAK, Relation, STEP_PEAK, TIME};
 use crate::record::{Sample, Status};
+pub use crate::torch::is_out_of_memory;
 use crate::torch::{Backend, COUNTS, Memory, attempt};
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
@@ -154,13 +155,6 @@ impl Found {
         let reason = message.split("Exception raised from").next().unwrap_or_default().trim().chars().take(400).collect();
         Found { samples: Vec::new(), status, reason }
     }
-}
-
-/// Whether an error message is one of PyTorch's for memory that ran out, on any device.
-pub fn is_out_of_memory(message: &str) -> bool {
-    ["out of memory", "can't allocate memory", "CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation"]
-        .iter()
-        .any(|m| message.contains(m))
 }
 
 fn sample(metric: impl Into<String>, unit: &str, value: f64) -> Sample {

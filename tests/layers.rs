@@ -46,9 +46,13 @@ fn layers_point_one_way() {
         ("dry", &["native", "protocol", "torch"]),
         ("models", &[]),
         ("training", &["models", "native", "torch"]),
+        ("predict", &["dry", "models", "native", "torch", "training", "units"]),
         ("measure", &["machine", "protocol", "record", "torch"]),
         ("runner", &["dry", "machine", "measure", "native", "protocol", "record", "stats", "torch", "units", "verdict"]),
-        ("commands", &["dry", "machine", "measure", "models", "native", "runner", "stats", "torch", "training", "units"]),
+        (
+            "commands",
+            &["dry", "machine", "measure", "models", "native", "predict", "runner", "stats", "torch", "training", "units"],
+        ),
         ("doctor", &["machine", "measure", "models", "native", "protocol", "stats", "torch", "units"]),
     ]);
     for (path, code) in sources(&root().join("src")) {

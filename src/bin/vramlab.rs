@@ -31,6 +31,14 @@ enum Command {
     #[cfg(feature = "torch")]
     Replay(vramlab::commands::ReplayOptions),
 
+    /// Say what training a model would need of a GPU's memory, without one
+    #[cfg(feature = "torch")]
+    Predict(Box<vramlab::commands::PredictOptions>),
+
+    /// Find the configurations of a training step that fit a GPU, without one
+    #[cfg(feature = "torch")]
+    Plan(Box<vramlab::commands::PlanOptions>),
+
     /// Write report.md and its plots from the results of all machines
     Report {
         /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json
@@ -72,6 +80,10 @@ fn run(command: Command) -> Result<u8> {
         Command::Replay(options) => vramlab::commands::replay(&options).map(|()| 0),
         #[cfg(feature = "torch")]
         Command::Measure(options) => vramlab::commands::measure(&options).map(|()| 0),
+        #[cfg(feature = "torch")]
+        Command::Predict(options) => vramlab::commands::predict(&options).map(|()| 0),
+        #[cfg(feature = "torch")]
+        Command::Plan(options) => vramlab::commands::plan(&options).map(|()| 0),
         Command::Report { results, out, readme } => {
             report(&results, &out)?;
             if let Some(readme) = readme {

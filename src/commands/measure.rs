@@ -2,12 +2,11 @@
 
 use super::{ConfigurationFlags, bytes_by_phase};
 use crate::machine::{DeviceChoice, Machine, available_memory, cores, libtorch_version};
-use crate::measure::is_out_of_memory;
 use crate::native;
 use crate::runner::{end_with_parent, last_words, open, prepare_cuda};
 use crate::stats::{mad, median};
 use crate::torch::Backend;
-use crate::training::{Categories, Configuration, Ledger, Mark, Phase, Stage, Trainer};
+use crate::training::{Categories, Configuration, Ledger, Mark, OutOfMemory, Phase, Stage, Trainer};
 use crate::units::{Bytes, Seconds};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -75,14 +74,6 @@ struct Found {
     out_of_memory: Option<OutOfMemory>,
     step_seconds: Vec<f64>,
     skipped_steps: u32,
-}
-
-/// Where memory ran out, and PyTorch's message.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct OutOfMemory {
-    iteration: u32,
-    phase: Phase,
-    message: String,
 }
 
 /// What `--json` prints.
@@ -206,14 +197,11 @@ fn train(configuration: &Configuration, backend: &dyn Backend, choice: DeviceCho
     let result = run(configuration, backend, &mut ledger, &mut found, &mut progress, &mut last);
     found.stages = ledger.stages().to_vec();
     let Err(error) = result else { return Ok(found) };
-    let message = format!("{error:#}");
-    if !is_out_of_memory(&message) {
+    let at = last.map_or((0, Phase::Load), |mark: Mark| mark.following(configuration.accumulate));
+    found.out_of_memory = OutOfMemory::of(&error, at);
+    if found.out_of_memory.is_none() {
         return Err(error);
     }
-    let (iteration, phase) = last.map_or((0, Phase::Load), |mark: Mark| mark.following(configuration.accumulate));
-    // libtorch appends a C++ stack of a hundred lines.
-    let message = message.split("Exception raised from").next().unwrap_or_default().trim().to_string();
-    found.out_of_memory = Some(OutOfMemory { iteration, phase, message });
     found.step_seconds.clear();
     Ok(found)
 }
@@ -330,10 +318,7 @@ impl<'a> Report<'a> {
         text += &format!("\n{}\n", bytes_by_phase(self.phases));
         let limit = self.device_memory.map_or("memory".to_string(), |bytes| Bytes(bytes).to_string());
         match (self.out_of_memory, &self.step_seconds) {
-            (Some(OutOfMemory { iteration, phase, message }), _) => {
-                let when = if *phase == Phase::Load { "loading".to_string() } else { format!("{phase} of iteration {iteration}") };
-                text += &format!("does not fit: {limit} ran out in {when}: {message}\n");
-            }
+            (Some(out), _) => text += &format!("does not fit: {limit} ran out in {}: {}\n", out.place(), out.message),
             (None, Some(spread)) => {
                 let (least, most) = (Seconds(spread.min), Seconds(spread.max));
                 text += &format!(

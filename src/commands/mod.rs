@@ -1,11 +1,16 @@
 //! The lab's own commands that train a model: what they share, and each in a file of its own.
 
+mod dry_child;
 mod flags;
 mod measure;
+mod plan;
+mod predict;
 mod replay;
 mod table;
 
 pub use flags::ConfigurationFlags;
 pub use measure::{MeasureOptions, measure};
+pub use plan::{PlanOptions, plan};
+pub use predict::{PredictOptions, predict};
 pub use replay::{ReplayOptions, replay};
 pub use table::bytes_by_phase;

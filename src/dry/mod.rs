@@ -43,23 +43,34 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tch::Device;
 
-pub use crate::native::dry::{ASSUMPTION, is_built};
+pub use crate::native::dry::{ASSUMPTION, HeldBlock, held_blocks, is_built};
 
 /// Environment variable of the pretended card's memory in bytes.
 const MEMORY: &str = "VRAMLAB_DRY_MEMORY";
+/// Environment variable of the bytes of it that are taken by others than PyTorch's allocator.
+const TAKEN: &str = "VRAMLAB_DRY_TAKEN";
 
 /// Makes the process that `command` starts a dry one, with a card of `memory` bytes. This program must live until then.
 ///
 /// # Errors
 /// This program was built with a libtorch without CUDA; the kernel gives no memory file.
 pub fn prepare(command: &mut Command, memory: u64) -> Result<()> {
+    prepare_beside(command, memory, 0)
+}
+
+/// As [`prepare`], with `taken` of the card's bytes in use by others than PyTorch's allocator: a CUDA context, libraries, neighbours.
+///
+/// # Errors
+/// As for [`prepare`]; nothing of the card is left.
+pub fn prepare_beside(command: &mut Command, memory: u64, taken: u64) -> Result<()> {
     ensure!(memory > 0, "a card without memory can hold nothing");
+    ensure!(taken < memory, "a card of {memory} bytes has no room beside the {taken} bytes that are taken of it");
     let runtime = runtime()?.display().to_string();
     let preload = match std::env::var("LD_PRELOAD") {
         Ok(others) if !others.is_empty() => format!("{runtime}:{others}"),
         _ => runtime,
     };
-    command.env("LD_PRELOAD", preload).env(MEMORY, memory.to_string());
+    command.env("LD_PRELOAD", preload).env(MEMORY, memory.to_string()).env(TAKEN, taken.to_string());
     Ok(())
 }
 

@@ -36,6 +36,7 @@ struct Results {
 type Call = extern "C" fn(*mut c_void, *const *mut C_tensor, usize, *mut Results);
 type Drop_ = extern "C" fn(*mut c_void);
 type Take = extern "C" fn(*mut c_void, *mut C_tensor);
+type TakeBlock = extern "C" fn(*mut c_void, *const i64);
 type TakeAllocations = extern "C" fn(*mut c_void, *const RawAllocation, usize);
 
 #[repr(C)]
@@ -64,6 +65,7 @@ unsafe extern "C" {
     fn vl_take_allocations(taker: *mut c_void, take: TakeAllocations);
     fn vl_dry_open(backend: *const c_char) -> Message;
     fn vl_dry_replay(events: *const dry::TraceEvent, count: usize, slots: usize, out: *mut i64) -> Message;
+    fn vl_dry_blocks(taker: *mut c_void, take: TakeBlock) -> Message;
     fn vl_event_record(device: i32, out: *mut *mut RawEvent) -> Message;
     fn vl_event_elapsed(start: *mut RawEvent, end: *mut RawEvent, milliseconds: *mut f64) -> Message;
     fn vl_event_free(event: *mut RawEvent);

@@ -406,6 +406,12 @@ char* vl_dry_replay(const void* events, size_t count, size_t slots, int64_t out[
   return replay ? replay(events, count, slots, out) : strdup("the dry device is not open");
 }
 
+// Tells the blocks of the dry device's allocator; see vramlab_dry_blocks.
+char* vl_dry_blocks(void* taker, void (*take)(void*, const int64_t*)) {
+  auto* blocks = dry_function<char*(void*, void (*)(void*, const int64_t*))>("vramlab_dry_blocks");
+  return blocks ? blocks(taker, take) : strdup("the dry device is not open");
+}
+
 // ---- device events -------------------------------------------------------------------------------------------------------------------
 
 // BACKEND_DEFAULT asks for an event that takes the time; PYTORCH_DEFAULT would switch timing off.

@@ -5,7 +5,7 @@ mod autocast;
 mod checkpoint;
 mod device;
 
-pub use attempt::attempt;
+pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, autocast};
 pub use checkpoint::{Checkpoint, checkpoint};
 pub use device::{Backend, COUNTS, Cpu, Cuda, Memory, caching_allocator};

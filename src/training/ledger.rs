@@ -3,7 +3,7 @@
 use super::attribution::{Blocks, Followed, Known};
 use super::{Held, Mark, Phase, Trainer};
 use crate::native::Allocation;
-use crate::torch::{Backend, Memory};
+use crate::torch::{Backend, Memory, is_out_of_memory};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -74,6 +74,36 @@ pub struct Stage {
     pub largest: Vec<Held>,
     /// What else the device's meter shows at the end, by metric.
     pub others: BTreeMap<String, i64>,
+}
+
+/// Where memory ran out, and PyTorch's message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutOfMemory {
+    /// Counts from 1; 0 while loading.
+    pub iteration: u32,
+    pub phase: Phase,
+    pub message: String,
+}
+
+impl OutOfMemory {
+    /// Reads an error of a phase of a training step; none where it is another error.
+    pub fn of(error: &anyhow::Error, (iteration, phase): (u32, Phase)) -> Option<OutOfMemory> {
+        let message = format!("{error:#}");
+        if !is_out_of_memory(&message) {
+            return None;
+        }
+        // libtorch appends a C++ stack of a hundred lines.
+        let message = message.split("Exception raised from").next().unwrap_or_default().trim().to_string();
+        Some(OutOfMemory { iteration, phase, message })
+    }
+
+    /// `loading`, or `backward of iteration 1`.
+    pub fn place(&self) -> String {
+        match self.phase {
+            Phase::Load => "loading".to_string(),
+            phase => format!("{phase} of iteration {}", self.iteration),
+        }
+    }
 }
 
 /// Follows a training step by its device's memory meter.

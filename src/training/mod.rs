@@ -10,5 +10,5 @@ mod trainer;
 
 pub use attribution::{Category, Held};
 pub use configuration::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
-pub use ledger::{Categories, Ledger, Stage};
-pub use trainer::{Mark, Phase, Trainer};
+pub use ledger::{Categories, Ledger, OutOfMemory, Stage};
+pub use trainer::{Mark, Onward, Phase, Trainer};

@@ -10,7 +10,7 @@ use tch::nn::{Adam, AdamW, Optimizer, OptimizerConfig, RmsProp, Sgd};
 use tch::{Device, Kind, Reduction, Tensor};
 
 /// What an iteration goes through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// The model, the optimizer without state, and one batch come onto the device.
@@ -53,6 +53,15 @@ impl Mark {
             Phase::Backward => (self.iteration, Phase::Step),
         }
     }
+}
+
+/// Where an iteration goes on after a phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Onward {
+    /// As always.
+    Next,
+    /// Past the micro-batches that are left, to the optimizer's step. Only where values do not matter and each of them would do the same.
+    ToStep,
 }
 
 /// What `amp-fp16` multiplies the loss by, so that small gradients survive fp16. PyTorch's `GradScaler` starts at 65536 and backs off where
@@ -109,11 +118,19 @@ impl Trainer {
     /// # Errors
     /// libtorch's message, out of memory included; what `ended` fails with.
     pub fn iterate(&mut self, ended: &mut dyn FnMut(Mark, &Trainer) -> Result<()>) -> Result<()> {
+        self.iterate_onward(&mut |mark, trainer| ended(mark, trainer).map(|()| Onward::Next))
+    }
+
+    /// As [`Trainer::iterate`], where `ended` also says after a backward pass whether micro-batches are left out.
+    ///
+    /// # Errors
+    /// As for [`Trainer::iterate`].
+    pub fn iterate_onward(&mut self, ended: &mut dyn FnMut(Mark, &Trainer) -> Result<Onward>) -> Result<()> {
         self.iterations += 1;
         attempt(|| self.iteration(ended))
     }
 
-    fn iteration(&mut self, ended: &mut dyn FnMut(Mark, &Trainer) -> Result<()>) -> Result<()> {
+    fn iteration(&mut self, ended: &mut dyn FnMut(Mark, &Trainer) -> Result<Onward>) -> Result<()> {
         // libtorch's zero_grad drops the gradients; it does not fill them.
         self.optimizer.zero_grad();
         let (iteration, count, samples) = (self.iterations, self.configuration.accumulate, self.configuration.micro_batch());
@@ -123,14 +140,17 @@ impl Trainer {
             ended(Mark { iteration, phase: Phase::Forward, micro_batch }, self)?;
             loss.f_backward()?;
             drop(loss);
-            ended(Mark { iteration, phase: Phase::Backward, micro_batch }, self)?;
+            if ended(Mark { iteration, phase: Phase::Backward, micro_batch }, self)? == Onward::ToStep {
+                break;
+            }
         }
         if self.configuration.precision != Precision::AmpFp16 || self.unscale()? {
             self.optimizer.step();
         } else {
             self.skipped_steps += 1;
         }
-        ended(Mark { iteration, phase: Phase::Step, micro_batch: count - 1 }, self)
+        ended(Mark { iteration, phase: Phase::Step, micro_batch: count - 1 }, self)?;
+        Ok(())
     }
 
     /// The loss of one micro-batch: its mean over the micro-batch's targets, divided by the number of micro-batches, and scaled under

@@ -713,6 +713,26 @@ __attribute__((visibility("default"))) char* vramlab_dry_replay(const TraceEvent
   });
 }
 
+// Tells each block of each segment that the allocator holds, in order of their addresses: address and size of the segment, address and
+// size of the block, the bytes that were asked for (0 where the block is free), and whether the segment is one of the large ones.
+__attribute__((visibility("default"))) char* vramlab_dry_blocks(void* taker, void (*take)(void*, const int64_t[6])) {
+  return guarded([=] {
+    for (const auto& segment : allocator()->snapshot().segments) {
+      int64_t offset = 0;
+      for (const auto& block : segment.blocks) {
+        const int64_t told[6] = {static_cast<int64_t>(segment.address),
+                                 static_cast<int64_t>(segment.total_size),
+                                 static_cast<int64_t>(segment.address) + offset,
+                                 static_cast<int64_t>(block.size),
+                                 block.allocated ? static_cast<int64_t>(block.requested_size) : 0,
+                                 segment.is_large};
+        take(taker, told);
+        offset += static_cast<int64_t>(block.size);
+      }
+    }
+  });
+}
+
 // Has each allocation (1) and free (0) of the device told, with its address and the bytes that were asked for.
 __attribute__((visibility("default"))) char* vramlab_dry_watch(void (*tell)(uint64_t address, int64_t bytes, int32_t allocated)) {
   return guarded([tell] {

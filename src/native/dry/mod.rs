@@ -1,7 +1,7 @@
 //! The dry device's two libraries, which this program carries inside, and the door to them; see [`crate::dry`].
 
-use super::{NativeError, checked, vl_dry_open, vl_dry_replay};
-use std::ffi::CString;
+use super::{NativeError, checked, vl_dry_blocks, vl_dry_open, vl_dry_replay};
+use std::ffi::{CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -64,4 +64,36 @@ pub fn replay(events: &[TraceEvent], slots: u32) -> Result<[i64; 8], NativeError
     // SAFETY: the events outlive the call and their slots lie within the table; the function writes eight values.
     checked(unsafe { vl_dry_replay(events.as_ptr(), events.len(), slots as usize, out.as_mut_ptr()) })?;
     Ok(out)
+}
+
+/// A piece of a segment of the caching allocator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldBlock {
+    /// Address and bytes of the segment that it is a piece of.
+    pub segment: u64,
+    pub segment_bytes: i64,
+    pub address: u64,
+    pub bytes: i64,
+    /// Bytes that its user asked for; 0 where it is free.
+    pub requested: i64,
+    /// Whether the segment is one for large allocations.
+    pub large: bool,
+}
+
+/// What the allocator of this process's dry device holds, segment by segment.
+///
+/// # Errors
+/// The dry device is not open.
+pub fn held_blocks() -> Result<Vec<HeldBlock>, NativeError> {
+    let mut held: Vec<HeldBlock> = Vec::new();
+    // SAFETY: `push_block` only runs during the call, while `held` is borrowed by nothing else.
+    checked(unsafe { vl_dry_blocks((&raw mut held).cast(), push_block) })?;
+    Ok(held)
+}
+
+extern "C" fn push_block(held: *mut c_void, told: *const i64) {
+    // SAFETY: the vector is that of `held_blocks`, and C++ gives six values.
+    let (held, told) = unsafe { (&mut *held.cast::<Vec<HeldBlock>>(), &*told.cast::<[i64; 6]>()) };
+    let [segment, segment_bytes, address, bytes, requested, large] = *told;
+    held.push(HeldBlock { segment: segment as u64, segment_bytes, address: address as u64, bytes, requested, large: large != 0 });
 }

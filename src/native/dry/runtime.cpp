@@ -1,5 +1,6 @@
 // A pretended CUDA runtime, driver and NVML: just enough for PyTorch's own caching allocator (libc10_cuda.so) to run where there is no
-// GPU. One card of VRAMLAB_DRY_MEMORY bytes; addresses ascend, are never given twice and must never be touched. Preloaded (LD_PRELOAD)
+// GPU. One card of VRAMLAB_DRY_MEMORY bytes, of which VRAMLAB_DRY_TAKEN are
+// taken by others; addresses ascend, are never given twice and must never be touched. Preloaded (LD_PRELOAD)
 // into dry processes only, where its functions stand before those of libcudart, which libtorch brings along. What c10 can call and the
 // dry device does not pretend is refused here too, so that no call reaches a real driver. Its soname is NVML's, so that c10, which
 // opens that library to describe an out-of-memory error, finds this one.
@@ -24,8 +25,15 @@ size_t card_memory() {
   return bytes;
 }
 
+// What others have taken of the card before this process allocates anything: PyTorch's allocator sees less free memory, and says so.
+size_t taken_memory() {
+  const char* set = std::getenv("VRAMLAB_DRY_TAKEN");
+  const size_t bytes = set ? std::strtoull(set, nullptr, 10) : 0;
+  return bytes < card_memory() ? bytes : card_memory();
+}
+
 std::mutex mutex;
-size_t used = 0;
+size_t used = taken_memory();
 // Below the addresses that a Linux process gets for itself, so that a touch is a fault and not a silent overwrite.
 uint64_t next_address = 1ull << 41;
 uint64_t next_handle = 1;

@@ -1,0 +1,78 @@
+//! This program started again as a dry process, with the same flags, and what it tells.
+
+use crate::dry;
+use crate::predict::{TERMS, taken};
+use crate::runner::{end_with_parent, last_words};
+use crate::units::Bytes;
+use anyhow::{Context, Result, bail, ensure};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::process::{Child, Command, Stdio};
+
+/// The largest card that can be asked for.
+const LARGEST: u64 = 1 << 40;
+
+/// A card that everything fits.
+pub const ENDLESS: u64 = 1 << 44;
+
+/// A line from a child.
+#[derive(Debug, Serialize, Deserialize)]
+enum Told<T> {
+    Found(T),
+    Error(String),
+}
+
+/// Says whether a card of this size can be pretended.
+///
+/// # Errors
+/// It is larger than any card, or what a process has beside its tensors fills it.
+pub fn check(memory: Bytes) -> Result<()> {
+    ensure!(memory.0 > 0, "a card of 0 bytes can hold nothing; write --device-memory like 24GiB");
+    ensure!(memory.0 <= LARGEST, "{memory} is larger than any card; 1TiB is the most");
+    let terms: Vec<String> = TERMS.iter().filter(|t| t.bytes > 0).map(|t| format!("{} {}", t.name, Bytes(t.bytes))).collect();
+    ensure!(memory.0 > taken(), "a card of {memory} has no room for tensors beside {}", terms.join(" and "));
+    Ok(())
+}
+
+/// Starts this program with its own flags and some more, as a dry child with a card of so many bytes.
+///
+/// # Errors
+/// No process can be started; this program has no dry device.
+pub fn start(memory: u64, allocator: Option<&str>, flags: &[&str]) -> Result<Child> {
+    let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
+    command.args(std::env::args_os().skip(1)).args(flags).arg("--child").arg(std::process::id().to_string());
+    dry::prepare_beside(&mut command, memory, taken())?;
+    if let Some(allocator) = allocator {
+        command.env("PYTORCH_ALLOC_CONF", allocator).env_remove("PYTORCH_CUDA_ALLOC_CONF");
+    }
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    child.context("starting a dry process")
+}
+
+/// Waits for a child and gives what it found.
+///
+/// # Errors
+/// Its own error; it ended without a finding.
+pub fn wait<T: DeserializeOwned>(child: Child) -> Result<T> {
+    let output = child.wait_with_output().context("waiting for a dry process")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match text.lines().next_back().map(serde_json::from_str) {
+        Some(Ok(Told::Found(found))) => Ok(found),
+        Some(Ok(Told::Error(message))) => bail!(message),
+        _ => bail!("the dry process was {}", last_words(output.status, &String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+/// The child's side: does the work and tells the parent of this number.
+///
+/// # Errors
+/// The parent is gone, or does not listen.
+pub fn tell<T: Serialize>(parent: u32, work: impl FnOnce() -> Result<T>) -> Result<()> {
+    end_with_parent(parent)?;
+    // A panic becomes an error; the default hook would only disturb.
+    std::panic::set_hook(Box::new(|_| {}));
+    tch::set_num_threads(1);
+    let told = work().map_or_else(|error| Told::Error(format!("{error:#}")), Told::Found);
+    println!("{}", serde_json::to_string(&told)?);
+    Ok(())
+}

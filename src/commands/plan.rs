@@ -1,0 +1,295 @@
+//! `vramlab plan`: which configurations fit a card, and which to take; or the largest batch that fits.
+
+use super::dry_child;
+use super::table::aligned;
+use crate::dry::Dry;
+use crate::machine::{DeviceChoice, libtorch_version};
+use crate::models::{Attention, Settings};
+use crate::native;
+use crate::predict::{self, Candidate, Largest, Plan, Search, TERMS, Term, Tried};
+use crate::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
+use crate::units::{Bytes, Seconds};
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use serde::Serialize;
+use std::thread;
+use std::time::Instant;
+
+/// Version of the JSON that is printed; a key that changes its meaning raises it.
+const SCHEMA: u32 = 1;
+
+/// Dry processes at once, at most; each computes on one core.
+const MOST_PROCESSES: usize = 16;
+
+/// Flags of `vramlab plan`.
+#[derive(Debug, Clone, Args)]
+#[command(args_override_self = true)]
+pub struct PlanOptions {
+    /// mlp, resnet18, resnet50, gpt2, gpt2-medium, gpt2-large, gpt2-xl, bert-base, bert-large, vit-l16; or of any size mlp-DEPTHxWIDTH,
+    /// resnet-BLOCKSxCHANNELS-gn or -bn, gpt-LAYERSxWIDTH
+    #[arg(long, value_name = "NAME")]
+    pub model: String,
+
+    /// Samples of one step, all micro-batches together
+    #[arg(long, value_name = "N", allow_negative_numbers = true, required_unless_present = "max_batch")]
+    pub effective_batch: Option<i64>,
+
+    /// Find the largest batch that fits instead; optimizer, precision and checkpoint policy are then one each [default: adamw, fp32, none]
+    #[arg(long, conflicts_with = "effective_batch")]
+    pub max_batch: bool,
+
+    /// Micro-batches of a step, for --max-batch
+    #[arg(long, value_name = "K", default_value_t = 1, allow_negative_numbers = true, requires = "max_batch")]
+    pub accumulate: i64,
+
+    /// Memory of the card
+    #[arg(long, value_name = "SIZE", default_value = "24GiB")]
+    pub device_memory: Bytes,
+
+    /// Tokens of one sample [default: as many as the model has positions]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub seq: Option<i64>,
+
+    /// Pixels along the side of an image [default: the model's, mostly 224]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub image: Option<i64>,
+
+    /// How attention is computed: fused or explicit
+    #[arg(long, value_name = "HOW", default_value_t = Attention::Fused)]
+    pub attention: Attention,
+
+    /// Probability that dropout drops an element [default: the model's, 0.1 in GPT-2 and BERT, else 0]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub dropout: Option<f64>,
+
+    /// Optimizers to try, the preferred first, with commas between [default: adamw, adam, rmsprop, momentum, sgd]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub optimizer: Vec<OptimizerKind>,
+
+    /// Precisions to try, the preferred first [default: fp32, amp-bf16, amp-fp16]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub precision: Vec<Precision>,
+
+    /// Checkpoint policies to try, the preferred first [default: none, sqrt, every-block]
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
+    pub checkpoint: Vec<CheckpointPolicy>,
+
+    /// Settings of PyTorch's allocator, as in PYTORCH_ALLOC_CONF: expandable_segments:True
+    #[arg(long, value_name = "CONF")]
+    pub alloc_conf: Option<String>,
+
+    /// Print JSON with bytes as plain numbers, and with every configuration
+    #[arg(long)]
+    pub json: bool,
+
+    /// Plan in this process, for the parent of this number
+    #[arg(long, hide = true)]
+    pub child: Option<u32>,
+
+    /// Try every such configuration, and the how manieth first
+    #[arg(long, hide = true, default_value_t = 1)]
+    pub every: usize,
+    #[arg(long, hide = true, default_value_t = 0)]
+    pub from: usize,
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report<'a, T> {
+    schema: u32,
+    command: &'static str,
+    device: String,
+    libtorch: String,
+    model: &'a str,
+    device_memory: u64,
+    terms: &'static [Term],
+    #[serde(flatten)]
+    found: &'a T,
+    seconds: f64,
+}
+
+/// Plans what the flags say, in dry processes, and prints it.
+///
+/// # Errors
+/// A search that cannot be; a card that cannot be; a child process without a finding.
+pub fn plan(options: &PlanOptions) -> Result<()> {
+    let begun = Instant::now();
+    if options.max_batch {
+        return max_batch(options, begun);
+    }
+    let search = Search {
+        model: options.model.clone(),
+        settings: options.settings(),
+        effective_batch: options.effective_batch.context("--effective-batch is missing")?,
+        optimizers: or_all(
+            &options.optimizer,
+            &[OptimizerKind::AdamW, OptimizerKind::Adam, OptimizerKind::RmsProp, OptimizerKind::Momentum, OptimizerKind::Sgd],
+        ),
+        precisions: or_all(&options.precision, &[Precision::Fp32, Precision::AmpBf16, Precision::AmpFp16]),
+        checkpoints: or_all(&options.checkpoint, &[CheckpointPolicy::None, CheckpointPolicy::Sqrt, CheckpointPolicy::EveryBlock]),
+    };
+    let configurations = search.configurations()?;
+    if let Some(parent) = options.child {
+        return dry_child::tell(parent, || {
+            let dry = Dry::open()?;
+            let mine = configurations.iter().skip(options.from).step_by(options.every.max(1));
+            let try_out = |c| predict::try_out(&dry, c).with_context(|| format!("predicting {c}"));
+            mine.map(try_out).collect::<Result<Vec<Tried>>>()
+        });
+    }
+    dry_child::check(options.device_memory)?;
+    let needs = in_parallel(options, configurations.len())?;
+    let plan = Plan::of(configurations, needs);
+    let seconds = begun.elapsed().as_secs_f64();
+    if options.json {
+        return print_json(options, &plan, seconds);
+    }
+    print!("{}", text(options, &plan, seconds));
+    Ok(())
+}
+
+impl PlanOptions {
+    fn settings(&self) -> Settings {
+        Settings { sequence: self.seq, image: self.image, attention: self.attention, dropout: self.dropout }
+    }
+}
+
+/// The given values, each once; all where none is given.
+fn or_all<T: Copy + PartialEq>(given: &[T], all: &[T]) -> Vec<T> {
+    let mut values: Vec<T> = Vec::new();
+    for value in if given.is_empty() { all } else { given } {
+        if !values.contains(value) {
+            values.push(*value);
+        }
+    }
+    values
+}
+
+/// Tries the configurations in as many dry processes as there are cores, and puts the findings in order.
+fn in_parallel(options: &PlanOptions, count: usize) -> Result<Vec<Tried>> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let processes = cores.min(MOST_PROCESSES).min(count);
+    let mut waiting = Vec::new();
+    for from in 0..processes {
+        let flags = ["--every".to_string(), processes.to_string(), "--from".to_string(), from.to_string()];
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let child = dry_child::start(options.device_memory.0, options.alloc_conf.as_deref(), &flags)?;
+        waiting.push(thread::spawn(move || dry_child::wait::<Vec<Tried>>(child)));
+    }
+    let mut found = Vec::new();
+    for thread in waiting {
+        let of_one = thread.join().map_err(|_| anyhow::anyhow!("a thread that waits for a dry process ended"))??;
+        found.push(of_one.into_iter());
+    }
+    let needs: Vec<Tried> = (0..count).filter_map(|at| found[at % processes].next()).collect();
+    ensure!(needs.len() == count, "the dry processes told of {} configurations of {count}", needs.len());
+    Ok(needs)
+}
+
+fn max_batch(options: &PlanOptions, begun: Instant) -> Result<()> {
+    let configuration = Configuration {
+        settings: options.settings(),
+        optimizer: single("optimizer", &options.optimizer, OptimizerKind::AdamW)?,
+        precision: single("precision", &options.precision, Precision::Fp32)?,
+        checkpoint: single("checkpoint policy", &options.checkpoint, CheckpointPolicy::None)?,
+        accumulate: options.accumulate,
+        ..Configuration::new(&options.model, options.accumulate)
+    };
+    configuration.validate()?;
+    if let Some(parent) = options.child {
+        return dry_child::tell(parent, || predict::largest(&Dry::open()?, &configuration));
+    }
+    dry_child::check(options.device_memory)?;
+    let largest: Largest = dry_child::wait(dry_child::start(options.device_memory.0, options.alloc_conf.as_deref(), &[])?)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    if options.json {
+        return print_json(options, &largest, seconds);
+    }
+    let card = options.device_memory;
+    let found = Configuration { batch: largest.batch, ..configuration };
+    match &largest.needs {
+        None => println!("not even {} fits in {card}", counted(options.accumulate, "sample")),
+        Some(needs) => {
+            println!("{found} device=dry:{}", card.exact());
+            println!(
+                "{} fit in {card}: reserved {}, used on the device {}",
+                counted(largest.batch, "sample"),
+                bytes(needs.reserved),
+                bytes(needs.device_used)
+            );
+            if let Some(next) = largest.next.as_ref().and_then(|next| next.out_of_memory.as_ref()) {
+                println!("{} do not: {}", counted(largest.batch + options.accumulate, "sample"), next.message);
+            }
+        }
+    }
+    if largest.exact {
+        println!("exact: each batch up to {} was tried, and above it the tensors alone ask for more", largest.bound);
+    } else {
+        println!("not proven: the 1024 next larger ones were tried, but not each up to {}", largest.bound);
+    }
+    println!("{} dry runs, {}", largest.runs, Seconds(seconds));
+    Ok(())
+}
+
+fn single<T: Copy>(what: &str, given: &[T], default: T) -> Result<T> {
+    ensure!(given.len() <= 1, "--max-batch is for one {what}, not for {}", given.len());
+    Ok(given.first().copied().unwrap_or(default))
+}
+
+fn print_json<T: Serialize>(options: &PlanOptions, found: &T, seconds: f64) -> Result<()> {
+    let report = Report {
+        schema: SCHEMA,
+        command: "plan",
+        device: DeviceChoice::Dry(options.device_memory.0).to_string(),
+        libtorch: libtorch_version().unwrap_or_else(|_| native::compiled_version()),
+        model: &options.model,
+        device_memory: options.device_memory.0,
+        terms: &TERMS,
+        found,
+        seconds,
+    };
+    println!("{}", serde_json::to_string_pretty(&report)?);
+    Ok(())
+}
+
+fn text(options: &PlanOptions, plan: &Plan, seconds: f64) -> String {
+    let fitting = plan.candidates.iter().filter(|c| c.fits).count();
+    let count = plan.candidates.len();
+    let card = options.device_memory;
+    let mut text = format!("{fitting} of {count} configurations fit in {card}, {}\n", Seconds(seconds));
+    if fitting > 0 {
+        text += "\nnone that fits, with the same optimizer and precision, is better in one of these and as good in the others:\n";
+        let header =
+            ["optimizer", "precision", "checkpoint", "micro-batch", "micro-steps", "forward passes", "reserved", "on the device"];
+        let mut rows = vec![header.map(str::to_string).to_vec()];
+        rows.extend(plan.candidates.iter().filter(|c| c.on_front).map(row));
+        text += &aligned(&rows);
+    }
+    text += &match plan.recommended {
+        Some(at) => format!("\nrecommended: {}\n{}\n", plan.candidates[at].configuration, plan.reason),
+        None => format!("\n{}\n", plan.reason),
+    };
+    text
+}
+
+fn row(candidate: &Candidate) -> Vec<String> {
+    let Configuration { optimizer, precision, checkpoint, .. } = candidate.configuration;
+    vec![
+        optimizer.to_string(),
+        precision.to_string(),
+        checkpoint.to_string(),
+        candidate.micro_batch.to_string(),
+        candidate.micro_steps.to_string(),
+        candidate.forward_passes.to_string(),
+        bytes(candidate.needs.reserved),
+        bytes(candidate.needs.device_used),
+    ]
+}
+
+fn counted(n: i64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+fn bytes(amount: i64) -> String {
+    Bytes(amount.unsigned_abs()).to_string()
+}
