@@ -329,8 +329,8 @@ fn models() -> Result<Value> {
     gradient.shallow_clone().f_internal_amp_non_finite_check_and_unscale(&mut found, &scale.reciprocal())?;
     ensure!(found.double_value(&[]) == 0.0, "nothing overflows");
     let mut scale = scale;
-    let mut growth = Tensor::zeros([1], (Kind::Int, Device::Cuda(0)));
-    let _ = scale.f_internal_amp_update_scale_(&mut growth, &found, 2.0, 0.5, 2000)?;
+    let growth = Tensor::zeros([1], (Kind::Int, Device::Cuda(0)));
+    let _ = scale.f_internal_amp_update_scale_(&growth, &found, 2.0, 0.5, 2000)?;
     Ok(trained.into())
 }
 
