@@ -50,6 +50,24 @@ measure *FLAGS: _setup
     cargo build --release --bin vramlab
     @exec {{ quote(release / "vramlab") }} measure "$@"
 
+# Predict what a training step needs of a GPU's memory, without one
+[no-exit-message]
+predict *FLAGS: _setup
+    @cargo build --release --quiet --bin vramlab
+    @exec {{ quote(release / "vramlab") }} predict "$@"
+
+# Find what fits a GPU: precision, checkpointing, micro-batch, optimizer
+[no-exit-message]
+plan *FLAGS: _setup
+    @cargo build --release --quiet --bin vramlab
+    @exec {{ quote(release / "vramlab") }} plan "$@"
+
+# Play a trace of allocations on PyTorch's caching allocator
+[no-exit-message]
+replay *FLAGS: _setup
+    @cargo build --release --quiet --bin vramlab
+    @exec {{ quote(release / "vramlab") }} replay "$@"
+
 # Pack dist/vramlab.tar.gz, for machines that have PyTorch and no Rust
 dist:
     scripts/dist

@@ -4,7 +4,7 @@ use crate::machine::{DeviceChoice, Machine, libtorch_version, why_no_cuda};
 use crate::measure::{Bench, Probe, Quantity, Step};
 use crate::models::{Batch, Model};
 use crate::native;
-use crate::protocol::Cell;
+use crate::protocol::{Cell, Platform};
 use crate::stats::{Interval, median, ratio_interval};
 use crate::torch::{Backend, Cpu};
 use crate::units::{Bytes, Seconds};
@@ -75,7 +75,7 @@ fn start_up() -> Result<f64> {
 fn meter_overhead() -> Result<(f64, Interval)> {
     let cpu = Cpu::new(None);
     tch::set_num_threads(1);
-    let bench = Bench { device: Device::Cpu, seed: 1 };
+    let bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
     let mut step = bench.set_up(small_step, &Cell::new(Vec::new()))?;
     let mut timed = |metered: bool| {
         native::use_cpu_meter(metered);

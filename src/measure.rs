@@ -1,7 +1,7 @@
 //! How one cell is measured inside its child process: the check, the memory pass and the time pass.
 
 use crate::machine::Conditions;
-use crate::protocol::{ACTIVATIONS, Cell, Metric, PEAK, Relation, STEP_PEAK, TIME};
+use crate::protocol::{ACTIVATIONS, Cell, Metric, PEAK, Platform, Relation, STEP_PEAK, TIME};
 use crate::record::{Sample, Status};
 pub use crate::torch::is_out_of_memory;
 use crate::torch::{Backend, COUNTS, Memory, attempt};
@@ -72,6 +72,11 @@ impl<'a> Probe<'a> {
         rest
     }
 
+    /// Whether memory is what is measured.
+    pub fn is_reading(&self) -> bool {
+        self.meter.is_some()
+    }
+
     /// What the memory meter says now; none where memory is not what is measured.
     pub fn memory(&mut self) -> Option<Memory> {
         match self.meter?.memory() {
@@ -118,6 +123,7 @@ pub type Prepare = fn(&Cell, &Bench) -> Result<Box<dyn Step>>;
 #[derive(Debug, Clone, Copy)]
 pub struct Bench {
     pub device: Device,
+    pub platform: Platform,
     pub seed: i64,
 }
 
@@ -266,11 +272,8 @@ pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>>
     if let Some(failure) = probe.failure {
         return Err(failure.context("reading the memory meter"));
     }
-    let rest = probe.rest.context("the step never said when it is at rest")?;
-    let mut samples = vec![
-        sample(PEAK.name, "B", after.requested_peak as f64),
-        sample(STEP_PEAK.name, "B", (after.requested_peak - rest) as f64),
-    ];
+    let mut samples = vec![sample(PEAK.name, "B", after.requested_peak as f64)];
+    samples.extend(probe.rest.map(|rest| sample(STEP_PEAK.name, "B", (after.requested_peak - rest) as f64)));
     let unit = |metric: &str| if COUNTS.contains(&metric) { "1" } else { "B" };
     samples.extend(after.others.iter().map(|(metric, value)| sample(*metric, unit(metric), *value as f64)));
     samples.extend(probe.figures.into_iter().map(|(metric, (unit, value))| sample(metric, unit, value)));
@@ -332,7 +335,6 @@ pub fn time(step: &mut dyn Step, backend: &dyn Backend, plan: Timing, conditions
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Platform;
     use crate::stats::{mean, median, standard_deviation};
     use crate::torch::{Cpu, Memory};
     use rand::{RngExt, SeedableRng};

@@ -8,24 +8,27 @@ mod accumulation;
 #[path = "../experiments/checkpointing.rs"]
 mod checkpointing;
 #[allow(dead_code)]
+#[path = "../experiments/empty_cache.rs"]
+mod empty_cache;
+#[allow(dead_code)]
 #[path = "../experiments/inplace.rs"]
 mod inplace;
+#[allow(dead_code)]
+#[path = "../experiments/memory_model.rs"]
+mod memory_model;
 
 use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Reduction, Tensor};
 use vramlab::measure::{Bench, Found, Prepare, Probe, Quantity, Step, check, memory};
 use vramlab::models::{Batch, Block, Model};
-use vramlab::protocol::{Cell, Profile, Protocol};
+use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [(&Protocol, Prepare); 3] = [
-    (&accumulation::PROTOCOL, accumulation::prepare),
-    (&checkpointing::PROTOCOL, checkpointing::prepare),
-    (&inplace::PROTOCOL, inplace::prepare),
-];
-const BENCH: Bench = Bench { device: Device::Cpu, seed: 1 };
+const ALL: [&Protocol; 5] =
+    [&accumulation::PROTOCOL, &checkpointing::PROTOCOL, &empty_cache::PROTOCOL, &inplace::PROTOCOL, &memory_model::PROTOCOL];
+const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
 
 /// The random state and the meter are the process's, so the tests of this file take turns.
 fn alone() -> MutexGuard<'static, ()> {
@@ -35,7 +38,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 #[test]
 fn protocols_are_sound() {
-    for (protocol, _) in ALL {
+    for protocol in ALL {
         assert_eq!(protocol.mistakes(), Vec::<String>::new(), "{}", protocol.name);
         let timed = |profile| {
             protocol.grids(profile).filter(|g| g.passes.contains(&vramlab::protocol::Pass::Time)).flat_map(|g| g.cells()).count()

@@ -53,7 +53,7 @@ fn pass(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> Result<Fou
     let choice: DeviceChoice = spec.device.parse().map_err(anyhow::Error::msg)?;
     let backend = open(choice, spec.memory_limit)?;
     let cell = Cell::parse(&spec.cell).map_err(anyhow::Error::msg)?;
-    let bench = Bench { device: backend.device(), seed: i64::from(spec.seed) };
+    let bench = Bench { device: backend.device(), platform: backend.platform(), seed: i64::from(spec.seed) };
     match spec.pass {
         Pass::Check => {
             let grid = protocol.grid_of(spec.profile, &cell).with_context(|| format!("no cell '{cell}' is planned"))?;

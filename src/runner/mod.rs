@@ -7,12 +7,14 @@ mod options;
 mod plan;
 mod progress;
 mod sweep;
+mod twin;
 
 pub use all::run_all;
 pub(crate) use child::{end_with_parent, open};
 pub(crate) use launch::{last_words, prepare_cuda};
 pub use options::Options;
 pub use sweep::interruptible;
+pub use twin::dry_twin;
 
 use crate::measure::Prepare;
 use crate::protocol::{Pass, Protocol};

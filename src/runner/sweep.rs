@@ -54,7 +54,7 @@ impl Stopping {
             _ if beyond_device(choice, Pass::Time).is_some() => (1, 1),
             (Some(n), _) => (n, n),
             (None, Profile::Smoke) => (2, 2),
-            (None, Profile::Quick) => (5, 8),
+            (None, Profile::Quick) => (5, 6),
             (None, Profile::Full) => (5, 25),
         };
         Stopping { least, most, margin: 1.05f64.ln() }

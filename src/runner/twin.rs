@@ -1,0 +1,37 @@
+//! The same cell on a dry device, for experiments that put a prediction beside a measurement.
+
+use super::launch::{Spec, launch};
+use crate::machine::DeviceChoice;
+use crate::protocol::{Cell, Pass, Profile};
+use crate::record::{Sample, Status};
+use anyhow::{Context, Result, ensure};
+use std::time::Duration;
+
+/// A card that no cell of an experiment fills.
+const MEMORY: u64 = 1 << 40;
+
+/// A dry step takes milliseconds.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Counts a cell of this experiment in a dry process of its own, and gives the samples of its memory pass.
+///
+/// # Errors
+/// The dry device is not to be had, or what the cell fails with there.
+pub fn dry_twin(cell: &Cell) -> Result<Vec<Sample>> {
+    let choice = DeviceChoice::Dry(MEMORY);
+    let spec = Spec {
+        cell: cell.to_string(),
+        pass: Pass::Memory,
+        // A memory pass does not ask for it.
+        profile: Profile::Quick,
+        device: choice.to_string(),
+        threads: 1,
+        seed: 1,
+        memory_limit: None,
+        alloc_conf: None,
+        parent: std::process::id(),
+    };
+    let found = launch(&spec, cell, 1, (choice, Some(MEMORY)), TIMEOUT)?.context("interrupted")?;
+    ensure!(found.status == Status::Ok, "predicting {cell} on a dry device: {}: {}", found.status, found.reason);
+    Ok(found.samples)
+}
