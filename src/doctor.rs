@@ -24,7 +24,7 @@ const STEPS: usize = 4;
 /// A part that no experiment can do without is missing; says what would fix it.
 pub fn run() -> Result<()> {
     let machine = Machine::describe(DeviceChoice::Cpu)?;
-    let found = |name: &str| machine.hardware.get(name).map_or("unknown", String::as_str);
+    let found = |name: &str| found_in(&machine, name);
     println!("CPU       {}, {} cores, {} of memory", found("cpu"), found("cores"), found("memory"));
     let library = native::loaded_library().map(|path| path.display().to_string()).unwrap_or_default();
     println!("libtorch  {} ({library})", libtorch_version()?);
@@ -32,11 +32,15 @@ pub fn run() -> Result<()> {
         None => {
             let gpu = Machine::describe(DeviceChoice::Cuda(0))?;
             for name in ["gpu", "driver", "gpu power limit"] {
-                println!("{name:9} {}", gpu.hardware.get(name).map_or("unknown", String::as_str));
+                println!("{name:9} {}", found_in(&gpu, name));
             }
             println!("memory    {}", gpu.device_memory.map_or("unknown".to_string(), |b| Bytes(b).to_string()));
         }
         Some(reason) => println!("CUDA      not used: {reason}"),
+    }
+    match Machine::describe("dry".parse().map_err(anyhow::Error::msg)?) {
+        Ok(dry) => println!("dry       --device dry[:MEMORY] predicts a GPU's memory; assumed: {}", found_in(&dry, "assumed")),
+        Err(reason) => println!("dry       not available: {reason:#}"),
     }
     println!("device    experiments run on {} unless --device says otherwise", DeviceChoice::best());
     println!(
@@ -52,6 +56,10 @@ pub fn run() -> Result<()> {
         (overhead.high - 1.0) * 100.0
     );
     Ok(())
+}
+
+fn found_in<'a>(machine: &'a Machine, name: &str) -> &'a str {
+    machine.hardware.get(name).map_or("unknown", String::as_str)
 }
 
 /// Seconds from starting this program to its end, where it does nothing.

@@ -1,5 +1,8 @@
 //! The lab's own commands; each experiment is a program of its own.
 
+#[cfg(feature = "torch")]
+mod replay;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -34,6 +37,9 @@ enum Command {
     /// Find the configurations of a training step that fit a GPU, without one
     #[cfg(feature = "torch")]
     Plan(Box<vramlab::commands::PlanOptions>),
+    /// Play a trace of allocations on PyTorch's caching allocator over a pretended GPU
+    #[cfg(feature = "torch")]
+    Replay(replay::Arguments),
 
     /// Write report.md and its plots from the results of all machines
     Report {
@@ -78,6 +84,8 @@ fn run(command: Command) -> Result<u8> {
         Command::Predict(options) => vramlab::commands::predict(&options).map(|()| 0),
         #[cfg(feature = "torch")]
         Command::Plan(options) => vramlab::commands::plan(&options).map(|()| 0),
+        #[cfg(feature = "torch")]
+        Command::Replay(arguments) => replay::run(&arguments).map(|()| 0),
         Command::Report { results, out, readme } => {
             report(&results, &out)?;
             if let Some(readme) = readme {

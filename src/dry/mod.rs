@@ -14,6 +14,21 @@
 //! - Time.
 //! - Workspaces of cuBLAS, cuDNN and CUB, partial sums inside kernels, and the CUDA context, which a real process has beside its tensors.
 //! - Another card than the assumed one: compute capability 9.0 with PyTorch's order of attention kernels there.
+//!
+//! # Where a dry run and a run that counts the CPU's bytes differ
+//! In fp32 with one thread both ask for the same bytes after each phase and at each peak, for linear layers, GELU, LayerNorm, attention
+//! written out, embeddings, cross-entropy, every optimizer, checkpointing and accumulation. The known differences, each with a test:
+//! - The step of momentum SGD (from the second on), Adam, AdamW and RMSProp: 12 bytes more at the CPU's peak, a factor of 8 bytes and its
+//!   cast of 4, which CUDA's kernels take as arguments.
+//! - LayerNorm's backward with weight and bias: 2 x threads x width x 4 bytes more on the CPU while it runs.
+//! - Dropout: the CPU keeps 4 bytes for each element, CUDA 1.
+//! - A checkpointed segment that replays random numbers: 5056 bytes of the CPU generator's state, which is no device memory.
+//! - Fused attention: the sums of softmax, 4 bytes for each row of each head, are rounded up to 32 rows by the memory-efficient kernel.
+//! - The backward of an embedding with n > 3072 indices: CUDA sorts them, 8 (3 n + 2 s + p + 2) + 4 p width bytes more while it runs,
+//!   with s = min(n, rows) and p = n / 10 + s.
+//! - Convolution and batch norm are cuDNN's, autocast's lists are CUDA's, and no dry figure depends on the number of threads.
+
+pub mod replay;
 
 use crate::native::{self, NativeError, dry as native_dry};
 use crate::protocol::Platform;
@@ -90,7 +105,8 @@ fn path_of(file: &File) -> PathBuf {
 pub struct Dry(());
 
 impl Dry {
-    /// Opens the dry device; before the first question about CUDA in the life of a process that [`prepare`] prepared.
+    /// Opens the dry device; before the first question about CUDA in the life of a process that [`prepare`] prepared, and by the thread
+    /// that trains: there backward passes run in the calling thread, which makes bytes the same every time.
     ///
     /// # Errors
     /// This process is none, or has a real GPU's libraries; libtorch has no CUDA half.

@@ -373,7 +373,8 @@ void vl_take_allocations(void* taker, void (*take)(void*, const Allocation*, siz
 
 // Opens the dry device in a process that was started with its runtime preloaded.
 char* vl_dry_open(const char* backend) {
-  if (dry_backend) return nullptr;
+  static bool open = false;
+  if (open) return nullptr;
   if (!dry_runtime_is_loaded()) return strdup("this process was not started as a dry one");
   if (dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY))
     return strdup("libtorch_cuda is loaded in this process, and a process is dry or real, never both");
@@ -381,7 +382,15 @@ char* vl_dry_open(const char* backend) {
   if (!dlopen("libc10_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return loader_message("libc10_cuda.so cannot be loaded");
   dry_backend = dlopen(backend, RTLD_NOW | RTLD_LOCAL);
   if (!dry_backend) return loader_message("the dry device's backend cannot be loaded");
-  return dry_function<char*()>("vramlab_dry_open")();
+  char* message = dry_function<char*()>("vramlab_dry_open")();
+  open = message == nullptr;
+  return message;
+}
+
+// Plays a trace on the dry device's allocator; see vramlab_dry_replay.
+char* vl_dry_replay(const void* events, size_t count, size_t slots, int64_t out[8]) {
+  auto* replay = dry_function<char*(const void*, size_t, size_t, int64_t*)>("vramlab_dry_replay");
+  return replay ? replay(events, count, slots, out) : strdup("the dry device is not open");
 }
 
 // Tells the blocks of the dry device's allocator; see vramlab_dry_blocks.

@@ -16,7 +16,8 @@ pub struct Options {
     #[arg(long)]
     pub list: bool,
 
-    /// Where to measure: cpu, cuda, cuda:N, or dry[:MEMORY], which predicts what a GPU with so much memory allocates [default: the first GPU that libtorch can use, else cpu]
+    /// Where to measure: cpu, cuda, cuda:N, or dry or dry:MEMORY, which predicts what a GPU of that memory would allocate [default: the
+    /// first GPU that libtorch can use, else cpu]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
 

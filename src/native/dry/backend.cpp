@@ -309,6 +309,7 @@ Tensor& copy_(Tensor& to, const Tensor& from, bool) {
   TORCH_CHECK(at::is_expandable_to(from.sym_sizes(), to.sym_sizes()), "The size of tensor a ", to.sizes(),
               " must match the size of tensor b ", from.sizes());
   if (to.is_cpu()) {
+    if (!from.is_cpu() && !from.is_contiguous() && from.strides() != to.strides()) at::empty(to.sizes(), from.options());
     // Fixed values instead of whatever was there.
     to.zero_();
   } else if (from.is_cpu() && from.dim() > 0 && !(to.scalar_type() == from.scalar_type() && to.is_contiguous() && from.is_contiguous())) {
@@ -339,6 +340,7 @@ Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other) {
 }
 
 Tensor dot(const Tensor& self, const Tensor&) { return at::empty({}, self.options()); }
+Tensor of_all(const Tensor& self) { return at::empty({}, self.options()); }
 
 Tensor& randperm_out(int64_t n, std::optional<at::Generator>, Tensor& out) {
   out.resize_({n});
@@ -386,9 +388,11 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, SymInts shape, Ma
   const Tensor contiguous = x.contiguous();
   return {at::empty_like(contiguous), at::empty(sizes, accumulating(x)), at::empty(sizes, accumulating(x))};
 }
-std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor&, const Tensor& x, SymInts, const Tensor&, const Tensor&,
+std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& gradient, const Tensor& x, SymInts, const Tensor&, const Tensor&,
                                                        MaybeTensor weight, MaybeTensor bias, std::array<bool, 3> wanted) {
-  return {like_if(wanted[0], x), like_if(wanted[1], weight), like_if(wanted[2], bias)};
+  const Tensor dx = like_if(wanted[0], x), dweight = like_if(wanted[1], weight), dbias = like_if(wanted[2], bias);
+  const Tensor contiguous = gradient.contiguous();
+  return {dx, dweight, dbias};
 }
 
 std::tuple<Tensor, Tensor, Tensor> group_norm(const Tensor& x, MaybeTensor weight, MaybeTensor bias, c10::SymInt samples,
@@ -435,6 +439,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> cudnn_batch_norm(const Tensor& x, con
 std::tuple<Tensor, Tensor, Tensor> cudnn_batch_norm_backward(const Tensor& x, const Tensor&, const Tensor& weight, MaybeTensor, MaybeTensor,
                                                              MaybeTensor, MaybeTensor, double, const Tensor&) {
   return {at::empty_like(x), at::empty_like(weight), at::empty_like(weight)};
+}
+
+std::tuple<Tensor, Tensor> rms_norm(const Tensor& x, IntArrayRef shape, MaybeTensor, std::optional<double>) {
+  auto sizes = x.sizes().vec();
+  for (size_t i = 0; i < shape.size(); i++) sizes.at(sizes.size() - 1 - i) = 1;
+  const Tensor contiguous = x.contiguous();
+  return {at::empty_like(contiguous), at::empty(sizes, accumulating(x))};
+}
+std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& gradient, const Tensor& x, IntArrayRef, const Tensor&, MaybeTensor weight,
+                                             std::array<bool, 2> wanted) {
+  const Tensor dx = like_if(wanted[0], x), dweight = like_if(wanted[1], weight);
+  const Tensor contiguous = gradient.contiguous();
+  return {dx, dweight};
 }
 
 // ---- convolution (cuDNN, without its workspace) and pooling ------------------------------------------------------------------------------------
@@ -577,6 +594,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("index_select", index_select);
   m.impl("where.self", where);
   m.impl("dot", dot);
+  for (const char* name : {"max", "min"}) m.impl(name, of_all);
   m.impl("randperm.generator_out", randperm_out);
   m.impl("var.correction", var_or_std);
   m.impl("std.correction", var_or_std);
@@ -584,6 +602,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("embedding_dense_backward", embedding_backward);
   m.impl("native_layer_norm", layer_norm);
   m.impl("native_layer_norm_backward", layer_norm_backward);
+  m.impl("_fused_rms_norm", rms_norm);
+  m.impl("_fused_rms_norm_backward", rms_norm_backward);
   m.impl("native_group_norm", group_norm);
   m.impl("native_group_norm_backward", group_norm_backward);
   m.impl("native_batch_norm", batch_norm);
@@ -662,6 +682,53 @@ __attribute__((visibility("default"))) char* vramlab_dry_blocks(void* taker, voi
         take(taker, told);
         offset += static_cast<int64_t>(block.size);
       }
+    }
+  });
+}
+
+struct TraceEvent {
+  enum Kind : int32_t { kAlloc = 0, kFree = 1, kEmptyCache = 2 };
+  int32_t kind;
+  uint32_t slot;
+  uint64_t bytes;
+};
+
+// Plays a trace, whose slots are below `slots` and whose frees follow their allocations, until its end or until memory runs out. Gives
+// allocated, its peak, reserved, its peak, inactive split bytes, segments, retries, and the position of the event that failed or -1.
+__attribute__((visibility("default"))) char* vramlab_dry_replay(const TraceEvent* events, size_t count, size_t slots, int64_t out[8]) {
+  return guarded([&] {
+    std::vector<void*> addresses(slots, nullptr);
+    int64_t failed = -1;
+    for (size_t i = 0; i < count && failed < 0; i++) {
+      void*& address = addresses[events[i].slot];
+      switch (events[i].kind) {
+        case TraceEvent::kAlloc:
+          try {
+            // PyTorch takes an exbibyte for out of memory before it asks its allocator.
+            constexpr uint64_t kExbibyte = 1ull << 60;
+            if (events[i].bytes >= kExbibyte)
+              failed = static_cast<int64_t>(i);
+            else
+              address = allocator()->raw_alloc(events[i].bytes);
+          } catch (const c10::OutOfMemoryError&) {
+            failed = static_cast<int64_t>(i);
+          }
+          break;
+        case TraceEvent::kFree:
+          if (address) allocator()->raw_delete(address);
+          address = nullptr;
+          break;
+        default:
+          allocator()->emptyCache();
+      }
+    }
+    const auto stats = allocator()->getDeviceStats(0);
+    const int64_t values[8] = {stats.allocated_bytes[0].current, stats.allocated_bytes[0].peak,     stats.reserved_bytes[0].current,
+                               stats.reserved_bytes[0].peak,     stats.inactive_split_bytes[0].current, stats.segment[0].current,
+                               stats.num_alloc_retries,          failed};
+    std::copy(std::begin(values), std::end(values), out);
+    for (void* address : addresses) {
+      if (address) allocator()->raw_delete(address);
     }
   });
 }

@@ -1,0 +1,78 @@
+//! `vramlab replay`: what PyTorch's caching allocator makes of a trace.
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use vramlab::dry::replay::{Replayed, Trace, replay};
+use vramlab::dry::{self, Dry};
+use vramlab::units::Bytes;
+
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// CSV file: a header op,id,bytes, then lines alloc,ID,BYTES, free,ID and empty_cache
+    trace: PathBuf,
+
+    /// Memory of the pretended GPU
+    #[arg(long, value_name = "SIZE", default_value = "24GiB")]
+    device_memory: Bytes,
+
+    /// Settings of the allocator, as in PYTORCH_ALLOC_CONF [default: that variable's]
+    #[arg(long, value_name = "CONF")]
+    alloc_conf: Option<String>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+
+    /// Whether this is the dry process that plays the trace
+    #[arg(long, hide = true)]
+    dry_process: bool,
+}
+
+/// Plays the trace in a dry process, which takes the place of this one, and prints what came of it.
+///
+/// # Errors
+/// The trace cannot be read or is malformed, with its line; PyTorch refuses the settings; there is no dry device here.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let name = arguments.trace.display();
+    if !arguments.dry_process {
+        // Read there again: what is wrong with the file is said before a process is changed for it.
+        File::open(&arguments.trace).with_context(|| format!("opening {name}"))?;
+        ensure!(arguments.device_memory.0 > 0, "--device-memory 0 leaves nothing to allocate");
+        let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
+        command.args(["replay", "--dry-process"]).args(std::env::args_os().skip(2));
+        dry::prepare(&mut command, arguments.device_memory.0)?;
+        if let Some(settings) = &arguments.alloc_conf {
+            command.env("PYTORCH_ALLOC_CONF", settings);
+        }
+        return Err(command.exec()).context("starting the dry process");
+    }
+    let file = File::open(&arguments.trace).with_context(|| format!("opening {name}"))?;
+    let trace = Trace::read(BufReader::new(file)).with_context(|| format!("{name}"))?;
+    let found = replay(&Dry::open()?, &trace)?;
+    if arguments.json {
+        println!("{}", serde_json::to_string(&found)?);
+    } else {
+        show(&found);
+    }
+    Ok(())
+}
+
+fn show(found: &Replayed) {
+    let bytes = |name: &str, value: i64| println!("{name:16} {value:>16} B  {}", Bytes(value.unsigned_abs()));
+    bytes("allocated", found.allocated);
+    bytes("peak allocated", found.peak_allocated);
+    bytes("reserved", found.reserved);
+    bytes("peak reserved", found.peak_reserved);
+    bytes("inactive split", found.inactive_split);
+    println!("{:16} {:>16}", "segments", found.segments);
+    println!("{:16} {:>16}", "retries", found.retries);
+    match found.oom {
+        Some(line) => println!("out of memory at line {line}, where the trace was stopped"),
+        None => println!("the whole trace fits"),
+    }
+}
