@@ -43,7 +43,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tch::Device;
 
-pub use crate::native::dry::{ASSUMPTION, HeldBlock, held_blocks};
+pub use crate::native::dry::{ASSUMPTION, HeldBlock, Taken, held_blocks};
 
 /// Environment variable of the pretended card's memory in bytes.
 const MEMORY: &str = "VRAMLAB_DRY_MEMORY";

@@ -140,7 +140,7 @@ pub fn draw(timeline: &Timeline, title: &str) -> Result<String> {
             Some(_) => format!("in {phase} of iteration {iteration}"),
         };
         let name = format!("peak: {}, {place}", Bytes(top.unsigned_abs()));
-        let half = (name.chars().count() as f64 * 0.3 * f64::from(TEXT)).ceil() as i32;
+        let half = (name.chars().count() as f64 * 0.26 * f64::from(TEXT)).ceil() as i32;
         let (at, height) = (x(peak + 1), y(top));
         let middle = at.clamp(LEFT + half + 4, RIGHT - half - 4);
         canvas.rectangle((middle - half - 4, height - 25), (middle + half + 4, height - 8), WHITE)?;

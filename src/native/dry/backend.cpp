@@ -666,6 +666,18 @@ __attribute__((visibility("default"))) char* vramlab_dry_open() {
   });
 }
 
+// Takes bytes from the allocator as a tensor does: the address; 0 where memory ran out or something else is wrong.
+__attribute__((visibility("default"))) uint64_t vramlab_dry_take(uint64_t bytes) {
+  try {
+    return reinterpret_cast<uint64_t>(allocator()->raw_alloc(bytes));
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
+// Gives back what vramlab_dry_take took.
+__attribute__((visibility("default"))) void vramlab_dry_give(uint64_t address) { allocator()->raw_delete(reinterpret_cast<void*>(address)); }
+
 // Tells each block of each segment that the allocator holds, in order of their addresses: address and size of the segment, address and
 // size of the block, the bytes that were asked for (0 where the block is free), and whether the segment is one of the large ones.
 __attribute__((visibility("default"))) char* vramlab_dry_blocks(void* taker, void (*take)(void*, const int64_t[6])) {
