@@ -9,7 +9,7 @@ use crate::native;
 use crate::predict::{self, Candidate, Largest, Plan, Search, TERMS, Term, Tried};
 use crate::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
 use crate::units::{Bytes, Seconds};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use serde::Serialize;
 use std::thread;
@@ -86,11 +86,11 @@ pub struct PlanOptions {
     #[arg(long, hide = true)]
     pub child: Option<u32>,
 
-    /// Try every such configuration, and the how manieth first
+    /// Processes that share the work, and which of them this is
     #[arg(long, hide = true, default_value_t = 1)]
-    pub every: usize,
+    pub processes: usize,
     #[arg(long, hide = true, default_value_t = 0)]
-    pub from: usize,
+    pub nth: usize,
 }
 
 /// What `--json` prints.
@@ -132,13 +132,14 @@ pub fn plan(options: &PlanOptions) -> Result<()> {
     if let Some(parent) = options.child {
         return dry_child::tell(parent, || {
             let dry = Dry::open()?;
-            let mine = configurations.iter().skip(options.from).step_by(options.every.max(1));
-            let try_out = |c| predict::try_out(&dry, c).with_context(|| format!("predicting {c}"));
-            mine.map(try_out).collect::<Result<Vec<Tried>>>()
+            let mut composer = predict::Composer::new(&dry);
+            let mut try_out = |c| composer.try_out(c).with_context(|| format!("predicting {c}"));
+            let share = share(&search, configurations.len(), options.processes, options.nth);
+            share.into_iter().map(|at| try_out(&configurations[at])).collect::<Result<Vec<Tried>>>()
         });
     }
     dry_child::check(options.device_memory)?;
-    let needs = in_parallel(options, configurations.len())?;
+    let needs = in_parallel(options, &search, configurations.len())?;
     let plan = Plan::of(configurations, needs);
     let seconds = begun.elapsed().as_secs_f64();
     if options.json {
@@ -165,25 +166,32 @@ fn or_all<T: Copy + PartialEq>(given: &[T], all: &[T]) -> Vec<T> {
     values
 }
 
+/// Positions of the configurations that one of several processes tries. What differs only in the optimizer goes to one process, which
+/// then runs what they have in common once.
+fn share(search: &Search, count: usize, processes: usize, nth: usize) -> Vec<usize> {
+    let of_one_optimizer = (count / search.optimizers.len().max(1)).max(1);
+    (0..count).filter(|at| at % of_one_optimizer % processes.max(1) == nth).collect()
+}
+
 /// Tries the configurations in as many dry processes as there are cores, and puts the findings in order.
-fn in_parallel(options: &PlanOptions, count: usize) -> Result<Vec<Tried>> {
+fn in_parallel(options: &PlanOptions, search: &Search, count: usize) -> Result<Vec<Tried>> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let processes = cores.min(MOST_PROCESSES).min(count);
     let mut waiting = Vec::new();
-    for from in 0..processes {
-        let flags = ["--every".to_string(), processes.to_string(), "--from".to_string(), from.to_string()];
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    for nth in 0..processes {
+        let (all, this) = (processes.to_string(), nth.to_string());
+        let flags = ["--processes", &all, "--nth", &this];
         let child = dry_child::start(options.device_memory.0, options.alloc_conf.as_deref(), &flags)?;
         waiting.push(thread::spawn(move || dry_child::wait::<Vec<Tried>>(child)));
     }
-    let mut found = Vec::new();
-    for thread in waiting {
-        let of_one = thread.join().map_err(|_| anyhow::anyhow!("a thread that waits for a dry process ended"))??;
-        found.push(of_one.into_iter());
+    let mut needs: Vec<Option<Tried>> = vec![None; count];
+    for (nth, thread) in waiting.into_iter().enumerate() {
+        let found = thread.join().map_err(|_| anyhow!("a thread that waits for a dry process ended"))??;
+        for (at, tried) in share(search, count, processes, nth).into_iter().zip(found) {
+            needs[at] = Some(tried);
+        }
     }
-    let needs: Vec<Tried> = (0..count).filter_map(|at| found[at % processes].next()).collect();
-    ensure!(needs.len() == count, "the dry processes told of {} configurations of {count}", needs.len());
-    Ok(needs)
+    needs.into_iter().collect::<Option<Vec<Tried>>>().context("a dry process left configurations out")
 }
 
 fn max_batch(options: &PlanOptions, begun: Instant) -> Result<()> {

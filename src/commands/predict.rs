@@ -37,7 +37,7 @@ pub struct PredictOptions {
     #[arg(long, value_name = "CONF")]
     pub alloc_conf: Option<String>,
 
-    /// Draw the memory over the step's allocations
+    /// Draw the memory over the allocations of two steps; micro-batches that would do the same as the one before are left out
     #[arg(long, value_name = "FILE.svg")]
     pub timeline: Option<PathBuf>,
 

@@ -43,7 +43,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tch::Device;
 
-pub use crate::native::dry::{ASSUMPTION, HeldBlock, held_blocks, is_built};
+pub use crate::native::dry::{ASSUMPTION, HeldBlock, Taken, held_blocks, is_built};
 
 /// Environment variable of the pretended card's memory in bytes.
 const MEMORY: &str = "VRAMLAB_DRY_MEMORY";

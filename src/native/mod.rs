@@ -64,8 +64,10 @@ unsafe extern "C" {
     fn vl_record_allocations(on: i32) -> Message;
     fn vl_take_allocations(taker: *mut c_void, take: TakeAllocations);
     fn vl_dry_open(backend: *const c_char) -> Message;
-    fn vl_dry_replay(events: *const dry::TraceEvent, count: usize, slots: usize, out: *mut i64) -> Message;
+    fn vl_dry_take(bytes: u64) -> u64;
+    fn vl_dry_give(address: u64);
     fn vl_dry_blocks(taker: *mut c_void, take: TakeBlock) -> Message;
+    fn vl_dry_replay(events: *const dry::TraceEvent, count: usize, slots: usize, out: *mut i64) -> Message;
     fn vl_event_record(device: i32, out: *mut *mut RawEvent) -> Message;
     fn vl_event_elapsed(start: *mut RawEvent, end: *mut RawEvent, milliseconds: *mut f64) -> Message;
     fn vl_event_free(event: *mut RawEvent);

@@ -409,6 +409,16 @@ char* vl_dry_replay(const void* events, size_t count, size_t slots, int64_t out[
   return replay ? replay(events, count, slots, out) : strdup("the dry device is not open");
 }
 
+// Takes bytes from the dry device's allocator, or gives them back; see vramlab_dry_take and vramlab_dry_give.
+uint64_t vl_dry_take(uint64_t bytes) {
+  static auto* const take = dry_function<uint64_t(uint64_t)>("vramlab_dry_take");
+  return take ? take(bytes) : 0;
+}
+void vl_dry_give(uint64_t address) {
+  static auto* const give = dry_function<void(uint64_t)>("vramlab_dry_give");
+  if (give) give(address);
+}
+
 // Tells the blocks of the dry device's allocator; see vramlab_dry_blocks.
 char* vl_dry_blocks(void* taker, void (*take)(void*, const int64_t*)) {
   auto* blocks = dry_function<char*(void*, void (*)(void*, const int64_t*))>("vramlab_dry_blocks");

@@ -76,11 +76,38 @@ const LISTED: usize = 12;
 
 /// The state of the allocator between two micro-batches. It puts free neighbours together, so the allocations that live, its segments and
 /// nothing else decide what it does next: where a micro-batch leaves this as it found it, the next one will do the same.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct State {
-    live: u64,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct State {
+    live: Fingerprint,
     /// Requested, allocated, reserved and inactive split bytes, and retries.
     meter: [i64; 5],
+}
+
+impl State {
+    /// # Errors
+    /// The meter's message.
+    pub fn read(live: Fingerprint) -> Result<State> {
+        let m = native::cuda_memory(0)?;
+        Ok(State { live, meter: [m.requested, m.allocated, m.reserved, m.inactive_split, m.retries] })
+    }
+}
+
+/// What lives, by address and bytes: the sum of the hashes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Fingerprint(u64);
+
+impl Fingerprint {
+    pub fn add(&mut self, address: u64, bytes: i64) {
+        self.0 = self.0.wrapping_add(hash(address, bytes));
+    }
+
+    pub fn remove(&mut self, address: u64, bytes: i64) {
+        self.0 = self.0.wrapping_sub(hash(address, bytes));
+    }
+}
+
+fn hash(address: u64, bytes: i64) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one((address, bytes))
 }
 
 /// Follows steps on the dry device. Recording belongs to the process, so one follower is used at a time.
@@ -90,8 +117,7 @@ pub struct Follower<'a> {
     timeline: Timeline,
     /// Position in the timeline of what lives, by address.
     live: BTreeMap<u64, usize>,
-    /// Sum of the hashes of what lives.
-    fingerprint: u64,
+    fingerprint: Fingerprint,
     settled: Option<State>,
     parameters: Vec<(String, Tensor)>,
     /// Iteration and phase that are under way.
@@ -112,7 +138,7 @@ impl<'a> Follower<'a> {
             dry,
             timeline: Timeline::default(),
             live: BTreeMap::new(),
-            fingerprint: 0,
+            fingerprint: Fingerprint::default(),
             settled: None,
             parameters: Vec::new(),
             at: (0, Phase::Load),
@@ -167,7 +193,6 @@ impl<'a> Follower<'a> {
             Phase::Step => self.claim_living(first, Category::OptimizerState),
         }
         let memory = self.dry.memory()?;
-        let current = native::cuda_memory(0)?;
         self.meters.push(memory);
         self.timeline.marks.push(Marked { iteration: mark.iteration, phase: mark.phase, events: self.timeline.events.len() });
         self.dry.reset_peaks()?;
@@ -179,8 +204,7 @@ impl<'a> Follower<'a> {
             }
             return Ok(Onward::Next);
         }
-        let meter = [current.requested, current.allocated, current.reserved, current.inactive_split, current.retries];
-        let state = State { live: self.fingerprint, meter };
+        let state = State::read(self.fingerprint)?;
         let onward = if self.settled.as_ref() == Some(&state) { Onward::ToStep } else { Onward::Next };
         self.settled = Some(state);
         Ok(onward)
@@ -194,14 +218,13 @@ impl<'a> Follower<'a> {
     /// Reads what was allocated and freed since.
     fn take(&mut self) {
         for event in native::take_allocations() {
-            let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one((event.address, event.bytes));
             if event.freed {
                 // What was there before the follower is none of its business.
                 let Some(made) = self.live.remove(&event.address) else { continue };
-                self.fingerprint = self.fingerprint.wrapping_sub(hash);
+                self.fingerprint.remove(event.address, event.bytes);
                 self.timeline.events.push(Event { made, freed: true });
             } else {
-                self.fingerprint = self.fingerprint.wrapping_add(hash);
+                self.fingerprint.add(event.address, event.bytes);
                 let made = self.timeline.made.len();
                 self.live.insert(event.address, made);
                 self.timeline.events.push(Event { made, freed: false });
@@ -236,6 +259,24 @@ impl<'a> Follower<'a> {
         }
     }
 
+    /// Claims what a forward pass had made and kept when memory ran out in it.
+    fn claim_unfinished(&mut self) {
+        if self.at.1 != Phase::Forward {
+            return;
+        }
+        let begun = self.timeline.marks.last().map_or(0, |mark| mark.events);
+        let last = self.timeline.events.iter().rposition(|event| !event.freed).map_or(begun, |at| at + 1).max(begun);
+        let (passed, after) = self.timeline.events.split_at(last);
+        let gone: Vec<usize> = passed[begun..].iter().filter(|event| event.freed).map(|event| event.made).collect();
+        // What was freed afterwards was freed because memory ran out.
+        for event in after.iter().filter(|event| !gone.contains(&event.made)) {
+            let made = &mut self.timeline.made[event.made];
+            if made.category == Category::Temporaries {
+                made.category = Category::Activations;
+            }
+        }
+    }
+
     /// Ends following; `error` is what ended the steps before their time.
     ///
     /// # Errors
@@ -244,7 +285,10 @@ impl<'a> Follower<'a> {
         self.take();
         let out_of_memory = match error {
             Some(error) => match OutOfMemory::of(&error, self.at) {
-                Some(out) => Some(out),
+                Some(out) => {
+                    self.claim_unfinished();
+                    Some(out)
+                }
                 None => return Err(error),
             },
             None => None,

@@ -53,6 +53,7 @@
 //!   confirmed it.
 //! - Other programs on the same card.
 
+mod composer;
 mod follower;
 mod largest;
 mod plan;
@@ -61,9 +62,10 @@ mod snapshot;
 mod terms;
 mod timeline;
 
+pub use composer::Composer;
 pub use follower::{Category, Follower, Tensors};
 pub use largest::{Largest, largest};
-pub use plan::{Candidate, Plan, Search, Tried, divisors, try_out};
+pub use plan::{Candidate, Plan, Search, Tried, divisors};
 pub use prediction::{Peak, Prediction, Whole, follow, predict};
 pub use snapshot::write as write_snapshot;
 pub use terms::{TERMS, Term, taken};

@@ -1,7 +1,6 @@
 //! Which configurations of a step fit a card, what each costs in extra compute, and which to take.
 
-use super::prediction::{Prediction, predict};
-use crate::dry::Dry;
+use super::prediction::Prediction;
 use crate::models::Settings;
 use crate::training::{CheckpointPolicy, Configuration, OptimizerKind, OutOfMemory, Precision};
 use anyhow::{Result, ensure};
@@ -74,14 +73,6 @@ impl From<&Prediction> for Tried {
         let Prediction { requested, allocated, reserved, device_used, ref out_of_memory, .. } = *p;
         Tried { requested, allocated, reserved, device_used, out_of_memory: out_of_memory.clone() }
     }
-}
-
-/// Predicts a configuration, and keeps only what a plan needs.
-///
-/// # Errors
-/// As for [`predict`].
-pub fn try_out(dry: &Dry, configuration: &Configuration) -> Result<Tried> {
-    Ok(Tried::from(&predict(dry, configuration)?))
 }
 
 /// A configuration with what it needs and what it costs.

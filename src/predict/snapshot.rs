@@ -2,6 +2,8 @@
 //!
 //! The form is that of `torch.cuda.memory._snapshot()` of PyTorch 2.11, pickled. Where PyTorch gives a Python stack, the frames say what an
 //! allocation is for and when it was made. There is no time on a dry device: `time_us` counts the events.
+//!
+//! The page reads a part of pickle's language only: lists stand where PyTorch writes tuples, which it would not read from another writer.
 
 use super::timeline::{Made, Timeline};
 use anyhow::{Context, Result};
@@ -12,9 +14,9 @@ use std::collections::BTreeMap;
 struct Snapshot {
     segments: Vec<Segment>,
     /// One list for each device.
-    device_traces: [Vec<Action>; 1],
+    device_traces: Vec<Vec<Action>>,
     allocator_settings: BTreeMap<String, String>,
-    external_annotations: [u8; 0],
+    external_annotations: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -27,7 +29,7 @@ struct Segment {
     requested_size: i64,
     stream: i64,
     segment_type: &'static str,
-    segment_pool_id: (i64, i64),
+    segment_pool_id: Vec<i64>,
     is_expandable: bool,
     frames: Vec<Frame>,
     blocks: Vec<Block>,
@@ -81,11 +83,11 @@ pub fn write(timeline: &Timeline, output: &mut dyn std::io::Write) -> Result<()>
     }
     let snapshot = Snapshot {
         segments: segments(timeline, &live),
-        device_traces: [trace],
+        device_traces: vec![trace],
         allocator_settings: std::env::var("PYTORCH_ALLOC_CONF")
             .map(|set| BTreeMap::from([("PYTORCH_ALLOC_CONF".to_string(), set)]))
             .unwrap_or_default(),
-        external_annotations: [],
+        external_annotations: Vec::new(),
     };
     let options = serde_pickle::SerOptions::new().proto_v2();
     let bytes = serde_pickle::to_vec(&snapshot, options).context("pickling a snapshot")?;
@@ -105,7 +107,7 @@ fn segments(timeline: &Timeline, live: &BTreeMap<u64, &Made>) -> Vec<Segment> {
                 requested_size: 0,
                 stream: 0,
                 segment_type: if held.large { "large" } else { "small" },
-                segment_pool_id: (0, 0),
+                segment_pool_id: vec![0, 0],
                 is_expandable: false,
                 frames: Vec::new(),
                 blocks: Vec::new(),

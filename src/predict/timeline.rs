@@ -3,7 +3,7 @@
 use super::follower::Category;
 use crate::dry::HeldBlock;
 use crate::training::{Categories, Phase};
-use crate::units::{Bytes, binary_unit, tick};
+use crate::units::{Bytes, tick};
 use anyhow::{Result, anyhow, ensure};
 use plotters::prelude::{DrawingBackend, RGBColor, SVGBackend, TextStyle};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -111,7 +111,7 @@ pub fn draw(timeline: &Timeline, title: &str) -> Result<String> {
     canvas.text(title, (20, 24), TITLE, INK, HPos::Left)?;
     let x = |event: usize| LEFT + (event as f64 / events as f64 * f64::from(RIGHT - LEFT)).round() as i32;
     // Room above the peak for its name.
-    let ceiling = top as f64 * 1.12;
+    let ceiling = top as f64 * 1.2;
     let y = |bytes: i64| BOTTOM - (bytes as f64 / ceiling * f64::from(BOTTOM - TOP)).round() as i32;
     phases(&mut canvas, timeline, events, &x)?;
     let step = step(ceiling);
@@ -140,10 +140,12 @@ pub fn draw(timeline: &Timeline, title: &str) -> Result<String> {
             Some(_) => format!("in {phase} of iteration {iteration}"),
         };
         let name = format!("peak: {}, {place}", Bytes(top.unsigned_abs()));
-        let half = (name.chars().count() as f64 * 0.3 * f64::from(TEXT)).ceil() as i32;
+        let half = (name.chars().count() as f64 * 0.26 * f64::from(TEXT)).ceil() as i32;
         let (at, height) = (x(peak + 1), y(top));
+        let middle = at.clamp(LEFT + half + 4, RIGHT - half - 4);
+        canvas.rectangle((middle - half - 4, height - 25), (middle + half + 4, height - 8), WHITE)?;
+        canvas.text(&name, (middle, height - 16), TEXT, INK, HPos::Center)?;
         canvas.dot((at, height))?;
-        canvas.text(&name, (at.clamp(LEFT + half, RIGHT - half), height - 14), TEXT, INK, HPos::Center)?;
     }
     let mut left = LEFT;
     for (category, color) in STACK {
@@ -245,11 +247,9 @@ fn phases(canvas: &mut Canvas, timeline: &Timeline, events: usize, x: &dyn Fn(us
     Ok(())
 }
 
-/// Distance of the axis's ticks: 1, 2, 5, 10, ... of a binary unit, with at most eight to the top.
+/// Distance of the axis's ticks: a power of two, so that they are round in binary units, with at most eight to the top.
 fn step(ceiling: f64) -> f64 {
-    let unit = binary_unit(ceiling / 8.0);
-    let sizes = (0..4).flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power) * unit));
-    sizes.into_iter().find(|size| ceiling / size <= 8.0).unwrap_or(ceiling)
+    (ceiling / 8.0).log2().ceil().exp2().max(1.0)
 }
 
 struct Canvas<'a>(SVGBackend<'a>);

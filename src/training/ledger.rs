@@ -93,7 +93,8 @@ impl OutOfMemory {
             return None;
         }
         // libtorch appends a C++ stack of a hundred lines.
-        let message = message.split("Exception raised from").next().unwrap_or_default().trim().to_string();
+        let message = message.split("Exception raised from").next().unwrap_or_default().trim();
+        let message = message.strip_prefix("Internal torch error: ").unwrap_or(message).to_string();
         Some(OutOfMemory { iteration, phase, message })
     }
 

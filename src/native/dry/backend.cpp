@@ -666,6 +666,38 @@ __attribute__((visibility("default"))) char* vramlab_dry_open() {
   });
 }
 
+// Takes bytes from the allocator as a tensor does: the address; 0 where memory ran out or something else is wrong.
+__attribute__((visibility("default"))) uint64_t vramlab_dry_take(uint64_t bytes) {
+  try {
+    return reinterpret_cast<uint64_t>(allocator()->raw_alloc(bytes));
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
+// Gives back what vramlab_dry_take took.
+__attribute__((visibility("default"))) void vramlab_dry_give(uint64_t address) { allocator()->raw_delete(reinterpret_cast<void*>(address)); }
+
+// Tells each block of each segment that the allocator holds, in order of their addresses: address and size of the segment, address and
+// size of the block, the bytes that were asked for (0 where the block is free), and whether the segment is one of the large ones.
+__attribute__((visibility("default"))) char* vramlab_dry_blocks(void* taker, void (*take)(void*, const int64_t[6])) {
+  return guarded([=] {
+    for (const auto& segment : allocator()->snapshot().segments) {
+      int64_t offset = 0;
+      for (const auto& block : segment.blocks) {
+        const int64_t told[6] = {static_cast<int64_t>(segment.address),
+                                 static_cast<int64_t>(segment.total_size),
+                                 static_cast<int64_t>(segment.address) + offset,
+                                 static_cast<int64_t>(block.size),
+                                 block.allocated ? static_cast<int64_t>(block.requested_size) : 0,
+                                 segment.is_large};
+        take(taker, told);
+        offset += static_cast<int64_t>(block.size);
+      }
+    }
+  });
+}
+
 struct TraceEvent {
   enum Kind : int32_t { kAlloc = 0, kFree = 1, kEmptyCache = 2 };
   int32_t kind;
@@ -709,26 +741,6 @@ __attribute__((visibility("default"))) char* vramlab_dry_replay(const TraceEvent
     std::copy(std::begin(values), std::end(values), out);
     for (void* address : addresses) {
       if (address) allocator()->raw_delete(address);
-    }
-  });
-}
-
-// Tells each block of each segment that the allocator holds, in order of their addresses: address and size of the segment, address and
-// size of the block, the bytes that were asked for (0 where the block is free), and whether the segment is one of the large ones.
-__attribute__((visibility("default"))) char* vramlab_dry_blocks(void* taker, void (*take)(void*, const int64_t[6])) {
-  return guarded([=] {
-    for (const auto& segment : allocator()->snapshot().segments) {
-      int64_t offset = 0;
-      for (const auto& block : segment.blocks) {
-        const int64_t told[6] = {static_cast<int64_t>(segment.address),
-                                 static_cast<int64_t>(segment.total_size),
-                                 static_cast<int64_t>(segment.address) + offset,
-                                 static_cast<int64_t>(block.size),
-                                 block.allocated ? static_cast<int64_t>(block.requested_size) : 0,
-                                 segment.is_large};
-        take(taker, told);
-        offset += static_cast<int64_t>(block.size);
-      }
     }
   });
 }

@@ -1,6 +1,6 @@
 //! The dry device's two libraries, which this program carries inside, and the door to them; see [`crate::dry`].
 
-use super::{NativeError, checked, vl_dry_blocks, vl_dry_open, vl_dry_replay};
+use super::{NativeError, checked, vl_dry_blocks, vl_dry_give, vl_dry_open, vl_dry_replay, vl_dry_take};
 use std::ffi::{CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -31,6 +31,62 @@ pub fn open(backend: &Path) -> Result<(), NativeError> {
     let path = CString::new(backend.as_os_str().as_bytes()).map_err(|e| NativeError(e.to_string()))?;
     // SAFETY: the path is a C string that outlives the call.
     checked(unsafe { vl_dry_open(path.as_ptr()) })
+}
+
+/// Bytes of the dry device's memory, from its caching allocator; they are given back where this goes out of scope.
+#[derive(Debug)]
+pub struct Taken(u64);
+
+impl Taken {
+    /// Takes bytes as a tensor does; none where memory runs out, for no bytes at all, and before the device is open.
+    pub fn take(bytes: u64) -> Option<Taken> {
+        // SAFETY: no pointers; the address is given back once, by `drop`.
+        let address = unsafe { vl_dry_take(bytes) };
+        (address != 0).then_some(Taken(address))
+    }
+
+    pub fn address(&self) -> u64 {
+        self.0
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        // SAFETY: the address came from `take`, and this is the only one that gives it back.
+        unsafe { vl_dry_give(self.0) };
+    }
+}
+
+/// A piece of a segment of the caching allocator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldBlock {
+    /// Address and bytes of the segment that it is a piece of.
+    pub segment: u64,
+    pub segment_bytes: i64,
+    pub address: u64,
+    pub bytes: i64,
+    /// Bytes that its user asked for; 0 where it is free.
+    pub requested: i64,
+    /// Whether the segment is one for large allocations.
+    pub large: bool,
+}
+
+/// What the allocator of this process's dry device holds, segment by segment.
+///
+/// # Errors
+/// The dry device is not open.
+pub fn held_blocks() -> Result<Vec<HeldBlock>, NativeError> {
+    let mut held: Vec<HeldBlock> = Vec::new();
+    // SAFETY: `push_block` only runs during the call, while `held` is borrowed by nothing else.
+    checked(unsafe { vl_dry_blocks((&raw mut held).cast(), push_block) })?;
+    Ok(held)
+}
+
+extern "C" fn push_block(held: *mut c_void, told: *const i64) {
+    // SAFETY: the vector is that of `held_blocks`, and C++ gives six values.
+    let (held, told) = unsafe { (&mut *held.cast::<Vec<HeldBlock>>(), &*told.cast::<[i64; 6]>()) };
+    let [segment, segment_bytes, address, bytes, requested, large] = *told;
+    held.push(HeldBlock { segment: segment as u64, segment_bytes, address: address as u64, bytes, requested, large: large != 0 });
 }
 
 /// What happens in a trace; the numbers are the backend's.
@@ -64,36 +120,4 @@ pub fn replay(events: &[TraceEvent], slots: u32) -> Result<[i64; 8], NativeError
     // SAFETY: the events outlive the call and their slots lie within the table; the function writes eight values.
     checked(unsafe { vl_dry_replay(events.as_ptr(), events.len(), slots as usize, out.as_mut_ptr()) })?;
     Ok(out)
-}
-
-/// A piece of a segment of the caching allocator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeldBlock {
-    /// Address and bytes of the segment that it is a piece of.
-    pub segment: u64,
-    pub segment_bytes: i64,
-    pub address: u64,
-    pub bytes: i64,
-    /// Bytes that its user asked for; 0 where it is free.
-    pub requested: i64,
-    /// Whether the segment is one for large allocations.
-    pub large: bool,
-}
-
-/// What the allocator of this process's dry device holds, segment by segment.
-///
-/// # Errors
-/// The dry device is not open.
-pub fn held_blocks() -> Result<Vec<HeldBlock>, NativeError> {
-    let mut held: Vec<HeldBlock> = Vec::new();
-    // SAFETY: `push_block` only runs during the call, while `held` is borrowed by nothing else.
-    checked(unsafe { vl_dry_blocks((&raw mut held).cast(), push_block) })?;
-    Ok(held)
-}
-
-extern "C" fn push_block(held: *mut c_void, told: *const i64) {
-    // SAFETY: the vector is that of `held_blocks`, and C++ gives six values.
-    let (held, told) = unsafe { (&mut *held.cast::<Vec<HeldBlock>>(), &*told.cast::<[i64; 6]>()) };
-    let [segment, segment_bytes, address, bytes, requested, large] = *told;
-    held.push(HeldBlock { segment: segment as u64, segment_bytes, address: address as u64, bytes, requested, large: large != 0 });
 }
