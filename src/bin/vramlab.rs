@@ -84,8 +84,6 @@ fn run(command: Command) -> Result<u8> {
         Command::Predict(options) => vramlab::commands::predict(&options).map(|()| 0),
         #[cfg(feature = "torch")]
         Command::Plan(options) => vramlab::commands::plan(&options).map(|()| 0),
-        #[cfg(feature = "torch")]
-        Command::Replay(arguments) => replay::run(&arguments).map(|()| 0),
         Command::Report { results, out, readme } => {
             report(&results, &out)?;
             if let Some(readme) = readme {
