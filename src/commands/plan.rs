@@ -133,7 +133,7 @@ pub fn plan(options: &PlanOptions) -> Result<()> {
         return dry_child::tell(parent, || {
             let dry = Dry::open()?;
             let mut composer = predict::Composer::new(&dry);
-            let try_out = |c| composer.try_out(c).with_context(|| format!("predicting {c}"));
+            let mut try_out = |c| composer.try_out(c).with_context(|| format!("predicting {c}"));
             let share = share(&search, configurations.len(), options.processes, options.nth);
             share.into_iter().map(|at| try_out(&configurations[at])).collect::<Result<Vec<Tried>>>()
         });
