@@ -10,7 +10,7 @@ use tch::nn::{Adam, AdamW, Optimizer, OptimizerConfig, RmsProp, Sgd, VarStore};
 use tch::{Device, Kind, Reduction, Tensor};
 use vramlab::dry::replay::{Trace, replay};
 use vramlab::dry::{self, Dry};
-use vramlab::measure::attempt;
+use vramlab::torch::attempt;
 use vramlab::models::Model;
 use vramlab::native;
 use vramlab::record::{Run, Status};

@@ -33,7 +33,7 @@ fn sum(categories: &Value) -> i64 {
 const RANDOM_STATE: i64 = 5056;
 
 /// What `measure` counts on the CPU and `predict` gives, phase by phase.
-fn compare(flags: &[&str], segments: i64, backward_may_differ: bool) {
+fn compare(flags: &[&str], segments: i64) {
     let counted = json("measure", &[flags, &["--device", "cpu", "--threads", "1"]].concat());
     let predicted = json("predict", flags);
     assert_eq!(counted["parameters"], predicted["parameters"]);
@@ -54,8 +54,6 @@ fn compare(flags: &[&str], segments: i64, backward_may_differ: bool) {
         match predicted["phase"].as_str().unwrap() {
             // Scalars of the optimizer that stay on the CPU when the tensors are on a GPU.
             "step" => assert!((0..=12).contains(&difference), "{place}: {difference} bytes more were counted"),
-            // Layer norm's backward pass needs room on the CPU for partial sums of weight and bias, which CUDA has in its kernels.
-            "backward" if backward_may_differ => assert!(difference.abs() < 1 << 20, "{place}: {difference}"),
             // While a segment is run again, the state outside of it is kept, too.
             "backward" => {
                 assert!(difference % RANDOM_STATE == 0 && difference <= (segments + 1) * RANDOM_STATE, "{place}: {difference}")
@@ -69,12 +67,12 @@ fn compare(flags: &[&str], segments: i64, backward_may_differ: bool) {
 #[test]
 fn it_predicts_what_is_counted_on_the_cpu() {
     for optimizer in ["sgd", "momentum", "rmsprop", "adam", "adamw"] {
-        compare(&["--model", "mlp-4x64", "--batch", "32", "--optimizer", optimizer], 0, false);
+        compare(&["--model", "mlp-4x64", "--batch", "32", "--optimizer", optimizer], 0);
     }
-    compare(&["--model", "mlp-6x64", "--batch", "32", "--checkpoint", "sqrt", "--accumulate", "4"], 2, false);
+    compare(&["--model", "mlp-6x64", "--batch", "32", "--checkpoint", "sqrt", "--accumulate", "4"], 2);
     let gpt = ["--model", "gpt-3x64", "--batch", "8", "--seq", "32", "--attention", "explicit"];
-    compare(&gpt, 0, true);
-    compare(&[&gpt[..], &["--checkpoint", "every-block", "--accumulate", "2"]].concat(), 3, true);
+    compare(&gpt, 0);
+    compare(&[&gpt[..], &["--checkpoint", "every-block", "--accumulate", "2"]].concat(), 3);
 }
 
 #[test]
@@ -274,7 +272,7 @@ fn a_plan_says_what_predict_says() {
     let plan = json("plan", &search);
     let candidates = plan["candidates"].as_array().unwrap();
     assert_eq!(candidates.len(), 5 * 3 * 3 * 6);
-    for candidate in candidates.iter().step_by(23) {
+    for candidate in candidates.iter().step_by(41) {
         let alone = predicted(candidate, card);
         for key in ["requested", "allocated", "reserved", "device_used", "fits", "out_of_memory"] {
             assert_eq!(candidate[key], alone[key], "{key} of {:?}", flags_of(candidate));
@@ -288,8 +286,10 @@ fn a_plan_says_what_predict_says() {
     let same = |c: &&Value| c["configuration"]["optimizer"] == best["configuration"]["optimizer"];
     let cheaper: Vec<&Value> = candidates.iter().filter(same).filter(|c| cost(c) < cost(best)).collect();
     assert!(!cheaper.is_empty(), "the card is too large for this test");
-    for candidate in cheaper {
-        assert_eq!(candidate["fits"], false);
+    assert!(cheaper.iter().all(|candidate| candidate["fits"] == false));
+    // Those with the next less cost: the same passes and a divisor fewer, or fewer passes.
+    let nearest = cheaper.iter().map(|c| cost(c)).max().unwrap();
+    for candidate in cheaper.iter().filter(|c| cost(c) == nearest) {
         assert_eq!(predicted(candidate, card)["fits"], false, "{:?}", flags_of(candidate));
     }
     // Nothing on the front is beaten.
