@@ -10,10 +10,10 @@ use tch::nn::{Adam, AdamW, Optimizer, OptimizerConfig, RmsProp, Sgd, VarStore};
 use tch::{Device, Kind, Reduction, Tensor};
 use vramlab::dry::replay::{Trace, replay};
 use vramlab::dry::{self, Dry};
-use vramlab::torch::attempt;
 use vramlab::models::Model;
 use vramlab::native;
 use vramlab::record::{Run, Status};
+use vramlab::torch::attempt;
 use vramlab::torch::{Backend, Checkpoint, Cpu, autocast};
 
 const MIB: i64 = 1 << 20;

@@ -171,6 +171,9 @@ fn the_allocators_settings_count() {
     let output = vramlab("predict", &[&flags[..], &["--alloc-conf", "no_such_setting:1"]].concat());
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && told.contains("no_such_setting"), "{told}");
+    let output = vramlab("predict", &[&flags[..], &["--alloc-conf", "nonsense"]].concat());
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && !told.contains("signal") && told.contains("nonsense"), "{told}");
 }
 
 /// The part of pickle that the page memory_viz reads, by the opcodes of its own reader.
@@ -325,6 +328,7 @@ fn the_largest_batch_is_exact() {
     for flags in [
         &["--model", "gpt2", "--seq", "512", "--device-memory", "8GiB", "--precision", "amp-bf16"][..],
         &["--model", "resnet18", "--device-memory", "2GiB", "--optimizer", "momentum", "--checkpoint", "sqrt"],
+        &["--model", "mlp", "--device-memory", "1GiB"],
         &["--model", "gpt2", "--seq", "128", "--device-memory", "4GiB", "--accumulate", "4"],
     ] {
         let found = json("plan", &[flags, &["--max-batch"]].concat());
