@@ -29,8 +29,11 @@ fn sum(categories: &Value) -> i64 {
     categories.as_object().unwrap().values().map(number).sum()
 }
 
+/// Bytes of the CPU's random state, which a checkpointed segment keeps until it is run again. On a GPU it stays on the CPU.
+const RANDOM_STATE: i64 = 5056;
+
 /// What `measure` counts on the CPU and `predict` gives, phase by phase.
-fn compare(flags: &[&str], backward_may_differ: bool) {
+fn compare(flags: &[&str], segments: i64) {
     let counted = json("measure", &[flags, &["--device", "cpu", "--threads", "1"]].concat());
     let predicted = json("predict", flags);
     assert_eq!(counted["parameters"], predicted["parameters"]);
@@ -40,14 +43,22 @@ fn compare(flags: &[&str], backward_may_differ: bool) {
     for (counted, predicted) in counted.iter().zip(predicted) {
         let place = format!("{flags:?}: {} of iteration {}", counted["phase"], counted["iteration"]);
         assert_eq!((&counted["phase"], &counted["iteration"]), (&predicted["phase"], &predicted["iteration"]));
-        assert_eq!(counted["live"], predicted["live"], "{place}");
-        assert_eq!(counted["at_end"], predicted["at_end"], "{place}");
+        let kept = if counted["phase"] == "forward" { segments * RANDOM_STATE } else { 0 };
+        assert_eq!(number(&counted["live"]), number(&predicted["live"]) + kept, "{place}");
+        for category in ["parameters", "gradients", "optimizer_state", "activations", "data", "temporaries"] {
+            let kept = if category == "activations" { kept } else { 0 };
+            let (counted, predicted) = (number(&counted["at_end"][category]), number(&predicted["at_end"][category]));
+            assert_eq!(counted, predicted + kept, "{place}: {category}");
+        }
         let difference = number(&counted["peak"]) - number(&predicted["peak"]);
         match predicted["phase"].as_str().unwrap() {
             // Scalars of the optimizer that stay on the CPU when the tensors are on a GPU.
             "step" => assert!((0..=12).contains(&difference), "{place}: {difference} bytes more were counted"),
-            // Layer norm's backward pass needs room on the CPU for partial sums of weight and bias, which CUDA has in its kernels.
-            "backward" if backward_may_differ => assert!(difference.abs() < 1 << 20, "{place}: {difference}"),
+            // While a segment is run again, the state outside of it is kept, too.
+            "backward" => {
+                assert!(difference % RANDOM_STATE == 0 && difference <= (segments + 1) * RANDOM_STATE, "{place}: {difference}")
+            }
+            "forward" => assert!(difference % RANDOM_STATE == 0 && difference <= segments * RANDOM_STATE, "{place}: {difference}"),
             _ => assert_eq!(difference, 0, "{place}"),
         }
     }
@@ -56,12 +67,12 @@ fn compare(flags: &[&str], backward_may_differ: bool) {
 #[test]
 fn it_predicts_what_is_counted_on_the_cpu() {
     for optimizer in ["sgd", "momentum", "rmsprop", "adam", "adamw"] {
-        compare(&["--model", "mlp-4x64", "--batch", "32", "--optimizer", optimizer], false);
+        compare(&["--model", "mlp-4x64", "--batch", "32", "--optimizer", optimizer], 0);
     }
-    compare(&["--model", "mlp-6x64", "--batch", "32", "--checkpoint", "sqrt", "--accumulate", "4"], false);
+    compare(&["--model", "mlp-6x64", "--batch", "32", "--checkpoint", "sqrt", "--accumulate", "4"], 2);
     let gpt = ["--model", "gpt-3x64", "--batch", "8", "--seq", "32", "--attention", "explicit"];
-    compare(&gpt, true);
-    compare(&[&gpt[..], &["--checkpoint", "every-block", "--accumulate", "2"]].concat(), true);
+    compare(&gpt, 0);
+    compare(&[&gpt[..], &["--checkpoint", "every-block", "--accumulate", "2"]].concat(), 3);
 }
 
 #[test]
@@ -160,6 +171,9 @@ fn the_allocators_settings_count() {
     let output = vramlab("predict", &[&flags[..], &["--alloc-conf", "no_such_setting:1"]].concat());
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && told.contains("no_such_setting"), "{told}");
+    let output = vramlab("predict", &[&flags[..], &["--alloc-conf", "nonsense"]].concat());
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && !told.contains("signal") && told.contains("'nonsense' are no settings"), "{told}");
 }
 
 /// The part of pickle that the page memory_viz reads, by the opcodes of its own reader.
@@ -196,7 +210,7 @@ fn a_timeline_is_drawn_and_a_snapshot_is_written() {
         assert!(drawn.contains(part), "no '{part}' in the picture");
     }
     // Nothing is drawn outside of the picture.
-    for (attribute, most) in [("x=\"", 1080.0), ("y=\"", 520.0)] {
+    for (attribute, most) in [(" x=\"", 1080.0), (" y=\"", 520.0)] {
         for value in drawn.split(attribute).skip(1) {
             let value: f64 = value.split('"').next().unwrap().parse().unwrap();
             assert!((0.0..=most).contains(&value), "{attribute}{value}");
@@ -261,7 +275,7 @@ fn a_plan_says_what_predict_says() {
     let plan = json("plan", &search);
     let candidates = plan["candidates"].as_array().unwrap();
     assert_eq!(candidates.len(), 5 * 3 * 3 * 6);
-    for candidate in candidates.iter().step_by(23) {
+    for candidate in candidates.iter().step_by(41) {
         let alone = predicted(candidate, card);
         for key in ["requested", "allocated", "reserved", "device_used", "fits", "out_of_memory"] {
             assert_eq!(candidate[key], alone[key], "{key} of {:?}", flags_of(candidate));
@@ -275,8 +289,10 @@ fn a_plan_says_what_predict_says() {
     let same = |c: &&Value| c["configuration"]["optimizer"] == best["configuration"]["optimizer"];
     let cheaper: Vec<&Value> = candidates.iter().filter(same).filter(|c| cost(c) < cost(best)).collect();
     assert!(!cheaper.is_empty(), "the card is too large for this test");
-    for candidate in cheaper {
-        assert_eq!(candidate["fits"], false);
+    assert!(cheaper.iter().all(|candidate| candidate["fits"] == false));
+    // Those with the next less cost: the same passes and a divisor fewer, or fewer passes.
+    let nearest = cheaper.iter().map(|c| cost(c)).max().unwrap();
+    for candidate in cheaper.iter().filter(|c| cost(c) == nearest) {
         assert_eq!(predicted(candidate, card)["fits"], false, "{:?}", flags_of(candidate));
     }
     // Nothing on the front is beaten.
@@ -312,6 +328,7 @@ fn the_largest_batch_is_exact() {
     for flags in [
         &["--model", "gpt2", "--seq", "512", "--device-memory", "8GiB", "--precision", "amp-bf16"][..],
         &["--model", "resnet18", "--device-memory", "2GiB", "--optimizer", "momentum", "--checkpoint", "sqrt"],
+        &["--model", "mlp", "--device-memory", "1GiB"],
         &["--model", "gpt2", "--seq", "128", "--device-memory", "4GiB", "--accumulate", "4"],
     ] {
         let found = json("plan", &[flags, &["--max-batch"]].concat());

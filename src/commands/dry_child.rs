@@ -34,11 +34,23 @@ pub fn check(memory: Bytes) -> Result<()> {
     Ok(())
 }
 
+/// Says whether a text has the form of settings of PyTorch's allocator; whether they make sense only PyTorch knows.
+///
+/// # Errors
+/// It has not.
+fn check_allocator(settings: Option<&str>) -> Result<()> {
+    let Some(settings) = settings else { return Ok(()) };
+    let formed = settings.split_once(':').is_some_and(|(key, value)| !key.trim().is_empty() && !value.trim().is_empty());
+    ensure!(formed, "'{settings}' are no settings of PyTorch's allocator; write --alloc-conf like expandable_segments:True");
+    Ok(())
+}
+
 /// Starts this program with its own flags and some more, as a dry child with a card of so many bytes.
 ///
 /// # Errors
 /// No process can be started; this program has no dry device.
 pub fn start(memory: u64, allocator: Option<&str>, flags: &[&str]) -> Result<Child> {
+    check_allocator(allocator)?;
     let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
     command.args(std::env::args_os().skip(1)).args(flags).arg("--child").arg(std::process::id().to_string());
     dry::prepare_beside(&mut command, memory, taken())?;
@@ -59,7 +71,12 @@ pub fn wait<T: DeserializeOwned>(child: Child) -> Result<T> {
     match text.lines().next_back().map(serde_json::from_str) {
         Some(Ok(Told::Found(found))) => Ok(found),
         Some(Ok(Told::Error(message))) => bail!(message),
-        _ => bail!("the dry process was {}", last_words(output.status, &String::from_utf8_lossy(&output.stderr))),
+        _ => {
+            let complaints = String::from_utf8_lossy(&output.stderr);
+            // Settings that it does not understand make PyTorch end the process, with this line before a C++ stack.
+            let said = complaints.lines().find(|line| line.trim_start().starts_with("what():")).unwrap_or(&complaints);
+            bail!("the dry process was {}", last_words(output.status, said))
+        }
     }
 }
 

@@ -233,9 +233,9 @@ fn max_batch(options: &PlanOptions, begun: Instant) -> Result<()> {
     if largest.exact {
         println!("exact: each batch up to {} was tried, and above it the tensors alone ask for more", largest.bound);
     } else {
-        println!("not proven: the 1024 next larger ones were tried, but not each up to {}", largest.bound);
+        println!("not proven: each batch up to {} was tried, but not those up to {}", largest.tried, largest.bound);
     }
-    println!("{} dry runs, {}", largest.runs, Seconds(seconds));
+    println!("{} dry runs and {} played, {}", largest.runs, largest.played, Seconds(seconds));
     Ok(())
 }
 

@@ -41,7 +41,7 @@ pub struct PredictOptions {
     #[arg(long, value_name = "FILE.svg")]
     pub timeline: Option<PathBuf>,
 
-    /// Write a memory snapshot, which https://pytorch.org/memory_viz opens
+    /// Write a memory snapshot, which pytorch.org/memory_viz opens
     #[arg(long, value_name = "FILE.pickle")]
     pub snapshot: Option<PathBuf>,
 

@@ -387,8 +387,7 @@ void vl_take_allocations(void* taker, void (*take)(void*, const Allocation*, siz
   take(taker, taken.data(), taken.size());
 }
 
-// Opens the dry device in a process that was started with its runtime preloaded.
-char* vl_dry_open(const char* backend) {
+static char* open_dry(const char* backend) {
   static bool open = false;
   if (open) return nullptr;
   if (!dry_runtime_is_loaded()) return strdup("this process was not started as a dry one");
@@ -401,6 +400,14 @@ char* vl_dry_open(const char* backend) {
   char* message = dry_function<char*()>("vramlab_dry_open")();
   open = message == nullptr;
   return message;
+}
+
+// Opens the dry device in a process that was started with its runtime preloaded. c10 reads the allocator's settings while it is loaded,
+// and throws from there what it has to say of them.
+char* vl_dry_open(const char* backend) {
+  char* refusal = nullptr;
+  char* exception = guarded([&] { refusal = open_dry(backend); });
+  return exception ? exception : refusal;
 }
 
 // Plays a trace on the dry device's allocator; see vramlab_dry_replay.

@@ -409,17 +409,21 @@ fn listed(timeline: &Timeline, event: Option<usize>) -> Vec<Tensors> {
     for event in &timeline.events[..=event] {
         live[event.made] = !event.freed;
     }
-    let mut kinds: HashMap<(i64, Category, u32, Phase, Option<String>), (usize, &Option<String>)> = HashMap::new();
+    let mut kinds: HashMap<_, (usize, &Option<String>)> = HashMap::new();
     for made in live.iter().zip(&timeline.made).filter(|(live, _)| **live).map(|(_, made)| made) {
         let pattern = made.parameter.as_deref().map(pattern);
         let key = (made.bytes, made.category, made.iteration, made.phase, pattern);
         kinds.entry(key).and_modify(|kind| kind.0 += 1).or_insert((1, &made.parameter));
     }
-    let kind = |(key, (count, name)): (_, (usize, &Option<String>))| {
-        let (bytes, category, iteration, phase, pattern) = key;
-        Tensors { count, bytes, category, iteration, phase, name: if count == 1 { name.clone() } else { pattern } }
-    };
-    let mut kinds: Vec<Tensors> = kinds.into_iter().map(kind).collect();
+    let kinds = kinds.into_iter().map(|((bytes, category, iteration, phase, pattern), (count, name))| Tensors {
+        count,
+        bytes,
+        category,
+        iteration,
+        phase,
+        name: if count == 1 { name.clone() } else { pattern },
+    });
+    let mut kinds: Vec<Tensors> = kinds.collect();
     // Ties are broken by all that is told, so that the list is the same every time.
     kinds.sort_by_cached_key(|t| (-(t.count as i64) * t.bytes, -t.bytes, t.category, t.iteration, t.phase, t.name.clone()));
     kinds.truncate(LISTED);

@@ -126,8 +126,8 @@ impl Plan {
     /// Judges the configurations of a search by what they need, in the same order.
     ///
     /// The recommendation is, among those that fit, the one with the optimizer named first, then with the fewest forward passes, then with
-    /// the fewest micro-steps, then with the precision and the checkpoint policy named first. So it spends no compute that memory does not
-    /// ask for, and changes the numbers only where it saves compute.
+    /// the fewest micro-steps, then with the precision named first, then with the fewest bytes on the device. So it spends no compute that
+    /// memory does not ask for, and changes the numbers only where that saves compute.
     pub fn of(configurations: Vec<Configuration>, needs: Vec<Tried>) -> Plan {
         let mut candidates: Vec<Candidate> =
             configurations.into_iter().zip(needs).map(|(configuration, needs)| Candidate::new(configuration, needs)).collect();
@@ -135,10 +135,15 @@ impl Plan {
         for &at in &fitting {
             candidates[at].on_front = !fitting.iter().any(|other| candidates[*other].dominates(&candidates[at]));
         }
-        // Of configurations that are equal in these, the one first in the search, whose order is that of preference.
+        // Positions in the search are in order of preference.
         let first = fitting.first().map(|at| candidates[*at].configuration.optimizer);
         let preferred = fitting.iter().filter(|at| Some(candidates[**at].configuration.optimizer) == first);
-        let recommended = preferred.copied().min_by_key(|at| (candidates[*at].forward_passes, candidates[*at].micro_steps));
+        let rank = |at: usize| {
+            let c = &candidates[at];
+            let named = |other: &Candidate| other.configuration.precision == c.configuration.precision;
+            (c.forward_passes, c.micro_steps, candidates.iter().position(named), c.needs.device_used)
+        };
+        let recommended = preferred.copied().min_by_key(|at| rank(*at));
         let reason = reason(&candidates, recommended);
         Plan { candidates, recommended, reason }
     }
@@ -163,7 +168,7 @@ fn reason(candidates: &[Candidate], recommended: Option<usize>) -> String {
     };
     let others = candidates.iter().filter(|c| c.fits).filter(same).count() - 1;
     if others > 0 {
-        reason += &format!("; {others} more cost the same, and its precision and policy were named first");
+        reason += &format!("; {others} more cost the same; of these it has the precision named first, and then the fewest bytes");
     }
     if best.forward_passes > 1 || best.micro_steps > 1 {
         reason += "; everything with less does not fit";

@@ -6,8 +6,9 @@ use crate::dry::Dry;
 use crate::native;
 use crate::torch::attempt;
 use crate::training::{Categories, Configuration, Mark, Onward, OutOfMemory, Phase, Stage, Trainer};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
+use tch::{Device, Kind, Tensor};
 
 /// Iterations that are followed: the second is the first that has optimizer state from its beginning.
 const FOLLOWED: u32 = 2;
@@ -82,9 +83,20 @@ pub fn follow(dry: &Dry, steps: impl FnOnce(&mut Follower) -> Result<()>) -> Res
     native::empty_cuda_cache()?;
     let mut follower = Follower::begin(dry)?;
     let result = attempt(|| steps(&mut follower));
+    let failed = result.is_err();
     let prediction = follower.finish(result.err());
+    if failed {
+        forget_failed_pass()?;
+    }
     native::empty_cuda_cache()?;
     prediction
+}
+
+/// Where a backward pass fails inside of another one, as in a checkpointed segment, autograd keeps the tensors of what was still to do
+/// until the next pass of the thread. This is the next pass.
+fn forget_failed_pass() -> Result<()> {
+    let leaf = Tensor::f_ones([1], (Kind::Float, Device::Cpu))?.f_set_requires_grad(true)?;
+    Ok(leaf.f_sum(Kind::Float)?.f_backward()?)
 }
 
 /// Predicts a configuration: two iterations on the dry device. Micro-batches that would do the same as the one before are left out, which
@@ -94,6 +106,8 @@ pub fn follow(dry: &Dry, steps: impl FnOnce(&mut Follower) -> Result<()>) -> Res
 /// A configuration that cannot be trained; an operation that the dry device does not know.
 pub fn predict(dry: &Dry, configuration: &Configuration) -> Result<Prediction> {
     configuration.validate()?;
+    let kept = native::cuda_memory(0)?.requested;
+    ensure!(kept == 0, "{kept} bytes of the dry device are in use already, so a prediction would begin with them");
     follow(dry, |follower| {
         let mut trainer = Trainer::load(configuration, follower.device())?;
         let mut ended = |mark: Mark, trainer: &Trainer| {
