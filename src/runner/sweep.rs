@@ -161,11 +161,21 @@ fn manifest(
             sources: sources.to_string(),
         },
         planned: plan.cells.iter().map(|p| p.cell.to_string()).collect(),
-        argv: std::env::args().collect(),
+        argv: invocation(),
         git_revision: env!("VRAMLAB_REVISION").to_string(),
         git_dirty: env!("VRAMLAB_DIRTY") == "true",
         protocol: protocol.clone(),
     })
+}
+
+/// The command line, with the program by its name: where it stood says nothing about the figures.
+fn invocation() -> Vec<String> {
+    let mut arguments: Vec<String> = std::env::args().collect();
+    if let Some(program) = arguments.first_mut() {
+        let name = Path::new(program.as_str()).file_name().map(|name| name.to_string_lossy().into_owned());
+        *program = name.unwrap_or_default();
+    }
+    arguments
 }
 
 struct Sweep<'a> {
