@@ -26,6 +26,8 @@ const FORMULA_SIGNED: Metric = Metric { name: "formula_signed", label: "signed e
 const PREDICTED_SIGNED: Metric = Metric { name: "predicted_signed", label: "signed error, dry", unit: "1", pass: Pass::Memory };
 const FORMULA_ERROR: Metric = Metric { name: "formula_error", label: "error, formula", unit: "1", pass: Pass::Memory };
 const PREDICTED_ERROR: Metric = Metric { name: "predicted_error", label: "error, dry", unit: "1", pass: Pass::Memory };
+/// What of the peak the formula leaves out; gradients stand beside it, which it has no term for.
+const MISSING: Metric = Metric { name: "missing", label: "formula leaves out", unit: "B", pass: Pass::Memory };
 const FORMULA_WRONG: Metric = Metric { name: "formula_wrong", label: "wrong fit calls, formula", unit: "1", pass: Pass::Memory };
 const PREDICTED_WRONG: Metric = Metric { name: "predicted_wrong", label: "wrong fit calls, dry", unit: "1", pass: Pass::Memory };
 
@@ -85,6 +87,8 @@ pub const PROTOCOL: Protocol = Protocol {
     metrics: &[
         PEAK,
         FORMULA,
+        MISSING,
+        GRADIENTS,
         PREDICTED,
         FORMULA_SIGNED,
         PREDICTED_SIGNED,
@@ -110,9 +114,10 @@ pub const PROTOCOL: Protocol = Protocol {
             },
             meaning: Meaning {
                 confirmed: "The formula is good enough to plan with ({effect} of the measured peak).",
-                refuted: "Do not plan with it: it gives {effect} of the measured peak even where 'activations' is read in its favour, because it \
-                          has no term for gradients and for what lives only for a moment. It is within 10 % where {where}. `vramlab predict` \
-                          gives the peak instead.",
+                refuted: "Do not plan with it: it gives {effect} of the measured peak even where 'activations' is read in its favour. It has no \
+                          term for gradients, which is what it leaves out where parameters dominate, and none for what a recomputed segment \
+                          or a backward pass needs for a moment, which is the most of it under checkpointing. It is within 10 % where \
+                          {where}. `vramlab predict` gives the peak instead.",
                 depends: "It is right where {where}.",
                 inconclusive: "It could not be shown how good it is.",
             },
@@ -237,6 +242,8 @@ impl Step for Modelled {
         let predicted = peak.context("the dry device told no peak")?.value;
         let formula = self.formula(kept);
         probe.figure(&FORMULA, formula);
+        probe.figure(&MISSING, needed - formula);
+        probe.record(GRADIENTS.name, gradients as i64);
         probe.figure(&PREDICTED, predicted);
         for (signed, error, figure) in
             [(&FORMULA_SIGNED, &FORMULA_ERROR, formula), (&PREDICTED_SIGNED, &PREDICTED_ERROR, predicted)]

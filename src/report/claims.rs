@@ -4,6 +4,8 @@ use super::prose;
 use super::recorded::Recorded;
 use crate::protocol::{Cell, Rule};
 use crate::record::Status;
+use crate::stats::median;
+use crate::units::{plain, significant};
 use crate::verdict::{Comparison, Evidence, Judgement, Outcome, Verdict};
 use serde::Serialize;
 
@@ -159,7 +161,7 @@ fn part(recorded: &Recorded, evidence: &Evidence) -> Part {
         effects: prose::effects(protocol, evidence).map_or(String::new(), |effects| {
             let intervals = prose::intervals(protocol, evidence).unwrap_or_default();
             let spread = if intervals == "exact" { "exact".to_string() } else { format!("intervals within {intervals}") };
-            format!("{effects}, {spread}")
+            format!("{effects}, {spread}{}", prediction_quality(evidence))
         }),
         out_of_scope: out_of_scope(recorded, evidence),
         missing: missing(evidence),
@@ -173,6 +175,20 @@ fn part(recorded: &Recorded, evidence: &Evidence) -> Part {
             .collect::<Vec<_>>()
             .join(", "),
     }
+}
+
+/// For predictions: how far they are off, and how often they promise too much room.
+fn prediction_quality(evidence: &Evidence) -> String {
+    if !matches!(evidence.rule, Rule::Agreement { .. }) || evidence.comparisons.is_empty() {
+        return String::new();
+    }
+    let ratios: Vec<f64> = evidence.comparisons.iter().map(|c| c.effect.estimate).collect();
+    let errors: Vec<f64> = ratios.iter().map(|ratio| (ratio - 1.0).abs() * 100.0).collect();
+    let too_little = ratios.iter().filter(|ratio| **ratio < 0.99).count();
+    let share = too_little as f64 / ratios.len() as f64 * 100.0;
+    let typical = median(&errors);
+    let typical = if typical >= 0.01 { significant(typical) } else { plain(typical) };
+    format!("; median error {typical} %, too little by more than 1 % in {share:.0} % of the cells")
 }
 
 /// Whether a rule's own selection says something about a factor, so that it need not be said again.
