@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+/// What the shim is compiled from.
+const SHIM: [&str; 2] = ["src/native/shim.cpp", "src/native/guarded.h"];
+
 /// The only version that the shim and tch are written for.
 const TORCH_VERSION: &str = "2.11.0";
 
@@ -26,13 +29,13 @@ fn compile_shim() {
         torch.display()
     );
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
-    if is_current(&out, "shim", &[Path::new("src/native/shim.cpp")], &torch) {
+    if is_current(&out, "shim", &SHIM.map(Path::new), &torch) {
         println!("cargo:rustc-link-search=native={}", out.display());
         println!("cargo:rustc-link-lib=static=vramlab_shim");
         println!("cargo:rustc-link-lib=stdc++");
     } else {
         build_shim(&torch);
-        mark_current(&out, "shim", &[Path::new("src/native/shim.cpp")], &torch);
+        mark_current(&out, "shim", &SHIM.map(Path::new), &torch);
     }
     build_dry(&torch, &out);
     println!("cargo:rustc-link-lib=torch_cpu");
@@ -76,7 +79,8 @@ fn build_shim(torch: &Path) {
 /// Compiles the dry device's two libraries, which the programs carry inside and open in dry processes only.
 fn build_dry(torch: &Path, out: &Path) {
     let folder = Path::new("src/native/dry");
-    let headers = ["cuda.h", "cuda_runtime.h", "cuda_runtime_api.h"].map(|name| folder.join("include").join(name));
+    let headers =
+        ["../guarded.h", "include/cuda.h", "include/cuda_runtime.h", "include/cuda_runtime_api.h"].map(|name| folder.join(name));
     let with_cuda = torch.join("include/c10/cuda/impl/cuda_cmake_macros.h").exists();
     // c10 opens NVML by this name.
     for (name, link) in [("runtime", Some("-Wl,-soname,libnvidia-ml.so.1")), ("backend", None)] {

@@ -13,21 +13,8 @@ pub struct ConfigurationFlags {
     #[arg(long, value_name = "NAME")]
     pub model: String,
 
-    /// Tokens of one sample [default: as many as the model has positions]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub seq: Option<i64>,
-
-    /// Pixels along the side of an image [default: the model's, mostly 224]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub image: Option<i64>,
-
-    /// How attention is computed: fused or explicit
-    #[arg(long, value_name = "HOW", default_value_t = Attention::Fused)]
-    pub attention: Attention,
-
-    /// Probability that dropout drops an element [default: the model's, 0.1 in GPT-2 and BERT, else 0]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    pub dropout: Option<f64>,
+    #[command(flatten)]
+    pub settings: SettingsFlags,
 
     /// sgd, momentum, rmsprop, adam or adamw
     #[arg(long, value_name = "NAME", default_value_t = OptimizerKind::AdamW)]
@@ -52,11 +39,10 @@ impl ConfigurationFlags {
     /// # Errors
     /// What [`Configuration::validate`] refuses.
     pub fn configuration(&self, batch: i64) -> Result<Configuration> {
-        let settings = Settings { sequence: self.seq, image: self.image, attention: self.attention, dropout: self.dropout };
         let configuration = Configuration {
             model: self.model.clone(),
             batch,
-            settings,
+            settings: self.settings.settings(),
             optimizer: self.optimizer,
             precision: self.precision,
             checkpoint: self.checkpoint,
@@ -64,5 +50,31 @@ impl ConfigurationFlags {
         };
         configuration.validate()?;
         Ok(configuration)
+    }
+}
+
+/// What of a model can be set.
+#[derive(Debug, Clone, Args)]
+pub struct SettingsFlags {
+    /// Tokens of one sample [default: as many as the model has positions]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub seq: Option<i64>,
+
+    /// Pixels along the side of an image [default: the model's, mostly 224]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub image: Option<i64>,
+
+    /// How attention is computed: fused or explicit
+    #[arg(long, value_name = "HOW", default_value_t = Attention::Fused)]
+    pub attention: Attention,
+
+    /// Probability that dropout drops an element [default: the model's, 0.1 in GPT-2 and BERT, else 0]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub dropout: Option<f64>,
+}
+
+impl SettingsFlags {
+    pub fn settings(&self) -> Settings {
+        Settings { sequence: self.seq, image: self.image, attention: self.attention, dropout: self.dropout }
     }
 }

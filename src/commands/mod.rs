@@ -8,7 +8,7 @@ mod predict;
 mod replay;
 mod table;
 
-pub use flags::ConfigurationFlags;
+pub use flags::{ConfigurationFlags, SettingsFlags};
 pub use measure::{MeasureOptions, measure};
 pub use plan::{PlanOptions, plan};
 pub use predict::{PredictOptions, predict};

@@ -1,10 +1,9 @@
 //! `vramlab plan`: which configurations fit a card, and which to take; or the largest batch that fits.
 
-use super::dry_child;
 use super::table::aligned;
+use super::{SettingsFlags, dry_child};
 use crate::dry::Dry;
 use crate::machine::{DeviceChoice, libtorch_version};
-use crate::models::{Attention, Settings};
 use crate::native;
 use crate::predict::{self, Candidate, Largest, Plan, Search, TERMS, Term, Tried};
 use crate::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
@@ -46,21 +45,8 @@ pub struct PlanOptions {
     #[arg(long, value_name = "SIZE", default_value = "24GiB")]
     pub device_memory: Bytes,
 
-    /// Tokens of one sample [default: as many as the model has positions]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub seq: Option<i64>,
-
-    /// Pixels along the side of an image [default: the model's, mostly 224]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub image: Option<i64>,
-
-    /// How attention is computed: fused or explicit
-    #[arg(long, value_name = "HOW", default_value_t = Attention::Fused)]
-    pub attention: Attention,
-
-    /// Probability that dropout drops an element [default: the model's, 0.1 in GPT-2 and BERT, else 0]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    pub dropout: Option<f64>,
+    #[command(flatten)]
+    pub settings: SettingsFlags,
 
     /// Optimizers to try, the preferred first, with commas between [default: adamw, adam, rmsprop, momentum, sgd]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -119,7 +105,7 @@ pub fn plan(options: &PlanOptions) -> Result<()> {
     }
     let search = Search {
         model: options.model.clone(),
-        settings: options.settings(),
+        settings: options.settings.settings(),
         effective_batch: options.effective_batch.context("--effective-batch is missing")?,
         optimizers: or_all(
             &options.optimizer,
@@ -147,12 +133,6 @@ pub fn plan(options: &PlanOptions) -> Result<()> {
     }
     print!("{}", text(options, &plan, seconds));
     Ok(())
-}
-
-impl PlanOptions {
-    fn settings(&self) -> Settings {
-        Settings { sequence: self.seq, image: self.image, attention: self.attention, dropout: self.dropout }
-    }
 }
 
 /// The given values, each once; all where none is given.
@@ -196,7 +176,7 @@ fn in_parallel(options: &PlanOptions, search: &Search, count: usize) -> Result<V
 
 fn max_batch(options: &PlanOptions, begun: Instant) -> Result<()> {
     let configuration = Configuration {
-        settings: options.settings(),
+        settings: options.settings.settings(),
         optimizer: single("optimizer", &options.optimizer, OptimizerKind::AdamW)?,
         precision: single("precision", &options.precision, Precision::Fp32)?,
         checkpoint: single("checkpoint policy", &options.checkpoint, CheckpointPolicy::None)?,

@@ -1,5 +1,6 @@
 // What tch lacks, from libtorch's own C++ interface and without CUDA headers: memory meters, device events, autocast state and
 // activation checkpointing; and the door to the dry device. No exception leaves this file: each function returns nullptr, or a message that `vl_free_message` frees.
+#include "guarded.h"
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
@@ -17,20 +18,6 @@
 #include <vector>
 
 namespace {
-
-template <typename Body>
-char* guarded(Body body) {
-  try {
-    body();
-    return nullptr;
-  } catch (const c10::Error& e) {
-    return strdup(e.what_without_backtrace());
-  } catch (const std::exception& e) {
-    return strdup(e.what());
-  } catch (...) {
-    return strdup("an unknown C++ exception");
-  }
-}
 
 // ---- CPU memory, counted exactly -------------------------------------------------------------------------------------------------
 

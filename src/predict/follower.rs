@@ -5,57 +5,13 @@ use super::timeline::{Event, Made, Marked, Timeline};
 use crate::dry::{self, Dry};
 use crate::native;
 use crate::torch::{Backend, Memory};
-use crate::training::{Categories, Mark, Onward, OutOfMemory, Phase, Stage};
+use crate::training::{Categories, Category, Mark, Onward, OutOfMemory, Phase, Stage};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use tch::nn::VarStore;
 use tch::{Device, Tensor};
-
-/// What an allocation turns out to be for; see [`Categories`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Category {
-    #[serde(rename = "parameters")]
-    Parameters,
-    #[serde(rename = "gradients")]
-    Gradients,
-    #[serde(rename = "optimizer state")]
-    OptimizerState,
-    #[serde(rename = "activations")]
-    Activations,
-    #[serde(rename = "data")]
-    Data,
-    #[serde(rename = "temporaries")]
-    Temporaries,
-}
-
-impl Category {
-    /// In the order of [`Categories::named`].
-    pub const ALL: [Category; 6] = [
-        Category::Parameters,
-        Category::Gradients,
-        Category::OptimizerState,
-        Category::Activations,
-        Category::Data,
-        Category::Temporaries,
-    ];
-
-    pub fn name(self) -> &'static str {
-        Categories::default().named()[self as usize].0
-    }
-
-    pub(super) fn of(self, categories: &mut Categories) -> &mut i64 {
-        match self {
-            Category::Parameters => &mut categories.parameters,
-            Category::Gradients => &mut categories.gradients,
-            Category::OptimizerState => &mut categories.optimizer_state,
-            Category::Activations => &mut categories.activations,
-            Category::Data => &mut categories.data,
-            Category::Temporaries => &mut categories.temporaries,
-        }
-    }
-}
 
 /// Tensors of one kind that live at the peak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

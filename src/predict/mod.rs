@@ -63,7 +63,7 @@ mod terms;
 mod timeline;
 
 pub use composer::Composer;
-pub use follower::{Category, Follower, Tensors};
+pub use follower::{Follower, Tensors};
 pub use largest::{Largest, largest};
 pub use plan::{Candidate, Plan, Search, Tried, divisors};
 pub use prediction::{Peak, Prediction, Whole, follow, predict};

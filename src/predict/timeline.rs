@@ -1,8 +1,7 @@
 //! Memory over a step's allocations: what is recorded of them, and a picture.
 
-use super::follower::Category;
 use crate::dry::HeldBlock;
-use crate::training::{Categories, Phase};
+use crate::training::{Categories, Category, Phase};
 use crate::units::{Bytes, tick};
 use anyhow::{Result, anyhow, ensure};
 use plotters::prelude::{DrawingBackend, RGBColor, SVGBackend, TextStyle};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What a block of memory is for; see [`Categories`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Category {
     Parameters,
@@ -17,16 +17,31 @@ pub enum Category {
     Temporaries,
 }
 
-impl Categories {
-    pub(super) fn add(&mut self, category: Category, bytes: i64) {
-        *match category {
-            Category::Parameters => &mut self.parameters,
-            Category::Gradients => &mut self.gradients,
-            Category::OptimizerState => &mut self.optimizer_state,
-            Category::Activations => &mut self.activations,
-            Category::Data => &mut self.data,
-            Category::Temporaries => &mut self.temporaries,
-        } += bytes;
+impl Category {
+    /// In the order of [`Categories::named`].
+    pub const ALL: [Category; 6] = [
+        Category::Parameters,
+        Category::Gradients,
+        Category::OptimizerState,
+        Category::Activations,
+        Category::Data,
+        Category::Temporaries,
+    ];
+
+    pub fn name(self) -> &'static str {
+        Categories::default().named()[self as usize].0
+    }
+
+    /// This category's bytes.
+    pub fn of(self, categories: &mut Categories) -> &mut i64 {
+        match self {
+            Category::Parameters => &mut categories.parameters,
+            Category::Gradients => &mut categories.gradients,
+            Category::OptimizerState => &mut categories.optimizer_state,
+            Category::Activations => &mut categories.activations,
+            Category::Data => &mut categories.data,
+            Category::Temporaries => &mut categories.temporaries,
+        }
     }
 }
 
@@ -113,13 +128,13 @@ impl Blocks {
                 Some(_) => life.before.unwrap_or(Category::Temporaries),
                 None => {
                     let category = settled(phase, life, known);
-                    followed.at_end.add(category, life.bytes);
+                    *category.of(&mut followed.at_end) += life.bytes;
                     self.live.insert(life.address, (life.bytes, category));
                     category
                 }
             };
             if life.born <= peak && life.freed.is_none_or(|freed| freed > peak) {
-                followed.at_peak.add(category, life.bytes);
+                *category.of(&mut followed.at_peak) += life.bytes;
                 *held.entry((category, life.bytes)).or_default() += 1;
             }
         }

@@ -11,6 +11,7 @@
 // and CUB, and partial sums inside reductions and layer norm's backward.
 //
 // To add an operation that the fallback names in its error: write a kernel in its section below and give it a line in TORCH_LIBRARY_IMPL.
+#include "../guarded.h"
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
@@ -629,24 +630,6 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
 }
 
 // ---- for the shim ------------------------------------------------------------------------------------------------------------------------------------
-
-namespace {
-
-template <typename Body>
-char* guarded(Body body) {
-  try {
-    body();
-    return nullptr;
-  } catch (const c10::Error& e) {
-    return strdup(e.what_without_backtrace());
-  } catch (const std::exception& e) {
-    return strdup(e.what());
-  } catch (...) {
-    return strdup("an unknown C++ exception");
-  }
-}
-
-}  // namespace
 
 extern "C" {
 
