@@ -144,6 +144,7 @@ pub const PROTOCOL: Protocol = Protocol {
             },
         },
     ],
+    published: &[],
     plots: &[
         Plot {
             name: "formula",

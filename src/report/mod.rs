@@ -3,6 +3,7 @@
 //! The report is a function of the results alone: no clock, no order that a hash map gives. The same results give the same bytes.
 
 mod claims;
+mod ledger;
 mod machines;
 mod plots;
 mod prose;
@@ -39,6 +40,9 @@ pub fn write(results: &Path, out: &Path) -> Result<PathBuf> {
 const LEDGER_BEGINS: &str = "<!-- ledger: written by `just report` -->";
 const LEDGER_ENDS: &str = "<!-- end of ledger -->";
 
+/// The heading of the table of claims in the report's template.
+const CLAIMS_HEADING: &str = "## All claims";
+
 /// Puts a written report's table of claims between the two marks of a README, with links into the report.
 ///
 /// # Errors
@@ -56,10 +60,13 @@ pub fn show_ledger(report: &Path, readme: &Path) -> Result<()> {
 fn with_ledger(readme: &str, markdown: &str) -> Option<String> {
     let (before, rest) = readme.split_once(LEDGER_BEGINS)?;
     let (_, after) = rest.split_once(LEDGER_ENDS)?;
-    let rows: Vec<&str> = markdown.lines().skip_while(|l| *l != "## All claims").skip_while(|l| !l.starts_with('|')).collect();
-    let table: Vec<String> =
-        rows.iter().take_while(|l| l.starts_with('|')).map(|l| l.replace("](#", "](report/report.md#")).collect();
-    Some(format!("{before}{LEDGER_BEGINS}\n\n{}\n\n{LEDGER_ENDS}{after}", table.join("\n")))
+    // What its symbols mean, and the table.
+    let section = markdown.lines().skip_while(|l| *l != CLAIMS_HEADING).skip(1).skip_while(|l| l.is_empty());
+    let mut lines: Vec<&str> = section.take_while(|l| !l.starts_with('#')).collect();
+    let rows = lines.iter().rposition(|l| l.starts_with('|'))? + 1;
+    lines.truncate(rows);
+    let table = lines.join("\n").replace("](#", "](report/report.md#");
+    Some(format!("{before}{LEDGER_BEGINS}\n\n{table}\n\n{LEDGER_ENDS}{after}"))
 }
 
 impl Report {
@@ -122,6 +129,7 @@ struct Experiment {
     galleries: Vec<Gallery>,
     measured: Vec<Measured>,
     claims: Vec<claims::ClaimSection>,
+    published: Vec<claims::PublishedSection>,
     threats: Vec<&'static str>,
     /// Whether machines ran different versions of the protocol.
     protocols_differ: bool,
@@ -152,7 +160,9 @@ struct Measured {
 struct Page {
     command: String,
     summaries: Vec<String>,
-    ledger: Vec<claims::Entry>,
+    machines: Vec<String>,
+    claims: Vec<ledger::Line>,
+    published: Vec<ledger::Line>,
     overview: Gallery,
     setups: Vec<machines::SetupRow>,
     troubles: Vec<String>,
@@ -169,7 +179,9 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     let page = Page {
         command: command(results),
         summaries: machines.iter().map(|machine| machines::summary(recorded, machine)).collect(),
-        ledger: claims::ledger(recorded, &machines),
+        machines: ledger::heads(&machines),
+        claims: ledger::of_claims(recorded, &machines),
+        published: ledger::of_published(recorded, &machines),
         overview,
         setups: machines::setups(recorded),
         troubles: machines::troubles(recorded),
@@ -229,6 +241,7 @@ fn experiment(runs: &[Recorded], pictures: &mut Vec<Picture>) -> Result<Experime
         galleries,
         measured: runs.iter().map(measured).collect(),
         claims: claims::sections(runs),
+        published: claims::published_sections(runs),
         threats: protocol.threats.to_vec(),
         protocols_differ: runs.iter().any(|run| run.protocol != protocol),
     })

@@ -134,6 +134,7 @@ pub const ACCUMULATION: Protocol = Protocol {
             },
         },
     ],
+    published: &[],
     plots: &[
         Plot {
             name: "peak",
@@ -229,6 +230,7 @@ pub const CHECKPOINTING: Protocol = Protocol {
             inconclusive: "The memory is saved, the price is not settled: {effect}.",
         },
     }],
+    published: &[],
     plots: &[
         Plot {
             name: "activations",
@@ -324,6 +326,7 @@ pub const INPLACE: Protocol = Protocol {
             },
         },
     ],
+    published: &[],
     plots: &[Plot {
         name: "peak",
         caption: "A clone adds to the peak, an in-place operation takes from it.",
