@@ -1,10 +1,10 @@
 //! The two tables at the report's head: every claim and every published figure, one line each, with a column for each machine.
 
 use super::claims::{claims_of, published_of};
-use super::prose::{self, SHOWN};
+use super::prose;
 use super::recorded::Recorded;
 use crate::protocol::Platform;
-use crate::verdict::{Evidence, Verdict};
+use crate::verdict::{Evidence, Reproduction, Verdict};
 use serde::Serialize;
 
 /// One claim or published figure.
@@ -34,7 +34,7 @@ pub fn of_claims(recorded: &[Recorded], machines: &[&Recorded]) -> Vec<Line> {
         },
         |run, id| {
             let own = run.judgements.iter().filter(|j| j.claim.id == id);
-            own.map(|j| Found { verdict: j.verdict, platform: j.platform, carries: j.carries, evidence: &j.evidence }).collect()
+            own.map(|j| Found { symbol: prose::judged(j), platform: j.platform, evidence: j.evidence.iter().collect() }).collect()
         },
     )
 }
@@ -45,19 +45,25 @@ pub fn of_published(recorded: &[Recorded], machines: &[&Recorded]) -> Vec<Line> 
         recorded,
         machines,
         |runs| published_of(runs).into_iter().map(|p| (p.id, p.figure, p.source)).collect(),
-        |run, id| {
-            let own = run.reproductions.iter().filter(|r| r.published.id == id);
-            own.map(|r| Found { verdict: r.verdict, platform: r.platform, carries: r.comparable, evidence: &r.evidence }).collect()
-        },
+        |run, id| run.reproductions.iter().filter(|r| r.published.id == id).map(|r| Found::of_figure(run, r)).collect(),
     )
 }
 
 /// What a run found of one line.
 struct Found<'a> {
-    verdict: Verdict,
+    symbol: &'static str,
     platform: Platform,
-    carries: bool,
-    evidence: &'a [Evidence],
+    /// The parts that the symbol rests on; all where it rests on none.
+    evidence: Vec<&'a Evidence>,
+}
+
+impl<'a> Found<'a> {
+    fn of_figure(run: &Recorded, found: &'a Reproduction) -> Found<'a> {
+        let is_judged =
+            |e: &&Evidence| !found.comparable || run.platform() == Platform::Gpu || !prose::is_timed(run.protocol, e.rule);
+        let evidence = found.evidence.iter().filter(is_judged).collect();
+        Found { symbol: prose::compared(found), platform: found.platform, evidence }
+    }
 }
 
 fn lines(
@@ -95,13 +101,12 @@ fn not_measured() -> String {
 fn say(run: &Recorded, found: &Found) -> String {
     let by = if found.platform == Platform::Python { format!("{}: ", prose::platform(found.platform)) } else { String::new() };
     let effects: Vec<String> = found.evidence.iter().filter_map(|evidence| effect(run, evidence)).collect();
-    let symbol = if found.carries || effects.is_empty() { prose::symbol(found.verdict) } else { SHOWN };
-    format!("{by}{symbol} {}", effects.join("<br>")).trim_end().to_string()
+    format!("{by}{} {}", found.symbol, effects.join("<br>")).trim_end().to_string()
 }
 
 fn effect(run: &Recorded, evidence: &Evidence) -> Option<String> {
     let effects = prose::effects(run.protocol, evidence)?;
     let interval = prose::intervals(run.protocol, evidence).filter(|text| text != "exact");
-    let interval = interval.map_or(String::new(), |text| format!(", {text}"));
+    let interval = interval.map_or(String::new(), |text| format!(", within {text}"));
     Some(format!("{} {effects}{interval}", prose::subject(run.protocol, evidence.rule)))
 }

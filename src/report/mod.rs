@@ -1,10 +1,11 @@
-//! From results to a report: `report.md` with its plots, built from the samples and manifests of any number of machines.
+//! From results to a report: `report.md` with its plots, and the same as one page, `index.html`, built from the samples and manifests of any number of machines.
 //!
 //! The report is a function of the results alone: no clock, no order that a hash map gives. The same results give the same bytes.
 
 mod claims;
 mod ledger;
 mod machines;
+mod page;
 mod plots;
 mod prose;
 mod recorded;
@@ -24,10 +25,12 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Report {
     pub markdown: String,
+    /// The same as one page for a browser, with the plots inside.
+    pub page: String,
     pictures: Vec<Picture>,
 }
 
-/// Reads all results and writes the report with its plots; plots that it no longer shows are removed.
+/// Reads all results and writes the report with its plots; plots that it no longer shows are removed. Returns where `report.md` is.
 ///
 /// # Errors
 /// There are no results; a results file is damaged (file and line named); the folder cannot be written. What stood in `out` before
@@ -78,6 +81,7 @@ impl Report {
         for picture in &self.pictures {
             replace_file(&plots.join(&picture.file), picture.svg.as_bytes()).with_context(hint)?;
         }
+        replace_file(&out.join("index.html"), self.page.as_bytes()).with_context(hint)?;
         let path = out.join("report.md");
         replace_file(&path, self.markdown.as_bytes()).with_context(hint)?;
         for entry in std::fs::read_dir(&plots).with_context(hint)? {
@@ -188,7 +192,9 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
         has_predictions: recorded.iter().any(Recorded::is_prediction),
         experiments,
     };
-    Ok(Report { markdown: tidy(&render(&page)?), pictures })
+    let markdown = tidy(&render(&page)?);
+    let page = page::page(&markdown, &pictures)?;
+    Ok(Report { markdown, page, pictures })
 }
 
 fn render(page: &Page) -> Result<String> {
@@ -197,9 +203,14 @@ fn render(page: &Page) -> Result<String> {
     templates.set_undefined_behavior(UndefinedBehavior::Strict);
     templates.add_filter("cell", |text: String| text.replace('|', "\\|").replace('<', "&lt;"));
     templates.add_filter("prose", |text: String| text.replace('<', "&lt;"));
-    templates.add_filter("attribute", |text: String| text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;"));
+    templates.add_filter("attribute", |text: String| attribute(&text));
     templates.add_template("report", include_str!("report.md.j2")).context("parsing the report's template")?;
     templates.get_template("report")?.render(Serde(page)).context("filling in the report's template")
+}
+
+/// Text as the value of an attribute in HTML.
+fn attribute(text: &str) -> String {
+    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
 
 /// The command that makes the report again; where it is written to does not change what it says.

@@ -14,7 +14,7 @@ pub enum Against {
 }
 
 /// Stands for figures that carry no verdict.
-pub const SHOWN: &str = "○";
+const SHOWN: &str = "○";
 
 pub fn symbol(verdict: Verdict) -> &'static str {
     match verdict {
@@ -24,6 +24,17 @@ pub fn symbol(verdict: Verdict) -> &'static str {
         Verdict::Inconclusive => "?",
         Verdict::NotMeasured => "–",
     }
+}
+
+/// The symbol of a claim on one machine.
+pub fn judged(judgement: &Judgement) -> &'static str {
+    let is_shown = !judgement.carries && judgement.verdict != Verdict::NotMeasured;
+    if is_shown { SHOWN } else { symbol(judgement.verdict) }
+}
+
+/// The symbol of a published figure on one machine.
+pub fn compared(reproduction: &Reproduction) -> &'static str {
+    if reproduction.comparable { symbol(reproduction.verdict) } else { SHOWN }
 }
 
 /// A verdict as symbol and word.
@@ -45,17 +56,13 @@ pub fn standing(judgement: &Judgement) -> String {
 
 /// What became of a published figure on one machine.
 pub fn reproduction(reproduction: &Reproduction) -> String {
-    match reproduction.published.rule {
-        Some(_) => standing_of(reproduction.verdict, reproduction.platform, reproduction.comparable, Against::Published),
-        None => format!("{SHOWN} not comparable"),
-    }
+    standing_of(reproduction.verdict, reproduction.platform, reproduction.comparable, Against::Published)
 }
 
 fn standing_of(found: Verdict, of: Platform, carries: bool, against: Against) -> String {
     match (carries, found) {
-        (true, Verdict::NotMeasured) => verdict(found, against),
-        (false, Verdict::NotMeasured) if against == Against::Claim => verdict(found, against),
         (false, _) if against == Against::Published => format!("{SHOWN} not comparable"),
+        (_, Verdict::NotMeasured) => verdict(found, against),
         (false, _) => format!("{SHOWN} shown, not judged"),
         (true, _) if of == Platform::Dry => format!("{} (prediction)", verdict(found, against)),
         (true, _) => verdict(found, against),
@@ -262,19 +269,23 @@ fn whose(judged_on: &[Platform]) -> String {
     }
 }
 
+/// Whether a rule, or a part of it, is about times.
+pub fn is_timed(protocol: &Protocol, rule: &Rule) -> bool {
+    rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time))
+}
+
 /// Why a published figure stands as it does on one machine, where its evidence does not say it.
 pub fn why(protocol: &Protocol, reproduction: &Reproduction) -> String {
     let Some(rule) = &reproduction.published.rule else {
         return String::new();
     };
-    let timed = |m: &&str| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time);
     match (reproduction.comparable, reproduction.verdict) {
         (false, _) if !reproduction.published.judged_on.contains(&reproduction.platform) => {
             format!("Not comparable: {} be put against it.", whose(reproduction.published.judged_on))
         }
         (false, _) => "Not comparable: only times of a GPU may be put against it.".to_string(),
         (true, Verdict::NotMeasured) => not_measured(&reproduction.evidence, Against::Published),
-        (true, _) if reproduction.platform == Platform::Gpu || !rule.metrics().iter().any(timed) => String::new(),
+        (true, _) if reproduction.platform == Platform::Gpu || !is_timed(protocol, rule) => String::new(),
         (true, _) => "By bytes alone: only times of a GPU may be put against the published ones.".to_string(),
     }
 }
