@@ -4,8 +4,10 @@ mod attempt;
 mod autocast;
 mod checkpoint;
 mod device;
+mod timeline;
 
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, autocast};
 pub use checkpoint::{Checkpoint, checkpoint};
 pub use device::{Backend, COUNTS, Cpu, Cuda, Memory, caching_allocator};
+pub use timeline::{Categories, Category, Event, Held, Made, Mark, Marked, Moment, Phase, Recorder, Recording, Stage, Timeline};
