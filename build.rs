@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// What the shim is compiled from.
-const SHIM: [&str; 2] = ["src/native/shim.cpp", "src/native/guarded.h"];
+const SHIM: [&str; 3] = ["src/native/shim.cpp", "src/native/optimizers.cpp", "src/native/guarded.h"];
 
 /// The only version that the shim and tch are written for.
 const TORCH_VERSION: &str = "2.11.0";
@@ -73,7 +73,7 @@ fn compiler(torch: &Path) -> cc::Build {
 }
 
 fn build_shim(torch: &Path) {
-    compiler(torch).file("src/native/shim.cpp").compile("vramlab_shim");
+    compiler(torch).files(SHIM.iter().filter(|source| source.ends_with(".cpp"))).compile("vramlab_shim");
 }
 
 /// Compiles the dry device's two libraries, which the programs carry inside and open in dry processes only.
