@@ -3,23 +3,21 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// What the shim is compiled from.
-const SHIM: [&str; 3] = ["src/native/shim.cpp", "src/native/optimizers.cpp", "src/native/guarded.h"];
-
 /// The only version that the shim and tch are written for.
 const TORCH_VERSION: &str = "2.11.0";
 
 fn main() {
     println!("cargo:rerun-if-changed=experiments");
     println!("cargo:rerun-if-changed=src");
+    println!("cargo:rerun-if-changed=peers");
     write_experiments();
     record_revision();
     if env::var_os("CARGO_FEATURE_TORCH").is_some() {
-        compile_shim();
+        compile_native();
     }
 }
 
-fn compile_shim() {
+fn compile_native() {
     let lib = PathBuf::from(env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys says where libtorch is"));
     let torch = lib.parent().expect("libtorch's lib directory has a parent").to_path_buf();
     let found = torch_version(&torch);
@@ -29,14 +27,10 @@ fn compile_shim() {
         torch.display()
     );
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
-    if is_current(&out, "shim", &SHIM.map(Path::new), &torch) {
-        println!("cargo:rustc-link-search=native={}", out.display());
-        println!("cargo:rustc-link-lib=static=vramlab_shim");
-        println!("cargo:rustc-link-lib=stdc++");
-    } else {
-        build_shim(&torch);
-        mark_current(&out, "shim", &SHIM.map(Path::new), &torch);
+    for source in native_sources() {
+        build_shim(&source, &torch, &out);
     }
+    println!("cargo:rustc-link-lib=stdc++");
     build_dry(&torch, &out);
     println!("cargo:rustc-link-lib=torch_cpu");
     println!("cargo:rustc-link-lib=c10");
@@ -72,8 +66,26 @@ fn compiler(torch: &Path) -> cc::Build {
     build
 }
 
-fn build_shim(torch: &Path) {
-    compiler(torch).files(SHIM.iter().filter(|source| source.ends_with(".cpp"))).compile("vramlab_shim");
+/// The C++ halves of `src/native/`, each of which becomes a library of its own: one that changes leaves the others.
+fn native_sources() -> Vec<PathBuf> {
+    let entries = fs::read_dir("src/native").expect("src/native is there").flatten();
+    let mut sources: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "cpp")).collect();
+    sources.sort();
+    sources
+}
+
+fn build_shim(source: &Path, torch: &Path, out: &Path) {
+    let name = source.file_stem().expect("a source has a name").to_string_lossy().into_owned();
+    let library = format!("vramlab_{name}");
+    let sources = [source, Path::new("src/native/guarded.h")];
+    if is_current(out, &name, &sources, torch) && out.join(format!("lib{library}.a")).exists() {
+        println!("cargo:rustc-link-search=native={}", out.display());
+        println!("cargo:rustc-link-lib=static={library}");
+    } else {
+        compiler(torch).file(source).compile(&library);
+        mark_current(out, &name, &sources, torch);
+    }
 }
 
 /// Compiles the dry device's two libraries, which the programs carry inside and open in dry processes only.
@@ -87,7 +99,8 @@ fn build_dry(torch: &Path, out: &Path) {
         let source = folder.join(format!("{name}.cpp"));
         let library = out.join(format!("dry_{name}.so"));
         let sources: Vec<&Path> = headers.iter().chain([&source]).map(PathBuf::as_path).collect();
-        if is_current(out, name, &sources, torch) && library.exists() {
+        let stamp = format!("dry_{name}");
+        if is_current(out, &stamp, &sources, torch) && library.exists() {
             continue;
         }
         if with_cuda {
@@ -99,7 +112,7 @@ fn build_dry(torch: &Path, out: &Path) {
             // A libtorch without CUDA has no caching allocator to run; the programs say so.
             fs::write(&library, []).expect("OUT_DIR can be written");
         }
-        mark_current(out, name, &sources, torch);
+        mark_current(out, &stamp, &sources, torch);
     }
 }
 
@@ -131,7 +144,11 @@ fn write_experiments() {
         .iter()
         .filter_map(|path| {
             let name = path.file_stem()?.to_str()?;
-            Some(format!("    (\"{name}\", \"{:016x}\"),\n", fnv(shared, path)))
+            let own = [path.clone(), PathBuf::from("peers/pytorch/lab.py"), format!("peers/pytorch/{name}.py").into()];
+            // Without a twin in Python its common part takes no figure.
+            let own = if own[2].exists() { &own[..] } else { &own[..1] };
+            let hash = own.iter().fold(shared, |hash, path| fnv(hash, path));
+            Some(format!("    (\"{name}\", \"{hash:016x}\"),\n"))
         })
         .collect();
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join("experiments.rs");

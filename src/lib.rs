@@ -20,6 +20,8 @@ pub mod models;
 pub mod native;
 #[cfg(feature = "torch")]
 pub mod predict;
+#[cfg(feature = "torch")]
+pub mod process;
 pub mod protocol;
 pub mod record;
 pub mod report;

@@ -33,6 +33,12 @@ pub trait Step {
     fn least_flops(&self) -> f64 {
         0.0
     }
+
+    /// How long to warm up and how much to sample in the time pass. What happens once in a process (a load, a first epoch) has no warm-up
+    /// and one sample, and gets its spread from the rounds.
+    fn timing(&self) -> Timing {
+        Timing::default()
+    }
 }
 
 /// A computed result: the gradients, say.
@@ -42,9 +48,12 @@ pub struct Quantity {
     pub tensors: Vec<Tensor>,
 }
 
-/// What a step tells about itself while it runs. In the memory pass it reads the meter, in the others it does nothing.
+/// What a step tells about itself while it runs: bytes in the memory pass, where it reads the meter, samples in the time pass, and in the
+/// check nothing.
 pub struct Probe<'a> {
     meter: Option<&'a dyn Backend>,
+    /// Samples that the step gave beside its time; none where time is not what is measured.
+    sampled: Option<Vec<Sample>>,
     /// Unit and value by metric.
     figures: BTreeMap<&'static str, (&'static str, f64)>,
     rest: Option<i64>,
@@ -53,11 +62,15 @@ pub struct Probe<'a> {
 
 impl<'a> Probe<'a> {
     pub fn idle() -> Probe<'a> {
-        Probe { meter: None, figures: BTreeMap::new(), rest: None, failure: None }
+        Probe { meter: None, sampled: None, figures: BTreeMap::new(), rest: None, failure: None }
+    }
+
+    fn timing() -> Probe<'a> {
+        Probe { sampled: Some(Vec::new()), ..Probe::idle() }
     }
 
     fn reading(meter: &'a dyn Backend) -> Probe<'a> {
-        Probe { meter: Some(meter), figures: BTreeMap::new(), rest: None, failure: None }
+        Probe { meter: Some(meter), ..Probe::idle() }
     }
 
     /// Bytes that live tensors asked for, now; 0 where memory is not what is measured.
@@ -101,6 +114,31 @@ impl<'a> Probe<'a> {
         if self.meter.is_some() {
             self.figures.insert(metric.name, (metric.unit, value));
         }
+    }
+
+    /// Whether time is what is measured, and with it what moves from run to run.
+    pub fn is_timing(&self) -> bool {
+        self.sampled.is_some()
+    }
+
+    /// Gives a figure that moves from run to run, as time does: bytes of the whole process, the time of a part of the step. Its metric is
+    /// one of the time pass; it gets rounds and intervals.
+    pub fn sample(&mut self, metric: &Metric, value: f64) {
+        if let Some(sampled) = &mut self.sampled {
+            sampled.push(sample(metric.name, metric.unit, value));
+        }
+    }
+
+    /// Takes the samples that the steps so far gave, numbered by metric.
+    fn take_samples(&mut self) -> Vec<Sample> {
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+        let mut samples = self.sampled.as_mut().map(std::mem::take).unwrap_or_default();
+        for sample in &mut samples {
+            let count = counts.entry(sample.metric.clone()).or_default();
+            sample.sample = *count;
+            *count += 1;
+        }
+        samples
     }
 
     /// Runs a forward pass and records what it leaves alive as saved activations.
@@ -302,13 +340,15 @@ impl Default for Timing {
 /// # Errors
 /// What the step or the clock fails with.
 pub fn time(step: &mut dyn Step, backend: &dyn Backend, plan: Timing, conditions: &dyn Fn() -> Conditions) -> Result<Found> {
-    let mut probe = Probe::idle();
-    let (mut steps, mut spent, mut last) = (0, 0.0, 0.0);
+    let mut probe = Probe::timing();
+    let (mut steps, mut spent, mut last) = (0, 0.0, f64::INFINITY);
     while steps < plan.warm_up_steps || spent < plan.warm_up_seconds {
         last = backend.time(&mut || step.run(&mut probe))?;
         spent += last;
         steps += 1;
     }
+    drop(probe.take_samples());
+    // Without warm-up each step stands for itself.
     let batch = (plan.least_sample / last.max(1e-9)).ceil().max(1.0);
     let items = batch * step.items();
     let mut samples = Vec::new();
@@ -324,6 +364,7 @@ pub fn time(step: &mut dyn Step, backend: &dyn Backend, plan: Timing, conditions
         let readings = after.readings.into_iter();
         samples.extend(readings.map(|(metric, unit, value)| Sample { sample: number, ..sample(metric, unit, value) }));
     }
+    samples.extend(probe.take_samples());
     samples.push(sample("least_flops", "1", step.least_flops() / step.items()));
     if throttled == plan.samples {
         let reason = "every sample was taken while the device was throttled".to_string();
@@ -362,6 +403,43 @@ mod tests {
 
     fn times(found: &Found) -> Vec<f64> {
         found.samples.iter().filter(|s| s.metric == "time").map(|s| s.value).collect()
+    }
+
+    /// A step that gives a figure of its own, which counts the steps so far.
+    struct Counting {
+        steps: u32,
+    }
+
+    const STEPS: Metric = Metric { name: "steps", label: "steps so far", unit: "1", pass: crate::protocol::Pass::Time };
+
+    impl Step for Counting {
+        fn run(&mut self, probe: &mut Probe) -> Result<()> {
+            self.steps += 1;
+            probe.sample(&STEPS, f64::from(self.steps));
+            Ok(())
+        }
+
+        fn outcome(&self) -> Result<Vec<Quantity>> {
+            Ok(vec![])
+        }
+
+        fn timing(&self) -> Timing {
+            Timing { warm_up_steps: 0, warm_up_seconds: 0.0, samples: 1, least_sample: 1e-3 }
+        }
+    }
+
+    #[test]
+    fn a_step_may_sample_figures_of_its_own_and_set_its_timing() {
+        let of = |found: &Found| -> Vec<(u32, f64)> {
+            found.samples.iter().filter(|s| s.metric == "steps").map(|s| (s.sample, s.value)).collect()
+        };
+        let mut step = Counting { steps: 0 };
+        let once = step.timing();
+        let found = time(&mut step, &Cpu::new(None), once, &Conditions::default).unwrap();
+        assert_eq!(of(&found), [(0, 1.0)]);
+        let plan = Timing { warm_up_steps: 2, warm_up_seconds: 0.0, samples: 3, least_sample: 0.0 };
+        let found = time(&mut step, &Cpu::new(None), plan, &Conditions::default).unwrap();
+        assert_eq!(of(&found), [(0, 4.0), (1, 5.0), (2, 6.0)], "those of the warm-up are kept out");
     }
 
     #[test]

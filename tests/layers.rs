@@ -43,6 +43,7 @@ fn layers_point_one_way() {
         ("native", &["torch"]),
         ("torch", &["native", "protocol"]),
         ("machine", &["native", "protocol", "units"]),
+        ("process", &[]),
         ("dry", &["native", "protocol", "torch"]),
         ("models", &[]),
         ("training", &["models", "native", "torch"]),

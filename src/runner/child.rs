@@ -3,7 +3,7 @@
 use super::launch::{Message, Spec};
 use crate::dry::Dry;
 use crate::machine::{DeviceChoice, Gpu, libtorch_version};
-use crate::measure::{self, Bench, Found, Prepare, Timing};
+use crate::measure::{self, Bench, Found, Prepare};
 use crate::protocol::{Cell, Pass, Protocol};
 use crate::torch::{Backend, Cpu, Cuda, attempt};
 use anyhow::{Context, Result, ensure};
@@ -73,7 +73,8 @@ fn pass(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> Result<Fou
                 DeviceChoice::Dry(_) => None,
             };
             let conditions = || gpu.as_ref().map(Gpu::conditions).unwrap_or_default();
-            measure::time(&mut *step, &*backend, Timing::default(), &conditions)
+            let timing = step.timing();
+            measure::time(&mut *step, &*backend, timing, &conditions)
         }
     }
 }

@@ -1,0 +1,126 @@
+//! Memory of whole processes as the kernel counts it: heap, mapped files, libraries and all. An allocator's meter sees only what went
+//! through it.
+
+use anyhow::{Context, Result};
+use std::path::Path;
+
+/// Bytes of this process that stand in physical memory (resident set size), shared pages counted in full. The kernel
+/// batches its counts, so that figures can be some pages off for each thread.
+///
+/// # Errors
+/// There is no `/proc`.
+pub fn resident() -> Result<u64> {
+    status_field("self", "VmRSS")
+}
+
+/// Highest value of [`resident`] since the process began or [`reset_peak_resident`] was called.
+///
+/// # Errors
+/// There is no `/proc`.
+pub fn peak_resident() -> Result<u64> {
+    status_field("self", "VmHWM")
+}
+
+/// Sets the peak of the resident memory to what is resident now.
+///
+/// # Errors
+/// The kernel does not allow it.
+pub fn reset_peak_resident() -> Result<()> {
+    // 5 resets the high-water mark; proc(5), since Linux 4.0.
+    std::fs::write("/proc/self/clear_refs", "5").context("resetting the peak of resident memory (/proc/self/clear_refs)")
+}
+
+/// Proportional set size of a process in bytes: a page that n processes share counts 1/n for each, so that the sizes of several processes
+/// add up.
+///
+/// # Errors
+/// There is no such process, or it is another user's.
+pub fn proportional(pid: u32) -> Result<u64> {
+    field(Path::new(&format!("/proc/{pid}/smaps_rollup")), "Pss")
+}
+
+/// Proportional set size of a process and of all that descend from it, in bytes. One that ends meanwhile counts nothing.
+///
+/// # Errors
+/// There is no such process.
+pub fn proportional_of_tree(root: u32) -> Result<u64> {
+    let own = proportional(root)?;
+    Ok(own + descendants(root)?.into_iter().filter_map(|pid| proportional(pid).ok()).sum::<u64>())
+}
+
+/// All processes that descend from one.
+fn descendants(root: u32) -> Result<Vec<u32>> {
+    let pids = std::fs::read_dir("/proc").context("reading /proc")?.flatten();
+    let parents: Vec<(u32, u32)> =
+        pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut found = vec![root];
+    let mut at = 0;
+    while at < found.len() {
+        let of = found[at];
+        found.extend(parents.iter().filter(|(_, parent)| *parent == of).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    found.remove(0);
+    Ok(found)
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything; state and parent follow the last of them.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn status_field(process: &str, name: &str) -> Result<u64> {
+    field(Path::new(&format!("/proc/{process}/status")), name)
+}
+
+/// A line `Name:   123 kB` in bytes.
+fn field(path: &Path, name: &str) -> Result<u64> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let value =
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    Ok(value.with_context(|| format!("{} has no line '{name}'", path.display()))? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn what_is_touched_is_resident_and_stays_in_the_peak() {
+        reset_peak_resident().unwrap();
+        let before = resident().unwrap();
+        let mut block = vec![0u8; 64 << 20];
+        block.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        let with = resident().unwrap();
+        assert!(with >= before + 60 * MIB, "{before} and then {with}");
+        drop(std::hint::black_box(block));
+        assert!(resident().unwrap() + 40 * MIB < with);
+        assert!(peak_resident().unwrap() + MIB >= with);
+    }
+
+    #[test]
+    fn a_child_counts_with_its_parent() {
+        let own = proportional(std::process::id()).unwrap();
+        assert!(own > MIB / 2);
+        // A shell whose child holds 32 MiB: a grandchild of this process.
+        let mut shell = Command::new("sh")
+            .args(["-c", "head -c 33554432 /dev/zero | tail -c 33554432 | (read line; sleep 1) & read go; kill $!; wait"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let grown = (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            proportional_of_tree(shell.id()).unwrap() > 30 * MIB
+        });
+        shell.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        shell.wait().unwrap();
+        assert!(grown, "tail keeps 32 MiB until its reader reads them");
+        assert!(proportional(shell.id()).is_err());
+    }
+}
