@@ -2,6 +2,7 @@
 
 pub mod allocations;
 pub mod dry;
+pub mod optimizers;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;

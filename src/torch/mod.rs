@@ -5,6 +5,7 @@ mod autocast;
 mod checkpoint;
 mod device;
 mod timeline;
+pub mod optimizers;
 
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, autocast};
