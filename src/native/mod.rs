@@ -1,6 +1,11 @@
 //! The safe wrapper of `shim.cpp`, and the only unsafe code of the project.
 
 pub mod dry;
+mod inference;
+mod mapped;
+
+pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
+pub use mapped::{map_file, tensor_over_file};
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;

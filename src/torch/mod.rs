@@ -4,8 +4,12 @@ mod attempt;
 mod autocast;
 mod checkpoint;
 mod device;
+mod inference;
+mod safetensors;
 
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, autocast};
 pub use checkpoint::{Checkpoint, checkpoint};
 pub use device::{Backend, COUNTS, Cpu, Cuda, Memory, caching_allocator};
+pub use inference::{Inference, inference_mode, is_inference};
+pub use safetensors::SafetensorsFile;
