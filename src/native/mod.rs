@@ -2,7 +2,12 @@
 
 pub mod allocations;
 pub mod dry;
+mod inference;
+mod mapped;
 pub mod optimizers;
+
+pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
+pub use mapped::{map_file, tensor_over_file};
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
