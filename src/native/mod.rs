@@ -1,7 +1,10 @@
 //! The safe wrapper of `shim.cpp`, and the only unsafe code of the project.
 
+pub mod distributed;
 pub mod dry;
+mod library;
 
+pub use library::MemoryFile;
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
 use std::path::PathBuf;

@@ -3,7 +3,9 @@
 mod attempt;
 mod autocast;
 mod checkpoint;
+pub mod ddp;
 mod device;
+pub mod distributed;
 
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, autocast};
