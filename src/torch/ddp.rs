@@ -259,7 +259,7 @@ mod tests {
         let parameters = matrices();
         let ddp = Ddp::new(&parameters, vec![], &alone(1), options(1 << 20, false)).unwrap();
         for _ in 0..3 {
-            tch::no_grad(|| ddp.forward(|| Ok(loss(&parameters)))).unwrap();
+            drop(tch::no_grad(|| ddp.forward(|| Ok(loss(&parameters)))).unwrap());
         }
         step(&ddp, &parameters).unwrap();
         ddp.check_reduced().unwrap();
