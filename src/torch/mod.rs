@@ -3,7 +3,9 @@
 mod attempt;
 mod autocast;
 mod checkpoint;
+pub mod ddp;
 mod device;
+pub mod distributed;
 mod inference;
 pub mod optimizers;
 mod safetensors;
