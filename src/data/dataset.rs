@@ -29,13 +29,8 @@ pub trait Dataset: Send + Sync + 'static {
     ///
     /// # Errors
     /// A sample that is damaged or has vanished, with its place.
-    fn load(
-        &self,
-        index: usize,
-        random: &mut SampleRandom,
-        scratch: &mut Self::Scratch,
-        into: &mut [Self::Element],
-    ) -> Result<i64>;
+    fn load(&self, index: usize, random: &mut SampleRandom, scratch: &mut Self::Scratch, into: &mut [Self::Element])
+    -> Result<i64>;
 
     /// Samples that a worker takes at once. More than one pays where a sample takes only microseconds.
     fn grain(&self) -> usize {

@@ -10,6 +10,7 @@ use super::ring::{Ring, lock};
 use crate::native::batch_memory::{Element, Filling, Residence};
 use crate::native::panic_message;
 use anyhow::{Context, Result, anyhow, ensure};
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -78,7 +79,7 @@ pub struct Batch {
     pub labels: Tensor,
     /// Where each sample stands in the data set.
     pub indices: Vec<u32>,
-    /// Where to resume to be given what comes after this batch.
+    /// Where to resume to be given what comes after this batch; of several ranks, rank 0's counts.
     pub next: Position,
 }
 
@@ -132,7 +133,9 @@ impl<D: Dataset> Loader<D> {
         let labels = Ring::new(keep, config.batch, vec![], config.residence);
         let bytes = config.batch * data.shape().iter().product::<i64>() as usize * size_of::<D::Element>();
         let no_memory = || format!("taking memory for {keep} batches of {bytes} bytes");
+        let whole = Share::deal(&epoch_order(data.len(), false, 0, 0), config.shard, Position::default());
         let core = Core {
+            batches_per_epoch: batches(&config, &whole, 0),
             samples: samples.with_context(no_memory)?,
             labels: labels.with_context(no_memory)?,
             data,
@@ -168,8 +171,7 @@ impl<D: Dataset> Loader<D> {
 
     /// Batches in an epoch from its start, if no batch loses all its samples.
     pub fn batches_per_epoch(&self) -> usize {
-        let order = vec![0; self.core.data.len()];
-        self.core.batches(&Share::deal(&order, self.core.config.shard, Position::default()), 0)
+        self.core.batches_per_epoch
     }
 
     /// What was left out so far.
@@ -252,10 +254,17 @@ impl<D: Dataset> Drop for Epoch<'_, D> {
     }
 }
 
+/// Batches that a share still has when some of its samples were opened.
+fn batches(config: &Config, share: &Share, opened: usize) -> usize {
+    let left = share.indices.len() - opened;
+    if config.drop_last { left / config.batch } else { left.div_ceil(config.batch) }
+}
+
 /// What the caller and the workers share.
 struct Core<D: Dataset> {
     data: Arc<D>,
     config: Config,
+    batches_per_epoch: usize,
     samples: Arc<Ring<D::Element>>,
     labels: Arc<Ring<i64>>,
     state: Mutex<State<D::Element>>,
@@ -371,12 +380,6 @@ impl<D: Dataset> Core<D> {
         }
     }
 
-    /// Batches that a share still has when some of its samples were opened.
-    fn batches(&self, share: &Share, opened: usize) -> usize {
-        let left = share.indices.len() - opened;
-        if self.config.drop_last { left / self.config.batch } else { left.div_ceil(self.config.batch) }
-    }
-
     /// What a worker runs.
     fn work(&self) {
         let mut scratch = None;
@@ -416,18 +419,14 @@ impl<D: Dataset> Core<D> {
         let Some(mut share) = state.share.as_ref() else {
             return false;
         };
-        if self.batches(share, state.opened) == 0 {
-            if !self.config.across_epochs {
+        if batches(&self.config, share, state.opened) == 0 {
+            if !self.config.across_epochs || self.batches_per_epoch == 0 {
                 return false;
             }
             let next = Position::start_of(share.epoch() + 1);
             let order = epoch_order(self.data.len(), self.config.shuffle, self.config.seed, next.epoch);
-            let dealt = Share::deal(&order, self.config.shard, next);
-            if self.batches(&dealt, 0) == 0 {
-                return false;
-            }
             state.opened = 0;
-            share = state.share.insert(dealt);
+            share = state.share.insert(Share::deal(&order, self.config.shard, next));
         }
         let block = match self.samples.take() {
             Ok(block) => block,
@@ -466,11 +465,8 @@ impl<D: Dataset> Core<D> {
     ) -> MutexGuard<'a, State<D::Element>> {
         drop(state);
         let Claim { slot, filling, epoch, first_row, indices } = claim;
-        let loaded: Vec<Result<i64, Bad>> = indices
-            .iter()
-            .enumerate()
-            .map(|(i, index)| self.load(&filling, epoch, first_row + i, *index, scratch))
-            .collect();
+        let loaded: Vec<Result<i64, Bad>> =
+            indices.iter().enumerate().map(|(i, index)| self.load(&filling, epoch, first_row + i, *index, scratch)).collect();
         // The caller may close the slot as soon as it is reported.
         drop(filling);
         let mut state = lock(&self.state);
@@ -565,7 +561,12 @@ impl<D: Dataset> Core<D> {
 
     /// Whether batches of an epoch are still to be opened.
     fn has_more(&self, state: &State<D::Element>, epoch: u64) -> bool {
-        state.share.as_ref().is_some_and(|share| share.epoch() == epoch && self.batches(share, state.opened) > 0)
+        state.share.as_ref().is_some_and(|share| match share.epoch().cmp(&epoch) {
+            // Workers are about to go on to it.
+            Ordering::Less => self.config.across_epochs && self.batches_per_epoch > 0,
+            Ordering::Equal => batches(&self.config, share, state.opened) > 0,
+            Ordering::Greater => false,
+        })
     }
 
     /// Makes a complete slot a batch; none where nothing of it could be loaded.

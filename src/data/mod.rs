@@ -13,6 +13,7 @@ mod loader;
 mod order;
 mod ring;
 mod source;
+mod textured;
 mod transform;
 
 pub use crate::native::batch_memory::{Element, Residence};
@@ -22,4 +23,5 @@ pub use images::{ImageScratch, Images};
 pub use loader::{Batch, Config, Epoch, Loader, OnBad, Skipped};
 pub use order::{Position, SampleRandom, Shard, Share, Uneven, epoch_order, sample_random};
 pub use source::{Damage, ImageFolder, Source};
+pub use textured::Textured;
 pub use transform::{Area, Crop, Normalise, Resizing, Transform};

@@ -108,10 +108,10 @@ impl Share {
         Share { indices, consumed, ranks, total: consumed + total, epoch: from.epoch }
     }
 
-    /// Where the run stands when each rank was given its first `count` samples of this share.
+    /// Where the run stands when each rank was given `count` samples, or all that it had. Where ranks end with unequal shares, rank 0 has the
+    /// most, and its position is the run's.
     pub fn position_after(&self, count: usize) -> Position {
-        let consumed = if count >= self.indices.len() { self.total } else { self.consumed + count * self.ranks };
-        Position { epoch: self.epoch, consumed }
+        Position { epoch: self.epoch, consumed: (self.consumed + count * self.ranks).min(self.total) }
     }
 
     pub fn epoch(&self) -> u64 {

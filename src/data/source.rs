@@ -72,13 +72,8 @@ impl ImageFolder {
             "{} has no subfolder. A data set is a folder with one subfolder of JPEG files for each class",
             root.display()
         );
-        let mut folder = ImageFolder {
-            root: root.to_path_buf(),
-            classes: Vec::new(),
-            paths: String::new(),
-            ends: Vec::new(),
-            ignored: 0,
-        };
+        let mut folder =
+            ImageFolder { root: root.to_path_buf(), classes: Vec::new(), paths: String::new(), ends: Vec::new(), ignored: 0 };
         for (label, class) in (0u32..).zip(&classes) {
             folder.collect(class, label)?;
         }

@@ -84,13 +84,7 @@ impl Transform {
     ///
     /// # Errors
     /// A part that is not inside the image; memory of another size.
-    pub fn apply(
-        &self,
-        pixels: &Pixels,
-        (area, mirrored): (Area, bool),
-        resizing: &mut Resizing,
-        into: &mut [f32],
-    ) -> Result<()> {
+    pub fn apply(&self, pixels: &Pixels, (area, mirrored): (Area, bool), resizing: &mut Resizing, into: &mut [f32]) -> Result<()> {
         let side = self.size as usize;
         ensure!(into.len() == 3 * side * side, "{} floats for an image of 3 x {side} x {side}", into.len());
         let resized = resizing.resize(pixels, area, self.size)?;

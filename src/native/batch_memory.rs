@@ -312,6 +312,9 @@ mod tests {
         assert!(refused.unwrap_err().0.contains("does not fit"));
         let block = receiver.try_recv().unwrap();
         assert!(block.into_tensor(3, &[6], drop).is_err());
-        assert!(Block::<f32>::take(0, 6, Residence::Pageable).is_err() && Block::<f32>::take(usize::MAX, 6, Residence::Pageable).is_err());
+        assert!(
+            Block::<f32>::take(0, 6, Residence::Pageable).is_err()
+                && Block::<f32>::take(usize::MAX, 6, Residence::Pageable).is_err()
+        );
     }
 }
