@@ -41,3 +41,42 @@ pub fn decode(file: &[u8], into: &mut Pixels) -> Result<()> {
 fn ends_whole(file: &[u8]) -> bool {
     file.windows(2).rev().any(|pair| pair == [0xff, 0xd9])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::path::Path;
+
+    fn photo(name: &str) -> Vec<u8> {
+        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pixels").join(name)).unwrap()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_file_cut_short_is_refused(keep in 0.0..1.0f64, progressive: bool) {
+            let whole = photo(if progressive { "progressive.jpg" } else { "base.jpg" });
+            let keep = (whole.len() as f64 * keep) as usize;
+            prop_assert!(decode(&whole[..keep], &mut Pixels::default()).is_err());
+        }
+
+        #[test]
+        fn a_changed_byte_gives_an_error_or_an_image_of_the_size_that_the_file_says(at in 0.0..1.0f64, value: u8) {
+            let mut file = photo("base.jpg");
+            let at = (file.len() as f64 * at) as usize;
+            file[at] = value;
+            let mut pixels = Pixels::default();
+            if decode(&file, &mut pixels).is_ok() {
+                prop_assert!(pixels.rgb.len() >= 3 * pixels.width * pixels.height && pixels.width > 0);
+            }
+        }
+
+        #[test]
+        fn random_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+            let headed = [&[0xff, 0xd8, 0xff][..], &bytes].concat();
+            prop_assert!(decode(&bytes, &mut Pixels::default()).is_err() && decode(&headed, &mut Pixels::default()).is_err());
+        }
+    }
+}
