@@ -45,6 +45,7 @@ fn layers_point_one_way() {
         ("machine", &["native", "protocol", "units"]),
         ("process", &[]),
         ("dry", &["native", "protocol", "torch"]),
+        ("data", &["native"]),
         ("models", &[]),
         ("training", &["models", "torch"]),
         ("predict", &["dry", "models", "native", "torch", "training", "units"]),
