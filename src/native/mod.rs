@@ -1,6 +1,7 @@
 //! The safe wrapper of `shim.cpp`, and the only unsafe code of the project.
 
 pub mod dry;
+pub mod transfer;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;

@@ -4,6 +4,7 @@ mod attempt;
 mod autocast;
 mod checkpoint;
 mod device;
+pub mod transfer;
 
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, autocast};
