@@ -197,6 +197,10 @@ pub const DEVICE_MEMORY: &str = "device-memory";
 /// The other factor that the runner itself sets: the allocator's settings (`PYTORCH_ALLOC_CONF`), or `default`.
 pub const ALLOC_CONF: &str = "alloc-conf";
 
+/// The factor that says who runs a cell: `vramlab`, as do all cells without it, or `pytorch`, the experiment's twin in Python
+/// (`peers/pytorch/`), whose figures carry verdicts about [`Platform::Python`].
+pub const BY: &str = "by";
+
 /// Which cells something applies to: `k=4 recipe=divide|weighted`; empty applies to all.
 pub type Select = Text;
 
@@ -451,6 +455,11 @@ impl Cell {
 
     pub fn levels(&self) -> &[(String, String)] {
         &self.levels
+    }
+
+    /// Whether PyTorch in Python runs the cell; see [`BY`].
+    pub fn is_twin(&self) -> bool {
+        self.get(BY) == Some("pytorch")
     }
 
     /// The cell with another level of one factor.

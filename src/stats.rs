@@ -63,16 +63,21 @@ fn t_quantile(p: f64, degrees: f64) -> f64 {
     StudentsT::new(0.0, 1.0, degrees).map_or(f64::NAN, |t| t.inverse_cdf(p))
 }
 
-/// Ratio of two levels measured side by side, from the log ratio of each round: exp of their mean with a two-sided t interval at
-/// error rate `alpha`. `None` with fewer than two rounds, where no spread is known.
-pub fn ratio_interval(log_ratios: &[f64], alpha: f64) -> Option<Interval> {
-    let n = log_ratios.len();
+/// Mean of the figures of several rounds with a two-sided t interval at error rate `alpha`. `None` with fewer than two rounds.
+pub fn mean_interval(xs: &[f64], alpha: f64) -> Option<Interval> {
+    let n = xs.len();
     if n < 2 {
         return None;
     }
-    let m = mean(log_ratios);
-    let half = t_quantile(1.0 - alpha / 2.0, (n - 1) as f64) * standard_deviation(log_ratios) / (n as f64).sqrt();
-    Some(Interval { estimate: m.exp(), low: (m - half).exp(), high: (m + half).exp() })
+    let half = t_quantile(1.0 - alpha / 2.0, (n - 1) as f64) * standard_deviation(xs) / (n as f64).sqrt();
+    Some(Interval { estimate: mean(xs), low: mean(xs) - half, high: mean(xs) + half })
+}
+
+/// Ratio of two levels measured side by side, from the log ratio of each round: exp of their mean with a two-sided t interval at
+/// error rate `alpha`. `None` with fewer than two rounds, where no spread is known.
+pub fn ratio_interval(log_ratios: &[f64], alpha: f64) -> Option<Interval> {
+    let Interval { estimate, low, high } = mean_interval(log_ratios, alpha)?;
+    Some(Interval { estimate: estimate.exp(), low: low.exp(), high: high.exp() })
 }
 
 /// Two-sided p value of 'the true ratio is `threshold`', from the same t statistic as [`ratio_interval`].

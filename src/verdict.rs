@@ -1,8 +1,8 @@
 //! From a protocol and its samples to a verdict for each claim.
 
-use crate::protocol::{Bound, Cell, Claim, Pass, Platform, Profile, Protocol, Rule, Share, selects};
+use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Platform, Profile, Protocol, Rule, Share, selects};
 use crate::record::{PassRecord, Status};
-use crate::stats::{Interval, holm_levels, local_exponent, median, ratio_interval, ratio_p_value};
+use crate::stats::{Interval, holm_levels, local_exponent, mean_interval, median, ratio_interval, ratio_p_value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -100,7 +100,7 @@ impl Samples {
     }
 
     /// A cell over its baseline: exact for counted bytes, an interval at error rate `alpha` for times.
-    pub fn ratio(&self, cell: &Cell, baseline: &Cell, metric: &crate::protocol::Metric, alpha: f64) -> Option<Interval> {
+    pub fn ratio(&self, cell: &Cell, baseline: &Cell, metric: &Metric, alpha: f64) -> Option<Interval> {
         match metric.pass {
             Pass::Time => ratio_interval(&self.log_ratios(cell, baseline, metric.name), alpha),
             _ => {
@@ -108,6 +108,15 @@ impl Samples {
                 (b != 0.0).then(|| Interval::exact(a / b))
             }
         }
+    }
+
+    /// A figure of a cell with the rounds behind it: exact where it was counted, an interval over the rounds where it moves.
+    pub fn figure(&self, cell: &Cell, metric: &Metric, alpha: f64) -> Option<(Interval, usize)> {
+        if metric.pass != Pass::Time {
+            return Some((Interval::exact(self.value(cell, metric.name)?), 1));
+        }
+        let medians: Vec<f64> = self.samples(cell, metric.name).iter().map(|samples| median(samples)).collect();
+        Some((mean_interval(&medians, alpha)?, medians.len()))
     }
 
     /// What became of a cell: the worst of its passes, with the reason.
@@ -153,6 +162,8 @@ impl Evidence {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
     pub claim: &'static Claim,
+    /// Whose figures these are: the device's, or those that PyTorch in Python gave on it.
+    pub platform: Platform,
     pub verdict: Verdict,
     /// Whether this platform's figures may carry the verdict; else they are shown, not judged.
     pub carries: bool,
@@ -162,25 +173,66 @@ pub struct Judgement {
     pub holds_where: Vec<String>,
 }
 
-/// Judges every claim of a protocol from the samples of one run.
+impl Judgement {
+    /// Whether the claim is about any cell of this platform at all.
+    fn is_about_something(&self) -> bool {
+        self.evidence.iter().any(|e| !e.comparisons.is_empty() || !e.missing.is_empty() || e.out_of_scope > 0)
+    }
+}
+
+/// Judges every claim of a protocol from the samples of one run. Cells that PyTorch's twin in Python ran are judged apart from ours, so a
+/// claim may have two judgements.
 pub fn judge(protocol: &'static Protocol, profile: Profile, platform: Platform, samples: &Samples) -> Vec<Judgement> {
-    let judge_claim = |claim: &'static Claim| {
-        let rules: Vec<&'static Rule> = match &claim.rule {
-            Rule::All(rules) => rules.iter().collect(),
-            rule => vec![rule],
-        };
-        let evidence: Vec<Evidence> = rules.into_iter().map(|rule| weigh(protocol, profile, rule, samples)).collect();
-        // A dry device has no time, so there a claim is judged by its bytes alone.
-        let counts = |e: &&Evidence| {
-            platform != Platform::Dry
-                || e.rule.metrics().iter().all(|m| protocol.metric(m).is_some_and(|metric| metric.pass != Pass::Time))
-        };
-        let verdict = combine(&evidence.iter().filter(counts).map(|e| e.verdict).collect::<Vec<_>>());
-        let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
-        let holds_where = mixed.flat_map(|e| holds_where(&e.comparisons)).collect();
-        Judgement { claim, verdict, carries: claim.judged_on.contains(&platform), evidence, holds_where }
+    let both = |claim: &'static Claim| {
+        let own = judge_claim(protocol, profile, claim, platform, samples);
+        let twin = judge_claim(protocol, profile, claim, Platform::Python, samples);
+        match (own.is_about_something(), twin.is_about_something()) {
+            (true, true) => vec![own, twin],
+            (false, true) => vec![twin],
+            (_, false) => vec![own],
+        }
     };
-    protocol.claims.iter().map(judge_claim).collect()
+    protocol.claims.iter().flat_map(both).collect()
+}
+
+fn judge_claim(
+    protocol: &'static Protocol,
+    profile: Profile,
+    claim: &'static Claim,
+    platform: Platform,
+    samples: &Samples,
+) -> Judgement {
+    let rules: Vec<&'static Rule> = match &claim.rule {
+        Rule::All(rules) => rules.iter().collect(),
+        rule => vec![rule],
+    };
+    let cells = Planned { protocol, profile, twins: platform == Platform::Python };
+    let evidence: Vec<Evidence> = rules.into_iter().map(|rule| weigh(&cells, rule, samples)).collect();
+    // A dry device has no time, so there a claim is judged by its bytes alone.
+    let counts = |e: &&Evidence| {
+        platform != Platform::Dry
+            || e.rule.metrics().iter().all(|m| protocol.metric(m).is_some_and(|metric| metric.pass != Pass::Time))
+    };
+    let verdict = combine(&evidence.iter().filter(counts).map(|e| e.verdict).collect::<Vec<_>>());
+    let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
+    let holds_where = mixed.flat_map(|e| holds_where(&e.comparisons)).collect();
+    Judgement { claim, platform, verdict, carries: claim.judged_on.contains(&platform), evidence, holds_where }
+}
+
+/// The cells that a claim is judged by.
+struct Planned {
+    protocol: &'static Protocol,
+    profile: Profile,
+    /// Those of PyTorch's twin in Python, or ours.
+    twins: bool,
+}
+
+impl Planned {
+    /// Cells that a rule selects, each with its grid.
+    fn selected(&self, of: &str) -> impl Iterator<Item = (&'static Grid, Cell)> {
+        let cells = self.protocol.grids(self.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell)));
+        cells.filter(move |(_, cell)| cell.is_twin() == self.twins && selects(of, cell))
+    }
 }
 
 /// The verdict on a claim whose parts must all hold.
@@ -255,20 +307,20 @@ fn nearest_edge(confirm: Bound, refute: Bound, estimate: f64) -> f64 {
     edges.min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(1.0)
 }
 
-fn weigh(protocol: &'static Protocol, profile: Profile, rule: &'static Rule, samples: &Samples) -> Evidence {
+fn weigh(planned: &Planned, rule: &'static Rule, samples: &Samples) -> Evidence {
     let mut evidence =
         Evidence { rule, verdict: Verdict::NotMeasured, comparisons: Vec::new(), out_of_scope: 0, missing: Vec::new() };
     match rule {
         Rule::Ratio { metric, of, confirm, refute, scope } => {
-            ratios(protocol, profile, (metric, of), (*confirm, *refute), scope.as_ref(), samples, &mut evidence);
+            ratios(planned, (metric, of), (*confirm, *refute), scope.as_ref(), samples, &mut evidence);
         }
         Rule::Value { metric, of, confirm, refute } => {
-            for cell in planned(protocol, profile, of) {
-                match samples.value(&cell, metric) {
-                    Some(value) => {
-                        let effect = Interval::exact(value);
+            for (_, cell) in planned.selected(of) {
+                let metric = planned.protocol.metric(metric);
+                match metric.and_then(|metric| samples.figure(&cell, metric, ALPHA)) {
+                    Some((effect, rounds)) => {
                         let outcome = place(effect, *confirm, *refute);
-                        evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: 1, outcome });
+                        evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds, outcome });
                     }
                     None => evidence.missing.push(missing(samples, cell)),
                 }
@@ -276,7 +328,7 @@ fn weigh(protocol: &'static Protocol, profile: Profile, rule: &'static Rule, sam
         }
         Rule::Exponent { metric, along, of, confirm, refute } => {
             let mut lines: BTreeMap<String, Vec<(f64, f64, Cell)>> = BTreeMap::new();
-            for cell in planned(protocol, profile, of) {
+            for (_, cell) in planned.selected(of) {
                 let x = cell.get(along).and_then(|level| level.parse::<f64>().ok());
                 match (x, samples.value(&cell, metric)) {
                     (Some(x), Some(y)) => lines.entry(cell.without(&[along])).or_default().push((x, y, cell)),
@@ -298,7 +350,7 @@ fn weigh(protocol: &'static Protocol, profile: Profile, rule: &'static Rule, sam
             }
         }
         Rule::Agreement { metric, reference, of, within, .. } => {
-            for cell in planned(protocol, profile, of) {
+            for (_, cell) in planned.selected(of) {
                 match (samples.value(&cell, metric), samples.value(&cell, reference)) {
                     (Some(value), Some(true_value)) if true_value != 0.0 => {
                         let effect = Interval::exact(value / true_value);
@@ -330,36 +382,33 @@ fn agree(comparisons: &[Comparison], share: f64) -> Verdict {
 }
 
 fn ratios(
-    protocol: &'static Protocol,
-    profile: Profile,
+    planned: &Planned,
     (name, of): (&str, &str),
     (confirm, refute): (Bound, Bound),
     scope: Option<&Share>,
     samples: &Samples,
     evidence: &mut Evidence,
 ) {
-    let Some(metric) = protocol.metric(name) else {
+    let Some(metric) = planned.protocol.metric(name) else {
         return;
     };
     let mut found: Vec<(Cell, Cell, Vec<f64>)> = Vec::new();
-    for grid in protocol.grids(profile).filter(|grid| grid.passes.contains(&metric.pass)) {
-        for cell in grid.cells().into_iter().filter(|cell| selects(of, cell)) {
-            let baseline = grid.baseline_of(&cell);
-            if cell == baseline {
-                continue;
+    for (grid, cell) in planned.selected(of).filter(|(grid, _)| grid.passes.contains(&metric.pass)) {
+        let baseline = grid.baseline_of(&cell);
+        if cell == baseline {
+            continue;
+        }
+        let share = |s: &Share| Some(samples.value(&baseline, s.part)? / samples.value(&baseline, s.whole)?);
+        if scope.is_some_and(|s| share(s).is_some_and(|found| found < s.at_least)) {
+            evidence.out_of_scope += 1;
+            continue;
+        }
+        match samples.ratio(&cell, &baseline, metric, ALPHA) {
+            Some(_) => {
+                let logs = samples.log_ratios(&cell, &baseline, name);
+                found.push((cell, baseline, logs));
             }
-            let share = |s: &Share| Some(samples.value(&baseline, s.part)? / samples.value(&baseline, s.whole)?);
-            if scope.is_some_and(|s| share(s).is_some_and(|found| found < s.at_least)) {
-                evidence.out_of_scope += 1;
-                continue;
-            }
-            match samples.ratio(&cell, &baseline, metric, ALPHA) {
-                Some(_) => {
-                    let logs = samples.log_ratios(&cell, &baseline, name);
-                    found.push((cell, baseline, logs));
-                }
-                None => evidence.missing.push(missing_ratio(samples, cell, &baseline, name)),
-            }
+            None => evidence.missing.push(missing_ratio(samples, cell, &baseline, name)),
         }
     }
     let timed = metric.pass == Pass::Time;
@@ -378,10 +427,6 @@ fn ratios(
             evidence.comparisons.push(Comparison { cell, baseline: Some(baseline), effect, rounds, outcome });
         }
     }
-}
-
-fn planned(protocol: &'static Protocol, profile: Profile, of: &str) -> Vec<Cell> {
-    protocol.grids(profile).flat_map(|grid| grid.cells()).filter(|cell| selects(of, cell)).collect()
 }
 
 /// Why two cells have no ratio: one has no figure, or there are too few rounds of them.
@@ -665,5 +710,86 @@ mod tests {
         assert_eq!(combine(&[Confirmed, NotMeasured]), Inconclusive);
         assert_eq!(combine(&[Depends, Confirmed]), Depends);
         assert_eq!(combine(&[NotMeasured]), NotMeasured);
+    }
+
+    const TWINS: Protocol = Protocol {
+        grids: &[Grid {
+            name: "twins",
+            profiles: &[Profile::Quick],
+            studied: "k",
+            axes: &[axis("by", &["vramlab", "pytorch"]), axis("k", &["1", "4"])],
+            passes: &[Pass::Time],
+            only_on: &[],
+        }],
+        claims: &[
+            Claim {
+                id: "both",
+                from: "",
+                text: "",
+                judged_on: &[Platform::Cpu, Platform::Python],
+                rule: Rule::Ratio {
+                    metric: "time",
+                    of: "k=4",
+                    confirm: Bound::AtMost(0.9),
+                    refute: Bound::AtLeast(1.1),
+                    scope: None,
+                },
+                meaning: MEANING,
+            },
+            Claim {
+                id: "python",
+                from: "",
+                text: "",
+                judged_on: &[Platform::Python],
+                rule: Rule::Value {
+                    metric: "time",
+                    of: "by=pytorch k=1",
+                    confirm: Bound::AtLeast(1.5),
+                    refute: Bound::AtMost(1.5),
+                },
+                meaning: MEANING,
+            },
+        ],
+        ..PROTOCOL
+    };
+
+    #[test]
+    fn twins_are_judged_apart() {
+        let times = [("vramlab", "1", 2.0), ("vramlab", "4", 1.0), ("pytorch", "1", 2.0), ("pytorch", "4", 4.0)];
+        let records: Vec<PassRecord> = times
+            .iter()
+            .flat_map(|(by, k, time)| {
+                (1..=5).map(move |round| {
+                    let sample = crate::record::Sample {
+                        metric: "time".into(),
+                        unit: "s".into(),
+                        value: time * (1.0 + f64::from(round) * 1e-3),
+                        sample: 0,
+                        reason: String::new(),
+                    };
+                    PassRecord {
+                        cell: Cell::parse(&format!("by={by} k={k}")).unwrap(),
+                        pass: Pass::Time,
+                        round,
+                        status: Status::Ok,
+                        reason: String::new(),
+                        seconds: None,
+                        samples: vec![sample],
+                    }
+                })
+            })
+            .collect();
+        let judged = judge(&TWINS, Profile::Quick, Platform::Cpu, &Samples::new(&records));
+        let found: Vec<_> = judged.iter().map(|j| (j.claim.id, j.platform, j.verdict, j.carries)).collect();
+        assert_eq!(
+            found,
+            [
+                ("both", Platform::Cpu, Verdict::Confirmed, true),
+                ("both", Platform::Python, Verdict::Refuted, true),
+                ("python", Platform::Python, Verdict::Confirmed, true),
+            ]
+        );
+        let value = &judged[2].evidence[0].comparisons[0];
+        assert!(value.rounds == 5 && value.effect.low < 2.006 && 2.006 < value.effect.high, "an interval over rounds: {value:?}");
     }
 }

@@ -71,11 +71,13 @@ pub fn ledger(recorded: &[Recorded], machines: &[&Recorded]) -> Vec<Entry> {
         for (id, text) in claims_of(of_experiment) {
             for machine in machines {
                 let here = of_experiment.iter().find(|r| r.machine == machine.machine);
-                let judged = here.and_then(|r| Some((r, r.judgements.iter().find(|j| j.claim.id == id)?)));
-                entries.push(match judged {
-                    Some((recorded, judgement)) => entry(recorded, judgement),
-                    None => absent(id, text, machine),
-                });
+                let judged =
+                    here.into_iter().flat_map(|r| r.judgements.iter().map(move |j| (r, j))).filter(|(_, j)| j.claim.id == id);
+                let before = entries.len();
+                entries.extend(judged.map(|(recorded, judgement)| entry(recorded, judgement)));
+                if entries.len() == before {
+                    entries.push(absent(id, text, machine));
+                }
             }
         }
     }
@@ -101,8 +103,8 @@ fn entry(recorded: &Recorded, judgement: &Judgement) -> Entry {
         claim: judgement.claim.id.to_string(),
         text: judgement.claim.text.to_string(),
         machine: recorded.machine.clone(),
-        device: prose::platform(recorded.platform()).to_string(),
-        verdict: prose::standing(judgement, recorded.platform()),
+        device: prose::platform(judgement.platform).to_string(),
+        verdict: prose::standing(judgement),
         effects: parts().map(effect).collect(),
         intervals: parts().filter_map(|e| prose::intervals(protocol, e)).collect(),
     }
@@ -138,9 +140,9 @@ pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
 fn finding(recorded: &Recorded, judgement: &Judgement) -> Finding {
     Finding {
         machine: recorded.machine.clone(),
-        device: prose::platform(recorded.platform()).to_string(),
-        verdict: prose::standing(judgement, recorded.platform()),
-        meaning: prose::meaning(recorded.protocol, judgement, recorded.platform()),
+        device: prose::platform(judgement.platform).to_string(),
+        verdict: prose::standing(judgement),
+        meaning: prose::meaning(recorded.protocol, judgement),
         evidence: judgement.evidence.iter().map(|evidence| part(recorded, evidence)).collect(),
     }
 }

@@ -19,11 +19,11 @@ pub fn verdict(verdict: Verdict) -> String {
 }
 
 /// What the ledger says of a claim on one machine.
-pub fn standing(judgement: &Judgement, platform: Platform) -> String {
+pub fn standing(judgement: &Judgement) -> String {
     match (judgement.carries, judgement.verdict) {
         (_, Verdict::NotMeasured) => verdict(Verdict::NotMeasured),
         (false, _) => "○ shown, not judged".to_string(),
-        (true, v) if platform == Platform::Dry => format!("{} (prediction)", verdict(v)),
+        (true, v) if judgement.platform == Platform::Dry => format!("{} (prediction)", verdict(v)),
         (true, v) => verdict(v),
     }
 }
@@ -198,7 +198,7 @@ pub fn intervals(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
 }
 
 /// What a verdict means for the reader.
-pub fn meaning(protocol: &Protocol, judgement: &Judgement, platform: Platform) -> String {
+pub fn meaning(protocol: &Protocol, judgement: &Judgement) -> String {
     let meaning = &judgement.claim.meaning;
     let text = match judgement.verdict {
         Verdict::Confirmed => meaning.confirmed,
@@ -208,9 +208,9 @@ pub fn meaning(protocol: &Protocol, judgement: &Judgement, platform: Platform) -
         Verdict::NotMeasured => return not_measured(judgement),
     };
     let text = text.replace("{effect}", &effect(protocol, judgement)).replace("{where}", &holds_where(&judgement.holds_where));
-    match (judgement.carries, platform) {
+    match (judgement.carries, judgement.platform) {
         (false, _) => {
-            let on = judgement.claim.judged_on.iter().map(|p| self::platform(*p)).collect::<Vec<_>>();
+            let on = judgement.claim.judged_on.iter().map(|p| platform(*p)).collect::<Vec<_>>();
             let whose = match &on[..] {
                 [] => "nobody's figures may".to_string(),
                 _ => format!("only figures of {} may", alternatives(&on)),
