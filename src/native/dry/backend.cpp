@@ -30,6 +30,11 @@
 
 #include <cstring>
 
+// In libc10_cuda and in none of its headers.
+namespace c10::cuda::_internal {
+C10_IMPORT void setHasPrimaryContext(bool (*function)(DeviceIndex));
+}
+
 namespace {
 
 using at::IntArrayRef;
@@ -653,6 +658,8 @@ __attribute__((visibility("default"))) char* vramlab_dry_open() {
     static Guard guard;
     c10::impl::registerDeviceGuard(at::kCUDA, &guard);
     allocator()->init(1);
+    // c10 asks it of libtorch_cuda before it makes a pool of streams.
+    c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
     at::setHostAllocator(at::kCUDA, &vramlab_dry_host_allocator);
     // Autograd would run a device's backward pass in a thread of its own, which lets go of the last gradients at some time after the
     // caller has gone on: bytes would differ from run to run. Here it runs in the calling thread, as the CPU's does.
