@@ -100,8 +100,8 @@ fn build_shim(source: &Path, torch: &Path, out: &Path) {
 /// Compiles the dry device's two libraries, which the programs carry inside and open in dry processes only.
 fn build_dry(torch: &Path, out: &Path) {
     let folder = Path::new("src/native/dry");
-    let headers =
-        ["../guarded.h", "include/cuda.h", "include/cuda_runtime.h", "include/cuda_runtime_api.h"].map(|name| folder.join(name));
+    let headers = ["../guarded.h", "host_memory.h", "include/cuda.h", "include/cuda_runtime.h", "include/cuda_runtime_api.h"]
+        .map(|name| folder.join(name));
     let with_cuda = torch.join("include/c10/cuda/impl/cuda_cmake_macros.h").exists();
     // c10 opens NVML by this name.
     for (name, link) in [("runtime", Some("-Wl,-soname,libnvidia-ml.so.1")), ("backend", None)] {

@@ -8,6 +8,7 @@ mod inference;
 mod library;
 mod mapped;
 pub mod optimizers;
+pub mod transfer;
 
 pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
 pub use library::MemoryFile;

@@ -10,6 +10,7 @@ mod inference;
 pub mod optimizers;
 mod safetensors;
 mod timeline;
+pub mod transfer;
 
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, autocast};
