@@ -193,6 +193,10 @@ pub const ACTIVATIONS: Metric = Metric { name: "activations", label: "saved acti
 pub const GRADIENTS: Metric = Metric { name: "gradients", label: "gradients", unit: "B", pass: Pass::Memory };
 /// Wall-clock or device time of one work item of a step, after warm-up.
 pub const TIME: Metric = Metric { name: "time", label: "time per step", unit: "s", pass: Pass::Time };
+/// Bytes a second over the link between host and device.
+pub const BANDWIDTH: Metric = Metric { name: "bandwidth", label: "bandwidth", unit: "B/s", pass: Pass::Time };
+/// The same over what the link is specified for; more than 1 is a timing bug, and the cell invalid.
+pub const LINK_SHARE: Metric = Metric { name: "link_share", label: "share of the link's bandwidth", unit: "1", pass: Pass::Time };
 
 /// The factor that the runner itself sets: the device is limited to as much memory as the level says (`96MiB`).
 pub const DEVICE_MEMORY: &str = "device-memory";
@@ -391,6 +395,18 @@ pub enum Rule {
         of: Select,
         within: Bound,
         share: f64,
+    },
+    /// Whether an effect grows along a numeric factor: Spearman's rank correlation of the factor and the metric's ratio to its baseline,
+    /// over the selected cells that differ in that factor alone.
+    Trend {
+        #[serde(deserialize_with = "kept::text")]
+        metric: Text,
+        #[serde(deserialize_with = "kept::text")]
+        along: Text,
+        #[serde(deserialize_with = "kept::text")]
+        of: Select,
+        confirm: Bound,
+        refute: Bound,
     },
     /// Holds where all of these hold.
     All(#[serde(deserialize_with = "kept::list")] &'static [Rule]),
@@ -650,6 +666,7 @@ impl Rule {
     pub fn metrics(&self) -> Vec<&'static str> {
         match self {
             Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Exponent { metric, .. } => vec![metric],
+            Rule::Trend { metric, .. } => vec![metric],
             Rule::Agreement { metric, reference, .. } => vec![metric, reference],
             Rule::All(rules) => rules.iter().flat_map(Rule::metrics).collect(),
         }

@@ -2,7 +2,7 @@
 
 use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Platform, Profile, Protocol, Published, Rule, Share, selects};
 use crate::record::{PassRecord, Status};
-use crate::stats::{Interval, holm_levels, local_exponent, mean_interval, median, ratio_interval, ratio_p_value};
+use crate::stats::{Interval, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -92,11 +92,15 @@ impl Samples {
 
     /// Log ratios of two cells measured side by side, one for each round that both have.
     pub fn log_ratios(&self, cell: &Cell, baseline: &Cell, metric: &str) -> Vec<f64> {
+        self.log_ratios_by_round(cell, baseline, metric).into_values().collect()
+    }
+
+    fn log_ratios_by_round(&self, cell: &Cell, baseline: &Cell, metric: &str) -> BTreeMap<u32, f64> {
         let rounds = |c: &Cell| self.rounds.get(&(c.clone(), metric.to_string()));
         let (Some(a), Some(b)) = (rounds(cell), rounds(baseline)) else {
-            return Vec::new();
+            return BTreeMap::new();
         };
-        a.iter().filter_map(|(round, xs)| Some((median(xs) / median(b.get(round)?)).ln())).collect()
+        a.iter().filter_map(|(round, xs)| Some((*round, (median(xs) / median(b.get(round)?)).ln()))).collect()
     }
 
     /// A cell over its baseline: exact for counted bytes, an interval at error rate `alpha` for times.
@@ -436,6 +440,9 @@ fn weigh(planned: &Planned, rule: &'static Rule, samples: &Samples) -> Evidence 
                 }
             }
         }
+        Rule::Trend { metric, along, of, confirm, refute } => {
+            trends(planned, (metric, along, of), (*confirm, *refute), samples, &mut evidence);
+        }
         // Parts of parts are not a thing that a claim needs; a protocol that nests them is judged not measured.
         Rule::All(_) => {}
     }
@@ -500,6 +507,55 @@ fn ratios(
             let rounds = if timed { logs.len() } else { 1 };
             let outcome = place(effect, confirm, refute);
             evidence.comparisons.push(Comparison { cell, baseline: Some(baseline), effect, rounds, outcome });
+        }
+    }
+}
+
+/// The rank correlation of each line of cells: of counted figures exactly, of timed ones round by round with an interval. Noise only
+/// weakens a correlation, so it speaks against the claim.
+fn trends(
+    planned: &Planned,
+    (name, along, of): (&str, &str, &str),
+    (confirm, refute): (Bound, Bound),
+    samples: &Samples,
+    evidence: &mut Evidence,
+) {
+    let Some(metric) = planned.protocol.metric(name) else {
+        return;
+    };
+    let mut lines: BTreeMap<String, Vec<(f64, Cell, BTreeMap<u32, f64>)>> = BTreeMap::new();
+    for (grid, cell) in planned.selected(of).filter(|(grid, _)| grid.passes.contains(&metric.pass)) {
+        let baseline = grid.baseline_of(&cell);
+        if cell == baseline {
+            continue;
+        }
+        let ratios = match metric.pass {
+            Pass::Time => samples.log_ratios_by_round(&cell, &baseline, name),
+            _ => samples.ratio(&cell, &baseline, metric, ALPHA).map(|ratio| (1, ratio.estimate)).into_iter().collect(),
+        };
+        match cell.get(along).and_then(|level| level.parse().ok()) {
+            Some(x) if !ratios.is_empty() => lines.entry(cell.without(&[along])).or_default().push((x, cell, ratios)),
+            _ => evidence.missing.push(missing_ratio(samples, cell, &baseline, name)),
+        }
+    }
+    for mut points in lines.into_values() {
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let xs: Vec<f64> = points.iter().map(|(x, ..)| *x).collect();
+        let in_round = |round: &u32| points.iter().map(|(.., ratios)| ratios.get(round).copied()).collect::<Option<Vec<f64>>>();
+        let rounds: Vec<f64> =
+            points[0].2.keys().filter_map(in_round).map(|ys| rank_correlation(&xs, &ys)).filter(|r| !r.is_nan()).collect();
+        let effect = match (metric.pass, &rounds[..]) {
+            (Pass::Time, rounds) => mean_interval(rounds, ALPHA),
+            (_, rounds) => rounds.first().map(|r| Interval::exact(*r)),
+        };
+        let Some((_, cell, _)) = points.pop() else { continue };
+        match effect.filter(|_| xs.len() > 2) {
+            Some(Interval { estimate, low, high }) => {
+                let effect = Interval { estimate, low: low.max(-1.0), high: high.min(1.0) };
+                let outcome = place(effect, confirm, refute);
+                evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: rounds.len(), outcome });
+            }
+            None => evidence.missing.push((cell, format!("a trend needs three levels of {along} and two rounds"))),
         }
     }
 }
@@ -741,6 +797,48 @@ mod tests {
         let j = judged("grows", |c| depth(c).sqrt(), |_| 1.0, |_, _| 1.0);
         assert_eq!(j.verdict, Verdict::Refuted);
         assert!((j.evidence[0].comparisons[0].effect.estimate - 0.5).abs() < 1e-9);
+    }
+
+    const TREND: Protocol = Protocol {
+        claims: &[Claim {
+            id: "trend",
+            from: "",
+            text: "",
+            judged_on: &[Platform::Cpu],
+            rule: Rule::Trend {
+                metric: "time",
+                along: "depth",
+                of: "model=gpt",
+                confirm: Bound::AtLeast(0.8),
+                refute: Bound::AtMost(0.8),
+            },
+            meaning: MEANING,
+        }],
+        ..PROTOCOL
+    };
+
+    /// Judges the trend of the ratio of k=4 to k=1 over the depths, given by depth and round.
+    fn trend(ratio: impl Fn(f64, u32) -> f64) -> Judgement {
+        let mut records = Vec::new();
+        for cell in PROTOCOL.grids[0].cells() {
+            let depth = cell.get("depth").unwrap().parse().unwrap();
+            let time = |round| if is(&cell, "k=4") { ratio(depth, round) } else { 1.0 };
+            records.extend((1..=6).map(|round| pass(&cell, Pass::Time, round, &[("time", time(round))])));
+        }
+        judge(&TREND, Profile::Quick, Platform::Cpu, &Samples::new(&records)).remove(0)
+    }
+
+    #[test]
+    fn a_trend_is_the_rank_correlation_of_the_effect() {
+        let grows = trend(|depth, _| 1.0 + depth);
+        assert_eq!(grows.verdict, Verdict::Confirmed);
+        let found = &grows.evidence[0].comparisons;
+        assert_eq!((found.len(), found[0].effect.estimate, found[0].rounds), (1, 1.0, 6));
+        assert_eq!(found[0].cell.get("depth"), Some("32"));
+        assert_eq!(trend(|depth, _| 1.0 / depth).verdict, Verdict::Refuted);
+        let noisy = trend(|depth, round| if round % 3 == 0 { 1.0 / depth } else { depth });
+        assert_eq!(noisy.verdict, Verdict::Inconclusive, "{:?}", noisy.evidence[0].comparisons);
+        assert_eq!(trend(|_, _| 1.0).verdict, Verdict::NotMeasured, "equal ratios have no order");
     }
 
     #[test]

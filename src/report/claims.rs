@@ -182,7 +182,12 @@ fn prediction_quality(evidence: &Evidence) -> String {
 /// Whether a rule's own selection says something about a factor, so that it need not be said again.
 fn is_named(rule: &Rule, factor: &str) -> bool {
     match rule {
-        Rule::Ratio { of, .. } | Rule::Value { of, .. } | Rule::Exponent { of, .. } | Rule::Agreement { of, .. } => {
+        Rule::Trend { along, .. } if *along == factor => true,
+        Rule::Ratio { of, .. }
+        | Rule::Value { of, .. }
+        | Rule::Exponent { of, .. }
+        | Rule::Trend { of, .. }
+        | Rule::Agreement { of, .. } => {
             of.split_whitespace().any(|term| term.split_once('=').is_some_and(|(named, _)| named == factor))
         }
         Rule::All(_) => false,
@@ -212,6 +217,7 @@ fn comparison_row(
         (Rule::Exponent { along, .. }, Some(before)) => {
             format!("`{}`, from {along} = {}", name(&comparison.cell), before.get(along).unwrap_or("?"))
         }
+        (Rule::Trend { along, .. }, _) => format!("`{}`", comparison.cell.without(&[&factors[..], &[*along]].concat())),
         _ => format!("`{}`", name(&comparison.cell)),
     };
     let rounds = if comparison.effect.is_exact() { "–".to_string() } else { comparison.rounds.to_string() };

@@ -140,6 +140,7 @@ pub fn subject(protocol: &Protocol, rule: &Rule) -> String {
     match rule {
         Rule::Ratio { metric, .. } | Rule::Value { metric, .. } => label(metric),
         Rule::Exponent { metric, along, .. } => format!("growth exponent of {} in {along}", label(metric)),
+        Rule::Trend { metric, along, .. } => format!("rank correlation of the gain in {} with {along}", label(metric)),
         Rule::Agreement { metric, reference, .. } => format!("{} over {}", label(metric), label(reference)),
         Rule::All(_) => "several figures".to_string(),
     }
@@ -150,7 +151,7 @@ pub fn figure(protocol: &Protocol, rule: &Rule, value: f64) -> String {
     match rule {
         Rule::Ratio { .. } | Rule::Agreement { .. } => ratio(value),
         Rule::Value { metric, .. } => quantity(value, protocol.metric(metric).map_or("1", |m| m.unit)),
-        Rule::Exponent { .. } | Rule::All(_) => plain(value),
+        Rule::Exponent { .. } | Rule::Trend { .. } | Rule::All(_) => plain(value),
     }
 }
 
@@ -167,9 +168,10 @@ pub fn bound(protocol: &Protocol, rule: &Rule, bound: Bound) -> String {
 /// The two thresholds of a rule: what confirms and what refutes.
 pub fn thresholds(protocol: &Protocol, rule: &Rule) -> Option<(String, String)> {
     match rule {
-        Rule::Ratio { confirm, refute, .. } | Rule::Value { confirm, refute, .. } | Rule::Exponent { confirm, refute, .. } => {
-            Some((bound(protocol, rule, *confirm), bound(protocol, rule, *refute)))
-        }
+        Rule::Ratio { confirm, refute, .. }
+        | Rule::Value { confirm, refute, .. }
+        | Rule::Exponent { confirm, refute, .. }
+        | Rule::Trend { confirm, refute, .. } => Some((bound(protocol, rule, *confirm), bound(protocol, rule, *refute))),
         Rule::Agreement { within, share, .. } => {
             let (within, share) = (bound(protocol, rule, *within), share * 100.0);
             Some((format!("{within} in {share:.0} % of the cells"), format!("fewer of them within {within}")))
@@ -189,6 +191,7 @@ pub fn comparison(protocol: &Protocol, rule: &Rule) -> String {
         Rule::Ratio { of: select, .. } => format!("{subject} over that of the baseline{}", of(select)),
         Rule::Value { of: select, .. } => format!("{subject}{}", of(select)),
         Rule::Exponent { of: select, .. } => format!("{subject}, between its two largest levels{}", of(select)),
+        Rule::Trend { of: select, .. } => format!("{subject}{}", of(select)),
         Rule::Agreement { of: select, .. } => format!("{subject}, cell by cell{}", of(select)),
         Rule::All(_) => subject,
     }
