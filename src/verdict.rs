@@ -2,7 +2,9 @@
 
 use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Platform, Profile, Protocol, Published, Rule, Share, selects};
 use crate::record::{PassRecord, Status};
-use crate::stats::{Interval, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value};
+use crate::stats::{
+    Interval, false_alarms, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -443,6 +445,9 @@ fn weigh(planned: &Planned, rule: &'static Rule, samples: &Samples) -> Evidence 
         Rule::Trend { metric, along, of, confirm, refute } => {
             trends(planned, (metric, along, of), (*confirm, *refute), samples, &mut evidence);
         }
+        Rule::FalseAlarms { metric, of, rounds, at_most } => {
+            alarms(planned, (metric, of), (*rounds, *at_most), samples, &mut evidence);
+        }
         // Parts of parts are not a thing that a claim needs; a protocol that nests them is judged not measured.
         Rule::All(_) => {}
     }
@@ -451,6 +456,47 @@ fn weigh(planned: &Planned, rule: &'static Rule, samples: &Samples) -> Evidence 
         _ => fall(&evidence.comparisons),
     };
     evidence
+}
+
+/// The rate of false alarms among cells that differ in nothing but the name of the studied level. It is decided by the estimate, and only
+/// refuted where chance does not explain it.
+fn alarms(
+    planned: &Planned,
+    (metric, of): (&str, &str),
+    (rounds, at_most): (usize, f64),
+    samples: &Samples,
+    evidence: &mut Evidence,
+) {
+    let mut same: BTreeMap<String, Vec<(Cell, BTreeMap<u32, f64>)>> = BTreeMap::new();
+    for (grid, cell) in planned.selected(of) {
+        let of_rounds = samples.rounds.get(&(cell.clone(), metric.to_string()));
+        match of_rounds {
+            Some(of_rounds) => {
+                let logs = of_rounds.iter().map(|(round, samples)| (*round, median(samples).ln())).collect();
+                same.entry(cell.without(&[grid.studied])).or_default().push((cell, logs));
+            }
+            None => evidence.missing.push(missing(samples, cell)),
+        }
+    }
+    for levels in same.into_values() {
+        let common: Vec<u32> =
+            levels[0].1.keys().copied().filter(|round| levels.iter().all(|(_, logs)| logs.contains_key(round))).collect();
+        let logs: Vec<Vec<f64>> = levels.iter().map(|(_, logs)| common.iter().map(|round| logs[round]).collect()).collect();
+        let cell = levels[0].0.clone();
+        match false_alarms(&logs, rounds, ALPHA) {
+            Some(effect) => {
+                let outcome = if effect.estimate <= at_most {
+                    Outcome::Confirms
+                } else if effect.low > at_most {
+                    Outcome::Refutes
+                } else {
+                    Outcome::Straddles
+                };
+                evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: common.len(), outcome });
+            }
+            None => evidence.missing.push((cell, format!("fewer than {rounds} rounds that all levels have, or a single level"))),
+        }
+    }
 }
 
 /// The verdict of a prediction that has to be right in a share of its cells: there is nothing between.

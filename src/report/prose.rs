@@ -3,7 +3,7 @@
 use crate::protocol::{Bound, Pass, Platform, Protocol, Rule, Share};
 use crate::record::Status;
 use crate::stats::Interval;
-use crate::units::{plain, quantity, ratio};
+use crate::units::{plain, quantity, ratio, significant};
 use crate::verdict::{Evidence, Judgement, Outcome, Reproduction, Verdict};
 
 /// What figures are put against: a verdict's words differ.
@@ -140,6 +140,7 @@ pub fn subject(protocol: &Protocol, rule: &Rule) -> String {
     match rule {
         Rule::Ratio { metric, .. } | Rule::Value { metric, .. } => label(metric),
         Rule::Exponent { metric, along, .. } => format!("growth exponent of {} in {along}", label(metric)),
+        Rule::FalseAlarms { .. } => "false alarms".to_string(),
         Rule::Trend { metric, along, .. } => format!("rank correlation of the gain in {} with {along}", label(metric)),
         Rule::Agreement { metric, reference, .. } => format!("{} over {}", label(metric), label(reference)),
         Rule::All(_) => "several figures".to_string(),
@@ -151,6 +152,7 @@ pub fn figure(protocol: &Protocol, rule: &Rule, value: f64) -> String {
     match rule {
         Rule::Ratio { .. } | Rule::Agreement { .. } => ratio(value),
         Rule::Value { metric, .. } => quantity(value, protocol.metric(metric).map_or("1", |m| m.unit)),
+        Rule::FalseAlarms { .. } => format!("{} %", significant(value * 100.0)),
         Rule::Exponent { .. } | Rule::Trend { .. } | Rule::All(_) => plain(value),
     }
 }
@@ -176,6 +178,10 @@ pub fn thresholds(protocol: &Protocol, rule: &Rule) -> Option<(String, String)> 
             let (within, share) = (bound(protocol, rule, *within), share * 100.0);
             Some((format!("{within} in {share:.0} % of the cells"), format!("fewer of them within {within}")))
         }
+        Rule::FalseAlarms { at_most, .. } => {
+            let at_most = figure(protocol, rule, *at_most);
+            Some((format!("at most {at_most}"), format!("an interval of the rate above {at_most}")))
+        }
         Rule::All(_) => None,
     }
 }
@@ -191,6 +197,11 @@ pub fn comparison(protocol: &Protocol, rule: &Rule) -> String {
         Rule::Ratio { of: select, .. } => format!("{subject} over that of the baseline{}", of(select)),
         Rule::Value { of: select, .. } => format!("{subject}{}", of(select)),
         Rule::Exponent { of: select, .. } => format!("{subject}, between its two largest levels{}", of(select)),
+        Rule::FalseAlarms { metric, rounds, of: select, .. } => format!(
+            "{subject}: how often the 95 % interval of a ratio of {} excludes 1, in 4000 drawings of two levels and {rounds} rounds{}",
+            metric.replace('_', " "),
+            of(select)
+        ),
         Rule::Trend { of: select, .. } => format!("{subject}{}", of(select)),
         Rule::Agreement { of: select, .. } => format!("{subject}, cell by cell{}", of(select)),
         Rule::All(_) => subject,
