@@ -985,6 +985,52 @@ mod tests {
         assert_eq!(place(beside, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Refutes);
     }
 
+    const ALIKE: Protocol = Protocol {
+        grids: &[Grid {
+            name: "one level",
+            profiles: &[Profile::Quick],
+            studied: "name",
+            axes: &[axis("name", &["a", "b", "c", "d"])],
+            passes: &[Pass::Time],
+            only_on: &[],
+        }],
+        claims: &[Claim {
+            id: "same-level",
+            from: "",
+            text: "",
+            judged_on: &[Platform::Cpu],
+            rule: Rule::FalseAlarms { metric: "time", of: "", rounds: 5, at_most: 0.05 },
+            meaning: MEANING,
+        }],
+        ..PROTOCOL
+    };
+
+    #[test]
+    fn a_name_that_is_always_slower_raises_false_alarms() {
+        let judged = |rounds: u32, slower: f64| {
+            let mut records = Vec::new();
+            for round in 1..=rounds {
+                for (n, name) in ["a", "b", "c", "d"].iter().enumerate() {
+                    // Scattered over 0 to 1 and the same every time.
+                    let mixed = (round * 4 + n as u32).wrapping_mul(0x9E37_79B1);
+                    let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x85EB_CA77);
+                    let noise = f64::from((mixed ^ (mixed >> 13)) >> 8) / f64::from(1 << 24);
+                    let time = 1.0 + 0.1 * noise + if *name == "a" { slower } else { 0.0 };
+                    let cell = Cell::parse(&format!("name={name}")).unwrap();
+                    records.push(pass(&cell, Pass::Time, round, &[("time", time)]));
+                }
+            }
+            judge(&ALIKE, Profile::Quick, Platform::Cpu, &Samples::new(&records)).remove(0)
+        };
+        let alike = judged(20, 0.0);
+        assert_eq!(alike.verdict, Verdict::Confirmed, "{:?}", alike.evidence[0].comparisons);
+        let biased = judged(20, 0.5);
+        assert_eq!(biased.verdict, Verdict::Refuted);
+        let rate = biased.evidence[0].comparisons[0].effect;
+        assert!((0.45..0.6).contains(&rate.estimate) && rate.low > 0.05, "half of the pairs have the slow one: {rate:?}");
+        assert_eq!(judged(4, 0.0).verdict, Verdict::NotMeasured, "too few rounds");
+    }
+
     const TWINS: Protocol = Protocol {
         grids: &[Grid {
             name: "twins",

@@ -347,6 +347,7 @@ fn every_experiment_runs() {
         env!("CARGO_BIN_EXE_empty_cache"),
         env!("CARGO_BIN_EXE_inplace"),
         env!("CARGO_BIN_EXE_no_grad"),
+        env!("CARGO_BIN_EXE_published"),
     ] {
         let run = || {
             let output = Command::new(program)

@@ -6,6 +6,7 @@ use super::recorded::Recorded;
 use crate::protocol::Platform;
 use crate::verdict::{Evidence, Reproduction, Verdict};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// One claim or published figure.
 #[derive(Debug, Serialize)]
@@ -100,6 +101,13 @@ fn not_measured() -> String {
 /// A symbol and the effects behind it, one for each part of the rule.
 fn say(run: &Recorded, found: &Found) -> String {
     let by = if found.platform == Platform::Python { format!("{}: ", prose::platform(found.platform)) } else { String::new() };
+    // Where its parts differ, each has its own symbol.
+    let verdicts: BTreeSet<Verdict> = found.evidence.iter().filter(|e| !e.comparisons.is_empty()).map(|e| e.verdict).collect();
+    if verdicts.len() > 1 && found.symbol != prose::SHOWN {
+        let part = |e: &&Evidence| Some(format!("{} {}", prose::symbol(e.verdict), effect(run, e, &found.evidence)?));
+        let parts: Vec<String> = found.evidence.iter().filter_map(part).collect();
+        return format!("{by}{} in parts:<br>{}", found.symbol, parts.join("<br>"));
+    }
     let effects: Vec<String> = found.evidence.iter().filter_map(|evidence| effect(run, evidence, &found.evidence)).collect();
     format!("{by}{} {}", found.symbol, effects.join("<br>")).trim_end().to_string()
 }

@@ -14,7 +14,7 @@ pub enum Against {
 }
 
 /// Stands for figures that carry no verdict.
-const SHOWN: &str = "○";
+pub const SHOWN: &str = "○";
 
 pub fn symbol(verdict: Verdict) -> &'static str {
     match verdict {
@@ -39,14 +39,17 @@ pub fn compared(reproduction: &Reproduction) -> &'static str {
 
 /// A verdict as symbol and word.
 pub fn verdict(verdict: Verdict, against: Against) -> String {
-    let word = match (against, verdict) {
+    format!("{} {}", symbol(verdict), word(verdict, against))
+}
+
+pub fn word(verdict: Verdict, against: Against) -> String {
+    match (against, verdict) {
         (Against::Published, Verdict::Confirmed) => "reproduced".to_string(),
         (Against::Published, Verdict::Refuted) => "not reproduced".to_string(),
         (Against::Published, Verdict::Depends) => "reproduced in part".to_string(),
         (Against::Published, Verdict::Inconclusive) => "undecided".to_string(),
         _ => verdict.to_string(),
-    };
-    format!("{} {word}", symbol(verdict))
+    }
 }
 
 /// What became of a claim on one machine.
