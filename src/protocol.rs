@@ -174,7 +174,7 @@ pub struct Metric {
     /// Column head and axis label, without the unit.
     #[serde(deserialize_with = "kept::text")]
     pub label: Text,
-    /// `B`, `s` or `1`.
+    /// `B`, `s`, `1`, or `x` for a ratio.
     #[serde(deserialize_with = "kept::text")]
     pub unit: Text,
     pub pass: Pass,
@@ -355,6 +355,8 @@ pub enum Bound {
     AtMost(f64),
     AtLeast(f64),
     Within(f64, f64),
+    /// Below the first or above the second.
+    Outside(f64, f64),
 }
 
 impl fmt::Display for Bound {
@@ -363,6 +365,7 @@ impl fmt::Display for Bound {
             Bound::AtMost(x) => write!(f, "≤ {x}"),
             Bound::AtLeast(x) => write!(f, "≥ {x}"),
             Bound::Within(a, b) => write!(f, "{a} to {b}"),
+            Bound::Outside(a, b) => write!(f, "< {a} or > {b}"),
         }
     }
 }
@@ -414,6 +417,33 @@ pub enum PlotKind {
         rows: &'static [&'static str],
         threshold: f64,
     },
+    /// What a whole is made of: a bar for each cell, named by the `rows` factors, whose parts are the details of the samples with this
+    /// prefix.
+    Shares {
+        #[serde(deserialize_with = "kept::texts")]
+        rows: &'static [&'static str],
+        #[serde(deserialize_with = "kept::text")]
+        prefix: Text,
+    },
+    /// Bytes stacked by what they are for, through the phases of a step: a panel for each cell, named by the `panels` factors (with
+    /// several, the levels of the first share a row and its scale). The layers, the lowest first, are details of the samples: curves
+    /// that are told at the points where they change. The metric `boundary` tells at which point each of the `phases` begins, and
+    /// after the last where it ends.
+    Area {
+        #[serde(deserialize_with = "kept::texts")]
+        panels: &'static [&'static str],
+        #[serde(deserialize_with = "kept::list")]
+        layers: &'static [Metric],
+        #[serde(deserialize_with = "kept::text")]
+        boundary: Text,
+        #[serde(deserialize_with = "kept::texts")]
+        phases: &'static [&'static str],
+    },
+}
+
+/// Whether a metric is a detail: pictures and whoever reads the samples may want it, tables leave it out. Its name has a dot.
+pub fn is_detail(metric: &str) -> bool {
+    metric.contains('.')
 }
 
 /// One combination of levels. Its canonical text is its identity everywhere: `model=mlp k=4`.

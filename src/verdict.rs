@@ -221,6 +221,16 @@ fn holds(bound: Bound, x: f64) -> bool {
         Bound::AtMost(limit) => x <= limit,
         Bound::AtLeast(limit) => x >= limit,
         Bound::Within(low, high) => (low..=high).contains(&x),
+        Bound::Outside(low, high) => x < low || x > high,
+    }
+}
+
+/// Whether every value of the interval satisfies the bound.
+fn holds_throughout(bound: Bound, interval: Interval) -> bool {
+    match bound {
+        // Not where it reaches from one side to the other.
+        Bound::Outside(low, high) => interval.high < low || interval.low > high,
+        _ => holds(bound, interval.low) && holds(bound, interval.high),
     }
 }
 
@@ -230,13 +240,14 @@ fn touches(bound: Bound, interval: Interval) -> bool {
         Bound::AtMost(limit) => interval.low <= limit,
         Bound::AtLeast(limit) => interval.high >= limit,
         Bound::Within(low, high) => interval.low <= high && interval.high >= low,
+        Bound::Outside(low, high) => interval.low < low || interval.high > high,
     }
 }
 
 fn place(effect: Interval, confirm: Bound, refute: Bound) -> Outcome {
-    if holds(confirm, effect.low) && holds(confirm, effect.high) {
+    if holds_throughout(confirm, effect) {
         Outcome::Confirms
-    } else if holds(refute, effect.low) && holds(refute, effect.high) {
+    } else if holds_throughout(refute, effect) {
         Outcome::Refutes
     } else if touches(confirm, effect) || touches(refute, effect) {
         Outcome::Straddles
@@ -249,7 +260,7 @@ fn place(effect: Interval, confirm: Bound, refute: Bound) -> Outcome {
 fn nearest_edge(confirm: Bound, refute: Bound, estimate: f64) -> f64 {
     let edges = [confirm, refute].into_iter().flat_map(|bound| match bound {
         Bound::AtMost(x) | Bound::AtLeast(x) => vec![x],
-        Bound::Within(low, high) => vec![low, high],
+        Bound::Within(low, high) | Bound::Outside(low, high) => vec![low, high],
     });
     let distance = |edge: &f64| (edge.max(1e-12).ln() - estimate.ln()).abs();
     edges.min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(1.0)

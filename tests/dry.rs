@@ -345,6 +345,7 @@ fn every_experiment_runs() {
         env!("CARGO_BIN_EXE_checkpointing"),
         env!("CARGO_BIN_EXE_empty_cache"),
         env!("CARGO_BIN_EXE_inplace"),
+        env!("CARGO_BIN_EXE_step_timeline"),
     ] {
         let run = || {
             let output = Command::new(program)

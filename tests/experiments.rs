@@ -16,6 +16,9 @@ mod inplace;
 #[allow(dead_code)]
 #[path = "../experiments/memory_model.rs"]
 mod memory_model;
+#[allow(dead_code)]
+#[path = "../experiments/step_timeline.rs"]
+mod step_timeline;
 
 use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,8 +29,14 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 5] =
-    [&accumulation::PROTOCOL, &checkpointing::PROTOCOL, &empty_cache::PROTOCOL, &inplace::PROTOCOL, &memory_model::PROTOCOL];
+const ALL: [&Protocol; 6] = [
+    &accumulation::PROTOCOL,
+    &checkpointing::PROTOCOL,
+    &empty_cache::PROTOCOL,
+    &inplace::PROTOCOL,
+    &memory_model::PROTOCOL,
+    &step_timeline::PROTOCOL,
+];
 const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
 
 /// The random state and the meter are the process's, so the tests of this file take turns.

@@ -117,6 +117,7 @@ pub fn bound(protocol: &Protocol, rule: &Rule, bound: Bound) -> String {
         Bound::AtMost(x) => format!("at most {}", write(x)),
         Bound::AtLeast(x) => format!("at least {}", write(x)),
         Bound::Within(low, high) => format!("{} to {}", write(low), write(high)),
+        Bound::Outside(low, high) => format!("below {} or above {}", write(low), write(high)),
     }
 }
 
