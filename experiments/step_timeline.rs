@@ -210,6 +210,7 @@ pub const PROTOCOL: Protocol = Protocol {
             kind: PlotKind::Shares { rows: &["model", "batch"], prefix: SAVED },
         },
     ],
+    published: &[],
     threats: &[
         "Bytes are what tensors ask for. The allocator rounds them up and caches, and the CUDA context and libraries come on top.",
         "The loss is dropped when the backward pass is done. A Python loop that keeps `loss` and `output` until the next iteration keeps \

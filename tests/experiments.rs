@@ -8,6 +8,9 @@ mod accumulation;
 #[path = "../experiments/checkpointing.rs"]
 mod checkpointing;
 #[allow(dead_code)]
+#[path = "../experiments/ddp_buckets.rs"]
+mod ddp_buckets;
+#[allow(dead_code)]
 #[path = "../experiments/empty_cache.rs"]
 mod empty_cache;
 #[allow(dead_code)]
@@ -17,11 +20,15 @@ mod inplace;
 #[path = "../experiments/memory_model.rs"]
 mod memory_model;
 #[allow(dead_code)]
+#[path = "../experiments/no_grad.rs"]
+mod no_grad;
+#[allow(dead_code)]
 #[path = "../experiments/step_timeline.rs"]
 mod step_timeline;
 
 use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tch::nn::{Optimizer, OptimizerConfig, Sgd};
 use tch::{Device, Kind, Reduction, Tensor};
 use vramlab::measure::{Bench, Found, Prepare, Probe, Quantity, Step, check, memory};
 use vramlab::models::{Batch, Block, Model};
@@ -29,12 +36,14 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 6] = [
+const ALL: [&Protocol; 8] = [
     &accumulation::PROTOCOL,
     &checkpointing::PROTOCOL,
+    &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
     &inplace::PROTOCOL,
     &memory_model::PROTOCOL,
+    &no_grad::PROTOCOL,
     &step_timeline::PROTOCOL,
 ];
 const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
@@ -218,11 +227,188 @@ fn inplace_check_sees_a_missing_error_and_a_missing_difference() {
     assert!(checked(&inplace::PROTOCOL, scaled, cell).status.is_failure(), "another computation is not the same result");
 }
 
+#[test]
+fn no_grad_check_sees_another_output() {
+    let _turn = alone();
+    for mode in ["grad", "no-grad", "inference"] {
+        for model in ["model=gpt width=128 batch=16 depth=2", "model=resnet width=16 batch=32 depth=2"] {
+            let found = checked(&no_grad::PROTOCOL, no_grad::prepare, &format!("{model} mode={mode}"));
+            assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{model} {mode}");
+        }
+    }
+    // One who leaves layers out saves memory, too.
+    let skips_layers: Prepare = |cell, bench| {
+        let shallow = if cell.get("mode") == Some("no-grad") { cell.with("depth", "2") } else { cell.clone() };
+        no_grad::prepare(&shallow, bench)
+    };
+    let found = checked(&no_grad::PROTOCOL, skips_layers, "model=mlp width=32 batch=256 depth=4 mode=no-grad");
+    assert!(found.status == Status::Invalid && found.reason.contains("output: expected equal"), "{found:?}");
+    let kept = |mode: &str| counted(no_grad::prepare, &format!("model=mlp width=32 batch=256 depth=4 mode={mode}"), "kept");
+    assert_eq!((kept("no-grad"), kept("inference")), (1.0, 1.0), "input and output and nothing else");
+    // By hand: an input of 32 features, for each of 4 blocks what linear gives and what relu gives, and 10 logits.
+    assert!(kept("grad") > 3.0, "{}", kept("grad"));
+}
+
+#[test]
+fn ddp_check_sees_gradients_that_are_shared_out_to_nobody() {
+    let _turn = alone();
+    for rest in ["cap=1 ddp=copies", "cap=1 ddp=views", "cap=100 ddp=views"] {
+        let found = checked(&ddp_buckets::PROTOCOL, ddp_buckets::prepare, &format!("model=mlp-8x512 batch=4 {rest}"));
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{rest}");
+    }
+    // Another rank is divided for, and sends nothing.
+    let halved: Prepare = |cell, bench| ddp_buckets::prepare_among(cell, bench, 2);
+    let found = checked(&ddp_buckets::PROTOCOL, halved, "model=mlp-8x512 batch=4 cap=1 ddp=views");
+    assert!(found.status == Status::Invalid && found.reason.contains("relative error of 5.000e-1"), "{found:?}");
+}
+
+#[test]
+fn ddp_buckets_are_counted_as_can_be_worked_out_by_hand() {
+    let _turn = alone();
+    let at = |moment: &str, ddp: &str, metric: &str| {
+        counted(ddp_buckets::prepare, &format!("model=mlp-4x64 batch=8 cap=25 moment={moment} ddp={ddp}"), metric)
+    };
+    let parameters = 4.0 * (4 * (64 * 64 + 64) + 64 * 10 + 10) as f64;
+    let batch = (8 * 64 * 4 + 8 * 8) as f64;
+    assert_eq!(at("load", "none", "live"), parameters + batch);
+    assert_eq!(at("load", "copies", "live"), 2.0 * parameters + batch, "a bucket for each gradient");
+    assert_eq!(at("1-backward", "none", "live"), 2.0 * parameters + batch, "parameters and gradients");
+    for (moment, copies, views) in [
+        ("load", 1.0, 1.0),
+        ("1-forward", 1.0, 1.0),
+        ("1-backward", 1.0, 0.0),
+        ("2-rebuilt", 1.0, 1.0),
+        ("3-forward", 1.0, 1.0),
+        ("3-backward", 1.0, 0.0),
+    ] {
+        assert_eq!((at(moment, "copies", "extra"), at(moment, "views", "extra")), (copies, views), "{moment}");
+    }
+    let saved = |zero_grad: &str| {
+        counted(ddp_buckets::prepare, &format!("model=mlp-4x64 batch=8 cap=25 zero-grad={zero_grad} ddp=views"), "saved")
+    };
+    // The optimizer's step is the peak of so small a batch, and there the gradients are.
+    assert_eq!((saved("none"), saved("zeros")), (1.0, 1.0));
+}
+
 fn counted(prepare: Prepare, cell: &str, metric: &str) -> f64 {
     let backend = Cpu::new(None);
     let mut step = BENCH.set_up(prepare, &Cell::parse(cell).unwrap()).unwrap();
     let samples = memory(&mut *step, &backend).unwrap();
     samples.iter().find(|s| s.metric == metric).unwrap_or_else(|| panic!("no {metric} in {samples:?}")).value
+}
+
+#[test]
+fn step_timeline_check_sees_gradients_that_are_not_zeroed() {
+    let _turn = alone();
+    let cell = "model=mlp-2x32 batch=64 optimizer=adamw zero-grad=zero";
+    let found = checked(&step_timeline::PROTOCOL, step_timeline::prepare, cell);
+    assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
+    for broken in [piles_up as Prepare, other_optimizer] {
+        let found = checked(&step_timeline::PROTOCOL, broken, cell);
+        assert!(found.status == Status::Invalid && found.reason.contains("parameter: expected equal"), "{found:?}");
+    }
+}
+
+/// Trains as the experiment does, and leaves gradients as they are.
+struct PilesUp {
+    model: Model,
+    batch: Batch,
+    optimizer: Optimizer,
+    zeroes: bool,
+}
+
+impl Step for PilesUp {
+    fn run(&mut self, _: &mut Probe) -> Result<()> {
+        for _ in 0..3 {
+            if self.zeroes {
+                self.optimizer.zero_grad();
+            }
+            let logits = self.model.forward(&self.batch.inputs, true);
+            self.model.loss(&logits, &self.batch.targets, Reduction::Mean).f_backward()?;
+            self.optimizer.step();
+        }
+        Ok(())
+    }
+
+    fn outcome(&self) -> Result<Vec<Quantity>> {
+        Ok(vec![Quantity { name: "parameter", tensors: self.model.parameters().iter().map(Tensor::detach).collect() }])
+    }
+}
+
+fn piles_up(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {
+    let model = Model::named(cell.level("model")?, bench.device)?;
+    let batch = model.batch(cell.number("batch")?);
+    let optimizer = Sgd::default().build(&model.store, 1e-2)?;
+    Ok(Box::new(PilesUp { model, batch, optimizer, zeroes: cell.get("zero-grad") == Some("none") }))
+}
+
+fn other_optimizer(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {
+    let swapped = if cell.get("zero-grad") == Some("zero") { cell.with("optimizer", "rmsprop") } else { cell.clone() };
+    step_timeline::prepare(&swapped, bench)
+}
+
+/// 2 blocks of linear 32 x 32 and GELU, a classifier of 10, a batch of 64, fp32, with AdamW.
+#[test]
+fn a_step_timeline_can_be_worked_out_by_hand() {
+    let _turn = alone();
+    let n = 64.0;
+    let model = 4.0 * (2.0 * (32.0 * 32.0 + 32.0) + 320.0 + 10.0);
+    // Of each block the linear layer's result and GELU's; the log-softmax, the sum of its weights, and the loss.
+    let activations = 4.0 * (2.0 * 2.0 * n * 32.0 + n * 10.0 + 2.0);
+    let of = |zero_grad: &str| {
+        let mut step = BENCH
+            .set_up(
+                step_timeline::prepare,
+                &Cell::parse(&format!("model=mlp-2x32 batch=64 optimizer=adamw zero-grad={zero_grad}")).unwrap(),
+            )
+            .unwrap();
+        let samples = memory(&mut *step, &Cpu::new(None)).unwrap();
+        move |metric: &str| samples.iter().filter(|s| s.metric == metric).map(|s| s.value).fold(None, |_, v| Some(v))
+    };
+    let (none, zero) = (of("none"), of("zero"));
+    for figure in [&none, &zero] {
+        assert_eq!(figure("after_load"), Some(model));
+        assert_eq!((figure("activations"), figure("after_forward")), (Some(activations), Some(model + activations)));
+        assert_eq!(figure("after_backward"), Some(2.0 * model));
+        assert_eq!((figure("optimizer_state"), figure("after_step")), (Some(2.0 * model), Some(4.0 * model)));
+        for ratio in ["loaded", "forwarded"] {
+            assert_eq!(figure(ratio), Some(1.0), "{ratio}");
+        }
+        assert_eq!((figure("backwarded"), figure("saved.gelu")), (Some(2.0), Some(4.0 * 2.0 * n * 32.0)));
+    }
+    // Gradients that are kept are there in the next forward pass, and those that are new come on top of them for a moment.
+    let live = |figure: &dyn Fn(&str) -> Option<f64>| figure("2.forward.live").unwrap();
+    assert_eq!(live(&zero) - live(&none), model);
+    assert!(zero("next_peak") > none("next_peak"));
+    assert_eq!(zero("2.forward.live.gradients"), Some(model));
+    assert_eq!(none("2.forward.live.gradients"), None);
+}
+
+/// The picture's curves go through the figures: no peak is lost, and each phase ends where the meter says.
+#[test]
+fn the_curves_of_a_step_keep_its_peak() {
+    let _turn = alone();
+    let cell = Cell::parse("model=mlp-2x32 batch=64 optimizer=adamw zero-grad=none").unwrap();
+    let mut step = BENCH.set_up(step_timeline::prepare, &cell).unwrap();
+    let samples = memory(&mut *step, &Cpu::new(None)).unwrap();
+    let value = |metric: &str| samples.iter().find(|s| s.metric == metric).unwrap().value;
+    let boundaries: Vec<u32> = samples.iter().filter(|s| s.metric == "curve.phase").map(|s| s.sample).collect();
+    let layers = ["parameters", "optimizer_state", "data", "gradients", "activations", "temporaries"];
+    let total = |point: u32| -> f64 {
+        let layer = |name: &&str| {
+            let curve = samples.iter().filter(|s| s.metric == format!("curve.{name}") && s.sample <= point);
+            curve.max_by_key(|s| s.sample).map_or(0.0, |s| s.value)
+        };
+        layers.iter().map(layer).sum()
+    };
+    assert_eq!(boundaries.len(), 4);
+    let points = *boundaries.last().unwrap();
+    assert!(points <= 186, "{points} points");
+    let highest = (0..points).map(total).fold(0.0, f64::max);
+    assert_eq!(highest, value("next_peak") + value("data"));
+    for (end, phase) in boundaries[1..].iter().zip(["forward", "backward", "step"]) {
+        assert_eq!(total(end - 1), value(&format!("2.{phase}.live")), "{phase}");
+    }
 }
 
 /// What the counted bytes must be by hand, so that the meter and the steps are tested and not only compared.

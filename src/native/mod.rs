@@ -1,7 +1,18 @@
 //! The safe wrapper of `shim.cpp`, and the only unsafe code of the project.
 
 pub mod allocations;
+pub mod batch_memory;
+pub mod distributed;
 pub mod dry;
+mod inference;
+mod library;
+mod mapped;
+pub mod optimizers;
+pub mod transfer;
+
+pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
+pub use library::MemoryFile;
+pub use mapped::{map_file, tensor_over_file};
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
