@@ -13,7 +13,8 @@ use tch::Tensor;
 use vramlab::measure::{Bench, Probe, Quantity, Step};
 use vramlab::protocol::*;
 use vramlab::runner::dry_twin;
-use vramlab::training::{Configuration, OptimizerKind, Phase, Trainer};
+use vramlab::torch::Phase;
+use vramlab::training::{Configuration, OptimizerKind, Trainer};
 
 fn main() -> ExitCode {
     vramlab::run(&PROTOCOL, prepare)
@@ -144,6 +145,7 @@ pub const PROTOCOL: Protocol = Protocol {
             },
         },
     ],
+    published: &[],
     plots: &[
         Plot {
             name: "formula",
@@ -203,11 +205,7 @@ struct Modelled {
 impl Modelled {
     /// The guide's formula in bytes, for parameters and optimizer state of four bytes.
     fn formula(&self, activations: i64) -> f64 {
-        let states = match self.optimizer {
-            OptimizerKind::Sgd => 0,
-            OptimizerKind::Momentum | OptimizerKind::RmsProp => 1,
-            OptimizerKind::Adam | OptimizerKind::AdamW => 2,
-        };
+        let states = self.optimizer.state_numbers();
         (self.trainer.model().parameter_count() * 4 * (1 + states)) as f64 + activations as f64
     }
 }
