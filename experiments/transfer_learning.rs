@@ -105,6 +105,7 @@ pub const PROTOCOL: Protocol = Protocol {
             inconclusive: "Freezing saves ({effect} of full training), but not everywhere by as much as was asked.",
         },
     }],
+    published: &[],
     plots: &[
         Plot {
             name: "peak",
