@@ -105,11 +105,11 @@ pub const PROTOCOL: Protocol = Protocol {
             share: 1.0,
         },
         meaning: Meaning {
-            confirmed: "Plan with it: the state is {effect}, in every implementation. AdamW keeps what Adam does, momentum what RMSProp \
+            confirmed: "Plan with it: the state is {effect} of what the guide says, in every implementation. AdamW keeps what Adam does, momentum what RMSProp \
                             does, and plain SGD nothing.",
-            refuted: "Do not plan with it: the state is {effect}.",
+            refuted: "Do not plan with it: the state is {effect} of what the guide says.",
             depends: "Plan with it where {where}.",
-            inconclusive: "The state is {effect}.",
+            inconclusive: "The state is {effect} of what the guide says.",
         },
     }],
     published: &[Published {
