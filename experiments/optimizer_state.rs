@@ -1,8 +1,9 @@
 //! What an optimizer keeps and needs: state for each parameter, temporaries of its step, and the time that the step takes.
 //!
-//! Guide 003 says that Adam's state is twice the model and RMSProp's once; and a tutorial of PyTorch's, that a step needs temporaries as
-//! large as the model, in one implementation. All three are here: libtorch's loop over the parameters, foreach, which is PyTorch's default
-//! on a GPU, and the fused kernels. Only the optimizer's step is measured, with gradients that stay the same.
+//! Guide 003 says that Adam's state is twice the model and RMSProp's once; and a tutorial of PyTorch's, that a step needs
+//! temporaries as large as the model, in one implementation. All three are here: libtorch's loop over the parameters, foreach,
+//! which is PyTorch's default on a GPU, and the fused kernels. Only the optimizer's step is measured, with gradients that stay the
+//! same.
 //!
 //! Claims: step-optimizer. Published: vit-l16-optimizer.
 
@@ -105,8 +106,8 @@ pub const PROTOCOL: Protocol = Protocol {
             share: 1.0,
         },
         meaning: Meaning {
-            confirmed: "Plan with it: the state is {effect} of what the guide says, in every implementation. AdamW keeps what Adam does, momentum what RMSProp \
-                            does, and plain SGD nothing.",
+            confirmed: "Plan with it: the state is {effect} of what the guide says, in every implementation. AdamW keeps \
+                            what Adam does, momentum what RMSProp does, and plain SGD nothing.",
             refuted: "Do not plan with it: the state is {effect} of what the guide says.",
             depends: "Plan with it where {where}.",
             inconclusive: "The state is {effect} of what the guide says.",
@@ -241,7 +242,8 @@ struct Work {
 }
 
 impl Work {
-    /// Numbers that a step must read and write for each parameter: the parameter, its gradient and its state in, all but the gradient out.
+    /// Numbers that a step must read and write for each parameter: the parameter, its gradient and its state in, all but the
+    /// gradient out.
     fn moved(&self) -> i64 {
         2 * (1 + self.kept) + 1
     }
@@ -277,7 +279,8 @@ impl Step for Stepping {
         let rest = probe.at_rest();
         self.optimizer()?.step()?;
         let Some(after) = probe.memory() else { return Ok(()) };
-        // What goes with the optimizer is its state. The next step would begin anew, and there is none after the one that is counted.
+        // What goes with the optimizer is its state. The next step would begin anew, and there is none after the one that is
+        // counted.
         self.optimizer = None;
         let state = after.requested - probe.live();
         let over_model = |bytes: i64| bytes as f64 / self.model_bytes as f64;
