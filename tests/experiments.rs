@@ -25,6 +25,11 @@ mod no_grad;
 #[allow(dead_code)]
 #[path = "../experiments/step_timeline.rs"]
 mod step_timeline;
+#[path = "../experiments/optimizer_state.rs"]
+mod optimizer_state;
+#[allow(dead_code)]
+#[path = "../experiments/transfer_learning.rs"]
+mod transfer_learning;
 
 use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -36,7 +41,7 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 8] = [
+const ALL: [&Protocol; 10] = [
     &accumulation::PROTOCOL,
     &checkpointing::PROTOCOL,
     &ddp_buckets::PROTOCOL,
@@ -44,7 +49,9 @@ const ALL: [&Protocol; 8] = [
     &inplace::PROTOCOL,
     &memory_model::PROTOCOL,
     &no_grad::PROTOCOL,
+    &optimizer_state::PROTOCOL,
     &step_timeline::PROTOCOL,
+    &transfer_learning::PROTOCOL,
 ];
 const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
 
@@ -225,6 +232,55 @@ fn inplace_check_sees_a_missing_error_and_a_missing_difference() {
     };
     let cell = "workload=single elements=8388608 mode=inference form=inplace";
     assert!(checked(&inplace::PROTOCOL, scaled, cell).status.is_failure(), "another computation is not the same result");
+}
+
+#[test]
+fn optimizer_check_sees_another_algorithm_and_a_copy_that_updates() {
+    let _turn = alone();
+    let protocol = &optimizer_state::PROTOCOL;
+    for cell in [
+        "model=mlp-4x512 optimizer=sgd implementation=fused",
+        "model=mlp-4x512 optimizer=momentum implementation=foreach",
+        "model=mlp-4x512 optimizer=rmsprop implementation=foreach",
+        "model=mlp-4x512 optimizer=adam implementation=fused",
+        "parameters=65536 tensors=16 optimizer=adamw implementation=copy",
+    ] {
+        let found = checked(protocol, optimizer_state::prepare, cell);
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+    }
+    let forgets_weight_decay: Prepare = |cell, bench| {
+        let fused = cell.get("implementation") == Some("fused");
+        optimizer_state::prepare(&if fused { cell.with("optimizer", "adam") } else { cell.clone() }, bench)
+    };
+    let found = checked(protocol, forgets_weight_decay, "model=mlp-4x512 optimizer=adamw implementation=fused");
+    assert!(found.status == Status::Invalid && found.reason.contains("update: expected equal"), "{found:?}");
+    let updates: Prepare = |cell, bench| {
+        let copies = cell.get("implementation") == Some("copy");
+        optimizer_state::prepare(&if copies { cell.with("implementation", "fused") } else { cell.clone() }, bench)
+    };
+    let found = checked(protocol, updates, "parameters=65536 tensors=16 optimizer=adamw implementation=copy");
+    assert!(found.status == Status::Invalid && found.reason.contains("expected apart"), "{found:?}");
+}
+
+#[test]
+fn transfer_check_sees_what_is_frozen_too_much_and_other_data() {
+    let _turn = alone();
+    let protocol = &transfer_learning::PROTOCOL;
+    for cell in protocol.grids(Profile::Quick).flat_map(|grid| grid.cells()) {
+        let found = checked(protocol, transfer_learning::prepare, &cell.to_string());
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+    }
+    let cell = "model=gpt-6x128 batch=16 part=last-block rest=frozen";
+    let freezes_the_block: Prepare = |cell, bench| {
+        let frozen = cell.get("rest") == Some("frozen");
+        transfer_learning::prepare(&if frozen { cell.with("part", "head") } else { cell.clone() }, bench)
+    };
+    assert!(checked(protocol, freezes_the_block, cell).status.is_failure(), "gradients of the block are missing");
+    let fewer_samples: Prepare = |cell, bench| {
+        let frozen = cell.get("rest") == Some("frozen");
+        transfer_learning::prepare(&if frozen { cell.with("batch", "15") } else { cell.clone() }, bench)
+    };
+    assert_eq!(checked(protocol, fewer_samples, cell).status, Status::Invalid);
 }
 
 #[test]
