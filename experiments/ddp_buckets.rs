@@ -331,6 +331,8 @@ impl Training {
         if self.zero {
             let gradients = self.model.gradients().into_iter().filter(Tensor::defined);
             tch::no_grad(|| gradients.for_each(|mut gradient| drop(gradient.zero_())));
+        } else if let Some(ddp) = &self.ddp {
+            ddp.zero_grad();
         } else {
             self.optimizer.zero_grad();
         }

@@ -94,6 +94,7 @@ fn play(role: &str, argument: &str) -> Result<Value> {
                 println!("ready");
                 std::thread::sleep(PATIENCE);
             }
+            ddp.zero_grad();
             step(&ddp, &model, &share)?;
             bail!("the backward pass ended without the other rank");
         }
@@ -109,7 +110,7 @@ fn train(ddp: &Ddp, model: &Model, share: &Batch, gradients_of: GradientsOf) -> 
     let mut optimizer = Sgd { momentum: 0.9, ..Sgd::default() }.build(&model.store, 1e-2)?;
     let mut gradients = Vec::new();
     for _ in 0..STEPS {
-        optimizer.zero_grad();
+        ddp.zero_grad();
         gradients_of(ddp, model, share)?;
         gradients.push(values(&model.gradients())?);
         optimizer.step();

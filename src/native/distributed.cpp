@@ -237,6 +237,11 @@ char* vl_reducer_buckets(const c10d::Reducer* reducer, void* taker, void (*take)
   });
 }
 
+// Drops the gradients of parameters. Libtorch's optimizers would detach them in place first, which views of buckets refuse.
+void vl_drop_gradients(const at::Tensor* const* parameters, size_t count) {
+  for (size_t i = 0; i < count; i++) parameters[i]->mutable_grad().reset();
+}
+
 // The reducer's destructor may throw.
 void vl_reducer_free(c10d::Reducer* reducer) {
   std::free(guarded([&] { delete reducer; }));
