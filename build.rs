@@ -9,6 +9,7 @@ const TORCH_VERSION: &str = "2.11.0";
 fn main() {
     println!("cargo:rerun-if-changed=experiments");
     println!("cargo:rerun-if-changed=src");
+    println!("cargo:rerun-if-changed=peers");
     write_experiments();
     record_revision();
     if env::var_os("CARGO_FEATURE_TORCH").is_some() {
@@ -68,23 +69,30 @@ fn compiler(torch: &Path) -> cc::Build {
 
 /// The C++ halves of `src/native/`, each of which becomes a library of its own: one that changes leaves the others.
 fn native_sources() -> Vec<PathBuf> {
+    native_files("cpp")
+}
+
+fn native_files(extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir("src/native").expect("src/native is there").flatten();
-    let mut sources: Vec<PathBuf> =
-        entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "cpp")).collect();
-    sources.sort();
-    sources
+    let mut files: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
+    files.sort();
+    files
 }
 
 fn build_shim(source: &Path, torch: &Path, out: &Path) {
     let name = source.file_stem().expect("a source has a name").to_string_lossy().into_owned();
     let library = format!("vramlab_{name}");
-    let sources = [source, Path::new("src/native/guarded.h")];
+    let headers = native_files("h");
+    let sources: Vec<&Path> = std::iter::once(source).chain(headers.iter().map(PathBuf::as_path)).collect();
     if is_current(out, &name, &sources, torch) && out.join(format!("lib{library}.a")).exists() {
         println!("cargo:rustc-link-search=native={}", out.display());
         println!("cargo:rustc-link-lib=static={library}");
     } else {
-        // Gloo's headers are not in PyTorch's wheel.
-        compiler(torch).include("src/native/distributed/include").file(source).compile(&library);
+        // Headers that libtorch's own want and that need not be there: declarations of CUDA's runtime, and of Gloo.
+        let mut build = compiler(torch);
+        build.include("src/native/dry/include").include("src/native/distributed/include");
+        build.file(source).compile(&library);
         mark_current(out, &name, &sources, torch);
     }
 }
@@ -92,8 +100,8 @@ fn build_shim(source: &Path, torch: &Path, out: &Path) {
 /// Compiles the dry device's two libraries, which the programs carry inside and open in dry processes only.
 fn build_dry(torch: &Path, out: &Path) {
     let folder = Path::new("src/native/dry");
-    let headers =
-        ["../guarded.h", "include/cuda.h", "include/cuda_runtime.h", "include/cuda_runtime_api.h"].map(|name| folder.join(name));
+    let headers = ["../guarded.h", "host_memory.h", "include/cuda.h", "include/cuda_runtime.h", "include/cuda_runtime_api.h"]
+        .map(|name| folder.join(name));
     let with_cuda = torch.join("include/c10/cuda/impl/cuda_cmake_macros.h").exists();
     // c10 opens NVML by this name.
     for (name, link) in [("runtime", Some("-Wl,-soname,libnvidia-ml.so.1")), ("backend", None)] {
@@ -175,7 +183,11 @@ fn write_experiments() {
         .iter()
         .filter_map(|path| {
             let name = path.file_stem()?.to_str()?;
-            Some(format!("    (\"{name}\", \"{:016x}\"),\n", fnv(shared, path)))
+            let own = [path.clone(), PathBuf::from("peers/pytorch/lab.py"), format!("peers/pytorch/{name}.py").into()];
+            // Without a twin in Python its common part takes no figure.
+            let own = if own[2].exists() { &own[..] } else { &own[..1] };
+            let hash = own.iter().fold(shared, |hash, path| fnv(hash, path));
+            Some(format!("    (\"{name}\", \"{hash:016x}\"),\n"))
         })
         .collect();
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join("experiments.rs");

@@ -63,16 +63,21 @@ fn t_quantile(p: f64, degrees: f64) -> f64 {
     StudentsT::new(0.0, 1.0, degrees).map_or(f64::NAN, |t| t.inverse_cdf(p))
 }
 
-/// Ratio of two levels measured side by side, from the log ratio of each round: exp of their mean with a two-sided t interval at
-/// error rate `alpha`. `None` with fewer than two rounds, where no spread is known.
-pub fn ratio_interval(log_ratios: &[f64], alpha: f64) -> Option<Interval> {
-    let n = log_ratios.len();
+/// Mean of the figures of several rounds with a two-sided t interval at error rate `alpha`. `None` with fewer than two rounds.
+pub fn mean_interval(xs: &[f64], alpha: f64) -> Option<Interval> {
+    let n = xs.len();
     if n < 2 {
         return None;
     }
-    let m = mean(log_ratios);
-    let half = t_quantile(1.0 - alpha / 2.0, (n - 1) as f64) * standard_deviation(log_ratios) / (n as f64).sqrt();
-    Some(Interval { estimate: m.exp(), low: (m - half).exp(), high: (m + half).exp() })
+    let half = t_quantile(1.0 - alpha / 2.0, (n - 1) as f64) * standard_deviation(xs) / (n as f64).sqrt();
+    Some(Interval { estimate: mean(xs), low: mean(xs) - half, high: mean(xs) + half })
+}
+
+/// Ratio of two levels measured side by side, from the log ratio of each round: exp of their mean with a two-sided t interval at
+/// error rate `alpha`. `None` with fewer than two rounds, where no spread is known.
+pub fn ratio_interval(log_ratios: &[f64], alpha: f64) -> Option<Interval> {
+    let Interval { estimate, low, high } = mean_interval(log_ratios, alpha)?;
+    Some(Interval { estimate: estimate.exp(), low: low.exp(), high: high.exp() })
 }
 
 /// Two-sided p value of 'the true ratio is `threshold`', from the same t statistic as [`ratio_interval`].
@@ -112,6 +117,24 @@ pub fn holm_levels(p_values: &[f64], alpha: f64) -> Vec<f64> {
 /// Growth exponent of `y` in `x` between two points: the slope of the line through them on log-log axes.
 pub fn local_exponent(x: (f64, f64), y: (f64, f64)) -> f64 {
     (y.1 / y.0).ln() / (x.1 / x.0).ln()
+}
+
+/// Spearman's rank correlation, with mean ranks for equal values; NaN where either side has one value only.
+pub fn rank_correlation(xs: &[f64], ys: &[f64]) -> f64 {
+    let (a, b) = (ranks(xs), ranks(ys));
+    let (ma, mb) = (mean(&a), mean(&b));
+    let covariance: f64 = a.iter().zip(&b).map(|(x, y)| (x - ma) * (y - mb)).sum();
+    let spread = |ranks: &[f64], m: f64| ranks.iter().map(|r| (r - m).powi(2)).sum::<f64>();
+    covariance / (spread(&a, ma) * spread(&b, mb)).sqrt()
+}
+
+fn ranks(xs: &[f64]) -> Vec<f64> {
+    let rank = |x: &f64| {
+        let below = xs.iter().filter(|y| *y < x).count();
+        let equal = xs.iter().filter(|y| *y == x).count();
+        below as f64 + (equal as f64 + 1.0) / 2.0
+    };
+    xs.iter().map(rank).collect()
 }
 
 #[cfg(test)]
@@ -203,5 +226,15 @@ mod tests {
     fn exponents_of_powers() {
         assert!((local_exponent((64.0, 128.0), (8.0, 8.0 * 2f64.sqrt())) - 0.5).abs() < 1e-12);
         assert!((local_exponent((2.0, 16.0), (3.0, 24.0)) - 1.0).abs() < 1e-12);
+    }
+
+    /// The second from a textbook: with ties, rho is Pearson's correlation of mean ranks.
+    #[test]
+    fn rank_correlations_of_known_series() {
+        assert!((rank_correlation(&[1.0, 2.0, 3.0], &[0.1, 5.0, 5.1]) - 1.0).abs() < 1e-12);
+        assert!((rank_correlation(&[1.0, 2.0, 3.0, 4.0], &[9.0, 4.0, 4.0, 1.0]) + 0.9486832980505138).abs() < 1e-12);
+        // 1 - 6 * (1 + 1) / (5 * 24)
+        assert!((rank_correlation(&[1.0, 2.0, 3.0, 4.0, 5.0], &[2.0, 1.0, 3.0, 4.0, 5.0]) - 0.9).abs() < 1e-12);
+        assert!(rank_correlation(&[1.0, 2.0], &[3.0, 3.0]).is_nan());
     }
 }

@@ -19,6 +19,9 @@ mod inplace;
 #[allow(dead_code)]
 #[path = "../experiments/memory_model.rs"]
 mod memory_model;
+#[allow(dead_code)]
+#[path = "../experiments/no_grad.rs"]
+mod no_grad;
 
 use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,13 +32,14 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 6] = [
+const ALL: [&Protocol; 7] = [
     &accumulation::PROTOCOL,
     &checkpointing::PROTOCOL,
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
     &inplace::PROTOCOL,
     &memory_model::PROTOCOL,
+    &no_grad::PROTOCOL,
 ];
 const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
 
@@ -216,6 +220,28 @@ fn inplace_check_sees_a_missing_error_and_a_missing_difference() {
     };
     let cell = "workload=single elements=8388608 mode=inference form=inplace";
     assert!(checked(&inplace::PROTOCOL, scaled, cell).status.is_failure(), "another computation is not the same result");
+}
+
+#[test]
+fn no_grad_check_sees_another_output() {
+    let _turn = alone();
+    for mode in ["grad", "no-grad", "inference"] {
+        for model in ["model=gpt width=128 batch=16 depth=2", "model=resnet width=16 batch=32 depth=2"] {
+            let found = checked(&no_grad::PROTOCOL, no_grad::prepare, &format!("{model} mode={mode}"));
+            assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{model} {mode}");
+        }
+    }
+    // One who leaves layers out saves memory, too.
+    let skips_layers: Prepare = |cell, bench| {
+        let shallow = if cell.get("mode") == Some("no-grad") { cell.with("depth", "2") } else { cell.clone() };
+        no_grad::prepare(&shallow, bench)
+    };
+    let found = checked(&no_grad::PROTOCOL, skips_layers, "model=mlp width=32 batch=256 depth=4 mode=no-grad");
+    assert!(found.status == Status::Invalid && found.reason.contains("output: expected equal"), "{found:?}");
+    let kept = |mode: &str| counted(no_grad::prepare, &format!("model=mlp width=32 batch=256 depth=4 mode={mode}"), "kept");
+    assert_eq!((kept("no-grad"), kept("inference")), (1.0, 1.0), "input and output and nothing else");
+    // By hand: an input of 32 features, for each of 4 blocks what linear gives and what relu gives, and 10 logits.
+    assert!(kept("grad") > 3.0, "{}", kept("grad"));
 }
 
 #[test]

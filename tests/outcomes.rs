@@ -12,13 +12,14 @@ use vramlab::record::{Run, Status};
 
 const PROTOCOL: Protocol = Protocol {
     // Results belong to an experiment that exists; this one stands in for it.
-    name: "inplace",
+    name: "empty_cache",
     title: "Every outcome",
     question: "What becomes of a cell?",
     hypothesis: "A row, whatever happens.",
     factors: &[
         Factor { name: "fate", meaning: "what happens", levels: &[] },
         Factor { name: DEVICE_MEMORY, meaning: "limit", levels: &[] },
+        Factor { name: BY, meaning: "who", levels: &[] },
     ],
     grids: &[
         Grid {
@@ -37,10 +38,19 @@ const PROTOCOL: Protocol = Protocol {
             passes: &[Pass::Memory],
             only_on: &[],
         },
+        Grid {
+            name: "twins",
+            profiles: &[Profile::Smoke],
+            studied: "fate",
+            axes: &[axis(BY, &["pytorch"]), axis("fate", &["fine", "wrong", "error", "big", "abort"])],
+            passes: &[Pass::Check, Pass::Time],
+            only_on: &[],
+        },
     ],
-    metrics: &[PEAK, TIME],
+    metrics: &[PEAK, TIME, Metric { name: "steps", label: "steps", unit: "1", pass: Pass::Time }],
     checks: &[Check { when: "", expect: Relation::Equal { tolerance: 0.0 } }],
     claims: &[],
+    published: &[],
     plots: &[],
     threats: &[],
 };
@@ -96,7 +106,9 @@ fn main() -> ExitCode {
     }
     every_outcome_is_a_row();
     println!("test every_outcome_is_a_row ... ok");
-    println!("test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished");
+    twins_in_python_are_cells_like_ours();
+    println!("test twins_in_python_are_cells_like_ours ... ok");
+    println!("test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished");
     ExitCode::SUCCESS
 }
 
@@ -112,7 +124,7 @@ fn every_outcome_is_a_row() {
     assert_eq!(output.status.code(), Some(1), "cells failed, so the run did: {said}");
     assert!(start.elapsed() < Duration::from_secs(120), "a hanging cell is ended");
     let machine = std::fs::read_dir(out.path()).unwrap().next().unwrap().unwrap().path();
-    let run = Run::read(&machine.join("inplace")).unwrap();
+    let run = Run::read(&machine.join("empty_cache")).unwrap();
     let mut rows: BTreeMap<String, Vec<(Pass, u32, Status, String)>> = BTreeMap::new();
     for pass in &run.passes {
         rows.entry(pass.cell.to_string()).or_default().push((pass.pass, pass.round, pass.status, pass.reason.clone()));
@@ -141,6 +153,84 @@ fn every_outcome_is_a_row() {
     only("device-memory=1MiB fate=big", Pass::Memory, Status::Oom, "out of memory");
     only("device-memory=1MiB fate=fine", Pass::Memory, Status::Ok, "");
     only("fate=fine", Pass::Time, Status::Ok, "");
+    let missing = |(_, _, status, reason): &(Pass, u32, Status, String)| {
+        *status == Status::Skipped && reason.contains("peers/pytorch/empty_cache.py is missing")
+    };
+    assert!(rows["by=pytorch fate=fine"].iter().all(missing), "this stand-in has no twin");
     let passes: Vec<(Pass, u32)> = rows["fate=fine"].iter().map(|(pass, round, _, _)| (*pass, *round)).collect();
     assert_eq!(passes, [(Pass::Check, 1), (Pass::Memory, 1), (Pass::Memory, 2), (Pass::Time, 1), (Pass::Time, 2)]);
+}
+
+/// What the twin of this experiment is: the same fates in Python.
+const TWIN: &str = r#"
+import os
+import torch
+import lab
+
+class Fated:
+    def __init__(self, fate):
+        self.fate, self.steps, self.result = fate, 0, None
+
+    def run(self, probe):
+        self.steps += 1
+        self.result = torch.ones(16) * (2.0 if self.fate == "wrong" else 1.0)
+        probe.sample("steps", "1", self.steps)
+        print("libraries print what they like")
+        if self.fate == "error":
+            raise ValueError("a step that fails")
+        if self.fate == "big":
+            raise lab.OutOfMemory("no room")
+        if self.fate == "abort":
+            os.abort()
+
+    def outcome(self):
+        return {"result": [self.result]}
+
+    timing = lab.ONCE
+
+lab.main(lambda cell, bench: Fated(cell["fate"]))
+"#;
+
+fn twins_in_python_are_cells_like_ours() {
+    let project = tempfile::tempdir().unwrap();
+    let peers = project.path().join("peers/pytorch");
+    std::fs::create_dir_all(&peers).unwrap();
+    std::fs::write(peers.join("empty_cache.py"), TWIN).unwrap();
+    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/peers/pytorch/lab.py"), peers.join("lab.py")).unwrap();
+    let program = project.path().join("experiment");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let run = |python: Option<&str>| {
+        let out = tempfile::tempdir().unwrap();
+        let mut command = Command::new(&program);
+        command.args(["--profile", "smoke", "--device", "cpu", "--filter", "by=pytorch", "--out"]).arg(out.path());
+        python.map(|python| command.env("VRAMLAB_PYTHON", python));
+        command.output().unwrap();
+        let machine = std::fs::read_dir(out.path()).unwrap().next().unwrap().unwrap().path();
+        Run::read(&machine.join("empty_cache")).unwrap()
+    };
+    let without = run(Some("/nowhere/python"));
+    for pass in &without.passes {
+        assert_eq!(pass.status, Status::Skipped);
+        assert!(pass.reason.contains("/nowhere/python cannot be started") && pass.reason.contains("set VRAMLAB_PYTHON"));
+    }
+    assert_eq!(without.manifest.identity.flags["python"], "none");
+    let with = run(None);
+    if with.manifest.identity.flags["python"] == "none" {
+        println!("there is no Python whose PyTorch is this libtorch: {}", with.passes[0].reason);
+        return;
+    }
+    let last = |fate: &str| {
+        let cell = format!("by=pytorch fate={fate}");
+        let pass = with.passes.iter().rev().find(|pass| pass.cell.to_string() == cell).unwrap();
+        (pass.pass, pass.status, pass.reason.clone())
+    };
+    assert_eq!(last("fine"), (Pass::Time, Status::Ok, String::new()));
+    let expected = "result: expected equal ({'tolerance': 0.0}), found a relative error of 1.000e+00";
+    assert_eq!(last("wrong"), (Pass::Check, Status::Invalid, expected.to_string()));
+    assert_eq!(last("error"), (Pass::Check, Status::Error, "ValueError: a step that fails".to_string()));
+    assert_eq!(last("big"), (Pass::Check, Status::Oom, "OutOfMemory: no room".to_string()));
+    assert_eq!((last("abort").0, last("abort").1), (Pass::Check, Status::Crashed));
+    let timed = with.passes.iter().find(|pass| pass.pass == Pass::Time).unwrap();
+    let figures: Vec<(&str, f64)> = timed.samples.iter().map(|s| (s.metric.as_str(), s.value)).collect();
+    assert!(matches!(figures[..], [("time", seconds), ("steps", 1.0)] if seconds > 0.0), "one sample, no warm-up: {figures:?}");
 }

@@ -48,7 +48,7 @@ enum Command {
         /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json
         #[arg(long, value_name = "DIR", default_value = "results")]
         results: PathBuf,
-        /// Folder for report.md and plots/
+        /// Folder for report.md, index.html and plots/
         #[arg(long, value_name = "DIR", default_value = "report")]
         out: PathBuf,
         /// Put the table of claims between the marks of this README, too

@@ -1,8 +1,9 @@
 //! The parent's side of a child process: start it, read its rows, end it in time.
 
+use super::python::Python;
 use crate::dry;
 use crate::machine::DeviceChoice;
-use crate::protocol::{Cell, Pass, Profile};
+use crate::protocol::{Cell, Pass, Profile, Relation};
 use crate::record::{PassRecord, Sample, Status};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -25,6 +26,10 @@ pub struct Spec {
     pub threads: u32,
     pub seed: u32,
     pub memory_limit: Option<u64>,
+    /// What a check compares the cell with.
+    pub baseline: String,
+    /// The relation to the baseline that a twin must see in a check; a child of our own has the protocol.
+    pub expected: Option<Relation>,
     /// Settings of the caching allocator that the cell asks for.
     pub alloc_conf: Option<String>,
     pub parent: u32,
@@ -38,6 +43,15 @@ pub enum Message {
     End { status: Status, reason: String },
 }
 
+/// Who runs a cell.
+#[derive(Debug, Clone, Copy)]
+pub enum Program<'a> {
+    /// This program.
+    Own,
+    /// The experiment's twin in Python.
+    Twin(&'a Python),
+}
+
 /// Set by Ctrl-C; read here and between cells.
 pub static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -49,6 +63,7 @@ const GLANCE: Duration = Duration::from_millis(50);
 /// # Errors
 /// No process can be started.
 pub fn launch(
+    program: Program,
     spec: &Spec,
     cell: &Cell,
     round: u32,
@@ -56,7 +71,7 @@ pub fn launch(
     timeout: Duration,
 ) -> Result<Option<PassRecord>> {
     let start = Instant::now();
-    let mut child = command(spec, choice, device_memory)?.spawn().context("starting a child process for a cell")?;
+    let mut child = command(program, spec, choice, device_memory)?.spawn().context("starting a child process for a cell")?;
     let (sender, lines) = channel();
     let stdout = child.stdout.take().context("the child has no standard output")?;
     let reader = std::thread::spawn(move || {
@@ -113,8 +128,11 @@ enum Cut {
     TimedOut,
 }
 
-fn command(spec: &Spec, choice: DeviceChoice, device_memory: Option<u64>) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
+fn command(program: Program, spec: &Spec, choice: DeviceChoice, device_memory: Option<u64>) -> Result<Command> {
+    let mut command = match program {
+        Program::Own => Command::new(std::env::current_exe().context("finding this program's own file")?),
+        Program::Twin(python) => python.command(),
+    };
     command.arg("--child").arg(serde_json::to_string(spec)?);
     // A group of its own: the terminal's Ctrl-C reaches the parent alone, and the end of the group is the end of all it started.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);

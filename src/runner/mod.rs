@@ -2,19 +2,21 @@
 
 mod all;
 mod child;
+mod dry_twin;
 mod launch;
 mod options;
 mod plan;
 mod progress;
+mod python;
 mod sweep;
-mod twin;
 
 pub use all::run_all;
 pub(crate) use child::{end_with_parent, open};
+pub use dry_twin::dry_twin;
 pub(crate) use launch::{last_words, prepare_cuda};
 pub use options::Options;
+pub use python::Python;
 pub use sweep::interruptible;
-pub use twin::dry_twin;
 
 use crate::measure::Prepare;
 use crate::protocol::{Pass, Protocol};

@@ -1,12 +1,13 @@
 //! One run of an experiment: every planned cell is checked, counted and timed, and each pass is recorded before the next begins.
 
-use super::launch::{STOP, Spec, launch};
+use super::launch::{Program, STOP, Spec, launch};
 use super::options::{Options, Shard};
 use super::plan::{Plan, Planned, round_order};
 use super::progress::Progress;
+use super::python::Python;
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, flags};
-use crate::protocol::{ALLOC_CONF, Cell, DEVICE_MEMORY, Pass, Platform, Profile, Protocol, TIME};
+use crate::protocol::{ALLOC_CONF, Cell, DEVICE_MEMORY, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, TIME};
 use crate::record::{BUDGET_ENDED, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Status};
 use crate::stats::ratio_interval;
 use crate::units::{Bytes, Seconds};
@@ -35,6 +36,9 @@ fn impossible(choice: DeviceChoice, planned: &Planned, pass: Pass) -> Option<Str
     if !only_on.is_empty() && !only_on.contains(&choice.platform()) {
         let names: Vec<String> = only_on.iter().map(Platform::to_string).collect();
         return Some(format!("this is about what only these devices have: {}", names.join(", ")));
+    }
+    if planned.cell.is_twin() && matches!(choice, DeviceChoice::Dry(_)) {
+        return Some("PyTorch in Python runs on no dry device".to_string());
     }
     beyond_device(choice, pass).map(str::to_string)
 }
@@ -87,16 +91,19 @@ pub fn run(
     let machine = Machine::describe(choice)?;
     interruptible()?;
     let dir = results_dir(protocol, options.shard, &machine, out);
-    let mut manifest = manifest(protocol, options, choice, profile, plan, &machine)?;
+    let twins = plan.cells.iter().any(|planned| planned.cell.is_twin()).then(|| Python::find(protocol.name));
+    let mut manifest = manifest(protocol, options, choice, profile, plan, &machine, twins.as_ref())?;
     let (journal, records) = Journal::open(&dir, &mut manifest, options.fresh)?;
     let start = Instant::now();
     let deadline = options.budget(profile).map(|budget| start + budget);
     let resumed = records.len();
     let mut sweep = Sweep {
+        protocol,
         options,
         choice,
         profile,
         machine,
+        twins,
         journal,
         records,
         progress: Progress::new(protocol.name, 0),
@@ -143,10 +150,13 @@ fn manifest(
     profile: Profile,
     plan: &Plan,
     machine: &Machine,
+    twins: Option<&Result<Python, String>>,
 ) -> Result<Manifest> {
     let sources = EXPERIMENTS.iter().find(|(name, _)| *name == protocol.name);
     let (_, sources) =
         sources.with_context(|| format!("experiments/{}.rs does not exist: file and protocol share a name", protocol.name))?;
+    let mut flags = flags(options.threads() as usize)?;
+    flags.extend(twins.map(|found| ("python".to_string(), found.as_ref().map_or("none".to_string(), Python::describe))));
     Ok(Manifest {
         schema: SCHEMA,
         profile,
@@ -155,7 +165,7 @@ fn manifest(
             platform: choice.platform(),
             hardware: machine.hardware.clone(),
             libtorch: machine.libtorch.clone(),
-            flags: flags(options.threads() as usize)?,
+            flags,
             memory_limit: options.device_memory.map(|b| b.0),
             seed: u64::from(options.seed),
             sources: sources.to_string(),
@@ -179,10 +189,13 @@ fn invocation() -> Vec<String> {
 }
 
 struct Sweep<'a> {
+    protocol: &'static Protocol,
     options: &'a Options,
     choice: DeviceChoice,
     profile: Profile,
     machine: Machine,
+    /// Who runs the cells that are PyTorch's, or why nobody can; none where there are no such cells.
+    twins: Option<Result<Python, String>>,
     journal: Journal,
     records: Vec<PassRecord>,
     progress: Progress,
@@ -237,7 +250,7 @@ impl Sweep<'_> {
         if self.find(&planned.cell, pass, round).is_some() || self.is_settled(&planned.cell) {
             return Ok(());
         }
-        if let Some(reason) = impossible(self.choice, planned, pass) {
+        if let Some(reason) = self.impossible(planned, pass) {
             // One row says it.
             if self.records.iter().any(|r| r.cell == planned.cell && r.pass == pass) {
                 return Ok(());
@@ -252,12 +265,17 @@ impl Sweep<'_> {
             threads: self.options.threads(),
             seed: self.options.seed,
             memory_limit: self.memory_limit(&planned.cell, pass)?,
+            baseline: planned.baseline.to_string(),
+            expected: self.expected(planned, pass),
             alloc_conf: planned.cell.get(ALLOC_CONF).filter(|conf| *conf != "default").map(str::to_string),
             parent: std::process::id(),
         };
-        let Some(mut record) =
-            launch(&spec, &planned.cell, round, (self.choice, self.machine.device_memory), self.options.timeout)?
-        else {
+        let program = match &self.twins {
+            Some(Ok(python)) if planned.cell.is_twin() => Program::Twin(python),
+            _ => Program::Own,
+        };
+        let device = (self.choice, self.machine.device_memory);
+        let Some(mut record) = launch(program, &spec, &planned.cell, round, device, self.options.timeout)? else {
             return Ok(());
         };
         if let Some(reason) = self.contradiction(&record) {
@@ -272,6 +290,19 @@ impl Sweep<'_> {
         self.progress.done(&record);
         self.records.push(record);
         Ok(())
+    }
+
+    /// The relation that the twin in Python must see; a child of our own finds it in its protocol.
+    fn expected(&self, planned: &Planned, pass: Pass) -> Option<Relation> {
+        (pass == Pass::Check && planned.cell.is_twin()).then(|| self.protocol.check_of(&planned.cell).cloned()).flatten()
+    }
+
+    /// Why a pass over a cell cannot be run here; none where it can.
+    fn impossible(&self, planned: &Planned, pass: Pass) -> Option<String> {
+        impossible(self.choice, planned, pass).or_else(|| match &self.twins {
+            Some(Err(reason)) if planned.cell.is_twin() => Some(reason.clone()),
+            _ => None,
+        })
     }
 
     /// The user's limit, and the cell's own where it has one: a check compares results, so it gets the memory that it needs.
@@ -291,7 +322,7 @@ impl Sweep<'_> {
         }
         match record.pass {
             Pass::Memory => self.find(&record.cell, Pass::Memory, 1).and_then(|first| counted_difference(first, record)),
-            Pass::Time => beyond_physics(record, self.machine.flops_limit?),
+            Pass::Time => beyond_link(record).or_else(|| beyond_physics(record, self.machine.flops_limit?)),
             Pass::Check => None,
         }
     }
@@ -350,7 +381,7 @@ impl Sweep<'_> {
             .flat_map(|p| (1..=least).map(move |n| (p, Pass::Time, n)));
         let all = plan.cells.iter().flat_map(untimed_passes).chain(timed);
         let lacks = |(p, pass, round): &(&Planned, Pass, u32)| {
-            let round = if impossible(self.choice, p, *pass).is_some() { &1 } else { round };
+            let round = if self.impossible(p, *pass).is_some() { &1 } else { round };
             self.find(&p.cell, *pass, *round).is_none_or(|record| record.reason == BUDGET_ENDED) && !self.is_ended(&p.cell)
         };
         all.filter(lacks).count()
@@ -417,6 +448,12 @@ fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
     })
 }
 
+/// More bytes than the link between host and device can have moved.
+fn beyond_link(record: &PassRecord) -> Option<String> {
+    let share = record.samples.iter().filter(|s| s.metric == LINK_SHARE.name).map(|s| s.value).reduce(f64::max)?;
+    (share > 1.0).then(|| format!("a sample moved {share:.2} times what the link is specified for"))
+}
+
 /// Says what the figures so far mean for the claims.
 fn summarise(protocol: &'static Protocol, profile: Profile, choice: DeviceChoice, records: &[PassRecord]) {
     if profile == Profile::Smoke {
@@ -425,7 +462,8 @@ fn summarise(protocol: &'static Protocol, profile: Profile, choice: DeviceChoice
     for judgement in judge(protocol, profile, choice.platform(), &Samples::new(records)) {
         let mark =
             if judgement.carries || judgement.verdict == Verdict::NotMeasured { "" } else { " (shown, not judged on this device)" };
-        println!("{:24} {}{mark}: {}", judgement.claim.id, judgement.verdict, judgement.claim.text);
+        let whose = if judgement.platform == Platform::Python { " (PyTorch in Python)" } else { "" };
+        println!("{:24} {}{whose}{mark}: {}", judgement.claim.id, judgement.verdict, judgement.claim.text);
     }
 }
 
@@ -468,5 +506,7 @@ mod tests {
         let timed = record(Pass::Time, &[("time", 1e-3), ("time", 1e-6), ("least_flops", 1e9)]);
         assert!(beyond_physics(&timed, 67e12).unwrap().contains("1.000e9 operations in 1.00 µs"));
         assert_eq!(beyond_physics(&timed, 2e15), None);
+        assert!(beyond_link(&record(Pass::Time, &[("link_share", 0.9), ("link_share", 1.02)])).unwrap().contains("1.02 times"));
+        assert_eq!(beyond_link(&record(Pass::Time, &[("link_share", 0.9)])), None);
     }
 }

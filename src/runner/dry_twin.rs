@@ -1,6 +1,6 @@
 //! The same cell on a dry device, for experiments that put a prediction beside a measurement.
 
-use super::launch::{Spec, launch};
+use super::launch::{Program, Spec, launch};
 use crate::machine::DeviceChoice;
 use crate::protocol::{Cell, Pass, Profile};
 use crate::record::{Sample, Status};
@@ -28,10 +28,12 @@ pub fn dry_twin(cell: &Cell) -> Result<Vec<Sample>> {
         threads: 1,
         seed: 1,
         memory_limit: None,
+        baseline: cell.to_string(),
+        expected: None,
         alloc_conf: None,
         parent: std::process::id(),
     };
-    let found = launch(&spec, cell, 1, (choice, Some(MEMORY)), TIMEOUT)?.context("interrupted")?;
+    let found = launch(Program::Own, &spec, cell, 1, (choice, Some(MEMORY)), TIMEOUT)?.context("interrupted")?;
     ensure!(found.status == Status::Ok, "predicting {cell} on a dry device: {}: {}", found.status, found.reason);
     Ok(found.samples)
 }

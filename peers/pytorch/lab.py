@@ -1,0 +1,290 @@
+"""What the twins share: the cell that they are asked for, how they are measured, and the rows that they answer with.
+
+A twin is a script with one function, prepare(cell, bench), and `lab.main(prepare)`. The function sets up a cell and gives back a step:
+an object with run(probe), and where they matter outcome(), items and timing. It is started by the experiment's own program, one
+process for each cell and pass, as the program's own children are, and measures by the same rules (METHODOLOGY.md).
+"""
+
+import ctypes
+import json
+import math
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+
+class Cell(dict):
+    """The levels of one combination, by factor."""
+
+    @staticmethod
+    def parse(text):
+        return Cell(term.split("=", 1) for term in text.split(" "))
+
+    def number(self, factor):
+        return int(self[factor])
+
+
+@dataclass
+class Bench:
+    """Where a cell is set up."""
+
+    device: torch.device
+    seed: int
+    threads: int
+
+
+@dataclass
+class Timing:
+    """How long to warm up (both must be over) and how much to sample; steps shorter than least_sample are timed several at once."""
+
+    warm_up_steps: int = 3
+    warm_up_seconds: float = 0.05
+    samples: int = 10
+    least_sample: float = 1e-3
+
+
+# What happens once in a process: no warm-up, one sample.
+ONCE = Timing(warm_up_steps=0, warm_up_seconds=0.0, samples=1)
+
+
+@dataclass
+class Probe:
+    """What a step tells about itself while it runs."""
+
+    reading: bool = False
+    timing: bool = False
+    figures: dict = field(default_factory=dict)
+    samples: list = field(default_factory=list)
+
+    def figure(self, metric, unit, value):
+        """Gives a counted figure of the memory pass; of several the last counts."""
+        if self.reading:
+            self.figures[metric] = (unit, value)
+
+    def sample(self, metric, unit, value):
+        """Gives a figure that moves from run to run, in the time pass."""
+        if self.timing:
+            self.samples.append((metric, unit, value))
+
+
+class OutOfMemory(Exception):
+    """Memory ran out: an outcome, not a failure."""
+
+
+def main(prepare):
+    """Runs the pass that the command line asks for and writes its rows to what was standard output."""
+    pipe = os.fdopen(os.dup(1), "w")
+    # Whatever a library prints goes to standard error from here on.
+    os.dup2(2, 1)
+
+    def tell(message):
+        pipe.write(json.dumps(message) + "\n")
+        pipe.flush()
+
+    status, reason, rows = "ok", "", []
+    try:
+        if len(sys.argv) != 3 or sys.argv[1] != "--child":
+            sys.exit(f"{sys.argv[0]} is run by the experiment of the same name, not by hand")
+        spec = json.loads(sys.argv[2])
+        _end_with_parent(spec["parent"])
+        torch.set_num_threads(spec["threads"])
+        bench = Bench(torch.device(spec["device"]), spec["seed"], spec["threads"])
+        status, reason, rows = _PASSES[spec["pass"]](prepare, spec, bench)
+    except Exception as error:  # Whatever it was becomes a row.
+        status, reason, rows = _failed(error)
+    for metric, unit, value, index in rows:
+        tell({"sample": {"metric": metric, "unit": unit, "value": float(value), "sample": index, "reason": ""}})
+    tell({"end": {"status": status, "reason": reason}})
+
+
+def is_out_of_memory(error):
+    return isinstance(error, (torch.OutOfMemoryError, OutOfMemory, MemoryError)) or "out of memory" in str(error)
+
+
+def _failed(error):
+    status = "oom" if is_out_of_memory(error) else "error"
+    return status, f"{type(error).__name__}: {error}"[:400], []
+
+
+def _end_with_parent(parent):
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the parent is gone")
+
+
+def _set_up(prepare, cell, bench):
+    # As the lab does: data and parameters depend on the seed alone.
+    torch.manual_seed(bench.seed)
+    step = prepare(Cell.parse(cell), bench)
+    torch.manual_seed(bench.seed + 1)
+    return step
+
+
+def _check(prepare, spec, bench):
+    def outcome(cell):
+        step = _set_up(prepare, cell, bench)
+        step.run(Probe())
+        return step.outcome()
+
+    reference = outcome(spec["baseline"])
+    relation = spec["expected"]
+    (kind, bounds), = relation.items() if isinstance(relation, dict) else [(relation, {})]
+    kind = kind.lower()
+    try:
+        found = outcome(spec["cell"])
+    except Exception as error:
+        if kind != "raises":
+            raise
+        raised = bounds["message"] in str(error)
+        reason = "" if raised else f"expected an error with '{bounds['message']}', got: {error}"
+        return ("ok" if raised else "invalid"), reason[:400], [("raised", "1", float(raised), 0)]
+    if kind == "raises":
+        return "invalid", f"expected an error with '{bounds['message']}', and none was raised", [("raised", "1", 0.0, 0)]
+    rows = [("raised", "1", 0.0, 0)]
+    errors = [(name, distance(tensors, reference[name])) for name, tensors in found.items()]
+    rows += [(f"{name}_error", "1", error, 0) for name, error in errors]
+    name, error = errors[0]
+    holds = {
+        "equal": lambda: error <= bounds["tolerance"],
+        "differs": lambda: bounds["at_least"] <= error <= bounds["at_most"],
+    }
+    if kind not in holds:
+        raise ValueError(f"a twin knows no relation '{kind}'")
+    if holds[kind]():
+        return "ok", "", rows
+    return "invalid", f"{name}: expected {kind} ({bounds}), found a relative error of {error:.3e}", rows
+
+
+def distance(found, reference):
+    """|a - b| / |b| in the Euclidean norm over all values of all tensors, summed in double precision."""
+    if len(found) != len(reference):
+        raise ValueError(f"{len(found)} tensors to compare with {len(reference)}")
+    difference = norm = 0.0
+    for a, b in zip(found, reference):
+        a, b = a.detach().double().cpu(), b.detach().double().cpu()
+        difference += float((a - b).square().sum())
+        norm += float(b.square().sum())
+    if norm == 0.0:
+        raise ValueError("the baseline's outcome is zero, which every relation would fit")
+    return math.sqrt(difference / norm)
+
+
+def _memory(prepare, spec, bench):
+    step = _set_up(prepare, spec["cell"], bench)
+    for _ in range(2):
+        step.run(Probe())
+    probe = Probe(reading=True)
+    rows = []
+    if bench.device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        step.run(probe)
+        torch.cuda.synchronize()
+        statistics = torch.cuda.memory_stats()
+        rows.append(("requested_peak", "B", statistics["requested_bytes.all.peak"], 0))
+        rows.append(("allocated_peak", "B", statistics["allocated_bytes.all.peak"], 0))
+        rows.append(("reserved_peak", "B", statistics["reserved_bytes.all.peak"], 0))
+    else:
+        step.run(probe)
+    rows += [(metric, unit, value, 0) for metric, (unit, value) in probe.figures.items()]
+    return "ok", "", rows
+
+
+def _time(prepare, spec, bench):
+    step = _set_up(prepare, spec["cell"], bench)
+    timing = getattr(step, "timing", Timing())
+    probe = Probe(timing=True)
+    steps, spent, last = 0, 0.0, math.inf
+    while steps < timing.warm_up_steps or spent < timing.warm_up_seconds:
+        last = _seconds(lambda: step.run(probe), bench.device)
+        spent += last
+        steps += 1
+    probe.samples.clear()
+    batch = max(1, math.ceil(timing.least_sample / max(last, 1e-9)))
+    items = batch * getattr(step, "items", 1.0)
+    rows = []
+    for index in range(timing.samples):
+
+        def body():
+            for _ in range(batch):
+                step.run(probe)
+
+        rows.append(("time", "s", _seconds(body, bench.device) / items, index))
+    counts = {}
+    for metric, unit, value in probe.samples:
+        rows.append((metric, unit, value, counts.setdefault(metric, 0)))
+        counts[metric] += 1
+    return "ok", "", rows
+
+
+def _seconds(body, device):
+    """Seconds by the device's clock, synchronised at the two edges and nowhere else."""
+    if device.type != "cuda":
+        start = time.perf_counter()
+        body()
+        return time.perf_counter() - start
+    torch.cuda.synchronize()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    body()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 1000.0
+
+
+_PASSES = {"check": _check, "memory": _memory, "time": _time}
+
+
+# Memory of whole processes as the kernel counts it, in bytes; see src/process.rs.
+
+
+def _field(path, name):
+    with open(path) as lines:
+        for line in lines:
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) * 1024
+    raise OSError(f"{path} has no line '{name}'")
+
+
+def resident():
+    return _field("/proc/self/status", "VmRSS")
+
+
+def peak_resident():
+    return _field("/proc/self/status", "VmHWM")
+
+
+def reset_peak_resident():
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def proportional(pid="self"):
+    return _field(f"/proc/{pid}/smaps_rollup", "Pss")
+
+
+def proportional_of_tree(root=None):
+    """Proportional set size of a process and of all that descend from it."""
+    root = root or os.getpid()
+    children = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as file:
+                parent = int(file.read().rsplit(")", 1)[1].split()[1])
+        except (OSError, IndexError):
+            continue
+        children.setdefault(parent, []).append(int(name))
+    total, waiting = proportional(root), list(children.get(root, []))
+    while waiting:
+        pid = waiting.pop()
+        waiting += children.get(pid, [])
+        try:
+            total += proportional(pid)
+        except OSError:
+            continue  # It ended meanwhile.
+    return total

@@ -1,0 +1,76 @@
+//! PyTorch in Python, which runs an experiment's twin (`peers/pytorch/NAME.py`) in child processes like our own.
+
+use crate::machine::libtorch_version;
+use crate::native;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A Python whose PyTorch is of the version that this program runs on, and the twin that it runs.
+#[derive(Debug, Clone)]
+pub struct Python {
+    program: PathBuf,
+    script: PathBuf,
+    version: String,
+    torch: String,
+}
+
+impl Python {
+    /// Finds the twin of an experiment and a Python for it: the one that `VRAMLAB_PYTHON` names, the one whose PyTorch this program
+    /// has loaded, or `python3`.
+    ///
+    /// # Errors
+    /// Says what is missing and what to do about it.
+    pub fn find(experiment: &str) -> Result<Python, String> {
+        let script = script(experiment)?;
+        let program = std::env::var_os("VRAMLAB_PYTHON").map(PathBuf::from).or_else(beside_libtorch);
+        let program = program.unwrap_or_else(|| PathBuf::from("python3"));
+        let remedy = "set VRAMLAB_PYTHON to a python that has PyTorch 2.11";
+        let failed = |what: String| format!("{} {what}; {remedy}", program.display());
+        let asked = Command::new(&program)
+            .args(["-c", "import platform, torch; print(platform.python_version(), torch.__version__)"])
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|e| failed(format!("cannot be started ({e})")))?;
+        let answer = String::from_utf8_lossy(&asked.stdout).trim().to_string();
+        let Some((version, torch)) = answer.split_once(' ').filter(|_| asked.status.success()) else {
+            let complaint = String::from_utf8_lossy(&asked.stderr);
+            return Err(failed(format!("has no PyTorch that works ({})", complaint.lines().last().unwrap_or("it said nothing"))));
+        };
+        let ours = libtorch_version().map_err(|e| format!("{e:#}"))?;
+        // What follows '+' says how it was built, which the libtorch of an archive does not tell.
+        if torch.split('+').next() != ours.split('+').next() {
+            return Err(failed(format!("has PyTorch {torch}, and this program runs on {ours}")));
+        }
+        let (version, torch) = (version.to_string(), torch.to_string());
+        Ok(Python { program, script, version, torch })
+    }
+
+    /// `Python 3.11.2, torch 2.11.0+cu130`.
+    pub fn describe(&self) -> String {
+        format!("Python {}, torch {}", self.version, self.torch)
+    }
+
+    /// The command that runs the twin; what it is to do is still to be added.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        // No bytecode: the sources' folder is not ours to write to.
+        command.arg("-B").arg(&self.script);
+        command
+    }
+}
+
+/// The twin's source: in the folder that holds this program, or one above it, or where it was built.
+fn script(experiment: &str) -> Result<PathBuf, String> {
+    let name = Path::new("peers/pytorch").join(format!("{experiment}.py"));
+    let program = std::env::current_exe().map_err(|e| format!("this program's own file cannot be found: {e}"))?;
+    let built = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let found = program.ancestors().skip(1).chain([built]).map(|folder| folder.join(&name)).find(|path| path.exists());
+    found.ok_or_else(|| format!("{} is missing; run the program from a copy of the project", name.display()))
+}
+
+/// The Python whose package torch the loaded libtorch is: `PREFIX/lib/python3.X/site-packages/torch/lib/libtorch_cpu.so` belongs to
+/// `PREFIX/bin/python3`.
+fn beside_libtorch() -> Option<PathBuf> {
+    let python = native::loaded_library()?.ancestors().nth(6)?.join("bin/python3");
+    python.exists().then_some(python)
+}
