@@ -79,9 +79,9 @@ pub const PROTOCOL: Protocol = Protocol {
         moments(&[Profile::Quick], &[axis("model", &["gpt-4x128"]), axis("batch", &["8"]), CAP_25, MOMENTS, WAYS]),
         moments(
             &[Profile::Quick],
-            &[axis("model", &["mlp-16x512", "resnet-2x64-gn"]), axis("batch", &["32"]), CAP_25, LOAD_AND_STEADY, WAYS],
+            &[axis("model", &["mlp-16x512", "resnet-2x64-gn"]), axis("batch", &["4"]), CAP_25, LOAD_AND_STEADY, WAYS],
         ),
-        moments(&[Profile::Quick], &[axis("model", &["mlp-16x512"]), axis("batch", &["32"]), OTHER_CAPS, STEADY, WAYS]),
+        moments(&[Profile::Quick], &[axis("model", &["mlp-16x512"]), axis("batch", &["4"]), OTHER_CAPS, STEADY, WAYS]),
         moments(&[Profile::Full], &[axis("model", &["gpt2"]), axis("batch", &["4"]), CAP_25, MOMENTS, WAYS]),
         moments(
             &[Profile::Full],
