@@ -15,6 +15,8 @@ use vramlab::native::{self, allocations};
 use vramlab::record::{Run, Status};
 use vramlab::torch::attempt;
 use vramlab::torch::optimizers::{self, Algorithm, GradScale, Implementation, Sgd};
+use vramlab::torch::ddp::{Ddp, DdpOptions};
+use vramlab::torch::distributed::ProcessGroup;
 use vramlab::torch::{Backend, Checkpoint, Cpu, autocast};
 
 const MIB: i64 = 1 << 20;
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         ("every_experiment_runs", every_experiment_runs),
         ("recorded_allocations_add_up_to_the_meter", recorded_allocations_add_up_to_the_meter),
         ("a_dry_run_counts_what_the_cpu_counts", a_dry_run_counts_what_the_cpu_counts),
+        ("gradient_buckets_are_those_of_the_cpu", gradient_buckets_are_those_of_the_cpu),
         ("known_differences_have_their_formula", known_differences_have_their_formula),
         ("optimizers_take_what_their_tensors_do", optimizers_take_what_their_tensors_do),
         ("gigabytes_cost_no_memory_and_no_time", gigabytes_cost_no_memory_and_no_time),
@@ -119,6 +122,7 @@ fn play(role: &str, argument: &str) -> Result<Value> {
         "models" => models()?,
         "recorded" => recorded(argument)?,
         "counted" => serde_json::to_value(counted(argument)?)?,
+        "buckets" => buckets(argument)?,
         "differences" => differences(argument)?,
         "optimizers" => optimizers(argument)?,
         "huge" => huge()?,
@@ -579,6 +583,36 @@ fn a_dry_run_counts_what_the_cpu_counts() {
             assert_eq!(dry.into_iter().map(with_scalars).collect::<Vec<_>>(), cpu, "{c:?}");
         }
     }
+}
+
+/// Buckets, and bytes that live beside the model, of distributed data parallel training in three steps.
+fn buckets(device: &str) -> Result<Value> {
+    let backend = open(device)?;
+    let mut seen = Vec::new();
+    for (cap, gradient_as_bucket_view) in [(None, false), (Some(16 << 10), false), (Some(16 << 10), true)] {
+        let model = Model::named("mlp-6x64", backend.device())?;
+        let batch = model.batch(4);
+        let before = backend.memory()?.requested;
+        let group = ProcessGroup::alone(backend.device(), 1)?;
+        let ddp = Ddp::of(&model.store, &group, DdpOptions { bucket_cap: cap, gradient_as_bucket_view })?;
+        for _ in 0..3 {
+            ddp.zero_grad();
+            let loss = ddp.forward(|| Ok(model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean)))?;
+            seen.push((ddp.bucket_bytes()?, backend.memory()?.requested - before));
+            loss.f_backward()?;
+            drop(loss);
+            seen.push((Vec::new(), backend.memory()?.requested - before));
+        }
+        ddp.check_reduced()?;
+    }
+    Ok(serde_json::to_value(seen)?)
+}
+
+fn gradient_buckets_are_those_of_the_cpu() {
+    let dry = dry_answer("buckets", "dry", 1024 * MIB, "");
+    assert_eq!(dry, outcome(command("buckets", "cpu")).unwrap());
+    let buckets = |step: usize| dry[step][0].as_array().unwrap().len();
+    assert_eq!((buckets(0), buckets(6), buckets(8)), (1, 1, 6), "one at first, then one for each weight that fills it: {dry}");
 }
 
 /// Bytes of single operations for which CPU and CUDA allocate differently.
