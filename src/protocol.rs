@@ -385,6 +385,19 @@ pub enum Rule {
         confirm: Bound,
         refute: Bound,
     },
+    /// Of the selected cells that differ in the studied factor alone, the one with the lowest or highest metric, over the highest of those
+    /// that `over` selects: 'some of these are worse than the best', 'the best of these is better than that one'.
+    Picked {
+        #[serde(deserialize_with = "kept::text")]
+        metric: Text,
+        pick: Pick,
+        #[serde(deserialize_with = "kept::text")]
+        of: Select,
+        #[serde(deserialize_with = "kept::text")]
+        over: Select,
+        confirm: Bound,
+        refute: Bound,
+    },
     /// Whether one metric predicts another: their ratio, within each selected cell, lies in bounds in at least a share of the cells.
     Agreement {
         #[serde(deserialize_with = "kept::text")]
@@ -410,6 +423,14 @@ pub enum Rule {
     },
     /// Holds where all of these hold.
     All(#[serde(deserialize_with = "kept::list")] &'static [Rule]),
+}
+
+/// Which of several cells a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pick {
+    Lowest,
+    Highest,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -693,7 +714,7 @@ impl Rule {
     pub fn metrics(&self) -> Vec<&'static str> {
         match self {
             Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Exponent { metric, .. } => vec![metric],
-            Rule::Trend { metric, .. } => vec![metric],
+            Rule::Trend { metric, .. } | Rule::Picked { metric, .. } => vec![metric],
             Rule::Agreement { metric, reference, .. } => vec![metric, reference],
             Rule::All(rules) => rules.iter().flat_map(Rule::metrics).collect(),
         }

@@ -5,6 +5,9 @@
 #[path = "../experiments/accumulation.rs"]
 mod accumulation;
 #[allow(dead_code)]
+#[path = "../experiments/batch_loading.rs"]
+mod batch_loading;
+#[allow(dead_code)]
 #[path = "../experiments/checkpointing.rs"]
 mod checkpointing;
 #[allow(dead_code)]
@@ -30,6 +33,8 @@ mod optimizer_state;
 #[allow(dead_code)]
 #[path = "../experiments/transfer_learning.rs"]
 mod transfer_learning;
+#[path = "../experiments/num_workers.rs"]
+mod num_workers;
 
 use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,14 +46,16 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 10] = [
+const ALL: [&Protocol; 12] = [
     &accumulation::PROTOCOL,
+    &batch_loading::PROTOCOL,
     &checkpointing::PROTOCOL,
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
     &inplace::PROTOCOL,
     &memory_model::PROTOCOL,
     &no_grad::PROTOCOL,
+    &num_workers::PROTOCOL,
     &optimizer_state::PROTOCOL,
     &step_timeline::PROTOCOL,
     &transfer_learning::PROTOCOL,
@@ -66,7 +73,9 @@ fn protocols_are_sound() {
     for protocol in ALL {
         assert_eq!(protocol.mistakes(), Vec::<String>::new(), "{}", protocol.name);
         let timed = |profile| {
-            protocol.grids(profile).filter(|g| g.passes.contains(&vramlab::protocol::Pass::Time)).flat_map(|g| g.cells()).count()
+            let timed = protocol.grids(profile).filter(|g| g.passes.contains(&vramlab::protocol::Pass::Time));
+            // A twin's cells stand beside ours and repeat them.
+            timed.flat_map(|g| g.cells()).filter(|cell| !cell.is_twin()).count()
         };
         assert!(timed(Profile::Quick) <= 10, "{}: quick times {} cells", protocol.name, timed(Profile::Quick));
         let text = serde_json::to_string(protocol).unwrap();
@@ -496,4 +505,54 @@ fn counted_bytes_are_what_can_be_worked_out_by_hand() {
         |k: u32| counted(accumulation::prepare, &format!("model=mlp-2x32 batch=256 hold=effective-batch k={k}"), "gradients");
     assert_eq!(accumulated(1), 4.0 * parameters);
     assert_eq!(accumulated(4), 4.0 * parameters, "gradients do not shrink");
+}
+
+/// A step whose results come in another order.
+struct Reversed(Box<dyn Step>);
+
+impl Step for Reversed {
+    fn run(&mut self, probe: &mut Probe) -> Result<()> {
+        self.0.run(probe)
+    }
+
+    fn outcome(&self) -> Result<Vec<Quantity>> {
+        let mut quantities = self.0.outcome()?;
+        quantities.iter_mut().for_each(|quantity| quantity.tensors = quantity.tensors.iter().map(|t| t.flip([0])).collect());
+        Ok(quantities)
+    }
+}
+
+#[test]
+fn num_workers_check_sees_an_order_that_depends_on_workers_and_a_lost_sample() {
+    let _turn = alone();
+    for cell in ["by=vramlab transform=small samples=16 workers=1x", "transform=small samples=16 model=pooled workers=1x"] {
+        let found = checked(&num_workers::PROTOCOL, num_workers::prepare, cell);
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+    }
+    let reversed: Prepare = |cell, bench| {
+        let step = num_workers::prepare(cell, bench)?;
+        Ok(if cell.get("workers") == Some("1x") { Box::new(Reversed(step)) } else { step })
+    };
+    let found = checked(&num_workers::PROTOCOL, reversed, "by=vramlab transform=small samples=16 workers=1x");
+    assert_eq!(found.status, Status::Invalid);
+    let reversed: Prepare = |cell, bench| {
+        let step = num_workers::prepare(cell, bench)?;
+        Ok(if cell.get("prefetch") == Some("4") { Box::new(Reversed(step)) } else { step })
+    };
+    assert_eq!(checked(&num_workers::PROTOCOL, num_workers::prepare, "by=vramlab prefetch=4").status, Status::Ok);
+    assert_eq!(checked(&num_workers::PROTOCOL, reversed, "by=vramlab prefetch=4").status, Status::Invalid);
+}
+
+#[test]
+fn batch_loading_check_sees_a_lost_sample() {
+    let _turn = alone();
+    for how in ["batches", "samples"] {
+        let cell = format!("samples=64 side=16 batch=8 how={how}");
+        assert_eq!(checked(&batch_loading::PROTOCOL, batch_loading::prepare, &cell).status, Status::Ok, "{cell}");
+        let loses_one: Prepare = |cell, bench| {
+            let fewer = if cell.get("how") == Some("everything") { cell.clone() } else { cell.with("samples", "63") };
+            batch_loading::prepare(&fewer, bench)
+        };
+        assert_eq!(checked(&batch_loading::PROTOCOL, loses_one, &cell).status, Status::Invalid, "{cell}");
+    }
 }
