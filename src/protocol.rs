@@ -421,6 +421,16 @@ pub enum Rule {
         confirm: Bound,
         refute: Bound,
     },
+    /// How often levels that are one thing under several names would be called different: the share of resamplings, each of two names
+    /// and so many rounds, whose 95 % interval excludes 1.
+    FalseAlarms {
+        #[serde(deserialize_with = "kept::text")]
+        metric: Text,
+        #[serde(deserialize_with = "kept::text")]
+        of: Select,
+        rounds: usize,
+        at_most: f64,
+    },
     /// Holds where all of these hold.
     All(#[serde(deserialize_with = "kept::list")] &'static [Rule]),
 }
@@ -716,7 +726,21 @@ impl Rule {
             Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Exponent { metric, .. } => vec![metric],
             Rule::Trend { metric, .. } | Rule::Picked { metric, .. } => vec![metric],
             Rule::Agreement { metric, reference, .. } => vec![metric, reference],
+            Rule::FalseAlarms { metric, .. } => vec![metric],
             Rule::All(rules) => rules.iter().flat_map(Rule::metrics).collect(),
+        }
+    }
+
+    /// Which cells the rule is about; empty for all, and for a rule of several parts.
+    pub fn select(&self) -> Select {
+        match self {
+            Rule::Ratio { of, .. }
+            | Rule::Value { of, .. }
+            | Rule::Exponent { of, .. }
+            | Rule::Agreement { of, .. }
+            | Rule::Trend { of, .. }
+            | Rule::FalseAlarms { of, .. } => of,
+            Rule::All(_) => "",
         }
     }
 }

@@ -117,6 +117,8 @@ pub fn quantity(value: f64, unit: &str) -> String {
         "s" => Seconds(value).to_string(),
         "x" => ratio(value),
         // Links are specified in powers of ten.
+        "FLOP/s" if value >= 1e11 => format!("{} TFLOP/s", significant(value / 1e12)),
+        "FLOP/s" => format!("{} GFLOP/s", significant(value / 1e9)),
         "B/s" if value >= 1e8 => format!("{} GB/s", plain(value / 1e9)),
         "B/s" => format!("{} MB/s", plain(value / 1e6)),
         "" | "1" => plain(value),

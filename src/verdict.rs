@@ -4,6 +4,9 @@ use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Pick, Platform, Pr
 use crate::record::{PassRecord, Status};
 use crate::stats::{Interval, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value};
 use std::cmp::Ordering;
+use crate::stats::{
+    Interval, false_alarms, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -447,6 +450,9 @@ fn weigh(planned: &Planned, rule: &'static Rule, samples: &Samples) -> Evidence 
         Rule::Trend { metric, along, of, confirm, refute } => {
             trends(planned, (metric, along, of), (*confirm, *refute), samples, &mut evidence);
         }
+        Rule::FalseAlarms { metric, of, rounds, at_most } => {
+            alarms(planned, (metric, of), (*rounds, *at_most), samples, &mut evidence);
+        }
         // Parts of parts are not a thing that a claim needs; a protocol that nests them is judged not measured.
         Rule::All(_) => {}
     }
@@ -455,6 +461,47 @@ fn weigh(planned: &Planned, rule: &'static Rule, samples: &Samples) -> Evidence 
         _ => fall(&evidence.comparisons),
     };
     evidence
+}
+
+/// The rate of false alarms among cells that differ in nothing but the name of the studied level. It is decided by the estimate, and only
+/// refuted where chance does not explain it.
+fn alarms(
+    planned: &Planned,
+    (metric, of): (&str, &str),
+    (rounds, at_most): (usize, f64),
+    samples: &Samples,
+    evidence: &mut Evidence,
+) {
+    let mut same: BTreeMap<String, Vec<(Cell, BTreeMap<u32, f64>)>> = BTreeMap::new();
+    for (grid, cell) in planned.selected(of) {
+        let of_rounds = samples.rounds.get(&(cell.clone(), metric.to_string()));
+        match of_rounds {
+            Some(of_rounds) => {
+                let logs = of_rounds.iter().map(|(round, samples)| (*round, median(samples).ln())).collect();
+                same.entry(cell.without(&[grid.studied])).or_default().push((cell, logs));
+            }
+            None => evidence.missing.push(missing(samples, cell)),
+        }
+    }
+    for levels in same.into_values() {
+        let common: Vec<u32> =
+            levels[0].1.keys().copied().filter(|round| levels.iter().all(|(_, logs)| logs.contains_key(round))).collect();
+        let logs: Vec<Vec<f64>> = levels.iter().map(|(_, logs)| common.iter().map(|round| logs[round]).collect()).collect();
+        let cell = levels[0].0.clone();
+        match false_alarms(&logs, rounds, ALPHA) {
+            Some(effect) => {
+                let outcome = if effect.estimate <= at_most {
+                    Outcome::Confirms
+                } else if effect.low > at_most {
+                    Outcome::Refutes
+                } else {
+                    Outcome::Straddles
+                };
+                evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: common.len(), outcome });
+            }
+            None => evidence.missing.push((cell, format!("fewer than {rounds} rounds that all levels have, or a single level"))),
+        }
+    }
 }
 
 /// The verdict of a prediction that has to be right in a share of its cells: there is nothing between.
@@ -999,6 +1046,52 @@ mod tests {
         assert_eq!(place(wide, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Straddles);
         let beside = Interval { estimate: 1.3, low: 1.2, high: 1.5 };
         assert_eq!(place(beside, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Refutes);
+    }
+
+    const ALIKE: Protocol = Protocol {
+        grids: &[Grid {
+            name: "one level",
+            profiles: &[Profile::Quick],
+            studied: "name",
+            axes: &[axis("name", &["a", "b", "c", "d"])],
+            passes: &[Pass::Time],
+            only_on: &[],
+        }],
+        claims: &[Claim {
+            id: "same-level",
+            from: "",
+            text: "",
+            judged_on: &[Platform::Cpu],
+            rule: Rule::FalseAlarms { metric: "time", of: "", rounds: 5, at_most: 0.05 },
+            meaning: MEANING,
+        }],
+        ..PROTOCOL
+    };
+
+    #[test]
+    fn a_name_that_is_always_slower_raises_false_alarms() {
+        let judged = |rounds: u32, slower: f64| {
+            let mut records = Vec::new();
+            for round in 1..=rounds {
+                for (n, name) in ["a", "b", "c", "d"].iter().enumerate() {
+                    // Scattered over 0 to 1 and the same every time.
+                    let mixed = (round * 4 + n as u32).wrapping_mul(0x9E37_79B1);
+                    let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x85EB_CA77);
+                    let noise = f64::from((mixed ^ (mixed >> 13)) >> 8) / f64::from(1 << 24);
+                    let time = 1.0 + 0.1 * noise + if *name == "a" { slower } else { 0.0 };
+                    let cell = Cell::parse(&format!("name={name}")).unwrap();
+                    records.push(pass(&cell, Pass::Time, round, &[("time", time)]));
+                }
+            }
+            judge(&ALIKE, Profile::Quick, Platform::Cpu, &Samples::new(&records)).remove(0)
+        };
+        let alike = judged(20, 0.0);
+        assert_eq!(alike.verdict, Verdict::Confirmed, "{:?}", alike.evidence[0].comparisons);
+        let biased = judged(20, 0.5);
+        assert_eq!(biased.verdict, Verdict::Refuted);
+        let rate = biased.evidence[0].comparisons[0].effect;
+        assert!((0.45..0.6).contains(&rate.estimate) && rate.low > 0.05, "half of the pairs have the slow one: {rate:?}");
+        assert_eq!(judged(4, 0.0).verdict, Verdict::NotMeasured, "too few rounds");
     }
 
     const TWINS: Protocol = Protocol {

@@ -357,6 +357,7 @@ fn every_experiment_runs() {
         env!("CARGO_BIN_EXE_step_timeline"),
         env!("CARGO_BIN_EXE_optimizer_state"),
         env!("CARGO_BIN_EXE_transfer_learning"),
+        env!("CARGO_BIN_EXE_published"),
     ] {
         let run = || {
             let output = Command::new(program)

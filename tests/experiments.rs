@@ -7,6 +7,8 @@ mod accumulation;
 #[allow(dead_code)]
 #[path = "../experiments/batch_loading.rs"]
 mod batch_loading;
+#[path = "../experiments/backends.rs"]
+mod backends;
 #[allow(dead_code)]
 #[path = "../experiments/checkpointing.rs"]
 mod checkpointing;
@@ -35,6 +37,10 @@ mod optimizer_state;
 mod transfer_learning;
 #[path = "../experiments/num_workers.rs"]
 mod num_workers;
+#[path = "../experiments/published.rs"]
+mod published;
+#[path = "../experiments/same_level.rs"]
+mod same_level;
 
 use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -46,8 +52,9 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 12] = [
+const ALL: [&Protocol; 15] = [
     &accumulation::PROTOCOL,
+    &backends::PROTOCOL,
     &batch_loading::PROTOCOL,
     &checkpointing::PROTOCOL,
     &ddp_buckets::PROTOCOL,
@@ -57,6 +64,8 @@ const ALL: [&Protocol; 12] = [
     &no_grad::PROTOCOL,
     &num_workers::PROTOCOL,
     &optimizer_state::PROTOCOL,
+    &published::PROTOCOL,
+    &same_level::PROTOCOL,
     &step_timeline::PROTOCOL,
     &transfer_learning::PROTOCOL,
 ];
@@ -360,6 +369,84 @@ fn ddp_buckets_are_counted_as_can_be_worked_out_by_hand() {
     }
 }
 
+/// A step that does its work twice where it should once, or gives half of what it computed.
+struct Wrong {
+    step: Box<dyn Step>,
+    runs: usize,
+    scale: f64,
+}
+
+impl Step for Wrong {
+    fn run(&mut self, probe: &mut Probe) -> Result<()> {
+        (0..self.runs).try_for_each(|_| self.step.run(probe))
+    }
+
+    fn outcome(&self) -> Result<Vec<Quantity>> {
+        let scaled = |q: Quantity| Quantity { name: q.name, tensors: q.tensors.iter().map(|t| t * self.scale).collect() };
+        Ok(self.step.outcome()?.into_iter().map(scaled).collect())
+    }
+}
+
+#[test]
+fn published_check_sees_a_lost_layer_a_lost_micro_batch_and_a_step_too_many() {
+    let _turn = alone();
+    let is = |prepare: Prepare, cell: &str| checked(&published::PROTOCOL, prepare, cell);
+    for cell in [
+        "model=gpt-2x64 batch=2 sequence=32 attention=fused",
+        "model=mlp-2x32 batch=1 adam=foreach",
+        "model=mlp-2x32 batch=1 adam=fused",
+        "model=gpt-2x64 batch=4 setup=accumulate",
+        "model=gpt-2x64 batch=4 setup=all",
+    ] {
+        let found = is(published::prepare, cell);
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+    }
+    let loses_a_layer: Prepare = |cell, bench| {
+        let fewer = if cell.get("attention") == Some("fused") { cell.with("model", "gpt-1x64") } else { cell.clone() };
+        published::prepare(&fewer, bench)
+    };
+    assert_eq!(is(loses_a_layer, "model=gpt-2x64 batch=2 sequence=32 attention=fused").status, Status::Invalid);
+    let loses_a_micro_batch: Prepare = |cell, bench| {
+        let fewer = if cell.get("setup") == Some("plain") { cell.clone() } else { cell.with("batch", "3") };
+        published::prepare(&fewer, bench)
+    };
+    assert_eq!(is(loses_a_micro_batch, "model=gpt-2x64 batch=4 setup=accumulate").status, Status::Invalid);
+    let steps_twice: Prepare = |cell, bench| {
+        let runs = if cell.get("adam") == Some("foreach") { 2 } else { 1 };
+        Ok(Box::new(Wrong { step: published::prepare(cell, bench)?, runs, scale: 1.0 }))
+    };
+    assert_eq!(is(steps_twice, "model=mlp-2x32 batch=1 adam=foreach").status, Status::Invalid);
+}
+
+#[test]
+fn same_level_check_sees_another_batch() {
+    let _turn = alone();
+    let cell = "model=mlp-2x32 batch=256 name=two";
+    assert_eq!(checked(&same_level::PROTOCOL, same_level::prepare, cell).status, Status::Ok);
+    let is_another: Prepare = |cell, bench| {
+        let other = if cell.get("name") == Some("two") { cell.with("batch", "255") } else { cell.clone() };
+        same_level::prepare(&other, bench)
+    };
+    assert_eq!(checked(&same_level::PROTOCOL, is_another, cell).status, Status::Invalid);
+}
+
+#[test]
+fn backends_check_sees_a_wrong_result_in_every_operation() {
+    let _turn = alone();
+    let halved: Prepare = |cell, bench| {
+        let scale = if cell.get("dtype") == Some("bf16") { 0.5 } else { 1.0 };
+        Ok(Box::new(Wrong { step: backends::prepare(cell, bench)?, runs: 1, scale }))
+    };
+    for cell in
+        ["operation=copy size=64", "operation=product size=128", "operation=convolution size=8", "operation=attention size=512"]
+    {
+        let cell = format!("{cell} dtype=bf16");
+        let found = checked(&backends::PROTOCOL, backends::prepare, &cell);
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+        assert_eq!(checked(&backends::PROTOCOL, halved, &cell).status, Status::Invalid, "{cell}");
+    }
+}
+
 fn counted(prepare: Prepare, cell: &str, metric: &str) -> f64 {
     let backend = Cpu::new(None);
     let mut step = BENCH.set_up(prepare, &Cell::parse(cell).unwrap()).unwrap();
@@ -504,6 +591,11 @@ fn counted_bytes_are_what_can_be_worked_out_by_hand() {
     let accumulated =
         |k: u32| counted(accumulation::prepare, &format!("model=mlp-2x32 batch=256 hold=effective-batch k={k}"), "gradients");
     assert_eq!(accumulated(1), 4.0 * parameters);
+    let part = |metric: &str| counted(published::prepare, "model=mlp-2x32 batch=1 adam=loop", metric);
+    assert_eq!((part("parameters"), part("gradients")), (4.0 * parameters, 4.0 * parameters));
+    assert_eq!(part("optimizer_state"), 2.0 * 4.0 * parameters, "two numbers for each parameter");
+    let formula = counted(published::prepare, "model=gpt-2x64 batch=2 sequence=32 attention=explicit", "formula");
+    assert_eq!(formula, 2.0 * (32 * 2 * 64) as f64 * (34.0 + 5.0 * 32.0 / 64.0), "two layers of one head of 64");
     assert_eq!(accumulated(4), 4.0 * parameters, "gradients do not shrink");
 }
 

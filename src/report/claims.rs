@@ -193,6 +193,8 @@ fn is_named(rule: &Rule, factor: &str) -> bool {
         // Which cell was picked is the answer.
         Rule::Picked { .. } | Rule::All(_) => false,
     }
+    let names = |term: &str| term.split_once('=').is_some_and(|(named, _)| named == factor);
+    rule.select().split_whitespace().any(names) || matches!(rule, Rule::Trend { along, .. } if *along == factor)
 }
 
 /// The levels that all compared cells share.

@@ -98,6 +98,7 @@ fn published_figures_have_a_ledger_of_their_own() {
     assert!(chen[2].starts_with("✔ growth exponent") && chen[3].starts_with("✔") && chen[4].starts_with("✔"), "{chen:?}");
     assert!(chen[3].contains("time per step 1.29x") && !chen[2].contains("time"), "a CPU's time is not put against it: {chen:?}");
     assert_eq!(ledger.matches("| [out-of-reach](#out-of-reach) | 48 to 7 GB (a paper \\| of others) | ○ | ○ | ○ |").count(), 1);
+    assert!(text.contains("; 2 published figures: 1 reproduced, 1 not comparable"));
     let evidence = section(section(&text, "## Activation checkpointing"), "### What others published");
     assert!(evidence.contains("**nvidia-h200 (GPU): ✔ reproduced.**"));
     assert!(evidence.contains("**amd-epyc-2c (CPU): ✔ reproduced.** By bytes alone: only times of a GPU"));
