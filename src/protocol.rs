@@ -740,7 +740,8 @@ impl Rule {
             | Rule::Agreement { of, .. }
             | Rule::Trend { of, .. }
             | Rule::FalseAlarms { of, .. } => of,
-            Rule::All(_) => "",
+            // Which cell was picked is the answer, so its selection names nothing that a reader knows already.
+            Rule::Picked { .. } | Rule::All(_) => "",
         }
     }
 }

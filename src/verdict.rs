@@ -2,11 +2,10 @@
 
 use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Pick, Platform, Profile, Protocol, Published, Rule, Share, selects};
 use crate::record::{PassRecord, Status};
-use crate::stats::{Interval, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value};
-use std::cmp::Ordering;
 use crate::stats::{
     Interval, false_alarms, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value,
 };
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 

@@ -14,9 +14,9 @@ use vramlab::models::Model;
 use vramlab::native::{self, allocations};
 use vramlab::record::{Run, Status};
 use vramlab::torch::attempt;
-use vramlab::torch::optimizers::{self, Algorithm, GradScale, Implementation, Sgd};
 use vramlab::torch::ddp::{Ddp, DdpOptions};
 use vramlab::torch::distributed::ProcessGroup;
+use vramlab::torch::optimizers::{self, Algorithm, GradScale, Implementation, Sgd};
 use vramlab::torch::{Backend, Checkpoint, Cpu, autocast};
 
 const MIB: i64 = 1 << 20;

@@ -4,11 +4,11 @@
 #[allow(dead_code)]
 #[path = "../experiments/accumulation.rs"]
 mod accumulation;
+#[path = "../experiments/backends.rs"]
+mod backends;
 #[allow(dead_code)]
 #[path = "../experiments/batch_loading.rs"]
 mod batch_loading;
-#[path = "../experiments/backends.rs"]
-mod backends;
 #[allow(dead_code)]
 #[path = "../experiments/checkpointing.rs"]
 mod checkpointing;
@@ -27,20 +27,20 @@ mod memory_model;
 #[allow(dead_code)]
 #[path = "../experiments/no_grad.rs"]
 mod no_grad;
-#[allow(dead_code)]
-#[path = "../experiments/step_timeline.rs"]
-mod step_timeline;
-#[path = "../experiments/optimizer_state.rs"]
-mod optimizer_state;
-#[allow(dead_code)]
-#[path = "../experiments/transfer_learning.rs"]
-mod transfer_learning;
 #[path = "../experiments/num_workers.rs"]
 mod num_workers;
+#[path = "../experiments/optimizer_state.rs"]
+mod optimizer_state;
 #[path = "../experiments/published.rs"]
 mod published;
 #[path = "../experiments/same_level.rs"]
 mod same_level;
+#[allow(dead_code)]
+#[path = "../experiments/step_timeline.rs"]
+mod step_timeline;
+#[allow(dead_code)]
+#[path = "../experiments/transfer_learning.rs"]
+mod transfer_learning;
 
 use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
