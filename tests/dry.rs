@@ -344,7 +344,9 @@ fn every_experiment_runs() {
         env!("CARGO_BIN_EXE_accumulation"),
         env!("CARGO_BIN_EXE_checkpointing"),
         env!("CARGO_BIN_EXE_empty_cache"),
+        env!("CARGO_BIN_EXE_free_tensors"),
         env!("CARGO_BIN_EXE_inplace"),
+        env!("CARGO_BIN_EXE_load_checkpoint"),
         env!("CARGO_BIN_EXE_no_grad"),
     ] {
         let run = || {

@@ -1,11 +1,15 @@
 //! The safe wrapper of `shim.cpp`, and the only unsafe code of the project.
 
 pub mod dry;
+mod heap;
 mod inference;
 mod mapped;
+mod pickle;
 
+pub use heap::trim_heap;
 pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
 pub use mapped::{map_file, tensor_over_file};
+pub use pickle::save_pickle;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;

@@ -5,6 +5,7 @@ mod autocast;
 mod checkpoint;
 mod device;
 mod inference;
+mod pickle;
 mod safetensors;
 
 pub use attempt::{attempt, is_out_of_memory};
@@ -12,4 +13,5 @@ pub use autocast::{Autocast, autocast};
 pub use checkpoint::{Checkpoint, checkpoint};
 pub use device::{Backend, COUNTS, Cpu, Cuda, Memory, caching_allocator};
 pub use inference::{Inference, inference_mode, is_inference};
+pub use pickle::save_pickle;
 pub use safetensors::SafetensorsFile;
