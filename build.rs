@@ -68,22 +68,28 @@ fn compiler(torch: &Path) -> cc::Build {
 
 /// The C++ halves of `src/native/`, each of which becomes a library of its own: one that changes leaves the others.
 fn native_sources() -> Vec<PathBuf> {
+    native_files("cpp")
+}
+
+fn native_files(extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir("src/native").expect("src/native is there").flatten();
-    let mut sources: Vec<PathBuf> =
-        entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "cpp")).collect();
-    sources.sort();
-    sources
+    let mut files: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
+    files.sort();
+    files
 }
 
 fn build_shim(source: &Path, torch: &Path, out: &Path) {
     let name = source.file_stem().expect("a source has a name").to_string_lossy().into_owned();
     let library = format!("vramlab_{name}");
-    let sources = [source, Path::new("src/native/guarded.h")];
+    let headers = native_files("h");
+    let sources: Vec<&Path> = std::iter::once(source).chain(headers.iter().map(PathBuf::as_path)).collect();
     if is_current(out, &name, &sources, torch) && out.join(format!("lib{library}.a")).exists() {
         println!("cargo:rustc-link-search=native={}", out.display());
         println!("cargo:rustc-link-lib=static={library}");
     } else {
-        compiler(torch).file(source).compile(&library);
+        // For the declarations of CUDA's runtime that libtorch's headers want: there need be no CUDA toolkit.
+        compiler(torch).include("src/native/dry/include").file(source).compile(&library);
         mark_current(out, &name, &sources, torch);
     }
 }

@@ -135,10 +135,10 @@ pub const PROTOCOL: Protocol = Protocol {
         ),
         fits_loading(
             &[Profile::Full],
-            &[LARGE, OURS, FROM_DEVICE, axis(DEVICE_MEMORY, &["768MiB"]), LOADED, axis("map", &["none", "cpu"])],
+            &[LARGE, OURS, FROM_DEVICE, axis(DEVICE_MEMORY, &["384MiB"]), LOADED, axis("map", &["none", "cpu"])],
         ),
         fits_training(&[Profile::Quick], &[SMALL, OURS, FROM_CPU, TO_DEVICE, axis(DEVICE_MEMORY, &["320MiB"]), A_STATE, STATES]),
-        fits_training(&[Profile::Full], &[LARGE, OURS, FROM_CPU, TO_DEVICE, axis(DEVICE_MEMORY, &["2500MiB"]), A_STATE, STATES]),
+        fits_training(&[Profile::Full], &[LARGE, OURS, FROM_CPU, TO_DEVICE, axis(DEVICE_MEMORY, &["1300MiB"]), A_STATE, STATES]),
         Grid {
             only_on: &[],
             ..of_process(
@@ -206,7 +206,7 @@ pub const PROTOCOL: Protocol = Protocol {
                 },
                 Rule::Value {
                     metric: FITS.name,
-                    of: "saved=device map=none device-memory=96MiB|768MiB",
+                    of: "saved=device map=none device-memory=96MiB|384MiB",
                     confirm: Bound::AtMost(0.0),
                     refute: Bound::AtLeast(1.0),
                 },
@@ -306,7 +306,7 @@ pub const PROTOCOL: Protocol = Protocol {
 };
 
 const SMALL: Axis = axis("model", &["mlp-4x2048"]);
-const LARGE: Axis = axis("model", &["mlp-8x4096"]);
+const LARGE: Axis = axis("model", &["mlp-4x4096"]);
 const OURS: Axis = axis(BY, &["vramlab"]);
 const TWIN: Axis = axis(BY, &["pytorch"]);
 const FROM_CPU: Axis = axis("saved", &["cpu"]);

@@ -46,7 +46,7 @@ fn layers_point_one_way() {
         ("process", &[]),
         ("dry", &["native", "protocol", "torch"]),
         ("models", &[]),
-        ("training", &["models", "native", "torch"]),
+        ("training", &["models", "torch"]),
         ("predict", &["dry", "models", "native", "torch", "training", "units"]),
         ("measure", &["machine", "protocol", "record", "torch"]),
         ("runner", &["dry", "machine", "measure", "native", "protocol", "record", "stats", "torch", "units", "verdict"]),

@@ -1,6 +1,6 @@
 //! Tables for the terminal.
 
-use crate::training::{Categories, Phase, Stage};
+use crate::torch::{Categories, Phase, Stage};
 use crate::units::Bytes;
 
 /// Bytes by phase and category: loading, the phases of the first iteration, each further iteration as one row, and the peak. Live bytes

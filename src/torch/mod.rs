@@ -5,8 +5,10 @@ mod autocast;
 mod checkpoint;
 mod device;
 mod inference;
+pub mod optimizers;
 mod pickle;
 mod safetensors;
+mod timeline;
 
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, autocast};
@@ -15,3 +17,4 @@ pub use device::{Backend, COUNTS, Cpu, Cuda, Memory, caching_allocator};
 pub use inference::{Inference, inference_mode, is_inference};
 pub use pickle::save_pickle;
 pub use safetensors::SafetensorsFile;
+pub use timeline::{Categories, Category, Event, Held, Made, Mark, Marked, Moment, Phase, Recorder, Recording, Stage, Timeline};
