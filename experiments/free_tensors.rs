@@ -346,18 +346,18 @@ impl Dropping {
                     optimizer.step();
                 }
                 let first = model.parameters().into_iter().find(|p| p.dim() == 2).context("a model without a matrix")?;
-                let survivors = |tensors: Vec<Tensor>| Some(Survivor::Tensors(tensors));
-                self.survivor = match self.reference.as_str() {
-                    "none" => None,
-                    "optimizer" => None,
-                    "loss" => survivors(vec![loss()]),
-                    "gradients" => survivors(model.gradients()),
-                    "row" => survivors(vec![first.detach().narrow(0, 0, 1)]),
+                let kept = match self.reference.as_str() {
+                    "none" | "optimizer" => None,
+                    "loss" => Some(vec![loss()]),
+                    "gradients" => Some(model.gradients()),
+                    "row" => Some(vec![first.detach().narrow(0, 0, 1)]),
                     other => bail!("'{other}' refers to no model"),
                 };
-                match self.reference.as_str() {
-                    "optimizer" => self.survivor = Some(Survivor::Optimizer(optimizer)),
-                    _ => self.held.optimizer = Some(optimizer),
+                self.survivor = kept.map(Survivor::Tensors);
+                if self.reference == "optimizer" {
+                    self.survivor = Some(Survivor::Optimizer(optimizer));
+                } else {
+                    self.held.optimizer = Some(optimizer);
                 }
                 self.held.model = Some(model);
             }

@@ -286,13 +286,6 @@ pub const PROTOCOL: Protocol = Protocol {
             metric: LOAD_PEAK.name,
             kind: PlotKind::Bars { clusters: &["map", BY] },
         },
-        Plot {
-            name: "time",
-            caption: "Time of a load from a file that the kernel has in memory, by reader, against building nothing",
-            of: "saved=cpu map=cpu reader=ot|pickle|safetensors|views|mapped|load|load-unrestricted|load-mmap",
-            metric: TIME.name,
-            kind: PlotKind::Dots { rows: &["model", BY, "reader"], threshold: 1.0 },
-        },
     ],
     threats: &[
         "The file has just been written and stands in the page cache, so times are those of copying and not of a disk.",
