@@ -131,13 +131,13 @@ pub const PROTOCOL: Protocol = Protocol {
         },
         fits_loading(
             &[Profile::Quick],
-            &[SMALL, OURS, FROM_DEVICE, axis(DEVICE_MEMORY, &["96MiB"]), LOADED, axis("map", &["none", "cpu"])],
+            &[SMALL, OURS, FROM_DEVICE, axis(DEVICE_MEMORY, &["192MiB"]), LOADED, axis("map", &["none", "cpu"])],
         ),
         fits_loading(
             &[Profile::Full],
             &[LARGE, OURS, FROM_DEVICE, axis(DEVICE_MEMORY, &["384MiB"]), LOADED, axis("map", &["none", "cpu"])],
         ),
-        fits_training(&[Profile::Quick], &[SMALL, OURS, FROM_CPU, TO_DEVICE, axis(DEVICE_MEMORY, &["320MiB"]), A_STATE, STATES]),
+        fits_training(&[Profile::Quick], &[SMALL, OURS, FROM_CPU, TO_DEVICE, axis(DEVICE_MEMORY, &["600MiB"]), A_STATE, STATES]),
         fits_training(&[Profile::Full], &[LARGE, OURS, FROM_CPU, TO_DEVICE, axis(DEVICE_MEMORY, &["1300MiB"]), A_STATE, STATES]),
         Grid {
             only_on: &[],
@@ -206,7 +206,7 @@ pub const PROTOCOL: Protocol = Protocol {
                 },
                 Rule::Value {
                     metric: FITS.name,
-                    of: "saved=device map=none device-memory=96MiB|384MiB",
+                    of: "saved=device map=none device-memory=192MiB|384MiB",
                     confirm: Bound::AtMost(0.0),
                     refute: Bound::AtLeast(1.0),
                 },
@@ -293,12 +293,14 @@ pub const PROTOCOL: Protocol = Protocol {
          differ in, shared libraries, is there before and after the load alike.",
         "What is dropped goes back to the C library, which keeps blocks of less than 32 MiB for the next request: the process may show no \
          less memory until malloc_trim, which the verdict allows it.",
+        "A page of a library counts for a process by its share among all that map it; while other programs that use libtorch start and end, \
+         the process moves by some megabytes for that reason alone.",
         "Pages of a mapped file count for the process while they are mapped, though the kernel can take them back at any time.",
         "A ratio to the model's bytes needs no large model, so the files are of moderate size; the model has no optimizer state in them.",
     ],
 };
 
-const SMALL: Axis = axis("model", &["mlp-4x2048"]);
+const SMALL: Axis = axis("model", &["mlp-8x2048"]);
 const LARGE: Axis = axis("model", &["mlp-4x4096"]);
 const OURS: Axis = axis(BY, &["vramlab"]);
 const TWIN: Axis = axis(BY, &["pytorch"]);

@@ -303,7 +303,7 @@ fn what_survives_keeps_what_it_refers_to() {
     assert!((gradients - 0.75).abs() < 0.01, "{gradients}");
 }
 
-const LOADED: &str = "model=mlp-4x2048 by=vramlab saved=cpu map=cpu";
+const LOADED: &str = "model=mlp-8x2048 by=vramlab saved=cpu map=cpu";
 
 #[test]
 fn load_checkpoint_check_sees_a_parameter_that_was_not_loaded() {
