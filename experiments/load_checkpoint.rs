@@ -194,13 +194,13 @@ pub const PROTOCOL: Protocol = Protocol {
                 },
                 Rule::Value {
                     metric: LANDED.name,
-                    of: "saved=device map=none reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap",
+                    of: "model=mlp-8x2048|mlp-4x4096 saved=device map=none reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap",
                     confirm: Bound::AtLeast(0.99),
                     refute: Bound::AtMost(0.01),
                 },
                 Rule::Value {
                     metric: LANDED.name,
-                    of: "saved=device map=cpu reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap",
+                    of: "model=mlp-8x2048|mlp-4x4096 saved=device map=cpu reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap",
                     confirm: Bound::AtMost(0.01),
                     refute: Bound::AtLeast(0.99),
                 },
@@ -256,11 +256,11 @@ pub const PROTOCOL: Protocol = Protocol {
                 Rule::Value { metric: FITS.name, of: "state=drop", confirm: Bound::AtLeast(1.0), refute: Bound::AtMost(0.0) },
             ]),
             meaning: Meaning {
-                confirmed: "Drop the loaded state as soon as the model has it: until then it takes the model's memory once more ({effect}), \
+                confirmed: "Drop the loaded state as soon as the model has it: until then it takes the model's memory once more, \
                             and a training step that would fit does not.",
                 refuted: "The loaded state holds no memory of its own here ({effect}).",
                 depends: "The loaded state takes the model's memory once more where {where}; a mapped file leaves none on the device.",
-                inconclusive: "The state holds memory ({effect}), but not every part could be shown here.",
+                inconclusive: "The state holds memory, but not every part could be shown here.",
             },
         },
     ],
