@@ -192,18 +192,8 @@ pub const PROTOCOL: Protocol = Protocol {
                     confirm: Bound::AtMost(0.0),
                     refute: Bound::AtLeast(1.0),
                 },
-                Rule::Value {
-                    metric: LANDED.name,
-                    of: "model=mlp-8x2048|mlp-4x4096 saved=device map=none reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap",
-                    confirm: Bound::AtLeast(0.99),
-                    refute: Bound::AtMost(0.01),
-                },
-                Rule::Value {
-                    metric: LANDED.name,
-                    of: "model=mlp-8x2048|mlp-4x4096 saved=device map=cpu reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap",
-                    confirm: Bound::AtMost(0.01),
-                    refute: Bound::AtLeast(0.99),
-                },
+                Rule::Value { metric: LANDED.name, of: UNMAPPED, confirm: Bound::AtLeast(0.99), refute: Bound::AtMost(0.01) },
+                Rule::Value { metric: LANDED.name, of: MAPPED_TO_CPU, confirm: Bound::AtMost(0.01), refute: Bound::AtLeast(0.99) },
                 Rule::Value {
                     metric: FITS.name,
                     of: "saved=device map=none device-memory=192MiB|384MiB",
@@ -229,26 +219,21 @@ pub const PROTOCOL: Protocol = Protocol {
                 // On the CPU and for PyTorch in Python by the process, mapped files and all.
                 Rule::Value {
                     metric: PROCESS_HELD.name,
-                    of: "saved=cpu map=cpu reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap",
+                    of: WHOLE_PROCESS,
                     confirm: Bound::AtLeast(1.90),
                     refute: Bound::AtMost(1.10),
                 },
                 Rule::Value {
                     metric: PROCESS_TRIMMED.name,
-                    of: "saved=cpu map=cpu reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap",
+                    of: WHOLE_PROCESS,
                     confirm: Bound::AtMost(1.10),
                     refute: Bound::AtLeast(1.90),
                 },
                 // On a GPU by the bytes of its tensors.
-                Rule::Value {
-                    metric: HELD.name,
-                    of: "saved=device map=device reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap",
-                    confirm: Bound::AtLeast(1.90),
-                    refute: Bound::AtMost(1.10),
-                },
+                Rule::Value { metric: HELD.name, of: MAPPED_TO_DEVICE, confirm: Bound::AtLeast(1.90), refute: Bound::AtMost(1.10) },
                 Rule::Value {
                     metric: DROPPED.name,
-                    of: "saved=device map=device reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap",
+                    of: MAPPED_TO_DEVICE,
                     confirm: Bound::AtMost(1.10),
                     refute: Bound::AtLeast(1.90),
                 },
@@ -299,6 +284,14 @@ pub const PROTOCOL: Protocol = Protocol {
         "A ratio to the model's bytes needs no large model, so the files are of moderate size; the model has no optimizer state in them.",
     ],
 };
+
+/// The cells of each claim: readers that hold a state, and where there is a device for it.
+const UNMAPPED: Select =
+    "model=mlp-8x2048|mlp-4x4096 saved=device map=none reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap";
+const MAPPED_TO_CPU: Select =
+    "model=mlp-8x2048|mlp-4x4096 saved=device map=cpu reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap";
+const MAPPED_TO_DEVICE: Select = "saved=device map=device reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap";
+const WHOLE_PROCESS: Select = "saved=cpu map=cpu reader=ot|pickle|safetensors|views|load|load-unrestricted|load-mmap";
 
 const SMALL: Axis = axis("model", &["mlp-8x2048"]);
 const LARGE: Axis = axis("model", &["mlp-4x4096"]);
