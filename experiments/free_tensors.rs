@@ -176,6 +176,7 @@ pub const PROTOCOL: Protocol = Protocol {
             inconclusive: "Dropping frees memory ({effect}), but not every part could be shown here.",
         },
     }],
+    published: &[],
     plots: &[
         Plot {
             name: "freed",

@@ -343,6 +343,7 @@ fn every_experiment_runs() {
     for program in [
         env!("CARGO_BIN_EXE_accumulation"),
         env!("CARGO_BIN_EXE_checkpointing"),
+        env!("CARGO_BIN_EXE_ddp_buckets"),
         env!("CARGO_BIN_EXE_empty_cache"),
         env!("CARGO_BIN_EXE_free_tensors"),
         env!("CARGO_BIN_EXE_inplace"),

@@ -8,6 +8,9 @@ mod accumulation;
 #[path = "../experiments/checkpointing.rs"]
 mod checkpointing;
 #[allow(dead_code)]
+#[path = "../experiments/ddp_buckets.rs"]
+mod ddp_buckets;
+#[allow(dead_code)]
 #[path = "../experiments/empty_cache.rs"]
 mod empty_cache;
 #[allow(dead_code)]
@@ -35,9 +38,10 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 8] = [
+const ALL: [&Protocol; 9] = [
     &accumulation::PROTOCOL,
     &checkpointing::PROTOCOL,
+    &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
     &free_tensors::PROTOCOL,
     &inplace::PROTOCOL,
@@ -354,6 +358,47 @@ fn a_load_holds_what_its_reader_makes() {
             "{reader}: nothing but the model"
         );
     }
+}
+
+#[test]
+fn ddp_check_sees_gradients_that_are_shared_out_to_nobody() {
+    let _turn = alone();
+    for rest in ["cap=1 ddp=copies", "cap=1 ddp=views", "cap=100 ddp=views"] {
+        let found = checked(&ddp_buckets::PROTOCOL, ddp_buckets::prepare, &format!("model=mlp-8x512 batch=4 {rest}"));
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{rest}");
+    }
+    // Another rank is divided for, and sends nothing.
+    let halved: Prepare = |cell, bench| ddp_buckets::prepare_among(cell, bench, 2);
+    let found = checked(&ddp_buckets::PROTOCOL, halved, "model=mlp-8x512 batch=4 cap=1 ddp=views");
+    assert!(found.status == Status::Invalid && found.reason.contains("relative error of 5.000e-1"), "{found:?}");
+}
+
+#[test]
+fn ddp_buckets_are_counted_as_can_be_worked_out_by_hand() {
+    let _turn = alone();
+    let at = |moment: &str, ddp: &str, metric: &str| {
+        counted(ddp_buckets::prepare, &format!("model=mlp-4x64 batch=8 cap=25 moment={moment} ddp={ddp}"), metric)
+    };
+    let parameters = 4.0 * (4 * (64 * 64 + 64) + 64 * 10 + 10) as f64;
+    let batch = (8 * 64 * 4 + 8 * 8) as f64;
+    assert_eq!(at("load", "none", "live"), parameters + batch);
+    assert_eq!(at("load", "copies", "live"), 2.0 * parameters + batch, "a bucket for each gradient");
+    assert_eq!(at("1-backward", "none", "live"), 2.0 * parameters + batch, "parameters and gradients");
+    for (moment, copies, views) in [
+        ("load", 1.0, 1.0),
+        ("1-forward", 1.0, 1.0),
+        ("1-backward", 1.0, 0.0),
+        ("2-rebuilt", 1.0, 1.0),
+        ("3-forward", 1.0, 1.0),
+        ("3-backward", 1.0, 0.0),
+    ] {
+        assert_eq!((at(moment, "copies", "extra"), at(moment, "views", "extra")), (copies, views), "{moment}");
+    }
+    let saved = |zero_grad: &str| {
+        counted(ddp_buckets::prepare, &format!("model=mlp-4x64 batch=8 cap=25 zero-grad={zero_grad} ddp=views"), "saved")
+    };
+    // The optimizer's step is the peak of so small a batch, and there the gradients are.
+    assert_eq!((saved("none"), saved("zeros")), (1.0, 1.0));
 }
 
 fn counted(prepare: Prepare, cell: &str, metric: &str) -> f64 {

@@ -35,7 +35,7 @@ fn row(name: String, live: Option<i64>, peak: i64, categories: &Categories) -> V
     row
 }
 
-fn bytes(amount: i64) -> String {
+pub(super) fn bytes(amount: i64) -> String {
     let sign = if amount < 0 { "-" } else { "" };
     format!("{sign}{}", Bytes(amount.unsigned_abs()))
 }

@@ -1,15 +1,20 @@
 //! The safe wrapper of `shim.cpp`, and the only unsafe code of the project.
 
 pub mod allocations;
+pub mod batch_memory;
+pub mod distributed;
 pub mod dry;
 mod heap;
 mod inference;
+mod library;
 mod mapped;
 pub mod optimizers;
 mod pickle;
+pub mod transfer;
 
 pub use heap::trim_heap;
 pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
+pub use library::MemoryFile;
 pub use mapped::{map_file, tensor_over_file};
 pub use pickle::save_pickle;
 

@@ -3,12 +3,15 @@
 mod attempt;
 mod autocast;
 mod checkpoint;
+pub mod ddp;
 mod device;
+pub mod distributed;
 mod inference;
 pub mod optimizers;
 mod pickle;
 mod safetensors;
 mod timeline;
+pub mod transfer;
 
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, autocast};
