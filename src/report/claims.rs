@@ -208,6 +208,16 @@ fn comparison_row(
         (Rule::Exponent { along, .. }, Some(before)) => {
             format!("`{}`, from {along} = {}", name(&comparison.cell), before.get(along).unwrap_or("?"))
         }
+        (Rule::Picked { .. }, Some(best)) => {
+            let differs = |(factor, level): &&(String, String)| comparison.cell.get(factor) != Some(level);
+            let best: Vec<String> =
+                best.levels().iter().filter(differs).map(|(factor, level)| format!("{factor} = {level}")).collect();
+            format!(
+                "`{}`, against {}",
+                name(&comparison.cell),
+                if best.is_empty() { "itself".to_string() } else { best.join(", ") }
+            )
+        }
         (Rule::Trend { along, .. }, _) => format!("`{}`", comparison.cell.without(&[&factors[..], &[*along]].concat())),
         _ => format!("`{}`", name(&comparison.cell)),
     };

@@ -1,6 +1,6 @@
 //! Verdicts, effects and conditions in words.
 
-use crate::protocol::{Bound, Pass, Platform, Protocol, Rule, Share};
+use crate::protocol::{Bound, Pass, Pick, Platform, Protocol, Rule, Share};
 use crate::record::Status;
 use crate::stats::Interval;
 use crate::units::{plain, quantity, ratio, significant};
@@ -141,7 +141,7 @@ pub fn counted(n: usize, noun: &str) -> String {
 pub fn subject(protocol: &Protocol, rule: &Rule) -> String {
     let label = |name: &str| protocol.metric(name).map_or_else(|| name.replace('_', " "), |metric| metric.label.to_string());
     match rule {
-        Rule::Ratio { metric, .. } | Rule::Value { metric, .. } => label(metric),
+        Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Picked { metric, .. } => label(metric),
         Rule::Exponent { metric, along, .. } => format!("growth exponent of {} in {along}", label(metric)),
         Rule::FalseAlarms { .. } => "false alarms".to_string(),
         Rule::Trend { metric, along, .. } => format!("rank correlation of the gain in {} with {along}", label(metric)),
@@ -153,7 +153,7 @@ pub fn subject(protocol: &Protocol, rule: &Rule) -> String {
 /// One effect of a rule: a ratio, a value with its unit, an exponent.
 pub fn figure(protocol: &Protocol, rule: &Rule, value: f64) -> String {
     match rule {
-        Rule::Ratio { .. } | Rule::Agreement { .. } => ratio(value),
+        Rule::Ratio { .. } | Rule::Picked { .. } | Rule::Agreement { .. } => ratio(value),
         Rule::Value { metric, .. } => quantity(value, protocol.metric(metric).map_or("1", |m| m.unit)),
         Rule::FalseAlarms { .. } => format!("{} %", significant(value * 100.0)),
         Rule::Exponent { .. } | Rule::Trend { .. } | Rule::All(_) => plain(value),
@@ -176,7 +176,8 @@ pub fn thresholds(protocol: &Protocol, rule: &Rule) -> Option<(String, String)> 
         Rule::Ratio { confirm, refute, .. }
         | Rule::Value { confirm, refute, .. }
         | Rule::Exponent { confirm, refute, .. }
-        | Rule::Trend { confirm, refute, .. } => Some((bound(protocol, rule, *confirm), bound(protocol, rule, *refute))),
+        | Rule::Trend { confirm, refute, .. }
+        | Rule::Picked { confirm, refute, .. } => Some((bound(protocol, rule, *confirm), bound(protocol, rule, *refute))),
         Rule::Agreement { within, share, .. } => {
             let (within, share) = (bound(protocol, rule, *within), share * 100.0);
             Some((format!("{within} in {share:.0} % of the cells"), format!("fewer of them within {within}")))
@@ -200,6 +201,11 @@ pub fn comparison(protocol: &Protocol, rule: &Rule) -> String {
         Rule::Ratio { of: select, .. } => format!("{subject} over that of the baseline{}", of(select)),
         Rule::Value { of: select, .. } => format!("{subject}{}", of(select)),
         Rule::Exponent { of: select, .. } => format!("{subject}, between its two largest levels{}", of(select)),
+        Rule::Picked { pick, of: select, over, .. } => {
+            let which = if *pick == Pick::Lowest { "lowest" } else { "highest" };
+            let best = if over.is_empty() { "all".to_string() } else { format!("those{}", of(over)) };
+            format!("the {which} {subject}{} over the highest of {best}", of(select))
+        }
         Rule::FalseAlarms { metric, rounds, of: select, .. } => format!(
             "{subject}: how often the 95 % interval of a ratio of {} excludes 1, in 4000 drawings of two levels and {rounds} rounds{}",
             metric.replace('_', " "),
