@@ -116,8 +116,9 @@ fn say(run: &Recorded, found: &Found) -> String {
 fn effect(run: &Recorded, evidence: &Evidence, parts: &[&Evidence]) -> Option<String> {
     let subject = |e: &Evidence| prose::subject(run.protocol, e.rule);
     let alike = || parts.iter().filter(|e| subject(e) == subject(evidence));
-    let is_shared = |term: &str| alike().all(|e| e.rule.select().split_whitespace().any(|t| t == term));
-    let own = evidence.rule.select().split_whitespace().filter(|term| !is_shared(term));
+    let terms = |e: &Evidence| e.rule.select().unwrap_or_default().split_whitespace();
+    let is_shared = |term: &str| alike().all(|e| terms(e).any(|t| t == term));
+    let own = terms(evidence).filter(|term| !is_shared(term));
     let levels: Vec<String> = own.filter_map(|term| Some(term.split_once('=')?.1.replace('|', " or "))).collect();
     let which = if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(", ")) };
 
