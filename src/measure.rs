@@ -62,12 +62,22 @@ pub struct Probe<'a> {
     sampled: Option<Vec<Sample>>,
     /// Unit and value by metric.
     figures: BTreeMap<&'static str, (&'static str, f64)>,
+    details: Vec<Sample>,
     rest: Option<i64>,
     failure: Option<anyhow::Error>,
 }
 
 impl<'a> Probe<'a> {
     pub fn idle() -> Probe<'a> {
+        Probe {
+            meter: None,
+            sampled: None,
+            figures: BTreeMap::new(),
+            details: Vec::new(),
+            rest: None,
+            peak_of_parts: 0,
+            failure: None,
+        }
         Probe { meter: None, sampled: None, figures: BTreeMap::new(), rest: None, failure: None }
     }
 
@@ -103,6 +113,11 @@ impl<'a> Probe<'a> {
         self.meter.is_some()
     }
 
+    /// The device whose memory is measured; none where memory is not what is measured.
+    pub fn meter(&self) -> Option<&'a dyn Backend> {
+        self.meter
+    }
+
     /// What the memory meter says now; none where memory is not what is measured.
     pub fn memory(&mut self) -> Option<Memory> {
         match self.meter?.memory() {
@@ -126,6 +141,14 @@ impl<'a> Probe<'a> {
     pub fn figure(&mut self, metric: &Metric, value: f64) {
         if self.meter.is_some() {
             self.figures.insert(metric.name, (metric.unit, value));
+        }
+    }
+
+    /// Gives a figure or a point of a curve that tables leave out: its name has a dot; see [`crate::protocol::is_detail`]. `point` counts
+    /// the points of a curve and is 0 for a single figure.
+    pub fn detail(&mut self, metric: String, unit: &str, point: u32, value: f64) {
+        if self.meter.is_some() {
+            self.details.push(Sample { sample: point, ..sample(metric, unit, value) });
         }
     }
 
@@ -328,6 +351,7 @@ pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>>
     let unit = |metric: &str| if COUNTS.contains(&metric) { "1" } else { "B" };
     samples.extend(after.others.iter().map(|(metric, value)| sample(*metric, unit(metric), *value as f64)));
     samples.extend(probe.figures.into_iter().map(|(metric, (unit, value))| sample(metric, unit, value)));
+    samples.extend(probe.details);
     Ok(samples)
 }
 
