@@ -14,9 +14,9 @@ use vramlab::models::Model;
 use vramlab::native::{self, allocations};
 use vramlab::record::{Run, Status};
 use vramlab::torch::attempt;
-use vramlab::torch::optimizers::{self, Algorithm, GradScale, Implementation, Sgd};
 use vramlab::torch::ddp::{Ddp, DdpOptions};
 use vramlab::torch::distributed::ProcessGroup;
+use vramlab::torch::optimizers::{self, Algorithm, GradScale, Implementation, Sgd};
 use vramlab::torch::{Backend, Checkpoint, Cpu, autocast};
 
 const MIB: i64 = 1 << 20;
@@ -352,7 +352,9 @@ fn every_experiment_runs() {
         env!("CARGO_BIN_EXE_checkpointing"),
         env!("CARGO_BIN_EXE_ddp_buckets"),
         env!("CARGO_BIN_EXE_empty_cache"),
+        env!("CARGO_BIN_EXE_free_tensors"),
         env!("CARGO_BIN_EXE_inplace"),
+        env!("CARGO_BIN_EXE_load_checkpoint"),
         env!("CARGO_BIN_EXE_no_grad"),
         env!("CARGO_BIN_EXE_step_timeline"),
         env!("CARGO_BIN_EXE_optimizer_state"),
