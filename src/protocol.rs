@@ -724,7 +724,8 @@ impl Rule {
     pub fn select(&self) -> Option<&'static str> {
         match self {
             Rule::Ratio { of, .. } | Rule::Value { of, .. } | Rule::Exponent { of, .. } => Some(of),
-            Rule::Trend { of, .. } | Rule::Agreement { of, .. } => Some(of),
+            Rule::Trend { of, .. } | Rule::Agreement { of, .. } | Rule::Picked { of, .. } => Some(of),
+            Rule::FalseAlarms { of, .. } => Some(of),
             Rule::All(_) => None,
         }
     }
@@ -737,20 +738,6 @@ impl Rule {
             Rule::Agreement { metric, reference, .. } => vec![metric, reference],
             Rule::FalseAlarms { metric, .. } => vec![metric],
             Rule::All(rules) => rules.iter().flat_map(Rule::metrics).collect(),
-        }
-    }
-
-    /// Which cells the rule is about; empty for all, and for a rule of several parts.
-    pub fn select(&self) -> Select {
-        match self {
-            Rule::Ratio { of, .. }
-            | Rule::Value { of, .. }
-            | Rule::Exponent { of, .. }
-            | Rule::Agreement { of, .. }
-            | Rule::Trend { of, .. }
-            | Rule::FalseAlarms { of, .. } => of,
-            // Which cell was picked is the answer, so its selection names nothing that a reader knows already.
-            Rule::Picked { .. } | Rule::All(_) => "",
         }
     }
 }
