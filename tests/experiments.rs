@@ -4,6 +4,7 @@
 #[allow(dead_code)]
 #[path = "../experiments/accumulation.rs"]
 mod accumulation;
+#[allow(dead_code)]
 #[path = "../experiments/backends.rs"]
 mod backends;
 #[allow(dead_code)]
@@ -33,12 +34,16 @@ mod memory_model;
 #[allow(dead_code)]
 #[path = "../experiments/no_grad.rs"]
 mod no_grad;
+#[allow(dead_code)]
 #[path = "../experiments/num_workers.rs"]
 mod num_workers;
+#[allow(dead_code)]
 #[path = "../experiments/optimizer_state.rs"]
 mod optimizer_state;
+#[allow(dead_code)]
 #[path = "../experiments/published.rs"]
 mod published;
+#[allow(dead_code)]
 #[path = "../experiments/same_level.rs"]
 mod same_level;
 #[allow(dead_code)]
