@@ -1,5 +1,6 @@
 //! The safe wrapper of `shim.cpp`, and the only unsafe code of the project.
 
+pub mod amp;
 pub mod dry;
 
 use std::ffi::{CStr, c_char, c_void};
