@@ -101,6 +101,7 @@ pub const PROTOCOL: Protocol = Protocol {
             inconclusive: "Warm-up leaves {effect} of the diverging runs, which is too little or too uncertain to recommend it.",
         },
     }],
+    published: &[],
     plots: &[
         Plot {
             name: "learned",

@@ -156,6 +156,22 @@ fn fp32_limit(gpu: &str) -> Option<f64> {
     RATES.iter().find(|(name, _)| gpu.contains(name)).map(|(_, rate)| *rate)
 }
 
+/// Bandwidth of PCI Express in bytes a second, after its line code (8b/10b to generation 2, 128b/130b to 5, flits in 6). None for the GPUs that
+/// reach their host by another link than the one that they report.
+fn link_limit(gpu: &str, generation: u32, lanes: u32) -> Option<f64> {
+    const TRANSFERS: [f64; 6] = [2.5e9, 5e9, 8e9, 16e9, 32e9, 64e9];
+    if ["GH200", "GB200", "GB300", "GB10"].iter().any(|coherent| gpu.contains(coherent)) {
+        return None;
+    }
+    let transfers = TRANSFERS.get(usize::try_from(generation).ok()?.checked_sub(1)?)?;
+    let code = match generation {
+        1 | 2 => 8.0 / 10.0,
+        3..=5 => 128.0 / 130.0,
+        _ => 1.0,
+    };
+    Some(transfers * code / 8.0 * f64::from(lanes))
+}
+
 /// `AMD EPYC 7763 64-Core Processor` to `amd-epyc-7763`.
 fn slug(name: &str) -> String {
     let plain = name.split('@').next().unwrap_or(name).replace("(R)", " ").replace("(TM)", " ");
@@ -275,6 +291,8 @@ pub struct Conditions {
     /// Metric, unit and value: clocks, temperature, power.
     pub readings: Vec<(&'static str, &'static str, f64)>,
     pub throttled: Option<String>,
+    /// Bytes a second that the link between host and device is specified for, in one direction.
+    pub link: Option<f64>,
 }
 
 /// What NVML knows of one GPU.
@@ -326,6 +344,12 @@ impl Gpu {
         found
     }
 
+    /// What the link to the host is specified for, in bytes a second: the largest generation and width that GPU and slot have together.
+    fn link(&self) -> Option<f64> {
+        let device = self.device().ok()?;
+        link_limit(&self.name(), device.max_pcie_link_gen().ok()?, device.max_pcie_link_width().ok()?)
+    }
+
     /// Clocks, temperature, power and what throttles the GPU now. A power cap is a setting and is only recorded.
     pub fn conditions(&self) -> Conditions {
         let Ok(device) = self.device() else { return Conditions::default() };
@@ -344,6 +368,7 @@ impl Gpu {
         Conditions {
             readings,
             throttled: throttled.map(|r| r.iter_names().map(|(name, _)| name.to_lowercase()).collect::<Vec<_>>().join(" ")),
+            link: self.link(),
         }
     }
 }
@@ -397,6 +422,16 @@ mod tests {
         for text in ["", "gpu", "cuda:", "cuda:-1", "cpu:1", "cuda:999", "dryer"] {
             assert!(text.parse::<DeviceChoice>().unwrap_err().contains("there are cpu, cuda"), "{text}");
         }
+    }
+
+    #[test]
+    fn links_have_their_specified_bandwidth() {
+        let gigabytes = |generation, lanes| link_limit("NVIDIA H200", generation, lanes).map(|limit| (limit / 1e7).round() / 100.0);
+        assert_eq!(gigabytes(3, 16), Some(15.75));
+        assert_eq!(gigabytes(5, 16), Some(63.02));
+        assert_eq!((gigabytes(1, 1), gigabytes(2, 8)), (Some(0.25), Some(4.0)));
+        assert_eq!((gigabytes(0, 16), gigabytes(7, 16)), (None, None));
+        assert_eq!(link_limit("NVIDIA GH200 480GB", 5, 16), None, "NVLink to its CPU");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How one cell is measured inside its child process: the check, the memory pass and the time pass.
 
 use crate::machine::Conditions;
-use crate::protocol::{ACTIVATIONS, Cell, Metric, PEAK, Platform, Relation, STEP_PEAK, TIME};
+use crate::protocol::{ACTIVATIONS, BANDWIDTH, Cell, LINK_SHARE, Metric, PEAK, Platform, Relation, STEP_PEAK, TIME};
 use crate::record::{Sample, Status};
 pub use crate::torch::is_out_of_memory;
 use crate::torch::{Backend, COUNTS, Memory, attempt};
@@ -34,6 +34,12 @@ pub trait Step {
         0.0
     }
 
+    /// Bytes that one step moves over the link between host and device, in one direction, where that is what is measured. A step that moves
+    /// more than the link's specified rate is a timing bug.
+    fn link_bytes(&self) -> f64 {
+        0.0
+    }
+
     /// How long to warm up and how much to sample in the time pass. What happens once in a process (a load, a first epoch) has no warm-up
     /// and one sample, and gets its spread from the rounds.
     fn timing(&self) -> Timing {
@@ -57,12 +63,14 @@ pub struct Probe<'a> {
     /// Unit and value by metric.
     figures: BTreeMap<&'static str, (&'static str, f64)>,
     rest: Option<i64>,
+    /// Highest peak of the parts that were measured apart.
+    peak_of_parts: i64,
     failure: Option<anyhow::Error>,
 }
 
 impl<'a> Probe<'a> {
     pub fn idle() -> Probe<'a> {
-        Probe { meter: None, sampled: None, figures: BTreeMap::new(), rest: None, failure: None }
+        Probe { meter: None, sampled: None, figures: BTreeMap::new(), rest: None, peak_of_parts: 0, failure: None }
     }
 
     fn timing() -> Probe<'a> {
@@ -83,6 +91,28 @@ impl<'a> Probe<'a> {
         let rest = self.live();
         self.rest = Some(rest);
         rest
+    }
+
+    /// Runs a part of the step and gives the peak of requested bytes in it, 0 where memory is not what is measured.
+    ///
+    /// # Errors
+    /// What `part` fails with.
+    pub fn peak_of<T>(&mut self, part: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, i64)> {
+        self.close_part();
+        let result = part(self)?;
+        let peak = self.close_part();
+        Ok((result, peak))
+    }
+
+    /// Gives the peak since the last part ended, and begins another.
+    fn close_part(&mut self) -> i64 {
+        let Some(meter) = self.meter else { return 0 };
+        let peak = self.memory().map_or(0, |memory| memory.requested_peak);
+        self.peak_of_parts = self.peak_of_parts.max(peak);
+        if let Err(e) = meter.reset_peaks() {
+            self.failure.get_or_insert(e);
+        }
+        peak
     }
 
     /// Whether memory is what is measured.
@@ -310,8 +340,9 @@ pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>>
     if let Some(failure) = probe.failure {
         return Err(failure.context("reading the memory meter"));
     }
-    let mut samples = vec![sample(PEAK.name, "B", after.requested_peak as f64)];
-    samples.extend(probe.rest.map(|rest| sample(STEP_PEAK.name, "B", (after.requested_peak - rest) as f64)));
+    let peak = after.requested_peak.max(probe.peak_of_parts);
+    let mut samples = vec![sample(PEAK.name, "B", peak as f64)];
+    samples.extend(probe.rest.map(|rest| sample(STEP_PEAK.name, "B", (peak - rest) as f64)));
     let unit = |metric: &str| if COUNTS.contains(&metric) { "1" } else { "B" };
     samples.extend(after.others.iter().map(|(metric, value)| sample(*metric, unit(metric), *value as f64)));
     samples.extend(probe.figures.into_iter().map(|(metric, (unit, value))| sample(metric, unit, value)));
@@ -361,6 +392,12 @@ pub fn time(step: &mut dyn Step, backend: &dyn Backend, plan: Timing, conditions
         throttled += usize::from(!reason.is_empty());
         let number = u32::try_from(index)?;
         samples.push(Sample { sample: number, reason, ..sample(TIME.name, "s", seconds / items) });
+        if step.link_bytes() > 0.0 {
+            let bandwidth = step.link_bytes() * batch / seconds;
+            samples.push(Sample { sample: number, ..sample(BANDWIDTH.name, BANDWIDTH.unit, bandwidth) });
+            let share = after.link.map(|link| sample(LINK_SHARE.name, LINK_SHARE.unit, bandwidth / link));
+            samples.extend(share.map(|share| Sample { sample: number, ..share }));
+        }
         let readings = after.readings.into_iter();
         samples.extend(readings.map(|(metric, unit, value)| Sample { sample: number, ..sample(metric, unit, value) }));
     }
@@ -515,6 +552,34 @@ mod tests {
         assert!((3..=6).contains(&warm_up), "warm-up lasts three steps and 50 ms: {warm_up}");
     }
 
+    struct Moving<'a>(Ticking<'a>);
+
+    impl Step for Moving<'_> {
+        fn run(&mut self, probe: &mut Probe) -> Result<()> {
+            self.0.run(probe)
+        }
+        fn outcome(&self) -> Result<Vec<Quantity>> {
+            Ok(vec![])
+        }
+        fn link_bytes(&self) -> f64 {
+            6e6
+        }
+    }
+
+    #[test]
+    fn bytes_that_move_become_a_share_of_their_link() {
+        let clock = Fake { now: Shared::new(0.0), calls: Shared::new(0) };
+        let mut step = Moving(Ticking { clock: &clock, lengths: vec![0.0004], steps: 0, items: 1.0 });
+        let link = || Conditions { link: Some(60e9), ..Conditions::default() };
+        let found = time(&mut step, &clock, Timing::default(), &link).unwrap();
+        let of = |metric: &str| -> Vec<f64> { found.samples.iter().filter(|s| s.metric == metric).map(|s| s.value).collect() };
+        assert_eq!((of("bandwidth").len(), of("link_share").len()), (10, 10));
+        assert!(of("bandwidth").iter().all(|b| (b - 15e9).abs() < 1.0), "several short steps make a sample: {:?}", of("bandwidth"));
+        assert!(of("link_share").iter().all(|s| (s - 0.25).abs() < 1e-9));
+        let unknown = time(&mut step, &clock, Timing::default(), &Conditions::default).unwrap();
+        assert!(unknown.samples.iter().all(|s| s.metric != "link_share"), "an unknown link has no share");
+    }
+
     #[test]
     fn short_steps_are_timed_several_at_once() {
         let clock = Fake { now: Shared::new(0.0), calls: Shared::new(0) };
@@ -529,14 +594,14 @@ mod tests {
     fn throttled_samples_are_marked_and_a_cell_of_nothing_else_is_invalid() {
         let clock = Fake { now: Shared::new(0.0), calls: Shared::new(0) };
         let mut step = Ticking { clock: &clock, lengths: vec![0.01], steps: 0, items: 1.0 };
-        let hot = || Conditions { readings: vec![("sm_clock", "Hz", 1e9)], throttled: Some("thermal".into()) };
+        let hot = || Conditions { readings: vec![("sm_clock", "Hz", 1e9)], throttled: Some("thermal".into()), link: None };
         let found = time(&mut step, &clock, Timing::default(), &hot).unwrap();
         assert_eq!(found.status, Status::Invalid);
         assert_eq!(found.samples.iter().filter(|s| s.metric == "sm_clock").count(), 10);
         let sometimes = Shared::new(0);
         let mixed = || {
             sometimes.set(sometimes.get() + 1);
-            Conditions { readings: vec![], throttled: (sometimes.get() == 3).then(|| "thermal".into()) }
+            Conditions { throttled: (sometimes.get() == 3).then(|| "thermal".into()), ..Conditions::default() }
         };
         let found = time(&mut step, &clock, Timing::default(), &mixed).unwrap();
         assert_eq!((found.status, found.samples.iter().filter(|s| !s.reason.is_empty()).count()), (Status::Ok, 1));

@@ -53,6 +53,9 @@ pub struct Protocol {
     pub checks: &'static [Check],
     #[serde(deserialize_with = "kept::list")]
     pub claims: &'static [Claim],
+    /// Figures of others that this experiment's figures are put against.
+    #[serde(default, deserialize_with = "kept::list")]
+    pub published: &'static [Published],
     #[serde(deserialize_with = "kept::list")]
     pub plots: &'static [Plot],
     /// Threats to validity.
@@ -190,6 +193,10 @@ pub const ACTIVATIONS: Metric = Metric { name: "activations", label: "saved acti
 pub const GRADIENTS: Metric = Metric { name: "gradients", label: "gradients", unit: "B", pass: Pass::Memory };
 /// Wall-clock or device time of one work item of a step, after warm-up.
 pub const TIME: Metric = Metric { name: "time", label: "time per step", unit: "s", pass: Pass::Time };
+/// Bytes a second over the link between host and device.
+pub const BANDWIDTH: Metric = Metric { name: "bandwidth", label: "bandwidth", unit: "B/s", pass: Pass::Time };
+/// The same over what the link is specified for; more than 1 is a timing bug, and the cell invalid.
+pub const LINK_SHARE: Metric = Metric { name: "link_share", label: "share of the link's bandwidth", unit: "1", pass: Pass::Time };
 
 /// The factor that the runner itself sets: the device is limited to as much memory as the level says (`96MiB`).
 pub const DEVICE_MEMORY: &str = "device-memory";
@@ -303,6 +310,46 @@ pub struct Meaning {
     pub inconclusive: Text,
 }
 
+/// A figure that someone published, and what reproduces it here. It is judged as claims are, and never mixed with them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Published {
+    #[serde(deserialize_with = "kept::text")]
+    pub id: Text,
+    #[serde(deserialize_with = "kept::text")]
+    pub source: Text,
+    /// The figure as its source gives it.
+    #[serde(deserialize_with = "kept::text")]
+    pub figure: Text,
+    /// Whose figures may be put against it.
+    #[serde(deserialize_with = "kept::list")]
+    pub judged_on: &'static [Platform],
+    /// What reproduces it (confirms) and what does not (refutes); none where nothing that is measured here can be compared with it.
+    pub rule: Option<Rule>,
+    /// In what the cells here differ from the source's setup; without a rule, why nothing can be compared.
+    #[serde(deserialize_with = "kept::text")]
+    pub setup: Text,
+}
+
+/// How far from a published figure a figure is still its reproduction: a tenth of it either way.
+pub const REPRODUCES: f64 = 0.10;
+
+/// What reproduces a published ratio of a metric to its baseline's.
+pub const fn published_ratio(metric: &Metric, of: Select, figure: f64) -> Rule {
+    let (confirm, refute) = around(figure);
+    Rule::Ratio { metric: metric.name, of, confirm, refute, scope: None }
+}
+
+/// What reproduces a published value of a metric, in the metric's unit.
+pub const fn published_value(metric: &Metric, of: Select, figure: f64) -> Rule {
+    let (confirm, refute) = around(figure);
+    Rule::Value { metric: metric.name, of, confirm, refute }
+}
+
+const fn around(figure: f64) -> (Bound, Bound) {
+    let (low, high) = (figure * (1.0 - REPRODUCES), figure * (1.0 + REPRODUCES));
+    (Bound::Within(low, high), Bound::Outside(low, high))
+}
+
 /// How figures become a verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -349,6 +396,18 @@ pub enum Rule {
         within: Bound,
         share: f64,
     },
+    /// Whether an effect grows along a numeric factor: Spearman's rank correlation of the factor and the metric's ratio to its baseline,
+    /// over the selected cells that differ in that factor alone.
+    Trend {
+        #[serde(deserialize_with = "kept::text")]
+        metric: Text,
+        #[serde(deserialize_with = "kept::text")]
+        along: Text,
+        #[serde(deserialize_with = "kept::text")]
+        of: Select,
+        confirm: Bound,
+        refute: Bound,
+    },
     /// Holds where all of these hold.
     All(#[serde(deserialize_with = "kept::list")] &'static [Rule]),
 }
@@ -359,6 +418,8 @@ pub enum Bound {
     AtMost(f64),
     AtLeast(f64),
     Within(f64, f64),
+    /// Below the first or above the second.
+    Outside(f64, f64),
 }
 
 impl fmt::Display for Bound {
@@ -367,6 +428,7 @@ impl fmt::Display for Bound {
             Bound::AtMost(x) => write!(f, "≤ {x}"),
             Bound::AtLeast(x) => write!(f, "≥ {x}"),
             Bound::Within(a, b) => write!(f, "{a} to {b}"),
+            Bound::Outside(a, b) => write!(f, "< {a} or > {b}"),
         }
     }
 }
@@ -592,7 +654,8 @@ impl Protocol {
                 found.push(format!("profile {profile} plans a cell twice"));
             }
         }
-        let named = self.claims.iter().flat_map(|c| c.rule.metrics()).chain(self.plots.iter().map(|p| p.metric));
+        let rules = self.claims.iter().map(|c| &c.rule).chain(self.published.iter().filter_map(|p| p.rule.as_ref()));
+        let named = rules.flat_map(Rule::metrics).chain(self.plots.iter().map(|p| p.metric));
         found.extend(named.filter(|m| self.metric(m).is_none()).map(|m| format!("'{m}' is no metric of the protocol")));
         found
     }
@@ -603,6 +666,7 @@ impl Rule {
     pub fn metrics(&self) -> Vec<&'static str> {
         match self {
             Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Exponent { metric, .. } => vec![metric],
+            Rule::Trend { metric, .. } => vec![metric],
             Rule::Agreement { metric, reference, .. } => vec![metric, reference],
             Rule::All(rules) => rules.iter().flat_map(Rule::metrics).collect(),
         }

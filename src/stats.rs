@@ -129,6 +129,24 @@ pub fn wilson_interval(hits: u32, trials: u32) -> Interval {
     Interval { estimate: share, low: (centre - half).max(0.0), high: (centre + half).min(1.0) }
 }
 
+/// Spearman's rank correlation, with mean ranks for equal values; NaN where either side has one value only.
+pub fn rank_correlation(xs: &[f64], ys: &[f64]) -> f64 {
+    let (a, b) = (ranks(xs), ranks(ys));
+    let (ma, mb) = (mean(&a), mean(&b));
+    let covariance: f64 = a.iter().zip(&b).map(|(x, y)| (x - ma) * (y - mb)).sum();
+    let spread = |ranks: &[f64], m: f64| ranks.iter().map(|r| (r - m).powi(2)).sum::<f64>();
+    covariance / (spread(&a, ma) * spread(&b, mb)).sqrt()
+}
+
+fn ranks(xs: &[f64]) -> Vec<f64> {
+    let rank = |x: &f64| {
+        let below = xs.iter().filter(|y| *y < x).count();
+        let equal = xs.iter().filter(|y| *y == x).count();
+        below as f64 + (equal as f64 + 1.0) / 2.0
+    };
+    xs.iter().map(rank).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,5 +246,15 @@ mod tests {
         let none = wilson_interval(0, 20);
         assert!(none.low == 0.0 && (none.high - 0.1611).abs() < 5e-5, "{none:?}");
         assert_eq!(wilson_interval(32, 32).high, 1.0);
+    }
+
+    /// The second from a textbook: with ties, rho is Pearson's correlation of mean ranks.
+    #[test]
+    fn rank_correlations_of_known_series() {
+        assert!((rank_correlation(&[1.0, 2.0, 3.0], &[0.1, 5.0, 5.1]) - 1.0).abs() < 1e-12);
+        assert!((rank_correlation(&[1.0, 2.0, 3.0, 4.0], &[9.0, 4.0, 4.0, 1.0]) + 0.9486832980505138).abs() < 1e-12);
+        // 1 - 6 * (1 + 1) / (5 * 24)
+        assert!((rank_correlation(&[1.0, 2.0, 3.0, 4.0, 5.0], &[2.0, 1.0, 3.0, 4.0, 5.0]) - 0.9).abs() < 1e-12);
+        assert!(rank_correlation(&[1.0, 2.0], &[3.0, 3.0]).is_nan());
     }
 }

@@ -115,6 +115,9 @@ pub fn quantity(value: f64, unit: &str) -> String {
     match unit {
         "B" => Bytes(value.max(0.0).round() as u64).to_string(),
         "s" => Seconds(value).to_string(),
+        // Links are specified in powers of ten.
+        "B/s" if value >= 1e8 => format!("{} GB/s", plain(value / 1e9)),
+        "B/s" => format!("{} MB/s", plain(value / 1e6)),
         "" | "1" => plain(value),
         other => format!("{} {other}", plain(value)),
     }

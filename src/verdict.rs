@@ -1,8 +1,8 @@
 //! From a protocol and its samples to a verdict for each claim.
 
-use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Platform, Profile, Protocol, Rule, Share, selects};
+use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Platform, Profile, Protocol, Published, Rule, Share, selects};
 use crate::record::{PassRecord, Status};
-use crate::stats::{Interval, holm_levels, local_exponent, mean_interval, median, ratio_interval, ratio_p_value};
+use crate::stats::{Interval, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -92,11 +92,15 @@ impl Samples {
 
     /// Log ratios of two cells measured side by side, one for each round that both have.
     pub fn log_ratios(&self, cell: &Cell, baseline: &Cell, metric: &str) -> Vec<f64> {
+        self.log_ratios_by_round(cell, baseline, metric).into_values().collect()
+    }
+
+    fn log_ratios_by_round(&self, cell: &Cell, baseline: &Cell, metric: &str) -> BTreeMap<u32, f64> {
         let rounds = |c: &Cell| self.rounds.get(&(c.clone(), metric.to_string()));
         let (Some(a), Some(b)) = (rounds(cell), rounds(baseline)) else {
-            return Vec::new();
+            return BTreeMap::new();
         };
-        a.iter().filter_map(|(round, xs)| Some((median(xs) / median(b.get(round)?)).ln())).collect()
+        a.iter().filter_map(|(round, xs)| Some((*round, (median(xs) / median(b.get(round)?)).ln()))).collect()
     }
 
     /// A cell over its baseline: exact for counted bytes, an interval at error rate `alpha` for times.
@@ -202,21 +206,86 @@ fn judge_claim(
     platform: Platform,
     samples: &Samples,
 ) -> Judgement {
-    let rules: Vec<&'static Rule> = match &claim.rule {
+    // A dry device has no time, so there a claim is judged by its bytes alone.
+    let (evidence, parts) = weigh_parts(protocol, profile, &claim.rule, platform, platform != Platform::Dry, samples);
+    let verdict = combine(&parts);
+    let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
+    let holds_where = mixed.flat_map(|e| holds_where(&e.comparisons)).collect();
+    Judgement { claim, platform, verdict, carries: claim.judged_on.contains(&platform), evidence, holds_where }
+}
+
+/// The evidence for each part of a rule, and the verdicts of those parts that count: those about times only where times do.
+fn weigh_parts(
+    protocol: &'static Protocol,
+    profile: Profile,
+    rule: &'static Rule,
+    platform: Platform,
+    times_count: bool,
+    samples: &Samples,
+) -> (Vec<Evidence>, Vec<Verdict>) {
+    let rules: Vec<&'static Rule> = match rule {
         Rule::All(rules) => rules.iter().collect(),
         rule => vec![rule],
     };
     let cells = Planned { protocol, profile, twins: platform == Platform::Python };
     let evidence: Vec<Evidence> = rules.into_iter().map(|rule| weigh(&cells, rule, samples)).collect();
-    // A dry device has no time, so there a claim is judged by its bytes alone.
-    let counts = |e: &&Evidence| {
-        platform != Platform::Dry
-            || e.rule.metrics().iter().all(|m| protocol.metric(m).is_some_and(|metric| metric.pass != Pass::Time))
+    let is_timed = |e: &&Evidence| e.rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
+    let counts = |e: &&Evidence| times_count || !is_timed(e);
+    let parts = evidence.iter().filter(counts).map(|e| e.verdict).collect();
+    (evidence, parts)
+}
+
+/// A published figure, put against one machine's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reproduction {
+    pub published: &'static Published,
+    /// Whose figures these are: the device's, or those that PyTorch in Python gave on it.
+    pub platform: Platform,
+    /// `Confirmed` is reproduced, `Refuted` not reproduced, `Depends` reproduced in part.
+    pub verdict: Verdict,
+    /// Whether this platform's figures can be put against the published one at all; else they are shown.
+    pub comparable: bool,
+    /// One for each part of the figure's rule; none where it has no rule.
+    pub evidence: Vec<Evidence>,
+}
+
+/// Puts one run's figures against those that others published. Times were published of GPUs, so only a GPU's are put against them.
+pub fn reproduce(protocol: &'static Protocol, profile: Profile, device: Platform, samples: &Samples) -> Vec<Reproduction> {
+    let on = |published: &'static Published, platform| {
+        let (evidence, parts) = match &published.rule {
+            Some(rule) => weigh_parts(protocol, profile, rule, platform, device == Platform::Gpu, samples),
+            None => Default::default(),
+        };
+        let comparable = published.judged_on.contains(&platform) && !parts.is_empty();
+        Reproduction { published, platform, verdict: reproduced(&parts), comparable, evidence }
     };
-    let verdict = combine(&evidence.iter().filter(counts).map(|e| e.verdict).collect::<Vec<_>>());
-    let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
-    let holds_where = mixed.flat_map(|e| holds_where(&e.comparisons)).collect();
-    Judgement { claim, platform, verdict, carries: claim.judged_on.contains(&platform), evidence, holds_where }
+    let both = |published| {
+        let (own, twin) = (on(published, device), on(published, Platform::Python));
+        let has_figures = |r: &Reproduction| r.evidence.iter().any(|e| !e.comparisons.is_empty());
+        match (has_figures(&own), has_figures(&twin)) {
+            (true, true) => vec![own, twin],
+            (false, true) => vec![twin],
+            (_, false) => vec![own],
+        }
+    };
+    protocol.published.iter().flat_map(both).collect()
+}
+
+/// The verdict on a published table: a part that does not come out leaves the others reproduced.
+fn reproduced(parts: &[Verdict]) -> Verdict {
+    let all = |v| parts.iter().all(|part| *part == v);
+    let any = |v| parts.contains(&v);
+    if all(Verdict::NotMeasured) {
+        Verdict::NotMeasured
+    } else if all(Verdict::Confirmed) {
+        Verdict::Confirmed
+    } else if all(Verdict::Refuted) {
+        Verdict::Refuted
+    } else if any(Verdict::Confirmed) || any(Verdict::Depends) {
+        Verdict::Depends
+    } else {
+        Verdict::Inconclusive
+    }
 }
 
 /// The cells that a claim is judged by.
@@ -273,6 +342,15 @@ fn holds(bound: Bound, x: f64) -> bool {
         Bound::AtMost(limit) => x <= limit,
         Bound::AtLeast(limit) => x >= limit,
         Bound::Within(low, high) => (low..=high).contains(&x),
+        Bound::Outside(low, high) => x < low || x > high,
+    }
+}
+
+/// Whether every value of the interval satisfies the bound.
+fn contains(bound: Bound, interval: Interval) -> bool {
+    match bound {
+        Bound::Outside(low, high) => interval.high < low || interval.low > high,
+        _ => holds(bound, interval.low) && holds(bound, interval.high),
     }
 }
 
@@ -282,13 +360,14 @@ fn touches(bound: Bound, interval: Interval) -> bool {
         Bound::AtMost(limit) => interval.low <= limit,
         Bound::AtLeast(limit) => interval.high >= limit,
         Bound::Within(low, high) => interval.low <= high && interval.high >= low,
+        Bound::Outside(low, high) => interval.low < low || interval.high > high,
     }
 }
 
 fn place(effect: Interval, confirm: Bound, refute: Bound) -> Outcome {
-    if holds(confirm, effect.low) && holds(confirm, effect.high) {
+    if contains(confirm, effect) {
         Outcome::Confirms
-    } else if holds(refute, effect.low) && holds(refute, effect.high) {
+    } else if contains(refute, effect) {
         Outcome::Refutes
     } else if touches(confirm, effect) || touches(refute, effect) {
         Outcome::Straddles
@@ -301,7 +380,7 @@ fn place(effect: Interval, confirm: Bound, refute: Bound) -> Outcome {
 fn nearest_edge(confirm: Bound, refute: Bound, estimate: f64) -> f64 {
     let edges = [confirm, refute].into_iter().flat_map(|bound| match bound {
         Bound::AtMost(x) | Bound::AtLeast(x) => vec![x],
-        Bound::Within(low, high) => vec![low, high],
+        Bound::Within(low, high) | Bound::Outside(low, high) => vec![low, high],
     });
     let distance = |edge: &f64| (edge.max(1e-12).ln() - estimate.ln()).abs();
     edges.min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(1.0)
@@ -360,6 +439,9 @@ fn weigh(planned: &Planned, rule: &'static Rule, samples: &Samples) -> Evidence 
                     _ => evidence.missing.push(missing(samples, cell)),
                 }
             }
+        }
+        Rule::Trend { metric, along, of, confirm, refute } => {
+            trends(planned, (metric, along, of), (*confirm, *refute), samples, &mut evidence);
         }
         // Parts of parts are not a thing that a claim needs; a protocol that nests them is judged not measured.
         Rule::All(_) => {}
@@ -425,6 +507,55 @@ fn ratios(
             let rounds = if timed { logs.len() } else { 1 };
             let outcome = place(effect, confirm, refute);
             evidence.comparisons.push(Comparison { cell, baseline: Some(baseline), effect, rounds, outcome });
+        }
+    }
+}
+
+/// The rank correlation of each line of cells: of counted figures exactly, of timed ones round by round with an interval. Noise only
+/// weakens a correlation, so it speaks against the claim.
+fn trends(
+    planned: &Planned,
+    (name, along, of): (&str, &str, &str),
+    (confirm, refute): (Bound, Bound),
+    samples: &Samples,
+    evidence: &mut Evidence,
+) {
+    let Some(metric) = planned.protocol.metric(name) else {
+        return;
+    };
+    let mut lines: BTreeMap<String, Vec<(f64, Cell, BTreeMap<u32, f64>)>> = BTreeMap::new();
+    for (grid, cell) in planned.selected(of).filter(|(grid, _)| grid.passes.contains(&metric.pass)) {
+        let baseline = grid.baseline_of(&cell);
+        if cell == baseline {
+            continue;
+        }
+        let ratios = match metric.pass {
+            Pass::Time => samples.log_ratios_by_round(&cell, &baseline, name),
+            _ => samples.ratio(&cell, &baseline, metric, ALPHA).map(|ratio| (1, ratio.estimate)).into_iter().collect(),
+        };
+        match cell.get(along).and_then(|level| level.parse().ok()) {
+            Some(x) if !ratios.is_empty() => lines.entry(cell.without(&[along])).or_default().push((x, cell, ratios)),
+            _ => evidence.missing.push(missing_ratio(samples, cell, &baseline, name)),
+        }
+    }
+    for mut points in lines.into_values() {
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let xs: Vec<f64> = points.iter().map(|(x, ..)| *x).collect();
+        let in_round = |round: &u32| points.iter().map(|(.., ratios)| ratios.get(round).copied()).collect::<Option<Vec<f64>>>();
+        let rounds: Vec<f64> =
+            points[0].2.keys().filter_map(in_round).map(|ys| rank_correlation(&xs, &ys)).filter(|r| !r.is_nan()).collect();
+        let effect = match (metric.pass, &rounds[..]) {
+            (Pass::Time, rounds) => mean_interval(rounds, ALPHA),
+            (_, rounds) => rounds.first().map(|r| Interval::exact(*r)),
+        };
+        let Some((_, cell, _)) = points.pop() else { continue };
+        match effect.filter(|_| xs.len() > 2) {
+            Some(Interval { estimate, low, high }) => {
+                let effect = Interval { estimate, low: low.max(-1.0), high: high.min(1.0) };
+                let outcome = place(effect, confirm, refute);
+                evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: rounds.len(), outcome });
+            }
+            None => evidence.missing.push((cell, format!("a trend needs three levels of {along} and two rounds"))),
         }
     }
 }
@@ -577,6 +708,7 @@ mod tests {
                 meaning: MEANING,
             },
         ],
+        published: &[],
         plots: &[],
         threats: &[],
     };
@@ -667,6 +799,48 @@ mod tests {
         assert!((j.evidence[0].comparisons[0].effect.estimate - 0.5).abs() < 1e-9);
     }
 
+    const TREND: Protocol = Protocol {
+        claims: &[Claim {
+            id: "trend",
+            from: "",
+            text: "",
+            judged_on: &[Platform::Cpu],
+            rule: Rule::Trend {
+                metric: "time",
+                along: "depth",
+                of: "model=gpt",
+                confirm: Bound::AtLeast(0.8),
+                refute: Bound::AtMost(0.8),
+            },
+            meaning: MEANING,
+        }],
+        ..PROTOCOL
+    };
+
+    /// Judges the trend of the ratio of k=4 to k=1 over the depths, given by depth and round.
+    fn trend(ratio: impl Fn(f64, u32) -> f64) -> Judgement {
+        let mut records = Vec::new();
+        for cell in PROTOCOL.grids[0].cells() {
+            let depth = cell.get("depth").unwrap().parse().unwrap();
+            let time = |round| if is(&cell, "k=4") { ratio(depth, round) } else { 1.0 };
+            records.extend((1..=6).map(|round| pass(&cell, Pass::Time, round, &[("time", time(round))])));
+        }
+        judge(&TREND, Profile::Quick, Platform::Cpu, &Samples::new(&records)).remove(0)
+    }
+
+    #[test]
+    fn a_trend_is_the_rank_correlation_of_the_effect() {
+        let grows = trend(|depth, _| 1.0 + depth);
+        assert_eq!(grows.verdict, Verdict::Confirmed);
+        let found = &grows.evidence[0].comparisons;
+        assert_eq!((found.len(), found[0].effect.estimate, found[0].rounds), (1, 1.0, 6));
+        assert_eq!(found[0].cell.get("depth"), Some("32"));
+        assert_eq!(trend(|depth, _| 1.0 / depth).verdict, Verdict::Refuted);
+        let noisy = trend(|depth, round| if round % 3 == 0 { 1.0 / depth } else { depth });
+        assert_eq!(noisy.verdict, Verdict::Inconclusive, "{:?}", noisy.evidence[0].comparisons);
+        assert_eq!(trend(|_, _| 1.0).verdict, Verdict::NotMeasured, "equal ratios have no order");
+    }
+
     #[test]
     fn invalid_cells_carry_nothing_and_missing_ones_say_why() {
         let cell = Cell::parse("model=mlp depth=8 k=4").unwrap();
@@ -710,6 +884,59 @@ mod tests {
         assert_eq!(combine(&[Confirmed, NotMeasured]), Inconclusive);
         assert_eq!(combine(&[Depends, Confirmed]), Depends);
         assert_eq!(combine(&[NotMeasured]), NotMeasured);
+    }
+
+    const PUBLISHED: Protocol = Protocol {
+        published: &[
+            Published {
+                id: "table",
+                source: "",
+                figure: "",
+                judged_on: &[Platform::Cpu, Platform::Gpu],
+                rule: Some(Rule::All(&[
+                    published_ratio(&PEAK, "model=mlp depth=8 k=4", 0.5),
+                    published_ratio(&TIME, "model=mlp depth=8 k=4", 1.2),
+                ])),
+                setup: "",
+            },
+            Published { id: "nowhere", source: "", figure: "", judged_on: &[Platform::Cpu], rule: None, setup: "no such data" },
+        ],
+        ..PROTOCOL
+    };
+
+    #[test]
+    fn a_published_figure_is_reproduced_within_a_tenth_and_a_table_in_parts() {
+        let found = |peak: f64, time: f64, platform| {
+            let cell = |k: &str| Cell::parse(&format!("model=mlp depth=8 k={k}")).unwrap();
+            let mut records = vec![
+                pass(&cell("1"), Pass::Memory, 1, &[("requested_peak", 100.0)]),
+                pass(&cell("4"), Pass::Memory, 1, &[("requested_peak", peak)]),
+            ];
+            for round in 1..=6 {
+                let wobble = 1.0 + 1e-3 * f64::from(round);
+                records.push(pass(&cell("1"), Pass::Time, round, &[("time", 1.0)]));
+                records.push(pass(&cell("4"), Pass::Time, round, &[("time", time * wobble)]));
+            }
+            let mut all = reproduce(&PUBLISHED, Profile::Quick, platform, &Samples::new(&records));
+            (all.remove(0), all.remove(0))
+        };
+        let verdict = |peak, time| found(peak, time, Platform::Gpu).0.verdict;
+        assert_eq!(verdict(46.0, 1.3), Verdict::Confirmed);
+        assert_eq!(verdict(46.0, 1.5), Verdict::Depends, "one part of two");
+        assert_eq!(verdict(44.0, 0.9), Verdict::Refuted, "too small is as wrong as too large");
+        let (table, nowhere) = found(50.0, 9.9, Platform::Dry);
+        assert_eq!((table.verdict, table.comparable), (Verdict::Confirmed, false), "nobody compares a dry device here");
+        let (table, _) = found(50.0, 9.9, Platform::Cpu);
+        assert_eq!((table.verdict, table.comparable), (Verdict::Confirmed, true), "a CPU's time is put against nobody's");
+        assert_eq!((nowhere.verdict, nowhere.comparable), (Verdict::NotMeasured, false));
+    }
+
+    #[test]
+    fn an_interval_around_a_range_is_not_outside_it() {
+        let wide = Interval { estimate: 1.0, low: 0.5, high: 1.5 };
+        assert_eq!(place(wide, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Straddles);
+        let beside = Interval { estimate: 1.3, low: 1.2, high: 1.5 };
+        assert_eq!(place(beside, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Refutes);
     }
 
     const TWINS: Protocol = Protocol {

@@ -7,7 +7,7 @@ use super::progress::Progress;
 use super::python::Python;
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, flags};
-use crate::protocol::{ALLOC_CONF, Cell, DEVICE_MEMORY, Pass, Platform, Profile, Protocol, Relation, TIME};
+use crate::protocol::{ALLOC_CONF, Cell, DEVICE_MEMORY, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, TIME};
 use crate::record::{BUDGET_ENDED, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Status};
 use crate::stats::ratio_interval;
 use crate::units::{Bytes, Seconds};
@@ -322,7 +322,7 @@ impl Sweep<'_> {
         }
         match record.pass {
             Pass::Memory => self.find(&record.cell, Pass::Memory, 1).and_then(|first| counted_difference(first, record)),
-            Pass::Time => beyond_physics(record, self.machine.flops_limit?),
+            Pass::Time => beyond_link(record).or_else(|| beyond_physics(record, self.machine.flops_limit?)),
             Pass::Check => None,
         }
     }
@@ -448,6 +448,12 @@ fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
     })
 }
 
+/// More bytes than the link between host and device can have moved.
+fn beyond_link(record: &PassRecord) -> Option<String> {
+    let share = record.samples.iter().filter(|s| s.metric == LINK_SHARE.name).map(|s| s.value).reduce(f64::max)?;
+    (share > 1.0).then(|| format!("a sample moved {share:.2} times what the link is specified for"))
+}
+
 /// Says what the figures so far mean for the claims.
 fn summarise(protocol: &'static Protocol, profile: Profile, choice: DeviceChoice, records: &[PassRecord]) {
     if profile == Profile::Smoke {
@@ -500,5 +506,7 @@ mod tests {
         let timed = record(Pass::Time, &[("time", 1e-3), ("time", 1e-6), ("least_flops", 1e9)]);
         assert!(beyond_physics(&timed, 67e12).unwrap().contains("1.000e9 operations in 1.00 µs"));
         assert_eq!(beyond_physics(&timed, 2e15), None);
+        assert!(beyond_link(&record(Pass::Time, &[("link_share", 0.9), ("link_share", 1.02)])).unwrap().contains("1.02 times"));
+        assert_eq!(beyond_link(&record(Pass::Time, &[("link_share", 0.9)])), None);
     }
 }

@@ -23,7 +23,8 @@
 //! # }
 //! ```
 
-use crate::native::amp;
+use super::optimizers::{GradScale, Implementation, Optimizer};
+use crate::native::{amp, optimizers::tensor_identity};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
@@ -70,6 +71,26 @@ impl Scalable for tch::nn::Optimizer {
     }
 }
 
+/// Fused steps unscale and skip by themselves; the others are as tch's.
+impl Scalable for Optimizer {
+    fn parameters(&self) -> Vec<Tensor> {
+        Optimizer::parameters(self).map(|(_, parameter)| parameter.shallow_clone()).collect()
+    }
+
+    fn step(&mut self) -> Result<()> {
+        Optimizer::step(self)
+    }
+
+    fn scales_itself(&self) -> bool {
+        self.implementation() == Implementation::Fused
+    }
+
+    fn step_scaled(&mut self, scale: Option<&Tensor>, found_inf: &Tensor) -> Result<()> {
+        let (grad_scale, found_inf) = (scale.map(Tensor::shallow_clone), Some(found_inf.shallow_clone()));
+        Optimizer::step_scaled(self, &GradScale { grad_scale, found_inf })
+    }
+}
+
 /// What a scaler starts with, and what it is saved as; the names are those of PyTorch's `state_dict`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ScalerState {
@@ -110,7 +131,7 @@ enum Stage {
 /// What this iteration did to one optimizer.
 #[derive(Debug)]
 struct PerOptimizer {
-    /// Addresses of its parameters.
+    /// What its parameters are known by.
     parameters: Vec<usize>,
     stage: Stage,
     /// One float for each device that has gradients, not 0 where one of them was not finite.
@@ -344,10 +365,10 @@ impl GradScaler {
     /// An optimizer's parameters, and where its state of this iteration is.
     fn state_of(&mut self, optimizer: &dyn Scalable) -> (Vec<Tensor>, usize) {
         let parameters = optimizer.parameters();
-        let addresses: Vec<usize> = parameters.iter().map(|parameter| parameter.data_ptr() as usize).collect();
-        let known = self.optimizers.iter().position(|state| state.parameters == addresses);
+        let identities: Vec<usize> = parameters.iter().map(tensor_identity).collect();
+        let known = self.optimizers.iter().position(|state| state.parameters == identities);
         let index = known.unwrap_or_else(|| {
-            self.optimizers.push(PerOptimizer { parameters: addresses, stage: Stage::Ready, found_inf: Vec::new() });
+            self.optimizers.push(PerOptimizer { parameters: identities, stage: Stage::Ready, found_inf: Vec::new() });
             self.optimizers.len() - 1
         });
         (parameters, index)

@@ -12,6 +12,7 @@
 //
 // To add an operation that the fallback names in its error: write a kernel in its section below and give it a line in TORCH_LIBRARY_IMPL.
 #include "../guarded.h"
+#include "host_memory.h"
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
@@ -28,6 +29,11 @@
 #include <torch/library.h>
 
 #include <cstring>
+
+// In libc10_cuda and in none of its headers.
+namespace c10::cuda::_internal {
+C10_IMPORT void setHasPrimaryContext(bool (*function)(DeviceIndex));
+}
 
 namespace {
 
@@ -86,9 +92,20 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Device getDevice() const override { return {at::kCUDA, 0}; }
   void setDevice(c10::Device) const override {}
   void uncheckedSetDevice(c10::Device) const noexcept override {}
-  c10::Stream getStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+  // The streams are the allocator's own, which keeps apart what was taken on different ones.
+  c10::Stream getStream(c10::Device device) const override { return c10::cuda::getCurrentCUDAStream(device.index()).unwrap(); }
   c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
-  c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool high_priority) const override {
+    return c10::cuda::getStreamFromPool(high_priority, device.index()).unwrap();
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    const auto before = c10::cuda::getCurrentCUDAStream(stream.device_index());
+    c10::cuda::setCurrentCUDAStream(c10::cuda::CUDAStream(stream));
+    return before.unwrap();
+  }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    allocator()->recordStream(data, c10::cuda::CUDAStream(stream));
+  }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
   void record(void** event, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override { *event = allocator(); }
   void block(void*, const c10::Stream&) const override {}
@@ -124,8 +141,8 @@ struct VramlabDryHooks final : at::CUDAHooksInterface {
     return generator;
   }
   at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::make_generator<DryGenerator>(); }
-  // Pinned memory is the CPU's and not counted as the device's.
-  c10::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return at::getHostAllocator(at::kCUDA); }
+  bool isPinnedPtr(const void* data) const override { return vramlab_dry_is_pinned(data); }
   c10::Allocator* getCUDADeviceAllocator() const override { return allocator(); }
   bool hasCUDA() const override { return true; }
   bool hasCUDART() const override { return true; }
@@ -641,6 +658,9 @@ __attribute__((visibility("default"))) char* vramlab_dry_open() {
     static Guard guard;
     c10::impl::registerDeviceGuard(at::kCUDA, &guard);
     allocator()->init(1);
+    // c10 asks it of libtorch_cuda before it makes a pool of streams.
+    c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
+    at::setHostAllocator(at::kCUDA, &vramlab_dry_host_allocator);
     // Autograd would run a device's backward pass in a thread of its own, which lets go of the last gradients at some time after the
     // caller has gone on: bytes would differ from run to run. Here it runs in the calling thread, as the CPU's does.
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
@@ -725,17 +745,6 @@ __attribute__((visibility("default"))) char* vramlab_dry_replay(const TraceEvent
     for (void* address : addresses) {
       if (address) allocator()->raw_delete(address);
     }
-  });
-}
-
-// Has each allocation (1) and free (0) of the device told, with its address and the bytes that were asked for.
-__attribute__((visibility("default"))) char* vramlab_dry_watch(void (*tell)(uint64_t address, int64_t bytes, int32_t allocated)) {
-  return guarded([tell] {
-    using Entry = c10::cuda::CUDACachingAllocator::TraceEntry;
-    allocator()->attachAllocatorTraceTracker([tell](const Entry& entry) {
-      if (entry.action_ == Entry::ALLOC) tell(entry.addr_, static_cast<int64_t>(entry.size_), 1);
-      if (entry.action_ == Entry::FREE_REQUESTED) tell(entry.addr_, static_cast<int64_t>(entry.size_), 0);
-    });
   });
 }
 }

@@ -1,0 +1,149 @@
+//! Pinned memory, streams and copying ahead on the dry device, where PyTorch's own allocators tell what they hold.
+#![cfg(feature = "torch")]
+
+use anyhow::Result;
+use std::process::Command;
+use std::sync::Arc;
+use tch::{Device, Kind, Tensor};
+use vramlab::dry::{self, Dry};
+use vramlab::torch::Backend;
+use vramlab::torch::transfer::{
+    Event, Next, Prefetcher, Ring, SideStream, Source, Stream, copy, empty_host_cache, host_memory, is_pinned, pinned,
+    record_stream,
+};
+
+/// Set in the process that is the dry one.
+const INSIDE: &str = "VRAMLAB_TEST_IS_DRY";
+
+const MIB: i64 = 1 << 20;
+const CUDA: Device = Device::Cuda(0);
+
+/// A process is dry from its start, so a test runs again as its own child. Gives the device in the child.
+fn dry(test: &str) -> Option<Dry> {
+    if std::env::var_os(INSIDE).is_some() {
+        return Some(Dry::open().unwrap());
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args([test, "--exact", "--nocapture"]).env(INSIDE, "1").env_remove("PYTORCH_ALLOC_CONF");
+    dry::prepare(&mut child, 24 << 30).unwrap();
+    let output = child.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    None
+}
+
+/// A tensor of so many MiB on the device.
+fn on_device(mebibytes: i64) -> Tensor {
+    Tensor::empty([mebibytes * MIB], (Kind::Uint8, CUDA))
+}
+
+#[test]
+fn locked_blocks_are_powers_of_two_and_stay_locked_in_the_cache() {
+    let Some(_dry) = dry("locked_blocks_are_powers_of_two_and_stay_locked_in_the_cache") else { return };
+    assert_eq!(host_memory().unwrap().locked, 0);
+    // A batch of 64 images: 36.75 MiB take 64.
+    let batch = pinned(&[64, 3, 224, 224], Kind::Float).unwrap();
+    let with = host_memory().unwrap();
+    assert_eq!((with.locked, with.blocks, with.locks), (64 * MIB, 1, 1));
+    assert_eq!((batch.size(), batch.kind(), batch.device()), (vec![64, 3, 224, 224], Kind::Float, Device::Cpu));
+    assert!(is_pinned(&batch).unwrap() && is_pinned(&batch.get(63)).unwrap());
+    assert!(!is_pinned(&Tensor::zeros([4], (Kind::Float, Device::Cpu))).unwrap());
+    let _ = pinned(&[3], Kind::Int64).unwrap().fill_(7);
+    drop(batch);
+    assert_eq!(host_memory().unwrap().blocks, 2, "freed blocks wait in the cache");
+    let again = pinned(&[40 * MIB], Kind::Uint8).unwrap();
+    assert_eq!(host_memory().unwrap().locks, 2, "and are used again");
+    drop(again);
+    empty_host_cache().unwrap();
+    let end = host_memory().unwrap();
+    assert_eq!((end.locked, end.blocks, end.unlocks, end.locked_peak), (0, 0, 2, 64 * MIB + 32));
+}
+
+#[test]
+fn memory_belongs_to_the_stream_that_it_was_taken_on() {
+    let Some(dry) = dry("memory_belongs_to_the_stream_that_it_was_taken_on") else { return };
+    let (current, side) = (Stream::current(CUDA).unwrap(), Stream::side(CUDA).unwrap());
+    assert_ne!(current, side);
+    assert_ne!(side, Stream::side(CUDA).unwrap(), "the pool gives another one each time");
+    let of_side = {
+        let _region = side.enter().unwrap();
+        assert_eq!(Stream::current(CUDA).unwrap(), side);
+        on_device(64)
+    };
+    assert_eq!(Stream::current(CUDA).unwrap(), current);
+    let panicked = std::panic::catch_unwind(|| {
+        let _region = side.enter().unwrap();
+        panic!("on purpose");
+    });
+    assert!(panicked.is_err() && Stream::current(CUDA).unwrap() == current);
+    // What the side stream freed is not given to the current one, whose work might come first.
+    drop(of_side);
+    let of_current = on_device(64);
+    assert_eq!(dry.memory().unwrap().reserved, 128 * MIB);
+    let error = record_stream(&Tensor::zeros([1], (Kind::Float, Device::Cpu)), current).unwrap_err().to_string();
+    assert!(error.contains("is not used by a stream"), "{error}");
+    record_stream(&of_current, side).unwrap();
+    let event = side.event().unwrap();
+    current.wait(&event).unwrap();
+    current.wait_for(side).unwrap();
+    event.synchronize().unwrap();
+    side.synchronize().unwrap();
+    assert!(event.has_passed().unwrap());
+    drop(of_current);
+    assert_eq!(dry.memory().unwrap().requested, 64 * MIB, "the allocator asks for events when it is asked for memory");
+    drop(on_device(1));
+    assert_eq!(dry.memory().unwrap().requested, 0);
+}
+
+struct Batches {
+    ring: Ring<Vec<Tensor>, Event>,
+    left: usize,
+}
+
+impl Source for Batches {
+    type Host = Vec<Tensor>;
+    type Done = Event;
+
+    fn next(&mut self, _: bool) -> Result<Next<Vec<Tensor>>> {
+        if self.left == 0 {
+            return Ok(Next::End);
+        }
+        self.left -= 1;
+        Ok(self.ring.take()?.map_or(Next::End, Next::Batch))
+    }
+
+    fn give_back(&mut self, batch: Vec<Tensor>, until: Arc<Event>) {
+        self.ring.give_back(batch, Some(until));
+    }
+}
+
+#[test]
+fn copying_ahead_holds_one_batch_more_and_reuses_its_memory() {
+    let Some(dry) = dry("copying_ahead_holds_one_batch_more_and_reuses_its_memory") else { return };
+    for (ahead, held) in [(0, 1), (1, 2), (3, 4)] {
+        let buffer = || vec![pinned(&[32 * MIB], Kind::Uint8).unwrap(), pinned(&[64], Kind::Int64).unwrap()];
+        let source = Batches { ring: Ring::of([buffer(), buffer()]), left: 20 };
+        let mut batches = Prefetcher::ahead(source, SideStream::new(CUDA).unwrap(), ahead);
+        dry.reset_peaks().unwrap();
+        let mut seen = 0;
+        while let Some(batch) = batches.next().unwrap() {
+            assert_eq!((batch[0].device(), batch[0].size(), batch[1].kind()), (CUDA, vec![32 * MIB], Kind::Int64));
+            seen += 1;
+        }
+        assert_eq!((seen, dry.memory().unwrap().requested_peak), (20, held * (32 * MIB + 512)), "{ahead} ahead");
+        // Events are asked for where memory is.
+        drop(on_device(1));
+        assert_eq!(dry.memory().unwrap().requested, 0);
+        drop(batches);
+        assert_eq!(host_memory().unwrap().locked, 2 * (32 * MIB + 512), "the ring is locked once and for all");
+    }
+}
+
+#[test]
+fn a_copy_with_and_without_waiting_checks_its_shapes() {
+    let Some(_dry) = dry("a_copy_with_and_without_waiting_checks_its_shapes") else { return };
+    let host = pinned(&[8], Kind::Float).unwrap();
+    let mut device = Tensor::zeros([8], (Kind::Float, CUDA));
+    copy(&mut device, &host, true).unwrap();
+    copy(&mut device, &host, false).unwrap();
+    assert!(copy(&mut device, &pinned(&[9], Kind::Float).unwrap(), true).is_err());
+}
