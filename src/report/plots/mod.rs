@@ -5,6 +5,7 @@ mod canvas;
 mod dots;
 mod lines;
 mod overview;
+mod pareto;
 mod scale;
 
 use super::prose;
@@ -43,6 +44,7 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
         PlotKind::Lines { x, series } => lines::lines(&view, x, series)?,
         PlotKind::Bars { clusters } => bars::bars(&view, clusters)?,
         PlotKind::Dots { rows, threshold } => dots::dots(&view, rows, *threshold)?,
+        PlotKind::Pareto { against, looks } => pareto::pareto(&view, against, looks)?,
     };
     let file = format!("{}-{}-{}.svg", recorded.protocol.name, plot.name, recorded.machine);
     Ok(svg.map(|svg| Picture { file, alt: format!("{} {}", plot.caption, whose(recorded)), svg }))
