@@ -65,7 +65,7 @@ pub const PROTOCOL: Protocol = Protocol {
         ),
         factorial(
             &[Profile::Quick],
-            &[axis("model", &["resnet-9x16-gn"]), axis("batch", &["32"]), axis("optimizer", &["sgd"]), FEW],
+            &[axis("model", &["resnet-9x16-gn"]), axis("batch", &["32"]), axis("optimizer", &["adamw"]), FEW],
             COUNTED,
         ),
         factorial(&[Profile::Full], &[axis("model", &["gpt2"]), axis("batch", &["8"]), OPTIMIZERS, ALL], TIMED),
@@ -124,16 +124,16 @@ pub const PROTOCOL: Protocol = Protocol {
         Plot {
             name: "pareto-gpt",
             caption: "Peak memory against what it costs, for a GPT: left and low is better",
-            of: "model=gpt2|gpt-4x128 optimizer=sgd|adamw",
+            of: "model=gpt2|gpt-4x128 optimizer=adamw",
             metric: PEAK.name,
-            kind: PlotKind::Pareto { against: &[TIME.name, FORWARDS.name], looks: &["optimizer"] },
+            kind: PlotKind::Pareto { against: &[TIME.name, FORWARDS.name], looks: &[] },
         },
         Plot {
             name: "pareto-resnet",
             caption: "Peak memory against what it costs, for a ResNet: left and low is better",
-            of: "model=resnet50|resnet-9x16-gn optimizer=sgd|adamw",
+            of: "model=resnet50|resnet-9x16-gn optimizer=adamw",
             metric: PEAK.name,
-            kind: PlotKind::Pareto { against: &[TIME.name, FORWARDS.name], looks: &["optimizer"] },
+            kind: PlotKind::Pareto { against: &[TIME.name, FORWARDS.name], looks: &[] },
         },
         Plot {
             name: "peak",

@@ -427,7 +427,7 @@ fn lr_warmup_check_sees_another_task_and_its_count_is_right() {
 #[test]
 fn combined_check_sees_a_lost_micro_batch_and_savings_are_put_beside_one_another() {
     let _turn = alone();
-    let cell = "model=resnet-9x16-gn batch=32 optimizer=sgd with=amp+checkpoint";
+    let cell = "model=resnet-9x16-gn batch=32 optimizer=adamw with=amp+checkpoint";
     let found = checked(&combined::PROTOCOL, combined::prepare, cell);
     assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
     let cell = "model=gpt-4x128 batch=16 optimizer=adamw with=amp+checkpoint+accumulate";

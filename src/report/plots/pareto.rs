@@ -120,16 +120,17 @@ fn stairs(dots: &[Dot], x: &LogScale, y: &LogScale) -> Vec<Point> {
     path
 }
 
-/// Names beside their marks, moved down where they would lie on one another; those of the front in ink.
+/// Names above their marks, moved up where they would lie on one another or on a mark; those of the front in ink.
 fn draw_names(canvas: &mut Canvas, dots: &[Dot], x: &LogScale, y: &LogScale) {
-    let mut placed: Vec<(i32, i32, i32)> = Vec::new();
+    let mark = |dot: &Dot| (x.at(dot.x) - GAP, x.at(dot.x) + GAP, y.at(dot.y));
+    let mut placed: Vec<(i32, i32, i32)> = dots.iter().map(mark).collect();
     let mut order: Vec<&Dot> = dots.iter().collect();
     order.sort_by_key(|dot| (!dot.on_front, y.at(dot.y), x.at(dot.x)));
     for dot in order {
-        let (from, mut at) = (x.at(dot.x) + GAP, y.at(dot.y));
+        let (from, mut at) = (x.at(dot.x) + 2, y.at(dot.y) - LABEL_STEP);
         let to = from + text_width(&dot.name, SMALL);
         while placed.iter().any(|(a, b, row)| from < *b && *a < to && (row - at).abs() < LABEL_STEP) {
-            at += 1;
+            at -= 1;
         }
         placed.push((from, to, at));
         canvas.text((from, at), &dot.name, SMALL, if dot.on_front { INK } else { FAINT }, Anchor::Start);
