@@ -226,6 +226,10 @@ pub fn meaning(protocol: &Protocol, judgement: &Judgement) -> String {
 }
 
 fn not_measured(judgement: &Judgement) -> String {
+    // What nobody's figures may carry was not left out by chance: the claim says why.
+    if judgement.claim.judged_on.is_empty() {
+        return format!("Not measured: {}", judgement.claim.meaning.inconclusive);
+    }
     let missing: usize = judgement.evidence.iter().map(|e| e.missing.len()).sum();
     let out_of_scope: usize = judgement.evidence.iter().map(|e| e.out_of_scope).sum();
     let why = match (missing, out_of_scope) {
