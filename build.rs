@@ -32,6 +32,7 @@ fn compile_native() {
     }
     println!("cargo:rustc-link-lib=stdc++");
     build_dry(&torch, &out);
+    build_nccl(&torch, &out);
     println!("cargo:rustc-link-lib=torch_cpu");
     println!("cargo:rustc-link-lib=c10");
     // As DT_RUNPATH, so that LD_LIBRARY_PATH can name another machine's libtorch.
@@ -68,22 +69,30 @@ fn compiler(torch: &Path) -> cc::Build {
 
 /// The C++ halves of `src/native/`, each of which becomes a library of its own: one that changes leaves the others.
 fn native_sources() -> Vec<PathBuf> {
+    native_files("cpp")
+}
+
+fn native_files(extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir("src/native").expect("src/native is there").flatten();
-    let mut sources: Vec<PathBuf> =
-        entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "cpp")).collect();
-    sources.sort();
-    sources
+    let mut files: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
+    files.sort();
+    files
 }
 
 fn build_shim(source: &Path, torch: &Path, out: &Path) {
     let name = source.file_stem().expect("a source has a name").to_string_lossy().into_owned();
     let library = format!("vramlab_{name}");
-    let sources = [source, Path::new("src/native/guarded.h")];
+    let headers = native_files("h");
+    let sources: Vec<&Path> = std::iter::once(source).chain(headers.iter().map(PathBuf::as_path)).collect();
     if is_current(out, &name, &sources, torch) && out.join(format!("lib{library}.a")).exists() {
         println!("cargo:rustc-link-search=native={}", out.display());
         println!("cargo:rustc-link-lib=static={library}");
     } else {
-        compiler(torch).file(source).compile(&library);
+        // Headers that libtorch's own want and that need not be there: declarations of CUDA's runtime, and of Gloo.
+        let mut build = compiler(torch);
+        build.include("src/native/dry/include").include("src/native/distributed/include");
+        build.file(source).compile(&library);
         mark_current(out, &name, &sources, torch);
     }
 }
@@ -114,6 +123,36 @@ fn build_dry(torch: &Path, out: &Path) {
         }
         mark_current(out, &stamp, &sources, torch);
     }
+}
+
+/// Compiles the library that makes NCCL process groups, which the programs carry inside and open where they use NCCL. Where libtorch has no
+/// CUDA, or the headers of CUDA's runtime and of NCCL are not beside it as in PyTorch's wheel, it is empty and the programs say so.
+fn build_nccl(torch: &Path, out: &Path) {
+    let source = Path::new("src/native/distributed/nccl.cpp");
+    let nvidia = torch.parent().map(|packages| packages.join("nvidia")).unwrap_or_default();
+    let toolkit = env::var_os("CUDA_HOME").map_or_else(|| PathBuf::from("/usr/local/cuda"), PathBuf::from).join("include");
+    let runtime = [nvidia.join("cu13/include"), toolkit.clone()].into_iter().find(|dir| dir.join("cuda_runtime_api.h").exists());
+    let nccl = [nvidia.join("nccl/include"), toolkit].into_iter().find(|dir| dir.join("nccl.h").exists());
+    let with_cuda = torch.join("include/c10/cuda/impl/cuda_cmake_macros.h").exists();
+    let library = out.join("nccl.so");
+    let sources = [source, Path::new("src/native/guarded.h")];
+    if is_current(out, "nccl", &sources, torch) && library.exists() {
+        return;
+    }
+    if let (true, Some(runtime), Some(nccl)) = (with_cuda, runtime, nccl) {
+        let mut command = compiler(torch).get_compiler().to_command();
+        for dir in [&runtime, &nccl] {
+            command.arg(format!("-isystem{}", dir.display()));
+        }
+        // The compiler's part of a toolkit, where there is none.
+        command.args(["-idirafter", "src/native/distributed/include"]);
+        command.args(["-shared", "-fPIC", "-g0", "-s", "-fvisibility=hidden"]).arg(source).arg("-o").arg(&library);
+        let status = command.status().expect("the C++ compiler starts");
+        assert!(status.success(), "{} does not compile", source.display());
+    } else {
+        fs::write(&library, []).expect("OUT_DIR can be written");
+    }
+    mark_current(out, "nccl", &sources, torch);
 }
 
 /// Version of a libtorch directory: `version.py` in a wheel, `build-version` in an archive.

@@ -13,7 +13,7 @@ run NAME *FLAGS: (_known NAME) _setup
     cargo build --release --bin "$1"
     @shift && exec {{ quote(release / NAME) }} "$@"
 
-# Run every experiment on the best device there is, then write report/report.md
+# Run every experiment on the best device there is, then write report/
 [no-exit-message]
 run-all *FLAGS: _setup
     cargo build --release

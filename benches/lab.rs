@@ -34,6 +34,7 @@ static PROTOCOL: Protocol = Protocol {
         rule: Rule::Ratio { metric: TIME.name, of: "", confirm: Bound::AtMost(0.9), refute: Bound::AtLeast(0.9), scope: None },
         meaning: Meaning { confirmed: "", refuted: "", depends: "", inconclusive: "" },
     }],
+    published: &[],
     plots: &[],
     threats: &[],
 };

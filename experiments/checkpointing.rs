@@ -138,6 +138,31 @@ pub const PROTOCOL: Protocol = Protocol {
             inconclusive: "The saving is there ({effect}), but not every part of the promise could be shown here.",
         },
     }],
+    published: &[Published {
+        id: "chen-sqrt",
+        source: "Chen et al., arXiv 1604.06174",
+        figure: "memory grows as the square root of the depth instead of linearly (1000 layers: 48 to 7 GB), at about 30 % more time",
+        judged_on: &[Platform::Cpu, Platform::Gpu, Platform::Dry],
+        rule: Some(Rule::All(&[
+            Rule::Exponent {
+                metric: STEP_PEAK.name,
+                along: "depth",
+                of: "model=mlp policy=none",
+                confirm: Bound::Within(0.9, 1.1),
+                refute: Bound::Outside(0.9, 1.1),
+            },
+            Rule::Exponent {
+                metric: STEP_PEAK.name,
+                along: "depth",
+                of: "model=mlp policy=sqrt",
+                confirm: Bound::Within(0.4, 0.6),
+                refute: Bound::Outside(0.4, 0.6),
+            },
+            published_ratio(&TIME, "model=mlp depth=64 policy=sqrt", 1.30),
+        ])),
+        setup: "The growth is compared, on an MLP up to 128 blocks, and the time at 64. The bytes of the 1000-layer ResNet are not: they \
+                hold parameters and a planner of memory that nobody uses today.",
+    }],
     plots: &[
         Plot {
             name: "depth",

@@ -166,6 +166,7 @@ pub const PROTOCOL: Protocol = Protocol {
             },
         },
     ],
+    published: &[],
     plots: &[
         Plot {
             name: "peak",

@@ -13,7 +13,8 @@ use tch::Tensor;
 use vramlab::measure::{Bench, Probe, Quantity, Step};
 use vramlab::protocol::*;
 use vramlab::runner::dry_twin;
-use vramlab::training::{Configuration, OptimizerKind, Phase, Trainer};
+use vramlab::torch::Phase;
+use vramlab::training::{Configuration, OptimizerKind, Trainer};
 
 fn main() -> ExitCode {
     vramlab::run(&PROTOCOL, prepare)
@@ -144,6 +145,7 @@ pub const PROTOCOL: Protocol = Protocol {
             },
         },
     ],
+    published: &[],
     plots: &[
         Plot {
             name: "formula",

@@ -7,6 +7,8 @@
 #[cfg(feature = "torch")]
 pub mod commands;
 #[cfg(feature = "torch")]
+pub mod data;
+#[cfg(feature = "torch")]
 pub mod doctor;
 #[cfg(feature = "torch")]
 pub mod dry;

@@ -63,12 +63,14 @@ pub struct Probe<'a> {
     /// Unit and value by metric.
     figures: BTreeMap<&'static str, (&'static str, f64)>,
     rest: Option<i64>,
+    /// Highest peak of the parts that were measured apart.
+    peak_of_parts: i64,
     failure: Option<anyhow::Error>,
 }
 
 impl<'a> Probe<'a> {
     pub fn idle() -> Probe<'a> {
-        Probe { meter: None, sampled: None, figures: BTreeMap::new(), rest: None, failure: None }
+        Probe { meter: None, sampled: None, figures: BTreeMap::new(), rest: None, peak_of_parts: 0, failure: None }
     }
 
     fn timing() -> Probe<'a> {
@@ -89,6 +91,28 @@ impl<'a> Probe<'a> {
         let rest = self.live();
         self.rest = Some(rest);
         rest
+    }
+
+    /// Runs a part of the step and gives the peak of requested bytes in it, 0 where memory is not what is measured.
+    ///
+    /// # Errors
+    /// What `part` fails with.
+    pub fn peak_of<T>(&mut self, part: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, i64)> {
+        self.close_part();
+        let result = part(self)?;
+        let peak = self.close_part();
+        Ok((result, peak))
+    }
+
+    /// Gives the peak since the last part ended, and begins another.
+    fn close_part(&mut self) -> i64 {
+        let Some(meter) = self.meter else { return 0 };
+        let peak = self.memory().map_or(0, |memory| memory.requested_peak);
+        self.peak_of_parts = self.peak_of_parts.max(peak);
+        if let Err(e) = meter.reset_peaks() {
+            self.failure.get_or_insert(e);
+        }
+        peak
     }
 
     /// Whether memory is what is measured.
@@ -316,8 +340,9 @@ pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>>
     if let Some(failure) = probe.failure {
         return Err(failure.context("reading the memory meter"));
     }
-    let mut samples = vec![sample(PEAK.name, "B", after.requested_peak as f64)];
-    samples.extend(probe.rest.map(|rest| sample(STEP_PEAK.name, "B", (after.requested_peak - rest) as f64)));
+    let peak = after.requested_peak.max(probe.peak_of_parts);
+    let mut samples = vec![sample(PEAK.name, "B", peak as f64)];
+    samples.extend(probe.rest.map(|rest| sample(STEP_PEAK.name, "B", (peak - rest) as f64)));
     let unit = |metric: &str| if COUNTS.contains(&metric) { "1" } else { "B" };
     samples.extend(after.others.iter().map(|(metric, value)| sample(*metric, unit(metric), *value as f64)));
     samples.extend(probe.figures.into_iter().map(|(metric, (unit, value))| sample(metric, unit, value)));

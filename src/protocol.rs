@@ -53,6 +53,9 @@ pub struct Protocol {
     pub checks: &'static [Check],
     #[serde(deserialize_with = "kept::list")]
     pub claims: &'static [Claim],
+    /// Figures of others that this experiment's figures are put against.
+    #[serde(default, deserialize_with = "kept::list")]
+    pub published: &'static [Published],
     #[serde(deserialize_with = "kept::list")]
     pub plots: &'static [Plot],
     /// Threats to validity.
@@ -307,6 +310,46 @@ pub struct Meaning {
     pub inconclusive: Text,
 }
 
+/// A figure that someone published, and what reproduces it here. It is judged as claims are, and never mixed with them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Published {
+    #[serde(deserialize_with = "kept::text")]
+    pub id: Text,
+    #[serde(deserialize_with = "kept::text")]
+    pub source: Text,
+    /// The figure as its source gives it.
+    #[serde(deserialize_with = "kept::text")]
+    pub figure: Text,
+    /// Whose figures may be put against it.
+    #[serde(deserialize_with = "kept::list")]
+    pub judged_on: &'static [Platform],
+    /// What reproduces it (confirms) and what does not (refutes); none where nothing that is measured here can be compared with it.
+    pub rule: Option<Rule>,
+    /// In what the cells here differ from the source's setup; without a rule, why nothing can be compared.
+    #[serde(deserialize_with = "kept::text")]
+    pub setup: Text,
+}
+
+/// How far from a published figure a figure is still its reproduction: a tenth of it either way.
+pub const REPRODUCES: f64 = 0.10;
+
+/// What reproduces a published ratio of a metric to its baseline's.
+pub const fn published_ratio(metric: &Metric, of: Select, figure: f64) -> Rule {
+    let (confirm, refute) = around(figure);
+    Rule::Ratio { metric: metric.name, of, confirm, refute, scope: None }
+}
+
+/// What reproduces a published value of a metric, in the metric's unit.
+pub const fn published_value(metric: &Metric, of: Select, figure: f64) -> Rule {
+    let (confirm, refute) = around(figure);
+    Rule::Value { metric: metric.name, of, confirm, refute }
+}
+
+const fn around(figure: f64) -> (Bound, Bound) {
+    let (low, high) = (figure * (1.0 - REPRODUCES), figure * (1.0 + REPRODUCES));
+    (Bound::Within(low, high), Bound::Outside(low, high))
+}
+
 /// How figures become a verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -375,6 +418,8 @@ pub enum Bound {
     AtMost(f64),
     AtLeast(f64),
     Within(f64, f64),
+    /// Below the first or above the second.
+    Outside(f64, f64),
 }
 
 impl fmt::Display for Bound {
@@ -383,6 +428,7 @@ impl fmt::Display for Bound {
             Bound::AtMost(x) => write!(f, "≤ {x}"),
             Bound::AtLeast(x) => write!(f, "≥ {x}"),
             Bound::Within(a, b) => write!(f, "{a} to {b}"),
+            Bound::Outside(a, b) => write!(f, "< {a} or > {b}"),
         }
     }
 }
@@ -608,7 +654,8 @@ impl Protocol {
                 found.push(format!("profile {profile} plans a cell twice"));
             }
         }
-        let named = self.claims.iter().flat_map(|c| c.rule.metrics()).chain(self.plots.iter().map(|p| p.metric));
+        let rules = self.claims.iter().map(|c| &c.rule).chain(self.published.iter().filter_map(|p| p.rule.as_ref()));
+        let named = rules.flat_map(Rule::metrics).chain(self.plots.iter().map(|p| p.metric));
         found.extend(named.filter(|m| self.metric(m).is_none()).map(|m| format!("'{m}' is no metric of the protocol")));
         found
     }

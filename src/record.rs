@@ -534,6 +534,7 @@ mod tests {
                 metrics: &[],
                 checks: &[],
                 claims: &[],
+                published: &[],
                 plots: &[],
                 threats: &["one\nline"],
             },

@@ -1,6 +1,6 @@
 //! From a protocol and its samples to a verdict for each claim.
 
-use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Platform, Profile, Protocol, Rule, Share, selects};
+use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Platform, Profile, Protocol, Published, Rule, Share, selects};
 use crate::record::{PassRecord, Status};
 use crate::stats::{Interval, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -206,21 +206,86 @@ fn judge_claim(
     platform: Platform,
     samples: &Samples,
 ) -> Judgement {
-    let rules: Vec<&'static Rule> = match &claim.rule {
+    // A dry device has no time, so there a claim is judged by its bytes alone.
+    let (evidence, parts) = weigh_parts(protocol, profile, &claim.rule, platform, platform != Platform::Dry, samples);
+    let verdict = combine(&parts);
+    let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
+    let holds_where = mixed.flat_map(|e| holds_where(&e.comparisons)).collect();
+    Judgement { claim, platform, verdict, carries: claim.judged_on.contains(&platform), evidence, holds_where }
+}
+
+/// The evidence for each part of a rule, and the verdicts of those parts that count: those about times only where times do.
+fn weigh_parts(
+    protocol: &'static Protocol,
+    profile: Profile,
+    rule: &'static Rule,
+    platform: Platform,
+    times_count: bool,
+    samples: &Samples,
+) -> (Vec<Evidence>, Vec<Verdict>) {
+    let rules: Vec<&'static Rule> = match rule {
         Rule::All(rules) => rules.iter().collect(),
         rule => vec![rule],
     };
     let cells = Planned { protocol, profile, twins: platform == Platform::Python };
     let evidence: Vec<Evidence> = rules.into_iter().map(|rule| weigh(&cells, rule, samples)).collect();
-    // A dry device has no time, so there a claim is judged by its bytes alone.
-    let counts = |e: &&Evidence| {
-        platform != Platform::Dry
-            || e.rule.metrics().iter().all(|m| protocol.metric(m).is_some_and(|metric| metric.pass != Pass::Time))
+    let is_timed = |e: &&Evidence| e.rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
+    let counts = |e: &&Evidence| times_count || !is_timed(e);
+    let parts = evidence.iter().filter(counts).map(|e| e.verdict).collect();
+    (evidence, parts)
+}
+
+/// A published figure, put against one machine's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reproduction {
+    pub published: &'static Published,
+    /// Whose figures these are: the device's, or those that PyTorch in Python gave on it.
+    pub platform: Platform,
+    /// `Confirmed` is reproduced, `Refuted` not reproduced, `Depends` reproduced in part.
+    pub verdict: Verdict,
+    /// Whether this platform's figures can be put against the published one at all; else they are shown.
+    pub comparable: bool,
+    /// One for each part of the figure's rule; none where it has no rule.
+    pub evidence: Vec<Evidence>,
+}
+
+/// Puts one run's figures against those that others published. Times were published of GPUs, so only a GPU's are put against them.
+pub fn reproduce(protocol: &'static Protocol, profile: Profile, device: Platform, samples: &Samples) -> Vec<Reproduction> {
+    let on = |published: &'static Published, platform| {
+        let (evidence, parts) = match &published.rule {
+            Some(rule) => weigh_parts(protocol, profile, rule, platform, device == Platform::Gpu, samples),
+            None => Default::default(),
+        };
+        let comparable = published.judged_on.contains(&platform) && !parts.is_empty();
+        Reproduction { published, platform, verdict: reproduced(&parts), comparable, evidence }
     };
-    let verdict = combine(&evidence.iter().filter(counts).map(|e| e.verdict).collect::<Vec<_>>());
-    let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
-    let holds_where = mixed.flat_map(|e| holds_where(&e.comparisons)).collect();
-    Judgement { claim, platform, verdict, carries: claim.judged_on.contains(&platform), evidence, holds_where }
+    let both = |published| {
+        let (own, twin) = (on(published, device), on(published, Platform::Python));
+        let has_figures = |r: &Reproduction| r.evidence.iter().any(|e| !e.comparisons.is_empty());
+        match (has_figures(&own), has_figures(&twin)) {
+            (true, true) => vec![own, twin],
+            (false, true) => vec![twin],
+            (_, false) => vec![own],
+        }
+    };
+    protocol.published.iter().flat_map(both).collect()
+}
+
+/// The verdict on a published table: a part that does not come out leaves the others reproduced.
+fn reproduced(parts: &[Verdict]) -> Verdict {
+    let all = |v| parts.iter().all(|part| *part == v);
+    let any = |v| parts.contains(&v);
+    if all(Verdict::NotMeasured) {
+        Verdict::NotMeasured
+    } else if all(Verdict::Confirmed) {
+        Verdict::Confirmed
+    } else if all(Verdict::Refuted) {
+        Verdict::Refuted
+    } else if any(Verdict::Confirmed) || any(Verdict::Depends) {
+        Verdict::Depends
+    } else {
+        Verdict::Inconclusive
+    }
 }
 
 /// The cells that a claim is judged by.
@@ -277,6 +342,15 @@ fn holds(bound: Bound, x: f64) -> bool {
         Bound::AtMost(limit) => x <= limit,
         Bound::AtLeast(limit) => x >= limit,
         Bound::Within(low, high) => (low..=high).contains(&x),
+        Bound::Outside(low, high) => x < low || x > high,
+    }
+}
+
+/// Whether every value of the interval satisfies the bound.
+fn contains(bound: Bound, interval: Interval) -> bool {
+    match bound {
+        Bound::Outside(low, high) => interval.high < low || interval.low > high,
+        _ => holds(bound, interval.low) && holds(bound, interval.high),
     }
 }
 
@@ -286,13 +360,14 @@ fn touches(bound: Bound, interval: Interval) -> bool {
         Bound::AtMost(limit) => interval.low <= limit,
         Bound::AtLeast(limit) => interval.high >= limit,
         Bound::Within(low, high) => interval.low <= high && interval.high >= low,
+        Bound::Outside(low, high) => interval.low < low || interval.high > high,
     }
 }
 
 fn place(effect: Interval, confirm: Bound, refute: Bound) -> Outcome {
-    if holds(confirm, effect.low) && holds(confirm, effect.high) {
+    if contains(confirm, effect) {
         Outcome::Confirms
-    } else if holds(refute, effect.low) && holds(refute, effect.high) {
+    } else if contains(refute, effect) {
         Outcome::Refutes
     } else if touches(confirm, effect) || touches(refute, effect) {
         Outcome::Straddles
@@ -305,7 +380,7 @@ fn place(effect: Interval, confirm: Bound, refute: Bound) -> Outcome {
 fn nearest_edge(confirm: Bound, refute: Bound, estimate: f64) -> f64 {
     let edges = [confirm, refute].into_iter().flat_map(|bound| match bound {
         Bound::AtMost(x) | Bound::AtLeast(x) => vec![x],
-        Bound::Within(low, high) => vec![low, high],
+        Bound::Within(low, high) | Bound::Outside(low, high) => vec![low, high],
     });
     let distance = |edge: &f64| (edge.max(1e-12).ln() - estimate.ln()).abs();
     edges.min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(1.0)
@@ -633,6 +708,7 @@ mod tests {
                 meaning: MEANING,
             },
         ],
+        published: &[],
         plots: &[],
         threats: &[],
     };
@@ -808,6 +884,59 @@ mod tests {
         assert_eq!(combine(&[Confirmed, NotMeasured]), Inconclusive);
         assert_eq!(combine(&[Depends, Confirmed]), Depends);
         assert_eq!(combine(&[NotMeasured]), NotMeasured);
+    }
+
+    const PUBLISHED: Protocol = Protocol {
+        published: &[
+            Published {
+                id: "table",
+                source: "",
+                figure: "",
+                judged_on: &[Platform::Cpu, Platform::Gpu],
+                rule: Some(Rule::All(&[
+                    published_ratio(&PEAK, "model=mlp depth=8 k=4", 0.5),
+                    published_ratio(&TIME, "model=mlp depth=8 k=4", 1.2),
+                ])),
+                setup: "",
+            },
+            Published { id: "nowhere", source: "", figure: "", judged_on: &[Platform::Cpu], rule: None, setup: "no such data" },
+        ],
+        ..PROTOCOL
+    };
+
+    #[test]
+    fn a_published_figure_is_reproduced_within_a_tenth_and_a_table_in_parts() {
+        let found = |peak: f64, time: f64, platform| {
+            let cell = |k: &str| Cell::parse(&format!("model=mlp depth=8 k={k}")).unwrap();
+            let mut records = vec![
+                pass(&cell("1"), Pass::Memory, 1, &[("requested_peak", 100.0)]),
+                pass(&cell("4"), Pass::Memory, 1, &[("requested_peak", peak)]),
+            ];
+            for round in 1..=6 {
+                let wobble = 1.0 + 1e-3 * f64::from(round);
+                records.push(pass(&cell("1"), Pass::Time, round, &[("time", 1.0)]));
+                records.push(pass(&cell("4"), Pass::Time, round, &[("time", time * wobble)]));
+            }
+            let mut all = reproduce(&PUBLISHED, Profile::Quick, platform, &Samples::new(&records));
+            (all.remove(0), all.remove(0))
+        };
+        let verdict = |peak, time| found(peak, time, Platform::Gpu).0.verdict;
+        assert_eq!(verdict(46.0, 1.3), Verdict::Confirmed);
+        assert_eq!(verdict(46.0, 1.5), Verdict::Depends, "one part of two");
+        assert_eq!(verdict(44.0, 0.9), Verdict::Refuted, "too small is as wrong as too large");
+        let (table, nowhere) = found(50.0, 9.9, Platform::Dry);
+        assert_eq!((table.verdict, table.comparable), (Verdict::Confirmed, false), "nobody compares a dry device here");
+        let (table, _) = found(50.0, 9.9, Platform::Cpu);
+        assert_eq!((table.verdict, table.comparable), (Verdict::Confirmed, true), "a CPU's time is put against nobody's");
+        assert_eq!((nowhere.verdict, nowhere.comparable), (Verdict::NotMeasured, false));
+    }
+
+    #[test]
+    fn an_interval_around_a_range_is_not_outside_it() {
+        let wide = Interval { estimate: 1.0, low: 0.5, high: 1.5 };
+        assert_eq!(place(wide, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Straddles);
+        let beside = Interval { estimate: 1.3, low: 1.2, high: 1.5 };
+        assert_eq!(place(beside, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Refutes);
     }
 
     const TWINS: Protocol = Protocol {

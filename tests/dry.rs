@@ -11,7 +11,7 @@ use tch::{Device, Kind, Reduction, Tensor};
 use vramlab::dry::replay::{Trace, replay};
 use vramlab::dry::{self, Dry};
 use vramlab::models::Model;
-use vramlab::native;
+use vramlab::native::{self, allocations};
 use vramlab::record::{Run, Status};
 use vramlab::torch::attempt;
 use vramlab::torch::{Backend, Checkpoint, Cpu, autocast};
@@ -343,8 +343,10 @@ fn every_experiment_runs() {
     for program in [
         env!("CARGO_BIN_EXE_accumulation"),
         env!("CARGO_BIN_EXE_checkpointing"),
+        env!("CARGO_BIN_EXE_ddp_buckets"),
         env!("CARGO_BIN_EXE_empty_cache"),
         env!("CARGO_BIN_EXE_inplace"),
+        env!("CARGO_BIN_EXE_no_grad"),
     ] {
         let run = || {
             let output = Command::new(program)
@@ -401,20 +403,18 @@ fn recorded(device: &str) -> Result<Value> {
     let mut optimizer = optimizer("adam", &model.store)?;
     let before = backend.memory()?.requested;
     backend.reset_peaks()?;
-    native::record_allocations(true)?;
+    allocations::record(backend.device(), false)?;
     optimizer.backward_step(&model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean));
-    native::record_allocations(false)?;
+    allocations::stop();
     let after = backend.memory()?;
     drop(Tensor::zeros([8], (Kind::Float, backend.device())));
     let (mut live, mut peak) = (before, before);
-    let events = native::take_allocations();
-    // A dry process counts the device's memory; what its CPU tensors take stands in the list too.
-    let cpu = |address: u64| device == "dry" && !(1 << 41..1 << 42).contains(&address);
-    for event in events.iter().filter(|e| !cpu(e.address)) {
+    let events = allocations::take();
+    for event in &events {
         live += if event.freed { -event.bytes } else { event.bytes };
         peak = peak.max(live);
     }
-    ensure!(!events.is_empty() && native::take_allocations().is_empty(), "events are handed over once, and only while recording");
+    ensure!(!events.is_empty() && allocations::take().is_empty(), "events are handed over once, and only while recording");
     Ok(serde_json::json!([live - after.requested, peak - after.requested_peak]))
 }
 

@@ -4,9 +4,8 @@
 use std::process::Command;
 use vramlab::dry::{self, Dry};
 use vramlab::models::{Attention, Settings};
-use vramlab::native;
-use vramlab::torch::Backend;
-use vramlab::training::{CheckpointPolicy, Configuration, Ledger, Mark, OptimizerKind, Phase, Precision, Stage, Trainer};
+use vramlab::torch::{Backend, Mark, Phase, Recorder, Recording, Stage};
+use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
 
 /// Set in the process that is the dry one.
 const INSIDE: &str = "VRAMLAB_TEST_IS_DRY";
@@ -25,15 +24,13 @@ fn in_a_dry_process(test: &str) -> bool {
 }
 
 fn follow(configuration: &Configuration, dry: &Dry) -> anyhow::Result<Vec<Stage>> {
-    native::record_allocations(true)?;
-    let mut ledger = Ledger::open(dry)?.following(native::take_allocations);
+    let mut recorder = Recorder::begin(dry, Recording::default())?;
     let mut trainer = Trainer::load(configuration, dry.device())?;
-    ledger.enter(Mark::LOADED, &trainer)?;
+    trainer.tell(Mark::LOADED, &mut recorder)?;
     for _ in 0..2 {
-        trainer.iterate(&mut |mark, trainer| ledger.enter(mark, trainer))?;
+        trainer.iterate(&mut |mark, trainer| trainer.tell(mark, &mut recorder))?;
     }
-    native::record_allocations(false)?;
-    Ok(ledger.stages().to_vec())
+    Ok(recorder.end().stages())
 }
 
 #[test]

@@ -8,6 +8,9 @@ mod accumulation;
 #[path = "../experiments/checkpointing.rs"]
 mod checkpointing;
 #[allow(dead_code)]
+#[path = "../experiments/ddp_buckets.rs"]
+mod ddp_buckets;
+#[allow(dead_code)]
 #[path = "../experiments/empty_cache.rs"]
 mod empty_cache;
 #[allow(dead_code)]
@@ -16,6 +19,9 @@ mod inplace;
 #[allow(dead_code)]
 #[path = "../experiments/memory_model.rs"]
 mod memory_model;
+#[allow(dead_code)]
+#[path = "../experiments/no_grad.rs"]
+mod no_grad;
 
 use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,8 +32,15 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 5] =
-    [&accumulation::PROTOCOL, &checkpointing::PROTOCOL, &empty_cache::PROTOCOL, &inplace::PROTOCOL, &memory_model::PROTOCOL];
+const ALL: [&Protocol; 7] = [
+    &accumulation::PROTOCOL,
+    &checkpointing::PROTOCOL,
+    &ddp_buckets::PROTOCOL,
+    &empty_cache::PROTOCOL,
+    &inplace::PROTOCOL,
+    &memory_model::PROTOCOL,
+    &no_grad::PROTOCOL,
+];
 const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
 
 /// The random state and the meter are the process's, so the tests of this file take turns.
@@ -207,6 +220,69 @@ fn inplace_check_sees_a_missing_error_and_a_missing_difference() {
     };
     let cell = "workload=single elements=8388608 mode=inference form=inplace";
     assert!(checked(&inplace::PROTOCOL, scaled, cell).status.is_failure(), "another computation is not the same result");
+}
+
+#[test]
+fn no_grad_check_sees_another_output() {
+    let _turn = alone();
+    for mode in ["grad", "no-grad", "inference"] {
+        for model in ["model=gpt width=128 batch=16 depth=2", "model=resnet width=16 batch=32 depth=2"] {
+            let found = checked(&no_grad::PROTOCOL, no_grad::prepare, &format!("{model} mode={mode}"));
+            assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{model} {mode}");
+        }
+    }
+    // One who leaves layers out saves memory, too.
+    let skips_layers: Prepare = |cell, bench| {
+        let shallow = if cell.get("mode") == Some("no-grad") { cell.with("depth", "2") } else { cell.clone() };
+        no_grad::prepare(&shallow, bench)
+    };
+    let found = checked(&no_grad::PROTOCOL, skips_layers, "model=mlp width=32 batch=256 depth=4 mode=no-grad");
+    assert!(found.status == Status::Invalid && found.reason.contains("output: expected equal"), "{found:?}");
+    let kept = |mode: &str| counted(no_grad::prepare, &format!("model=mlp width=32 batch=256 depth=4 mode={mode}"), "kept");
+    assert_eq!((kept("no-grad"), kept("inference")), (1.0, 1.0), "input and output and nothing else");
+    // By hand: an input of 32 features, for each of 4 blocks what linear gives and what relu gives, and 10 logits.
+    assert!(kept("grad") > 3.0, "{}", kept("grad"));
+}
+
+#[test]
+fn ddp_check_sees_gradients_that_are_shared_out_to_nobody() {
+    let _turn = alone();
+    for rest in ["cap=1 ddp=copies", "cap=1 ddp=views", "cap=100 ddp=views"] {
+        let found = checked(&ddp_buckets::PROTOCOL, ddp_buckets::prepare, &format!("model=mlp-8x512 batch=4 {rest}"));
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{rest}");
+    }
+    // Another rank is divided for, and sends nothing.
+    let halved: Prepare = |cell, bench| ddp_buckets::prepare_among(cell, bench, 2);
+    let found = checked(&ddp_buckets::PROTOCOL, halved, "model=mlp-8x512 batch=4 cap=1 ddp=views");
+    assert!(found.status == Status::Invalid && found.reason.contains("relative error of 5.000e-1"), "{found:?}");
+}
+
+#[test]
+fn ddp_buckets_are_counted_as_can_be_worked_out_by_hand() {
+    let _turn = alone();
+    let at = |moment: &str, ddp: &str, metric: &str| {
+        counted(ddp_buckets::prepare, &format!("model=mlp-4x64 batch=8 cap=25 moment={moment} ddp={ddp}"), metric)
+    };
+    let parameters = 4.0 * (4 * (64 * 64 + 64) + 64 * 10 + 10) as f64;
+    let batch = (8 * 64 * 4 + 8 * 8) as f64;
+    assert_eq!(at("load", "none", "live"), parameters + batch);
+    assert_eq!(at("load", "copies", "live"), 2.0 * parameters + batch, "a bucket for each gradient");
+    assert_eq!(at("1-backward", "none", "live"), 2.0 * parameters + batch, "parameters and gradients");
+    for (moment, copies, views) in [
+        ("load", 1.0, 1.0),
+        ("1-forward", 1.0, 1.0),
+        ("1-backward", 1.0, 0.0),
+        ("2-rebuilt", 1.0, 1.0),
+        ("3-forward", 1.0, 1.0),
+        ("3-backward", 1.0, 0.0),
+    ] {
+        assert_eq!((at(moment, "copies", "extra"), at(moment, "views", "extra")), (copies, views), "{moment}");
+    }
+    let saved = |zero_grad: &str| {
+        counted(ddp_buckets::prepare, &format!("model=mlp-4x64 batch=8 cap=25 zero-grad={zero_grad} ddp=views"), "saved")
+    };
+    // The optimizer's step is the peak of so small a batch, and there the gradients are.
+    assert_eq!((saved("none"), saved("zeros")), (1.0, 1.0));
 }
 
 fn counted(prepare: Prepare, cell: &str, metric: &str) -> f64 {

@@ -45,8 +45,9 @@ fn layers_point_one_way() {
         ("machine", &["native", "protocol", "units"]),
         ("process", &[]),
         ("dry", &["native", "protocol", "torch"]),
+        ("data", &["native"]),
         ("models", &[]),
-        ("training", &["models", "native", "torch"]),
+        ("training", &["models", "torch"]),
         ("predict", &["dry", "models", "native", "torch", "training", "units"]),
         ("measure", &["machine", "protocol", "record", "torch"]),
         ("runner", &["dry", "machine", "measure", "native", "protocol", "record", "stats", "torch", "units", "verdict"]),
@@ -106,6 +107,8 @@ fn readme_and_report_show_the_committed_results() {
     let written = vramlab::report::write(Path::new("results"), out.path()).unwrap();
     let committed = fs::read_to_string(root().join("report/report.md")).unwrap();
     assert!(fs::read_to_string(&written).unwrap() == committed, "report/ is older than results/: run `just report`");
+    let page = |report: &Path| fs::read(report.join("index.html")).unwrap();
+    assert!(page(out.path()) == page(&root().join("report")), "report/index.html is older than results/: run `just report`");
     let readme = out.path().join("README.md");
     fs::copy(root().join("README.md"), &readme).unwrap();
     vramlab::report::show_ledger(&written, &readme).unwrap();

@@ -50,6 +50,7 @@ const PROTOCOL: Protocol = Protocol {
     metrics: &[PEAK, TIME, Metric { name: "steps", label: "steps", unit: "1", pass: Pass::Time }],
     checks: &[Check { when: "", expect: Relation::Equal { tolerance: 0.0 } }],
     claims: &[],
+    published: &[],
     plots: &[],
     threats: &[],
 };

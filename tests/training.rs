@@ -6,8 +6,8 @@ use tch::{Device, Reduction, Tensor};
 use vramlab::measure::{distance, is_out_of_memory};
 use vramlab::models::{Attention, Settings};
 use vramlab::native;
-use vramlab::torch::{Backend, Cpu};
-use vramlab::training::{CheckpointPolicy, Configuration, Ledger, Mark, OptimizerKind, Phase, Precision, Stage, Trainer};
+use vramlab::torch::{Backend, Cpu, Mark, Phase, Recorder, Recording, Stage};
+use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
 
 /// The meter, the limit and the random state are the process's, so the tests of this file take turns.
 fn alone() -> MutexGuard<'static, ()> {
@@ -23,19 +23,16 @@ fn mlp(batch: i64) -> Configuration {
     Configuration::new("mlp-4x64", batch)
 }
 
-/// Bytes by phase of some iterations, from the meter alone.
+/// Bytes by phase of some iterations.
 fn account(configuration: &Configuration, iterations: u32) -> Vec<Stage> {
     let cpu = Cpu::new(None);
-    follow(configuration, iterations, &cpu, Ledger::open(&cpu).unwrap())
-}
-
-fn follow(configuration: &Configuration, iterations: u32, cpu: &Cpu, mut ledger: Ledger) -> Vec<Stage> {
+    let mut recorder = Recorder::begin(&cpu, Recording::default()).unwrap();
     let mut trainer = Trainer::load(configuration, cpu.device()).unwrap();
-    ledger.enter(Mark::LOADED, &trainer).unwrap();
+    trainer.tell(Mark::LOADED, &mut recorder).unwrap();
     for _ in 0..iterations {
-        trainer.iterate(&mut |mark, trainer| ledger.enter(mark, trainer)).unwrap();
+        trainer.iterate(&mut |mark, trainer| trainer.tell(mark, &mut recorder)).unwrap();
     }
-    ledger.stages().to_vec()
+    recorder.end().stages_in_detail()
 }
 
 /// Gradients of the first iteration, from one seed for the parameters and one for what dropout drops.
@@ -118,22 +115,42 @@ fn events_tell_what_the_meter_tells() {
         {
             let configuration =
                 Configuration { precision, checkpoint, accumulate, optimizer: OptimizerKind::Adam, ..plain.clone() };
-            let metered = account(&configuration, 2);
             let cpu = Cpu::new(None);
-            native::record_allocations(true).unwrap();
-            let ledger = Ledger::open(&cpu).unwrap().following(native::take_allocations);
-            let followed = follow(&configuration, 2, &cpu, ledger);
-            native::record_allocations(false).unwrap();
-            drop(native::take_allocations());
-            for (metered, followed) in metered.iter().zip(&followed) {
-                let same = |stage: &Stage| (stage.iteration, stage.phase, stage.live, stage.at_end);
-                assert_eq!(same(metered), same(followed), "{configuration}");
-                assert_eq!(followed.at_peak.total(), followed.peak, "{configuration}: {followed:?}");
-                assert!(followed.at_peak.named().iter().all(|(_, bytes)| *bytes >= 0), "{configuration}: {followed:?}");
-                // The meter's guess gives activations the most that they can be.
-                assert!(followed.at_peak.activations <= metered.at_peak.activations, "{configuration}: {followed:?}");
-                assert!(!followed.largest.is_empty() && metered.largest.is_empty());
+            let base = cpu.memory().unwrap().requested;
+            // Bytes at the end and at the peak of each phase of each micro-batch, by the meter.
+            let mut metered: Vec<(u32, Phase, i64, i64)> = Vec::new();
+            let mut meter = |mark: Mark| {
+                let memory = cpu.memory().unwrap();
+                metered.push((mark.iteration, mark.phase, memory.requested - base, memory.requested_peak - base));
+                cpu.reset_peaks().unwrap();
+            };
+            cpu.reset_peaks().unwrap();
+            let mut recorder = Recorder::begin(&cpu, Recording::default()).unwrap();
+            let mut trainer = Trainer::load(&configuration, cpu.device()).unwrap();
+            trainer.tell(Mark::LOADED, &mut recorder).unwrap();
+            meter(Mark::LOADED);
+            for _ in 0..2 {
+                trainer
+                    .iterate(&mut |mark, trainer| {
+                        meter(mark);
+                        trainer.tell(mark, &mut recorder)
+                    })
+                    .unwrap();
             }
+            let timeline = recorder.end();
+            let stages = timeline.stages_in_detail();
+            assert_eq!(metered.len(), timeline.marks.len());
+            for stage in &stages {
+                let same = |m: &&(u32, Phase, i64, i64)| (m.0, m.1) == (stage.iteration, stage.phase);
+                let (last, peak) = (metered.iter().rfind(same).unwrap(), metered.iter().filter(same).map(|m| m.3).max());
+                assert_eq!((stage.live, Some(stage.peak)), (last.2, peak), "{configuration}: {stage:?}");
+                assert!(stage.at_peak.named().iter().all(|(_, bytes)| *bytes >= 0), "{configuration}: {stage:?}");
+                assert!(!stage.largest.is_empty(), "{configuration}");
+            }
+            let peak = timeline.peak().unwrap();
+            assert_eq!(Some(peak.live.total()), metered.iter().map(|m| m.3).max());
+            let held: i64 = timeline.living_after(peak.event).map(|made| made.bytes).sum();
+            assert_eq!(held, peak.live.total());
         }
     }
 }

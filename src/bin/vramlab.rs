@@ -27,6 +27,10 @@ enum Command {
     #[cfg(feature = "torch")]
     Measure(Box<vramlab::commands::MeasureOptions>),
 
+    /// Train a model as one of several processes, started by torchrun, and say where the memory of its gradient buckets goes
+    #[cfg(feature = "torch")]
+    Ddp(Box<vramlab::commands::DdpFlags>),
+
     /// Play a trace of allocations on PyTorch's caching allocator over a pretended GPU
     #[cfg(feature = "torch")]
     Replay(vramlab::commands::ReplayOptions),
@@ -44,7 +48,7 @@ enum Command {
         /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json
         #[arg(long, value_name = "DIR", default_value = "results")]
         results: PathBuf,
-        /// Folder for report.md and plots/
+        /// Folder for report.md, index.html and plots/
         #[arg(long, value_name = "DIR", default_value = "report")]
         out: PathBuf,
         /// Put the table of claims between the marks of this README, too
@@ -78,6 +82,8 @@ fn run(command: Command) -> Result<u8> {
         Command::Doctor => vramlab::doctor::run().map(|()| 0),
         #[cfg(feature = "torch")]
         Command::Replay(options) => vramlab::commands::replay(&options).map(|()| 0),
+        #[cfg(feature = "torch")]
+        Command::Ddp(flags) => vramlab::commands::ddp(&flags).map(|()| 0),
         #[cfg(feature = "torch")]
         Command::Measure(options) => vramlab::commands::measure(&options).map(|()| 0),
         #[cfg(feature = "torch")]

@@ -5,8 +5,8 @@ use crate::machine::{DeviceChoice, Machine, available_memory, cores, libtorch_ve
 use crate::native;
 use crate::runner::{end_with_parent, last_words, open, prepare_cuda};
 use crate::stats::{mad, median};
-use crate::torch::Backend;
-use crate::training::{Categories, Configuration, Ledger, Mark, OutOfMemory, Phase, Stage, Trainer};
+use crate::torch::{Backend, Categories, Mark, Phase, Recorder, Recording, Stage};
+use crate::training::{Configuration, OutOfMemory, Trainer};
 use crate::units::{Bytes, Seconds};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -176,26 +176,19 @@ fn child(options: &MeasureOptions, configuration: &Configuration, choice: Device
     std::panic::set_hook(Box::new(|_| {}));
     tch::set_num_threads(i32::try_from(threads(options))?);
     let limit = options.device_memory.map(|bytes| bytes.0);
-    let found = open(choice, limit).and_then(|backend| train(configuration, &*backend, choice));
+    let found = open(choice, limit).and_then(|backend| train(configuration, &*backend));
     let told = found.map_or_else(|error| Told::Error(format!("{error:#}")), Told::Found);
     println!("{}", serde_json::to_string(&told)?);
     Ok(())
 }
 
-/// Follows the first iterations by the meter, then times further ones.
-fn train(configuration: &Configuration, backend: &dyn Backend, choice: DeviceChoice) -> Result<Found> {
+/// Follows the allocations of the first iterations, then times further ones.
+fn train(configuration: &Configuration, backend: &dyn Backend) -> Result<Found> {
     tch::manual_seed(1);
     let mut found = Found::default();
     let mut progress = Progress::new();
     let mut last = None;
-    let mut ledger = Ledger::open(backend)?;
-    if choice == DeviceChoice::Cpu {
-        // The CPU's allocator is ours and tells its events; CUDA's has only its meter.
-        native::record_allocations(true)?;
-        ledger = ledger.following(native::take_allocations);
-    }
-    let result = run(configuration, backend, &mut ledger, &mut found, &mut progress, &mut last);
-    found.stages = ledger.stages().to_vec();
+    let result = run(configuration, backend, &mut found, &mut progress, &mut last);
     let Err(error) = result else { return Ok(found) };
     let at = last.map_or((0, Phase::Load), |mark: Mark| mark.following(configuration.accumulate));
     found.out_of_memory = OutOfMemory::of(&error, at);
@@ -209,38 +202,53 @@ fn train(configuration: &Configuration, backend: &dyn Backend, choice: DeviceCho
 fn run(
     configuration: &Configuration,
     backend: &dyn Backend,
-    ledger: &mut Ledger,
     found: &mut Found,
     progress: &mut Progress,
     last: &mut Option<Mark>,
 ) -> Result<()> {
-    let mut trainer = Trainer::load(configuration, backend.device())?;
-    found.parameters = Some(trainer.model().parameter_count());
-    let mut ended = |mark: Mark, trainer: &Trainer| {
+    let mut recorder = Recorder::begin(backend, Recording { meter: true, operations: false })?;
+    let mut trainer = None;
+    let followed = follow(configuration, backend, &mut trainer, found, &mut |mark, trainer| {
         *last = Some(mark);
         progress.say(|| format!("{} of iteration {} is done", mark.phase, mark.iteration));
-        if mark.iteration <= FOLLOWED { ledger.enter(mark, trainer) } else { Ok(()) }
+        trainer.tell(mark, &mut recorder)
+    });
+    found.stages = recorder.end().stages_in_detail();
+    followed?;
+    let trainer = trainer.as_mut().context("nothing was loaded")?;
+    let mut again = || {
+        trainer.iterate(&mut |mark, _| {
+            *last = Some(mark);
+            Ok(())
+        })
     };
-    ended(Mark::LOADED, &trainer)?;
-    for _ in 0..FOLLOWED {
-        trainer.iterate(&mut ended)?;
-    }
-    native::record_allocations(false)?;
     // One iteration more warms up what the clock will see.
-    trainer.iterate(&mut ended)?;
+    again()?;
     let start = Instant::now();
     while found.step_seconds.len() < LEAST_SAMPLES || (found.step_seconds.len() < MOST_SAMPLES && start.elapsed() < TIMING) {
-        let seconds = backend.time(&mut || {
-            trainer.iterate(&mut |mark, _| {
-                *last = Some(mark);
-                Ok(())
-            })
-        })?;
+        let seconds = backend.time(&mut again)?;
         found.step_seconds.push(seconds);
         let count = found.step_seconds.len();
         progress.say(|| format!("{count} steps timed; the last took {}", Seconds(seconds)));
     }
     found.skipped_steps = trainer.skipped_steps();
+    Ok(())
+}
+
+/// Loads, and runs the iterations whose bytes are followed.
+fn follow(
+    configuration: &Configuration,
+    backend: &dyn Backend,
+    loaded: &mut Option<Trainer>,
+    found: &mut Found,
+    ended: &mut dyn FnMut(Mark, &Trainer) -> Result<()>,
+) -> Result<()> {
+    let trainer = loaded.insert(Trainer::load(configuration, backend.device())?);
+    found.parameters = Some(trainer.model().parameter_count());
+    ended(Mark::LOADED, trainer)?;
+    for _ in 0..FOLLOWED {
+        trainer.iterate(ended)?;
+    }
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! The lab's own commands that train a model: what they share, and each in a file of its own.
 
+mod ddp;
 mod dry_child;
 mod flags;
 mod measure;
@@ -8,6 +9,7 @@ mod predict;
 mod replay;
 mod table;
 
+pub use ddp::{DdpFlags, ddp};
 pub use flags::{ConfigurationFlags, SettingsFlags};
 pub use measure::{MeasureOptions, measure};
 pub use plan::{PlanOptions, plan};

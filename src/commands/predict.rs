@@ -5,7 +5,8 @@ use crate::dry::{ASSUMPTION, Dry};
 use crate::machine::{DeviceChoice, libtorch_version};
 use crate::native;
 use crate::predict::{self, Peak, Prediction, TERMS, Term, Tried, Whole};
-use crate::training::{Configuration, OutOfMemory, Phase, Stage};
+use crate::torch::{Phase, Stage};
+use crate::training::{Configuration, OutOfMemory};
 use crate::units::{Bytes, Seconds};
 use anyhow::{Context, Result};
 use clap::Args;
@@ -169,7 +170,7 @@ fn files(options: &PredictOptions, configuration: &Configuration, prediction: &P
     if let Some(file) = &options.snapshot {
         let open = File::create(file).with_context(|| format!("writing {}", file.display()))?;
         let mut output = BufWriter::new(open);
-        predict::write_snapshot(&prediction.timeline, &mut output)?;
+        predict::write_snapshot(prediction, &mut output)?;
         output.flush().with_context(|| format!("writing {}", file.display()))?;
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Tables for the terminal.
 
-use crate::training::{Categories, Phase, Stage};
+use crate::torch::{Categories, Phase, Stage};
 use crate::units::Bytes;
 
 /// Bytes by phase and category: loading, the phases of the first iteration, each further iteration as one row, and the peak. Live bytes
@@ -35,7 +35,7 @@ fn row(name: String, live: Option<i64>, peak: i64, categories: &Categories) -> V
     row
 }
 
-fn bytes(amount: i64) -> String {
+pub(super) fn bytes(amount: i64) -> String {
     let sign = if amount < 0 { "-" } else { "" };
     format!("{sign}{}", Bytes(amount.unsigned_abs()))
 }

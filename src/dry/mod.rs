@@ -30,14 +30,10 @@
 
 pub mod replay;
 
-use crate::native::{self, NativeError, dry as native_dry};
+use crate::native::{self, MemoryFile, NativeError, dry as native_dry};
 use crate::protocol::Platform;
 use crate::torch::{Backend, Memory, caching_allocator};
 use anyhow::{Context, Result, bail, ensure};
-use rustix::fs::{MemfdFlags, memfd_create};
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -76,7 +72,7 @@ pub fn prepare_beside(command: &mut Command, memory: u64, taken: u64) -> Result<
 
 /// Path of the pretended runtime, as this process and its children see it.
 fn runtime() -> Result<PathBuf> {
-    static FILE: OnceLock<File> = OnceLock::new();
+    static FILE: OnceLock<MemoryFile> = OnceLock::new();
     let file = match FILE.get() {
         Some(file) => file,
         None => {
@@ -84,20 +80,12 @@ fn runtime() -> Result<PathBuf> {
             FILE.get_or_init(|| file)
         }
     };
-    Ok(path_of(file))
+    Ok(file.path())
 }
 
-/// A file without a name, which children inherit and which goes with the last process that has it open. So nothing is left behind, and a
-/// folder for temporary files may forbid executing them.
-fn memory_file(name: &str, contents: &[u8]) -> Result<File> {
+fn memory_file(name: &str, contents: &[u8]) -> Result<MemoryFile> {
     ensure!(native_dry::is_built(), native_dry::NOT_BUILT);
-    let mut file = File::from(memfd_create(name, MemfdFlags::empty()).context("asking the kernel for a memory file")?);
-    file.write_all(contents).context("writing a library of the dry device")?;
-    Ok(file)
-}
-
-fn path_of(file: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+    MemoryFile::new(name, contents).context("keeping a library of the dry device in memory")
 }
 
 /// The pretended device `cuda:0` of this process. Its meter is that of a CUDA device; it has no clock.
@@ -112,7 +100,7 @@ impl Dry {
     /// This process is none, or has a real GPU's libraries; libtorch has no CUDA half.
     pub fn open() -> Result<Dry> {
         let backend = memory_file("vramlab-dry-backend", native_dry::BACKEND)?;
-        native_dry::open(&path_of(&backend)).map_err(|e| NativeError(format!("the dry device cannot be opened: {e}")))?;
+        native_dry::open(&backend.path()).map_err(|e| NativeError(format!("the dry device cannot be opened: {e}")))?;
         Ok(Dry(()))
     }
 }

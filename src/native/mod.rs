@@ -1,7 +1,18 @@
 //! The safe wrapper of `shim.cpp`, and the only unsafe code of the project.
 
+pub mod allocations;
+pub mod batch_memory;
+pub mod distributed;
 pub mod dry;
+mod inference;
+mod library;
+mod mapped;
+pub mod optimizers;
 pub mod transfer;
+
+pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
+pub use library::MemoryFile;
+pub use mapped::{map_file, tensor_over_file};
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
@@ -38,14 +49,6 @@ type Call = extern "C" fn(*mut c_void, *const *mut C_tensor, usize, *mut Results
 type Drop_ = extern "C" fn(*mut c_void);
 type Take = extern "C" fn(*mut c_void, *mut C_tensor);
 type TakeBlock = extern "C" fn(*mut c_void, *const i64);
-type TakeAllocations = extern "C" fn(*mut c_void, *const RawAllocation, usize);
-
-#[repr(C)]
-struct RawAllocation {
-    address: u64,
-    bytes: i64,
-    allocated: i32,
-}
 
 unsafe extern "C" {
     fn vl_free_message(message: Message);
@@ -62,8 +65,6 @@ unsafe extern "C" {
     fn vl_outside_free(memory: *mut c_void);
     fn vl_cuda_meter_read(device: i32, out: *mut i64) -> Message;
     fn vl_cuda_empty_cache() -> Message;
-    fn vl_record_allocations(on: i32) -> Message;
-    fn vl_take_allocations(taker: *mut c_void, take: TakeAllocations);
     fn vl_dry_open(backend: *const c_char) -> Message;
     fn vl_dry_take(bytes: u64) -> u64;
     fn vl_dry_give(address: u64);
@@ -237,42 +238,6 @@ pub fn reset_cuda_peaks(device: i32) -> Result<(), NativeError> {
 pub fn empty_cuda_cache() -> Result<(), NativeError> {
     // SAFETY: no pointers.
     checked(unsafe { vl_cuda_empty_cache() })
-}
-
-/// One allocation of a tensor's memory, or its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Allocation {
-    pub address: u64,
-    /// Bytes that were asked for.
-    pub bytes: i64,
-    /// Whether this is the end of an allocation.
-    pub freed: bool,
-}
-
-/// Starts or ends the recording of every allocation of the CPU meter and of the dry device; for timelines, not while time is taken.
-///
-/// # Errors
-/// The dry device cannot be watched.
-pub fn record_allocations(on: bool) -> Result<(), NativeError> {
-    // SAFETY: no pointers.
-    checked(unsafe { vl_record_allocations(on.into()) })
-}
-
-/// What was recorded since the last call, in order; forgets it.
-pub fn take_allocations() -> Vec<Allocation> {
-    let mut taken: Vec<Allocation> = Vec::new();
-    // SAFETY: `push_allocations` only runs during the call, while `taken` is borrowed by nothing else.
-    unsafe { vl_take_allocations((&raw mut taken).cast(), push_allocations) };
-    taken
-}
-
-extern "C" fn push_allocations(taken: *mut c_void, first: *const RawAllocation, count: usize) {
-    if count == 0 {
-        return;
-    }
-    // SAFETY: the vector is that of `take_allocations`, and C++ gives `count` records.
-    let (taken, records) = unsafe { (&mut *taken.cast::<Vec<Allocation>>(), std::slice::from_raw_parts(first, count)) };
-    taken.extend(records.iter().map(|r| Allocation { address: r.address, bytes: r.bytes, freed: r.allocated == 0 }));
 }
 
 /// Memory of the current CUDA device that PyTorch's allocator knows nothing of, as another process or library would take it.

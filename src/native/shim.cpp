@@ -1,5 +1,6 @@
 // What tch lacks, from libtorch's own C++ interface and without CUDA headers: memory meters, device events, autocast state and
 // activation checkpointing; and the door to the dry device. No exception leaves this file: each function returns nullptr, or a message that `vl_free_message` frees.
+#include "allocations.h"
 #include "guarded.h"
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -23,22 +24,6 @@ namespace {
 
 std::atomic<int64_t> live{0}, peak{0}, allocations{0}, limit{INT64_MAX};
 
-// One allocation or free, in the order in which they came.
-struct Allocation {
-  uint64_t address;
-  int64_t bytes;
-  int32_t allocated;
-};
-std::atomic<bool> recording{false};
-std::mutex recorded_mutex;
-std::vector<Allocation> recorded;
-
-void record(uint64_t address, int64_t bytes, int32_t allocated) {
-  if (!recording) return;
-  const std::lock_guard<std::mutex> lock(recorded_mutex);
-  recorded.push_back({address, bytes, allocated});
-}
-
 // raw_allocate asserts that context == data, so the size cannot stand in a context of its own: it stands in a header in front of the
 // block, which keeps the 64-byte alignment that libtorch's kernels expect.
 struct CountingAllocator final : c10::Allocator {
@@ -49,7 +34,7 @@ struct CountingAllocator final : c10::Allocator {
     char* block = static_cast<char*>(data) - kHeader;
     const int64_t size = *reinterpret_cast<int64_t*>(block);
     live -= size;
-    record(reinterpret_cast<uint64_t>(data), size, 0);
+    vramlab::cpu_freed(reinterpret_cast<uint64_t>(data), size);
     std::free(block);
   }
 
@@ -73,7 +58,7 @@ struct CountingAllocator final : c10::Allocator {
     ++allocations;
     *static_cast<int64_t*>(block) = size;
     void* data = static_cast<char*>(block) + kHeader;
-    record(reinterpret_cast<uint64_t>(data), size, 1);
+    vramlab::cpu_allocated(reinterpret_cast<uint64_t>(data), size);
     return {data, data, &release, cpu};
   }
 
@@ -348,30 +333,6 @@ void vl_outside_free(void* memory) {
 
 char* vl_cuda_empty_cache() {
   return guarded([] { c10::getDeviceAllocator(at::kCUDA)->emptyCache(); });
-}
-
-// Starts or ends the recording of allocations: the counting allocator's, and the dry device's where there is one.
-char* vl_record_allocations(int32_t on) {
-  static bool watching = false;
-  if (on && !watching) {
-    using Watch = char*(void (*)(uint64_t, int64_t, int32_t));
-    if (auto* watch = dry_function<Watch>("vramlab_dry_watch")) {
-      if (char* message = watch(&record)) return message;
-      watching = true;
-    }
-  }
-  recording = on != 0;
-  return nullptr;
-}
-
-// Hands over what was recorded, and forgets it.
-void vl_take_allocations(void* taker, void (*take)(void*, const Allocation*, size_t)) {
-  std::vector<Allocation> taken;
-  {
-    const std::lock_guard<std::mutex> lock(recorded_mutex);
-    taken.swap(recorded);
-  }
-  take(taker, taken.data(), taken.size());
 }
 
 static char* open_dry(const char* backend) {

@@ -3,11 +3,10 @@
 use super::follower::{Fingerprint, State};
 use super::plan::Tried;
 use super::prediction::predict;
-use super::timeline::{Event, Timeline};
 use crate::dry::{Dry, Taken};
 use crate::native;
-use crate::torch::Backend;
-use crate::training::{CheckpointPolicy, Configuration, OptimizerKind, Phase, Precision};
+use crate::torch::{Backend, Event, Phase, Timeline};
+use crate::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
 use anyhow::Result;
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -2,9 +2,9 @@
 
 use super::plan::Tried;
 use super::prediction::{Prediction, predict};
-use super::timeline::{Made, Timeline};
 use crate::dry::{Dry, Taken};
 use crate::native;
+use crate::torch::{Made, Timeline};
 use crate::training::Configuration;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};

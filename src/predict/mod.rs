@@ -11,7 +11,7 @@
 //! use tch::{Device, Kind, Tensor, nn, nn::Module, nn::OptimizerConfig};
 //! use vramlab::dry::{self, Dry};
 //! use vramlab::predict::{self, Follower, taken};
-//! use vramlab::training::{Mark, Phase};
+//! use vramlab::torch::{Mark, Phase};
 //!
 //! fn main() -> anyhow::Result<()> {
 //!     if std::env::var_os("DRY").is_none() {
@@ -56,17 +56,17 @@
 mod composer;
 mod follower;
 mod largest;
+mod picture;
 mod plan;
 mod prediction;
 mod snapshot;
 mod terms;
-mod timeline;
 
 pub use composer::Composer;
-pub use follower::{Follower, Tensors};
+pub use follower::Follower;
 pub use largest::{Largest, largest};
+pub use picture::draw;
 pub use plan::{Candidate, Plan, Search, Tried, divisors};
 pub use prediction::{Peak, Prediction, Whole, follow, predict};
 pub use snapshot::write as write_snapshot;
 pub use terms::{TERMS, Term, taken};
-pub use timeline::{Event, Made, Marked, Timeline, draw};

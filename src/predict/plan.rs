@@ -202,7 +202,7 @@ mod tests {
         fits: bool,
     ) -> (Configuration, Tried) {
         let configuration = Configuration { precision, checkpoint, accumulate, ..Configuration::new("mlp", 8) };
-        let out = OutOfMemory { iteration: 1, phase: crate::training::Phase::Forward, message: String::new() };
+        let out = OutOfMemory { iteration: 1, phase: crate::torch::Phase::Forward, message: String::new() };
         let needs =
             Tried { requested: used, allocated: used, reserved: used, device_used: used, out_of_memory: (!fits).then_some(out) };
         (configuration, needs)

@@ -1,11 +1,10 @@
 //! What a configuration is predicted to need.
 
-use super::follower::{Follower, Tensors};
-use super::timeline::Timeline;
-use crate::dry::Dry;
+use super::follower::Follower;
+use crate::dry::{Dry, HeldBlock};
 use crate::native;
-use crate::torch::attempt;
-use crate::training::{Categories, Configuration, Mark, Onward, OutOfMemory, Phase, Stage, Trainer};
+use crate::torch::{Categories, Held, Mark, Phase, Stage, Timeline, attempt};
+use crate::training::{Configuration, Onward, OutOfMemory, Trainer};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
@@ -36,6 +35,9 @@ pub struct Prediction {
     /// Every allocation, for pictures.
     #[serde(skip)]
     pub timeline: Timeline,
+    /// What the allocator held in the end, for snapshots.
+    #[serde(skip)]
+    pub held: Vec<HeldBlock>,
 }
 
 /// The moment at which most bytes lived.
@@ -47,7 +49,7 @@ pub struct Peak {
     /// Exact: each allocation is known by what it turns out to be for.
     pub categories: Categories,
     /// The kinds of tensors with most of the bytes, the most first.
-    pub tensors: Vec<Tensors>,
+    pub tensors: Vec<Held>,
 }
 
 /// A whole iteration.

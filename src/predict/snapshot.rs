@@ -5,7 +5,9 @@
 //!
 //! The page reads a part of pickle's language only: lists stand where PyTorch writes tuples, which it would not read from another writer.
 
-use super::timeline::{Made, Timeline};
+use super::prediction::Prediction;
+use crate::dry::HeldBlock;
+use crate::torch::Made;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -61,11 +63,12 @@ struct Frame {
     line: u32,
 }
 
-/// Writes a timeline as a pickled snapshot.
+/// Writes a prediction's timeline as a pickled snapshot.
 ///
 /// # Errors
 /// What `output` fails with.
-pub fn write(timeline: &Timeline, output: &mut dyn std::io::Write) -> Result<()> {
+pub fn write(prediction: &Prediction, output: &mut dyn std::io::Write) -> Result<()> {
+    let timeline = &prediction.timeline;
     let mut trace = Vec::with_capacity(2 * timeline.events.len());
     let mut live: BTreeMap<u64, &Made> = BTreeMap::new();
     for event in &timeline.events {
@@ -82,7 +85,7 @@ pub fn write(timeline: &Timeline, output: &mut dyn std::io::Write) -> Result<()>
         }
     }
     let snapshot = Snapshot {
-        segments: segments(timeline, &live),
+        segments: segments(&prediction.held, &live),
         device_traces: vec![trace],
         allocator_settings: std::env::var("PYTORCH_ALLOC_CONF")
             .map(|set| BTreeMap::from([("PYTORCH_ALLOC_CONF".to_string(), set)]))
@@ -94,9 +97,9 @@ pub fn write(timeline: &Timeline, output: &mut dyn std::io::Write) -> Result<()>
     output.write_all(&bytes).context("writing a snapshot")
 }
 
-fn segments(timeline: &Timeline, live: &BTreeMap<u64, &Made>) -> Vec<Segment> {
+fn segments(held_blocks: &[HeldBlock], live: &BTreeMap<u64, &Made>) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
-    for held in &timeline.held {
+    for held in held_blocks {
         if segments.last().is_none_or(|segment| segment.address != held.segment) {
             segments.push(Segment {
                 device: 0,

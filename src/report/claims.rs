@@ -1,29 +1,16 @@
-//! Claims as the report shows them: the ledger, and each claim with its evidence.
+//! Claims and published figures as the report shows them, each with its evidence.
 
-use super::prose;
+use super::prose::{self, Against};
 use super::recorded::Recorded;
-use crate::protocol::{Cell, Rule};
+use crate::protocol::{Cell, Published, Rule};
 use crate::record::Status;
 use crate::stats::median;
 use crate::units::{plain, significant};
-use crate::verdict::{Comparison, Evidence, Judgement, Outcome, Verdict};
+use crate::verdict::{Comparison, Evidence, Judgement, Outcome, Reproduction};
 use serde::Serialize;
 
 /// More comparisons than this are folded away, and only the most telling stand in the open.
 const FEW: usize = 8;
-
-/// One claim on one machine, as a line of the table at the top.
-#[derive(Debug, Serialize)]
-pub struct Entry {
-    pub claim: String,
-    pub text: String,
-    pub machine: String,
-    pub device: String,
-    pub verdict: String,
-    /// A line for each part of the claim's rule.
-    pub effects: Vec<String>,
-    pub intervals: Vec<String>,
-}
 
 /// A claim with what every machine found.
 #[derive(Debug, Serialize)]
@@ -31,6 +18,16 @@ pub struct ClaimSection {
     pub id: String,
     pub from: String,
     pub text: String,
+    pub findings: Vec<Finding>,
+}
+
+/// A published figure with what every machine gives instead.
+#[derive(Debug, Serialize)]
+pub struct PublishedSection {
+    pub id: String,
+    pub source: String,
+    pub figure: String,
+    pub setup: String,
     pub findings: Vec<Finding>,
 }
 
@@ -64,28 +61,8 @@ pub struct Part {
     pub all: Vec<Vec<String>>,
 }
 
-/// Every claim on every machine; machines without the experiment are named as such.
-pub fn ledger(recorded: &[Recorded], machines: &[&Recorded]) -> Vec<Entry> {
-    let mut entries = Vec::new();
-    for of_experiment in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
-        for (id, text) in claims_of(of_experiment) {
-            for machine in machines {
-                let here = of_experiment.iter().find(|r| r.machine == machine.machine);
-                let judged =
-                    here.into_iter().flat_map(|r| r.judgements.iter().map(move |j| (r, j))).filter(|(_, j)| j.claim.id == id);
-                let before = entries.len();
-                entries.extend(judged.map(|(recorded, judgement)| entry(recorded, judgement)));
-                if entries.len() == before {
-                    entries.push(absent(id, text, machine));
-                }
-            }
-        }
-    }
-    entries
-}
-
 /// The claims of an experiment over all machines: ids with their texts, in the order in which they first appear.
-fn claims_of(of_experiment: &[Recorded]) -> Vec<(&'static str, &'static str)> {
+pub fn claims_of(of_experiment: &[Recorded]) -> Vec<(&'static str, &'static str)> {
     let mut claims: Vec<(&str, &str)> = Vec::new();
     for claim in of_experiment.iter().flat_map(|r| r.protocol.claims) {
         if !claims.iter().any(|(id, _)| *id == claim.id) {
@@ -95,31 +72,15 @@ fn claims_of(of_experiment: &[Recorded]) -> Vec<(&'static str, &'static str)> {
     claims
 }
 
-fn entry(recorded: &Recorded, judgement: &Judgement) -> Entry {
-    let parts = || judgement.evidence.iter().filter(|e| !e.comparisons.is_empty());
-    let protocol = recorded.protocol;
-    let effect = |e: &Evidence| format!("{} {}", prose::subject(protocol, e.rule), prose::effects(protocol, e).unwrap_or_default());
-    Entry {
-        claim: judgement.claim.id.to_string(),
-        text: judgement.claim.text.to_string(),
-        machine: recorded.machine.clone(),
-        device: prose::platform(judgement.platform).to_string(),
-        verdict: prose::standing(judgement),
-        effects: parts().map(effect).collect(),
-        intervals: parts().filter_map(|e| prose::intervals(protocol, e)).collect(),
+/// The published figures that an experiment is about, over all machines, in the order in which they first appear.
+pub fn published_of(of_experiment: &[Recorded]) -> Vec<&'static Published> {
+    let mut all: Vec<&'static Published> = Vec::new();
+    for published in of_experiment.iter().flat_map(|r| r.protocol.published) {
+        if !all.iter().any(|p| p.id == published.id) {
+            all.push(published);
+        }
     }
-}
-
-fn absent(id: &str, text: &str, machine: &Recorded) -> Entry {
-    Entry {
-        claim: id.to_string(),
-        text: text.to_string(),
-        machine: machine.machine.clone(),
-        device: prose::platform(machine.platform()).to_string(),
-        verdict: format!("{}: experiment not run", prose::verdict(Verdict::NotMeasured)),
-        effects: Vec::new(),
-        intervals: Vec::new(),
-    }
+    all
 }
 
 /// The claims of one experiment with the findings of its machines.
@@ -137,29 +98,54 @@ pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
     claims_of(of_experiment).into_iter().map(section).collect()
 }
 
+/// The published figures of one experiment with the findings of its machines.
+pub fn published_sections(of_experiment: &[Recorded]) -> Vec<PublishedSection> {
+    let section = |published: &'static Published| {
+        let found = of_experiment.iter().flat_map(|r| r.reproductions.iter().map(move |found| (r, found)));
+        PublishedSection {
+            id: published.id.to_string(),
+            source: published.source.to_string(),
+            figure: published.figure.to_string(),
+            setup: published.setup.to_string(),
+            findings: found.filter(|(_, f)| f.published.id == published.id).map(|(r, f)| reproduction(r, f)).collect(),
+        }
+    };
+    published_of(of_experiment).into_iter().map(section).collect()
+}
+
+fn reproduction(recorded: &Recorded, found: &Reproduction) -> Finding {
+    Finding {
+        machine: recorded.machine.clone(),
+        device: prose::platform(found.platform).to_string(),
+        verdict: prose::reproduction(found),
+        meaning: prose::why(recorded.protocol, found),
+        evidence: found.evidence.iter().map(|evidence| part(recorded, evidence, Against::Published)).collect(),
+    }
+}
+
 fn finding(recorded: &Recorded, judgement: &Judgement) -> Finding {
     Finding {
         machine: recorded.machine.clone(),
         device: prose::platform(judgement.platform).to_string(),
         verdict: prose::standing(judgement),
         meaning: prose::meaning(recorded.protocol, judgement),
-        evidence: judgement.evidence.iter().map(|evidence| part(recorded, evidence)).collect(),
+        evidence: judgement.evidence.iter().map(|evidence| part(recorded, evidence, Against::Claim)).collect(),
     }
 }
 
-fn part(recorded: &Recorded, evidence: &Evidence) -> Part {
+fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> Part {
     let protocol = recorded.protocol;
     let (confirm, refute) = prose::thresholds(protocol, evidence.rule).unwrap_or_default();
     let common = common(&evidence.comparisons);
-    let row = |c: &Comparison| comparison_row(recorded, evidence.rule, c, &common);
+    let row = |c: &Comparison| comparison_row(recorded, evidence.rule, c, &common, against);
     let many = evidence.comparisons.len() > FEW;
     let shown = if many { most_telling(&evidence.comparisons) } else { evidence.comparisons.iter().collect() };
     Part {
-        verdict: prose::verdict(evidence.verdict),
+        verdict: prose::verdict(evidence.verdict, against),
         comparison: prose::comparison(protocol, evidence.rule),
         confirm,
         refute,
-        tally: tally(&evidence.comparisons),
+        tally: tally(&evidence.comparisons, against),
         effects: prose::effects(protocol, evidence).map_or(String::new(), |effects| {
             let intervals = prose::intervals(protocol, evidence).unwrap_or_default();
             let spread = if intervals == "exact" { "exact".to_string() } else { format!("intervals within {intervals}") };
@@ -217,7 +203,13 @@ fn common(comparisons: &[Comparison]) -> Vec<(String, String)> {
     first.cell.levels().iter().filter(shared).cloned().collect()
 }
 
-fn comparison_row(recorded: &Recorded, rule: &Rule, comparison: &Comparison, common: &[(String, String)]) -> Vec<String> {
+fn comparison_row(
+    recorded: &Recorded,
+    rule: &Rule,
+    comparison: &Comparison,
+    common: &[(String, String)],
+    against: Against,
+) -> Vec<String> {
     let factors: Vec<&str> = common.iter().map(|(factor, _)| factor.as_str()).collect();
     let name = |cell: &Cell| Some(cell.without(&factors)).filter(|name| !name.is_empty()).unwrap_or_else(|| cell.to_string());
     let cell = match (rule, &comparison.baseline) {
@@ -234,15 +226,19 @@ fn comparison_row(recorded: &Recorded, rule: &Rule, comparison: &Comparison, com
         prose::figure(recorded.protocol, rule, comparison.effect.estimate),
         prose::interval(recorded.protocol, rule, comparison.effect),
         rounds,
-        prose::outcome(comparison.outcome).to_string(),
+        prose::outcome(comparison.outcome, against).to_string(),
     ]
 }
 
-fn tally(comparisons: &[Comparison]) -> String {
+fn tally(comparisons: &[Comparison], against: Against) -> String {
     let count = |outcome: Outcome| comparisons.iter().filter(|c| c.outcome == outcome).count();
+    let (confirm, refute) = match against {
+        Against::Claim => (("confirm", "confirms"), ("refute", "refutes")),
+        Against::Published => (("reproduce it", "reproduces it"), ("do not", "does not")),
+    };
     let said = [
-        (count(Outcome::Confirms), "confirm", "confirms"),
-        (count(Outcome::Refutes), "refute", "refutes"),
+        (count(Outcome::Confirms), confirm.0, confirm.1),
+        (count(Outcome::Refutes), refute.0, refute.1),
         (count(Outcome::Between), "lie between the thresholds", "lies between the thresholds"),
         (count(Outcome::Straddles), "have an interval over a threshold", "has an interval over a threshold"),
     ];

@@ -1,9 +1,11 @@
-//! From results to a report: `report.md` with its plots, built from the samples and manifests of any number of machines.
+//! From results to a report: `report.md` with its plots, and the same as one page, `index.html`, built from the samples and manifests of any number of machines.
 //!
 //! The report is a function of the results alone: no clock, no order that a hash map gives. The same results give the same bytes.
 
 mod claims;
+mod ledger;
 mod machines;
+mod page;
 mod plots;
 mod prose;
 mod recorded;
@@ -23,10 +25,12 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Report {
     pub markdown: String,
+    /// The same as one page for a browser, with the plots inside.
+    pub page: String,
     pictures: Vec<Picture>,
 }
 
-/// Reads all results and writes the report with its plots; plots that it no longer shows are removed.
+/// Reads all results and writes the report with its plots; plots that it no longer shows are removed. Returns where `report.md` is.
 ///
 /// # Errors
 /// There are no results; a results file is damaged (file and line named); the folder cannot be written. What stood in `out` before
@@ -38,6 +42,9 @@ pub fn write(results: &Path, out: &Path) -> Result<PathBuf> {
 
 const LEDGER_BEGINS: &str = "<!-- ledger: written by `just report` -->";
 const LEDGER_ENDS: &str = "<!-- end of ledger -->";
+
+/// The heading of the table of claims in the report's template.
+const CLAIMS_HEADING: &str = "## All claims";
 
 /// Puts a written report's table of claims between the two marks of a README, with links into the report.
 ///
@@ -56,10 +63,13 @@ pub fn show_ledger(report: &Path, readme: &Path) -> Result<()> {
 fn with_ledger(readme: &str, markdown: &str) -> Option<String> {
     let (before, rest) = readme.split_once(LEDGER_BEGINS)?;
     let (_, after) = rest.split_once(LEDGER_ENDS)?;
-    let rows: Vec<&str> = markdown.lines().skip_while(|l| *l != "## All claims").skip_while(|l| !l.starts_with('|')).collect();
-    let table: Vec<String> =
-        rows.iter().take_while(|l| l.starts_with('|')).map(|l| l.replace("](#", "](report/report.md#")).collect();
-    Some(format!("{before}{LEDGER_BEGINS}\n\n{}\n\n{LEDGER_ENDS}{after}", table.join("\n")))
+    // What its symbols mean, and the table.
+    let section = markdown.lines().skip_while(|l| *l != CLAIMS_HEADING).skip(1).skip_while(|l| l.is_empty());
+    let mut lines: Vec<&str> = section.take_while(|l| !l.starts_with('#')).collect();
+    let rows = lines.iter().rposition(|l| l.starts_with('|'))? + 1;
+    lines.truncate(rows);
+    let table = lines.join("\n").replace("](#", "](report/report.md#");
+    Some(format!("{before}{LEDGER_BEGINS}\n\n{table}\n\n{LEDGER_ENDS}{after}"))
 }
 
 impl Report {
@@ -71,6 +81,7 @@ impl Report {
         for picture in &self.pictures {
             replace_file(&plots.join(&picture.file), picture.svg.as_bytes()).with_context(hint)?;
         }
+        replace_file(&out.join("index.html"), self.page.as_bytes()).with_context(hint)?;
         let path = out.join("report.md");
         replace_file(&path, self.markdown.as_bytes()).with_context(hint)?;
         for entry in std::fs::read_dir(&plots).with_context(hint)? {
@@ -122,6 +133,7 @@ struct Experiment {
     galleries: Vec<Gallery>,
     measured: Vec<Measured>,
     claims: Vec<claims::ClaimSection>,
+    published: Vec<claims::PublishedSection>,
     threats: Vec<&'static str>,
     /// Whether machines ran different versions of the protocol.
     protocols_differ: bool,
@@ -152,7 +164,9 @@ struct Measured {
 struct Page {
     command: String,
     summaries: Vec<String>,
-    ledger: Vec<claims::Entry>,
+    machines: Vec<String>,
+    claims: Vec<ledger::Line>,
+    published: Vec<ledger::Line>,
     overview: Gallery,
     setups: Vec<machines::SetupRow>,
     troubles: Vec<String>,
@@ -169,14 +183,18 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     let page = Page {
         command: command(results),
         summaries: machines.iter().map(|machine| machines::summary(recorded, machine)).collect(),
-        ledger: claims::ledger(recorded, &machines),
+        machines: ledger::heads(&machines),
+        claims: ledger::of_claims(recorded, &machines),
+        published: ledger::of_published(recorded, &machines),
         overview,
         setups: machines::setups(recorded),
         troubles: machines::troubles(recorded),
         has_predictions: recorded.iter().any(Recorded::is_prediction),
         experiments,
     };
-    Ok(Report { markdown: tidy(&render(&page)?), pictures })
+    let markdown = tidy(&render(&page)?);
+    let page = page::page(&markdown, &pictures)?;
+    Ok(Report { markdown, page, pictures })
 }
 
 fn render(page: &Page) -> Result<String> {
@@ -185,9 +203,14 @@ fn render(page: &Page) -> Result<String> {
     templates.set_undefined_behavior(UndefinedBehavior::Strict);
     templates.add_filter("cell", |text: String| text.replace('|', "\\|").replace('<', "&lt;"));
     templates.add_filter("prose", |text: String| text.replace('<', "&lt;"));
-    templates.add_filter("attribute", |text: String| text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;"));
+    templates.add_filter("attribute", |text: String| attribute(&text));
     templates.add_template("report", include_str!("report.md.j2")).context("parsing the report's template")?;
     templates.get_template("report")?.render(Serde(page)).context("filling in the report's template")
+}
+
+/// Text as the value of an attribute in HTML.
+fn attribute(text: &str) -> String {
+    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
 
 /// The command that makes the report again; where it is written to does not change what it says.
@@ -229,6 +252,7 @@ fn experiment(runs: &[Recorded], pictures: &mut Vec<Picture>) -> Result<Experime
         galleries,
         measured: runs.iter().map(measured).collect(),
         claims: claims::sections(runs),
+        published: claims::published_sections(runs),
         threats: protocol.threats.to_vec(),
         protocols_differ: runs.iter().any(|run| run.protocol != protocol),
     })

@@ -1,39 +1,82 @@
 //! Verdicts, effects and conditions in words.
 
-use crate::protocol::{Bound, Platform, Protocol, Rule, Share};
+use crate::protocol::{Bound, Pass, Platform, Protocol, Rule, Share};
 use crate::record::Status;
 use crate::stats::Interval;
 use crate::units::{plain, quantity, ratio};
-use crate::verdict::{Evidence, Judgement, Outcome, Verdict};
+use crate::verdict::{Evidence, Judgement, Outcome, Reproduction, Verdict};
 
-/// A verdict as symbol and word.
-pub fn verdict(verdict: Verdict) -> String {
-    let symbol = match verdict {
+/// What figures are put against: a verdict's words differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Against {
+    Claim,
+    Published,
+}
+
+/// Stands for figures that carry no verdict.
+const SHOWN: &str = "○";
+
+pub fn symbol(verdict: Verdict) -> &'static str {
+    match verdict {
         Verdict::Confirmed => "✔",
         Verdict::Refuted => "✘",
         Verdict::Depends => "◐",
         Verdict::Inconclusive => "?",
         Verdict::NotMeasured => "–",
-    };
-    format!("{symbol} {verdict}")
-}
-
-/// What the ledger says of a claim on one machine.
-pub fn standing(judgement: &Judgement) -> String {
-    match (judgement.carries, judgement.verdict) {
-        (_, Verdict::NotMeasured) => verdict(Verdict::NotMeasured),
-        (false, _) => "○ shown, not judged".to_string(),
-        (true, v) if judgement.platform == Platform::Dry => format!("{} (prediction)", verdict(v)),
-        (true, v) => verdict(v),
     }
 }
 
-pub fn outcome(outcome: Outcome) -> &'static str {
-    match outcome {
-        Outcome::Confirms => "✔ confirms",
-        Outcome::Refutes => "✘ refutes",
-        Outcome::Between => "between the thresholds",
-        Outcome::Straddles => "? interval reaches over a threshold",
+/// The symbol of a claim on one machine.
+pub fn judged(judgement: &Judgement) -> &'static str {
+    let is_shown = !judgement.carries && judgement.verdict != Verdict::NotMeasured;
+    if is_shown { SHOWN } else { symbol(judgement.verdict) }
+}
+
+/// The symbol of a published figure on one machine.
+pub fn compared(reproduction: &Reproduction) -> &'static str {
+    if reproduction.comparable { symbol(reproduction.verdict) } else { SHOWN }
+}
+
+/// A verdict as symbol and word.
+pub fn verdict(verdict: Verdict, against: Against) -> String {
+    let word = match (against, verdict) {
+        (Against::Published, Verdict::Confirmed) => "reproduced".to_string(),
+        (Against::Published, Verdict::Refuted) => "not reproduced".to_string(),
+        (Against::Published, Verdict::Depends) => "reproduced in part".to_string(),
+        (Against::Published, Verdict::Inconclusive) => "undecided".to_string(),
+        _ => verdict.to_string(),
+    };
+    format!("{} {word}", symbol(verdict))
+}
+
+/// What became of a claim on one machine.
+pub fn standing(judgement: &Judgement) -> String {
+    standing_of(judgement.verdict, judgement.platform, judgement.carries, Against::Claim)
+}
+
+/// What became of a published figure on one machine.
+pub fn reproduction(reproduction: &Reproduction) -> String {
+    standing_of(reproduction.verdict, reproduction.platform, reproduction.comparable, Against::Published)
+}
+
+fn standing_of(found: Verdict, of: Platform, carries: bool, against: Against) -> String {
+    match (carries, found) {
+        (false, _) if against == Against::Published => format!("{SHOWN} not comparable"),
+        (_, Verdict::NotMeasured) => verdict(found, against),
+        (false, _) => format!("{SHOWN} shown, not judged"),
+        (true, _) if of == Platform::Dry => format!("{} (prediction)", verdict(found, against)),
+        (true, _) => verdict(found, against),
+    }
+}
+
+pub fn outcome(outcome: Outcome, against: Against) -> &'static str {
+    match (outcome, against) {
+        (Outcome::Confirms, Against::Claim) => "✔ confirms",
+        (Outcome::Refutes, Against::Claim) => "✘ refutes",
+        (Outcome::Confirms, Against::Published) => "✔ reproduces it",
+        (Outcome::Refutes, Against::Published) => "✘ does not",
+        (Outcome::Between, _) => "between the thresholds",
+        (Outcome::Straddles, _) => "? interval reaches over a threshold",
     }
 }
 
@@ -118,6 +161,7 @@ pub fn bound(protocol: &Protocol, rule: &Rule, bound: Bound) -> String {
         Bound::AtMost(x) => format!("at most {}", write(x)),
         Bound::AtLeast(x) => format!("at least {}", write(x)),
         Bound::Within(low, high) => format!("{} to {}", write(low), write(high)),
+        Bound::Outside(low, high) => format!("less than {} or more than {}", write(low), write(high)),
     }
 }
 
@@ -208,16 +252,14 @@ pub fn meaning(protocol: &Protocol, judgement: &Judgement) -> String {
         Verdict::Refuted => meaning.refuted,
         Verdict::Depends => meaning.depends,
         Verdict::Inconclusive => meaning.inconclusive,
-        Verdict::NotMeasured => return not_measured(judgement),
+        // What nobody's figures may carry was not left out by chance: the claim says why.
+        Verdict::NotMeasured if judgement.claim.judged_on.is_empty() => return format!("Not measured: {}", meaning.inconclusive),
+        Verdict::NotMeasured => return not_measured(&judgement.evidence, Against::Claim),
     };
     let text = text.replace("{effect}", &effect(protocol, judgement)).replace("{where}", &holds_where(&judgement.holds_where));
     match (judgement.carries, judgement.platform) {
         (false, _) => {
-            let on = judgement.claim.judged_on.iter().map(|p| platform(*p)).collect::<Vec<_>>();
-            let whose = match &on[..] {
-                [] => "nobody's figures may".to_string(),
-                _ => format!("only figures of {} may", alternatives(&on)),
-            };
+            let whose = whose(judgement.claim.judged_on);
             format!("Shown, not judged: {whose} carry this verdict. Here the figures alone would say: {}.", judgement.verdict)
         }
         (true, Platform::Dry) => format!("A prediction, from bytes alone. {text}"),
@@ -225,18 +267,43 @@ pub fn meaning(protocol: &Protocol, judgement: &Judgement) -> String {
     }
 }
 
-fn not_measured(judgement: &Judgement) -> String {
-    // What nobody's figures may carry was not left out by chance: the claim says why.
-    if judgement.claim.judged_on.is_empty() {
-        return format!("Not measured: {}", judgement.claim.meaning.inconclusive);
+fn whose(judged_on: &[Platform]) -> String {
+    match &judged_on.iter().map(|p| platform(*p)).collect::<Vec<_>>()[..] {
+        [] => "nobody's figures may".to_string(),
+        on => format!("only figures of {} may", alternatives(on)),
     }
-    let missing: usize = judgement.evidence.iter().map(|e| e.missing.len()).sum();
-    let out_of_scope: usize = judgement.evidence.iter().map(|e| e.out_of_scope).sum();
+}
+
+/// Whether a rule, or a part of it, is about times.
+pub fn is_timed(protocol: &Protocol, rule: &Rule) -> bool {
+    rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time))
+}
+
+/// Why a published figure stands as it does on one machine, where its evidence does not say it.
+pub fn why(protocol: &Protocol, reproduction: &Reproduction) -> String {
+    let Some(rule) = &reproduction.published.rule else {
+        return String::new();
+    };
+    match (reproduction.comparable, reproduction.verdict) {
+        (false, _) if !reproduction.published.judged_on.contains(&reproduction.platform) => {
+            format!("Not comparable: {} be put against it.", whose(reproduction.published.judged_on))
+        }
+        (false, _) => "Not comparable: only times of a GPU may be put against it.".to_string(),
+        (true, Verdict::NotMeasured) => not_measured(&reproduction.evidence, Against::Published),
+        (true, _) if reproduction.platform == Platform::Gpu || !is_timed(protocol, rule) => String::new(),
+        (true, _) => "By bytes alone: only times of a GPU may be put against the published ones.".to_string(),
+    }
+}
+
+fn not_measured(evidence: &[Evidence], against: Against) -> String {
+    let missing: usize = evidence.iter().map(|e| e.missing.len()).sum();
+    let out_of_scope: usize = evidence.iter().map(|e| e.out_of_scope).sum();
+    let what = if against == Against::Claim { "claim" } else { "figure" };
     let why = match (missing, out_of_scope) {
-        (0, 0) => "this profile plans no cell that the claim is about".to_string(),
-        (0, n) => format!("{} outside the claim's scope, none within it", counted(n, "cell")),
+        (0, 0) => format!("this profile plans no cell that the {what} is about"),
+        (0, n) => format!("{} outside the {what}'s scope, none within it", counted(n, "cell")),
         (n, 0) => format!("{} without a figure", counted(n, "cell")),
-        (n, m) => format!("{} without a figure, {} outside the claim's scope", counted(n, "cell"), counted(m, "cell")),
+        (n, m) => format!("{} without a figure, {} outside the {what}'s scope", counted(n, "cell"), counted(m, "cell")),
     };
     format!("Not measured here: {why}.")
 }

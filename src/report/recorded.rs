@@ -3,7 +3,7 @@
 use crate::protocol::{Cell, Grid, Metric, Pass, Platform, Protocol};
 use crate::record::{Manifest, PassRecord, Run, Status, holds_results};
 use crate::stats::Interval;
-use crate::verdict::{Judgement, Samples, judge};
+use crate::verdict::{Judgement, Reproduction, Samples, judge, reproduce};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ pub struct Recorded {
     pub passes: Vec<PassRecord>,
     pub samples: Samples,
     pub judgements: Vec<Judgement>,
+    pub reproductions: Vec<Reproduction>,
     /// Worst outcome of each kind of pass over a cell, with its reason.
     outcomes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>>,
     planned: BTreeSet<Cell>,
@@ -32,6 +33,7 @@ impl Recorded {
         let protocol: &'static Protocol = Box::leak(Box::new(manifest.protocol.clone()));
         let samples = Samples::new(&passes);
         let judgements = judge(protocol, manifest.profile, manifest.identity.platform, &samples);
+        let reproductions = reproduce(protocol, manifest.profile, manifest.identity.platform, &samples);
         let mut outcomes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>> = BTreeMap::new();
         for record in &passes {
             let by_pass = outcomes.entry(record.cell.clone()).or_default();
@@ -42,7 +44,17 @@ impl Recorded {
         }
         let planned = manifest.planned.iter().map(|text| Cell::parse(text).map_err(anyhow::Error::msg));
         let planned = planned.collect::<Result<_>>()?;
-        Ok(Recorded { machine: machine.to_string(), manifest, protocol, passes, samples, judgements, outcomes, planned })
+        Ok(Recorded {
+            machine: machine.to_string(),
+            manifest,
+            protocol,
+            passes,
+            samples,
+            judgements,
+            reproductions,
+            outcomes,
+            planned,
+        })
     }
 
     pub fn platform(&self) -> Platform {

@@ -113,6 +113,7 @@ mod tests {
         metrics: &[],
         checks: &[],
         claims: &[],
+        published: &[],
         plots: &[],
         threats: &[],
     };

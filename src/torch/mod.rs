@@ -3,10 +3,19 @@
 mod attempt;
 mod autocast;
 mod checkpoint;
+pub mod ddp;
 mod device;
+pub mod distributed;
+mod inference;
+pub mod optimizers;
+mod safetensors;
+mod timeline;
 pub mod transfer;
 
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, autocast};
 pub use checkpoint::{Checkpoint, checkpoint};
 pub use device::{Backend, COUNTS, Cpu, Cuda, Memory, caching_allocator};
+pub use inference::{Inference, inference_mode, is_inference};
+pub use safetensors::SafetensorsFile;
+pub use timeline::{Categories, Category, Event, Held, Made, Mark, Marked, Moment, Phase, Recorder, Recording, Stage, Timeline};

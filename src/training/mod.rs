@@ -1,14 +1,13 @@
-//! A training step as a library: what is trained ([`Configuration`]), how ([`Trainer`]), and where its bytes are ([`Ledger`]).
+//! A training step as a library: what is trained ([`Configuration`]), and how ([`Trainer`]). Where its bytes are is told by
+//! [`crate::torch::Recorder`].
 //!
 //! The same code runs on any device. Nothing reads a value from the device on the way, except under `amp-fp16`, which must know whether
 //! a gradient overflowed.
 
-mod attribution;
 mod configuration;
-mod ledger;
+mod out_of_memory;
 mod trainer;
 
-pub use attribution::{Category, Held};
 pub use configuration::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
-pub use ledger::{Categories, Ledger, OutOfMemory, Stage};
-pub use trainer::{Mark, Onward, Phase, Trainer};
+pub use out_of_memory::OutOfMemory;
+pub use trainer::{Onward, Trainer};

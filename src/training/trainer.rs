@@ -2,58 +2,10 @@
 
 use super::{Configuration, OptimizerKind, Precision};
 use crate::models::{Batch, Block, Model};
-use crate::torch::{attempt, autocast, checkpoint};
+use crate::torch::{Mark, Phase, Recorder, attempt, autocast, checkpoint};
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
-use std::fmt;
 use tch::nn::{Adam, AdamW, Optimizer, OptimizerConfig, RmsProp, Sgd};
 use tch::{Device, Kind, Reduction, Tensor};
-
-/// What an iteration goes through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// The model, the optimizer without state, and one batch come onto the device.
-    Load,
-    Forward,
-    Backward,
-    Step,
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.pad(match self {
-            Phase::Load => "load",
-            Phase::Forward => "forward",
-            Phase::Backward => "backward",
-            Phase::Step => "step",
-        })
-    }
-}
-
-/// The end of a phase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
-    /// Counts from 1; 0 in [`Phase::Load`].
-    pub iteration: u32,
-    pub phase: Phase,
-    /// Which micro-batch of the iteration, from 0; the last in [`Phase::Step`].
-    pub micro_batch: i64,
-}
-
-impl Mark {
-    pub const LOADED: Mark = Mark { iteration: 0, phase: Phase::Load, micro_batch: 0 };
-
-    /// Iteration and phase that follow this mark, where a step accumulates so many micro-batches.
-    pub fn following(self, accumulate: i64) -> (u32, Phase) {
-        match self.phase {
-            Phase::Load | Phase::Step => (self.iteration + 1, Phase::Forward),
-            Phase::Forward => (self.iteration, Phase::Backward),
-            Phase::Backward if self.micro_batch + 1 < accumulate => (self.iteration, Phase::Forward),
-            Phase::Backward => (self.iteration, Phase::Step),
-        }
-    }
-}
 
 /// Where an iteration goes on after a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +29,7 @@ pub struct Trainer {
     batch: Batch,
     iterations: u32,
     skipped_steps: u32,
+    keeps_gradients: bool,
 }
 
 impl Trainer {
@@ -90,8 +43,22 @@ impl Trainer {
             let model = Model::with(&configuration.model, &configuration.settings, device)?;
             let optimizer = optimizer(configuration.optimizer, &model)?;
             let batch = model.batch(configuration.batch);
-            Ok(Trainer { configuration: configuration.clone(), model, optimizer, batch, iterations: 0, skipped_steps: 0 })
+            Ok(Trainer {
+                configuration: configuration.clone(),
+                model,
+                optimizer,
+                batch,
+                iterations: 0,
+                skipped_steps: 0,
+                keeps_gradients: false,
+            })
         })
+    }
+
+    /// From now on an iteration begins by filling the gradients of the last one with zeros, as PyTorch's `zero_grad(set_to_none=False)`
+    /// does, in place of dropping them.
+    pub fn keep_gradients(&mut self) {
+        self.keeps_gradients = true;
     }
 
     pub fn configuration(&self) -> &Configuration {
@@ -106,12 +73,20 @@ impl Trainer {
         &self.batch
     }
 
+    /// Tells a recorder of a phase that has just ended.
+    ///
+    /// # Errors
+    /// The meter's message.
+    pub fn tell(&self, mark: Mark, recorder: &mut Recorder) -> Result<()> {
+        recorder.ended(mark, &self.model.store, &[&self.batch.inputs, &self.batch.targets])
+    }
+
     /// Steps that `amp-fp16` left out because a gradient was not finite.
     pub fn skipped_steps(&self) -> u32 {
         self.skipped_steps
     }
 
-    /// Runs one iteration: frees the gradients of the last one, then forward and backward for each micro-batch, then the optimizer's step.
+    /// Runs one iteration: frees the gradients of the last one (or fills them with zeros), then forward and backward for each micro-batch, then the optimizer's step.
     /// `ended` is called at the end of each phase, with what lives then: after forward the loss and what it leads to, after
     /// backward the gradients.
     ///
@@ -131,8 +106,7 @@ impl Trainer {
     }
 
     fn iteration(&mut self, ended: &mut dyn FnMut(Mark, &Trainer) -> Result<Onward>) -> Result<()> {
-        // libtorch's zero_grad drops the gradients; it does not fill them.
-        self.optimizer.zero_grad();
+        self.zero_gradients()?;
         let (iteration, count, samples) = (self.iterations, self.configuration.accumulate, self.configuration.micro_batch());
         for micro_batch in 0..count {
             let micro = self.batch.narrow(micro_batch * samples, samples);
@@ -150,6 +124,18 @@ impl Trainer {
             self.skipped_steps += 1;
         }
         ended(Mark { iteration, phase: Phase::Step, micro_batch: count - 1 }, self)?;
+        Ok(())
+    }
+
+    fn zero_gradients(&mut self) -> Result<()> {
+        if !self.keeps_gradients {
+            // libtorch's zero_grad drops the gradients; it does not fill them.
+            self.optimizer.zero_grad();
+            return Ok(());
+        }
+        for mut gradient in self.model.gradients().into_iter().filter(Tensor::defined) {
+            let _ = gradient.f_zero_()?;
+        }
         Ok(())
     }
 

@@ -134,6 +134,7 @@ pub const ACCUMULATION: Protocol = Protocol {
             },
         },
     ],
+    published: &[],
     plots: &[
         Plot {
             name: "peak",
@@ -229,6 +230,33 @@ pub const CHECKPOINTING: Protocol = Protocol {
             inconclusive: "The memory is saved, the price is not settled: {effect}.",
         },
     }],
+    published: &[
+        Published {
+            id: "chen-sqrt",
+            source: "arXiv 1604.06174",
+            figure: "memory grows as the square root of the depth, at about 30 % more time",
+            judged_on: &[Platform::Cpu, Platform::Gpu, Platform::Dry],
+            rule: Some(Rule::All(&[
+                Rule::Exponent {
+                    metric: "activations",
+                    along: "depth",
+                    of: "policy=sqrt",
+                    confirm: Bound::Within(0.4, 0.6),
+                    refute: Bound::Outside(0.4, 0.6),
+                },
+                published_ratio(&TIME, "depth=64 policy=sqrt", 1.3),
+            ])),
+            setup: "Blocks of an MLP instead of a ResNet's.",
+        },
+        Published {
+            id: "out-of-reach",
+            source: "a paper | of others",
+            figure: "48 to 7 GB",
+            judged_on: &[Platform::Gpu],
+            rule: None,
+            setup: "Nobody has this network.",
+        },
+    ],
     plots: &[
         Plot {
             name: "activations",
@@ -324,6 +352,7 @@ pub const INPLACE: Protocol = Protocol {
             },
         },
     ],
+    published: &[],
     plots: &[Plot {
         name: "peak",
         caption: "A clone adds to the peak, an in-place operation takes from it.",

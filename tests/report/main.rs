@@ -2,6 +2,7 @@
 
 mod fixture;
 mod odd;
+mod page;
 mod svg;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,33 +56,67 @@ fn the_same_results_give_the_same_bytes() {
     assert!(files(&elsewhere) == first, "written to another folder");
 }
 
+/// The cells of a ledger's line: id, words, then one for each machine.
+fn line<'a>(ledger: &'a str, id: &str) -> Vec<&'a str> {
+    let row = ledger.lines().find(|l| l.starts_with(&format!("| [{id}]"))).unwrap_or_else(|| panic!("no line for {id}"));
+    row.trim_matches('|').split(" | ").map(str::trim).collect()
+}
+
 #[test]
-fn every_claim_stands_in_the_ledger_for_every_machine() {
+fn every_claim_has_one_line_with_every_machine() {
     let (_, out) = fixture_report("ledger");
     let text = text(&out);
     let ledger = section(&text, "## All claims");
+    assert!(ledger.contains("| amd-epyc-2c (CPU) | nvidia-h200 (GPU) | dry-24gib (dry device: predictions) |"));
     for protocol in [fixture::ACCUMULATION, fixture::CHECKPOINTING, fixture::INPLACE] {
         for claim in protocol.claims {
-            for machine in ["amd-epyc-2c (CPU)", "nvidia-h200 (GPU)", "dry-24gib (dry device: predictions)"] {
-                let row = ledger.lines().find(|l| l.contains(&format!("[{}]", claim.id)) && l.contains(machine));
-                assert!(row.is_some(), "{} on {machine}", claim.id);
-            }
+            assert_eq!(line(ledger, claim.id).len(), 2 + 3, "{}", claim.id);
             assert!(text.contains(&format!("<a id=\"{}\"></a>", claim.id)), "the ledger's link to {} leads nowhere", claim.id);
         }
     }
-    let row = |claim: &str, machine: &str| {
-        let row = ledger.lines().find(|l| l.contains(&format!("[{claim}]")) && l.contains(machine)).unwrap();
-        row.split(" | ").skip(3).collect::<Vec<_>>().join(" | ")
-    };
-    assert_eq!(row("accumulate-memory", "nvidia"), "✔ confirmed | peak memory 0.32x to 0.37x | exact |");
-    assert_eq!(row("accumulate-memory", "dry"), "✔ confirmed (prediction) | peak memory 0.32x to 0.37x | exact |");
-    assert_eq!(row("accumulate-gradients", "amd"), "✘ refuted | gradients 1.00x | exact |");
-    assert!(row("accumulate-normalise", "amd").starts_with("◐ depends | relative error of the gradient 0 to 3"));
-    assert!(row("accumulate-normalise", "dry").starts_with("– not measured here"));
-    assert!(row("inplace-autograd", "amd").starts_with("○ shown, not judged"));
-    let checkpoint = row("checkpoint-memory", "nvidia");
-    assert!(checkpoint.contains("<br>growth exponent of saved activations in depth 0.500<br>time per step 1.29x"), "{checkpoint}");
-    assert!(checkpoint.contains("exact<br>exact<br>1.2") && checkpoint.contains("(6 rounds)"), "{checkpoint}");
+    let cells = |claim: &str| line(ledger, claim)[2..].to_vec();
+    assert_eq!(cells("accumulate-memory"), ["✔ peak memory 0.32x to 0.37x"; 3]);
+    assert_eq!(cells("accumulate-gradients"), ["✘ gradients 1.00x"; 3]);
+    let normalise = cells("accumulate-normalise");
+    assert!(normalise[0].starts_with("◐ relative error of the gradient 0 to 3") && normalise[2] == "–", "{normalise:?}");
+    assert!(cells("inplace-autograd")[0].starts_with("○ error raised"), "a claim about GPUs is shown, not judged, on a CPU");
+    let checkpoint = cells("checkpoint-memory")[1];
+    assert!(
+        checkpoint.contains("<br>growth exponent of saved activations in depth 0.500<br>time per step 1.29x to 1.36x, within 1.2"),
+        "{checkpoint}"
+    );
+    assert!(checkpoint.ends_with("(6 rounds)"), "a time has its interval: {checkpoint}");
+}
+
+#[test]
+fn published_figures_have_a_ledger_of_their_own() {
+    let (_, out) = fixture_report("published");
+    let text = text(&out);
+    let ledger = section(&text, "## Published figures");
+    let chen = line(ledger, "chen-sqrt");
+    assert!(chen[1].ends_with("at about 30 % more time (arXiv 1604.06174)"), "{chen:?}");
+    assert!(chen[2].starts_with("✔ growth exponent") && chen[3].starts_with("✔") && chen[4].starts_with("✔"), "{chen:?}");
+    assert!(chen[3].contains("time per step 1.29x") && !chen[2].contains("time"), "a CPU's time is not put against it: {chen:?}");
+    assert_eq!(ledger.matches("| [out-of-reach](#out-of-reach) | 48 to 7 GB (a paper \\| of others) | ○ | ○ | ○ |").count(), 1);
+    let evidence = section(section(&text, "## Activation checkpointing"), "### What others published");
+    assert!(evidence.contains("**nvidia-h200 (GPU): ✔ reproduced.**"));
+    assert!(evidence.contains("**amd-epyc-2c (CPU): ✔ reproduced.** By bytes alone: only times of a GPU"));
+    assert!(evidence.contains("Reproduced by 1.17x to 1.43x; not by less than 1.17x or more than 1.43x."));
+    assert!(evidence.contains("○ not comparable.**") && evidence.contains("Nobody has this network."));
+}
+
+/// Results from before there were published figures in a protocol.
+#[test]
+fn an_old_protocol_without_published_figures_is_read() {
+    let root = tempfile::tempdir().unwrap();
+    let (results, out) = (root.path().join("results"), root.path().join("report"));
+    fixture::write(&results, fixture::CPU, fixture::INPLACE);
+    let path = results.join("amd-epyc-2c/inplace/run.json");
+    let mut run: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    assert!(run["protocol"].as_object_mut().unwrap().remove("published").is_some());
+    std::fs::write(&path, run.to_string()).unwrap();
+    report::write(&results, &out).unwrap();
+    assert!(text(&out).contains("No experiment among these results puts its figures against published ones."));
 }
 
 #[test]
@@ -226,8 +261,8 @@ fn an_experiment_that_a_machine_did_not_run_is_said_to_be_missing() {
     fixture::write(&results, fixture::GPU, fixture::CHECKPOINTING);
     report::write(&results, &out).unwrap();
     let text = text(&out);
-    let row = text.lines().find(|l| l.contains("[checkpoint-memory]") && l.contains("amd-epyc-2c")).unwrap();
-    assert!(row.contains("not measured here: experiment not run"), "{row}");
+    let row = line(&text, "checkpoint-memory");
+    assert_eq!(row[2], "– not run", "{row:?}");
 }
 
 #[test]

@@ -42,6 +42,7 @@ pub const ODD: Protocol = Protocol {
     metrics: &[PEAK, TIME, ERROR],
     checks: &[Check { when: "", expect: Relation::Equal { tolerance: 1.0 } }],
     claims: &[],
+    published: &[],
     plots: &[
         Plot {
             name: "lines",

@@ -747,15 +747,4 @@ __attribute__((visibility("default"))) char* vramlab_dry_replay(const TraceEvent
     }
   });
 }
-
-// Has each allocation (1) and free (0) of the device told, with its address and the bytes that were asked for.
-__attribute__((visibility("default"))) char* vramlab_dry_watch(void (*tell)(uint64_t address, int64_t bytes, int32_t allocated)) {
-  return guarded([tell] {
-    using Entry = c10::cuda::CUDACachingAllocator::TraceEntry;
-    allocator()->attachAllocatorTraceTracker([tell](const Entry& entry) {
-      if (entry.action_ == Entry::ALLOC) tell(entry.addr_, static_cast<int64_t>(entry.size_), 1);
-      if (entry.action_ == Entry::FREE_REQUESTED) tell(entry.addr_, static_cast<int64_t>(entry.size_), 0);
-    });
-  });
-}
 }

@@ -1,71 +1,11 @@
-//! Memory over a step's allocations: what is recorded of them, and a picture.
+//! A picture of memory over a step's allocations.
 
-use crate::dry::HeldBlock;
-use crate::training::{Categories, Category, Phase};
+use crate::torch::{Categories, Category, Phase, Timeline};
 use crate::units::{Bytes, tick};
 use anyhow::{Result, anyhow, ensure};
 use plotters::prelude::{DrawingBackend, RGBColor, SVGBackend, TextStyle};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoFont, ShapeStyle};
-
-/// Everything that was allocated, and when.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Timeline {
-    /// Every allocation, in order.
-    pub made: Vec<Made>,
-    /// Allocations and frees, in order. To the end of the last phase; where memory ran out, until all is freed again.
-    pub events: Vec<Event>,
-    /// Ends of phases.
-    pub marks: Vec<Marked>,
-    /// Position of the event after which most bytes lived.
-    pub peak: Option<usize>,
-    /// What the allocator held after the last event.
-    pub held: Vec<HeldBlock>,
-}
-
-/// One allocation.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Made {
-    pub address: u64,
-    /// Bytes that were asked for.
-    pub bytes: i64,
-    pub category: Category,
-    /// When it was made; iteration 0 while loading.
-    pub iteration: u32,
-    pub phase: Phase,
-    /// The parameter that it is or belongs to, where it is known.
-    pub parameter: Option<String>,
-}
-
-/// An allocation, or its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
-    /// Position in [`Timeline::made`].
-    pub made: usize,
-    pub freed: bool,
-}
-
-/// The end of a phase of a micro-batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Marked {
-    pub iteration: u32,
-    pub phase: Phase,
-    /// Events so far.
-    pub events: usize,
-}
-
-impl Timeline {
-    /// Iteration and phase that an event belongs to; none behind the last phase that ended.
-    pub(super) fn at(&self, event: usize) -> Option<(u32, Phase)> {
-        self.marks.iter().find(|mark| event < mark.events).map(|mark| (mark.iteration, mark.phase))
-    }
-
-    /// Events that a picture shows: not the fall to nothing after memory has run out.
-    fn shown(&self) -> usize {
-        let behind = self.marks.last().map_or(0, |mark| mark.events);
-        self.events.iter().rposition(|event| !event.freed).map_or(0, |at| at + 1).max(behind)
-    }
-}
 
 /// Bottom to top: what stays lies below what comes and goes. The colours are Okabe's and Ito's.
 const STACK: [(Category, RGBColor); 6] = [
@@ -100,7 +40,7 @@ type Point = (i32, i32);
 /// # Errors
 /// Nothing was allocated.
 pub fn draw(timeline: &Timeline, title: &str) -> Result<String> {
-    let events = timeline.shown();
+    let events = shown(timeline);
     ensure!(events > 0, "there is nothing to draw: no memory was allocated");
     let columns = columns(timeline, events);
     let top = columns.iter().map(Categories::total).max().unwrap_or(0).max(1);
@@ -131,7 +71,7 @@ pub fn draw(timeline: &Timeline, title: &str) -> Result<String> {
     }
     canvas.text("allocations and frees so far", ((LEFT + RIGHT) / 2, BOTTOM + 34), TEXT, INK, HPos::Center)?;
     canvas.text("bytes that tensors asked for", (20, TOP - 16), TEXT, INK, HPos::Left)?;
-    if let Some(peak) = timeline.peak {
+    if let Some(peak) = timeline.peak().map(|peak| peak.event) {
         let (iteration, phase) = timeline.at(peak).unwrap_or((0, Phase::Load));
         let place = match timeline.at(peak) {
             None => "where memory ran out".to_string(),
@@ -157,17 +97,20 @@ pub fn draw(timeline: &Timeline, title: &str) -> Result<String> {
     Ok(svg)
 }
 
+/// Events that the picture shows: not the fall to nothing after memory has run out.
+fn shown(timeline: &Timeline) -> usize {
+    let behind = timeline.marks.last().map_or(0, |mark| mark.events);
+    timeline.events.iter().rposition(|event| !event.freed).map_or(0, |at| at + 1).max(behind)
+}
+
 /// For each pixel across, the categories at the moment of its events at which most bytes live, so that no peak is lost.
 fn columns(timeline: &Timeline, events: usize) -> Vec<Categories> {
     let width = (RIGHT - LEFT) as usize;
     let mut columns: Vec<Option<Categories>> = vec![None; width];
-    let mut now = Categories::default();
-    for (at, event) in timeline.events[..events].iter().enumerate() {
-        let made = &timeline.made[event.made];
-        *made.category.of(&mut now) += if event.freed { -made.bytes } else { made.bytes };
-        let column = &mut columns[(at * width / events).min(width - 1)];
-        if column.is_none_or(|most| now.total() > most.total()) {
-            *column = Some(now);
+    for moment in timeline.moments().take(events) {
+        let column = &mut columns[(moment.event * width / events).min(width - 1)];
+        if column.is_none_or(|most| moment.live.total() > most.total()) {
+            *column = Some(moment.live);
         }
     }
     // Fewer events than pixels: the bytes stay until the next.

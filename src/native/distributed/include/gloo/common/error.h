@@ -1,0 +1,2 @@
+// Included by c10d, which uses nothing of it.
+#pragma once

@@ -1,0 +1,3 @@
+// See context.h.
+#pragma once
+#include "gloo/context.h"

@@ -1,0 +1,19 @@
+// Inference mode, which tch lacks.
+#include <ATen/core/Tensor.h>
+#include <c10/core/InferenceMode.h>
+
+#include "guarded.h"
+
+extern "C" {
+// Begins a region of inference mode on this thread (or of its opposite, inside one) and gives what ends it.
+char* vl_inference_enter(int32_t enabled, c10::InferenceMode** out) {
+  return guarded([&] { *out = new c10::InferenceMode(enabled != 0); });
+}
+
+// Regions end on the thread that began them, in reverse order: the guard puts back the dispatch keys that it found.
+void vl_inference_leave(c10::InferenceMode* region) { delete region; }
+
+int32_t vl_inference_is_on() { return c10::InferenceMode::is_enabled(); }
+
+int32_t vl_is_inference_tensor(const at::Tensor* tensor) { return tensor->is_inference(); }
+}

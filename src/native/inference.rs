@@ -1,0 +1,54 @@
+//! The safe wrapper of `inference.cpp`.
+
+use super::{Message, NativeError, checked};
+use std::marker::PhantomData;
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+#[repr(C)]
+struct RawRegion {
+    _opaque: [u8; 0],
+}
+
+unsafe extern "C" {
+    fn vl_inference_enter(enabled: i32, out: *mut *mut RawRegion) -> Message;
+    fn vl_inference_leave(region: *mut RawRegion);
+    fn vl_inference_is_on() -> i32;
+    fn vl_is_inference_tensor(tensor: *const C_tensor) -> i32;
+}
+
+/// A region of this thread in which inference mode is on, or off inside an outer one. The pointer keeps it on its thread.
+#[derive(Debug)]
+pub struct InferenceRegion(*mut RawRegion, PhantomData<*const ()>);
+
+impl InferenceRegion {
+    /// Begins a region.
+    ///
+    /// # Errors
+    /// libtorch's message.
+    pub fn enter(enabled: bool) -> Result<InferenceRegion, NativeError> {
+        let mut region = std::ptr::null_mut();
+        // SAFETY: the function writes an owned pointer where it succeeds, and nothing where it fails.
+        checked(unsafe { vl_inference_enter(enabled.into(), &mut region) })?;
+        Ok(InferenceRegion(region, PhantomData))
+    }
+}
+
+impl Drop for InferenceRegion {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is owned, freed once, and cannot have left its thread.
+        unsafe { vl_inference_leave(self.0) };
+    }
+}
+
+/// Whether inference mode is on in this thread.
+pub fn inference_is_on() -> bool {
+    // SAFETY: reads a flag of the thread.
+    unsafe { vl_inference_is_on() != 0 }
+}
+
+/// Whether a tensor was made in inference mode.
+pub fn is_inference_tensor(tensor: &Tensor) -> bool {
+    // SAFETY: the tensor outlives the call.
+    unsafe { vl_is_inference_tensor(tensor.as_ptr()) != 0 }
+}
