@@ -156,6 +156,7 @@ pub const PROTOCOL: Protocol = Protocol {
             },
         },
     ],
+    published: &[],
     plots: &[
         Plot {
             name: "moments",

@@ -122,6 +122,7 @@ pub const PROTOCOL: Protocol = Protocol {
             inconclusive: "It keeps less ({effect}), but not every part of the promise could be shown here.",
         },
     }],
+    published: &[],
     plots: &[
         Plot {
             name: "depth",
