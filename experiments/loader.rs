@@ -8,7 +8,7 @@
 //! Claims: loader-rate, loader-first, loader-memory (of this project).
 
 use anyhow::{Context, Result, bail};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -155,7 +155,12 @@ pub fn prepare(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {
     if cell.is_twin() {
         bail!("PyTorch's twin runs this cell");
     }
-    let images = Arc::new(Images::new(ImageFolder::open(&folder()?)?, Transform::training(224)));
+    loading(&folder()?, cell, bench)
+}
+
+/// The cell's loader on the images of a folder.
+pub fn loading(folder: &Path, cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {
+    let images = Arc::new(Images::new(ImageFolder::open(folder)?, Transform::training(224)));
     let workers = usize::try_from(cell.number("workers")?)?;
     let config = Config { batch: 64, workers, seed: bench.seed.unsigned_abs(), ..Config::default() };
     Ok(Box::new(Loading { images, config, first: None }))

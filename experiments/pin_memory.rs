@@ -109,13 +109,10 @@ pub const PROTOCOL: Protocol = Protocol {
     grids: &[
         copies(&[Profile::Full], &[TO_DEVICE, CALLS, axis("bytes", SIZES), MEMORY]),
         copies(&[Profile::Full], &[FROM_DEVICE, CALLS, axis("bytes", &["65536", "1048576", "16777216", "268435456"]), MEMORY]),
-        copies(
-            &[Profile::Quick],
-            &[TO_DEVICE, axis("call", &["blocking"]), axis("bytes", &["65536", "1048576", "16777216"]), MEMORY],
-        ),
+        copies(&[Profile::Quick], &[TO_DEVICE, axis("call", &["blocking"]), axis("bytes", &["1048576", "16777216"]), MEMORY]),
         copies(&[Profile::Smoke], &[TO_DEVICE, axis("call", &["blocking"]), axis("bytes", &["1048576"]), MEMORY]),
         sending(&[Profile::Full], &[axis("bytes", &["1048576", "16777216", "268435456"]), SENT]),
-        sending(&[Profile::Quick], &[axis("bytes", &["16777216"]), SENT]),
+        sending(&[Profile::Quick], &[axis("bytes", &["16777216"]), axis("recipe", &["pageable", "pin-inline"])]),
         training(
             &[Profile::Full],
             &[axis("bound", &["transfer"]), axis("model", &["mlp-1x64"]), axis("batch", &["262144"]), TRAINED],
@@ -323,9 +320,9 @@ pub const PROTOCOL: Protocol = Protocol {
                 refute: Bound::AtMost(0.0),
             },
             meaning: Meaning {
-                confirmed: "",
-                refuted: "",
-                depends: "",
+                confirmed: "It froze.",
+                refuted: "It did not freeze.",
+                depends: "It froze where {where}.",
                 inconclusive: "it is not provoked, because it would endanger the machine that it runs on. The table shows which share of \
                                memory a number of pinned batches locks: locked pages cannot be swapped out.",
             },

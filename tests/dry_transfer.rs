@@ -6,6 +6,8 @@ use std::process::Command;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 use vramlab::dry::{self, Dry};
+use vramlab::protocol::Pass;
+use vramlab::record::Run;
 use vramlab::torch::Backend;
 use vramlab::torch::transfer::{
     Event, Next, Prefetcher, Ring, SideStream, Source, Stream, copy, empty_host_cache, host_memory, is_pinned, pinned,
@@ -146,4 +148,29 @@ fn a_copy_with_and_without_waiting_checks_its_shapes() {
     copy(&mut device, &host, true).unwrap();
     copy(&mut device, &host, false).unwrap();
     assert!(copy(&mut device, &pinned(&[9], Kind::Float).unwrap(), true).is_err());
+}
+
+#[test]
+fn the_experiment_predicts_what_is_locked() {
+    let out = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pin_memory"));
+    command.args(["--device", "dry:8GiB", "--profile", "smoke", "--out"]).arg(out.path()).env_remove("PYTORCH_ALLOC_CONF");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let run = Run::read(&out.path().join("dry-8gib/pin_memory")).unwrap();
+    let figure = |cell: &str, metric: &str| {
+        let pass = run.passes.iter().find(|pass| pass.cell.to_string() == cell && pass.pass == Pass::Memory).unwrap();
+        pass.samples.iter().find(|s| s.metric == metric).unwrap_or_else(|| panic!("{cell}: {}", pass.reason)).value
+    };
+    for (buffers, locked) in [("1", 64), ("4", 256)] {
+        let cell = |memory: &str| format!("bytes=38535168 buffers={buffers} memory={memory}");
+        assert_eq!(figure(&cell("pinned"), "locked"), (locked * MIB) as f64);
+        assert!((figure(&cell("pinned"), "locked_for_each") - 1.7415).abs() < 1e-4);
+        assert_eq!(figure(&cell("pageable"), "locked"), 0.0);
+        for memory in ["pinned", "pageable"] {
+            assert_eq!(figure(&cell(memory), "device_bytes"), 1.0, "the device holds a copy");
+        }
+    }
+    let copies = run.passes.iter().find(|pass| pass.cell.get("direction").is_some()).unwrap();
+    assert!(copies.reason.contains("only these devices have: GPU"), "{}", copies.reason);
 }

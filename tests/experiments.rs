@@ -17,11 +17,17 @@ mod empty_cache;
 #[path = "../experiments/inplace.rs"]
 mod inplace;
 #[allow(dead_code)]
+#[path = "../experiments/loader.rs"]
+mod loader;
+#[allow(dead_code)]
 #[path = "../experiments/memory_model.rs"]
 mod memory_model;
 #[allow(dead_code)]
 #[path = "../experiments/no_grad.rs"]
 mod no_grad;
+#[allow(dead_code)]
+#[path = "../experiments/pin_memory.rs"]
+mod pin_memory;
 
 use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,14 +38,16 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 7] = [
+const ALL: [&Protocol; 9] = [
     &accumulation::PROTOCOL,
     &checkpointing::PROTOCOL,
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
     &inplace::PROTOCOL,
+    &loader::PROTOCOL,
     &memory_model::PROTOCOL,
     &no_grad::PROTOCOL,
+    &pin_memory::PROTOCOL,
 ];
 const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
 
@@ -316,4 +324,37 @@ fn counted_bytes_are_what_can_be_worked_out_by_hand() {
         |k: u32| counted(accumulation::prepare, &format!("model=mlp-2x32 batch=256 hold=effective-batch k={k}"), "gradients");
     assert_eq!(accumulated(1), 4.0 * parameters);
     assert_eq!(accumulated(4), 4.0 * parameters, "gradients do not shrink");
+}
+
+#[test]
+fn pinning_check_sees_memory_that_is_granted_without_a_gpu() {
+    let _turn = alone();
+    for pinning in ["off", "on"] {
+        let found = checked(&pin_memory::PROTOCOL, pin_memory::prepare, &format!("by=vramlab pinning={pinning}"));
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{pinning}");
+    }
+    let grants: Prepare = |cell, bench| pin_memory::prepare(&cell.with("pinning", "off"), bench);
+    let found = checked(&pin_memory::PROTOCOL, grants, "by=vramlab pinning=on");
+    assert!(found.status == Status::Invalid && found.reason.contains("none was raised"), "{found:?}");
+    let pinned =
+        checked(&pin_memory::PROTOCOL, pin_memory::prepare, "direction=to-device call=blocking bytes=1048576 memory=pinned");
+    assert!(pinned.status.is_failure(), "its copies need a GPU: {pinned:?}");
+}
+
+#[test]
+fn loader_check_sees_batches_that_depend_on_the_workers() {
+    static FOLDER: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
+    let _turn = alone();
+    let images = tempfile::tempdir().unwrap();
+    let few = vramlab::data::Textured { images: 70, classes: 2, sides: (64, 48) };
+    let folder = FOLDER.get_or_init(|| few.folder(images.path()).unwrap());
+    assert!(folder.is_dir());
+    let right: Prepare = |cell, bench| loader::loading(FOLDER.get().unwrap(), cell, bench);
+    let found = checked(&loader::PROTOCOL, right, "by=vramlab workers=2");
+    assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
+    let other_order: Prepare = |cell, bench| {
+        let seed = bench.seed + cell.number("workers")?;
+        loader::loading(FOLDER.get().unwrap(), cell, &Bench { seed, ..*bench })
+    };
+    assert_eq!(checked(&loader::PROTOCOL, other_order, "by=vramlab workers=2").status, Status::Invalid);
 }
