@@ -1,12 +1,17 @@
 //! Pinned memory, streams and copying ahead on the dry device, where PyTorch's own allocators tell what they hold.
 #![cfg(feature = "torch")]
 
+#[allow(dead_code)]
+#[path = "../experiments/pin_memory.rs"]
+mod pin_memory;
+
 use anyhow::Result;
 use std::process::Command;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 use vramlab::dry::{self, Dry};
-use vramlab::protocol::Pass;
+use vramlab::measure::{Bench, Probe};
+use vramlab::protocol::{Cell, Pass, Platform, Profile};
 use vramlab::record::Run;
 use vramlab::torch::Backend;
 use vramlab::torch::transfer::{
@@ -148,6 +153,24 @@ fn a_copy_with_and_without_waiting_checks_its_shapes() {
     copy(&mut device, &host, true).unwrap();
     copy(&mut device, &host, false).unwrap();
     assert!(copy(&mut device, &pinned(&[9], Kind::Float).unwrap(), true).is_err());
+}
+
+/// Nothing is copied on a dry device, but each step goes all the way: buffers, streams, events, training.
+#[test]
+fn every_step_of_the_experiment_runs() {
+    let Some(dry) = dry("every_step_of_the_experiment_runs") else { return };
+    let bench = Bench { device: CUDA, platform: dry.platform(), seed: 1 };
+    let small = |cell: &Cell| cell.number("bytes").unwrap_or(0) <= 16 << 20 && cell.get("bound") != Some("compute");
+    let grids = pin_memory::PROTOCOL.grids(Profile::Full).filter(|grid| grid.only_on.contains(&Platform::Gpu));
+    let mut steps = 0;
+    for cell in grids.flat_map(|grid| grid.cells()).filter(small) {
+        let mut step = bench.set_up(pin_memory::prepare, &cell).unwrap();
+        for _ in 0..2 {
+            step.run(&mut Probe::idle()).unwrap_or_else(|e| panic!("{cell}: {e:#}"));
+        }
+        steps += 1;
+    }
+    assert!(steps > 30, "{steps} cells");
 }
 
 #[test]
