@@ -176,7 +176,7 @@ struct Loading {
 impl Step for Loading {
     fn run(&mut self, probe: &mut Probe) -> Result<()> {
         let start = Instant::now();
-        let mut loader = Loader::new(Arc::clone(&self.images), self.config)?;
+        let mut loader = Loader::<Images<ImageFolder>>::new(Arc::clone(&self.images), self.config)?;
         let mut epoch = loader.epoch(0)?;
         let first = epoch.next().context("the data set is empty")??;
         probe.sample(&FIRST, start.elapsed().as_secs_f64());

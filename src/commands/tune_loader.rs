@@ -182,7 +182,7 @@ impl Trial for Loading {
             residence: if setting.pinning { Residence::PageLocked } else { Residence::Pageable },
             ..Config::default()
         };
-        let mut loader = Loader::new(Arc::clone(&self.images), config)?;
+        let mut loader = Loader::<Images<ImageFolder>>::new(Arc::clone(&self.images), config)?;
         let mut rates = Vec::new();
         let (mut slice, mut loaded) = (Instant::now(), 0);
         // What is loaded ahead at the start came from a time that no slice counts.
@@ -193,7 +193,7 @@ impl Trial for Loading {
                 let batch = batch?;
                 loaded += usize::try_from(batch.samples.size()[0])?;
                 if self.device != Device::Cpu {
-                    batch.samples.f_to_device_(self.device, batch.samples.kind(), true, true)?;
+                    drop(batch.samples.f_to_device_(self.device, batch.samples.kind(), true, true)?);
                 }
                 if warm_up > 0 {
                     warm_up -= 1;
