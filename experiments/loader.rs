@@ -186,6 +186,7 @@ impl Step for Loading {
         }
         drop(first);
         epoch.try_for_each(|batch| batch.map(drop))?;
+        drop(epoch);
         let start = Instant::now();
         let mut images = 0;
         for batch in loader.epoch(1)? {
