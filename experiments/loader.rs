@@ -34,6 +34,7 @@ pub const PROTOCOL: Protocol = Protocol {
     hypothesis: "Threads that write into the batch's own memory need no copies between processes and no interpreter: more images a second, \
                  a first batch without waiting for processes to start, and one process's memory.",
     factors: &[
+        Factor { name: "images", meaning: "images in the data set", levels: &[] },
         Factor { name: "workers", meaning: "workers", levels: &[Level { name: "0", meaning: "the training's own thread loads" }] },
         Factor {
             name: BY,
@@ -49,18 +50,13 @@ pub const PROTOCOL: Protocol = Protocol {
             name: "side by side",
             profiles: &[Profile::Quick, Profile::Full],
             studied: BY,
-            axes: &[axis("workers", &["0", "1", "2", "4"]), axis(BY, &["pytorch", "vramlab"])],
+            axes: &[axis("images", &["512"]), axis("workers", &["0", "1", "2", "4"]), axis(BY, &["pytorch", "vramlab"])],
             passes: &[Pass::Time],
             only_on: &[Platform::Cpu, Platform::Gpu],
         },
-        Grid {
-            name: "side by side",
-            profiles: &[Profile::Smoke],
-            studied: "workers",
-            axes: &[axis(BY, &["vramlab"]), axis("workers", &["0", "2"])],
-            passes: &[Pass::Check, Pass::Time],
-            only_on: &[Platform::Cpu, Platform::Gpu],
-        },
+        // Checks come before all that is timed, so these also make the images that both sides read.
+        same_batches(&[Profile::Quick, Profile::Full], &[axis("images", &["512"]), axis("workers", &["0", "4"])], &[Pass::Check]),
+        same_batches(&[Profile::Smoke], &[axis("images", &["96"]), axis("workers", &["0", "2"])], &[Pass::Check, Pass::Time]),
     ],
     metrics: &[RATE, FIRST, GAP, PROPORTIONAL],
     checks: &[
@@ -139,15 +135,20 @@ pub const PROTOCOL: Protocol = Protocol {
     ],
 };
 
+const fn same_batches(profiles: &'static [Profile], axes: &'static [Axis], passes: &'static [Pass]) -> Grid {
+    let only_on = &[Platform::Cpu, Platform::Gpu];
+    Grid { name: "the same batches?", profiles, studied: "workers", axes, passes, only_on }
+}
+
 const fn against_pytorch(metric: &Metric, of: Select, confirm: Bound, refute: Bound) -> Rule {
     Rule::Ratio { metric: metric.name, of, confirm, refute, scope: None }
 }
 
 /// The user's own images, if the variable that `vramlab compare loader --data` sets says where they are.
-fn folder() -> Result<PathBuf> {
+fn folder(images: usize) -> Result<PathBuf> {
     match std::env::var_os("VRAMLAB_IMAGES") {
         Some(folder) => Ok(PathBuf::from(folder)),
-        None => Textured::default().folder(&cache_folder()),
+        None => Textured { images, ..Textured::default() }.folder(&cache_folder()),
     }
 }
 
@@ -155,7 +156,7 @@ pub fn prepare(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {
     if cell.is_twin() {
         bail!("PyTorch's twin runs this cell");
     }
-    loading(&folder()?, cell, bench)
+    loading(&folder(usize::try_from(cell.number("images")?)?)?, cell, bench)
 }
 
 /// The cell's loader on the images of a folder.

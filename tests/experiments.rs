@@ -350,11 +350,11 @@ fn loader_check_sees_batches_that_depend_on_the_workers() {
     let folder = FOLDER.get_or_init(|| few.folder(images.path()).unwrap());
     assert!(folder.is_dir());
     let right: Prepare = |cell, bench| loader::loading(FOLDER.get().unwrap(), cell, bench);
-    let found = checked(&loader::PROTOCOL, right, "by=vramlab workers=2");
+    let found = checked(&loader::PROTOCOL, right, "images=96 workers=2");
     assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
     let other_order: Prepare = |cell, bench| {
         let seed = bench.seed + cell.number("workers")?;
         loader::loading(FOLDER.get().unwrap(), cell, &Bench { seed, ..*bench })
     };
-    assert_eq!(checked(&loader::PROTOCOL, other_order, "by=vramlab workers=2").status, Status::Invalid);
+    assert_eq!(checked(&loader::PROTOCOL, other_order, "images=96 workers=2").status, Status::Invalid);
 }

@@ -1,6 +1,7 @@
 //! `vramlab compare`: ours beside PyTorch's, from one interleaved run of an experiment whose twin in Python does the same job.
 
 use super::table::aligned;
+use crate::data::{Textured, cache_folder};
 use crate::machine::{DeviceChoice, Machine};
 use crate::protocol::{BY, Cell, Pass, Profile, Protocol};
 use crate::record::Run;
@@ -97,6 +98,10 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
     if let Some(filter) = &options.filter {
         command.args(["--filter", filter]);
     }
+    if options.what == Compared::Loader && options.data.is_none() {
+        // Whichever side comes first finds its images.
+        Textured::default().folder(&cache_folder())?;
+    }
     if let Some(data) = &options.data {
         let data = data.canonicalize().with_context(|| format!("--data {}", data.display()))?;
         command.env("VRAMLAB_IMAGES", data);
@@ -128,7 +133,7 @@ fn table(results: &Path) -> Result<String> {
             }
             rows.push(vec![
                 metric.label.to_string(),
-                cell.without(&[BY]),
+                cell.without(&[BY, "images"]),
                 figure(&theirs),
                 figure(&cell),
                 effect,
