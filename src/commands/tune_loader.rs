@@ -184,16 +184,22 @@ impl Trial for Loading {
         };
         let mut loader = Loader::<Images<ImageFolder>>::new(Arc::clone(&self.images), config)?;
         let mut rates = Vec::new();
-        let (mut slice, mut loaded) = (Instant::now(), 0);
+        let (mut slice, mut loaded, mut total) = (Instant::now(), 0, 0);
         // What is loaded ahead at the start came from a time that no slice counts.
         let mut warm_up = 1 + if setting.workers > 0 { setting.prefetch } else { 0 };
         for epoch in 0.. {
             let before = loaded;
             for batch in loader.epoch(epoch)? {
                 let batch = batch?;
-                loaded += usize::try_from(batch.samples.size()[0])?;
+                loaded += batch.indices.len();
                 if self.device != Device::Cpu {
                     drop(batch.samples.f_to_device_(self.device, batch.samples.kind(), true, true)?);
+                }
+                let spent = start.elapsed().as_secs_f64();
+                total += batch.indices.len();
+                // Data so slow that even warming up takes too long still has a rate, if a rough one.
+                if warm_up > 0 && spent >= 2.0 * seconds {
+                    return Ok(Measured { rates: vec![total as f64 / spent], seconds: spent });
                 }
                 if warm_up > 0 {
                     warm_up -= 1;
@@ -205,8 +211,8 @@ impl Trial for Loading {
                     rates.push(loaded as f64 / length);
                     (slice, loaded) = (Instant::now(), 0);
                 }
-                if start.elapsed().as_secs_f64() >= seconds && !rates.is_empty() {
-                    return Ok(Measured { rates, seconds: start.elapsed().as_secs_f64() });
+                if spent >= seconds && !rates.is_empty() {
+                    return Ok(Measured { rates, seconds: spent });
                 }
             }
             let skipped = loader.skipped();
