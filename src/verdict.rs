@@ -1,8 +1,12 @@
 //! From a protocol and its samples to a verdict for each claim.
 
-use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Platform, Profile, Protocol, Published, Rule, Share, selects};
+use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Pick, Platform, Profile, Protocol, Published, Rule, Share, selects};
 use crate::record::{PassRecord, Status};
 use crate::stats::{Interval, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value};
+use std::cmp::Ordering;
+use crate::stats::{
+    Interval, false_alarms, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -428,6 +432,9 @@ fn weigh(planned: &Planned, rule: &'static Rule, samples: &Samples) -> Evidence 
                 }
             }
         }
+        Rule::Picked { metric, pick, of, over, confirm, refute } => {
+            picked(planned, metric, (*pick, of, over), (*confirm, *refute), samples, &mut evidence);
+        }
         Rule::Agreement { metric, reference, of, within, .. } => {
             for (_, cell) in planned.selected(of) {
                 match (samples.value(&cell, metric), samples.value(&cell, reference)) {
@@ -443,6 +450,9 @@ fn weigh(planned: &Planned, rule: &'static Rule, samples: &Samples) -> Evidence 
         Rule::Trend { metric, along, of, confirm, refute } => {
             trends(planned, (metric, along, of), (*confirm, *refute), samples, &mut evidence);
         }
+        Rule::FalseAlarms { metric, of, rounds, at_most } => {
+            alarms(planned, (metric, of), (*rounds, *at_most), samples, &mut evidence);
+        }
         // Parts of parts are not a thing that a claim needs; a protocol that nests them is judged not measured.
         Rule::All(_) => {}
     }
@@ -451,6 +461,47 @@ fn weigh(planned: &Planned, rule: &'static Rule, samples: &Samples) -> Evidence 
         _ => fall(&evidence.comparisons),
     };
     evidence
+}
+
+/// The rate of false alarms among cells that differ in nothing but the name of the studied level. It is decided by the estimate, and only
+/// refuted where chance does not explain it.
+fn alarms(
+    planned: &Planned,
+    (metric, of): (&str, &str),
+    (rounds, at_most): (usize, f64),
+    samples: &Samples,
+    evidence: &mut Evidence,
+) {
+    let mut same: BTreeMap<String, Vec<(Cell, BTreeMap<u32, f64>)>> = BTreeMap::new();
+    for (grid, cell) in planned.selected(of) {
+        let of_rounds = samples.rounds.get(&(cell.clone(), metric.to_string()));
+        match of_rounds {
+            Some(of_rounds) => {
+                let logs = of_rounds.iter().map(|(round, samples)| (*round, median(samples).ln())).collect();
+                same.entry(cell.without(&[grid.studied])).or_default().push((cell, logs));
+            }
+            None => evidence.missing.push(missing(samples, cell)),
+        }
+    }
+    for levels in same.into_values() {
+        let common: Vec<u32> =
+            levels[0].1.keys().copied().filter(|round| levels.iter().all(|(_, logs)| logs.contains_key(round))).collect();
+        let logs: Vec<Vec<f64>> = levels.iter().map(|(_, logs)| common.iter().map(|round| logs[round]).collect()).collect();
+        let cell = levels[0].0.clone();
+        match false_alarms(&logs, rounds, ALPHA) {
+            Some(effect) => {
+                let outcome = if effect.estimate <= at_most {
+                    Outcome::Confirms
+                } else if effect.low > at_most {
+                    Outcome::Refutes
+                } else {
+                    Outcome::Straddles
+                };
+                evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: common.len(), outcome });
+            }
+            None => evidence.missing.push((cell, format!("fewer than {rounds} rounds that all levels have, or a single level"))),
+        }
+    }
 }
 
 /// The verdict of a prediction that has to be right in a share of its cells: there is nothing between.
@@ -556,6 +607,64 @@ fn trends(
                 evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: rounds.len(), outcome });
             }
             None => evidence.missing.push((cell, format!("a trend needs three levels of {along} and two rounds"))),
+        }
+    }
+}
+
+/// Compares one cell of each group with the best that it could have been. The intervals are widened by the number of pairs that the two were
+/// picked from (Bonferroni): the luckiest and the unluckiest of several that are equal differ by luck.
+fn picked(
+    planned: &Planned,
+    name: &str,
+    (pick, of, over): (Pick, &str, &str),
+    (confirm, refute): (Bound, Bound),
+    samples: &Samples,
+    evidence: &mut Evidence,
+) {
+    let Some(metric) = planned.protocol.metric(name) else {
+        return;
+    };
+    // Candidates and references that differ in the studied factor alone.
+    let mut groups: Vec<(Cell, Vec<Cell>, Vec<Cell>)> = Vec::new();
+    for select in [of, over] {
+        for (grid, cell) in planned.selected(select).filter(|(grid, _)| grid.passes.contains(&metric.pass)) {
+            if samples.value(&cell, name).is_none() {
+                if !evidence.missing.iter().any(|(known, _)| *known == cell) {
+                    evidence.missing.push(missing(samples, cell));
+                }
+                continue;
+            }
+            let baseline = grid.baseline_of(&cell);
+            let at = groups.iter().position(|(of_group, ..)| *of_group == baseline).unwrap_or_else(|| {
+                groups.push((baseline, Vec::new(), Vec::new()));
+                groups.len() - 1
+            });
+            let side = if select == of { &mut groups[at].1 } else { &mut groups[at].2 };
+            side.push(cell);
+        }
+    }
+    let alpha = ALPHA / groups.len().max(1) as f64;
+    let highest = |cells: &[Cell]| {
+        cells.iter().max_by(|a, b| samples.value(a, name).partial_cmp(&samples.value(b, name)).unwrap_or(Ordering::Equal)).cloned()
+    };
+    let lowest = |cells: &[Cell]| {
+        cells.iter().min_by(|a, b| samples.value(a, name).partial_cmp(&samples.value(b, name)).unwrap_or(Ordering::Equal)).cloned()
+    };
+    for (_, candidates, references) in groups {
+        let cell = if pick == Pick::Lowest { lowest(&candidates) } else { highest(&candidates) };
+        let (Some(cell), Some(best)) = (cell, highest(&references)) else {
+            continue;
+        };
+        let pairs = (candidates.len() * references.len()) as f64;
+        // A cell that is itself the best is level with it.
+        let effect = if cell == best { Some(Interval::exact(1.0)) } else { samples.ratio(&cell, &best, metric, alpha / pairs) };
+        match effect {
+            Some(effect) => {
+                let rounds = if effect.is_exact() { 1 } else { samples.log_ratios(&cell, &best, name).len() };
+                let outcome = place(effect, confirm, refute);
+                evidence.comparisons.push(Comparison { cell, baseline: Some(best), effect, rounds, outcome });
+            }
+            None => evidence.missing.push(missing_ratio(samples, cell, &best, name)),
         }
     }
 }
@@ -939,6 +1048,52 @@ mod tests {
         assert_eq!(place(beside, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Refutes);
     }
 
+    const ALIKE: Protocol = Protocol {
+        grids: &[Grid {
+            name: "one level",
+            profiles: &[Profile::Quick],
+            studied: "name",
+            axes: &[axis("name", &["a", "b", "c", "d"])],
+            passes: &[Pass::Time],
+            only_on: &[],
+        }],
+        claims: &[Claim {
+            id: "same-level",
+            from: "",
+            text: "",
+            judged_on: &[Platform::Cpu],
+            rule: Rule::FalseAlarms { metric: "time", of: "", rounds: 5, at_most: 0.05 },
+            meaning: MEANING,
+        }],
+        ..PROTOCOL
+    };
+
+    #[test]
+    fn a_name_that_is_always_slower_raises_false_alarms() {
+        let judged = |rounds: u32, slower: f64| {
+            let mut records = Vec::new();
+            for round in 1..=rounds {
+                for (n, name) in ["a", "b", "c", "d"].iter().enumerate() {
+                    // Scattered over 0 to 1 and the same every time.
+                    let mixed = (round * 4 + n as u32).wrapping_mul(0x9E37_79B1);
+                    let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x85EB_CA77);
+                    let noise = f64::from((mixed ^ (mixed >> 13)) >> 8) / f64::from(1 << 24);
+                    let time = 1.0 + 0.1 * noise + if *name == "a" { slower } else { 0.0 };
+                    let cell = Cell::parse(&format!("name={name}")).unwrap();
+                    records.push(pass(&cell, Pass::Time, round, &[("time", time)]));
+                }
+            }
+            judge(&ALIKE, Profile::Quick, Platform::Cpu, &Samples::new(&records)).remove(0)
+        };
+        let alike = judged(20, 0.0);
+        assert_eq!(alike.verdict, Verdict::Confirmed, "{:?}", alike.evidence[0].comparisons);
+        let biased = judged(20, 0.5);
+        assert_eq!(biased.verdict, Verdict::Refuted);
+        let rate = biased.evidence[0].comparisons[0].effect;
+        assert!((0.45..0.6).contains(&rate.estimate) && rate.low > 0.05, "half of the pairs have the slow one: {rate:?}");
+        assert_eq!(judged(4, 0.0).verdict, Verdict::NotMeasured, "too few rounds");
+    }
+
     const TWINS: Protocol = Protocol {
         grids: &[Grid {
             name: "twins",
@@ -1018,5 +1173,93 @@ mod tests {
         );
         let value = &judged[2].evidence[0].comparisons[0];
         assert!(value.rounds == 5 && value.effect.low < 2.006 && 2.006 < value.effect.high, "an interval over rounds: {value:?}");
+    }
+
+    const COUNTS: Protocol = Protocol {
+        grids: &[Grid {
+            name: "workers",
+            profiles: &[Profile::Quick],
+            studied: "workers",
+            axes: &[axis("transform", &["light", "heavy"]), axis("workers", &["0", "1x", "2x", "4x"])],
+            passes: &[Pass::Time],
+            only_on: &[],
+        }],
+        metrics: &[Metric { name: "rate", label: "images/s", unit: "1", pass: Pass::Time }],
+        claims: &[
+            Claim {
+                id: "some-worse",
+                from: "",
+                text: "",
+                judged_on: &[Platform::Cpu],
+                rule: Rule::Picked {
+                    metric: "rate",
+                    pick: Pick::Lowest,
+                    of: "workers=2x|4x",
+                    over: "",
+                    confirm: Bound::AtMost(0.95),
+                    refute: Bound::AtLeast(0.98),
+                },
+                meaning: MEANING,
+            },
+            Claim {
+                id: "best-better",
+                from: "",
+                text: "",
+                judged_on: &[Platform::Cpu],
+                rule: Rule::Picked {
+                    metric: "rate",
+                    pick: Pick::Highest,
+                    of: "workers=2x|4x",
+                    over: "workers=1x",
+                    confirm: Bound::AtLeast(1.05),
+                    refute: Bound::AtMost(1.02),
+                },
+                meaning: MEANING,
+            },
+        ],
+        ..PROTOCOL
+    };
+
+    /// Both claims about worker counts, from images per second at 0, 1x, 2x and 4x.
+    fn counted_workers(rates: fn(&str) -> [f64; 4], spread: f64) -> Vec<Judgement> {
+        let mut records = Vec::new();
+        for cell in COUNTS.grids[0].cells() {
+            let at = ["0", "1x", "2x", "4x"].iter().position(|level| cell.get("workers") == Some(level)).unwrap();
+            let rate = rates(cell.get("transform").unwrap())[at];
+            records.extend((1..=6).map(|round| {
+                let noise = spread * (f64::from((round * 7 + at as u32 * 3) % 5) - 2.0);
+                pass(&cell, Pass::Time, round, &[("rate", rate * (1.0 + noise))])
+            }));
+        }
+        judge(&COUNTS, Profile::Quick, Platform::Cpu, &Samples::new(&records))
+    }
+
+    #[test]
+    fn the_worst_of_some_is_put_against_the_best_of_all() {
+        let verdicts = |rates, spread| counted_workers(rates, spread).iter().map(|j| j.verdict).collect::<Vec<_>>();
+        assert_eq!(verdicts(|_| [500.0, 900.0, 900.0, 700.0], 1e-3), [Verdict::Confirmed, Verdict::Refuted]);
+        assert_eq!(verdicts(|_| [500.0, 900.0, 1000.0, 1000.0], 1e-3), [Verdict::Refuted, Verdict::Confirmed]);
+        assert_eq!(verdicts(|_| [500.0, 900.0, 900.0, 900.0], 0.05), [Verdict::Inconclusive, Verdict::Inconclusive]);
+        let mixed =
+            |transform: &str| if transform == "light" { [500.0, 900.0, 900.0, 700.0] } else { [500.0, 900.0, 910.0, 909.0] };
+        let judged = counted_workers(mixed, 1e-3);
+        assert_eq!((judged[0].verdict, &judged[0].holds_where[..]), (Verdict::Depends, &["transform=light".to_string()][..]));
+        let comparison = &judged[0].evidence[0].comparisons[0];
+        assert_eq!(comparison.cell.to_string(), "transform=light workers=4x");
+        assert_eq!(comparison.baseline.as_ref().unwrap().get("transform"), Some("light"), "best of its own group");
+        assert!((comparison.effect.estimate - 700.0 / 900.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_cell_that_failed_is_missing_and_the_others_are_compared() {
+        let cells = COUNTS.grids[0].cells();
+        let records: Vec<PassRecord> = cells
+            .iter()
+            .filter(|cell| !is(cell, "workers=4x"))
+            .flat_map(|cell| (1..=5).map(move |round| pass(cell, Pass::Time, round, &[("rate", 100.0 + f64::from(round))])))
+            .collect();
+        let judged = judge(&COUNTS, Profile::Quick, Platform::Cpu, &Samples::new(&records));
+        let evidence = &judged[1].evidence[0];
+        assert_eq!((evidence.comparisons.len(), evidence.missing.len()), (2, 2));
     }
 }

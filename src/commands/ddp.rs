@@ -216,7 +216,7 @@ fn iterate(
     batch: &Batch,
     phase: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<()> {
-    optimizer.zero_grad();
+    ddp.zero_grad();
     let loss = ddp.forward(|| Ok(loss(model, batch)))?;
     phase("forward")?;
     loss.f_backward()?;

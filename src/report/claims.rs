@@ -190,8 +190,11 @@ fn is_named(rule: &Rule, factor: &str) -> bool {
         | Rule::Agreement { of, .. } => {
             of.split_whitespace().any(|term| term.split_once('=').is_some_and(|(named, _)| named == factor))
         }
-        Rule::All(_) => false,
+        // Which cell was picked is the answer.
+        Rule::Picked { .. } | Rule::All(_) => false,
     }
+    let names = |term: &str| term.split_once('=').is_some_and(|(named, _)| named == factor);
+    rule.select().split_whitespace().any(names) || matches!(rule, Rule::Trend { along, .. } if *along == factor)
 }
 
 /// The levels that all compared cells share.
@@ -216,6 +219,16 @@ fn comparison_row(
         // An exponent is about two cells, and its reader wants both.
         (Rule::Exponent { along, .. }, Some(before)) => {
             format!("`{}`, from {along} = {}", name(&comparison.cell), before.get(along).unwrap_or("?"))
+        }
+        (Rule::Picked { .. }, Some(best)) => {
+            let differs = |(factor, level): &&(String, String)| comparison.cell.get(factor) != Some(level);
+            let best: Vec<String> =
+                best.levels().iter().filter(differs).map(|(factor, level)| format!("{factor} = {level}")).collect();
+            format!(
+                "`{}`, against {}",
+                name(&comparison.cell),
+                if best.is_empty() { "itself".to_string() } else { best.join(", ") }
+            )
         }
         (Rule::Trend { along, .. }, _) => format!("`{}`", comparison.cell.without(&[&factors[..], &[*along]].concat())),
         _ => format!("`{}`", name(&comparison.cell)),
