@@ -69,16 +69,7 @@ pub struct Probe<'a> {
 
 impl<'a> Probe<'a> {
     pub fn idle() -> Probe<'a> {
-        Probe {
-            meter: None,
-            sampled: None,
-            figures: BTreeMap::new(),
-            details: Vec::new(),
-            rest: None,
-            peak_of_parts: 0,
-            failure: None,
-        }
-        Probe { meter: None, sampled: None, figures: BTreeMap::new(), rest: None, failure: None }
+        Probe { meter: None, sampled: None, figures: BTreeMap::new(), details: Vec::new(), rest: None, failure: None }
     }
 
     fn timing() -> Probe<'a> {

@@ -720,6 +720,15 @@ impl Protocol {
 }
 
 impl Rule {
+    /// The cells that the rule is about; none for a rule of several parts.
+    pub fn select(&self) -> Option<&'static str> {
+        match self {
+            Rule::Ratio { of, .. } | Rule::Value { of, .. } | Rule::Exponent { of, .. } => Some(of),
+            Rule::Trend { of, .. } | Rule::Agreement { of, .. } => Some(of),
+            Rule::All(_) => None,
+        }
+    }
+
     /// The metrics that the rule reads.
     pub fn metrics(&self) -> Vec<&'static str> {
         match self {
@@ -740,7 +749,8 @@ impl Rule {
             | Rule::Agreement { of, .. }
             | Rule::Trend { of, .. }
             | Rule::FalseAlarms { of, .. } => of,
-            Rule::All(_) => "",
+            // Which cell was picked is the answer, so its selection names nothing that a reader knows already.
+            Rule::Picked { .. } | Rule::All(_) => "",
         }
     }
 }

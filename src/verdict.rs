@@ -2,11 +2,10 @@
 
 use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Pick, Platform, Profile, Protocol, Published, Rule, Share, selects};
 use crate::record::{PassRecord, Status};
-use crate::stats::{Interval, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value};
-use std::cmp::Ordering;
 use crate::stats::{
     Interval, false_alarms, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value,
 };
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -192,8 +191,8 @@ impl Judgement {
 /// claim may have two judgements.
 pub fn judge(protocol: &'static Protocol, profile: Profile, platform: Platform, samples: &Samples) -> Vec<Judgement> {
     let both = |claim: &'static Claim| {
-        let own = judge_claim(protocol, profile, claim, platform, samples);
-        let twin = judge_claim(protocol, profile, claim, Platform::Python, samples);
+        let own = judge_claim(protocol, profile, claim, (platform, platform), samples);
+        let twin = judge_claim(protocol, profile, claim, (Platform::Python, platform), samples);
         match (own.is_about_something(), twin.is_about_something()) {
             (true, true) => vec![own, twin],
             (false, true) => vec![twin],
@@ -203,27 +202,29 @@ pub fn judge(protocol: &'static Protocol, profile: Profile, platform: Platform, 
     protocol.claims.iter().flat_map(both).collect()
 }
 
+/// Judges a claim by the cells of a platform; `device` is what they ran on, also where PyTorch in Python ran them.
 fn judge_claim(
     protocol: &'static Protocol,
     profile: Profile,
     claim: &'static Claim,
-    platform: Platform,
+    (platform, device): (Platform, Platform),
     samples: &Samples,
 ) -> Judgement {
     // A dry device has no time, so there a claim is judged by its bytes alone.
-    let (evidence, parts) = weigh_parts(protocol, profile, &claim.rule, platform, platform != Platform::Dry, samples);
+    let (evidence, parts) = weigh_parts(protocol, profile, &claim.rule, (platform, device), platform != Platform::Dry, samples);
     let verdict = combine(&parts);
     let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
     let holds_where = mixed.flat_map(|e| holds_where(&e.comparisons)).collect();
     Judgement { claim, platform, verdict, carries: claim.judged_on.contains(&platform), evidence, holds_where }
 }
 
-/// The evidence for each part of a rule, and the verdicts of those parts that count: those about times only where times do.
+/// The evidence for each part of a rule, and the verdicts of those parts that count: those that are about something that is there, and those
+/// about times only where times do.
 fn weigh_parts(
     protocol: &'static Protocol,
     profile: Profile,
     rule: &'static Rule,
-    platform: Platform,
+    (platform, device): (Platform, Platform),
     times_count: bool,
     samples: &Samples,
 ) -> (Vec<Evidence>, Vec<Verdict>) {
@@ -234,7 +235,7 @@ fn weigh_parts(
     let cells = Planned { protocol, profile, twins: platform == Platform::Python };
     let evidence: Vec<Evidence> = rules.into_iter().map(|rule| weigh(&cells, rule, samples)).collect();
     let is_timed = |e: &&Evidence| e.rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
-    let counts = |e: &&Evidence| times_count || !is_timed(e);
+    let counts = |e: &&Evidence| is_about(&cells, e.rule, device) && (times_count || !is_timed(e));
     let parts = evidence.iter().filter(counts).map(|e| e.verdict).collect();
     (evidence, parts)
 }
@@ -257,7 +258,7 @@ pub struct Reproduction {
 pub fn reproduce(protocol: &'static Protocol, profile: Profile, device: Platform, samples: &Samples) -> Vec<Reproduction> {
     let on = |published: &'static Published, platform| {
         let (evidence, parts) = match &published.rule {
-            Some(rule) => weigh_parts(protocol, profile, rule, platform, device == Platform::Gpu, samples),
+            Some(rule) => weigh_parts(protocol, profile, rule, (platform, device), device == Platform::Gpu, samples),
             None => Default::default(),
         };
         let comparable = published.judged_on.contains(&platform) && !parts.is_empty();
@@ -306,6 +307,16 @@ impl Planned {
         let cells = self.protocol.grids(self.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell)));
         cells.filter(move |(_, cell)| cell.is_twin() == self.twins && selects(of, cell))
     }
+}
+
+/// Whether a part of a claim is about anything that is there. One about the caching allocator says nothing of a CPU, one about
+/// `torch.load` nothing of our own readers, and the others decide. A part that the profile plans no cell for at all is one that lacks.
+fn is_about(cells: &Planned, rule: &'static Rule, device: Platform) -> bool {
+    let Some(of) = rule.select() else { return true };
+    let planned = cells.protocol.grids(cells.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell)));
+    let mut selected = planned.filter(|(_, cell)| selects(of, cell)).peekable();
+    selected.peek().is_none()
+        || selected.any(|(grid, cell)| cell.is_twin() == cells.twins && (grid.only_on.is_empty() || grid.only_on.contains(&device)))
 }
 
 /// The verdict on a claim whose parts must all hold.
@@ -983,6 +994,34 @@ mod tests {
             agree(&right.chain(std::iter::repeat_n(comparison(Outcome::Refutes), wrong)).collect::<Vec<_>>(), 0.9)
         };
         assert_eq!((of(9, 1), of(17, 3), of(0, 0)), (Verdict::Confirmed, Verdict::Refuted, Verdict::NotMeasured));
+    }
+
+    #[test]
+    fn a_part_about_what_a_platform_lacks_does_not_count_there() {
+        const fn at_most_one(of: &'static str) -> Rule {
+            Rule::Value { metric: "requested_peak", of, confirm: Bound::AtMost(1.0), refute: Bound::AtLeast(2.0) }
+        }
+        const fn grid(axes: &'static [Axis], only_on: &'static [Platform]) -> Grid {
+            Grid { name: "", profiles: &[Profile::Quick], studied: "moment", axes, passes: &[Pass::Memory], only_on }
+        }
+        const HALVES: Protocol = Protocol {
+            grids: &[
+                grid(&[axis("moment", &["before", "dropped"])], &[]),
+                grid(&[axis("moment", &["emptied", "later"])], &[Platform::Gpu]),
+            ],
+            claims: &[Claim {
+                id: "two-parts",
+                from: "",
+                text: "",
+                judged_on: &[Platform::Cpu],
+                rule: Rule::All(&[at_most_one("moment=dropped"), at_most_one("moment=emptied")]),
+                meaning: MEANING,
+            }],
+            ..PROTOCOL
+        };
+        let records = [pass(&Cell::parse("moment=dropped").unwrap(), Pass::Memory, 1, &[("requested_peak", 0.5)])];
+        let on = |platform| judge(&HALVES, Profile::Quick, platform, &Samples::new(&records))[0].verdict;
+        assert_eq!((on(Platform::Cpu), on(Platform::Gpu)), (Verdict::Confirmed, Verdict::Inconclusive));
     }
 
     #[test]

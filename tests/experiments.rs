@@ -19,8 +19,14 @@ mod ddp_buckets;
 #[path = "../experiments/empty_cache.rs"]
 mod empty_cache;
 #[allow(dead_code)]
+#[path = "../experiments/free_tensors.rs"]
+mod free_tensors;
+#[allow(dead_code)]
 #[path = "../experiments/inplace.rs"]
 mod inplace;
+#[allow(dead_code)]
+#[path = "../experiments/load_checkpoint.rs"]
+mod load_checkpoint;
 #[allow(dead_code)]
 #[path = "../experiments/loader.rs"]
 mod loader;
@@ -58,15 +64,17 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 17] = [
+const ALL: [&Protocol; 19] = [
     &accumulation::PROTOCOL,
     &backends::PROTOCOL,
     &batch_loading::PROTOCOL,
     &checkpointing::PROTOCOL,
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
+    &free_tensors::PROTOCOL,
     &inplace::PROTOCOL,
     &loader::PROTOCOL,
+    &load_checkpoint::PROTOCOL,
     &memory_model::PROTOCOL,
     &no_grad::PROTOCOL,
     &pin_memory::PROTOCOL,
@@ -329,6 +337,114 @@ fn no_grad_check_sees_another_output() {
     assert_eq!((kept("no-grad"), kept("inference")), (1.0, 1.0), "input and output and nothing else");
     // By hand: an input of 32 features, for each of 4 blocks what linear gives and what relu gives, and 10 logits.
     assert!(kept("grad") > 3.0, "{}", kept("grad"));
+}
+
+const DROPPED: &str = "watched=tensors dropped=tensor size=1MiB";
+
+#[test]
+fn free_tensors_check_sees_a_drop_that_takes_the_survivor_with_it() {
+    let _turn = alone();
+    let model = "watched=tensors dropped=model size=mlp-8x512";
+    let tensor = "watched=tensors dropped=tensor size=64MiB";
+    let planned = ["clone", "view", "graph", "gradient"].map(|reference| (tensor, reference));
+    let planned = planned.into_iter().chain(["none", "optimizer", "loss", "gradients", "row"].map(|reference| (model, reference)));
+    for (what, reference) in planned {
+        let cell = format!("{what} reference={reference} moment=dropped");
+        let found = checked(&free_tensors::PROTOCOL, free_tensors::prepare, &cell);
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+    }
+    /// Frees memory as `resize_(0)` on a storage does: whoever still refers to it has nothing.
+    struct Forced(Box<dyn Step>, bool);
+    impl Step for Forced {
+        fn run(&mut self, probe: &mut Probe) -> Result<()> {
+            self.0.run(probe)
+        }
+        fn outcome(&self) -> Result<Vec<Quantity>> {
+            let mut outcome = self.0.outcome()?;
+            if self.1 {
+                outcome[0].tensors.iter_mut().for_each(|tensor| drop(tensor.zero_()));
+            }
+            Ok(outcome)
+        }
+    }
+    let forced: Prepare = |cell, bench| {
+        let overwrites = cell.get("moment") == Some("dropped");
+        Ok(Box::new(Forced(free_tensors::prepare(cell, bench)?, overwrites)))
+    };
+    let found = checked(&free_tensors::PROTOCOL, forced, &format!("{DROPPED} reference=clone moment=dropped"));
+    assert!(found.status == Status::Invalid && found.reason.contains("survivor: expected equal"), "{found:?}");
+}
+
+/// What a drop gives back, worked out by hand.
+#[test]
+fn what_survives_keeps_what_it_refers_to() {
+    let _turn = alone();
+    let freed = |what: &str, reference: &str| {
+        counted(free_tensors::prepare, &format!("{what} reference={reference} moment=dropped"), "freed")
+    };
+    for (reference, share) in [("none", 1.0), ("clone", 0.0), ("view", 0.0), ("graph", 0.0), ("gradient", 1.0)] {
+        assert_eq!(freed(DROPPED, reference), share, "{reference}");
+    }
+    let small = "watched=tensors dropped=small-tensors size=4MiB";
+    assert_eq!((freed(small, "none"), freed(small, "few")), (1.0, 31.0 / 32.0));
+    let model = "watched=tensors dropped=model size=mlp-2x64";
+    let [none, optimizer, gradients] = ["none", "optimizer", "gradients"].map(|reference| freed(model, reference));
+    assert_eq!((none, optimizer), (1.0, 0.0));
+    // Of parameters, gradients and Adam's two moments.
+    assert!((gradients - 0.75).abs() < 0.01, "{gradients}");
+}
+
+const LOADED: &str = "model=mlp-8x2048 by=vramlab saved=cpu map=cpu";
+
+#[test]
+fn load_checkpoint_check_sees_a_parameter_that_was_not_loaded() {
+    let _turn = alone();
+    for reader in ["ot", "pickle", "safetensors", "views", "mapped"] {
+        let found = checked(&load_checkpoint::PROTOCOL, load_checkpoint::prepare, &format!("{LOADED} reader={reader}"));
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{reader}");
+    }
+    /// Loads nothing: the model keeps what it was made with.
+    struct Idle(Box<dyn Step>);
+    impl Step for Idle {
+        fn run(&mut self, _: &mut Probe) -> Result<()> {
+            Ok(())
+        }
+        fn outcome(&self) -> Result<Vec<Quantity>> {
+            self.0.outcome()
+        }
+    }
+    let loads_nothing: Prepare = |cell, bench| {
+        let step = load_checkpoint::prepare(cell, bench)?;
+        Ok(if cell.get("reader") == Some("mapped") { Box::new(Idle(step)) } else { step })
+    };
+    let found = checked(&load_checkpoint::PROTOCOL, loads_nothing, &format!("{LOADED} reader=mapped"));
+    assert!(found.status == Status::Invalid && found.reason.contains("parameter: expected equal"), "{found:?}");
+    let another_model: Prepare = |cell, bench| {
+        let seed = if cell.get("reader") == Some("ot") { bench.seed + 1 } else { bench.seed };
+        load_checkpoint::prepare(cell, &Bench { seed, ..*bench })
+    };
+    assert_eq!(checked(&load_checkpoint::PROTOCOL, another_model, &format!("{LOADED} reader=ot")).status, Status::Invalid);
+}
+
+/// The bytes of a load on the counted CPU, in models.
+#[test]
+fn a_load_holds_what_its_reader_makes() {
+    let _turn = alone();
+    let share = |reader: &str, metric: &str| {
+        let cell = format!("model=mlp-2x256 by=vramlab saved=cpu map=cpu reader={reader}");
+        counted(load_checkpoint::prepare, &cell, metric)
+    };
+    for reader in ["ot", "pickle", "safetensors"] {
+        assert_eq!([share(reader, "held"), share(reader, "dropped")], [2.0, 1.0], "{reader}");
+        assert!(share(reader, "load_peak") >= 2.0, "{reader}");
+    }
+    for reader in ["as-saved", "views", "mapped"] {
+        assert_eq!(
+            ["load_peak", "held", "dropped"].map(|metric| share(reader, metric)),
+            [1.0; 3],
+            "{reader}: nothing but the model"
+        );
+    }
 }
 
 #[test]

@@ -181,18 +181,6 @@ fn prediction_quality(evidence: &Evidence) -> String {
 
 /// Whether a rule's own selection says something about a factor, so that it need not be said again.
 fn is_named(rule: &Rule, factor: &str) -> bool {
-    match rule {
-        Rule::Trend { along, .. } if *along == factor => true,
-        Rule::Ratio { of, .. }
-        | Rule::Value { of, .. }
-        | Rule::Exponent { of, .. }
-        | Rule::Trend { of, .. }
-        | Rule::Agreement { of, .. } => {
-            of.split_whitespace().any(|term| term.split_once('=').is_some_and(|(named, _)| named == factor))
-        }
-        // Which cell was picked is the answer.
-        Rule::Picked { .. } | Rule::All(_) => false,
-    }
     let names = |term: &str| term.split_once('=').is_some_and(|(named, _)| named == factor);
     rule.select().split_whitespace().any(names) || matches!(rule, Rule::Trend { along, .. } if *along == factor)
 }
