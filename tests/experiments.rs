@@ -36,6 +36,9 @@ mod load_checkpoint;
 #[path = "../experiments/lr_warmup.rs"]
 mod lr_warmup;
 #[allow(dead_code)]
+#[path = "../experiments/loader.rs"]
+mod loader;
+#[allow(dead_code)]
 #[path = "../experiments/memory_model.rs"]
 mod memory_model;
 #[allow(dead_code)]
@@ -48,6 +51,8 @@ mod num_workers;
 #[path = "../experiments/optimizer_state.rs"]
 mod optimizer_state;
 #[allow(dead_code)]
+#[path = "../experiments/pin_memory.rs"]
+mod pin_memory;
 #[path = "../experiments/published.rs"]
 mod published;
 #[allow(dead_code)]
@@ -70,7 +75,7 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 20] = [
+const ALL: [&Protocol; 22] = [
     &accumulation::PROTOCOL,
     &amp::PROTOCOL,
     &backends::PROTOCOL,
@@ -82,11 +87,13 @@ const ALL: [&Protocol; 20] = [
     &free_tensors::PROTOCOL,
     &inplace::PROTOCOL,
     &load_checkpoint::PROTOCOL,
+    &loader::PROTOCOL,
     &lr_warmup::PROTOCOL,
     &memory_model::PROTOCOL,
     &no_grad::PROTOCOL,
     &num_workers::PROTOCOL,
     &optimizer_state::PROTOCOL,
+    &pin_memory::PROTOCOL,
     &published::PROTOCOL,
     &same_level::PROTOCOL,
     &step_timeline::PROTOCOL,
@@ -728,6 +735,39 @@ fn counted_bytes_are_what_can_be_worked_out_by_hand() {
     let formula = counted(published::prepare, "model=gpt-2x64 batch=2 sequence=32 attention=explicit", "formula");
     assert_eq!(formula, 2.0 * (32 * 2 * 64) as f64 * (34.0 + 5.0 * 32.0 / 64.0), "two layers of one head of 64");
     assert_eq!(accumulated(4), 4.0 * parameters, "gradients do not shrink");
+}
+
+#[test]
+fn pinning_check_sees_memory_that_is_granted_without_a_gpu() {
+    let _turn = alone();
+    for pinning in ["off", "on"] {
+        let found = checked(&pin_memory::PROTOCOL, pin_memory::prepare, &format!("by=vramlab pinning={pinning}"));
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{pinning}");
+    }
+    let grants: Prepare = |cell, bench| pin_memory::prepare(&cell.with("pinning", "off"), bench);
+    let found = checked(&pin_memory::PROTOCOL, grants, "by=vramlab pinning=on");
+    assert!(found.status == Status::Invalid && found.reason.contains("none was raised"), "{found:?}");
+    let pinned =
+        checked(&pin_memory::PROTOCOL, pin_memory::prepare, "direction=to-device call=blocking bytes=1048576 memory=pinned");
+    assert!(pinned.status.is_failure(), "its copies need a GPU: {pinned:?}");
+}
+
+#[test]
+fn loader_check_sees_batches_that_depend_on_the_workers() {
+    static FOLDER: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
+    let _turn = alone();
+    let images = tempfile::tempdir().unwrap();
+    let few = vramlab::data::Textured { images: 70, classes: 2, sides: (64, 48) };
+    let folder = FOLDER.get_or_init(|| few.folder(images.path()).unwrap());
+    assert!(folder.is_dir());
+    let right: Prepare = |cell, bench| loader::loading(FOLDER.get().unwrap(), cell, bench);
+    let found = checked(&loader::PROTOCOL, right, "images=96 workers=2");
+    assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
+    let other_order: Prepare = |cell, bench| {
+        let seed = bench.seed + cell.number("workers")?;
+        loader::loading(FOLDER.get().unwrap(), cell, &Bench { seed, ..*bench })
+    };
+    assert_eq!(checked(&loader::PROTOCOL, other_order, "images=96 workers=2").status, Status::Invalid);
 }
 
 /// A step whose results come in another order.
