@@ -4,14 +4,14 @@
 #[allow(dead_code)]
 #[path = "../experiments/accumulation.rs"]
 mod accumulation;
+#[path = "../experiments/amp.rs"]
+mod amp;
 #[allow(dead_code)]
 #[path = "../experiments/backends.rs"]
 mod backends;
 #[allow(dead_code)]
 #[path = "../experiments/batch_loading.rs"]
 mod batch_loading;
-#[path = "../experiments/amp.rs"]
-mod amp;
 #[allow(dead_code)]
 #[path = "../experiments/checkpointing.rs"]
 mod checkpointing;
@@ -33,11 +33,11 @@ mod inplace;
 #[allow(dead_code)]
 #[path = "../experiments/load_checkpoint.rs"]
 mod load_checkpoint;
-#[path = "../experiments/lr_warmup.rs"]
-mod lr_warmup;
 #[allow(dead_code)]
 #[path = "../experiments/loader.rs"]
 mod loader;
+#[path = "../experiments/lr_warmup.rs"]
+mod lr_warmup;
 #[allow(dead_code)]
 #[path = "../experiments/memory_model.rs"]
 mod memory_model;
@@ -782,18 +782,25 @@ impl Step for Reversed {
         let mut quantities = self.0.outcome()?;
         quantities.iter_mut().for_each(|quantity| quantity.tensors = quantity.tensors.iter().map(|t| t.flip([0])).collect());
         Ok(quantities)
+    }
+}
+
 /// A loss that is scaled for fp16, and gradients that nobody unscales.
 struct NeverUnscaled {
     model: Model,
     batch: Batch,
     scale: f64,
 }
+
 impl Step for NeverUnscaled {
     fn run(&mut self, _: &mut Probe) -> Result<()> {
         let loss = autocast(Device::Cpu, Kind::Half, || {
             self.model.loss(&self.model.forward(&self.batch.inputs, true), &self.batch.targets, Reduction::Mean)
         })?;
         Ok((loss * self.scale).f_backward()?)
+    }
+
+    fn outcome(&self) -> Result<Vec<Quantity>> {
         Ok(vec![Quantity { name: "gradient", tensors: self.model.gradients() }])
     }
 }

@@ -3,11 +3,8 @@
 use super::{Configuration, OptimizerKind, Precision};
 use crate::models::{Batch, Block, Model};
 use crate::torch::optimizers::{Optimizer, ZeroGrad};
-use crate::torch::{Mark, Phase, Recorder, attempt, autocast, checkpoint};
-use anyhow::{Result, ensure};
-use tch::{Device, Kind, Reduction, Tensor};
 use crate::torch::{GradScaler, Mark, Phase, Recorder, ScalerState, attempt, autocast, checkpoint};
-use tch::nn::{Adam, AdamW, Optimizer, OptimizerConfig, RmsProp, Sgd};
+use anyhow::{Result, ensure};
 use tch::{Device, Reduction, Tensor};
 
 /// Where an iteration goes on after a phase.
@@ -101,8 +98,8 @@ impl Trainer {
         self.skipped_steps
     }
 
-    /// Runs one iteration: frees the gradients of the last one (or fills them with zeros), then forward and backward for each micro-batch, then the optimizer's step.
-    /// `ended` is called at the end of each phase, with what lives then: after forward the loss and what it leads to, after
+    /// Runs one iteration: frees the gradients of the last one (or fills them with zeros), then forward and backward for each micro-batch,
+    /// then the optimizer's step. `ended` is called at the end of each phase, with what lives then: after forward the loss and what it leads to, after
     /// backward the gradients.
     ///
     /// # Errors
@@ -136,28 +133,11 @@ impl Trainer {
                 break;
             }
         }
-        if self.configuration.precision != Precision::AmpFp16 || self.unscale()? {
-            self.optimizer.step()?;
-        } else {
         if self.scaler.step(&mut self.optimizer)? == Some(false) {
             self.skipped_steps += 1;
         }
         self.scaler.update()?;
         ended(Mark { iteration, phase: Phase::Step, micro_batch: count - 1 }, self)?;
-        Ok(())
-    }
-
-    /// The loss of one micro-batch: its mean over the micro-batch's targets, divided by the number of micro-batches, and scaled under
-    /// `amp-fp16`. The sum of these is the mean over the whole batch.
-    fn zero_gradients(&mut self) -> Result<()> {
-        if !self.keeps_gradients {
-            // libtorch's zero_grad drops the gradients; it does not fill them.
-            self.optimizer.zero_grad();
-            return Ok(());
-        }
-        for mut gradient in self.model.gradients().into_iter().filter(Tensor::defined) {
-            let _ = gradient.f_zero_()?;
-        }
         Ok(())
     }
 
