@@ -533,6 +533,15 @@ pub enum PlotKind {
         #[serde(deserialize_with = "kept::texts")]
         phases: &'static [&'static str],
     },
+    /// The metric, from left to right, against the first of other metrics that there are figures of, from bottom to top: a point for each
+    /// cell, named by the level of the studied factor, a look for each level of the `looks` factors, and a line along the cells
+    /// that no other is better than in both.
+    Pareto {
+        #[serde(deserialize_with = "kept::texts")]
+        against: &'static [&'static str],
+        #[serde(deserialize_with = "kept::texts")]
+        looks: &'static [&'static str],
+    },
 }
 
 /// Whether a metric is a detail: pictures and whoever reads the samples may want it, tables leave it out. Its name has a dot.
@@ -721,15 +730,11 @@ impl Protocol {
 
 impl Rule {
     /// The cells that the rule is about; none for a rule of several parts.
-    pub fn select(&self) -> Option<Select> {
+    pub fn select(&self) -> Option<&'static str> {
         match self {
-            Rule::Ratio { of, .. }
-            | Rule::Value { of, .. }
-            | Rule::Exponent { of, .. }
-            | Rule::Picked { of, .. }
-            | Rule::Agreement { of, .. }
-            | Rule::Trend { of, .. }
-            | Rule::FalseAlarms { of, .. } => Some(of),
+            Rule::Ratio { of, .. } | Rule::Value { of, .. } | Rule::Exponent { of, .. } => Some(of),
+            Rule::Trend { of, .. } | Rule::Agreement { of, .. } | Rule::Picked { of, .. } => Some(of),
+            Rule::FalseAlarms { of, .. } => Some(of),
             Rule::All(_) => None,
         }
     }

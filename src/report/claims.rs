@@ -183,9 +183,9 @@ fn prediction_quality(evidence: &Evidence) -> String {
 fn is_named(rule: &Rule, factor: &str) -> bool {
     let names = |term: &str| term.split_once('=').is_some_and(|(named, _)| named == factor);
     match rule {
-        Rule::Trend { along, .. } if *along == factor => true,
-        // Which cell was picked is the answer, so its selection names nothing that a reader knows already.
+        // Which cell was picked is the answer.
         Rule::Picked { .. } => false,
+        Rule::Trend { along, .. } if *along == factor => true,
         _ => rule.select().is_some_and(|of| of.split_whitespace().any(names)),
     }
 }
