@@ -4,6 +4,7 @@
 #[allow(dead_code)]
 #[path = "../experiments/accumulation.rs"]
 mod accumulation;
+#[allow(dead_code)]
 #[path = "../experiments/amp.rs"]
 mod amp;
 #[allow(dead_code)]
@@ -36,6 +37,7 @@ mod load_checkpoint;
 #[allow(dead_code)]
 #[path = "../experiments/loader.rs"]
 mod loader;
+#[allow(dead_code)]
 #[path = "../experiments/lr_warmup.rs"]
 mod lr_warmup;
 #[allow(dead_code)]
@@ -53,6 +55,7 @@ mod optimizer_state;
 #[allow(dead_code)]
 #[path = "../experiments/pin_memory.rs"]
 mod pin_memory;
+#[allow(dead_code)]
 #[path = "../experiments/published.rs"]
 mod published;
 #[allow(dead_code)]
