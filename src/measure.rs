@@ -120,6 +120,14 @@ impl<'a> Probe<'a> {
         }
     }
 
+    /// Sets the meter's peaks to what lives now, so that a step can tell apart what it does one after the other; the peak of the pass is
+    /// counted from the last call. Nothing where memory is not what is measured.
+    pub fn reset_peaks(&mut self) {
+        if let Some(Err(e)) = self.meter.map(Backend::reset_peaks) {
+            self.failure.get_or_insert(e);
+        }
+    }
+
     /// Gives a figure in bytes; of several under one name the largest counts.
     pub fn record(&mut self, metric: &'static str, bytes: i64) {
         if self.meter.is_some() {

@@ -533,6 +533,15 @@ pub enum PlotKind {
         #[serde(deserialize_with = "kept::texts")]
         phases: &'static [&'static str],
     },
+    /// The metric, from left to right, against the first of other metrics that there are figures of, from bottom to top: a point for each
+    /// cell, named by the level of the studied factor, a look for each level of the `looks` factors, and a line along the cells
+    /// that no other is better than in both.
+    Pareto {
+        #[serde(deserialize_with = "kept::texts")]
+        against: &'static [&'static str],
+        #[serde(deserialize_with = "kept::texts")]
+        looks: &'static [&'static str],
+    },
 }
 
 /// Whether a metric is a detail: pictures and whoever reads the samples may want it, tables leave it out. Its name has a dot.
@@ -724,7 +733,8 @@ impl Rule {
     pub fn select(&self) -> Option<&'static str> {
         match self {
             Rule::Ratio { of, .. } | Rule::Value { of, .. } | Rule::Exponent { of, .. } => Some(of),
-            Rule::Trend { of, .. } | Rule::Agreement { of, .. } => Some(of),
+            Rule::Trend { of, .. } | Rule::Agreement { of, .. } | Rule::Picked { of, .. } => Some(of),
+            Rule::FalseAlarms { of, .. } => Some(of),
             Rule::All(_) => None,
         }
     }
@@ -737,20 +747,6 @@ impl Rule {
             Rule::Agreement { metric, reference, .. } => vec![metric, reference],
             Rule::FalseAlarms { metric, .. } => vec![metric],
             Rule::All(rules) => rules.iter().flat_map(Rule::metrics).collect(),
-        }
-    }
-
-    /// Which cells the rule is about; empty for all, and for a rule of several parts.
-    pub fn select(&self) -> Select {
-        match self {
-            Rule::Ratio { of, .. }
-            | Rule::Value { of, .. }
-            | Rule::Exponent { of, .. }
-            | Rule::Agreement { of, .. }
-            | Rule::Trend { of, .. }
-            | Rule::FalseAlarms { of, .. } => of,
-            // Which cell was picked is the answer, so its selection names nothing that a reader knows already.
-            Rule::Picked { .. } | Rule::All(_) => "",
         }
     }
 }

@@ -119,6 +119,16 @@ pub fn local_exponent(x: (f64, f64), y: (f64, f64)) -> f64 {
     (y.1 / y.0).ln() / (x.1 / x.0).ln()
 }
 
+/// The 95 % interval of a share, from how many of some trials came out so (Wilson 1927): right also near 0 and 1, where there are few.
+pub fn wilson_interval(hits: u32, trials: u32) -> Interval {
+    const Z: f64 = 1.959964;
+    let n = f64::from(trials.max(1));
+    let share = f64::from(hits) / n;
+    let centre = (share + Z * Z / (2.0 * n)) / (1.0 + Z * Z / n);
+    let half = Z / (1.0 + Z * Z / n) * (share * (1.0 - share) / n + Z * Z / (4.0 * n * n)).sqrt();
+    Interval { estimate: share, low: (centre - half).max(0.0), high: (centre + half).min(1.0) }
+}
+
 /// Spearman's rank correlation, with mean ranks for equal values; NaN where either side has one value only.
 pub fn rank_correlation(xs: &[f64], ys: &[f64]) -> f64 {
     let (a, b) = (ranks(xs), ranks(ys));
@@ -280,6 +290,16 @@ mod tests {
     fn exponents_of_powers() {
         assert!((local_exponent((64.0, 128.0), (8.0, 8.0 * 2f64.sqrt())) - 0.5).abs() < 1e-12);
         assert!((local_exponent((2.0, 16.0), (3.0, 24.0)) - 1.0).abs() < 1e-12);
+    }
+
+    /// Figures of Newcombe (1998), table I: 81 of 263, and 0 of 20.
+    #[test]
+    fn wilsons_interval_is_the_published_one() {
+        let found = wilson_interval(81, 263);
+        assert!((found.low - 0.2553).abs() < 5e-5 && (found.high - 0.3662).abs() < 5e-5, "{found:?}");
+        let none = wilson_interval(0, 20);
+        assert!(none.low == 0.0 && (none.high - 0.1611).abs() < 5e-5, "{none:?}");
+        assert_eq!(wilson_interval(32, 32).high, 1.0);
     }
 
     /// The second from a textbook: with ties, rho is Pearson's correlation of mean ranks.

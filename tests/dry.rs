@@ -349,7 +349,9 @@ fn every_experiment_runs() {
     let out = tempfile::tempdir().unwrap();
     for program in [
         env!("CARGO_BIN_EXE_accumulation"),
+        env!("CARGO_BIN_EXE_amp"),
         env!("CARGO_BIN_EXE_checkpointing"),
+        env!("CARGO_BIN_EXE_combined"),
         env!("CARGO_BIN_EXE_ddp_buckets"),
         env!("CARGO_BIN_EXE_empty_cache"),
         env!("CARGO_BIN_EXE_free_tensors"),

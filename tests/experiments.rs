@@ -4,6 +4,9 @@
 #[allow(dead_code)]
 #[path = "../experiments/accumulation.rs"]
 mod accumulation;
+#[path = "../experiments/amp.rs"]
+mod amp;
+#[allow(dead_code)]
 #[path = "../experiments/backends.rs"]
 mod backends;
 #[allow(dead_code)]
@@ -12,6 +15,9 @@ mod batch_loading;
 #[allow(dead_code)]
 #[path = "../experiments/checkpointing.rs"]
 mod checkpointing;
+#[allow(dead_code)]
+#[path = "../experiments/combined.rs"]
+mod combined;
 #[allow(dead_code)]
 #[path = "../experiments/ddp_buckets.rs"]
 mod ddp_buckets;
@@ -30,14 +36,18 @@ mod load_checkpoint;
 #[allow(dead_code)]
 #[path = "../experiments/loader.rs"]
 mod loader;
+#[path = "../experiments/lr_warmup.rs"]
+mod lr_warmup;
 #[allow(dead_code)]
 #[path = "../experiments/memory_model.rs"]
 mod memory_model;
 #[allow(dead_code)]
 #[path = "../experiments/no_grad.rs"]
 mod no_grad;
+#[allow(dead_code)]
 #[path = "../experiments/num_workers.rs"]
 mod num_workers;
+#[allow(dead_code)]
 #[path = "../experiments/optimizer_state.rs"]
 mod optimizer_state;
 #[allow(dead_code)]
@@ -45,6 +55,7 @@ mod optimizer_state;
 mod pin_memory;
 #[path = "../experiments/published.rs"]
 mod published;
+#[allow(dead_code)]
 #[path = "../experiments/same_level.rs"]
 mod same_level;
 #[allow(dead_code)]
@@ -64,22 +75,25 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 19] = [
+const ALL: [&Protocol; 22] = [
     &accumulation::PROTOCOL,
+    &amp::PROTOCOL,
     &backends::PROTOCOL,
     &batch_loading::PROTOCOL,
     &checkpointing::PROTOCOL,
+    &combined::PROTOCOL,
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
     &free_tensors::PROTOCOL,
     &inplace::PROTOCOL,
-    &loader::PROTOCOL,
     &load_checkpoint::PROTOCOL,
+    &loader::PROTOCOL,
+    &lr_warmup::PROTOCOL,
     &memory_model::PROTOCOL,
     &no_grad::PROTOCOL,
-    &pin_memory::PROTOCOL,
     &num_workers::PROTOCOL,
     &optimizer_state::PROTOCOL,
+    &pin_memory::PROTOCOL,
     &published::PROTOCOL,
     &same_level::PROTOCOL,
     &step_timeline::PROTOCOL,
@@ -771,6 +785,26 @@ impl Step for Reversed {
     }
 }
 
+/// A loss that is scaled for fp16, and gradients that nobody unscales.
+struct NeverUnscaled {
+    model: Model,
+    batch: Batch,
+    scale: f64,
+}
+
+impl Step for NeverUnscaled {
+    fn run(&mut self, _: &mut Probe) -> Result<()> {
+        let loss = autocast(Device::Cpu, Kind::Half, || {
+            self.model.loss(&self.model.forward(&self.batch.inputs, true), &self.batch.targets, Reduction::Mean)
+        })?;
+        Ok((loss * self.scale).f_backward()?)
+    }
+
+    fn outcome(&self) -> Result<Vec<Quantity>> {
+        Ok(vec![Quantity { name: "gradient", tensors: self.model.gradients() }])
+    }
+}
+
 #[test]
 fn num_workers_check_sees_an_order_that_depends_on_workers_and_a_lost_sample() {
     let _turn = alone();
@@ -804,4 +838,103 @@ fn batch_loading_check_sees_a_lost_sample() {
         };
         assert_eq!(checked(&batch_loading::PROTOCOL, loses_one, &cell).status, Status::Invalid, "{cell}");
     }
+}
+
+#[test]
+fn amp_check_sees_gradients_that_are_not_unscaled_and_another_model() {
+    let _turn = alone();
+    for cell in [
+        "steps=8 precision=amp-bf16",
+        "steps=8 precision=amp-fp16",
+        "case=small-loss scaling=scaler",
+        "case=bad-batch scaling=scaler",
+        "model=mlp-2x32 batch=64 precision=amp-bf16",
+    ] {
+        let found = checked(&amp::PROTOCOL, amp::prepare, cell);
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+    }
+    let never_unscaled: Prepare = |cell, _| {
+        let model = Model::named("mlp-3x32", Device::Cpu)?;
+        let batch = model.batch(16);
+        let scale = if cell.get("scaling") == Some("scaler") { 1024.0 } else { 1.0 };
+        Ok(Box::new(NeverUnscaled { model, batch, scale }))
+    };
+    let found = checked(&amp::PROTOCOL, never_unscaled, "case=bad-batch scaling=scaler");
+    assert!(found.status == Status::Invalid && found.reason.contains("gradient: expected equal"), "{found:?}");
+    let half_the_batch: Prepare = |cell, bench| {
+        let less = cell.get("precision") == Some("amp-bf16");
+        amp::prepare(&if less { cell.with("batch", "32") } else { cell.clone() }, bench)
+    };
+    let found = checked(&amp::PROTOCOL, half_the_batch, "model=mlp-2x32 batch=64 precision=amp-bf16");
+    assert_eq!(found.status, Status::Invalid);
+}
+
+/// What a step of the study gives in a memory pass.
+fn studied(prepare: Prepare, cell: &str) -> impl Fn(&str) -> Option<f64> + use<> {
+    let backend = Cpu::new(None);
+    let mut step = BENCH.set_up(prepare, &Cell::parse(cell).unwrap()).unwrap();
+    let samples = memory(&mut *step, &backend).unwrap();
+    move |metric| samples.iter().find(|s| s.metric == metric).map(|s| s.value)
+}
+
+#[test]
+fn a_scaler_saves_small_gradients_and_leaves_overflowing_steps_out() {
+    let _turn = alone();
+    let lost = |scaling: &str| studied(amp::prepare, &format!("case=small-loss scaling={scaling}"))("zeros").unwrap();
+    assert!(lost("none") > 100.0 && lost("scaler") * 10.0 < lost("none"), "{} and {}", lost("none"), lost("scaler"));
+    let without = studied(amp::prepare, "case=bad-batch scaling=none");
+    let with = studied(amp::prepare, "case=bad-batch scaling=scaler");
+    assert_eq!((without("ruined"), without("loss")), (Some(1.0), None), "every parameter is lost, and there is no loss");
+    assert_eq!((with("ruined"), with("skipped")), (Some(0.0), Some(1.0)), "the bad batch alone is left out");
+    // 1024 doubles after 10 and 20 steps, is halved at the 26th and doubles again after 10, 20 and 30 more.
+    assert_eq!((with("last_scale"), with("lowest_scale")), (Some(16384.0), Some(1024.0)));
+    let bytes = studied(amp::prepare, "model=mlp-2x32 batch=64 precision=amp-bf16");
+    let parameters = f64::from(2 * (32 * 32 + 32) + 32 * 10 + 10);
+    assert_eq!(bytes("parameters"), Some(4.0 * parameters));
+    assert_eq!(bytes("gradients"), Some(4.0 * parameters));
+    assert_eq!(bytes("casts"), Some(2.0 * parameters), "each parameter once, in half precision");
+}
+
+#[test]
+fn lr_warmup_check_sees_another_task_and_its_count_is_right() {
+    let _turn = alone();
+    let cell = "optimizer=adam batch=32 precision=amp-bf16";
+    let found = checked(&lr_warmup::PROTOCOL, lr_warmup::prepare, cell);
+    assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
+    let other_samples: Prepare = |cell, bench| {
+        let amp = cell.get("precision") == Some("amp-bf16");
+        lr_warmup::prepare(&if amp { cell.with("batch", "16") } else { cell.clone() }, bench)
+    };
+    assert_eq!(checked(&lr_warmup::PROTOCOL, other_samples, cell).status, Status::Invalid);
+    let run = |rate: &str| studied(lr_warmup::prepare, &format!("optimizer=momentum batch=32 precision=fp32 rate={rate} warmup=0"));
+    let (calm, wild) = (run("0.05"), run("3.2"));
+    assert_eq!((calm("starts"), calm("diverged"), calm("learned")), (Some(32.0), Some(0.0), Some(1.0)));
+    assert!(calm("loss") < calm("first_loss"), "it learns");
+    assert_eq!((wild("diverged"), wild("learned"), wild("loss")), (Some(32.0), Some(0.0), None));
+    assert!(wild("rate_low").unwrap() > 0.85 && wild("rate_high") == Some(1.0));
+}
+
+#[test]
+fn combined_check_sees_a_lost_micro_batch_and_savings_are_put_beside_one_another() {
+    let _turn = alone();
+    let cell = "model=resnet-9x16-gn batch=32 optimizer=adamw with=amp+checkpoint";
+    let found = checked(&combined::PROTOCOL, combined::prepare, cell);
+    assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
+    let cell = "model=gpt-4x128 batch=16 optimizer=adamw with=amp+checkpoint+accumulate";
+    let found = checked(&combined::PROTOCOL, combined::prepare, cell);
+    assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
+    let loses_a_micro_batch: Prepare = |cell, bench| {
+        let loses = cell.get("with").is_some_and(|with| with.contains("accumulate"));
+        combined::prepare(&if loses { cell.with("batch", "12") } else { cell.clone() }, bench)
+    };
+    assert_eq!(checked(&combined::PROTOCOL, loses_a_micro_batch, cell).status, Status::Invalid);
+
+    let peak =
+        |with: &str| counted(combined::prepare, &format!("model=mlp-16x32 batch=256 optimizer=sgd with={with}"), "requested_peak");
+    let [plain, amp, checkpoint] = ["none", "amp", "checkpoint"].map(peak);
+    let both = studied(combined::prepare, "model=mlp-16x32 batch=256 optimizer=sgd with=amp+checkpoint");
+    // Counted in one process with the combination, each single technique has the peak that it has in its own.
+    assert_eq!(both("promised"), Some(amp + checkpoint - plain));
+    assert_eq!(both("of_better"), Some(both("requested_peak").unwrap() / amp.min(checkpoint)));
+    assert_eq!(both("forwards"), Some(2.0));
 }

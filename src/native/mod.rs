@@ -1,6 +1,7 @@
 //! The safe wrapper of `shim.cpp`, and the only unsafe code of the project.
 
 pub mod allocations;
+pub mod amp;
 pub mod batch_memory;
 pub mod distributed;
 pub mod dry;

@@ -1,5 +1,5 @@
 //! The safe wrapper of `optimizers.cpp`: steps of fused and foreach optimizers over lists of tensors, and libtorch's own optimizers
-//! with their state. See [`crate::torch::Optimizer`] for what to use.
+//! with their state. See [`crate::torch::optimizers`] for what to use.
 
 use super::{Message, NativeError, checked};
 use std::ffi::{CStr, c_char, c_void};

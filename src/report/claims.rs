@@ -182,7 +182,12 @@ fn prediction_quality(evidence: &Evidence) -> String {
 /// Whether a rule's own selection says something about a factor, so that it need not be said again.
 fn is_named(rule: &Rule, factor: &str) -> bool {
     let names = |term: &str| term.split_once('=').is_some_and(|(named, _)| named == factor);
-    rule.select().split_whitespace().any(names) || matches!(rule, Rule::Trend { along, .. } if *along == factor)
+    match rule {
+        // Which cell was picked is the answer.
+        Rule::Picked { .. } => false,
+        Rule::Trend { along, .. } if *along == factor => true,
+        _ => rule.select().is_some_and(|of| of.split_whitespace().any(names)),
+    }
 }
 
 /// The levels that all compared cells share.

@@ -3,7 +3,7 @@
 use super::claims::{claims_of, published_of};
 use super::prose;
 use super::recorded::Recorded;
-use crate::protocol::Platform;
+use crate::protocol::{Platform, Rule};
 use crate::verdict::{Evidence, Reproduction, Verdict};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -112,12 +112,17 @@ fn say(run: &Recorded, found: &Found) -> String {
     format!("{by}{} {}", found.symbol, effects.join("<br>")).trim_end().to_string()
 }
 
+/// The terms of the selection of cells that a rule is about.
+fn selected(rule: &Rule) -> impl Iterator<Item = &'static str> {
+    rule.select().unwrap_or_default().split_whitespace()
+}
+
 /// One part's effects. Parts about the same figure are told apart by the levels that their cells do not share.
 fn effect(run: &Recorded, evidence: &Evidence, parts: &[&Evidence]) -> Option<String> {
     let subject = |e: &Evidence| prose::subject(run.protocol, e.rule);
     let alike = || parts.iter().filter(|e| subject(e) == subject(evidence));
-    let is_shared = |term: &str| alike().all(|e| e.rule.select().split_whitespace().any(|t| t == term));
-    let own = evidence.rule.select().split_whitespace().filter(|term| !is_shared(term));
+    let is_shared = |term: &str| alike().all(|e| selected(e.rule).any(|t| t == term));
+    let own = selected(evidence.rule).filter(|term| !is_shared(term));
     let levels: Vec<String> = own.filter_map(|term| Some(term.split_once('=')?.1.replace('|', " or "))).collect();
     let which = if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(", ")) };
 

@@ -1,6 +1,6 @@
 //! Autocast for any device and data type. tch's own covers CUDA with fp16 only, and stays on after a panic.
 
-use crate::native::{AutocastBefore, AutocastDevice, NativeError, enter_autocast, leave_autocast};
+use crate::native::{self, AutocastBefore, AutocastDevice, NativeError, enter_autocast, leave_autocast};
 use std::marker::PhantomData;
 use tch::{Device, Kind};
 
@@ -53,6 +53,15 @@ impl Drop for Autocast {
 pub fn autocast<T>(device: Device, kind: Kind, body: impl FnOnce() -> T) -> Result<T, NativeError> {
     let _region = if kind == Kind::Float { None } else { Some(Autocast::on(device, kind)?) };
     Ok(body())
+}
+
+/// Lets cuBLAS and cuDNN round the inputs of fp32 products and convolutions to TF32 (8 bits of exponent, 10 of mantissa), or not, from here
+/// on in this process. A CPU does not know it.
+///
+/// # Errors
+/// libtorch's message.
+pub fn allow_tf32(allow: bool) -> Result<(), NativeError> {
+    native::amp::allow_tf32(allow)
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ named! {
     Fp32 = "fp32",
     /// Autocast to bfloat16.
     AmpBf16 = "amp-bf16",
-    /// Autocast to fp16, with the loss scaled by a constant.
+    /// Autocast to fp16, with the loss scaled by a `GradScaler`.
     AmpFp16 = "amp-fp16",
 }
 

@@ -3,9 +3,9 @@
 use super::{Configuration, OptimizerKind, Precision};
 use crate::models::{Batch, Block, Model};
 use crate::torch::optimizers::{Optimizer, ZeroGrad};
-use crate::torch::{Mark, Phase, Recorder, attempt, autocast, checkpoint};
+use crate::torch::{GradScaler, Mark, Phase, Recorder, ScalerState, attempt, autocast, checkpoint};
 use anyhow::{Result, ensure};
-use tch::{Device, Kind, Reduction, Tensor};
+use tch::{Device, Reduction, Tensor};
 
 /// Where an iteration goes on after a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,9 +16,9 @@ pub enum Onward {
     ToStep,
 }
 
-/// What `amp-fp16` multiplies the loss by, so that small gradients survive fp16. PyTorch's `GradScaler` starts at 65536 and backs off where
-/// gradients overflow; a constant needs no first steps that are skipped, which would leave the optimizer without state.
-const LOSS_SCALE: f64 = 1024.0;
+/// The loss scale that `amp-fp16` starts with. PyTorch's default of 65536 overflows in the first steps of many models and is halved until it
+/// fits; those steps are left out, and an optimizer that was not stepped has no state. From 1024 on the first step counts.
+const FIRST_LOSS_SCALE: f64 = 1024.0;
 
 /// A model in training on made-up data: the same batch in each iteration.
 #[derive(Debug)]
@@ -26,6 +26,7 @@ pub struct Trainer {
     configuration: Configuration,
     model: Model,
     optimizer: Optimizer,
+    scaler: GradScaler,
     batch: Batch,
     iterations: u32,
     skipped_steps: u32,
@@ -42,11 +43,17 @@ impl Trainer {
         attempt(|| {
             let model = Model::with(&configuration.model, &configuration.settings, device)?;
             let optimizer = optimizer(configuration.optimizer, &model)?;
+            let mut scaler = match configuration.precision {
+                Precision::AmpFp16 => GradScaler::new(ScalerState { scale: FIRST_LOSS_SCALE, ..ScalerState::default() })?,
+                _ => GradScaler::disabled(),
+            };
+            scaler.place_on(device)?;
             let batch = model.batch(configuration.batch);
             Ok(Trainer {
                 configuration: configuration.clone(),
                 model,
                 optimizer,
+                scaler,
                 batch,
                 iterations: 0,
                 skipped_steps: 0,
@@ -91,8 +98,8 @@ impl Trainer {
         self.skipped_steps
     }
 
-    /// Runs one iteration: frees the gradients of the last one (or fills them with zeros), then forward and backward for each micro-batch, then the optimizer's step.
-    /// `ended` is called at the end of each phase, with what lives then: after forward the loss and what it leads to, after
+    /// Runs one iteration: frees the gradients of the last one (or fills them with zeros), then forward and backward for each micro-batch,
+    /// then the optimizer's step. `ended` is called at the end of each phase, with what lives then: after forward the loss and what it leads to, after
     /// backward the gradients.
     ///
     /// # Errors
@@ -115,7 +122,10 @@ impl Trainer {
         let (iteration, count, samples) = (self.iterations, self.configuration.accumulate, self.configuration.micro_batch());
         for micro_batch in 0..count {
             let micro = self.batch.narrow(micro_batch * samples, samples);
-            let loss = self.loss(&micro)?;
+            let loss = {
+                let unscaled = self.loss(&micro)?;
+                self.scaler.scale(&unscaled)?
+            };
             ended(Mark { iteration, phase: Phase::Forward, micro_batch }, self)?;
             loss.f_backward()?;
             drop(loss);
@@ -123,26 +133,24 @@ impl Trainer {
                 break;
             }
         }
-        if self.configuration.precision != Precision::AmpFp16 || self.unscale()? {
-            self.optimizer.step()?;
-        } else {
+        if self.scaler.step(&mut self.optimizer)? == Some(false) {
             self.skipped_steps += 1;
         }
+        self.scaler.update()?;
         ended(Mark { iteration, phase: Phase::Step, micro_batch: count - 1 }, self)?;
         Ok(())
     }
 
-    /// The loss of one micro-batch: its mean over the micro-batch's targets, divided by the number of micro-batches, and scaled under
-    /// `amp-fp16`. The sum of these is the mean over the whole batch.
+    /// The loss of one micro-batch: its mean over the micro-batch's targets, divided by the number of micro-batches. The sum of these is the
+    /// mean over the whole batch.
     fn loss(&self, micro: &Batch) -> Result<Tensor> {
         let kind = self.configuration.precision.kind();
         let loss = autocast(self.model.store.device(), kind, || -> Result<Tensor> {
             let logits = self.logits(&micro.inputs)?;
             Ok(self.model.loss(&logits, &micro.targets, Reduction::Mean))
         })??;
-        let scale = if self.configuration.precision == Precision::AmpFp16 { LOSS_SCALE } else { 1.0 };
-        let factor = scale / self.configuration.accumulate as f64;
-        Ok(if factor == 1.0 { loss } else { loss * factor })
+        let count = self.configuration.accumulate as f64;
+        Ok(if count == 1.0 { loss } else { loss / count })
     }
 
     fn logits(&self, inputs: &Tensor) -> Result<Tensor> {
@@ -154,19 +162,6 @@ impl Trainer {
             x = segment(blocks, &x)?;
         }
         Ok(self.model.head.forward(&x, true))
-    }
-
-    /// Divides the gradients by the loss's scale; says whether they are all finite.
-    fn unscale(&self) -> Result<bool> {
-        let options = (Kind::Float, self.model.store.device());
-        let mut found = Tensor::f_zeros([1], options)?;
-        let inverse = Tensor::f_full([1], 1.0 / LOSS_SCALE, options)?;
-        for parameter in self.model.store.trainable_variables() {
-            let mut gradient = parameter.grad();
-            ensure!(gradient.defined(), "a parameter has no gradient to unscale");
-            gradient.f_internal_amp_non_finite_check_and_unscale(&mut found, &inverse)?;
-        }
-        Ok(found.f_double_value(&[0])? == 0.0)
     }
 }
 

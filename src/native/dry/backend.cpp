@@ -655,7 +655,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_scaled_dot_product_efficient_attention_backward", efficient_backward);
   for (const char* name : {"relu", "flip", "roll"}) m.impl(name, torch::CppFunction::makeFromBoxedFunction<&like_first>());
   // found_inf stays as it is: nothing ever overflows here.
-  for (const char* name : {"relu_", "_amp_foreach_non_finite_check_and_unscale_", "_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adam_",
+  for (const char* name : {"relu_", "_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_", "_fused_sgd_", "_fused_sgd_.tensor_lr", "_fused_adam_",
                            "_fused_adam_.tensor_lr", "_fused_adamw_", "_fused_adamw_.tensor_lr", "_fused_adagrad_"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&in_place>());
 }
