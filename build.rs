@@ -129,14 +129,17 @@ fn build_dry(torch: &Path, out: &Path) {
 /// CUDA, or the headers of CUDA's runtime and of NCCL are not beside it as in PyTorch's wheel, it is empty and the programs say so.
 fn build_nccl(torch: &Path, out: &Path) {
     let source = Path::new("src/native/distributed/nccl.cpp");
-    let nvidia = torch.parent().map(|packages| packages.join("nvidia")).unwrap_or_default();
+    // libtorch may be named by a link.
+    let wheel = fs::canonicalize(torch).unwrap_or_else(|_| torch.to_path_buf());
+    let nvidia = wheel.parent().map(|packages| packages.join("nvidia")).unwrap_or_default();
     let toolkit = env::var_os("CUDA_HOME").map_or_else(|| PathBuf::from("/usr/local/cuda"), PathBuf::from).join("include");
     let runtime = [nvidia.join("cu13/include"), toolkit.clone()].into_iter().find(|dir| dir.join("cuda_runtime_api.h").exists());
     let nccl = [nvidia.join("nccl/include"), toolkit].into_iter().find(|dir| dir.join("nccl.h").exists());
     let with_cuda = torch.join("include/c10/cuda/impl/cuda_cmake_macros.h").exists();
     let library = out.join("nccl.so");
     let sources = [source, Path::new("src/native/guarded.h")];
-    if is_current(out, "nccl", &sources, torch) && library.exists() {
+    // An empty one is tried again: headers may have come.
+    if is_current(out, "nccl", &sources, torch) && fs::metadata(&library).is_ok_and(|library| library.len() > 0) {
         return;
     }
     if let (true, Some(runtime), Some(nccl)) = (with_cuda, runtime, nccl) {
@@ -147,8 +150,10 @@ fn build_nccl(torch: &Path, out: &Path) {
         // The compiler's part of a toolkit, where there is none.
         command.args(["-idirafter", "src/native/distributed/include"]);
         command.args(["-shared", "-fPIC", "-g0", "-s", "-fvisibility=hidden"]).arg(source).arg("-o").arg(&library);
-        let status = command.status().expect("the C++ compiler starts");
-        assert!(status.success(), "{} does not compile", source.display());
+        if !command.status().expect("the C++ compiler starts").success() {
+            println!("cargo:warning={} does not compile with the headers here, so the programs have no NCCL", source.display());
+            fs::write(&library, []).expect("OUT_DIR can be written");
+        }
     } else {
         fs::write(&library, []).expect("OUT_DIR can be written");
     }

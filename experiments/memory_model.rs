@@ -205,11 +205,7 @@ struct Modelled {
 impl Modelled {
     /// The guide's formula in bytes, for parameters and optimizer state of four bytes.
     fn formula(&self, activations: i64) -> f64 {
-        let states = match self.optimizer {
-            OptimizerKind::Sgd => 0,
-            OptimizerKind::Momentum | OptimizerKind::RmsProp => 1,
-            OptimizerKind::Adam | OptimizerKind::AdamW => 2,
-        };
+        let states = self.optimizer.state_numbers();
         (self.trainer.model().parameter_count() * 4 * (1 + states)) as f64 + activations as f64
     }
 }

@@ -137,6 +137,38 @@ impl Machine {
     }
 }
 
+/// What a GPU's maker specifies, of the fastest variant that has the name.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Specification {
+    /// fp32 operations a second, without tensor cores.
+    pub fp32: f64,
+    /// fp16 or bf16 operations a second of dense tensor cores, accumulated in fp32.
+    pub half: Option<f64>,
+    /// Bytes a second of the device's memory.
+    pub bandwidth: f64,
+}
+
+/// What is specified for a device; none for a CPU, a dry device, and a GPU that the table does not have.
+pub fn specification(device: tch::Device) -> Option<Specification> {
+    let tch::Device::Cuda(index) = device else { return None };
+    let gpu = Gpu::open(u32::try_from(index).ok()?).ok()?.name();
+    // Vendors' data sheets: dense fp16 and bf16 operations, bytes of memory a second.
+    const SHEETS: [(&str, Option<f64>, f64); 10] = [
+        ("B200", Some(2250e12), 8.0e12),
+        ("H200", Some(989.5e12), 4.8e12),
+        ("H100", Some(989.5e12), 3.35e12),
+        ("A100", Some(312e12), 2.039e12),
+        ("L40S", Some(362e12), 864e9),
+        ("L4", Some(121e12), 300e9),
+        ("V100", None, 1134e9),
+        ("T4", None, 320e9),
+        ("RTX 4090", Some(165.2e12), 1008e9),
+        ("RTX 3090", Some(80e12), 1008e9),
+    ];
+    let (_, half, bandwidth) = SHEETS.iter().find(|(name, ..)| gpu.contains(name))?;
+    Some(Specification { fp32: fp32_limit(&gpu)?, half: *half, bandwidth: *bandwidth })
+}
+
 /// Specified fp32 rates without tensor cores (vendor's data sheets of the fastest variant), operations per second.
 fn fp32_limit(gpu: &str) -> Option<f64> {
     const RATES: [(&str, f64); 12] = [

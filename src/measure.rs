@@ -62,15 +62,14 @@ pub struct Probe<'a> {
     sampled: Option<Vec<Sample>>,
     /// Unit and value by metric.
     figures: BTreeMap<&'static str, (&'static str, f64)>,
+    details: Vec<Sample>,
     rest: Option<i64>,
-    /// Highest peak of the parts that were measured apart.
-    peak_of_parts: i64,
     failure: Option<anyhow::Error>,
 }
 
 impl<'a> Probe<'a> {
     pub fn idle() -> Probe<'a> {
-        Probe { meter: None, sampled: None, figures: BTreeMap::new(), rest: None, peak_of_parts: 0, failure: None }
+        Probe { meter: None, sampled: None, figures: BTreeMap::new(), details: Vec::new(), rest: None, failure: None }
     }
 
     fn timing() -> Probe<'a> {
@@ -93,31 +92,21 @@ impl<'a> Probe<'a> {
         rest
     }
 
-    /// Runs a part of the step and gives the peak of requested bytes in it, 0 where memory is not what is measured.
-    ///
-    /// # Errors
-    /// What `part` fails with.
-    pub fn peak_of<T>(&mut self, part: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, i64)> {
-        self.close_part();
-        let result = part(self)?;
-        let peak = self.close_part();
-        Ok((result, peak))
-    }
-
-    /// Gives the peak since the last part ended, and begins another.
-    fn close_part(&mut self) -> i64 {
-        let Some(meter) = self.meter else { return 0 };
-        let peak = self.memory().map_or(0, |memory| memory.requested_peak);
-        self.peak_of_parts = self.peak_of_parts.max(peak);
-        if let Err(e) = meter.reset_peaks() {
+    /// Says that what is measured begins now: what ran in this step until now counts in no peak.
+    pub fn begin(&mut self) {
+        if let Some(Err(e)) = self.meter.map(Backend::reset_peaks) {
             self.failure.get_or_insert(e);
         }
-        peak
     }
 
     /// Whether memory is what is measured.
     pub fn is_reading(&self) -> bool {
         self.meter.is_some()
+    }
+
+    /// The device whose memory is measured; none where memory is not what is measured.
+    pub fn meter(&self) -> Option<&'a dyn Backend> {
+        self.meter
     }
 
     /// What the memory meter says now; none where memory is not what is measured.
@@ -151,6 +140,14 @@ impl<'a> Probe<'a> {
     pub fn figure(&mut self, metric: &Metric, value: f64) {
         if self.meter.is_some() {
             self.figures.insert(metric.name, (metric.unit, value));
+        }
+    }
+
+    /// Gives a figure or a point of a curve that tables leave out: its name has a dot; see [`crate::protocol::is_detail`]. `point` counts
+    /// the points of a curve and is 0 for a single figure.
+    pub fn detail(&mut self, metric: String, unit: &str, point: u32, value: f64) {
+        if self.meter.is_some() {
+            self.details.push(Sample { sample: point, ..sample(metric, unit, value) });
         }
     }
 
@@ -348,12 +345,12 @@ pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>>
     if let Some(failure) = probe.failure {
         return Err(failure.context("reading the memory meter"));
     }
-    let peak = after.requested_peak.max(probe.peak_of_parts);
-    let mut samples = vec![sample(PEAK.name, "B", peak as f64)];
-    samples.extend(probe.rest.map(|rest| sample(STEP_PEAK.name, "B", (peak - rest) as f64)));
+    let mut samples = vec![sample(PEAK.name, "B", after.requested_peak as f64)];
+    samples.extend(probe.rest.map(|rest| sample(STEP_PEAK.name, "B", (after.requested_peak - rest) as f64)));
     let unit = |metric: &str| if COUNTS.contains(&metric) { "1" } else { "B" };
     samples.extend(after.others.iter().map(|(metric, value)| sample(*metric, unit(metric), *value as f64)));
     samples.extend(probe.figures.into_iter().map(|(metric, (unit, value))| sample(metric, unit, value)));
+    samples.extend(probe.details);
     Ok(samples)
 }
 

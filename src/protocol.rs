@@ -177,7 +177,7 @@ pub struct Metric {
     /// Column head and axis label, without the unit.
     #[serde(deserialize_with = "kept::text")]
     pub label: Text,
-    /// `B`, `s` or `1`.
+    /// `B`, `s`, `1`, or `x` for a ratio.
     #[serde(deserialize_with = "kept::text")]
     pub unit: Text,
     pub pass: Pass,
@@ -385,6 +385,19 @@ pub enum Rule {
         confirm: Bound,
         refute: Bound,
     },
+    /// Of the selected cells that differ in the studied factor alone, the one with the lowest or highest metric, over the highest of those
+    /// that `over` selects: 'some of these are worse than the best', 'the best of these is better than that one'.
+    Picked {
+        #[serde(deserialize_with = "kept::text")]
+        metric: Text,
+        pick: Pick,
+        #[serde(deserialize_with = "kept::text")]
+        of: Select,
+        #[serde(deserialize_with = "kept::text")]
+        over: Select,
+        confirm: Bound,
+        refute: Bound,
+    },
     /// Whether one metric predicts another: their ratio, within each selected cell, lies in bounds in at least a share of the cells.
     Agreement {
         #[serde(deserialize_with = "kept::text")]
@@ -408,8 +421,26 @@ pub enum Rule {
         confirm: Bound,
         refute: Bound,
     },
+    /// How often levels that are one thing under several names would be called different: the share of resamplings, each of two names
+    /// and so many rounds, whose 95 % interval excludes 1.
+    FalseAlarms {
+        #[serde(deserialize_with = "kept::text")]
+        metric: Text,
+        #[serde(deserialize_with = "kept::text")]
+        of: Select,
+        rounds: usize,
+        at_most: f64,
+    },
     /// Holds where all of these hold.
     All(#[serde(deserialize_with = "kept::list")] &'static [Rule]),
+}
+
+/// Which of several cells a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pick {
+    Lowest,
+    Highest,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -489,6 +520,33 @@ pub enum PlotKind {
         #[serde(deserialize_with = "kept::texts")]
         looks: &'static [&'static str],
     },
+    /// What a whole is made of: a bar for each cell, named by the `rows` factors, whose parts are the details of the samples with this
+    /// prefix.
+    Shares {
+        #[serde(deserialize_with = "kept::texts")]
+        rows: &'static [&'static str],
+        #[serde(deserialize_with = "kept::text")]
+        prefix: Text,
+    },
+    /// Bytes stacked by what they are for, through the phases of a step: a panel for each cell, named by the `panels` factors (with
+    /// several, the levels of the first share a row and its scale). The layers, the lowest first, are details of the samples: curves
+    /// that are told at the points where they change. The metric `boundary` tells at which point each of the `phases` begins, and
+    /// after the last where it ends.
+    Area {
+        #[serde(deserialize_with = "kept::texts")]
+        panels: &'static [&'static str],
+        #[serde(deserialize_with = "kept::list")]
+        layers: &'static [Metric],
+        #[serde(deserialize_with = "kept::text")]
+        boundary: Text,
+        #[serde(deserialize_with = "kept::texts")]
+        phases: &'static [&'static str],
+    },
+}
+
+/// Whether a metric is a detail: pictures and whoever reads the samples may want it, tables leave it out. Its name has a dot.
+pub fn is_detail(metric: &str) -> bool {
+    metric.contains('.')
 }
 
 /// One combination of levels. Its canonical text is its identity everywhere: `model=mlp k=4`.
@@ -671,12 +729,23 @@ impl Protocol {
 }
 
 impl Rule {
+    /// The cells that the rule is about; none for a rule of several parts.
+    pub fn select(&self) -> Option<&'static str> {
+        match self {
+            Rule::Ratio { of, .. } | Rule::Value { of, .. } | Rule::Exponent { of, .. } => Some(of),
+            Rule::Trend { of, .. } | Rule::Agreement { of, .. } | Rule::Picked { of, .. } => Some(of),
+            Rule::FalseAlarms { of, .. } => Some(of),
+            Rule::All(_) => None,
+        }
+    }
+
     /// The metrics that the rule reads.
     pub fn metrics(&self) -> Vec<&'static str> {
         match self {
             Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Exponent { metric, .. } => vec![metric],
-            Rule::Trend { metric, .. } => vec![metric],
+            Rule::Trend { metric, .. } | Rule::Picked { metric, .. } => vec![metric],
             Rule::Agreement { metric, reference, .. } => vec![metric, reference],
+            Rule::FalseAlarms { metric, .. } => vec![metric],
             Rule::All(rules) => rules.iter().flat_map(Rule::metrics).collect(),
         }
     }

@@ -147,6 +147,60 @@ fn ranks(xs: &[f64]) -> Vec<f64> {
     xs.iter().map(rank).collect()
 }
 
+/// Resamplings behind a rate of false alarms.
+const RESAMPLINGS: u32 = 4000;
+
+/// How often an interval tells two levels apart that are the same: the share of resamplings, each of two levels and `rounds` rounds without
+/// repetition, whose interval at error rate `alpha` excludes a ratio of 1. Nothing of what sets one level apart, its place in a round for
+/// instance, is evened out. `levels` holds the logarithm of each level's figure in each round.
+///
+/// The interval is Wilson's, at 95 %, for as many trials as there are without overlap: pairs of levels times sets of rounds. None where
+/// there are fewer than two levels, or too few rounds.
+pub fn false_alarms(levels: &[Vec<f64>], rounds: usize, alpha: f64) -> Option<Interval> {
+    let common = levels.iter().map(Vec::len).min()?;
+    if levels.len() < 2 || rounds < 2 || common < rounds {
+        return None;
+    }
+    let mut random = SplitMix(1);
+    let mut alarms = 0;
+    for _ in 0..RESAMPLINGS {
+        let pair = random.choose(2, levels.len());
+        let logs: Vec<f64> = random.choose(rounds, common).iter().map(|r| levels[pair[0]][*r] - levels[pair[1]][*r]).collect();
+        let interval = ratio_interval(&logs, alpha)?;
+        alarms += u32::from(interval.low > 1.0 || interval.high < 1.0);
+    }
+    let rate = f64::from(alarms) / f64::from(RESAMPLINGS);
+    let trials = ((levels.len() / 2) * (common / rounds)) as f64;
+    let z = 1.96;
+    let middle = (rate + z * z / (2.0 * trials)) / (1.0 + z * z / trials);
+    let half = z * (rate * (1.0 - rate) / trials + z * z / (4.0 * trials * trials)).sqrt() / (1.0 + z * z / trials);
+    Some(Interval { estimate: rate, low: (middle - half).max(0.0), high: (middle + half).min(1.0) })
+}
+
+/// Steele, Lea and Flood's SplitMix64: the same numbers every time, for resampling.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// `n` different numbers below `among`.
+    fn choose(&mut self, n: usize, among: usize) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..among).collect();
+        for i in 0..n {
+            let other = i + (self.next() % (among - i) as u64) as usize;
+            all.swap(i, other);
+        }
+        all.truncate(n);
+        all
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,5 +310,26 @@ mod tests {
         // 1 - 6 * (1 + 1) / (5 * 24)
         assert!((rank_correlation(&[1.0, 2.0, 3.0, 4.0, 5.0], &[2.0, 1.0, 3.0, 4.0, 5.0]) - 0.9).abs() < 1e-12);
         assert!(rank_correlation(&[1.0, 2.0], &[3.0, 3.0]).is_nan());
+    }
+
+    /// Levels of the same mean: normal noise, and one level apart from the others by `bias` of its standard deviations.
+    fn named_alike(seed: u64, rounds: usize, bias: f64) -> Vec<Vec<f64>> {
+        let mut random = SplitMix(seed);
+        let mut uniform = move || (random.next() >> 11) as f64 / (1u64 << 53) as f64;
+        let mut normal = move || (0..12).map(|_| uniform()).sum::<f64>() - 6.0;
+        (0..10).map(|level| (0..rounds).map(|_| 0.02 * (normal() + if level == 0 { bias } else { 0.0 })).collect()).collect()
+    }
+
+    #[test]
+    fn false_alarms_are_as_rare_as_they_should_be_and_a_bias_is_seen() {
+        let rates: Vec<f64> = (0..40).map(|seed| false_alarms(&named_alike(seed, 25, 0.0), 5, 0.05).unwrap().estimate).collect();
+        assert!((mean(&rates) - 0.05).abs() < 0.01, "{}", mean(&rates));
+        // One level of ten stands in a fifth of the pairs.
+        let biased = false_alarms(&named_alike(1, 25, 10.0), 5, 0.05).unwrap();
+        assert!(biased.estimate > 0.2 && biased.low > 0.05, "{biased:?}");
+        let plain = false_alarms(&named_alike(1, 25, 0.0), 5, 0.05).unwrap();
+        assert!(plain.low < plain.estimate && plain.estimate < plain.high && plain.high < 0.3, "{plain:?}");
+        assert_eq!(false_alarms(&named_alike(1, 4, 0.0), 5, 0.05), None, "too few rounds");
+        assert_eq!(false_alarms(&named_alike(1, 25, 0.0)[..1], 5, 0.05), None);
     }
 }

@@ -110,12 +110,15 @@ pub fn plain(x: f64) -> String {
     }
 }
 
-/// A value of a sample row for people, by the row's unit: `B`, `s`, or none.
+/// A value of a sample row for people, by the row's unit: `B`, `s`, `x` for a ratio, or none.
 pub fn quantity(value: f64, unit: &str) -> String {
     match unit {
         "B" => Bytes(value.max(0.0).round() as u64).to_string(),
         "s" => Seconds(value).to_string(),
+        "x" => ratio(value),
         // Links are specified in powers of ten.
+        "FLOP/s" if value >= 1e11 => format!("{} TFLOP/s", significant(value / 1e12)),
+        "FLOP/s" => format!("{} GFLOP/s", significant(value / 1e9)),
         "B/s" if value >= 1e8 => format!("{} GB/s", plain(value / 1e9)),
         "B/s" => format!("{} MB/s", plain(value / 1e6)),
         "" | "1" => plain(value),

@@ -1,8 +1,11 @@
 //! From a protocol and its samples to a verdict for each claim.
 
-use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Platform, Profile, Protocol, Published, Rule, Share, selects};
+use crate::protocol::{Bound, Cell, Claim, Grid, Metric, Pass, Pick, Platform, Profile, Protocol, Published, Rule, Share, selects};
 use crate::record::{PassRecord, Status};
-use crate::stats::{Interval, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value};
+use crate::stats::{
+    Interval, false_alarms, holm_levels, local_exponent, mean_interval, median, rank_correlation, ratio_interval, ratio_p_value,
+};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -188,8 +191,8 @@ impl Judgement {
 /// claim may have two judgements.
 pub fn judge(protocol: &'static Protocol, profile: Profile, platform: Platform, samples: &Samples) -> Vec<Judgement> {
     let both = |claim: &'static Claim| {
-        let own = judge_claim(protocol, profile, claim, platform, samples);
-        let twin = judge_claim(protocol, profile, claim, Platform::Python, samples);
+        let own = judge_claim(protocol, profile, claim, (platform, platform), samples);
+        let twin = judge_claim(protocol, profile, claim, (Platform::Python, platform), samples);
         match (own.is_about_something(), twin.is_about_something()) {
             (true, true) => vec![own, twin],
             (false, true) => vec![twin],
@@ -199,27 +202,29 @@ pub fn judge(protocol: &'static Protocol, profile: Profile, platform: Platform, 
     protocol.claims.iter().flat_map(both).collect()
 }
 
+/// Judges a claim by the cells of a platform; `device` is what they ran on, also where PyTorch in Python ran them.
 fn judge_claim(
     protocol: &'static Protocol,
     profile: Profile,
     claim: &'static Claim,
-    platform: Platform,
+    (platform, device): (Platform, Platform),
     samples: &Samples,
 ) -> Judgement {
     // A dry device has no time, so there a claim is judged by its bytes alone.
-    let (evidence, parts) = weigh_parts(protocol, profile, &claim.rule, platform, platform != Platform::Dry, samples);
+    let (evidence, parts) = weigh_parts(protocol, profile, &claim.rule, (platform, device), platform != Platform::Dry, samples);
     let verdict = combine(&parts);
     let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
     let holds_where = mixed.flat_map(|e| holds_where(&e.comparisons)).collect();
     Judgement { claim, platform, verdict, carries: claim.judged_on.contains(&platform), evidence, holds_where }
 }
 
-/// The evidence for each part of a rule, and the verdicts of those parts that count: those about times only where times do.
+/// The evidence for each part of a rule, and the verdicts of those parts that count: those that are about something that is there, and those
+/// about times only where times do.
 fn weigh_parts(
     protocol: &'static Protocol,
     profile: Profile,
     rule: &'static Rule,
-    platform: Platform,
+    (platform, device): (Platform, Platform),
     times_count: bool,
     samples: &Samples,
 ) -> (Vec<Evidence>, Vec<Verdict>) {
@@ -230,7 +235,7 @@ fn weigh_parts(
     let cells = Planned { protocol, profile, twins: platform == Platform::Python };
     let evidence: Vec<Evidence> = rules.into_iter().map(|rule| weigh(&cells, rule, samples)).collect();
     let is_timed = |e: &&Evidence| e.rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
-    let counts = |e: &&Evidence| times_count || !is_timed(e);
+    let counts = |e: &&Evidence| is_about(&cells, e.rule, device) && (times_count || !is_timed(e));
     let parts = evidence.iter().filter(counts).map(|e| e.verdict).collect();
     (evidence, parts)
 }
@@ -253,7 +258,7 @@ pub struct Reproduction {
 pub fn reproduce(protocol: &'static Protocol, profile: Profile, device: Platform, samples: &Samples) -> Vec<Reproduction> {
     let on = |published: &'static Published, platform| {
         let (evidence, parts) = match &published.rule {
-            Some(rule) => weigh_parts(protocol, profile, rule, platform, device == Platform::Gpu, samples),
+            Some(rule) => weigh_parts(protocol, profile, rule, (platform, device), device == Platform::Gpu, samples),
             None => Default::default(),
         };
         let comparable = published.judged_on.contains(&platform) && !parts.is_empty();
@@ -302,6 +307,16 @@ impl Planned {
         let cells = self.protocol.grids(self.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell)));
         cells.filter(move |(_, cell)| cell.is_twin() == self.twins && selects(of, cell))
     }
+}
+
+/// Whether a part of a claim is about anything that is there. One about the caching allocator says nothing of a CPU, one about
+/// `torch.load` nothing of our own readers, and the others decide. A part that the profile plans no cell for at all is one that lacks.
+fn is_about(cells: &Planned, rule: &'static Rule, device: Platform) -> bool {
+    let Some(of) = rule.select() else { return true };
+    let planned = cells.protocol.grids(cells.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell)));
+    let mut selected = planned.filter(|(_, cell)| selects(of, cell)).peekable();
+    selected.peek().is_none()
+        || selected.any(|(grid, cell)| cell.is_twin() == cells.twins && (grid.only_on.is_empty() || grid.only_on.contains(&device)))
 }
 
 /// The verdict on a claim whose parts must all hold.
@@ -428,6 +443,9 @@ fn weigh(planned: &Planned, rule: &'static Rule, samples: &Samples) -> Evidence 
                 }
             }
         }
+        Rule::Picked { metric, pick, of, over, confirm, refute } => {
+            picked(planned, metric, (*pick, of, over), (*confirm, *refute), samples, &mut evidence);
+        }
         Rule::Agreement { metric, reference, of, within, .. } => {
             for (_, cell) in planned.selected(of) {
                 match (samples.value(&cell, metric), samples.value(&cell, reference)) {
@@ -443,6 +461,9 @@ fn weigh(planned: &Planned, rule: &'static Rule, samples: &Samples) -> Evidence 
         Rule::Trend { metric, along, of, confirm, refute } => {
             trends(planned, (metric, along, of), (*confirm, *refute), samples, &mut evidence);
         }
+        Rule::FalseAlarms { metric, of, rounds, at_most } => {
+            alarms(planned, (metric, of), (*rounds, *at_most), samples, &mut evidence);
+        }
         // Parts of parts are not a thing that a claim needs; a protocol that nests them is judged not measured.
         Rule::All(_) => {}
     }
@@ -451,6 +472,47 @@ fn weigh(planned: &Planned, rule: &'static Rule, samples: &Samples) -> Evidence 
         _ => fall(&evidence.comparisons),
     };
     evidence
+}
+
+/// The rate of false alarms among cells that differ in nothing but the name of the studied level. It is decided by the estimate, and only
+/// refuted where chance does not explain it.
+fn alarms(
+    planned: &Planned,
+    (metric, of): (&str, &str),
+    (rounds, at_most): (usize, f64),
+    samples: &Samples,
+    evidence: &mut Evidence,
+) {
+    let mut same: BTreeMap<String, Vec<(Cell, BTreeMap<u32, f64>)>> = BTreeMap::new();
+    for (grid, cell) in planned.selected(of) {
+        let of_rounds = samples.rounds.get(&(cell.clone(), metric.to_string()));
+        match of_rounds {
+            Some(of_rounds) => {
+                let logs = of_rounds.iter().map(|(round, samples)| (*round, median(samples).ln())).collect();
+                same.entry(cell.without(&[grid.studied])).or_default().push((cell, logs));
+            }
+            None => evidence.missing.push(missing(samples, cell)),
+        }
+    }
+    for levels in same.into_values() {
+        let common: Vec<u32> =
+            levels[0].1.keys().copied().filter(|round| levels.iter().all(|(_, logs)| logs.contains_key(round))).collect();
+        let logs: Vec<Vec<f64>> = levels.iter().map(|(_, logs)| common.iter().map(|round| logs[round]).collect()).collect();
+        let cell = levels[0].0.clone();
+        match false_alarms(&logs, rounds, ALPHA) {
+            Some(effect) => {
+                let outcome = if effect.estimate <= at_most {
+                    Outcome::Confirms
+                } else if effect.low > at_most {
+                    Outcome::Refutes
+                } else {
+                    Outcome::Straddles
+                };
+                evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: common.len(), outcome });
+            }
+            None => evidence.missing.push((cell, format!("fewer than {rounds} rounds that all levels have, or a single level"))),
+        }
+    }
 }
 
 /// The verdict of a prediction that has to be right in a share of its cells: there is nothing between.
@@ -556,6 +618,64 @@ fn trends(
                 evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: rounds.len(), outcome });
             }
             None => evidence.missing.push((cell, format!("a trend needs three levels of {along} and two rounds"))),
+        }
+    }
+}
+
+/// Compares one cell of each group with the best that it could have been. The intervals are widened by the number of pairs that the two were
+/// picked from (Bonferroni): the luckiest and the unluckiest of several that are equal differ by luck.
+fn picked(
+    planned: &Planned,
+    name: &str,
+    (pick, of, over): (Pick, &str, &str),
+    (confirm, refute): (Bound, Bound),
+    samples: &Samples,
+    evidence: &mut Evidence,
+) {
+    let Some(metric) = planned.protocol.metric(name) else {
+        return;
+    };
+    // Candidates and references that differ in the studied factor alone.
+    let mut groups: Vec<(Cell, Vec<Cell>, Vec<Cell>)> = Vec::new();
+    for select in [of, over] {
+        for (grid, cell) in planned.selected(select).filter(|(grid, _)| grid.passes.contains(&metric.pass)) {
+            if samples.value(&cell, name).is_none() {
+                if !evidence.missing.iter().any(|(known, _)| *known == cell) {
+                    evidence.missing.push(missing(samples, cell));
+                }
+                continue;
+            }
+            let baseline = grid.baseline_of(&cell);
+            let at = groups.iter().position(|(of_group, ..)| *of_group == baseline).unwrap_or_else(|| {
+                groups.push((baseline, Vec::new(), Vec::new()));
+                groups.len() - 1
+            });
+            let side = if select == of { &mut groups[at].1 } else { &mut groups[at].2 };
+            side.push(cell);
+        }
+    }
+    let alpha = ALPHA / groups.len().max(1) as f64;
+    let highest = |cells: &[Cell]| {
+        cells.iter().max_by(|a, b| samples.value(a, name).partial_cmp(&samples.value(b, name)).unwrap_or(Ordering::Equal)).cloned()
+    };
+    let lowest = |cells: &[Cell]| {
+        cells.iter().min_by(|a, b| samples.value(a, name).partial_cmp(&samples.value(b, name)).unwrap_or(Ordering::Equal)).cloned()
+    };
+    for (_, candidates, references) in groups {
+        let cell = if pick == Pick::Lowest { lowest(&candidates) } else { highest(&candidates) };
+        let (Some(cell), Some(best)) = (cell, highest(&references)) else {
+            continue;
+        };
+        let pairs = (candidates.len() * references.len()) as f64;
+        // A cell that is itself the best is level with it.
+        let effect = if cell == best { Some(Interval::exact(1.0)) } else { samples.ratio(&cell, &best, metric, alpha / pairs) };
+        match effect {
+            Some(effect) => {
+                let rounds = if effect.is_exact() { 1 } else { samples.log_ratios(&cell, &best, name).len() };
+                let outcome = place(effect, confirm, refute);
+                evidence.comparisons.push(Comparison { cell, baseline: Some(best), effect, rounds, outcome });
+            }
+            None => evidence.missing.push(missing_ratio(samples, cell, &best, name)),
         }
     }
 }
@@ -877,6 +997,34 @@ mod tests {
     }
 
     #[test]
+    fn a_part_about_what_a_platform_lacks_does_not_count_there() {
+        const fn at_most_one(of: &'static str) -> Rule {
+            Rule::Value { metric: "requested_peak", of, confirm: Bound::AtMost(1.0), refute: Bound::AtLeast(2.0) }
+        }
+        const fn grid(axes: &'static [Axis], only_on: &'static [Platform]) -> Grid {
+            Grid { name: "", profiles: &[Profile::Quick], studied: "moment", axes, passes: &[Pass::Memory], only_on }
+        }
+        const HALVES: Protocol = Protocol {
+            grids: &[
+                grid(&[axis("moment", &["before", "dropped"])], &[]),
+                grid(&[axis("moment", &["emptied", "later"])], &[Platform::Gpu]),
+            ],
+            claims: &[Claim {
+                id: "two-parts",
+                from: "",
+                text: "",
+                judged_on: &[Platform::Cpu],
+                rule: Rule::All(&[at_most_one("moment=dropped"), at_most_one("moment=emptied")]),
+                meaning: MEANING,
+            }],
+            ..PROTOCOL
+        };
+        let records = [pass(&Cell::parse("moment=dropped").unwrap(), Pass::Memory, 1, &[("requested_peak", 0.5)])];
+        let on = |platform| judge(&HALVES, Profile::Quick, platform, &Samples::new(&records))[0].verdict;
+        assert_eq!((on(Platform::Cpu), on(Platform::Gpu)), (Verdict::Confirmed, Verdict::Inconclusive));
+    }
+
+    #[test]
     fn a_claim_of_several_parts_needs_them_all() {
         use Verdict::*;
         assert_eq!(combine(&[Confirmed, Confirmed]), Confirmed);
@@ -937,6 +1085,52 @@ mod tests {
         assert_eq!(place(wide, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Straddles);
         let beside = Interval { estimate: 1.3, low: 1.2, high: 1.5 };
         assert_eq!(place(beside, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Refutes);
+    }
+
+    const ALIKE: Protocol = Protocol {
+        grids: &[Grid {
+            name: "one level",
+            profiles: &[Profile::Quick],
+            studied: "name",
+            axes: &[axis("name", &["a", "b", "c", "d"])],
+            passes: &[Pass::Time],
+            only_on: &[],
+        }],
+        claims: &[Claim {
+            id: "same-level",
+            from: "",
+            text: "",
+            judged_on: &[Platform::Cpu],
+            rule: Rule::FalseAlarms { metric: "time", of: "", rounds: 5, at_most: 0.05 },
+            meaning: MEANING,
+        }],
+        ..PROTOCOL
+    };
+
+    #[test]
+    fn a_name_that_is_always_slower_raises_false_alarms() {
+        let judged = |rounds: u32, slower: f64| {
+            let mut records = Vec::new();
+            for round in 1..=rounds {
+                for (n, name) in ["a", "b", "c", "d"].iter().enumerate() {
+                    // Scattered over 0 to 1 and the same every time.
+                    let mixed = (round * 4 + n as u32).wrapping_mul(0x9E37_79B1);
+                    let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x85EB_CA77);
+                    let noise = f64::from((mixed ^ (mixed >> 13)) >> 8) / f64::from(1 << 24);
+                    let time = 1.0 + 0.1 * noise + if *name == "a" { slower } else { 0.0 };
+                    let cell = Cell::parse(&format!("name={name}")).unwrap();
+                    records.push(pass(&cell, Pass::Time, round, &[("time", time)]));
+                }
+            }
+            judge(&ALIKE, Profile::Quick, Platform::Cpu, &Samples::new(&records)).remove(0)
+        };
+        let alike = judged(20, 0.0);
+        assert_eq!(alike.verdict, Verdict::Confirmed, "{:?}", alike.evidence[0].comparisons);
+        let biased = judged(20, 0.5);
+        assert_eq!(biased.verdict, Verdict::Refuted);
+        let rate = biased.evidence[0].comparisons[0].effect;
+        assert!((0.45..0.6).contains(&rate.estimate) && rate.low > 0.05, "half of the pairs have the slow one: {rate:?}");
+        assert_eq!(judged(4, 0.0).verdict, Verdict::NotMeasured, "too few rounds");
     }
 
     const TWINS: Protocol = Protocol {
@@ -1018,5 +1212,93 @@ mod tests {
         );
         let value = &judged[2].evidence[0].comparisons[0];
         assert!(value.rounds == 5 && value.effect.low < 2.006 && 2.006 < value.effect.high, "an interval over rounds: {value:?}");
+    }
+
+    const COUNTS: Protocol = Protocol {
+        grids: &[Grid {
+            name: "workers",
+            profiles: &[Profile::Quick],
+            studied: "workers",
+            axes: &[axis("transform", &["light", "heavy"]), axis("workers", &["0", "1x", "2x", "4x"])],
+            passes: &[Pass::Time],
+            only_on: &[],
+        }],
+        metrics: &[Metric { name: "rate", label: "images/s", unit: "1", pass: Pass::Time }],
+        claims: &[
+            Claim {
+                id: "some-worse",
+                from: "",
+                text: "",
+                judged_on: &[Platform::Cpu],
+                rule: Rule::Picked {
+                    metric: "rate",
+                    pick: Pick::Lowest,
+                    of: "workers=2x|4x",
+                    over: "",
+                    confirm: Bound::AtMost(0.95),
+                    refute: Bound::AtLeast(0.98),
+                },
+                meaning: MEANING,
+            },
+            Claim {
+                id: "best-better",
+                from: "",
+                text: "",
+                judged_on: &[Platform::Cpu],
+                rule: Rule::Picked {
+                    metric: "rate",
+                    pick: Pick::Highest,
+                    of: "workers=2x|4x",
+                    over: "workers=1x",
+                    confirm: Bound::AtLeast(1.05),
+                    refute: Bound::AtMost(1.02),
+                },
+                meaning: MEANING,
+            },
+        ],
+        ..PROTOCOL
+    };
+
+    /// Both claims about worker counts, from images per second at 0, 1x, 2x and 4x.
+    fn counted_workers(rates: fn(&str) -> [f64; 4], spread: f64) -> Vec<Judgement> {
+        let mut records = Vec::new();
+        for cell in COUNTS.grids[0].cells() {
+            let at = ["0", "1x", "2x", "4x"].iter().position(|level| cell.get("workers") == Some(level)).unwrap();
+            let rate = rates(cell.get("transform").unwrap())[at];
+            records.extend((1..=6).map(|round| {
+                let noise = spread * (f64::from((round * 7 + at as u32 * 3) % 5) - 2.0);
+                pass(&cell, Pass::Time, round, &[("rate", rate * (1.0 + noise))])
+            }));
+        }
+        judge(&COUNTS, Profile::Quick, Platform::Cpu, &Samples::new(&records))
+    }
+
+    #[test]
+    fn the_worst_of_some_is_put_against_the_best_of_all() {
+        let verdicts = |rates, spread| counted_workers(rates, spread).iter().map(|j| j.verdict).collect::<Vec<_>>();
+        assert_eq!(verdicts(|_| [500.0, 900.0, 900.0, 700.0], 1e-3), [Verdict::Confirmed, Verdict::Refuted]);
+        assert_eq!(verdicts(|_| [500.0, 900.0, 1000.0, 1000.0], 1e-3), [Verdict::Refuted, Verdict::Confirmed]);
+        assert_eq!(verdicts(|_| [500.0, 900.0, 900.0, 900.0], 0.05), [Verdict::Inconclusive, Verdict::Inconclusive]);
+        let mixed =
+            |transform: &str| if transform == "light" { [500.0, 900.0, 900.0, 700.0] } else { [500.0, 900.0, 910.0, 909.0] };
+        let judged = counted_workers(mixed, 1e-3);
+        assert_eq!((judged[0].verdict, &judged[0].holds_where[..]), (Verdict::Depends, &["transform=light".to_string()][..]));
+        let comparison = &judged[0].evidence[0].comparisons[0];
+        assert_eq!(comparison.cell.to_string(), "transform=light workers=4x");
+        assert_eq!(comparison.baseline.as_ref().unwrap().get("transform"), Some("light"), "best of its own group");
+        assert!((comparison.effect.estimate - 700.0 / 900.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_cell_that_failed_is_missing_and_the_others_are_compared() {
+        let cells = COUNTS.grids[0].cells();
+        let records: Vec<PassRecord> = cells
+            .iter()
+            .filter(|cell| !is(cell, "workers=4x"))
+            .flat_map(|cell| (1..=5).map(move |round| pass(cell, Pass::Time, round, &[("rate", 100.0 + f64::from(round))])))
+            .collect();
+        let judged = judge(&COUNTS, Profile::Quick, Platform::Cpu, &Samples::new(&records));
+        let evidence = &judged[1].evidence[0];
+        assert_eq!((evidence.comparisons.len(), evidence.missing.len()), (2, 2));
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tch::nn::{OptimizerConfig, Sgd};
 use tch::{Device, Reduction, Tensor};
 use vramlab::models::{Batch, Model};
+use vramlab::native::{distributed, load_cuda};
 use vramlab::torch::attempt;
 use vramlab::torch::ddp::{Ddp, DdpOptions};
 use vramlab::torch::distributed::{Launch, ProcessGroup, Store};
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 10] = [
         ("ranks_get_the_gradients_of_one_process_on_the_joined_batch", ranks_get_the_gradients_of_one_process_on_the_joined_batch),
         ("accumulated_gradients_are_averaged_in_the_end", accumulated_gradients_are_averaged_in_the_end),
         ("batch_statistics_are_those_of_rank_0", batch_statistics_are_those_of_rank_0),
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         ("different_models_are_refused_by_all_ranks", different_models_are_refused_by_all_ranks),
         ("different_worlds_are_refused_by_all_ranks", different_worlds_are_refused_by_all_ranks),
         ("a_missing_rank_is_named_in_bounded_time", a_missing_rank_is_named_in_bounded_time),
+        ("nccl_is_opened_where_cuda_is", nccl_is_opened_where_cuda_is),
         ("torchrun_starts_it", torchrun_starts_it),
     ];
     let filters: Vec<&String> = arguments[1..].iter().filter(|a| !a.starts_with('-')).collect();
@@ -72,6 +74,9 @@ fn main() -> ExitCode {
 fn play(role: &str, argument: &str) -> Result<Value> {
     tch::set_num_threads(1);
     let settings: Value = serde_json::from_str(argument)?;
+    if role == "nccl" {
+        return nccl();
+    }
     let launch = Launch::from_environment()?.context("no launch in the environment")?;
     let patience = Duration::from_millis(settings["patience_ms"].as_u64().context("patience_ms")?);
     let bound = Duration::from_millis(settings["bound_ms"].as_u64().context("bound_ms")?);
@@ -94,12 +99,36 @@ fn play(role: &str, argument: &str) -> Result<Value> {
                 println!("ready");
                 std::thread::sleep(PATIENCE);
             }
+            ddp.zero_grad();
             step(&ddp, &model, &share)?;
             bail!("the backward pass ended without the other rank");
         }
         _ => bail!("no role '{role}'"),
     };
     train(&ddp, &model, &share, gradients_of)
+}
+
+/// A group of one over NCCL, which trains where there is a GPU. Without one PyTorch's own constructor refuses, so it was found and called.
+fn nccl() -> Result<Value> {
+    if distributed::NCCL.is_empty() || load_cuda().is_err() {
+        return Ok(json!("built without CUDA"));
+    }
+    let device = Device::Cuda(0);
+    let group = match ProcessGroup::nccl(served(), 0, 1, device, PATIENCE) {
+        Err(error) if tch::Cuda::device_count() == 0 => {
+            ensure!(format!("{error:#}").contains("no GPUs found"), "{error:#}");
+            return Ok(json!("no GPU"));
+        }
+        group => group?,
+    };
+    let model = Model::named("mlp-3x32", device)?;
+    let ddp = Ddp::of(&model.store, &group, DdpOptions::default())?;
+    let batch = joined(&model);
+    let alone = Tensor::f_run_backward(&[loss(&model, &batch)], &model.parameters(), false, false)?;
+    step(&ddp, &model, &batch)?;
+    let to_doubles = |tensors: &[Tensor]| anyhow::Ok(values(tensors)?.into_iter().map(f64::from).collect::<Vec<_>>());
+    ensure!(apart(&to_doubles(&model.gradients())?, &to_doubles(&alone)?) < ROUNDING, "gradients over NCCL");
+    Ok(json!("trained"))
 }
 
 type GradientsOf = fn(&Ddp, &Model, &Batch) -> Result<()>;
@@ -109,7 +138,7 @@ fn train(ddp: &Ddp, model: &Model, share: &Batch, gradients_of: GradientsOf) -> 
     let mut optimizer = Sgd { momentum: 0.9, ..Sgd::default() }.build(&model.store, 1e-2)?;
     let mut gradients = Vec::new();
     for _ in 0..STEPS {
-        optimizer.zero_grad();
+        ddp.zero_grad();
         gradients_of(ddp, model, share)?;
         gradients.push(values(&model.gradients())?);
         optimizer.step();
@@ -151,7 +180,7 @@ fn values(tensors: &[Tensor]) -> Result<Vec<f32>> {
     let mut all = Vec::new();
     for tensor in tensors {
         ensure!(tensor.defined(), "a tensor is missing");
-        all.extend(Vec::<f32>::try_from(tensor.detach().to_kind(tch::Kind::Float).reshape([-1]))?);
+        all.extend(Vec::<f32>::try_from(tensor.detach().to_device(Device::Cpu).to_kind(tch::Kind::Float).reshape([-1]))?);
     }
     Ok(all)
 }
@@ -398,6 +427,13 @@ fn a_missing_rank_is_named_in_bounded_time() {
     let refusal = refusals(&[(0, 2)], &settings).remove(0);
     assert!(refusal.contains("rank 1 of 2 did not tell the size of the world in time"), "{refusal}");
     assert!(start.elapsed() < BOUND + SLACK, "{:?}", start.elapsed());
+}
+
+/// NCCL as far as this machine has what it needs.
+fn nccl_is_opened_where_cuda_is() {
+    let ended = Rank::start(Command::new(std::env::current_exe().unwrap()).args(["--role", "nccl", "{}"])).end(PATIENCE);
+    assert!(ended.status.success(), "{}: {}", ended.status, ended.complaint);
+    println!("NCCL: {}", ended.answer);
 }
 
 /// The launcher of this project's own PyTorch, where that is a wheel.

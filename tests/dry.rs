@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::process::{Command, ExitCode};
-use tch::nn::{Adam, AdamW, Optimizer, OptimizerConfig, RmsProp, Sgd, VarStore};
+use tch::nn::{self, Optimizer, OptimizerConfig, VarStore};
 use tch::{Device, Kind, Reduction, Tensor};
 use vramlab::dry::replay::{Trace, replay};
 use vramlab::dry::{self, Dry};
@@ -14,6 +14,9 @@ use vramlab::models::Model;
 use vramlab::native::{self, allocations};
 use vramlab::record::{Run, Status};
 use vramlab::torch::attempt;
+use vramlab::torch::ddp::{Ddp, DdpOptions};
+use vramlab::torch::distributed::ProcessGroup;
+use vramlab::torch::optimizers::{self, Algorithm, GradScale, Implementation, Sgd};
 use vramlab::torch::{Backend, Checkpoint, Cpu, autocast};
 
 const MIB: i64 = 1 << 20;
@@ -35,7 +38,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    let tests: [(&str, fn()); 15] = [
+    let tests: [(&str, fn()); 16] = [
         ("statistics_are_pytorchs_and_the_same_every_time", statistics_are_pytorchs_and_the_same_every_time),
         ("memory_runs_out_with_pytorchs_message", memory_runs_out_with_pytorchs_message),
         ("allocator_settings_change_what_is_reserved", allocator_settings_change_what_is_reserved),
@@ -47,7 +50,9 @@ fn main() -> ExitCode {
         ("every_experiment_runs", every_experiment_runs),
         ("recorded_allocations_add_up_to_the_meter", recorded_allocations_add_up_to_the_meter),
         ("a_dry_run_counts_what_the_cpu_counts", a_dry_run_counts_what_the_cpu_counts),
+        ("gradient_buckets_are_those_of_the_cpu", gradient_buckets_are_those_of_the_cpu),
         ("known_differences_have_their_formula", known_differences_have_their_formula),
+        ("optimizers_take_what_their_tensors_do", optimizers_take_what_their_tensors_do),
         ("gigabytes_cost_no_memory_and_no_time", gigabytes_cost_no_memory_and_no_time),
         ("a_trace_is_played_as_tensors_are", a_trace_is_played_as_tensors_are),
         ("a_million_events_are_played_at_once", a_million_events_are_played_at_once),
@@ -117,7 +122,9 @@ fn play(role: &str, argument: &str) -> Result<Value> {
         "models" => models()?,
         "recorded" => recorded(argument)?,
         "counted" => serde_json::to_value(counted(argument)?)?,
+        "buckets" => buckets(argument)?,
         "differences" => differences(argument)?,
+        "optimizers" => optimizers(argument)?,
         "huge" => huge()?,
         "million" => million()?,
         _ => bail!("no role '{role}'"),
@@ -276,11 +283,11 @@ fn values_are_the_documented_constants() {
 
 fn optimizer(name: &str, store: &VarStore) -> Result<Optimizer> {
     Ok(match name {
-        "sgd" => Sgd::default().build(store, 1e-3)?,
-        "momentum" => Sgd { momentum: 0.9, ..Sgd::default() }.build(store, 1e-3)?,
-        "adam" => Adam::default().build(store, 1e-3)?,
-        "adamw" => AdamW::default().build(store, 1e-3)?,
-        "rmsprop" => RmsProp::default().build(store, 1e-3)?,
+        "sgd" => nn::Sgd::default().build(store, 1e-3)?,
+        "momentum" => nn::Sgd { momentum: 0.9, ..nn::Sgd::default() }.build(store, 1e-3)?,
+        "adam" => nn::Adam::default().build(store, 1e-3)?,
+        "adamw" => nn::AdamW::default().build(store, 1e-3)?,
+        "rmsprop" => nn::RmsProp::default().build(store, 1e-3)?,
         other => bail!("no optimizer '{other}'"),
     })
 }
@@ -347,8 +354,14 @@ fn every_experiment_runs() {
         env!("CARGO_BIN_EXE_combined"),
         env!("CARGO_BIN_EXE_ddp_buckets"),
         env!("CARGO_BIN_EXE_empty_cache"),
+        env!("CARGO_BIN_EXE_free_tensors"),
         env!("CARGO_BIN_EXE_inplace"),
+        env!("CARGO_BIN_EXE_load_checkpoint"),
         env!("CARGO_BIN_EXE_no_grad"),
+        env!("CARGO_BIN_EXE_step_timeline"),
+        env!("CARGO_BIN_EXE_optimizer_state"),
+        env!("CARGO_BIN_EXE_transfer_learning"),
+        env!("CARGO_BIN_EXE_published"),
     ] {
         let run = || {
             let output = Command::new(program)
@@ -577,6 +590,36 @@ fn a_dry_run_counts_what_the_cpu_counts() {
     }
 }
 
+/// Buckets, and bytes that live beside the model, of distributed data parallel training in three steps.
+fn buckets(device: &str) -> Result<Value> {
+    let backend = open(device)?;
+    let mut seen = Vec::new();
+    for (cap, gradient_as_bucket_view) in [(None, false), (Some(16 << 10), false), (Some(16 << 10), true)] {
+        let model = Model::named("mlp-6x64", backend.device())?;
+        let batch = model.batch(4);
+        let before = backend.memory()?.requested;
+        let group = ProcessGroup::alone(backend.device(), 1)?;
+        let ddp = Ddp::of(&model.store, &group, DdpOptions { bucket_cap: cap, gradient_as_bucket_view })?;
+        for _ in 0..3 {
+            ddp.zero_grad();
+            let loss = ddp.forward(|| Ok(model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean)))?;
+            seen.push((ddp.bucket_bytes()?, backend.memory()?.requested - before));
+            loss.f_backward()?;
+            drop(loss);
+            seen.push((Vec::new(), backend.memory()?.requested - before));
+        }
+        ddp.check_reduced()?;
+    }
+    Ok(serde_json::to_value(seen)?)
+}
+
+fn gradient_buckets_are_those_of_the_cpu() {
+    let dry = dry_answer("buckets", "dry", 1024 * MIB, "");
+    assert_eq!(dry, outcome(command("buckets", "cpu")).unwrap());
+    let buckets = |step: usize| dry[step][0].as_array().unwrap().len();
+    assert_eq!((buckets(0), buckets(6), buckets(8)), (1, 1, 6), "one at first, then one for each weight that fills it: {dry}");
+}
+
 /// Bytes of single operations for which CPU and CUDA allocate differently.
 fn differences(device: &str) -> Result<Value> {
     let backend = open(device)?;
@@ -627,6 +670,87 @@ fn known_differences_have_their_formula() {
     let parts = count / 10 + rows;
     let embedding = -(8 * (3 * count + 2 * rows + parts + 2) + 4 * parts * columns);
     assert_eq!(cpu_over_dry, [layer_norm, dropout, checkpoint, attention, embedding]);
+}
+
+/// Of each algorithm in each implementation: what its first step leaves alive on the device, what it says its state there is, and what its
+/// second step needs while it runs.
+fn optimizers(device: &str) -> Result<Value> {
+    let backend = open(device)?;
+    let float = (Kind::Float, backend.device());
+    let parameters: Vec<(String, Tensor)> =
+        OPTIMIZED.iter().map(|n| (n.to_string(), Tensor::randn([*n], float).set_requires_grad(true))).collect();
+    parameters.iter().for_each(|(_, p)| (p * p).sum(Kind::Float).backward());
+    let scale = || GradScale { grad_scale: Some(Tensor::ones([1], float)), found_inf: Some(Tensor::zeros([1], float)) };
+    let mut figures = Vec::new();
+    for (name, algorithm) in algorithms() {
+        for implementation in Implementation::ALL {
+            if name == "rmsprop" && implementation == Implementation::Fused {
+                continue;
+            }
+            let own = parameters.iter().map(|(name, p)| (name.clone(), p.shallow_clone())).collect();
+            let before = backend.memory()?.requested;
+            let mut optimizer = optimizers::Optimizer::over(own, algorithm, 1e-3, implementation)?;
+            optimizer.step()?;
+            let kept = backend.memory()?.requested - before;
+            backend.reset_peaks()?;
+            optimizer.step()?;
+            let peak = backend.memory()?.requested_peak - before - kept;
+            figures.push((format!("{name} {implementation}"), kept, optimizer.state_bytes(backend.device())?, peak));
+            if implementation == Implementation::Fused {
+                optimizer.step_scaled(&scale())?;
+            }
+        }
+    }
+    Ok(serde_json::to_value(figures)?)
+}
+
+/// Elements of the parameters that are optimized, the largest first.
+const OPTIMIZED: [i64; 3] = [1000, 50, 7];
+
+fn algorithms() -> [(&'static str, Algorithm); 6] {
+    let nesterov = Sgd { momentum: 0.9, weight_decay: 0.1, nesterov: true, ..Sgd::default() };
+    [
+        ("sgd", Algorithm::sgd()),
+        ("momentum", Algorithm::momentum(0.9)),
+        ("nesterov", Algorithm::Sgd(nesterov)),
+        ("rmsprop", Algorithm::rmsprop()),
+        ("adam", Algorithm::adam()),
+        ("adamw", Algorithm::adamw()),
+    ]
+}
+
+fn optimizers_take_what_their_tensors_do() {
+    type Figures = Vec<(String, i64, i64, i64)>;
+    let figures = |value: Value| serde_json::from_value::<Figures>(value).unwrap();
+    let dry = figures(dry_answer("optimizers", "dry", 1024 * MIB, ""));
+    let cpu = figures(outcome(command("optimizers", "cpu")).unwrap());
+    let (largest, all) = (4 * OPTIMIZED[0], 4 * OPTIMIZED.iter().sum::<i64>());
+    let counters = 4 * OPTIMIZED.len() as i64;
+    for ((what, kept, state, peak), on_cpu) in dry.iter().zip(&cpu) {
+        let (name, implementation) = what.split_once(' ').unwrap();
+        let counts = matches!(name, "rmsprop" | "adam" | "adamw");
+        let moments = match name {
+            "sgd" => 0,
+            "momentum" | "nesterov" | "rmsprop" => all,
+            _ => 2 * all,
+        };
+        // Fused kernels read the steps on the device; foreach counts them on the CPU, and the loop without a tensor.
+        let on_device = if counts && implementation == "fused" { counters } else { 0 };
+        assert_eq!((*kept, *state), (moments + on_device, *kept), "{what}");
+        let temporaries = match (name, implementation) {
+            ("sgd" | "momentum", _) | (_, "fused") => 0,
+            (_, "foreach") => all,
+            ("rmsprop", _) => largest,
+            _ => 2 * largest,
+        };
+        assert_eq!(*peak, temporaries, "{what}");
+        let (_, cpu_kept, cpu_state, cpu_peak) = on_cpu;
+        let counted_on_cpu = if counts && implementation == "foreach" { counters } else { 0 };
+        assert_eq!((*cpu_kept, *cpu_state), (kept + counted_on_cpu, *cpu_kept), "{what}");
+        // The scalars of `scalar_bytes`.
+        assert!([0, 12].contains(&(cpu_peak - peak)), "{what}: {cpu_peak} on the CPU, {peak} dry");
+    }
+    assert_eq!(dry.len(), 17);
 }
 
 fn huge() -> Result<Value> {

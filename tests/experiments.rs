@@ -7,6 +7,11 @@ mod accumulation;
 #[allow(dead_code)]
 #[path = "../experiments/amp.rs"]
 mod amp;
+#[path = "../experiments/backends.rs"]
+mod backends;
+#[allow(dead_code)]
+#[path = "../experiments/batch_loading.rs"]
+mod batch_loading;
 #[allow(dead_code)]
 #[path = "../experiments/checkpointing.rs"]
 mod checkpointing;
@@ -20,8 +25,14 @@ mod ddp_buckets;
 #[path = "../experiments/empty_cache.rs"]
 mod empty_cache;
 #[allow(dead_code)]
+#[path = "../experiments/free_tensors.rs"]
+mod free_tensors;
+#[allow(dead_code)]
 #[path = "../experiments/inplace.rs"]
 mod inplace;
+#[allow(dead_code)]
+#[path = "../experiments/load_checkpoint.rs"]
+mod load_checkpoint;
 #[allow(dead_code)]
 #[path = "../experiments/lr_warmup.rs"]
 mod lr_warmup;
@@ -31,9 +42,24 @@ mod memory_model;
 #[allow(dead_code)]
 #[path = "../experiments/no_grad.rs"]
 mod no_grad;
+#[path = "../experiments/num_workers.rs"]
+mod num_workers;
+#[path = "../experiments/optimizer_state.rs"]
+mod optimizer_state;
+#[path = "../experiments/published.rs"]
+mod published;
+#[path = "../experiments/same_level.rs"]
+mod same_level;
+#[allow(dead_code)]
+#[path = "../experiments/step_timeline.rs"]
+mod step_timeline;
+#[allow(dead_code)]
+#[path = "../experiments/transfer_learning.rs"]
+mod transfer_learning;
 
 use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use tch::nn::{Optimizer, OptimizerConfig, Sgd};
 use tch::{Device, Kind, Reduction, Tensor};
 use vramlab::measure::{Bench, Found, Prepare, Probe, Quantity, Step, check, memory};
 use vramlab::models::{Batch, Block, Model};
@@ -41,17 +67,27 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 10] = [
+const ALL: [&Protocol; 20] = [
     &accumulation::PROTOCOL,
     &amp::PROTOCOL,
-    &checkpointing::PROTOCOL,
     &combined::PROTOCOL,
+    &lr_warmup::PROTOCOL,
+    &backends::PROTOCOL,
+    &batch_loading::PROTOCOL,
+    &checkpointing::PROTOCOL,
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
+    &free_tensors::PROTOCOL,
     &inplace::PROTOCOL,
-    &lr_warmup::PROTOCOL,
+    &load_checkpoint::PROTOCOL,
     &memory_model::PROTOCOL,
     &no_grad::PROTOCOL,
+    &num_workers::PROTOCOL,
+    &optimizer_state::PROTOCOL,
+    &published::PROTOCOL,
+    &same_level::PROTOCOL,
+    &step_timeline::PROTOCOL,
+    &transfer_learning::PROTOCOL,
 ];
 const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
 
@@ -66,7 +102,9 @@ fn protocols_are_sound() {
     for protocol in ALL {
         assert_eq!(protocol.mistakes(), Vec::<String>::new(), "{}", protocol.name);
         let timed = |profile| {
-            protocol.grids(profile).filter(|g| g.passes.contains(&vramlab::protocol::Pass::Time)).flat_map(|g| g.cells()).count()
+            let timed = protocol.grids(profile).filter(|g| g.passes.contains(&vramlab::protocol::Pass::Time));
+            // A twin's cells stand beside ours and repeat them.
+            timed.flat_map(|g| g.cells()).filter(|cell| !cell.is_twin()).count()
         };
         assert!(timed(Profile::Quick) <= 10, "{}: quick times {} cells", protocol.name, timed(Profile::Quick));
         let text = serde_json::to_string(protocol).unwrap();
@@ -235,6 +273,55 @@ fn inplace_check_sees_a_missing_error_and_a_missing_difference() {
 }
 
 #[test]
+fn optimizer_check_sees_another_algorithm_and_a_copy_that_updates() {
+    let _turn = alone();
+    let protocol = &optimizer_state::PROTOCOL;
+    for cell in [
+        "model=mlp-4x512 optimizer=sgd implementation=fused",
+        "model=mlp-4x512 optimizer=momentum implementation=foreach",
+        "model=mlp-4x512 optimizer=rmsprop implementation=foreach",
+        "model=mlp-4x512 optimizer=adam implementation=fused",
+        "parameters=65536 tensors=16 optimizer=adamw implementation=copy",
+    ] {
+        let found = checked(protocol, optimizer_state::prepare, cell);
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+    }
+    let forgets_weight_decay: Prepare = |cell, bench| {
+        let fused = cell.get("implementation") == Some("fused");
+        optimizer_state::prepare(&if fused { cell.with("optimizer", "adam") } else { cell.clone() }, bench)
+    };
+    let found = checked(protocol, forgets_weight_decay, "model=mlp-4x512 optimizer=adamw implementation=fused");
+    assert!(found.status == Status::Invalid && found.reason.contains("update: expected equal"), "{found:?}");
+    let updates: Prepare = |cell, bench| {
+        let copies = cell.get("implementation") == Some("copy");
+        optimizer_state::prepare(&if copies { cell.with("implementation", "fused") } else { cell.clone() }, bench)
+    };
+    let found = checked(protocol, updates, "parameters=65536 tensors=16 optimizer=adamw implementation=copy");
+    assert!(found.status == Status::Invalid && found.reason.contains("expected apart"), "{found:?}");
+}
+
+#[test]
+fn transfer_check_sees_what_is_frozen_too_much_and_other_data() {
+    let _turn = alone();
+    let protocol = &transfer_learning::PROTOCOL;
+    for cell in protocol.grids(Profile::Quick).flat_map(|grid| grid.cells()) {
+        let found = checked(protocol, transfer_learning::prepare, &cell.to_string());
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+    }
+    let cell = "model=gpt-6x128 batch=16 part=last-block rest=frozen";
+    let freezes_the_block: Prepare = |cell, bench| {
+        let frozen = cell.get("rest") == Some("frozen");
+        transfer_learning::prepare(&if frozen { cell.with("part", "head") } else { cell.clone() }, bench)
+    };
+    assert!(checked(protocol, freezes_the_block, cell).status.is_failure(), "gradients of the block are missing");
+    let fewer_samples: Prepare = |cell, bench| {
+        let frozen = cell.get("rest") == Some("frozen");
+        transfer_learning::prepare(&if frozen { cell.with("batch", "15") } else { cell.clone() }, bench)
+    };
+    assert_eq!(checked(protocol, fewer_samples, cell).status, Status::Invalid);
+}
+
+#[test]
 fn no_grad_check_sees_another_output() {
     let _turn = alone();
     for mode in ["grad", "no-grad", "inference"] {
@@ -254,6 +341,114 @@ fn no_grad_check_sees_another_output() {
     assert_eq!((kept("no-grad"), kept("inference")), (1.0, 1.0), "input and output and nothing else");
     // By hand: an input of 32 features, for each of 4 blocks what linear gives and what relu gives, and 10 logits.
     assert!(kept("grad") > 3.0, "{}", kept("grad"));
+}
+
+const DROPPED: &str = "watched=tensors dropped=tensor size=1MiB";
+
+#[test]
+fn free_tensors_check_sees_a_drop_that_takes_the_survivor_with_it() {
+    let _turn = alone();
+    let model = "watched=tensors dropped=model size=mlp-8x512";
+    let tensor = "watched=tensors dropped=tensor size=64MiB";
+    let planned = ["clone", "view", "graph", "gradient"].map(|reference| (tensor, reference));
+    let planned = planned.into_iter().chain(["none", "optimizer", "loss", "gradients", "row"].map(|reference| (model, reference)));
+    for (what, reference) in planned {
+        let cell = format!("{what} reference={reference} moment=dropped");
+        let found = checked(&free_tensors::PROTOCOL, free_tensors::prepare, &cell);
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+    }
+    /// Frees memory as `resize_(0)` on a storage does: whoever still refers to it has nothing.
+    struct Forced(Box<dyn Step>, bool);
+    impl Step for Forced {
+        fn run(&mut self, probe: &mut Probe) -> Result<()> {
+            self.0.run(probe)
+        }
+        fn outcome(&self) -> Result<Vec<Quantity>> {
+            let mut outcome = self.0.outcome()?;
+            if self.1 {
+                outcome[0].tensors.iter_mut().for_each(|tensor| drop(tensor.zero_()));
+            }
+            Ok(outcome)
+        }
+    }
+    let forced: Prepare = |cell, bench| {
+        let overwrites = cell.get("moment") == Some("dropped");
+        Ok(Box::new(Forced(free_tensors::prepare(cell, bench)?, overwrites)))
+    };
+    let found = checked(&free_tensors::PROTOCOL, forced, &format!("{DROPPED} reference=clone moment=dropped"));
+    assert!(found.status == Status::Invalid && found.reason.contains("survivor: expected equal"), "{found:?}");
+}
+
+/// What a drop gives back, worked out by hand.
+#[test]
+fn what_survives_keeps_what_it_refers_to() {
+    let _turn = alone();
+    let freed = |what: &str, reference: &str| {
+        counted(free_tensors::prepare, &format!("{what} reference={reference} moment=dropped"), "freed")
+    };
+    for (reference, share) in [("none", 1.0), ("clone", 0.0), ("view", 0.0), ("graph", 0.0), ("gradient", 1.0)] {
+        assert_eq!(freed(DROPPED, reference), share, "{reference}");
+    }
+    let small = "watched=tensors dropped=small-tensors size=4MiB";
+    assert_eq!((freed(small, "none"), freed(small, "few")), (1.0, 31.0 / 32.0));
+    let model = "watched=tensors dropped=model size=mlp-2x64";
+    let [none, optimizer, gradients] = ["none", "optimizer", "gradients"].map(|reference| freed(model, reference));
+    assert_eq!((none, optimizer), (1.0, 0.0));
+    // Of parameters, gradients and Adam's two moments.
+    assert!((gradients - 0.75).abs() < 0.01, "{gradients}");
+}
+
+const LOADED: &str = "model=mlp-8x2048 by=vramlab saved=cpu map=cpu";
+
+#[test]
+fn load_checkpoint_check_sees_a_parameter_that_was_not_loaded() {
+    let _turn = alone();
+    for reader in ["ot", "pickle", "safetensors", "views", "mapped"] {
+        let found = checked(&load_checkpoint::PROTOCOL, load_checkpoint::prepare, &format!("{LOADED} reader={reader}"));
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{reader}");
+    }
+    /// Loads nothing: the model keeps what it was made with.
+    struct Idle(Box<dyn Step>);
+    impl Step for Idle {
+        fn run(&mut self, _: &mut Probe) -> Result<()> {
+            Ok(())
+        }
+        fn outcome(&self) -> Result<Vec<Quantity>> {
+            self.0.outcome()
+        }
+    }
+    let loads_nothing: Prepare = |cell, bench| {
+        let step = load_checkpoint::prepare(cell, bench)?;
+        Ok(if cell.get("reader") == Some("mapped") { Box::new(Idle(step)) } else { step })
+    };
+    let found = checked(&load_checkpoint::PROTOCOL, loads_nothing, &format!("{LOADED} reader=mapped"));
+    assert!(found.status == Status::Invalid && found.reason.contains("parameter: expected equal"), "{found:?}");
+    let another_model: Prepare = |cell, bench| {
+        let seed = if cell.get("reader") == Some("ot") { bench.seed + 1 } else { bench.seed };
+        load_checkpoint::prepare(cell, &Bench { seed, ..*bench })
+    };
+    assert_eq!(checked(&load_checkpoint::PROTOCOL, another_model, &format!("{LOADED} reader=ot")).status, Status::Invalid);
+}
+
+/// The bytes of a load on the counted CPU, in models.
+#[test]
+fn a_load_holds_what_its_reader_makes() {
+    let _turn = alone();
+    let share = |reader: &str, metric: &str| {
+        let cell = format!("model=mlp-2x256 by=vramlab saved=cpu map=cpu reader={reader}");
+        counted(load_checkpoint::prepare, &cell, metric)
+    };
+    for reader in ["ot", "pickle", "safetensors"] {
+        assert_eq!([share(reader, "held"), share(reader, "dropped")], [2.0, 1.0], "{reader}");
+        assert!(share(reader, "load_peak") >= 2.0, "{reader}");
+    }
+    for reader in ["as-saved", "views", "mapped"] {
+        assert_eq!(
+            ["load_peak", "held", "dropped"].map(|metric| share(reader, metric)),
+            [1.0; 3],
+            "{reader}: nothing but the model"
+        );
+    }
 }
 
 #[test]
@@ -290,11 +485,94 @@ fn ddp_buckets_are_counted_as_can_be_worked_out_by_hand() {
     ] {
         assert_eq!((at(moment, "copies", "extra"), at(moment, "views", "extra")), (copies, views), "{moment}");
     }
-    let saved = |zero_grad: &str| {
-        counted(ddp_buckets::prepare, &format!("model=mlp-4x64 batch=8 cap=25 zero-grad={zero_grad} ddp=views"), "saved")
+    let step = |zero_grad: &str, ddp: &str, metric: &str| {
+        counted(ddp_buckets::prepare, &format!("model=mlp-4x64 batch=8 cap=25 zero-grad={zero_grad} ddp={ddp}"), metric)
     };
-    // The optimizer's step is the peak of so small a batch, and there the gradients are.
-    assert_eq!((saved("none"), saved("zeros")), (1.0, 1.0));
+    for zero_grad in ["none", "zeros"] {
+        let saved = step(zero_grad, "views", "saved");
+        assert!((0.95..=1.0).contains(&saved), "gradients are there at the peak of so small a batch: {saved}");
+        let peak = |ddp: &str| step(zero_grad, ddp, "requested_peak");
+        let apart = peak("copies") - peak("views");
+        assert!((apart - saved * parameters).abs() < 0.5, "the reference that is run first counts in no peak: {apart}");
+    }
+}
+
+/// A step that does its work twice where it should once, or gives half of what it computed.
+struct Wrong {
+    step: Box<dyn Step>,
+    runs: usize,
+    scale: f64,
+}
+
+impl Step for Wrong {
+    fn run(&mut self, probe: &mut Probe) -> Result<()> {
+        (0..self.runs).try_for_each(|_| self.step.run(probe))
+    }
+
+    fn outcome(&self) -> Result<Vec<Quantity>> {
+        let scaled = |q: Quantity| Quantity { name: q.name, tensors: q.tensors.iter().map(|t| t * self.scale).collect() };
+        Ok(self.step.outcome()?.into_iter().map(scaled).collect())
+    }
+}
+
+#[test]
+fn published_check_sees_a_lost_layer_a_lost_micro_batch_and_a_step_too_many() {
+    let _turn = alone();
+    let is = |prepare: Prepare, cell: &str| checked(&published::PROTOCOL, prepare, cell);
+    for cell in [
+        "model=gpt-2x64 batch=2 sequence=32 attention=fused",
+        "model=mlp-2x32 batch=1 adam=foreach",
+        "model=mlp-2x32 batch=1 adam=fused",
+        "model=gpt-2x64 batch=4 setup=accumulate",
+        "model=gpt-2x64 batch=4 setup=all",
+    ] {
+        let found = is(published::prepare, cell);
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+    }
+    let loses_a_layer: Prepare = |cell, bench| {
+        let fewer = if cell.get("attention") == Some("fused") { cell.with("model", "gpt-1x64") } else { cell.clone() };
+        published::prepare(&fewer, bench)
+    };
+    assert_eq!(is(loses_a_layer, "model=gpt-2x64 batch=2 sequence=32 attention=fused").status, Status::Invalid);
+    let loses_a_micro_batch: Prepare = |cell, bench| {
+        let fewer = if cell.get("setup") == Some("plain") { cell.clone() } else { cell.with("batch", "3") };
+        published::prepare(&fewer, bench)
+    };
+    assert_eq!(is(loses_a_micro_batch, "model=gpt-2x64 batch=4 setup=accumulate").status, Status::Invalid);
+    let steps_twice: Prepare = |cell, bench| {
+        let runs = if cell.get("adam") == Some("foreach") { 2 } else { 1 };
+        Ok(Box::new(Wrong { step: published::prepare(cell, bench)?, runs, scale: 1.0 }))
+    };
+    assert_eq!(is(steps_twice, "model=mlp-2x32 batch=1 adam=foreach").status, Status::Invalid);
+}
+
+#[test]
+fn same_level_check_sees_another_batch() {
+    let _turn = alone();
+    let cell = "model=mlp-2x32 batch=256 name=two";
+    assert_eq!(checked(&same_level::PROTOCOL, same_level::prepare, cell).status, Status::Ok);
+    let is_another: Prepare = |cell, bench| {
+        let other = if cell.get("name") == Some("two") { cell.with("batch", "255") } else { cell.clone() };
+        same_level::prepare(&other, bench)
+    };
+    assert_eq!(checked(&same_level::PROTOCOL, is_another, cell).status, Status::Invalid);
+}
+
+#[test]
+fn backends_check_sees_a_wrong_result_in_every_operation() {
+    let _turn = alone();
+    let halved: Prepare = |cell, bench| {
+        let scale = if cell.get("dtype") == Some("bf16") { 0.5 } else { 1.0 };
+        Ok(Box::new(Wrong { step: backends::prepare(cell, bench)?, runs: 1, scale }))
+    };
+    for cell in
+        ["operation=copy size=64", "operation=product size=128", "operation=convolution size=8", "operation=attention size=512"]
+    {
+        let cell = format!("{cell} dtype=bf16");
+        let found = checked(&backends::PROTOCOL, backends::prepare, &cell);
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+        assert_eq!(checked(&backends::PROTOCOL, halved, &cell).status, Status::Invalid, "{cell}");
+    }
 }
 
 fn counted(prepare: Prepare, cell: &str, metric: &str) -> f64 {
@@ -302,6 +580,120 @@ fn counted(prepare: Prepare, cell: &str, metric: &str) -> f64 {
     let mut step = BENCH.set_up(prepare, &Cell::parse(cell).unwrap()).unwrap();
     let samples = memory(&mut *step, &backend).unwrap();
     samples.iter().find(|s| s.metric == metric).unwrap_or_else(|| panic!("no {metric} in {samples:?}")).value
+}
+
+#[test]
+fn step_timeline_check_sees_gradients_that_are_not_zeroed() {
+    let _turn = alone();
+    let cell = "model=mlp-2x32 batch=64 optimizer=adamw zero-grad=zero";
+    let found = checked(&step_timeline::PROTOCOL, step_timeline::prepare, cell);
+    assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
+    for broken in [piles_up as Prepare, other_optimizer] {
+        let found = checked(&step_timeline::PROTOCOL, broken, cell);
+        assert!(found.status == Status::Invalid && found.reason.contains("parameter: expected equal"), "{found:?}");
+    }
+}
+
+/// Trains as the experiment does, and leaves gradients as they are.
+struct PilesUp {
+    model: Model,
+    batch: Batch,
+    optimizer: Optimizer,
+    zeroes: bool,
+}
+
+impl Step for PilesUp {
+    fn run(&mut self, _: &mut Probe) -> Result<()> {
+        for _ in 0..3 {
+            if self.zeroes {
+                self.optimizer.zero_grad();
+            }
+            let logits = self.model.forward(&self.batch.inputs, true);
+            self.model.loss(&logits, &self.batch.targets, Reduction::Mean).f_backward()?;
+            self.optimizer.step();
+        }
+        Ok(())
+    }
+
+    fn outcome(&self) -> Result<Vec<Quantity>> {
+        Ok(vec![Quantity { name: "parameter", tensors: self.model.parameters().iter().map(Tensor::detach).collect() }])
+    }
+}
+
+fn piles_up(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {
+    let model = Model::named(cell.level("model")?, bench.device)?;
+    let batch = model.batch(cell.number("batch")?);
+    let optimizer = Sgd::default().build(&model.store, 1e-2)?;
+    Ok(Box::new(PilesUp { model, batch, optimizer, zeroes: cell.get("zero-grad") == Some("none") }))
+}
+
+fn other_optimizer(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {
+    let swapped = if cell.get("zero-grad") == Some("zero") { cell.with("optimizer", "rmsprop") } else { cell.clone() };
+    step_timeline::prepare(&swapped, bench)
+}
+
+/// 2 blocks of linear 32 x 32 and GELU, a classifier of 10, a batch of 64, fp32, with AdamW.
+#[test]
+fn a_step_timeline_can_be_worked_out_by_hand() {
+    let _turn = alone();
+    let n = 64.0;
+    let model = 4.0 * (2.0 * (32.0 * 32.0 + 32.0) + 320.0 + 10.0);
+    // Of each block the linear layer's result and GELU's; the log-softmax, the sum of its weights, and the loss.
+    let activations = 4.0 * (2.0 * 2.0 * n * 32.0 + n * 10.0 + 2.0);
+    let of = |zero_grad: &str| {
+        let mut step = BENCH
+            .set_up(
+                step_timeline::prepare,
+                &Cell::parse(&format!("model=mlp-2x32 batch=64 optimizer=adamw zero-grad={zero_grad}")).unwrap(),
+            )
+            .unwrap();
+        let samples = memory(&mut *step, &Cpu::new(None)).unwrap();
+        move |metric: &str| samples.iter().filter(|s| s.metric == metric).map(|s| s.value).fold(None, |_, v| Some(v))
+    };
+    let (none, zero) = (of("none"), of("zero"));
+    for figure in [&none, &zero] {
+        assert_eq!(figure("after_load"), Some(model));
+        assert_eq!((figure("activations"), figure("after_forward")), (Some(activations), Some(model + activations)));
+        assert_eq!(figure("after_backward"), Some(2.0 * model));
+        assert_eq!((figure("optimizer_state"), figure("after_step")), (Some(2.0 * model), Some(4.0 * model)));
+        for ratio in ["loaded", "forwarded"] {
+            assert_eq!(figure(ratio), Some(1.0), "{ratio}");
+        }
+        assert_eq!((figure("backwarded"), figure("saved.gelu")), (Some(2.0), Some(4.0 * 2.0 * n * 32.0)));
+    }
+    // Gradients that are kept are there in the next forward pass, and those that are new come on top of them for a moment.
+    let live = |figure: &dyn Fn(&str) -> Option<f64>| figure("2.forward.live").unwrap();
+    assert_eq!(live(&zero) - live(&none), model);
+    assert!(zero("next_peak") > none("next_peak"));
+    assert_eq!(zero("2.forward.live.gradients"), Some(model));
+    assert_eq!(none("2.forward.live.gradients"), None);
+}
+
+/// The picture's curves go through the figures: no peak is lost, and each phase ends where the meter says.
+#[test]
+fn the_curves_of_a_step_keep_its_peak() {
+    let _turn = alone();
+    let cell = Cell::parse("model=mlp-2x32 batch=64 optimizer=adamw zero-grad=none").unwrap();
+    let mut step = BENCH.set_up(step_timeline::prepare, &cell).unwrap();
+    let samples = memory(&mut *step, &Cpu::new(None)).unwrap();
+    let value = |metric: &str| samples.iter().find(|s| s.metric == metric).unwrap().value;
+    let boundaries: Vec<u32> = samples.iter().filter(|s| s.metric == "curve.phase").map(|s| s.sample).collect();
+    let layers = ["parameters", "optimizer_state", "data", "gradients", "activations", "temporaries"];
+    let total = |point: u32| -> f64 {
+        let layer = |name: &&str| {
+            let curve = samples.iter().filter(|s| s.metric == format!("curve.{name}") && s.sample <= point);
+            curve.max_by_key(|s| s.sample).map_or(0.0, |s| s.value)
+        };
+        layers.iter().map(layer).sum()
+    };
+    assert_eq!(boundaries.len(), 4);
+    let points = *boundaries.last().unwrap();
+    assert!(points <= 186, "{points} points");
+    let highest = (0..points).map(total).fold(0.0, f64::max);
+    assert_eq!(highest, value("next_peak") + value("data"));
+    for (end, phase) in boundaries[1..].iter().zip(["forward", "backward", "step"]) {
+        assert_eq!(total(end - 1), value(&format!("2.{phase}.live")), "{phase}");
+    }
 }
 
 /// What the counted bytes must be by hand, so that the meter and the steps are tested and not only compared.
@@ -327,7 +719,62 @@ fn counted_bytes_are_what_can_be_worked_out_by_hand() {
     let accumulated =
         |k: u32| counted(accumulation::prepare, &format!("model=mlp-2x32 batch=256 hold=effective-batch k={k}"), "gradients");
     assert_eq!(accumulated(1), 4.0 * parameters);
+    let part = |metric: &str| counted(published::prepare, "model=mlp-2x32 batch=1 adam=loop", metric);
+    assert_eq!((part("parameters"), part("gradients")), (4.0 * parameters, 4.0 * parameters));
+    assert_eq!(part("optimizer_state"), 2.0 * 4.0 * parameters, "two numbers for each parameter");
+    let formula = counted(published::prepare, "model=gpt-2x64 batch=2 sequence=32 attention=explicit", "formula");
+    assert_eq!(formula, 2.0 * (32 * 2 * 64) as f64 * (34.0 + 5.0 * 32.0 / 64.0), "two layers of one head of 64");
     assert_eq!(accumulated(4), 4.0 * parameters, "gradients do not shrink");
+}
+
+/// A step whose results come in another order.
+struct Reversed(Box<dyn Step>);
+
+impl Step for Reversed {
+    fn run(&mut self, probe: &mut Probe) -> Result<()> {
+        self.0.run(probe)
+    }
+
+    fn outcome(&self) -> Result<Vec<Quantity>> {
+        let mut quantities = self.0.outcome()?;
+        quantities.iter_mut().for_each(|quantity| quantity.tensors = quantity.tensors.iter().map(|t| t.flip([0])).collect());
+        Ok(quantities)
+    }
+}
+
+#[test]
+fn num_workers_check_sees_an_order_that_depends_on_workers_and_a_lost_sample() {
+    let _turn = alone();
+    for cell in ["by=vramlab transform=small samples=16 workers=1x", "transform=small samples=16 model=pooled workers=1x"] {
+        let found = checked(&num_workers::PROTOCOL, num_workers::prepare, cell);
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
+    }
+    let reversed: Prepare = |cell, bench| {
+        let step = num_workers::prepare(cell, bench)?;
+        Ok(if cell.get("workers") == Some("1x") { Box::new(Reversed(step)) } else { step })
+    };
+    let found = checked(&num_workers::PROTOCOL, reversed, "by=vramlab transform=small samples=16 workers=1x");
+    assert_eq!(found.status, Status::Invalid);
+    let reversed: Prepare = |cell, bench| {
+        let step = num_workers::prepare(cell, bench)?;
+        Ok(if cell.get("prefetch") == Some("4") { Box::new(Reversed(step)) } else { step })
+    };
+    assert_eq!(checked(&num_workers::PROTOCOL, num_workers::prepare, "by=vramlab prefetch=4").status, Status::Ok);
+    assert_eq!(checked(&num_workers::PROTOCOL, reversed, "by=vramlab prefetch=4").status, Status::Invalid);
+}
+
+#[test]
+fn batch_loading_check_sees_a_lost_sample() {
+    let _turn = alone();
+    for how in ["batches", "samples"] {
+        let cell = format!("samples=64 side=16 batch=8 how={how}");
+        assert_eq!(checked(&batch_loading::PROTOCOL, batch_loading::prepare, &cell).status, Status::Ok, "{cell}");
+        let loses_one: Prepare = |cell, bench| {
+            let fewer = if cell.get("how") == Some("everything") { cell.clone() } else { cell.with("samples", "63") };
+            batch_loading::prepare(&fewer, bench)
+        };
+        assert_eq!(checked(&batch_loading::PROTOCOL, loses_one, &cell).status, Status::Invalid, "{cell}");
+    }
 }
 
 /// A loss that is scaled for fp16, and gradients that nobody unscales.

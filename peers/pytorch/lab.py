@@ -75,6 +75,10 @@ class OutOfMemory(Exception):
     """Memory ran out: an outcome, not a failure."""
 
 
+class Unavailable(Exception):
+    """Something that this cell needs is not installed: the cell is skipped, with what to do about it."""
+
+
 def main(prepare):
     """Runs the pass that the command line asks for and writes its rows to what was standard output."""
     pipe = os.fdopen(os.dup(1), "w")
@@ -106,6 +110,8 @@ def is_out_of_memory(error):
 
 
 def _failed(error):
+    if isinstance(error, Unavailable):
+        return "skipped", str(error), []
     status = "oom" if is_out_of_memory(error) else "error"
     return status, f"{type(error).__name__}: {error}"[:400], []
 

@@ -216,7 +216,7 @@ fn iterate(
     batch: &Batch,
     phase: &mut dyn FnMut(&str) -> Result<()>,
 ) -> Result<()> {
-    optimizer.zero_grad();
+    ddp.zero_grad();
     let loss = ddp.forward(|| Ok(loss(model, batch)))?;
     phase("forward")?;
     loss.f_backward()?;
@@ -269,7 +269,7 @@ impl Report {
         rows.extend(self.moments.iter().map(|m| vec![m.name.clone(), bytes(m.live), bytes(m.peak)]));
         text += &format!("\n{}\n", aligned(&rows));
         let buckets: Vec<String> = self.buckets.iter().map(|b| bytes(*b)).collect();
-        text += &format!("gradients: {}, in {} buckets: {}\n", bytes(self.gradient_bytes), buckets.len(), buckets.join(", "));
+        text += &format!("gradients: {}; buckets: {}\n", bytes(self.gradient_bytes), buckets.join(", "));
         text += &format!("gradients of the joined batch in one process: {:.1e} away\n", self.gradient_error);
         text += "parameters after training: the same to the bit on all ranks\n";
         text + &format!("{} a step, the median of {}\n", Seconds(median(&self.step_seconds)), self.step_seconds.len())

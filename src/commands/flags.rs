@@ -16,7 +16,7 @@ pub struct ConfigurationFlags {
     #[command(flatten)]
     pub settings: SettingsFlags,
 
-    /// sgd, momentum, rmsprop, adam or adamw
+    /// sgd, momentum, rmsprop, adam or adamw; Adam's two also -foreach (PyTorch's default on a GPU) and -fused
     #[arg(long, value_name = "NAME", default_value_t = OptimizerKind::AdamW)]
     pub optimizer: OptimizerKind,
 

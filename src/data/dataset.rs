@@ -3,6 +3,7 @@
 use super::order::SampleRandom;
 use crate::native::batch_memory::Element;
 use anyhow::Result;
+use std::sync::Arc;
 
 /// Samples that can be loaded in any order by several threads.
 pub trait Dataset: Send + Sync + 'static {
@@ -77,5 +78,49 @@ where
 
     fn load(&self, index: usize, random: &mut SampleRandom, (): &mut (), into: &mut [T]) -> Result<i64> {
         (self.write)(index, random, into)
+    }
+}
+
+/// Some samples of a data set, in an order of their own: a part for validation, say.
+#[derive(Debug)]
+pub struct Subset<D> {
+    data: Arc<D>,
+    indices: Vec<u32>,
+}
+
+impl<D: Dataset> Subset<D> {
+    /// The samples at these places.
+    ///
+    /// # Errors
+    /// A place that the data set does not have.
+    pub fn new(data: Arc<D>, indices: Vec<u32>) -> Result<Subset<D>> {
+        let beyond = indices.iter().find(|index| **index as usize >= data.len());
+        anyhow::ensure!(beyond.is_none(), "sample {} of a data set of {}", beyond.unwrap_or(&0), data.len());
+        Ok(Subset { data, indices })
+    }
+}
+
+impl<D: Dataset> Dataset for Subset<D> {
+    type Element = D::Element;
+    type Scratch = D::Scratch;
+
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn shape(&self) -> Vec<i64> {
+        self.data.shape()
+    }
+
+    fn scratch(&self) -> D::Scratch {
+        self.data.scratch()
+    }
+
+    fn load(&self, index: usize, random: &mut SampleRandom, scratch: &mut D::Scratch, into: &mut [D::Element]) -> Result<i64> {
+        self.data.load(self.indices[index] as usize, random, scratch, into)
+    }
+
+    fn grain(&self) -> usize {
+        self.data.grain()
     }
 }

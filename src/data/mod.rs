@@ -21,12 +21,12 @@ mod transform;
 
 pub use crate::native::batch_memory::{Element, Residence};
 pub use cifar::Cifar10;
-pub use dataset::{Dataset, FnDataset};
+pub use dataset::{Dataset, FnDataset, Subset};
 pub use decode::{Pixels, decode};
 pub use images::{ImageScratch, Images};
 pub use loader::{Batch, Config, Epoch, Loader, OnBad, Skipped};
 pub use order::{Position, SampleRandom, Shard, Share, Uneven, epoch_order, sample_random};
 pub use shards::{OnDamage, TarShards};
 pub use source::{Damage, ImageFolder, Source};
-pub use textured::Textured;
+pub use textured::{Textured, cache_folder};
 pub use transform::{Area, Crop, Normalise, Resizing, Transform};

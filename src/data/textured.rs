@@ -5,6 +5,15 @@ use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// The folder for data that can be made again: what `VRAMLAB_DATA` names, or `vramlab` in the user's cache. PyTorch's twins look there too.
+pub fn cache_folder() -> PathBuf {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("VRAMLAB_DATA")
+        .or_else(|| set("XDG_CACHE_HOME").map(|cache| cache.join("vramlab")))
+        .or_else(|| set("HOME").map(|home| home.join(".cache/vramlab")))
+        .unwrap_or_else(|| std::env::temp_dir().join("vramlab"))
+}
+
 /// A folder of made-up images in classes, as [`super::ImageFolder`] takes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Textured {

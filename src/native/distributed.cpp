@@ -71,6 +71,43 @@ std::vector<at::Tensor> tensors_of(const at::Tensor* const* tensors, size_t coun
   return list;
 }
 
+// ---- a reducer on the dry device ---------------------------------------------------------------------------------------------------------
+
+bool is_dry() { return dlsym(RTLD_DEFAULT, "vramlab_dry_memory") != nullptr; }
+
+// The reducer sends the order of its new buckets over the device, reads it back and relies on it. A dry device holds no values, and there is
+// nobody to send to; so there the buckets are built from the order that this process has, by the same functions.
+struct DryReducer final : c10d::Reducer {
+  const std::vector<size_t> caps;
+
+  template <typename... Arguments>
+  explicit DryReducer(std::vector<size_t> caps, Arguments&&... arguments)
+      : c10d::Reducer(std::forward<Arguments>(arguments)...), caps(std::move(caps)) {}
+
+  bool rebuild() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ensure_prior_reduction_finished();
+    if (!should_rebuild_buckets() || rebuilt_params_.empty()) return false;
+    auto assigned = c10d::compute_bucket_assignment_by_size(rebuilt_params_, caps, expect_sparse_gradients_, rebuilt_param_indices_);
+    auto& buckets = std::get<0>(assigned);
+    {
+      // What the exchange takes of the device while it runs.
+      const auto options = at::device(params_.front().device()).dtype(at::kInt);
+      const auto order = at::empty({static_cast<int64_t>(rebuilt_params_.size()) + 1}, options);
+      const auto sizes = at::empty({static_cast<int64_t>(buckets.size())}, options);
+    }
+    has_rebuilt_bucket_ = true;
+    rebuilt_params_.clear();
+    rebuilt_param_indices_.clear();
+    initialize_buckets(std::move(buckets));
+    return true;
+  }
+};
+
+bool rebuild(c10d::Reducer* reducer) {
+  return is_dry() ? static_cast<DryReducer*>(reducer)->rebuild() : reducer->rebuild_buckets();
+}
+
 c10d::TCPStoreOptions tcp_options(uint16_t port, bool listen, int64_t timeout_ms) {
   c10d::TCPStoreOptions options;
   options.port = port;
@@ -199,9 +236,14 @@ char* vl_reducer_new(const Group* group, const at::Tensor* const* parameters, si
     const auto list = tensors_of(parameters, count);
     auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(list, {static_cast<size_t>(std::numeric_limits<int64_t>::max())});
     std::reverse(buckets.begin(), buckets.end());
-    *out = new c10d::Reducer(list, std::move(buckets), *group, std::vector<bool>(count, false), cap, /*find_unused_parameters=*/false,
-                             gradient_as_bucket_view != 0, /*param_names=*/{}, first_cap, /*skip_all_reduce_unused_params=*/false,
-                             /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/{});
+    const auto build = [&](auto make) {
+      return make(list, std::move(buckets), *group, std::vector<bool>(count, false), cap, /*find_unused_parameters=*/false,
+                  gradient_as_bucket_view != 0, std::unordered_map<size_t, std::string>{}, first_cap,
+                  /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
+    };
+    const std::vector<size_t> caps = {static_cast<size_t>(first_cap), static_cast<size_t>(cap)};
+    *out = is_dry() ? build([&](auto&&... a) -> c10d::Reducer* { return new DryReducer(caps, std::forward<decltype(a)>(a)...); })
+                    : build([&](auto&&... a) { return new c10d::Reducer(std::forward<decltype(a)>(a)...); });
   });
 }
 
@@ -212,7 +254,7 @@ char* vl_reducer_before_forward(c10d::Reducer* reducer, int32_t reduce, int32_t*
     *rebuilt = 0;
     if (!at::GradMode::is_enabled()) return;
     if (reduce) reducer->prepare_for_forward();
-    *rebuilt = reducer->rebuild_buckets();
+    *rebuilt = rebuild(reducer);
   });
 }
 
@@ -237,8 +279,17 @@ char* vl_reducer_buckets(const c10d::Reducer* reducer, void* taker, void (*take)
   });
 }
 
+// Drops the gradients of parameters. Libtorch's optimizers would detach them in place first, which views of buckets refuse.
+void vl_drop_gradients(const at::Tensor* const* parameters, size_t count) {
+  for (size_t i = 0; i < count; i++) parameters[i]->mutable_grad().reset();
+}
+
 // The reducer's destructor may throw.
 void vl_reducer_free(c10d::Reducer* reducer) {
-  std::free(guarded([&] { delete reducer; }));
+  std::free(guarded([&] {
+    // Its destructor is not virtual.
+    if (is_dry()) delete static_cast<DryReducer*>(reducer);
+    else delete reducer;
+  }));
 }
 }

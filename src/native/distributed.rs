@@ -79,6 +79,7 @@ unsafe extern "C" {
     fn vl_reducer_before_backward(reducer: *mut RawReducer, prepared: *mut i32) -> Message;
     fn vl_reducer_check_finished(reducer: *mut RawReducer) -> Message;
     fn vl_reducer_buckets(reducer: *const RawReducer, taker: *mut c_void, take: TakeBytes) -> Message;
+    fn vl_drop_gradients(parameters: *const *const C_tensor, count: usize);
     fn vl_reducer_free(reducer: *mut RawReducer);
 }
 
@@ -309,6 +310,13 @@ impl Drop for Reducer {
         // SAFETY: the pointer is owned and freed once; the destructor takes the hooks away.
         unsafe { vl_reducer_free(self.0) };
     }
+}
+
+/// Drops the gradients of parameters.
+pub fn drop_gradients(parameters: &[Tensor]) {
+    let pointers = pointers(parameters);
+    // SAFETY: the tensors outlive the call; each lets go of a reference of its own.
+    unsafe { vl_drop_gradients(pointers.as_ptr(), pointers.len()) };
 }
 
 extern "C" fn push_bytes(buckets: *mut c_void, bytes: i64) {

@@ -5,15 +5,19 @@ pub mod amp;
 pub mod batch_memory;
 pub mod distributed;
 pub mod dry;
+mod heap;
 mod inference;
 mod library;
 mod mapped;
 pub mod optimizers;
+mod pickle;
 pub mod transfer;
 
+pub use heap::trim_heap;
 pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
 pub use library::MemoryFile;
 pub use mapped::{map_file, tensor_over_file};
+pub use pickle::save_pickle;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;

@@ -1,5 +1,5 @@
-//! The safe wrapper of `optimizers.cpp`: steps of fused and foreach optimizers over lists of tensors, and libtorch's own optimizers with
-//! their state. See [`crate::torch::Optimizer`] for what to use.
+//! The safe wrapper of `optimizers.cpp`: steps of fused and foreach optimizers over lists of tensors, and libtorch's own optimizers
+//! with their state. See [`crate::torch::optimizers`] for what to use.
 
 use super::{Message, NativeError, checked};
 use std::ffi::{CStr, c_char, c_void};
@@ -147,20 +147,21 @@ pub fn tensor_identity(tensor: &Tensor) -> usize {
 /// libtorch's message.
 pub fn zero_gradients(parameters: &[&Tensor], to_none: bool) -> Result<(), NativeError> {
     let parameters = Pointers::of(parameters);
-    // SAFETY: the pointers are of live tensors. A gradient is part of what all handles of a tensor share, so that changing it needs no
-    // exclusive handle.
+    // SAFETY: the pointers are of live tensors. A gradient is part of what all handles of a tensor share, so that changing it needs
+    // no exclusive handle.
     checked(unsafe { vl_zero_gradients(parameters.span(), to_none.into()) })
 }
 
-/// What tells a fused kernel of a gradient scaler, as tensors of one float: the scale by which gradients are still multiplied, and whether
-/// one of them overflowed (1) and the step is not to be taken.
+/// What tells a fused kernel of a gradient scaler, as tensors of one float: the scale by which gradients are still multiplied, and
+/// whether one of them overflowed (1) and the step is not to be taken.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Scaling<'a> {
     pub gradient_scale: Option<&'a Tensor>,
     pub found_inf: Option<&'a Tensor>,
 }
 
-/// Parameters of one device and kind, their gradients and Adam's state, in one order. The maxima are empty where there is no amsgrad.
+/// Parameters of one device and kind, their gradients and Adam's state, in one order. The maxima are empty where there is no
+/// amsgrad.
 #[derive(Debug, Clone, Default)]
 pub struct AdamLists<'a> {
     pub parameters: Vec<&'a Tensor>,
@@ -195,8 +196,8 @@ pub fn fused_adam(lists: &AdamLists, settings: &AdamSettings, scaling: Scaling) 
     checked(lists.with(settings.amsgrad != 0, |raw| unsafe { vl_fused_adam(raw, settings, scale, found) })?)
 }
 
-/// Updates momentum buffers and parameters with `_fused_sgd_`. The buffers are empty where there is no momentum; on the first step of all
-/// of them they are written and not read.
+/// Updates momentum buffers and parameters with `_fused_sgd_`. The buffers are empty where there is no momentum; on the first step
+/// of all of them they are written and not read.
 ///
 /// # Errors
 /// libtorch's message.
@@ -222,8 +223,8 @@ pub fn foreach_adam(lists: &AdamLists, settings: &AdamSettings) -> Result<(), Na
     checked(lists.with(settings.amsgrad != 0, |raw| unsafe { vl_foreach_adam(raw, settings) })?)
 }
 
-/// Updates momentum buffers and parameters, one operation over all tensors after another. A buffer that is an undefined tensor is made, as
-/// a copy of the gradient. As PyTorch's, it adds Nesterov's momentum to the gradients themselves.
+/// Updates momentum buffers and parameters, one operation over all tensors after another. A buffer that is an undefined tensor is
+/// made, as a copy of the gradient. As PyTorch's, it adds Nesterov's momentum to the gradients themselves.
 ///
 /// # Errors
 /// libtorch's message.
@@ -243,8 +244,8 @@ pub fn foreach_sgd(
     checked(unsafe { vl_foreach_sgd(parameters.span(), gradients.span(), buffers.span(), settings) })
 }
 
-/// Parameters of one device and kind, their gradients and RMSProp's state, in one order. Averages of the gradient are empty where it is
-/// not centred, momentum buffers where there is no momentum.
+/// Parameters of one device and kind, their gradients and RMSProp's state, in one order. Averages of the gradient are empty where
+/// it is not centred, momentum buffers where there is no momentum.
 #[derive(Debug, Clone, Default)]
 pub struct RmsPropLists<'a> {
     pub parameters: Vec<&'a Tensor>,
@@ -308,8 +309,8 @@ impl Loop {
     pub fn new(parameters: &[&Tensor], settings: &LoopSettings) -> Result<Loop, NativeError> {
         let mut raw = std::ptr::null_mut();
         let parameters = Pointers::of(parameters);
-        // SAFETY: the pointers are of live tensors, of which libtorch takes handles of its own; an owned optimizer is written where the
-        // function succeeds.
+        // SAFETY: the pointers are of live tensors, of which libtorch takes handles of its own; an owned optimizer is written where
+        // the function succeeds.
         checked(unsafe {
             match settings {
                 LoopSettings::Sgd(settings) => vl_loop_sgd(parameters.span(), settings, &mut raw),
@@ -358,7 +359,8 @@ impl Drop for Loop {
 }
 
 extern "C" fn take_state(found: *mut c_void, name: *const c_char, tensor: *mut C_tensor, steps: i64) {
-    // SAFETY: the name is a string constant; the tensor is null or a new handle that belongs to us; the vector is that of `Loop::state`.
+    // SAFETY: the name is a string constant; the tensor is null or a new handle that belongs to us; the vector is that of
+    // `Loop::state`.
     unsafe {
         let state = if tensor.is_null() { LoopState::Steps(steps) } else { LoopState::Tensor(Tensor::from_ptr(tensor)) };
         let name = CStr::from_ptr(name).to_string_lossy().into_owned();

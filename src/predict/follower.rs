@@ -118,7 +118,7 @@ impl<'a> Follower<'a> {
             None => None,
         };
         let rest = native::cuda_memory(0)?;
-        let loaded = recorder.timeline().marks.first().is_some();
+        let loaded = !recorder.timeline().marks.is_empty();
         let parameters = loaded.then(|| recorder.parameters().iter().map(|(_, parameter)| parameter.numel()).sum());
         if out_of_memory.is_some() || !loaded {
             held = dry::held_blocks()?;

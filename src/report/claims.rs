@@ -181,16 +181,12 @@ fn prediction_quality(evidence: &Evidence) -> String {
 
 /// Whether a rule's own selection says something about a factor, so that it need not be said again.
 fn is_named(rule: &Rule, factor: &str) -> bool {
+    let names = |term: &str| term.split_once('=').is_some_and(|(named, _)| named == factor);
     match rule {
+        // Which cell was picked is the answer.
+        Rule::Picked { .. } => false,
         Rule::Trend { along, .. } if *along == factor => true,
-        Rule::Ratio { of, .. }
-        | Rule::Value { of, .. }
-        | Rule::Exponent { of, .. }
-        | Rule::Trend { of, .. }
-        | Rule::Agreement { of, .. } => {
-            of.split_whitespace().any(|term| term.split_once('=').is_some_and(|(named, _)| named == factor))
-        }
-        Rule::All(_) => false,
+        _ => rule.select().is_some_and(|of| of.split_whitespace().any(names)),
     }
 }
 
@@ -216,6 +212,16 @@ fn comparison_row(
         // An exponent is about two cells, and its reader wants both.
         (Rule::Exponent { along, .. }, Some(before)) => {
             format!("`{}`, from {along} = {}", name(&comparison.cell), before.get(along).unwrap_or("?"))
+        }
+        (Rule::Picked { .. }, Some(best)) => {
+            let differs = |(factor, level): &&(String, String)| comparison.cell.get(factor) != Some(level);
+            let best: Vec<String> =
+                best.levels().iter().filter(differs).map(|(factor, level)| format!("{factor} = {level}")).collect();
+            format!(
+                "`{}`, against {}",
+                name(&comparison.cell),
+                if best.is_empty() { "itself".to_string() } else { best.join(", ") }
+            )
         }
         (Rule::Trend { along, .. }, _) => format!("`{}`", comparison.cell.without(&[&factors[..], &[*along]].concat())),
         _ => format!("`{}`", name(&comparison.cell)),

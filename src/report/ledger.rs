@@ -3,9 +3,10 @@
 use super::claims::{claims_of, published_of};
 use super::prose;
 use super::recorded::Recorded;
-use crate::protocol::Platform;
+use crate::protocol::{Platform, Rule};
 use crate::verdict::{Evidence, Reproduction, Verdict};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// One claim or published figure.
 #[derive(Debug, Serialize)]
@@ -100,13 +101,33 @@ fn not_measured() -> String {
 /// A symbol and the effects behind it, one for each part of the rule.
 fn say(run: &Recorded, found: &Found) -> String {
     let by = if found.platform == Platform::Python { format!("{}: ", prose::platform(found.platform)) } else { String::new() };
-    let effects: Vec<String> = found.evidence.iter().filter_map(|evidence| effect(run, evidence)).collect();
+    // Where its parts differ, each has its own symbol.
+    let verdicts: BTreeSet<Verdict> = found.evidence.iter().filter(|e| !e.comparisons.is_empty()).map(|e| e.verdict).collect();
+    if verdicts.len() > 1 && found.symbol != prose::SHOWN {
+        let part = |e: &&Evidence| Some(format!("{} {}", prose::symbol(e.verdict), effect(run, e, &found.evidence)?));
+        let parts: Vec<String> = found.evidence.iter().filter_map(part).collect();
+        return format!("{by}{} in parts:<br>{}", found.symbol, parts.join("<br>"));
+    }
+    let effects: Vec<String> = found.evidence.iter().filter_map(|evidence| effect(run, evidence, &found.evidence)).collect();
     format!("{by}{} {}", found.symbol, effects.join("<br>")).trim_end().to_string()
 }
 
-fn effect(run: &Recorded, evidence: &Evidence) -> Option<String> {
+/// The terms of the selection of cells that a rule is about.
+fn selected(rule: &Rule) -> impl Iterator<Item = &'static str> {
+    rule.select().unwrap_or_default().split_whitespace()
+}
+
+/// One part's effects. Parts about the same figure are told apart by the levels that their cells do not share.
+fn effect(run: &Recorded, evidence: &Evidence, parts: &[&Evidence]) -> Option<String> {
+    let subject = |e: &Evidence| prose::subject(run.protocol, e.rule);
+    let alike = || parts.iter().filter(|e| subject(e) == subject(evidence));
+    let is_shared = |term: &str| alike().all(|e| selected(e.rule).any(|t| t == term));
+    let own = selected(evidence.rule).filter(|term| !is_shared(term));
+    let levels: Vec<String> = own.filter_map(|term| Some(term.split_once('=')?.1.replace('|', " or "))).collect();
+    let which = if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(", ")) };
+
     let effects = prose::effects(run.protocol, evidence)?;
     let interval = prose::intervals(run.protocol, evidence).filter(|text| text != "exact");
     let interval = interval.map_or(String::new(), |text| format!(", within {text}"));
-    Some(format!("{} {effects}{interval}", prose::subject(run.protocol, evidence.rule)))
+    Some(format!("{}{which} {effects}{interval}", subject(evidence)))
 }

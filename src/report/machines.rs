@@ -90,12 +90,32 @@ pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     let total: usize = counts.values().sum();
     let of = if machine.is_prediction() { "predictions for " } else { "" };
     format!(
-        "**{}** ({}): {of}{}: {}",
+        "**{}** ({}): {of}{}: {}{}",
         machine.machine,
         prose::platform(machine.platform()),
         prose::counted(total, "claim"),
-        said.join(", ")
+        said.join(", "),
+        published_summary(recorded, machine)
     )
+}
+
+/// What became of the published figures on one machine, counted; nothing where it has none.
+fn published_summary(recorded: &[Recorded], machine: &Recorded) -> String {
+    let mut counts: BTreeMap<Verdict, usize> = BTreeMap::new();
+    let mut not_comparable = 0;
+    for found in recorded.iter().filter(|r| r.machine == machine.machine).flat_map(|r| &r.reproductions) {
+        match found.comparable {
+            true => *counts.entry(found.verdict).or_default() += 1,
+            false => not_comparable += 1,
+        }
+    }
+    let total = counts.values().sum::<usize>() + not_comparable;
+    let mut said: Vec<String> =
+        counts.into_iter().map(|(verdict, n)| format!("{n} {}", prose::word(verdict, prose::Against::Published))).collect();
+    if not_comparable > 0 {
+        said.push(format!("{not_comparable} not comparable"));
+    }
+    if total == 0 { String::new() } else { format!("; {}: {}", prose::counted(total, "published figure"), said.join(", ")) }
 }
 
 /// Cells that failed, ran out of memory or were left out altogether, counted by machine and experiment.

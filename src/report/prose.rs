@@ -1,9 +1,9 @@
 //! Verdicts, effects and conditions in words.
 
-use crate::protocol::{Bound, Pass, Platform, Protocol, Rule, Share};
+use crate::protocol::{Bound, Pass, Pick, Platform, Protocol, Rule, Share};
 use crate::record::Status;
 use crate::stats::Interval;
-use crate::units::{plain, quantity, ratio};
+use crate::units::{plain, quantity, ratio, significant};
 use crate::verdict::{Evidence, Judgement, Outcome, Reproduction, Verdict};
 
 /// What figures are put against: a verdict's words differ.
@@ -14,7 +14,7 @@ pub enum Against {
 }
 
 /// Stands for figures that carry no verdict.
-const SHOWN: &str = "○";
+pub const SHOWN: &str = "○";
 
 pub fn symbol(verdict: Verdict) -> &'static str {
     match verdict {
@@ -39,14 +39,17 @@ pub fn compared(reproduction: &Reproduction) -> &'static str {
 
 /// A verdict as symbol and word.
 pub fn verdict(verdict: Verdict, against: Against) -> String {
-    let word = match (against, verdict) {
+    format!("{} {}", symbol(verdict), word(verdict, against))
+}
+
+pub fn word(verdict: Verdict, against: Against) -> String {
+    match (against, verdict) {
         (Against::Published, Verdict::Confirmed) => "reproduced".to_string(),
         (Against::Published, Verdict::Refuted) => "not reproduced".to_string(),
         (Against::Published, Verdict::Depends) => "reproduced in part".to_string(),
         (Against::Published, Verdict::Inconclusive) => "undecided".to_string(),
         _ => verdict.to_string(),
-    };
-    format!("{} {word}", symbol(verdict))
+    }
 }
 
 /// What became of a claim on one machine.
@@ -138,8 +141,9 @@ pub fn counted(n: usize, noun: &str) -> String {
 pub fn subject(protocol: &Protocol, rule: &Rule) -> String {
     let label = |name: &str| protocol.metric(name).map_or_else(|| name.replace('_', " "), |metric| metric.label.to_string());
     match rule {
-        Rule::Ratio { metric, .. } | Rule::Value { metric, .. } => label(metric),
+        Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Picked { metric, .. } => label(metric),
         Rule::Exponent { metric, along, .. } => format!("growth exponent of {} in {along}", label(metric)),
+        Rule::FalseAlarms { .. } => "false alarms".to_string(),
         Rule::Trend { metric, along, .. } => format!("rank correlation of the gain in {} with {along}", label(metric)),
         Rule::Agreement { metric, reference, .. } => format!("{} over {}", label(metric), label(reference)),
         Rule::All(_) => "several figures".to_string(),
@@ -149,8 +153,9 @@ pub fn subject(protocol: &Protocol, rule: &Rule) -> String {
 /// One effect of a rule: a ratio, a value with its unit, an exponent.
 pub fn figure(protocol: &Protocol, rule: &Rule, value: f64) -> String {
     match rule {
-        Rule::Ratio { .. } | Rule::Agreement { .. } => ratio(value),
+        Rule::Ratio { .. } | Rule::Picked { .. } | Rule::Agreement { .. } => ratio(value),
         Rule::Value { metric, .. } => quantity(value, protocol.metric(metric).map_or("1", |m| m.unit)),
+        Rule::FalseAlarms { .. } => format!("{} %", significant(value * 100.0)),
         Rule::Exponent { .. } | Rule::Trend { .. } | Rule::All(_) => plain(value),
     }
 }
@@ -171,10 +176,15 @@ pub fn thresholds(protocol: &Protocol, rule: &Rule) -> Option<(String, String)> 
         Rule::Ratio { confirm, refute, .. }
         | Rule::Value { confirm, refute, .. }
         | Rule::Exponent { confirm, refute, .. }
-        | Rule::Trend { confirm, refute, .. } => Some((bound(protocol, rule, *confirm), bound(protocol, rule, *refute))),
+        | Rule::Trend { confirm, refute, .. }
+        | Rule::Picked { confirm, refute, .. } => Some((bound(protocol, rule, *confirm), bound(protocol, rule, *refute))),
         Rule::Agreement { within, share, .. } => {
             let (within, share) = (bound(protocol, rule, *within), share * 100.0);
             Some((format!("{within} in {share:.0} % of the cells"), format!("fewer of them within {within}")))
+        }
+        Rule::FalseAlarms { at_most, .. } => {
+            let at_most = figure(protocol, rule, *at_most);
+            Some((format!("at most {at_most}"), format!("an interval of the rate above {at_most}")))
         }
         Rule::All(_) => None,
     }
@@ -191,6 +201,16 @@ pub fn comparison(protocol: &Protocol, rule: &Rule) -> String {
         Rule::Ratio { of: select, .. } => format!("{subject} over that of the baseline{}", of(select)),
         Rule::Value { of: select, .. } => format!("{subject}{}", of(select)),
         Rule::Exponent { of: select, .. } => format!("{subject}, between its two largest levels{}", of(select)),
+        Rule::Picked { pick, of: select, over, .. } => {
+            let which = if *pick == Pick::Lowest { "lowest" } else { "highest" };
+            let best = if over.is_empty() { "all".to_string() } else { format!("those{}", of(over)) };
+            format!("the {which} {subject}{} over the highest of {best}", of(select))
+        }
+        Rule::FalseAlarms { metric, rounds, of: select, .. } => format!(
+            "{subject}: how often the 95 % interval of a ratio of {} excludes 1, in 4000 drawings of two levels and {rounds} rounds{}",
+            metric.replace('_', " "),
+            of(select)
+        ),
         Rule::Trend { of: select, .. } => format!("{subject}{}", of(select)),
         Rule::Agreement { of: select, .. } => format!("{subject}, cell by cell{}", of(select)),
         Rule::All(_) => subject,

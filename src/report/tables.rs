@@ -2,8 +2,8 @@
 
 use super::prose::{self, counted};
 use super::recorded::Recorded;
-use crate::protocol::{Cell, Grid, Metric, Pass, Relation};
-use crate::record::Status;
+use crate::protocol::{Cell, Grid, Metric, Pass, Relation, is_detail};
+use crate::record::{Sample, Status};
 use crate::stats::outliers;
 use crate::units::{plain, quantity, ratio};
 use serde::Serialize;
@@ -117,7 +117,8 @@ fn columns(recorded: &Recorded, cells: &[Cell]) -> Vec<Column> {
     });
     let mut others: BTreeMap<String, Pass> = BTreeMap::new();
     for record in &recorded.passes {
-        let bytes = record.samples.iter().filter(|sample| sample.unit == "B" && recorded.protocol.metric(&sample.metric).is_none());
+        let told = |sample: &&Sample| recorded.protocol.metric(&sample.metric).is_some() || is_detail(&sample.metric);
+        let bytes = record.samples.iter().filter(|sample| sample.unit == "B" && !told(sample));
         others.extend(bytes.map(|sample| (sample.metric.clone(), record.pass)));
     }
     let others = others.into_iter().map(|(name, pass)| Column {

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Metrics of a memory pass that other processes move, so that two passes need not agree.
-const UNCOUNTED: [&str; 1] = ["device_used"];
+const UNCOUNTED: [&str; 2] = ["device_used", "device_returned"];
 
 /// Why a pass is not run on a device at all; none where it is.
 fn beyond_device(choice: DeviceChoice, pass: Pass) -> Option<&'static str> {

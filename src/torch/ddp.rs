@@ -10,10 +10,11 @@
 //! the order in which gradients came, with at most [`DdpOptions::bucket_cap`] bytes each (one gradient more than that fills a bucket).
 //! With [`DdpOptions::gradient_as_bucket_view`] gradients *are* views of the buckets from the first backward pass on, and take no memory of
 //! their own. Gradients that still live at the rebuild keep the old buckets alive, in part of that forward pass, besides the new
-//! ones: drop them before it, as an optimizer's `zero_grad` does. (`Tensor::zero_grad` cannot be used on views: it detaches in place.)
+//! ones: drop them before it, with [`Ddp::zero_grad`]. (An optimizer's `zero_grad` and `Tensor::zero_grad` detach gradients in place first,
+//! which views refuse.)
 
 use super::distributed::ProcessGroup;
-use crate::native::distributed::Reducer;
+use crate::native::distributed::{self as native, Reducer};
 use anyhow::{Context, Result, ensure};
 use std::cell::Cell;
 use tch::Tensor;
@@ -38,6 +39,7 @@ pub struct DdpOptions {
 #[derive(Debug)]
 pub struct Ddp {
     reducer: Reducer,
+    parameters: Vec<Tensor>,
     group: ProcessGroup,
     /// What is no parameter and goes with the model all the same, as the running statistics of batch norm.
     buffers: Vec<Tensor>,
@@ -73,7 +75,8 @@ impl Ddp {
         group.broadcast(&parameters.iter().chain(&buffers).map(Tensor::shallow_clone).collect::<Vec<_>>())?;
         let reducer =
             Reducer::new(group.native(), parameters, caps, options.gradient_as_bucket_view).context("building the reducer")?;
-        Ok(Ddp { reducer, group: group.clone(), buffers, gives_buffers: Cell::new(true) })
+        let parameters = parameters.iter().map(Tensor::shallow_clone).collect();
+        Ok(Ddp { reducer, parameters, group: group.clone(), buffers, gives_buffers: Cell::new(true) })
     }
 
     /// As [`Ddp::new`], with the variables of a store: those that need a gradient are parameters, the others buffers.
@@ -112,6 +115,11 @@ impl Ddp {
         let output = forward()?;
         self.gives_buffers.set(reduce && self.reducer.before_backward()?);
         Ok(output)
+    }
+
+    /// Drops the gradients, as PyTorch's `zero_grad()` does. Views of buckets take no memory with them: it is the buckets'.
+    pub fn zero_grad(&self) {
+        native::drop_gradients(&self.parameters);
     }
 
     /// Says whether the last backward pass averaged every gradient. [`Ddp::forward`] asks the same before it begins.
@@ -187,8 +195,7 @@ mod tests {
                 let parameters = matrices();
                 let ddp = Ddp::new(&parameters, vec![], &alone(size), options(2048, view)).unwrap();
                 for _ in 0..3 {
-                    let gradients = parameters.iter().map(Tensor::grad).filter(Tensor::defined);
-                    tch::no_grad(|| gradients.for_each(|mut gradient| drop(gradient.zero_())));
+                    ddp.zero_grad();
                     step(&ddp, &parameters).unwrap();
                     let gradient = first_gradient(&parameters);
                     assert!((gradient - 2.0 / size as f64).abs() < 1e-6, "{size} ranks, view {view}: {gradient}");

@@ -20,6 +20,17 @@ pub struct Memory {
     pub others: Vec<(&'static str, i64)>,
 }
 
+impl Memory {
+    /// Bytes of the device that are in use, by whomever, as the driver says.
+    ///
+    /// # Errors
+    /// There is no driver to say it: the CPU.
+    pub fn used(&self) -> Result<i64> {
+        let used = self.others.iter().find(|(metric, _)| *metric == "device_used");
+        used.map(|(_, bytes)| *bytes).ok_or_else(|| anyhow::anyhow!("only a GPU says how much of its memory is in use"))
+    }
+}
+
 /// Of `Memory::others`, those that count events and not bytes.
 pub const COUNTS: [&str; 1] = ["allocation_retries"];
 

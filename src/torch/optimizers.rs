@@ -1,11 +1,12 @@
 //! Optimizers in PyTorch's three implementations, with access to their state.
 //!
 //! tch has libtorch's optimizers, which loop over the parameters, and cannot say what state they hold. Here are the same optimizers
-//! ([`Implementation::Loop`] is libtorch's own code), and beside them what PyTorch in Python has: [`Implementation::Foreach`], its default
-//! on CUDA, and [`Implementation::Fused`], kernels that take many tensors at once and need no temporaries. They run on CPU and CUDA.
+//! ([`Implementation::Loop`] is libtorch's own code), and beside them what PyTorch in Python has: [`Implementation::Foreach`], its
+//! default on CUDA, and [`Implementation::Fused`], kernels that take many tensors at once and need no temporaries. They run on CPU
+//! and CUDA.
 //!
-//! What a step does is as in torch/optim of PyTorch 2.11: a parameter without a gradient is passed over, and its state begins with its
-//! first gradient. Where PyTorch's own code goes wrong it is not followed: see [`Implementation::Fused`].
+//! What a step does is as in torch/optim of PyTorch 2.11: a parameter without a gradient is passed over, and its state begins with
+//! its first gradient. Where PyTorch's own code goes wrong it is not followed: see [`Implementation::Fused`].
 //!
 //! ```no_run
 //! use tch::{Device, Kind, Tensor, nn};
@@ -38,12 +39,12 @@ pub enum Implementation {
     /// parameter. They know no `maximize`.
     Loop,
     /// One operation after another, each a kernel over many parameters: PyTorch's default on CUDA. Temporaries are as large as all
-    /// parameters together, but for SGD. Steps are counted on the CPU. With Nesterov's momentum the gradients themselves are changed, as in
-    /// PyTorch.
+    /// parameters together, but for SGD. Steps are counted on the CPU. With Nesterov's momentum the gradients themselves are
+    /// changed, as in PyTorch.
     Foreach,
-    /// One kernel over many parameters, without temporaries; there is none for RMSProp in PyTorch. Steps are counted on the device, and a
-    /// [`GradScale`] can skip a step there. In PyTorch 2.11 momentum fails where a parameter gets its first gradient after others, and
-    /// keeps uninitialised memory where the first step is skipped; here neither happens.
+    /// One kernel over many parameters, without temporaries; there is none for RMSProp in PyTorch. Steps are counted on the device,
+    /// and a [`GradScale`] can skip a step there. In PyTorch 2.11 momentum fails where a parameter gets its first gradient after
+    /// others, and keeps uninitialised memory where the first step is skipped; here neither happens.
     Fused,
 }
 
@@ -237,14 +238,15 @@ impl Algorithm {
 /// What becomes of gradients before the next backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ZeroGrad {
-    /// Their memory is freed, as PyTorch does where nothing is said. A parameter that gets none then is passed over by the next step.
+    /// Their memory is freed, as PyTorch does where nothing is said. A parameter that gets none then is passed over by the next
+    /// step.
     ToNone,
     /// They stay and are filled with zeros, which the next backward pass adds to.
     ToZero,
 }
 
-/// What a gradient scaler tells a fused step: tensors of one float, on any device. The step then reads them on its device, and nothing
-/// waits for it.
+/// What a gradient scaler tells a fused step: tensors of one float, on any device. The step then reads them on its device, and
+/// nothing waits for it.
 #[derive(Debug, Default)]
 pub struct GradScale {
     /// The factor that the gradients still carry; the step divides them by it, and leaves them divided.
@@ -280,7 +282,8 @@ impl State {
         })
     }
 
-    /// Steps that the parameter has taken; none where the algorithm does not count them. Waits for the device where they are counted there.
+    /// Steps that the parameter has taken; none where the algorithm does not count them. Waits for the device where they are
+    /// counted there.
     ///
     /// # Errors
     /// libtorch's message.
@@ -343,8 +346,8 @@ impl Optimizer {
     /// An optimizer over parameters with names.
     ///
     /// # Errors
-    /// No parameters; a parameter given twice, or one that a computation gave; kinds that optimizers do not take; settings that PyTorch
-    /// refuses or the implementation lacks.
+    /// No parameters; a parameter given twice, or one that a computation gave; kinds that optimizers do not take; settings that
+    /// PyTorch refuses or the implementation lacks.
     pub fn over(
         parameters: Vec<(String, Tensor)>,
         algorithm: Algorithm,
@@ -504,7 +507,8 @@ impl Optimizer {
         Ok(states)
     }
 
-    /// Bytes of all state tensors on a device. Foreach counts steps on the CPU, 4 bytes for each parameter, wherever the parameters are.
+    /// Bytes of all state tensors on a device. Foreach counts steps on the CPU, 4 bytes for each parameter, wherever the parameters
+    /// are.
     ///
     /// # Errors
     /// libtorch's message.

@@ -102,7 +102,7 @@ impl SafetensorsFile {
         self.compare(&variables)?;
         for name in self.names() {
             if let Some(variable) = variables.get(&name) {
-                // Not shared with others' values: a handle to the variable itself.
+                // Detached, so that autograd allows the write; the memory is the variable's own.
                 let mut variable = variable.detach();
                 variable.f_copy_(&self.tensor(&name)?).with_context(|| format!("copying '{name}' to {:?}", store.device()))?;
             }

@@ -1,6 +1,7 @@
 //! What is trained: a model, its data and the techniques applied to it, each with a name that is read and written.
 
 use crate::models::{Attention, Model, Settings, choose};
+use crate::torch::optimizers::{Algorithm, Implementation};
 use anyhow::{Result, ensure};
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -50,7 +51,8 @@ macro_rules! named {
 }
 
 named! {
-    /// libtorch's optimizers, with PyTorch's default settings.
+    /// Optimizers with PyTorch's default settings: libtorch's loop over the parameters, or foreach (PyTorch's default on a GPU) or fused
+    /// where it makes a difference in bytes.
     OptimizerKind, "optimizer",
     /// No state.
     Sgd = "sgd",
@@ -62,6 +64,14 @@ named! {
     Adam = "adam",
     /// Two numbers for each parameter.
     AdamW = "adamw",
+    /// As Adam, but temporaries of its step are as large as the model.
+    AdamForeach = "adam-foreach",
+    /// As Adam, without temporaries.
+    AdamFused = "adam-fused",
+    /// As AdamW, but temporaries of its step are as large as the model.
+    AdamWForeach = "adamw-foreach",
+    /// As AdamW, without temporaries.
+    AdamWFused = "adamw-fused",
 }
 
 named! {
@@ -82,6 +92,32 @@ named! {
     EveryBlock = "every-block",
     /// Segments of as many blocks as the square root of their number, rounded up.
     Sqrt = "sqrt",
+}
+
+impl OptimizerKind {
+    /// Numbers of state for each parameter.
+    pub fn state_numbers(self) -> usize {
+        match self {
+            OptimizerKind::Sgd => 0,
+            OptimizerKind::Momentum | OptimizerKind::RmsProp => 1,
+            _ => 2,
+        }
+    }
+
+    /// What a step computes, and how.
+    pub fn algorithm(self) -> (Algorithm, Implementation) {
+        match self {
+            OptimizerKind::Sgd => (Algorithm::sgd(), Implementation::Loop),
+            OptimizerKind::Momentum => (Algorithm::momentum(0.9), Implementation::Loop),
+            OptimizerKind::RmsProp => (Algorithm::rmsprop(), Implementation::Loop),
+            OptimizerKind::Adam => (Algorithm::adam(), Implementation::Loop),
+            OptimizerKind::AdamW => (Algorithm::adamw(), Implementation::Loop),
+            OptimizerKind::AdamForeach => (Algorithm::adam(), Implementation::Foreach),
+            OptimizerKind::AdamFused => (Algorithm::adam(), Implementation::Fused),
+            OptimizerKind::AdamWForeach => (Algorithm::adamw(), Implementation::Foreach),
+            OptimizerKind::AdamWFused => (Algorithm::adamw(), Implementation::Fused),
+        }
+    }
 }
 
 impl Precision {
@@ -213,7 +249,11 @@ mod tests {
         assert_eq!(Precision::AmpBf16.to_string(), "amp-bf16");
         assert_eq!("every-block".parse(), Ok(CheckpointPolicy::EveryBlock));
         let error = "adamm".parse::<OptimizerKind>().unwrap_err();
-        assert_eq!(error, "'adamm' is no optimizer; did you mean adam? there are sgd, momentum, rmsprop, adam, adamw");
+        assert_eq!(
+            error,
+            "'adamm' is no optimizer; did you mean adam? there are sgd, momentum, rmsprop, adam, adamw, \
+             adam-foreach, adam-fused, adamw-foreach, adamw-fused"
+        );
         assert!("fp16".parse::<Precision>().unwrap_err().contains("amp-fp16"));
     }
 

@@ -2,9 +2,9 @@
 
 use super::{Configuration, OptimizerKind, Precision};
 use crate::models::{Batch, Block, Model};
+use crate::torch::optimizers::{Optimizer, ZeroGrad};
 use crate::torch::{GradScaler, Mark, Phase, Recorder, ScalerState, attempt, autocast, checkpoint};
 use anyhow::{Result, ensure};
-use tch::nn::{Adam, AdamW, Optimizer, OptimizerConfig, RmsProp, Sgd};
 use tch::{Device, Reduction, Tensor};
 
 /// Where an iteration goes on after a phase.
@@ -80,6 +80,11 @@ impl Trainer {
         &self.batch
     }
 
+    /// The optimizer, which tells its state by parameter.
+    pub fn optimizer(&self) -> &Optimizer {
+        &self.optimizer
+    }
+
     /// Tells a recorder of a phase that has just ended.
     ///
     /// # Errors
@@ -113,7 +118,7 @@ impl Trainer {
     }
 
     fn iteration(&mut self, ended: &mut dyn FnMut(Mark, &Trainer) -> Result<Onward>) -> Result<()> {
-        self.zero_gradients()?;
+        self.optimizer.zero_grad(if self.keeps_gradients { ZeroGrad::ToZero } else { ZeroGrad::ToNone })?;
         let (iteration, count, samples) = (self.iterations, self.configuration.accumulate, self.configuration.micro_batch());
         for micro_batch in 0..count {
             let micro = self.batch.narrow(micro_batch * samples, samples);
@@ -133,18 +138,6 @@ impl Trainer {
         }
         self.scaler.update()?;
         ended(Mark { iteration, phase: Phase::Step, micro_batch: count - 1 }, self)?;
-        Ok(())
-    }
-
-    fn zero_gradients(&mut self) -> Result<()> {
-        if !self.keeps_gradients {
-            // libtorch's zero_grad drops the gradients; it does not fill them.
-            self.optimizer.zero_grad();
-            return Ok(());
-        }
-        for mut gradient in self.model.gradients().into_iter().filter(Tensor::defined) {
-            let _ = gradient.f_zero_()?;
-        }
         Ok(())
     }
 
@@ -188,12 +181,10 @@ fn segment(blocks: &[Box<dyn Block>], x: &Tensor) -> Result<Tensor> {
 
 /// An optimizer with PyTorch's default settings; rates are small, so that made-up data does not send the loss to infinity.
 fn optimizer(kind: OptimizerKind, model: &Model) -> Result<Optimizer> {
-    let store = &model.store;
-    Ok(match kind {
-        OptimizerKind::Sgd => Sgd::default().build(store, 1e-3)?,
-        OptimizerKind::Momentum => Sgd { momentum: 0.9, ..Sgd::default() }.build(store, 1e-3)?,
-        OptimizerKind::RmsProp => RmsProp::default().build(store, 1e-5)?,
-        OptimizerKind::Adam => Adam::default().build(store, 1e-5)?,
-        OptimizerKind::AdamW => AdamW::default().build(store, 1e-5)?,
-    })
+    let (algorithm, implementation) = kind.algorithm();
+    let rate = match kind {
+        OptimizerKind::Sgd | OptimizerKind::Momentum => 1e-3,
+        _ => 1e-5,
+    };
+    Optimizer::new(&model.store, algorithm, rate, implementation)
 }

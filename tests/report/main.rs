@@ -98,6 +98,7 @@ fn published_figures_have_a_ledger_of_their_own() {
     assert!(chen[2].starts_with("✔ growth exponent") && chen[3].starts_with("✔") && chen[4].starts_with("✔"), "{chen:?}");
     assert!(chen[3].contains("time per step 1.29x") && !chen[2].contains("time"), "a CPU's time is not put against it: {chen:?}");
     assert_eq!(ledger.matches("| [out-of-reach](#out-of-reach) | 48 to 7 GB (a paper \\| of others) | ○ | ○ | ○ |").count(), 1);
+    assert!(text.contains("; 2 published figures: 1 reproduced, 1 not comparable"));
     let evidence = section(section(&text, "## Activation checkpointing"), "### What others published");
     assert!(evidence.contains("**nvidia-h200 (GPU): ✔ reproduced.**"));
     assert!(evidence.contains("**amd-epyc-2c (CPU): ✔ reproduced.** By bytes alone: only times of a GPU"));
@@ -234,6 +235,18 @@ fn odd_shapes_are_drawn_whole() {
     for path in written {
         assert_whole(&out.join(path));
     }
+    let drawn = |plot: &str| std::fs::read_to_string(out.join(format!("plots/{}-{plot}-amd-epyc-2c.svg", odd::ODD.name))).unwrap();
+    let told = |svg: &str| svg::texts(svg).1.into_iter().map(|text| text.text).collect::<Vec<_>>();
+    // The peak is that of the curves, in the phase that it falls in, and a layer that has nothing is not in the legend.
+    let areas = told(&drawn("areas"));
+    let has = |text: &str| areas.iter().any(|t| t == text);
+    assert!(has("peak 11.4 MiB in up:") && has("a higher layer of a long name 75 %, a lower layer 25 %"), "{areas:?}");
+    assert!(!has("nothing") && areas.iter().filter(|t| *t == "out of memory").count() == 2, "{areas:?}");
+    let shares = told(&drawn("shares"));
+    assert!(shares.iter().any(|t| t == "all<of>it 67 %") && shares.iter().any(|t| t == "other"), "{shares:?}");
+    // What has a dot in its name is a detail for pictures.
+    let text = text(&out);
+    assert!(!text.contains("curve.low") && !text.contains("part.c"), "details stand in no table");
 }
 
 #[test]

@@ -38,6 +38,17 @@ pub const ODD: Protocol = Protocol {
             passes: &[Pass::Memory],
             only_on: &[],
         },
+        Grid {
+            name: "steps",
+            profiles: EVERY_PROFILE,
+            studied: "way",
+            axes: &[
+                axis("kind", &["a-step-of-a-very-long-name-indeed-which-goes-on", "step"]),
+                axis("way", &["plain", "steep", "lost"]),
+            ],
+            passes: &[Pass::Memory],
+            only_on: &[],
+        },
     ],
     metrics: &[PEAK, TIME, ERROR],
     checks: &[Check { when: "", expect: Relation::Equal { tolerance: 1.0 } }],
@@ -80,9 +91,65 @@ pub const ODD: Protocol = Protocol {
             metric: "some_error",
             kind: PlotKind::Dots { rows: &["kind", "size"], threshold: 1e-6 },
         },
+        Plot {
+            name: "areas",
+            caption: "Layers, a cell of which ran out of memory.",
+            of: "kind=step|a-step-of-a-very-long-name-indeed-which-goes-on",
+            metric: "requested_peak",
+            kind: PlotKind::Area {
+                panels: &["kind", "way"],
+                layers: LAYERS,
+                boundary: "curve.phase",
+                phases: &["up", "and", "down"],
+            },
+        },
+        Plot {
+            name: "shares",
+            caption: "Parts of a whole, most of them too small for a colour.",
+            of: "kind=step|a-step-of-a-very-long-name-indeed-which-goes-on",
+            metric: "requested_peak",
+            kind: PlotKind::Shares { rows: &["kind", "way"], prefix: "part." },
+        },
     ],
     threats: &[],
 };
+
+const fn layer(name: &'static str, label: &'static str) -> Metric {
+    Metric { name, label, unit: "B", pass: Pass::Memory }
+}
+
+const LAYERS: &[Metric] =
+    &[layer("curve.low", "a lower layer"), layer("curve.none", "nothing"), layer("curve.high", "a higher layer of a long name")];
+
+/// Where the curves of a step have their peak, in bytes: the lower layer's and the higher one's.
+pub const STEEP: [f64; 2] = [3e6, 9e6];
+
+/// Two layers over three phases of 4, 1 and 2 points, and parts of a whole.
+fn step(cell: &Cell) -> PassRecord {
+    let sample = |metric: &str, unit: &str, sample: u32, value: f64| Sample {
+        metric: metric.into(),
+        unit: unit.into(),
+        value,
+        sample,
+        reason: String::new(),
+    };
+    let mut samples = vec![sample("requested_peak", "B", 0, 12e6)];
+    samples.extend([(0, 0.0), (4, 1.0), (5, 2.0), (7, 3.0)].map(|(point, phase)| sample("curve.phase", "1", point, phase)));
+    let [low, high] = if selects("way=steep", cell) { STEEP } else { [1e3, 0.0] };
+    samples.extend([(0, low), (6, 0.0)].map(|(point, bytes)| sample("curve.low", "B", point, bytes)));
+    samples.extend([(0, 0.0), (2, high), (3, 1.0)].map(|(point, bytes)| sample("curve.high", "B", point, bytes)));
+    let parts = ["all<of>it", "b", "c", "d", "e", "f", "g", "h", "i"].iter().enumerate();
+    samples.extend(parts.map(|(n, part)| sample(&format!("part.{part}"), "B", 0, 1e9 / 3f64.powi(n as i32))));
+    PassRecord {
+        cell: cell.clone(),
+        pass: Pass::Memory,
+        round: 1,
+        status: Status::Ok,
+        reason: String::new(),
+        seconds: None,
+        samples,
+    }
+}
 
 pub fn records(manifest: &Manifest) -> Vec<PassRecord> {
     let cells = manifest.planned.iter().map(|text| Cell::parse(text).unwrap()).enumerate();
@@ -90,6 +157,12 @@ pub fn records(manifest: &Manifest) -> Vec<PassRecord> {
 }
 
 fn of_cell(n: usize, cell: &Cell) -> Vec<PassRecord> {
+    if selects("way=lost", cell) {
+        return vec![PassRecord::not_run(cell, Pass::Memory, 1, Status::Oom, "")];
+    }
+    if cell.get("kind").is_some_and(|kind| kind.contains("step")) {
+        return vec![step(cell)];
+    }
     let size: f64 = cell.get("size").map_or(1.0, |s| s.parse().unwrap());
     let rank = (n % 8) as f64;
     let pass = |pass, round, metric: &str, unit: &str, value: f64| PassRecord {

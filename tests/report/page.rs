@@ -81,7 +81,7 @@ fn tables_are_those_of_the_markdown_and_scroll_in_their_box() {
     let is_rule = |line: &&str| line.trim_start().starts_with("|---");
     assert_eq!(all(&page, "table").len(), markdown.lines().filter(is_rule).count());
     assert_eq!(all(&page, ".table > table > thead + tbody").len(), all(&page, "table").len());
-    assert_eq!(all(&page, ".ledger").len(), 2);
+    assert_eq!(all(&page, ".ledger").len(), 2, "the claims' and the published figures'");
     let claim = all(&page, ".ledger tbody tr").into_iter().find(|row| words(row).starts_with("accumulate-memory")).unwrap();
     let cell = claim.select(&Selector::parse("td:nth-child(4)").unwrap()).next().unwrap();
     assert_eq!(words(&cell), "nvidia-h200 (GPU) ✔ peak memory 0.32x to 0.37x");

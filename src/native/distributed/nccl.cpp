@@ -6,7 +6,7 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
-// Makes a process group of one GPU for each process. The communicator is made at the first collective, or now where the GPU is told.
+// Makes a process group of one GPU for each process. Its communicator is made by the first collective.
 extern "C" EXPORTED char* vramlab_nccl_group(const c10::intrusive_ptr<c10d::Store>* store, int32_t rank, int32_t size, int32_t device,
                                              int64_t timeout_ms, c10::intrusive_ptr<c10d::Backend>* out) {
   return guarded([&] {

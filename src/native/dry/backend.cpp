@@ -306,6 +306,19 @@ Tensor view(const Tensor& base, IntArrayRef shape) {
   return view_of(base, sizes, *strides, base.storage_offset());
 }
 
+// Savers and loaders lay tensors over storages; the meta kernel wants a storage of the meta device.
+Tensor& set_storage(Tensor& self, c10::Storage storage, int64_t offset, IntArrayRef sizes, IntArrayRef strides) {
+  at::native::checkSetStorage(self, std::move(storage), offset, sizes, strides);
+  auto* impl = self.unsafeGetTensorImpl();
+  impl->set_storage_offset(offset);
+  if (strides.empty()) {
+    impl->set_sizes_contiguous(sizes);
+  } else {
+    impl->set_sizes_and_strides(sizes, strides);
+  }
+  return self;
+}
+
 const Tensor& resize_(const Tensor& tensor, IntArrayRef sizes, std::optional<at::MemoryFormat> format) {
   auto* impl = tensor.unsafeGetTensorImpl();
   size_t bytes = tensor.itemsize();
@@ -606,6 +619,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("_reshape_alias", reshape_alias);
   m.impl("view", view);
   m.impl("resize_", resize_);
+  m.impl("set_.source_Storage_storage_offset", set_storage);
   m.impl("copy_", copy_);
   m.impl("_copy_from", copy_from);
   m.impl("_local_scalar_dense", item);

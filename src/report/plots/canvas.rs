@@ -169,6 +169,11 @@ impl Canvas<'_> {
         self.note(result);
     }
 
+    /// A filled shape with its corners at these points.
+    pub fn area(&mut self, outline: &[Point], color: RGBColor) {
+        self.polygon((0, 0), outline, color);
+    }
+
     /// A mark some 10 pixels wide, with a white rim so that neighbours stay apart.
     pub fn mark(&mut self, at: Point, mark: Mark, color: RGBColor) {
         match mark {

@@ -127,7 +127,8 @@ impl Chart {
         if self.has_zero {
             let edge = self.left + ZERO - 14;
             canvas.line((edge, self.top), (edge, bottom), FAINT, 1);
-            canvas.text((self.left + (ZERO - 14) / 2, bottom + 14), "exact", SMALL, INK, Anchor::Middle);
+            let zero = if view.metric.name.ends_with("_error") { "exact" } else { "0" };
+            canvas.text((self.left + (ZERO - 14) / 2, bottom + 14), zero, SMALL, INK, Anchor::Middle);
         }
         canvas.text(((self.left + WIDTH - EDGE) / 2, bottom + 36), &view.label(), TEXT, INK, Anchor::Middle);
     }

@@ -1,5 +1,6 @@
 //! The pictures of the report. Each is a pure function of what was recorded, so that the same samples give the same bytes.
 
+mod area;
 mod bars;
 mod canvas;
 mod dots;
@@ -7,6 +8,7 @@ mod lines;
 mod overview;
 mod pareto;
 mod scale;
+mod shares;
 
 use super::prose;
 use super::recorded::Recorded;
@@ -45,6 +47,10 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
         PlotKind::Bars { clusters } => bars::bars(&view, clusters)?,
         PlotKind::Dots { rows, threshold } => dots::dots(&view, rows, *threshold)?,
         PlotKind::Pareto { against, looks } => pareto::pareto(&view, against, looks)?,
+        PlotKind::Shares { rows, prefix } => shares::shares(&view, rows, prefix)?,
+        PlotKind::Area { panels, layers, boundary, phases } => {
+            area::area(&view, &area::Design { panels, layers, boundary, phases })?
+        }
     };
     let file = format!("{}-{}-{}.svg", recorded.protocol.name, plot.name, recorded.machine);
     Ok(svg.map(|svg| Picture { file, alt: format!("{} {}", plot.caption, whose(recorded)), svg }))

@@ -1,0 +1,114 @@
+"""Loading a checkpoint with torch.load: the twin of experiments/load_checkpoint.rs."""
+
+import ctypes
+import gc
+import json
+import os
+import sys
+import tempfile
+
+if len(sys.argv) == 3 and json.loads(sys.argv[2])["device"] == "cpu":
+    # A cell of the CPU sees no GPU, also on a machine that has one; this must stand before PyTorch is imported.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import lab
+import torch
+
+
+def mlp(name, device):
+    """The experiment's MLP by name, `mlp-DEPTHxWIDTH`: as many parameters in as many tensors."""
+    kind, size = name.split("-")
+    if kind != "mlp":
+        raise ValueError(f"the twin has no model '{name}'")
+    depth, width = map(int, size.split("x"))
+    layers = [torch.nn.Linear(width, width) for _ in range(depth)]
+    return torch.nn.Sequential(*layers, torch.nn.Linear(width, 10)).to(device)
+
+
+# torch.save asks its registered packages for the tag of a storage's device, in the order of their numbers, until one answers. This one
+# answers for a CPU's storage as a GPU's own would, where a file from a GPU is to be written without one.
+TAG = None
+torch.serialization.register_package(0, lambda storage: TAG, lambda storage, location: None)
+
+
+def write(name, saved, bench, path):
+    """Writes the model that the seed gives, tagged with the device that it is said to come from."""
+    torch.manual_seed(bench.seed)
+    on_gpu = saved == "device" and bench.device.type == "cuda"
+    model = mlp(name, bench.device if on_gpu else "cpu")
+    global TAG
+    TAG = "cuda:0" if saved == "device" and not on_gpu else None
+    torch.save(model.state_dict(), path)
+    TAG = None
+
+
+def trim_heap():
+    """Has the C library give back to the kernel what it holds and nobody uses."""
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+class Load:
+    timing = lab.ONCE
+
+    def __init__(self, cell, bench):
+        self.folder = tempfile.TemporaryDirectory(prefix="vramlab-")
+        self.path = os.path.join(self.folder.name, "weights.pt")
+        self.reader = cell["reader"]
+        self.map = {"none": None, "device": bench.device, "cpu": "cpu"}[cell["map"]]
+        self.device = bench.device
+        write(cell["model"], cell["saved"], bench, self.path)
+        gc.collect()
+        # What writing left in the C library's heap would hide what the load takes.
+        trim_heap()
+        self.before, self.resident_before = lab.proportional(), lab.resident()
+        torch.manual_seed(bench.seed)
+        self.model = mlp(cell["model"], bench.device)
+        if self.reader != "as-saved":
+            with torch.no_grad():
+                for parameter in self.model.parameters():
+                    parameter.zero_()
+        self.bytes = sum(parameter.nbytes for parameter in self.model.parameters())
+
+    def load(self):
+        options = {
+            "as-saved": None,
+            "load": {},
+            "load-unrestricted": {"weights_only": False},
+            "load-mmap": {"mmap": True},
+        }[self.reader]
+        if options is None:
+            return {}
+        state = torch.load(self.path, map_location=self.map, **options)
+        self.model.load_state_dict(state)
+        return state
+
+    def run(self, probe):
+        if probe.timing:
+            lab.reset_peak_resident()
+        state = self.load()
+        if probe.timing:
+            peak, held = lab.peak_resident(), lab.proportional()
+            probe.sample("process_peak", "1", (peak - self.resident_before) / self.bytes)
+            probe.sample("process_held", "1", (held - self.before) / self.bytes)
+        landed = sum(tensor.nbytes for tensor in state.values() if tensor.device == self.device)
+        probe.figure("landed", "1", landed / self.bytes)
+        self.count(probe, load_peak="requested_bytes.all.peak", held="requested_bytes.all.current")
+        del state
+        if probe.timing:
+            probe.sample("process_dropped", "1", (lab.proportional() - self.before) / self.bytes)
+            trim_heap()
+            probe.sample("process_trimmed", "1", (lab.proportional() - self.before) / self.bytes)
+        self.count(probe, dropped="requested_bytes.all.current")
+
+    def count(self, probe, **figures):
+        """Bytes of the GPU's tensors over those of the model; the CPU's allocator counts none in Python."""
+        if probe.reading and self.device.type == "cuda":
+            statistics = torch.cuda.memory_stats()
+            for metric, key in figures.items():
+                probe.figure(metric, "1", statistics[key] / self.bytes)
+
+    def outcome(self):
+        return {"parameter": list(self.model.state_dict().values())}
+
+
+lab.main(Load)

@@ -1,0 +1,182 @@
+"""torch.utils.data.DataLoader on the job of experiments/num_workers.rs, from the same files; the job is told there."""
+
+import os
+import time
+from pathlib import Path
+
+import lab
+import torch
+from torch.utils.data import DataLoader, Dataset, Subset
+
+BATCH = 16
+WAIT = 0.002
+WAITING_BATCHES = 24
+# What the process may use, as Rust's available_parallelism counts it.
+CORES = len(os.sched_getaffinity(0))
+
+
+class Heavy(Dataset):
+    """JPEG files: decoded, randomly cropped and resized to 224 with antialias, flipped, normalised. Its labels are the files' numbers."""
+
+    def __init__(self, samples):
+        try:
+            from torchvision import transforms
+        except ImportError as error:
+            raise lab.Unavailable(f"this needs torchvision (just peers): {error}")
+        folder = cache() / f"textured-v1-{samples}x500x375-in-8"
+        self.files = sorted(folder.glob("*/*.jpg"))
+        if len(self.files) != samples:
+            raise FileNotFoundError(f"{folder} has no {samples} images; the experiment's own cells make them, run those first")
+        self.transform = transforms.Compose(
+            [
+                transforms.RandomResizedCrop(224, antialias=True),
+                transforms.RandomHorizontalFlip(),
+                transforms.ToTensor(),
+                transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+            ]
+        )
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, index):
+        from PIL import Image
+
+        with open(self.files[index], "rb") as file:
+            return self.transform(Image.open(file).convert("RGB")), index
+
+
+class Light(Dataset):
+    """3 x 32 x 32 bytes in memory, normalised."""
+
+    def __init__(self, samples):
+        self.pixels = (torch.arange(samples * 3 * 32 * 32) * 31 % 251).to(torch.uint8).reshape(samples, 3, 32, 32)
+
+    def __len__(self):
+        return len(self.pixels)
+
+    def __getitem__(self, index):
+        return self.pixels[index].float() / 127.5 - 1.0, index
+
+
+class Waiting(Dataset):
+    """Samples that wait as for storage: always as long, or one in sixteen very long and the others half as long."""
+
+    def __init__(self, jittering, waits):
+        self.jittering, self.waits = jittering, waits
+
+    def __len__(self):
+        return WAITING_BATCHES * BATCH
+
+    def __getitem__(self, index):
+        if self.waits:
+            long = (index * 0x9E3779B1 & 0xFFFFFFFF) >> 28 == 0
+            time.sleep(WAIT if not self.jittering else WAIT * 8.5 if long else WAIT / 2)
+        return torch.full((3, 224, 224), float(index)), index
+
+
+def cache():
+    """As cache_folder() in src/data/textured.rs."""
+    for name, below in [("VRAMLAB_DATA", ""), ("XDG_CACHE_HOME", "vramlab"), ("HOME", ".cache/vramlab")]:
+        if os.environ.get(name):
+            return Path(os.environ[name]) / below
+    return Path("/tmp/vramlab")
+
+
+def workers(level):
+    return int(level[:-1]) * CORES if level.endswith("x") else int(level)
+
+
+def loader(data, count, kept, seed, **options):
+    generator = torch.Generator().manual_seed(seed)
+    return DataLoader(
+        data, batch_size=BATCH, shuffle=True, num_workers=count, persistent_workers=kept and count > 0, generator=generator, **options
+    )
+
+
+class Loading:
+    timing = lab.ONCE
+
+    def __init__(self, data, count, seed):
+        self.data, self.count, self.seed = data, count, seed
+        self.given = []
+
+    def gap(self, kept):
+        few = Subset(self.data, range(min(2 * BATCH * self.count, len(self.data))))
+        batches = loader(few, self.count, kept, self.seed)
+        for batch in batches:
+            del batch
+        start = time.perf_counter()
+        batches = iter(batches)
+        next(batches)
+        return time.perf_counter() - start
+
+    def run(self, probe):
+        start = time.perf_counter()
+        batches = loader(self.data, self.count, True, self.seed)
+        if not probe.timing:
+            self.given = [labels for _, labels in batches]
+            return
+        first = iter(batches)
+        next(first)
+        probe.sample("first_batch", "s", time.perf_counter() - start)
+        for batch in first:
+            del batch
+        start = time.perf_counter()
+        for batch in batches:
+            del batch
+        seconds = time.perf_counter() - start
+        probe.sample("rate", "1", len(self.data) / seconds)
+        third = iter(batches)
+        held = next(third)
+        probe.sample("proportional", "B", lab.proportional_of_tree())
+        del held, third, first, batches
+        if self.count > 0:
+            new, kept = self.gap(False), self.gap(True)
+            probe.sample("gap_new", "s", new)
+            probe.sample("gap_kept", "s", kept)
+            probe.sample("gap_ratio", "1", kept / new)
+            probe.sample("gap_share", "1", new / (new + seconds))
+
+    def outcome(self):
+        return {"samples": self.given}
+
+
+class Prefetching:
+    timing = lab.ONCE
+
+    def __init__(self, prefetch, seed):
+        self.prefetch, self.seed = prefetch, seed
+        self.given = []
+
+    def epoch(self, jittering, waits):
+        data = Waiting(jittering, waits)
+        batches = loader(data, CORES, True, self.seed, prefetch_factor=self.prefetch)
+        labels = []
+        start = time.perf_counter()
+        for _, label in batches:
+            labels.append(label)
+            if waits:
+                time.sleep(WAIT * BATCH / CORES)
+        return len(data) / (time.perf_counter() - start), labels
+
+    def run(self, probe):
+        if not probe.timing:
+            self.given = self.epoch(True, False)[1]
+            return
+        probe.sample("steady_rate", "1", self.epoch(False, True)[0])
+        probe.sample("jittering_rate", "1", self.epoch(True, True)[0])
+
+    def outcome(self):
+        return {"samples": self.given}
+
+
+def prepare(cell, bench):
+    if "prefetch" in cell:
+        return Prefetching(cell.number("prefetch"), bench.seed)
+    data = {"heavy": Heavy, "light": Light}[cell["transform"]](cell.number("samples"))
+    return Loading(data, workers(cell["workers"]), bench.seed)
+
+
+if __name__ == "__main__":
+    lab.main(prepare)

@@ -1,0 +1,32 @@
+//! torch.load beside our readers: a file that is tagged as a GPU's, on a machine whose GPU PyTorch cannot see.
+#![cfg(feature = "torch")]
+
+use std::process::Command;
+use vramlab::protocol::Pass;
+use vramlab::record::{Run, Status};
+
+#[test]
+fn a_file_from_a_gpu_needs_to_be_mapped_where_there_is_none() {
+    let out = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_load_checkpoint"))
+        .args(["--device", "cpu", "--profile", "quick", "--filter", "model=mlp-2x64 .*reader=load ", "--out"])
+        .arg(out.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "{said}");
+    let machine = std::fs::read_dir(out.path()).unwrap().next().unwrap().unwrap().path();
+    let run = Run::read(&machine.join("load_checkpoint")).unwrap();
+    if run.manifest.identity.flags["python"] == "none" {
+        println!("there is no Python whose PyTorch is this libtorch: {}", run.passes[0].reason);
+        return;
+    }
+    let raised = |map: &str| {
+        let of_map = |pass: &&vramlab::record::PassRecord| pass.pass == Pass::Check && pass.cell.get("map") == Some(map);
+        let pass = run.passes.iter().find(of_map).unwrap_or_else(|| panic!("no check with map={map}: {said}"));
+        assert_eq!((pass.status, pass.reason.as_str()), (Status::Ok, ""), "{map}");
+        pass.samples.iter().find(|s| s.metric == "raised").unwrap().value
+    };
+    // Not a device of its own choice, but PyTorch's own refusal, word for word (the check compares it).
+    assert_eq!((raised("none"), raised("cpu")), (1.0, 0.0));
+}
