@@ -48,7 +48,6 @@ pub enum Outcome {
     Straddles,
 }
 
-/// A figure for each round.
 /// One figure for each round.
 type ByRound = BTreeMap<u32, f64>;
 

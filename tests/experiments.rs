@@ -4,6 +4,7 @@
 #[allow(dead_code)]
 #[path = "../experiments/accumulation.rs"]
 mod accumulation;
+#[allow(dead_code)]
 #[path = "../experiments/amp.rs"]
 mod amp;
 #[allow(dead_code)]
@@ -36,6 +37,7 @@ mod load_checkpoint;
 #[allow(dead_code)]
 #[path = "../experiments/loader.rs"]
 mod loader;
+#[allow(dead_code)]
 #[path = "../experiments/lr_warmup.rs"]
 mod lr_warmup;
 #[allow(dead_code)]
@@ -53,6 +55,7 @@ mod optimizer_state;
 #[allow(dead_code)]
 #[path = "../experiments/pin_memory.rs"]
 mod pin_memory;
+#[allow(dead_code)]
 #[path = "../experiments/published.rs"]
 mod published;
 #[allow(dead_code)]
@@ -837,26 +840,6 @@ fn batch_loading_check_sees_a_lost_sample() {
             batch_loading::prepare(&fewer, bench)
         };
         assert_eq!(checked(&batch_loading::PROTOCOL, loses_one, &cell).status, Status::Invalid, "{cell}");
-    }
-}
-
-/// A loss that is scaled for fp16, and gradients that nobody unscales.
-struct NeverUnscaled {
-    model: Model,
-    batch: Batch,
-    scale: f64,
-}
-
-impl Step for NeverUnscaled {
-    fn run(&mut self, _: &mut Probe) -> Result<()> {
-        let loss = autocast(Device::Cpu, Kind::Half, || {
-            self.model.loss(&self.model.forward(&self.batch.inputs, true), &self.batch.targets, Reduction::Mean)
-        })?;
-        Ok((loss * self.scale).f_backward()?)
-    }
-
-    fn outcome(&self) -> Result<Vec<Quantity>> {
-        Ok(vec![Quantity { name: "gradient", tensors: self.model.gradients() }])
     }
 }
 
