@@ -823,26 +823,6 @@ fn batch_loading_check_sees_a_lost_sample() {
     }
 }
 
-/// A loss that is scaled for fp16, and gradients that nobody unscales.
-struct NeverUnscaled {
-    model: Model,
-    batch: Batch,
-    scale: f64,
-}
-
-impl Step for NeverUnscaled {
-    fn run(&mut self, _: &mut Probe) -> Result<()> {
-        let loss = autocast(Device::Cpu, Kind::Half, || {
-            self.model.loss(&self.model.forward(&self.batch.inputs, true), &self.batch.targets, Reduction::Mean)
-        })?;
-        Ok((loss * self.scale).f_backward()?)
-    }
-
-    fn outcome(&self) -> Result<Vec<Quantity>> {
-        Ok(vec![Quantity { name: "gradient", tensors: self.model.gradients() }])
-    }
-}
-
 #[test]
 fn amp_check_sees_gradients_that_are_not_unscaled_and_another_model() {
     let _turn = alone();
