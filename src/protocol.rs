@@ -533,6 +533,15 @@ pub enum PlotKind {
         #[serde(deserialize_with = "kept::texts")]
         phases: &'static [&'static str],
     },
+    /// The metric, from left to right, against the first of other metrics that there are figures of, from bottom to top: a point for each
+    /// cell, named by the level of the studied factor, a look for each level of the `looks` factors, and a line along the cells
+    /// that no other is better than in both.
+    Pareto {
+        #[serde(deserialize_with = "kept::texts")]
+        against: &'static [&'static str],
+        #[serde(deserialize_with = "kept::texts")]
+        looks: &'static [&'static str],
+    },
 }
 
 /// Whether a metric is a detail: pictures and whoever reads the samples may want it, tables leave it out. Its name has a dot.

@@ -788,6 +788,26 @@ impl Step for Reversed {
     }
 }
 
+/// A loss that is scaled for fp16, and gradients that nobody unscales.
+struct NeverUnscaled {
+    model: Model,
+    batch: Batch,
+    scale: f64,
+}
+
+impl Step for NeverUnscaled {
+    fn run(&mut self, _: &mut Probe) -> Result<()> {
+        let loss = autocast(Device::Cpu, Kind::Half, || {
+            self.model.loss(&self.model.forward(&self.batch.inputs, true), &self.batch.targets, Reduction::Mean)
+        })?;
+        Ok((loss * self.scale).f_backward()?)
+    }
+
+    fn outcome(&self) -> Result<Vec<Quantity>> {
+        Ok(vec![Quantity { name: "gradient", tensors: self.model.gradients() }])
+    }
+}
+
 #[test]
 fn num_workers_check_sees_an_order_that_depends_on_workers_and_a_lost_sample() {
     let _turn = alone();

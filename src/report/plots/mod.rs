@@ -50,6 +50,7 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
         PlotKind::Area { panels, layers, boundary, phases } => {
             area::area(&view, &area::Design { panels, layers, boundary, phases })?
         }
+        PlotKind::Pareto { against, looks } => pareto::pareto(&view, against, looks)?,
     };
     let file = format!("{}-{}-{}.svg", recorded.protocol.name, plot.name, recorded.machine);
     Ok(svg.map(|svg| Picture { file, alt: format!("{} {}", plot.caption, whose(recorded)), svg }))
