@@ -62,6 +62,22 @@ plan *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
     @exec {{ quote(release / "vramlab") }} plan "$@"
 
+# Install what PyTorch's side of a comparison needs, torchvision above all, into .venv
+peers: _setup
+    @scripts/peers
+
+# Run ours and PyTorch's side by side: `just compare loader`
+[no-exit-message]
+compare *FLAGS: _setup
+    @cargo build --release --quiet
+    @exec {{ quote(release / "vramlab") }} compare "$@"
+
+# Find the workers, prefetching and pinning that your own data wants
+[no-exit-message]
+tune-loader *FLAGS: _setup
+    @cargo build --release --quiet --bin vramlab
+    @exec {{ quote(release / "vramlab") }} tune-loader "$@"
+
 # Play a trace of allocations on PyTorch's caching allocator
 [no-exit-message]
 replay *FLAGS: _setup

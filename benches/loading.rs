@@ -48,7 +48,7 @@ fn loader(c: &mut Criterion) {
     group.sample_size(10).throughput(Throughput::Elements(IMAGES as u64));
     for workers in [0, 1, 2, 4] {
         let config = Config { batch: 64, workers, ..Config::default() };
-        let mut loader = Loader::new(Arc::clone(&images), config).expect("the loader starts");
+        let mut loader: Loader<Images<ImageFolder>> = Loader::new(Arc::clone(&images), config).expect("the loader starts");
         group.bench_function(format!("{workers} workers"), |b| {
             b.iter(|| loader.epoch(0).expect("workers start").map(|batch| batch.expect("a batch").indices.len()).sum::<usize>());
         });

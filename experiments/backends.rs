@@ -159,7 +159,7 @@ pub fn prepare(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {
     let size = cell.number("size")?;
     let random = |shape: &[i64]| Tensor::randn(shape, (Kind::Float, Device::Cpu));
     if let Some(place) = cell.get("where") {
-        let inputs = vec![random(&[size, size]), random(&[size, size])];
+        let inputs = [random(&[size, size]), random(&[size, size])];
         let (home, away) = match place {
             "cpu" => (Device::Cpu, Device::Cpu),
             "device" => (bench.device, bench.device),

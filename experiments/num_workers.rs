@@ -472,11 +472,13 @@ impl Step for Waiting {
     }
 }
 
+type Network = Box<dyn Fn(&Tensor) -> Tensor>;
+
 /// Trains an epoch on the device, with loading as it comes.
 struct Training {
     loader: Loader<Images<ImageFolder>>,
     store: nn::VarStore,
-    net: Box<dyn Fn(&Tensor) -> Tensor>,
+    net: Network,
     optimizer: nn::Optimizer,
     device: Device,
     epoch: u64,
@@ -484,7 +486,7 @@ struct Training {
 
 impl Training {
     fn new(images: Arc<Images<ImageFolder>>, config: Config, model: &str, device: Device) -> Result<Training> {
-        let (store, net): (nn::VarStore, Box<dyn Fn(&Tensor) -> Tensor>) = match model {
+        let (store, net): (nn::VarStore, Network) = match model {
             "pooled" => {
                 let store = nn::VarStore::new(device);
                 let linear = nn::linear(store.root(), 3 * 8 * 8, CLASSES, nn::LinearConfig::default());

@@ -44,8 +44,8 @@ pub const PROTOCOL: Protocol = Protocol {
         judged_on: &[Platform::Cpu, Platform::Gpu],
         rule: Rule::FalseAlarms { metric: TIME.name, of: "", rounds: 5, at_most: 0.05 },
         meaning: Meaning {
-            confirmed: "The intervals of times in this report can be taken at their word here: {effect} of comparisons of a level with itself \
-                        were false alarms.",
+            confirmed: "No more false alarms than an interval at 95 % promises: {effect} of comparisons of a level with itself. How sure that \
+                        is with so few rounds, the rate's own interval says; `--rounds 25` narrows it.",
             refuted: "Distrust small effects in time on this machine: {effect} of comparisons of a level with itself were false alarms. It \
                       is busy with something else, or its clock changes; measure again with more rounds on a quiet machine.",
             depends: "Intervals hold only where {where} ({effect} false alarms).",

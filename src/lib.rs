@@ -34,6 +34,8 @@ pub mod stats;
 pub mod torch;
 #[cfg(feature = "torch")]
 pub mod training;
+#[cfg(feature = "torch")]
+pub mod tune;
 pub mod units;
 pub mod verdict;
 

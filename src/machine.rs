@@ -234,10 +234,14 @@ pub fn cores() -> usize {
 
 /// Whole GiB of memory; the kernel's exact figure differs from boot to boot.
 fn memory_gib() -> Option<u64> {
+    Some((total_memory()? + (1 << 29)) >> 30)
+}
+
+/// Bytes of this machine's memory, where the kernel tells.
+pub fn total_memory() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kib: u64 =
-        info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().trim_end_matches(" kB").trim().parse().ok()?;
-    Some((kib + (1 << 19)) >> 20)
+    let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok()? << 10)
 }
 
 /// Bytes that this process could still take before the kernel would have to end one, where the kernel tells.

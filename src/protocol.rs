@@ -511,15 +511,6 @@ pub enum PlotKind {
         rows: &'static [&'static str],
         threshold: f64,
     },
-    /// The metric, from left to right, against the first of other metrics that there are figures of, from bottom to top: a point for each
-    /// cell, named by the level of the studied factor, a look for each level of the `looks` factors, and a line along the cells
-    /// that no other is better than in both.
-    Pareto {
-        #[serde(deserialize_with = "kept::texts")]
-        against: &'static [&'static str],
-        #[serde(deserialize_with = "kept::texts")]
-        looks: &'static [&'static str],
-    },
     /// What a whole is made of: a bar for each cell, named by the `rows` factors, whose parts are the details of the samples with this
     /// prefix.
     Shares {
@@ -541,6 +532,15 @@ pub enum PlotKind {
         boundary: Text,
         #[serde(deserialize_with = "kept::texts")]
         phases: &'static [&'static str],
+    },
+    /// The metric, from left to right, against the first of other metrics that there are figures of, from bottom to top: a point for each
+    /// cell, named by the level of the studied factor, a look for each level of the `looks` factors, and a line along the cells
+    /// that no other is better than in both.
+    Pareto {
+        #[serde(deserialize_with = "kept::texts")]
+        against: &'static [&'static str],
+        #[serde(deserialize_with = "kept::texts")]
+        looks: &'static [&'static str],
     },
 }
 

@@ -48,6 +48,9 @@ pub enum Outcome {
     Straddles,
 }
 
+/// One figure for each round.
+type ByRound = BTreeMap<u32, f64>;
+
 /// The samples of one run, by cell and metric.
 #[derive(Debug, Default)]
 pub struct Samples {
@@ -98,7 +101,7 @@ impl Samples {
         self.log_ratios_by_round(cell, baseline, metric).into_values().collect()
     }
 
-    fn log_ratios_by_round(&self, cell: &Cell, baseline: &Cell, metric: &str) -> BTreeMap<u32, f64> {
+    fn log_ratios_by_round(&self, cell: &Cell, baseline: &Cell, metric: &str) -> ByRound {
         let rounds = |c: &Cell| self.rounds.get(&(c.clone(), metric.to_string()));
         let (Some(a), Some(b)) = (rounds(cell), rounds(baseline)) else {
             return BTreeMap::new();
@@ -483,7 +486,7 @@ fn alarms(
     samples: &Samples,
     evidence: &mut Evidence,
 ) {
-    let mut same: BTreeMap<String, Vec<(Cell, BTreeMap<u32, f64>)>> = BTreeMap::new();
+    let mut same: BTreeMap<String, Vec<(Cell, ByRound)>> = BTreeMap::new();
     for (grid, cell) in planned.selected(of) {
         let of_rounds = samples.rounds.get(&(cell.clone(), metric.to_string()));
         match of_rounds {
@@ -585,7 +588,7 @@ fn trends(
     let Some(metric) = planned.protocol.metric(name) else {
         return;
     };
-    let mut lines: BTreeMap<String, Vec<(f64, Cell, BTreeMap<u32, f64>)>> = BTreeMap::new();
+    let mut lines: BTreeMap<String, Vec<(f64, Cell, ByRound)>> = BTreeMap::new();
     for (grid, cell) in planned.selected(of).filter(|(grid, _)| grid.passes.contains(&metric.pass)) {
         let baseline = grid.baseline_of(&cell);
         if cell == baseline {

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    let tests: [(&str, fn()); 16] = [
+    let tests: [(&str, fn()); 17] = [
         ("statistics_are_pytorchs_and_the_same_every_time", statistics_are_pytorchs_and_the_same_every_time),
         ("memory_runs_out_with_pytorchs_message", memory_runs_out_with_pytorchs_message),
         ("allocator_settings_change_what_is_reserved", allocator_settings_change_what_is_reserved),

@@ -1,11 +1,18 @@
 //! Pinned memory, streams and copying ahead on the dry device, where PyTorch's own allocators tell what they hold.
 #![cfg(feature = "torch")]
 
+#[allow(dead_code)]
+#[path = "../experiments/pin_memory.rs"]
+mod pin_memory;
+
 use anyhow::Result;
 use std::process::Command;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 use vramlab::dry::{self, Dry};
+use vramlab::measure::{Bench, Probe};
+use vramlab::protocol::{Cell, Pass, Platform, Profile};
+use vramlab::record::Run;
 use vramlab::torch::Backend;
 use vramlab::torch::transfer::{
     Event, Next, Prefetcher, Ring, SideStream, Source, Stream, copy, empty_host_cache, host_memory, is_pinned, pinned,
@@ -146,4 +153,47 @@ fn a_copy_with_and_without_waiting_checks_its_shapes() {
     copy(&mut device, &host, true).unwrap();
     copy(&mut device, &host, false).unwrap();
     assert!(copy(&mut device, &pinned(&[9], Kind::Float).unwrap(), true).is_err());
+}
+
+/// Nothing is copied on a dry device, but each step goes all the way: buffers, streams, events, training.
+#[test]
+fn every_step_of_the_experiment_runs() {
+    let Some(dry) = dry("every_step_of_the_experiment_runs") else { return };
+    let bench = Bench { device: CUDA, platform: dry.platform(), seed: 1 };
+    let small = |cell: &Cell| cell.number("bytes").unwrap_or(0) <= 16 << 20 && cell.get("bound") != Some("compute");
+    let grids = pin_memory::PROTOCOL.grids(Profile::Full).filter(|grid| grid.only_on.contains(&Platform::Gpu));
+    let mut steps = 0;
+    for cell in grids.flat_map(|grid| grid.cells()).filter(small) {
+        let mut step = bench.set_up(pin_memory::prepare, &cell).unwrap();
+        for _ in 0..2 {
+            step.run(&mut Probe::idle()).unwrap_or_else(|e| panic!("{cell}: {e:#}"));
+        }
+        steps += 1;
+    }
+    assert!(steps > 30, "{steps} cells");
+}
+
+#[test]
+fn the_experiment_predicts_what_is_locked() {
+    let out = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pin_memory"));
+    command.args(["--device", "dry:8GiB", "--profile", "smoke", "--out"]).arg(out.path()).env_remove("PYTORCH_ALLOC_CONF");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let run = Run::read(&out.path().join("dry-8gib/pin_memory")).unwrap();
+    let figure = |cell: &str, metric: &str| {
+        let pass = run.passes.iter().find(|pass| pass.cell.to_string() == cell && pass.pass == Pass::Memory).unwrap();
+        pass.samples.iter().find(|s| s.metric == metric).unwrap_or_else(|| panic!("{cell}: {}", pass.reason)).value
+    };
+    for (buffers, locked) in [("1", 64), ("4", 256)] {
+        let cell = |memory: &str| format!("bytes=38535168 buffers={buffers} memory={memory}");
+        assert_eq!(figure(&cell("pinned"), "locked"), (locked * MIB) as f64);
+        assert!((figure(&cell("pinned"), "locked_for_each") - 1.7415).abs() < 1e-4);
+        assert_eq!(figure(&cell("pageable"), "locked"), 0.0);
+        for memory in ["pinned", "pageable"] {
+            assert_eq!(figure(&cell(memory), "device_bytes"), 1.0, "the device holds a copy");
+        }
+    }
+    let copies = run.passes.iter().find(|pass| pass.cell.get("direction").is_some()).unwrap();
+    assert!(copies.reason.contains("only these devices have: GPU"), "{}", copies.reason);
 }

@@ -7,6 +7,7 @@ mod accumulation;
 #[allow(dead_code)]
 #[path = "../experiments/amp.rs"]
 mod amp;
+#[allow(dead_code)]
 #[path = "../experiments/backends.rs"]
 mod backends;
 #[allow(dead_code)]
@@ -34,6 +35,9 @@ mod inplace;
 #[path = "../experiments/load_checkpoint.rs"]
 mod load_checkpoint;
 #[allow(dead_code)]
+#[path = "../experiments/loader.rs"]
+mod loader;
+#[allow(dead_code)]
 #[path = "../experiments/lr_warmup.rs"]
 mod lr_warmup;
 #[allow(dead_code)]
@@ -42,12 +46,19 @@ mod memory_model;
 #[allow(dead_code)]
 #[path = "../experiments/no_grad.rs"]
 mod no_grad;
+#[allow(dead_code)]
 #[path = "../experiments/num_workers.rs"]
 mod num_workers;
+#[allow(dead_code)]
 #[path = "../experiments/optimizer_state.rs"]
 mod optimizer_state;
+#[allow(dead_code)]
+#[path = "../experiments/pin_memory.rs"]
+mod pin_memory;
+#[allow(dead_code)]
 #[path = "../experiments/published.rs"]
 mod published;
+#[allow(dead_code)]
 #[path = "../experiments/same_level.rs"]
 mod same_level;
 #[allow(dead_code)]
@@ -67,23 +78,25 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 20] = [
+const ALL: [&Protocol; 22] = [
     &accumulation::PROTOCOL,
     &amp::PROTOCOL,
-    &combined::PROTOCOL,
-    &lr_warmup::PROTOCOL,
     &backends::PROTOCOL,
     &batch_loading::PROTOCOL,
     &checkpointing::PROTOCOL,
+    &combined::PROTOCOL,
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
     &free_tensors::PROTOCOL,
     &inplace::PROTOCOL,
     &load_checkpoint::PROTOCOL,
+    &loader::PROTOCOL,
+    &lr_warmup::PROTOCOL,
     &memory_model::PROTOCOL,
     &no_grad::PROTOCOL,
     &num_workers::PROTOCOL,
     &optimizer_state::PROTOCOL,
+    &pin_memory::PROTOCOL,
     &published::PROTOCOL,
     &same_level::PROTOCOL,
     &step_timeline::PROTOCOL,
@@ -727,6 +740,39 @@ fn counted_bytes_are_what_can_be_worked_out_by_hand() {
     assert_eq!(accumulated(4), 4.0 * parameters, "gradients do not shrink");
 }
 
+#[test]
+fn pinning_check_sees_memory_that_is_granted_without_a_gpu() {
+    let _turn = alone();
+    for pinning in ["off", "on"] {
+        let found = checked(&pin_memory::PROTOCOL, pin_memory::prepare, &format!("by=vramlab pinning={pinning}"));
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{pinning}");
+    }
+    let grants: Prepare = |cell, bench| pin_memory::prepare(&cell.with("pinning", "off"), bench);
+    let found = checked(&pin_memory::PROTOCOL, grants, "by=vramlab pinning=on");
+    assert!(found.status == Status::Invalid && found.reason.contains("none was raised"), "{found:?}");
+    let pinned =
+        checked(&pin_memory::PROTOCOL, pin_memory::prepare, "direction=to-device call=blocking bytes=1048576 memory=pinned");
+    assert!(pinned.status.is_failure(), "its copies need a GPU: {pinned:?}");
+}
+
+#[test]
+fn loader_check_sees_batches_that_depend_on_the_workers() {
+    static FOLDER: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
+    let _turn = alone();
+    let images = tempfile::tempdir().unwrap();
+    let few = vramlab::data::Textured { images: 70, classes: 2, sides: (64, 48) };
+    let folder = FOLDER.get_or_init(|| few.folder(images.path()).unwrap());
+    assert!(folder.is_dir());
+    let right: Prepare = |cell, bench| loader::loading(FOLDER.get().unwrap(), cell, bench);
+    let found = checked(&loader::PROTOCOL, right, "images=96 workers=2");
+    assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
+    let other_order: Prepare = |cell, bench| {
+        let seed = bench.seed + cell.number("workers")?;
+        loader::loading(FOLDER.get().unwrap(), cell, &Bench { seed, ..*bench })
+    };
+    assert_eq!(checked(&loader::PROTOCOL, other_order, "images=96 workers=2").status, Status::Invalid);
+}
+
 /// A step whose results come in another order.
 struct Reversed(Box<dyn Step>);
 
@@ -739,6 +785,26 @@ impl Step for Reversed {
         let mut quantities = self.0.outcome()?;
         quantities.iter_mut().for_each(|quantity| quantity.tensors = quantity.tensors.iter().map(|t| t.flip([0])).collect());
         Ok(quantities)
+    }
+}
+
+/// A loss that is scaled for fp16, and gradients that nobody unscales.
+struct NeverUnscaled {
+    model: Model,
+    batch: Batch,
+    scale: f64,
+}
+
+impl Step for NeverUnscaled {
+    fn run(&mut self, _: &mut Probe) -> Result<()> {
+        let loss = autocast(Device::Cpu, Kind::Half, || {
+            self.model.loss(&self.model.forward(&self.batch.inputs, true), &self.batch.targets, Reduction::Mean)
+        })?;
+        Ok((loss * self.scale).f_backward()?)
+    }
+
+    fn outcome(&self) -> Result<Vec<Quantity>> {
+        Ok(vec![Quantity { name: "gradient", tensors: self.model.gradients() }])
     }
 }
 
@@ -774,26 +840,6 @@ fn batch_loading_check_sees_a_lost_sample() {
             batch_loading::prepare(&fewer, bench)
         };
         assert_eq!(checked(&batch_loading::PROTOCOL, loses_one, &cell).status, Status::Invalid, "{cell}");
-    }
-}
-
-/// A loss that is scaled for fp16, and gradients that nobody unscales.
-struct NeverUnscaled {
-    model: Model,
-    batch: Batch,
-    scale: f64,
-}
-
-impl Step for NeverUnscaled {
-    fn run(&mut self, _: &mut Probe) -> Result<()> {
-        let loss = autocast(Device::Cpu, Kind::Half, || {
-            self.model.loss(&self.model.forward(&self.batch.inputs, true), &self.batch.targets, Reduction::Mean)
-        })?;
-        Ok((loss * self.scale).f_backward()?)
-    }
-
-    fn outcome(&self) -> Result<Vec<Quantity>> {
-        Ok(vec![Quantity { name: "gradient", tensors: self.model.gradients() }])
     }
 }
 

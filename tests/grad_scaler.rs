@@ -165,12 +165,15 @@ fn misuse_is_refused_in_pytorchs_words() {
     }
 }
 
+/// The scale, if the gradients still carry it, and the flag of overflow.
+type Given = (Option<f64>, f64);
+
 /// An optimizer of its own: plain steps of 1, and scaled ones that it notes.
 struct Own {
     parameter: Tensor,
     scales_itself: bool,
-    /// The scale and the flag that the last scaled step was given.
-    given: Rc<Cell<Option<(Option<f64>, f64)>>>,
+    /// What the last scaled step was given.
+    given: Rc<Cell<Option<Given>>>,
     steps: u32,
 }
 

@@ -53,8 +53,12 @@ fn layers_point_one_way() {
         ("runner", &["dry", "machine", "measure", "native", "protocol", "record", "stats", "torch", "units", "verdict"]),
         (
             "commands",
-            &["dry", "machine", "measure", "models", "native", "predict", "runner", "stats", "torch", "training", "units"],
+            &[
+                "data", "dry", "machine", "measure", "models", "native", "predict", "protocol", "record", "runner", "stats",
+                "torch", "training", "tune", "units", "verdict",
+            ],
         ),
+        ("tune", &["stats"]),
         ("doctor", &["machine", "measure", "models", "native", "protocol", "stats", "torch", "units"]),
     ]);
     for (path, code) in sources(&root().join("src")) {

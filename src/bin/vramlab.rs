@@ -31,6 +31,14 @@ enum Command {
     #[cfg(feature = "torch")]
     Ddp(Box<vramlab::commands::DdpFlags>),
 
+    /// Run ours and PyTorch's side by side, and print both
+    #[cfg(feature = "torch")]
+    Compare(vramlab::commands::CompareOptions),
+
+    /// Find how many workers, how much prefetching and whether pinning your own data wants
+    #[cfg(feature = "torch")]
+    TuneLoader(vramlab::commands::TuneOptions),
+
     /// Play a trace of allocations on PyTorch's caching allocator over a pretended GPU
     #[cfg(feature = "torch")]
     Replay(vramlab::commands::ReplayOptions),
@@ -80,6 +88,10 @@ fn run(command: Command) -> Result<u8> {
         }
         #[cfg(feature = "torch")]
         Command::Doctor => vramlab::doctor::run().map(|()| 0),
+        #[cfg(feature = "torch")]
+        Command::Compare(options) => vramlab::commands::compare(&options),
+        #[cfg(feature = "torch")]
+        Command::TuneLoader(options) => vramlab::commands::tune_loader(&options).map(|()| 0),
         #[cfg(feature = "torch")]
         Command::Replay(options) => vramlab::commands::replay(&options).map(|()| 0),
         #[cfg(feature = "torch")]

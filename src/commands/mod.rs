@@ -1,5 +1,6 @@
 //! The lab's own commands that train a model: what they share, and each in a file of its own.
 
+mod compare;
 mod ddp;
 mod dry_child;
 mod flags;
@@ -8,7 +9,9 @@ mod plan;
 mod predict;
 mod replay;
 mod table;
+mod tune_loader;
 
+pub use compare::{CompareOptions, compare};
 pub use ddp::{DdpFlags, ddp};
 pub use flags::{ConfigurationFlags, SettingsFlags};
 pub use measure::{MeasureOptions, measure};
@@ -16,3 +19,4 @@ pub use plan::{PlanOptions, plan};
 pub use predict::{PredictOptions, predict};
 pub use replay::{ReplayOptions, replay};
 pub use table::bytes_by_phase;
+pub use tune_loader::{TuneOptions, tune_loader};

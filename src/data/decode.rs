@@ -1,4 +1,8 @@
 //! JPEG files to pixels.
+//!
+//! zune-jpeg does it, in Rust with SIMD. libjpeg-turbo is faster: for 500 x 375 pixels of 46 kB with halved chroma 0.51 ms against 0.65 on one core
+//! of an EPYC, 0.8 of the time (taken through torchvision's `decode_jpeg`). But its SIMD is assembled by nasm, which a machine with cargo and g++
+//! does not have; what builds everywhere was kept.
 
 use anyhow::{Result, anyhow, ensure};
 use zune_core::bytestream::ZCursor;

@@ -272,6 +272,8 @@ pub fn meaning(protocol: &Protocol, judgement: &Judgement) -> String {
         Verdict::Refuted => meaning.refuted,
         Verdict::Depends => meaning.depends,
         Verdict::Inconclusive => meaning.inconclusive,
+        // What nobody's figures may carry was not left out by chance: the claim says why.
+        Verdict::NotMeasured if judgement.claim.judged_on.is_empty() => return format!("Not measured: {}", meaning.inconclusive),
         Verdict::NotMeasured => return not_measured(&judgement.evidence, Against::Claim),
     };
     let text = text.replace("{effect}", &effect(protocol, judgement)).replace("{where}", &holds_where(&judgement.holds_where));

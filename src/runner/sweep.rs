@@ -345,6 +345,8 @@ impl Sweep<'_> {
                 self.pass(&planned, Pass::Time, round)?;
             }
             if round == 1 {
+                // What cannot run here has its one row, and wants nothing of the budget.
+                going.retain(|group| group.iter().any(|planned| self.impossible(planned, Pass::Time).is_none()));
                 self.fit_into_budget(&mut going, began.elapsed());
             }
         }

@@ -98,8 +98,8 @@ impl Trainer {
         self.skipped_steps
     }
 
-    /// Runs one iteration: frees the gradients of the last one (or fills them with zeros), then forward and backward for each micro-batch, then the optimizer's step.
-    /// `ended` is called at the end of each phase, with what lives then: after forward the loss and what it leads to, after
+    /// Runs one iteration: frees the gradients of the last one (or fills them with zeros), then forward and backward for each micro-batch,
+    /// then the optimizer's step. `ended` is called at the end of each phase, with what lives then: after forward the loss and what it leads to, after
     /// backward the gradients.
     ///
     /// # Errors

@@ -46,11 +46,11 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
         PlotKind::Lines { x, series } => lines::lines(&view, x, series)?,
         PlotKind::Bars { clusters } => bars::bars(&view, clusters)?,
         PlotKind::Dots { rows, threshold } => dots::dots(&view, rows, *threshold)?,
-        PlotKind::Pareto { against, looks } => pareto::pareto(&view, against, looks)?,
         PlotKind::Shares { rows, prefix } => shares::shares(&view, rows, prefix)?,
         PlotKind::Area { panels, layers, boundary, phases } => {
             area::area(&view, &area::Design { panels, layers, boundary, phases })?
         }
+        PlotKind::Pareto { against, looks } => pareto::pareto(&view, against, looks)?,
     };
     let file = format!("{}-{}-{}.svg", recorded.protocol.name, plot.name, recorded.machine);
     Ok(svg.map(|svg| Picture { file, alt: format!("{} {}", plot.caption, whose(recorded)), svg }))

@@ -1,0 +1,151 @@
+//! `vramlab compare`: ours beside PyTorch's, from one interleaved run of an experiment whose twin in Python does the same job.
+
+use super::table::aligned;
+use crate::data::{Textured, cache_folder};
+use crate::machine::{DeviceChoice, Machine};
+use crate::protocol::{BY, Cell, Pass, Profile, Protocol};
+use crate::record::Run;
+use crate::runner::Python;
+use crate::stats::Interval;
+use crate::units::{quantity, ratio};
+use crate::verdict::Samples;
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What can be compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Compared {
+    /// The data loader, against torch.utils.data.DataLoader with torchvision
+    Loader,
+}
+
+impl Compared {
+    /// The experiment that measures both.
+    fn experiment(self) -> &'static str {
+        match self {
+            Compared::Loader => "loader",
+        }
+    }
+
+    /// What its twin imports besides torch.
+    fn modules(self) -> &'static [&'static str] {
+        match self {
+            Compared::Loader => &["torchvision", "numpy", "PIL"],
+        }
+    }
+}
+
+/// Flags of `vramlab compare`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Both sides run in processes of their own, in the same rounds, one directly after the other. The raw samples stay in
+OUT/MACHINE/EXPERIMENT, where `vramlab report` finds them; with --data they are thrown away, because they would not compare with others'.
+PyTorch's side needs torchvision: `just peers` installs it."
+)]
+pub struct CompareOptions {
+    /// What to compare
+    what: Compared,
+
+    /// Your own images, a folder with one subfolder of JPEG files for each class [default: 512 made-up photographs]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+
+    /// Rounds, exactly [default: 5 or more, until the intervals are narrow or the budget ends]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    rounds: Option<u32>,
+
+    /// Stop after this time [default: 200]
+    #[arg(long, value_name = "SECONDS", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    budget: u32,
+
+    /// Only these numbers of workers, as a regular expression: 'workers=(0|2) '
+    #[arg(long, value_name = "REGEX")]
+    filter: Option<String>,
+
+    /// Folder of all results
+    #[arg(long, value_name = "DIR", default_value = "results")]
+    out: PathBuf,
+
+    /// Start over: remove what was compared on this machine before
+    #[arg(long)]
+    fresh: bool,
+}
+
+/// Runs both sides and prints them beside one another; gives the run's exit status.
+///
+/// # Errors
+/// PyTorch's side cannot run, with what to do about it; the experiment's program is missing.
+pub fn compare(options: &CompareOptions) -> Result<u8> {
+    let name = options.what.experiment();
+    let python = Python::find(name).map_err(anyhow::Error::msg)?;
+    if let Some(missing) = python.lacks(options.what.modules()) {
+        bail!("{} lacks {missing}, which PyTorch's side of the comparison needs; `just peers` installs it", python.describe());
+    }
+    let here = std::env::current_exe().context("finding this program's own file")?;
+    let program = here.with_file_name(name);
+    ensure!(program.exists(), "{} is missing; build all programs with `cargo build --release`", program.display());
+    let scratch = options.data.as_ref().map(|_| tempfile::tempdir().context("making a folder for results that are not kept"));
+    let scratch = scratch.transpose()?;
+    let out = scratch.as_ref().map_or(options.out.as_path(), |scratch| scratch.path());
+    let mut command = Command::new(&program);
+    command.args(["--device", "cpu", "--profile", "quick", "--budget", &options.budget.to_string(), "--out"]).arg(out);
+    command.args(options.fresh.then_some("--fresh"));
+    if let Some(rounds) = options.rounds {
+        command.args(["--rounds", &rounds.to_string()]);
+    }
+    if let Some(filter) = &options.filter {
+        command.args(["--filter", filter]);
+    }
+    if options.what == Compared::Loader && options.data.is_none() {
+        // Whichever side comes first finds its images.
+        Textured::default().folder(&cache_folder())?;
+    }
+    if let Some(data) = &options.data {
+        let data = data.canonicalize().with_context(|| format!("--data {}", data.display()))?;
+        command.env("VRAMLAB_IMAGES", data);
+    }
+    let status = command.status().with_context(|| format!("starting {}", program.display()))?;
+    let machine = Machine::describe(DeviceChoice::Cpu)?.slug;
+    print!("\n{}", table(&out.join(machine).join(name))?);
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
+
+/// Both sides of each comparison, metric by metric.
+fn table(results: &Path) -> Result<String> {
+    let run = Run::read(results)?;
+    let protocol: &Protocol = &run.manifest.protocol;
+    let samples = Samples::new(&run.passes);
+    let mut rows = vec![["", "", "PyTorch", "vramlab", "ratio", "95 % interval", "rounds"].map(str::to_string).to_vec()];
+    for metric in protocol.metrics.iter().filter(|metric| metric.pass == Pass::Time) {
+        for cell in ours(protocol, run.manifest.profile) {
+            let theirs = cell.with(BY, "pytorch");
+            let figure =
+                |cell: &Cell| samples.value(cell, metric.name).map_or("–".to_string(), |value| quantity(value, metric.unit));
+            let over = samples.ratio(&cell, &theirs, metric, 0.05);
+            let (effect, interval) = over.map_or(("–".to_string(), "–".to_string()), |i: Interval| {
+                (ratio(i.estimate), format!("{} to {}", ratio(i.low), ratio(i.high)))
+            });
+            let rounds = samples.log_ratios(&cell, &theirs, metric.name).len();
+            if samples.value(&cell, metric.name).is_none() && samples.value(&theirs, metric.name).is_none() {
+                continue;
+            }
+            rows.push(vec![
+                metric.label.to_string(),
+                cell.without(&[BY, "images"]),
+                figure(&theirs),
+                figure(&cell),
+                effect,
+                interval,
+                rounds.to_string(),
+            ]);
+        }
+    }
+    Ok(aligned(&rows))
+}
+
+fn ours(protocol: &Protocol, profile: Profile) -> Vec<Cell> {
+    let cells = protocol.grids(profile).flat_map(|grid| grid.cells());
+    cells.filter(|cell| cell.get(BY) == Some("vramlab")).collect()
+}
