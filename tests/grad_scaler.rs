@@ -286,3 +286,27 @@ fn a_saved_state_goes_on_where_it_was() {
     assert!(GradScaler::new(ScalerState { growth_factor: 1.0, ..settings }).unwrap_err().to_string().contains("growth factor"));
     assert!(other.restore(ScalerState { backoff_factor: 1.0, ..settings }).unwrap_err().to_string().contains("backoff factor"));
 }
+
+/// A fused optimizer gets scaled gradients and leaves a step out by itself; the parameters end where the loop's do.
+#[test]
+fn a_fused_optimizer_ends_where_the_loop_does() {
+    use vramlab::torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad};
+    let ends = [Implementation::Loop, Implementation::Fused].map(|implementation| {
+        let store = VarStore::new(Device::Cpu);
+        let parameter = store.root().add("p", Tensor::from_slice(&[1f32, 2.0]), true);
+        let mut optimizer = Optimizer::new(&store, Algorithm::adamw(), 0.1, implementation).unwrap();
+        let mut scaler = GradScaler::default();
+        for factor in [3.0, f64::INFINITY, -0.5, 2.0] {
+            optimizer.zero_grad(ZeroGrad::ToNone).unwrap();
+            scaler.scale(&(&parameter * factor).sum(Kind::Float)).unwrap().backward();
+            let taken = scaler.step(&mut optimizer).unwrap();
+            let fused = implementation == Implementation::Fused;
+            assert_eq!(taken, if fused { None } else { Some(factor.is_finite()) });
+            scaler.update().unwrap();
+        }
+        assert_eq!(scaler.get_scale().unwrap(), 32768.0);
+        Vec::<f32>::try_from(parameter.detach()).unwrap()
+    });
+    let close = ends[0].iter().zip(&ends[1]).all(|(a, b)| (a - b).abs() < 1e-6);
+    assert!(close && ends[0][0] != 1.0, "{ends:?}");
+}

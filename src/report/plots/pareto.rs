@@ -59,7 +59,8 @@ fn mark_front(dots: &mut [Dot]) {
 
 fn draw(view: &View, other: &Metric, factor: &str, kinds: &[String], dots: &[Dot]) -> Result<String> {
     let legend = view.head.bottom() + 10;
-    let top = legend + 44;
+    // Names stand above the highest marks.
+    let top = legend + 74;
     let bottom = top + PLOT_HEIGHT;
     let y = LogScale::over(dots.iter().map(|dot| dot.y), 1.5, bottom, top);
     let y_ticks = y.ticks(other.unit);
@@ -73,7 +74,7 @@ fn draw(view: &View, other: &Metric, factor: &str, kinds: &[String], dots: &[Dot
     picture((WIDTH, bottom + 60), &title, |canvas| {
         view.head.draw(canvas);
         draw_legend(canvas, legend, factor, kinds);
-        canvas.text((left, top - 16), &other_label, TEXT, INK, Anchor::Start);
+        canvas.text((left, legend + 28), &other_label, TEXT, INK, Anchor::Start);
         for (at, label) in &y_ticks {
             canvas.line((left, *at), (right, *at), GRID, 1);
             canvas.text((left - 8, *at), label, SMALL, INK, Anchor::End);
