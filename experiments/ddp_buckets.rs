@@ -76,11 +76,8 @@ pub const PROTOCOL: Protocol = Protocol {
         },
     ],
     grids: &[
-        moments(&[Profile::Quick], &[axis("model", &["gpt-4x128"]), axis("batch", &["8"]), CAP_25, MOMENTS, WAYS]),
-        moments(
-            &[Profile::Quick],
-            &[axis("model", &["mlp-16x512", "resnet-2x64-gn"]), axis("batch", &["4"]), CAP_25, LOAD_AND_STEADY, WAYS],
-        ),
+        moments(&[Profile::Quick], &[axis("model", &["gpt-4x128"]), axis("batch", &["4"]), CAP_25, MOMENTS, WAYS]),
+        moments(&[Profile::Quick], &[axis("model", &["resnet-2x64-gn"]), axis("batch", &["4"]), CAP_25, LOAD_AND_STEADY, WAYS]),
         moments(&[Profile::Quick], &[axis("model", &["mlp-16x512"]), axis("batch", &["4"]), OTHER_CAPS, STEADY, WAYS]),
         moments(&[Profile::Full], &[axis("model", &["gpt2"]), axis("batch", &["4"]), CAP_25, MOMENTS, WAYS]),
         moments(
@@ -93,11 +90,11 @@ pub const PROTOCOL: Protocol = Protocol {
             &[axis("model", &["mlp-4x64"]), axis("batch", &["8"]), CAP_25, axis("moment", &["3-backward"]), WAYS],
         ),
         // Where activations are most of the peak, and where parameters are.
-        peaks(&[Profile::Quick], &[axis("model", &["gpt-4x128"]), axis("batch", &["8"]), CAP_25, ZERO_GRAD, AS_WHAT]),
+        peaks(&[Profile::Quick], &[axis("model", &["gpt-4x128"]), axis("batch", &["4"]), CAP_25, ZERO_GRAD, AS_WHAT]),
         peaks(&[Profile::Quick], &[axis("model", &["mlp-16x512"]), axis("batch", &["32"]), CAP_25, ZERO_GRAD, AS_WHAT]),
         peaks(&[Profile::Full], &[axis("model", &["bert-base"]), axis("batch", &["8"]), CAP_25, ZERO_GRAD, AS_WHAT]),
         peaks(&[Profile::Full], &[axis("model", &["resnet50", "mlp-8x4096"]), axis("batch", &["32"]), CAP_25, ZERO_GRAD, AS_WHAT]),
-        price(&[Profile::Quick], &[axis("model", &["gpt-4x128"]), axis("batch", &["8"]), CAP_25, WAYS], TIMED),
+        price(&[Profile::Quick], &[axis("model", &["gpt-4x128"]), axis("batch", &["4"]), CAP_25, WAYS], TIMED),
         price(&[Profile::Quick], &[axis("model", &["mlp-8x512"]), axis("batch", &["4"]), OTHER_CAPS, WAYS], CHECKED),
         price(&[Profile::Full], &[axis("model", &["gpt2"]), axis("batch", &["4"]), CAPS, WAYS], TIMED),
         price(&[Profile::Full], &[axis("model", &["resnet50", "mlp-8x4096"]), axis("batch", &["32"]), CAP_25, WAYS], TIMED),

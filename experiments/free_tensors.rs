@@ -89,9 +89,9 @@ pub const PROTOCOL: Protocol = Protocol {
         },
     ],
     grids: &[
-        counted(&[Profile::Quick], &[TENSORS, TENSOR, axis("size", &["64MiB"]), TENSOR_REFERENCES, DROPPED]),
-        counted(&[Profile::Quick], &[TENSORS, SMALL, axis("size", &["64MiB"]), axis("reference", &["none", "few"]), DROPPED]),
-        counted(&[Profile::Quick], &[TENSORS, MODEL, axis("size", &["mlp-8x512"]), MODEL_REFERENCES, DROPPED]),
+        counted(&[Profile::Quick], &[TENSORS, TENSOR, axis("size", &["16MiB"]), TENSOR_REFERENCES, DROPPED]),
+        counted(&[Profile::Quick], &[TENSORS, SMALL, axis("size", &["16MiB"]), axis("reference", &["none", "few"]), DROPPED]),
+        counted(&[Profile::Quick], &[TENSORS, MODEL, axis("size", &["mlp-8x256"]), MODEL_REFERENCES, DROPPED]),
         held(&[Profile::Quick], &[DEVICE, TENSOR, axis("size", &["64MiB"]), axis("reference", &["none", "view"]), EMPTIED]),
         held(&[Profile::Quick], &[DEVICE, SMALL, axis("size", &["64MiB"]), axis("reference", &["none", "few"]), EMPTIED]),
         held(&[Profile::Quick], &[DEVICE, MODEL, axis("size", &["mlp-8x512"]), axis("reference", &["none", "optimizer"]), EMPTIED]),

@@ -101,7 +101,7 @@ pub const PROTOCOL: Protocol = Protocol {
     ],
     grids: &[
         of_process(&[Profile::Quick], &[SMALL, OURS, FROM_CPU, TO_CPU, READERS]),
-        of_python(&[Profile::Quick], &[SMALL, TWIN, FROM_CPU, TO_CPU, axis("reader", &["as-saved", "load", "load-mmap"])]),
+        of_python(&[Profile::Quick], &[SMALL, TWIN, FROM_CPU, TO_CPU, axis("reader", &["as-saved", "load"])]),
         of_process(&[Profile::Full], &[LARGE, OURS, FROM_CPU, TO_CPU, READERS]),
         of_python(&[Profile::Full], &[LARGE, TWIN, FROM_CPU, TO_CPU, TWIN_READERS]),
         // Which device the state comes to needs a second device.
@@ -119,13 +119,7 @@ pub const PROTOCOL: Protocol = Protocol {
             name: "a file from a GPU, without one",
             profiles: &[Profile::Quick, Profile::Full],
             studied: "map",
-            axes: &[
-                axis("model", &["mlp-2x64"]),
-                TWIN,
-                FROM_DEVICE,
-                axis("reader", &["load", "load-mmap"]),
-                axis("map", &["cpu", "none"]),
-            ],
+            axes: &[axis("model", &["mlp-2x64"]), TWIN, FROM_DEVICE, axis("reader", &["load"]), axis("map", &["cpu", "none"])],
             passes: &[Pass::Check],
             only_on: &[Platform::Cpu],
         },

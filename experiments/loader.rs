@@ -35,6 +35,7 @@ pub const PROTOCOL: Protocol = Protocol {
                  a first batch without waiting for processes to start, and one process's memory.",
     factors: &[
         Factor { name: "images", meaning: "images in the data set", levels: &[] },
+        Factor { name: "size", meaning: "pixels of an image, about", levels: &[] },
         Factor { name: "workers", meaning: "workers", levels: &[Level { name: "0", meaning: "the training's own thread loads" }] },
         Factor {
             name: BY,
@@ -46,17 +47,16 @@ pub const PROTOCOL: Protocol = Protocol {
         },
     ],
     grids: &[
-        Grid {
-            name: "side by side",
-            profiles: &[Profile::Quick, Profile::Full],
-            studied: BY,
-            axes: &[axis("images", &["512"]), axis("workers", &["0", "1", "2", "4"]), axis(BY, &["pytorch", "vramlab"])],
-            passes: &[Pass::Time],
-            only_on: &[Platform::Cpu, Platform::Gpu],
-        },
+        side_by_side(&[Profile::Quick], &[axis("images", &["256"]), PHOTOGRAPHS, WORKERS, SIDES]),
+        side_by_side(&[Profile::Full], &[axis("images", &["512"]), PHOTOGRAPHS, WORKERS, SIDES]),
         // Checks come before all that is timed, so these also make the images that both sides read.
-        same_batches(&[Profile::Quick, Profile::Full], &[axis("images", &["512"]), axis("workers", &["0", "4"])], &[Pass::Check]),
-        same_batches(&[Profile::Smoke], &[axis("images", &["96"]), axis("workers", &["0", "2"])], &[Pass::Check, Pass::Time]),
+        same_batches(&[Profile::Quick], &[axis("images", &["256"]), PHOTOGRAPHS, axis("workers", &["0", "4"])], &[Pass::Check]),
+        same_batches(&[Profile::Full], &[axis("images", &["512"]), PHOTOGRAPHS, axis("workers", &["0", "4"])], &[Pass::Check]),
+        same_batches(
+            &[Profile::Smoke],
+            &[axis("images", &["96"]), axis("size", &["96x72"]), axis("workers", &["0", "2"])],
+            &[Pass::Check, Pass::Time],
+        ),
     ],
     metrics: &[RATE, FIRST, GAP, PROPORTIONAL],
     checks: &[
@@ -135,6 +135,14 @@ pub const PROTOCOL: Protocol = Protocol {
     ],
 };
 
+const PHOTOGRAPHS: Axis = axis("size", &["500x375"]);
+const WORKERS: Axis = axis("workers", &["0", "1", "2", "4"]);
+const SIDES: Axis = axis(BY, &["pytorch", "vramlab"]);
+
+const fn side_by_side(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {
+    Grid { name: "side by side", profiles, studied: BY, axes, passes: &[Pass::Time], only_on: &[Platform::Cpu, Platform::Gpu] }
+}
+
 const fn same_batches(profiles: &'static [Profile], axes: &'static [Axis], passes: &'static [Pass]) -> Grid {
     let only_on = &[Platform::Cpu, Platform::Gpu];
     Grid { name: "the same batches?", profiles, studied: "workers", axes, passes, only_on }
@@ -144,23 +152,24 @@ const fn against_pytorch(metric: &Metric, of: Select, confirm: Bound, refute: Bo
     Rule::Ratio { metric: metric.name, of, confirm, refute, scope: None }
 }
 
-/// The user's own images, if the variable that `vramlab compare loader --data` sets says where they are.
-fn folder(images: usize) -> Result<PathBuf> {
-    match std::env::var_os("VRAMLAB_IMAGES") {
-        Some(folder) => Ok(PathBuf::from(folder)),
-        None if images < Textured::default().images => {
-            // A test's images are small ones.
-            Textured { images, classes: 2, sides: (96, 72) }.folder(&cache_folder())
-        }
-        None => Textured::default().folder(&cache_folder()),
+/// The user's own images, if the variable that `vramlab compare loader --data` sets says where they are; else made-up ones. The twin reads
+/// the same folder, and finds it by the cell's levels.
+fn folder(cell: &Cell) -> Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("VRAMLAB_IMAGES") {
+        return Ok(PathBuf::from(folder));
     }
+    let size = cell.level("size")?;
+    let sides = size.split_once('x').and_then(|(width, height)| Some((width.parse().ok()?, height.parse().ok()?)));
+    let sides = sides.with_context(|| format!("'{size}' is no size of images"))?;
+    let images = usize::try_from(cell.number("images")?)?;
+    Textured { images, sides, ..Textured::default() }.folder(&cache_folder())
 }
 
 pub fn prepare(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {
     if cell.is_twin() {
         bail!("PyTorch's twin runs this cell");
     }
-    loading(&folder(usize::try_from(cell.number("images")?)?)?, cell, bench)
+    loading(&folder(cell)?, cell, bench)
 }
 
 /// The cell's loader on the images of a folder.

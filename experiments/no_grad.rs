@@ -50,13 +50,13 @@ pub const PROTOCOL: Protocol = Protocol {
         ),
         by_depth(&[Profile::Quick], &[MLP, axis("width", &["256"]), axis("batch", &["4096"]), DEPTH, MODES], TIMED),
         by_depth(&[Profile::Quick], &[GPT, axis("width", &["128"]), axis("batch", &["16"]), axis("depth", &["2"]), MODES], COUNTED),
-        by_depth(&[Profile::Quick], &[GPT, axis("width", &["128"]), axis("batch", &["16"]), DEPTH, MODES], TIMED),
+        by_depth(&[Profile::Quick], &[GPT, axis("width", &["128"]), axis("batch", &["16"]), DEPTH, MODES], COUNTED),
         by_depth(
             &[Profile::Quick],
             &[RESNET, axis("width", &["16"]), axis("batch", &["32"]), axis("depth", &["2"]), MODES],
             COUNTED,
         ),
-        by_depth(&[Profile::Quick], &[RESNET, axis("width", &["16"]), axis("batch", &["32"]), DEPTH, MODES], TIMED),
+        by_depth(&[Profile::Quick], &[RESNET, axis("width", &["16"]), axis("batch", &["32"]), DEPTH, MODES], COUNTED),
         by_depth(
             &[Profile::Full],
             &[MLP, axis("width", &["2048"]), axis("batch", &["8192"]), axis("depth", &["8", "16", "32", "64"]), MODES],

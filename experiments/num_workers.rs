@@ -93,8 +93,8 @@ pub const PROTOCOL: Protocol = Protocol {
     ],
     grids: &[
         loading(&[Profile::Smoke], &[OURS, axis("transform", &["small"]), axis("samples", &["16"]), AT_ONCE]),
-        loading(&[Profile::Quick], &[OURS, HEAVY, axis("samples", &["256"]), FEW_COUNTS]),
-        loading(&[Profile::Quick], &[TWIN, HEAVY, axis("samples", &["256"]), FEW_COUNTS]),
+        loading(&[Profile::Quick], &[OURS, HEAVY, axis("samples", &["128"]), FEW_COUNTS]),
+        loading(&[Profile::Quick], &[TWIN, HEAVY, axis("samples", &["128"]), FEW_COUNTS]),
         loading(&[Profile::Full], &[OURS, HEAVY, axis("samples", &["2048"]), COUNTS]),
         loading(&[Profile::Full], &[TWIN, HEAVY, axis("samples", &["2048"]), COUNTS]),
         loading(&[Profile::Full], &[OURS, LIGHT, axis("samples", &["50000"]), COUNTS]),
@@ -105,7 +105,7 @@ pub const PROTOCOL: Protocol = Protocol {
             &[Profile::Smoke],
             &[axis("transform", &["small"]), axis("samples", &["16"]), axis("model", &["pooled"]), AT_ONCE],
         ),
-        training(&[Profile::Quick], &[HEAVY, axis("samples", &["256"]), axis("model", &["pooled", "convolutions"]), AT_ONCE]),
+        training(&[Profile::Quick], &[HEAVY, axis("samples", &["128"]), axis("model", &["pooled", "convolutions"]), AT_ONCE]),
         training(&[Profile::Full], &[HEAVY, axis("samples", &["2048"]), axis("model", &["pooled", "resnet50"]), AT_ONCE]),
     ],
     metrics: &[

@@ -66,7 +66,7 @@ pub const PROTOCOL: Protocol = Protocol {
         bytes(&[Profile::Full], &[LARGE, ALGORITHMS, IMPLEMENTATIONS]),
         bytes(&[Profile::Full], &[LARGE, RMSPROP, NOT_FUSED]),
         bytes(&[Profile::Smoke], &[axis("model", &["mlp-2x32"]), axis("optimizer", &["adam"]), IMPLEMENTATIONS]),
-        time(&[Profile::Quick], &[axis("parameters", &["8388608"]), axis("tensors", &["8", "4096"]), ADAMW, OR_COPY]),
+        time(&[Profile::Quick], &[axis("parameters", &["8388608"]), axis("tensors", &["8", "1024"]), ADAMW, OR_COPY]),
         time(&[Profile::Full], &[axis("parameters", &["1048576", "268435456"]), axis("tensors", &["8", "4096"]), ADAMW, OR_COPY]),
         time(
             &[Profile::Full],
@@ -164,7 +164,7 @@ pub const PROTOCOL: Protocol = Protocol {
 };
 
 const STUDIED: &str = "implementation";
-const SMALL: Axis = axis("model", &["mlp-4x512", "gpt-4x256"]);
+const SMALL: Axis = axis("model", &["gpt-4x256"]);
 const LARGE: Axis = axis("model", &["resnet50", "gpt2", "vit-l16"]);
 const ALGORITHMS: Axis = axis("optimizer", &["sgd", "momentum", "adam", "adamw"]);
 const RMSPROP: Axis = axis("optimizer", &["rmsprop"]);

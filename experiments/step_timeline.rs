@@ -95,8 +95,8 @@ pub const PROTOCOL: Protocol = Protocol {
     grids: &[
         grid(&[Profile::Quick], &[axis("model", &["mlp-8x128"]), axis("batch", &["1024"]), ADAMW, ZERO_GRAD], CHECKED),
         grid(&[Profile::Quick], &[axis("model", &["mlp-8x128"]), axis("batch", &["1024"]), OTHERS, ZERO_GRAD], COUNTED),
-        grid(&[Profile::Quick], &[axis("model", &["resnet-4x16-bn"]), axis("batch", &["16"]), ADAMW, ZERO_GRAD], CHECKED),
-        grid(&[Profile::Quick], &[axis("model", &["resnet-4x16-bn"]), axis("batch", &["16"]), OTHERS, ZERO_GRAD], COUNTED),
+        grid(&[Profile::Quick], &[axis("model", &["resnet-4x16-bn"]), axis("batch", &["8"]), ADAMW, ZERO_GRAD], CHECKED),
+        grid(&[Profile::Quick], &[axis("model", &["resnet-4x16-bn"]), axis("batch", &["8"]), OTHERS, ZERO_GRAD], COUNTED),
         grid(&[Profile::Quick], &[axis("model", &["gpt-4x128"]), axis("batch", &["4"]), ADAMW, ZERO_GRAD], CHECKED),
         grid(&[Profile::Quick], &[axis("model", &["gpt-4x128"]), axis("batch", &["4"]), OTHERS, ZERO_GRAD], COUNTED),
         grid(&[Profile::Full], &[axis("model", &["mlp-8x1024"]), axis("batch", &["8192"]), OPTIMIZERS, ZERO_GRAD], CHECKED),

@@ -52,10 +52,10 @@ pub const PROTOCOL: Protocol = Protocol {
         },
     ],
     grids: &[
-        grid(&[Profile::Quick], &[RESNET, axis("batch", &["32"]), HEAD, RESTS], TIMED),
-        grid(&[Profile::Quick], &[RESNET, axis("batch", &["32"]), LAST_BLOCK, RESTS], COUNTED),
-        grid(&[Profile::Quick], &[GPT, axis("batch", &["16"]), HEAD, RESTS], TIMED),
-        grid(&[Profile::Quick], &[GPT, axis("batch", &["16"]), LAST_BLOCK, axis("rest", &["trained", "frozen"])], TIMED),
+        grid(&[Profile::Quick], &[RESNET, axis("batch", &["16"]), HEAD, RESTS], TIMED),
+        grid(&[Profile::Quick], &[RESNET, axis("batch", &["16"]), LAST_BLOCK, RESTS], COUNTED),
+        grid(&[Profile::Quick], &[GPT, axis("batch", &["8"]), HEAD, RESTS], TIMED),
+        grid(&[Profile::Quick], &[GPT, axis("batch", &["8"]), LAST_BLOCK, axis("rest", &["trained", "frozen"])], COUNTED),
         grid(&[Profile::Full], &[axis("model", &["resnet50"]), axis("batch", &["128"]), PARTS, RESTS], TIMED),
         grid(&[Profile::Full], &[axis("model", &["bert-base"]), axis("batch", &["16"]), PARTS, RESTS], TIMED),
         grid(

@@ -290,10 +290,10 @@ fn optimizer_check_sees_another_algorithm_and_a_copy_that_updates() {
     let _turn = alone();
     let protocol = &optimizer_state::PROTOCOL;
     for cell in [
-        "model=mlp-4x512 optimizer=sgd implementation=fused",
-        "model=mlp-4x512 optimizer=momentum implementation=foreach",
-        "model=mlp-4x512 optimizer=rmsprop implementation=foreach",
-        "model=mlp-4x512 optimizer=adam implementation=fused",
+        "model=gpt-4x256 optimizer=sgd implementation=fused",
+        "model=gpt-4x256 optimizer=momentum implementation=foreach",
+        "model=gpt-4x256 optimizer=rmsprop implementation=foreach",
+        "model=gpt-4x256 optimizer=adam implementation=fused",
         "parameters=65536 tensors=16 optimizer=adamw implementation=copy",
     ] {
         let found = checked(protocol, optimizer_state::prepare, cell);
@@ -303,7 +303,7 @@ fn optimizer_check_sees_another_algorithm_and_a_copy_that_updates() {
         let fused = cell.get("implementation") == Some("fused");
         optimizer_state::prepare(&if fused { cell.with("optimizer", "adam") } else { cell.clone() }, bench)
     };
-    let found = checked(protocol, forgets_weight_decay, "model=mlp-4x512 optimizer=adamw implementation=fused");
+    let found = checked(protocol, forgets_weight_decay, "model=gpt-4x256 optimizer=adamw implementation=fused");
     assert!(found.status == Status::Invalid && found.reason.contains("update: expected equal"), "{found:?}");
     let updates: Prepare = |cell, bench| {
         let copies = cell.get("implementation") == Some("copy");
@@ -321,7 +321,7 @@ fn transfer_check_sees_what_is_frozen_too_much_and_other_data() {
         let found = checked(protocol, transfer_learning::prepare, &cell.to_string());
         assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
     }
-    let cell = "model=gpt-6x128 batch=16 part=last-block rest=frozen";
+    let cell = "model=gpt-6x128 batch=8 part=last-block rest=frozen";
     let freezes_the_block: Prepare = |cell, bench| {
         let frozen = cell.get("rest") == Some("frozen");
         transfer_learning::prepare(&if frozen { cell.with("part", "head") } else { cell.clone() }, bench)
@@ -329,7 +329,7 @@ fn transfer_check_sees_what_is_frozen_too_much_and_other_data() {
     assert!(checked(protocol, freezes_the_block, cell).status.is_failure(), "gradients of the block are missing");
     let fewer_samples: Prepare = |cell, bench| {
         let frozen = cell.get("rest") == Some("frozen");
-        transfer_learning::prepare(&if frozen { cell.with("batch", "15") } else { cell.clone() }, bench)
+        transfer_learning::prepare(&if frozen { cell.with("batch", "7") } else { cell.clone() }, bench)
     };
     assert_eq!(checked(protocol, fewer_samples, cell).status, Status::Invalid);
 }
@@ -361,8 +361,8 @@ const DROPPED: &str = "watched=tensors dropped=tensor size=1MiB";
 #[test]
 fn free_tensors_check_sees_a_drop_that_takes_the_survivor_with_it() {
     let _turn = alone();
-    let model = "watched=tensors dropped=model size=mlp-8x512";
-    let tensor = "watched=tensors dropped=tensor size=64MiB";
+    let model = "watched=tensors dropped=model size=mlp-8x256";
+    let tensor = "watched=tensors dropped=tensor size=16MiB";
     let planned = ["clone", "view", "graph", "gradient"].map(|reference| (tensor, reference));
     let planned = planned.into_iter().chain(["none", "optimizer", "loss", "gradients", "row"].map(|reference| (model, reference)));
     for (what, reference) in planned {
@@ -764,13 +764,13 @@ fn loader_check_sees_batches_that_depend_on_the_workers() {
     let folder = FOLDER.get_or_init(|| few.folder(images.path()).unwrap());
     assert!(folder.is_dir());
     let right: Prepare = |cell, bench| loader::loading(FOLDER.get().unwrap(), cell, bench);
-    let found = checked(&loader::PROTOCOL, right, "images=96 workers=2");
+    let found = checked(&loader::PROTOCOL, right, "images=96 size=96x72 workers=2");
     assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
     let other_order: Prepare = |cell, bench| {
         let seed = bench.seed + cell.number("workers")?;
         loader::loading(FOLDER.get().unwrap(), cell, &Bench { seed, ..*bench })
     };
-    assert_eq!(checked(&loader::PROTOCOL, other_order, "images=96 workers=2").status, Status::Invalid);
+    assert_eq!(checked(&loader::PROTOCOL, other_order, "images=96 size=96x72 workers=2").status, Status::Invalid);
 }
 
 /// A step whose results come in another order.

@@ -19,12 +19,12 @@ def cache():
     return Path("/tmp/vramlab")
 
 
-def images(count):
+def images(count, size):
     try:
         from torchvision import datasets, transforms
     except ImportError as error:
         raise lab.Unavailable(f"this needs torchvision; `just peers` installs it ({error})")
-    folder = Path(os.environ.get("VRAMLAB_IMAGES") or cache() / f"textured-v1-{count}x500x375-in-8")
+    folder = Path(os.environ.get("VRAMLAB_IMAGES") or cache() / f"textured-v1-{count}x{size}-in-8")
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not there; the experiment's own cells make it, run those first")
     transform = transforms.Compose(
@@ -43,8 +43,8 @@ class Loading:
 
     timing = lab.ONCE
 
-    def __init__(self, count, workers, seed):
-        self.images, self.workers, self.seed = images(count), workers, seed
+    def __init__(self, count, size, workers, seed):
+        self.images, self.workers, self.seed = images(count, size), workers, seed
 
     def run(self, probe):
         start = time.perf_counter()
@@ -75,4 +75,4 @@ class Loading:
         del held, batches
 
 
-lab.main(lambda cell, bench: Loading(cell.number("images"), cell.number("workers"), bench.seed))
+lab.main(lambda cell, bench: Loading(cell.number("images"), cell["size"], cell.number("workers"), bench.seed))

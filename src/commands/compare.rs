@@ -48,7 +48,7 @@ pub struct CompareOptions {
     /// What to compare
     what: Compared,
 
-    /// Your own images, a folder with one subfolder of JPEG files for each class [default: 512 made-up photographs]
+    /// Your own images, a folder with one subfolder of JPEG files for each class [default: some hundred made-up photographs]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
@@ -133,7 +133,7 @@ fn table(results: &Path) -> Result<String> {
             }
             rows.push(vec![
                 metric.label.to_string(),
-                cell.without(&[BY, "images"]),
+                cell.without(&[BY, "images", "size"]),
                 figure(&theirs),
                 figure(&cell),
                 effect,

@@ -34,7 +34,7 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
 
-    /// Stop after this time; what runs first is worth most [default: 90 for quick, 600 for full]
+    /// Stop after this time; what runs first is worth most [default: 180 for quick, 600 for full]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub budget: Option<Duration>,
 
@@ -129,7 +129,7 @@ impl Options {
     pub fn budget(&self, profile: Profile) -> Option<Duration> {
         self.budget.or(match profile {
             Profile::Smoke => None,
-            Profile::Quick => Some(Duration::from_secs(90)),
+            Profile::Quick => Some(Duration::from_secs(180)),
             Profile::Full => Some(Duration::from_secs(600)),
         })
     }
