@@ -62,10 +62,16 @@ impl Tried {
         median(&self.rates)
     }
 
-    /// 95 % interval of the mean rate; as wide as can be with fewer than three slices.
+    /// 95 % interval of the mean rate. Fewer than three slices tell no spread: then the rate is only taken to be right within a factor of
+    /// three, which is enough where a step needs a hundredth of it.
     pub fn interval(&self) -> Interval {
-        let unknown = Interval { estimate: self.rate(), low: 0.0, high: f64::INFINITY };
-        if self.rates.len() < 3 { unknown } else { mean_interval(&self.rates, 0.05).unwrap_or(unknown) }
+        let rough = Interval { estimate: self.rate(), low: self.rate() / 3.0, high: self.rate() * 3.0 };
+        if self.has_spread() { mean_interval(&self.rates, 0.05).unwrap_or(rough) } else { rough }
+    }
+
+    /// Whether there are slices enough for an interval.
+    pub fn has_spread(&self) -> bool {
+        self.rates.len() >= 3
     }
 }
 

@@ -108,7 +108,7 @@ fn show(advice: &Advice, device: Device) {
     let mut rows = vec![["workers", "prefetch", "pinning", "images/s", "95 % interval", "measured"].map(str::to_string).to_vec()];
     rows.extend(advice.tried.iter().map(|tried| {
         let interval = tried.interval();
-        let known = interval.high.is_finite();
+        let known = tried.has_spread();
         vec![
             tried.setting.workers.to_string(),
             tried.setting.prefetch.to_string(),

@@ -58,7 +58,7 @@ impl Stopping {
             _ if beyond_device(choice, Pass::Time).is_some() => (1, 1),
             (Some(n), _) => (n, n),
             (None, Profile::Smoke) => (2, 2),
-            (None, Profile::Quick) => (5, 6),
+            (None, Profile::Quick) => (5, 5),
             (None, Profile::Full) => (5, 25),
         };
         Stopping { least, most, margin: 1.05f64.ln() }
