@@ -84,10 +84,6 @@ replay *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
     @exec {{ quote(release / "vramlab") }} replay "$@"
 
-# Install what PyTorch's twins need beside torch: torchvision of the release that belongs to it
-peers: _setup
-    .venv/bin/pip install --no-deps torchvision==0.26.0 pillow numpy
-
 # Pack dist/vramlab.tar.gz, for machines that have PyTorch and no Rust
 dist:
     scripts/dist
