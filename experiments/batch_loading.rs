@@ -43,7 +43,7 @@ pub const PROTOCOL: Protocol = Protocol {
     ],
     grids: &[
         ways(&[Profile::Smoke], &[axis("samples", &["64"]), axis("side", &["16"]), axis("batch", &["8"]), WAYS]),
-        ways(&[Profile::Quick], &[axis("samples", &["1024"]), axis("side", &["64"]), axis("batch", &["16", "64", "256"]), WAYS]),
+        ways(&[Profile::Quick], &[axis("samples", &["2048"]), axis("side", &["64"]), axis("batch", &["16", "64", "256"]), WAYS]),
         ways(&[Profile::Full], &[axis("samples", &["8192"]), axis("side", &["224"]), axis("batch", &["16", "64", "256"]), WAYS]),
     ],
     metrics: &[
