@@ -319,7 +319,7 @@ impl Run {
         for _ in 0..2 {
             training.step()?;
         }
-        probe.begin();
+        probe.reset_peaks();
         training.step()?;
         Ok((probe.memory().map_or(0, |memory| memory.requested_peak), training.gradient_bytes()))
     }
@@ -411,7 +411,7 @@ impl Step for Moments {
             Way::Plain => None,
             Way::Ddp(_) => Some(self.run.live_at(Way::Plain, &self.moment, probe)?),
         };
-        probe.begin();
+        probe.reset_peaks();
         let (live, gradients) = self.run.live_at(self.way, &self.moment, probe)?;
         probe.record(LIVE.name, live);
         if let Some((plain, _)) = plain {

@@ -237,11 +237,10 @@ const fn held(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {
     Grid { name: "bytes of the device", profiles, studied: "moment", axes, passes: &[Pass::Check, Pass::Memory], only_on }
 }
 
-/// What survives is checked where tensors are watched.
 const fn of_process(axes: &'static [Axis]) -> Grid {
     let profiles = &[Profile::Quick, Profile::Full];
     let only_on = &[Platform::Cpu];
-    Grid { name: "bytes of the process", profiles, studied: "moment", axes, passes: &[Pass::Time], only_on }
+    Grid { name: "bytes of the process", profiles, studied: "moment", axes, passes: &[Pass::Check, Pass::Time], only_on }
 }
 
 pub fn prepare(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {

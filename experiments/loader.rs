@@ -50,8 +50,8 @@ pub const PROTOCOL: Protocol = Protocol {
         side_by_side(&[Profile::Quick], &[axis("images", &["256"]), PHOTOGRAPHS, WORKERS, SIDES]),
         side_by_side(&[Profile::Full], &[axis("images", &["512"]), PHOTOGRAPHS, WORKERS, SIDES]),
         // Checks come before all that is timed, so these also make the images that both sides read.
-        same_batches(&[Profile::Quick], &[axis("images", &["256"]), PHOTOGRAPHS, axis("workers", &["0", "4"])], &[Pass::Check]),
-        same_batches(&[Profile::Full], &[axis("images", &["512"]), PHOTOGRAPHS, axis("workers", &["0", "4"])], &[Pass::Check]),
+        same_batches(&[Profile::Quick], &[axis("images", &["256"]), PHOTOGRAPHS, WORKERS], &[Pass::Check]),
+        same_batches(&[Profile::Full], &[axis("images", &["512"]), PHOTOGRAPHS, WORKERS], &[Pass::Check]),
         same_batches(
             &[Profile::Smoke],
             &[axis("images", &["96"]), axis("size", &["96x72"]), axis("workers", &["0", "2"])],

@@ -617,9 +617,10 @@ impl Step for Held {
 }
 
 /// Host batches in their order, from a ring that is refilled with the same data: what a loader would do meanwhile is left out.
-struct Ready {
-    ring: Ring<Vec<Tensor>, Event>,
-    left: usize,
+pub struct Ready {
+    pub ring: Ring<Vec<Tensor>, Event>,
+    /// Batches that are still to come.
+    pub left: usize,
 }
 
 impl Source for Ready {

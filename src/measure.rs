@@ -92,13 +92,6 @@ impl<'a> Probe<'a> {
         rest
     }
 
-    /// Says that what is measured begins now: what ran in this step until now counts in no peak.
-    pub fn begin(&mut self) {
-        if let Some(Err(e)) = self.meter.map(Backend::reset_peaks) {
-            self.failure.get_or_insert(e);
-        }
-    }
-
     /// Whether memory is what is measured.
     pub fn is_reading(&self) -> bool {
         self.meter.is_some()
@@ -120,8 +113,8 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// Sets the meter's peaks to what lives now, so that a step can tell apart what it does one after the other; the peak of the pass is
-    /// counted from the last call. Nothing where memory is not what is measured.
+    /// Sets the meter's peaks to what lives now: what ran in this step until now counts in no peak, and a step can tell apart what it does
+    /// one after the other. Nothing where memory is not what is measured.
     pub fn reset_peaks(&mut self) {
         if let Some(Err(e)) = self.meter.map(Backend::reset_peaks) {
             self.failure.get_or_insert(e);

@@ -10,7 +10,7 @@ use std::path::Path;
 /// # Errors
 /// There is no `/proc`.
 pub fn resident() -> Result<u64> {
-    status_field("self", "VmRSS")
+    status_field("VmRSS")
 }
 
 /// Highest value of [`resident`] since the process began or [`reset_peak_resident`] was called.
@@ -18,7 +18,7 @@ pub fn resident() -> Result<u64> {
 /// # Errors
 /// There is no `/proc`.
 pub fn peak_resident() -> Result<u64> {
-    status_field("self", "VmHWM")
+    status_field("VmHWM")
 }
 
 /// Sets the peak of the resident memory to what is resident now.
@@ -70,8 +70,8 @@ fn parent(pid: u32) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-fn status_field(process: &str, name: &str) -> Result<u64> {
-    field(Path::new(&format!("/proc/{process}/status")), name)
+fn status_field(name: &str) -> Result<u64> {
+    field(Path::new("/proc/self/status"), name)
 }
 
 /// A line `Name:   123 kB` in bytes.

@@ -1,6 +1,8 @@
 //! Real processes on the CPU that train together over Gloo: what they compute, and what each is told when another is wrong or gone. (No
 //! harness: this program starts itself again, once for each rank. The store is served here, on a port that is free.)
 
+mod roles;
+
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -13,7 +15,6 @@ use tch::nn::{OptimizerConfig, Sgd};
 use tch::{Device, Reduction, Tensor};
 use vramlab::models::{Batch, Model};
 use vramlab::native::{distributed, load_cuda};
-use vramlab::torch::attempt;
 use vramlab::torch::ddp::{Ddp, DdpOptions};
 use vramlab::torch::distributed::{Launch, ProcessGroup, Store};
 
@@ -30,23 +31,7 @@ const STEPS: usize = 4;
 const JOINED: i64 = 12;
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().collect();
-    if let [_, flag, role, argument] = &arguments[..]
-        && flag == "--role"
-    {
-        std::panic::set_hook(Box::new(|_| {}));
-        return match attempt(|| play(role, argument)) {
-            Ok(answer) => {
-                println!("{answer}");
-                ExitCode::SUCCESS
-            }
-            Err(error) => {
-                eprintln!("{error:#}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    let tests: [(&str, fn()); 10] = [
+    let tests: &[(&str, fn())] = &[
         ("ranks_get_the_gradients_of_one_process_on_the_joined_batch", ranks_get_the_gradients_of_one_process_on_the_joined_batch),
         ("accumulated_gradients_are_averaged_in_the_end", accumulated_gradients_are_averaged_in_the_end),
         ("batch_statistics_are_those_of_rank_0", batch_statistics_are_those_of_rank_0),
@@ -58,15 +43,7 @@ fn main() -> ExitCode {
         ("nccl_is_opened_where_cuda_is", nccl_is_opened_where_cuda_is),
         ("torchrun_starts_it", torchrun_starts_it),
     ];
-    let filters: Vec<&String> = arguments[1..].iter().filter(|a| !a.starts_with('-')).collect();
-    let chosen = tests.iter().filter(|(name, _)| filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str())));
-    let mut failed = 0;
-    for (name, test) in chosen {
-        let passed = std::panic::catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
-        failed += u32::from(!passed);
-    }
-    ExitCode::from(u8::from(failed > 0))
+    roles::main(play, tests)
 }
 
 // ---- what a rank does ------------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 //! The dry device on real processes: it agrees with the counted CPU to the byte, its allocator is PyTorch's, and it never meets a real
 //! GPU's libraries. (No harness: a dry process is a process of its own, so this program starts itself again, with a role.)
 
+mod roles;
+
 use anyhow::{Context, Result, bail, ensure};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
@@ -13,7 +15,6 @@ use vramlab::dry::{self, Dry};
 use vramlab::models::Model;
 use vramlab::native::{self, allocations};
 use vramlab::record::{Run, Status};
-use vramlab::torch::attempt;
 use vramlab::torch::ddp::{Ddp, DdpOptions};
 use vramlab::torch::distributed::ProcessGroup;
 use vramlab::torch::optimizers::{self, Algorithm, GradScale, Implementation, Sgd};
@@ -23,22 +24,7 @@ const MIB: i64 = 1 << 20;
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cuda(0));
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().collect();
-    if let [_, flag, role, argument] = &arguments[..]
-        && flag == "--role"
-    {
-        return match attempt(|| play(role, argument)) {
-            Ok(answer) => {
-                println!("{answer}");
-                ExitCode::SUCCESS
-            }
-            Err(error) => {
-                eprintln!("{error:#}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    let tests: [(&str, fn()); 17] = [
+    let tests: &[(&str, fn())] = &[
         ("statistics_are_pytorchs_and_the_same_every_time", statistics_are_pytorchs_and_the_same_every_time),
         ("memory_runs_out_with_pytorchs_message", memory_runs_out_with_pytorchs_message),
         ("allocator_settings_change_what_is_reserved", allocator_settings_change_what_is_reserved),
@@ -57,15 +43,7 @@ fn main() -> ExitCode {
         ("a_trace_is_played_as_tensors_are", a_trace_is_played_as_tensors_are),
         ("a_million_events_are_played_at_once", a_million_events_are_played_at_once),
     ];
-    let filters: Vec<&String> = arguments[1..].iter().filter(|a| !a.starts_with('-')).collect();
-    let chosen = tests.iter().filter(|(name, _)| filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str())));
-    let mut failed = 0;
-    for (name, test) in chosen {
-        let passed = std::panic::catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
-        failed += u32::from(!passed);
-    }
-    ExitCode::from(u8::from(failed > 0))
+    roles::main(play, tests)
 }
 
 // ---- processes ---------------------------------------------------------------------------------------------------------------------------

@@ -101,34 +101,12 @@ fn memory_belongs_to_the_stream_that_it_was_taken_on() {
     assert_eq!(dry.memory().unwrap().requested, 0);
 }
 
-struct Batches {
-    ring: Ring<Vec<Tensor>, Event>,
-    left: usize,
-}
-
-impl Source for Batches {
-    type Host = Vec<Tensor>;
-    type Done = Event;
-
-    fn next(&mut self, _: bool) -> Result<Next<Vec<Tensor>>> {
-        if self.left == 0 {
-            return Ok(Next::End);
-        }
-        self.left -= 1;
-        Ok(self.ring.take()?.map_or(Next::End, Next::Batch))
-    }
-
-    fn give_back(&mut self, batch: Vec<Tensor>, until: Arc<Event>) {
-        self.ring.give_back(batch, Some(until));
-    }
-}
-
 #[test]
 fn copying_ahead_holds_one_batch_more_and_reuses_its_memory() {
     let Some(dry) = dry("copying_ahead_holds_one_batch_more_and_reuses_its_memory") else { return };
     for (ahead, held) in [(0, 1), (1, 2), (3, 4)] {
         let buffer = || vec![pinned(&[32 * MIB], Kind::Uint8).unwrap(), pinned(&[64], Kind::Int64).unwrap()];
-        let source = Batches { ring: Ring::of([buffer(), buffer()]), left: 20 };
+        let source = pin_memory::Ready { ring: Ring::of([buffer(), buffer()]), left: 20 };
         let mut batches = Prefetcher::ahead(source, SideStream::new(CUDA).unwrap(), ahead);
         dry.reset_peaks().unwrap();
         let mut seen = 0;

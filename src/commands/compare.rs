@@ -1,7 +1,6 @@
 //! `vramlab compare`: ours beside PyTorch's, from one interleaved run of an experiment whose twin in Python does the same job.
 
 use super::table::aligned;
-use crate::data::{Textured, cache_folder};
 use crate::machine::{DeviceChoice, Machine};
 use crate::protocol::{BY, Cell, Pass, Profile, Protocol};
 use crate::record::Run;
@@ -52,7 +51,7 @@ pub struct CompareOptions {
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
-    /// Rounds, exactly [default: 5 or more, until the intervals are narrow or the budget ends]
+    /// Rounds, exactly [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
     rounds: Option<u32>,
 
@@ -60,7 +59,7 @@ pub struct CompareOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     budget: u32,
 
-    /// Only these numbers of workers, as a regular expression: 'workers=(0|2) '
+    /// Only these numbers of workers, as a regular expression: 'workers=(0|2)'
     #[arg(long, value_name = "REGEX")]
     filter: Option<String>,
 
@@ -97,10 +96,6 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
     }
     if let Some(filter) = &options.filter {
         command.args(["--filter", filter]);
-    }
-    if options.what == Compared::Loader && options.data.is_none() {
-        // Whichever side comes first finds its images.
-        Textured::default().folder(&cache_folder())?;
     }
     if let Some(data) = &options.data {
         let data = data.canonicalize().with_context(|| format!("--data {}", data.display()))?;

@@ -1,4 +1,4 @@
-//! The safe wrapper of `shim.cpp`, and the only unsafe code of the project.
+//! The safe wrappers of the C++ that stands beside them, here that of `shim.cpp`, and the only unsafe code of the project.
 
 pub mod allocations;
 pub mod amp;

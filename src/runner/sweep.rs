@@ -91,7 +91,9 @@ pub fn run(
     let machine = Machine::describe(choice)?;
     interruptible()?;
     let dir = results_dir(protocol, options.shard, &machine, out);
-    let twins = plan.cells.iter().any(|planned| planned.cell.is_twin()).then(|| Python::find(protocol.name));
+    // On a dry device no twin runs, so none is looked for.
+    let has_twins = !matches!(choice, DeviceChoice::Dry(_)) && plan.cells.iter().any(|planned| planned.cell.is_twin());
+    let twins = has_twins.then(|| Python::find(protocol.name));
     let mut manifest = manifest(protocol, options, choice, profile, plan, &machine, twins.as_ref())?;
     let (journal, records) = Journal::open(&dir, &mut manifest, options.fresh)?;
     let start = Instant::now();
