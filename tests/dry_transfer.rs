@@ -5,9 +5,7 @@
 #[path = "../experiments/pin_memory.rs"]
 mod pin_memory;
 
-use anyhow::Result;
 use std::process::Command;
-use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 use vramlab::dry::{self, Dry};
 use vramlab::measure::{Bench, Probe};
@@ -15,8 +13,7 @@ use vramlab::protocol::{Cell, Pass, Platform, Profile};
 use vramlab::record::Run;
 use vramlab::torch::Backend;
 use vramlab::torch::transfer::{
-    Event, Next, Prefetcher, Ring, SideStream, Source, Stream, copy, empty_host_cache, host_memory, is_pinned, pinned,
-    record_stream,
+    Prefetcher, Ring, SideStream, Stream, copy, empty_host_cache, host_memory, is_pinned, pinned, record_stream,
 };
 
 /// Set in the process that is the dry one.
