@@ -9,8 +9,10 @@ mod heap;
 mod inference;
 mod library;
 mod mapped;
+pub mod memory_history;
 pub mod optimizers;
 mod pickle;
+pub mod profiler;
 pub mod transfer;
 
 pub use heap::trim_heap;
