@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
 use vramlab::native::allocations;
 use vramlab::torch::profiler::Source;
-use vramlab::torch::{Cpu, MemoryHistory, Profile, Profiler, Profiling, attempt, range};
+use vramlab::torch::{Cpu, MemoryHistory, Profiled, Profiler, Profiling, attempt, range};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 const MEMORY: Profiling = Profiling { memory: true, shapes: false, flops: false, cuda: false };
@@ -19,7 +19,7 @@ fn alone() -> MutexGuard<'static, ()> {
     turn
 }
 
-fn profiled(profiling: Profiling, body: impl FnOnce()) -> Profile {
+fn profiled(profiling: Profiling, body: impl FnOnce()) -> Profiled {
     let profiler = Profiler::begin(profiling).unwrap();
     body();
     profiler.end().unwrap()

@@ -8,7 +8,7 @@ use super::python::Python;
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, flags};
 use crate::protocol::{ALLOC_CONF, Cell, DEVICE_MEMORY, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, TIME};
-use crate::record::{BUDGET_ENDED, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Status};
+use crate::record::{BUDGET_ENDED, FILES, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Status};
 use crate::stats::ratio_interval;
 use crate::units::{Bytes, Seconds};
 use crate::verdict::{Samples, Verdict, judge};
@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Metrics of a memory pass that other processes move, so that two passes need not agree.
-const UNCOUNTED: [&str; 2] = ["device_used", "device_returned"];
+const UNCOUNTED: [&str; 4] = ["device_used", "device_returned", "allocated_of_device", "reserved_of_device"];
 
 /// Why a pass is not run on a device at all; none where it is.
 fn beyond_device(choice: DeviceChoice, pass: Pass) -> Option<&'static str> {
@@ -105,6 +105,7 @@ pub fn run(
         choice,
         profile,
         machine,
+        dir: std::path::absolute(&dir).with_context(|| format!("finding {}", dir.display()))?,
         twins,
         journal,
         records,
@@ -196,6 +197,8 @@ struct Sweep<'a> {
     choice: DeviceChoice,
     profile: Profile,
     machine: Machine,
+    /// Where the results go.
+    dir: PathBuf,
     /// Who runs the cells that are PyTorch's, or why nobody can; none where there are no such cells.
     twins: Option<Result<Python, String>>,
     journal: Journal,
@@ -269,6 +272,7 @@ impl Sweep<'_> {
             memory_limit: self.memory_limit(&planned.cell, pass)?,
             baseline: planned.baseline.to_string(),
             expected: self.expected(planned, pass),
+            files: (pass == Pass::Memory && round == 1 && self.profile != Profile::Smoke).then(|| self.dir.join(FILES)),
             alloc_conf: planned.cell.get(ALLOC_CONF).filter(|conf| *conf != "default").map(str::to_string),
             parent: std::process::id(),
         };

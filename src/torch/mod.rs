@@ -24,6 +24,6 @@ pub use grad_scaler::{GradScaler, Scalable, ScalerState};
 pub use inference::{Inference, inference_mode, is_inference};
 pub use memory_history::{Kept, MemoryHistory};
 pub use pickle::save_pickle;
-pub use profiler::{Profile, Profiler, Profiling, range};
+pub use profiler::{Profiled, Profiler, Profiling, range};
 pub use safetensors::SafetensorsFile;
 pub use timeline::{Categories, Category, Event, Held, Made, Mark, Marked, Moment, Phase, Recorder, Recording, Stage, Timeline};

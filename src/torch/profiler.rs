@@ -59,10 +59,10 @@ impl Profiler {
     ///
     /// # Errors
     /// libtorch's message.
-    pub fn end(self) -> Result<Profile> {
+    pub fn end(self) -> Result<Profiled> {
         let recorded = self.0.end().context("ending the profiler")?;
         let (events, allocations) = nested(recorded.events());
-        Ok(Profile { recorded, events, allocations })
+        Ok(Profiled { recorded, events, allocations })
     }
 }
 
@@ -71,8 +71,22 @@ impl Profiler {
 /// # Errors
 /// A name with a zero byte.
 pub fn range<T>(name: &str, body: impl FnOnce() -> T) -> Result<T> {
-    let _range = profiler::Range::enter(name).context("naming a range for the profiler")?;
+    let _range = Range::enter(name)?;
     Ok(body())
+}
+
+/// A named range of this thread, from its beginning until it is dropped; see [`range`].
+#[derive(Debug)]
+pub struct Range {
+    _range: profiler::Range,
+}
+
+impl Range {
+    /// # Errors
+    /// As for [`range`].
+    pub fn enter(name: &str) -> Result<Range> {
+        Ok(Range { _range: profiler::Range::enter(name).context("naming a range for the profiler")? })
+    }
 }
 
 /// Where an event comes from.
@@ -121,7 +135,7 @@ pub struct Change {
     pub bytes: i64,
     /// A CUDA device's number; none for the CPU.
     pub device: Option<i32>,
-    /// Position in [`Profile::events`] of the operation in which it happened; none outside of any.
+    /// Position in [`Profiled::events`] of the operation in which it happened; none outside of any.
     pub within: Option<usize>,
 }
 
@@ -140,13 +154,13 @@ pub struct Operation {
 
 /// What a profiler recorded.
 #[derive(Debug)]
-pub struct Profile {
+pub struct Profiled {
     recorded: profiler::Profile,
     events: Vec<Event>,
     allocations: Vec<Change>,
 }
 
-impl Profile {
+impl Profiled {
     /// Everything with a duration, by thread or device and then by its beginning; what holds others comes before them.
     pub fn events(&self) -> &[Event] {
         &self.events
@@ -189,6 +203,22 @@ impl Profile {
     /// It has been written before; the file cannot be written.
     pub fn save(&mut self, path: &Path) -> Result<()> {
         self.recorded.save(path).with_context(|| format!("writing a profiler's trace to {}", path.display()))
+    }
+
+    /// The trace as [`Profiled::save`] writes it, less the path that libtorch notes in it, so that it can be passed on.
+    ///
+    /// # Errors
+    /// As for [`Profiled::save`]; no temporary file can be written.
+    pub fn trace(&mut self) -> Result<Vec<u8>> {
+        let folder = tempfile::tempdir().context("making a folder for a trace")?;
+        let path = folder.path().join("trace.json");
+        self.save(&path)?;
+        let text = std::fs::read(&path).context("reading a trace that was just written")?;
+        let mut trace: serde_json::Value = serde_json::from_slice(&text).context("a trace that is no JSON")?;
+        if let Some(fields) = trace.as_object_mut() {
+            fields.remove("traceName");
+        }
+        Ok(serde_json::to_vec(&trace)?)
     }
 }
 
