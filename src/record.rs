@@ -613,6 +613,23 @@ mod tests {
     }
 
     #[test]
+    fn kept_files_are_read_in_order_and_go_with_their_figures() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
+        assert!(Run::read(dir.path()).unwrap().files.is_empty());
+        let folder = dir.path().join(FILES);
+        std::fs::create_dir(&folder).unwrap();
+        for name in ["b.pickle", "a.json.gz", ".aside-half-written"] {
+            std::fs::write(folder.join(name), name).unwrap();
+        }
+        drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
+        assert_eq!(Run::read(dir.path()).unwrap().files, [folder.join("a.json.gz"), folder.join("b.pickle")]);
+        assert!(!folder.join(".aside-half-written").exists(), "litter of a killed run is swept");
+        drop(Journal::open(dir.path(), &mut manifest(), true).unwrap());
+        assert!(Run::read(dir.path()).unwrap().files.is_empty(), "a fresh run starts without them");
+    }
+
+    #[test]
     fn a_second_writer_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let first = Journal::open(dir.path(), &mut manifest(), false).unwrap();
