@@ -504,6 +504,13 @@ pub enum PlotKind {
         #[serde(deserialize_with = "kept::texts")]
         clusters: &'static [&'static str],
     },
+    /// Main effects on the metric over a full factorial design, and the interactions of each two, as ratios with intervals where there are
+    /// any. Each level that a factor does not begin with is a thing of its own, `a+b` is two; a cluster for each combination of the other
+    /// factors that vary.
+    Effects {
+        #[serde(deserialize_with = "kept::texts")]
+        factors: &'static [&'static str],
+    },
     /// One point for each cell on a logarithmic axis, a row for each combination of the `rows` factors, a mark for each level of the
     /// studied factor, and a line at the threshold.
     Dots {
