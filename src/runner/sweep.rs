@@ -7,7 +7,9 @@ use super::progress::Progress;
 use super::python::Python;
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, cores, flags};
-use crate::protocol::{ALLOC_CONF, Cell, DEVICE_MEMORY, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, TIME};
+use crate::protocol::{
+    ALLOC_CONF, Cell, DEVICE_MEMORY, LEAST_FLOPS, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, TIME,
+};
 use crate::record::{BUDGET_ENDED, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Status};
 use crate::stats::ratio_interval;
 use crate::units::{Bytes, Seconds};
@@ -528,7 +530,7 @@ fn counted_difference(first: &PassRecord, second: &PassRecord) -> Option<String>
 
 /// A time in which the device cannot have done the work.
 fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
-    let flops = record.samples.iter().find(|s| s.metric == "least_flops")?.value;
+    let flops = record.samples.iter().find(|s| s.metric == LEAST_FLOPS.name)?.value;
     let fastest = record.samples.iter().filter(|s| s.metric == TIME.name).map(|s| s.value).reduce(f64::min)?;
     (flops / fastest > limit).then(|| {
         format!(
