@@ -88,9 +88,11 @@ pub const PROTOCOL: Protocol = Protocol {
         tools(&[Profile::Full], &[COMPUTE, axis("model", &["mlp-8x4096"]), axis("batch", &["4096"]), TWIN, TWINS_TOOLS]),
         of_cuda(&[Profile::Full], &[LAUNCH, axis("model", &["gpt-4x128"]), axis("batch", &["2"]), OURS, CUDAS_TOOLS]),
         of_cuda(&[Profile::Full], &[COMPUTE, axis("model", &["gpt2"]), axis("batch", &["4"]), OURS, CUDAS_TOOLS]),
-        tools(
+        tools(&[Profile::Full], &[COMPUTE, axis("model", &["gpt2"]), axis("batch", &["2"]), OURS, ONE_TOOL]),
+        tools(&[Profile::Smoke], &[LAUNCH, axis("model", &["mlp-2x32"]), axis("batch", &["16"]), OURS, ONE_TOOL]),
+        of_cuda(
             &[Profile::Smoke],
-            &[LAUNCH, axis("model", &["mlp-2x32"]), axis("batch", &["16"]), OURS, axis("tool", &["none", "profiler-memory"])],
+            &[LAUNCH, axis("model", &["mlp-2x32"]), axis("batch", &["32"]), OURS, axis("tool", &["none", "history"])],
         ),
     ],
     metrics: &[WHOLE, RECORDING, TIME_TOLD, MEMORY_TOLD, EVENTS, FILE, HOST, ALLOCATED_SHARE, RESERVED_SHARE],
@@ -186,16 +188,25 @@ const COMPUTE: Axis = axis("bound", &["compute"]);
 const OURS: Axis = axis(BY, &["vramlab"]);
 const TWIN: Axis = axis(BY, &["pytorch"]);
 const EVERY_TOOL: Axis = axis("tool", &["none", "profiler-002", "profiler-memory", "profiler-full", "timeline", "statistics"]);
-const FEW_TOOLS: Axis = axis("tool", &["none", "profiler-002", "profiler-memory", "timeline"]);
+const ONE_TOOL: Axis = axis("tool", &["none", "profiler-memory"]);
+const FEW_TOOLS: Axis = axis("tool", &["none", "profiler-memory", "timeline"]);
 const GUIDES_TOOLS: Axis = axis("tool", &["none", "profiler-002", "profiler-memory"]);
 const TWINS_TOOLS: Axis = axis("tool", &["none", "profiler-002", "profiler-memory", "profiler-full", "statistics", "history"]);
-const CUDAS_TOOLS: Axis = axis("tool", &["none", "profiler-memory", "statistics", "history"]);
+const CUDAS_TOOLS: Axis = axis("tool", &["none", "timeline", "statistics", "history"]);
 
 const fn tools(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {
-    Grid { name: "tools", profiles, studied: "tool", axes, passes: &[Pass::Check, Pass::Memory, Pass::Time], only_on: &[] }
+    Grid {
+        name: "tools",
+        profiles,
+        studied: "tool",
+        axes,
+        passes: &[Pass::Check, Pass::Memory, Pass::Time],
+        // The profiler does not run beside a dry device's pretended CUDA.
+        only_on: &[Platform::Cpu, Platform::Gpu],
+    }
 }
 
-/// With tools that only CUDA's allocator has.
+/// With tools that only CUDA's allocator has, real or dry.
 const fn of_cuda(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {
     Grid { name: "CUDA's own tools", only_on: &[Platform::Gpu, Platform::Dry], ..tools(profiles, axes) }
 }
@@ -343,8 +354,7 @@ impl Looked {
             self.device_shares(probe, backend)?;
         }
         match (self.tool, told.file) {
-            // The times of a dry device are nobody's.
-            (Tool::Profiler(Profiling { memory: true, flops: false, .. }), Some(file)) if self.backend.is_some() => {
+            (Tool::Profiler(Profiling { memory: true, flops: false, .. }), Some(file)) => {
                 probe.keep(&format!("trace-{}.json.gz", self.name), &file)?;
             }
             (Tool::History, Some(file)) => probe.keep(&format!("snapshot-{}.pickle", self.name), &file)?,
