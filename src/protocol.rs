@@ -739,6 +739,20 @@ impl Rule {
         }
     }
 
+    /// The rules that must all hold: a rule of several parts is those parts, every other itself.
+    pub fn parts(&'static self) -> &'static [Rule] {
+        match self {
+            Rule::All(parts) => parts,
+            rule => std::slice::from_ref(rule),
+        }
+    }
+
+    /// Whether the rule reads this cell's figures.
+    pub fn selects(&self, cell: &Cell) -> bool {
+        let beside = if let Rule::Picked { over, .. } = self { Some(*over) } else { None };
+        self.select().into_iter().chain(beside).any(|select| selects(select, cell))
+    }
+
     /// The metrics that the rule reads.
     pub fn metrics(&self) -> Vec<&'static str> {
         match self {

@@ -231,12 +231,8 @@ fn weigh_parts(
     times_count: bool,
     samples: &Samples,
 ) -> (Vec<Evidence>, Vec<Verdict>) {
-    let rules: Vec<&'static Rule> = match rule {
-        Rule::All(rules) => rules.iter().collect(),
-        rule => vec![rule],
-    };
     let cells = Planned { protocol, profile, twins: platform == Platform::Python };
-    let evidence: Vec<Evidence> = rules.into_iter().map(|rule| weigh(&cells, rule, samples)).collect();
+    let evidence: Vec<Evidence> = rule.parts().iter().map(|rule| weigh(&cells, rule, samples)).collect();
     let is_timed = |e: &&Evidence| e.rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
     let counts = |e: &&Evidence| is_about(&cells, e.rule, device) && (times_count || !is_timed(e));
     let parts = evidence.iter().filter(counts).map(|e| e.verdict).collect();
