@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use tch::{Device, Kind, Reduction, Tensor};
 use vramlab::native::allocations;
-use vramlab::torch::{Backend, Checkpoint, Cpu};
+use vramlab::torch::{Backend, Cpu};
 
 #[derive(Deserialize)]
 struct Reference {
@@ -164,17 +164,6 @@ fn operation(name: &str) -> Body {
             Box::new(move || {
                 backward_of(x.linear(&w, None::<&Tensor>));
                 backward_of(x.linear(&w, None::<&Tensor>))
-            })
-        }
-        "a_checkpointed_segment" => {
-            let (x, w) = (leaf(&[16, 30]), leaf(&[30, 30]));
-            Box::new(move || {
-                let w = w.shallow_clone();
-                let segment = move |x: &[Tensor]| {
-                    let y = x[0].matmul(&w).tanh();
-                    Ok(vec![y.sin()])
-                };
-                backward_of(Checkpoint { preserve_random: false }.run(&[&x], segment).unwrap().remove(0))
             })
         }
         "without_gradients" => {

@@ -21,9 +21,11 @@ fn main() -> ExitCode {
     let tests: &[(&str, fn())] = &[
         ("layers_are_torchvisions", layers_are_torchvisions),
         ("bytes_are_those_of_pytorchs_tracker", bytes_are_those_of_pytorchs_tracker),
+        ("so_are_those_of_networks_drawn_at_random", so_are_those_of_networks_drawn_at_random),
         ("what_the_allocator_adds_is_named", what_the_allocator_adds_is_named),
         ("a_gpu_takes_what_the_dry_device_takes", a_gpu_takes_what_the_dry_device_takes),
         ("the_tables_figures_are_the_references", the_tables_figures_are_the_references),
+        ("references_are_counted_right", references_are_counted_right),
     ];
     roles::main(play, tests)
 }
@@ -43,6 +45,16 @@ struct Reference {
     /// Names and shapes of parameters and buffers by model, in torchvision's order.
     models: BTreeMap<String, Vec<(String, Vec<i64>)>>,
     cases: Vec<Case<Tracked>>,
+    drawn: Vec<Drawn>,
+}
+
+/// Steps of a small network that was drawn at random, with bytes at each phase's end and peak.
+#[derive(Deserialize)]
+struct Drawn {
+    #[serde(flatten)]
+    steps: Steps,
+    live: Vec<i64>,
+    peak_in_place: Vec<i64>,
 }
 
 #[derive(Deserialize)]
@@ -341,6 +353,26 @@ fn bytes_are_those_of_pytorchs_tracker() {
     }
 }
 
+fn so_are_those_of_networks_drawn_at_random() {
+    let reference = reference();
+    assert!(reference.drawn.len() >= 40);
+    for Drawn { steps, live, peak_in_place } in &reference.drawn {
+        let ours = answer(steps);
+        let norms = ours.variables.keys().filter(|name| name.ends_with("running_mean")).count() as i64;
+        let parameters = ours.variables.keys().filter(|name| name.ends_with("weight") || name.ends_with("bias")).count() as i64;
+        let counted = steps.optimizer == "adam" && steps.implementation == "foreach";
+        for (at, ours) in ours.phases.iter().enumerate() {
+            let place = format!("{steps:?}: {} of iteration {}", ours.phase, ours.iteration);
+            let has_state = ours.iteration > 1 || ours.phase == Phase::Step;
+            let terms = 8 * norms + if counted && has_state { 4 * parameters } else { 0 };
+            assert_eq!(ours.live + terms, live[at], "{place}");
+            if ours.phase != Phase::Load {
+                assert_eq!(ours.peak + terms, peak_in_place[at], "{place}, at the peak");
+            }
+        }
+    }
+}
+
 /// The categories that both know. Within a phase the tracker calls a tensor by the phase that made it, and a gradient is one when its
 /// parameter has it; what is only known when the phase has ended is compared as one.
 fn same_categories(ours: &Categories, theirs: TrackedCategories, phase: Phase, counters: i64, steps: i64, place: &str) {
@@ -469,4 +501,22 @@ fn the_tables_figures_are_the_references() {
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("METHODOLOGY.md")).unwrap();
     let table = table(&reference());
     assert!(text.contains(&table), "METHODOLOGY.md, 'Against PyTorch's own tracker', should have this table:\n{table}");
+}
+
+/// What METHODOLOGY.md says of the size of each reference.
+fn references_are_counted_right() {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("METHODOLOGY.md")).unwrap();
+    for (file, list, unit) in [
+        (include_str!("reference/meter.json"), "operations", "operations"),
+        (include_str!("reference/checkpoint.json"), "scenes", "scenes"),
+        (include_str!("reference/grad_scaler.json"), "scenarios", "scenarios"),
+        (include_str!("reference/grad_scaler.json"), "misuses", "misuses"),
+        (include_str!("reference/optimizers.json"), "cases", "cases"),
+        (include_str!("reference/loader.json"), "orders", "combinations"),
+        (include_str!("reference/memory.json"), "drawn", "small ResNets"),
+    ] {
+        let reference: serde_json::Value = serde_json::from_str(file).unwrap();
+        let said = format!(" {} {unit}", reference[list].as_array().unwrap().len());
+        assert!(text.contains(&said), "METHODOLOGY.md should say '{said}'");
+    }
 }

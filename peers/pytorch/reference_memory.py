@@ -2,7 +2,7 @@
 
     .venv/bin/python peers/pytorch/reference_memory.py
 
-tests/tracker.rs runs the same steps on vramlab's dry device and compares. The tracker is torch.distributed._tools.mem_tracker.MemTracker
+tests/tracker.rs runs the same steps on vramlab's dry device and compares; so it does those of small networks that are drawn at random. The tracker is torch.distributed._tools.mem_tracker.MemTracker
 over fake tensors: nothing is computed, and no GPU is needed. Its tensors say that they are on the CPU, because without a GPU autograd runs no
 backward pass on `cuda`; shapes, and so bytes, are the same. What it rounds on CUDA, to 512 bytes for each storage, is written beside it.
 
@@ -14,16 +14,20 @@ writes tests/reference/memory_cuda.json where there is a GPU: what torch.cuda.me
 import argparse
 import gc
 import json
+import random
 from pathlib import Path
 
 import torch
 import torchvision
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import _PYTORCH_MIN_ALLOCATE as BLOCK
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _WeakRefInfo
 
 OUT = Path(__file__).resolve().parents[2] / "tests" / "reference"
 ITERATIONS = 2
+# Small networks that are drawn.
+DRAWN = 48
 
 # Model, batch, side of the images: usual sizes, and odd ones that no block of 512 bytes fits.
 SIZES = [("resnet18", 8, 224), ("resnet18", 3, 97), ("resnet50", 4, 224)]
@@ -85,6 +89,22 @@ class Tracker(MemTracker):
         return seen
 
 
+def build(name):
+    """A model of torchvision, or as `resnet-BLOCKSxCHANNELS-bn` a small one of torchvision's blocks."""
+    if hasattr(torchvision.models, name):
+        return getattr(torchvision.models, name)()
+    blocks, channels = map(int, name.split("-")[1].split("x"))
+    return nn.Sequential(
+        nn.Conv2d(3, channels, 3, padding=1, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(inplace=True),
+        *[torchvision.models.resnet.BasicBlock(channels, channels) for _ in range(blocks)],
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(channels, 10),
+    )
+
+
 def without_zeros(categories):
     return {name: value for name, value in categories.items() if value}
 
@@ -92,7 +112,7 @@ def without_zeros(categories):
 def train(model_name, batch, side, optimizer_name, implementation, device, ended, track):
     """Two training steps, each in the phases that vramlab knows."""
     with torch.device(device):
-        model = getattr(torchvision.models, model_name)()
+        model = build(model_name)
     inputs = torch.empty(batch, 3, side, side, device=device)
     targets = torch.zeros(batch, dtype=torch.int64, device=device)
     optimizer = OPTIMIZERS[optimizer_name](model.parameters(), **IMPLEMENTATIONS[implementation])
@@ -142,6 +162,22 @@ def tracked_both_ways(*case):
     return exact
 
 
+def drawn(count):
+    """Cases of small networks, drawn at random, without Adam's loop, which is another in Python."""
+    draw = random.Random(0)
+    for _ in range(count):
+        optimizer = draw.choice(list(OPTIMIZERS))
+        implementation = draw.choice([name for name in IMPLEMENTATIONS if (optimizer, name) != ("adam", "loop")])
+        model = f"resnet-{draw.randint(1, 6)}x{draw.randint(1, 40)}-bn"
+        yield model, draw.randint(1, 9), draw.randint(8, 40), optimizer, implementation
+
+
+def in_short(case):
+    """Bytes at each phase's end and peak, without categories."""
+    phases = tracked(*case)
+    return {name: [sum(phase[name].values()) for phase in phases] for name in ["live", "peak_in_place"]}
+
+
 def counted(*case):
     """What the caching allocator of a real GPU says; cuBLAS's workspaces, which it keeps, are given back before each reading."""
     torch.backends.cudnn.benchmark = False
@@ -169,24 +205,26 @@ def layers(name):
         return [[key, list(value.shape)] for key, value in getattr(torchvision.models, name)().state_dict().items()]
 
 
+def named(case):
+    return dict(zip(["model", "batch", "image", "optimizer", "implementation"], case))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", choices=["fake", "cuda"], default="fake")
     run = counted if parser.parse_args().device == "cuda" else tracked_both_ways
-    cases = []
-    for size in SIZES:
-        for optimizer in OPTIMIZERS:
-            for implementation in IMPLEMENTATIONS:
-                names = dict(zip(["model", "batch", "image", "optimizer", "implementation"], [*size, optimizer, implementation]))
-                cases.append(names | {"phases": run(*size, optimizer, implementation)})
-                print(*names.values())
+    cases = [(*size, optimizer, implementation) for size in SIZES for optimizer in OPTIMIZERS for implementation in IMPLEMENTATIONS]
+    lists = {"cases": [named(case) | {"phases": run(*case)} for case in cases]}
+    if run is tracked_both_ways:
+        lists["drawn"] = [named(case) | in_short(case) for case in drawn(DRAWN)]
     head = {"torch": torch.__version__.split("+")[0], "torchvision": torchvision.__version__.split("+")[0]}
     if run is counted:
         head |= {"gpu": torch.cuda.get_device_name(), "cudnn": torch.backends.cudnn.version()}
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     models = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(layers(name))}" for name in dict.fromkeys(size[0] for size in SIZES))
     lines.append('"models": {\n  ' + models + "\n }")
-    lines.append('"cases": [\n  ' + ",\n  ".join(json.dumps(case) for case in cases) + "\n ]")
+    for name, items in lists.items():
+        lines.append(f'"{name}": [\n  ' + ",\n  ".join(json.dumps(item) for item in items) + "\n ]")
     path = OUT / ("memory_cuda.json" if run is counted else "memory.json")
     path.write_text("{\n " + ",\n ".join(lines) + "\n}\n")
     print(path)

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from torch._C._profiler import _EventType
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 OUT = Path(__file__).resolve().parents[2] / "tests" / "reference" / "meter.json"
 
@@ -154,12 +153,6 @@ def gradients_that_are_added_up():
     return lambda: [backward_of(F.linear(x, w)) for _ in range(2)]
 
 
-def a_checkpointed_segment():
-    x, w = leaf(16, 30), leaf(30, 30)
-    segment = lambda x: (x @ w).tanh().sin()  # noqa: E731
-    return lambda: backward_of(checkpoint(segment, x, use_reentrant=True, preserve_rng_state=False))
-
-
 def without_gradients():
     x, w, b = leaf(16, 30), leaf(20, 30), leaf(20)
 
@@ -195,7 +188,6 @@ OPERATIONS = [
     explicit_attention_backward,
     fused_attention_backward,
     gradients_that_are_added_up,
-    a_checkpointed_segment,
     without_gradients,
 ]
 
