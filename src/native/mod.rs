@@ -2,6 +2,7 @@
 
 pub mod allocations;
 pub mod amp;
+mod backward;
 pub mod batch_memory;
 pub mod distributed;
 pub mod dry;
@@ -15,6 +16,7 @@ mod pickle;
 pub mod profiler;
 pub mod transfer;
 
+pub use backward::{backward_is_whole, backward_keeping_graph};
 pub use heap::trim_heap;
 pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
 pub use library::MemoryFile;

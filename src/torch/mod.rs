@@ -16,6 +16,7 @@ mod safetensors;
 mod timeline;
 pub mod transfer;
 
+pub use crate::native::backward_keeping_graph;
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, allow_tf32, autocast};
 pub use checkpoint::{Checkpoint, checkpoint};
