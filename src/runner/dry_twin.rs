@@ -30,6 +30,9 @@ pub fn dry_twin(cell: &Cell) -> Result<Vec<Sample>> {
         memory_limit: None,
         baseline: cell.to_string(),
         expected: None,
+        exchange: None,
+        hand_over: false,
+        twin: None,
         alloc_conf: None,
         parent: std::process::id(),
     };

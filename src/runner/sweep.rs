@@ -1,13 +1,15 @@
 //! One run of an experiment: every planned cell is checked, counted and timed, and each pass is recorded before the next begins.
 
-use super::launch::{Program, STOP, Spec, launch};
+use super::launch::{Exchange, Program, STOP, Spec, launch};
 use super::options::{Options, Shard};
 use super::plan::{Plan, Planned, round_order};
 use super::progress::Progress;
-use super::python::Python;
+use super::python::{Python, for_twin};
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, flags};
-use crate::protocol::{ALLOC_CONF, Cell, DEVICE_MEMORY, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, TIME};
+use crate::protocol::{
+    ALLOC_CONF, BY, Cell, DEVICE_MEMORY, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, THREADS, TIME,
+};
 use crate::record::{BUDGET_ENDED, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Status};
 use crate::stats::ratio_interval;
 use crate::units::{Bytes, Seconds};
@@ -17,6 +19,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Metrics of a memory pass that other processes move, so that two passes need not agree.
 const UNCOUNTED: [&str; 2] = ["device_used", "device_returned"];
@@ -113,6 +116,7 @@ pub fn run(
         budget_ended: false,
         resumed,
         stopping: Stopping::new(choice, profile, options.rounds),
+        exchange: Exchanges::default(),
     };
     if resumed > 0 {
         sweep.progress.say(&format!("{}: going on in {}, where {resumed} passes are done", protocol.name, dir.display()));
@@ -206,6 +210,32 @@ struct Sweep<'a> {
     /// Passes that an earlier run had done.
     resumed: usize,
     stopping: Stopping,
+    exchange: Exchanges,
+}
+
+/// The files that both sides of comparisons share; they go with the run.
+#[derive(Default)]
+struct Exchanges {
+    folder: Option<TempDir>,
+    /// What both sides of each comparison have in common, in the order of their files' numbers.
+    known: Vec<String>,
+}
+
+impl Exchanges {
+    /// The files of a cell and its twin.
+    fn files(&mut self, cell: &Cell) -> Result<Exchange> {
+        let common = cell.without(&[BY]);
+        let number = self.known.iter().position(|known| *known == common).unwrap_or(self.known.len());
+        if number == self.known.len() {
+            self.known.push(common);
+        }
+        let folder = match &self.folder {
+            Some(folder) => folder,
+            None => self.folder.insert(tempfile::tempdir().context("making a folder for what both sides share")?),
+        };
+        let path = |what: &str| folder.path().join(format!("{number}-{what}.safetensors"));
+        Ok(Exchange { start: path("start"), outcome: path("outcome") })
+    }
 }
 
 impl Sweep<'_> {
@@ -259,32 +289,80 @@ impl Sweep<'_> {
             }
             return self.keep(PassRecord::not_run(&planned.cell, pass, round, Status::Skipped, &reason));
         }
-        let spec = Spec {
-            cell: planned.cell.to_string(),
-            pass,
-            profile: self.profile,
-            device: self.choice.to_string(),
-            threads: self.options.threads(),
-            seed: self.options.seed,
-            memory_limit: self.memory_limit(&planned.cell, pass)?,
-            baseline: planned.baseline.to_string(),
-            expected: self.expected(planned, pass),
-            alloc_conf: planned.cell.get(ALLOC_CONF).filter(|conf| *conf != "default").map(str::to_string),
-            parent: std::process::id(),
-        };
-        let program = match &self.twins {
-            Some(Ok(python)) if planned.cell.is_twin() => Program::Twin(python),
-            _ => Program::Own,
-        };
-        let device = (self.choice, self.machine.device_memory);
-        let Some(mut record) = launch(program, &spec, &planned.cell, round, device, self.options.timeout)? else {
-            return Ok(());
-        };
+        let Some(mut record) = self.provided(planned, pass, round)? else { return Ok(()) };
         if let Some(reason) = self.contradiction(&record) {
             record.status = Status::Invalid;
             record.reason = reason;
         }
         self.keep(record)
+    }
+
+    /// Runs a pass, after the other side of its comparison has handed over what it needs, where that has not been done; none where Ctrl-C
+    /// ended it.
+    fn provided(&mut self, planned: &Planned, pass: Pass, round: u32) -> Result<Option<PassRecord>> {
+        let mut spec = self.spec(planned, pass)?;
+        if let Some(files) = planned.grid.is_shared().then(|| self.exchange.files(&planned.cell)).transpose()? {
+            let needs = if planned.cell.is_twin() { &files.start } else { &files.outcome };
+            if (planned.cell.is_twin() || pass == Pass::Check) && !needs.exists() {
+                let Some(given) = self.hand_over(planned, &files)? else { return Ok(None) };
+                if given.status != Status::Ok {
+                    let reason = format!("the other side: {}", given.reason);
+                    return Ok(Some(PassRecord { pass, round, reason, cell: planned.cell.clone(), ..given }));
+                }
+            }
+            spec.exchange = Some(files);
+        }
+        self.launched(&spec, &planned.cell, round)
+    }
+
+    /// Has the other side of a comparison write what this one needs: ours its start, and the twin its outcome.
+    fn hand_over(&mut self, planned: &Planned, files: &Exchange) -> Result<Option<PassRecord>> {
+        if planned.cell.is_twin() {
+            let ours = Planned { cell: planned.cell.with(BY, "vramlab"), ..planned.clone() };
+            let spec = Spec { exchange: Some(files.clone()), hand_over: true, ..self.spec(&ours, Pass::Check)? };
+            return self.launched(&spec, &ours.cell, 1);
+        }
+        // It is there unless the twin's check was done by an earlier run.
+        let theirs = Planned { cell: planned.baseline.clone(), ..planned.clone() };
+        self.provided(&theirs, Pass::Check, 1)
+    }
+
+    fn spec(&self, planned: &Planned, pass: Pass) -> Result<Spec> {
+        let threads = self.threads(&planned.cell)?;
+        Ok(Spec {
+            cell: planned.cell.to_string(),
+            pass,
+            profile: self.profile,
+            device: self.choice.to_string(),
+            threads,
+            seed: self.options.seed,
+            memory_limit: self.memory_limit(&planned.cell, pass)?,
+            baseline: planned.baseline.to_string(),
+            expected: self.expected(planned, pass),
+            exchange: None,
+            hand_over: false,
+            twin: planned.cell.is_twin().then(|| for_twin(threads)).transpose()?,
+            alloc_conf: planned.cell.get(ALLOC_CONF).filter(|conf| *conf != "default").map(str::to_string),
+            parent: std::process::id(),
+        })
+    }
+
+    fn launched(&self, spec: &Spec, cell: &Cell, round: u32) -> Result<Option<PassRecord>> {
+        let program = match &self.twins {
+            Some(Ok(python)) if cell.is_twin() => Program::Twin(python),
+            _ => Program::Own,
+        };
+        launch(program, spec, cell, round, (self.choice, self.machine.device_memory), self.options.timeout)
+    }
+
+    /// The threads that the cell asks for, or else the user.
+    fn threads(&self, cell: &Cell) -> Result<u32> {
+        match cell.get(THREADS) {
+            Some(level) if level != "all" => {
+                level.parse().ok().filter(|n| *n > 0).with_context(|| format!("'{level}' is no number of threads, and not 'all'"))
+            }
+            _ => Ok(self.options.threads()),
+        }
     }
 
     fn keep(&mut self, record: PassRecord) -> Result<()> {
@@ -303,6 +381,7 @@ impl Sweep<'_> {
     fn impossible(&self, planned: &Planned, pass: Pass) -> Option<String> {
         impossible(self.choice, planned, pass).or_else(|| match &self.twins {
             Some(Err(reason)) if planned.cell.is_twin() => Some(reason.clone()),
+            Some(Err(reason)) if planned.grid.is_shared() => Some(format!("there is no PyTorch to compare with: {reason}")),
             _ => None,
         })
     }
