@@ -508,6 +508,13 @@ pub enum PlotKind {
         #[serde(deserialize_with = "kept::texts")]
         clusters: &'static [&'static str],
     },
+    /// Main effects on the metric over a full factorial design, and the interactions of each two, as ratios with intervals where there are
+    /// any. Each level that a factor does not begin with is a thing of its own, `a+b` is two; a cluster for each combination of the other
+    /// factors that vary.
+    Effects {
+        #[serde(deserialize_with = "kept::texts")]
+        factors: &'static [&'static str],
+    },
     /// One point for each cell on a logarithmic axis, a row for each combination of the `rows` factors, a mark for each level of the
     /// studied factor, and a line at the threshold.
     Dots {
@@ -747,6 +754,20 @@ impl Rule {
             Rule::FalseAlarms { of, .. } => Some(of),
             Rule::All(_) => None,
         }
+    }
+
+    /// The rules that must all hold: a rule of several parts is those parts, every other itself.
+    pub fn parts(&'static self) -> &'static [Rule] {
+        match self {
+            Rule::All(parts) => parts,
+            rule => std::slice::from_ref(rule),
+        }
+    }
+
+    /// Whether the rule reads this cell's figures.
+    pub fn selects(&self, cell: &Cell) -> bool {
+        let beside = if let Rule::Picked { over, .. } = self { Some(*over) } else { None };
+        self.select().into_iter().chain(beside).any(|select| selects(select, cell))
     }
 
     /// The metrics that the rule reads.

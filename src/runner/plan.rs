@@ -1,7 +1,7 @@
 //! Which cells are run, and in which order.
 
 use super::options::{Options, Shard};
-use crate::protocol::{Cell, Grid, Pass, Profile, Protocol};
+use crate::protocol::{Cell, Grid, Pass, Profile, Protocol, Rule};
 use anyhow::{Result, bail};
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
@@ -34,7 +34,7 @@ impl Plan {
             }
         }
         all.sort_by_key(|(remoteness, _)| *remoteness);
-        let all: Vec<Planned> = all.into_iter().map(|(_, planned)| planned).collect();
+        let all = by_worth(protocol, all.into_iter().map(|(_, planned)| planned).collect());
         let wanted = |p: &&Planned| options.filter.as_ref().is_none_or(|filter| filter.is_match(&p.cell.to_string()));
         let baselines: Vec<&Cell> = all.iter().filter(wanted).map(|p| &p.baseline).collect();
         if baselines.is_empty() {
@@ -69,6 +69,51 @@ impl Plan {
     }
 }
 
+/// Puts cells into an order in which a run that ends early has answered most: what answers each part of each claim first, in a middle
+/// place, then what answers each once more, and last what no claim is about. The cells come with the middle ones first.
+fn by_worth(protocol: &'static Protocol, cells: Vec<Planned>) -> Vec<Planned> {
+    let rules = protocol.claims.iter().map(|claim| &claim.rule).chain(protocol.published.iter().filter_map(|p| p.rule.as_ref()));
+    let parts = rules.flat_map(Rule::parts);
+    let mut questions: Vec<Vec<Vec<&Planned>>> = parts
+        .flat_map(|rule| [false, true].map(|twins| answers(rule, cells.iter().filter(|p| p.cell.is_twin() == twins))))
+        .collect();
+    let most = questions.iter().map(Vec::len).max().unwrap_or(0);
+    let mut ordered: Vec<Planned> = Vec::with_capacity(cells.len());
+    for turn in 0..most {
+        for cell in questions.iter_mut().filter_map(|answers| answers.get_mut(turn)).flat_map(std::mem::take) {
+            // A comparison needs its baseline.
+            for cell in cells.iter().filter(|p| p.cell == cell.baseline).chain([cell]) {
+                if !ordered.contains(cell) {
+                    ordered.push(cell.clone());
+                }
+            }
+        }
+    }
+    let others: Vec<Planned> = cells.iter().filter(|cell| !ordered.contains(cell)).cloned().collect();
+    ordered.extend(others);
+    ordered
+}
+
+/// The cells that a part of a claim is about, in the least sets that give a figure.
+fn answers<'a>(rule: &Rule, cells: impl Iterator<Item = &'a Planned>) -> Vec<Vec<&'a Planned>> {
+    let mut sets: Vec<(String, Vec<&Planned>)> = Vec::new();
+    for planned in cells.filter(|p| rule.selects(&p.cell)) {
+        let set = match rule {
+            Rule::Exponent { along, .. } | Rule::Trend { along, .. } => planned.cell.without(&[along]),
+            Rule::Picked { .. } => planned.baseline.to_string(),
+            Rule::FalseAlarms { .. } => String::new(),
+            // Against itself a baseline says nothing.
+            Rule::Ratio { .. } if planned.cell == planned.baseline => continue,
+            Rule::Ratio { .. } | Rule::Value { .. } | Rule::Agreement { .. } | Rule::All(_) => planned.cell.to_string(),
+        };
+        match sets.iter_mut().find(|(key, _)| *key == set) {
+            Some((_, cells)) => cells.push(planned),
+            None => sets.push((set, vec![planned])),
+        }
+    }
+    sets.into_iter().map(|(_, cells)| cells).collect()
+}
+
 /// How far a cell is from its experiment's centre: baselines and middle levels answer most, so they run first.
 fn remoteness(grid: &Grid, cell: &Cell) -> usize {
     let steps = cell.levels().iter().zip(grid.axes).map(|((_, level), axis)| {
@@ -93,7 +138,7 @@ pub fn round_order(groups: &[Vec<Planned>], round: u32, seed: u32) -> Vec<Planne
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::axis;
+    use crate::protocol::{Bound, Claim, Meaning, axis};
     use clap::Parser;
 
     const PROTOCOL: Protocol = Protocol {
@@ -132,6 +177,25 @@ mod tests {
         assert_eq!(order.len(), 9);
         assert_eq!(&order[..2], ["depth=16 k=1", "depth=16 k=2"]);
         assert!(order[8] != "depth=8 k=1");
+    }
+
+    #[test]
+    fn each_claim_gets_an_answer_before_any_gets_a_second() {
+        const RATIO: Rule =
+            Rule::Ratio { metric: "m", of: "k=4", confirm: Bound::AtMost(0.6), refute: Bound::AtLeast(0.9), scope: None };
+        const GROWTH: Rule =
+            Rule::Exponent { metric: "m", along: "depth", of: "k=2", confirm: Bound::AtMost(0.6), refute: Bound::AtLeast(0.9) };
+        const CLAIMED: Protocol = Protocol { claims: &[claim(RATIO), claim(GROWTH)], ..PROTOCOL };
+        let plan = Plan::new(&CLAIMED, Profile::Quick, &Options::try_parse_from(["x"]).unwrap()).unwrap();
+        let order = texts(&plan.cells);
+        assert_eq!(&order[..2], ["depth=16 k=1", "depth=16 k=4"], "the ratio in the middle");
+        assert!(order[2..7].iter().filter(|cell| cell.ends_with("k=2")).count() == 3, "then all of the growth: {order:?}");
+        assert!(order[7..].iter().filter(|cell| cell.ends_with("k=4")).count() == 2, "then the ratio elsewhere: {order:?}");
+    }
+
+    const fn claim(rule: Rule) -> Claim {
+        let meaning = Meaning { confirmed: "", refuted: "", depends: "", inconclusive: "" };
+        Claim { id: "", from: "", text: "", judged_on: &[], rule, meaning }
     }
 
     #[test]
