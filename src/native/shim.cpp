@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/version.h>
 #include <atomic>
 #include <cstring>
@@ -17,6 +18,9 @@
 #include <vector>
 
 namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 // ---- activation checkpointing ------------------------------------------------------------------------------------------------------
 
@@ -48,6 +52,19 @@ struct Segment final : c10::intrusive_ptr_target {
 // The random number generators that a segment can draw from: the CPU's, and those of the devices of its inputs.
 struct RandomState {
   std::vector<std::pair<at::Generator, at::Tensor>> states;
+
+  // The tensors, to be saved for the backward pass, which frees them.
+  variable_list tensors() const {
+    variable_list tensors;
+    for (const auto& [generator, state] : states) tensors.push_back(state);
+    return tensors;
+  }
+
+  static RandomState from(const std::vector<c10::Device>& devices, variable_list::const_iterator tensors) {
+    RandomState state;
+    for (const auto& device : devices) state.states.emplace_back(at::globalContext().defaultGenerator(device), *tensors++);
+    return state;
+  }
 
   static RandomState of(const std::vector<c10::Device>& devices) {
     RandomState saved;
@@ -98,7 +115,7 @@ struct Replay {
   RandomState outer_random;
   AutocastState outer_autocast = AutocastState::now();
 
-  Replay(RandomState* random, const AutocastState& autocast, const std::vector<c10::Device>& devices) {
+  Replay(std::optional<RandomState> random, const AutocastState& autocast, const std::vector<c10::Device>& devices) {
     if (random) {
       outer_random = RandomState::of(devices);
       random->restore();
@@ -116,12 +133,24 @@ struct Replay {
 struct Saved final : torch::CustomClassHolder {
   c10::intrusive_ptr<Segment> segment;
   std::vector<c10::Device> devices;
-  std::optional<RandomState> random;
+  bool preserve_random;
   AutocastState autocast;
 };
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
+// Begins a backward pass with gradients that nobody but the pass itself holds, so that they are freed when they are used up, as in a
+// pass that goes through the segment without a stop.
+struct Gradients final : torch::autograd::Node {
+  variable_list given;
+  Gradients(torch::autograd::edge_list&& into, variable_list&& given) : Node(std::move(into)), given(std::move(given)) {}
+  variable_list apply(variable_list&&) override { return std::move(given); }
+
+  static void pass_on(torch::autograd::edge_list&& into, variable_list&& given) {
+    const std::shared_ptr<Gradients> begin(new Gradients(std::move(into), std::move(given)), torch::autograd::deleteNode);
+    const auto nothing = at::empty({0}, at::kFloat);
+    begin->add_input_metadata(nothing);
+    torch::autograd::Engine::get_default_engine().execute({{begin, 0}}, {nothing}, false, false, true);
+  }
+};
 
 struct Checkpoint final : torch::autograd::Function<Checkpoint> {
   // `anchor` requires a gradient, so that backward is called, and the parameters inside get theirs, even where no input needs one.
@@ -134,33 +163,42 @@ struct Checkpoint final : torch::autograd::Function<Checkpoint> {
       if (!input.is_cpu() && std::count(saved->devices.begin(), saved->devices.end(), input.device()) == 0)
         saved->devices.push_back(input.device());
     }
-    if (preserve_random) saved->random = RandomState::of(saved->devices);
+    saved->preserve_random = preserve_random;
     saved->autocast = AutocastState::now();
-    context->save_for_backward(inputs.vec());
+    variable_list kept = inputs.vec();
+    if (preserve_random) {
+      for (auto& state : RandomState::of(saved->devices).tensors()) kept.push_back(std::move(state));
+    }
+    context->save_for_backward(std::move(kept));
     context->saved_data["saved"] = c10::IValue::make_capsule(saved);
     context->set_materialize_grads(false);
     return saved->segment->run(inputs.vec());
   }
 
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+  static variable_list backward(AutogradContext* context, variable_list& gradients) {
     auto* saved = static_cast<Saved*>(context->saved_data["saved"].toCapsule().get());
-    variable_list inputs;
-    for (const auto& input : context->get_saved_variables())
-      inputs.push_back(input.detach().requires_grad_(input.requires_grad()));
-    variable_list roots, seeds;
+    variable_list inputs, seeds;
+    // Edges into the graph, which do not keep the outputs themselves alive.
+    torch::autograd::edge_list roots;
     {
-      Replay replay(saved->random ? &*saved->random : nullptr, saved->autocast, saved->devices);
+      const variable_list kept = context->get_saved_variables();
+      const auto states = kept.end() - static_cast<std::ptrdiff_t>(saved->preserve_random ? saved->devices.size() : 0);
+      for (auto input = kept.begin(); input != states; ++input) inputs.push_back(input->detach().requires_grad_(input->requires_grad()));
+      std::optional<RandomState> random;
+      if (saved->preserve_random) random = RandomState::from(saved->devices, states);
+      Replay replay(std::move(random), saved->autocast, saved->devices);
       at::AutoGradMode grad(true);
       variable_list outputs = saved->segment->run(inputs);
       TORCH_CHECK(outputs.size() == gradients.size(), "a checkpointed segment gave ", gradients.size(), " outputs at first and ",
                   outputs.size(), " when it was run again");
       for (size_t i = 0; i < outputs.size(); i++) {
         if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
-        roots.push_back(outputs[i]);
-        seeds.push_back(gradients[i]);
+        roots.push_back(torch::autograd::impl::gradient_edge(outputs[i]));
+        seeds.push_back(std::move(gradients[i]));
       }
     }
-    if (!roots.empty()) torch::autograd::backward(roots, seeds);
+    gradients.clear();
+    if (!roots.empty()) Gradients::pass_on(std::move(roots), std::move(seeds));
     variable_list result = {at::Tensor()};
     for (const auto& input : inputs) result.push_back(input.grad());
     result.emplace_back();
