@@ -150,6 +150,14 @@ impl<'a> Probe<'a> {
         }
     }
 
+    /// Says by how many bytes a twin's figure is larger than ours, and for which reason: the label of a metric that the protocol has for it;
+    /// see [`crate::pairs::STATED`].
+    pub fn stated(&mut self, reason: &Metric, of: &Metric, bytes: i64) {
+        let name = format!("{}.{}", reason.name, of.name);
+        self.details.retain(|detail| detail.metric != name);
+        self.detail(name, "B", 0, bytes as f64);
+    }
+
     /// Whether time is what is measured, and with it what moves from run to run.
     pub fn is_timing(&self) -> bool {
         self.sampled.is_some()
