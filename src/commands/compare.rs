@@ -125,7 +125,11 @@ fn table(results: &Path) -> Result<String> {
     if let Some(pairs) = pairs(protocol, run.manifest.profile, &samples) {
         let rows: Vec<Vec<String>> = std::iter::once(pairs.head).chain(pairs.rows).collect();
         let notes: String = pairs.notes.iter().map(|note| format!("- {note}\n")).collect();
-        return Ok(format!("{}\n{notes}Throughout: {}.\n", aligned(&rows), pairs.throughout.join(", ")));
+        let throughout = match pairs.throughout.is_empty() {
+            true => String::new(),
+            false => format!("Throughout: {}.\n", pairs.throughout.join(", ")),
+        };
+        return Ok(format!("{}\n{throughout}{notes}", aligned(&rows)));
     }
     let mut rows = vec![["", "", "PyTorch", "vramlab", "ratio", "95 % interval", "rounds"].map(str::to_string).to_vec()];
     for metric in protocol.metrics.iter().filter(|metric| metric.pass == Pass::Time) {
