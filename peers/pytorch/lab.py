@@ -140,7 +140,7 @@ def main(prepare):
         _end_with_parent(spec["parent"])
         torch.set_num_threads(spec["threads"])
         meter.open_library(spec["twin"]["meter"])
-        _refuse_other_settings(spec["twin"])
+        _refuse_other_settings(spec["twin"], same_library=bool(spec["exchange"]))
         bench = Bench(torch.device(spec["device"]), spec["seed"], spec["threads"])
         if spec["exchange"]:
             bench.start = exchange.read(spec["exchange"]["start"])
@@ -170,8 +170,9 @@ def _end_with_parent(parent):
         sys.exit("the parent is gone")
 
 
-def _refuse_other_settings(twin):
-    """Figures are comparable under the same settings alone: what differs here from the lab's program is named."""
+def _refuse_other_settings(twin, same_library):
+    """Figures are comparable under the same settings alone: what differs here from the lab's program is named. Where both sides do the very
+    same step, they run it on one libtorch."""
     own = {**meter.settings(), **{name: value for name, value in os.environ.items() if name in twin["settings"]}}
     differing = [
         f"{name} is {own.get(name, 'not set')} here and {value} in the lab's program"
@@ -179,7 +180,7 @@ def _refuse_other_settings(twin):
         if own.get(name) != value
     ]
     library = os.path.realpath(meter.libtorch())
-    if library != os.path.realpath(twin["libtorch"]):
+    if same_library and library != os.path.realpath(twin["libtorch"]):
         differing.append(f"libtorch is {library} here and {os.path.realpath(twin['libtorch'])} in the lab's program")
     if differing:
         raise RuntimeError("the two sides cannot be compared: " + "; ".join(differing))

@@ -1,7 +1,7 @@
 """Bytes of tensors, counted as the lab counts them, and the settings that change figures, read as the lab reads them.
 
-On the CPU it is the lab's own allocator that counts, in a library that the lab's program hands over: PyTorch's profiler would miss what is
-allocated outside of an operation, and rounds nothing off but also promises nothing. On CUDA it is PyTorch's own allocator on both sides.
+On the CPU it is the lab's own allocator that counts, in a library that the lab's program hands over: PyTorch's profiler says what each
+operation allocates, and misses what is allocated outside of any. On CUDA it is PyTorch's own allocator, on both sides.
 """
 
 import contextlib
