@@ -69,6 +69,10 @@ peers *FLAGS: _setup
     @cargo build --release --quiet
     @exec {{ quote(release / "vramlab") }} compare pytorch "$@"
 
+# Write what tests compare with PyTorch (tests/reference, tests/pixels) anew; needs `just peers`
+references:
+    @for script in peers/pytorch/reference_*.py; do .venv/bin/python "$script"; done
+
 # Run ours and PyTorch's side by side: `just compare pytorch`, `just compare loader`
 [no-exit-message]
 compare *FLAGS: _setup

@@ -73,8 +73,8 @@ fn pass(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> Result<Fou
         Pass::Memory => {
             let mut step = bench.set_up(prepare, &cell)?;
             // What a comparison with the twin names in a difference.
-            let counted = if spec.exchange.is_some() { measure::memory_in_blocks } else { measure::memory };
-            let samples = counted(&mut *step, &*backend)?;
+            let counted = if spec.exchange.is_some() { measure::memory_in_blocks } else { measure::memory_keeping };
+            let samples = counted(&mut *step, &*backend, spec.files.as_deref())?;
             Ok(Found { samples, status: Status::Ok, reason: String::new() })
         }
         Pass::Time => {

@@ -34,6 +34,7 @@ pub fn dry_twin(cell: &Cell) -> Result<Vec<Sample>> {
         hand_over: false,
         twin: None,
         alloc_conf: None,
+        files: None,
         parent: std::process::id(),
     };
     let found = launch(Program::Own, &spec, cell, 1, (choice, Some(MEMORY)), TIMEOUT)?.context("interrupted")?;

@@ -40,6 +40,8 @@ pub struct Spec {
     pub twin: Option<ForTwin>,
     /// Settings of the caching allocator that the cell asks for.
     pub alloc_conf: Option<String>,
+    /// Where the pass keeps files; none where it keeps none.
+    pub files: Option<PathBuf>,
     pub parent: u32,
 }
 
