@@ -10,8 +10,10 @@ mod heap;
 mod inference;
 mod library;
 mod mapped;
+pub mod memory_history;
 pub mod optimizers;
 mod pickle;
+pub mod profiler;
 pub mod transfer;
 
 pub use backward::{backward_is_whole, backward_keeping_graph};
