@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::sync::{Arc, Mutex, PoisonError};
 use tch::Reduction;
 use vramlab::dry::{self, Dry};
 use vramlab::models::{Attention, Model, Settings};
@@ -213,7 +214,14 @@ fn round(timeline: &Timeline, phases: &mut [Blocks]) {
     }
 }
 
-fn answer(steps: &Steps) -> Answer {
+/// The same steps are run once, for all tests.
+fn answer(steps: &Steps) -> Arc<Answer> {
+    static KNOWN: Mutex<BTreeMap<String, Arc<Answer>>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry(format!("{steps:?}")).or_insert_with(|| Arc::new(asked(steps))).clone()
+}
+
+fn asked(steps: &Steps) -> Answer {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--role", "steps", &serde_json::to_string(steps).unwrap()]);
     command.env_remove("PYTORCH_ALLOC_CONF").env_remove("PYTORCH_CUDA_ALLOC_CONF");
@@ -453,7 +461,7 @@ fn a_gpu_takes_what_the_dry_device_takes() {
             if ours.phase == Phase::Load {
                 continue;
             }
-            let workspaces = theirs.requested.peak - ours.peak - terms.counters;
+            let workspaces = theirs.requested.peak - ours.peak - terms.counters - terms.of_peak(ours.iteration, ours.phase);
             assert!(workspaces >= 0, "{place}: the peak was predicted {} bytes too high", -workspaces);
             println!(
                 "{place}: workspaces of {workspaces} bytes at the peak; allocated {} (dry {}), reserved {} (dry {})",

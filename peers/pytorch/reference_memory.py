@@ -3,9 +3,9 @@
     .venv/bin/python peers/pytorch/reference_memory.py
 
 tests/tracker.rs runs the same steps on vramlab's dry device and compares; so it does those of small models that are drawn at random. The
-tracker is torch.distributed._tools.mem_tracker.MemTracker over fake tensors: nothing is computed, and no GPU is needed. Its tensors say that
-they are on the CPU, because without a GPU autograd runs no backward pass on `cuda`; shapes, and so bytes, are the same. What it rounds on CUDA,
-to 512 bytes for each storage, is written beside it.
+tracker is torch.distributed._tools.mem_tracker.MemTracker over fake tensors: nothing is computed, and no GPU is needed. Its tensors say
+that they are on the CPU, because without a GPU autograd runs no backward pass on `cuda`; shapes, and so bytes, are the same. What it
+rounds on CUDA, to 512 bytes for each storage, is written beside it.
 
     .venv/bin/python peers/pytorch/reference_memory.py --device cuda
 
@@ -54,8 +54,8 @@ CATEGORIES = {
 class Tracker(MemTracker):
     """PyTorch's tracker, read and set back at the end of each phase.
 
-    Where two gradients meet, autograd adds one to the other in place; but not in any dispatch mode, and the tracker is one. Bytes of such a sum
-    are therefore in its peaks and in no real run's: `peak_in_place` is the peak without them.
+    Where two gradients meet, autograd adds one to the other in place; but not in any dispatch mode, and the tracker is one. Bytes of such a
+    sum are therefore in its peaks and in no real run's: `peak_in_place` is the peak without them.
     """
 
     def __init__(self):
