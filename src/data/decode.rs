@@ -1,49 +1,109 @@
 //! JPEG files to pixels.
 //!
-//! zune-jpeg does it, in Rust with SIMD. libjpeg-turbo is faster: for 500 x 375 pixels of 46 kB with halved chroma 0.51 ms against 0.65 on one core
-//! of an EPYC, 0.8 of the time (taken through torchvision's `decode_jpeg`). But its SIMD is assembled by nasm, which a machine with cargo and g++
-//! does not have; what builds everywhere was kept.
+//! A training crop is on average half of an image, so what decides is what need not be decoded. [`Decoder`] decodes the wanted part of
+//! baseline images by itself, to the bit as libjpeg-turbo does; zune-jpeg, in Rust with SIMD, does all other kinds, whole. `cargo bench
+//! --bench loading` compares the two: METHODOLOGY.md has the figures, libjpeg-turbo's among them.
 
+use super::jpeg::{Headers, PartDecoder};
+use super::transform::Area;
 use anyhow::{Result, anyhow, ensure};
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
-/// Pixels of an image: rows of red, green, blue bytes.
-#[derive(Debug, Default)]
+/// Pixels of an image, or of a part of it: rows of red, green, blue bytes.
+#[derive(Debug)]
 pub struct Pixels {
+    /// Size of the whole image.
     pub width: usize,
     pub height: usize,
-    /// At least `3 * width * height` bytes; what follows is left from an earlier, larger image.
+    /// The part whose pixels these are.
+    pub held: Area,
+    /// At least three bytes for each pixel of the part; what follows is left from an earlier, larger one.
     pub rgb: Vec<u8>,
 }
 
-/// Decodes a JPEG file into a buffer that is used again. Grey and CMYK images become RGB. A file that ends early is an error, not a picture
-/// with a grey end, as browsers show it.
-///
-/// # Errors
-/// Anything that is no whole JPEG image.
-pub fn decode(file: &[u8], into: &mut Pixels) -> Result<()> {
+impl Default for Pixels {
+    /// None.
+    fn default() -> Self {
+        Pixels { width: 0, height: 0, held: Area { left: 0, top: 0, width: 0, height: 0 }, rgb: Vec::new() }
+    }
+}
+
+impl Pixels {
+    fn hold(&mut self, (width, height): (usize, usize), held: Area) -> &mut [u8] {
+        let bytes = 3 * held.width as usize * held.height as usize;
+        if self.rgb.len() < bytes {
+            self.rgb.resize(bytes, 0);
+        }
+        (self.width, self.height, self.held) = (width, height, held);
+        &mut self.rgb[..bytes]
+    }
+}
+
+/// Decodes JPEG files; its memory is used from one to the next.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    parts: PartDecoder,
+}
+
+impl Decoder {
+    /// Decodes the part of an image that `choose` wants, given the image's width and height, and gives that part. Grey and CMYK images
+    /// become RGB. A file that ends early is an error, not a picture with a grey end, as browsers show it; damage behind the part's last
+    /// row is not seen.
+    ///
+    /// # Errors
+    /// Anything that is no whole JPEG image; a part that is not inside it.
+    pub fn decode(&mut self, file: &[u8], choose: impl FnOnce(u32, u32) -> Area, into: &mut Pixels) -> Result<Area> {
+        let headers = Headers::read(file);
+        let Some(headers) = headers else { return decode_whole(file, choose, into) };
+        ensure_end(&file[headers.data..])?;
+        let size = (headers.width, headers.height);
+        let part = choose(headers.width as u32, headers.height as u32);
+        ensure_inside(part, size)?;
+        let failed = |e: anyhow::Error| e.context("no whole JPEG image");
+        self.parts.decode(file, &headers, part, into.hold(size, part)).map_err(failed)?;
+        Ok(part)
+    }
+}
+
+/// Decodes an image of any kind with zune-jpeg, all of it.
+fn decode_whole(file: &[u8], choose: impl FnOnce(u32, u32) -> Area, into: &mut Pixels) -> Result<Area> {
     let options = DecoderOptions::default().set_strict_mode(true).jpeg_set_out_colorspace(ColorSpace::RGB);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file), options);
     let failed = |e: zune_jpeg::errors::DecodeErrors| anyhow!("no whole JPEG image: {e:?}");
     decoder.decode_headers().map_err(failed)?;
     let (width, height) = decoder.dimensions().ok_or_else(|| anyhow!("no JPEG image: it has no size"))?;
     ensure!(width > 0 && height > 0, "a JPEG image of {width} x {height}");
-    ensure!(ends_whole(file), "a JPEG image that was cut short: its end marker is missing");
-    let bytes = 3 * width * height;
-    if into.rgb.len() < bytes {
-        into.rgb.resize(bytes, 0);
-    }
-    decoder.decode_into(&mut into.rgb[..bytes]).map_err(failed)?;
-    (into.width, into.height) = (width, height);
+    ensure_end(file)?;
+    let whole = Area { left: 0, top: 0, width: u32::try_from(width)?, height: u32::try_from(height)? };
+    let part = choose(whole.width, whole.height);
+    ensure_inside(part, (width, height))?;
+    decoder.decode_into(into.hold((width, height), whole)).map_err(failed)?;
+    Ok(part)
+}
+
+/// Decodes a whole image.
+///
+/// # Errors
+/// Anything that is no whole JPEG image.
+pub fn decode(file: &[u8], into: &mut Pixels) -> Result<()> {
+    Decoder::default().decode(file, |width, height| Area { left: 0, top: 0, width, height }, into).map(drop)
+}
+
+fn ensure_inside(part: Area, (width, height): (usize, usize)) -> Result<()> {
+    let inside = |first: u32, count: u32, of: usize| count > 0 && first as usize + count as usize <= of;
+    let is_inside = inside(part.left, part.width, width) && inside(part.top, part.height, height);
+    ensure!(is_inside, "{part:?} is not inside an image of {width} x {height}");
     Ok(())
 }
 
-/// Whether the file has an end marker, perhaps with padding behind it.
-fn ends_whole(file: &[u8]) -> bool {
-    file.windows(2).rev().any(|pair| pair == [0xff, 0xd9])
+/// Refuses data without an end marker, behind which there may be padding.
+fn ensure_end(data: &[u8]) -> Result<()> {
+    let ends = data.windows(2).rev().any(|pair| pair == [0xff, 0xd9]);
+    ensure!(ends, "a JPEG image that was cut short: its end marker is missing");
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Images that are read, decoded and transformed straight into a batch.
 
 use super::dataset::Dataset;
-use super::decode::{Pixels, decode};
+use super::decode::{Decoder, Pixels};
 use super::order::SampleRandom;
 use super::source::{Damage, Source};
 use super::transform::{Resizing, Transform};
@@ -28,6 +28,7 @@ impl<S: Source> Images<S> {
 #[derive(Debug, Default)]
 pub struct ImageScratch {
     file: Vec<u8>,
+    decoder: Decoder,
     pixels: Pixels,
     resizing: Resizing,
 }
@@ -49,14 +50,21 @@ impl<S: Source> Dataset for Images<S> {
     }
 
     fn load(&self, index: usize, random: &mut SampleRandom, scratch: &mut ImageScratch, into: &mut [f32]) -> Result<i64> {
-        let ImageScratch { file, pixels, resizing } = scratch;
+        let ImageScratch { file, decoder, pixels, resizing } = scratch;
         let label = self.source.read(index, file)?;
-        decode(file, pixels).map_err(|e| {
+        let mut mirrored = false;
+        let choose = |width, height| {
+            let (area, mirror) = self.transform.draw(width, height, random);
+            mirrored = mirror;
+            area
+        };
+        let area = decoder.decode(file, choose, pixels).map_err(|e| {
             let (file, offset) = self.source.place(index);
             Damage { file, offset, what: format!("{e:#}") }
         })?;
-        let drawn = self.transform.draw(pixels.width as u32, pixels.height as u32, random);
-        self.transform.apply(pixels, drawn, resizing, into).with_context(|| self.source.place(index).0.display().to_string())?;
+        self.transform
+            .apply(pixels, (area, mirrored), resizing, into)
+            .with_context(|| self.source.place(index).0.display().to_string())?;
         Ok(label)
     }
 }

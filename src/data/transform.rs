@@ -158,10 +158,12 @@ impl Default for Resizing {
 
 impl Resizing {
     fn resize(&mut self, pixels: &Pixels, area: Area, side: u32) -> Result<&[u8]> {
-        let bytes = 3 * pixels.width * pixels.height;
-        let source = ImageRef::new(pixels.width as u32, pixels.height as u32, &pixels.rgb[..bytes], PixelType::U8x3)?;
-        let part = CroppedImage::new(&source, area.left, area.top, area.width, area.height)
-            .with_context(|| format!("{area:?} is not inside an image of {} x {}", pixels.width, pixels.height))?;
+        let held = pixels.held;
+        let bytes = 3 * held.width as usize * held.height as usize;
+        let source = ImageRef::new(held.width, held.height, &pixels.rgb[..bytes], PixelType::U8x3)?;
+        let outside = || format!("{area:?} is not inside {held:?}, the part of the image that was decoded");
+        let (left, top) = area.left.checked_sub(held.left).zip(area.top.checked_sub(held.top)).with_context(outside)?;
+        let part = CroppedImage::new(&source, left, top, area.width, area.height).with_context(outside)?;
         self.out.resize(3 * side as usize * side as usize, 0);
         let mut out = Image::from_slice_u8(side, side, &mut self.out, PixelType::U8x3)?;
         self.resizer.resize(&part, &mut out, &self.options)?;

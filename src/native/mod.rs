@@ -1,4 +1,5 @@
-//! The safe wrappers of the C++ that stands beside them, here that of `shim.cpp`, and the only unsafe code of the project.
+//! The safe wrappers of the C++ that stands beside them, here that of `shim.cpp`, and of the CPU's vectors: the only unsafe code of the
+//! project.
 
 pub mod allocations;
 pub mod amp;
@@ -12,6 +13,7 @@ mod mapped;
 pub mod optimizers;
 mod pickle;
 pub mod transfer;
+pub mod vectors;
 
 pub use heap::trim_heap;
 pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
