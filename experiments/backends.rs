@@ -18,7 +18,6 @@ fn main() -> ExitCode {
     vramlab::run(&PROTOCOL, prepare)
 }
 
-const COMPUTED: Metric = Metric { name: "computed", label: "rate", unit: "FLOP/s", pass: Pass::Time };
 const SHARE: Metric = Metric { name: "share", label: "share of the specified peak", unit: "1", pass: Pass::Time };
 
 pub const PROTOCOL: Protocol = Protocol {
@@ -41,7 +40,7 @@ pub const PROTOCOL: Protocol = Protocol {
             ],
         },
         Factor { name: "size", meaning: "MiB copied as fp32, side of the matrices, images, or tokens of 4 sequences", levels: &[] },
-        Factor { name: "dtype", meaning: "type of the numbers", levels: &[] },
+        Factor { name: DTYPE, meaning: "type of the numbers", levels: &[] },
         Factor {
             name: "where",
             meaning: "where a product of two fp32 matrices is computed",
@@ -142,8 +141,8 @@ const COPY: Axis = axis("operation", &["copy"]);
 const PRODUCT: Axis = axis("operation", &["product"]);
 const CONVOLUTION: Axis = axis("operation", &["convolution"]);
 const ATTENTION: Axis = axis("operation", &["attention"]);
-const TWO_TYPES: Axis = axis("dtype", &["fp32", "bf16"]);
-const TYPES: Axis = axis("dtype", &["fp32", "bf16", "fp16"]);
+const TWO_TYPES: Axis = axis(DTYPE, &["fp32", "bf16"]);
+const TYPES: Axis = axis(DTYPE, &["fp32", "bf16", "fp16"]);
 const WHERE: Axis = axis("where", &["cpu", "device", "device-and-back"]);
 const TIMED: &[Pass] = &[Pass::Check, Pass::Time];
 

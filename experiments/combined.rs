@@ -143,6 +143,22 @@ pub const PROTOCOL: Protocol = Protocol {
             kind: PlotKind::Bars { clusters: &["model", "optimizer"] },
         },
         Plot {
+            name: "effects",
+            caption: "What each does to the peak, averaged over all combinations of the others; of two: above 1x they save the same bytes, below \
+                      they help one another",
+            of: "optimizer=sgd|adamw",
+            metric: PEAK.name,
+            kind: PlotKind::Effects { factors: &["with", "optimizer"] },
+        },
+        Plot {
+            name: "effects-time",
+            caption: "What each does to the time per sample, averaged over all combinations of the others; of two: above 1x they get into one \
+                      another's way",
+            of: "optimizer=sgd|adamw",
+            metric: TIME.name,
+            kind: PlotKind::Effects { factors: &["with", "optimizer"] },
+        },
+        Plot {
             name: "budget",
             caption: "Peak memory by batch on a card of 12 GiB; where it ran out there is a cross",
             of: "device-memory=12GiB",

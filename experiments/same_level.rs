@@ -45,7 +45,7 @@ pub const PROTOCOL: Protocol = Protocol {
         rule: Rule::FalseAlarms { metric: TIME.name, of: "", rounds: 5, at_most: 0.05 },
         meaning: Meaning {
             confirmed: "No more false alarms than an interval at 95 % promises: {effect} of comparisons of a level with itself. How sure that \
-                        is with so few rounds, the rate's own interval says; `--rounds 25` narrows it.",
+                        is, the rate's own interval says; `--rounds 25` narrows it.",
             refuted: "Distrust small effects in time on this machine: {effect} of comparisons of a level with itself were false alarms. It \
                       is busy with something else, or its clock changes; measure again with more rounds on a quiet machine.",
             depends: "Intervals hold only where {where} ({effect} false alarms).",

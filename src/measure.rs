@@ -1,7 +1,7 @@
 //! How one cell is measured inside its child process: the check, the memory pass and the time pass.
 
 use crate::machine::Conditions;
-use crate::protocol::{ACTIVATIONS, BANDWIDTH, Cell, LINK_SHARE, Metric, PEAK, Platform, Relation, STEP_PEAK, TIME};
+use crate::protocol::{ACTIVATIONS, BANDWIDTH, Cell, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Platform, Relation, STEP_PEAK, TIME};
 use crate::record::{Sample, Status};
 pub use crate::torch::is_out_of_memory;
 use crate::torch::{Backend, COUNTS, Memory, attempt};
@@ -400,7 +400,7 @@ pub fn time(step: &mut dyn Step, backend: &dyn Backend, plan: Timing, conditions
         samples.extend(readings.map(|(metric, unit, value)| Sample { sample: number, ..sample(metric, unit, value) }));
     }
     samples.extend(probe.take_samples());
-    samples.push(sample("least_flops", "1", step.least_flops() / step.items()));
+    samples.push(sample(LEAST_FLOPS.name, LEAST_FLOPS.unit, step.least_flops() / step.items()));
     if throttled == plan.samples {
         let reason = "every sample was taken while the device was throttled".to_string();
         return Ok(Found { samples, status: Status::Invalid, reason });

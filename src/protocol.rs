@@ -193,6 +193,10 @@ pub const ACTIVATIONS: Metric = Metric { name: "activations", label: "saved acti
 pub const GRADIENTS: Metric = Metric { name: "gradients", label: "gradients", unit: "B", pass: Pass::Memory };
 /// Wall-clock or device time of one work item of a step, after warm-up.
 pub const TIME: Metric = Metric { name: "time", label: "time per step", unit: "s", pass: Pass::Time };
+/// Floating-point operations a second of one operation. The highest in fp32 on a machine is what its other figures are put against.
+pub const COMPUTED: Metric = Metric { name: "computed", label: "rate", unit: "FLOP/s", pass: Pass::Time };
+/// The least fp32 operations of one work item, where they can be told, else 0: beside each time.
+pub const LEAST_FLOPS: Metric = Metric { name: "least_flops", label: "least operations", unit: "1", pass: Pass::Time };
 /// Bytes a second over the link between host and device.
 pub const BANDWIDTH: Metric = Metric { name: "bandwidth", label: "bandwidth", unit: "B/s", pass: Pass::Time };
 /// The same over what the link is specified for; more than 1 is a timing bug, and the cell invalid.
@@ -203,6 +207,9 @@ pub const DEVICE_MEMORY: &str = "device-memory";
 
 /// The other factor that the runner itself sets: the allocator's settings (`PYTORCH_ALLOC_CONF`), or `default`.
 pub const ALLOC_CONF: &str = "alloc-conf";
+
+/// The factor whose levels are types of numbers.
+pub const DTYPE: &str = "dtype";
 
 /// The factor that says who runs a cell: `vramlab`, as do all cells without it, or `pytorch`, the experiment's twin in Python
 /// (`peers/pytorch/`), whose figures carry verdicts about [`Platform::Python`].
@@ -503,6 +510,13 @@ pub enum PlotKind {
     Bars {
         #[serde(deserialize_with = "kept::texts")]
         clusters: &'static [&'static str],
+    },
+    /// Main effects on the metric over a full factorial design, and the interactions of each two, as ratios with intervals where there are
+    /// any. Each level that a factor does not begin with is a thing of its own, `a+b` is two; a cluster for each combination of the other
+    /// factors that vary.
+    Effects {
+        #[serde(deserialize_with = "kept::texts")]
+        factors: &'static [&'static str],
     },
     /// One point for each cell on a logarithmic axis, a row for each combination of the `rows` factors, a mark for each level of the
     /// studied factor, and a line at the threshold.

@@ -120,6 +120,22 @@ impl Samples {
         }
     }
 
+    /// exp of a weighted sum of logarithms over cells that were measured side by side; weights of 1 and -1 give the ratio of two. Exact for
+    /// counted bytes, an interval at error rate `alpha` for times, over the rounds that all cells have.
+    pub fn contrast(&self, weighed: &[(&Cell, f64)], metric: &Metric, alpha: f64) -> Option<Interval> {
+        let sum = |value: &dyn Fn(&Cell) -> Option<f64>| {
+            let terms = weighed.iter().map(|(cell, weight)| Some(weight * value(cell).filter(|v| *v > 0.0)?.ln()));
+            terms.sum::<Option<f64>>()
+        };
+        if metric.pass != Pass::Time {
+            return sum(&|cell| self.value(cell, metric.name)).map(|log| Interval::exact(log.exp()));
+        }
+        let rounds = |cell: &Cell| self.rounds.get(&(cell.clone(), metric.name.to_string()));
+        let (first, _) = weighed.first()?;
+        let logs = rounds(first)?.keys().filter_map(|round| sum(&|cell| Some(median(rounds(cell)?.get(round)?))));
+        ratio_interval(&logs.collect::<Vec<_>>(), alpha)
+    }
+
     /// A figure of a cell with the rounds behind it: exact where it was counted, an interval over the rounds where it moves.
     pub fn figure(&self, cell: &Cell, metric: &Metric, alpha: f64) -> Option<(Interval, usize)> {
         if metric.pass != Pass::Time {
@@ -865,6 +881,31 @@ mod tests {
 
     fn is(cell: &Cell, select: &str) -> bool {
         selects(select, cell)
+    }
+
+    #[test]
+    fn a_contrast_averages_over_what_else_varies() {
+        let metric = |pass| Metric { name: "y", label: "", unit: "", pass };
+        let cells: Vec<Cell> = ["with=none", "with=a", "with=b", "with=a+b"].map(|text| Cell::parse(text).unwrap()).into();
+        // a halves; with b beside it, it leaves three quarters.
+        let values = [(8.0, 0), (4.0, 1), (2.0, 2), (1.5, 3)];
+        let in_rounds = |pass, drift: f64| -> Samples {
+            let of_round = |round: u32| {
+                values.map(|(y, n)| super::tests::pass(&cells[n], pass, round, &[("y", y * (1.0 + drift * f64::from(round)))]))
+            };
+            Samples::new(&(1..=3).flat_map(of_round).collect::<Vec<_>>())
+        };
+        let main: Vec<(&Cell, f64)> = cells.iter().zip([-0.5, 0.5, -0.5, 0.5]).collect();
+        let both: Vec<(&Cell, f64)> = cells.iter().zip([1.0, -1.0, -1.0, 1.0]).collect();
+        let counted = in_rounds(Pass::Memory, 0.0);
+        let effect = |samples: &Samples, weighed: &[(&Cell, f64)], pass| samples.contrast(weighed, &metric(pass), 0.05).unwrap();
+        assert!((effect(&counted, &main, Pass::Memory).estimate - (0.5f64 * 0.75).sqrt()).abs() < 1e-12);
+        assert!((effect(&counted, &both, Pass::Memory).estimate - 1.5).abs() < 1e-12);
+        // What slows a whole round down is in no contrast.
+        let timed = effect(&in_rounds(Pass::Time, 0.3), &both, Pass::Time);
+        assert!((timed.low - 1.5).abs() < 1e-9 && (timed.high - 1.5).abs() < 1e-9, "{timed:?}");
+        let missing = Cell::parse("with=c").unwrap();
+        assert_eq!(counted.contrast(&[(&missing, 1.0)], &metric(Pass::Memory), 0.05), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! One experiment on one machine, as read from its results folder, with what the report asks of it.
 
-use crate::protocol::{Cell, Grid, Metric, Pass, Platform, Protocol};
+use crate::protocol::{COMPUTED, Cell, DTYPE, Grid, LEAST_FLOPS, Metric, Pass, Platform, Protocol, TIME};
 use crate::record::{Manifest, PassRecord, Run, Status, holds_results};
 use crate::stats::Interval;
 use crate::verdict::{Judgement, Reproduction, Samples, judge, reproduce};
@@ -21,6 +21,8 @@ pub struct Recorded {
     pub samples: Samples,
     pub judgements: Vec<Judgement>,
     pub reproductions: Vec<Reproduction>,
+    /// The highest rate at which this machine computed one operation in fp32, in operations a second; none where no experiment measured it.
+    pub fastest: Option<f64>,
     /// Worst outcome of each kind of pass over a cell, with its reason.
     outcomes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>>,
     planned: BTreeSet<Cell>,
@@ -52,6 +54,7 @@ impl Recorded {
             samples,
             judgements,
             reproductions,
+            fastest: None,
             outcomes,
             planned,
         })
@@ -106,6 +109,18 @@ impl Recorded {
         (*cell != baseline).then(|| self.samples.ratio(cell, &baseline, metric, ALPHA)).flatten()
     }
 
+    /// The least operations a second of a cell's step, over the fastest that this machine computed anything.
+    pub fn share_of_fastest(&self, cell: &Cell) -> Option<f64> {
+        let operations = self.samples.value(cell, LEAST_FLOPS.name).filter(|operations| *operations > 0.0)?;
+        Some(operations / self.samples.value(cell, TIME.name)? / self.fastest?)
+    }
+
+    /// The highest rate among this run's operations in fp32.
+    fn highest_rate(&self) -> Option<f64> {
+        let cells = self.all_cells().into_iter().filter(|cell| cell.get(DTYPE) == Some("fp32"));
+        cells.filter_map(|cell| self.samples.value(&cell, COMPUTED.name)).reduce(f64::max)
+    }
+
     /// What went wrong with a cell, if anything; a skipped pass beside one that went well is no trouble.
     pub fn trouble(&self, cell: &Cell) -> Option<Status> {
         let statuses = || self.outcomes.get(cell).into_iter().flat_map(|by_pass| by_pass.values().map(|(status, _)| *status));
@@ -133,7 +148,7 @@ pub fn read_all(results: &Path) -> Result<Vec<Recorded>> {
     if !results.exists() {
         bail!(nothing());
     }
-    let mut recorded = Vec::new();
+    let mut recorded: Vec<Recorded> = Vec::new();
     for machine in folders_in(results)? {
         for experiment in folders_in(&machine)? {
             if holds_results(&experiment) {
@@ -142,6 +157,15 @@ pub fn read_all(results: &Path) -> Result<Vec<Recorded>> {
         }
     }
     ensure!(!recorded.is_empty(), nothing());
+    let mut fastest: BTreeMap<String, f64> = BTreeMap::new();
+    for run in &recorded {
+        if let Some(rate) = run.highest_rate() {
+            fastest.entry(run.machine.clone()).and_modify(|highest| *highest = highest.max(rate)).or_insert(rate);
+        }
+    }
+    for run in &mut recorded {
+        run.fastest = fastest.get(&run.machine).copied();
+    }
     recorded.sort_by(|a, b| {
         let key = |r: &Recorded| (r.protocol.name, r.platform(), r.machine.clone());
         key(a).cmp(&key(b))

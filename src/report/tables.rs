@@ -2,10 +2,10 @@
 
 use super::prose::{self, counted};
 use super::recorded::Recorded;
-use crate::protocol::{Cell, Grid, Metric, Pass, Relation, is_detail};
+use crate::protocol::{COMPUTED, Cell, Grid, Metric, Pass, Relation, is_detail};
 use crate::record::{Sample, Status};
 use crate::stats::outliers;
-use crate::units::{plain, quantity, ratio};
+use crate::units::{plain, quantity, ratio, significant};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -70,7 +70,14 @@ fn table(recorded: &Recorded, name: &str) -> Option<Table> {
     if columns.is_empty() {
         head.push("outcome".to_string());
     }
-    let rows: Vec<Vec<String>> = cells.iter().map(|cell| row(recorded, cell, &varied, &columns)).collect();
+    let mut rows: Vec<Vec<String>> = cells.iter().map(|cell| row(recorded, cell, &varied, &columns)).collect();
+    let shares: Vec<Option<f64>> = cells.iter().map(|cell| recorded.share_of_fastest(cell)).collect();
+    if shares.iter().any(Option::is_some) {
+        head.push("of the fastest rate".to_string());
+        for (row, share) in rows.iter_mut().zip(shares) {
+            row.push(share.map_or(String::new(), |share| format!("{} %", significant(share * 100.0))));
+        }
+    }
     Some(Table {
         grid: name.to_string(),
         factors: varied.len(),
@@ -214,6 +221,13 @@ fn notes(recorded: &Recorded, grids: &[&'static Grid], cells: &[Cell]) -> Vec<St
         notes.push(format!("{} of {planned} cells: a filter or a shard left the others out.", cells.len()));
     }
     notes.extend(remarkable_samples(recorded, cells));
+    if let Some(fastest) = recorded.fastest.filter(|_| cells.iter().any(|cell| recorded.share_of_fastest(cell).is_some())) {
+        let fastest = quantity(fastest, COMPUTED.unit);
+        notes.push(format!(
+            "Of the fastest rate: the operations of the matrix products and convolutions that a step cannot do without, in its time, over the \
+             {fastest} at which this machine computed the fastest single operation in fp32."
+        ));
+    }
     notes
 }
 

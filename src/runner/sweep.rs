@@ -7,7 +7,9 @@ use super::progress::Progress;
 use super::python::Python;
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, cores, flags};
-use crate::protocol::{ALLOC_CONF, Cell, DEVICE_MEMORY, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, TIME};
+use crate::protocol::{
+    ALLOC_CONF, Cell, DEVICE_MEMORY, LEAST_FLOPS, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, Rule, TIME,
+};
 use crate::record::{BUDGET_ENDED, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Status};
 use crate::stats::ratio_interval;
 use crate::units::{Bytes, Seconds};
@@ -57,17 +59,26 @@ struct Stopping {
 }
 
 impl Stopping {
-    fn new(choice: DeviceChoice, profile: Profile, rounds: Option<u32>) -> Stopping {
+    fn new(protocol: &'static Protocol, choice: DeviceChoice, profile: Profile, rounds: Option<u32>) -> Stopping {
         let (least, most) = match (rounds, profile) {
             // One row for each cell, which says why it has no time.
             _ if beyond_device(choice, Pass::Time).is_some() => (1, 1),
             (Some(n), _) => (n, n),
             (None, Profile::Smoke) => (2, 2),
-            (None, Profile::Quick) => (5, 5),
-            (None, Profile::Full) => (5, 25),
+            (None, Profile::Quick) => (5.max(drawn_from(protocol)), 5.max(drawn_from(protocol))),
+            (None, Profile::Full) => (5.max(drawn_from(protocol)), 25),
         };
         Stopping { least, most, margin: 1.05f64.ln() }
     }
+}
+
+/// Rounds that a rate of false alarms wants: several times as many as one drawing takes, or all drawings are one.
+fn drawn_from(protocol: &'static Protocol) -> u32 {
+    let drawn = protocol.claims.iter().flat_map(|claim| claim.rule.parts()).map(|rule| match rule {
+        Rule::FalseAlarms { rounds, .. } => 3 * *rounds,
+        _ => 0,
+    });
+    drawn.max().and_then(|rounds| u32::try_from(rounds).ok()).unwrap_or(0)
 }
 
 /// Has Ctrl-C and a request to terminate stop the run between two rows instead of in the middle of one.
@@ -117,7 +128,7 @@ pub fn run(
         deadline,
         budget_ended: false,
         resumed,
-        stopping: Stopping::new(choice, profile, options.rounds),
+        stopping: Stopping::new(protocol, choice, profile, options.rounds),
     };
     if resumed > 0 {
         sweep.progress.say(&format!("{}: going on in {}, where {resumed} passes are done", protocol.name, dir.display()));
@@ -528,7 +539,7 @@ fn counted_difference(first: &PassRecord, second: &PassRecord) -> Option<String>
 
 /// A time in which the device cannot have done the work.
 fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
-    let flops = record.samples.iter().find(|s| s.metric == "least_flops")?.value;
+    let flops = record.samples.iter().find(|s| s.metric == LEAST_FLOPS.name)?.value;
     let fastest = record.samples.iter().filter(|s| s.metric == TIME.name).map(|s| s.value).reduce(f64::min)?;
     (flops / fastest > limit).then(|| {
         format!(

@@ -439,7 +439,7 @@ fn manifest(machine: Machine, protocol: Protocol, cells: &[Cell]) -> Manifest {
     }
 }
 
-fn record(cell: &Cell, pass: Pass, round: u32, samples: Vec<(&str, &str, f64)>) -> PassRecord {
+pub fn record(cell: &Cell, pass: Pass, round: u32, samples: Vec<(&str, &str, f64)>) -> PassRecord {
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     let sample = |(metric, unit, value): (&str, &str, f64)| {
         let n = counts.entry(metric.to_string()).or_default();

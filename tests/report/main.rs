@@ -1,5 +1,6 @@
 //! What a reader notices about a report: every claim, every machine, every failure, pictures that are whole, the same bytes twice.
 
+mod factorial;
 mod fixture;
 mod odd;
 mod page;
@@ -247,6 +248,27 @@ fn odd_shapes_are_drawn_whole() {
     // What has a dot in its name is a detail for pictures.
     let text = text(&out);
     assert!(!text.contains("curve.low") && !text.contains("part.c"), "details stand in no table");
+}
+
+#[test]
+fn effects_are_averaged_and_times_stand_beside_the_fastest_rate() {
+    let root = tempfile::tempdir().unwrap();
+    let (results, out) = (root.path().join("results"), root.path().join("report"));
+    for protocol in [factorial::DESIGN, factorial::RATES] {
+        fixture::write_with(&results, fixture::CPU, protocol, factorial::records);
+    }
+    report::write(&results, &out).unwrap();
+    let file = out.join("plots/design-effects-amd-epyc-2c.svg");
+    assert_whole(&file);
+    let svg = std::fs::read_to_string(file).unwrap();
+    let told: Vec<String> = svg::texts(&svg).1.into_iter().map(|text| text.text).collect();
+    // sqrt(1/2 * 3/4), sqrt(1/4 * 3/8), and 3/4 over 1/2: what slows a whole round down is in none of them.
+    for expected in ["0.61x", "0.31x", "1.50x", "a with b", "4 combinations"] {
+        assert!(told.iter().any(|text| text == expected), "no {expected} in {told:?}");
+    }
+    // 1e9 operations in a median of 10.4 s, at 1e9 a second.
+    let text = text(&out);
+    assert!(text.contains("| of the fastest rate |") && text.contains("| 9.62 % |"), "{}", section(&text, "## design"));
 }
 
 #[test]

@@ -14,22 +14,23 @@ const BAR: i32 = 16;
 const STEP: i32 = 21;
 const GAP: i32 = 14;
 /// Widest that the names of clusters may be.
-const NAMES: i32 = 210;
+pub const NAMES: i32 = 210;
 /// Room right of the longest bar for its figure.
 const FIGURES: i32 = 70;
 
-struct Bar {
-    level: String,
+pub struct Bar {
+    pub level: String,
     /// Place of the level among those of the studied factor; the look follows it, so that it is the same in every cluster.
-    rank: usize,
-    outcome: Result<Interval, String>,
+    pub rank: usize,
+    /// A ratio, or why there is none.
+    pub outcome: Result<Interval, String>,
 }
 
-struct Cluster {
-    name: Vec<String>,
+pub struct Cluster {
+    pub name: Vec<String>,
     /// What 1x is.
-    baseline: String,
-    bars: Vec<Bar>,
+    pub baseline: String,
+    pub bars: Vec<Bar>,
 }
 
 impl Cluster {
@@ -50,7 +51,7 @@ pub fn bars(view: &View, clusters: &[&'static str]) -> Result<Option<String>> {
     }
     let header = (factors.join(" · "), grid.studied.to_string());
     let baseline = format!("1x: {} = {}", grid.studied, grid.baseline_level());
-    paint(view, &clusters, header, &baseline).map(Some)
+    paint(view, &clusters, header, &baseline, &format!("{} relative to the baseline", view.label())).map(Some)
 }
 
 fn collect(view: &View, factors: &[&str]) -> Vec<Cluster> {
@@ -87,7 +88,8 @@ fn outcome(view: &View, cell: &Cell, baseline: &Cell) -> Result<Interval, String
     })
 }
 
-fn paint(view: &View, clusters: &[Cluster], header: (String, String), baseline: &str) -> Result<String> {
+/// Clusters of bars; the header names the clusters and the bars, `baseline` what 1x is, and `axis` what is drawn.
+pub fn paint(view: &View, clusters: &[Cluster], header: (String, String), baseline: &str, axis: &str) -> Result<String> {
     let names = clusters.iter().flat_map(|c| c.name.iter().map(|line| text_width(line, TEXT)));
     let scales = clusters.iter().map(|c| text_width(&c.baseline, SMALL));
     let name_width = names.chain(scales).chain([text_width(&header.0, SMALL)]).max().unwrap_or(0);
@@ -104,7 +106,7 @@ fn paint(view: &View, clusters: &[Cluster], header: (String, String), baseline: 
         view.head.draw(canvas);
         canvas.text((EDGE, top - 14), &header.0, SMALL, FAINT, Anchor::Start);
         canvas.text((level_right, top - 14), &header.1, SMALL, FAINT, Anchor::End);
-        draw_axis(canvas, scale, (top, bottom), &format!("{} relative to the baseline", view.label()));
+        draw_axis(canvas, scale, (top, bottom), axis);
         let mut y = top + GAP / 2;
         let mut figures = Vec::new();
         for cluster in clusters {

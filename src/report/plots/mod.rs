@@ -4,6 +4,7 @@ mod area;
 mod bars;
 mod canvas;
 mod dots;
+mod effects;
 mod lines;
 mod overview;
 mod pareto;
@@ -45,6 +46,7 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
     let svg = match &plot.kind {
         PlotKind::Lines { x, series } => lines::lines(&view, x, series)?,
         PlotKind::Bars { clusters } => bars::bars(&view, clusters)?,
+        PlotKind::Effects { factors } => effects::effects(&view, factors)?,
         PlotKind::Dots { rows, threshold } => dots::dots(&view, rows, *threshold)?,
         PlotKind::Shares { rows, prefix } => shares::shares(&view, rows, prefix)?,
         PlotKind::Area { panels, layers, boundary, phases } => {
