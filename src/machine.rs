@@ -431,8 +431,20 @@ pub fn flags(threads: usize) -> Result<BTreeMap<String, String>> {
         ("cudnn benchmark".to_string(), global.cudnn_benchmark.to_string()),
         ("deterministic".to_string(), global.deterministic.to_string()),
     ]);
-    let prefixes =
-        ["PYTORCH_", "TORCH_", "OMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_", "CUBLAS_", "CUDA_", "MALLOC_", "GLIBC_TUNABLES"];
+    let prefixes = [
+        "PYTORCH_",
+        "TORCH_",
+        "OMP_",
+        "MKL_",
+        "ONEDNN_",
+        "DNNL_",
+        "ATEN_",
+        "CUBLAS_",
+        "CUDA_",
+        "MALLOC_",
+        "GLIBC_TUNABLES",
+        "VRAMLAB_IMAGES",
+    ];
     let set = std::env::vars().filter(|(name, _)| prefixes.iter().any(|prefix| name.starts_with(prefix)));
     flags.extend(set);
     Ok(flags)

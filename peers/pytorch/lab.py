@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+import types
 from dataclasses import dataclass, field
 
 import torch
@@ -77,6 +78,18 @@ class OutOfMemory(Exception):
 
 class Unavailable(Exception):
     """Something that this cell needs is not installed: the cell is skipped, with what to do about it."""
+
+
+def transforms():
+    """torchvision's transforms without its models and operators, which bring the compiler along and with it a second of start-up. For twins
+    that are about speed; one that is about the memory of a program imports all of torchvision, as programs do."""
+    for name in ("torchvision.models", "torchvision.ops"):
+        sys.modules.setdefault(name, types.ModuleType(name))
+    try:
+        from torchvision import transforms as found
+    except ImportError as error:
+        raise Unavailable(f"this needs torchvision; `just peers` installs it ({error})")
+    return found
 
 
 def main(prepare):

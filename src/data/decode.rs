@@ -7,6 +7,7 @@
 use super::jpeg::{Headers, PartDecoder};
 use super::transform::Area;
 use anyhow::{Result, anyhow, ensure};
+use std::fmt;
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
@@ -42,6 +43,22 @@ impl Pixels {
     }
 }
 
+/// What is wrong with a JPEG file, and about where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Undecodable {
+    /// Byte of the file at which it was noticed; 0 where that is not known.
+    pub at: usize,
+    pub what: String,
+}
+
+impl fmt::Display for Undecodable {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Undecodable {}
+
 /// Decodes JPEG files; its memory is used from one to the next.
 #[derive(Debug, Default)]
 pub struct Decoder {
@@ -54,16 +71,16 @@ impl Decoder {
     /// row is not seen.
     ///
     /// # Errors
-    /// Anything that is no whole JPEG image; a part that is not inside it.
+    /// Anything that is no whole JPEG image, as an [`Undecodable`]; a part that is not inside it.
     pub fn decode(&mut self, file: &[u8], choose: impl FnOnce(u32, u32) -> Area, into: &mut Pixels) -> Result<Area> {
         let headers = Headers::read(file);
         let Some(headers) = headers else { return decode_whole(file, choose, into) };
-        ensure_end(&file[headers.data..])?;
+        ensure_end(file, headers.data)?;
         let size = (headers.width, headers.height);
         let part = choose(headers.width as u32, headers.height as u32);
         ensure_inside(part, size)?;
-        let failed = |e: anyhow::Error| e.context("no whole JPEG image");
-        self.parts.decode(file, &headers, part, into.hold(size, part)).map_err(failed)?;
+        let decoded = self.parts.decode(file, &headers, part, into.hold(size, part));
+        decoded.map_err(|e| Undecodable { at: self.parts.read(), what: format!("no whole JPEG image: {e:#}") })?;
         Ok(part)
     }
 }
@@ -72,11 +89,11 @@ impl Decoder {
 fn decode_whole(file: &[u8], choose: impl FnOnce(u32, u32) -> Area, into: &mut Pixels) -> Result<Area> {
     let options = DecoderOptions::default().set_strict_mode(true).jpeg_set_out_colorspace(ColorSpace::RGB);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file), options);
-    let failed = |e: zune_jpeg::errors::DecodeErrors| anyhow!("no whole JPEG image: {e:?}");
+    let failed = |e: zune_jpeg::errors::DecodeErrors| Undecodable { at: 0, what: format!("no whole JPEG image: {e:?}") };
     decoder.decode_headers().map_err(failed)?;
     let (width, height) = decoder.dimensions().ok_or_else(|| anyhow!("no JPEG image: it has no size"))?;
     ensure!(width > 0 && height > 0, "a JPEG image of {width} x {height}");
-    ensure_end(file)?;
+    ensure_end(file, 0)?;
     let whole = Area { left: 0, top: 0, width: u32::try_from(width)?, height: u32::try_from(height)? };
     let part = choose(whole.width, whole.height);
     ensure_inside(part, (width, height))?;
@@ -99,10 +116,11 @@ fn ensure_inside(part: Area, (width, height): (usize, usize)) -> Result<()> {
     Ok(())
 }
 
-/// Refuses data without an end marker, behind which there may be padding.
-fn ensure_end(data: &[u8]) -> Result<()> {
-    let ends = data.windows(2).rev().any(|pair| pair == [0xff, 0xd9]);
-    ensure!(ends, "a JPEG image that was cut short: its end marker is missing");
+/// Refuses a file without an end marker behind this byte; behind the marker there may be padding.
+fn ensure_end(file: &[u8], from: usize) -> Result<()> {
+    let ends = file[from..].windows(2).rev().any(|pair| pair == [0xff, 0xd9]);
+    let what = "a JPEG image that was cut short: its end marker is missing";
+    ensure!(ends, Undecodable { at: file.len(), what: what.to_string() });
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Images that are read, decoded and transformed straight into a batch.
 
 use super::dataset::Dataset;
-use super::decode::{Decoder, Pixels};
+use super::decode::{Decoder, Pixels, Undecodable};
 use super::order::SampleRandom;
 use super::source::{Damage, Source};
 use super::transform::{Resizing, Transform};
@@ -21,6 +21,10 @@ impl<S: Source> Images<S> {
 
     pub fn source(&self) -> &S {
         &self.source
+    }
+
+    pub fn transform(&self) -> &Transform {
+        &self.transform
     }
 }
 
@@ -60,7 +64,8 @@ impl<S: Source> Dataset for Images<S> {
         };
         let area = decoder.decode(file, choose, pixels).map_err(|e| {
             let (file, offset) = self.source.place(index);
-            Damage { file, offset, what: format!("{e:#}") }
+            let at = e.downcast_ref::<Undecodable>().map_or(0, |noticed| noticed.at);
+            Damage { file, offset: offset + at as u64, what: format!("{e:#}") }
         })?;
         self.transform
             .apply(pixels, (area, mirrored), resizing, into)

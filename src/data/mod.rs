@@ -23,7 +23,7 @@ mod transform;
 pub use crate::native::batch_memory::{Element, Residence};
 pub use cifar::Cifar10;
 pub use dataset::{Dataset, FnDataset, Subset};
-pub use decode::{Decoder, Pixels, decode};
+pub use decode::{Decoder, Pixels, Undecodable, decode};
 pub use images::{ImageScratch, Images};
 pub use loader::{Batch, Config, Epoch, Loader, OnBad, Skipped};
 pub use order::{Position, SampleRandom, Shard, Share, Uneven, epoch_order, sample_random};

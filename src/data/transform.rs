@@ -5,6 +5,7 @@
 
 use super::decode::Pixels;
 use super::order::{SampleRandom, unit};
+use crate::native::vectors::widest;
 use anyhow::{Context, Result, ensure};
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
@@ -85,9 +86,27 @@ impl Transform {
     /// # Errors
     /// A part that is not inside the image; memory of another size.
     pub fn apply(&self, pixels: &Pixels, (area, mirrored): (Area, bool), resizing: &mut Resizing, into: &mut [f32]) -> Result<()> {
+        self.write(resizing.resize(pixels, area, self.size)?, mirrored, into)
+    }
+
+    /// The second half of [`Transform::apply`]: from an image that was cropped and resized to `size`, rows of red, green, blue bytes.
+    ///
+    /// # Errors
+    /// An image or memory of another size.
+    pub fn write(&self, resized: &[u8], mirrored: bool, into: &mut [f32]) -> Result<()> {
         let side = self.size as usize;
         ensure!(into.len() == 3 * side * side, "{} floats for an image of 3 x {side} x {side}", into.len());
-        let resized = resizing.resize(pixels, area, self.size)?;
+        ensure!(resized.len() == into.len(), "{} bytes of an image of {side} x {side}", resized.len());
+        widest(
+            #[inline(always)]
+            || self.write_rows(resized, mirrored, into),
+        );
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn write_rows(&self, resized: &[u8], mirrored: bool, into: &mut [f32]) {
+        let side = self.size as usize;
         let (red, rest) = into.split_at_mut(side * side);
         let (green, blue) = rest.split_at_mut(side * side);
         let [(ra, rb), (ga, gb), (ba, bb)] = [0, 1, 2].map(|channel| self.normalise.of_byte(channel));
@@ -105,7 +124,6 @@ impl Transform {
                 to.zip(row.chunks_exact(3)).for_each(|(to, pixel)| write(to, pixel));
             }
         }
-        Ok(())
     }
 }
 
@@ -157,7 +175,11 @@ impl Default for Resizing {
 }
 
 impl Resizing {
-    fn resize(&mut self, pixels: &Pixels, area: Area, side: u32) -> Result<&[u8]> {
+    /// The first half of [`Transform::apply`]: crops an image and resizes the part to a square, rows of red, green, blue bytes.
+    ///
+    /// # Errors
+    /// A part that is not inside the pixels.
+    pub fn resize(&mut self, pixels: &Pixels, area: Area, side: u32) -> Result<&[u8]> {
         let held = pixels.held;
         let bytes = 3 * held.width as usize * held.height as usize;
         let source = ImageRef::new(held.width, held.height, &pixels.rgb[..bytes], PixelType::U8x3)?;

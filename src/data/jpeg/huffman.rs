@@ -106,6 +106,11 @@ impl<'a> Bits<'a> {
         Bits { data, at: 0, buffer: 0, count: 0, made_up: 0 }
     }
 
+    /// Bytes that were read.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
     /// Whether more bits were taken than there are.
     pub fn is_past_end(&self) -> bool {
         self.made_up > self.count

@@ -27,12 +27,14 @@ pub(super) struct PartDecoder {
     /// A row of chroma on its way to the image's width.
     sums: Vec<u16>,
     chroma: [Vec<u8>; 2],
+    /// Bytes of the last file that were read.
+    read: usize,
 }
 
 impl Default for PartDecoder {
     fn default() -> Self {
         let codes = || std::array::from_fn(|_| Code::default());
-        PartDecoder { codes: [codes(), codes()], planes: Default::default(), sums: Vec::new(), chroma: Default::default() }
+        PartDecoder { codes: [codes(), codes()], planes: Default::default(), sums: Vec::new(), chroma: Default::default(), read: 0 }
     }
 }
 
@@ -40,6 +42,56 @@ impl Default for PartDecoder {
 fn units(first: u32, count: u32, whole: usize, unit: usize) -> Range<usize> {
     let (first, end) = (first as usize, first as usize + count as usize);
     first.saturating_sub(2) / unit..(end + 2).min(whole).div_ceil(unit)
+}
+
+/// Decodes the units of these columns and rows into planes; reads over those before them, and leaves those behind.
+fn read_units(
+    bits: &mut Bits,
+    headers: &Headers,
+    codes: &[[Code; 4]; 2],
+    mut planes: [&mut Vec<u8>; 3],
+    columns: &Range<usize>,
+    rows: &Range<usize>,
+) -> Result<()> {
+    let components = headers.components();
+    let units_across = headers.width.div_ceil(8 * components[0].across);
+    let mut levels = [0i32; 3];
+    let (mut until_restart, mut restarts) = (headers.restart, 0);
+    for row in 0..rows.end {
+        for column in 0..units_across {
+            if row + 1 == rows.end && column == columns.end {
+                break;
+            }
+            if headers.restart > 0 {
+                if until_restart == 0 {
+                    bits.restart(restarts)?;
+                    (levels, until_restart, restarts) = ([0; 3], headers.restart, restarts + 1);
+                }
+                until_restart -= 1;
+            }
+            let kept = rows.contains(&row) && columns.contains(&column);
+            for ((component, plane), level) in components.iter().zip(&mut planes).zip(&mut levels) {
+                let (dc, ac) = (&codes[0][component.dc], &codes[1][component.ac]);
+                let divisors = &headers.divisors[component.divisors];
+                let stride = 8 * component.across * columns.len();
+                for inside in 0..component.across * component.down {
+                    *level = level.wrapping_add(bits.first(dc)?);
+                    if !kept {
+                        bits.skip_others(ac)?;
+                        continue;
+                    }
+                    let mut block = [0i16; 64];
+                    block[0] = (*level as i16).wrapping_mul(divisors[0] as i16);
+                    let last = bits.others(ac, divisors, &mut block)?;
+                    let x = (column - columns.start) * component.across + inside % component.across;
+                    let y = (row - rows.start) * component.down + inside / component.across;
+                    cosine::inverse(&block, last, &mut plane[8 * y * stride + 8 * x..], stride);
+                }
+            }
+        }
+        ensure!(!bits.is_past_end(), "the coded data ends early");
+    }
+    Ok(())
 }
 
 impl PartDecoder {
@@ -56,13 +108,18 @@ impl PartDecoder {
         Ok(())
     }
 
-    /// Decodes the units of these columns and rows; reads over those before them, and leaves those behind.
+    /// How far into the last file it was read; where decoding failed, about where.
+    pub fn read(&self) -> usize {
+        self.read
+    }
+
     fn samples(&mut self, file: &[u8], headers: &Headers, columns: &Range<usize>, rows: &Range<usize>) -> Result<()> {
         let components = headers.components();
         let data = &file[headers.data..];
         let units_across = headers.width.div_ceil(8 * components[0].across);
         let blocks: usize = components.iter().map(|component| component.across * component.down).sum();
         // A block has two codes of a bit each at least: a small file cannot ask for much memory.
+        self.read = headers.data;
         ensure!(units_across * (rows.end - 1) * blocks <= 4 * data.len(), "the coded data is too short for an image of this size");
         for component in components {
             for (codes, (tables, number)) in self.codes.iter_mut().zip(headers.codes.iter().zip([component.dc, component.ac])) {
@@ -71,52 +128,16 @@ impl PartDecoder {
                 }
             }
         }
-        let codes = &self.codes;
-        let mut planes = self.planes.each_mut();
-        for (component, plane) in components.iter().zip(&mut planes) {
+        for (component, plane) in components.iter().zip(&mut self.planes) {
             let bytes = 64 * component.across * columns.len() * component.down * rows.len();
             if plane.len() < bytes {
                 plane.resize(bytes, 0);
             }
         }
         let mut bits = Bits::new(data);
-        let mut levels = [0i32; 3];
-        let (mut until_restart, mut restarts) = (headers.restart, 0);
-        for row in 0..rows.end {
-            for column in 0..units_across {
-                if row + 1 == rows.end && column == columns.end {
-                    break;
-                }
-                if headers.restart > 0 {
-                    if until_restart == 0 {
-                        bits.restart(restarts)?;
-                        (levels, until_restart, restarts) = ([0; 3], headers.restart, restarts + 1);
-                    }
-                    until_restart -= 1;
-                }
-                let kept = rows.contains(&row) && columns.contains(&column);
-                for ((component, plane), level) in components.iter().zip(&mut planes).zip(&mut levels) {
-                    let (dc, ac) = (&codes[0][component.dc], &codes[1][component.ac]);
-                    let divisors = &headers.divisors[component.divisors];
-                    let stride = 8 * component.across * columns.len();
-                    for inside in 0..component.across * component.down {
-                        *level = level.wrapping_add(bits.first(dc)?);
-                        if !kept {
-                            bits.skip_others(ac)?;
-                            continue;
-                        }
-                        let mut block = [0i16; 64];
-                        block[0] = (*level as i16).wrapping_mul(divisors[0] as i16);
-                        let last = bits.others(ac, divisors, &mut block)?;
-                        let x = (column - columns.start) * component.across + inside % component.across;
-                        let y = (row - rows.start) * component.down + inside / component.across;
-                        cosine::inverse(&block, last, &mut plane[8 * y * stride + 8 * x..], stride);
-                    }
-                }
-            }
-            ensure!(!bits.is_past_end(), "the coded data ends early");
-        }
-        Ok(())
+        let read = read_units(&mut bits, headers, &self.codes, self.planes.each_mut(), columns, rows);
+        self.read = headers.data + bits.at();
+        read
     }
 
     /// Makes pixels of samples. Those at hand begin at pixel `origin` of the image, and a row of chroma has `stride` of them.
