@@ -66,6 +66,10 @@ plan *FLAGS: _setup
 peers: _setup
     @scripts/peers
 
+# Write what tests compare with PyTorch (tests/reference, tests/pixels) anew; needs `just peers`
+references:
+    @for script in peers/pytorch/reference_*.py; do .venv/bin/python "$script"; done
+
 # Run ours and PyTorch's side by side: `just compare loader`
 [no-exit-message]
 compare *FLAGS: _setup

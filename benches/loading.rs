@@ -34,8 +34,8 @@ fn stages(c: &mut Criterion) {
     group.bench_function("decode what a random crop needs", |b| {
         b.iter(|| {
             for (index, file) in files.iter().enumerate() {
-                let choose = |width, height| transform.draw(width, height, &mut sample_random(0, 0, index as u64)).0;
-                decoder.decode(black_box(file), choose, &mut pixels).expect("a JPEG");
+                let draw = |width, height| transform.draw(width, height, &mut sample_random(0, 0, index as u64));
+                decoder.decode_for(black_box(file), draw, transform.size, &mut pixels).expect("a JPEG");
             }
         });
     });

@@ -221,15 +221,10 @@ impl Loading {
             };
             source.read(index, &mut file)?;
             lap(0);
-            let mut mirrored = false;
-            let choose = |width, height| {
-                let (area, mirror) = transform.draw(width, height, &mut random);
-                mirrored = mirror;
-                area
-            };
-            let area = decoder.decode(&file, choose, &mut pixels)?;
+            let draw = |width, height| transform.draw(width, height, &mut random);
+            let (part, mirrored) = decoder.decode_for(&file, draw, transform.size, &mut pixels)?;
             lap(1);
-            let resized = resizing.resize(&pixels, area, transform.size)?;
+            let resized = resizing.resize(&pixels, part, transform.size)?;
             lap(2);
             transform.write(resized, mirrored, &mut into)?;
             lap(3);

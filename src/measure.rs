@@ -2,11 +2,15 @@
 
 use crate::machine::Conditions;
 use crate::protocol::{ACTIVATIONS, BANDWIDTH, Cell, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Platform, Relation, STEP_PEAK, TIME};
-use crate::record::{Sample, Status};
+use crate::record::{Sample, Status, replace_file};
 pub use crate::torch::is_out_of_memory;
 use crate::torch::{Backend, COUNTS, Memory, attempt};
 use anyhow::{Context, Result, ensure};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
 /// One step of a cell, ready to be measured: only what `run` does counts.
@@ -65,19 +69,21 @@ pub struct Probe<'a> {
     details: Vec<Sample>,
     rest: Option<i64>,
     failure: Option<anyhow::Error>,
+    /// Where files are kept; none where they are not.
+    files: Option<&'a Path>,
 }
 
 impl<'a> Probe<'a> {
     pub fn idle() -> Probe<'a> {
-        Probe { meter: None, sampled: None, figures: BTreeMap::new(), details: Vec::new(), rest: None, failure: None }
+        Probe { meter: None, sampled: None, figures: BTreeMap::new(), details: Vec::new(), rest: None, failure: None, files: None }
     }
 
     fn timing() -> Probe<'a> {
         Probe { sampled: Some(Vec::new()), ..Probe::idle() }
     }
 
-    fn reading(meter: &'a dyn Backend) -> Probe<'a> {
-        Probe { meter: Some(meter), ..Probe::idle() }
+    fn reading(meter: &'a dyn Backend, files: Option<&'a Path>) -> Probe<'a> {
+        Probe { meter: Some(meter), files, ..Probe::idle() }
     }
 
     /// Bytes that live tensors asked for, now; 0 where memory is not what is measured.
@@ -155,6 +161,34 @@ impl<'a> Probe<'a> {
         if let Some(sampled) = &mut self.sampled {
             sampled.push(sample(metric.name, metric.unit, value));
         }
+    }
+
+    /// As [`Probe::sample`], of a detail that tables leave out; see [`crate::protocol::is_detail`].
+    pub fn sample_detail(&mut self, metric: String, unit: &str, value: f64) {
+        if let Some(sampled) = &mut self.sampled {
+            sampled.push(sample(metric, unit, value));
+        }
+    }
+
+    /// Whether files are kept; see [`Probe::keep`].
+    pub fn is_keeping(&self) -> bool {
+        self.files.is_some()
+    }
+
+    /// Keeps a file beside the results, compressed where its name ends in `.gz`; the report links it and says what opens it. Only the
+    /// first memory pass of a cell keeps files, and none at the smoke profile.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn keep(&self, name: &str, contents: &[u8]) -> Result<()> {
+        let Some(files) = self.files else { return Ok(()) };
+        std::fs::create_dir_all(files).with_context(|| format!("making the folder {}", files.display()))?;
+        if !name.ends_with(".gz") {
+            return replace_file(&files.join(name), contents);
+        }
+        let mut compressed = GzEncoder::new(Vec::new(), Compression::best());
+        compressed.write_all(contents)?;
+        replace_file(&files.join(name), &compressed.finish()?)
     }
 
     /// Takes the samples that the steps so far gave, numbered by metric.
@@ -328,11 +362,19 @@ pub fn distance(a: &[Tensor], b: &[Tensor], scale: f64) -> Result<f64> {
 /// # Errors
 /// What the step or the meter fails with.
 pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>> {
+    memory_keeping(step, backend, None)
+}
+
+/// As [`memory`], and keeps the files that the step gives in a folder, if there is one.
+///
+/// # Errors
+/// As for [`memory`]; a file cannot be written.
+pub fn memory_keeping(step: &mut dyn Step, backend: &dyn Backend, files: Option<&Path>) -> Result<Vec<Sample>> {
     for _ in 0..2 {
         step.run(&mut Probe::idle())?;
     }
     backend.reset_peaks()?;
-    let mut probe = Probe::reading(backend);
+    let mut probe = Probe::reading(backend, files);
     step.run(&mut probe)?;
     let after = backend.memory()?;
     if let Some(failure) = probe.failure {

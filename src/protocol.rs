@@ -533,6 +533,18 @@ pub enum PlotKind {
         #[serde(deserialize_with = "kept::text")]
         prefix: Text,
     },
+    /// In place of a picture a table for each cell, named by the `rows` factors: what it is made of, the largest parts first, at most
+    /// `most` of them and one row for the rest. The parts are details of the samples; each column's name is the prefix of its own, and
+    /// the first column's figures rank them.
+    Ranking {
+        #[serde(deserialize_with = "kept::texts")]
+        rows: &'static [&'static str],
+        #[serde(deserialize_with = "kept::text")]
+        part: Text,
+        #[serde(deserialize_with = "kept::list")]
+        columns: &'static [Metric],
+        most: usize,
+    },
     /// Bytes stacked by what they are for, through the phases of a step: a panel for each cell, named by the `panels` factors (with
     /// several, the levels of the first share a row and its scale). The layers, the lowest first, are details of the samples: curves
     /// that are told at the points where they change. The metric `boundary` tells at which point each of the `phases` begins, and

@@ -144,7 +144,12 @@ pub struct Manifest {
 pub struct Run {
     pub manifest: Manifest,
     pub passes: Vec<PassRecord>,
+    /// What cells keep beside their figures, by name: a trace, a snapshot.
+    pub files: Vec<PathBuf>,
 }
+
+/// Folder of the files that cells keep, inside the experiment's folder.
+pub const FILES: &str = "files";
 
 /// Prefix of the folders that the parts of a sweep write to, inside the experiment's folder.
 pub const SHARD: &str = "shard-";
@@ -173,6 +178,7 @@ impl Run {
             );
             joined.manifest.planned.extend(run.manifest.planned);
             joined.passes.extend(run.passes);
+            joined.files.extend(run.files);
         }
         Ok(joined)
     }
@@ -182,8 +188,26 @@ impl Run {
         let path = dir.join(SAMPLES);
         let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
         let (passes, _) = parse_samples(&text, &path)?;
-        Ok(Run { manifest, passes })
+        Ok(Run { manifest, passes, files: files(dir)? })
     }
+}
+
+/// The files that cells kept, in order of name.
+fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let folder = dir.join(FILES);
+    if !folder.exists() {
+        return Ok(Vec::new());
+    }
+    let reading = || format!("reading {}", folder.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&folder).with_context(reading)? {
+        let entry = entry.with_context(reading)?;
+        if !entry.file_name().to_string_lossy().starts_with(ASIDE) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// Whether a folder is an experiment's results folder, whole or damaged.
@@ -362,6 +386,7 @@ impl Journal {
             }
         }
         sweep_aside(dir);
+        sweep_aside(&dir.join(FILES));
         let (path, manifest_path) = (dir.join(SAMPLES), dir.join(MANIFEST));
         let mut kept = Vec::new();
         if fresh || !manifest_path.exists() {
@@ -372,6 +397,8 @@ impl Journal {
             );
             // The manifest goes first: samples without one belong to nothing.
             let _ = std::fs::remove_file(&manifest_path);
+            // What cells kept belongs to the figures that go.
+            let _ = std::fs::remove_dir_all(dir.join(FILES));
             replace_file(&path, &write_samples(&[], true)?)?;
             replace_file(&manifest_path, &serde_json::to_vec_pretty(manifest)?)?;
         } else {
@@ -583,6 +610,23 @@ mod tests {
         write("shard-2-of-2", "k=2", &mut other);
         let error = Run::read(dir.path()).unwrap_err().to_string();
         assert!(error.contains("cannot be joined") && error.contains("libtorch: there \"2.11.0\", now \"2.12.0\""), "{error}");
+    }
+
+    #[test]
+    fn kept_files_are_read_in_order_and_go_with_their_figures() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
+        assert!(Run::read(dir.path()).unwrap().files.is_empty());
+        let folder = dir.path().join(FILES);
+        std::fs::create_dir(&folder).unwrap();
+        for name in ["b.pickle", "a.json.gz", ".aside-half-written"] {
+            std::fs::write(folder.join(name), name).unwrap();
+        }
+        drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
+        assert_eq!(Run::read(dir.path()).unwrap().files, [folder.join("a.json.gz"), folder.join("b.pickle")]);
+        assert!(!folder.join(".aside-half-written").exists(), "litter of a killed run is swept");
+        drop(Journal::open(dir.path(), &mut manifest(), true).unwrap());
+        assert!(Run::read(dir.path()).unwrap().files.is_empty(), "a fresh run starts without them");
     }
 
     #[test]

@@ -202,6 +202,45 @@ fn errors_and_panics_of_the_segment_reach_the_caller_from_both_runs() {
     assert!(error.contains("the second run fails"), "{error}");
 }
 
+/// As PyTorch does: the second run would compute with other numbers.
+#[test]
+fn an_input_that_was_changed_between_the_runs_is_an_error() {
+    let _turn = alone();
+    let x = leaf(&[4]);
+    let mut doubled = &x * 2.0;
+    let y = checkpoint(&[&doubled], |x| Ok(vec![x[0].sin()])).unwrap().remove(0);
+    let _ = doubled.g_mul_scalar_(3.0);
+    let error = y.sum(Kind::Float).f_backward().unwrap_err().to_string();
+    assert!(error.contains("modified by an inplace operation"), "{error}");
+}
+
+/// It would add to the gradients of the parameters inside, and give none for them.
+#[test]
+fn a_backward_pass_for_some_gradients_only_is_refused() {
+    let _turn = alone();
+    let (w, x) = (leaf(&[4, 4]), leaf(&[4, 4]));
+    let weight = w.shallow_clone();
+    let y = checkpoint(&[&x], move |x| Ok(vec![x[0].matmul(&weight)])).unwrap().remove(0);
+    let error = Tensor::f_run_backward(&[y.sum(Kind::Float)], &[&x, &w], false, false).unwrap_err().to_string();
+    assert!(error.contains("for the gradients of some tensors only"), "{error}");
+    assert!(!w.grad().defined() && !x.grad().defined());
+    // A whole pass afterwards, in the same thread, is none.
+    let y = checkpoint(&[&x], |x| Ok(vec![x[0].sin()])).unwrap().remove(0);
+    y.sum(Kind::Float).backward();
+    assert!(same(&x.grad(), &x.detach().cos()));
+}
+
+/// As with PyTorch's use_reentrant=True.
+#[test]
+fn outputs_say_that_they_need_a_gradient_also_where_none_comes() {
+    let _turn = alone();
+    let x = leaf(&[4]);
+    let out = checkpoint(&[&x], |x| Ok(vec![x[0].sin(), x[0].sin().detach()])).unwrap();
+    assert!(out[0].requires_grad() && out[1].requires_grad());
+    (out[0].sum(Kind::Float) + out[1].sum(Kind::Float)).backward();
+    assert!(same(&x.grad(), &x.detach().cos()));
+}
+
 /// What the closure owns goes when the graph goes, whether or not a backward pass was run.
 #[test]
 fn an_output_dropped_early_frees_the_segment() {

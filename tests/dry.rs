@@ -1,12 +1,14 @@
 //! The dry device on real processes: it agrees with the counted CPU to the byte, its allocator is PyTorch's, and it never meets a real
 //! GPU's libraries. (No harness: a dry process is a process of its own, so this program starts itself again, with a role.)
 
+mod memory_viz;
 mod roles;
 
 use anyhow::{Context, Result, bail, ensure};
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use tch::nn::{self, Optimizer, OptimizerConfig, VarStore};
 use tch::{Device, Kind, Reduction, Tensor};
@@ -18,7 +20,7 @@ use vramlab::record::{Run, Status};
 use vramlab::torch::ddp::{Ddp, DdpOptions};
 use vramlab::torch::distributed::ProcessGroup;
 use vramlab::torch::optimizers::{self, Algorithm, GradScale, Implementation, Sgd};
-use vramlab::torch::{Backend, Checkpoint, Cpu, autocast};
+use vramlab::torch::{Backend, Checkpoint, Cpu, MemoryHistory, Profiler, Profiling, autocast};
 
 const MIB: i64 = 1 << 20;
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cuda(0));
@@ -35,6 +37,8 @@ fn main() -> ExitCode {
         ("every_model_trains", every_model_trains),
         ("every_experiment_runs", every_experiment_runs),
         ("recorded_allocations_add_up_to_the_meter", recorded_allocations_add_up_to_the_meter),
+        ("a_history_is_a_snapshot_that_memory_viz_reads", a_history_is_a_snapshot_that_memory_viz_reads),
+        ("the_profiler_tells_every_byte_of_the_allocator", the_profiler_tells_every_byte_of_the_allocator),
         ("a_dry_run_counts_what_the_cpu_counts", a_dry_run_counts_what_the_cpu_counts),
         ("gradient_buckets_are_those_of_the_cpu", gradient_buckets_are_those_of_the_cpu),
         ("known_differences_have_their_formula", known_differences_have_their_formula),
@@ -99,6 +103,8 @@ fn play(role: &str, argument: &str) -> Result<Value> {
         "values" => values()?,
         "models" => models()?,
         "recorded" => recorded(argument)?,
+        "history" => history(argument)?,
+        "profiled" => profiled()?,
         "counted" => serde_json::to_value(counted(argument)?)?,
         "buckets" => buckets(argument)?,
         "differences" => differences(argument)?,
@@ -338,6 +344,7 @@ fn every_experiment_runs() {
         env!("CARGO_BIN_EXE_no_grad"),
         env!("CARGO_BIN_EXE_step_timeline"),
         env!("CARGO_BIN_EXE_optimizer_state"),
+        env!("CARGO_BIN_EXE_profiling"),
         env!("CARGO_BIN_EXE_transfer_learning"),
         env!("CARGO_BIN_EXE_published"),
     ] {
@@ -414,6 +421,73 @@ fn recorded(device: &str) -> Result<Value> {
 fn recorded_allocations_add_up_to_the_meter() {
     assert_eq!(dry_answer("recorded", "dry", 1024 * MIB, ""), serde_json::json!([0, 0]));
     assert_eq!(outcome(command("recorded", "cpu")).unwrap(), serde_json::json!([0, 0]));
+}
+
+fn history(file: &str) -> Result<Value> {
+    let backend = Dry::open()?;
+    let history = MemoryHistory::begin(100_000)?;
+    let refused = MemoryHistory::begin(1).unwrap_err().to_string();
+    let model = Model::named("gpt-2x64", backend.device())?;
+    let batch = model.batch(4);
+    let mut optimizer = optimizer("adam", &model.store)?;
+    for _ in 0..2 {
+        optimizer.backward_step(&model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean));
+    }
+    let kept = history.save(Path::new(file))?;
+    let memory = backend.memory()?;
+    drop(history);
+    MemoryHistory::begin(1)?;
+    Ok(serde_json::json!([refused, kept.entries, kept.allocated, memory.allocated, memory.reserved, memory.requested]))
+}
+
+fn a_history_is_a_snapshot_that_memory_viz_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("snapshot.pickle");
+    let told = dry_answer("history", file.to_str().unwrap(), 1024 * MIB, "");
+    assert!(told[0].as_str().unwrap().contains("kept already"), "{told}");
+    let bytes = std::fs::read(&file).unwrap();
+    memory_viz::reads_as_memory_viz(&bytes);
+    let snapshot: Value = serde_pickle::from_slice(&bytes, serde_pickle::DeOptions::new()).unwrap();
+    let number = |value: &Value| value.as_i64().unwrap();
+    let segments = snapshot["segments"].as_array().unwrap();
+    let sum = |field: &str| segments.iter().map(|segment| number(&segment[field])).sum::<i64>();
+    assert_eq!((sum("allocated_size"), sum("total_size")), (number(&told[3]), number(&told[4])));
+    for segment in segments {
+        let blocks = segment["blocks"].as_array().unwrap();
+        assert_eq!(blocks.iter().map(|b| number(&b["size"])).sum::<i64>(), number(&segment["total_size"]));
+    }
+    let trace = snapshot["device_traces"][0].as_array().unwrap();
+    assert_eq!(trace.len() as i64, number(&told[1]));
+    let of = |action: &str| trace.iter().filter(|entry| entry["action"] == action).map(|e| number(&e["size"])).sum::<i64>();
+    assert_eq!(of("alloc"), number(&told[2]));
+    assert_eq!(of("alloc") - of("free_completed"), number(&told[5]), "what was kept from the beginning adds up to what lives");
+    let by = |name: &str| trace.iter().filter(|entry| entry["frames"][0]["name"] == name).count();
+    assert!(by("aten::linear") > 0 && by("aten::layer_norm") > 0, "each carries the operation that made it");
+    assert!(trace.windows(2).all(|pair| number(&pair[0]["time_us"]) <= number(&pair[1]["time_us"])));
+}
+
+fn profiled() -> Result<Value> {
+    let backend = Dry::open()?;
+    let model = Model::named("mlp-3x64", backend.device())?;
+    let batch = model.batch(32);
+    let step = || drop(model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean));
+    let profiler = Profiler::begin(Profiling { memory: true, ..Profiling::default() })?;
+    step();
+    let profile = profiler.end()?;
+    allocations::record(backend.device(), false)?;
+    step();
+    allocations::stop();
+    // The profiler is told of the allocator's blocks, which are rounded up to 512 bytes.
+    let rounded = |bytes: i64| bytes.unsigned_abs().div_ceil(512) * 512;
+    let counted: u64 = allocations::take().iter().filter(|a| !a.freed).map(|a| rounded(a.bytes)).sum();
+    let told: i64 = profile.allocations().iter().filter(|change| change.device == Some(0)).map(|change| change.bytes.max(0)).sum();
+    let by_operation: i64 = profile.by_allocated().iter().map(|operation| operation.allocated).sum();
+    Ok(serde_json::json!([counted, told, by_operation]))
+}
+
+fn the_profiler_tells_every_byte_of_the_allocator() {
+    let told = dry_answer("profiled", "", 1024 * MIB, "");
+    assert!(told[0].as_i64().unwrap() > 0 && told[0] == told[1] && told[1] == told[2], "{told}");
 }
 
 // ---- the same bytes as the CPU's -----------------------------------------------------------------------------------------------------------

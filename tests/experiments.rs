@@ -56,6 +56,9 @@ mod optimizer_state;
 #[path = "../experiments/pin_memory.rs"]
 mod pin_memory;
 #[allow(dead_code)]
+#[path = "../experiments/profiling.rs"]
+mod profiling;
+#[allow(dead_code)]
 #[path = "../experiments/published.rs"]
 mod published;
 #[allow(dead_code)]
@@ -72,13 +75,13 @@ use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::nn::{Optimizer, OptimizerConfig, Sgd};
 use tch::{Device, Kind, Reduction, Tensor};
-use vramlab::measure::{Bench, Found, Prepare, Probe, Quantity, Step, check, memory};
+use vramlab::measure::{Bench, Found, Prepare, Probe, Quantity, Step, check, memory, memory_keeping};
 use vramlab::models::{Batch, Block, Model};
 use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 22] = [
+const ALL: [&Protocol; 23] = [
     &accumulation::PROTOCOL,
     &amp::PROTOCOL,
     &backends::PROTOCOL,
@@ -97,6 +100,7 @@ const ALL: [&Protocol; 22] = [
     &num_workers::PROTOCOL,
     &optimizer_state::PROTOCOL,
     &pin_memory::PROTOCOL,
+    &profiling::PROTOCOL,
     &published::PROTOCOL,
     &same_level::PROTOCOL,
     &step_timeline::PROTOCOL,
@@ -940,4 +944,58 @@ fn combined_check_sees_a_lost_micro_batch_and_savings_are_put_beside_one_another
     assert_eq!(both("promised"), Some(amp + checkpoint - plain));
     assert_eq!(both("of_better"), Some(both("requested_peak").unwrap() / amp.min(checkpoint)));
     assert_eq!(both("forwards"), Some(2.0));
+}
+
+const LOOKED: &str = "bound=launch model=mlp-8x64 batch=32 by=vramlab tool";
+
+#[test]
+fn profiling_check_sees_a_tool_that_changes_the_step() {
+    let _turn = alone();
+    for tool in ["none", "profiler-002", "profiler-memory", "profiler-full", "timeline", "statistics"] {
+        let found = checked(&profiling::PROTOCOL, profiling::prepare, &format!("{LOOKED}={tool}"));
+        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{tool}");
+    }
+    // As a tool that runs the step a second time, to see its memory and then its time.
+    struct Twice(Box<dyn Step>);
+    impl Step for Twice {
+        fn run(&mut self, probe: &mut Probe) -> Result<()> {
+            self.0.run(probe)?;
+            self.0.run(probe)
+        }
+        fn outcome(&self) -> Result<Vec<Quantity>> {
+            self.0.outcome()
+        }
+    }
+    let disturbing: Prepare = |cell, bench| {
+        let step = profiling::prepare(cell, bench)?;
+        Ok(if cell.get("tool") == Some("profiler-memory") { Box::new(Twice(step)) } else { step })
+    };
+    let found = checked(&profiling::PROTOCOL, disturbing, &format!("{LOOKED}=profiler-memory"));
+    assert_eq!(found.status, Status::Invalid, "{}", found.reason);
+}
+
+#[test]
+fn profiling_tells_the_bytes_that_were_allocated_and_keeps_a_trace() {
+    let _turn = alone();
+    let files = tempfile::tempdir().unwrap();
+    let told = |tool: &str| {
+        let cell = Cell::parse(&format!("{LOOKED}={tool}")).unwrap();
+        let mut step = BENCH.set_up(profiling::prepare, &cell).unwrap();
+        let samples = memory_keeping(&mut *step, &Cpu::new(None), Some(files.path())).unwrap();
+        samples.iter().find(|sample| sample.metric == "memory_told").map(|sample| sample.value)
+    };
+    assert_eq!(["none", "statistics", "profiler-002"].map(told), [None, None, Some(0.0)]);
+    assert_eq!(std::fs::read_dir(files.path()).unwrap().count(), 0, "only a trace with memory in it is kept");
+    assert_eq!(["profiler-memory", "profiler-full", "timeline"].map(told), [Some(1.0); 3]);
+    let kept: Vec<_> = std::fs::read_dir(files.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(kept, ["trace-mlp-8x64-profiler-memory.json.gz"]);
+    let mut text = String::new();
+    let compressed = std::fs::File::open(files.path().join(&kept[0])).unwrap();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(compressed), &mut text).unwrap();
+    let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let named = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+    assert_eq!(["forward", "backward", "step"].map(named), [1, 1, 1], "one step, in its phases");
+    assert!(named("aten::addmm") == 9 && named("[memory]") > 0);
+    assert!(!text.contains("traceName") && !text.contains("/tmp"), "it tells no path of the machine");
 }

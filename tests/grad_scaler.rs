@@ -6,11 +6,13 @@ use anyhow::Result;
 use serde::Deserialize;
 use std::cell::Cell;
 use std::rc::Rc;
-use tch::nn::{Optimizer, OptimizerConfig, Sgd, VarStore};
+use tch::nn::{self, OptimizerConfig, VarStore};
 use tch::{Device, Kind, Tensor};
+use vramlab::torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad};
 use vramlab::torch::{GradScaler, Scalable, ScalerState};
 
-type Vectors = Vec<Vec<Vec<String>>>;
+/// By optimizer and parameter; none where a parameter gets no gradient.
+type Vectors = Vec<Vec<Option<Vec<String>>>>;
 
 #[derive(Deserialize)]
 struct Reference {
@@ -25,9 +27,13 @@ struct Scenario {
     name: String,
     settings: Settings,
     restored: Option<ScalerState>,
-    /// Vectors by optimizer and parameter, here and below.
     parameters: Vectors,
     clip: Option<f64>,
+    /// Backward passes of an iteration, whose gradients add up.
+    passes: usize,
+    fused: bool,
+    /// Optimizers whose gradients are unscaled, and that take no step.
+    only_unscaled: Vec<usize>,
     iterations: Vec<Iteration>,
     state: ScalerState,
 }
@@ -43,6 +49,7 @@ struct Settings {
 #[derive(Deserialize)]
 struct Iteration {
     vectors: Vectors,
+    new_scale: Option<f64>,
     gradients: Vectors,
     parameters: Vectors,
     scale: f64,
@@ -58,7 +65,7 @@ struct Misuse {
 fn reference() -> Reference {
     let reference: Reference = serde_json::from_str(include_str!("reference/grad_scaler.json")).unwrap();
     assert_eq!(reference.torch, "2.11.0");
-    assert!(reference.scenarios.len() > 5 && reference.misuses.len() > 5);
+    assert!(reference.scenarios.len() > 15 && reference.misuses.len() > 10);
     reference
 }
 
@@ -66,18 +73,62 @@ fn vector(texts: &[String]) -> Tensor {
     Tensor::from_slice(&texts.iter().map(|text| text.parse::<f32>().unwrap()).collect::<Vec<_>>())
 }
 
-/// Parameters with a plain optimizer over them.
+/// The optimizers that a scaler can be given.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Of {
+    Tchs,
+    Ours(Implementation),
+}
+
+enum Either {
+    Tchs(nn::Optimizer),
+    Ours(Optimizer),
+}
+
+/// Parameters with plain SGD over them.
 struct Trained {
     parameters: Vec<Tensor>,
-    optimizer: Optimizer,
+    optimizer: Either,
 }
 
 impl Trained {
-    fn new(start: &[Vec<String>], rate: f64) -> Trained {
+    fn new(start: &[Option<Vec<String>>], rate: f64, kind: Of) -> Trained {
         let store = VarStore::new(Device::Cpu);
-        let add = |(i, texts): (usize, &Vec<String>)| store.root().add(&format!("p{i}"), vector(texts), true);
+        let add =
+            |(i, texts): (usize, &Option<Vec<String>>)| store.root().add(&format!("p{i}"), vector(texts.as_ref().unwrap()), true);
         let parameters = start.iter().enumerate().map(add).collect();
-        Trained { parameters, optimizer: Sgd::default().build(&store, rate).unwrap() }
+        let optimizer = match kind {
+            Of::Tchs => Either::Tchs(nn::Sgd::default().build(&store, rate).unwrap()),
+            Of::Ours(implementation) => Either::Ours(Optimizer::new(&store, Algorithm::sgd(), rate, implementation).unwrap()),
+        };
+        Trained { parameters, optimizer }
+    }
+
+    fn scalable(&mut self) -> &mut dyn Scalable {
+        match &mut self.optimizer {
+            Either::Tchs(optimizer) => optimizer,
+            Either::Ours(optimizer) => optimizer,
+        }
+    }
+
+    fn forget_gradients(&mut self) {
+        match &mut self.optimizer {
+            Either::Tchs(optimizer) => optimizer.zero_grad(),
+            Either::Ours(optimizer) => optimizer.zero_grad(ZeroGrad::ToNone).unwrap(),
+        }
+    }
+
+    /// `torch.nn.utils.clip_grad_norm_`, which tch has for its own optimizers.
+    fn clip(&mut self, most: f64) {
+        if let Either::Tchs(optimizer) = &self.optimizer {
+            return optimizer.clip_grad_norm(most);
+        }
+        let mut gradients: Vec<Tensor> = self.parameters.iter().map(Tensor::grad).filter(Tensor::defined).collect();
+        let norms: Vec<Tensor> = gradients.iter().map(Tensor::norm).collect();
+        let factor = (most / (Tensor::stack(&norms, 0).norm() + 1e-6)).clamp_max(1.0);
+        for gradient in &mut gradients {
+            *gradient *= &factor;
+        }
     }
 }
 
@@ -90,7 +141,24 @@ fn same(found: &Tensor, texts: &[String], what: &str) {
 #[test]
 fn every_scenario_goes_as_in_pytorch() {
     let reference = reference();
-    for Scenario { name, settings, restored, parameters, clip, iterations, state } in &reference.scenarios {
+    for scenario in &reference.scenarios {
+        // tch fills gradients with zeros, so with it no parameter is ever without one after its first.
+        let some_are_missing = scenario.iterations.iter().flat_map(|i| &i.vectors).flatten().any(Option::is_none);
+        let kinds: &[Of] = match scenario.fused {
+            true => &[Of::Ours(Implementation::Fused)],
+            false => &[Of::Ours(Implementation::Loop), Of::Ours(Implementation::Foreach), Of::Tchs],
+        };
+        for kind in kinds {
+            if !(some_are_missing && *kind == Of::Tchs) {
+                scenario.play(*kind, reference.rate);
+            }
+        }
+    }
+}
+
+impl Scenario {
+    fn play(&self, kind: Of, rate: f64) {
+        let Scenario { name, settings, restored, parameters, clip, passes, fused, only_unscaled, iterations, state } = self;
         let usual = ScalerState::default();
         let mut scaler = GradScaler::new(ScalerState {
             scale: settings.init_scale.unwrap_or(usual.scale),
@@ -103,33 +171,51 @@ fn every_scenario_goes_as_in_pytorch() {
         if let Some(saved) = restored {
             scaler.restore(*saved).unwrap();
         }
-        let mut trained: Vec<Trained> = parameters.iter().map(|start| Trained::new(start, reference.rate)).collect();
+        let mut trained: Vec<Trained> = parameters.iter().map(|start| Trained::new(start, rate, kind)).collect();
         for (number, iteration) in iterations.iter().enumerate() {
+            let place = format!("{name}, {kind:?}, iteration {number}");
             for (each, vectors) in trained.iter_mut().zip(&iteration.vectors) {
-                each.optimizer.zero_grad();
+                each.forget_gradients();
                 for (parameter, texts) in each.parameters.iter().zip(vectors) {
-                    scaler.scale(&(parameter * vector(texts)).sum(Kind::Float)).unwrap().backward();
+                    let Some(texts) = texts else { continue };
+                    for _ in 0..*passes {
+                        scaler.scale(&(parameter * vector(texts)).sum(Kind::Float)).unwrap().backward();
+                    }
                 }
             }
-            for each in &mut trained {
-                if let Some(most) = clip {
-                    scaler.unscale(&each.optimizer).unwrap();
-                    each.optimizer.clip_grad_norm(*most);
+            for (which, each) in trained.iter_mut().enumerate() {
+                if clip.is_some() || only_unscaled.contains(&which) {
+                    scaler.unscale(each.scalable()).unwrap();
                 }
-                let overflowed = each.parameters.iter().any(|p| p.grad().isfinite().all().int64_value(&[]) == 0);
-                assert_eq!(scaler.step(&mut each.optimizer).unwrap(), Some(!overflowed), "{name}, iteration {number}");
+                if let Some(most) = clip {
+                    each.clip(*most);
+                }
+                if only_unscaled.contains(&which) {
+                    continue;
+                }
+                let finite = |p: &Tensor| !p.grad().defined() || p.grad().isfinite().all().int64_value(&[]) == 1;
+                let overflowed = !each.parameters.iter().all(finite);
+                let taken = scaler.step(each.scalable()).unwrap();
+                assert_eq!(taken, if *fused { None } else { Some(!overflowed) }, "{place}");
             }
             for (i, each) in trained.iter().enumerate() {
                 for (j, parameter) in each.parameters.iter().enumerate() {
-                    let what = |what: &str| format!("{name}, iteration {number}, optimizer {i}, {what} {j}");
-                    same(&parameter.grad(), &iteration.gradients[i][j], &what("gradient"));
-                    same(parameter, &iteration.parameters[i][j], &what("parameter"));
+                    let what = |what: &str| format!("{place}, optimizer {i}, {what} {j}");
+                    let gradient = &iteration.gradients[i][j];
+                    assert_eq!(parameter.grad().defined(), gradient.is_some(), "{}", what("gradient"));
+                    if let Some(gradient) = gradient {
+                        same(&parameter.grad(), gradient, &what("gradient"));
+                    }
+                    same(parameter, iteration.parameters[i][j].as_ref().unwrap(), &what("parameter"));
                 }
             }
-            scaler.update().unwrap();
+            match iteration.new_scale {
+                Some(scale) => scaler.update_to(scale).unwrap(),
+                None => scaler.update().unwrap(),
+            }
             // The scale is a float of 32 bits; JSON's reader is off by the last of 64.
-            assert_eq!(scaler.get_scale().unwrap() as f32, iteration.scale as f32, "{name}, iteration {number}");
-            assert_eq!(scaler.state().unwrap().unwrap().growth_tracker, iteration.growth_tracker, "{name}, iteration {number}");
+            assert_eq!(scaler.get_scale().unwrap() as f32, iteration.scale as f32, "{place}");
+            assert_eq!(scaler.state().unwrap().unwrap().growth_tracker, iteration.growth_tracker, "{place}");
         }
         let found = scaler.state().unwrap().unwrap();
         assert_eq!(found.scale as f32, state.scale as f32, "{name}");
@@ -141,13 +227,15 @@ fn every_scenario_goes_as_in_pytorch() {
 fn misuse_is_refused_in_pytorchs_words() {
     for Misuse { calls, message } in reference().misuses {
         let mut scaler = GradScaler::default();
-        let mut trained = Trained::new(&[vec!["1".into(), "2".into()]], 0.5);
+        let mut trained = Trained::new(&[Some(vec!["1".into(), "2".into()])], 0.5, Of::Tchs);
+        let another = Tensor::from_slice(&[1f32]).set_requires_grad(true);
         let mut call = |name: &str| -> Result<()> {
             match name {
                 "scale" => Ok(scaler.scale(&trained.parameters[0].sum(Kind::Float))?.f_backward()?),
+                "scale another" => Ok(scaler.scale(&another.sum(Kind::Float))?.f_backward()?),
                 "scale only" => scaler.scale(&trained.parameters[0].sum(Kind::Float)).map(drop),
-                "unscale" => scaler.unscale(&trained.optimizer),
-                "step" => scaler.step(&mut trained.optimizer).map(drop),
+                "unscale" => scaler.unscale(trained.scalable()),
+                "step" => scaler.step(trained.scalable()).map(drop),
                 "update" => scaler.update(),
                 "half gradient" => {
                     let halves = Own::new(Tensor::ones([2], (Kind::Half, Device::Cpu)).set_requires_grad(true));
@@ -290,7 +378,6 @@ fn a_saved_state_goes_on_where_it_was() {
 /// A fused optimizer gets scaled gradients and leaves a step out by itself; the parameters end where the loop's do.
 #[test]
 fn a_fused_optimizer_ends_where_the_loop_does() {
-    use vramlab::torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad};
     let ends = [Implementation::Loop, Implementation::Fused].map(|implementation| {
         let store = VarStore::new(Device::Cpu);
         let parameter = store.root().add("p", Tensor::from_slice(&[1f32, 2.0]), true);

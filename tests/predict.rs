@@ -1,6 +1,9 @@
 //! `vramlab predict` and `vramlab plan` as their user sees them, each in processes of its own.
 #![cfg(feature = "torch")]
 
+mod memory_viz;
+
+use memory_viz::reads_as_memory_viz;
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Output};
@@ -174,24 +177,6 @@ fn the_allocators_settings_count() {
     let output = vramlab("predict", &[&flags[..], &["--alloc-conf", "nonsense"]].concat());
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && !told.contains("signal") && told.contains("'nonsense' are no settings"), "{told}");
-}
-
-/// The part of pickle that the page memory_viz reads, by the opcodes of its own reader.
-fn reads_as_memory_viz(pickle: &[u8]) {
-    let mut at = 0;
-    while at < pickle.len() {
-        let long = |from: usize| u32::from_le_bytes(pickle[from..from + 4].try_into().unwrap()) as usize;
-        at += match pickle[at] {
-            b'.' => return assert_eq!(at + 1, pickle.len()),
-            b'}' | b']' | b'(' | b'u' | b'e' | b'a' | b'N' | 0x88 | 0x89 => 1,
-            0x80 | b'K' => 2,
-            b'J' => 5,
-            0x8a => 2 + pickle[at + 1] as usize,
-            b'X' => 5 + long(at + 1),
-            other => panic!("opcode {other:#x} at {at} is not read by memory_viz"),
-        };
-    }
-    panic!("the pickle has no end");
 }
 
 #[test]

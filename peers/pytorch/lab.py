@@ -126,7 +126,11 @@ def _failed(error):
     if isinstance(error, Unavailable):
         return "skipped", str(error), []
     status = "oom" if is_out_of_memory(error) else "error"
-    return status, f"{type(error).__name__}: {error}"[:400], []
+    reason = f"{type(error).__name__}: {error}"
+    if "Original Traceback" in reason:
+        # A DataLoader's worker says last what it failed with.
+        reason = reason.strip().splitlines()[-1]
+    return status, reason[:400], []
 
 
 def _end_with_parent(parent):

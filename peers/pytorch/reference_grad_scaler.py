@@ -19,30 +19,48 @@ def text(values):
     return [repr(float(value)) for value in values]
 
 
-def scenario(name, settings, iterations, parameters=(([1.0, 2.0],),), clip=None, restored=None):
-    """Runs iterations: for each optimizer a list of vectors, one for each parameter. Notes what is to be seen after each."""
+def scenario(
+    name,
+    settings,
+    iterations,
+    parameters=(([1.0, 2.0],),),
+    clip=None,
+    restored=None,
+    passes=1,
+    fused=False,
+    only_unscaled=(),
+    new_scales=None,
+):
+    """Runs iterations: for each optimizer a list of vectors, one for each parameter, or None where that gets no gradient. Notes what is to be
+    seen after each. Optimizers in `only_unscaled` take no step; `new_scales` are given to `update` by the iteration's number."""
     scaler = torch.amp.GradScaler("cpu", **settings)
     if restored:
         scaler.load_state_dict(restored)
     tensors = [[torch.tensor(vector, requires_grad=True) for vector in group] for group in parameters]
-    optimizers = [torch.optim.SGD(group, lr=RATE) for group in tensors]
+    optimizers = [torch.optim.SGD(group, lr=RATE, fused=fused or None) for group in tensors]
+    new_scales = new_scales or {}
     seen = []
-    for iteration in iterations:
+    for number, iteration in enumerate(iterations):
         for optimizer in optimizers:
             optimizer.zero_grad()
-        for group, vectors in zip(tensors, iteration):
-            for tensor, vector in zip(group, vectors):
-                scaler.scale((tensor * torch.tensor(vector)).sum()).backward()
-        for group, optimizer in zip(tensors, optimizers):
-            if clip is not None:
+        for _ in range(passes):
+            for group, vectors in zip(tensors, iteration):
+                for tensor, vector in zip(group, vectors):
+                    if vector is not None:
+                        scaler.scale((tensor * torch.tensor(vector)).sum()).backward()
+        for which, (group, optimizer) in enumerate(zip(tensors, optimizers)):
+            if clip is not None or which in only_unscaled:
                 scaler.unscale_(optimizer)
+            if clip is not None:
                 torch.nn.utils.clip_grad_norm_(group, clip)
-            scaler.step(optimizer)
-        gradients = [[text(tensor.grad) for tensor in group] for group in tensors]
-        scaler.update()
+            if which not in only_unscaled:
+                scaler.step(optimizer)
+        gradients = [[None if tensor.grad is None else text(tensor.grad) for tensor in group] for group in tensors]
+        scaler.update(new_scales.get(number))
         seen.append(
             {
-                "vectors": [[text(vector) for vector in vectors] for vectors in iteration],
+                "vectors": [[None if vector is None else text(vector) for vector in vectors] for vectors in iteration],
+                "new_scale": new_scales.get(number),
                 "gradients": gradients,
                 "parameters": [[text(tensor.detach()) for tensor in group] for group in tensors],
                 "scale": scaler.get_scale(),
@@ -55,6 +73,9 @@ def scenario(name, settings, iterations, parameters=(([1.0, 2.0],),), clip=None,
         "restored": restored,
         "parameters": [[text(vector) for vector in group] for group in parameters],
         "clip": clip,
+        "passes": passes,
+        "fused": fused,
+        "only_unscaled": list(only_unscaled),
         "iterations": seen,
         "state": scaler.state_dict(),
     }
@@ -62,11 +83,12 @@ def scenario(name, settings, iterations, parameters=(([1.0, 2.0],),), clip=None,
 
 def misuse(calls):
     """The message of the last of these calls, all before it being right."""
-    scaler = torch.amp.GradScaler("cpu")
+    scaler, other = torch.amp.GradScaler("cpu"), torch.tensor([1.0], requires_grad=True)
     tensor = torch.tensor([1.0, 2.0], requires_grad=True)
     optimizer = torch.optim.SGD([tensor], lr=RATE)
     actions = {
         "scale": lambda: scaler.scale(tensor.sum()).backward(),
+        "scale another": lambda: scaler.scale(other.sum()).backward(),
         "scale only": lambda: scaler.scale(tensor.sum()),
         "unscale": lambda: scaler.unscale_(optimizer),
         "step": lambda: scaler.step(optimizer),
@@ -118,6 +140,37 @@ def main():
             parameters=two,
         ),
         scenario("several optimizers, clipped", {}, [[[[3.0, 4.0]], [[6.0], [8.0, 0.0]]]] * 2, parameters=two, clip=0.5),
+        scenario("gradients of several backward passes", {"growth_interval": 2}, [fine, fine, overflow, fine], passes=3),
+        scenario("gradients of several backward passes, clipped", {}, [[[[3.0, 4.0]]]] * 2, passes=2, clip=1.0),
+        scenario(
+            "parameters without gradient",
+            {"growth_interval": 2},
+            [
+                [[[1.0, 1.0]], [None, [2.0, 3.0]]],
+                [[[1.0, 1.0]], [[inf], None]],
+                [[[1.0, 1.0]], [[1.0], None]],
+                [[[1.0, 1.0]], [[1.0], [2.0, 3.0]]],
+            ],
+            parameters=two,
+        ),
+        scenario(
+            "an optimizer that takes no step still counts",
+            {"growth_interval": 2},
+            [[[[1.0, 1.0]], [[inf], [2.0, 3.0]]], [[[1.0, 1.0]], [[1.0], [2.0, 3.0]]], [[[1.0, 1.0]], [[1.0], [2.0, 3.0]]]],
+            parameters=two,
+            only_unscaled=[1],
+        ),
+        scenario("a scale of one's own", {"growth_interval": 3}, [fine, fine, overflow, fine, fine], new_scales={1: 10.0, 2: 4.0}),
+        scenario("gradients below the least number", {"init_scale": 2.0**-100}, [[[[2.0**-60, 1.0]]]] * 2),
+        scenario("fused", {"growth_interval": 2}, [fine, overflow, no_number, fine, fine, fine], fused=True),
+        scenario("fused, clipped", {}, [[[[3.0, 4.0]]], overflow, [[[30.0, 40.0]]]], clip=1.0, fused=True),
+        scenario(
+            "fused, several optimizers",
+            {},
+            [[[[1.0, 1.0]], [None, [2.0, 3.0]]], [[[1.0, 1.0]], [[inf], None]], [[[1.0, 1.0]], [[1.0], [2.0, 3.0]]]],
+            parameters=two,
+            fused=True,
+        ),
         scenario(
             "restored",
             {},
@@ -137,6 +190,11 @@ def main():
             ["scale", "step", "step"],
             ["scale", "update"],
             ["scale only", "step"],
+            ["scale another", "step"],
+            ["scale only", "unscale", "step"],
+            ["scale only", "unscale", "update"],
+            ["scale", "step", "update", "step", "step"],
+            ["scale", "step", "update", "update"],
             ["half gradient"],
         ]
     ]

@@ -2,9 +2,9 @@
 
     python peers/pytorch/reference_pixels.py
 
-For each image and each of CROPS: crop, resize to SIDE x SIDE with antialias, flip where asked, to floats, normalise; as torchvision 0.26 and
-Pillow do it. Written as little-endian 32-bit floats, [3, SIDE, SIDE] after one another. tests/pixels/base.jpg is a made-up photograph of
-the lab; the other images are made of it where they are missing.
+For each image and each of CROPS: crop, resize to SIDE x SIDE with antialias, flip where asked; as torchvision 0.26 and Pillow do it. Then once as
+an image is taken for evaluation: the shorter side resized to SHORTER, and the middle of it. Written as bytes from 0 to 255, [3, SIDE, SIDE]
+after one another. tests/pixels/base.jpg is a made-up photograph of the lab; the other images are made of it where they are missing.
 """
 
 from pathlib import Path
@@ -15,7 +15,8 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode, functional
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "pixels"
-SIDE = 32
+SIDE, SHORTER = 32, 37
+# Of an image of the size WHOLE, and in these shares of one of another size:
 # left, top, width, height, mirrored: smaller, much smaller, larger, as it is, uneven, at the border
 CROPS = [
     (11, 7, 90, 80, False),
@@ -25,37 +26,63 @@ CROPS = [
     (33, 50, 150, 41, True),
     (209, 150, 31, 26, False),
 ]
-MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-# How images differ that people have: chroma subsampling, grey, progressive.
+ORIENTATION = 0x0112
+# How images differ that people have: chroma subsampling, colours, progressive, restart markers, a camera held on its side, sizes that no block of
+# 8 or 16 pixels fits. By name: mode, size, how they are saved.
+WHOLE = (246, 179)
 VARIANTS = {
-    "444.jpg": dict(quality=90, subsampling=0),
-    "422.jpg": dict(quality=85, subsampling=1),
-    "progressive.jpg": dict(quality=85, subsampling=2, progressive=True),
-    "grey.jpg": dict(quality=90),
+    "444.jpg": ("RGB", WHOLE, dict(quality=90, subsampling=0)),
+    "422.jpg": ("RGB", WHOLE, dict(quality=85, subsampling=1)),
+    "411.jpg": ("RGB", WHOLE, dict(quality=85, subsampling="4:1:1")),
+    "progressive.jpg": ("RGB", WHOLE, dict(quality=85, subsampling=2, progressive=True)),
+    "progressive-444.jpg": ("RGB", (101, 67), dict(quality=75, subsampling=0, progressive=True)),
+    "grey.jpg": ("L", WHOLE, dict(quality=90)),
+    "grey-progressive.jpg": ("L", (101, 67), dict(quality=60, progressive=True)),
+    "cmyk.jpg": ("CMYK", (120, 88), dict(quality=90)),
+    "rgb.jpg": ("RGB", (120, 88), dict(quality=90, keep_rgb=True)),
+    "restarts.jpg": ("RGB", (120, 88), dict(quality=85, restart_marker_blocks=3)),
+    "odd.jpg": ("RGB", (61, 47), dict(quality=85, subsampling=2)),
+    "narrow.jpg": ("RGB", (9, 130), dict(quality=85, subsampling=2)),
+    "tiny.jpg": ("RGB", (1, 1), dict(quality=85, subsampling=2)),
+    "rotated.jpg": ("RGB", (61, 47), dict(quality=85, exif=True)),
 }
 
 
 def variants():
     base = Image.open(FOLDER / "base.jpg").convert("RGB")
-    for name, options in VARIANTS.items():
-        if not (FOLDER / name).exists():
-            (base.convert("L") if name == "grey.jpg" else base).save(FOLDER / name, **options)
+    for name, (mode, size, options) in VARIANTS.items():
+        if (FOLDER / name).exists():
+            continue
+        image = (base if size == WHOLE else base.resize(size)).convert(mode)
+        if options.pop("exif", False):
+            options["exif"] = image.getexif()
+            options["exif"][ORIENTATION] = 6
+        image.save(FOLDER / name, **options)
 
 
 def pixels(image, left, top, width, height, mirrored):
     size = [SIDE, SIDE]
+    across, down = image.size
+    left, top = left * across // WHOLE[0], top * down // WHOLE[1]
+    width, height = max(1, width * across // WHOLE[0]), max(1, height * down // WHOLE[1])
     resized = functional.resized_crop(image, top, left, height, width, size, InterpolationMode.BILINEAR, antialias=True)
     if mirrored:
         resized = functional.hflip(resized)
-    return functional.normalize(functional.to_tensor(resized), MEAN, DEVIATION)
+    return functional.pil_to_tensor(resized)
+
+
+def middle(image):
+    """As torchvision's Resize and CenterCrop do it."""
+    resized = functional.resize(image, SHORTER, InterpolationMode.BILINEAR, antialias=True)
+    return functional.pil_to_tensor(functional.center_crop(resized, SIDE))
 
 
 def main():
     variants()
     for path in sorted(FOLDER.glob("*.jpg")):
         image = Image.open(path).convert("RGB")
-        values = torch.stack([pixels(image, *crop) for crop in CROPS])
-        path.with_suffix(".f32").write_bytes(values.numpy().astype("<f4").tobytes())
+        values = torch.stack([pixels(image, *crop) for crop in CROPS] + [middle(image)])
+        path.with_suffix(".bytes").write_bytes(values.numpy().tobytes())
         print(path.name, image.size, tuple(values.shape), f"torchvision {torchvision.__version__}")
 
 

@@ -103,12 +103,20 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
     }
     let status = command.status().with_context(|| format!("starting {}", program.display()))?;
     let machine = Machine::describe(DeviceChoice::Cpu)?.slug;
-    print!("\n{}", table(&out.join(machine).join(name))?);
+    let table = table(&out.join(machine).join(name))?;
+    if let (None, Some(data)) = (&table, &options.data) {
+        bail!(
+            "nothing could be compared, for the reasons above. An image that cannot be loaded ends both sides; \
+             `vramlab tune-loader --data {}` names such images",
+            data.display()
+        );
+    }
+    print!("\n{}", table.unwrap_or_default());
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
-/// Both sides of each comparison, metric by metric.
-fn table(results: &Path) -> Result<String> {
+/// Both sides of each comparison, metric by metric; none where there is no figure.
+fn table(results: &Path) -> Result<Option<String>> {
     let run = Run::read(results)?;
     let protocol: &Protocol = &run.manifest.protocol;
     let samples = Samples::new(&run.passes);
@@ -137,7 +145,7 @@ fn table(results: &Path) -> Result<String> {
             ]);
         }
     }
-    Ok(aligned(&rows))
+    Ok((rows.len() > 1).then(|| aligned(&rows)))
 }
 
 fn ours(protocol: &Protocol, profile: Profile) -> Vec<Cell> {

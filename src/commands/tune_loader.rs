@@ -109,7 +109,12 @@ fn count(loading: &Loading) -> usize {
 
 fn name(setting: Setting) -> String {
     let pinning = if setting.pinning { ", pinned" } else { "" };
-    format!("{} workers, prefetch {}{pinning}", setting.workers, setting.prefetch)
+    match setting.workers {
+        // Without workers nobody is ahead.
+        0 => format!("no workers{pinning}"),
+        1 => format!("1 worker, prefetch {}{pinning}", setting.prefetch),
+        n => format!("{n} workers, prefetch {}{pinning}", setting.prefetch),
+    }
 }
 
 fn show(advice: &Advice, device: Device) {
@@ -119,7 +124,7 @@ fn show(advice: &Advice, device: Device) {
         let known = tried.has_spread();
         vec![
             tried.setting.workers.to_string(),
-            tried.setting.prefetch.to_string(),
+            if tried.setting.workers == 0 { "–".to_string() } else { tried.setting.prefetch.to_string() },
             if tried.setting.pinning { "on" } else { "off" }.to_string(),
             format!("{:.0}", tried.rate()),
             if known { format!("{:.0} to {:.0}", interval.low, interval.high) } else { "too short".to_string() },

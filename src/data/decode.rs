@@ -5,8 +5,8 @@
 //! --bench loading` compares the two: METHODOLOGY.md has the figures, libjpeg-turbo's among them.
 
 use super::jpeg::{Headers, PartDecoder};
-use super::transform::Area;
-use anyhow::{Result, anyhow, ensure};
+use super::transform::{Area, Part};
+use anyhow::{Context, Result, anyhow, ensure};
 use std::fmt;
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
@@ -66,13 +66,36 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Decodes the part of an image that `choose` wants, given the image's width and height, and gives that part. Grey and CMYK images
-    /// become RGB. A file that ends early is an error, not a picture with a grey end, as browsers show it; damage behind the part's last
-    /// row is not seen.
+    /// Decodes what a transform needs of an image: `draw` is [`Transform::draw`], given the image's width and height, and `side` the
+    /// transform's size. Gives what was drawn.
     ///
     /// # Errors
-    /// Anything that is no whole JPEG image, as an [`Undecodable`]; a part that is not inside it.
-    pub fn decode(&mut self, file: &[u8], choose: impl FnOnce(u32, u32) -> Area, into: &mut Pixels) -> Result<Area> {
+    /// As for [`Decoder::decode`].
+    ///
+    /// [`Transform::draw`]: super::Transform::draw
+    pub fn decode_for(
+        &mut self,
+        file: &[u8],
+        draw: impl FnOnce(u32, u32) -> (Part, bool),
+        side: u32,
+        into: &mut Pixels,
+    ) -> Result<(Part, bool)> {
+        let mut drawn = None;
+        let choose = |width, height| {
+            let (part, mirrored) = draw(width, height);
+            drawn = Some((part, mirrored));
+            part.needs((width, height), side)
+        };
+        self.decode(file, choose, into)?;
+        drawn.context("nothing was drawn")
+    }
+
+    /// Decodes the area of an image that `choose` wants, given the image's width and height. Grey and CMYK images become RGB. A file that
+    /// ends early is an error, not a picture with a grey end, as browsers show it; damage behind the area's last row is not seen.
+    ///
+    /// # Errors
+    /// Anything that is no whole JPEG image, as an [`Undecodable`]; an area that is not inside it.
+    pub fn decode(&mut self, file: &[u8], choose: impl FnOnce(u32, u32) -> Area, into: &mut Pixels) -> Result<()> {
         let headers = Headers::read(file);
         let Some(headers) = headers else { return decode_whole(file, choose, into) };
         ensure_end(file, headers.data)?;
@@ -81,12 +104,14 @@ impl Decoder {
         ensure_inside(part, size)?;
         let decoded = self.parts.decode(file, &headers, part, into.hold(size, part));
         decoded.map_err(|e| Undecodable { at: self.parts.read(), what: format!("no whole JPEG image: {e:#}") })?;
-        Ok(part)
+        Ok(())
     }
 }
 
 /// Decodes an image of any kind with zune-jpeg, all of it.
-fn decode_whole(file: &[u8], choose: impl FnOnce(u32, u32) -> Area, into: &mut Pixels) -> Result<Area> {
+fn decode_whole(file: &[u8], choose: impl FnOnce(u32, u32) -> Area, into: &mut Pixels) -> Result<()> {
+    let what = "no JPEG file, whatever its name says";
+    ensure!(file.starts_with(&[0xff, 0xd8]), Undecodable { at: 0, what: what.to_string() });
     let options = DecoderOptions::default().set_strict_mode(true).jpeg_set_out_colorspace(ColorSpace::RGB);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(file), options);
     let failed = |e: zune_jpeg::errors::DecodeErrors| Undecodable { at: 0, what: format!("no whole JPEG image: {e:?}") };
@@ -95,10 +120,9 @@ fn decode_whole(file: &[u8], choose: impl FnOnce(u32, u32) -> Area, into: &mut P
     ensure!(width > 0 && height > 0, "a JPEG image of {width} x {height}");
     ensure_end(file, 0)?;
     let whole = Area { left: 0, top: 0, width: u32::try_from(width)?, height: u32::try_from(height)? };
-    let part = choose(whole.width, whole.height);
-    ensure_inside(part, (width, height))?;
+    ensure_inside(choose(whole.width, whole.height), (width, height))?;
     decoder.decode_into(into.hold((width, height), whole)).map_err(failed)?;
-    Ok(part)
+    Ok(())
 }
 
 /// Decodes a whole image.
@@ -106,7 +130,7 @@ fn decode_whole(file: &[u8], choose: impl FnOnce(u32, u32) -> Area, into: &mut P
 /// # Errors
 /// Anything that is no whole JPEG image.
 pub fn decode(file: &[u8], into: &mut Pixels) -> Result<()> {
-    Decoder::default().decode(file, |width, height| Area { left: 0, top: 0, width, height }, into).map(drop)
+    Decoder::default().decode(file, |width, height| Area { left: 0, top: 0, width, height }, into)
 }
 
 fn ensure_inside(part: Area, (width, height): (usize, usize)) -> Result<()> {

@@ -56,20 +56,13 @@ impl<S: Source> Dataset for Images<S> {
     fn load(&self, index: usize, random: &mut SampleRandom, scratch: &mut ImageScratch, into: &mut [f32]) -> Result<i64> {
         let ImageScratch { file, decoder, pixels, resizing } = scratch;
         let label = self.source.read(index, file)?;
-        let mut mirrored = false;
-        let choose = |width, height| {
-            let (area, mirror) = self.transform.draw(width, height, random);
-            mirrored = mirror;
-            area
-        };
-        let area = decoder.decode(file, choose, pixels).map_err(|e| {
+        let draw = |width, height| self.transform.draw(width, height, random);
+        let drawn = decoder.decode_for(file, draw, self.transform.size, pixels).map_err(|e| {
             let (file, offset) = self.source.place(index);
             let at = e.downcast_ref::<Undecodable>().map_or(0, |noticed| noticed.at);
             Damage { file, offset: offset + at as u64, what: format!("{e:#}") }
         })?;
-        self.transform
-            .apply(pixels, (area, mirrored), resizing, into)
-            .with_context(|| self.source.place(index).0.display().to_string())?;
+        self.transform.apply(pixels, drawn, resizing, into).with_context(|| self.source.place(index).0.display().to_string())?;
         Ok(label)
     }
 }

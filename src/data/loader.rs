@@ -3,6 +3,12 @@
 //! All workers fill the same batch, so that the first one is there early and no worker's whole batch waits for a slow one. Which samples a
 //! batch has is decided by the epoch's order alone, and what is random in a sample by its own seed: the number of workers changes nothing
 //! but the speed.
+//!
+//! Against PyTorch's `DataLoader` and `DistributedSampler` (`tests/loader_reference.rs`): without shuffling the batches are the same, also on
+//! several ranks, where [`Uneven::Repeat`](super::Uneven::Repeat) is the sampler's default and [`Uneven::Drop`](super::Uneven::Drop) its
+//! `drop_last`; our own default, [`Uneven::Keep`](super::Uneven::Keep), it does not have. Shuffled orders differ, because the generators do, and
+//! change from epoch to epoch by themselves, which there takes `set_epoch`. What is random in a sample does not depend on the worker here;
+//! there each worker has a generator of its own.
 
 use super::dataset::Dataset;
 use super::order::{Position, Shard, Share, epoch_order, sample_random};

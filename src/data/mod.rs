@@ -30,4 +30,4 @@ pub use order::{Position, SampleRandom, Shard, Share, Uneven, epoch_order, sampl
 pub use shards::{OnDamage, TarShards};
 pub use source::{Damage, ImageFolder, Source};
 pub use textured::{Textured, cache_folder};
-pub use transform::{Area, Crop, Normalise, Resizing, Transform};
+pub use transform::{Area, Crop, Normalise, Part, Resizing, Transform};

@@ -3,6 +3,7 @@
 #include "allocations.h"
 #include "guarded.h"
 #include <ATen/record_function.h>
+#include <c10/core/Allocator.h>
 #include <dlfcn.h>
 #include <atomic>
 #include <mutex>
@@ -60,17 +61,13 @@ void operation_ends(const at::RecordFunction&, at::ObserverContext*) {
 
 // Zero where operations are not asked for.
 at::CallbackHandle naming = 0;
+// Those that ask for them, as bits of Naming.
+int naming_users = 0;
 
-void name_operations(bool on) {
-  if (on && naming == 0) {
-    depth = 0;
-    naming = at::addGlobalCallback(
-        at::RecordFunctionCallback(&operation_begins, &operation_ends).scopes({at::RecordScope::FUNCTION}));
-  } else if (!on && naming != 0) {
-    at::removeCallback(naming);
-    naming = 0;
-    operation = nullptr;
-  }
+// As libtorch's own allocators do: the profiler of this thread, if it records memory.
+void tell_profiler(uint64_t address, int64_t change, int64_t live) {
+  if (!c10::memoryProfilingEnabled()) return;
+  c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(address), change, static_cast<size_t>(live), 0, c10::Device(c10::kCPU));
 }
 
 #ifdef VRAMLAB_HAS_CUDA
@@ -98,8 +95,33 @@ void watch_cuda() { TORCH_CHECK(false, "this program was built with a libtorch w
 }  // namespace
 
 namespace vramlab {
-void cpu_allocated(uint64_t address, int64_t bytes) { record(kCpu, address, bytes, 1); }
-void cpu_freed(uint64_t address, int64_t bytes) { record(kCpu, address, bytes, 0); }
+
+void cpu_allocated(uint64_t address, int64_t bytes, int64_t live) {
+  record(kCpu, address, bytes, 1);
+  tell_profiler(address, bytes, live);
+}
+
+void cpu_freed(uint64_t address, int64_t bytes, int64_t live) {
+  record(kCpu, address, bytes, 0);
+  tell_profiler(address, -bytes, live);
+}
+
+void name_operations(Naming by, bool on) {
+  const int bit = static_cast<int>(by);
+  naming_users = on ? naming_users | bit : naming_users & ~bit;
+  if (naming_users != 0 && naming == 0) {
+    depth = 0;
+    naming = at::addGlobalCallback(
+        at::RecordFunctionCallback(&operation_begins, &operation_ends).scopes({at::RecordScope::FUNCTION}));
+  } else if (naming_users == 0 && naming != 0) {
+    at::removeCallback(naming);
+    naming = 0;
+    operation = nullptr;
+  }
+}
+
+const char* current_operation() { return operation; }
+
 }  // namespace vramlab
 
 extern "C" {
@@ -109,7 +131,7 @@ char* vl_allocations_record(int32_t device, int32_t with_operations) {
   return guarded([&] {
     recording = kNothing;
     if (device >= 0) watch_cuda();
-    name_operations(with_operations != 0);
+    vramlab::name_operations(vramlab::Naming::kRecording, with_operations != 0);
     {
       const std::lock_guard<std::mutex> lock(recorded_mutex);
       recorded.clear();
@@ -120,7 +142,7 @@ char* vl_allocations_record(int32_t device, int32_t with_operations) {
 
 void vl_allocations_stop() {
   recording = kNothing;
-  name_operations(false);
+  vramlab::name_operations(vramlab::Naming::kRecording, false);
 }
 
 // Hands over what was recorded, and forgets it.

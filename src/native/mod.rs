@@ -3,6 +3,7 @@
 
 pub mod allocations;
 pub mod amp;
+mod backward;
 pub mod batch_memory;
 pub mod distributed;
 pub mod dry;
@@ -10,11 +11,14 @@ mod heap;
 mod inference;
 mod library;
 mod mapped;
+pub mod memory_history;
 pub mod optimizers;
 mod pickle;
+pub mod profiler;
 pub mod transfer;
 pub mod vectors;
 
+pub use backward::{backward_is_whole, backward_keeping_graph};
 pub use heap::trim_heap;
 pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
 pub use library::MemoryFile;

@@ -33,8 +33,8 @@ struct CountingAllocator final : c10::Allocator {
     if (!data) return;
     char* block = static_cast<char*>(data) - kHeader;
     const int64_t size = *reinterpret_cast<int64_t*>(block);
-    live -= size;
-    vramlab::cpu_freed(reinterpret_cast<uint64_t>(data), size);
+    const int64_t now = live -= size;
+    vramlab::cpu_freed(reinterpret_cast<uint64_t>(data), size, now);
     std::free(block);
   }
 
@@ -58,7 +58,7 @@ struct CountingAllocator final : c10::Allocator {
     ++allocations;
     *static_cast<int64_t*>(block) = size;
     void* data = static_cast<char*>(block) + kHeader;
-    vramlab::cpu_allocated(reinterpret_cast<uint64_t>(data), size);
+    vramlab::cpu_allocated(reinterpret_cast<uint64_t>(data), size, now);
     return {data, data, &release, cpu};
   }
 

@@ -3,14 +3,17 @@
 //! The report is a function of the results alone: no clock, no order that a hash map gives. The same results give the same bytes.
 
 mod claims;
+mod files;
 mod ledger;
 mod machines;
 mod page;
 mod plots;
 mod prose;
+mod rankings;
 mod recorded;
 mod tables;
 
+use crate::protocol::PlotKind;
 use crate::record::replace_file;
 use anyhow::{Context, Result};
 use minijinja::syntax::SyntaxConfig;
@@ -28,6 +31,7 @@ pub struct Report {
     /// The same as one page for a browser, with the plots inside.
     pub page: String,
     pictures: Vec<Picture>,
+    files: Vec<files::Linked>,
 }
 
 /// Reads all results and writes the report with its plots; plots that it no longer shows are removed. Returns where `report.md` is.
@@ -81,6 +85,7 @@ impl Report {
         for picture in &self.pictures {
             replace_file(&plots.join(&picture.file), picture.svg.as_bytes()).with_context(hint)?;
         }
+        files::save(&self.files, out).with_context(hint)?;
         replace_file(&out.join("index.html"), self.page.as_bytes()).with_context(hint)?;
         let path = out.join("report.md");
         replace_file(&path, self.markdown.as_bytes()).with_context(hint)?;
@@ -157,6 +162,8 @@ struct Measured {
     profile: String,
     command: String,
     tables: Vec<tables::Table>,
+    rankings: Vec<rankings::Ranking>,
+    files: Vec<files::Linked>,
 }
 
 /// Everything that the template fills in.
@@ -194,7 +201,7 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     };
     let markdown = tidy(&render(&page)?);
     let page = page::page(&markdown, &pictures)?;
-    Ok(Report { markdown, page, pictures })
+    Ok(Report { markdown, page, pictures, files: recorded.iter().flat_map(files::of).collect() })
 }
 
 fn render(page: &Page) -> Result<String> {
@@ -233,7 +240,7 @@ fn overview(recorded: &[Recorded], machines: &[&Recorded], pictures: &mut Vec<Pi
 fn experiment(runs: &[Recorded], pictures: &mut Vec<Picture>) -> Result<Experiment> {
     let protocol = runs[0].protocol;
     let mut galleries = Vec::new();
-    for plot in protocol.plots {
+    for plot in protocol.plots.iter().filter(|plot| !matches!(plot.kind, PlotKind::Ranking { .. })) {
         let mut gallery = Gallery::default();
         for run in runs {
             // Each machine's own version of the plot: an old result keeps the protocol that it was taken with.
@@ -290,6 +297,8 @@ fn measured(run: &Recorded) -> Measured {
         profile: run.manifest.profile.to_string(),
         command: invocation(&run.manifest.argv),
         tables: tables::tables(run),
+        rankings: rankings::rankings(run),
+        files: files::of(run),
     }
 }
 

@@ -18,6 +18,7 @@ pub struct Recorded {
     pub manifest: Manifest,
     pub protocol: &'static Protocol,
     pub passes: Vec<PassRecord>,
+    pub files: Vec<PathBuf>,
     pub samples: Samples,
     pub judgements: Vec<Judgement>,
     pub reproductions: Vec<Reproduction>,
@@ -30,7 +31,7 @@ pub struct Recorded {
 
 impl Recorded {
     fn new(machine: &str, run: Run) -> Result<Recorded> {
-        let Run { manifest, passes } = run;
+        let Run { manifest, passes, files } = run;
         // Judgements point into the protocol; it lives as long as the process, which reads a handful of them once.
         let protocol: &'static Protocol = Box::leak(Box::new(manifest.protocol.clone()));
         let samples = Samples::new(&passes);
@@ -51,6 +52,7 @@ impl Recorded {
             manifest,
             protocol,
             passes,
+            files,
             samples,
             judgements,
             reproductions,

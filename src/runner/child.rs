@@ -62,7 +62,7 @@ fn pass(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> Result<Fou
         }
         Pass::Memory => {
             let mut step = bench.set_up(prepare, &cell)?;
-            let samples = measure::memory(&mut *step, &*backend)?;
+            let samples = measure::memory_keeping(&mut *step, &*backend, spec.files.as_deref())?;
             Ok(Found { samples, status: crate::record::Status::Ok, reason: String::new() })
         }
         Pass::Time => {

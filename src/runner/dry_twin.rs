@@ -31,6 +31,7 @@ pub fn dry_twin(cell: &Cell) -> Result<Vec<Sample>> {
         baseline: cell.to_string(),
         expected: None,
         alloc_conf: None,
+        files: None,
         parent: std::process::id(),
     };
     let found = launch(Program::Own, &spec, cell, 1, (choice, Some(MEMORY)), TIMEOUT)?.context("interrupted")?;

@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -32,6 +33,8 @@ pub struct Spec {
     pub expected: Option<Relation>,
     /// Settings of the caching allocator that the cell asks for.
     pub alloc_conf: Option<String>,
+    /// Where the pass keeps files; none where it keeps none.
+    pub files: Option<PathBuf>,
     pub parent: u32,
 }
 

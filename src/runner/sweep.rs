@@ -10,7 +10,7 @@ use crate::machine::{DeviceChoice, Machine, cores, flags};
 use crate::protocol::{
     ALLOC_CONF, Cell, DEVICE_MEMORY, LEAST_FLOPS, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, Rule, TIME,
 };
-use crate::record::{BUDGET_ENDED, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Status};
+use crate::record::{BUDGET_ENDED, FILES, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Status};
 use crate::stats::ratio_interval;
 use crate::units::{Bytes, Seconds};
 use crate::verdict::{Samples, Verdict, judge};
@@ -25,7 +25,8 @@ use std::time::{Duration, Instant};
 /// Whether two memory passes may differ in a metric: other processes move what is used on a device, and threads that allocate at the same
 /// time do so in either order, which moves points of a curve and not its ends.
 fn may_move(metric: &str) -> bool {
-    ["device_used", "device_returned"].contains(&metric) || metric.starts_with("curve.")
+    ["device_used", "device_returned", "allocated_of_device", "reserved_of_device"].contains(&metric)
+        || metric.starts_with("curve.")
 }
 
 /// Why a pass is not run on a device at all; none where it is.
@@ -121,6 +122,7 @@ pub fn run(
         choice,
         profile,
         machine,
+        dir: std::path::absolute(&dir).with_context(|| format!("finding {}", dir.display()))?,
         twins,
         journal,
         records,
@@ -212,6 +214,8 @@ struct Sweep<'a> {
     choice: DeviceChoice,
     profile: Profile,
     machine: Machine,
+    /// Where the results go.
+    dir: PathBuf,
     /// Who runs the cells that are PyTorch's, or why nobody can; none where there are no such cells.
     twins: Option<Result<Python, String>>,
     journal: Journal,
@@ -341,6 +345,7 @@ impl Sweep<'_> {
             memory_limit: self.memory_limit(&planned.cell, pass)?,
             baseline: planned.baseline.to_string(),
             expected: self.expected(planned, pass),
+            files: (pass == Pass::Memory && round == 1 && self.profile != Profile::Smoke).then(|| self.dir.join(FILES)),
             alloc_conf: planned.cell.get(ALLOC_CONF).filter(|conf| *conf != "default").map(str::to_string),
             parent: std::process::id(),
         }))

@@ -232,7 +232,8 @@ fn odd_shapes_are_drawn_whole() {
     fixture::write_with(&results, fixture::CPU, odd::ODD, odd::records);
     report::write(&results, &out).unwrap();
     let written: Vec<PathBuf> = files(&out).into_keys().filter(|path| path.starts_with("plots")).collect();
-    assert_eq!(written.len(), odd::ODD.plots.len() + 1);
+    // The overview comes on top, and one is a table.
+    assert_eq!(written.len(), odd::ODD.plots.len());
     for path in written {
         assert_whole(&out.join(path));
     }
@@ -248,6 +249,50 @@ fn odd_shapes_are_drawn_whole() {
     // What has a dot in its name is a detail for pictures.
     let text = text(&out);
     assert!(!text.contains("curve.low") && !text.contains("part.c"), "details stand in no table");
+    let (_, ranking) = text.split_once("**Parts that are ranked**: kind = step, way = plain").expect("a ranking of this cell");
+    let rows: Vec<&str> = ranking.lines().filter(|line| line.starts_with('|')).take(6).collect();
+    assert_eq!(
+        rows,
+        [
+            "| part | bytes | bytes again |",
+            "|---|---:|---:|",
+            "| `all&lt;of>it` | 954 MiB (67 %) |  |",
+            "| `b` | 318 MiB (22 %) | 2.00 KiB |",
+            "| `c` | 106 MiB (7 %) |  |",
+            "| 6 others | 52.9 MiB (4 %) | 0 B |",
+        ]
+    );
+    assert!(!text.contains("**Parts that are ranked**: kind = step, way = lost"), "a cell without figures has none");
+}
+
+#[test]
+fn kept_files_come_along_and_are_linked_with_what_opens_them() {
+    let root = tempfile::tempdir().unwrap();
+    let (results, out) = (root.path().join("results"), root.path().join("report"));
+    fixture::write(&results, fixture::CPU, fixture::INPLACE);
+    report::write(&results, &out).unwrap();
+    assert!(!text(&out).contains("Kept beside") && !out.join("files").exists());
+    let folder = results.join("amd-epyc-2c/inplace/files");
+    std::fs::create_dir(&folder).unwrap();
+    for (name, contents) in [("trace-a.json.gz", "a trace"), ("snapshot-b.pickle", "a snapshot")] {
+        std::fs::write(folder.join(name), contents).unwrap();
+    }
+    report::write(&results, &out).unwrap();
+    let text = text(&out);
+    for (name, opens) in
+        [("trace-a.json.gz", "(https://ui.perfetto.dev)"), ("snapshot-b.pickle", "(https://pytorch.org/memory_viz)")]
+    {
+        let path = format!("files/inplace-amd-epyc-2c-{name}");
+        let line =
+            text.lines().find(|line| line.contains(&format!("[{name}]({path})"))).unwrap_or_else(|| panic!("no link to {name}"));
+        assert!(line.contains(opens), "{line}");
+        assert_eq!(std::fs::read(out.join(&path)).unwrap(), std::fs::read(folder.join(name)).unwrap());
+        let page = std::fs::read_to_string(out.join("index.html")).unwrap();
+        assert!(page.contains(&format!("<a href=\"{path}\">{name}</a>")), "the page links it, too");
+    }
+    std::fs::remove_file(folder.join("trace-a.json.gz")).unwrap();
+    report::write(&results, &out).unwrap();
+    assert_eq!(std::fs::read_dir(out.join("files")).unwrap().count(), 1, "what is no longer linked goes");
 }
 
 #[test]

@@ -110,6 +110,18 @@ pub const ODD: Protocol = Protocol {
             metric: "requested_peak",
             kind: PlotKind::Shares { rows: &["kind", "way"], prefix: "part." },
         },
+        Plot {
+            name: "ranking",
+            caption: "Parts that are ranked",
+            of: "way=plain|lost",
+            metric: "requested_peak",
+            kind: PlotKind::Ranking {
+                rows: &["kind", "way"],
+                part: "part",
+                columns: &[layer("part.", "bytes"), layer("never.", "what nobody told"), layer("again.", "bytes again")],
+                most: 3,
+            },
+        },
     ],
     threats: &[],
 };
@@ -140,6 +152,7 @@ fn step(cell: &Cell) -> PassRecord {
     samples.extend([(0, 0.0), (2, high), (3, 1.0)].map(|(point, bytes)| sample("curve.high", "B", point, bytes)));
     let parts = ["all<of>it", "b", "c", "d", "e", "f", "g", "h", "i"].iter().enumerate();
     samples.extend(parts.map(|(n, part)| sample(&format!("part.{part}"), "B", 0, 1e9 / 3f64.powi(n as i32))));
+    samples.push(sample("again.b", "B", 0, 2048.0));
     PassRecord {
         cell: cell.clone(),
         pass: Pass::Memory,

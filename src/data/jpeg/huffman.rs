@@ -185,6 +185,10 @@ impl<'a> Bits<'a> {
         ensure!(!self.is_past_end(), "coded data that ends early");
         let unread = (self.count.saturating_sub(self.made_up)) / 8;
         ensure!(unread == 0, "coded data goes on where a restart marker is due");
+        // A marker may have padding before it.
+        while self.data[self.at..].starts_with(&[0xff, 0xff]) {
+            self.at += 1;
+        }
         ensure!(self.data[self.at..].starts_with(&[0xff, 0xd0 + (number % 8) as u8]), "a restart marker is missing");
         *self = Bits { at: self.at + 2, ..Bits::new(self.data) };
         Ok(())

@@ -52,6 +52,8 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
         PlotKind::Area { panels, layers, boundary, phases } => {
             area::area(&view, &area::Design { panels, layers, boundary, phases })?
         }
+        // A table, which stands among the others.
+        PlotKind::Ranking { .. } => None,
         PlotKind::Pareto { against, looks } => pareto::pareto(&view, against, looks)?,
     };
     let file = format!("{}-{}-{}.svg", recorded.protocol.name, plot.name, recorded.machine);

@@ -1,0 +1,179 @@
+"""The twin of experiments/profiling.rs: the tools as the guides' readers use them, torch.profiler and torch.cuda.memory."""
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+
+if len(sys.argv) == 3 and json.loads(sys.argv[2])["device"] == "cpu":
+    # A cell of the CPU sees no GPU, also on a machine that has one; this must stand before PyTorch is imported.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import lab
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# Steps that are recorded at once (guide 002's active=3), and recordings before the samples begin.
+ACTIVE, WARM_UP = 3, 2
+ENGINE = "autograd::engine::"
+
+
+class Allocations(TorchDispatchMode):
+    """Counts the bytes of the tensors that operations return and that are no views or outputs written in place: on a CPU nothing else does."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        known = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        result = function(*args, **(kwargs or {}))
+        new = {}
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and leaf.untyped_storage().data_ptr() not in known:
+                new[leaf.untyped_storage().data_ptr()] = leaf.untyped_storage().nbytes()
+        self.total += sum(new.values())
+        return result
+
+
+def mlp(name, device):
+    kind, size = name.split("-")
+    if kind != "mlp":
+        raise ValueError(f"the twin has no model '{name}'")
+    depth, width = map(int, size.split("x"))
+    hidden = [layer for _ in range(depth) for layer in (torch.nn.Linear(width, width), torch.nn.GELU())]
+    return torch.nn.Sequential(*hidden, torch.nn.Linear(width, 10)).to(device), width
+
+
+class Looked:
+    # Warm-up is so many recordings, and each is a sample of its own.
+    timing = lab.Timing(warm_up_steps=WARM_UP, warm_up_seconds=0.0, samples=16, least_sample=0.0)
+    items = float(ACTIVE)
+
+    def __init__(self, cell, bench):
+        self.tool, self.device = cell["tool"], bench.device
+        if self.tool in ("statistics", "history") and bench.device.type != "cuda":
+            raise lab.Unavailable("PyTorch keeps statistics and a history of a CUDA device's memory only")
+        self.model, width = mlp(cell["model"], bench.device)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        batch = cell.number("batch")
+        self.inputs = torch.randn(batch, width, device=bench.device)
+        self.targets = torch.randint(0, 10, (batch,), device=bench.device)
+        self.recordings = self.host = 0
+
+    def step(self):
+        self.optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(self.model(self.inputs), self.targets).backward()
+        self.optimizer.step()
+
+    def synchronise(self):
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    @contextlib.contextmanager
+    def looking(self, folder, told):
+        """Starts the tool; when the steps are done, stops it and has it write its file."""
+        if self.tool.startswith("profiler"):
+            memory, full = self.tool != "profiler-002", self.tool == "profiler-full"
+            with torch.profiler.profile(
+                record_shapes=True, profile_memory=memory, with_flops=full, with_stack=full
+            ) as profiler:
+                yield
+            told["profiler"], told["file"] = profiler, os.path.join(folder, "trace.json")
+            profiler.export_chrome_trace(told["file"])
+        elif self.tool == "history":
+            torch.cuda.memory._record_memory_history(max_entries=1_000_000)
+            try:
+                yield
+                told["file"] = os.path.join(folder, "snapshot.pickle")
+                torch.cuda.memory._dump_snapshot(told["file"])
+            finally:
+                torch.cuda.memory._record_memory_history(enabled=None)
+        else:
+            yield
+
+    def look(self, folder, steps):
+        """What the tool told of some steps, and the seconds until the last of them was done."""
+        told = {}
+        with self.looking(folder, told):
+            self.synchronise()
+            start = time.perf_counter()
+            for _ in range(steps):
+                self.step()
+                if self.tool == "statistics":
+                    torch.cuda.memory_stats()
+            self.synchronise()
+            seconds = time.perf_counter() - start
+        return told, seconds
+
+    def run(self, probe):
+        with tempfile.TemporaryDirectory(prefix="vramlab-") as folder:
+            if probe.reading:
+                self.count(probe, folder)
+            elif probe.timing:
+                self.time(probe, folder)
+            else:
+                self.look(folder, 1)
+
+    def count(self, probe, folder):
+        if self.device.type == "cuda":
+            allocated = lambda: torch.cuda.memory_stats()["requested_bytes.all.allocated"]
+            before = allocated()
+            self.step()
+            counted = allocated() - before
+        else:
+            with Allocations() as counter:
+                self.step()
+            counted = counter.total
+        told, _ = self.look(folder, 1)
+        if "profiler" in told:
+            # An operation's own bytes, less what it freed again.
+            own = lambda event: max(event.self_device_memory_usage if self.device.type == "cuda" else event.self_cpu_memory_usage, 0)
+            probe.figure("memory_told", "1", sum(map(own, operations(told["profiler"]))) / counted)
+        if self.tool == "statistics":
+            statistics = torch.cuda.memory_stats()
+            free, total = torch.cuda.mem_get_info()
+            for metric, name in [("allocated_of_device", "allocated_bytes"), ("reserved_of_device", "reserved_bytes")]:
+                probe.figure(metric, "1", statistics[f"{name}.all.peak"] / (total - free))
+
+    def time(self, probe, folder):
+        first = self.recordings == 0
+        if first:
+            # The step's own memory is none of the tool's.
+            self.step()
+            lab.reset_peak_resident()
+            before = lab.resident()
+        told, seconds = self.look(folder, ACTIVE)
+        if first:
+            self.host = max(lab.peak_resident() - before, 0)
+        probe.sample("recording", "s", seconds / ACTIVE)
+        if self.recordings == WARM_UP:
+            probe.sample("host_memory", "B", self.host)
+            if "file" in told:
+                probe.sample("file_size", "B", os.path.getsize(told["file"]) / ACTIVE)
+            if "profiler" in told:
+                probe.sample("events", "1", len(told["profiler"].profiler.kineto_results.events()) / ACTIVE)
+                own = Counter()
+                for event in operations(told["profiler"]):
+                    own["autograd engine" if event.name.startswith(ENGINE) else event.name] += event.self_cpu_time_total * 1e-6
+                probe.sample("time_told", "1", sum(own.values()) / seconds)
+                for name, own_seconds in own.items():
+                    probe.sample(f"self_time.{name}", "s", own_seconds / ACTIVE)
+        self.recordings += 1
+
+    def outcome(self):
+        return {"gradient": [parameter.grad for parameter in self.model.parameters()]}
+
+
+def operations(profiler):
+    """Operations as the CPU ran or launched them, with CUDA's calls inside of them: neither kernels, allocations nor ranges."""
+    on_cpu = torch.autograd.DeviceType.CPU
+    others = ("[memory]", "cudaDeviceSynchronize")
+    return [e for e in profiler.events() if e.device_type == on_cpu and not e.is_user_annotation and e.name not in others]
+
+
+lab.main(Looked)

@@ -1,0 +1,93 @@
+"""Writes tests/reference/loader.json: which samples PyTorch's DataLoader and DistributedSampler give, and which parts of images torchvision's
+RandomResizedCrop takes.
+
+    .venv/bin/python peers/pytorch/reference_loader.py
+
+tests/loader_reference.rs compares. Without shuffling the order is compared itself. A shuffled order cannot be the same, because the generators are
+others; nor can random parts, of which the averages are compared.
+"""
+
+import json
+import math
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+from torchvision.transforms import RandomResizedCrop
+
+OUT = Path(__file__).resolve().parents[2] / "tests" / "reference" / "loader.json"
+DRAWS = 40_000
+
+
+def batches(length, batch, ranks, even_by_dropping, drop_last):
+    """For each rank the indices of its batches."""
+    given = []
+    for rank in range(ranks):
+        sampler = None
+        if ranks > 1:
+            sampler = DistributedSampler(range(length), ranks, rank, shuffle=False, drop_last=even_by_dropping)
+        loader = DataLoader(range(length), batch, sampler=sampler, drop_last=drop_last)
+        given.append([indices.tolist() for indices in loader])
+        assert len(given[-1]) == len(loader)
+    return given
+
+
+def order_cases():
+    for length in [0, 1, 2, 7, 12, 13]:
+        for batch in [1, 3, 5]:
+            for ranks in [1, 2, 3, 5]:
+                for even_by_dropping in [False, True][: 1 if ranks == 1 else 2]:
+                    for drop_last in [False, True]:
+                        yield {
+                            "length": length,
+                            "batch": batch,
+                            "ranks": ranks,
+                            "even_by_dropping": even_by_dropping,
+                            "drop_last": drop_last,
+                            "batches": batches(length, batch, ranks, even_by_dropping, drop_last),
+                        }
+
+
+def crops(width, height, area, aspect):
+    """Average and deviation of the parts' left, top, width, height and share of the image's area."""
+    image = torch.empty(3, height, width)
+    drawn = []
+    for _ in range(DRAWS):
+        top, left, high, wide = RandomResizedCrop.get_params(image, list(area), list(aspect))
+        drawn.append([left, top, wide, high, wide * high / (width * height)])
+    drawn = torch.tensor(drawn, dtype=torch.float64)
+    return {
+        "width": width,
+        "height": height,
+        "area": area,
+        "aspect": aspect,
+        "draws": DRAWS,
+        "mean": drawn.mean(0).tolist(),
+        "deviation": drawn.std(0).tolist(),
+    }
+
+
+def main():
+    torch.manual_seed(0)
+    usual = ((0.08, 1.0), (3 / 4, 4 / 3))
+    cases = [json.dumps(case, separators=(",", ":")) for case in order_cases()]
+    # Usual photographs, a small square, and images so long that most draws do not fit.
+    parts = [
+        crops(500, 375, *usual),
+        crops(64, 64, *usual),
+        crops(300, 40, *usual),
+        crops(31, 200, *usual),
+        crops(100, 80, (0.9, 1.0), (1.0, 1.0)),
+        crops(10, 400, (0.5, 1.0), (0.5, 2.0)),
+        crops(1, 1, *usual),
+    ]
+    assert all(math.isfinite(number) for part in parts for number in part["mean"])
+    lists = {"orders": cases, "crops": [json.dumps(part) for part in parts]}
+    lines = [f'"torch": "{torch.__version__.split("+")[0]}"']
+    lines += [f'"{name}": [\n  ' + ",\n  ".join(items) + "\n ]" for name, items in lists.items()]
+    OUT.write_text("{\n " + ",\n ".join(lines) + "\n}\n")
+    print(OUT, len(cases), "orders")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""Writes tests/reference/memory.json: what PyTorch's own tracker says of training steps of torchvision's ResNets, byte by byte.
+
+    .venv/bin/python peers/pytorch/reference_memory.py
+
+tests/tracker.rs runs the same steps on vramlab's dry device and compares; so it does those of small networks that are drawn at random. The tracker is torch.distributed._tools.mem_tracker.MemTracker
+over fake tensors: nothing is computed, and no GPU is needed. Its tensors say that they are on the CPU, because without a GPU autograd runs no
+backward pass on `cuda`; shapes, and so bytes, are the same. What it rounds on CUDA, to 512 bytes for each storage, is written beside it.
+
+    .venv/bin/python peers/pytorch/reference_memory.py --device cuda
+
+writes tests/reference/memory_cuda.json where there is a GPU: what torch.cuda.memory_stats says of the same steps, really run.
+"""
+
+import argparse
+import gc
+import json
+import random
+from pathlib import Path
+
+import torch
+import torchvision
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import _PYTORCH_MIN_ALLOCATE as BLOCK
+from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _WeakRefInfo
+
+OUT = Path(__file__).resolve().parents[2] / "tests" / "reference"
+ITERATIONS = 2
+# Small networks that are drawn.
+DRAWN = 48
+
+# Model, batch, side of the images: usual sizes, and odd ones that no block of 512 bytes fits.
+SIZES = [("resnet18", 8, 224), ("resnet18", 3, 97), ("resnet50", 4, 224)]
+OPTIMIZERS = {
+    "momentum": lambda parameters, **how: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, **how),
+    "adam": lambda parameters, **how: torch.optim.Adam(parameters, lr=1e-3, **how),
+}
+IMPLEMENTATIONS = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
+# The tracker's names for what bytes are for, and ours.
+CATEGORIES = {
+    _MemRefType.PARAM: "parameters",
+    _MemRefType.BUFFER: "buffers",
+    _MemRefType.GRAD: "gradients",
+    _MemRefType.OPT: "optimizer_state",
+    _MemRefType.ACT: "activations",
+    _MemRefType.OTH: "data",
+    _MemRefType.TEMP: "temporaries",
+}
+
+
+class Tracker(MemTracker):
+    """PyTorch's tracker, read and set back at the end of each phase.
+
+    Where two gradients meet, autograd adds one to the other in place; but not in any dispatch mode, and the tracker is one. Bytes of such a sum
+    are therefore in its peaks and in no real run's: `peak_in_place` is the peak without them.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.peak_in_place = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        live = self.live()
+        if func is torch.ops.aten.add.Tensor and self._mod_tracker.is_bw:
+            live["temporaries"] -= self._WINFO[result.untyped_storage()][0].mem_consumed
+        if sum(live.values()) > sum(self.peak_in_place.values()):
+            self.peak_in_place = live
+        return result
+
+    def live(self):
+        """What lives now, by category."""
+        (now,) = self.get_tracker_snapshot().values() or [dict.fromkeys(_MemRefType, 0)]
+        return {ours: now[theirs] for theirs, ours in CATEGORIES.items()}
+
+    def ended(self, iteration, phase):
+        """What lives at a phase's end by category, and its peaks; sets these back, as the tracker does when it is entered."""
+        (most,) = self.get_tracker_snapshot("peak").values()
+        seen = {
+            "iteration": iteration,
+            "phase": phase,
+            "live": without_zeros(self.live()),
+            "peak": most["Total"],
+            "peak_in_place": without_zeros(self.peak_in_place),
+        }
+        self._peak_mem_snap = self.get_tracker_snapshot()
+        self._peak_mem = {device: snapshot["Total"] for device, snapshot in self._peak_mem_snap.items()}
+        self.peak_in_place = self.live()
+        return seen
+
+
+def build(name):
+    """A model of torchvision, or as `resnet-BLOCKSxCHANNELS-bn` a small one of torchvision's blocks."""
+    if hasattr(torchvision.models, name):
+        return getattr(torchvision.models, name)()
+    blocks, channels = map(int, name.split("-")[1].split("x"))
+    return nn.Sequential(
+        nn.Conv2d(3, channels, 3, padding=1, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(inplace=True),
+        *[torchvision.models.resnet.BasicBlock(channels, channels) for _ in range(blocks)],
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(channels, 10),
+    )
+
+
+def without_zeros(categories):
+    return {name: value for name, value in categories.items() if value}
+
+
+def train(model_name, batch, side, optimizer_name, implementation, device, ended, track):
+    """Two training steps, each in the phases that vramlab knows."""
+    with torch.device(device):
+        model = build(model_name)
+    inputs = torch.empty(batch, 3, side, side, device=device)
+    targets = torch.zeros(batch, dtype=torch.int64, device=device)
+    optimizer = OPTIMIZERS[optimizer_name](model.parameters(), **IMPLEMENTATIONS[implementation])
+    track(model, inputs, targets)
+    phases = [ended(0, "load")]
+    for iteration in range(1, ITERATIONS + 1):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        phases.append(ended(iteration, "forward"))
+        loss.backward()
+        del loss
+        phases.append(ended(iteration, "backward"))
+        optimizer.step()
+        phases.append(ended(iteration, "step"))
+    return phases
+
+
+def tracked(*case):
+    with FakeTensorMode(), Tracker() as tracker:
+
+        def track(*what):
+            tracker.track_external(*what)
+            tracker.peak_in_place = tracker.live()
+
+        def ended(iteration, phase):
+            if phase == "step":
+                # The tracker wants to be told of modules that will run again.
+                tracker.reset_mod_stats()
+            return tracker.ended(iteration, phase)
+
+        return train(*case, "cpu", ended, track)
+
+
+def tracked_both_ways(*case):
+    """The tracker's bytes as tensors have them, and rounded to blocks as it rounds those of CUDA tensors."""
+    exact = tracked(*case)
+    consumed = _WeakRefInfo._calculate_mem_consumed
+    _WeakRefInfo._calculate_mem_consumed = lambda info: -(-info.size * info.element_size // BLOCK) * BLOCK
+    rounded = tracked(*case)
+    _WeakRefInfo._calculate_mem_consumed = consumed
+    for phase, in_blocks in zip(exact, rounded):
+        phase["rounded"] = {
+            "live": sum(in_blocks["live"].values()),
+            "peak": in_blocks["peak"],
+            "peak_in_place": sum(in_blocks["peak_in_place"].values()),
+        }
+    return exact
+
+
+def drawn(count):
+    """Cases of small networks, drawn at random, without Adam's loop, which is another in Python."""
+    draw = random.Random(0)
+    for _ in range(count):
+        optimizer = draw.choice(list(OPTIMIZERS))
+        implementation = draw.choice([name for name in IMPLEMENTATIONS if (optimizer, name) != ("adam", "loop")])
+        model = f"resnet-{draw.randint(1, 6)}x{draw.randint(1, 40)}-bn"
+        yield model, draw.randint(1, 9), draw.randint(8, 40), optimizer, implementation
+
+
+def in_short(case):
+    """Bytes at each phase's end and peak, without categories."""
+    phases = tracked(*case)
+    return {name: [sum(phase[name].values()) for phase in phases] for name in ["live", "peak_in_place"]}
+
+
+def counted(*case):
+    """What the caching allocator of a real GPU says; cuBLAS's workspaces, which it keeps, are given back before each reading."""
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = False
+
+    def ended(iteration, phase):
+        torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()
+        stats = torch.cuda.memory_stats()
+        seen = {"iteration": iteration, "phase": phase}
+        for kind in ["requested", "allocated", "reserved"]:
+            seen[kind] = {moment: stats[f"{kind}_bytes.all.{moment}"] for moment in ["current", "peak"]}
+        torch.cuda.reset_peak_memory_stats()
+        return seen
+
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return train(*case, "cuda", ended, lambda *_: None)
+
+
+def layers(name):
+    """Names and shapes of a model's parameters and buffers."""
+    with torch.device("meta"):
+        return [[key, list(value.shape)] for key, value in getattr(torchvision.models, name)().state_dict().items()]
+
+
+def named(case):
+    return dict(zip(["model", "batch", "image", "optimizer", "implementation"], case))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", choices=["fake", "cuda"], default="fake")
+    run = counted if parser.parse_args().device == "cuda" else tracked_both_ways
+    cases = [(*size, optimizer, implementation) for size in SIZES for optimizer in OPTIMIZERS for implementation in IMPLEMENTATIONS]
+    lists = {"cases": [named(case) | {"phases": run(*case)} for case in cases]}
+    if run is tracked_both_ways:
+        lists["drawn"] = [named(case) | in_short(case) for case in drawn(DRAWN)]
+    head = {"torch": torch.__version__.split("+")[0], "torchvision": torchvision.__version__.split("+")[0]}
+    if run is counted:
+        head |= {"gpu": torch.cuda.get_device_name(), "cudnn": torch.backends.cudnn.version()}
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    models = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(layers(name))}" for name in dict.fromkeys(size[0] for size in SIZES))
+    lines.append('"models": {\n  ' + models + "\n }")
+    for name, items in lists.items():
+        lines.append(f'"{name}": [\n  ' + ",\n  ".join(json.dumps(item) for item in items) + "\n ]")
+    path = OUT / ("memory_cuda.json" if run is counted else "memory.json")
+    path.write_text("{\n " + ",\n ".join(lines) + "\n}\n")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
