@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+import types
 from dataclasses import dataclass, field
 
 import exchange
@@ -122,6 +123,18 @@ class Unavailable(Exception):
     """Something that this cell needs is not installed: the cell is skipped, with what to do about it."""
 
 
+def transforms():
+    """torchvision's transforms without its models and operators, which bring the compiler along and with it a second of start-up. For twins
+    that are about speed; one that is about the memory of a program imports all of torchvision, as programs do."""
+    for name in ("torchvision.models", "torchvision.ops"):
+        sys.modules.setdefault(name, types.ModuleType(name))
+    try:
+        from torchvision import transforms as found
+    except ImportError as error:
+        raise Unavailable(f"this needs torchvision; `just peers` installs it ({error})")
+    return found
+
+
 def main(prepare):
     """Runs the pass that the command line asks for and writes its rows to what was standard output."""
     pipe = os.fdopen(os.dup(1), "w")
@@ -160,7 +173,11 @@ def _failed(error):
     if isinstance(error, Unavailable):
         return "skipped", str(error), []
     status = "oom" if is_out_of_memory(error) else "error"
-    return status, f"{type(error).__name__}: {error}"[:400], []
+    reason = f"{type(error).__name__}: {error}"
+    if "Original Traceback" in reason:
+        # A DataLoader's worker says last what it failed with.
+        reason = reason.strip().splitlines()[-1]
+    return status, reason[:400], []
 
 
 def _end_with_parent(parent):

@@ -112,12 +112,20 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
     }
     let status = command.status().with_context(|| format!("starting {}", program.display()))?;
     let machine = Machine::describe(DeviceChoice::Cpu)?.slug;
-    print!("\n{}", table(&out.join(machine).join(name))?);
+    let table = table(&out.join(machine).join(name))?;
+    if let (None, Some(data)) = (&table, &options.data) {
+        bail!(
+            "nothing could be compared, for the reasons above. An image that cannot be loaded ends both sides; \
+             `vramlab tune-loader --data {}` names such images",
+            data.display()
+        );
+    }
+    print!("\n{}", table.unwrap_or_default());
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
-/// Both sides of each comparison, metric by metric.
-fn table(results: &Path) -> Result<String> {
+/// Both sides of each comparison, metric by metric; none where there is no figure.
+fn table(results: &Path) -> Result<Option<String>> {
     let run = Run::read(results)?;
     // It is read once, and the program ends after it.
     let protocol: &'static Protocol = Box::leak(Box::new(run.manifest.protocol.clone()));
@@ -129,7 +137,7 @@ fn table(results: &Path) -> Result<String> {
             true => String::new(),
             false => format!("Throughout: {}.\n", pairs.throughout.join(", ")),
         };
-        return Ok(format!("{}\n{throughout}{notes}", aligned(&rows)));
+        return Ok(Some(format!("{}\n{throughout}{notes}", aligned(&rows))));
     }
     let mut rows = vec![["", "", "PyTorch", "vramlab", "ratio", "95 % interval", "rounds"].map(str::to_string).to_vec()];
     for metric in protocol.metrics.iter().filter(|metric| metric.pass == Pass::Time) {
@@ -156,7 +164,7 @@ fn table(results: &Path) -> Result<String> {
             ]);
         }
     }
-    Ok(aligned(&rows))
+    Ok((rows.len() > 1).then(|| aligned(&rows)))
 }
 
 fn ours(protocol: &Protocol, profile: Profile) -> Vec<Cell> {

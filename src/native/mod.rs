@@ -1,4 +1,5 @@
-//! The safe wrappers of the C++ that stands beside them, here that of `shim.cpp`, and the only unsafe code of the project.
+//! The safe wrappers of the C++ that stands beside them, here that of `shim.cpp`, and of the CPU's vectors: the only unsafe code of the
+//! project.
 
 pub mod allocations;
 pub mod amp;
@@ -17,6 +18,7 @@ mod pickle;
 pub mod profiler;
 mod settings;
 pub mod transfer;
+pub mod vectors;
 
 pub use backward::{backward_is_whole, backward_keeping_graph};
 pub use heap::trim_heap;
