@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tch::{Device, Kind, Tensor};
 use vramlab::data::*;
-use vramlab::measure::{Bench, Probe, Quantity, Step};
+use vramlab::measure::{Bench, Probe, Quantity, Step, Timing};
 use vramlab::protocol::*;
 
 fn main() -> ExitCode {
@@ -43,7 +43,7 @@ pub const PROTOCOL: Protocol = Protocol {
     ],
     grids: &[
         ways(&[Profile::Smoke], &[axis("samples", &["64"]), axis("side", &["16"]), axis("batch", &["8"]), WAYS]),
-        ways(&[Profile::Quick], &[axis("samples", &["2048"]), axis("side", &["64"]), axis("batch", &["16", "64", "256"]), WAYS]),
+        ways(&[Profile::Quick], &[axis("samples", &["2048"]), axis("side", &["48"]), axis("batch", &["16", "64", "256"]), WAYS]),
         ways(&[Profile::Full], &[axis("samples", &["8192"]), axis("side", &["224"]), axis("batch", &["16", "64", "256"]), WAYS]),
     ],
     metrics: &[
@@ -184,5 +184,10 @@ impl<D: Dataset> Step for Features<D> {
 
     fn items(&self) -> f64 {
         self.data.len() as f64
+    }
+
+    fn timing(&self) -> Timing {
+        // An epoch is a step, which is long enough for few of them.
+        Timing { warm_up_steps: 2, samples: 5, ..Timing::default() }
     }
 }

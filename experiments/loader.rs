@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
-use vramlab::data::{Batch, Config, ImageFolder, Images, Loader, Textured, Transform, cache_folder};
+use vramlab::data::*;
 use vramlab::measure::{Bench, Probe, Quantity, Step, Timing};
 use vramlab::process::proportional_of_tree;
 use vramlab::protocol::*;
@@ -24,6 +24,9 @@ fn main() -> ExitCode {
 const RATE: Metric = Metric { name: "rate", label: "images a second", unit: "1", pass: Pass::Time };
 const FIRST: Metric = Metric { name: "first_batch", label: "time to the first batch", unit: "s", pass: Pass::Time };
 const GAP: Metric = Metric { name: "gap", label: "gap between epochs", unit: "s", pass: Pass::Time };
+/// Where an image's time goes on one core, with 0 workers, after all other figures of the cell were taken.
+const STAGES: [Metric; 4] =
+    [stage("stage.read"), stage("stage.decode"), stage("stage.crop and resize"), stage("stage.flip and normalise")];
 const PROPORTIONAL: Metric = Metric { name: "proportional", label: "memory of all processes", unit: "B", pass: Pass::Time };
 
 pub const PROTOCOL: Protocol = Protocol {
@@ -127,11 +130,20 @@ pub const PROTOCOL: Protocol = Protocol {
             metric: PROPORTIONAL.name,
             kind: PlotKind::Bars { clusters: &["workers"] },
         },
+        Plot {
+            name: "stages",
+            caption: "Where the time of an image goes on one core",
+            of: "workers=0",
+            metric: RATE.name,
+            kind: PlotKind::Shares { rows: &[BY], prefix: "stage." },
+        },
     ],
     threats: &[
         "The files are in the page cache: what is compared is decoding and transforming, not the disk.",
         "PyTorch keeps 2 batches ahead for each worker, this loader 2 in all; both are the defaults. Workers stay between epochs on both sides.",
         "Memory counts the whole process: a Python with torch and torchvision imported, or this program with libtorch.",
+        "Stages are timed one image at a time behind all other figures: where PyTorch collates, samples lie in the cache that a whole batch \
+         would not fit in.",
     ],
 };
 
@@ -146,6 +158,10 @@ const fn side_by_side(profiles: &'static [Profile], axes: &'static [Axis]) -> Gr
 const fn same_batches(profiles: &'static [Profile], axes: &'static [Axis], passes: &'static [Pass]) -> Grid {
     let only_on = &[Platform::Cpu, Platform::Gpu];
     Grid { name: "the same batches?", profiles, studied: "workers", axes, passes, only_on }
+}
+
+const fn stage(name: Text) -> Metric {
+    Metric { name, label: "time of a stage", unit: "s", pass: Pass::Time }
 }
 
 const fn against_pytorch(metric: &Metric, of: Select, confirm: Bound, refute: Bound) -> Rule {
@@ -187,6 +203,39 @@ struct Loading {
     first: Option<Batch>,
 }
 
+impl Loading {
+    /// Does to single images what the loader does, with a clock between the stages.
+    fn stages(&self, probe: &mut Probe) -> Result<()> {
+        let (transform, source) = (self.images.transform(), self.images.source());
+        let (mut file, mut decoder, mut pixels, mut resizing) =
+            (Vec::new(), Decoder::default(), Pixels::default(), Resizing::default());
+        let mut into = vec![0f32; 3 * 224 * 224];
+        let mut seconds = [0.0; STAGES.len()];
+        let images = source.len().min(2 * self.config.batch);
+        for index in 0..images {
+            let mut random = sample_random(self.config.seed, 0, index as u64);
+            let mut clock = Instant::now();
+            let mut lap = |stage: usize| {
+                seconds[stage] += clock.elapsed().as_secs_f64();
+                clock = Instant::now();
+            };
+            source.read(index, &mut file)?;
+            lap(0);
+            let draw = |width, height| transform.draw(width, height, &mut random);
+            let (part, mirrored) = decoder.decode_for(&file, draw, transform.size, &mut pixels)?;
+            lap(1);
+            let resized = resizing.resize(&pixels, part, transform.size)?;
+            lap(2);
+            transform.write(resized, mirrored, &mut into)?;
+            lap(3);
+        }
+        for (stage, seconds) in STAGES.iter().zip(seconds) {
+            probe.sample(stage, seconds / images as f64);
+        }
+        Ok(())
+    }
+}
+
 impl Step for Loading {
     fn run(&mut self, probe: &mut Probe) -> Result<()> {
         let start = Instant::now();
@@ -214,7 +263,9 @@ impl Step for Loading {
         let held = epoch.next().context("the data set is empty")??;
         probe.sample(&PROPORTIONAL, proportional_of_tree(std::process::id())? as f64);
         drop(held);
-        Ok(())
+        drop(epoch);
+        drop(loader);
+        if self.config.workers == 0 { self.stages(probe) } else { Ok(()) }
     }
 
     fn outcome(&self) -> Result<Vec<Quantity>> {

@@ -62,11 +62,13 @@ impl Tried {
         median(&self.rates)
     }
 
-    /// 95 % interval of the mean rate. Fewer than three slices tell no spread: then the rate is only taken to be right within a factor of
+    /// 95 % interval of the mean rate, and the median with it. Fewer than three slices tell no spread: then the rate is only taken to be right within a factor of
     /// three, which is enough where a step needs a hundredth of it.
     pub fn interval(&self) -> Interval {
         let rough = Interval { estimate: self.rate(), low: self.rate() / 3.0, high: self.rate() * 3.0 };
-        if self.has_spread() { mean_interval(&self.rates, 0.05).unwrap_or(rough) } else { rough }
+        let around =
+            |mean: Interval| Interval { estimate: self.rate(), low: mean.low.min(self.rate()), high: mean.high.max(self.rate()) };
+        if self.has_spread() { mean_interval(&self.rates, 0.05).map_or(rough, around) } else { rough }
     }
 
     /// Whether there are slices enough for an interval.

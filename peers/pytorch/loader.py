@@ -1,12 +1,13 @@
 """The twin of experiments/loader.rs: the same files and the same job with torchvision and torch.utils.data.DataLoader."""
 
+import io
 import os
 import time
 from pathlib import Path
 
 import lab
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 BATCH = 64
 
@@ -35,7 +36,12 @@ def images(count, size):
             transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
         ]
     )
-    return datasets.ImageFolder(folder, transform)
+    return datasets.ImageFolder(folder, transform, is_valid_file=is_jpeg, allow_empty=True)
+
+
+def is_jpeg(path):
+    """Of other files this lab's loader knows nothing, and both must load the same."""
+    return path.lower().endswith((".jpg", ".jpeg"))
 
 
 class Loading:
@@ -72,7 +78,41 @@ class Loading:
         batches = iter(loader)
         held = next(batches)
         probe.sample("proportional", "B", lab.proportional_of_tree())
-        del held, batches
+        del held, batches, loader
+        if self.workers == 0:
+            self.stages(probe)
+
+    def stages(self, probe):
+        """Does to single images what the loader does, with a clock between the stages."""
+        from PIL import Image
+
+        crop, *others = self.images.transform.transforms
+        names = ["read", "decode", "crop and resize", "flip and normalise", "collate"]
+        seconds = dict.fromkeys(names, 0.0)
+        samples = []
+
+        def timed(stage, work):
+            start = time.perf_counter()
+            done = work()
+            seconds[stage] += time.perf_counter() - start
+            return done
+
+        def finish(image):
+            for other in others:
+                image = other(image)
+            return image
+
+        paths = self.images.samples[: 2 * BATCH]
+        for path, label in paths:
+            file = timed("read", lambda: io.BytesIO(Path(path).read_bytes()))
+            image = timed("decode", lambda: Image.open(file).convert("RGB"))
+            image = timed("crop and resize", lambda: crop(image))
+            samples.append((timed("flip and normalise", lambda: finish(image)), label))
+            if len(samples) == BATCH:
+                timed("collate", lambda: default_collate(samples))
+                samples.clear()
+        for stage, spent in seconds.items():
+            probe.sample(f"stage.{stage}", "s", spent / len(paths))
 
 
 lab.main(lambda cell, bench: Loading(cell.number("images"), cell["size"], cell.number("workers"), bench.seed))

@@ -9,8 +9,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
 BATCH = 16
+# Samples whose order a check compares.
+CHECKED = 64
 WAIT = 0.002
-WAITING_BATCHES = 24
+WAITING_BATCHES = 16
 # What the process may use, as Rust's available_parallelism counts it.
 CORES = len(os.sched_getaffinity(0))
 
@@ -19,10 +21,7 @@ class Heavy(Dataset):
     """JPEG files: decoded, randomly cropped and resized to 224 with antialias, flipped, normalised. Its labels are the files' numbers."""
 
     def __init__(self, samples):
-        try:
-            from torchvision import transforms
-        except ImportError as error:
-            raise lab.Unavailable(f"this needs torchvision (just peers): {error}")
+        transforms = lab.transforms()
         folder = cache() / f"textured-v1-{samples}x500x375-in-8"
         self.files = sorted(folder.glob("*/*.jpg"))
         if len(self.files) != samples:
@@ -112,11 +111,12 @@ class Loading:
         return time.perf_counter() - start
 
     def run(self, probe):
+        if not probe.timing:
+            few = Subset(self.data, range(min(CHECKED, len(self.data))))
+            self.given = [labels for _, labels in loader(few, self.count, True, self.seed)]
+            return
         start = time.perf_counter()
         batches = loader(self.data, self.count, True, self.seed)
-        if not probe.timing:
-            self.given = [labels for _, labels in batches]
-            return
         first = iter(batches)
         next(first)
         probe.sample("first_batch", "s", time.perf_counter() - start)
@@ -131,7 +131,8 @@ class Loading:
         held = next(third)
         probe.sample("proportional", "B", lab.proportional_of_tree())
         del held, third, first, batches
-        if self.count > 0:
+        # As in the experiment: starting more of them would take its time.
+        if self.count == CORES:
             new, kept = self.gap(False), self.gap(True)
             probe.sample("gap_new", "s", new)
             probe.sample("gap_kept", "s", kept)
@@ -160,12 +161,22 @@ class Prefetching:
                 time.sleep(WAIT * BATCH / CORES)
         return len(data) / (time.perf_counter() - start), labels
 
+    def memory(self):
+        """Bytes of all processes while one batch is in use and the next ones lie ready."""
+        batches = iter(loader(Waiting(False, False), CORES, True, self.seed, prefetch_factor=self.prefetch))
+        held = next(batches)
+        time.sleep(0.1)
+        bytes = lab.proportional_of_tree()
+        del held
+        return bytes
+
     def run(self, probe):
         if not probe.timing:
             self.given = self.epoch(True, False)[1]
             return
         probe.sample("steady_rate", "1", self.epoch(False, True)[0])
         probe.sample("jittering_rate", "1", self.epoch(True, True)[0])
+        probe.sample("proportional", "B", self.memory())
 
     def outcome(self):
         return {"samples": self.given}

@@ -8,6 +8,7 @@ use crate::tune::{Advice, Measured, Search, Setting, Trial, Tried};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -69,7 +70,7 @@ pub fn tune_loader(options: &TuneOptions) -> Result<()> {
     };
     let images = Arc::new(Images::new(ImageFolder::open(&folder)?, Transform::training(224)));
     let batch = options.batch as usize;
-    let mut loading = Loading { images, batch, device };
+    let mut loading = Loading { images, batch, device, left_out: BTreeSet::new() };
     let search =
         Search { seconds: options.budget, cores: cores(), batch, step_time: options.step_time, gpu: device != Device::Cpu };
     if !options.json {
@@ -81,6 +82,12 @@ pub fn tune_loader(options: &TuneOptions) -> Result<()> {
             search.seconds
         );
     }
+    let ignored = loading.images.source().ignored();
+    match ignored {
+        0 => {}
+        1 => eprintln!("1 file is left out: its name does not end in .jpg or .jpeg"),
+        n => eprintln!("{n} files are left out: their names do not end in .jpg or .jpeg"),
+    }
     let start = Instant::now();
     let mut told = |tried: &Tried| {
         eprintln!("{:5.1} s  {}: {:.0} images/s so far", start.elapsed().as_secs_f64(), name(tried.setting), tried.rate());
@@ -91,6 +98,7 @@ pub fn tune_loader(options: &TuneOptions) -> Result<()> {
     } else {
         show(&advice, device);
     }
+    complain(&loading.left_out);
     Ok(())
 }
 
@@ -101,7 +109,12 @@ fn count(loading: &Loading) -> usize {
 
 fn name(setting: Setting) -> String {
     let pinning = if setting.pinning { ", pinned" } else { "" };
-    format!("{} workers, prefetch {}{pinning}", setting.workers, setting.prefetch)
+    match setting.workers {
+        // Without workers nobody is ahead.
+        0 => format!("no workers{pinning}"),
+        1 => format!("1 worker, prefetch {}{pinning}", setting.prefetch),
+        n => format!("{n} workers, prefetch {}{pinning}", setting.prefetch),
+    }
 }
 
 fn show(advice: &Advice, device: Device) {
@@ -111,7 +124,7 @@ fn show(advice: &Advice, device: Device) {
         let known = tried.has_spread();
         vec![
             tried.setting.workers.to_string(),
-            tried.setting.prefetch.to_string(),
+            if tried.setting.workers == 0 { "–".to_string() } else { tried.setting.prefetch.to_string() },
             if tried.setting.pinning { "on" } else { "off" }.to_string(),
             format!("{:.0}", tried.rate()),
             if known { format!("{:.0} to {:.0}", interval.low, interval.high) } else { "too short".to_string() },
@@ -125,6 +138,26 @@ fn show(advice: &Advice, device: Device) {
         println!("pinning: off; it is for a GPU, and there is none in use");
     }
 }
+
+/// Says which images cannot be loaded.
+fn complain(left_out: &BTreeSet<String>) {
+    if left_out.is_empty() {
+        return;
+    }
+    let warning = "a training that does not skip such images ends there";
+    eprintln!("\n{} cannot be loaded, of those that were tried; {warning}:", images(left_out.len()));
+    left_out.iter().take(COMPLAINTS).for_each(|what| eprintln!("  {what}"));
+    if left_out.len() > COMPLAINTS {
+        eprintln!("  and {} more", left_out.len() - COMPLAINTS);
+    }
+}
+
+fn images(count: usize) -> String {
+    if count == 1 { "1 image".to_string() } else { format!("{count} images") }
+}
+
+/// Images that cannot be loaded and are named.
+const COMPLAINTS: usize = 5;
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -167,6 +200,8 @@ struct Loading {
     images: Arc<Images<ImageFolder>>,
     batch: usize,
     device: Device,
+    /// What was wrong with images that cannot be loaded.
+    left_out: BTreeSet<String>,
 }
 
 impl Trial for Loading {
@@ -183,12 +218,12 @@ impl Trial for Loading {
             ..Config::default()
         };
         let mut loader = Loader::<Images<ImageFolder>>::new(Arc::clone(&self.images), config)?;
-        let mut rates = Vec::new();
+        let (mut rates, mut enough) = (Vec::new(), false);
         let (mut slice, mut loaded, mut total) = (Instant::now(), 0, 0);
         // What is loaded ahead at the start came from a time that no slice counts.
         let mut warm_up = 1 + if setting.workers > 0 { setting.prefetch } else { 0 };
         for epoch in 0.. {
-            let before = loaded;
+            let before = total;
             for batch in loader.epoch(epoch)? {
                 let batch = batch?;
                 loaded += batch.indices.len();
@@ -212,12 +247,17 @@ impl Trial for Loading {
                     (slice, loaded) = (Instant::now(), 0);
                 }
                 if spent >= seconds && !rates.is_empty() {
-                    return Ok(Measured { rates, seconds: spent });
+                    enough = true;
+                    break;
                 }
             }
             let skipped = loader.skipped();
+            if enough {
+                self.left_out.extend(skipped.first);
+                return Ok(Measured { rates, seconds: start.elapsed().as_secs_f64() });
+            }
             let first = || skipped.first.first().cloned().unwrap_or_default();
-            ensure!(loaded > before || warm_up == 0 || skipped.count == 0, "no image can be loaded: {}", first());
+            ensure!(total > before, "no image can be loaded: {}", first());
         }
         None.context("epochs have no end")
     }

@@ -1,7 +1,7 @@
 //! Images that are read, decoded and transformed straight into a batch.
 
 use super::dataset::Dataset;
-use super::decode::{Pixels, decode};
+use super::decode::{Decoder, Pixels, Undecodable};
 use super::order::SampleRandom;
 use super::source::{Damage, Source};
 use super::transform::{Resizing, Transform};
@@ -22,12 +22,17 @@ impl<S: Source> Images<S> {
     pub fn source(&self) -> &S {
         &self.source
     }
+
+    pub fn transform(&self) -> &Transform {
+        &self.transform
+    }
 }
 
 /// Buffers of one worker, as large as the largest image that it has seen.
 #[derive(Debug, Default)]
 pub struct ImageScratch {
     file: Vec<u8>,
+    decoder: Decoder,
     pixels: Pixels,
     resizing: Resizing,
 }
@@ -49,13 +54,14 @@ impl<S: Source> Dataset for Images<S> {
     }
 
     fn load(&self, index: usize, random: &mut SampleRandom, scratch: &mut ImageScratch, into: &mut [f32]) -> Result<i64> {
-        let ImageScratch { file, pixels, resizing } = scratch;
+        let ImageScratch { file, decoder, pixels, resizing } = scratch;
         let label = self.source.read(index, file)?;
-        decode(file, pixels).map_err(|e| {
+        let draw = |width, height| self.transform.draw(width, height, random);
+        let drawn = decoder.decode_for(file, draw, self.transform.size, pixels).map_err(|e| {
             let (file, offset) = self.source.place(index);
-            Damage { file, offset, what: format!("{e:#}") }
+            let at = e.downcast_ref::<Undecodable>().map_or(0, |noticed| noticed.at);
+            Damage { file, offset: offset + at as u64, what: format!("{e:#}") }
         })?;
-        let drawn = self.transform.draw(pixels.width as u32, pixels.height as u32, random);
         self.transform.apply(pixels, drawn, resizing, into).with_context(|| self.source.place(index).0.display().to_string())?;
         Ok(label)
     }

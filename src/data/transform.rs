@@ -7,6 +7,7 @@
 
 use super::decode::Pixels;
 use super::order::{SampleRandom, unit};
+use crate::native::vectors::widest;
 use anyhow::{Context, Result, ensure};
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
@@ -50,6 +51,26 @@ pub enum Part {
     Cut(Area),
     /// A square in the image resized to a width and height of its own, from `left` and `top` there.
     Resized { width: u32, height: u32, left: u32, top: u32 },
+}
+
+impl Part {
+    /// The pixels that it is computed from, for a square of so many pixels a side.
+    pub fn needs(self, (image_width, image_height): (u32, u32), side: u32) -> Area {
+        match self {
+            Part::Cut(area) => area,
+            Part::Resized { width, height, left, top } => {
+                let along = |from: u32, resized: u32, pixels: u32| {
+                    let (start, length) = square_along(from, resized, pixels as usize, side);
+                    // The filter reaches as far as a resized pixel is wide, and a pixel at least.
+                    let reach = (f64::from(pixels) / f64::from(resized)).max(1.0) + 1.0;
+                    let first = ((start - reach).max(0.0) as u32).min(pixels - 1);
+                    (first, (((start + length + reach).ceil() as u32).min(pixels) - first).max(1))
+                };
+                let ((left, width), (top, height)) = (along(left, width, image_width), along(top, height, image_height));
+                Area { left, top, width, height }
+            }
+        }
+    }
 }
 
 /// Each channel, from 0 to 1, less its mean, over its deviation.
@@ -96,9 +117,27 @@ impl Transform {
     /// # Errors
     /// A part that is not inside the image; memory of another size.
     pub fn apply(&self, pixels: &Pixels, (part, mirrored): (Part, bool), resizing: &mut Resizing, into: &mut [f32]) -> Result<()> {
+        self.write(resizing.resize(pixels, part, self.size)?, mirrored, into)
+    }
+
+    /// The second half of [`Transform::apply`]: from an image that was cropped and resized to `size`, rows of red, green, blue bytes.
+    ///
+    /// # Errors
+    /// An image or memory of another size.
+    pub fn write(&self, resized: &[u8], mirrored: bool, into: &mut [f32]) -> Result<()> {
         let side = self.size as usize;
         ensure!(into.len() == 3 * side * side, "{} floats for an image of 3 x {side} x {side}", into.len());
-        let resized = resizing.resize(pixels, part, self.size)?;
+        ensure!(resized.len() == into.len(), "{} bytes of an image of {side} x {side}", resized.len());
+        widest(
+            #[inline(always)]
+            || self.write_rows(resized, mirrored, into),
+        );
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn write_rows(&self, resized: &[u8], mirrored: bool, into: &mut [f32]) {
+        let side = self.size as usize;
         let (red, rest) = into.split_at_mut(side * side);
         let (green, blue) = rest.split_at_mut(side * side);
         let [(ra, rb), (ga, gb), (ba, bb)] = [0, 1, 2].map(|channel| self.normalise.of_byte(channel));
@@ -116,7 +155,6 @@ impl Transform {
                 to.zip(row.chunks_exact(3)).for_each(|(to, pixel)| write(to, pixel));
             }
         }
-        Ok(())
     }
 }
 
@@ -152,6 +190,13 @@ fn centre(width: u32, height: u32, shorter: u32, side: u32) -> Part {
     Part::Resized { width: wide, height: high, left: middle(wide), top: middle(high) }
 }
 
+/// Where in an image, along one side of so many pixels, a square lies that is cut out of it once that side was resized: start and length.
+fn square_along(from: u32, resized: u32, pixels: usize, side: u32) -> (f64, f64) {
+    let scale = pixels as f64 / f64::from(resized);
+    let start = f64::from(from) * scale;
+    (start, (f64::from(side) * scale).min(pixels as f64 - start))
+}
+
 /// Buffers of one worker's resizing.
 #[derive(Debug)]
 pub struct Resizing {
@@ -170,14 +215,21 @@ impl Default for Resizing {
 }
 
 impl Resizing {
-    fn resize(&mut self, pixels: &Pixels, part: Part, side: u32) -> Result<&[u8]> {
-        let bytes = 3 * pixels.width * pixels.height;
-        let source = ImageRef::new(pixels.width as u32, pixels.height as u32, &pixels.rgb[..bytes], PixelType::U8x3)?;
-        let outside = || format!("{part:?} is not inside an image of {} x {}", pixels.width, pixels.height);
+    /// The first half of [`Transform::apply`]: cuts a part out of an image and resizes it to a square, or resizes the image and cuts the
+    /// square out; rows of red, green, blue bytes.
+    ///
+    /// # Errors
+    /// A part that is not inside the image; pixels that lack some of what it needs ([`Part::needs`]).
+    pub fn resize(&mut self, pixels: &Pixels, part: Part, side: u32) -> Result<&[u8]> {
+        let held = pixels.held;
+        let bytes = 3 * held.width as usize * held.height as usize;
+        let source = ImageRef::new(held.width, held.height, &pixels.rgb[..bytes], PixelType::U8x3)?;
+        let outside = || format!("{part:?} is not inside {held:?}, the part of the image that was decoded");
         self.out.resize(3 * side as usize * side as usize, 0);
         let mut out = Image::from_slice_u8(side, side, &mut self.out, PixelType::U8x3)?;
         match part {
             Part::Cut(Area { left, top, width, height }) => {
+                let (left, top) = left.checked_sub(held.left).zip(top.checked_sub(held.top)).with_context(outside)?;
                 let cut = CroppedImage::new(&source, left, top, width, height).with_context(outside)?;
                 self.resizer.resize(&cut, &mut out, &self.options)?;
             }
@@ -188,12 +240,9 @@ impl Resizing {
                      shorter side at least as long"
                 );
                 // Only the pixels of the square are computed, from what they would be computed from in the whole.
-                let along = |from: u32, of: u32, pixels: usize| {
-                    let scale = pixels as f64 / f64::from(of);
-                    let start = f64::from(from) * scale;
-                    (start, (f64::from(side) * scale).min(pixels as f64 - start))
-                };
-                let ((x, across), (y, down)) = (along(left, width, pixels.width), along(top, height, pixels.height));
+                let (x, across) = square_along(left, width, pixels.width, side);
+                let (y, down) = square_along(top, height, pixels.height, side);
+                let (x, y) = (x - f64::from(held.left), y - f64::from(held.top));
                 self.resizer.resize(&source, &mut out, &self.options.crop(x, y, across, down)).with_context(outside)?;
             }
         }

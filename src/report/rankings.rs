@@ -53,6 +53,8 @@ fn ranking(
         return None;
     }
     let key = |values: &[Option<f64>]| values[0].unwrap_or(0.0);
+    // What has none of it has no rank.
+    parts.retain(|(_, values)| key(values) > 0.0);
     // Equal ones stay in the order of their names.
     parts.sort_by(|a, b| key(&b.1).total_cmp(&key(&a.1)));
     let rest = parts.split_off(most.min(parts.len()));

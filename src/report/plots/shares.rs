@@ -60,7 +60,9 @@ pub fn shares(view: &View, rows: &[&str], prefix: &str) -> Result<Option<String>
 fn parts<'a>(view: &'a View, cell: &crate::protocol::Cell, prefix: &str) -> Option<Vec<(&'a str, f64)>> {
     let own = |record: &&PassRecord| record.cell == *cell && record.pass == view.metric.pass && record.status == Status::Ok;
     let record = view.recorded.passes.iter().find(own)?;
-    let parts = record.samples.iter().filter_map(|sample| Some((sample.metric.strip_prefix(prefix)?, sample.value)));
+    // One record names the parts; where rounds repeat them, the medians count.
+    let median = |metric: &str| view.recorded.samples.value(cell, metric);
+    let parts = record.samples.iter().filter_map(|s| Some((s.metric.strip_prefix(prefix)?, median(&s.metric)?)));
     let parts: Vec<(&str, f64)> = parts.filter(|(_, value)| *value > 0.0).collect();
     (!parts.is_empty()).then_some(parts)
 }
