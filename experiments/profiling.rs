@@ -88,9 +88,11 @@ pub const PROTOCOL: Protocol = Protocol {
         tools(&[Profile::Full], &[COMPUTE, axis("model", &["mlp-8x4096"]), axis("batch", &["4096"]), TWIN, TWINS_TOOLS]),
         of_cuda(&[Profile::Full], &[LAUNCH, axis("model", &["gpt-4x128"]), axis("batch", &["2"]), OURS, CUDAS_TOOLS]),
         of_cuda(&[Profile::Full], &[COMPUTE, axis("model", &["gpt2"]), axis("batch", &["4"]), OURS, CUDAS_TOOLS]),
-        tools(
+        tools(&[Profile::Full], &[COMPUTE, axis("model", &["gpt2"]), axis("batch", &["2"]), OURS, ONE_TOOL]),
+        tools(&[Profile::Smoke], &[LAUNCH, axis("model", &["mlp-2x32"]), axis("batch", &["16"]), OURS, ONE_TOOL]),
+        of_cuda(
             &[Profile::Smoke],
-            &[LAUNCH, axis("model", &["mlp-2x32"]), axis("batch", &["16"]), OURS, axis("tool", &["none", "profiler-memory"])],
+            &[LAUNCH, axis("model", &["mlp-2x32"]), axis("batch", &["32"]), OURS, axis("tool", &["none", "history"])],
         ),
     ],
     metrics: &[WHOLE, RECORDING, TIME_TOLD, MEMORY_TOLD, EVENTS, FILE, HOST, ALLOCATED_SHARE, RESERVED_SHARE],
@@ -186,16 +188,25 @@ const COMPUTE: Axis = axis("bound", &["compute"]);
 const OURS: Axis = axis(BY, &["vramlab"]);
 const TWIN: Axis = axis(BY, &["pytorch"]);
 const EVERY_TOOL: Axis = axis("tool", &["none", "profiler-002", "profiler-memory", "profiler-full", "timeline", "statistics"]);
-const FEW_TOOLS: Axis = axis("tool", &["none", "profiler-002", "profiler-memory", "timeline"]);
+const ONE_TOOL: Axis = axis("tool", &["none", "profiler-memory"]);
+const FEW_TOOLS: Axis = axis("tool", &["none", "profiler-memory", "timeline"]);
 const GUIDES_TOOLS: Axis = axis("tool", &["none", "profiler-002", "profiler-memory"]);
 const TWINS_TOOLS: Axis = axis("tool", &["none", "profiler-002", "profiler-memory", "profiler-full", "statistics", "history"]);
-const CUDAS_TOOLS: Axis = axis("tool", &["none", "profiler-memory", "statistics", "history"]);
+const CUDAS_TOOLS: Axis = axis("tool", &["none", "timeline", "statistics", "history"]);
 
 const fn tools(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {
-    Grid { name: "tools", profiles, studied: "tool", axes, passes: &[Pass::Check, Pass::Memory, Pass::Time], only_on: &[] }
+    Grid {
+        name: "tools",
+        profiles,
+        studied: "tool",
+        axes,
+        passes: &[Pass::Check, Pass::Memory, Pass::Time],
+        // The profiler does not run beside a dry device's pretended CUDA.
+        only_on: &[Platform::Cpu, Platform::Gpu],
+    }
 }
 
-/// With tools that only CUDA's allocator has.
+/// With tools that only CUDA's allocator has, real or dry.
 const fn of_cuda(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {
     Grid { name: "CUDA's own tools", only_on: &[Platform::Gpu, Platform::Dry], ..tools(profiles, axes) }
 }
@@ -269,7 +280,34 @@ struct Told {
     /// Seconds of operations' own; none where it tells no time.
     seconds: Option<f64>,
     operations: Vec<Operation>,
-    file: Option<Vec<u8>>,
+    file: Option<Written>,
+}
+
+/// A tool's file, as its user has it written.
+enum Written {
+    /// A trace that is still to be written without its path.
+    Trace(Box<Profiled>),
+    Bytes(Vec<u8>),
+}
+
+impl Written {
+    fn into_kept(self) -> Result<Vec<u8>> {
+        match self {
+            Written::Trace(mut profile) => profile.trace(),
+            Written::Bytes(bytes) => Ok(bytes),
+        }
+    }
+
+    /// Writes it, as a user would; gives its bytes.
+    fn write(self) -> Result<u64> {
+        let folder = tempfile::tempdir().context("making a folder for a recording")?;
+        let path = folder.path().join("recording");
+        match self {
+            Written::Trace(mut profile) => profile.save(&path)?,
+            Written::Bytes(bytes) => fs::write(&path, bytes).context("writing a recording")?,
+        }
+        Ok(fs::metadata(&path).context("looking at a recording that was just written")?.len())
+    }
 }
 
 impl Looked {
@@ -291,7 +329,7 @@ impl Looked {
             Tool::Profiler(profiling) => {
                 let profiler = Profiler::begin(profiling)?;
                 let seconds = timed(&mut || in_phases(trainer))?;
-                (of_profile(profiler.end()?)?, seconds)
+                (of_profile(profiler.end()?), seconds)
             }
             Tool::Timeline => {
                 let mut recorder = Recorder::begin(backend, Recording { meter: false, operations: true })?;
@@ -318,7 +356,7 @@ impl Looked {
                 let folder = tempfile::tempdir().context("making a folder for a snapshot")?;
                 let path = folder.path().join("snapshot.pickle");
                 let kept = history.save(&path)?;
-                let file = Some(fs::read(&path).context("reading a snapshot that was just written")?);
+                let file = Some(Written::Bytes(fs::read(&path).context("reading a snapshot that was just written")?));
                 (Told { events: usize::try_from(kept.entries)?, bytes: Some(kept.allocated), file, ..Told::default() }, seconds)
             }
         })
@@ -342,12 +380,12 @@ impl Looked {
         if self.tool == Tool::Statistics {
             self.device_shares(probe, backend)?;
         }
-        match (self.tool, told.file) {
-            // The times of a dry device are nobody's.
-            (Tool::Profiler(Profiling { memory: true, flops: false, .. }), Some(file)) if self.backend.is_some() => {
-                probe.keep(&format!("trace-{}.json.gz", self.name), &file)?;
+        let Some(file) = told.file.filter(|_| probe.is_keeping()) else { return Ok(()) };
+        match self.tool {
+            Tool::Profiler(Profiling { memory: true, flops: false, .. }) => {
+                probe.keep(&format!("trace-{}.json.gz", self.name), &file.into_kept()?)?;
             }
-            (Tool::History, Some(file)) => probe.keep(&format!("snapshot-{}.pickle", self.name), &file)?,
+            Tool::History => probe.keep(&format!("snapshot-{}.pickle", self.name), &file.into_kept()?)?,
             _ => {}
         }
         Ok(())
@@ -377,24 +415,20 @@ impl Looked {
         } else {
             0
         };
-        let (told, seconds) = self.look(ACTIVE, None)?;
+        let (mut told, seconds) = self.look(ACTIVE, None)?;
+        let written = told.file.take().map(Written::write).transpose()?;
         if first {
             self.host = process::peak_resident()?.saturating_sub(before);
         }
-        if let Some(file) = &told.file {
-            // A user has it written.
-            let mut written = tempfile::tempfile().context("making a file for a recording")?;
-            std::io::Write::write_all(&mut written, file)?;
-        }
         probe.sample(&RECORDING, seconds / ACTIVE as f64);
         if self.recordings == WARM_UP {
-            let of_each = |total: usize| total as f64 / ACTIVE as f64;
+            let of_each = |total: f64| total / ACTIVE as f64;
             probe.sample(&HOST, self.host as f64);
             if self.tool != Tool::None {
-                probe.sample(&EVENTS, of_each(told.events));
+                probe.sample(&EVENTS, of_each(told.events as f64));
             }
-            if let Some(file) = &told.file {
-                probe.sample(&FILE, of_each(file.len()));
+            if let Some(bytes) = written {
+                probe.sample(&FILE, of_each(bytes as f64));
             }
             if let Some(own) = told.seconds {
                 probe.sample(&TIME_TOLD, own / seconds);
@@ -430,16 +464,16 @@ fn in_phases(trainer: &mut Trainer) -> Result<()> {
     })
 }
 
-fn of_profile(mut profile: Profiled) -> Result<Told> {
+fn of_profile(profile: Profiled) -> Told {
     let operations = profile.by_self_time();
     let own: i64 = operations.iter().map(|operation| operation.self_ns).sum();
-    Ok(Told {
+    Told {
         events: profile.events().iter().filter(|event| event.source != Source::Range).count() + profile.allocations().len(),
         bytes: Some(operations.iter().map(|operation| operation.allocated).sum()),
         seconds: Some(own as f64 / 1e9),
         operations: with_one_engine(operations),
-        file: Some(profile.trace()?),
-    })
+        file: Some(Written::Trace(Box::new(profile))),
+    }
 }
 
 /// What the autograd engine takes around the nodes that it runs, as one operation and not as one for each kind of node.

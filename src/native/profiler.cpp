@@ -12,9 +12,6 @@
 #include <unordered_map>
 #include <vector>
 
-// Of libkineto, which stands inside of libtorch_cpu; its header wants others that are not in the wheel.
-extern "C" void libkineto_init(bool cpu_only, bool log_on_error);
-
 namespace {
 
 namespace profiler = torch::autograd::profiler;
@@ -52,18 +49,6 @@ struct Profile {
   std::vector<Event> events;
 };
 
-// On a dry device CUPTI finds a runtime without a driver, and has been seen to corrupt the heap over it: there Kineto starts without it,
-// before libtorch starts it with.
-void prepare_kineto(bool cuda) {
-  if (!dlsym(RTLD_DEFAULT, "vramlab_dry_memory")) return;
-  TORCH_CHECK(!cuda, "a dry device runs no kernels that a profiler could record");
-  static const bool started = [] {
-    libkineto_init(/*cpu_only=*/true, /*log_on_error=*/false);
-    return true;
-  }();
-  (void)started;
-}
-
 std::string shapes_of(const profiler::KinetoEvent& event) {
   std::string text;
   if (!event.hasShapes()) return text;
@@ -98,10 +83,12 @@ extern "C" {
 // Begins to record on this thread, and on those that run backward passes for it.
 char* vl_profiler_begin(const Options* options) {
   return guarded([&] {
+    // Kineto looks for a GPU, finds the pretended runtime, and now and then leaves the heap corrupted.
+    TORCH_CHECK(!dlsym(RTLD_DEFAULT, "vramlab_dry_memory"),
+                "PyTorch's profiler cannot run beside a dry device's pretended CUDA; record the allocations there instead");
     TORCH_CHECK(!running.exchange(true),
                 "a profiler is recording already, and a process has one at a time: end it before the next one begins");
     try {
-      prepare_kineto(options->cuda != 0);
       const ProfilerConfig config(ProfilerState::KINETO, options->shapes != 0 || options->flops != 0, options->memory != 0,
                                   /*with_stack=*/false, options->flops != 0);
       std::set<ActivityType> activities{ActivityType::CPU};

@@ -36,7 +36,7 @@ pub struct Profiling {
     pub shapes: bool,
     /// Estimates of the floating-point operations of products and convolutions (`with_flops`); implies `shapes`.
     pub flops: bool,
-    /// Kernels and copies on CUDA devices, through CUPTI. Not on a dry device, which runs none.
+    /// Kernels and copies on CUDA devices, through CUPTI.
     pub cuda: bool,
 }
 
@@ -49,7 +49,8 @@ impl Profiler {
     /// Begins to record. The first of a process takes longer, because Kineto is set up.
     ///
     /// # Errors
-    /// A profiler records already: a process has one at a time.
+    /// A profiler records already: a process has one at a time. This process is a dry one, where Kineto corrupts the heap;
+    /// [`super::Recorder`] and [`super::MemoryHistory`] work there.
     pub fn begin(profiling: Profiling) -> Result<Profiler> {
         let Profiling { memory, shapes, flops, cuda } = profiling;
         Ok(Profiler(Session::begin(profiler::Options { memory, shapes, flops, cuda }).context("starting the profiler")?))
