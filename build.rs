@@ -33,6 +33,7 @@ fn compile_native() {
     println!("cargo:rustc-link-lib=stdc++");
     build_dry(&torch, &out);
     build_nccl(&torch, &out);
+    build_meter(&torch, &out);
     println!("cargo:rustc-link-lib=torch_cpu");
     println!("cargo:rustc-link-lib=c10");
     // As DT_RUNPATH, so that LD_LIBRARY_PATH can name another machine's libtorch.
@@ -125,6 +126,25 @@ fn build_dry(torch: &Path, out: &Path) {
     }
 }
 
+/// Compiles the library by which Python's CPU tensors are counted and recorded as ours are, and its settings read; the programs carry it
+/// inside and name it to their twins in Python.
+fn build_meter(torch: &Path, out: &Path) {
+    let folder = Path::new("src/native");
+    let files = ["meter.cpp", "allocations.cpp", "settings.cpp", "allocations.h", "guarded.h"].map(|name| folder.join(name));
+    let sources: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
+    let library = out.join("meter.so");
+    if is_current(out, "meter.so", &sources, torch) && library.exists() {
+        return;
+    }
+    let mut command = compiler(torch).include(folder.join("dry/include")).get_compiler().to_command();
+    // Its own functions before those of a program that has them, too.
+    command.args(["-shared", "-fPIC", "-g0", "-s", "-Wl,-Bsymbolic"]).args(&sources[..3]);
+    command.arg(format!("-L{}", torch.join("lib").display())).args(["-ltorch_cpu", "-lc10", "-o"]).arg(&library);
+    let status = command.status().expect("the C++ compiler starts");
+    assert!(status.success(), "the library that counts for Python does not compile");
+    mark_current(out, "meter.so", &sources, torch);
+}
+
 /// Compiles the library that makes NCCL process groups, which the programs carry inside and open where they use NCCL. Where libtorch has no
 /// CUDA, or the headers of CUDA's runtime and of NCCL are not beside it as in PyTorch's wheel, it is empty and the programs say so.
 fn build_nccl(torch: &Path, out: &Path) {
@@ -175,7 +195,7 @@ fn write_experiments() {
     collect(Path::new("src"), &mut common);
     // What only reads figures may change without making them old.
     common.retain(|path| {
-        let reads_only = ["src/report", "src/bin", "src/verdict.rs", "src/units.rs", "src/stats.rs"];
+        let reads_only = ["src/report", "src/bin", "src/pairs.rs", "src/verdict.rs", "src/units.rs", "src/stats.rs"];
         !reads_only.iter().any(|prefix| path.starts_with(prefix))
     });
     common.push(PathBuf::from("Cargo.lock"));
@@ -188,9 +208,10 @@ fn write_experiments() {
         .iter()
         .filter_map(|path| {
             let name = path.file_stem()?.to_str()?;
-            let own = [path.clone(), PathBuf::from("peers/pytorch/lab.py"), format!("peers/pytorch/{name}.py").into()];
-            // Without a twin in Python its common part takes no figure.
-            let own = if own[2].exists() { &own[..] } else { &own[..1] };
+            let twin = |name: &str| PathBuf::from(format!("peers/pytorch/{name}.py"));
+            let own = [path.clone(), twin(name), twin("lab"), twin("meter"), twin("exchange"), twin("models")];
+            // Without a twin in Python what twins share takes no figure.
+            let own = if own[1].exists() { &own[..] } else { &own[..1] };
             let hash = own.iter().fold(shared, |hash, path| fnv(hash, path));
             Some(format!("    (\"{name}\", \"{hash:016x}\"),\n"))
         })

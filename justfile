@@ -62,15 +62,18 @@ plan *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
     @exec {{ quote(release / "vramlab") }} plan "$@"
 
-# Install what PyTorch's side of a comparison needs, torchvision above all, into .venv
-peers: _setup
+# Install what PyTorch's side of a comparison needs, torchvision above all, into .venv; then compare training steps with PyTorch's
+[no-exit-message]
+peers *FLAGS: _setup
     @scripts/peers
+    @cargo build --release --quiet
+    @exec {{ quote(release / "vramlab") }} compare pytorch "$@"
 
 # Write what tests compare with PyTorch (tests/reference, tests/pixels) anew; needs `just peers`
 references:
     @for script in peers/pytorch/reference_*.py; do .venv/bin/python "$script"; done
 
-# Run ours and PyTorch's side by side: `just compare loader`
+# Run ours and PyTorch's side by side: `just compare pytorch`, `just compare loader`
 [no-exit-message]
 compare *FLAGS: _setup
     @cargo build --release --quiet

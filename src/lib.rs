@@ -20,6 +20,7 @@ pub mod measure;
 pub mod models;
 #[cfg(feature = "torch")]
 pub mod native;
+pub mod pairs;
 #[cfg(feature = "torch")]
 pub mod predict;
 #[cfg(feature = "torch")]

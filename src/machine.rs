@@ -418,35 +418,32 @@ fn visible(index: u32, setting: Option<&str>) -> Result<u32> {
     Ok(entry.parse().unwrap_or(index))
 }
 
-/// Settings that change figures and must agree between two runs of one comparison.
+/// Variables of the environment that change figures begin so.
+const ENVIRONMENT: [&str; 13] = [
+    "PYTORCH_",
+    "TORCH_",
+    "OMP_",
+    "KMP_",
+    "MKL_",
+    "ONEDNN_",
+    "DNNL_",
+    "ATEN_",
+    "CUBLAS_",
+    "CUDA_",
+    "MALLOC_",
+    "GLIBC_TUNABLES",
+    // Whose images the experiment loader reads.
+    "VRAMLAB_IMAGES",
+];
+
+/// Settings that change figures and must agree between two runs of one comparison, and between both sides of a comparison with Python.
 ///
 /// # Errors
 /// libtorch's message.
 pub fn flags(threads: usize) -> Result<BTreeMap<String, String>> {
-    let global = native::global_flags()?;
-    let mut flags = BTreeMap::from([
-        ("threads".to_string(), threads.to_string()),
-        ("tf32 matmul".to_string(), global.tf32_matmul.to_string()),
-        ("tf32 cudnn".to_string(), global.tf32_cudnn.to_string()),
-        ("cudnn benchmark".to_string(), global.cudnn_benchmark.to_string()),
-        ("deterministic".to_string(), global.deterministic.to_string()),
-    ]);
-    let prefixes = [
-        "PYTORCH_",
-        "TORCH_",
-        "OMP_",
-        "MKL_",
-        "ONEDNN_",
-        "DNNL_",
-        "ATEN_",
-        "CUBLAS_",
-        "CUDA_",
-        "MALLOC_",
-        "GLIBC_TUNABLES",
-        "VRAMLAB_IMAGES",
-    ];
-    let set = std::env::vars().filter(|(name, _)| prefixes.iter().any(|prefix| name.starts_with(prefix)));
-    flags.extend(set);
+    let mut flags = native::settings()?;
+    flags.insert("threads".to_string(), threads.to_string());
+    flags.extend(std::env::vars().filter(|(name, _)| ENVIRONMENT.iter().any(|prefix| name.starts_with(prefix))));
     Ok(flags)
 }
 

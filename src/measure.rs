@@ -4,7 +4,7 @@ use crate::machine::Conditions;
 use crate::protocol::{ACTIVATIONS, BANDWIDTH, Cell, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Platform, Relation, STEP_PEAK, TIME};
 use crate::record::{Sample, Status, replace_file};
 pub use crate::torch::is_out_of_memory;
-use crate::torch::{Backend, COUNTS, Memory, attempt};
+use crate::torch::{Backend, COUNTS, Memory, attempt, held_at_peak};
 use anyhow::{Context, Result, ensure};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -26,6 +26,12 @@ pub trait Step {
     /// # Errors
     /// A quantity that is not there.
     fn outcome(&self) -> Result<Vec<Quantity>>;
+
+    /// What the first step begins with, by name, where a twin in Python is to begin with the same numbers: parameters and buffers, under
+    /// their names in the model, and inputs.
+    fn start(&self) -> Vec<(String, Tensor)> {
+        Vec::new()
+    }
 
     /// Equal work items in one step; time is given for each.
     fn items(&self) -> f64 {
@@ -150,6 +156,14 @@ impl<'a> Probe<'a> {
         }
     }
 
+    /// Says by how many bytes a twin's figure is larger than ours, and for which reason: the label of a metric that the protocol has for it;
+    /// see [`crate::pairs::STATED`].
+    pub fn stated(&mut self, reason: &Metric, of: &Metric, bytes: i64) {
+        let name = format!("{}.{}", reason.name, of.name);
+        self.details.retain(|detail| detail.metric != name);
+        self.detail(name, "B", 0, bytes as f64);
+    }
+
     /// Whether time is what is measured, and with it what moves from run to run.
     pub fn is_timing(&self) -> bool {
         self.sampled.is_some()
@@ -272,14 +286,23 @@ fn sample(metric: impl Into<String>, unit: &str, value: f64) -> Sample {
 /// # Errors
 /// The baseline fails, which leaves nothing to compare with.
 pub fn check(expected: &Relation, prepare: Prepare, cell: &Cell, baseline: &Cell, bench: &Bench) -> Result<Found> {
-    let outcome = |cell: &Cell| {
-        let mut step = bench.set_up(prepare, cell)?;
-        step.run(&mut Probe::idle())?;
-        step.outcome()
-    };
-    let reference = attempt(|| outcome(baseline)).context("the baseline that this cell is compared with")?;
-    let found = attempt(|| outcome(cell));
-    judge(expected, cell, found, &reference)
+    let reference = attempt(|| outcome(prepare, baseline, bench)).context("the baseline that this cell is compared with")?;
+    check_against(expected, prepare, cell, &reference, bench)
+}
+
+/// Compares one step of a cell with an outcome from elsewhere: that of the same step in Python.
+///
+/// # Errors
+/// Outcomes that do not match.
+pub fn check_against(expected: &Relation, prepare: Prepare, cell: &Cell, reference: &[Quantity], bench: &Bench) -> Result<Found> {
+    judge(expected, cell, attempt(|| outcome(prepare, cell, bench)), reference)
+}
+
+/// What one step of a cell computes.
+fn outcome(prepare: Prepare, cell: &Cell, bench: &Bench) -> Result<Vec<Quantity>> {
+    let mut step = bench.set_up(prepare, cell)?;
+    step.run(&mut Probe::idle())?;
+    step.outcome()
 }
 
 /// Puts an outcome against the relation that is expected of it.
@@ -299,6 +322,8 @@ fn judge(expected: &Relation, cell: &Cell, found: Result<Vec<Quantity>>, referen
     };
     let mut samples = vec![sample("raised", "1", 0.0)];
     let mut scale_and_error = None;
+    let names = |quantities: &[Quantity]| quantities.iter().map(|quantity| quantity.name).collect::<Vec<_>>();
+    ensure!(names(&found) == names(reference), "{:?} are to be compared with {:?}", names(&found), names(reference));
     for (quantity, reference) in found.iter().zip(reference) {
         let wanted = if scale_and_error.is_none() { wanted_scale(expected, cell)? } else { 1.0 };
         let apart = distance(&quantity.tensors, &reference.tensors, 1.0)?;
@@ -370,12 +395,32 @@ pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>>
 /// # Errors
 /// As for [`memory`]; a file cannot be written.
 pub fn memory_keeping(step: &mut dyn Step, backend: &dyn Backend, files: Option<&Path>) -> Result<Vec<Sample>> {
+    count(step, backend, files, |body| Ok((body()?, BTreeMap::new())))
+}
+
+/// As [`memory_keeping`], and tells what lives at the step's peak, block by block, as details `held.OPERATION.BYTES`; see [`held_at_peak`].
+///
+/// # Errors
+/// As for [`memory_keeping`].
+pub fn memory_in_blocks(step: &mut dyn Step, backend: &dyn Backend, files: Option<&Path>) -> Result<Vec<Sample>> {
+    count(step, backend, files, |body| held_at_peak(backend.device(), body))
+}
+
+/// What runs the measured step: it may listen to the allocator meanwhile, and gives blocks by name.
+type Listening<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+fn count(
+    step: &mut dyn Step,
+    backend: &dyn Backend,
+    files: Option<&Path>,
+    listen: impl FnOnce(Listening) -> Result<((), BTreeMap<String, i64>)>,
+) -> Result<Vec<Sample>> {
     for _ in 0..2 {
         step.run(&mut Probe::idle())?;
     }
     backend.reset_peaks()?;
     let mut probe = Probe::reading(backend, files);
-    step.run(&mut probe)?;
+    let ((), blocks) = listen(&mut || step.run(&mut probe))?;
     let after = backend.memory()?;
     if let Some(failure) = probe.failure {
         return Err(failure.context("reading the memory meter"));
@@ -386,6 +431,7 @@ pub fn memory_keeping(step: &mut dyn Step, backend: &dyn Backend, files: Option<
     samples.extend(after.others.iter().map(|(metric, value)| sample(*metric, unit(metric), *value as f64)));
     samples.extend(probe.figures.into_iter().map(|(metric, (unit, value))| sample(metric, unit, value)));
     samples.extend(probe.details);
+    samples.extend(blocks.into_iter().map(|(name, blocks)| sample(format!("held.{name}"), "1", blocks as f64)));
     Ok(samples)
 }
 

@@ -208,6 +208,10 @@ pub const DEVICE_MEMORY: &str = "device-memory";
 /// The other factor that the runner itself sets: the allocator's settings (`PYTORCH_ALLOC_CONF`), or `default`.
 pub const ALLOC_CONF: &str = "alloc-conf";
 
+/// The factor by which the runner sets how many threads libtorch computes with: a number, or `all`, which is as many as the user says or
+/// the machine has.
+pub const THREADS: &str = "threads";
+
 /// The factor whose levels are types of numbers.
 pub const DTYPE: &str = "dtype";
 
@@ -670,6 +674,12 @@ impl Grid {
     /// The levels of a factor in this grid; empty where it has no such axis.
     pub fn levels_of(&self, factor: &str) -> &'static [&'static str] {
         self.axes.iter().find(|axis| axis.factor == factor).map_or(&[], |axis| axis.levels)
+    }
+
+    /// Whether both sides of each comparison do the very same: a grid that studies [`BY`] and checks. Ours then hands its start over to the
+    /// twin, and the check of ours compares its outcome with the twin's.
+    pub fn is_shared(&self) -> bool {
+        self.studied == BY && self.passes.contains(&Pass::Check)
     }
 
     /// The first level of the studied factor.

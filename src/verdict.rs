@@ -90,6 +90,13 @@ impl Samples {
         Some(median(&rounds.values().map(|samples| median(samples)).collect::<Vec<_>>()))
     }
 
+    /// The details of a cell whose names have a prefix, by the rest of the name; see [`crate::protocol::is_detail`].
+    pub fn details<'a>(&'a self, cell: &'a Cell, prefix: &'a str) -> impl Iterator<Item = (&'a str, f64)> + 'a {
+        let own = self.rounds.range((cell.clone(), prefix.to_string())..);
+        let own = own.take_while(move |((of, metric), _)| of == cell && metric.starts_with(prefix));
+        own.filter_map(move |((_, metric), _)| Some((&metric[prefix.len()..], self.value(cell, metric)?)))
+    }
+
     /// All samples of a metric, round by round.
     pub fn samples(&self, cell: &Cell, metric: &str) -> Vec<Vec<f64>> {
         let rounds = self.rounds.get(&(cell.clone(), metric.to_string()));

@@ -5,6 +5,9 @@
 #[path = "../experiments/accumulation.rs"]
 mod accumulation;
 #[allow(dead_code)]
+#[path = "../experiments/agreement.rs"]
+mod agreement;
+#[allow(dead_code)]
 #[path = "../experiments/amp.rs"]
 mod amp;
 #[allow(dead_code)]
@@ -72,17 +75,19 @@ mod step_timeline;
 mod transfer_learning;
 
 use anyhow::Result;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::nn::{Optimizer, OptimizerConfig, Sgd};
 use tch::{Device, Kind, Reduction, Tensor};
-use vramlab::measure::{Bench, Found, Prepare, Probe, Quantity, Step, check, memory, memory_keeping};
+use vramlab::measure::{Bench, Found, Prepare, Probe, Quantity, Step, check, check_against, memory, memory_keeping};
 use vramlab::models::{Batch, Block, Model};
 use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
-use vramlab::torch::{Autocast, Checkpoint, Cpu, autocast, checkpoint};
+use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
 const ALL: [&Protocol; 23] = [
     &accumulation::PROTOCOL,
+    &agreement::PROTOCOL,
     &amp::PROTOCOL,
     &backends::PROTOCOL,
     &batch_loading::PROTOCOL,
@@ -998,4 +1003,58 @@ fn profiling_tells_the_bytes_that_were_allocated_and_keeps_a_trace() {
     assert_eq!(["forward", "backward", "step"].map(named), [1, 1, 1], "one step, in its phases");
     assert!(named("aten::addmm") == 9 && named("[memory]") > 0);
     assert!(!text.contains("traceName") && !text.contains("/tmp"), "it tells no path of the machine");
+}
+
+/// What PyTorch's side gives is stood in for by ours: both sides compute the same, or the check says so.
+#[test]
+fn agreement_check_sees_another_optimizer_and_another_technique() {
+    let _turn = alone();
+    let against = |cell: &str, theirs: fn(Cell) -> Cell| {
+        let cell = Cell::parse(cell).unwrap();
+        let mut other = BENCH.set_up(agreement::prepare, &theirs(cell.clone())).unwrap();
+        assert!(other.start().iter().any(|(name, _)| name == "inputs"), "both sides need one start");
+        other.run(&mut Probe::idle()).unwrap();
+        let expected = agreement::PROTOCOL.check_of(&cell).unwrap();
+        check_against(expected, agreement::prepare, &cell, &other.outcome().unwrap(), &BENCH).unwrap()
+    };
+    let cell = "model=mlp-8x64 batch=32 optimizer=sgd technique=none threads=1 by=vramlab";
+    assert_eq!(against(cell, |cell| cell).status, Status::Ok);
+    let other = against(cell, |cell| cell.with("batch", "31"));
+    assert!(other.status == Status::Invalid && other.reason.contains("gradient: expected equal"), "{other:?}");
+    let cell = "model=mlp-8x512 batch=32 optimizer=fused technique=optimizer-step threads=1 by=vramlab";
+    let other = against(cell, |cell| cell.with("optimizer", "sgd"));
+    assert!(other.status == Status::Invalid && other.reason.contains("parameter: expected equal"), "{other:?}");
+    let cell = "model=mlp-9x128 batch=256 optimizer=fused technique=autocast threads=1 by=vramlab";
+    let other = against(cell, |cell| cell.with("technique", "none"));
+    assert!(other.status == Status::Invalid, "bf16 is not fp32: {other:?}");
+}
+
+/// Bytes that PyTorch in Python counted (peers/pytorch/reference_agreement.py): ours are the same to the byte once the stated differences
+/// are taken out, and without them they are not.
+#[test]
+fn agreement_in_bytes_is_that_of_the_committed_reference() {
+    let _turn = alone();
+    let reference: BTreeMap<String, BTreeMap<String, f64>> =
+        serde_json::from_str(include_str!("reference/agreement.json")).unwrap();
+    let threads = tch::get_num_threads();
+    tch::set_num_threads(1);
+    let mut stated = 0;
+    for (text, theirs) in &reference {
+        let cell = Cell::parse(text).unwrap();
+        assert!(agreement::PROTOCOL.grid_of(Profile::Quick, &cell).is_some(), "{text} is not planned");
+        let cpu = Cpu::new(None);
+        let before = cpu.memory().unwrap().requested as f64;
+        let mut step = BENCH.set_up(agreement::prepare, &cell.with("by", "vramlab")).unwrap();
+        let samples = memory(&mut *step, &cpu).unwrap();
+        let ours = |metric: &str| samples.iter().find(|s| s.metric == metric).map(|s| s.value - before);
+        for (metric, bytes) in theirs {
+            assert_eq!(ours(&format!("matched.{metric}")), Some(*bytes), "{text}: {metric}");
+            let difference = samples.iter().filter(|s| s.metric.starts_with("stated.") && s.metric.ends_with(metric));
+            let difference: f64 = difference.map(|s| s.value).sum();
+            stated += usize::from(difference != 0.0);
+            assert_eq!(ours(metric).map(|ours| ours + difference), Some(*bytes), "{text}: {metric}");
+        }
+    }
+    tch::set_num_threads(threads);
+    assert!(reference.len() >= 10 && stated >= 5, "{} cells, {stated} stated differences", reference.len());
 }

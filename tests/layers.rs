@@ -39,7 +39,8 @@ fn layers_point_one_way() {
         ("protocol", &[]),
         ("record", &["protocol"]),
         ("verdict", &["protocol", "record", "stats"]),
-        ("report", &["protocol", "record", "stats", "units", "verdict"]),
+        ("pairs", &["protocol", "stats", "units", "verdict"]),
+        ("report", &["pairs", "protocol", "record", "stats", "units", "verdict"]),
         ("native", &["torch"]),
         ("torch", &["native", "protocol"]),
         ("machine", &["native", "protocol", "units"]),
@@ -54,8 +55,8 @@ fn layers_point_one_way() {
         (
             "commands",
             &[
-                "data", "dry", "machine", "measure", "models", "native", "predict", "protocol", "record", "runner", "stats",
-                "torch", "training", "tune", "units", "verdict",
+                "data", "dry", "machine", "measure", "models", "native", "pairs", "predict", "protocol", "record", "runner",
+                "stats", "torch", "training", "tune", "units", "verdict",
             ],
         ),
         ("tune", &["stats"]),
@@ -72,7 +73,7 @@ fn layers_point_one_way() {
                 let used: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
                 assert!(used == name || may.contains(&used.as_str()), "{}: uses {used}: {line}", path.display());
             }
-            if name == "report" || ["stats", "units", "protocol", "record", "verdict"].contains(&name.as_str()) {
+            if name == "report" || ["stats", "units", "protocol", "record", "verdict", "pairs"].contains(&name.as_str()) {
                 let names_tch = line.match_indices("tch::").any(|(at, _)| !line[..at].ends_with(char::is_alphanumeric));
                 assert!(!names_tch, "{}: names tch: {line}", path.display());
             }

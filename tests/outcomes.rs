@@ -3,6 +3,7 @@
 
 use anyhow::{Result, bail};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
@@ -46,6 +47,14 @@ const PROTOCOL: Protocol = Protocol {
             passes: &[Pass::Check, Pass::Time],
             only_on: &[],
         },
+        Grid {
+            name: "both sides do the same",
+            profiles: &[Profile::Smoke],
+            studied: BY,
+            axes: &[axis("fate", &["shared", "other", "denormal"]), axis(BY, &["pytorch", "vramlab"])],
+            passes: &[Pass::Check, Pass::Memory],
+            only_on: &[],
+        },
     ],
     metrics: &[PEAK, TIME, Metric { name: "steps", label: "steps", unit: "1", pass: Pass::Time }],
     checks: &[Check { when: "", expect: Relation::Equal { tolerance: 0.0 } }],
@@ -57,6 +66,7 @@ const PROTOCOL: Protocol = Protocol {
 
 struct Fated {
     fate: String,
+    value: Tensor,
     result: Tensor,
     runs: usize,
 }
@@ -66,7 +76,9 @@ fn prepare(cell: &Cell, _: &Bench) -> Result<Box<dyn Step>> {
     if fate == "setup" {
         bail!("nothing to set up");
     }
-    Ok(Box::new(Fated { fate, result: Tensor::zeros([1], (Kind::Float, Device::Cpu)), runs: 0 }))
+    // Of no round number, and another one in each process: only what is handed over can be the same.
+    let value = Tensor::from_slice(&[f64::from(std::process::id()) + 0.1]);
+    Ok(Box::new(Fated { fate, value, result: Tensor::zeros([1], (Kind::Float, Device::Cpu)), runs: 0 }))
 }
 
 impl Step for Fated {
@@ -77,6 +89,7 @@ impl Step for Fated {
         self.result = Tensor::ones([16], float);
         match self.fate.as_str() {
             "wrong" => self.result = Tensor::ones([16], float) * 2.0,
+            "shared" | "other" => self.result = Tensor::ones([16], float) * 3.0,
             "error" => bail!("a step that fails"),
             "panic" => panic!("a step that panics"),
             "abort" => std::process::abort(),
@@ -91,6 +104,10 @@ impl Step for Fated {
 
     fn outcome(&self) -> Result<Vec<Quantity>> {
         Ok(vec![Quantity { name: "result", tensors: vec![self.result.shallow_clone()] }])
+    }
+
+    fn start(&self) -> Vec<(String, Tensor)> {
+        vec![("value".to_string(), self.value.shallow_clone())]
     }
 
     fn least_flops(&self) -> f64 {
@@ -164,17 +181,25 @@ fn every_outcome_is_a_row() {
 /// What the twin of this experiment is: the same fates in Python.
 const TWIN: &str = r#"
 import os
+import sys
 import torch
 import lab
 
+if "fate=denormal" in sys.argv[2]:
+    torch.set_flush_denormal(True)
+
 class Fated:
-    def __init__(self, fate):
-        self.fate, self.steps, self.result = fate, 0, None
+    def __init__(self, fate, start):
+        self.fate, self.steps, self.result, self.start = fate, 0, None, start
 
     def run(self, probe):
         self.steps += 1
         self.result = torch.ones(16) * (2.0 if self.fate == "wrong" else 1.0)
         probe.sample("steps", "1", self.steps)
+        if self.fate in ("shared", "other"):
+            # A number that only the lab's own process can have given; the other fate computes something else.
+            assert abs(float(self.start["value"]) % 1 - 0.1) < 1e-6
+            self.result = torch.ones(16) * (3.0 if self.fate == "shared" else 4.0)
         print("libraries print what they like")
         if self.fate == "error":
             raise ValueError("a step that fails")
@@ -188,7 +213,7 @@ class Fated:
 
     timing = lab.ONCE
 
-lab.main(lambda cell, bench: Fated(cell["fate"]))
+lab.main(lambda cell, bench: Fated(cell["fate"], bench.start))
 "#;
 
 fn twins_in_python_are_cells_like_ours() {
@@ -196,13 +221,16 @@ fn twins_in_python_are_cells_like_ours() {
     let peers = project.path().join("peers/pytorch");
     std::fs::create_dir_all(&peers).unwrap();
     std::fs::write(peers.join("empty_cache.py"), TWIN).unwrap();
-    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/peers/pytorch/lab.py"), peers.join("lab.py")).unwrap();
+    for name in ["lab.py", "meter.py", "exchange.py"] {
+        let common = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/pytorch").join(name);
+        std::fs::copy(common, peers.join(name)).unwrap();
+    }
     let program = project.path().join("experiment");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let run = |python: Option<&str>| {
         let out = tempfile::tempdir().unwrap();
         let mut command = Command::new(&program);
-        command.args(["--profile", "smoke", "--device", "cpu", "--filter", "by=pytorch", "--out"]).arg(out.path());
+        command.args(["--profile", "smoke", "--device", "cpu", "--filter", "by=", "--out"]).arg(out.path());
         python.map(|python| command.env("VRAMLAB_PYTHON", python));
         command.output().unwrap();
         let machine = std::fs::read_dir(out.path()).unwrap().next().unwrap().unwrap().path();
@@ -224,6 +252,7 @@ fn twins_in_python_are_cells_like_ours() {
         let pass = with.passes.iter().rev().find(|pass| pass.cell.to_string() == cell).unwrap();
         (pass.pass, pass.status, pass.reason.clone())
     };
+    both_sides_are_compared(&with);
     assert_eq!(last("fine"), (Pass::Time, Status::Ok, String::new()));
     let expected = "result: expected equal ({'tolerance': 0.0}), found a relative error of 1.000e+00";
     assert_eq!(last("wrong"), (Pass::Check, Status::Invalid, expected.to_string()));
@@ -233,4 +262,31 @@ fn twins_in_python_are_cells_like_ours() {
     let timed = with.passes.iter().find(|pass| pass.pass == Pass::Time).unwrap();
     let figures: Vec<(&str, f64)> = timed.samples.iter().map(|s| (s.metric.as_str(), s.value)).collect();
     assert!(matches!(figures[..], [("time", seconds), ("steps", 1.0)] if seconds > 0.0), "one sample, no warm-up: {figures:?}");
+}
+
+/// A twin begins with what ours hands over, its outcome is compared with ours, its bytes are counted by our allocator, and other settings
+/// are refused.
+fn both_sides_are_compared(run: &Run) {
+    let of = |cell: &str| run.passes.iter().filter(|pass| pass.cell.to_string() == cell).collect::<Vec<_>>();
+    let outcomes = |cell: &str| of(cell).iter().map(|pass| (pass.pass, pass.status)).collect::<Vec<_>>();
+    let whole = [(Pass::Check, Status::Ok), (Pass::Memory, Status::Ok), (Pass::Memory, Status::Ok)];
+    assert_eq!(outcomes("fate=shared by=pytorch"), whole);
+    assert_eq!(outcomes("fate=shared by=vramlab"), whole);
+    let peak = |cell: &str| {
+        let pass = of(cell)[2];
+        pass.samples.iter().find(|s| s.metric == "requested_peak").map(|s| s.value).unwrap()
+    };
+    // Two vectors of 64 bytes and a last result, and what each side keeps besides.
+    for cell in ["fate=shared by=pytorch", "fate=shared by=vramlab"] {
+        assert!((128.0..512.0).contains(&peak(cell)), "{cell}: {}", peak(cell));
+    }
+    let other = of("fate=other by=vramlab")[0];
+    assert_eq!(other.status, Status::Invalid);
+    assert!(other.reason.contains("result: expected equal within 0e0, found a relative error of 2.500e-1"), "{}", other.reason);
+    let refused = of("fate=denormal by=pytorch")[0];
+    assert_eq!(refused.status, Status::Error);
+    let why = "the two sides cannot be compared: denormals to zero is true here and false in the lab's program";
+    assert!(refused.reason.contains(why), "{}", refused.reason);
+    let ours = of("fate=denormal by=vramlab")[0];
+    assert!(ours.status == Status::Error && ours.reason.contains(why), "{}", ours.reason);
 }

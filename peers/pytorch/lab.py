@@ -5,6 +5,7 @@ an object with run(probe), and where they matter outcome(), items and timing. It
 process for each cell and pass, as the program's own children are, and measures by the same rules (METHODOLOGY.md).
 """
 
+import contextlib
 import ctypes
 import json
 import math
@@ -15,6 +16,8 @@ import time
 import types
 from dataclasses import dataclass, field
 
+import exchange
+import meter
 import torch
 
 
@@ -36,6 +39,8 @@ class Bench:
     device: torch.device
     seed: int
     threads: int
+    # What the experiment's own program begins this cell with, by name: parameters, buffers, inputs. None where it hands over nothing.
+    start: dict = None
 
 
 @dataclass
@@ -56,10 +61,48 @@ ONCE = Timing(warm_up_steps=0, warm_up_seconds=0.0, samples=1)
 class Probe:
     """What a step tells about itself while it runs."""
 
-    reading: bool = False
+    # What counts the device's bytes; none where memory is not what is measured.
+    meter: object = None
     timing: bool = False
     figures: dict = field(default_factory=dict)
     samples: list = field(default_factory=list)
+    rest: int = None
+
+    @property
+    def reading(self):
+        """Whether memory is what is measured."""
+        return self.meter is not None
+
+    def live(self):
+        """Bytes that live tensors asked for, now; 0 where memory is not what is measured."""
+        return self.meter.live() if self.meter else 0
+
+    def peak(self):
+        """Most bytes that lived at once since the peaks were reset; 0 where memory is not what is measured."""
+        return self.meter.peak() if self.meter else 0
+
+    def reset_peaks(self):
+        """Sets the meter's peaks to what lives now."""
+        if self.meter:
+            self.meter.reset_peaks()
+
+    def at_rest(self):
+        """Says that nothing of the step lives now: what does is parameters, optimizer state and data. Gives its bytes."""
+        self.rest = self.live()
+        return self.rest
+
+    def forward(self, forward):
+        """Runs a forward pass and records what it leaves alive as saved activations."""
+        before = self.live()
+        result = forward()
+        self.record("activations", self.live() - before)
+        return result
+
+    def record(self, metric, bytes):
+        """Gives a figure in bytes; of several under one name the largest counts."""
+        if self.reading:
+            largest = max(bytes, self.figures.get(metric, ("B", bytes))[1])
+            self.figures[metric] = ("B", largest)
 
     def figure(self, metric, unit, value):
         """Gives a counted figure of the memory pass; of several the last counts."""
@@ -109,7 +152,11 @@ def main(prepare):
         spec = json.loads(sys.argv[2])
         _end_with_parent(spec["parent"])
         torch.set_num_threads(spec["threads"])
+        meter.open_library(spec["twin"]["meter"])
+        _refuse_other_settings(spec["twin"], same_library=bool(spec["exchange"]))
         bench = Bench(torch.device(spec["device"]), spec["seed"], spec["threads"])
+        if spec["exchange"]:
+            bench.start = exchange.read(spec["exchange"]["start"])
         status, reason, rows = _PASSES[spec["pass"]](prepare, spec, bench)
     except Exception as error:  # Whatever it was becomes a row.
         status, reason, rows = _failed(error)
@@ -140,6 +187,22 @@ def _end_with_parent(parent):
         sys.exit("the parent is gone")
 
 
+def _refuse_other_settings(twin, same_library):
+    """Figures are comparable under the same settings alone: what differs here from the lab's program is named. Where both sides do the very
+    same step, they run it on one libtorch."""
+    own = {**meter.settings(), **{name: value for name, value in os.environ.items() if name in twin["settings"]}}
+    differing = [
+        f"{name} is {own.get(name, 'not set')} here and {value} in the lab's program"
+        for name, value in sorted(twin["settings"].items())
+        if own.get(name) != value
+    ]
+    library = os.path.realpath(meter.libtorch())
+    if same_library and library != os.path.realpath(twin["libtorch"]):
+        differing.append(f"libtorch is {library} here and {os.path.realpath(twin['libtorch'])} in the lab's program")
+    if differing:
+        raise RuntimeError("the two sides cannot be compared: " + "; ".join(differing))
+
+
 def _set_up(prepare, cell, bench):
     # As the lab does: data and parameters depend on the seed alone.
     torch.manual_seed(bench.seed)
@@ -154,6 +217,10 @@ def _check(prepare, spec, bench):
         step.run(Probe())
         return step.outcome()
 
+    if spec["exchange"]:
+        # The lab's own cell compares its outcome with this one.
+        exchange.write(spec["exchange"]["outcome"], outcome(spec["cell"]))
+        return "ok", "", []
     reference = outcome(spec["baseline"])
     relation = spec["expected"]
     (kind, bounds), = relation.items() if isinstance(relation, dict) else [(relation, {})]
@@ -198,23 +265,21 @@ def distance(found, reference):
 
 
 def _memory(prepare, spec, bench):
+    # Before anything of the step is allocated.
+    device = meter.Cuda(bench.device) if bench.device.type == "cuda" else meter.Cpu(spec["memory_limit"])
     step = _set_up(prepare, spec["cell"], bench)
     for _ in range(2):
         step.run(Probe())
-    probe = Probe(reading=True)
-    rows = []
-    if bench.device.type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
+    held = device.held_at_peak() if spec["exchange"] else contextlib.nullcontext({})
+    probe = Probe(meter=device)
+    with held as blocks:
+        device.reset_peaks()
         step.run(probe)
-        torch.cuda.synchronize()
-        statistics = torch.cuda.memory_stats()
-        rows.append(("requested_peak", "B", statistics["requested_bytes.all.peak"], 0))
-        rows.append(("allocated_peak", "B", statistics["allocated_bytes.all.peak"], 0))
-        rows.append(("reserved_peak", "B", statistics["reserved_bytes.all.peak"], 0))
-    else:
-        step.run(probe)
+        rows = [(metric, "B", value, 0) for metric, value in device.read().items()]
+    if probe.rest is not None:
+        rows.append(("step_peak", "B", device.read()["requested_peak"] - probe.rest, 0))
     rows += [(metric, unit, value, 0) for metric, (unit, value) in probe.figures.items()]
+    rows += [(f"held.{name}", "1", count, 0) for name, count in sorted(blocks.items()) if count]
     return "ok", "", rows
 
 

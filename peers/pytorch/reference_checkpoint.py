@@ -1,10 +1,11 @@
-"""Writes tests/reference/checkpoint.json: what torch.utils.checkpoint (use_reentrant=False) gives in small scenes, for tests/checkpoint.rs.
+"""Writes tests/reference/checkpoint.json: what torch.utils.checkpoint (use_reentrant=False) gives in small scenes, for
+tests/checkpoint_scenes.rs.
 
     .venv/bin/python peers/pytorch/reference_checkpoint.py
 
-Each scene is played there again, under the same name. Leaves are matrices of 4 x 4 from a formula that both sides compute; random numbers come
-from the CPU's generator, which gives both the same. Noted are outputs, gradients, and how often each segment was begun: in the forward pass,
-and in all.
+Each scene is played there again, under the same name. Leaves are matrices of 4 x 4 from a formula that both sides compute; random numbers
+come from the CPU's generator, which gives both the same. Noted are outputs, gradients, and how often each segment was begun: in the
+forward pass, and in all.
 """
 
 import json
@@ -47,7 +48,7 @@ def loss(*outputs):
     return sum((output * output).sum() for output in outputs)
 
 
-# ---- scenes: each gives its outputs, and what the backward passes are to begin with ------------------------------------------------------------
+# ---- scenes: each gives its outputs, and what the backward passes are to begin with ---------------------------------------------------
 
 
 def one_segment(scene):

@@ -31,8 +31,8 @@ def scenario(
     only_unscaled=(),
     new_scales=None,
 ):
-    """Runs iterations: for each optimizer a list of vectors, one for each parameter, or None where that gets no gradient. Notes what is to be
-    seen after each. Optimizers in `only_unscaled` take no step; `new_scales` are given to `update` by the iteration's number."""
+    """Runs iterations: for each optimizer a list of vectors, one for each parameter, or None where that gets no gradient. Notes what is to
+    be seen after each. Optimizers in `only_unscaled` take no step; `new_scales` are given to `update` by the iteration's number."""
     scaler = torch.amp.GradScaler("cpu", **settings)
     if restored:
         scaler.load_state_dict(restored)

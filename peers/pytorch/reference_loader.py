@@ -1,10 +1,10 @@
-"""Writes tests/reference/loader.json: which samples PyTorch's DataLoader and DistributedSampler give, and which parts of images torchvision's
-RandomResizedCrop takes.
+"""Writes tests/reference/loader.json: which samples PyTorch's DataLoader and DistributedSampler give, and which parts of images
+torchvision's RandomResizedCrop takes.
 
     .venv/bin/python peers/pytorch/reference_loader.py
 
-tests/loader_reference.rs compares. Without shuffling the order is compared itself. A shuffled order cannot be the same, because the generators are
-others; nor can random parts, of which the averages are compared.
+tests/loader_reference.rs compares. Without shuffling the order is compared itself. A shuffled order cannot be the same, because the
+generators are others; nor can random parts, of which the averages are compared.
 """
 
 import json

@@ -2,9 +2,10 @@
 
     .venv/bin/python peers/pytorch/reference_memory.py
 
-tests/tracker.rs runs the same steps on vramlab's dry device and compares; so it does those of small networks that are drawn at random. The tracker is torch.distributed._tools.mem_tracker.MemTracker
-over fake tensors: nothing is computed, and no GPU is needed. Its tensors say that they are on the CPU, because without a GPU autograd runs no
-backward pass on `cuda`; shapes, and so bytes, are the same. What it rounds on CUDA, to 512 bytes for each storage, is written beside it.
+tests/tracker.rs runs the same steps on vramlab's dry device and compares; so it does those of small models that are drawn at random. The
+tracker is torch.distributed._tools.mem_tracker.MemTracker over fake tensors: nothing is computed, and no GPU is needed. Its tensors say
+that they are on the CPU, because without a GPU autograd runs no backward pass on `cuda`; shapes, and so bytes, are the same. What it
+rounds on CUDA, to 512 bytes for each storage, is written beside it.
 
     .venv/bin/python peers/pytorch/reference_memory.py --device cuda
 
@@ -26,10 +27,12 @@ from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _WeakR
 
 OUT = Path(__file__).resolve().parents[2] / "tests" / "reference"
 ITERATIONS = 2
-# Small networks that are drawn.
+# Small models that are drawn at random.
 DRAWN = 48
+# Of a GPT.
+VOCABULARY, HEAD_WIDTH = 256, 32
 
-# Model, batch, side of the images: usual sizes, and odd ones that no block of 512 bytes fits.
+# Model, batch, side of an image: usual sizes, and odd ones that no block of 512 bytes fits.
 SIZES = [("resnet18", 8, 224), ("resnet18", 3, 97), ("resnet50", 4, 224)]
 OPTIMIZERS = {
     "momentum": lambda parameters, **how: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, **how),
@@ -51,8 +54,8 @@ CATEGORIES = {
 class Tracker(MemTracker):
     """PyTorch's tracker, read and set back at the end of each phase.
 
-    Where two gradients meet, autograd adds one to the other in place; but not in any dispatch mode, and the tracker is one. Bytes of such a sum
-    are therefore in its peaks and in no real run's: `peak_in_place` is the peak without them.
+    Where two gradients meet, autograd adds one to the other in place; but not in any dispatch mode, and the tracker is one. Bytes of such a
+    sum are therefore in its peaks and in no real run's: `peak_in_place` is the peak without them.
     """
 
     def __init__(self):
@@ -89,11 +92,51 @@ class Tracker(MemTracker):
         return seen
 
 
-def build(name):
-    """A model of torchvision, or as `resnet-BLOCKSxCHANNELS-bn` a small one of torchvision's blocks."""
+class Transformer(nn.Module):
+    """A pre-norm block whose attention is written out: each result is a tensor of its own."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def attend(self, x, mask):
+        q, k, v = (t.view(*t.shape[:2], -1, HEAD_WIDTH).transpose(1, 2) for t in self.qkv(self.attention_norm(x)).chunk(3, -1))
+        scores = q @ k.transpose(-2, -1) * HEAD_WIDTH**-0.5
+        scores = scores.masked_fill(mask, float("-inf"))
+        scores = scores.softmax(-1)
+        return (scores @ v).transpose(1, 2).reshape(x.shape)
+
+    def forward(self, x, mask):
+        x = x + self.projection(self.attend(x, mask))
+        return x + self.down(nn.functional.gelu(self.up(self.mlp_norm(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    """Token and position embeddings, transformer blocks, and an untied linear head."""
+
+    def __init__(self, layers, width, sequence):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(sequence, width)
+        self.block = nn.ModuleList(Transformer(width) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
+        self.register_buffer("mask", torch.ones(sequence, sequence, dtype=torch.bool).triu(1))
+
+    def forward(self, x):
+        x = self.tokens(x) + self.positions.weight[: x.shape[1]]
+        for block in self.block:
+            x = block(x, self.mask)
+        return self.head(self.norm(x)).reshape(-1, VOCABULARY)
+
+
+def build(name, length):
+    """A model of torchvision, or one of any size: `resnet-BLOCKSxCHANNELS-bn` of torchvision's blocks, `gpt-LAYERSxWIDTH` as vramlab's."""
     if hasattr(torchvision.models, name):
         return getattr(torchvision.models, name)()
     blocks, channels = map(int, name.split("-")[1].split("x"))
+    if name.startswith("gpt"):
+        return Gpt(blocks, channels, length)
     return nn.Sequential(
         nn.Conv2d(3, channels, 3, padding=1, bias=False),
         nn.BatchNorm2d(channels),
@@ -109,18 +152,21 @@ def without_zeros(categories):
     return {name: value for name, value in categories.items() if value}
 
 
-def train(model_name, batch, side, optimizer_name, implementation, device, ended, track):
-    """Two training steps, each in the phases that vramlab knows."""
+def train(model_name, batch, length, optimizer_name, implementation, device, ended, track):
+    """Two training steps, each in the phases that vramlab knows; `length` is an image's side or a text's tokens."""
     with torch.device(device):
-        model = build(model_name)
-    inputs = torch.empty(batch, 3, side, side, device=device)
-    targets = torch.zeros(batch, dtype=torch.int64, device=device)
+        model = build(model_name, length)
+    if model_name.startswith("gpt"):
+        inputs, targets = (torch.zeros(batch, length, dtype=torch.int64, device=device) for _ in range(2))
+    else:
+        inputs = torch.empty(batch, 3, length, length, device=device)
+        targets = torch.zeros(batch, dtype=torch.int64, device=device)
     optimizer = OPTIMIZERS[optimizer_name](model.parameters(), **IMPLEMENTATIONS[implementation])
     track(model, inputs, targets)
     phases = [ended(0, "load")]
     for iteration in range(1, ITERATIONS + 1):
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets.reshape(-1))
         phases.append(ended(iteration, "forward"))
         loss.backward()
         del loss
@@ -163,13 +209,16 @@ def tracked_both_ways(*case):
 
 
 def drawn(count):
-    """Cases of small networks, drawn at random, without Adam's loop, which is another in Python."""
+    """Cases of small models, drawn at random, without Adam's loop, which is another in Python."""
     draw = random.Random(0)
     for _ in range(count):
         optimizer = draw.choice(list(OPTIMIZERS))
         implementation = draw.choice([name for name in IMPLEMENTATIONS if (optimizer, name) != ("adam", "loop")])
-        model = f"resnet-{draw.randint(1, 6)}x{draw.randint(1, 40)}-bn"
-        yield model, draw.randint(1, 9), draw.randint(8, 40), optimizer, implementation
+        if draw.random() < 0.5:
+            model, lengths = f"resnet-{draw.randint(1, 6)}x{draw.randint(1, 40)}-bn", (8, 40)
+        else:
+            model, lengths = f"gpt-{draw.randint(1, 4)}x{HEAD_WIDTH * draw.randint(1, 4)}", (2, 100)
+        yield model, draw.randint(1, 9), draw.randint(*lengths), optimizer, implementation
 
 
 def in_short(case):
@@ -206,7 +255,7 @@ def layers(name):
 
 
 def named(case):
-    return dict(zip(["model", "batch", "image", "optimizer", "implementation"], case))
+    return dict(zip(["model", "batch", "length", "optimizer", "implementation"], case))
 
 
 def main():

@@ -1,10 +1,11 @@
 """Writes the pixels that torchvision makes of the images in tests/pixels, which the loader's are compared with.
 
-    python peers/pytorch/reference_pixels.py
+    .venv/bin/python peers/pytorch/reference_pixels.py
 
-For each image and each of CROPS: crop, resize to SIDE x SIDE with antialias, flip where asked; as torchvision 0.26 and Pillow do it. Then once as
-an image is taken for evaluation: the shorter side resized to SHORTER, and the middle of it. Written as bytes from 0 to 255, [3, SIDE, SIDE]
-after one another. tests/pixels/base.jpg is a made-up photograph of the lab; the other images are made of it where they are missing.
+For each image and each of CROPS: crop, resize to SIDE x SIDE with antialias, flip where asked; as torchvision 0.26 and Pillow do it. Then
+once as an image is taken for evaluation: the shorter side resized to SHORTER, and the middle of it. Written as bytes from 0 to 255, [3,
+SIDE, SIDE] after one another. tests/pixels/base.jpg is a made-up photograph of the lab; the other images are made of it where they are
+missing.
 """
 
 from pathlib import Path
@@ -27,8 +28,8 @@ CROPS = [
     (209, 150, 31, 26, False),
 ]
 ORIENTATION = 0x0112
-# How images differ that people have: chroma subsampling, colours, progressive, restart markers, a camera held on its side, sizes that no block of
-# 8 or 16 pixels fits. By name: mode, size, how they are saved.
+# How images differ that people have: chroma subsampling, colours, progressive, restart markers, a camera held on its side, sizes that no
+# block of 8 or 16 pixels fits. By name: mode, size, how they are saved.
 WHOLE = (246, 179)
 VARIANTS = {
     "444.jpg": ("RGB", WHOLE, dict(quality=90, subsampling=0)),

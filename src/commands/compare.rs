@@ -2,6 +2,7 @@
 
 use super::table::aligned;
 use crate::machine::{DeviceChoice, Machine};
+use crate::pairs::pairs;
 use crate::protocol::{BY, Cell, Pass, Profile, Protocol};
 use crate::record::Run;
 use crate::runner::Python;
@@ -18,6 +19,8 @@ use std::process::Command;
 pub enum Compared {
     /// The data loader, against torch.utils.data.DataLoader with torchvision
     Loader,
+    /// Training steps: values, bytes and times, against the same steps in plain PyTorch
+    Pytorch,
 }
 
 impl Compared {
@@ -25,6 +28,7 @@ impl Compared {
     fn experiment(self) -> &'static str {
         match self {
             Compared::Loader => "loader",
+            Compared::Pytorch => "agreement",
         }
     }
 
@@ -32,6 +36,7 @@ impl Compared {
     fn modules(self) -> &'static [&'static str] {
         match self {
             Compared::Loader => &["torchvision", "numpy", "PIL"],
+            Compared::Pytorch => &[],
         }
     }
 }
@@ -41,13 +46,13 @@ impl Compared {
 #[command(
     after_help = "Both sides run in processes of their own, in the same rounds, one directly after the other. The raw samples stay in
 OUT/MACHINE/EXPERIMENT, where `vramlab report` finds them; with --data they are thrown away, because they would not compare with others'.
-PyTorch's side needs torchvision: `just peers` installs it."
+PyTorch's side of the loader needs torchvision: `just peers` installs it."
 )]
 pub struct CompareOptions {
     /// What to compare
     what: Compared,
 
-    /// Your own images, a folder with one subfolder of JPEG files for each class [default: some hundred made-up photographs]
+    /// Your own images for the loader, a folder with one subfolder of JPEG files for each class [default: some hundred made-up photographs]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 
@@ -59,7 +64,7 @@ pub struct CompareOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     budget: u32,
 
-    /// Only these numbers of workers, as a regular expression: 'workers=(0|2)'
+    /// Only these cells, as a regular expression: 'workers=(0|2)', 'threads=1'
     #[arg(long, value_name = "REGEX")]
     filter: Option<String>,
 
@@ -78,6 +83,10 @@ pub struct CompareOptions {
 /// PyTorch's side cannot run, with what to do about it; the experiment's program is missing.
 pub fn compare(options: &CompareOptions) -> Result<u8> {
     let name = options.what.experiment();
+    ensure!(
+        options.data.is_none() || options.what == Compared::Loader,
+        "--data is for the loader: `vramlab compare loader --data DIR`"
+    );
     let python = Python::find(name).map_err(anyhow::Error::msg)?;
     if let Some(missing) = python.lacks(options.what.modules()) {
         bail!("{} lacks {missing}, which PyTorch's side of the comparison needs; `just peers` installs it", python.describe());
@@ -118,8 +127,18 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
 /// Both sides of each comparison, metric by metric; none where there is no figure.
 fn table(results: &Path) -> Result<Option<String>> {
     let run = Run::read(results)?;
-    let protocol: &Protocol = &run.manifest.protocol;
+    // It is read once, and the program ends after it.
+    let protocol: &'static Protocol = Box::leak(Box::new(run.manifest.protocol.clone()));
     let samples = Samples::new(&run.passes);
+    if let Some(pairs) = pairs(protocol, run.manifest.profile, &samples) {
+        let rows: Vec<Vec<String>> = std::iter::once(pairs.head).chain(pairs.rows).collect();
+        let notes: String = pairs.notes.iter().map(|note| format!("- {note}\n")).collect();
+        let throughout = match pairs.throughout.is_empty() {
+            true => String::new(),
+            false => format!("Throughout: {}.\n", pairs.throughout.join(", ")),
+        };
+        return Ok(Some(format!("{}\n{throughout}{notes}", aligned(&rows))));
+    }
     let mut rows = vec![["", "", "PyTorch", "vramlab", "ratio", "95 % interval", "rounds"].map(str::to_string).to_vec()];
     for metric in protocol.metrics.iter().filter(|metric| metric.pass == Pass::Time) {
         for cell in ours(protocol, run.manifest.profile) {

@@ -27,6 +27,9 @@
 //! - The backward of an embedding with n > 3072 indices: CUDA sorts them, 8 (3 n + 2 s + p + 2) + 4 p width bytes more while it runs,
 //!   with s = min(n, rows) and p = n / 10 + s.
 //! - Convolution and batch norm are cuDNN's, autocast's lists are CUDA's, and no dry figure depends on the number of threads.
+//!
+//! For networks with convolution and batch norm the other side is PyTorch's own tracker of fake tensors (`tests/tracker.rs`): the same bytes
+//! after each phase and at each peak for torchvision's ResNets, but for named terms.
 
 pub mod replay;
 

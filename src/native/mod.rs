@@ -12,9 +12,11 @@ mod inference;
 mod library;
 mod mapped;
 pub mod memory_history;
+pub mod meter;
 pub mod optimizers;
 mod pickle;
 pub mod profiler;
+mod settings;
 pub mod transfer;
 pub mod vectors;
 
@@ -23,7 +25,9 @@ pub use heap::trim_heap;
 pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
 pub use library::MemoryFile;
 pub use mapped::{map_file, tensor_over_file};
+pub use meter::{CpuMemory, cpu_memory, limit_cpu_memory, reset_cpu_peak, use_cpu_meter};
 pub use pickle::save_pickle;
+pub use settings::settings;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt;
@@ -66,11 +70,6 @@ unsafe extern "C" {
     fn vl_compiled_version() -> *const c_char;
     fn vl_loaded_library() -> *const c_char;
     fn vl_load_cuda() -> Message;
-    fn vl_global_flags(out: *mut i32) -> Message;
-    fn vl_cpu_meter_use(on: i32);
-    fn vl_cpu_meter_limit(bytes: i64);
-    fn vl_cpu_meter_reset_peak();
-    fn vl_cpu_meter_read(out: *mut i64);
     fn vl_cuda_reset_peaks(device: i32) -> Message;
     fn vl_outside_allocate(bytes: i64, out: *mut *mut c_void) -> Message;
     fn vl_outside_free(memory: *mut c_void);
@@ -135,61 +134,6 @@ pub fn loaded_library() -> Option<PathBuf> {
 pub fn load_cuda() -> Result<(), NativeError> {
     // SAFETY: no arguments; the message is freed by `checked`.
     checked(unsafe { vl_load_cuda() })
-}
-
-/// Global switches that change what is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GlobalFlags {
-    pub tf32_matmul: bool,
-    pub tf32_cudnn: bool,
-    pub cudnn_benchmark: bool,
-    pub deterministic: bool,
-}
-
-/// Reads the global switches.
-///
-/// # Errors
-/// libtorch's message, where its state is inconsistent.
-pub fn global_flags() -> Result<GlobalFlags, NativeError> {
-    let mut out = [0i32; 4];
-    // SAFETY: the function writes four values.
-    checked(unsafe { vl_global_flags(out.as_mut_ptr()) })?;
-    let [a, b, c, d] = out.map(|flag| flag != 0);
-    Ok(GlobalFlags { tf32_matmul: a, tf32_cudnn: b, cudnn_benchmark: c, deterministic: d })
-}
-
-/// Bytes of the CPU's tensors, for all threads of the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CpuMemory {
-    pub live: i64,
-    pub peak: i64,
-    pub allocations: i64,
-}
-
-/// Makes the counting allocator libtorch's allocator for CPU tensors, or libtorch's own again. Only tensors that are made while it is on
-/// are counted.
-pub fn use_cpu_meter(on: bool) {
-    // SAFETY: replaces a global allocator; each block carries the deleter of the one that made it.
-    unsafe { vl_cpu_meter_use(on.into()) };
-}
-
-/// Limits the bytes of CPU tensors; what goes beyond fails as out of memory. `None` lifts the limit.
-pub fn limit_cpu_memory(bytes: Option<u64>) {
-    let bytes = bytes.map_or(i64::MAX, |b| i64::try_from(b).unwrap_or(i64::MAX));
-    // SAFETY: sets an atomic.
-    unsafe { vl_cpu_meter_limit(bytes) };
-}
-
-pub fn reset_cpu_peak() {
-    // SAFETY: sets an atomic.
-    unsafe { vl_cpu_meter_reset_peak() };
-}
-
-pub fn cpu_memory() -> CpuMemory {
-    let mut out = [0i64; 3];
-    // SAFETY: the function writes three values.
-    unsafe { vl_cpu_meter_read(out.as_mut_ptr()) };
-    CpuMemory { live: out[0], peak: out[1], allocations: out[2] }
 }
 
 /// The caching allocator's statistics of one CUDA device, and what the driver says of it, in bytes.

@@ -1,17 +1,16 @@
-// What tch lacks, from libtorch's own C++ interface and without CUDA headers: memory meters, device events, autocast state and
+// What tch lacks, from libtorch's own C++ interface and without CUDA headers: CUDA's memory meter, device events, autocast state and
 // activation checkpointing; and the door to the dry device. No exception leaves this file: each function returns nullptr, or a message that `vl_free_message` frees.
-#include "allocations.h"
 #include "guarded.h"
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/version.h>
 #include <atomic>
 #include <cstring>
@@ -20,51 +19,8 @@
 
 namespace {
 
-// ---- CPU memory, counted exactly -------------------------------------------------------------------------------------------------
-
-std::atomic<int64_t> live{0}, peak{0}, allocations{0}, limit{INT64_MAX};
-
-// raw_allocate asserts that context == data, so the size cannot stand in a context of its own: it stands in a header in front of the
-// block, which keeps the 64-byte alignment that libtorch's kernels expect.
-struct CountingAllocator final : c10::Allocator {
-  static constexpr size_t kHeader = 64;
-
-  static void release(void* data) {
-    if (!data) return;
-    char* block = static_cast<char*>(data) - kHeader;
-    const int64_t size = *reinterpret_cast<int64_t*>(block);
-    const int64_t now = live -= size;
-    vramlab::cpu_freed(reinterpret_cast<uint64_t>(data), size, now);
-    std::free(block);
-  }
-
-  c10::DataPtr allocate(size_t bytes) override {
-    const c10::Device cpu(c10::kCPU);
-    if (bytes == 0) return {nullptr, nullptr, &release, cpu};
-    const auto size = static_cast<int64_t>(bytes);
-    const int64_t now = live += size;
-    if (now > limit) {
-      live -= size;
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "CPU out of memory. Tried to allocate ", size, " bytes; ", now - size,
-                       " of the limit of ", limit.load(), " bytes are in use.");
-    }
-    void* block = nullptr;
-    if (posix_memalign(&block, kHeader, bytes + kHeader) != 0) {
-      live -= size;
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "CPU out of memory. Tried to allocate ", size, " bytes.");
-    }
-    int64_t highest = peak;
-    while (now > highest && !peak.compare_exchange_weak(highest, now)) {}
-    ++allocations;
-    *static_cast<int64_t*>(block) = size;
-    void* data = static_cast<char*>(block) + kHeader;
-    vramlab::cpu_allocated(reinterpret_cast<uint64_t>(data), size, now);
-    return {data, data, &release, cpu};
-  }
-
-  c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
-};
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 // ---- activation checkpointing ------------------------------------------------------------------------------------------------------
 
@@ -96,6 +52,19 @@ struct Segment final : c10::intrusive_ptr_target {
 // The random number generators that a segment can draw from: the CPU's, and those of the devices of its inputs.
 struct RandomState {
   std::vector<std::pair<at::Generator, at::Tensor>> states;
+
+  // The tensors, to be saved for the backward pass, which frees them.
+  variable_list tensors() const {
+    variable_list tensors;
+    for (const auto& [generator, state] : states) tensors.push_back(state);
+    return tensors;
+  }
+
+  static RandomState from(const std::vector<c10::Device>& devices, variable_list::const_iterator tensors) {
+    RandomState state;
+    for (const auto& device : devices) state.states.emplace_back(at::globalContext().defaultGenerator(device), *tensors++);
+    return state;
+  }
 
   static RandomState of(const std::vector<c10::Device>& devices) {
     RandomState saved;
@@ -146,7 +115,7 @@ struct Replay {
   RandomState outer_random;
   AutocastState outer_autocast = AutocastState::now();
 
-  Replay(RandomState* random, const AutocastState& autocast, const std::vector<c10::Device>& devices) {
+  Replay(std::optional<RandomState> random, const AutocastState& autocast, const std::vector<c10::Device>& devices) {
     if (random) {
       outer_random = RandomState::of(devices);
       random->restore();
@@ -164,12 +133,24 @@ struct Replay {
 struct Saved final : torch::CustomClassHolder {
   c10::intrusive_ptr<Segment> segment;
   std::vector<c10::Device> devices;
-  std::optional<RandomState> random;
+  bool preserve_random;
   AutocastState autocast;
 };
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
+// Begins a backward pass with gradients that nobody but the pass itself holds, so that they are freed when they are used up, as in a
+// pass that goes through the segment without a stop.
+struct Gradients final : torch::autograd::Node {
+  variable_list given;
+  Gradients(torch::autograd::edge_list&& into, variable_list&& given) : Node(std::move(into)), given(std::move(given)) {}
+  variable_list apply(variable_list&&) override { return std::move(given); }
+
+  static void pass_on(torch::autograd::edge_list&& into, variable_list&& given) {
+    const std::shared_ptr<Gradients> begin(new Gradients(std::move(into), std::move(given)), torch::autograd::deleteNode);
+    const auto nothing = at::empty({0}, at::kFloat);
+    begin->add_input_metadata(nothing);
+    torch::autograd::Engine::get_default_engine().execute({{begin, 0}}, {nothing}, false, false, true);
+  }
+};
 
 struct Checkpoint final : torch::autograd::Function<Checkpoint> {
   // `anchor` requires a gradient, so that backward is called, and the parameters inside get theirs, even where no input needs one.
@@ -182,33 +163,42 @@ struct Checkpoint final : torch::autograd::Function<Checkpoint> {
       if (!input.is_cpu() && std::count(saved->devices.begin(), saved->devices.end(), input.device()) == 0)
         saved->devices.push_back(input.device());
     }
-    if (preserve_random) saved->random = RandomState::of(saved->devices);
+    saved->preserve_random = preserve_random;
     saved->autocast = AutocastState::now();
-    context->save_for_backward(inputs.vec());
+    variable_list kept = inputs.vec();
+    if (preserve_random) {
+      for (auto& state : RandomState::of(saved->devices).tensors()) kept.push_back(std::move(state));
+    }
+    context->save_for_backward(std::move(kept));
     context->saved_data["saved"] = c10::IValue::make_capsule(saved);
     context->set_materialize_grads(false);
     return saved->segment->run(inputs.vec());
   }
 
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+  static variable_list backward(AutogradContext* context, variable_list& gradients) {
     auto* saved = static_cast<Saved*>(context->saved_data["saved"].toCapsule().get());
-    variable_list inputs;
-    for (const auto& input : context->get_saved_variables())
-      inputs.push_back(input.detach().requires_grad_(input.requires_grad()));
-    variable_list roots, seeds;
+    variable_list inputs, seeds;
+    // Edges into the graph, which do not keep the outputs themselves alive.
+    torch::autograd::edge_list roots;
     {
-      Replay replay(saved->random ? &*saved->random : nullptr, saved->autocast, saved->devices);
+      const variable_list kept = context->get_saved_variables();
+      const auto states = kept.end() - static_cast<std::ptrdiff_t>(saved->preserve_random ? saved->devices.size() : 0);
+      for (auto input = kept.begin(); input != states; ++input) inputs.push_back(input->detach().requires_grad_(input->requires_grad()));
+      std::optional<RandomState> random;
+      if (saved->preserve_random) random = RandomState::from(saved->devices, states);
+      Replay replay(std::move(random), saved->autocast, saved->devices);
       at::AutoGradMode grad(true);
       variable_list outputs = saved->segment->run(inputs);
       TORCH_CHECK(outputs.size() == gradients.size(), "a checkpointed segment gave ", gradients.size(), " outputs at first and ",
                   outputs.size(), " when it was run again");
       for (size_t i = 0; i < outputs.size(); i++) {
         if (!gradients[i].defined() || !outputs[i].requires_grad()) continue;
-        roots.push_back(outputs[i]);
-        seeds.push_back(gradients[i]);
+        roots.push_back(torch::autograd::impl::gradient_edge(outputs[i]));
+        seeds.push_back(std::move(gradients[i]));
       }
     }
-    if (!roots.empty()) torch::autograd::backward(roots, seeds);
+    gradients.clear();
+    if (!roots.empty()) Gradients::pass_on(std::move(roots), std::move(seeds));
     variable_list result = {at::Tensor()};
     for (const auto& input : inputs) result.push_back(input.grad());
     result.emplace_back();
@@ -258,33 +248,7 @@ char* vl_load_cuda() {
   return strdup(message ? message : "libtorch_cuda.so cannot be loaded");
 }
 
-// TF32 in matrix products, TF32 in cuDNN, cuDNN benchmark, deterministic algorithms.
-char* vl_global_flags(int32_t out[4]) {
-  return guarded([&] {
-    auto& context = at::globalContext();
-    out[0] = context.allowTF32CuBLAS();
-    out[1] = context.allowTF32CuDNN();
-    out[2] = context.benchmarkCuDNN();
-    out[3] = context.deterministicAlgorithms();
-  });
-}
-
 // ---- meters --------------------------------------------------------------------------------------------------------------------------
-
-// Makes the counting allocator libtorch's, or libtorch's own again. Blocks carry their own deleter, so both may be mixed.
-void vl_cpu_meter_use(int32_t on) {
-  static CountingAllocator counting;
-  static c10::Allocator* const own = c10::GetCPUAllocator();
-  c10::SetCPUAllocator(on ? &counting : own, 1);
-}
-void vl_cpu_meter_limit(int64_t bytes) { limit = bytes; }
-void vl_cpu_meter_reset_peak() { peak = live.load(); }
-// Live bytes, peak bytes, allocations so far.
-void vl_cpu_meter_read(int64_t out[3]) {
-  out[0] = live;
-  out[1] = peak;
-  out[2] = allocations;
-}
 
 char* vl_cuda_reset_peaks(int32_t device) {
   return guarded([&] { c10::getDeviceAllocator(at::kCUDA)->resetPeakStats(static_cast<c10::DeviceIndex>(device)); });

@@ -2,6 +2,7 @@
 
 use super::prose::{self, counted};
 use super::recorded::Recorded;
+use crate::pairs::pairs;
 use crate::protocol::{COMPUTED, Cell, Grid, Metric, Pass, Relation, is_detail};
 use crate::record::{Sample, Status};
 use crate::stats::outliers;
@@ -35,7 +36,25 @@ pub fn tables(recorded: &Recorded) -> Vec<Table> {
             names.push(grid.name);
         }
     }
-    names.into_iter().filter_map(|name| table(recorded, name)).collect()
+    names.into_iter().filter_map(|name| table(recorded, name)).chain(beside_pytorch(recorded)).collect()
+}
+
+/// Ours and PyTorch's where both did the very same: what is equal, and which takes how long.
+fn beside_pytorch(recorded: &Recorded) -> Option<Table> {
+    let pairs = pairs(recorded.protocol, recorded.manifest.profile, &recorded.samples)?;
+    let throughout =
+        if pairs.throughout.is_empty() { String::new() } else { format!(" Throughout: {}.", pairs.throughout.join(", ")) };
+    Some(Table {
+        grid: "beside PyTorch".to_string(),
+        factors: pairs.factors,
+        long: pairs.rows.len() > LONG,
+        head: pairs.head,
+        rows: pairs.rows,
+        caption: format!(
+            "Values, bytes and times of the lab against PyTorch's in Python; a ratio below 1 says that the lab takes less.{throughout}"
+        ),
+        notes: pairs.notes,
+    })
 }
 
 /// A figure that some cell has: one of the protocol's, or bytes that the machine gave beside them.
@@ -115,7 +134,7 @@ fn sort(cells: &mut [Cell], factors: &[&str]) {
 }
 
 fn columns(recorded: &Recorded, cells: &[Cell]) -> Vec<Column> {
-    let own = recorded.protocol.metrics.iter().map(|metric| Column {
+    let own = recorded.protocol.metrics.iter().filter(|metric| !is_detail(metric.name)).map(|metric| Column {
         name: metric.name.to_string(),
         label: metric.label.to_string(),
         unit: metric.unit.to_string(),

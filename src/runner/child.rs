@@ -1,10 +1,12 @@
 //! A child process: one pass over one cell, told to the parent line by line.
 
+use super::exchange;
 use super::launch::{Message, Spec};
 use crate::dry::Dry;
 use crate::machine::{DeviceChoice, Gpu, libtorch_version};
 use crate::measure::{self, Bench, Found, Prepare};
 use crate::protocol::{Cell, Pass, Protocol};
+use crate::record::Status;
 use crate::torch::{Backend, Cpu, Cuda, attempt};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
@@ -54,16 +56,26 @@ fn pass(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> Result<Fou
     let backend = open(choice, spec.memory_limit)?;
     let cell = Cell::parse(&spec.cell).map_err(anyhow::Error::msg)?;
     let bench = Bench { device: backend.device(), platform: backend.platform(), seed: i64::from(spec.seed) };
+    if spec.hand_over {
+        let files = spec.exchange.as_ref().context("a start is handed over by a file")?;
+        exchange::write_start(&*bench.set_up(prepare, &cell)?, &files.start)?;
+        return Ok(Found { samples: Vec::new(), status: Status::Ok, reason: String::new() });
+    }
     match spec.pass {
         Pass::Check => {
             let grid = protocol.grid_of(spec.profile, &cell).with_context(|| format!("no cell '{cell}' is planned"))?;
             let expected = protocol.check_of(&cell).with_context(|| format!("no check applies to '{cell}'"))?;
-            measure::check(expected, prepare, &cell, &grid.baseline_of(&cell), &bench)
+            match spec.exchange {
+                Some(files) => measure::check_against(expected, prepare, &cell, &exchange::read_outcome(&files.outcome)?, &bench),
+                None => measure::check(expected, prepare, &cell, &grid.baseline_of(&cell), &bench),
+            }
         }
         Pass::Memory => {
             let mut step = bench.set_up(prepare, &cell)?;
-            let samples = measure::memory_keeping(&mut *step, &*backend, spec.files.as_deref())?;
-            Ok(Found { samples, status: crate::record::Status::Ok, reason: String::new() })
+            // What a comparison with the twin names in a difference.
+            let counted = if spec.exchange.is_some() { measure::memory_in_blocks } else { measure::memory_keeping };
+            let samples = counted(&mut *step, &*backend, spec.files.as_deref())?;
+            Ok(Found { samples, status: Status::Ok, reason: String::new() })
         }
         Pass::Time => {
             let mut step = bench.set_up(prepare, &cell)?;

@@ -8,6 +8,7 @@ use crate::record::{PassRecord, Sample, Status};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -31,11 +32,37 @@ pub struct Spec {
     pub baseline: String,
     /// The relation to the baseline that a twin must see in a check; a child of our own has the protocol.
     pub expected: Option<Relation>,
+    /// What our side of the cell and its twin hand to each other, where both do the very same.
+    pub exchange: Option<Exchange>,
+    /// Write the cell's start for the twin, and nothing else.
+    pub hand_over: bool,
+    /// What a twin in Python needs besides; none for a child of our own.
+    pub twin: Option<ForTwin>,
     /// Settings of the caching allocator that the cell asks for.
     pub alloc_conf: Option<String>,
     /// Where the pass keeps files; none where it keeps none.
     pub files: Option<PathBuf>,
     pub parent: u32,
+}
+
+/// Files by which our side of a cell and its twin in Python share tensors.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Exchange {
+    /// What the cell begins with, by name: ours writes it, the twin reads it.
+    pub start: PathBuf,
+    /// What came out of the twin's step: the check of ours compares its own with it.
+    pub outcome: PathBuf,
+}
+
+/// What a twin in Python needs that a child of our own has.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ForTwin {
+    /// The library that counts the CPU's tensors and reads settings, as we do.
+    pub meter: PathBuf,
+    /// Our settings, which must be the twin's, too.
+    pub settings: BTreeMap<String, String>,
+    /// File of the libtorch that both run on.
+    pub libtorch: PathBuf,
 }
 
 /// A line from the child.

@@ -3,6 +3,7 @@
 mod all;
 mod child;
 mod dry_twin;
+mod exchange;
 mod launch;
 mod options;
 mod plan;

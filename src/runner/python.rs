@@ -1,9 +1,12 @@
 //! PyTorch in Python, which runs an experiment's twin (`peers/pytorch/NAME.py`) in child processes like our own.
 
-use crate::machine::libtorch_version;
-use crate::native;
+use super::launch::ForTwin;
+use crate::machine::{flags, libtorch_version};
+use crate::native::{self, MemoryFile, meter};
+use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 /// A Python whose PyTorch is of the version that this program runs on, and the twin that it runs.
 #[derive(Debug, Clone)]
@@ -72,6 +75,28 @@ impl Python {
         command.arg("-B").arg(&self.script);
         command
     }
+}
+
+/// Settings that the launcher gives each child by its cell, ours and the twin's alike, or that a twin has reasons to change.
+const BY_CELL: [&str; 3] = ["PYTORCH_ALLOC_CONF", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
+
+/// What a twin is told so that it measures as we do: what counts, and the settings that it must have with so many threads.
+///
+/// # Errors
+/// The kernel gives no memory file for the library; libtorch's message.
+pub fn for_twin(threads: u32) -> Result<ForTwin> {
+    static LIBRARY: OnceLock<MemoryFile> = OnceLock::new();
+    let library = match LIBRARY.get() {
+        Some(library) => library,
+        None => {
+            let library = MemoryFile::new("vramlab-meter", meter::LIBRARY).context("keeping the meter's library in memory")?;
+            LIBRARY.get_or_init(|| library)
+        }
+    };
+    let mut settings = flags(threads as usize)?;
+    settings.retain(|name, _| !BY_CELL.contains(&name.as_str()));
+    let libtorch = native::loaded_library().context("the loaded libtorch cannot be located")?;
+    Ok(ForTwin { meter: library.path(), settings, libtorch })
 }
 
 /// The twin's source: in the folder that holds this program, or one above it, or where it was built.

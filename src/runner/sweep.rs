@@ -1,14 +1,14 @@
 //! One run of an experiment: every planned cell is checked, counted and timed, and each pass is recorded before the next begins.
 
-use super::launch::{Program, STOP, Spec, launch};
+use super::launch::{Exchange, Program, STOP, Spec, launch};
 use super::options::{Options, Shard};
 use super::plan::{Plan, Planned, round_order};
 use super::progress::Progress;
-use super::python::Python;
+use super::python::{Python, for_twin};
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, cores, flags};
 use crate::protocol::{
-    ALLOC_CONF, Cell, DEVICE_MEMORY, LEAST_FLOPS, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, Rule, TIME,
+    ALLOC_CONF, BY, Cell, DEVICE_MEMORY, LEAST_FLOPS, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, Rule, THREADS, TIME,
 };
 use crate::record::{BUDGET_ENDED, FILES, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Status};
 use crate::stats::ratio_interval;
@@ -21,6 +21,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Whether two memory passes may differ in a metric: other processes move what is used on a device, and threads that allocate at the same
 /// time do so in either order, which moves points of a curve and not its ends.
@@ -131,6 +132,7 @@ pub fn run(
         budget_ended: false,
         resumed,
         stopping: Stopping::new(protocol, choice, profile, options.rounds),
+        exchanges: Exchanges::default(),
     };
     if resumed > 0 {
         sweep.progress.say(&format!("{}: going on in {}, where {resumed} passes are done", protocol.name, dir.display()));
@@ -226,6 +228,39 @@ struct Sweep<'a> {
     /// Passes that an earlier run had done.
     resumed: usize,
     stopping: Stopping,
+    exchanges: Exchanges,
+}
+
+/// The files that both sides of comparisons share; they go with the run.
+#[derive(Default)]
+struct Exchanges {
+    folder: Option<TempDir>,
+    /// What both sides of each comparison have in common, in the order of their files' numbers.
+    known: Vec<String>,
+}
+
+impl Exchanges {
+    /// The files of a cell and its twin.
+    fn files(&mut self, cell: &Cell) -> Result<Exchange> {
+        let common = cell.without(&[BY]);
+        let number = self.known.iter().position(|known| *known == common).unwrap_or(self.known.len());
+        if number == self.known.len() {
+            self.known.push(common);
+        }
+        let folder = match &self.folder {
+            Some(folder) => folder,
+            None => self.folder.insert(tempfile::tempdir().context("making a folder for what both sides share")?),
+        };
+        let path = |what: &str| folder.path().join(format!("{number}-{what}.safetensors"));
+        Ok(Exchange { start: path("start"), outcome: path("outcome") })
+    }
+}
+
+/// A pass that is to be run.
+struct Job {
+    cell: Cell,
+    spec: Spec,
+    round: u32,
 }
 
 impl Sweep<'_> {
@@ -267,43 +302,65 @@ impl Sweep<'_> {
     /// Checks and counts cells until a time comes. What takes no time minds no company, so cells run side by side; the passes over one cell
     /// follow one another.
     fn count(&mut self, plan: &Plan, until: Option<Instant>) -> Result<()> {
-        let mut waiting = Vec::new();
+        let mut chains: Vec<(&Planned, Vec<Job>)> = Vec::new();
         for planned in &plan.cells {
-            let mut specs = Vec::new();
+            let mut jobs = Vec::new();
             for (pass, round) in untimed_passes(planned) {
-                specs.extend(self.ask(planned, pass, round)?.map(|spec| (spec, round)));
+                let spec = self.ask(planned, pass, round)?;
+                jobs.extend(spec.map(|spec| Job { cell: planned.cell.clone(), spec, round }));
             }
-            waiting.push((&planned.cell, specs));
+            // Both sides of a comparison hand things to each other.
+            let other = chains.iter_mut().find(|(other, _)| planned.grid.is_shared() && other.baseline == planned.baseline);
+            match other {
+                Some((_, chain)) => chain.extend(jobs),
+                None => chains.push((planned, jobs)),
+            }
         }
-        let waiting = Mutex::new(waiting.into_iter());
+        let mut by_threads: Vec<(u32, Vec<Vec<Job>>)> = Vec::new();
+        for jobs in chains.into_iter().map(|(_, jobs)| jobs).filter(|jobs| !jobs.is_empty()) {
+            let threads = jobs[0].spec.threads;
+            match by_threads.iter_mut().find(|(known, _)| *known == threads) {
+                Some((_, chains)) => chains.push(jobs),
+                None => by_threads.push((threads, vec![jobs])),
+            }
+        }
+        by_threads.into_iter().try_for_each(|(threads, chains)| self.count_side_by_side(chains, threads, until))
+    }
+
+    /// Runs chains of passes, as many at a time as the machine has cores for.
+    fn count_side_by_side(&mut self, chains: Vec<Vec<Job>>, threads: u32, until: Option<Instant>) -> Result<()> {
+        let waiting = Mutex::new(chains.into_iter());
         let next = || waiting.lock().ok().and_then(|mut waiting| waiting.next());
         let is_over = || stopped() || until.is_some_and(|until| Instant::now() >= until);
         let (device, timeout) = ((self.choice, self.machine.device_memory), self.options.timeout);
         let twins = self.twins.clone();
         let (sender, records) = channel();
         let work = |sender: Sender<Result<PassRecord>>| {
-            while let Some((cell, specs)) = next() {
-                for (spec, round) in specs {
+            while let Some(jobs) = next() {
+                let mut settled: Option<Cell> = None;
+                for Job { cell, spec, round } in jobs {
+                    if settled.as_ref() == Some(&cell) {
+                        continue;
+                    }
                     if is_over() {
                         return;
                     }
-                    let record = match launch(program(twins.as_ref(), cell), &spec, cell, round, device, timeout) {
+                    let record = match provided(twins.as_ref(), &spec, &cell, round, device, timeout) {
                         Ok(Some(record)) => Ok(record),
                         Ok(None) => return,
                         Err(e) => Err(e),
                     };
-                    let is_last = record.as_ref().is_ok_and(settles);
+                    if record.as_ref().is_ok_and(settles) {
+                        settled = Some(cell);
+                    }
                     if sender.send(record).is_err() {
                         return;
-                    }
-                    if is_last {
-                        break;
                     }
                 }
             }
         };
         std::thread::scope(|scope| {
-            for _ in 0..side_by_side(self.choice, self.options.threads()) {
+            for _ in 0..side_by_side(self.choice, threads) {
                 let sender = sender.clone();
                 scope.spawn(|| work(sender));
             }
@@ -316,8 +373,7 @@ impl Sweep<'_> {
     fn pass(&mut self, planned: &Planned, pass: Pass, round: u32) -> Result<()> {
         let Some(spec) = self.ask(planned, pass, round)? else { return Ok(()) };
         let device = (self.choice, self.machine.device_memory);
-        let program = program(self.twins.as_ref(), &planned.cell);
-        match launch(program, &spec, &planned.cell, round, device, self.options.timeout)? {
+        match provided(self.twins.as_ref(), &spec, &planned.cell, round, device, self.options.timeout)? {
             Some(record) => self.keep(record),
             None => Ok(()),
         }
@@ -335,20 +391,34 @@ impl Sweep<'_> {
             }
             return Ok(None);
         }
+        let threads = self.threads(&planned.cell)?;
         Ok(Some(Spec {
             cell: planned.cell.to_string(),
             pass,
             profile: self.profile,
             device: self.choice.to_string(),
-            threads: self.options.threads(),
+            threads,
             seed: self.options.seed,
             memory_limit: self.memory_limit(&planned.cell, pass)?,
             baseline: planned.baseline.to_string(),
             expected: self.expected(planned, pass),
+            exchange: planned.grid.is_shared().then(|| self.exchanges.files(&planned.cell)).transpose()?,
+            hand_over: false,
+            twin: planned.cell.is_twin().then(|| for_twin(threads)).transpose()?,
             files: (pass == Pass::Memory && round == 1 && self.profile != Profile::Smoke).then(|| self.dir.join(FILES)),
             alloc_conf: planned.cell.get(ALLOC_CONF).filter(|conf| *conf != "default").map(str::to_string),
             parent: std::process::id(),
         }))
+    }
+
+    /// The threads that the cell asks for, or else the user.
+    fn threads(&self, cell: &Cell) -> Result<u32> {
+        match cell.get(THREADS) {
+            Some(level) if level != "all" => {
+                level.parse().ok().filter(|n| *n > 0).with_context(|| format!("'{level}' is no number of threads, and not 'all'"))
+            }
+            _ => Ok(self.options.threads()),
+        }
     }
 
     fn keep(&mut self, mut record: PassRecord) -> Result<()> {
@@ -371,6 +441,7 @@ impl Sweep<'_> {
     fn impossible(&self, planned: &Planned, pass: Pass) -> Option<String> {
         impossible(self.choice, planned, pass).or_else(|| match &self.twins {
             Some(Err(reason)) if planned.cell.is_twin() => Some(reason.clone()),
+            Some(Err(reason)) if planned.grid.is_shared() => Some(format!("there is no PyTorch to compare with: {reason}")),
             _ => None,
         })
     }
@@ -506,6 +577,40 @@ fn side_by_side(choice: DeviceChoice, threads: u32) -> usize {
         // It computes nothing, so one thread is all that a cell takes.
         DeviceChoice::Dry(_) => cores(),
     }
+}
+
+/// Runs a pass, after the other side of its comparison has written what it needs, where that is not there yet; none where Ctrl-C ended it.
+fn provided(
+    twins: Option<&Result<Python, String>>,
+    spec: &Spec,
+    cell: &Cell,
+    round: u32,
+    device: (DeviceChoice, Option<u64>),
+    timeout: Duration,
+) -> Result<Option<PassRecord>> {
+    if let Some((other, spec_of_other)) = needed(spec, cell)? {
+        let Some(given) = provided(twins, &spec_of_other, &other, 1, device, timeout)? else { return Ok(None) };
+        if given.status != Status::Ok {
+            let reason = format!("the other side, {other}: {}", given.reason);
+            return Ok(Some(PassRecord { cell: cell.clone(), pass: spec.pass, round, reason, samples: Vec::new(), ..given }));
+        }
+    }
+    launch(program(twins, cell), spec, cell, round, device, timeout)
+}
+
+/// What the other side of a comparison has to run before this side can: ours writes its start, the twin its outcome. None where it has, or
+/// nothing is needed.
+fn needed(spec: &Spec, cell: &Cell) -> Result<Option<(Cell, Spec)>> {
+    let Some(files) = &spec.exchange else { return Ok(None) };
+    let (other, hand_over) = match cell.is_twin() {
+        true if !files.start.exists() => (cell.with(BY, "vramlab"), true),
+        // It is there unless an earlier run did the twin's check.
+        false if spec.pass == Pass::Check && !spec.hand_over && !files.outcome.exists() => (cell.with(BY, "pytorch"), false),
+        _ => return Ok(None),
+    };
+    let twin = if hand_over { None } else { Some(for_twin(spec.threads)?) };
+    let spec = Spec { cell: other.to_string(), pass: Pass::Check, hand_over, twin, ..spec.clone() };
+    Ok(Some((other, spec)))
 }
 
 /// Who runs a cell.

@@ -1,13 +1,15 @@
 //! Activation checkpointing: a segment keeps its inputs only, and is run again in the backward pass.
 //!
 //! Outputs, gradients, random numbers and how often a segment is run, nested ones included, are those of `torch.utils.checkpoint` with
-//! `use_reentrant=False` (held by `tests/checkpoint.rs`). That one is built on hooks for saved tensors, which libtorch offers to Python only; this
-//! one is a function with a backward pass of its own, as `use_reentrant=True` is there. So it differs from the former where that shows:
+//! `use_reentrant=False` (held by `tests/checkpoint_scenes.rs`). That one is built on hooks for saved tensors, which libtorch offers to
+//! Python only; this one is a function with a backward pass of its own, as `use_reentrant=True` is there. So it differs from the former
+//! where that shows:
 //!
-//! - All outputs of a floating-point type say that they need a gradient, because parameters inside may need theirs; also those that the segment
-//!   has detached, and those of a segment in which nothing needs one.
+//! - All outputs of a floating-point type say that they need a gradient, because parameters inside may need theirs; also those that the
+//!   segment has detached, and those of a segment in which nothing needs one.
 //! - A backward pass for the gradients of some tensors only (`Tensor::run_backward`, Python's `torch.autograd.grad`) is refused, as it is
-//!   with `use_reentrant=True`: inside of a segment it would add to the gradients of all parameters. With it are gradients of gradients.
+//!   with `use_reentrant=True`: inside of a segment it would add to the gradients of all parameters. Gradients of gradients, which tch
+//!   asks for in the same way, are refused with it.
 //! - A segment is always run to its end again. Python's stops after the last tensor that is needed, which leaves out what follows it.
 
 use crate::native::{self, NativeError};
@@ -49,7 +51,8 @@ impl Checkpoint {
     /// The closure owns what it uses (shallow clones of parameters are handles, not copies) and must compute the same from the same
     /// inputs. It may use parameters that are not inputs; they get their gradients. Inputs may be of any number, device and kind, with or
     /// without gradient; where none needs a gradient, the outputs say that they need one all the same, because parameters inside may. An
-    /// undefined input or output stands for Python's `None`. Segments nest. Under `tch::no_grad` nothing is saved and the closure just runs.
+    /// undefined input or output stands for Python's `None`. Segments nest. Under `tch::no_grad` nothing is saved and the closure just
+    /// runs.
     ///
     /// # Errors
     /// What the closure gives back as an error or panics with: here from the first run, from `Tensor::f_backward` for the second. From the

@@ -1,0 +1,155 @@
+"""Bytes of tensors, counted as the lab counts them, and the settings that change figures, read as the lab reads them.
+
+On the CPU it is the lab's own allocator that counts, in a library that the lab's program hands over: PyTorch's profiler says what each
+operation allocates, and misses what is allocated outside of any. On CUDA it is PyTorch's own allocator, on both sides.
+"""
+
+import contextlib
+import ctypes
+
+import torch
+
+_LIBRARY = None
+
+
+class _Allocation(ctypes.Structure):
+    _fields_ = [
+        ("address", ctypes.c_uint64),
+        ("bytes", ctypes.c_int64),
+        ("operation", ctypes.c_char_p),
+        ("allocated", ctypes.c_int32),
+    ]
+
+
+_TAKE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Allocation), ctypes.c_size_t)
+_SETTING = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+
+
+def open_library(path):
+    """Opens the lab's library; it runs on the libtorch that this process has loaded."""
+    global _LIBRARY
+    _LIBRARY = ctypes.CDLL(path)
+    _LIBRARY.vl_cpu_meter_limit.argtypes = [ctypes.c_int64]
+    for name in ["vl_allocations_record", "vl_settings"]:
+        getattr(_LIBRARY, name).restype = ctypes.c_void_p
+    _LIBRARY.vl_allocations_take.argtypes = [ctypes.c_void_p, _TAKE]
+    _LIBRARY.vl_settings.argtypes = [ctypes.c_void_p, _SETTING]
+
+
+def _checked(message):
+    if message:
+        text = ctypes.string_at(message).decode()
+        ctypes.CDLL(None).free(ctypes.c_void_p(message))
+        raise RuntimeError(text)
+
+
+def settings():
+    """What is set in libtorch in this process and thread, by name."""
+    found = {}
+
+    @_SETTING
+    def keep(_, name, value):
+        found[name.decode()] = value.decode()
+
+    _checked(_LIBRARY.vl_settings(None, keep))
+    return found
+
+
+def libtorch():
+    """File of the libtorch that this process has loaded."""
+    with open("/proc/self/maps") as maps:
+        return next(line.split()[-1] for line in maps if line.rstrip().endswith("/libtorch_cpu.so"))
+
+
+class Cpu:
+    """Counts the CPU's tensors from here on."""
+
+    def __init__(self, limit):
+        _LIBRARY.vl_cpu_meter_limit(2**63 - 1 if limit is None else limit)
+        _LIBRARY.vl_cpu_meter_use(1)
+
+    def _read(self):
+        out = (ctypes.c_int64 * 3)()
+        _LIBRARY.vl_cpu_meter_read(out)
+        return out
+
+    def live(self):
+        return self._read()[0]
+
+    def peak(self):
+        return self._read()[1]
+
+    def reset_peaks(self):
+        _LIBRARY.vl_cpu_meter_reset_peak()
+
+    def read(self):
+        """What the memory pass shows, by metric."""
+        return {"requested_peak": self.peak()}
+
+    @contextlib.contextmanager
+    def held_at_peak(self):
+        """What is allocated in the region and alive at its peak: how many blocks of an operation and size, as `aten::mm.4096`. Blocks that
+        were there before and are gone at the peak count negative."""
+        blocks = {}
+        _checked(_LIBRARY.vl_allocations_record(-1, 1))
+        yield blocks
+        _LIBRARY.vl_allocations_stop()
+        events = []
+
+        @_TAKE
+        def take(_, first, count):
+            for i in range(count):
+                event = first[i]
+                operation = event.operation.decode() if event.operation else "-"
+                events.append((event.address, event.bytes, operation, event.allocated))
+
+        _LIBRARY.vl_allocations_take(None, take)
+        live, now, most, names = {}, 0, 0, {}
+        for address, size, operation, allocated in events:
+            if allocated:
+                names[address] = operation
+            name = f"{operation if allocated else names.pop(address, 'before')}.{size}"
+            live[name] = live.get(name, 0) + (1 if allocated else -1)
+            now += size if allocated else -size
+            if now > most:
+                most = now
+                blocks.clear()
+                blocks.update(live)
+
+
+class Cuda:
+    """PyTorch's caching allocator of one GPU."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def _statistics(self):
+        torch.cuda.synchronize(self.device)
+        return torch.cuda.memory_stats(self.device)
+
+    def live(self):
+        return self._statistics()["requested_bytes.all.current"]
+
+    def peak(self):
+        return self._statistics()["requested_bytes.all.peak"]
+
+    def reset_peaks(self):
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    def read(self):
+        """What the memory pass shows, by metric, as the lab names it."""
+        found = self._statistics()
+        free, total = torch.cuda.mem_get_info(self.device)
+        return {
+            "requested_peak": found["requested_bytes.all.peak"],
+            "allocated_peak": found["allocated_bytes.all.peak"],
+            "reserved_peak": found["reserved_bytes.all.peak"],
+            "inactive_split": found["inactive_split_bytes.all.current"],
+            "device_used": total - free,
+        }
+
+    @contextlib.contextmanager
+    def held_at_peak(self):
+        """Nothing: blocks are told apart on the CPU alone."""
+        yield {}
