@@ -85,7 +85,7 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::record::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 23] = [
+const ALL: [&Protocol; 24] = [
     &accumulation::PROTOCOL,
     &agreement::PROTOCOL,
     &amp::PROTOCOL,
