@@ -309,7 +309,7 @@ const fn of_process(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid
     Grid { name: "memory of a load", profiles, studied: "reader", axes, passes: TIMED, only_on: &[Platform::Cpu] }
 }
 
-/// The allocator that counts the CPU's tensors is not in Python.
+/// The twin counts on a GPU alone: on the CPU its process is what is measured.
 const fn of_python(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {
     Grid { passes: &[Pass::Check, Pass::Time], ..of_process(profiles, axes) }
 }
