@@ -432,6 +432,7 @@ const ENVIRONMENT: [&str; 13] = [
     "CUDA_",
     "MALLOC_",
     "GLIBC_TUNABLES",
+    // Whose images the experiment loader reads.
     "VRAMLAB_IMAGES",
 ];
 

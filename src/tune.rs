@@ -167,7 +167,8 @@ impl Search {
     }
 
     fn reason(&self, chosen: &Tried, tried: &[Tried]) -> String {
-        let gives = format!("{} give {:.0} images/s", counted(chosen.setting.workers), chosen.rate());
+        let verb = if chosen.setting.workers == 1 { "gives" } else { "give" };
+        let gives = format!("{} {verb} {:.0} images/s", counted(chosen.setting.workers), chosen.rate());
         let interval = chosen.interval();
         match self.need() {
             Some(need) if interval.low >= need => {

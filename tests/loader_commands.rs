@@ -40,13 +40,14 @@ fn tuning_tries_settings_and_gives_a_reason() {
 #[test]
 fn tuning_names_what_it_leaves_out() {
     let scratch = tempfile::tempdir().unwrap();
-    let images = few_images(scratch.path());
+    let few = Textured { images: 6, classes: 2, sides: (96, 72) };
+    let images = few.folder(scratch.path()).unwrap().display().to_string();
     let class = Path::new(&images).join("class-00");
     std::fs::write(class.join("drawing.png"), b"not for this loader").unwrap();
     let broken = class.join("00000.jpg");
     let bytes = std::fs::read(&broken).unwrap();
     std::fs::write(&broken, &bytes[..bytes.len() / 2]).unwrap();
-    let output = vramlab(&["tune-loader", "--data", &images, "--device", "cpu", "--batch", "8", "--budget", "2"]).output().unwrap();
+    let output = vramlab(&["tune-loader", "--data", &images, "--device", "cpu", "--batch", "6", "--budget", "2"]).output().unwrap();
     let text = said(&output);
     assert!(output.status.success() && text.contains("1 file is left out: its name does not end in .jpg"), "{text}");
     let named = format!("{}, at byte {}: a JPEG image that was cut short", broken.display(), bytes.len() / 2);

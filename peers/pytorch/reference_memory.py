@@ -18,6 +18,7 @@ import json
 import random
 from pathlib import Path
 
+import models
 import torch
 import torchvision
 from torch import nn
@@ -29,8 +30,6 @@ OUT = Path(__file__).resolve().parents[2] / "tests" / "reference"
 ITERATIONS = 2
 # Small models that are drawn at random.
 DRAWN = 48
-# Of a GPT.
-VOCABULARY, HEAD_WIDTH = 256, 32
 
 # Model, batch, side of an image: usual sizes, and odd ones that no block of 512 bytes fits.
 SIZES = [("resnet18", 8, 224), ("resnet18", 3, 97), ("resnet50", 4, 224)]
@@ -92,42 +91,29 @@ class Tracker(MemTracker):
         return seen
 
 
-class Transformer(nn.Module):
-    """A pre-norm block whose attention is written out: each result is a tensor of its own."""
+class Transformer(models.Transformer):
+    """The block with its attention written out: each result is a tensor of its own."""
 
-    def __init__(self, width):
-        super().__init__()
-        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+    def __init__(self, width, mask):
+        super().__init__(width)
+        self.mask = mask
 
-    def attend(self, x, mask):
-        q, k, v = (t.view(*t.shape[:2], -1, HEAD_WIDTH).transpose(1, 2) for t in self.qkv(self.attention_norm(x)).chunk(3, -1))
-        scores = q @ k.transpose(-2, -1) * HEAD_WIDTH**-0.5
-        scores = scores.masked_fill(mask, float("-inf"))
+    def attend(self, x):
+        qkv = self.qkv(self.attention_norm(x)).chunk(3, -1)
+        q, k, v = (t.view(*t.shape[:2], self.heads, -1).transpose(1, 2) for t in qkv)
+        scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        scores = scores.masked_fill(self.mask, float("-inf"))
         scores = scores.softmax(-1)
-        return (scores @ v).transpose(1, 2).reshape(x.shape)
-
-    def forward(self, x, mask):
-        x = x + self.projection(self.attend(x, mask))
-        return x + self.down(nn.functional.gelu(self.up(self.mlp_norm(x)), approximate="tanh"))
+        return self.projection((scores @ v).transpose(1, 2).reshape(x.shape))
 
 
-class Gpt(nn.Module):
-    """Token and position embeddings, transformer blocks, and an untied linear head."""
+class Gpt(models.Gpt):
+    """A GPT of such blocks, which share one mask."""
 
     def __init__(self, layers, width, sequence):
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(sequence, width)
-        self.block = nn.ModuleList(Transformer(width) for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY)
+        super().__init__(0, width, sequence)
         self.register_buffer("mask", torch.ones(sequence, sequence, dtype=torch.bool).triu(1))
-
-    def forward(self, x):
-        x = self.tokens(x) + self.positions.weight[: x.shape[1]]
-        for block in self.block:
-            x = block(x, self.mask)
-        return self.head(self.norm(x)).reshape(-1, VOCABULARY)
+        self.block = nn.ModuleList(Transformer(width, self.mask) for _ in range(layers))
 
 
 def build(name, length):
@@ -217,7 +203,7 @@ def drawn(count):
         if draw.random() < 0.5:
             model, lengths = f"resnet-{draw.randint(1, 6)}x{draw.randint(1, 40)}-bn", (8, 40)
         else:
-            model, lengths = f"gpt-{draw.randint(1, 4)}x{HEAD_WIDTH * draw.randint(1, 4)}", (2, 100)
+            model, lengths = f"gpt-{draw.randint(1, 4)}x{models.HEAD_WIDTH * draw.randint(1, 4)}", (2, 100)
         yield model, draw.randint(1, 9), draw.randint(*lengths), optimizer, implementation
 
 

@@ -234,7 +234,8 @@ impl Trial for Loading {
                 total += batch.indices.len();
                 // Data so slow that even warming up takes too long still has a rate, if a rough one.
                 if warm_up > 0 && spent >= 2.0 * seconds {
-                    return Ok(Measured { rates: vec![total as f64 / spent], seconds: spent });
+                    (rates, enough) = (vec![total as f64 / spent], true);
+                    break;
                 }
                 if warm_up > 0 {
                     warm_up -= 1;
