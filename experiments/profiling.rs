@@ -79,8 +79,8 @@ pub const PROTOCOL: Protocol = Protocol {
         },
     ],
     grids: &[
-        tools(&[Profile::Quick], &[LAUNCH, axis("model", &["mlp-8x64"]), axis("batch", &["32"]), OURS, EVERY_TOOL]),
-        tools(&[Profile::Quick], &[COMPUTE, axis("model", &["mlp-8x256"]), axis("batch", &["512"]), OURS, FEW_TOOLS]),
+        tools(&[Profile::Quick], &[LAUNCH, axis("model", &["mlp-8x64"]), axis("batch", &["32"]), OURS, FEW_TOOLS]),
+        tools(&[Profile::Quick], &[COMPUTE, axis("model", &["mlp-8x256"]), axis("batch", &["512"]), OURS, ONE_TOOL]),
         tools(&[Profile::Quick], &[LAUNCH, axis("model", &["mlp-8x64"]), axis("batch", &["32"]), TWIN, GUIDES_TOOLS]),
         tools(&[Profile::Full], &[LAUNCH, axis("model", &["mlp-8x64"]), axis("batch", &["32"]), OURS, EVERY_TOOL]),
         tools(&[Profile::Full], &[COMPUTE, axis("model", &["mlp-8x4096"]), axis("batch", &["4096"]), OURS, EVERY_TOOL]),
@@ -189,7 +189,7 @@ const OURS: Axis = axis(BY, &["vramlab"]);
 const TWIN: Axis = axis(BY, &["pytorch"]);
 const EVERY_TOOL: Axis = axis("tool", &["none", "profiler-002", "profiler-memory", "profiler-full", "timeline", "statistics"]);
 const ONE_TOOL: Axis = axis("tool", &["none", "profiler-memory"]);
-const FEW_TOOLS: Axis = axis("tool", &["none", "profiler-memory", "timeline"]);
+const FEW_TOOLS: Axis = axis("tool", &["none", "profiler-002", "profiler-memory", "timeline", "statistics"]);
 const GUIDES_TOOLS: Axis = axis("tool", &["none", "profiler-002", "profiler-memory"]);
 const TWINS_TOOLS: Axis = axis("tool", &["none", "profiler-002", "profiler-memory", "profiler-full", "statistics", "history"]);
 const CUDAS_TOOLS: Axis = axis("tool", &["none", "timeline", "statistics", "history"]);
