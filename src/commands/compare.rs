@@ -60,8 +60,8 @@ pub struct CompareOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
     rounds: Option<u32>,
 
-    /// Stop after this time [default: 200]
-    #[arg(long, value_name = "SECONDS", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// Stop after this time [default: 420]
+    #[arg(long, value_name = "SECONDS", default_value_t = 420, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     budget: u32,
 
     /// Only these cells, as a regular expression: 'workers=(0|2)', 'threads=1'
