@@ -144,7 +144,8 @@ fn protocols_are_sound() {
 /// Checks a cell of the experiment, or of a broken stand-in for it, against the experiment's own relation and baseline.
 fn checked(protocol: &'static Protocol, prepare: Prepare, cell: &str) -> Found {
     let cell = Cell::parse(cell).unwrap();
-    let grid = [Profile::Quick, Profile::Smoke].iter().find_map(|p| protocol.grid_of(*p, &cell)).expect("a planned cell");
+    let grid =
+        [Profile::Quick, Profile::Smoke, Profile::Full].iter().find_map(|p| protocol.grid_of(*p, &cell)).expect("a planned cell");
     check(protocol.check_of(&cell).unwrap(), prepare, &cell, &grid.baseline_of(&cell), &BENCH).unwrap_or_else(|e| Found::failed(&e))
 }
 
