@@ -118,10 +118,10 @@ impl Pair<'_> {
     }
 
     fn times(&self) -> [String; 5] {
-        let time = self.protocol.metric(TIME.name).map(|metric| metric.name).unwrap_or(TIME.name);
-        let figure = |cell: &Cell| self.samples.value(cell, time).map_or(NOTHING.to_string(), |value| quantity(value, TIME.unit));
+        let figure =
+            |cell: &Cell| self.samples.value(cell, TIME.name).map_or(NOTHING.to_string(), |value| quantity(value, TIME.unit));
         let (theirs, ours) = (figure(&self.theirs), figure(self.ours));
-        let rounds = self.samples.log_ratios(self.ours, &self.theirs, time).len();
+        let rounds = self.samples.log_ratios(self.ours, &self.theirs, TIME.name).len();
         match self.samples.ratio(self.ours, &self.theirs, &TIME, 0.05) {
             Some(Interval { estimate, low, high }) => {
                 [theirs, ours, ratio(estimate), format!("{} to {}", ratio(low), ratio(high)), rounds.to_string()]

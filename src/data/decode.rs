@@ -2,7 +2,7 @@
 //!
 //! A training crop is on average half of an image, so what decides is what need not be decoded. [`Decoder`] decodes the wanted part of
 //! baseline images by itself, to the bit as libjpeg-turbo does; zune-jpeg, in Rust with SIMD, does all other kinds, whole. `cargo bench
-//! --bench loading` compares the two: METHODOLOGY.md has the figures, libjpeg-turbo's among them.
+//! --bench loading` compares the two; METHODOLOGY.md says why not libjpeg-turbo.
 
 use super::jpeg::{Headers, PartDecoder};
 use super::transform::{Area, Part};

@@ -7,9 +7,6 @@ use crate::protocol::Cell;
 use crate::stats::Interval;
 use anyhow::Result;
 
-/// Error rate of the intervals.
-const ALPHA: f64 = 0.05;
-
 /// A cell, and what it has that the plain one has not.
 type Treated<'a> = (&'a Cell, Vec<&'a str>);
 
@@ -79,5 +76,5 @@ fn effect(view: &View, cells: &[Treated], of: &[&str]) -> Option<Interval> {
             (*cell, if without % 2 == 0 { 1.0 } else { -1.0 } / ratios)
         })
         .collect();
-    view.recorded.samples.contrast(&weighed, view.metric, ALPHA)
+    view.recorded.contrast(&weighed, view.metric)
 }
