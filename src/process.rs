@@ -94,12 +94,13 @@ mod tests {
     fn what_is_touched_is_resident_and_stays_in_the_peak() {
         reset_peak_resident().unwrap();
         let before = resident().unwrap();
-        let mut block = vec![0u8; 64 << 20];
+        // Much more than other tests of this process take or give back meanwhile.
+        let mut block = vec![0u8; 512 << 20];
         block.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
         let with = resident().unwrap();
-        assert!(with >= before + 60 * MIB, "{before} and then {with}");
+        assert!(with >= before + 256 * MIB, "{before} and then {with}");
         drop(std::hint::black_box(block));
-        assert!(resident().unwrap() + 40 * MIB < with);
+        assert!(resident().unwrap() + 256 * MIB < with);
         assert!(peak_resident().unwrap() + MIB >= with);
     }
 

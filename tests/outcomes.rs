@@ -118,7 +118,7 @@ impl Step for Fated {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     // The flags of the experiment: started by the test below, or by the runner for one cell.
-    if arguments.iter().any(|a| a == "--child" || a == "--profile") {
+    if arguments.iter().any(|a| ["--child", "--template", "--profile"].contains(&a.as_str())) {
         return vramlab::run(&PROTOCOL, prepare);
     }
     every_outcome_is_a_row();
@@ -181,16 +181,14 @@ fn every_outcome_is_a_row() {
 /// What the twin of this experiment is: the same fates in Python.
 const TWIN: &str = r#"
 import os
-import sys
 import torch
 import lab
-
-if "fate=denormal" in sys.argv[2]:
-    torch.set_flush_denormal(True)
 
 class Fated:
     def __init__(self, fate, start):
         self.fate, self.steps, self.result, self.start = fate, 0, None, start
+        if fate == "denormal":
+            torch.set_flush_denormal(True)
 
     def run(self, probe):
         self.steps += 1

@@ -7,8 +7,10 @@ process for each cell and pass, as the program's own children are, and measures 
 
 import contextlib
 import ctypes
+import gc
 import json
 import math
+import multiprocessing
 import os
 import signal
 import sys
@@ -136,7 +138,46 @@ def transforms():
 
 
 def main(prepare):
-    """Runs the pass that the command line asks for and writes its rows to what was standard output."""
+    """Runs the pass that the command line asks for and writes its rows to what was standard output. A template runs one in each copy of
+    itself."""
+    asked, what = sys.argv[1:] if len(sys.argv) == 3 else (None, None)
+    if asked == "--child":
+        _run(prepare, json.loads(what))
+    elif asked == "--template":
+        _serve(prepare, int(what))
+    else:
+        sys.exit(f"{sys.argv[0]} is run by the experiment of the same name, not by hand")
+
+
+def _serve(prepare, parent):
+    """Makes a copy of this process for each request, and says how it ended; see src/runner/template.rs."""
+    _end_with_parent(parent)
+    # What optimizers and checkpointing import when they are first used.
+    import torch._dynamo  # noqa: F401
+
+    def tell(answer):
+        print(json.dumps(answer), flush=True)
+
+    for line in sys.stdin:
+        request = json.loads(line)
+        said = [os.open(request[name], os.O_WRONLY) for name in ("stdout", "stderr")]
+        pid = os.fork()
+        if pid == 0:
+            os.setpgid(0, 0)
+            for stream, end in enumerate([os.open(os.devnull, os.O_RDONLY), *said]):
+                os.dup2(end, stream)
+                os.close(end)
+            return _run(prepare, request["spec"])
+        for end in said:
+            os.close(end)
+        with contextlib.suppress(OSError):
+            # Both sides set the group, so that it is there before anyone ends it. The copy may have been faster, and may be gone.
+            os.setpgid(pid, pid)
+        tell({"Copied": pid})
+        tell({"Ended": os.waitpid(pid, 0)[1]})
+
+
+def _run(prepare, spec):
     pipe = os.fdopen(os.dup(1), "w")
     # Whatever a library prints goes to standard error from here on.
     os.dup2(2, 1)
@@ -145,24 +186,32 @@ def main(prepare):
         pipe.write(json.dumps(message) + "\n")
         pipe.flush()
 
+    def prepare_alike(cell, bench):
+        step = prepare(cell, bench)
+        _refuse_other_settings(spec["twin"], same_library=bool(spec["exchange"]))
+        return step
+
     status, reason, rows = "ok", "", []
     try:
-        if len(sys.argv) != 3 or sys.argv[1] != "--child":
-            sys.exit(f"{sys.argv[0]} is run by the experiment of the same name, not by hand")
-        spec = json.loads(sys.argv[2])
         _end_with_parent(spec["parent"])
         torch.set_num_threads(spec["threads"])
         meter.open_library(spec["twin"]["meter"])
-        _refuse_other_settings(spec["twin"], same_library=bool(spec["exchange"]))
         bench = Bench(torch.device(spec["device"]), spec["seed"], spec["threads"])
         if spec["exchange"]:
             bench.start = exchange.read(spec["exchange"]["start"])
-        status, reason, rows = _PASSES[spec["pass"]](prepare, spec, bench)
+            # As src/native/heap.rs.
+            ctypes.CDLL(None).mallopt(_M_MMAP_MAX, 0)
+            ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+        status, reason, rows = _PASSES[spec["pass"]](prepare_alike, spec, bench)
     except Exception as error:  # Whatever it was becomes a row.
         status, reason, rows = _failed(error)
     for metric, unit, value, index in rows:
         tell({"sample": {"metric": metric, "unit": unit, "value": float(value), "sample": index, "reason": ""}})
     tell({"end": {"status": status, "reason": reason}})
+    gc.collect()
+    if not multiprocessing.active_children():
+        # As our own children end: nothing is torn down, which takes longer than most steps.
+        os._exit(0)
 
 
 def is_out_of_memory(error):
@@ -324,6 +373,9 @@ def _seconds(body, device):
     torch.cuda.synchronize()
     return start.elapsed_time(end) / 1000.0
 
+
+# Parameters of glibc's mallopt.
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 _PASSES = {"check": _check, "memory": _memory, "time": _time}
 

@@ -2,14 +2,8 @@
 
 import ctypes
 import gc
-import json
 import os
-import sys
 import tempfile
-
-if len(sys.argv) == 3 and json.loads(sys.argv[2])["device"] == "cpu":
-    # A cell of the CPU sees no GPU, also on a machine that has one; this must stand before PyTorch is imported.
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import lab
 import torch

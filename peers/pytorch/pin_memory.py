@@ -1,10 +1,5 @@
 """The twin of experiments/pin_memory.rs: an epoch of PyTorch's DataLoader with and without pin_memory, on a machine without a GPU."""
 
-import os
-
-# The claim is about machines without a GPU: where there is one, it is not shown.
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
-
 import warnings
 
 import lab

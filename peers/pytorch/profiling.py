@@ -1,16 +1,10 @@
 """The twin of experiments/profiling.rs: the tools as the guides' readers use them, torch.profiler and torch.cuda.memory."""
 
 import contextlib
-import json
 import os
-import sys
 import tempfile
 import time
 from collections import Counter
-
-if len(sys.argv) == 3 and json.loads(sys.argv[2])["device"] == "cpu":
-    # A cell of the CPU sees no GPU, also on a machine that has one; this must stand before PyTorch is imported.
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import lab
 import torch

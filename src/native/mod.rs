@@ -15,18 +15,20 @@ pub mod memory_history;
 pub mod meter;
 pub mod optimizers;
 mod pickle;
+mod process;
 pub mod profiler;
 mod settings;
 pub mod transfer;
 pub mod vectors;
 
 pub use backward::{backward_is_whole, backward_keeping_graph};
-pub use heap::trim_heap;
+pub use heap::{keep_heap, trim_heap};
 pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
 pub use library::MemoryFile;
 pub use mapped::{map_file, tensor_over_file};
 pub use meter::{CpuMemory, cpu_memory, limit_cpu_memory, reset_cpu_peak, use_cpu_meter};
 pub use pickle::save_pickle;
+pub use process::{Forked, end_process, fork_process};
 pub use settings::settings;
 
 use std::ffi::{CStr, c_char, c_void};

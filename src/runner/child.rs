@@ -5,6 +5,7 @@ use super::launch::{Message, Spec};
 use crate::dry::Dry;
 use crate::machine::{DeviceChoice, Gpu, libtorch_version};
 use crate::measure::{self, Bench, Found, Prepare};
+use crate::native::{end_process, keep_heap};
 use crate::protocol::{Cell, Pass, Protocol};
 use crate::record::Status;
 use crate::torch::{Backend, Cpu, Cuda, attempt};
@@ -12,10 +13,9 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::fs::File;
 use std::io::Write;
-use std::process::ExitCode;
 
-/// Runs one pass and writes its rows to the pipe that was this process's standard output.
-pub fn run(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> ExitCode {
+/// Runs one pass, writes its rows to the pipe that was this process's standard output, and ends the process.
+pub fn run(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> ! {
     let told = take_pipe().and_then(|mut pipe| {
         // A panic becomes a row; the default hook would only fill the parent's pipe.
         std::panic::set_hook(Box::new(|_| {}));
@@ -26,10 +26,10 @@ pub fn run(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> ExitCod
         tell(&mut pipe, &Message::End { status: found.status, reason: found.reason })
     });
     match told {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => end_process(0),
         Err(e) => {
             eprintln!("{e:#}");
-            ExitCode::FAILURE
+            end_process(1)
         }
     }
 }
@@ -56,6 +56,10 @@ fn pass(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> Result<Fou
     let backend = open(choice, spec.memory_limit)?;
     let cell = Cell::parse(&spec.cell).map_err(anyhow::Error::msg)?;
     let bench = Bench { device: backend.device(), platform: backend.platform(), seed: i64::from(spec.seed) };
+    if spec.exchange.is_some() {
+        // Whether it is kept depends on what else a program keeps there, which is not what the two sides are compared in.
+        keep_heap();
+    }
     if spec.hand_over {
         let files = spec.exchange.as_ref().context("a start is handed over by a file")?;
         exchange::write_start(&*bench.set_up(prepare, &cell)?, &files.start)?;

@@ -37,7 +37,7 @@ pub fn dry_twin(cell: &Cell) -> Result<Vec<Sample>> {
         files: None,
         parent: std::process::id(),
     };
-    let found = launch(Program::Own, &spec, cell, 1, (choice, Some(MEMORY)), TIMEOUT)?.context("interrupted")?;
+    let found = launch(Program::Own, None, &spec, cell, 1, (choice, Some(MEMORY)), TIMEOUT)?.context("interrupted")?;
     ensure!(found.status == Status::Ok, "predicting {cell} on a dry device: {}: {}", found.status, found.reason);
     Ok(found.samples)
 }

@@ -1,6 +1,7 @@
 //! The parent's side of a child process: start it, read its rows, end it in time.
 
 use super::python::Python;
+use super::template::{Copied, Templates};
 use crate::dry;
 use crate::machine::DeviceChoice;
 use crate::protocol::{Cell, Pass, Profile, Relation};
@@ -88,12 +89,13 @@ pub static STOP: AtomicBool = AtomicBool::new(false);
 /// How often a waiting parent looks at [`STOP`]. Rows of a child wake it at once.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Runs one pass over one cell in a process of its own; `None` where Ctrl-C ended it.
+/// Runs one pass over one cell in a process of its own; `None` where Ctrl-C ended it. Where there are templates it may be a copy of one.
 ///
 /// # Errors
 /// No process can be started.
 pub fn launch(
     program: Program,
+    templates: Option<&mut Templates>,
     spec: &Spec,
     cell: &Cell,
     round: u32,
@@ -101,9 +103,8 @@ pub fn launch(
     timeout: Duration,
 ) -> Result<Option<PassRecord>> {
     let start = Instant::now();
-    let mut child = command(program, spec, choice, device_memory)?.spawn().context("starting a child process for a cell")?;
+    let (mut child, stdout, stderr) = begin(program, templates, spec, choice, device_memory)?;
     let (sender, lines) = channel();
-    let stdout = child.stdout.take().context("the child has no standard output")?;
     let reader = std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
             if sender.send(line).is_err() {
@@ -111,7 +112,7 @@ pub fn launch(
             }
         }
     });
-    let complaints = gather(child.stderr.take().context("the child has no standard error")?);
+    let complaints = gather(stderr);
     let mut samples = Vec::new();
     let mut end = None;
     let mut cut = None;
@@ -136,15 +137,17 @@ pub fn launch(
         }
     }
     if cut.is_some() {
-        end_group(&child);
+        child.end_group();
     }
-    let exit = child.wait().context("waiting for a child process")?;
+    let exit = child.wait();
     let _ = reader.join();
     let complaints = complaints.join().unwrap_or_default();
     let (status, reason) = match cut {
         Some(Cut::Interrupted) => return Ok(None),
         Some(Cut::TimedOut) => (Status::Timeout, format!("ended after {} s; --timeout allows more", timeout.as_secs())),
-        None => end.unwrap_or_else(|| (Status::Crashed, last_words(exit, &complaints))),
+        None => {
+            end.unwrap_or_else(|| (Status::Crashed, exit.map_or_else(|e| format!("{e:#}"), |exit| last_words(exit, &complaints))))
+        }
     };
     if status != Status::Ok && status != Status::Invalid {
         samples.clear();
@@ -158,19 +161,73 @@ enum Cut {
     TimedOut,
 }
 
-fn command(program: Program, spec: &Spec, choice: DeviceChoice, device_memory: Option<u64>) -> Result<Command> {
+/// A child at work.
+enum Running<'a> {
+    Started(Child),
+    Copied { id: u32, of: Program<'a>, templates: &'a mut Templates },
+}
+
+impl Running<'_> {
+    fn end_group(&self) {
+        let id = match self {
+            Running::Started(child) => child.id(),
+            Running::Copied { id, .. } => *id,
+        };
+        if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+            // It may have ended by itself meanwhile.
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+
+    fn wait(&mut self) -> Result<ExitStatus> {
+        match self {
+            Running::Started(child) => child.wait().context("waiting for a child process"),
+            Running::Copied { of, templates, .. } => templates.wait(*of),
+        }
+    }
+}
+
+/// A stream of what a child says.
+type Said = Box<dyn Read + Send>;
+
+/// Begins with a pass; gives the child with its standard output and error.
+fn begin<'a>(
+    program: Program<'a>,
+    templates: Option<&'a mut Templates>,
+    spec: &Spec,
+    choice: DeviceChoice,
+    device_memory: Option<u64>,
+) -> Result<(Running<'a>, Said, Said)> {
+    if let Some(templates) = templates
+        && let Some(Copied { id, stdout, stderr }) = templates.copy(program, spec, choice)
+    {
+        return Ok((Running::Copied { id, of: program, templates }, Box::new(stdout), Box::new(stderr)));
+    }
+    let mut command = command(program, choice)?;
+    if choice != DeviceChoice::Cpu {
+        prepare_cuda(&mut command, spec.memory_limit, device_memory, spec.alloc_conf.as_deref());
+    }
+    command.arg("--child").arg(serde_json::to_string(spec)?);
+    command.stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().context("starting a child process for a cell")?;
+    let stdout = child.stdout.take().context("the child has no standard output")?;
+    let stderr = child.stderr.take().context("the child has no standard error")?;
+    Ok((Running::Started(child), Box::new(stdout), Box::new(stderr)))
+}
+
+/// The command that starts a program; what it is to do, and what it hears, are still to be added.
+pub fn command(program: Program, choice: DeviceChoice) -> Result<Command> {
     let mut command = match program {
         Program::Own => Command::new(std::env::current_exe().context("finding this program's own file")?),
         Program::Twin(python) => python.command(),
     };
-    command.arg("--child").arg(serde_json::to_string(spec)?);
     // A group of its own: the terminal's Ctrl-C reaches the parent alone, and the end of the group is the end of all it started.
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    if let DeviceChoice::Dry(memory) = choice {
-        dry::prepare(&mut command, memory)?;
-    }
-    if choice != DeviceChoice::Cpu {
-        prepare_cuda(&mut command, spec.memory_limit, device_memory, spec.alloc_conf.as_deref());
+    command.stdout(Stdio::piped()).process_group(0);
+    match choice {
+        // A cell of the CPU sees no GPU, also on a machine that has one.
+        DeviceChoice::Cpu => drop(command.env("CUDA_VISIBLE_DEVICES", "")),
+        DeviceChoice::Dry(memory) => dry::prepare(&mut command, memory)?,
+        DeviceChoice::Cuda(_) => {}
     }
     Ok(command)
 }
@@ -203,13 +260,6 @@ fn gather(mut stderr: impl Read + Send + 'static) -> JoinHandle<String> {
         }
         String::from_utf8_lossy(&kept).into_owned()
     })
-}
-
-fn end_group(child: &Child) {
-    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // It may have ended by itself meanwhile.
-        let _ = kill_process_group(pid, Signal::KILL);
-    }
 }
 
 /// How a process ended that should have said more, and the last line that it left.

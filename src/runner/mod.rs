@@ -10,6 +10,7 @@ mod plan;
 mod progress;
 mod python;
 mod sweep;
+mod template;
 
 pub use all::run_all;
 pub(crate) use child::{end_with_parent, open};
@@ -38,7 +39,10 @@ pub fn run(protocol: &'static Protocol, prepare: Prepare) -> ExitCode {
         Err(error) => error.exit(),
     };
     if let Some(spec) = &options.child {
-        return child::run(protocol, prepare, spec);
+        child::run(protocol, prepare, spec)
+    }
+    if let Some(parent) = options.template {
+        return template::serve(protocol, prepare, parent);
     }
     match start(protocol, &options) {
         Ok(code) => ExitCode::from(code),

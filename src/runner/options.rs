@@ -69,6 +69,10 @@ pub struct Options {
     /// One cell and pass, as the parent describes it
     #[arg(long, hide = true)]
     pub child: Option<String>,
+
+    /// A process that is copied for passes, and the process that asks for them
+    #[arg(long, hide = true)]
+    pub template: Option<u32>,
 }
 
 /// A profile as the command line names it.

@@ -5,6 +5,7 @@ use super::options::{Options, Shard};
 use super::plan::{Plan, Planned, round_order};
 use super::progress::Progress;
 use super::python::{Python, for_twin};
+use super::template::Templates;
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, cores, flags};
 use crate::protocol::{
@@ -336,6 +337,7 @@ impl Sweep<'_> {
         let twins = self.twins.clone();
         let (sender, records) = channel();
         let work = |sender: Sender<Result<PassRecord>>| {
+            let mut templates = Templates::default();
             while let Some(jobs) = next() {
                 let mut settled: Option<Cell> = None;
                 for Job { cell, spec, round } in jobs {
@@ -345,7 +347,7 @@ impl Sweep<'_> {
                     if is_over() {
                         return;
                     }
-                    let record = match provided(twins.as_ref(), &spec, &cell, round, device, timeout) {
+                    let record = match provided((twins.as_ref(), Some(&mut templates)), &spec, &cell, round, device, timeout) {
                         Ok(Some(record)) => Ok(record),
                         Ok(None) => return,
                         Err(e) => Err(e),
@@ -373,7 +375,7 @@ impl Sweep<'_> {
     fn pass(&mut self, planned: &Planned, pass: Pass, round: u32) -> Result<()> {
         let Some(spec) = self.ask(planned, pass, round)? else { return Ok(()) };
         let device = (self.choice, self.machine.device_memory);
-        match provided(self.twins.as_ref(), &spec, &planned.cell, round, device, self.options.timeout)? {
+        match provided((self.twins.as_ref(), None), &spec, &planned.cell, round, device, self.options.timeout)? {
             Some(record) => self.keep(record),
             None => Ok(()),
         }
@@ -581,7 +583,7 @@ fn side_by_side(choice: DeviceChoice, threads: u32) -> usize {
 
 /// Runs a pass, after the other side of its comparison has written what it needs, where that is not there yet; none where Ctrl-C ended it.
 fn provided(
-    twins: Option<&Result<Python, String>>,
+    (twins, mut templates): (Option<&Result<Python, String>>, Option<&mut Templates>),
     spec: &Spec,
     cell: &Cell,
     round: u32,
@@ -589,13 +591,15 @@ fn provided(
     timeout: Duration,
 ) -> Result<Option<PassRecord>> {
     if let Some((other, spec_of_other)) = needed(spec, cell)? {
-        let Some(given) = provided(twins, &spec_of_other, &other, 1, device, timeout)? else { return Ok(None) };
+        let Some(given) = provided((twins, templates.as_deref_mut()), &spec_of_other, &other, 1, device, timeout)? else {
+            return Ok(None);
+        };
         if given.status != Status::Ok {
             let reason = format!("the other side, {other}: {}", given.reason);
             return Ok(Some(PassRecord { cell: cell.clone(), pass: spec.pass, round, reason, samples: Vec::new(), ..given }));
         }
     }
-    launch(program(twins, cell), spec, cell, round, device, timeout)
+    launch(program(twins, cell), templates, spec, cell, round, device, timeout)
 }
 
 /// What the other side of a comparison has to run before this side can: ours writes its start, the twin its outcome. None where it has, or
