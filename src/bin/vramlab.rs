@@ -15,7 +15,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run every experiment, then write the report; the flags are those of an experiment
+    /// Run every experiment, then write the report into report/, or with --out DIR into DIR-report/; the flags are those of an experiment
     #[cfg(feature = "torch")]
     RunAll(Box<vramlab::runner::Options>),
 
@@ -82,7 +82,12 @@ fn run(command: Command) -> Result<u8> {
             let flags: Vec<String> = std::env::args().skip_while(|a| a != "run-all").skip(1).collect();
             let (code, results) = vramlab::runner::run_all(&options, &flags)?;
             if let Some(results) = results {
-                report(&results, Path::new("report"))?;
+                // What is measured elsewhere leaves the report of results/ as it is.
+                let out = options
+                    .out
+                    .as_ref()
+                    .map_or("report".into(), |_| format!("{}-report", results.components().as_path().display()));
+                report(&results, Path::new(&out))?;
             }
             Ok(code)
         }

@@ -55,11 +55,12 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<(u8, Option<PathBu
     Ok((worst, reported))
 }
 
-/// The device that the user names; else the GPU, or without one the CPU and a dry device, which predicts what a GPU would need.
+/// The device that the user names; else the GPU, or without one a dry device, which predicts in a short time what a GPU would need, and
+/// the CPU, which gets what is left of a budget.
 fn devices(options: &Options) -> Vec<DeviceChoice> {
     match (options.device, DeviceChoice::best()) {
         (Some(device), _) => vec![device],
-        (None, DeviceChoice::Cpu) if dry::is_built() => vec![DeviceChoice::Cpu, DeviceChoice::dry()],
+        (None, DeviceChoice::Cpu) if dry::is_built() => vec![DeviceChoice::dry(), DeviceChoice::Cpu],
         (None, best) => vec![best],
     }
 }

@@ -470,31 +470,55 @@ impl Sweep<'_> {
         }
     }
 
-    /// Timed rounds over all groups, until each has had enough, the rounds are used up or the budget ends.
+    /// Timed rounds over all groups, until each has had enough, the rounds are used up or the budget ends. One comparison with the rounds that
+    /// an interval needs answers more than many without: under a budget no more groups are begun than can have them, and the others follow.
     fn time(&mut self, groups: &[Vec<Planned>]) -> Result<()> {
-        let mut going: Vec<Vec<Planned>> = groups.to_vec();
+        let mut waiting: Vec<Vec<Planned>> = groups.to_vec();
         // What is not checked is not timed, and without its baseline a time says nothing.
-        going.iter_mut().for_each(|group| group.retain(|planned| self.is_counted(planned)));
-        going.retain(|group| group.iter().any(|planned| planned.cell == planned.baseline));
-        for round in 1..=self.stopping.most {
-            if round > self.stopping.least {
-                let records = Samples::new(&self.records);
-                going.retain(|group| !self.has_enough(group, &records));
-                let cells: usize = going.iter().map(Vec::len).sum();
-                self.progress.expect(self.records.len() - self.resumed + cells);
+        waiting.iter_mut().for_each(|group| group.retain(|planned| self.is_counted(planned)));
+        waiting.retain(|group| group.iter().any(|planned| planned.cell == planned.baseline));
+        let mut timed: Vec<Vec<Planned>> = Vec::new();
+        while !waiting.is_empty() && !self.over() {
+            let later = waiting.split_off(self.first_round(&waiting)?);
+            // What cannot run here has its one row.
+            waiting.retain(|group| group.iter().any(|planned| self.impossible(planned, Pass::Time).is_none()));
+            for round in 2..=self.stopping.least {
+                self.round(&waiting, round)?;
             }
-            let began = Instant::now();
-            for planned in round_order(&going, round, self.options.seed) {
-                if self.over() {
-                    return Ok(());
-                }
-                self.pass(&planned, Pass::Time, round)?;
+            timed.append(&mut waiting);
+            waiting = later;
+        }
+        for round in self.stopping.least + 1..=self.stopping.most {
+            let records = Samples::new(&self.records);
+            timed.retain(|group| !self.has_enough(group, &records));
+            let cells: usize = timed.iter().map(Vec::len).sum();
+            self.progress.expect(self.records.len() - self.resumed + cells);
+            self.round(&timed, round)?;
+        }
+        Ok(())
+    }
+
+    /// The first round of as many groups as the budget allows all rounds of, those that are worth most first; gives their number, which is
+    /// one at least.
+    fn first_round(&mut self, groups: &[Vec<Planned>]) -> Result<usize> {
+        let began = Instant::now();
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(began));
+        for (position, group) in groups.iter().enumerate() {
+            self.round(std::slice::from_ref(group), 1)?;
+            if left.is_some_and(|left| began.elapsed() * self.stopping.least >= left) {
+                return Ok(position + 1);
             }
-            if round == 1 {
-                // What cannot run here has its one row, and wants nothing of the budget.
-                going.retain(|group| group.iter().any(|planned| self.impossible(planned, Pass::Time).is_none()));
-                self.fit_into_budget(&mut going, began.elapsed());
+        }
+        Ok(groups.len())
+    }
+
+    /// One timed round, until the budget ends.
+    fn round(&mut self, groups: &[Vec<Planned>], round: u32) -> Result<()> {
+        for planned in round_order(groups, round, self.options.seed) {
+            if self.over() {
+                break;
             }
+            self.pass(&planned, Pass::Time, round)?;
         }
         Ok(())
     }
@@ -505,18 +529,6 @@ impl Sweep<'_> {
             self.impossible(planned, pass).is_some() || self.find(&planned.cell, pass, round).is_some()
         };
         self.is_settled(&planned.cell) || untimed_passes(planned).into_iter().all(is_done)
-    }
-
-    /// Drops the groups that are worth least where the budget cannot give all of them the rounds that an interval needs.
-    fn fit_into_budget(&mut self, going: &mut Vec<Vec<Planned>>, first_round: Duration) {
-        let Some(deadline) = self.deadline else { return };
-        let left = deadline.saturating_duration_since(Instant::now()).as_secs_f64();
-        let needed = first_round.as_secs_f64() * f64::from(self.stopping.least.saturating_sub(1));
-        if needed > left && going.len() > 1 {
-            let keep = ((going.len() as f64 * left / needed) as usize).max(1);
-            self.progress.say(&format!("the budget allows {keep} of {} timed comparisons; --budget allows more", going.len()));
-            going.truncate(keep);
-        }
     }
 
     /// Whether every comparison of a group has an interval narrower than the margin.
