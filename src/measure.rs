@@ -448,7 +448,7 @@ pub struct Timing {
 
 impl Default for Timing {
     fn default() -> Self {
-        Timing { warm_up_steps: 3, warm_up_seconds: 0.05, samples: 10, least_sample: 1e-3 }
+        Timing { warm_up_steps: 3, warm_up_seconds: 0.05, samples: 10, least_sample: 5e-3 }
     }
 }
 
@@ -673,7 +673,7 @@ mod tests {
         let found = time(&mut step, &clock, Timing::default(), &Conditions::default).unwrap();
         assert!(times(&found).iter().all(|t| (t - 0.0003).abs() < 1e-12));
         let sampled = step.steps - (clock.calls.get() - 10);
-        assert_eq!(sampled, 40, "four steps of 0.3 ms make a sample of at least 1 ms");
+        assert_eq!(sampled, 170, "seventeen steps of 0.3 ms make a sample of at least 5 ms");
     }
 
     #[test]

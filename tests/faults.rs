@@ -124,11 +124,15 @@ fn a_second_run_on_the_same_folder_is_refused() {
     assert!(first.wait().unwrap().success(), "the first run was not disturbed");
 }
 
-/// Processes whose command line names this parent as theirs.
+/// Processes whose command line names this parent as theirs: children that were started, templates and their copies.
 fn children_of(parent: u32) -> Vec<u32> {
-    let mark = format!("\"parent\":{parent}");
+    let marks = [format!("\"parent\":{parent}"), format!("--template\0{parent}\0")];
     let entries = std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_string_lossy().parse::<u32>().ok());
-    entries.filter(|pid| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&mark))).collect()
+    entries
+        .filter(|pid| {
+            std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| marks.iter().any(|mark| line.contains(mark)))
+        })
+        .collect()
 }
 
 #[test]

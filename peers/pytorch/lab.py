@@ -52,7 +52,7 @@ class Timing:
     warm_up_steps: int = 3
     warm_up_seconds: float = 0.05
     samples: int = 10
-    least_sample: float = 1e-3
+    least_sample: float = 5e-3
 
 
 # What happens once in a process: no warm-up, one sample.

@@ -52,6 +52,10 @@ pub struct CompareOptions {
     /// What to compare
     what: Compared,
 
+    /// Where to compare: cpu, cuda or cuda:N [default: the first GPU that libtorch can use, else cpu]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceChoice>,
+
     /// Your own images for the loader, a folder with one subfolder of JPEG files for each class [default: some hundred made-up photographs]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -87,6 +91,8 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
         options.data.is_none() || options.what == Compared::Loader,
         "--data is for the loader: `vramlab compare loader --data DIR`"
     );
+    let device = options.device.unwrap_or_else(DeviceChoice::best);
+    ensure!(!matches!(device, DeviceChoice::Dry(_)), "PyTorch in Python runs on no dry device; compare on cpu or cuda");
     let python = Python::find(name).map_err(anyhow::Error::msg)?;
     if let Some(missing) = python.lacks(options.what.modules()) {
         bail!("{} lacks {missing}, which PyTorch's side of the comparison needs; `just peers` installs it", python.describe());
@@ -98,7 +104,7 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
     let scratch = scratch.transpose()?;
     let out = scratch.as_ref().map_or(options.out.as_path(), |scratch| scratch.path());
     let mut command = Command::new(&program);
-    command.args(["--device", "cpu", "--profile", "quick", "--budget", &options.budget.to_string(), "--out"]).arg(out);
+    command.args(["--device", &device.to_string(), "--budget", &options.budget.to_string(), "--out"]).arg(out);
     command.args(options.fresh.then_some("--fresh"));
     if let Some(rounds) = options.rounds {
         command.args(["--rounds", &rounds.to_string()]);
@@ -111,7 +117,7 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
         command.env("VRAMLAB_IMAGES", data);
     }
     let status = command.status().with_context(|| format!("starting {}", program.display()))?;
-    let machine = Machine::describe(DeviceChoice::Cpu)?.slug;
+    let machine = Machine::describe(device)?.slug;
     let table = table(&out.join(machine).join(name))?;
     if let (None, Some(data)) = (&table, &options.data) {
         bail!(

@@ -76,20 +76,11 @@ pub fn prepare_beside(command: &mut Command, memory: u64, taken: u64) -> Result<
 /// Path of the pretended runtime, as this process and its children see it.
 fn runtime() -> Result<PathBuf> {
     static FILE: OnceLock<MemoryFile> = OnceLock::new();
-    let file = match FILE.get() {
-        Some(file) => file,
-        None => {
-            let file = memory_file("vramlab-dry-runtime", native_dry::RUNTIME)?;
-            FILE.get_or_init(|| file)
-        }
-    };
-    Ok(file.path())
+    ensure!(native_dry::is_built(), native_dry::NOT_BUILT);
+    Ok(MemoryFile::once(&FILE, "vramlab-dry-runtime", native_dry::RUNTIME).context(KEEPING)?.path())
 }
 
-fn memory_file(name: &str, contents: &[u8]) -> Result<MemoryFile> {
-    ensure!(native_dry::is_built(), native_dry::NOT_BUILT);
-    MemoryFile::new(name, contents).context("keeping a library of the dry device in memory")
-}
+const KEEPING: &str = "keeping a library of the dry device in memory";
 
 /// The pretended device `cuda:0` of this process. Its meter is that of a CUDA device; it has no clock.
 #[derive(Debug)]
@@ -102,7 +93,8 @@ impl Dry {
     /// # Errors
     /// This process is none, or has a real GPU's libraries; libtorch has no CUDA half.
     pub fn open() -> Result<Dry> {
-        let backend = memory_file("vramlab-dry-backend", native_dry::BACKEND)?;
+        ensure!(native_dry::is_built(), native_dry::NOT_BUILT);
+        let backend = MemoryFile::new("vramlab-dry-backend", native_dry::BACKEND).context(KEEPING)?;
         native_dry::open(&backend.path()).map_err(|e| NativeError(format!("the dry device cannot be opened: {e}")))?;
         Ok(Dry(()))
     }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// A file without a name, which children inherit and which goes with the last process that has it open. So nothing is left behind, and a
 /// folder for temporary files may forbid executing them.
@@ -18,6 +19,20 @@ impl MemoryFile {
         let mut file = File::from(memfd_create(name, MemfdFlags::empty())?);
         file.write_all(contents)?;
         Ok(MemoryFile(file))
+    }
+
+    /// The file of a place, made there when it is first asked for.
+    ///
+    /// # Errors
+    /// As for [`MemoryFile::new`].
+    pub fn once<'a>(place: &'a OnceLock<MemoryFile>, name: &str, contents: &[u8]) -> std::io::Result<&'a MemoryFile> {
+        match place.get() {
+            Some(file) => Ok(file),
+            None => {
+                let file = MemoryFile::new(name, contents)?;
+                Ok(place.get_or_init(|| file))
+            }
+        }
     }
 
     /// Its path for this process, and for the children that it starts while the file is open.

@@ -35,7 +35,9 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<(u8, Option<PathBu
     let runs: Vec<(DeviceChoice, &str)> = devices.iter().flat_map(|d| EXPERIMENTS.iter().map(|(name, _)| (*d, *name))).collect();
     for (position, (device, name)) in runs.iter().enumerate() {
         let mut flags = flags.clone();
-        flags.extend(["--device".to_string(), device.to_string()]);
+        if options.device.is_none() {
+            flags.extend(["--device".to_string(), device.to_string()]);
+        }
         if let Some(budget) = options.budget {
             // What is left is shared by those that are still to come.
             let left = budget.saturating_sub(start.elapsed()).as_secs_f64();

@@ -87,7 +87,7 @@ pub enum Program<'a> {
 pub static STOP: AtomicBool = AtomicBool::new(false);
 
 /// How often a waiting parent looks at [`STOP`]. Rows of a child wake it at once.
-const GLANCE: Duration = Duration::from_millis(50);
+pub const GLANCE: Duration = Duration::from_millis(50);
 
 /// Runs one pass over one cell in a process of its own; `None` where Ctrl-C ended it. Where there are templates it may be a copy of one.
 ///

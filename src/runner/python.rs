@@ -86,13 +86,7 @@ const BY_CELL: [&str; 3] = ["PYTORCH_ALLOC_CONF", "CUDA_DEVICE_ORDER", "CUDA_VIS
 /// The kernel gives no memory file for the library; libtorch's message.
 pub fn for_twin(threads: u32) -> Result<ForTwin> {
     static LIBRARY: OnceLock<MemoryFile> = OnceLock::new();
-    let library = match LIBRARY.get() {
-        Some(library) => library,
-        None => {
-            let library = MemoryFile::new("vramlab-meter", meter::LIBRARY).context("keeping the meter's library in memory")?;
-            LIBRARY.get_or_init(|| library)
-        }
-    };
+    let library = MemoryFile::once(&LIBRARY, "vramlab-meter", meter::LIBRARY).context("keeping the meter's library in memory")?;
     let mut settings = flags(threads as usize)?;
     settings.retain(|name, _| !BY_CELL.contains(&name.as_str()));
     let libtorch = native::loaded_library().context("the loaded libtorch cannot be located")?;

@@ -1,31 +1,38 @@
 //! A process that has loaded libtorch and done nothing else, of which a copy is made for each pass that is not timed.
 //!
 //! Loading takes a third of a second, nearly all of it the registration of libtorch's operators, and seconds in Python; a step that is
-//! checked or counted often takes less. A copy is a process of its own like any child: nothing was allocated, no thread and no device was opened before. Timed passes are
-//! started anew all the same, since figures of the whole process (its resident memory) would show that pages are shared.
+//! checked or counted often takes less. A copy is a process of its own like any child: no tensor was allocated before, no thread and no
+//! device was opened. Timed passes are started anew all the same, since figures of the whole process would show that pages are shared.
 
 use super::child;
-use super::launch::{Program, Spec, command, prepare_cuda};
+use super::launch::{GLANCE, Program, STOP, Spec, command, prepare_cuda};
 use crate::machine::DeviceChoice;
 use crate::measure::Prepare;
 use crate::native::{Forked, end_process, fork_process};
 use crate::protocol::{Pass, Protocol};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, WaitOptions, setpgid, waitpid};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Lines, PipeReader, Write, pipe};
+use std::io::{BufRead, BufReader, PipeReader, Write, pipe};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ExitCode, ExitStatus, Stdio};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How long a template may take to answer: that it has loaded all and made a copy, or that a copy has ended that closed its pipes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process that makes copies of itself, one at a time.
 #[derive(Debug)]
 pub struct Template {
     process: Child,
     requests: ChildStdin,
-    answers: Lines<BufReader<ChildStdout>>,
+    /// Its lines.
+    answers: Receiver<String>,
 }
 
 /// A copy at work, and what it says.
@@ -128,7 +135,10 @@ impl Template {
         command.arg("--template").arg(std::process::id().to_string()).stdin(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().context("starting a process to copy")?;
         let requests = process.stdin.take().context("the template has no standard input")?;
-        let answers = BufReader::new(process.stdout.take().context("the template has no standard output")?).lines();
+        let stdout = process.stdout.take().context("the template has no standard output")?;
+        let (sender, answers) = channel();
+        // It ends with the template, or when nobody listens any more.
+        std::thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         Ok(Template { process, requests, answers })
     }
 
@@ -156,7 +166,17 @@ impl Template {
     }
 
     fn answer(&mut self) -> Result<Answer> {
-        let line = self.answers.next().context("the process that is copied ended")?.context("hearing from it")?;
+        let start = Instant::now();
+        let line = loop {
+            match self.answers.recv_timeout(GLANCE) {
+                Ok(line) => break line,
+                Err(RecvTimeoutError::Disconnected) => bail!("the process that is copied ended"),
+                Err(RecvTimeoutError::Timeout) => {
+                    ensure!(start.elapsed() < PATIENCE, "the process that is copied does not answer");
+                    ensure!(!STOP.load(Ordering::SeqCst), "stopped");
+                }
+            }
+        };
         serde_json::from_str(&line).with_context(|| format!("the process that is copied said '{line}'"))
     }
 }
