@@ -106,6 +106,9 @@ pub fn plain(x: f64) -> String {
         a if !(1e-3..1e5).contains(&a) => format!("{x:.1e}"),
         _ if x.fract() == 0.0 => format!("{x:.0}"),
         a if a < 0.1 => format!("{x:.4}"),
+        // No figure here has more than four digits to tell.
+        a if a >= 1000.0 => format!("{x:.0}"),
+        a if a >= 100.0 => format!("{x:.1}"),
         _ => format!("{x:.3}"),
     }
 }
@@ -212,5 +215,6 @@ mod tests {
         assert_eq!(ratio(0.2611), "0.26x");
         assert_eq!(plain(3.2e-8), "3.2e-8");
         assert_eq!(plain(4.0), "4");
+        assert_eq!((plain(1632.886), plain(661.946), plain(1.25)), ("1633".to_string(), "661.9".to_string(), "1.250".to_string()));
     }
 }

@@ -45,16 +45,17 @@ pub fn bars(view: &View, clusters: &[&'static str]) -> Result<Option<String>> {
         return Ok(None);
     };
     let factors = view.telling(clusters, &[grid.studied]);
-    let clusters = collect(view, &factors);
+    let header = (factors.join(" · "), grid.studied.to_string());
+    // As wide as the header makes the column in any case.
+    let clusters = collect(view, &factors, NAMES.max(text_width(&header.0, SMALL)));
     if clusters.iter().all(|c| c.bars.iter().all(|bar| bar.outcome.is_err())) {
         return Ok(None);
     }
-    let header = (factors.join(" · "), grid.studied.to_string());
     let baseline = format!("1x: {} = {}", grid.studied, grid.baseline_level());
     paint(view, &clusters, header, &baseline, &format!("{} relative to the baseline", view.label())).map(Some)
 }
 
-fn collect(view: &View, factors: &[&str]) -> Vec<Cluster> {
+fn collect(view: &View, factors: &[&str], width: i32) -> Vec<Cluster> {
     let mut seen: Vec<String> = Vec::new();
     let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (cell, view.recorded.grid_of(cell)?))));
     let clusters = grouped(keyed).into_iter().map(|(name, cells)| {
@@ -70,7 +71,7 @@ fn collect(view: &View, factors: &[&str]) -> Vec<Cluster> {
             Bar { level, rank, outcome: outcome(view, cell, &grid.baseline_of(cell)) }
         });
         let bars = bars.collect();
-        let name: Vec<String> = wrapped(&name, TEXT, NAMES).iter().map(|line| shortened(line, TEXT, NAMES)).collect();
+        let name: Vec<String> = wrapped(&name, TEXT, width).iter().map(|line| shortened(line, TEXT, width)).collect();
         Cluster { name, baseline: scale.map_or_else(|| "no baseline".to_string(), |s| format!("1x = {s}")), bars }
     });
     clusters.collect()

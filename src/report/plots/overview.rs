@@ -3,7 +3,7 @@
 use super::canvas::{Anchor, BAND, Canvas, FAINT, GRID, INK, Look, Point, SMALL, TEXT, look, picture, shortened, text_width};
 use super::scale::LogScale;
 use super::{EDGE, Head, Picture, WIDTH, whose};
-use crate::protocol::{Cell, Metric, PEAK, TIME};
+use crate::protocol::{BY, Cell, Metric, PEAK, TIME};
 use crate::report::recorded::Recorded;
 use anyhow::Result;
 
@@ -54,7 +54,9 @@ fn collect(recorded: &Recorded, technique: usize) -> Vec<Dot> {
         let (time, memory) = (recorded.ratio(&cell, time)?.estimate, recorded.ratio(&cell, peak)?.estimate);
         (time > 0.0 && memory > 0.0).then_some((cell, time, memory))
     };
-    let found: Vec<(Cell, f64, f64)> = recorded.all_cells().into_iter().filter_map(both).collect();
+    // Who does it is no technique.
+    let is_technique = |cell: &Cell| recorded.grid_of(cell).is_some_and(|grid| grid.studied != BY);
+    let found: Vec<(Cell, f64, f64)> = recorded.all_cells().into_iter().filter(is_technique).filter_map(both).collect();
     let dot = |(cell, time, memory): &(Cell, f64, f64)| Dot {
         technique,
         time: *time,
