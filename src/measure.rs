@@ -568,7 +568,8 @@ mod tests {
     #[test]
     fn a_sleeping_step_is_measured_right() {
         let mut step = Sleeping { random: rand_chacha::ChaCha8Rng::seed_from_u64(1), slept: Vec::new() };
-        let plan = Timing { samples: 200, ..Timing::default() };
+        // One step to a sample.
+        let plan = Timing { samples: 200, least_sample: 1e-3, ..Timing::default() };
         let found = time(&mut step, &Cpu::new(None), plan, &Conditions::default).unwrap();
         let times = times(&found);
         assert_eq!(times.len(), 200);

@@ -238,3 +238,44 @@ fn tell(answer: &Answer) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{}", serde_json::to_string(answer)?).and_then(|()| stdout.flush()).context("telling the parent")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Profile;
+
+    fn spec(pass: Pass) -> Spec {
+        Spec {
+            cell: "k=1".to_string(),
+            pass,
+            profile: Profile::Quick,
+            device: "cpu".to_string(),
+            threads: 1,
+            seed: 1,
+            memory_limit: None,
+            baseline: "k=1".to_string(),
+            expected: None,
+            exchange: None,
+            hand_over: false,
+            twin: None,
+            alloc_conf: None,
+            files: None,
+            parent: 1,
+        }
+    }
+
+    #[test]
+    fn what_is_timed_or_has_an_environment_of_its_own_is_started_anew() {
+        let dry = DeviceChoice::Dry(1 << 30);
+        for choice in [DeviceChoice::Cpu, dry] {
+            assert!(suits(choice, &spec(Pass::Check)) && suits(choice, &spec(Pass::Memory)));
+            assert!(!suits(choice, &spec(Pass::Time)));
+        }
+        assert!(!suits(DeviceChoice::Cuda(0), &spec(Pass::Memory)));
+        // On the CPU a limit is the meter's; a dry device's allocator reads it as it starts.
+        let limited = Spec { memory_limit: Some(1 << 20), ..spec(Pass::Memory) };
+        assert!(suits(DeviceChoice::Cpu, &limited) && !suits(dry, &limited));
+        let configured = Spec { alloc_conf: Some("expandable_segments:True".to_string()), ..spec(Pass::Memory) };
+        assert!(!suits(dry, &configured));
+    }
+}
