@@ -44,6 +44,7 @@ pub fn bars(view: &View, clusters: &[&'static str]) -> Result<Option<String>> {
     let Some(grid) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)) else {
         return Ok(None);
     };
+    let view = &view.only(|other| other.studied == grid.studied);
     let factors = view.telling(clusters, &[grid.studied]);
     let header = (factors.join(" · "), grid.studied.to_string());
     // As wide as the header makes the column in any case.
@@ -58,7 +59,10 @@ pub fn bars(view: &View, clusters: &[&'static str]) -> Result<Option<String>> {
 fn collect(view: &View, factors: &[&str], width: i32) -> Vec<Cluster> {
     let mut seen: Vec<String> = Vec::new();
     let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (cell, view.recorded.grid_of(cell)?))));
-    let clusters = grouped(keyed).into_iter().map(|(name, cells)| {
+    // Where nothing was run at all, the report says so beside its tables.
+    let tells = |cell: &Cell| view.value(cell).is_some() || view.is_out_of_memory(cell);
+    let told = grouped(keyed).into_iter().filter(|(_, cells)| cells.iter().any(|(cell, _)| tells(cell)));
+    let clusters = told.map(|(name, cells)| {
         let baseline = cells.first().map(|(cell, grid)| grid.baseline_of(cell));
         let scale = baseline.as_ref().and_then(|cell| view.value(cell)).map(|v| quantity(v, view.metric.unit));
         let compared = cells.iter().filter(|(cell, grid)| *cell != &grid.baseline_of(cell));
