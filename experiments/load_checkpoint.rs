@@ -101,9 +101,9 @@ pub const PROTOCOL: Protocol = Protocol {
     ],
     grids: &[
         of_process(&[Profile::Quick], &[SMALL, OURS, FROM_CPU, TO_CPU, READERS]),
-        of_python(&[Profile::Quick], &[SMALL, TWIN, FROM_CPU, TO_CPU, axis("reader", &["as-saved", "load"])]),
+        of_process(&[Profile::Quick], &[SMALL, TWIN, FROM_CPU, TO_CPU, axis("reader", &["as-saved", "load"])]),
         of_process(&[Profile::Full], &[LARGE, OURS, FROM_CPU, TO_CPU, READERS]),
-        of_python(&[Profile::Full], &[LARGE, TWIN, FROM_CPU, TO_CPU, TWIN_READERS]),
+        of_process(&[Profile::Full], &[LARGE, TWIN, FROM_CPU, TO_CPU, TWIN_READERS]),
         // Which device the state comes to needs a second device.
         of_device(&[Profile::Quick], &[SMALL, OURS, FROM_DEVICE, MAPS, READERS]),
         of_device(&[Profile::Full], &[LARGE, OURS, FROM_DEVICE, axis("map", &["none"]), READERS]),
@@ -307,11 +307,6 @@ const TIMED: &[Pass] = &[Pass::Check, Pass::Memory, Pass::Time];
 
 const fn of_process(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {
     Grid { name: "memory of a load", profiles, studied: "reader", axes, passes: TIMED, only_on: &[Platform::Cpu] }
-}
-
-/// The twin counts on a GPU alone: on the CPU its process is what is measured.
-const fn of_python(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {
-    Grid { passes: &[Pass::Check, Pass::Time], ..of_process(profiles, axes) }
 }
 
 const fn of_device(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {

@@ -86,20 +86,14 @@ class Load:
             probe.sample("process_held", "1", (held - self.before) / self.bytes)
         landed = sum(tensor.nbytes for tensor in state.values() if tensor.device == self.device)
         probe.figure("landed", "1", landed / self.bytes)
-        self.count(probe, load_peak="requested_bytes.all.peak", held="requested_bytes.all.current")
+        probe.figure("load_peak", "1", probe.peak() / self.bytes)
+        probe.figure("held", "1", probe.live() / self.bytes)
         del state
         if probe.timing:
             probe.sample("process_dropped", "1", (lab.proportional() - self.before) / self.bytes)
             trim_heap()
             probe.sample("process_trimmed", "1", (lab.proportional() - self.before) / self.bytes)
-        self.count(probe, dropped="requested_bytes.all.current")
-
-    def count(self, probe, **figures):
-        """Bytes of the GPU's tensors over those of the model; the CPU's allocator counts none in Python."""
-        if probe.reading and self.device.type == "cuda":
-            statistics = torch.cuda.memory_stats()
-            for metric, key in figures.items():
-                probe.figure(metric, "1", statistics[key] / self.bytes)
+        probe.figure("dropped", "1", probe.live() / self.bytes)
 
     def outcome(self):
         return {"parameter": list(self.model.state_dict().values())}
