@@ -91,7 +91,7 @@ replay *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
     @exec {{ quote(release / "vramlab") }} replay "$@"
 
-# Pack dist/vramlab.tar.gz, for machines that have PyTorch and no Rust
+# Pack dist/vramlab.tar.xz, for machines that have PyTorch and no Rust
 dist:
     scripts/dist
 
