@@ -200,8 +200,9 @@ def _run(prepare, spec):
         if spec["exchange"]:
             bench.start = exchange.read(spec["exchange"]["start"])
             # As src/native/heap.rs.
-            ctypes.CDLL(None).mallopt(_M_MMAP_MAX, 0)
-            ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+            mallopt = ctypes.CDLL(None).mallopt
+            if not (mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)):
+                raise RuntimeError("malloc does not keep what is freed, and both sides of a comparison must do the same")
         status, reason, rows = _PASSES[spec["pass"]](prepare_alike, spec, bench)
     except Exception as error:  # Whatever it was becomes a row.
         status, reason, rows = _failed(error)

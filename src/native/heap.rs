@@ -15,11 +15,8 @@ pub fn trim_heap() -> bool {
 }
 
 /// Has `malloc` keep what is freed for what comes next (glibc). Otherwise it gives the end of its heap back to the kernel and asks for it
-/// anew, in every training step or in none, by what happens to lie there.
-pub fn keep_heap() {
+/// anew, in every training step or in none, by what happens to lie there. Says whether it does as it is told.
+pub fn keep_heap() -> bool {
     // SAFETY: sets parameters of the C library, which lets any thread do so at any time.
-    unsafe {
-        mallopt(M_MMAP_MAX, 0);
-        mallopt(M_TRIM_THRESHOLD, i32::MAX);
-    }
+    unsafe { mallopt(M_MMAP_MAX, 0) == 1 && mallopt(M_TRIM_THRESHOLD, i32::MAX) == 1 }
 }

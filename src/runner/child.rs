@@ -58,7 +58,7 @@ fn pass(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> Result<Fou
     let bench = Bench { device: backend.device(), platform: backend.platform(), seed: i64::from(spec.seed) };
     if spec.exchange.is_some() {
         // Whether it is kept depends on what else a program keeps there, which is not what the two sides are compared in.
-        keep_heap();
+        ensure!(keep_heap(), "malloc does not keep what is freed, and both sides of a comparison must do the same");
     }
     if spec.hand_over {
         let files = spec.exchange.as_ref().context("a start is handed over by a file")?;

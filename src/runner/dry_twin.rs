@@ -2,7 +2,7 @@
 
 use super::launch::{Program, Spec, launch};
 use crate::machine::DeviceChoice;
-use crate::protocol::{Cell, Pass, Profile};
+use crate::protocol::{Cell, Pass};
 use crate::record::{Sample, Status};
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
@@ -19,24 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// The dry device is not to be had, or what the cell fails with there.
 pub fn dry_twin(cell: &Cell) -> Result<Vec<Sample>> {
     let choice = DeviceChoice::Dry(MEMORY);
-    let spec = Spec {
-        cell: cell.to_string(),
-        pass: Pass::Memory,
-        // A memory pass does not ask for it.
-        profile: Profile::Quick,
-        device: choice.to_string(),
-        threads: 1,
-        seed: 1,
-        memory_limit: None,
-        baseline: cell.to_string(),
-        expected: None,
-        exchange: None,
-        hand_over: false,
-        twin: None,
-        alloc_conf: None,
-        files: None,
-        parent: std::process::id(),
-    };
+    let spec = Spec::alone(cell, Pass::Memory, choice);
     let found = launch(Program::Own, None, &spec, cell, 1, (choice, Some(MEMORY)), TIMEOUT)?.context("interrupted")?;
     ensure!(found.status == Status::Ok, "predicting {cell} on a dry device: {}: {}", found.status, found.reason);
     Ok(found.samples)

@@ -46,6 +46,29 @@ pub struct Spec {
     pub parent: u32,
 }
 
+impl Spec {
+    /// A pass over a cell by itself: nothing to compare with, nothing limited, shared or kept; one thread.
+    pub fn alone(cell: &Cell, pass: Pass, choice: DeviceChoice) -> Spec {
+        Spec {
+            cell: cell.to_string(),
+            pass,
+            profile: Profile::Quick,
+            device: choice.to_string(),
+            threads: 1,
+            seed: 1,
+            memory_limit: None,
+            baseline: cell.to_string(),
+            expected: None,
+            exchange: None,
+            hand_over: false,
+            twin: None,
+            alloc_conf: None,
+            files: None,
+            parent: std::process::id(),
+        }
+    }
+}
+
 /// Files by which our side of a cell and its twin in Python share tensors.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Exchange {

@@ -242,31 +242,12 @@ fn tell(answer: &Answer) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Profile;
-
-    fn spec(pass: Pass) -> Spec {
-        Spec {
-            cell: "k=1".to_string(),
-            pass,
-            profile: Profile::Quick,
-            device: "cpu".to_string(),
-            threads: 1,
-            seed: 1,
-            memory_limit: None,
-            baseline: "k=1".to_string(),
-            expected: None,
-            exchange: None,
-            hand_over: false,
-            twin: None,
-            alloc_conf: None,
-            files: None,
-            parent: 1,
-        }
-    }
+    use crate::protocol::Cell;
 
     #[test]
     fn what_is_timed_or_has_an_environment_of_its_own_is_started_anew() {
         let dry = DeviceChoice::Dry(1 << 30);
+        let spec = |pass| Spec::alone(&Cell::parse("k=1").unwrap(), pass, DeviceChoice::Cpu);
         for choice in [DeviceChoice::Cpu, dry] {
             assert!(suits(choice, &spec(Pass::Check)) && suits(choice, &spec(Pass::Memory)));
             assert!(!suits(choice, &spec(Pass::Time)));
