@@ -1,10 +1,10 @@
 //! A metric relative to its baseline, as bars.
 
-use super::canvas::{
-    Anchor, Canvas, FAINT, GRID, INK, Mark, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width, wrapped,
+use super::{View, WIDTH, grouped, levels};
+use crate::chart::LinearScale;
+use crate::chart::{
+    Anchor, Canvas, EDGE, FAINT, GRID, INK, Mark, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width, wrapped,
 };
-use super::scale::LinearScale;
-use super::{EDGE, View, WIDTH, grouped, levels};
 use crate::protocol::Cell;
 use crate::stats::Interval;
 use crate::units::{quantity, ratio, tick};

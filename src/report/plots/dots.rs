@@ -1,8 +1,8 @@
 //! Values of single cells on a logarithmic axis, with a threshold; a value of 0 stands in a column of its own.
 
-use super::canvas::{Anchor, BAND, Canvas, FAINT, GRID, INK, Look, SMALL, TEXT, look, picture, shortened, text_width};
-use super::scale::LogScale;
-use super::{EDGE, View, WIDTH, grouped, levels};
+use super::{View, WIDTH, grouped, levels};
+use crate::chart::LogScale;
+use crate::chart::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, SMALL, TEXT, look, picture, shortened, text_width};
 use anyhow::Result;
 
 const LANE: i32 = 12;

@@ -1,8 +1,8 @@
 //! What each thing does on average over a full factorial design, and how two of them get into one another's way.
 
 use super::bars::{Bar, Cluster, paint};
-use super::canvas::{TEXT, wrapped};
 use super::{View, grouped, levels};
+use crate::chart::{TEXT, wrapped};
 use crate::protocol::Cell;
 use crate::stats::Interval;
 use anyhow::Result;

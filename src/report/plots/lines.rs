@@ -1,8 +1,10 @@
 //! A metric over a numeric factor, both axes logarithmic.
 
-use super::canvas::{Anchor, BAND, FAINT, GRID, INK, Look, Mark, Point, SMALL, TEXT, look, picture, shortened, text_width};
-use super::scale::LogScale;
-use super::{EDGE, View, WIDTH, grouped, levels};
+use super::{View, WIDTH, grouped, levels};
+use crate::chart::LogScale;
+use crate::chart::{
+    Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, Mark, Point, SMALL, TEXT, look, picture, shortened, text_width,
+};
 use crate::units::tick;
 use anyhow::Result;
 
@@ -92,7 +94,7 @@ impl Frame {
         })
     }
 
-    fn draw_axes(&self, canvas: &mut super::Canvas, x_title: &str, series: &[Series]) {
+    fn draw_axes(&self, canvas: &mut Canvas, x_title: &str, series: &[Series]) {
         for (y, label) in &self.y_ticks {
             canvas.line((self.left, *y), (self.right, *y), GRID, 1);
             canvas.text((self.left - 8, *y), label, SMALL, INK, Anchor::End);
@@ -116,7 +118,7 @@ impl Frame {
     }
 
     /// Crosses above the axis, a row for each line that ran out of memory.
-    fn draw_lost(&self, canvas: &mut super::Canvas, series: &[Series]) {
+    fn draw_lost(&self, canvas: &mut Canvas, series: &[Series]) {
         if self.top > self.band {
             canvas.rectangle((self.left, self.band), (self.right, self.top - 4), BAND, true);
         }
@@ -129,7 +131,7 @@ impl Frame {
     }
 
     /// The name of each line beside its end, moved apart where ends are close.
-    fn draw_labels(&self, canvas: &mut super::Canvas, heading: &str, series: &[Series]) {
+    fn draw_labels(&self, canvas: &mut Canvas, heading: &str, series: &[Series]) {
         let end = |s: &Series| s.points.last().map_or(self.top, |p| self.y.at(p.1));
         let mut order: Vec<&Series> = series.iter().filter(|s| !s.label.is_empty()).collect();
         order.sort_by_key(|s| end(s));

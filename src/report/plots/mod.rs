@@ -2,28 +2,24 @@
 
 mod area;
 mod bars;
-mod canvas;
 mod dots;
 mod effects;
 mod lines;
 mod overview;
 mod pareto;
-mod scale;
 mod shares;
 
 use super::prose;
 use super::recorded::Recorded;
+use crate::chart::{Head, WIDE};
 use crate::protocol::{Cell, Grid, Metric, Plot, PlotKind, selects};
 use crate::record::Status;
 use anyhow::Result;
-use canvas::{Anchor, Canvas, FAINT, INK, SMALL, TITLE, wrapped};
 
 pub use overview::overview;
 
 /// Width of every picture in pixels.
-const WIDTH: i32 = 860;
-/// Room between a picture's edge and what it shows.
-const EDGE: i32 = 16;
+const WIDTH: i32 = WIDE;
 
 #[derive(Debug, Clone)]
 pub struct Picture {
@@ -77,7 +73,7 @@ impl<'a> View<'a> {
     fn new(recorded: &'a Recorded, plot: &Plot, metric: &'static Metric) -> View<'a> {
         let grids = recorded.grids().filter(|grid| grid.passes.contains(&metric.pass));
         let cells = grids.flat_map(|grid| recorded.cells(grid)).filter(|cell| selects(plot.of, cell)).collect();
-        View { recorded, metric, head: Head::new(plot.caption, &whose(recorded)), cells }
+        View { recorded, metric, head: Head::new(plot.caption, &whose(recorded), WIDTH), cells }
     }
 
     /// The view without the cells of other grids: one that holds a factor fixed has no line along it, one without a factor no
@@ -138,35 +134,4 @@ fn grouped<T>(items: impl IntoIterator<Item = (String, T)>) -> Vec<(String, Vec<
         }
     }
     groups
-}
-
-/// Title and machine, at the top of every picture.
-#[derive(Clone)]
-struct Head {
-    title: String,
-    subtitle: String,
-}
-
-impl Head {
-    fn new(title: &str, subtitle: &str) -> Head {
-        Head { title: title.trim_end_matches('.').to_string(), subtitle: subtitle.to_string() }
-    }
-
-    fn lines(&self) -> Vec<String> {
-        wrapped(&self.title, TITLE, WIDTH - 2 * EDGE)
-    }
-
-    /// The first free pixel below.
-    fn bottom(&self) -> i32 {
-        EDGE + self.lines().len() as i32 * (TITLE + 5) + SMALL + 14
-    }
-
-    fn draw(&self, canvas: &mut Canvas) {
-        let mut y = EDGE + TITLE / 2;
-        for line in self.lines() {
-            canvas.bold((EDGE, y), &line, TITLE, INK, Anchor::Start);
-            y += TITLE + 5;
-        }
-        canvas.text((EDGE, y), &self.subtitle, SMALL, FAINT, Anchor::Start);
-    }
 }

@@ -1,8 +1,10 @@
 //! All techniques of one machine: memory saved against time paid.
 
-use super::canvas::{Anchor, BAND, Canvas, FAINT, GRID, INK, Look, Point, SMALL, TEXT, look, picture, shortened, text_width};
-use super::scale::LogScale;
-use super::{EDGE, Head, Picture, WIDTH, whose};
+use super::{Picture, WIDTH, whose};
+use crate::chart::LogScale;
+use crate::chart::{
+    Anchor, BAND, Canvas, EDGE, FAINT, GRID, Head, INK, Look, Point, SMALL, TEXT, look, picture, shortened, text_width,
+};
 use crate::protocol::{BY, Cell, Metric, PEAK, TIME};
 use crate::report::recorded::Recorded;
 use anyhow::Result;
@@ -39,7 +41,7 @@ pub fn overview(of_machine: &[&Recorded]) -> Result<Option<Picture>> {
     let Some(first) = of_machine.first().filter(|_| !dots.is_empty()) else {
         return Ok(None);
     };
-    let head = Head::new("Memory saved against time paid, each technique relative to its own baseline", &whose(first));
+    let head = Head::new("Memory saved against time paid, each technique relative to its own baseline", &whose(first), WIDTH);
     let svg = Chart::new(&head, &dots, &techniques).draw(&head, &dots, &techniques)?;
     let alt = format!("Peak memory against time of every technique, relative to its baseline, on {}", whose(first));
     Ok(Some(Picture { file: format!("overview-{}.svg", first.machine), alt, svg }))

@@ -1,8 +1,8 @@
 //! Two metrics of each cell against one another, both axes logarithmic: which cells no other is better than in both.
 
-use super::canvas::{Anchor, Canvas, FAINT, GRID, INK, Look, Point, SMALL, TEXT, look, picture, text_width};
-use super::scale::LogScale;
-use super::{EDGE, View, WIDTH, levels};
+use super::{View, WIDTH, levels};
+use crate::chart::LogScale;
+use crate::chart::{Anchor, Canvas, EDGE, FAINT, GRID, INK, Look, Point, SMALL, TEXT, look, picture, text_width};
 use crate::protocol::Metric;
 use anyhow::Result;
 

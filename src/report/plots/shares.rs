@@ -1,7 +1,7 @@
 //! What a whole is made of, as one bar for each cell, from details of the samples that share a prefix.
 
-use super::canvas::{Anchor, Canvas, FAINT, INK, SMALL, TEXT, WHITE, look, picture, shortened, text_width};
-use super::{EDGE, View, WIDTH, levels};
+use super::{View, WIDTH, levels};
+use crate::chart::{Anchor, Canvas, EDGE, FAINT, INK, SMALL, TEXT, WHITE, look, picture, shortened, text_width};
 use crate::record::{PassRecord, Status};
 use crate::units::quantity;
 use anyhow::Result;
