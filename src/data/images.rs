@@ -58,11 +58,10 @@ impl<S: Source> Dataset for Images<S> {
         let label = self.source.read(index, file)?;
         let draw = |width, height| self.transform.draw(width, height, random);
         let drawn = decoder.decode_for(file, draw, self.transform.size, pixels).map_err(|e| {
-            let (file, offset) = self.source.place(index);
-            let at = e.downcast_ref::<Undecodable>().map_or(0, |noticed| noticed.at);
-            Damage { file, offset: offset + at as u64, what: format!("{e:#}") }
+            let offset = e.downcast_ref::<Undecodable>().map_or(0, |noticed| noticed.at);
+            Damage { file: self.source.path(index), offset, what: format!("{e:#}") }
         })?;
-        self.transform.apply(pixels, drawn, resizing, into).with_context(|| self.source.place(index).0.display().to_string())?;
+        self.transform.apply(pixels, drawn, resizing, into).with_context(|| self.source.path(index).display().to_string())?;
         Ok(label)
     }
 }

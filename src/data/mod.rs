@@ -1,13 +1,12 @@
 //! A data loader: batches of a data set as tensors, loaded ahead by threads.
 //!
-//! - A [`Dataset`] writes single samples into memory that it is given: [`Images`] over an [`ImageFolder`] or over [`TarShards`], [`Cifar10`],
-//!   or a function ([`FnDataset`]).
+//! - A [`Dataset`] writes single samples into memory that it is given: [`Images`] over an [`ImageFolder`], or a function
+//!   ([`FnDataset`]).
 //! - A [`Loader`] has workers fill whole batches of them in a ring of memory, and gives them out in order as tensors that share that
 //!   memory. There is no tensor for a sample and no copy of a batch.
 //! - Order and contents depend on the seed, the epoch and the data alone: not on the number of workers, nor on where a run was
 //!   interrupted ([`Position`]) or how many ranks share the data ([`Shard`]).
 
-mod cifar;
 mod dataset;
 mod decode;
 mod images;
@@ -15,19 +14,16 @@ mod jpeg;
 mod loader;
 mod order;
 mod ring;
-mod shards;
 mod source;
 mod textured;
 mod transform;
 
 pub use crate::native::batch_memory::{Element, Residence};
-pub use cifar::Cifar10;
 pub use dataset::{Dataset, FnDataset, Subset};
 pub use decode::{Decoder, Pixels, Undecodable, decode};
 pub use images::{ImageScratch, Images};
 pub use loader::{Batch, Config, Epoch, Loader, OnBad, Skipped};
 pub use order::{Position, SampleRandom, Shard, Share, Uneven, epoch_order, sample_random};
-pub use shards::{OnDamage, TarShards};
 pub use source::{Damage, ImageFolder, Source};
 pub use textured::{Textured, cache_folder};
 pub use transform::{Area, Crop, Normalise, Part, Resizing, Transform};

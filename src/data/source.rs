@@ -1,4 +1,4 @@
-//! Where encoded images lie: files in folders, or members of tar shards.
+//! Where encoded images lie: files in folders.
 
 use anyhow::{Context, Result, ensure};
 use std::fmt;
@@ -21,8 +21,8 @@ pub trait Source: Send + Sync + 'static {
     /// A file that has vanished, was cut short or cannot be read.
     fn read(&self, index: usize, into: &mut Vec<u8>) -> Result<i64>;
 
-    /// The file that holds an image, and the byte at which it begins there.
-    fn place(&self, index: usize) -> (PathBuf, u64);
+    /// The image's file.
+    fn path(&self, index: usize) -> PathBuf;
 }
 
 /// Something that is wrong with a file, and where.
@@ -30,7 +30,7 @@ pub trait Source: Send + Sync + 'static {
 pub struct Damage {
     pub file: PathBuf,
     /// The byte at which it was noticed.
-    pub offset: u64,
+    pub offset: usize,
     pub what: String,
 }
 
@@ -106,11 +106,6 @@ impl ImageFolder {
     pub fn ignored(&self) -> usize {
         self.ignored
     }
-
-    fn path(&self, index: usize) -> PathBuf {
-        let start = index.checked_sub(1).map_or(0, |before| self.ends[before].0);
-        self.root.join(&self.paths[start..self.ends[index].0])
-    }
 }
 
 impl Source for ImageFolder {
@@ -128,18 +123,19 @@ impl Source for ImageFolder {
         Ok(i64::from(self.ends[index].1))
     }
 
-    fn place(&self, index: usize) -> (PathBuf, u64) {
-        (self.path(index), 0)
+    fn path(&self, index: usize) -> PathBuf {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before].0);
+        self.root.join(&self.paths[start..self.ends[index].0])
     }
 }
 
-pub(super) fn is_jpeg(name: &str) -> bool {
+fn is_jpeg(name: &str) -> bool {
     let extension = name.rsplit_once('.').map(|(_, extension)| extension);
     extension.is_some_and(|e| e.eq_ignore_ascii_case("jpg") || e.eq_ignore_ascii_case("jpeg"))
 }
 
 /// What a folder holds, by name.
-pub(super) fn sorted(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+fn sorted(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     let reading = || format!("reading the folder {}", folder.display());
     let mut entries = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(reading)? {

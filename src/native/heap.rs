@@ -1,17 +1,11 @@
 //! The C library's heap.
 
-unsafe extern "C" {
-    fn malloc_trim(pad: usize) -> i32;
-    fn mallopt(parameter: i32, value: i32) -> i32;
-}
-
-const M_TRIM_THRESHOLD: i32 = -1;
-const M_MMAP_MAX: i32 = -4;
+use libc::{M_MMAP_MAX, M_TRIM_THRESHOLD, mallopt};
 
 /// Gives back to the kernel what `malloc` holds and nobody uses (glibc). Says whether there was anything to give back.
 pub fn trim_heap() -> bool {
     // SAFETY: a function of the C library that any thread may call at any time; memory in use is not touched.
-    unsafe { malloc_trim(0) != 0 }
+    unsafe { libc::malloc_trim(0) != 0 }
 }
 
 /// Has `malloc` keep what is freed for what comes next (glibc). Otherwise it gives the end of its heap back to the kernel and asks for it

@@ -13,7 +13,5 @@ char* vl_inference_enter(int32_t enabled, c10::InferenceMode** out) {
 // Regions end on the thread that began them, in reverse order: the guard puts back the dispatch keys that it found.
 void vl_inference_leave(c10::InferenceMode* region) { delete region; }
 
-int32_t vl_inference_is_on() { return c10::InferenceMode::is_enabled(); }
-
 int32_t vl_is_inference_tensor(const at::Tensor* tensor) { return tensor->is_inference(); }
 }

@@ -13,7 +13,6 @@ struct RawRegion {
 unsafe extern "C" {
     fn vl_inference_enter(enabled: i32, out: *mut *mut RawRegion) -> Message;
     fn vl_inference_leave(region: *mut RawRegion);
-    fn vl_inference_is_on() -> i32;
     fn vl_is_inference_tensor(tensor: *const C_tensor) -> i32;
 }
 
@@ -39,12 +38,6 @@ impl Drop for InferenceRegion {
         // SAFETY: the pointer is owned, freed once, and cannot have left its thread.
         unsafe { vl_inference_leave(self.0) };
     }
-}
-
-/// Whether inference mode is on in this thread.
-pub fn inference_is_on() -> bool {
-    // SAFETY: reads a flag of the thread.
-    unsafe { vl_inference_is_on() != 0 }
 }
 
 /// Whether a tensor was made in inference mode.

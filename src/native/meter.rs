@@ -50,18 +50,13 @@ pub fn cpu_memory() -> CpuMemory {
 mod tests {
     use super::*;
     use crate::native::MemoryFile;
-    use std::ffi::{CString, c_char, c_int, c_void};
+    use libc::{RTLD_NOW, dlopen, dlsym};
+    use std::ffi::CString;
     use std::os::unix::ffi::OsStrExt;
-
-    unsafe extern "C" {
-        fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
-        fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
-    }
 
     /// The library counts by itself what is allocated while it is on, as it does in Python.
     #[test]
     fn the_library_counts_in_a_process_that_loads_it() {
-        const RTLD_NOW: c_int = 2;
         let file = MemoryFile::new("vramlab-meter", LIBRARY).unwrap();
         let path = CString::new(file.path().as_os_str().as_bytes()).unwrap();
         // SAFETY: the path is a C string; the library has no constructor that does anything.

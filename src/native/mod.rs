@@ -23,7 +23,7 @@ pub mod vectors;
 
 pub use backward::{backward_is_whole, backward_keeping_graph};
 pub use heap::{keep_heap, trim_heap};
-pub use inference::{InferenceRegion, inference_is_on, is_inference_tensor};
+pub use inference::{InferenceRegion, is_inference_tensor};
 pub use library::MemoryFile;
 pub use mapped::{map_file, tensor_over_file};
 pub use meter::{CpuMemory, cpu_memory, limit_cpu_memory, reset_cpu_peak, use_cpu_meter};

@@ -2,11 +2,6 @@
 
 use std::io::{Error, Result};
 
-unsafe extern "C" {
-    fn fork() -> i32;
-    fn _exit(status: i32) -> !;
-}
-
 /// Which of the two processes goes on here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forked {
@@ -25,7 +20,7 @@ pub fn fork_process() -> Result<Forked> {
         return Err(Error::other(format!("a process of {threads} threads cannot be copied")));
     }
     // SAFETY: there is one thread, so nothing in the copy is held by a thread that it does not have.
-    match unsafe { fork() } {
+    match unsafe { libc::fork() } {
         0 => Ok(Forked::Copy),
         id => u32::try_from(id).map(Forked::Original).map_err(|_| Error::last_os_error()),
     }
@@ -35,5 +30,5 @@ pub fn fork_process() -> Result<Forked> {
 /// Files that were not closed lose what is still buffered.
 pub fn end_process(status: u8) -> ! {
     // SAFETY: does not return, so nothing can be used after it.
-    unsafe { _exit(status.into()) }
+    unsafe { libc::_exit(status.into()) }
 }

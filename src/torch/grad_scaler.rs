@@ -208,14 +208,6 @@ impl GradScaler {
         Ok(loss.f_mul(&scale)?)
     }
 
-    /// Several losses or outputs, each times the scale, on any devices.
-    ///
-    /// # Errors
-    /// libtorch's message.
-    pub fn scale_all(&mut self, outputs: &[&Tensor]) -> Result<Vec<Tensor>> {
-        outputs.iter().map(|output| self.scale(output)).collect()
-    }
-
     /// Divides an optimizer's gradients by the scale and notes whether all are finite. Call it once all gradients of a step have been
     /// accumulated, before they are clipped or read; [`GradScaler::step`] does it otherwise. Does not wait for the device.
     ///

@@ -4,7 +4,7 @@
 //! each operation is a little cheaper, and the results can never become part of a graph: autograd raises where one would be saved for a
 //! backward pass, or is written to in place outside.
 
-use crate::native::{InferenceRegion, NativeError, inference_is_on, is_inference_tensor};
+use crate::native::{InferenceRegion, NativeError, is_inference_tensor};
 use tch::Tensor;
 
 /// A region of this thread in which inference mode is on, or off inside an outer region. It ends when the guard is dropped, also by a
@@ -29,11 +29,6 @@ impl Inference {
     /// libtorch's message.
     pub fn off() -> Result<Inference, NativeError> {
         Ok(Inference { _region: InferenceRegion::enter(false)? })
-    }
-
-    /// Whether inference mode is on in this thread.
-    pub fn is_on() -> bool {
-        inference_is_on()
     }
 }
 
@@ -87,24 +82,28 @@ mod tests {
         assert!(!is_inference(&clone) && weight.f_matmul(&clone).is_ok(), "a copy is an ordinary tensor");
     }
 
+    fn is_on() -> bool {
+        is_inference(&Tensor::ones([1], FLOAT))
+    }
+
     #[test]
     fn regions_nest_and_end_by_a_panic_too() {
         let outer = Inference::on().unwrap();
         {
             let _inner = Inference::off().unwrap();
-            assert!(!Inference::is_on() && (leaf() * 2.0).requires_grad());
+            assert!(!is_on() && (leaf() * 2.0).requires_grad());
         }
-        assert!(Inference::is_on());
+        assert!(is_on());
         drop(outer);
-        assert!(!Inference::is_on());
+        assert!(!is_on());
         let panicked = std::panic::catch_unwind(|| inference_mode(|| panic!("on purpose")));
-        assert!(panicked.is_err() && !Inference::is_on());
+        assert!(panicked.is_err() && !is_on());
         assert!((leaf() * 2.0).requires_grad(), "gradients are on again");
     }
 
     #[test]
     fn it_is_this_threads_alone() {
         let _region = Inference::on().unwrap();
-        assert!(!std::thread::spawn(Inference::is_on).join().unwrap());
+        assert!(!std::thread::spawn(is_on).join().unwrap());
     }
 }

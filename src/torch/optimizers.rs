@@ -407,14 +407,6 @@ impl Optimizer {
         Ok(self.groups.get(group).with_context(|| no_group(group, self.groups.len()))?.rate)
     }
 
-    /// Sets the learning rate of all groups.
-    ///
-    /// # Errors
-    /// A rate below 0.
-    pub fn set_learning_rate(&mut self, rate: f64) -> Result<()> {
-        (0..self.groups.len()).try_for_each(|group| self.set_learning_rate_of(group, rate))
-    }
-
     /// Sets the learning rate of a group.
     ///
     /// # Errors
