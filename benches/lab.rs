@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
+use vramlab::judge::judge;
 use vramlab::native;
 use vramlab::protocol::*;
-use vramlab::record::{Identity, Journal, Manifest, PassRecord, Run, SCHEMA, Sample, Status};
-use vramlab::verdict::{Samples, judge};
+use vramlab::results::{Identity, Journal, Manifest, PassRecord, Run, SCHEMA, Sample, Samples, Status};
 
 static PROTOCOL: Protocol = Protocol {
     name: "bench",

@@ -1,7 +1,7 @@
 //! A lab that measures what each PyTorch memory and speed technique saves and costs on the machine in front of you, and says which
 //! of the guides' claims hold there.
 //!
-//! The layers, bottom up: [`stats`] and [`units`]; [`protocol`]; [`record`]; [`verdict`]; from there two branches that never meet:
+//! The layers, bottom up: [`stats`] and [`units`]; [`protocol`]; [`results`]; [`judge`]; from there two branches that never meet:
 //! what measures (feature `torch`) and what reports.
 
 pub mod chart;
@@ -13,6 +13,7 @@ pub mod data;
 pub mod doctor;
 #[cfg(feature = "torch")]
 pub mod dry;
+pub mod judge;
 #[cfg(feature = "torch")]
 pub mod machine;
 #[cfg(feature = "torch")]
@@ -27,8 +28,8 @@ pub mod predict;
 #[cfg(feature = "torch")]
 pub mod process;
 pub mod protocol;
-pub mod record;
 pub mod report;
+pub mod results;
 #[cfg(feature = "torch")]
 pub mod runner;
 pub mod stats;
@@ -39,7 +40,6 @@ pub mod training;
 #[cfg(feature = "torch")]
 pub mod tune;
 pub mod units;
-pub mod verdict;
 
 #[cfg(feature = "torch")]
 pub use runner::run;

@@ -2,7 +2,7 @@
 
 use crate::machine::Conditions;
 use crate::protocol::{ACTIVATIONS, BANDWIDTH, Cell, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Platform, Relation, STEP_PEAK, TIME};
-use crate::record::{Sample, Status, replace_file};
+use crate::results::{Sample, Status, replace_file};
 pub use crate::torch::is_out_of_memory;
 use crate::torch::{Backend, COUNTS, Memory, attempt, held_at_peak};
 use anyhow::{Context, Result, ensure};

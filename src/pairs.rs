@@ -2,9 +2,9 @@
 //! other's time.
 
 use crate::protocol::{BY, Cell, Grid, Metric, Pass, Profile, Protocol, TIME};
+use crate::results::Samples;
 use crate::stats::Interval;
 use crate::units::{plain, quantity, ratio};
-use crate::verdict::Samples;
 use std::collections::BTreeMap;
 
 /// A metric that a protocol names so says in its label why PyTorch's bytes are more than ours. A step of ours gives, as a detail
@@ -191,7 +191,7 @@ fn signed(bytes: i64) -> String {
 mod tests {
     use super::*;
     use crate::protocol::{PEAK, axis};
-    use crate::record::{PassRecord, Sample, Status};
+    use crate::results::{PassRecord, Sample, Status};
 
     const PROTOCOL: Protocol = Protocol {
         name: "x",

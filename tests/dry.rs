@@ -16,7 +16,7 @@ use vramlab::dry::replay::{Trace, replay};
 use vramlab::dry::{self, Dry};
 use vramlab::models::Model;
 use vramlab::native::{self, allocations};
-use vramlab::record::{Run, Status};
+use vramlab::results::{Run, Status};
 use vramlab::torch::ddp::{Ddp, DdpOptions};
 use vramlab::torch::distributed::ProcessGroup;
 use vramlab::torch::optimizers::{self, Algorithm, GradScale, Implementation, Sgd};

@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 use vramlab::dry::{self, Dry};
 use vramlab::measure::{Bench, Probe};
 use vramlab::protocol::{Cell, Pass, Platform, Profile};
-use vramlab::record::Run;
+use vramlab::results::Run;
 use vramlab::torch::Backend;
 use vramlab::torch::transfer::{
     Prefetcher, Ring, SideStream, Stream, copy, empty_host_cache, host_memory, is_pinned, pinned, record_stream,

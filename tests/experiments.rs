@@ -82,7 +82,7 @@ use tch::{Device, Kind, Reduction, Tensor};
 use vramlab::measure::{Bench, Found, Prepare, Probe, Quantity, Step, check, check_against, memory, memory_keeping};
 use vramlab::models::{Batch, Block, Model};
 use vramlab::protocol::{Cell, Platform, Profile, Protocol};
-use vramlab::record::Status;
+use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
 const ALL: [&Protocol; 24] = [

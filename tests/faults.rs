@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use vramlab::record::{Run, Status};
+use vramlab::results::{Run, Status};
 
 const ACCUMULATION: &str = env!("CARGO_BIN_EXE_accumulation");
 

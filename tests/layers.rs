@@ -37,10 +37,11 @@ fn layers_point_one_way() {
         ("stats", &[][..]),
         ("units", &[]),
         ("protocol", &[]),
-        ("record", &["protocol"]),
-        ("verdict", &["protocol", "record", "stats"]),
-        ("pairs", &["protocol", "stats", "units", "verdict"]),
-        ("report", &["pairs", "protocol", "record", "stats", "units", "verdict"]),
+        ("results", &["protocol", "stats"]),
+        ("judge", &["protocol", "results", "stats"]),
+        ("pairs", &["protocol", "results", "stats", "units"]),
+        ("chart", &["units"]),
+        ("report", &["chart", "judge", "pairs", "protocol", "results", "stats", "units"]),
         ("native", &["torch"]),
         ("torch", &["native", "protocol"]),
         ("machine", &["native", "protocol", "units"]),
@@ -49,14 +50,14 @@ fn layers_point_one_way() {
         ("data", &["native"]),
         ("models", &[]),
         ("training", &["models", "torch"]),
-        ("predict", &["dry", "models", "native", "torch", "training", "units"]),
-        ("measure", &["machine", "protocol", "record", "torch"]),
-        ("runner", &["dry", "machine", "measure", "native", "protocol", "record", "stats", "torch", "units", "verdict"]),
+        ("predict", &["chart", "dry", "models", "native", "torch", "training", "units"]),
+        ("measure", &["machine", "protocol", "results", "torch"]),
+        ("runner", &["dry", "judge", "machine", "measure", "native", "protocol", "results", "stats", "torch", "units"]),
         (
             "commands",
             &[
-                "data", "dry", "machine", "measure", "models", "native", "pairs", "predict", "protocol", "record", "runner",
-                "stats", "torch", "training", "tune", "units", "verdict",
+                "data", "dry", "machine", "measure", "models", "native", "pairs", "predict", "protocol", "results", "runner",
+                "stats", "torch", "training", "tune", "units",
             ],
         ),
         ("tune", &["stats"]),
@@ -73,7 +74,7 @@ fn layers_point_one_way() {
                 let used: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
                 assert!(used == name || may.contains(&used.as_str()), "{}: uses {used}: {line}", path.display());
             }
-            if name == "report" || ["stats", "units", "protocol", "record", "verdict", "pairs"].contains(&name.as_str()) {
+            if name == "report" || ["stats", "units", "protocol", "results", "judge", "pairs"].contains(&name.as_str()) {
                 let names_tch = line.match_indices("tch::").any(|(at, _)| !line[..at].ends_with(char::is_alphanumeric));
                 assert!(!names_tch, "{}: names tch: {line}", path.display());
             }

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 use vramlab::protocol::Pass;
-use vramlab::record::{Run, Status};
+use vramlab::results::{Run, Status};
 
 #[test]
 fn a_file_from_a_gpu_needs_to_be_mapped_where_there_is_none() {
@@ -22,7 +22,7 @@ fn a_file_from_a_gpu_needs_to_be_mapped_where_there_is_none() {
         return;
     }
     let raised = |map: &str| {
-        let of_map = |pass: &&vramlab::record::PassRecord| pass.pass == Pass::Check && pass.cell.get("map") == Some(map);
+        let of_map = |pass: &&vramlab::results::PassRecord| pass.pass == Pass::Check && pass.cell.get("map") == Some(map);
         let pass = run.passes.iter().find(of_map).unwrap_or_else(|| panic!("no check with map={map}: {said}"));
         assert_eq!((pass.status, pass.reason.as_str()), (Status::Ok, ""), "{map}");
         pass.samples.iter().find(|s| s.metric == "raised").unwrap().value

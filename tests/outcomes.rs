@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
 use vramlab::measure::{Bench, Probe, Quantity, Step};
 use vramlab::protocol::*;
-use vramlab::record::{Run, Status};
+use vramlab::results::{Run, Status};
 
 const PROTOCOL: Protocol = Protocol {
     // Results belong to an experiment that exists; this one stands in for it.

@@ -2,11 +2,11 @@
 
 use super::prose::{self, Against};
 use super::recorded::Recorded;
+use crate::judge::{Comparison, Evidence, Judgement, Outcome, Reproduction};
 use crate::protocol::{Cell, Published, Rule};
-use crate::record::Status;
+use crate::results::Status;
 use crate::stats::median;
 use crate::units::{plain, significant};
-use crate::verdict::{Comparison, Evidence, Judgement, Outcome, Reproduction};
 use serde::Serialize;
 
 /// More comparisons than this are folded away, and only the most telling stand in the open.

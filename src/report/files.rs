@@ -2,7 +2,7 @@
 //! them.
 
 use super::recorded::Recorded;
-use crate::record::replace_file;
+use crate::results::replace_file;
 use crate::units::Bytes;
 use anyhow::{Context, Result};
 use serde::Serialize;

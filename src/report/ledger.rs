@@ -3,8 +3,8 @@
 use super::claims::{claims_of, published_of};
 use super::prose;
 use super::recorded::Recorded;
+use crate::judge::{Evidence, Reproduction, Verdict};
 use crate::protocol::{Platform, Rule};
-use crate::verdict::{Evidence, Reproduction, Verdict};
 use serde::Serialize;
 use std::collections::BTreeSet;
 

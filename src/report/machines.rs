@@ -2,9 +2,9 @@
 
 use super::prose;
 use super::recorded::Recorded;
-use crate::record::{Manifest, Status};
+use crate::judge::Verdict;
+use crate::results::{Manifest, Status};
 use crate::units::Bytes;
-use crate::verdict::Verdict;
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -14,7 +14,7 @@ mod recorded;
 mod tables;
 
 use crate::protocol::PlotKind;
-use crate::record::replace_file;
+use crate::results::replace_file;
 use anyhow::{Context, Result};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;

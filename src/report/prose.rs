@@ -1,10 +1,10 @@
 //! Verdicts, effects and conditions in words.
 
+use crate::judge::{Evidence, Judgement, Outcome, Reproduction, Verdict};
 use crate::protocol::{Bound, Pass, Pick, Platform, Protocol, Rule, Share};
-use crate::record::Status;
+use crate::results::Status;
 use crate::stats::Interval;
 use crate::units::{plain, quantity, ratio, significant};
-use crate::verdict::{Evidence, Judgement, Outcome, Reproduction, Verdict};
 
 /// What figures are put against: a verdict's words differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! One experiment on one machine, as read from its results folder, with what the report asks of it.
 
+use crate::judge::{Judgement, Reproduction, judge, reproduce};
 use crate::protocol::{COMPUTED, Cell, DTYPE, Grid, LEAST_FLOPS, Metric, Pass, Platform, Protocol, TIME};
-use crate::record::{Manifest, PassRecord, Run, Status, holds_results};
+use crate::results::{Manifest, PassRecord, Run, Samples, Status, holds_results};
 use crate::stats::Interval;
-use crate::verdict::{Judgement, Reproduction, Samples, judge, reproduce};
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use super::prose::{self, counted};
 use super::recorded::Recorded;
 use crate::pairs::pairs;
 use crate::protocol::{COMPUTED, Cell, Grid, Metric, Pass, Relation, is_detail};
-use crate::record::{Sample, Status};
+use crate::results::{Sample, Status};
 use crate::stats::outliers;
 use crate::units::{plain, quantity, ratio, significant};
 use serde::Serialize;

@@ -7,7 +7,7 @@ use crate::machine::{DeviceChoice, Gpu, libtorch_version};
 use crate::measure::{self, Bench, Found, Prepare};
 use crate::native::{end_process, keep_heap};
 use crate::protocol::{Cell, Pass, Protocol};
-use crate::record::Status;
+use crate::results::Status;
 use crate::torch::{Backend, Cpu, Cuda, attempt};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};

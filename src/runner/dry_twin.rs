@@ -3,7 +3,7 @@
 use super::launch::{Program, Spec, launch};
 use crate::machine::DeviceChoice;
 use crate::protocol::{Cell, Pass};
-use crate::record::{Sample, Status};
+use crate::results::{Sample, Status};
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 

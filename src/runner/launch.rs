@@ -5,7 +5,7 @@ use super::template::{Copied, Templates};
 use crate::dry;
 use crate::machine::DeviceChoice;
 use crate::protocol::{Cell, Pass, Profile, Relation};
-use crate::record::{PassRecord, Sample, Status};
+use crate::results::{PassRecord, Sample, Status};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Deserialize, Serialize};

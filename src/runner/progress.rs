@@ -1,6 +1,6 @@
 //! Progress for the person who waits: a bar with the time left on a terminal, plain lines elsewhere.
 
-use crate::record::{PassRecord, Status};
+use crate::results::{PassRecord, Status};
 use crate::units::Seconds;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;

@@ -7,14 +7,14 @@ use super::progress::Progress;
 use super::python::{Python, for_twin};
 use super::template::Templates;
 use super::{EXPERIMENTS, INTERRUPTED};
+use crate::judge::{Verdict, judge};
 use crate::machine::{DeviceChoice, Machine, cores, flags};
 use crate::protocol::{
     ALLOC_CONF, BY, Cell, DEVICE_MEMORY, LEAST_FLOPS, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, Rule, THREADS, TIME,
 };
-use crate::record::{BUDGET_ENDED, FILES, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Status};
+use crate::results::{BUDGET_ENDED, FILES, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Samples, Status};
 use crate::stats::ratio_interval;
 use crate::units::{Bytes, Seconds};
-use crate::verdict::{Samples, Verdict, judge};
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -698,7 +698,7 @@ fn summarise(protocol: &'static Protocol, profile: Profile, choice: DeviceChoice
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Sample;
+    use crate::results::Sample;
 
     fn record(pass: Pass, figures: &[(&str, f64)]) -> PassRecord {
         let sample = |(metric, value): &(&str, f64)| Sample {

@@ -2,7 +2,7 @@
 
 use super::fixture;
 use vramlab::protocol::*;
-use vramlab::record::{Manifest, PassRecord};
+use vramlab::results::{Manifest, PassRecord};
 
 const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
 

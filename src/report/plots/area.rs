@@ -3,7 +3,7 @@
 use super::{View, levels};
 use crate::chart::{Areas, Course, Panel, Phase, areas};
 use crate::protocol::{Cell, Metric};
-use crate::record::{PassRecord, Status};
+use crate::results::{PassRecord, Status};
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -86,7 +86,7 @@ fn read(record: &PassRecord, design: &Design) -> Option<Course> {
 mod tests {
     use super::*;
     use crate::protocol::Pass;
-    use crate::record::Sample;
+    use crate::results::Sample;
 
     const DESIGN: Design = Design {
         panels: &["model"],

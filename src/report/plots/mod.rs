@@ -13,7 +13,7 @@ use super::prose;
 use super::recorded::Recorded;
 use crate::chart::{Head, WIDE};
 use crate::protocol::{Cell, Grid, Metric, Plot, PlotKind, selects};
-use crate::record::Status;
+use crate::results::Status;
 use anyhow::Result;
 
 pub use overview::overview;

@@ -2,7 +2,7 @@
 
 use super::{View, WIDTH, levels};
 use crate::chart::{Anchor, Canvas, EDGE, FAINT, INK, SMALL, TEXT, WHITE, look, picture, shortened, text_width};
-use crate::record::{PassRecord, Status};
+use crate::results::{PassRecord, Status};
 use crate::units::quantity;
 use anyhow::Result;
 use plotters::prelude::RGBColor;

@@ -1,0 +1,360 @@
+//! The one writer of a results folder.
+
+use super::manifest::{MANIFEST, Manifest, differences, read};
+use super::rows::{HEADER, PassRecord, parse, write};
+use super::run::{ASIDE, FILES, SAMPLES};
+use anyhow::{Context, Result, bail, ensure};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// The one writer of a results folder; holds the folder's lock while it lives.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    /// Length of the part of the file that holds complete passes.
+    length: u64,
+    _lock: File,
+}
+
+impl Journal {
+    /// Opens a folder for a run: a new one, or one to go on with. Gives back the passes that need not be measured again; what failed,
+    /// what a budget left out and what was cut short is removed, so that it is measured now.
+    ///
+    /// # Errors
+    /// Another run holds the folder; it holds results of another protocol, machine, libtorch, flags, seed, profile or sources (each
+    /// difference named) and `fresh` is not given; a damaged row (file and line named); a file cannot be written.
+    pub fn open(dir: &Path, manifest: &mut Manifest, fresh: bool) -> Result<(Journal, Vec<PassRecord>)> {
+        std::fs::create_dir_all(dir).with_context(|| format!("making the results folder {}", dir.display()))?;
+        let lock = File::open(dir).with_context(|| format!("opening the results folder {}", dir.display()))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                bail!("another run is writing to {}; wait for it, or give this one a folder of its own with --out", dir.display())
+            }
+            Err(TryLockError::Error(e)) => {
+                return Err(e).with_context(|| format!("locking {}", dir.display()));
+            }
+        }
+        sweep_aside(dir);
+        sweep_aside(&dir.join(FILES));
+        let (path, manifest_path) = (dir.join(SAMPLES), dir.join(MANIFEST));
+        let mut kept = Vec::new();
+        if fresh || !manifest_path.exists() {
+            ensure!(
+                fresh || !path.exists(),
+                "{} has samples but no {MANIFEST}, so nobody knows what they are; --fresh starts over and removes them",
+                dir.display()
+            );
+            // The manifest goes first: samples without one belong to nothing.
+            let _ = std::fs::remove_file(&manifest_path);
+            // What cells kept belongs to the figures that go.
+            let _ = std::fs::remove_dir_all(dir.join(FILES));
+            replace_file(&path, &write(&[], true)?)?;
+            replace_file(&manifest_path, &serde_json::to_vec_pretty(manifest)?)?;
+        } else {
+            let stored = read(&manifest_path)?;
+            let differences = differences(&stored, manifest)?;
+            ensure!(
+                differences.is_empty(),
+                "{} holds results that this run may not add to:\n{}\nGive --fresh to start over, or another folder with --out",
+                dir.display(),
+                differences.iter().map(|d| format!("  - {d}\n")).collect::<String>().trim_end()
+            );
+            for cell in stored.planned {
+                if !manifest.planned.contains(&cell) {
+                    manifest.planned.push(cell);
+                }
+            }
+            let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+            let (passes, complete) = parse(&text, &path)?;
+            let read = passes.len();
+            kept.extend(passes.into_iter().filter(|p| !p.is_to_be_repeated()));
+            if kept.len() < read || complete < HEADER.join(",").len() as u64 {
+                replace_file(&path, &write(&kept, true)?)?;
+            } else if complete < text.len() as u64 {
+                let file = OpenOptions::new().write(true).open(&path)?;
+                file.set_len(complete).and_then(|()| file.sync_all()).context("cutting off a torn row")?;
+            }
+            replace_file(&manifest_path, &serde_json::to_vec_pretty(manifest)?)?;
+        }
+        let open = || OpenOptions::new().read(true).append(true).open(&path);
+        let file = open().with_context(|| format!("opening {}", path.display()))?;
+        let length = file.metadata()?.len();
+        Ok((Journal { path, file, length, _lock: lock }, kept))
+    }
+
+    /// Appends a pass and syncs it to the disk.
+    ///
+    /// # Errors
+    /// The disk is full or gone; what was there before stays as it was.
+    pub fn append(&mut self, pass: &PassRecord) -> Result<()> {
+        let rows = write(std::slice::from_ref(pass), false)?;
+        let written = self.file.write_all(&rows).and_then(|()| self.file.sync_data());
+        if let Err(error) = written {
+            // Shrinking needs no space, so the half-written rows can go even on a full disk.
+            let _ = self.file.set_len(self.length).and_then(|()| self.file.sync_data());
+            return Err(error).with_context(|| {
+                format!(
+                    "cannot write to {}: what was measured before is kept; make room and run the same command again to go on",
+                    self.path.display()
+                )
+            });
+        }
+        self.length += rows.len() as u64;
+        Ok(())
+    }
+}
+
+/// Writes a file aside, syncs it and renames it into place.
+///
+/// # Errors
+/// Names the file; what stood there is intact.
+pub fn replace_file(path: &Path, contents: &[u8]) -> Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let write = || -> Result<()> {
+        let mut aside = tempfile::Builder::new().prefix(ASIDE).tempfile_in(dir)?;
+        aside.write_all(contents)?;
+        aside.as_file().sync_all()?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        aside.as_file().set_permissions(mode)?;
+        aside.persist(path)?;
+        Ok(File::open(dir)?.sync_all()?)
+    };
+    write().with_context(|| format!("writing {}", path.display()))
+}
+
+/// Removes files that a killed run had written aside and not renamed yet.
+fn sweep_aside(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(ASIDE) {
+            // It is litter; a run need not fail for it.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Cell, Pass, Platform, Profile, Protocol};
+    use crate::results::{Identity, Run, SCHEMA, Sample, Status};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn pass(cell: &str, pass: Pass, round: u32, values: &[f64]) -> PassRecord {
+        let samples = values.iter().enumerate().map(|(i, v)| Sample {
+            metric: "time".into(),
+            unit: "s".into(),
+            value: *v,
+            sample: i as u32,
+            reason: String::new(),
+        });
+        PassRecord {
+            cell: Cell::parse(cell).unwrap(),
+            pass,
+            round,
+            status: Status::Ok,
+            reason: String::new(),
+            seconds: Some(0.5),
+            samples: samples.collect(),
+        }
+    }
+
+    fn manifest() -> Manifest {
+        Manifest {
+            schema: SCHEMA,
+            profile: Profile::Quick,
+            identity: Identity {
+                machine: "somewhere".into(),
+                platform: Platform::Cpu,
+                hardware: BTreeMap::from([("cpu".into(), "a".into())]),
+                libtorch: "2.11.0".into(),
+                flags: BTreeMap::from([("threads".into(), "2".into())]),
+                memory_limit: None,
+                seed: 1,
+                sources: "f00".into(),
+            },
+            planned: vec!["k=1".into()],
+            argv: vec![],
+            git_revision: String::new(),
+            git_dirty: false,
+            protocol: Protocol {
+                name: "x",
+                title: "x \"quoted\"",
+                question: "",
+                hypothesis: "",
+                factors: &[],
+                grids: &[],
+                metrics: &[],
+                checks: &[],
+                claims: &[],
+                published: &[],
+                plots: &[],
+                threats: &["one\nline"],
+            },
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_read_back_and_resumed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, kept) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
+        assert!(kept.is_empty());
+        let good = pass("k=1", Pass::Time, 1, &[0.1, 1e-9, 123456789.125]);
+        let mut crashed = pass("k=2", Pass::Memory, 1, &[]);
+        crashed.status = Status::Crashed;
+        crashed.reason = "signal 9,\n\"killed\"".into();
+        let mut oom = pass("k=4", Pass::Memory, 1, &[]);
+        oom.status = Status::Oom;
+        for p in [&good, &crashed, &oom] {
+            journal.append(p).unwrap();
+        }
+        drop(journal);
+        let run = Run::read(dir.path()).unwrap();
+        assert_eq!(run.manifest, manifest());
+        assert_eq!(run.passes[0], good);
+        assert_eq!(run.passes[1].reason, "signal 9, \"killed\"");
+        let (_, kept) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
+        assert_eq!(kept, [good, oom], "what failed is measured again, an outcome is not");
+        assert_eq!(Run::read(dir.path()).unwrap().passes.len(), 2);
+    }
+
+    #[test]
+    fn parts_of_a_sweep_are_joined_if_they_were_taken_alike() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |part: &str, cell: &str, manifest: &mut Manifest| {
+            manifest.planned = vec![cell.to_string()];
+            let (mut journal, _) = Journal::open(&dir.path().join(part), manifest, true).unwrap();
+            journal.append(&pass(cell, Pass::Memory, 1, &[1.0])).unwrap();
+        };
+        write("shard-1-of-2", "k=1", &mut manifest());
+        write("shard-2-of-2", "k=2", &mut manifest());
+        let run = Run::read(dir.path()).unwrap();
+        assert_eq!(run.manifest.planned, ["k=1", "k=2"]);
+        assert_eq!(run.passes.len(), 2);
+        let mut other = manifest();
+        other.identity.libtorch = "2.12.0".into();
+        write("shard-2-of-2", "k=2", &mut other);
+        let error = Run::read(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("cannot be joined") && error.contains("libtorch: there \"2.11.0\", now \"2.12.0\""), "{error}");
+    }
+
+    #[test]
+    fn kept_files_are_read_in_order_and_go_with_their_figures() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
+        assert!(Run::read(dir.path()).unwrap().files.is_empty());
+        let folder = dir.path().join(FILES);
+        std::fs::create_dir(&folder).unwrap();
+        for name in ["b.pickle", "a.json.gz", ".aside-half-written"] {
+            std::fs::write(folder.join(name), name).unwrap();
+        }
+        drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
+        assert_eq!(Run::read(dir.path()).unwrap().files, [folder.join("a.json.gz"), folder.join("b.pickle")]);
+        assert!(!folder.join(".aside-half-written").exists(), "litter of a killed run is swept");
+        drop(Journal::open(dir.path(), &mut manifest(), true).unwrap());
+        assert!(Run::read(dir.path()).unwrap().files.is_empty(), "a fresh run starts without them");
+    }
+
+    #[test]
+    fn a_second_writer_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Journal::open(dir.path(), &mut manifest(), false).unwrap();
+        let error = Journal::open(dir.path(), &mut manifest(), true).unwrap_err().to_string();
+        assert!(error.contains("another run is writing to"), "{error}");
+        drop(first);
+        Journal::open(dir.path(), &mut manifest(), false).unwrap();
+    }
+
+    #[test]
+    fn every_difference_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
+        let mut other = manifest();
+        other.profile = Profile::Full;
+        other.identity.flags.insert("threads".into(), "4".into());
+        other.identity.sources = "bad".into();
+        other.identity.hardware.insert("gpu".into(), "H200".into());
+        other.git_revision = "recorded only".into();
+        let error = Journal::open(dir.path(), &mut other, false).unwrap_err().to_string();
+        for part in ["profile: there quick, now full", "threads: there \"2\", now \"4\"", "sources", "gpu: there null", "--fresh"] {
+            assert!(error.contains(part), "{part} is missing in: {error}");
+        }
+        assert!(!error.contains("seed") && !error.contains("revision"), "{error}");
+        drop(Journal::open(dir.path(), &mut other, true).unwrap());
+        assert_eq!(Run::read(dir.path()).unwrap().manifest, other);
+    }
+
+    #[test]
+    fn other_schemas_and_damaged_rows_are_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
+        journal.append(&pass("k=1", Pass::Time, 1, &[0.25, 0.5])).unwrap();
+        drop(journal);
+        let file = dir.path().join(SAMPLES);
+        let text = std::fs::read_to_string(&file).unwrap();
+        for (from, to) in [
+            ("0.5,ok", "half,ok"),
+            (",ok,", ",fine,"),
+            ("k=1,1,1,", "k=1,1,"),
+            ("0.25", "inf"),
+            ("k=1,1,1", "k,1,1"),
+            ("k=1,1,1", "k=2,1,1"),
+        ] {
+            std::fs::write(&file, text.replacen(from, to, 1)).unwrap();
+            let error = format!("{:#}", Run::read(dir.path()).unwrap_err());
+            assert!(error.contains("samples.csv, line ") && error.contains("damaged"), "{from} -> {to}: {error}");
+        }
+        std::fs::write(&file, text.replacen("cell", "zelle", 1)).unwrap();
+        assert!(format!("{:#}", Run::read(dir.path()).unwrap_err()).contains("line 1: expected the header"));
+        let json = dir.path().join(MANIFEST);
+        let good = std::fs::read_to_string(&json).unwrap();
+        std::fs::write(&json, good.replace("\"schema\": 1", "\"schema\": 7")).unwrap();
+        assert!(format!("{:#}", Run::read(dir.path()).unwrap_err()).contains("schema 7"));
+        std::fs::write(&json, "{").unwrap();
+        assert!(format!("{:#}", Run::read(dir.path()).unwrap_err()).contains("run.json is not valid JSON"));
+    }
+
+    /// A disk that takes only so many bytes: what was complete is kept, and the error says what to do.
+    #[test]
+    fn a_failed_write_keeps_what_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
+        let first = pass("k=1", Pass::Time, 1, &[1.0]);
+        journal.append(&first).unwrap();
+        journal.file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let error = format!("{:#}", journal.append(&pass("k=2", Pass::Time, 1, &[2.0])).unwrap_err());
+        assert!(error.contains("No space left") && error.contains("make room"), "{error}");
+        assert_eq!(Run::read(dir.path()).unwrap().passes, [first]);
+    }
+
+    proptest! {
+        /// Cut anywhere, the file yields exactly the passes that were complete, and going on from there works.
+        #[test]
+        fn cut_anywhere_no_complete_pass_is_lost(cut in 0.0..1.0f64, values in proptest::collection::vec(any::<u32>(), 1..4)) {
+            let dir = tempfile::tempdir().unwrap();
+            let passes: Vec<PassRecord> = (1..6)
+                .map(|round| pass("k=1", Pass::Time, round, &values.iter().map(|v| f64::from(*v) / 7.0).collect::<Vec<_>>()))
+                .collect();
+            let (mut journal, _) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
+            let mut ends = Vec::new();
+            for p in &passes {
+                journal.append(p).unwrap();
+                ends.push(journal.length);
+            }
+            drop(journal);
+            let file = dir.path().join(SAMPLES);
+            let length = (cut * ends[4] as f64) as u64;
+            OpenOptions::new().write(true).open(&file).unwrap().set_len(length).unwrap();
+            let complete = ends.iter().filter(|end| **end <= length).count();
+            let (mut journal, kept) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
+            prop_assert_eq!(&kept, &passes[..complete]);
+            for p in &passes[complete..] {
+                journal.append(p).unwrap();
+            }
+            prop_assert_eq!(Run::read(dir.path()).unwrap().passes, passes);
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Results on disk: the only reader and writer of their files.
+//!
+//! A results folder holds `run.json` (what was run, where, with which protocol) and `samples.csv` (raw samples, one row each). Rows
+//! are appended and synced pass by pass; the row that closes a pass comes last, so a pass without it was cut short and is measured
+//! again. Nothing that was complete is ever lost: files that are replaced are written aside, synced and renamed.
+
+mod journal;
+mod manifest;
+mod rows;
+mod run;
+mod samples;
+
+pub use journal::{Journal, replace_file};
+pub use manifest::{Identity, Manifest, SCHEMA};
+pub use rows::{BUDGET_ENDED, PassRecord, Sample, Status};
+pub use run::{FILES, Run, SHARD, holds_results};
+pub use samples::{ByRound, Samples};

@@ -1,0 +1,102 @@
+//! A results folder as it stands: its manifest, its rows and the files beside them.
+
+use super::manifest::{MANIFEST, Manifest, differences, read};
+use super::rows::{PassRecord, parse};
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+
+/// Name of the file of rows.
+pub(super) const SAMPLES: &str = "samples.csv";
+
+/// Prefix of a file that is written and not yet in its place.
+pub(super) const ASIDE: &str = ".aside-";
+
+/// A results folder as read.
+#[derive(Debug, Clone)]
+pub struct Run {
+    pub manifest: Manifest,
+    pub passes: Vec<PassRecord>,
+    /// What cells keep beside their figures, by name: a trace, a snapshot.
+    pub files: Vec<PathBuf>,
+}
+
+/// Folder of the files that cells keep, inside the experiment's folder.
+pub const FILES: &str = "files";
+
+/// Prefix of the folders that the parts of a sweep write to, inside the experiment's folder.
+pub const SHARD: &str = "shard-";
+
+impl Run {
+    /// Reads an experiment's results folder, and joins the parts of a sweep that stand in it.
+    ///
+    /// # Errors
+    /// Names the file, and the line where one is damaged; parts that were taken in different ways, with the difference.
+    pub fn read(dir: &Path) -> Result<Run> {
+        let mut parts: Vec<PathBuf> = shards(dir)?;
+        if dir.join(MANIFEST).exists() || parts.is_empty() {
+            parts.insert(0, dir.to_path_buf());
+        }
+        let mut runs = parts.iter().map(|part| Run::read_part(part));
+        let mut joined = runs.next().context("no results")??;
+        for (run, part) in runs.zip(&parts[1..]) {
+            let run = run?;
+            let differences = differences(&joined.manifest, &run.manifest)?;
+            ensure!(
+                differences.is_empty(),
+                "{} cannot be joined with {}: {}",
+                part.display(),
+                parts[0].display(),
+                differences.join("; ")
+            );
+            joined.manifest.planned.extend(run.manifest.planned);
+            joined.passes.extend(run.passes);
+            joined.files.extend(run.files);
+        }
+        Ok(joined)
+    }
+
+    fn read_part(dir: &Path) -> Result<Run> {
+        let manifest = read(&dir.join(MANIFEST))?;
+        let path = dir.join(SAMPLES);
+        let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        let (passes, _) = parse(&text, &path)?;
+        Ok(Run { manifest, passes, files: files(dir)? })
+    }
+}
+
+/// The files that cells kept, in order of name.
+fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let folder = dir.join(FILES);
+    if !folder.exists() {
+        return Ok(Vec::new());
+    }
+    let reading = || format!("reading {}", folder.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(&folder).with_context(reading)? {
+        let entry = entry.with_context(reading)?;
+        if !entry.file_name().to_string_lossy().starts_with(ASIDE) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Whether a folder is an experiment's results folder, whole or damaged.
+pub fn holds_results(dir: &Path) -> bool {
+    dir.join(MANIFEST).exists() || dir.join(SAMPLES).exists() || shards(dir).is_ok_and(|parts| !parts.is_empty())
+}
+
+/// Folders of the parts of a sweep, in order of name.
+fn shards(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(dir).with_context(|| format!("reading {}", dir.display()))?;
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.with_context(|| format!("reading {}", dir.display()))?.path();
+        if path.is_dir() && path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(SHARD)) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
