@@ -6,9 +6,9 @@ use std::hint::black_box;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 use vramlab::judge::judge;
-use vramlab::native;
 use vramlab::protocol::*;
 use vramlab::results::{Identity, Journal, Manifest, PassRecord, Run, SCHEMA, Sample, Samples, Status};
+use vramlab::torch;
 
 static PROTOCOL: Protocol = Protocol {
     name: "bench",
@@ -106,7 +106,7 @@ fn lab(c: &mut Criterion) {
         b.iter(|| judge(&PROTOCOL, Profile::Full, Platform::Cpu, &Samples::new(black_box(&records))))
     });
     for (name, metered) in [("libtorch's own allocator", false), ("the counting allocator", true)] {
-        native::use_cpu_meter(metered);
+        torch::use_cpu_meter(metered);
         c.bench_function(&format!("a tensor of 1 KiB, {name}"), |b| b.iter(|| Tensor::empty([256], (Kind::Float, Device::Cpu))));
     }
 }

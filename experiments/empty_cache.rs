@@ -14,9 +14,8 @@ use tch::nn::{Adam, Optimizer, OptimizerConfig};
 use tch::{Device, Reduction, Tensor};
 use vramlab::measure::{Bench, Probe, Quantity, Step, is_out_of_memory};
 use vramlab::models::{Batch, Model};
-use vramlab::native::{OutsideMemory, cuda_memory, empty_cuda_cache};
 use vramlab::protocol::*;
-use vramlab::torch::attempt;
+use vramlab::torch::{OutsideMemory, attempt, cuda_memory, empty_cuda_cache};
 
 fn main() -> ExitCode {
     vramlab::run(&PROTOCOL, prepare)

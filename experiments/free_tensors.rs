@@ -12,9 +12,9 @@ use tch::nn::{Adam, Optimizer, OptimizerConfig};
 use tch::{Device, Kind, Reduction, Tensor};
 use vramlab::measure::{Bench, Probe, Quantity, Step, Timing};
 use vramlab::models::Model;
-use vramlab::native::{empty_cuda_cache, trim_heap};
 use vramlab::process;
 use vramlab::protocol::*;
+use vramlab::torch::{empty_cuda_cache, trim_heap};
 use vramlab::units::Bytes;
 
 fn main() -> ExitCode {

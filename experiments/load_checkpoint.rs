@@ -14,10 +14,9 @@ use tch::{Device, Reduction, Tensor};
 use tempfile::TempDir;
 use vramlab::measure::{Bench, Probe, Quantity, Step, Timing, is_out_of_memory};
 use vramlab::models::Model;
-use vramlab::native::trim_heap;
 use vramlab::process;
 use vramlab::protocol::*;
-use vramlab::torch::{SafetensorsFile, attempt, save_pickle};
+use vramlab::torch::{SafetensorsFile, attempt, save_pickle, trim_heap};
 
 fn main() -> ExitCode {
     vramlab::run(&PROTOCOL, prepare)

@@ -12,11 +12,10 @@ use std::process::ExitCode;
 use std::time::Instant;
 use tch::{Cuda, Device, Tensor};
 use vramlab::measure::{Bench, Probe, Quantity, Step, Timing};
-use vramlab::native::allocations;
 use vramlab::process;
 use vramlab::protocol::*;
 use vramlab::torch::profiler::{Operation, Range, Source};
-use vramlab::torch::{Backend, Cpu, Mark, MemoryHistory, Phase, Profiled, Profiler, Profiling, Recorder, Recording};
+use vramlab::torch::{Backend, Cpu, Mark, MemoryHistory, Phase, Profiled, Profiler, Profiling, Recorder, Recording, allocations};
 use vramlab::training::{Configuration, Trainer};
 
 fn main() -> ExitCode {

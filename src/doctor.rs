@@ -3,10 +3,9 @@
 use crate::machine::{DeviceChoice, Machine, libtorch_version, why_no_cuda};
 use crate::measure::{Bench, Probe, Quantity, Step};
 use crate::models::{Batch, Model};
-use crate::native;
 use crate::protocol::{Cell, Platform};
 use crate::stats::{Interval, median, ratio_interval};
-use crate::torch::{Backend, Cpu};
+use crate::torch::{self, Backend, Cpu};
 use crate::units::{Bytes, Seconds};
 use anyhow::{Context, Result, ensure};
 use std::process::Command;
@@ -26,7 +25,7 @@ pub fn run() -> Result<()> {
     let machine = Machine::describe(DeviceChoice::Cpu)?;
     let found = |name: &str| found_in(&machine, name);
     println!("CPU       {}, {} cores, {} of memory", found("cpu"), found("cores"), found("memory"));
-    let library = native::loaded_library().map(|path| path.display().to_string()).unwrap_or_default();
+    let library = torch::loaded_library().map(|path| path.display().to_string()).unwrap_or_default();
     println!("libtorch  {} ({library})", libtorch_version()?);
     match why_no_cuda() {
         None => {
@@ -78,7 +77,7 @@ fn meter_overhead() -> Result<(f64, Interval)> {
     let bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
     let mut step = bench.set_up(small_step, &Cell::new(Vec::new()))?;
     let mut timed = |metered: bool| {
-        native::use_cpu_meter(metered);
+        torch::use_cpu_meter(metered);
         // The first step after the change fills the other allocator's free lists.
         step.run(&mut Probe::idle())?;
         cpu.time(&mut || (0..STEPS).try_for_each(|_| step.run(&mut Probe::idle())))

@@ -20,8 +20,6 @@ pub mod machine;
 pub mod measure;
 #[cfg(feature = "torch")]
 pub mod models;
-#[cfg(feature = "torch")]
-pub mod native;
 pub mod pairs;
 #[cfg(feature = "torch")]
 pub mod predict;

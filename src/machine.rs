@@ -1,7 +1,7 @@
 //! Who we are: CPU, GPU, driver, libtorch and flags; what CUDA lacks where it is not there; what limits figures.
 
-use crate::native;
 use crate::protocol::Platform;
+use crate::torch;
 use crate::units::Bytes;
 use anyhow::{Context, Result, bail, ensure};
 use nvml_wrapper::Nvml;
@@ -117,18 +117,18 @@ impl Machine {
                 Ok(Machine { slug: slug(&name), hardware, libtorch, device_memory: gpu.memory(), flops_limit: fp32_limit(&name) })
             }
             DeviceChoice::Dry(memory) => {
-                ensure!(native::dry::is_built(), native::dry::NOT_BUILT);
+                ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
                 let library = beside_libtorch("libc10_cuda.so");
                 ensure!(
                     library.is_some(),
                     "this libtorch has no CUDA half, whose caching allocator a dry device runs; install torch {} from its CUDA build",
-                    native::compiled_version()
+                    torch::compiled_version()
                 );
                 // What it predicts does not depend on the machine that it was predicted on.
                 let hardware = BTreeMap::from([
                     ("gpu".to_string(), "pretended".to_string()),
                     ("gpu memory".to_string(), Bytes(memory).exact()),
-                    ("assumed".to_string(), native::dry::ASSUMPTION.to_string()),
+                    ("assumed".to_string(), torch::dry::ASSUMPTION.to_string()),
                 ]);
                 let slug = format!("dry-{}", Bytes(memory).exact().to_ascii_lowercase());
                 Ok(Machine { slug, hardware, libtorch, device_memory: Some(memory), flops_limit: None })
@@ -260,9 +260,9 @@ pub fn available_memory() -> Option<u64> {
 /// # Errors
 /// It is not the one that this program was compiled for, which would fail later and less clearly.
 pub fn libtorch_version() -> Result<String> {
-    let library = native::loaded_library().context("the loaded libtorch cannot be located")?;
+    let library = torch::loaded_library().context("the loaded libtorch cannot be located")?;
     let torch = library.parent().and_then(Path::parent).context("the loaded libtorch stands in no directory")?;
-    let compiled = native::compiled_version();
+    let compiled = torch::compiled_version();
     let Some(found) = version_of(torch) else { return Ok(compiled) };
     // Patch releases keep the binary interface.
     let release = |version: &str| version.split('.').take(2).map(str::to_string).collect::<Vec<_>>();
@@ -284,7 +284,7 @@ fn version_of(torch: &Path) -> Option<String> {
 
 /// A library that lies in the folder of the loaded libtorch.
 fn beside_libtorch(name: &str) -> Option<PathBuf> {
-    let library = native::loaded_library()?.parent()?.join(name);
+    let library = torch::loaded_library()?.parent()?.join(name);
     library.exists().then_some(library)
 }
 
@@ -296,9 +296,9 @@ fn cuda_devices() -> Result<i64> {
     ensure!(
         beside_libtorch("libtorch_cuda.so").is_some(),
         "this libtorch was built without CUDA; install torch {} from its CUDA build",
-        native::compiled_version()
+        torch::compiled_version()
     );
-    native::load_cuda().context("libtorch's CUDA half cannot be loaded")?;
+    torch::load_cuda().context("libtorch's CUDA half cannot be loaded")?;
     Ok(tch::Cuda::device_count())
 }
 
@@ -441,7 +441,7 @@ const ENVIRONMENT: [&str; 13] = [
 /// # Errors
 /// libtorch's message.
 pub fn flags(threads: usize) -> Result<BTreeMap<String, String>> {
-    let mut flags = native::settings()?;
+    let mut flags = torch::settings()?;
     flags.insert("threads".to_string(), threads.to_string());
     flags.extend(std::env::vars().filter(|(name, _)| ENVIRONMENT.iter().any(|prefix| name.starts_with(prefix))));
     Ok(flags)
@@ -490,7 +490,7 @@ mod tests {
 
     #[test]
     fn the_loaded_libtorch_is_the_one_that_was_compiled_for() {
-        assert!(libtorch_version().unwrap().starts_with(&native::compiled_version()));
+        assert!(libtorch_version().unwrap().starts_with(&torch::compiled_version()));
     }
 
     #[test]

@@ -590,9 +590,6 @@ mod tests {
         fn device(&self) -> Device {
             Device::Cpu
         }
-        fn platform(&self) -> Platform {
-            Platform::Cpu
-        }
         fn memory(&self) -> Result<Memory> {
             Ok(Memory { requested: 0, requested_peak: 0, allocated: 0, reserved: 0, others: vec![] })
         }

@@ -5,8 +5,7 @@ use anyhow::anyhow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
-use vramlab::native;
-use vramlab::torch::{Checkpoint, autocast, checkpoint};
+use vramlab::torch::{self, Checkpoint, autocast, checkpoint};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
@@ -14,7 +13,7 @@ const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    native::use_cpu_meter(true);
+    torch::use_cpu_meter(true);
     tch::manual_seed(7);
     turn
 }
@@ -269,7 +268,7 @@ fn the_bytes_are_really_saved() {
     const MIB: i64 = 1 << 20;
     let kept = |segments: usize| {
         let x = leaf(&[512, 512]);
-        let before = native::cpu_memory().live;
+        let before = torch::cpu_memory().live;
         let mut y = x.shallow_clone();
         if segments == 0 {
             for _ in 0..8 {
@@ -281,10 +280,10 @@ fn the_bytes_are_really_saved() {
             let body = move |x: &[Tensor]| Ok(vec![(0..blocks).fold(x[0].shallow_clone(), |y, _| y.tanh())]);
             y = checkpoint(&[&y], body).unwrap().remove(0);
         }
-        let bytes = native::cpu_memory().live - before;
+        let bytes = torch::cpu_memory().live - before;
         y.sum(Kind::Float).backward();
         drop(y);
-        assert_eq!(native::cpu_memory().live - before, MIB, "only the gradient is left");
+        assert_eq!(torch::cpu_memory().live - before, MIB, "only the gradient is left");
         bytes
     };
     let (plain, one, four) = (kept(0), kept(1), kept(4));

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use tch::nn::{OptimizerConfig, Sgd};
 use tch::{Device, Reduction, Tensor};
 use vramlab::models::{Batch, Model};
-use vramlab::native::{distributed, load_cuda};
 use vramlab::torch::ddp::{Ddp, DdpOptions};
-use vramlab::torch::distributed::{Launch, ProcessGroup, Store};
+use vramlab::torch::distributed::{Launch, ProcessGroup, Store, has_nccl};
+use vramlab::torch::load_cuda;
 
 /// What ranks wait for each other where they are expected to come. A loaded machine starts a process late.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -87,7 +87,7 @@ fn play(role: &str, argument: &str) -> Result<Value> {
 
 /// A group of one over NCCL, which trains where there is a GPU. Without one PyTorch's own constructor refuses, so it was found and called.
 fn nccl() -> Result<Value> {
-    if distributed::NCCL.is_empty() || load_cuda().is_err() {
+    if !has_nccl() || load_cuda().is_err() {
         return Ok(json!("built without CUDA"));
     }
     let device = Device::Cuda(0);

@@ -15,12 +15,11 @@ use tch::{Device, Kind, Reduction, Tensor};
 use vramlab::dry::replay::{Trace, replay};
 use vramlab::dry::{self, Dry};
 use vramlab::models::Model;
-use vramlab::native::{self, allocations};
 use vramlab::results::{Run, Status};
 use vramlab::torch::ddp::{Ddp, DdpOptions};
 use vramlab::torch::distributed::ProcessGroup;
 use vramlab::torch::optimizers::{self, Algorithm, GradScale, Implementation, Sgd};
-use vramlab::torch::{Backend, Checkpoint, Cpu, MemoryHistory, Profiler, Profiling, autocast};
+use vramlab::torch::{self, Backend, Checkpoint, Cpu, MemoryHistory, Profiler, Profiling, allocations, autocast};
 
 const MIB: i64 = 1 << 20;
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cuda(0));
@@ -98,7 +97,7 @@ fn play(role: &str, argument: &str) -> Result<Value> {
         }
         "open" => {
             Dry::open()?;
-            serde_json::json!(native::load_cuda().map_err(|e| e.0).err())
+            serde_json::json!(torch::load_cuda().map_err(|e| e.0).err())
         }
         "values" => values()?,
         "models" => models()?,
@@ -129,7 +128,7 @@ fn statistics() -> Result<Value> {
     ensure!(tch::Cuda::is_available() && tch::Cuda::device_count() == 1 && tch::Cuda::cudnn_is_available());
     let mut seen = Vec::new();
     let mut see = || -> Result<()> {
-        let m = native::cuda_memory(0)?;
+        let m = torch::cuda_memory(0)?;
         seen.push([m.requested, m.allocated, m.reserved, m.inactive_split]);
         Ok(())
     };
@@ -140,11 +139,11 @@ fn statistics() -> Result<Value> {
     see()?;
     drop((small, large));
     see()?;
-    native::empty_cuda_cache()?;
+    torch::empty_cuda_cache()?;
     see()?;
-    let peak = native::cuda_memory(0)?.reserved_peak;
+    let peak = torch::cuda_memory(0)?.reserved_peak;
     device.reset_peaks()?;
-    ensure!(native::cuda_memory(0)?.reserved_peak == 0);
+    ensure!(torch::cuda_memory(0)?.reserved_peak == 0);
     ensure!(device.time(&mut || Ok(())).unwrap_err().to_string().contains("nothing of it takes time"));
     Ok(serde_json::json!([seen, peak]))
 }
@@ -179,7 +178,7 @@ fn allocate(script: &str) -> Result<Value> {
             _ => *tensors.get_mut(number as usize).context("no such allocation")? = None,
         }
     }
-    let m = native::cuda_memory(0)?;
+    let m = torch::cuda_memory(0)?;
     Ok(serde_json::json!({
         "requested": m.requested / MIB, "allocated": m.allocated / MIB, "reserved": m.reserved / MIB,
         "retries": m.retries, "ooms": m.out_of_memory_errors, "free": m.free / MIB,
@@ -236,7 +235,7 @@ fn a_process_is_dry_or_real() {
     assert!(refused.as_str().unwrap().contains("dry or real, never both"), "load_cuda in a dry process: {refused}");
     let error = outcome(command("open", "")).unwrap_err().to_string();
     assert!(error.contains("was not started as a dry one"), "{error}");
-    let real = native::loaded_library().unwrap().with_file_name("libtorch_cuda.so");
+    let real = torch::loaded_library().unwrap().with_file_name("libtorch_cuda.so");
     if !real.exists() {
         return;
     }
@@ -798,7 +797,7 @@ fn huge() -> Result<Value> {
     let x = Tensor::randn([50_000, 1000], FLOAT);
     w.matmul(&x).mean(Kind::Float).f_backward()?;
     ensure!(w.grad().size() == w.size());
-    let matrix = (native::cuda_memory(0)?.requested_peak, start.elapsed().as_secs_f64());
+    let matrix = (torch::cuda_memory(0)?.requested_peak, start.elapsed().as_secs_f64());
     drop((w, x));
     // As many parameters as GPT-2 XL has in its blocks.
     let model = Model::named("gpt-48x1600", Device::Cuda(0))?;
@@ -807,7 +806,7 @@ fn huge() -> Result<Value> {
     step();
     let start = std::time::Instant::now();
     step();
-    Ok(serde_json::json!([matrix.0, matrix.1, native::cuda_memory(0)?.requested, start.elapsed().as_secs_f64()]))
+    Ok(serde_json::json!([matrix.0, matrix.1, torch::cuda_memory(0)?.requested, start.elapsed().as_secs_f64()]))
 }
 
 fn gigabytes_cost_no_memory_and_no_time() {

@@ -4,8 +4,7 @@
 
 use serde::Deserialize;
 use tch::{Device, Kind, Reduction, Tensor};
-use vramlab::native::allocations;
-use vramlab::torch::{Backend, Cpu};
+use vramlab::torch::{Backend, Cpu, allocations};
 
 #[derive(Deserialize)]
 struct Reference {

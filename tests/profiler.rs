@@ -4,9 +4,8 @@
 use serde_json::Value;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
-use vramlab::native::allocations;
 use vramlab::torch::profiler::Source;
-use vramlab::torch::{Cpu, MemoryHistory, Profiled, Profiler, Profiling, attempt, range};
+use vramlab::torch::{Cpu, MemoryHistory, Profiled, Profiler, Profiling, allocations, attempt, range};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 const MEMORY: Profiling = Profiling { memory: true, shapes: false, flops: false, cuda: false };

@@ -186,8 +186,8 @@ fn the_meter_is_left_alone_unless_it_is_asked_for() -> Result<()> {
     let recorder = Recorder::begin(&cpu, Recording::default())?;
     drop(before);
     assert_eq!(recorder.end_within((0, Phase::Load)), Timeline::default());
-    assert!(vramlab::native::allocations::record(Device::Mps, false).is_err());
-    let error = vramlab::native::allocations::record(Device::Cuda(0), false).unwrap_err();
+    assert!(vramlab::torch::allocations::record(Device::Mps, false).is_err());
+    let error = vramlab::torch::allocations::record(Device::Cuda(0), false).unwrap_err();
     assert!(error.to_string().contains("allocator is not in this process"), "{error}");
     Ok(())
 }

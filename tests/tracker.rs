@@ -13,10 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tch::Reduction;
 use vramlab::dry::{self, Dry};
 use vramlab::models::{Attention, Model, Settings};
-use vramlab::native;
 use vramlab::predict::{self, Follower};
 use vramlab::torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad};
-use vramlab::torch::{Categories, Mark, Phase, Stage, Timeline};
+use vramlab::torch::{self, Categories, Mark, Phase, Stage, Timeline};
 
 fn main() -> ExitCode {
     let tests: &[(&str, fn())] = &[
@@ -178,7 +177,7 @@ fn follow(steps: &Steps) -> Result<Answer> {
             follower.ended(mark, &model.store, &[&batch.inputs, &batch.targets])?;
             let held = dry::held_blocks()?;
             let unsplit = held.iter().filter(|b| b.requested > 0).map(|b| b.bytes - rounded(b.requested)).sum();
-            blocks.push(Blocks { allocated: native::cuda_memory(0)?.allocated, unsplit, ..Blocks::default() });
+            blocks.push(Blocks { allocated: torch::cuda_memory(0)?.allocated, unsplit, ..Blocks::default() });
             Ok(())
         };
         ended(Mark::LOADED)?;

@@ -5,16 +5,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Reduction, Tensor};
 use vramlab::measure::{distance, is_out_of_memory};
 use vramlab::models::{Attention, Settings};
-use vramlab::native;
-use vramlab::torch::{Backend, Cpu, Mark, Phase, Recorder, Recording, Stage};
+use vramlab::torch::{self, Backend, Cpu, Mark, Phase, Recorder, Recording, Stage};
 use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
 
 /// The meter, the limit and the random state are the process's, so the tests of this file take turns.
 fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    native::use_cpu_meter(true);
-    native::limit_cpu_memory(None);
+    torch::use_cpu_meter(true);
+    torch::limit_cpu_memory(None);
     tch::manual_seed(7);
     turn
 }
@@ -258,14 +257,14 @@ fn training_trains() {
 fn memory_that_runs_out_is_an_error_with_pytorchs_message() {
     let _turn = alone();
     let configuration = mlp(4096);
-    let cpu = Cpu::new(Some(native::cpu_memory().live as u64 + (4 << 20)));
+    let cpu = Cpu::new(Some(torch::cpu_memory().live as u64 + (4 << 20)));
     let mut trainer = Trainer::load(&configuration, cpu.device()).unwrap();
     let mut marks = Vec::new();
     let error = trainer.iterate(&mut |mark, _| {
         marks.push(mark);
         Ok(())
     });
-    native::limit_cpu_memory(None);
+    torch::limit_cpu_memory(None);
     assert!(is_out_of_memory(&format!("{:#}", error.unwrap_err())));
     assert!(marks.is_empty(), "forward never ended: {marks:?}");
     let error = Trainer::load(&Configuration { accumulate: 3, ..configuration }, Device::Cpu).unwrap_err();

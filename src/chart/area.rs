@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn shares_are_named_as_far_as_there_is_room() {
-        let (course, layers) = (course(&[10.0], &[0..1]), ["a".to_string(), "b".to_string()]);
+        let (course, layers) = (course(&[10.0], std::slice::from_ref(&(0..1))), ["a".to_string(), "b".to_string()]);
         assert_eq!(course.shares(0, &layers, 400), "b 75 %, a 25 %");
         assert_eq!(course.shares(0, &layers, 70), "b 75 %");
         assert_eq!(course.place(0), "in forward");

@@ -2,10 +2,9 @@
 
 use super::{ConfigurationFlags, bytes_by_phase};
 use crate::machine::{DeviceChoice, Machine, available_memory, cores, libtorch_version};
-use crate::native;
 use crate::runner::{end_with_parent, last_words, open, prepare_cuda};
 use crate::stats::{mad, median};
-use crate::torch::{Backend, Categories, Mark, Phase, Recorder, Recording, Stage};
+use crate::torch::{self, Backend, Categories, Mark, Phase, Recorder, Recording, Stage};
 use crate::training::{Configuration, OutOfMemory, Trainer};
 use crate::units::{Bytes, Seconds};
 use anyhow::{Context, Result, bail, ensure};
@@ -304,7 +303,7 @@ impl<'a> Report<'a> {
             command: "measure",
             device: choice.to_string(),
             threads: threads(options),
-            libtorch: libtorch_version().unwrap_or_else(|_| native::compiled_version()),
+            libtorch: libtorch_version().unwrap_or_else(|_| torch::compiled_version()),
             configuration,
             parameters: found.parameters,
             device_memory: limit,

@@ -4,8 +4,8 @@ use super::table::aligned;
 use super::{SettingsFlags, dry_child};
 use crate::dry::Dry;
 use crate::machine::{DeviceChoice, libtorch_version};
-use crate::native;
 use crate::predict::{self, Candidate, Largest, Plan, Search, TERMS, Term, Tried};
+use crate::torch;
 use crate::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
 use crate::units::{Bytes, Seconds};
 use anyhow::{Context, Result, anyhow, ensure};
@@ -229,7 +229,7 @@ fn print_json<T: Serialize>(options: &PlanOptions, found: &T, seconds: f64) -> R
         schema: SCHEMA,
         command: "plan",
         device: DeviceChoice::Dry(options.device_memory.0).to_string(),
-        libtorch: libtorch_version().unwrap_or_else(|_| native::compiled_version()),
+        libtorch: libtorch_version().unwrap_or_else(|_| torch::compiled_version()),
         model: &options.model,
         device_memory: options.device_memory.0,
         terms: &TERMS,

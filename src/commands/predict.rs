@@ -3,9 +3,8 @@
 use super::{ConfigurationFlags, bytes_by_phase, dry_child};
 use crate::dry::{ASSUMPTION, Dry};
 use crate::machine::{DeviceChoice, libtorch_version};
-use crate::native;
 use crate::predict::{self, Peak, Prediction, TERMS, Term, Tried, Whole};
-use crate::torch::{Phase, Stage};
+use crate::torch::{self, Phase, Stage};
 use crate::training::{Configuration, OutOfMemory};
 use crate::units::{Bytes, Seconds};
 use anyhow::{Context, Result};
@@ -121,7 +120,7 @@ pub fn predict(options: &PredictOptions) -> Result<()> {
         command: "predict",
         device: DeviceChoice::Dry(options.device_memory.0).to_string(),
         assumed: ASSUMPTION,
-        libtorch: libtorch_version().unwrap_or_else(|_| native::compiled_version()),
+        libtorch: libtorch_version().unwrap_or_else(|_| torch::compiled_version()),
         alloc_conf: options.alloc_conf.clone().or_else(|| std::env::var("PYTORCH_ALLOC_CONF").ok()),
         configuration: &configuration,
         parameters: prediction.parameters,

@@ -1,7 +1,7 @@
 //! What a loader loads: a data set writes single samples into memory that it is given.
 
 use super::order::SampleRandom;
-use crate::native::batch_memory::Element;
+use crate::torch::batch_memory::Element;
 use anyhow::Result;
 use std::sync::Arc;
 

@@ -13,8 +13,8 @@
 use super::dataset::Dataset;
 use super::order::{Position, Shard, Share, epoch_order, sample_random};
 use super::ring::{Ring, lock};
-use crate::native::batch_memory::{Element, Filling, Residence};
-use crate::native::panic_message;
+use crate::torch::batch_memory::{Element, Filling, Residence};
+use crate::torch::panic_message;
 use anyhow::{Context, Result, anyhow, ensure};
 use std::cmp::Ordering;
 use std::collections::VecDeque;

@@ -18,7 +18,7 @@ mod source;
 mod textured;
 mod transform;
 
-pub use crate::native::batch_memory::{Element, Residence};
+pub use crate::torch::batch_memory::{Element, Residence};
 pub use dataset::{Dataset, FnDataset, Subset};
 pub use decode::{Decoder, Pixels, Undecodable, decode};
 pub use images::{ImageScratch, Images};

@@ -1,7 +1,7 @@
 //! Memory for batches that is used again and again.
 
-use crate::native::NativeError;
-use crate::native::batch_memory::{Block, Element, Residence};
+use crate::torch::NativeError;
+use crate::torch::batch_memory::{Block, Element, Residence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tch::Tensor;
 

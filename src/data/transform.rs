@@ -7,7 +7,7 @@
 
 use super::decode::Pixels;
 use super::order::{SampleRandom, unit};
-use crate::native::vectors::widest;
+use crate::torch::vectors::widest;
 use anyhow::{Context, Result, ensure};
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};

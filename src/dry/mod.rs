@@ -33,16 +33,14 @@
 
 pub mod replay;
 
-use crate::native::{self, MemoryFile, NativeError, dry as native_dry};
-use crate::protocol::Platform;
-use crate::torch::{Backend, Memory, caching_allocator};
+use crate::torch::{self, Backend, Memory, MemoryFile, NativeError, caching_allocator};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 use tch::Device;
 
-pub use crate::native::dry::{ASSUMPTION, HeldBlock, Taken, held_blocks, is_built};
+pub use crate::torch::dry::{ASSUMPTION, HeldBlock, Taken, held_blocks, is_built};
 
 /// Environment variable of the pretended card's memory in bytes.
 const MEMORY: &str = "VRAMLAB_DRY_MEMORY";
@@ -76,8 +74,8 @@ pub fn prepare_beside(command: &mut Command, memory: u64, taken: u64) -> Result<
 /// Path of the pretended runtime, as this process and its children see it.
 fn runtime() -> Result<PathBuf> {
     static FILE: OnceLock<MemoryFile> = OnceLock::new();
-    ensure!(native_dry::is_built(), native_dry::NOT_BUILT);
-    Ok(MemoryFile::once(&FILE, "vramlab-dry-runtime", native_dry::RUNTIME).context(KEEPING)?.path())
+    ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
+    Ok(MemoryFile::once(&FILE, "vramlab-dry-runtime", torch::dry::RUNTIME).context(KEEPING)?.path())
 }
 
 const KEEPING: &str = "keeping a library of the dry device in memory";
@@ -93,9 +91,9 @@ impl Dry {
     /// # Errors
     /// This process is none, or has a real GPU's libraries; libtorch has no CUDA half.
     pub fn open() -> Result<Dry> {
-        ensure!(native_dry::is_built(), native_dry::NOT_BUILT);
-        let backend = MemoryFile::new("vramlab-dry-backend", native_dry::BACKEND).context(KEEPING)?;
-        native_dry::open(&backend.path()).map_err(|e| NativeError(format!("the dry device cannot be opened: {e}")))?;
+        ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
+        let backend = MemoryFile::new("vramlab-dry-backend", torch::dry::BACKEND).context(KEEPING)?;
+        torch::dry::open(&backend.path()).map_err(|e| NativeError(format!("the dry device cannot be opened: {e}")))?;
         Ok(Dry(()))
     }
 }
@@ -105,16 +103,12 @@ impl Backend for Dry {
         Device::Cuda(0)
     }
 
-    fn platform(&self) -> Platform {
-        Platform::Dry
-    }
-
     fn memory(&self) -> Result<Memory> {
         caching_allocator(0)
     }
 
     fn reset_peaks(&self) -> Result<()> {
-        Ok(native::reset_cuda_peaks(0)?)
+        Ok(torch::reset_cuda_peaks(0)?)
     }
 
     fn time(&self, _: &mut dyn FnMut() -> Result<()>) -> Result<f64> {

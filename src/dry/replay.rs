@@ -1,7 +1,7 @@
 //! Plays a trace of allocations on PyTorch's own caching allocator, over the dry device's pretended card.
 
 use super::Dry;
-use crate::native::dry::{self as native_dry, TraceEvent, TraceKind};
+use crate::torch::dry::{self, TraceEvent, TraceKind};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -104,7 +104,7 @@ fn event(fields: &[&str], live: &mut HashMap<i64, u32>, free_slots: &mut Vec<u32
 /// libtorch's message, where it is another than that memory ran out; that is an outcome.
 pub fn replay(_device: &Dry, trace: &Trace) -> Result<Replayed> {
     let [allocated, peak_allocated, reserved, peak_reserved, inactive_split, segments, retries, failed] =
-        native_dry::replay(&trace.events, trace.slots)?;
+        dry::replay(&trace.events, trace.slots)?;
     let oom = usize::try_from(failed).ok().and_then(|position| trace.lines.get(position).copied());
     Ok(Replayed { allocated, peak_allocated, reserved, peak_reserved, inactive_split, segments, retries, oom })
 }

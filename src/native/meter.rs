@@ -49,7 +49,7 @@ pub fn cpu_memory() -> CpuMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::native::MemoryFile;
+    use crate::torch::native::MemoryFile;
     use libc::{RTLD_NOW, dlopen, dlsym};
     use std::ffi::CString;
     use std::os::unix::ffi::OsStrExt;

@@ -4,8 +4,7 @@ use super::follower::{Fingerprint, State};
 use super::plan::Tried;
 use super::prediction::predict;
 use crate::dry::{Dry, Taken};
-use crate::native;
-use crate::torch::{Backend, Event, Phase, Timeline};
+use crate::torch::{self, Backend, Event, Phase, Timeline};
 use crate::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
 use anyhow::Result;
 use std::collections::HashMap;
@@ -70,14 +69,14 @@ impl<'a> Composer<'a> {
     /// configuration has to be run, for what PyTorch says.
     fn play(&self, passes: &Timeline, steps: &Timeline, accumulate: i64) -> Result<Option<Tried>> {
         let (Some(passes), Some(steps)) = (Parts::of(passes), Parts::of(steps)) else { return Ok(None) };
-        native::empty_cuda_cache()?;
+        torch::empty_cuda_cache()?;
         self.dry.reset_peaks()?;
         let mut player = Player { of_passes: Vec::new(), of_steps: Vec::new(), live: Fingerprint::default() };
         player.of_passes.resize_with(passes.timeline.made.len(), || None);
         player.of_steps.resize_with(steps.timeline.made.len(), || None);
         let played = player.play(&passes, &steps, accumulate)?;
         drop(player);
-        let m = native::cuda_memory(0)?;
+        let m = torch::cuda_memory(0)?;
         let tried = Tried {
             requested: m.requested_peak,
             allocated: m.allocated_peak,
@@ -85,7 +84,7 @@ impl<'a> Composer<'a> {
             device_used: m.reserved_peak + (m.total - m.free - m.reserved),
             out_of_memory: None,
         };
-        native::empty_cuda_cache()?;
+        torch::empty_cuda_cache()?;
         Ok(played.then_some(tried))
     }
 }

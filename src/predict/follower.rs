@@ -2,8 +2,7 @@
 
 use super::prediction::{Peak, Prediction};
 use crate::dry::{self, Dry, HeldBlock};
-use crate::native;
-use crate::torch::{Backend, Made, Mark, Phase, Recorder, Recording};
+use crate::torch::{self, Backend, Made, Mark, Phase, Recorder, Recording};
 use crate::training::{Onward, OutOfMemory};
 use anyhow::Result;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -23,7 +22,7 @@ impl State {
     /// # Errors
     /// The meter's message.
     pub fn read(live: Fingerprint) -> Result<State> {
-        let m = native::cuda_memory(0)?;
+        let m = torch::cuda_memory(0)?;
         Ok(State { live, meter: [m.requested, m.allocated, m.reserved, m.inactive_split, m.retries] })
     }
 }
@@ -117,7 +116,7 @@ impl<'a> Follower<'a> {
             Some(error) => Some(OutOfMemory::of(&error, at).ok_or(error)?),
             None => None,
         };
-        let rest = native::cuda_memory(0)?;
+        let rest = torch::cuda_memory(0)?;
         let loaded = !recorder.timeline().marks.is_empty();
         let parameters = loaded.then(|| recorder.parameters().iter().map(|(_, parameter)| parameter.numel()).sum());
         if out_of_memory.is_some() || !loaded {

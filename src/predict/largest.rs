@@ -3,8 +3,7 @@
 use super::plan::Tried;
 use super::prediction::{Prediction, predict};
 use crate::dry::{Dry, Taken};
-use crate::native;
-use crate::torch::{Made, Timeline};
+use crate::torch::{self, Made, Timeline};
 use crate::training::Configuration;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -70,8 +69,8 @@ impl Runs<'_> {
 pub fn largest(dry: &Dry, configuration: &Configuration) -> Result<Largest> {
     let accumulate = configuration.accumulate;
     Configuration { batch: accumulate, ..configuration.clone() }.validate()?;
-    native::empty_cuda_cache()?;
-    let room = native::cuda_memory(0)?.free;
+    torch::empty_cuda_cache()?;
+    let room = torch::cuda_memory(0)?.free;
     let mut runs = Runs { dry, configuration, count: 0 };
     let (mut fits, mut fails) = (0, 1);
     while runs.fit(fails)? {
@@ -142,7 +141,7 @@ impl Growth {
 
     /// Plays what a step with such micro-batches allocates.
     fn fits(&self, micro_batch: i64) -> Result<bool> {
-        native::empty_cuda_cache()?;
+        torch::empty_cuda_cache()?;
         let mut memory: Vec<Option<Taken>> = Vec::new();
         memory.resize_with(self.more.len(), || None);
         for event in &self.timeline.events {

@@ -2,8 +2,7 @@
 
 use super::follower::Follower;
 use crate::dry::{Dry, HeldBlock};
-use crate::native;
-use crate::torch::{Categories, Held, Mark, Phase, Stage, Timeline, attempt};
+use crate::torch::{self, Categories, Held, Mark, Phase, Stage, Timeline, attempt};
 use crate::training::{Configuration, Onward, OutOfMemory, Trainer};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -82,7 +81,7 @@ impl Prediction {
 /// # Errors
 /// What `steps` fails with, except for memory that runs out, which is a finding.
 pub fn follow(dry: &Dry, steps: impl FnOnce(&mut Follower) -> Result<()>) -> Result<Prediction> {
-    native::empty_cuda_cache()?;
+    torch::empty_cuda_cache()?;
     let mut follower = Follower::begin(dry)?;
     let result = attempt(|| steps(&mut follower));
     let failed = result.is_err();
@@ -90,7 +89,7 @@ pub fn follow(dry: &Dry, steps: impl FnOnce(&mut Follower) -> Result<()>) -> Res
     if failed {
         forget_failed_pass()?;
     }
-    native::empty_cuda_cache()?;
+    torch::empty_cuda_cache()?;
     prediction
 }
 
@@ -108,7 +107,7 @@ fn forget_failed_pass() -> Result<()> {
 /// A configuration that cannot be trained; an operation that the dry device does not know.
 pub fn predict(dry: &Dry, configuration: &Configuration) -> Result<Prediction> {
     configuration.validate()?;
-    let kept = native::cuda_memory(0)?.requested;
+    let kept = torch::cuda_memory(0)?.requested;
     ensure!(kept == 0, "{kept} bytes of the dry device are in use already, so a prediction would begin with them");
     follow(dry, |follower| {
         let mut trainer = Trainer::load(configuration, follower.device())?;

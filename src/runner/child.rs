@@ -5,10 +5,9 @@ use super::launch::{Message, Spec};
 use crate::dry::Dry;
 use crate::machine::{DeviceChoice, Gpu, libtorch_version};
 use crate::measure::{self, Bench, Found, Prepare};
-use crate::native::{end_process, keep_heap};
 use crate::protocol::{Cell, Pass, Protocol};
 use crate::results::Status;
-use crate::torch::{Backend, Cpu, Cuda, attempt};
+use crate::torch::{Backend, Cpu, Cuda, attempt, end_process, keep_heap};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::fs::File;
@@ -55,7 +54,7 @@ fn pass(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> Result<Fou
     let choice: DeviceChoice = spec.device.parse().map_err(anyhow::Error::msg)?;
     let backend = open(choice, spec.memory_limit)?;
     let cell = Cell::parse(&spec.cell).map_err(anyhow::Error::msg)?;
-    let bench = Bench { device: backend.device(), platform: backend.platform(), seed: i64::from(spec.seed) };
+    let bench = Bench { device: backend.device(), platform: choice.platform(), seed: i64::from(spec.seed) };
     if spec.exchange.is_some() {
         // Whether it is kept depends on what else a program keeps there, which is not what the two sides are compared in.
         ensure!(keep_heap(), "malloc does not keep what is freed, and both sides of a comparison must do the same");

@@ -2,7 +2,7 @@
 
 use super::launch::ForTwin;
 use crate::machine::{flags, libtorch_version};
-use crate::native::{self, MemoryFile, meter};
+use crate::torch::{self, MemoryFile, meter};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -89,7 +89,7 @@ pub fn for_twin(threads: u32) -> Result<ForTwin> {
     let library = MemoryFile::once(&LIBRARY, "vramlab-meter", meter::LIBRARY).context("keeping the meter's library in memory")?;
     let mut settings = flags(threads as usize)?;
     settings.retain(|name, _| !BY_CELL.contains(&name.as_str()));
-    let libtorch = native::loaded_library().context("the loaded libtorch cannot be located")?;
+    let libtorch = torch::loaded_library().context("the loaded libtorch cannot be located")?;
     Ok(ForTwin { meter: library.path(), settings, libtorch })
 }
 
@@ -105,6 +105,6 @@ fn script(experiment: &str) -> Result<PathBuf, String> {
 /// The Python whose package torch the loaded libtorch is: `PREFIX/lib/python3.X/site-packages/torch/lib/libtorch_cpu.so` belongs to
 /// `PREFIX/bin/python3`.
 fn beside_libtorch() -> Option<PathBuf> {
-    let python = native::loaded_library()?.ancestors().nth(6)?.join("bin/python3");
+    let python = torch::loaded_library()?.ancestors().nth(6)?.join("bin/python3");
     python.exists().then_some(python)
 }

@@ -1,6 +1,6 @@
 //! Panics as errors.
 
-use crate::native;
+use super::native;
 use anyhow::Result;
 
 /// Runs something that may panic, as tch's plain methods do on an error of libtorch, and gives the panic as an error.

@@ -1,6 +1,6 @@
 //! Autocast for any device and data type. tch's own covers CUDA with fp16 only, and stays on after a panic.
 
-use crate::native::{self, AutocastBefore, AutocastDevice, NativeError, enter_autocast, leave_autocast};
+use super::native::{self, AutocastBefore, AutocastDevice, NativeError, enter_autocast, leave_autocast};
 use std::marker::PhantomData;
 use tch::{Device, Kind};
 

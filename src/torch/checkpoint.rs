@@ -12,7 +12,7 @@
 //!   asks for in the same way, are refused with it.
 //! - A segment is always run to its end again. Python's stops after the last tensor that is needed, which leaves out what follows it.
 
-use crate::native::{self, NativeError};
+use super::native::{self, NativeError};
 use anyhow::ensure;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -14,7 +14,7 @@
 //! which views refuse.)
 
 use super::distributed::ProcessGroup;
-use crate::native::distributed::{self as native, Reducer};
+use super::native::distributed::{self as native, Reducer};
 use anyhow::{Context, Result, ensure};
 use std::cell::Cell;
 use tch::Tensor;

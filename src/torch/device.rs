@@ -1,7 +1,6 @@
 //! The device behind one small interface: where tensors live, what its memory meter says, what its clock says, what limits it.
 
-use crate::native::{self, CpuMemory, NativeError};
-use crate::protocol::Platform;
+use super::native::{self, CpuMemory, NativeError};
 use anyhow::Result;
 use std::time::Instant;
 use tch::Device;
@@ -59,8 +58,6 @@ pub fn caching_allocator(index: i32) -> Result<Memory> {
 pub trait Backend {
     fn device(&self) -> Device;
 
-    fn platform(&self) -> Platform;
-
     /// Reads the memory meter.
     ///
     /// # Errors
@@ -96,10 +93,6 @@ impl Cpu {
 impl Backend for Cpu {
     fn device(&self) -> Device {
         Device::Cpu
-    }
-
-    fn platform(&self) -> Platform {
-        Platform::Cpu
     }
 
     fn memory(&self) -> Result<Memory> {
@@ -144,10 +137,6 @@ impl Cuda {
 impl Backend for Cuda {
     fn device(&self) -> Device {
         Device::Cuda(self.index as usize)
-    }
-
-    fn platform(&self) -> Platform {
-        Platform::Gpu
     }
 
     fn memory(&self) -> Result<Memory> {

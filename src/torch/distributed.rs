@@ -9,7 +9,7 @@
 //! whose connections break, because another was killed, fails at once. Under NCCL it is a watchdog of PyTorch's that notices, and it ends
 //! the process.
 
-use crate::native::{MemoryFile, distributed as native};
+use super::native::{MemoryFile, distributed as native};
 use anyhow::{Context, Result, bail, ensure};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -22,6 +22,11 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Why there is no NCCL where the program carries no library for it.
 const WITHOUT_NCCL: &str = "this program was built without NCCL: build it with PyTorch's CUDA wheel, which has the headers of NCCL and of \
                             CUDA's runtime";
+
+/// Whether this program was built with NCCL.
+pub fn has_nccl() -> bool {
+    !native::NCCL.is_empty()
+}
 
 /// c10d's key-value store over TCP, by which processes find each other.
 #[derive(Debug)]
@@ -219,7 +224,7 @@ impl ProcessGroup {
     /// As for [`ProcessGroup::gloo`]; the device is no CUDA device; this program was built without NCCL.
     pub fn nccl(store: Store, rank: usize, size: usize, device: Device, timeout: Duration) -> Result<ProcessGroup> {
         let Device::Cuda(index) = device else { bail!("NCCL is for CUDA devices, not for {device:?}") };
-        ensure!(!native::NCCL.is_empty(), WITHOUT_NCCL);
+        ensure!(has_nccl(), WITHOUT_NCCL);
         join(&store, rank, size)?;
         let library = MemoryFile::new("vramlab-nccl", native::NCCL).context("keeping the library for NCCL in memory")?;
         let (own_rank, own_size) = (i32::try_from(rank)?, i32::try_from(size)?);

@@ -23,8 +23,8 @@
 //! # }
 //! ```
 
+use super::native::{amp, optimizers::tensor_identity};
 use super::optimizers::{GradScale, Implementation, Optimizer};
-use crate::native::{amp, optimizers::tensor_identity};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};

@@ -1,6 +1,6 @@
 //! Which blocks of memory live at a peak, told apart by the operation that made them.
 
-use crate::native::allocations::{self, Allocation};
+use super::native::allocations::{self, Allocation};
 use anyhow::Result;
 use std::collections::{BTreeMap, HashMap};
 use tch::Device;

@@ -4,7 +4,7 @@
 //! each operation is a little cheaper, and the results can never become part of a graph: autograd raises where one would be saved for a
 //! backward pass, or is written to in place outside.
 
-use crate::native::{InferenceRegion, NativeError, is_inference_tensor};
+use super::native::{InferenceRegion, NativeError, is_inference_tensor};
 use tch::Tensor;
 
 /// A region of this thread in which inference mode is on, or off inside an outer region. It ends when the guard is dropped, also by a

@@ -1,6 +1,6 @@
 //! The history of CUDA's caching allocator, and its snapshot for <https://pytorch.org/memory_viz>.
 
-use crate::native::memory_history;
+use super::native::memory_history;
 use anyhow::{Context, Result, ensure};
 use std::marker::PhantomData;
 use std::path::Path;

@@ -10,6 +10,9 @@ mod grad_scaler;
 mod held;
 mod inference;
 mod memory_history;
+#[allow(unsafe_code)]
+#[path = "../native/mod.rs"]
+mod native;
 pub mod optimizers;
 mod pickle;
 pub mod profiler;
@@ -17,7 +20,6 @@ mod safetensors;
 mod timeline;
 pub mod transfer;
 
-pub use crate::native::backward_keeping_graph;
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, allow_tf32, autocast};
 pub use checkpoint::{Checkpoint, checkpoint};
@@ -26,6 +28,11 @@ pub use grad_scaler::{GradScaler, Scalable, ScalerState};
 pub use held::held_at_peak;
 pub use inference::{Inference, inference_mode, is_inference};
 pub use memory_history::{Kept, MemoryHistory};
+pub use native::{
+    CpuMemory, CudaMemory, Forked, MemoryFile, NativeError, OutsideMemory, allocations, backward_keeping_graph, batch_memory,
+    compiled_version, cpu_memory, cuda_memory, dry, empty_cuda_cache, end_process, fork_process, keep_heap, limit_cpu_memory,
+    load_cuda, loaded_library, meter, panic_message, reset_cpu_peak, reset_cuda_peaks, settings, trim_heap, use_cpu_meter, vectors,
+};
 pub use pickle::save_pickle;
 pub use profiler::{Profiled, Profiler, Profiling, range};
 pub use safetensors::SafetensorsFile;

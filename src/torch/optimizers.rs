@@ -22,8 +22,8 @@
 //! # anyhow::Ok(())
 //! ```
 
-use crate::native::NativeError;
-use crate::native::optimizers::{
+use super::native::NativeError;
+use super::native::optimizers::{
     self as native, AdamLists, AdamSettings, Loop, LoopSettings, LoopState, RmsPropLists, RmsPropSettings, Scaling, SgdSettings,
 };
 use anyhow::{Context, Result, bail, ensure};

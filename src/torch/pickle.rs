@@ -1,6 +1,6 @@
 //! PyTorch's own file format, written: tch reads it (`Tensor::loadz_multi`, `VarStore::load` of a `.pt`) and cannot write it.
 
-use crate::native::{self, NativeError};
+use super::native::{self, NativeError};
 use std::path::Path;
 use tch::Tensor;
 

@@ -22,7 +22,7 @@
 //! - Stacks of Rust. Python's `with_stack` gathers those of Python, which are not there.
 //! - Its own time. What it takes to note an event is part of the operation around it.
 
-use crate::native::profiler::{self, Event as Raw, Session};
+use super::native::profiler::{self, Event as Raw, Session};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::Path;

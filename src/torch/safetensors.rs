@@ -5,7 +5,7 @@
 //! [`SafetensorsFile::load_into`] copies one tensor at a time into the parameters, on whatever device they are. So the peak of a load is the
 //! model and one tensor.
 
-use crate::native::{map_file, tensor_over_file};
+use super::native::{map_file, tensor_over_file};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use safetensors::{SafeTensorError, SafeTensors};

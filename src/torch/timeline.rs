@@ -39,8 +39,8 @@
 //! Memory that does not come from the allocator: the CUDA context, oneDNN's scratchpads, the Rust heap. What was allocated before the
 //! recording began is left out of all figures. What libraries keep in PyTorch's allocator (workspaces of cuBLAS) counts as temporary.
 
+use super::native::allocations;
 use super::{Backend, Memory};
-use crate::native::allocations;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};

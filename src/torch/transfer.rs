@@ -43,8 +43,8 @@
 //! # }
 //! ```
 
-pub use crate::native::Event;
-pub use crate::native::transfer::{
+pub use super::native::Event;
+pub use super::native::transfer::{
     HostMemory, OnStream, Stream, copy, empty_host_cache, has_cuda_device, host_memory, is_pinned, pinned, record_stream,
 };
 

@@ -1,7 +1,7 @@
 //! Samples to pixels: chroma that was stored at half the size is interpolated as libjpeg does it ('fancy upsampling'), and colours become
 //! red, green and blue, to the bit.
 
-use crate::native::vectors::widest;
+use crate::torch::vectors::widest;
 
 /// The nearer of two samples counts three times as much.
 #[inline(always)]

@@ -1,6 +1,6 @@
 //! Coefficients to samples: the inverse cosine transform, in libjpeg's 13-bit fixed point ('islow'), to the bit.
 
-use crate::native::vectors::inverse_cosine;
+use crate::torch::vectors::inverse_cosine;
 
 /// Writes the eight by eight samples of a block. `last` is the place of its last coefficient, in the file's order.
 #[inline]
