@@ -19,7 +19,7 @@ use vramlab::torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad}
 use vramlab::torch::{autocast, checkpoint};
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 const LIVE_FORWARD: Metric = Metric { name: "live_forward", label: "live after forward", unit: "B", pass: Pass::Memory };

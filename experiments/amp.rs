@@ -18,7 +18,7 @@ use vramlab::torch::{Autocast, GradScaler, Phase, ScalerState, allow_tf32, autoc
 use vramlab::training::{Configuration, Precision, Trainer};
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 const PARAMETERS: Metric = Metric { name: "parameters", label: "parameters", unit: "B", pass: Pass::Memory };

@@ -15,7 +15,7 @@ use vramlab::measure::{Bench, Probe, Quantity, Step};
 use vramlab::protocol::*;
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 const SHARE: Metric = Metric { name: "share", label: "share of the specified peak", unit: "1", pass: Pass::Time };

@@ -14,7 +14,7 @@ use vramlab::measure::{Bench, Probe, Quantity, Step, Timing};
 use vramlab::protocol::*;
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 pub const PROTOCOL: Protocol = Protocol {

@@ -15,7 +15,7 @@ use vramlab::protocol::*;
 use vramlab::torch::{autocast, checkpoint};
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 pub const PROTOCOL: Protocol = Protocol {

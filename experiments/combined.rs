@@ -16,7 +16,7 @@ use vramlab::torch::allow_tf32;
 use vramlab::training::{CheckpointPolicy, Configuration, Precision, Trainer};
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 const TIME_PER_SAMPLE: Metric = Metric { name: TIME.name, label: "time per sample", unit: "s", pass: Pass::Time };

@@ -21,7 +21,7 @@ use vramlab::torch::ddp::{Ddp, DdpOptions};
 use vramlab::torch::distributed::ProcessGroup;
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 /// What a training run holds beyond the same run without DDP, over the bytes of its gradients.

@@ -18,7 +18,7 @@ use vramlab::protocol::*;
 use vramlab::torch::{OutsideMemory, attempt, cuda_memory, empty_cuda_cache};
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 /// What the allocator holds from the device and no tensor uses, after a training step and what the policy does then.

@@ -18,7 +18,7 @@ use vramlab::torch::{empty_cuda_cache, trim_heap};
 use vramlab::units::Bytes;
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 const ALLOCATED: Metric = Metric { name: "allocated", label: "allocated", unit: "B", pass: Pass::Memory };

@@ -19,7 +19,7 @@ use vramlab::protocol::*;
 use vramlab::torch::{SafetensorsFile, attempt, save_pickle, trim_heap};
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 /// Bytes of tensors on the model's device over those of the model: at the peak of the load, while the loaded state is held, and when it

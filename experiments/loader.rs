@@ -18,7 +18,7 @@ use vramlab::process::proportional_of_tree;
 use vramlab::protocol::*;
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 const RATE: Metric = Metric { name: "rate", label: "images a second", unit: "1", pass: Pass::Time };

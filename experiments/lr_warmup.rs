@@ -20,7 +20,7 @@ use vramlab::torch::{GradScaler, Scalable, allow_tf32, autocast};
 use vramlab::training::Precision;
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 const STARTS: Metric = Metric { name: "starts", label: "starts", unit: "1", pass: Pass::Memory };

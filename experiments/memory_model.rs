@@ -17,7 +17,7 @@ use vramlab::torch::Phase;
 use vramlab::training::{Configuration, OptimizerKind, Trainer};
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 const FORMULA: Metric = Metric { name: "formula", label: "the formula", unit: "B", pass: Pass::Memory };

@@ -22,7 +22,7 @@ use vramlab::process;
 use vramlab::protocol::*;
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 const RATE: Metric = Metric { name: "rate", label: "samples per second", unit: "1", pass: Pass::Time };

@@ -16,7 +16,7 @@ use vramlab::protocol::*;
 use vramlab::torch::optimizers::{Algorithm, Implementation, Optimizer, named_parameters};
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 const STATE: Metric = Metric { name: "state", label: "optimizer state", unit: "B", pass: Pass::Memory };

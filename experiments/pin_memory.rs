@@ -19,7 +19,7 @@ use vramlab::protocol::*;
 use vramlab::torch::transfer::{Event, Next, Prefetcher, Ring, SideStream, Source, Stream, copy, host_memory, pinned};
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 /// Bytes that the device's tensors take for each byte that was sent.
@@ -313,12 +313,8 @@ pub const PROTOCOL: Protocol = Protocol {
             from: "004",
             text: "with little memory, pinning can freeze the machine",
             judged_on: &[],
-            rule: Rule::Value {
-                metric: LOCKED_SHARE.name,
-                of: "pinning=until-it-freezes",
-                confirm: Bound::AtLeast(1.0),
-                refute: Bound::AtMost(0.0),
-            },
+            // Nothing judges it: see its meaning.
+            rule: Rule::All(&[]),
             meaning: Meaning {
                 confirmed: "It froze.",
                 refuted: "It did not freeze.",

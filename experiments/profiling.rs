@@ -19,7 +19,7 @@ use vramlab::torch::{Backend, Cpu, Mark, MemoryHistory, Phase, Profiled, Profile
 use vramlab::training::{Configuration, Trainer};
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 const WHOLE: Metric = Metric { label: "time per step, with starting, stopping and writing", ..TIME };

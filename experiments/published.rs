@@ -18,7 +18,7 @@ use vramlab::torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad}
 use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 const FORMULA: Metric = Metric { name: "formula", label: "the formula", unit: "B", pass: Pass::Memory };

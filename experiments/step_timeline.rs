@@ -18,7 +18,7 @@ use vramlab::torch::{Category, Mark, Phase, Recorder, Recording, Stage, Timeline
 use vramlab::training::{Configuration, Trainer};
 
 fn main() -> ExitCode {
-    vramlab::run(&PROTOCOL, prepare)
+    vramlab::run_constant(&PROTOCOL, prepare)
 }
 
 const MODEL: Metric = bytes("model", "model");

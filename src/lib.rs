@@ -15,6 +15,8 @@ pub mod doctor;
 pub mod dry;
 pub mod judge;
 #[cfg(feature = "torch")]
+pub mod lab;
+#[cfg(feature = "torch")]
 pub mod machine;
 #[cfg(feature = "torch")]
 pub mod measure;
@@ -40,4 +42,4 @@ pub mod tune;
 pub mod units;
 
 #[cfg(feature = "torch")]
-pub use runner::run;
+pub use runner::{run, run_constant};

@@ -1,13 +1,17 @@
 //! How one cell is measured inside its child process: the check, the memory pass and the time pass.
 
 use crate::machine::Conditions;
-use crate::protocol::{ACTIVATIONS, BANDWIDTH, Cell, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Platform, Relation, STEP_PEAK, TIME};
+use crate::protocol::{
+    ACTIVATIONS, BANDWIDTH, Cell, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Pass, Platform, Relation, STEP_PEAK, TIME, is_detail,
+};
 use crate::results::{Sample, Status, replace_file};
 pub use crate::torch::is_out_of_memory;
 use crate::torch::{Backend, COUNTS, Memory, attempt, held_at_peak};
 use anyhow::{Context, Result, ensure};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use std::borrow::Cow;
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -64,24 +68,94 @@ pub struct Quantity {
     pub tensors: Vec<Tensor>,
 }
 
+impl Quantity {
+    /// Another handle to the same tensors.
+    pub fn share(&self) -> Quantity {
+        Quantity { name: self.name, tensors: self.tensors.iter().map(Tensor::shallow_clone).collect() }
+    }
+}
+
+/// A figure, as steps have it.
+pub trait Figure {
+    fn value(self) -> f64;
+}
+
+macro_rules! figures {
+    ($($number:ty),+) => {
+        $(impl Figure for $number {
+            fn value(self) -> f64 {
+                self as f64
+            }
+        })+
+    };
+}
+
+figures!(f64, i64, i32, u64, u32, usize);
+
+/// Under which name a figure goes into the results: a metric's own, or that of a part or a point of it.
+#[derive(Debug, Clone)]
+pub struct Emitted {
+    name: Cow<'static, str>,
+    unit: &'static str,
+    pass: Pass,
+    /// Counts the points of a curve.
+    point: u32,
+    is_detail: bool,
+}
+
+impl From<Metric> for Emitted {
+    fn from(metric: Metric) -> Emitted {
+        let Metric { name, unit, pass, .. } = metric;
+        Emitted { name: name.into(), unit, pass, point: 0, is_detail: is_detail(name) }
+    }
+}
+
+impl Metric {
+    /// A part of the whole that the metric is, which tables leave out: `saved.relu`.
+    pub fn part(self, part: &str) -> Emitted {
+        Emitted { name: format!("{}.{part}", self.name).into(), is_detail: true, ..self.into() }
+    }
+
+    /// A point of the curve that the metric is.
+    pub fn at(self, point: u32) -> Emitted {
+        Emitted { point, is_detail: true, ..self.into() }
+    }
+}
+
 /// What a step tells about itself while it runs: bytes in the memory pass, where it reads the meter, samples in the time pass, and in the
 /// check nothing.
 pub struct Probe<'a> {
     meter: Option<&'a dyn Backend>,
+    /// What is compared, where that is what the step is run for.
+    compared: Option<Vec<Quantity>>,
     /// Samples that the step gave beside its time; none where time is not what is measured.
     sampled: Option<Vec<Sample>>,
     /// Unit and value by metric.
-    figures: BTreeMap<&'static str, (&'static str, f64)>,
+    figures: BTreeMap<Cow<'static, str>, (&'static str, f64)>,
     details: Vec<Sample>,
     rest: Option<i64>,
-    failure: Option<anyhow::Error>,
+    failure: OnceCell<anyhow::Error>,
     /// Where files are kept; none where they are not.
     files: Option<&'a Path>,
 }
 
 impl<'a> Probe<'a> {
     pub fn idle() -> Probe<'a> {
-        Probe { meter: None, sampled: None, figures: BTreeMap::new(), details: Vec::new(), rest: None, failure: None, files: None }
+        Probe {
+            meter: None,
+            compared: None,
+            sampled: None,
+            figures: BTreeMap::new(),
+            details: Vec::new(),
+            rest: None,
+            failure: OnceCell::new(),
+            files: None,
+        }
+    }
+
+    /// For a step that is run to be compared.
+    pub fn comparing() -> Probe<'a> {
+        Probe { compared: Some(Vec::new()), ..Probe::idle() }
     }
 
     fn timing() -> Probe<'a> {
@@ -93,7 +167,7 @@ impl<'a> Probe<'a> {
     }
 
     /// Bytes that live tensors asked for, now; 0 where memory is not what is measured.
-    pub fn live(&mut self) -> i64 {
+    pub fn live(&self) -> i64 {
         self.memory().map_or(0, |memory| memory.requested)
     }
 
@@ -115,11 +189,12 @@ impl<'a> Probe<'a> {
     }
 
     /// What the memory meter says now; none where memory is not what is measured.
-    pub fn memory(&mut self) -> Option<Memory> {
+    pub fn memory(&self) -> Option<Memory> {
         match self.meter?.memory() {
             Ok(memory) => Some(memory),
             Err(e) => {
-                self.failure.get_or_insert(e);
+                // The first says it.
+                let _ = self.failure.set(e);
                 None
             }
         }
@@ -127,16 +202,68 @@ impl<'a> Probe<'a> {
 
     /// Sets the meter's peaks to what lives now: what ran in this step until now counts in no peak, and a step can tell apart what it does
     /// one after the other. Nothing where memory is not what is measured.
-    pub fn reset_peaks(&mut self) {
+    pub fn reset_peaks(&self) {
         if let Some(Err(e)) = self.meter.map(Backend::reset_peaks) {
-            self.failure.get_or_insert(e);
+            let _ = self.failure.set(e);
         }
+    }
+
+    /// Gives a figure, where it is one of what is measured: while bytes are counted those that are counted, of which under one name the
+    /// largest counts, and of a part or a point the last; while time is taken those that move, each of which is a sample.
+    pub fn emit(&mut self, metric: impl Into<Emitted>, value: impl Figure) {
+        let (Emitted { name, unit, pass, point, is_detail }, value) = (metric.into(), value.value());
+        match pass {
+            Pass::Memory if self.meter.is_some() && is_detail => {
+                self.details.retain(|known| known.metric != name || known.sample != point);
+                self.details.push(Sample { sample: point, ..sample(name, unit, value) });
+            }
+            Pass::Memory if self.meter.is_some() => {
+                let figure = self.figures.entry(name).or_insert((unit, f64::NEG_INFINITY));
+                figure.1 = figure.1.max(value);
+            }
+            Pass::Time => {
+                if let Some(sampled) = &mut self.sampled {
+                    sampled.push(sample(name, unit, value));
+                }
+            }
+            Pass::Memory | Pass::Check => {}
+        }
+    }
+
+    /// Gives something to compare with the baseline's, under the metric that its relative error is told as; the relation is about the first.
+    /// `tensors` is run only where it is compared.
+    ///
+    /// # Errors
+    /// What `tensors` fails with.
+    pub fn compare(&mut self, error: Metric, tensors: impl FnOnce() -> Result<Vec<Tensor>>) -> Result<()> {
+        if let Some(compared) = &mut self.compared {
+            let name = error.name.strip_suffix("_error").unwrap_or(error.name);
+            compared.push(Quantity { name, tensors: tensors()? });
+        }
+        Ok(())
+    }
+
+    /// Changes what was given to compare, as a test does that breaks a technique.
+    pub fn alter_compared(&mut self, change: impl Fn(&Tensor) -> Tensor) {
+        for quantity in self.compared.iter_mut().flatten() {
+            quantity.tensors = quantity.tensors.iter().map(&change).collect();
+        }
+    }
+
+    /// Whether the step is run to be compared.
+    pub fn is_comparing(&self) -> bool {
+        self.compared.is_some()
+    }
+
+    /// Takes what the last step gave to compare.
+    pub fn take_compared(&mut self) -> Vec<Quantity> {
+        self.compared.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Gives a figure in bytes; of several under one name the largest counts.
     pub fn record(&mut self, metric: &'static str, bytes: i64) {
         if self.meter.is_some() {
-            let figure = self.figures.entry(metric).or_insert(("B", f64::NEG_INFINITY));
+            let figure = self.figures.entry(metric.into()).or_insert(("B", f64::NEG_INFINITY));
             figure.1 = figure.1.max(bytes as f64);
         }
     }
@@ -144,7 +271,7 @@ impl<'a> Probe<'a> {
     /// Gives a figure in the metric's own unit; of several the last counts.
     pub fn figure(&mut self, metric: &Metric, value: f64) {
         if self.meter.is_some() {
-            self.figures.insert(metric.name, (metric.unit, value));
+            self.figures.insert(metric.name.into(), (metric.unit, value));
         }
     }
 
@@ -233,6 +360,11 @@ impl<'a> Probe<'a> {
 /// Builds the step of a cell; everything that is not measured happens here.
 pub type Prepare = fn(&Cell, &Bench) -> Result<Box<dyn Step>>;
 
+/// A [`Prepare`], or a closure that does the same.
+pub trait SetUp: Fn(&Cell, &Bench) -> Result<Box<dyn Step>> + Copy {}
+
+impl<F: Fn(&Cell, &Bench) -> Result<Box<dyn Step>> + Copy> SetUp for F {}
+
 /// Where a cell is set up.
 #[derive(Debug, Clone, Copy)]
 pub struct Bench {
@@ -242,11 +374,16 @@ pub struct Bench {
 }
 
 impl Bench {
+    /// Normally distributed numbers on the device.
+    pub fn randn(&self, shape: &[i64]) -> Tensor {
+        Tensor::randn(shape, (Kind::Float, self.device))
+    }
+
     /// Sets up a cell from a random state that depends on the seed alone, so that cells of one comparison get the same data.
     ///
     /// # Errors
     /// What `prepare` fails with.
-    pub fn set_up(&self, prepare: Prepare, cell: &Cell) -> Result<Box<dyn Step>> {
+    pub fn set_up(&self, prepare: impl SetUp, cell: &Cell) -> Result<Box<dyn Step>> {
         tch::manual_seed(self.seed);
         let step = prepare(cell, self).with_context(|| format!("setting up {cell}"))?;
         tch::manual_seed(self.seed + 1);
@@ -285,7 +422,7 @@ fn sample(metric: impl Into<String>, unit: &str, value: f64) -> Sample {
 ///
 /// # Errors
 /// The baseline fails, which leaves nothing to compare with.
-pub fn check(expected: &Relation, prepare: Prepare, cell: &Cell, baseline: &Cell, bench: &Bench) -> Result<Found> {
+pub fn check(expected: &Relation, prepare: impl SetUp, cell: &Cell, baseline: &Cell, bench: &Bench) -> Result<Found> {
     let reference = attempt(|| outcome(prepare, baseline, bench)).context("the baseline that this cell is compared with")?;
     check_against(expected, prepare, cell, &reference, bench)
 }
@@ -294,14 +431,20 @@ pub fn check(expected: &Relation, prepare: Prepare, cell: &Cell, baseline: &Cell
 ///
 /// # Errors
 /// Outcomes that do not match.
-pub fn check_against(expected: &Relation, prepare: Prepare, cell: &Cell, reference: &[Quantity], bench: &Bench) -> Result<Found> {
+pub fn check_against(
+    expected: &Relation,
+    prepare: impl SetUp,
+    cell: &Cell,
+    reference: &[Quantity],
+    bench: &Bench,
+) -> Result<Found> {
     judge(expected, cell, attempt(|| outcome(prepare, cell, bench)), reference)
 }
 
 /// What one step of a cell computes.
-fn outcome(prepare: Prepare, cell: &Cell, bench: &Bench) -> Result<Vec<Quantity>> {
+fn outcome(prepare: impl SetUp, cell: &Cell, bench: &Bench) -> Result<Vec<Quantity>> {
     let mut step = bench.set_up(prepare, cell)?;
-    step.run(&mut Probe::idle())?;
+    step.run(&mut Probe::comparing())?;
     step.outcome()
 }
 
@@ -336,7 +479,7 @@ fn judge(expected: &Relation, cell: &Cell, found: Result<Vec<Quantity>>, referen
     let (name, wanted, error) = scale_and_error.context("the step gives no outcome to compare")?;
     let (holds, expectation) = match expected {
         Relation::Equal { tolerance } => (error <= *tolerance, format!("equal within {tolerance:e}")),
-        Relation::Times { tolerance, .. } | Relation::DividedBy { tolerance, .. } => {
+        Relation::Times { tolerance, .. } | Relation::DividedBy { tolerance, .. } | Relation::Scaled { tolerance, .. } => {
             (error <= *tolerance, format!("{wanted} times the baseline's within {tolerance:e}"))
         }
         Relation::Differs { at_least, at_most } => {
@@ -355,6 +498,7 @@ fn wanted_scale(expected: &Relation, cell: &Cell) -> Result<f64> {
     Ok(match expected {
         Relation::Times { factor, .. } => cell.number(factor)? as f64,
         Relation::DividedBy { factor, .. } => 1.0 / cell.number(factor)? as f64,
+        Relation::Scaled { by, .. } => *by,
         _ => 1.0,
     })
 }
@@ -422,7 +566,7 @@ fn count(
     let mut probe = Probe::reading(backend, files);
     let ((), blocks) = listen(&mut || step.run(&mut probe))?;
     let after = backend.memory()?;
-    if let Some(failure) = probe.failure {
+    if let Some(failure) = probe.failure.into_inner() {
         return Err(failure.context("reading the memory meter"));
     }
     let mut samples = vec![sample(PEAK.name, "B", after.requested_peak as f64)];

@@ -170,7 +170,7 @@ impl fmt::Display for Profile {
 }
 
 /// A figure that tables and rules can name.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
     #[serde(deserialize_with = "kept::text")]
     pub name: Text,
@@ -219,15 +219,16 @@ pub const DTYPE: &str = "dtype";
 /// (`peers/pytorch/`), whose figures carry verdicts about [`Platform::Python`].
 pub const BY: &str = "by";
 
-/// Which cells something applies to: `k=4 recipe=divide|weighted`; empty applies to all.
+/// Which cells something applies to: `k=4 recipe=divide|weighted`, or several such alternatives after commas; empty applies to all.
 pub type Select = Text;
 
-/// Whether a cell has every level that the selection names.
+/// Whether a cell has every level that one of the selection's alternatives names.
 pub fn selects(select: &str, cell: &Cell) -> bool {
-    select.split_whitespace().all(|term| match term.split_once('=') {
+    let has = |term: &str| match term.split_once('=') {
         Some((factor, levels)) => cell.get(factor).is_some_and(|level| levels.split('|').any(|l| l == level)),
         None => false,
-    })
+    };
+    select.split(',').any(|alternative| alternative.split_whitespace().all(has))
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -254,6 +255,11 @@ pub enum Relation {
     DividedBy {
         #[serde(deserialize_with = "kept::text")]
         factor: Text,
+        tolerance: f64,
+    },
+    /// So many times the baseline.
+    Scaled {
+        by: f64,
         tolerance: f64,
     },
     /// A wrong result that nothing reports: the relative error lies in this range.
@@ -309,7 +315,7 @@ pub struct Claim {
 
 /// What a verdict means for the reader. `{effect}` and `{where}` stand for the measured effect and for the conditions under which
 /// the claim holds.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Meaning {
     #[serde(deserialize_with = "kept::text")]
     pub confirmed: Text,
@@ -340,6 +346,9 @@ pub struct Published {
     #[serde(deserialize_with = "kept::text")]
     pub setup: Text,
 }
+
+/// Cells that the quick profile times at most.
+const MOST_TIMED: usize = 10;
 
 /// How far from a published figure a figure is still its reproduction: a tenth of it either way.
 pub const REPRODUCES: f64 = 0.10;
@@ -725,9 +734,43 @@ impl Protocol {
         self.checks.iter().find(|check| selects(check.when, cell)).map(|check| &check.expect)
     }
 
-    /// What is wrong with the protocol itself: names that nothing defines, cells planned twice, levels that cannot be written.
+    /// What is wrong with the protocol itself: names that nothing defines, cells planned twice, levels that cannot be written, selections of
+    /// cells that nobody plans.
     pub fn mistakes(&self) -> Vec<String> {
         let mut found = Vec::new();
+        let planned: Vec<Cell> = self.grids.iter().flat_map(Grid::cells).collect();
+        let selected_by = |rule: &Rule| -> Vec<&'static str> {
+            let over = if let Rule::Picked { over, .. } = rule { Some(*over) } else { None };
+            rule.select().into_iter().chain(over).collect()
+        };
+        let judged =
+            self.claims.iter().map(|c| (c.id, &c.rule)).chain(self.published.iter().filter_map(|p| Some((p.id, p.rule.as_ref()?))));
+        for (id, select) in judged
+            .flat_map(|(id, rule)| rule.parts().iter().flat_map(selected_by).map(move |select| (id, select)))
+            .chain(self.plots.iter().map(|plot| (plot.name, plot.of)))
+            .chain(self.checks.iter().map(|check| ("a check", check.when)))
+        {
+            if !planned.iter().any(|cell| selects(select, cell)) {
+                found.push(format!("{id} is about '{select}', and no such cell is planned"));
+            }
+        }
+        for (position, plot) in self.plots.iter().enumerate() {
+            if self.plots[..position].iter().any(|other| other.name == plot.name) {
+                found.push(format!("two pictures are called '{}'", plot.name));
+            }
+        }
+        for claim in self.claims {
+            let Meaning { confirmed, refuted, depends, inconclusive } = claim.meaning;
+            if [confirmed, refuted, depends, inconclusive].contains(&"") {
+                found.push(format!("a verdict on '{}' has no meaning", claim.id));
+            }
+        }
+        let timed = self.grids(Profile::Quick).filter(|grid| grid.passes.contains(&Pass::Time)).flat_map(Grid::cells);
+        // A twin's cells stand beside ours and repeat them.
+        let timed = timed.filter(|cell| !cell.is_twin()).count();
+        if timed > MOST_TIMED {
+            found.push(format!("profile quick times {timed} cells, more than {MOST_TIMED}: nobody waits so long"));
+        }
         for grid in self.grids {
             for axis in grid.axes {
                 if self.factor(axis.factor).is_none() {
@@ -749,7 +792,8 @@ impl Protocol {
             if cells.is_empty() {
                 found.push(format!("profile {profile} plans no cell"));
             }
-            found.extend(cells.iter().filter(|c| self.check_of(c).is_none()).map(|c| format!("no check applies to {c}")));
+            let checked = self.grids(profile).filter(|grid| grid.passes.contains(&Pass::Check)).flat_map(Grid::cells);
+            found.extend(checked.filter(|c| self.check_of(c).is_none()).map(|c| format!("no check applies to {c}")));
             let planned = cells.len();
             cells.sort();
             cells.dedup();
@@ -776,7 +820,7 @@ impl Rule {
     }
 
     /// The rules that must all hold: a rule of several parts is those parts, every other itself.
-    pub fn parts(&'static self) -> &'static [Rule] {
+    pub fn parts(&self) -> &[Rule] {
         match self {
             Rule::All(parts) => parts,
             rule => std::slice::from_ref(rule),

@@ -2,9 +2,6 @@
 #![cfg(feature = "torch")]
 
 #[allow(dead_code)]
-#[path = "../experiments/accumulation.rs"]
-mod accumulation;
-#[allow(dead_code)]
 #[path = "../experiments/agreement.rs"]
 mod agreement;
 #[allow(dead_code)]
@@ -32,9 +29,6 @@ mod empty_cache;
 #[path = "../experiments/free_tensors.rs"]
 mod free_tensors;
 #[allow(dead_code)]
-#[path = "../experiments/inplace.rs"]
-mod inplace;
-#[allow(dead_code)]
 #[path = "../experiments/load_checkpoint.rs"]
 mod load_checkpoint;
 #[allow(dead_code)]
@@ -46,9 +40,6 @@ mod lr_warmup;
 #[allow(dead_code)]
 #[path = "../experiments/memory_model.rs"]
 mod memory_model;
-#[allow(dead_code)]
-#[path = "../experiments/no_grad.rs"]
-mod no_grad;
 #[allow(dead_code)]
 #[path = "../experiments/num_workers.rs"]
 mod num_workers;
@@ -64,9 +55,6 @@ mod profiling;
 #[allow(dead_code)]
 #[path = "../experiments/published.rs"]
 mod published;
-#[allow(dead_code)]
-#[path = "../experiments/same_level.rs"]
-mod same_level;
 #[allow(dead_code)]
 #[path = "../experiments/step_timeline.rs"]
 mod step_timeline;
@@ -85,8 +73,7 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 24] = [
-    &accumulation::PROTOCOL,
+const ALL: [&Protocol; 20] = [
     &agreement::PROTOCOL,
     &amp::PROTOCOL,
     &backends::PROTOCOL,
@@ -96,18 +83,15 @@ const ALL: [&Protocol; 24] = [
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
     &free_tensors::PROTOCOL,
-    &inplace::PROTOCOL,
     &load_checkpoint::PROTOCOL,
     &loader::PROTOCOL,
     &lr_warmup::PROTOCOL,
     &memory_model::PROTOCOL,
-    &no_grad::PROTOCOL,
     &num_workers::PROTOCOL,
     &optimizer_state::PROTOCOL,
     &pin_memory::PROTOCOL,
     &profiling::PROTOCOL,
     &published::PROTOCOL,
-    &same_level::PROTOCOL,
     &step_timeline::PROTOCOL,
     &transfer_learning::PROTOCOL,
 ];
@@ -147,38 +131,6 @@ fn checked(protocol: &'static Protocol, prepare: Prepare, cell: &str) -> Found {
     let grid =
         [Profile::Quick, Profile::Smoke, Profile::Full].iter().find_map(|p| protocol.grid_of(*p, &cell)).expect("a planned cell");
     check(protocol.check_of(&cell).unwrap(), prepare, &cell, &grid.baseline_of(&cell), &BENCH).unwrap_or_else(|e| Found::failed(&e))
-}
-
-const DIVIDE: &str = "model=mlp-4x32 optimizer=sgd reduction=mean tail=even targets=all k=4 recipe=divide";
-
-#[test]
-fn accumulation_check_sees_a_wrong_recipe_and_a_lost_micro_batch() {
-    let _turn = alone();
-    let good = |cell: &str| checked(&accumulation::PROTOCOL, accumulation::prepare, cell);
-    for recipe in ["full", "divide", "add", "weight"] {
-        for rest in [
-            "reduction=mean tail=even targets=all",
-            "reduction=mean tail=ragged targets=ignored",
-            "reduction=sum tail=ragged targets=all",
-        ] {
-            let cell = format!("model=mlp-4x32 optimizer=sgd {rest} k=4 recipe={recipe}");
-            let found = good(&cell);
-            assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
-        }
-    }
-    let not_divided: Prepare = |cell, bench| {
-        let swapped = if cell.get("recipe") == Some("divide") { cell.with("recipe", "add") } else { cell.clone() };
-        accumulation::prepare(&swapped, bench)
-    };
-    let found = checked(&accumulation::PROTOCOL, not_divided, DIVIDE);
-    assert_eq!(found.status, Status::Invalid);
-    assert!(found.reason.contains("gradient: expected equal"), "{}", found.reason);
-    let loses_a_micro_batch: Prepare = |cell, bench| {
-        let fewer = if cell.get("k") == Some("4") { cell.with("batch", "192") } else { cell.clone() };
-        accumulation::prepare(&fewer, bench)
-    };
-    let found = checked(&accumulation::PROTOCOL, loses_a_micro_batch, "model=mlp-2x32 batch=256 hold=effective-batch k=4");
-    assert_eq!(found.status, Status::Invalid);
 }
 
 /// A step whose blocks are run by `run_block`, in place of the experiment's.
@@ -264,38 +216,6 @@ fn checkpointing_check_sees_lost_randomness_lost_autocast_and_lost_gradients() {
 }
 
 #[test]
-fn inplace_check_sees_a_missing_error_and_a_missing_difference() {
-    let _turn = alone();
-    for op in ["exp", "sin"] {
-        for write in ["none", "inplace", "through-data"] {
-            let found = checked(&inplace::PROTOCOL, inplace::prepare, &format!("op={op} write={write}"));
-            assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{op} {write}");
-        }
-    }
-    for form in ["plain", "clone", "inplace"] {
-        let found =
-            checked(&inplace::PROTOCOL, inplace::prepare, &format!("workload=network elements=1048576 mode=training form={form}"));
-        assert_eq!(found.status, Status::Ok, "{form}");
-    }
-    let other_op: Prepare = |cell, bench| {
-        let op = if cell.get("op") == Some("exp") { "sin" } else { "exp" };
-        inplace::prepare(&if cell.get("write") == Some("none") { cell.clone() } else { cell.with("op", op) }, bench)
-    };
-    let found = checked(&inplace::PROTOCOL, other_op, "op=exp write=inplace");
-    assert!(found.status == Status::Invalid && found.reason.contains("none was raised"), "{found:?}");
-    assert_eq!(checked(&inplace::PROTOCOL, other_op, "op=sin write=inplace").status, Status::Error, "an error nobody expected");
-    let not_through_data: Prepare = |cell, bench| inplace::prepare(&cell.with("write", "none"), bench);
-    let found = checked(&inplace::PROTOCOL, not_through_data, "op=exp write=through-data");
-    assert!(found.status == Status::Invalid && found.reason.contains("expected apart"), "{found:?}");
-    let scaled: Prepare = |cell, bench| {
-        let wrong = cell.get("form") == Some("inplace");
-        inplace::prepare(&if wrong { cell.with("workload", "chain") } else { cell.clone() }, bench)
-    };
-    let cell = "workload=single elements=8388608 mode=inference form=inplace";
-    assert!(checked(&inplace::PROTOCOL, scaled, cell).status.is_failure(), "another computation is not the same result");
-}
-
-#[test]
 fn optimizer_check_sees_another_algorithm_and_a_copy_that_updates() {
     let _turn = alone();
     let protocol = &optimizer_state::PROTOCOL;
@@ -342,28 +262,6 @@ fn transfer_check_sees_what_is_frozen_too_much_and_other_data() {
         transfer_learning::prepare(&if frozen { cell.with("batch", "7") } else { cell.clone() }, bench)
     };
     assert_eq!(checked(protocol, fewer_samples, cell).status, Status::Invalid);
-}
-
-#[test]
-fn no_grad_check_sees_another_output() {
-    let _turn = alone();
-    for mode in ["grad", "no-grad", "inference"] {
-        for model in ["model=gpt width=128 batch=16 depth=2", "model=resnet width=16 batch=32 depth=2"] {
-            let found = checked(&no_grad::PROTOCOL, no_grad::prepare, &format!("{model} mode={mode}"));
-            assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{model} {mode}");
-        }
-    }
-    // One who leaves layers out saves memory, too.
-    let skips_layers: Prepare = |cell, bench| {
-        let shallow = if cell.get("mode") == Some("no-grad") { cell.with("depth", "2") } else { cell.clone() };
-        no_grad::prepare(&shallow, bench)
-    };
-    let found = checked(&no_grad::PROTOCOL, skips_layers, "model=mlp width=32 batch=256 depth=4 mode=no-grad");
-    assert!(found.status == Status::Invalid && found.reason.contains("output: expected equal"), "{found:?}");
-    let kept = |mode: &str| counted(no_grad::prepare, &format!("model=mlp width=32 batch=256 depth=4 mode={mode}"), "kept");
-    assert_eq!((kept("no-grad"), kept("inference")), (1.0, 1.0), "input and output and nothing else");
-    // By hand: an input of 32 features, for each of 4 blocks what linear gives and what relu gives, and 10 logits.
-    assert!(kept("grad") > 3.0, "{}", kept("grad"));
 }
 
 const DROPPED: &str = "watched=tensors dropped=tensor size=1MiB";
@@ -570,18 +468,6 @@ fn published_check_sees_a_lost_layer_a_lost_micro_batch_and_a_step_too_many() {
 }
 
 #[test]
-fn same_level_check_sees_another_batch() {
-    let _turn = alone();
-    let cell = "model=mlp-2x32 batch=256 name=two";
-    assert_eq!(checked(&same_level::PROTOCOL, same_level::prepare, cell).status, Status::Ok);
-    let is_another: Prepare = |cell, bench| {
-        let other = if cell.get("name") == Some("two") { cell.with("batch", "255") } else { cell.clone() };
-        same_level::prepare(&other, bench)
-    };
-    assert_eq!(checked(&same_level::PROTOCOL, is_another, cell).status, Status::Invalid);
-}
-
-#[test]
 fn backends_check_sees_a_wrong_result_in_every_operation() {
     let _turn = alone();
     let halved: Prepare = |cell, bench| {
@@ -723,31 +609,12 @@ fn the_curves_of_a_step_keep_its_peak() {
 #[test]
 fn counted_bytes_are_what_can_be_worked_out_by_hand() {
     let _turn = alone();
-    let n = 32768.0 * 4.0;
-    let single = |form: &str, metric: &str| {
-        counted(inplace::prepare, &format!("workload=single elements=32768 mode=inference form={form}"), metric)
-    };
-    assert_eq!(single("plain", "requested_peak"), 3.0 * n, "the input, the intermediate and the result");
-    assert_eq!(single("plain", "step_peak"), 2.0 * n, "the intermediate and the result");
-    assert_eq!(single("clone", "step_peak"), 3.0 * n, "and its clone");
-    // The peak is while x * 1.5 is computed: libtorch makes the factor a tensor of 8 bytes and casts it to one of 4.
-    assert_eq!(single("inplace", "step_peak"), n + 12.0, "the intermediate becomes the result");
-    let network = |form: &str| {
-        counted(inplace::prepare, &format!("workload=network elements=32768 mode=training form={form}"), "activations")
-    };
-    assert_eq!(network("plain"), 8.0 * n, "each layer's output is kept once");
-    assert_eq!(network("inplace"), 8.0 * n);
-    assert_eq!(network("clone"), 16.0 * n, "by relu and, cloned, by the next layer");
     let parameters = ((2 * 32 * 32 + 2 * 32) + (32 * 10 + 10)) as f64;
-    let accumulated =
-        |k: u32| counted(accumulation::prepare, &format!("model=mlp-2x32 batch=256 hold=effective-batch k={k}"), "gradients");
-    assert_eq!(accumulated(1), 4.0 * parameters);
     let part = |metric: &str| counted(published::prepare, "model=mlp-2x32 batch=1 adam=loop", metric);
     assert_eq!((part("parameters"), part("gradients")), (4.0 * parameters, 4.0 * parameters));
     assert_eq!(part("optimizer_state"), 2.0 * 4.0 * parameters, "two numbers for each parameter");
     let formula = counted(published::prepare, "model=gpt-2x64 batch=2 sequence=32 attention=explicit", "formula");
     assert_eq!(formula, 2.0 * (32 * 2 * 64) as f64 * (34.0 + 5.0 * 32.0 / 64.0), "two layers of one head of 64");
-    assert_eq!(accumulated(4), 4.0 * parameters, "gradients do not shrink");
 }
 
 #[test]

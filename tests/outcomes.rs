@@ -25,7 +25,7 @@ const PROTOCOL: Protocol = Protocol {
     grids: &[
         Grid {
             name: "fates",
-            profiles: &[Profile::Smoke],
+            profiles: &[Profile::Smoke, Profile::Quick, Profile::Full],
             studied: "fate",
             axes: &[axis("fate", &["fine", "wrong", "error", "panic", "abort", "hang", "uneven", "impossible", "setup"])],
             passes: &[Pass::Check, Pass::Memory, Pass::Time],
@@ -33,7 +33,7 @@ const PROTOCOL: Protocol = Protocol {
         },
         Grid {
             name: "limits",
-            profiles: &[Profile::Smoke],
+            profiles: &[Profile::Smoke, Profile::Quick, Profile::Full],
             studied: "fate",
             axes: &[axis(DEVICE_MEMORY, &["1MiB"]), axis("fate", &["fine", "big"])],
             passes: &[Pass::Memory],
@@ -41,7 +41,7 @@ const PROTOCOL: Protocol = Protocol {
         },
         Grid {
             name: "twins",
-            profiles: &[Profile::Smoke],
+            profiles: &[Profile::Smoke, Profile::Quick, Profile::Full],
             studied: "fate",
             axes: &[axis(BY, &["pytorch"]), axis("fate", &["fine", "wrong", "error", "big", "abort"])],
             passes: &[Pass::Check, Pass::Time],
@@ -49,7 +49,7 @@ const PROTOCOL: Protocol = Protocol {
         },
         Grid {
             name: "both sides do the same",
-            profiles: &[Profile::Smoke],
+            profiles: &[Profile::Smoke, Profile::Quick, Profile::Full],
             studied: BY,
             axes: &[axis("fate", &["shared", "other", "denormal"]), axis(BY, &["pytorch", "vramlab"])],
             passes: &[Pass::Check, Pass::Memory],
@@ -96,7 +96,7 @@ impl Step for Fated {
             "hang" => std::thread::sleep(Duration::from_secs(3600)),
             "big" => drop(Tensor::ones([1 << 20], float)),
             // Each process has another number, so two passes count different bytes.
-            "uneven" => drop(Tensor::ones([1 + i64::from(std::process::id() % 1000)], float)),
+            "uneven" => drop(Tensor::ones([1000 + i64::from(std::process::id() % 1000)], float)),
             _ => {}
         }
         Ok(())
@@ -119,7 +119,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     // The flags of the experiment: started by the test below, or by the runner for one cell.
     if arguments.iter().any(|a| ["--child", "--template", "--profile"].contains(&a.as_str())) {
-        return vramlab::run(&PROTOCOL, prepare);
+        return vramlab::run_constant(&PROTOCOL, prepare);
     }
     every_outcome_is_a_row();
     println!("test every_outcome_is_a_row ... ok");

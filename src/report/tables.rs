@@ -292,6 +292,7 @@ fn expectation(relation: &Relation, n: usize) -> String {
         Relation::DividedBy { factor, tolerance } => {
             format!("{gives} its result divided by {factor} within {}", plain(*tolerance))
         }
+        Relation::Scaled { by, tolerance } => format!("{gives} {} times its result within {}", plain(*by), plain(*tolerance)),
         Relation::Differs { at_least, at_most } => {
             format!("{differs} from it by {} to {} without any error raised, as expected", plain(*at_least), plain(*at_most))
         }

@@ -1,10 +1,11 @@
 //! A child process: one pass over one cell, told to the parent line by line.
 
+use super::SetUp;
 use super::exchange;
 use super::launch::{Message, Spec};
 use crate::dry::Dry;
 use crate::machine::{DeviceChoice, Gpu, libtorch_version};
-use crate::measure::{self, Bench, Found, Prepare};
+use crate::measure::{self, Bench, Found};
 use crate::protocol::{Cell, Pass, Protocol};
 use crate::results::Status;
 use crate::torch::{Backend, Cpu, Cuda, attempt, end_process, keep_heap};
@@ -14,7 +15,7 @@ use std::fs::File;
 use std::io::Write;
 
 /// Runs one pass, writes its rows to the pipe that was this process's standard output, and ends the process.
-pub fn run(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> ! {
+pub fn run(protocol: &'static Protocol, prepare: SetUp, spec: &str) -> ! {
     let told = take_pipe().and_then(|mut pipe| {
         // A panic becomes a row; the default hook would only fill the parent's pipe.
         std::panic::set_hook(Box::new(|_| {}));
@@ -46,7 +47,7 @@ fn tell(pipe: &mut File, message: &Message) -> Result<()> {
     pipe.write_all(&line).context("telling the parent")
 }
 
-fn pass(protocol: &'static Protocol, prepare: Prepare, spec: &str) -> Result<Found> {
+fn pass(protocol: &'static Protocol, prepare: SetUp, spec: &str) -> Result<Found> {
     let spec: Spec = serde_json::from_str(spec).context("--child is for the program's own use")?;
     end_with_parent(spec.parent)?;
     libtorch_version()?;

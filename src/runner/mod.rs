@@ -20,8 +20,9 @@ pub use options::Options;
 pub use python::Python;
 pub use sweep::interruptible;
 
-use crate::measure::Prepare;
-use crate::protocol::{Pass, Protocol};
+use crate::lab;
+use crate::measure::{Bench, Prepare, Step};
+use crate::protocol::{Cell, Pass, Protocol};
 use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches};
 use std::process::ExitCode;
@@ -32,8 +33,32 @@ pub const EXPERIMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/exp
 /// Exit status after Ctrl-C, as shells count it: 128 + SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
+/// What sets up the cells of a protocol.
+type SetUp<'a> = &'a dyn Fn(&Cell, &Bench) -> Result<Box<dyn Step>>;
+
 /// The `main` of an experiment: parses the command line, and runs the protocol's cells or, as a child, one of them.
-pub fn run(protocol: &'static Protocol, prepare: Prepare) -> ExitCode {
+pub fn run(protocol: lab::Protocol) -> ExitCode {
+    match protocol.plain() {
+        Ok(plain) => begin(Box::leak(Box::new(plain)), &|cell, bench| protocol.prepare(cell, bench)),
+        Err(mistakes) => refuse(protocol.name(), &mistakes),
+    }
+}
+
+/// As [`run`], of a protocol that is a constant.
+pub fn run_constant(protocol: &'static Protocol, prepare: Prepare) -> ExitCode {
+    match &protocol.mistakes()[..] {
+        [] => begin(protocol, &prepare),
+        mistakes => refuse(protocol.name, mistakes),
+    }
+}
+
+fn refuse(name: &str, mistakes: &[String]) -> ExitCode {
+    let list: String = mistakes.iter().map(|mistake| format!("\n  - {mistake}")).collect();
+    eprintln!("{name}: the protocol has mistakes, so nothing is run:{list}");
+    ExitCode::from(2)
+}
+
+fn begin(protocol: &'static Protocol, prepare: SetUp) -> ExitCode {
     let options = match parse(protocol) {
         Ok(options) => options,
         Err(error) => error.exit(),

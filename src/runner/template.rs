@@ -4,10 +4,9 @@
 //! checked or counted often takes less. A copy is a process of its own like any child: no tensor was allocated before, no thread and no
 //! device was opened. Timed passes are started anew all the same, since figures of the whole process would show that pages are shared.
 
-use super::child;
 use super::launch::{GLANCE, Program, STOP, Spec, command, prepare_cuda};
+use super::{SetUp, child};
 use crate::machine::DeviceChoice;
-use crate::measure::Prepare;
 use crate::protocol::{Pass, Protocol};
 use crate::torch::{Forked, end_process, fork_process};
 use anyhow::{Context, Result, bail, ensure};
@@ -190,7 +189,7 @@ impl Drop for Template {
 }
 
 /// The template's side: makes a copy for each request, and says how it ended.
-pub fn serve(protocol: &'static Protocol, prepare: Prepare, parent: u32) -> ExitCode {
+pub fn serve(protocol: &'static Protocol, prepare: SetUp, parent: u32) -> ExitCode {
     match child::end_with_parent(parent).and_then(|()| make_copies(protocol, prepare)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -201,7 +200,7 @@ pub fn serve(protocol: &'static Protocol, prepare: Prepare, parent: u32) -> Exit
     }
 }
 
-fn make_copies(protocol: &'static Protocol, prepare: Prepare) -> Result<()> {
+fn make_copies(protocol: &'static Protocol, prepare: SetUp) -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let request: Request = serde_json::from_str(&line?).context("--template is for the program's own use")?;
         let open = |path: &PathBuf| File::options().write(true).open(path).with_context(|| format!("opening {}", path.display()));

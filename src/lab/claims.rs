@@ -1,0 +1,358 @@
+//! Claims, published figures and pictures beside the grid that answers them, and the rules by which they are judged.
+
+use super::levels::{Cell, Has, Level};
+use crate::protocol::{self, Bound, Metric, Pass, Pick, Platform, REPRODUCES};
+use std::ops::RangeInclusive;
+
+/// Which cells of a grid something is about; none of it says all.
+pub(super) type Predicate<C> = Option<Box<dyn Fn(&C) -> bool>>;
+
+pub(super) fn chosen<C: Cell>(predicate: &Predicate<C>, cells: &[C]) -> Vec<protocol::Cell> {
+    cells.iter().filter(|cell| predicate.as_ref().is_none_or(|holds| holds(cell))).map(Cell::plain).collect()
+}
+
+pub fn at_most(limit: f64) -> Bound {
+    Bound::AtMost(limit)
+}
+
+pub fn at_least(limit: f64) -> Bound {
+    Bound::AtLeast(limit)
+}
+
+pub fn within(range: RangeInclusive<f64>) -> Bound {
+    Bound::Within(*range.start(), *range.end())
+}
+
+/// Below the range or above it.
+pub fn outside(range: RangeInclusive<f64>) -> Bound {
+    Bound::Outside(*range.start(), *range.end())
+}
+
+/// How figures become a verdict, over the cells of a grid.
+pub struct Rule<C> {
+    read: Read,
+    of: Predicate<C>,
+    over: Predicate<C>,
+    confirm: Option<Bound>,
+    refute: Option<Bound>,
+}
+
+#[derive(Debug, Clone)]
+enum Read {
+    Ratio { metric: Metric, scope: Option<(Metric, Metric, f64)> },
+    Value { metric: Metric },
+    Growth { metric: Metric, along: Option<String> },
+    Trend { metric: Metric, along: Option<String> },
+    Picked { metric: Metric, pick: Pick },
+    Agreement { metric: Metric, reference: Metric, within: Bound, share: f64 },
+    FalseAlarms { metric: Metric, rounds: usize, at_most: f64 },
+}
+
+fn rule<C>(read: Read) -> Rule<C> {
+    Rule { read, of: None, over: None, confirm: None, refute: None }
+}
+
+/// The metric of each cell over that of its baseline: exact for bytes, an interval for times.
+pub fn ratio<C>(metric: Metric) -> Rule<C> {
+    rule(Read::Ratio { metric, scope: None })
+}
+
+/// The metric of each cell as it is.
+pub fn value<C>(metric: Metric) -> Rule<C> {
+    rule(Read::Value { metric })
+}
+
+/// Growth exponent of the metric along a number, between its two largest levels; [`Rule::along`] says which.
+pub fn growth<C>(metric: Metric) -> Rule<C> {
+    rule(Read::Growth { metric, along: None })
+}
+
+/// Whether the metric's ratio to its baseline grows along a number: Spearman's rank correlation; [`Rule::along`] says which.
+pub fn trend<C>(metric: Metric) -> Rule<C> {
+    rule(Read::Trend { metric, along: None })
+}
+
+/// Of the cells that differ in the compared factor alone, the one with the lowest metric, over the highest of those of [`Rule::over`].
+pub fn lowest<C>(metric: Metric) -> Rule<C> {
+    rule(Read::Picked { metric, pick: Pick::Lowest })
+}
+
+/// Of the cells that differ in the compared factor alone, the one with the highest metric, over the highest of those of [`Rule::over`].
+pub fn highest<C>(metric: Metric) -> Rule<C> {
+    rule(Read::Picked { metric, pick: Pick::Highest })
+}
+
+/// Whether one metric predicts another: their ratio lies in the range in at least this share of the cells.
+pub fn agreement<C>(metric: Metric, reference: Metric, range: RangeInclusive<f64>, share: f64) -> Rule<C> {
+    rule(Read::Agreement { metric, reference, within: within(range), share })
+}
+
+/// How often levels that are one thing under several names would be called different, in resamplings of so many rounds.
+pub fn false_alarms<C>(metric: Metric, rounds: usize, at_most: f64) -> Rule<C> {
+    rule(Read::FalseAlarms { metric, rounds, at_most })
+}
+
+impl<C: Cell> Rule<C> {
+    /// The cells that are judged; else all.
+    pub fn of(self, of: impl Fn(&C) -> bool + 'static) -> Self {
+        Rule { of: Some(Box::new(of)), ..self }
+    }
+
+    /// The cells that the picked one is put against.
+    pub fn over(self, over: impl Fn(&C) -> bool + 'static) -> Self {
+        Rule { over: Some(Box::new(over)), ..self }
+    }
+
+    pub fn confirm(self, bound: Bound) -> Self {
+        Rule { confirm: Some(bound), ..self }
+    }
+
+    pub fn refute(self, bound: Bound) -> Self {
+        Rule { refute: Some(bound), ..self }
+    }
+
+    /// Confirmed where the bound holds, refuted where it does not.
+    pub fn holds(self, bound: Bound) -> Self {
+        let opposite = match bound {
+            Bound::AtMost(limit) => Bound::AtLeast(limit),
+            Bound::AtLeast(limit) => Bound::AtMost(limit),
+            Bound::Within(low, high) => Bound::Outside(low, high),
+            Bound::Outside(low, high) => Bound::Within(low, high),
+        };
+        self.confirm(bound).refute(opposite)
+    }
+
+    /// Whether a published figure comes out: within a tenth of it either way.
+    pub fn reproduces(self, figure: f64) -> Self {
+        self.holds(within(figure * (1.0 - REPRODUCES)..=figure * (1.0 + REPRODUCES)))
+    }
+
+    /// Judge only where, in the baseline, `part` is at least this share of `whole`.
+    pub fn scope(mut self, part: Metric, whole: Metric, at_least: f64) -> Self {
+        if let Read::Ratio { scope, .. } = &mut self.read {
+            *scope = Some((part, whole, at_least));
+        }
+        self
+    }
+
+    /// The number along which a growth or a trend is told.
+    pub fn along<L: Level>(mut self) -> Self
+    where
+        C: Has<L>,
+    {
+        if let Read::Growth { along, .. } | Read::Trend { along, .. } = &mut self.read {
+            *along = Some(L::factor());
+        }
+        self
+    }
+
+    pub(super) fn erase(&self, cells: &[C]) -> Judged {
+        Judged {
+            read: self.read.clone(),
+            of: chosen(&self.of, cells),
+            over: chosen(&self.over, cells),
+            confirm: self.confirm,
+            refute: self.refute,
+        }
+    }
+}
+
+/// A rule over cells that are known.
+#[derive(Debug, Clone)]
+pub(super) struct Judged {
+    read: Read,
+    of: Vec<protocol::Cell>,
+    over: Vec<protocol::Cell>,
+    confirm: Option<Bound>,
+    refute: Option<Bound>,
+}
+
+impl Judged {
+    pub fn metrics(&self) -> Vec<Metric> {
+        match &self.read {
+            Read::Ratio { metric, scope: Some((part, whole, _)) } => vec![*metric, *part, *whole],
+            Read::Ratio { metric, .. } | Read::Value { metric } | Read::Growth { metric, .. } | Read::Trend { metric, .. } => {
+                vec![*metric]
+            }
+            Read::Picked { metric, .. } | Read::FalseAlarms { metric, .. } => vec![*metric],
+            Read::Agreement { metric, reference, .. } => vec![*metric, *reference],
+        }
+    }
+
+    /// The rule as plain data; `select` writes a set of cells down.
+    ///
+    /// # Errors
+    /// Says what the rule lacks.
+    pub fn plain(self, select: &mut impl FnMut(&[protocol::Cell]) -> &'static str) -> Result<protocol::Rule, String> {
+        if self.of.is_empty() {
+            return Err("is about no cell that is planned".to_string());
+        }
+        let of = select(&self.of);
+        let bounds = self.confirm.zip(self.refute).ok_or("does not say what confirms and what refutes it");
+        let along = |along: Option<String>| along.map(kept).ok_or("does not say along which number");
+        Ok(match self.read {
+            Read::Ratio { metric, scope } => {
+                let (confirm, refute) = bounds?;
+                let share = |(part, whole, at_least): (Metric, Metric, f64)| protocol::Share {
+                    part: part.name,
+                    whole: whole.name,
+                    at_least,
+                };
+                protocol::Rule::Ratio { metric: metric.name, of, confirm, refute, scope: scope.map(share) }
+            }
+            Read::Value { metric } => {
+                let (confirm, refute) = bounds?;
+                protocol::Rule::Value { metric: metric.name, of, confirm, refute }
+            }
+            Read::Growth { metric, along: factor } => {
+                let (confirm, refute) = bounds?;
+                protocol::Rule::Exponent { metric: metric.name, along: along(factor)?, of, confirm, refute }
+            }
+            Read::Trend { metric, along: factor } => {
+                let (confirm, refute) = bounds?;
+                protocol::Rule::Trend { metric: metric.name, along: along(factor)?, of, confirm, refute }
+            }
+            Read::Picked { metric, pick } => {
+                let (confirm, refute) = bounds?;
+                if self.over.is_empty() {
+                    return Err("picks over no cell that is planned".to_string());
+                }
+                protocol::Rule::Picked { metric: metric.name, pick, of, over: select(&self.over), confirm, refute }
+            }
+            Read::Agreement { metric, reference, within, share } => {
+                protocol::Rule::Agreement { metric: metric.name, reference: reference.name, of, within, share }
+            }
+            Read::FalseAlarms { metric, rounds, at_most } => {
+                protocol::Rule::FalseAlarms { metric: metric.name, of, rounds, at_most }
+            }
+        })
+    }
+}
+
+/// Text that lives as long as the process, which makes one protocol.
+pub(super) fn kept(text: String) -> &'static str {
+    text.leak()
+}
+
+/// What a guide says, in our words, and what its verdicts mean for the reader. In their texts `{effect}` and `{where}` stand for the
+/// measured effect and for the conditions under which the claim holds.
+pub struct Claim<C> {
+    pub(super) told: Told,
+    rules: Vec<Rule<C>>,
+}
+
+/// What of a claim does not depend on cells.
+#[derive(Debug, Clone)]
+pub(super) struct Told {
+    pub id: &'static str,
+    pub from: &'static str,
+    pub text: &'static str,
+    pub on: Option<Vec<Platform>>,
+    pub meaning: protocol::Meaning,
+}
+
+impl<C: Cell> Claim<C> {
+    /// `from` names the guides that make the claim, by number.
+    pub fn new(id: &'static str, from: &'static str, text: &'static str) -> Self {
+        let meaning = protocol::Meaning {
+            confirmed: "It holds: {effect}.",
+            refuted: "It does not hold: {effect}.",
+            depends: "It holds only where {where}.",
+            inconclusive: "What was measured ({effect}) is too near to the thresholds to tell.",
+        };
+        Claim { told: Told { id, from, text, on: None, meaning }, rules: Vec::new() }
+    }
+
+    /// What judges the claim; where there are several, all must hold.
+    pub fn rule(mut self, rule: Rule<C>) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Whose figures may carry a verdict; else those of CPUs and GPUs and, where bytes are counted, the simulated GPU's.
+    pub fn on(mut self, platforms: &[Platform]) -> Self {
+        self.told.on = Some(platforms.to_vec());
+        self
+    }
+
+    /// Why nothing judges it.
+    pub fn not_measured(mut self, why: &'static str) -> Self {
+        self.told.meaning.inconclusive = why;
+        self.on(&[])
+    }
+
+    pub fn confirmed(mut self, text: &'static str) -> Self {
+        self.told.meaning.confirmed = text;
+        self
+    }
+
+    pub fn refuted(mut self, text: &'static str) -> Self {
+        self.told.meaning.refuted = text;
+        self
+    }
+
+    pub fn depends(mut self, text: &'static str) -> Self {
+        self.told.meaning.depends = text;
+        self
+    }
+
+    pub fn inconclusive(mut self, text: &'static str) -> Self {
+        self.told.meaning.inconclusive = text;
+        self
+    }
+
+    pub(super) fn erase(&self, cells: &[C]) -> (Told, Vec<Judged>) {
+        (self.told.clone(), self.rules.iter().map(|rule| rule.erase(cells)).collect())
+    }
+}
+
+/// Platforms whose figures a rule's parts can be judged by.
+pub(super) fn usual_platforms(parts: &[Judged]) -> Vec<Platform> {
+    let counts = parts.iter().flat_map(Judged::metrics).any(|metric| metric.pass == Pass::Memory);
+    let platforms = [Platform::Cpu, Platform::Gpu].into_iter();
+    platforms.chain(counts.then_some(Platform::Dry)).collect()
+}
+
+/// A figure that someone published, and what reproduces it here.
+pub struct Published<C> {
+    pub(super) told: PublishedText,
+    rules: Vec<Rule<C>>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct PublishedText {
+    pub id: &'static str,
+    pub source: &'static str,
+    pub figure: &'static str,
+    pub on: Vec<Platform>,
+    pub setup: &'static str,
+}
+
+impl<C: Cell> Published<C> {
+    /// `figure` is the figure as its source gives it.
+    pub fn new(id: &'static str, source: &'static str, figure: &'static str) -> Self {
+        Published { told: PublishedText { id, source, figure, on: vec![Platform::Gpu], setup: "" }, rules: Vec::new() }
+    }
+
+    /// What reproduces it; where there are several, each is a part of it. Without any, nothing that is measured here can be compared.
+    pub fn rule(mut self, rule: Rule<C>) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Whose figures may be put against it; else a GPU's.
+    pub fn on(mut self, platforms: &[Platform]) -> Self {
+        self.told.on = platforms.to_vec();
+        self
+    }
+
+    /// In what the cells here differ from the source's setup; without a rule, why nothing can be compared.
+    pub fn setup(mut self, setup: &'static str) -> Self {
+        self.told.setup = setup;
+        self
+    }
+
+    pub(super) fn erase(&self, cells: &[C]) -> (PublishedText, Vec<Judged>) {
+        (self.told.clone(), self.rules.iter().map(|rule| rule.erase(cells)).collect())
+    }
+}

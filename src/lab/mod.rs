@@ -1,0 +1,34 @@
+//! What an experiment is written with: `use vramlab::lab::*`.
+//!
+//! Levels are types (`levels!`, `number!`, `name!`), a cell is a struct of them (`cell!`), and each [`Grid`] of cells owns the function that
+//! sets its cells up, the relation that each must show to its baseline, and the claims that it answers. When a run is planned, all of it
+//! becomes the plain data of [`crate::protocol`], which `run.json` holds, so that whoever reads results needs no experiment.
+
+mod claims;
+mod grid;
+mod levels;
+mod metrics;
+mod plots;
+mod protocol;
+mod selection;
+mod step;
+pub mod testing;
+
+pub use crate::measure::{Bench, Probe, Timing};
+pub use crate::protocol::{
+    ACTIVATIONS, BANDWIDTH, COMPUTED, GRADIENTS, LINK_SHARE, Metric, PEAK, Platform, Relation, STEP_PEAK, TIME,
+};
+pub use crate::{cell, levels, name, number};
+pub use anyhow::{Context, Result, bail, ensure};
+pub use claims::{
+    Claim, Published, Rule, agreement, at_least, at_most, false_alarms, growth, highest, lowest, outside, ratio, trend, value,
+    within,
+};
+pub use grid::{CHECK, COUNT, Choose, Chosen, Grid, Passes, ROUNDS, differs, equal, raises, scaled};
+pub use levels::{AllocConf, By, Cell, DeviceMemory, FactorText, Has, Level, Many, Threads, spelling};
+pub use metrics::{GRADIENT_ERROR, LOSS_ERROR, OUTPUT_ERROR, PARAMETER_ERROR, RAISED, RESULT_ERROR, UPDATE_ERROR};
+pub use plots::{Plot, area, bars, dots, effects, lines, pareto, ranking, shares};
+pub use protocol::Protocol;
+pub use std::process::ExitCode;
+pub use step::Step;
+pub use tch::{Device, Kind, Reduction, Tensor, no_grad};

@@ -1,0 +1,175 @@
+//! A protocol: one experiment, from its question to its threats, and how it becomes the plain data that a `run.json` holds.
+
+use super::claims::{Judged, kept, usual_platforms};
+use super::grid::{AnyGrid, Erased, Grid, distinct};
+use super::levels::{Cell, FactorText};
+use super::selection::written;
+use crate::measure::{self, Bench};
+use crate::protocol::{self, Factor, Level, Rule};
+use anyhow::{Context, Result};
+
+/// One experiment.
+pub struct Protocol {
+    name: &'static str,
+    title: &'static str,
+    question: &'static str,
+    hypothesis: &'static str,
+    grids: Vec<Box<dyn AnyGrid>>,
+    threats: Vec<&'static str>,
+}
+
+impl Protocol {
+    /// `name` is that of the experiment's file or folder, and of its results.
+    pub fn new(name: &'static str, title: &'static str) -> Protocol {
+        Protocol { name, title, question: "", hypothesis: "", grids: Vec::new(), threats: Vec::new() }
+    }
+
+    pub fn question(self, question: &'static str) -> Protocol {
+        Protocol { question, ..self }
+    }
+
+    /// What is expected and why, written down before measuring.
+    pub fn hypothesis(self, hypothesis: &'static str) -> Protocol {
+        Protocol { hypothesis, ..self }
+    }
+
+    pub fn grid<C: Cell>(mut self, grid: Grid<C>) -> Protocol {
+        self.grids.push(Box::new(grid));
+        self
+    }
+
+    /// A threat to validity.
+    pub fn threat(mut self, threat: &'static str) -> Protocol {
+        self.threats.push(threat);
+        self
+    }
+
+    /// The grid that these cells belong to: that which plans this one, or else the first of this kind.
+    pub(super) fn grid_of<C: Cell>(&self, cell: &C) -> Option<&Grid<C>> {
+        let grids = || self.grids.iter().filter_map(|grid| grid.as_any().downcast_ref::<Grid<C>>());
+        grids().find(|grid| grid.plans(cell)).or_else(|| grids().next())
+    }
+
+    /// Sets up a planned cell.
+    ///
+    /// # Errors
+    /// No grid plans the cell; what its setup fails with.
+    pub fn prepare(&self, cell: &protocol::Cell, bench: &Bench) -> Result<Box<dyn measure::Step>> {
+        let step = self.grids.iter().find_map(|grid| grid.step_of(cell, bench));
+        Ok(Box::new(step.with_context(|| format!("no cell '{cell}' is planned"))??))
+    }
+
+    /// The protocol as plain data, or everything that is wrong with it.
+    ///
+    /// # Errors
+    /// Each mistake.
+    pub fn plain(&self) -> Result<protocol::Protocol, Vec<String>> {
+        let mut mistakes = Vec::new();
+        let mut erased: Vec<Erased> = self.grids.iter().map(|grid| grid.erase()).collect();
+        mistakes.extend(erased.iter_mut().flat_map(|grid| std::mem::take(&mut grid.mistakes)));
+        let factors = self.factors(&erased, &mut mistakes);
+        let grids: Vec<protocol::Grid> = erased.iter_mut().flat_map(|grid| std::mem::take(&mut grid.grids)).collect();
+        let mut all: Vec<protocol::Cell> = grids.iter().flat_map(protocol::Grid::cells).collect();
+        all.sort();
+        all.dedup();
+        let mut select = |cells: &[protocol::Cell]| kept(written(cells, &all));
+        let mut checks = Vec::new();
+        let mut metrics = Vec::new();
+        let (mut claims, mut published, mut plots, mut answers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for grid in erased {
+            checks.extend(grid.checks.into_iter().map(|(expect, cells)| protocol::Check { when: select(&cells), expect }));
+            metrics.extend(grid.metrics);
+            claims.extend(grid.claims);
+            published.extend(grid.published);
+            answers.extend(grid.answers);
+            for (drawn, cells) in grid.plots {
+                match plots.iter_mut().find(|(known, _): &&mut (_, Vec<_>)| *known == drawn) {
+                    Some((_, known)) => known.extend(cells),
+                    None => plots.push((drawn, cells)),
+                }
+            }
+        }
+        for (id, part) in answers {
+            let claim = claims.iter_mut().find(|(told, _)| told.id == id).map(|(_, parts)| parts);
+            let figure = published.iter_mut().find(|(told, _)| told.id == id).map(|(_, parts)| parts);
+            match claim.or(figure) {
+                Some(parts) => parts.push(part),
+                None => mistakes.push(format!("a rule answers '{id}', which no grid claims")),
+            }
+        }
+        let mut whole = |id: &str, parts: Vec<Judged>, mistakes: &mut Vec<String>| -> &'static [Rule] {
+            let plain = parts.into_iter().map(|part| part.plain(&mut select));
+            let rules = plain.filter_map(|rule| rule.map_err(|e| mistakes.push(format!("'{id}' {e}"))).ok());
+            rules.collect::<Vec<_>>().leak()
+        };
+        let claims: Vec<protocol::Claim> = claims
+            .into_iter()
+            .map(|(told, parts)| {
+                if parts.is_empty() && told.on.as_ref().is_none_or(|on| !on.is_empty()) {
+                    mistakes.push(format!("nothing judges the claim '{}': give it a rule, or say .not_measured(why)", told.id));
+                }
+                let judged_on = told.on.clone().unwrap_or_else(|| usual_platforms(&parts)).leak();
+                let rule = joined(whole(told.id, parts, &mut mistakes));
+                protocol::Claim { id: told.id, from: told.from, text: told.text, judged_on, rule, meaning: told.meaning }
+            })
+            .collect();
+        let published: Vec<protocol::Published> = published
+            .into_iter()
+            .map(|(told, parts)| {
+                let rule = (!parts.is_empty()).then(|| joined(whole(told.id, parts, &mut mistakes)));
+                let (id, source, figure, setup) = (told.id, told.source, told.figure, told.setup);
+                protocol::Published { id, source, figure, judged_on: told.on.leak(), rule, setup }
+            })
+            .collect();
+        let plots: Vec<protocol::Plot> = plots.into_iter().map(|(drawn, cells)| drawn.plain(select(&cells))).collect();
+        let plain = protocol::Protocol {
+            name: self.name,
+            title: self.title,
+            question: self.question,
+            hypothesis: self.hypothesis,
+            factors: factors.leak(),
+            grids: grids.leak(),
+            metrics: distinct(metrics.into_iter()).leak(),
+            checks: checks.leak(),
+            claims: claims.leak(),
+            published: published.leak(),
+            plots: plots.leak(),
+            threats: self.threats.clone().leak(),
+        };
+        mistakes.extend(plain.mistakes());
+        if mistakes.is_empty() { Ok(plain) } else { Err(mistakes) }
+    }
+
+    /// The factors of all grids, each once.
+    fn factors(&self, grids: &[Erased], mistakes: &mut Vec<String>) -> Vec<Factor> {
+        let mut found: Vec<FactorText> = Vec::new();
+        for factor in grids.iter().flat_map(|grid| &grid.factors) {
+            match found.iter().find(|known| known.name == factor.name) {
+                Some(known) if known != factor => {
+                    mistakes.push(format!("two types of level are both spelt '{}' and say different things", factor.name));
+                }
+                Some(_) => {}
+                None => found.push(factor.clone()),
+            }
+        }
+        let level = |(name, meaning): (String, &'static str)| Level { name: kept(name), meaning };
+        let factor = |factor: FactorText| Factor {
+            name: kept(factor.name),
+            meaning: factor.meaning,
+            levels: factor.levels.into_iter().map(level).collect::<Vec<_>>().leak(),
+        };
+        found.into_iter().map(factor).collect()
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// One rule, or all of several.
+fn joined(rules: &'static [Rule]) -> Rule {
+    match rules {
+        [rule] => rule.clone(),
+        rules => Rule::All(rules),
+    }
+}

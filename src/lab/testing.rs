@@ -1,0 +1,120 @@
+//! What an experiment's own tests need: to check a cell, rightly and with the technique broken on purpose, and to count it.
+
+use super::{Cell, Has, Level, Protocol, Step};
+use crate::measure::{self, Bench, Found};
+use crate::protocol::{Metric, Platform};
+use crate::results::Sample;
+pub use crate::results::Status;
+use crate::torch::Cpu;
+use anyhow::Result;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tch::Device;
+
+/// Where a test's cells are set up.
+pub const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
+
+/// The random state and the meter are the process's, so what tests run takes turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What came of a check.
+pub struct Checked(Found);
+
+impl Checked {
+    /// The relation that the protocol expects was there.
+    ///
+    /// # Panics
+    /// It was not.
+    pub fn holds(self) {
+        assert_eq!((self.0.status, self.0.reason.as_str()), (Status::Ok, ""));
+    }
+
+    /// The check saw what is broken and said so in these words.
+    ///
+    /// # Panics
+    /// It did not.
+    pub fn sees(self, words: &str) {
+        assert!(
+            self.0.status.is_failure() && self.0.reason.contains(words),
+            "what is broken passed, or for another reason: {:?}",
+            self.0
+        );
+    }
+}
+
+/// Checks a cell, planned or not, against the relation and the baseline that its grid has for it.
+///
+/// # Panics
+/// The protocol has no grid of such cells.
+pub fn check<C: Cell>(protocol: &Protocol, cell: C) -> Checked {
+    broken(protocol, cell, |bench| grid(protocol, &cell).step(cell, bench))
+}
+
+/// As [`check`], with another step in the place of the cell's own: one that breaks the technique.
+///
+/// # Panics
+/// As for [`check`].
+pub fn broken<C: Cell>(protocol: &Protocol, cell: C, set_up: impl Fn(&Bench) -> Result<Step>) -> Checked {
+    let _turn = alone();
+    let grid = grid(protocol, &cell);
+    let baseline = grid.baseline_of(&cell).expect("the grid compares something");
+    let relation = grid.relation_of(&cell).expect("the grid has a check");
+    let prepare = |plain: &crate::protocol::Cell, bench: &Bench| -> Result<Box<dyn measure::Step>> {
+        let is_baseline = *plain == baseline.plain() && baseline != cell;
+        Ok(Box::new(if is_baseline { grid.step(baseline, bench)? } else { set_up(bench)? }))
+    };
+    let found = measure::check(&relation, prepare, &cell.plain(), &baseline.plain(), &BENCH);
+    Checked(found.unwrap_or_else(|e| Found::failed(&e)))
+}
+
+fn grid<'a, C: Cell>(protocol: &'a Protocol, cell: &C) -> &'a super::Grid<C> {
+    protocol.grid_of(cell).expect("a grid of such cells")
+}
+
+/// Figures of a memory pass.
+pub struct Counted(Vec<Sample>);
+
+impl Counted {
+    /// A figure that the step gave.
+    ///
+    /// # Panics
+    /// It gave none.
+    pub fn figure(&self, metric: Metric) -> f64 {
+        self.get(metric).unwrap_or_else(|| panic!("no {} in {:?}", metric.name, self.0))
+    }
+
+    pub fn get(&self, metric: Metric) -> Option<f64> {
+        self.detail(metric.name)
+    }
+
+    /// A figure by the name that it has in results.
+    pub fn detail(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|sample| sample.metric == name).map(|sample| sample.value)
+    }
+
+    pub fn samples(&self) -> &[Sample] {
+        &self.0
+    }
+}
+
+/// Counts the bytes of a cell, planned or not.
+///
+/// # Panics
+/// The step fails.
+pub fn count<C: Cell>(protocol: &Protocol, cell: C) -> Counted {
+    let _turn = alone();
+    let grid = grid(protocol, &cell);
+    let prepare =
+        |_: &crate::protocol::Cell, bench: &Bench| -> Result<Box<dyn measure::Step>> { Ok(Box::new(grid.step(cell, bench)?)) };
+    // What the setup allocates is counted, too.
+    let meter = Cpu::new(None);
+    let mut step = BENCH.set_up(prepare, &cell.plain()).expect("the cell is set up");
+    Counted(measure::memory(&mut *step, &meter).expect("the step runs"))
+}
+
+/// A cell with another level: `with(cell, Recipe::Add)`.
+pub fn with<L: Level, C: Has<L>>(cell: C, level: L) -> C {
+    cell.with(level)
+}
