@@ -19,13 +19,17 @@ run-all *FLAGS: _setup
     cargo build --release
     @exec {{ quote(release / "vramlab") }} run-all "$@"
 
-# Write report/ and README's table from results/; needs no libtorch
+# Write report/ and README's table of what to try from results/; needs no libtorch
 report *FLAGS:
     cargo run --release --no-default-features --bin vramlab --target-dir target/report -- report --readme README.md "$@"
 
 # Check the sources, then run every test; the flags are cargo test's
 test *FLAGS: check
     cargo test "$@"
+
+# Visit the report's page in headless Chromium: search, filters, sorting, links, at both widths, light and dark
+browser:
+    cargo test --no-default-features --test report --target-dir target/report browser -- --ignored
 
 # Formatting, lints and documentation, each without a warning
 check: _setup

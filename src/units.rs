@@ -125,6 +125,10 @@ pub fn quantity(value: f64, unit: &str) -> String {
         "B/s" if value >= 1e8 => format!("{} GB/s", plain(value / 1e9)),
         "B/s" => format!("{} MB/s", plain(value / 1e6)),
         "" | "1" => plain(value),
+        // A share.
+        "%" if value == 0.0 => "0 %".to_string(),
+        "%" if value.abs() < 0.001 => format!("{:.1e} %", value * 100.0),
+        "%" => format!("{} %", shortest((value * 1000.0).round() / 10.0)),
         other => format!("{} {other}", plain(value)),
     }
 }

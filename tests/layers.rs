@@ -97,30 +97,3 @@ fn every_experiment_has_its_line_and_its_name() {
         assert!(names.iter().any(|line| code.contains(line)), "{name}: the protocol has another name");
     }
 }
-
-/// What README says of the claims is what the committed report says, and that is what the committed results say.
-#[test]
-fn readme_and_report_show_the_committed_results() {
-    let out = tempfile::tempdir().unwrap();
-    let written = vramlab::report::write(Path::new("results"), out.path()).unwrap();
-    let committed = fs::read_to_string(root().join("report/report.md")).unwrap();
-    assert!(fs::read_to_string(&written).unwrap() == committed, "report/ is older than results/: run `just report`");
-    let page = |report: &Path| fs::read(report.join("index.html")).unwrap();
-    assert!(page(out.path()) == page(&root().join("report")), "report/index.html is older than results/: run `just report`");
-    let readme = out.path().join("README.md");
-    fs::copy(root().join("README.md"), &readme).unwrap();
-    vramlab::report::show_ledger(&written, &readme).unwrap();
-    assert!(
-        fs::read(&readme).unwrap() == fs::read(root().join("README.md")).unwrap(),
-        "README is older than report/: run `just report`"
-    );
-    for plot in fs::read_dir(root().join("report/plots")).unwrap() {
-        let plot = plot.unwrap().path();
-        let again = out.path().join("plots").join(plot.file_name().unwrap());
-        assert!(
-            fs::read(&plot).unwrap() == fs::read(&again).unwrap_or_default(),
-            "{} is outdated: run `just report`",
-            plot.display()
-        );
-    }
-}

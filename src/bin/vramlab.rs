@@ -51,15 +51,32 @@ enum Command {
     #[cfg(feature = "torch")]
     Plan(Box<vramlab::commands::PlanOptions>),
 
-    /// Write report.md and its plots from the results of all machines
+    /// Set two machines' results side by side: which verdicts differ, which effects lie apart beyond their intervals
+    Diff {
+        /// Folder of one machine, results/MACHINE
+        #[arg(value_name = "A")]
+        a: PathBuf,
+        /// Folder of another, or of the same at another time
+        #[arg(value_name = "B")]
+        b: PathBuf,
+    },
+
+    /// Check that a machine's results are whole and valid, as CONTRIBUTING.md asks; fails with what is wrong
+    Check {
+        /// Folder of one machine, results/MACHINE
+        #[arg(value_name = "DIR")]
+        machine: PathBuf,
+    },
+
+    /// Write the report, pages and pictures, from the results of all machines
     Report {
         /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json
         #[arg(long, value_name = "DIR", default_value = "results")]
         results: PathBuf,
-        /// Folder for report.md, index.html and plots/
+        /// Folder for README.md and the other pages, index.html, plots/ and data/
         #[arg(long, value_name = "DIR", default_value = "report")]
         out: PathBuf,
-        /// Put the table of claims between the marks of this README, too
+        /// Put the table of what to try between the marks of this README, too
         #[arg(long, value_name = "FILE")]
         readme: Option<PathBuf>,
     },
@@ -107,10 +124,23 @@ fn run(command: Command) -> Result<u8> {
         Command::Predict(options) => vramlab::commands::predict(&options).map(|()| 0),
         #[cfg(feature = "torch")]
         Command::Plan(options) => vramlab::commands::plan(&options).map(|()| 0),
+        Command::Diff { a, b } => {
+            print!("{}", vramlab::report::diff(&a, &b)?);
+            Ok(0)
+        }
+        Command::Check { machine } => {
+            let problems = vramlab::report::check(&machine)?;
+            for problem in &problems {
+                println!("{problem}");
+            }
+            anyhow::ensure!(problems.is_empty(), "{} must not be contributed as they are: see above", machine.display());
+            println!("{}: whole and valid", machine.display());
+            Ok(0)
+        }
         Command::Report { results, out, readme } => {
             report(&results, &out)?;
             if let Some(readme) = readme {
-                vramlab::report::show_ledger(&out.join("report.md"), &readme)?;
+                vramlab::report::show_summary(&results, &readme)?;
             }
             Ok(0)
         }

@@ -33,6 +33,13 @@ const DASHES: [&[i32]; 5] = [&[], &[9, 4], &[2, 4], &[12, 4, 2, 4], &[5, 3]];
 const MARKS: [Mark; 6] = [Mark::Circle, Mark::Square, Mark::Triangle, Mark::Diamond, Mark::Wedge, Mark::Plus];
 const HATCHES: [Hatch; 5] = [Hatch::None, Hatch::Rising, Hatch::Falling, Hatch::Upright, Hatch::Crossed];
 
+/// Ink and paper follow the reader's light or dark, also where the picture is an image of a page; the colours of series stay.
+const DARK: &str = "@media (prefers-color-scheme: dark) { [fill=\"#FFFFFF\"] { fill: #16191d } [fill=\"#222222\"], [fill=\"#000000\"] \
+                    { fill: #e4e6e9 } [fill=\"#606060\"] { fill: #a4abb3 } [fill=\"#E2E2E2\"] { fill: #333940 } [fill=\"#F6F6F6\"] { fill: \
+                    #20252b } [fill=\"#BBBBBB\"] { fill: #6b737c } [stroke=\"#FFFFFF\"] { stroke: #16191d } [stroke=\"#222222\"], \
+                    [stroke=\"#000000\"] { stroke: #e4e6e9 } [stroke=\"#606060\"] { stroke: #a4abb3 } [stroke=\"#E2E2E2\"] { stroke: \
+                    #333940 } [stroke=\"#F6F6F6\"] { stroke: #20252b } }";
+
 /// The backend draws at whole units only; this many to a pixel keep slanted dashes straight.
 const FINE: i32 = 4;
 
@@ -254,7 +261,7 @@ pub fn picture(size: (i32, i32), title: &str, draw: impl FnOnce(&mut Canvas)) ->
     let ((width, height), (fine_width, fine_height)) = (size, fine(size));
     Ok(format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {fine_width} {fine_height}\" \
-         role=\"img\">\n<title>{escaped}</title>\n{drawn}"
+         role=\"img\">\n<title>{escaped}</title>\n<style>{DARK}</style>\n{drawn}"
     ))
 }
 

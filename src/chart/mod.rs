@@ -3,6 +3,7 @@
 
 mod area;
 mod canvas;
+mod ranges;
 mod scale;
 
 pub use area::{Areas, Course, Panel, Phase, areas};
@@ -10,6 +11,7 @@ pub use canvas::{
     Anchor, BAND, Canvas, FAINT, GRID, Hatch, INK, Look, Mark, Point, SMALL, TEXT, TITLE, WHITE, look, picture, shortened,
     text_width, wrapped,
 };
+pub use ranges::{Axis, Dot, Ranges, Row, ranges};
 pub use scale::{LinearScale, LogScale};
 
 /// Width of a chart on a page, and on a phone, in pixels.

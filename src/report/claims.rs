@@ -1,24 +1,28 @@
 //! Claims and published figures as the report shows them, each with its evidence.
 
+use super::markup::{Markdown, slug};
+use super::pages::{guides, is_self_check};
 use super::prose::{self, Against};
 use super::recorded::Recorded;
-use crate::judge::{Comparison, Evidence, Judgement, Outcome, Reproduction};
+use crate::judge::{Comparison, Evidence, Judgement, Outcome, Reproduction, Verdict};
 use crate::protocol::{Cell, Published, Rule};
 use crate::results::Status;
 use crate::stats::median;
 use crate::units::{plain, significant};
 use serde::Serialize;
 
-/// More comparisons than this are folded away, and only the most telling stand in the open.
+/// Of more comparisons than this only the most telling are shown; the data have all.
 const FEW: usize = 8;
 
 /// A claim with what every machine found.
 #[derive(Debug, Serialize)]
 pub struct ClaimSection {
     pub id: String,
-    pub from: String,
+    pub from: Markdown,
     pub text: String,
     pub findings: Vec<Finding>,
+    /// Whether the claim is about the lab itself.
+    pub is_self_check: bool,
 }
 
 /// A published figure with what every machine gives instead.
@@ -57,8 +61,8 @@ pub struct Part {
     pub head: Vec<String>,
     /// All comparisons, or the most telling ones where there are many.
     pub shown: Vec<Vec<String>>,
-    /// All comparisons where not all are shown.
-    pub all: Vec<Vec<String>>,
+    /// How many are not shown.
+    pub more: usize,
 }
 
 /// The claims of an experiment over all machines: ids with their texts, in the order in which they first appear.
@@ -89,10 +93,14 @@ pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
         let judged =
             || of_experiment.iter().flat_map(|r| r.judgements.iter().map(move |j| (r, j))).filter(|(_, j)| j.claim.id == id);
         ClaimSection {
-            id: id.to_string(),
-            from: judged().next().map_or(String::new(), |(_, j)| j.claim.from.to_string()),
+            id: slug(id),
+            from: judged().next().map_or_else(Default::default, |(_, j)| guides(j.claim.from)),
+            is_self_check: is_self_check(&of_experiment[0], id),
             text: text.to_string(),
-            findings: judged().map(|(recorded, judgement)| finding(recorded, judgement)).collect(),
+            findings: judged()
+                .filter(|(_, judgement)| judgement.verdict != Verdict::NotMeasured)
+                .map(|(recorded, judgement)| finding(recorded, judgement))
+                .collect(),
         }
     };
     claims_of(of_experiment).into_iter().map(section).collect()
@@ -103,7 +111,7 @@ pub fn published_sections(of_experiment: &[Recorded]) -> Vec<PublishedSection> {
     let section = |published: &'static Published| {
         let found = of_experiment.iter().flat_map(|r| r.reproductions.iter().map(move |found| (r, found)));
         PublishedSection {
-            id: published.id.to_string(),
+            id: slug(published.id),
             source: published.source.to_string(),
             figure: published.figure.to_string(),
             setup: published.setup.to_string(),
@@ -148,14 +156,14 @@ fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> Part {
         tally: tally(&evidence.comparisons, against),
         effects: prose::effects(protocol, evidence).map_or(String::new(), |effects| {
             let intervals = prose::intervals(protocol, evidence).unwrap_or_default();
-            let spread = if intervals == "exact" { "exact".to_string() } else { format!("intervals within {intervals}") };
+            let spread = if intervals == "exact" { "exact".to_string() } else { intervals };
             format!("{effects}, {spread}{}", prediction_quality(evidence))
         }),
         out_of_scope: out_of_scope(recorded, evidence),
         missing: missing(evidence),
-        head: ["effect", "interval", "rounds", "outcome"].map(str::to_string).to_vec(),
+        head: ["effect", "95 % CI", "n", "outcome"].map(str::to_string).to_vec(),
+        more: evidence.comparisons.len() - shown.len(),
         shown: shown.into_iter().map(row).collect(),
-        all: if many { evidence.comparisons.iter().map(row).collect() } else { Vec::new() },
         common: common
             .iter()
             .filter(|(factor, _)| !is_named(evidence.rule, factor))
@@ -223,7 +231,14 @@ fn comparison_row(
                 if best.is_empty() { "itself".to_string() } else { best.join(", ") }
             )
         }
-        (Rule::Trend { along, .. }, _) => format!("`{}`", comparison.cell.without(&[&factors[..], &[*along]].concat())),
+        (Rule::Trend { along, .. }, _) => {
+            format!(
+                "`{}`",
+                Some(comparison.cell.without(&[&factors[..], &[*along]].concat()))
+                    .filter(|n| !n.is_empty())
+                    .unwrap_or_else(|| "all".to_string())
+            )
+        }
         _ => format!("`{}`", name(&comparison.cell)),
     };
     let rounds = if comparison.effect.is_exact() { "–".to_string() } else { comparison.rounds.to_string() };
@@ -246,7 +261,7 @@ fn tally(comparisons: &[Comparison], against: Against) -> String {
         (count(Outcome::Confirms), confirm.0, confirm.1),
         (count(Outcome::Refutes), refute.0, refute.1),
         (count(Outcome::Between), "lie between the thresholds", "lies between the thresholds"),
-        (count(Outcome::Straddles), "have an interval over a threshold", "has an interval over a threshold"),
+        (count(Outcome::Straddles), "have an interval that includes a threshold", "has an interval that includes a threshold"),
     ];
     let parts: Vec<String> = said
         .into_iter()

@@ -1,6 +1,7 @@
 //! Files that cells kept beside their figures: copied into the report, so that its links hold wherever it is put, and linked with what opens
 //! them.
 
+use super::markup::{Markdown, slug};
 use super::recorded::Recorded;
 use crate::results::replace_file;
 use crate::units::Bytes;
@@ -14,13 +15,13 @@ const FOLDER: &str = "files";
 /// A file that the report links.
 #[derive(Debug, Clone, Serialize)]
 pub struct Linked {
-    /// Its name in the results.
-    pub name: String,
+    /// Its name in the results, as a link.
+    pub link: Markdown,
     /// Its path inside the report's folder.
     pub path: String,
     pub size: String,
-    /// What opens it, as markdown.
-    pub opens: &'static str,
+    /// What opens it.
+    pub opens: Markdown,
     #[serde(skip)]
     from: PathBuf,
 }
@@ -30,8 +31,9 @@ pub fn of(recorded: &Recorded) -> Vec<Linked> {
     let linked = |from: &PathBuf| {
         let name = from.file_name()?.to_string_lossy().into_owned();
         let size = std::fs::metadata(from).map_or_else(|_| "missing".to_string(), |m| Bytes(m.len()).to_string());
-        let path = format!("{FOLDER}/{}-{}-{name}", recorded.protocol.name, recorded.machine);
-        Some(Linked { opens: opens(&name), path, size, name, from: from.clone() })
+        let path = format!("{FOLDER}/{}-{}-{}", slug(recorded.protocol.name), slug(&recorded.machine), slug(&name));
+        let link = Markdown::link(&name, &path);
+        Some(Linked { opens: Markdown::trusted(opens(&name).to_string()), path, size, link, from: from.clone() })
     };
     recorded.files.iter().filter_map(linked).collect()
 }

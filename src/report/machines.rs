@@ -2,6 +2,7 @@
 
 use super::prose;
 use super::recorded::Recorded;
+use super::words;
 use crate::judge::Verdict;
 use crate::results::{Manifest, Status};
 use crate::units::Bytes;
@@ -13,9 +14,9 @@ use std::collections::BTreeMap;
 pub struct Setup {
     machine: String,
     device: &'static str,
-    hardware: Vec<String>,
+    hardware: String,
     libtorch: String,
-    flags: Vec<String>,
+    flags: String,
     profile: String,
     revision: String,
 }
@@ -24,7 +25,7 @@ pub struct Setup {
 pub struct SetupRow {
     #[serde(flatten)]
     setup: Setup,
-    experiments: Vec<&'static str>,
+    experiments: String,
 }
 
 /// One record of each machine, those that measure before those that predict.
@@ -41,8 +42,8 @@ pub fn setups(recorded: &[Recorded]) -> Vec<SetupRow> {
     for run in ordered {
         let setup = setup(run);
         match rows.iter_mut().find(|row| row.setup == setup) {
-            Some(row) => row.experiments.push(run.protocol.name),
-            None => rows.push(SetupRow { setup, experiments: vec![run.protocol.name] }),
+            Some(row) => row.experiments = format!("{}, {}", row.experiments, run.protocol.name),
+            None => rows.push(SetupRow { setup, experiments: run.protocol.name.to_string() }),
         }
     }
     rows
@@ -50,7 +51,9 @@ pub fn setups(recorded: &[Recorded]) -> Vec<SetupRow> {
 
 fn setup(run: &Recorded) -> Setup {
     let Manifest { identity, profile, git_revision, git_dirty, .. } = &run.manifest;
-    let pairs = |map: &BTreeMap<String, String>| map.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>();
+    let pairs = |map: &BTreeMap<String, String>| {
+        map.iter().map(|(name, value)| words::text(&format!("{name}: {value}"))).collect::<Vec<_>>()
+    };
     let mut hardware = pairs(&identity.hardware);
     if let Some(limit) = identity.memory_limit {
         hardware.push(format!("memory limited to {}", Bytes(limit)));
@@ -59,9 +62,9 @@ fn setup(run: &Recorded) -> Setup {
     Setup {
         machine: run.machine.clone(),
         device: prose::platform(run.platform()),
-        hardware,
+        hardware: hardware.join(", "),
         libtorch: identity.libtorch.clone(),
-        flags: pairs(&identity.flags),
+        flags: pairs(&identity.flags).join(", "),
         profile: profile.to_string(),
         revision: if *git_dirty { format!("{short} with local changes") } else { short },
     }
@@ -74,8 +77,8 @@ pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     let mut order: Vec<(u8, &str)> = Vec::new();
     for judgement in own.flat_map(|r| &r.judgements) {
         let standing = match (judgement.carries, judgement.verdict) {
-            (_, Verdict::NotMeasured) => (5, "not measured here"),
-            (false, _) => (4, "shown, not judged"),
+            (_, Verdict::NotMeasured) => (5, "need another device"),
+            (false, _) => (4, "informational"),
             (true, Verdict::Confirmed) => (0, "confirmed"),
             (true, Verdict::Refuted) => (1, "refuted"),
             (true, Verdict::Depends) => (2, "depending"),
@@ -90,9 +93,8 @@ pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     let total: usize = counts.values().sum();
     let of = if machine.is_prediction() { "predictions for " } else { "" };
     format!(
-        "**{}** ({}): {of}{}: {}{}",
-        machine.machine,
-        prose::platform(machine.platform()),
+        "{}: {of}{}: {}{}",
+        prose::whose(machine.platform(), &machine.machine),
         prose::counted(total, "claim"),
         said.join(", "),
         published_summary(recorded, machine)
@@ -124,7 +126,7 @@ pub fn troubles(recorded: &[Recorded]) -> Vec<String> {
     for run in recorded {
         let mut counts: BTreeMap<Status, usize> = BTreeMap::new();
         for cell in run.all_cells() {
-            if let Some(status) = run.trouble(&cell) {
+            if let Some(status) = run.trouble(&cell).filter(|status| *status != Status::Skipped) {
                 *counts.entry(status).or_default() += 1;
             }
         }

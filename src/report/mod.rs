@@ -1,317 +1,313 @@
-//! From results to a report: `report.md` with its plots, and the same as one page, `index.html`, built from the samples and manifests of any number of machines.
+//! From results to a report: markdown pages with their pictures, and the same as one page for browsers, built from the samples and
+//! manifests of any number of machines.
 //!
 //! The report is a function of the results alone: no clock, no order that a hash map gives. The same results give the same bytes.
 
+mod check;
 mod claims;
+mod data;
+mod diff;
+mod effects;
 mod files;
-mod ledger;
+mod front;
 mod machines;
+mod markup;
 mod page;
+mod pages;
 mod plots;
 mod prose;
 mod rankings;
 mod recorded;
 mod tables;
+mod techniques;
+mod words;
+
+pub use check::check;
+pub use diff::diff;
 
 use crate::protocol::PlotKind;
 use crate::results::replace_file;
 use anyhow::{Context, Result};
+use markup::Markdown;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior};
+use minijinja::{Environment, UndefinedBehavior, context};
+use pages::Page;
 use plots::Picture;
 use recorded::Recorded;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use techniques::Kind;
 
 /// A report that is not written yet.
 #[derive(Debug)]
 pub struct Report {
-    pub markdown: String,
-    /// The same as one page for a browser, with the plots inside.
-    pub page: String,
+    /// The pages, by file name; the front page first.
+    pub pages: Vec<(String, String)>,
+    /// The same as one page for browsers.
+    pub index: String,
+    /// The lines for a README: the table of what to try, and the techniques.
+    pub summary: String,
     pictures: Vec<Picture>,
     files: Vec<files::Linked>,
+    tables: Vec<data::Table>,
 }
 
-/// Reads all results and writes the report with its plots; plots that it no longer shows are removed. Returns where `report.md` is.
+/// Reads all results and writes the report with its pictures; what an earlier report left and this one does not have is removed. Returns
+/// where the front page is.
 ///
 /// # Errors
 /// There are no results; a results file is damaged (file and line named); the folder cannot be written. What stood in `out` before
 /// is then still whole.
 pub fn write(results: &Path, out: &Path) -> Result<PathBuf> {
-    let recorded = recorded::read_all(results)?;
-    assemble(&recorded, results)?.save(out)
+    read(results)?.save(out)
 }
 
-const LEDGER_BEGINS: &str = "<!-- ledger: written by `just report` -->";
-const LEDGER_ENDS: &str = "<!-- end of ledger -->";
-
-/// The heading of the table of claims in the report's template.
-const CLAIMS_HEADING: &str = "## All claims";
-
-/// Puts a written report's table of claims between the two marks of a README, with links into the report.
+/// Reads all results and makes the report of them.
 ///
 /// # Errors
-/// A file cannot be read or written; the README has no marks.
-pub fn show_ledger(report: &Path, readme: &Path) -> Result<()> {
-    let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()));
-    let (markdown, text) = (read(report)?, read(readme)?);
-    let updated = with_ledger(&text, &markdown).with_context(|| {
-        format!("{} has no place for the ledger: a line '{LEDGER_BEGINS}' and after it a line '{LEDGER_ENDS}'", readme.display())
+/// There are no results; a results file is damaged (file and line named).
+pub fn read(results: &Path) -> Result<Report> {
+    assemble(&recorded::read_all(results)?, results)
+}
+
+/// What every page that this program writes begins with.
+const MADE: &str = "<!-- Made by `vramlab report";
+const SUMMARY_BEGINS: &str = "<!-- results: written by `just report` -->";
+const SUMMARY_ENDS: &str = "<!-- end of results -->";
+
+/// Puts a report's table of what to try between the two marks of a README, with links into the report.
+///
+/// # Errors
+/// The file cannot be read or written, or has no marks.
+pub fn show_summary(results: &Path, readme: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(readme).with_context(|| format!("reading {}", readme.display()))?;
+    let summary = read(results)?.summary;
+    let updated = with_summary(&text, &summary).with_context(|| {
+        format!("{} has no place for the results: a line '{SUMMARY_BEGINS}' and after it a line '{SUMMARY_ENDS}'", readme.display())
     })?;
     if updated == text { Ok(()) } else { replace_file(readme, updated.as_bytes()) }
 }
 
-/// The README with the report's ledger in its place; none where it has no place.
-fn with_ledger(readme: &str, markdown: &str) -> Option<String> {
-    let (before, rest) = readme.split_once(LEDGER_BEGINS)?;
-    let (_, after) = rest.split_once(LEDGER_ENDS)?;
-    // What its symbols mean, and the table.
-    let section = markdown.lines().skip_while(|l| *l != CLAIMS_HEADING).skip(1).skip_while(|l| l.is_empty());
-    let mut lines: Vec<&str> = section.take_while(|l| !l.starts_with('#')).collect();
-    let rows = lines.iter().rposition(|l| l.starts_with('|'))? + 1;
-    lines.truncate(rows);
-    let table = lines.join("\n").replace("](#", "](report/report.md#");
-    Some(format!("{before}{LEDGER_BEGINS}\n\n{table}\n\n{LEDGER_ENDS}{after}"))
+fn with_summary(readme: &str, summary: &str) -> Option<String> {
+    let (before, rest) = readme.split_once(SUMMARY_BEGINS)?;
+    let (_, after) = rest.split_once(SUMMARY_ENDS)?;
+    Some(format!("{before}{SUMMARY_BEGINS}\n\n{}\n\n{SUMMARY_ENDS}{after}", summary.trim()))
 }
 
 impl Report {
-    /// Writes plots first and the text that shows them last, each aside and renamed.
+    /// Writes pictures first and the text that shows them last, each aside and renamed.
     fn save(&self, out: &Path) -> Result<PathBuf> {
         let plots = out.join("plots");
         let hint = || format!("cannot write the report to {}; name another folder with --out", out.display());
         std::fs::create_dir_all(&plots).with_context(hint)?;
         for picture in &self.pictures {
             replace_file(&plots.join(&picture.file), picture.svg.as_bytes()).with_context(hint)?;
+            replace_file(&plots.join(&picture.narrow), picture.narrow_svg.as_bytes()).with_context(hint)?;
+        }
+        let data = out.join(data::FOLDER);
+        std::fs::create_dir_all(&data).with_context(hint)?;
+        for table in &self.tables {
+            replace_file(&out.join(&table.path), &table.csv).with_context(hint)?;
         }
         files::save(&self.files, out).with_context(hint)?;
-        replace_file(&out.join("index.html"), self.page.as_bytes()).with_context(hint)?;
-        let path = out.join("report.md");
-        replace_file(&path, self.markdown.as_bytes()).with_context(hint)?;
-        for entry in std::fs::read_dir(&plots).with_context(hint)? {
-            let old = entry.with_context(hint)?.path();
-            let shown = self.pictures.iter().any(|p| old.file_name().is_some_and(|name| name == p.file.as_str()));
-            if !shown && old.extension().is_some_and(|extension| extension == "svg") {
-                std::fs::remove_file(&old).with_context(|| format!("removing the outdated plot {}", old.display()))?;
-            }
+        for (name, markdown) in &self.pages {
+            replace_file(&out.join(name), markdown.as_bytes()).with_context(hint)?;
         }
-        Ok(path)
+        replace_file(&out.join("index.html"), self.index.as_bytes()).with_context(hint)?;
+        let shown = |name: &str| self.pictures.iter().any(|p| p.file == name || p.narrow == name);
+        remove_others(&plots, "svg", &|path| shown(&name_of(path)), &|_| true)?;
+        let written = |path: &Path| self.tables.iter().any(|table| out.join(&table.path) == path);
+        remove_others(&data, "csv", &written, &|_| true)?;
+        let is_page = |path: &Path| self.pages.iter().any(|(name, _)| *name == name_of(path));
+        let is_made = |path: &Path| std::fs::read_to_string(path).is_ok_and(|text| text.starts_with(MADE));
+        remove_others(out, "md", &is_page, &is_made)?;
+        Ok(out.join("README.md"))
     }
 }
 
-/// A picture as the text refers to it.
-#[derive(Debug, Serialize)]
-struct Shown {
-    machine: String,
-    file: String,
-    alt: String,
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// One plot, or the overview, on every machine that has it.
-#[derive(Debug, Default, Serialize)]
-struct Gallery {
-    shown: Vec<Shown>,
-    /// Machines that have no figure for it.
-    without: Vec<String>,
-}
-
-impl Gallery {
-    fn add(&mut self, recorded: &Recorded, picture: Option<Picture>, pictures: &mut Vec<Picture>) {
-        match picture {
-            Some(picture) => {
-                self.shown.push(Shown { machine: recorded.machine.clone(), file: picture.file.clone(), alt: picture.alt.clone() });
-                pictures.push(picture);
-            }
-            None => self.without.push(recorded.machine.clone()),
+/// Removes the files of one kind that an earlier report wrote and this one does not have.
+fn remove_others(folder: &Path, extension: &str, keep: &dyn Fn(&Path) -> bool, is_ours: &dyn Fn(&Path) -> bool) -> Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let old = entry.with_context(|| format!("reading {}", folder.display()))?.path();
+        if old.extension().is_some_and(|found| found == extension) && !keep(&old) && is_ours(&old) {
+            std::fs::remove_file(&old).with_context(|| format!("removing the outdated file {}", old.display()))?;
         }
     }
-}
-
-#[derive(Debug, Serialize)]
-struct Experiment {
-    name: &'static str,
-    title: &'static str,
-    question: &'static str,
-    hypothesis: &'static str,
-    factors: Vec<VariedFactor>,
-    galleries: Vec<Gallery>,
-    measured: Vec<Measured>,
-    claims: Vec<claims::ClaimSection>,
-    published: Vec<claims::PublishedSection>,
-    threats: Vec<&'static str>,
-    /// Whether machines ran different versions of the protocol.
-    protocols_differ: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct VariedFactor {
-    name: &'static str,
-    meaning: &'static str,
-    levels: Vec<String>,
-    is_studied: bool,
-}
-
-/// One machine's figures for an experiment.
-#[derive(Debug, Serialize)]
-struct Measured {
-    machine: String,
-    device: &'static str,
-    /// Whether the figures were taken or predicted.
-    taken: &'static str,
-    profile: String,
-    command: String,
-    tables: Vec<tables::Table>,
-    rankings: Vec<rankings::Ranking>,
-    files: Vec<files::Linked>,
-}
-
-/// Everything that the template fills in.
-#[derive(Debug, Serialize)]
-struct Page {
-    command: String,
-    summaries: Vec<String>,
-    machines: Vec<String>,
-    claims: Vec<ledger::Line>,
-    published: Vec<ledger::Line>,
-    overview: Gallery,
-    setups: Vec<machines::SetupRow>,
-    troubles: Vec<String>,
-    has_predictions: bool,
-    experiments: Vec<Experiment>,
+    Ok(())
 }
 
 fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
-    let mut pictures = Vec::new();
     let machines = machines::machines(recorded);
-    let overview = overview(recorded, &machines, &mut pictures)?;
-    let by_experiment = recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name);
-    let experiments: Vec<Experiment> = by_experiment.map(|runs| experiment(runs, &mut pictures)).collect::<Result<_>>()?;
-    let page = Page {
-        command: command(results),
-        summaries: machines.iter().map(|machine| machines::summary(recorded, machine)).collect(),
-        machines: ledger::heads(&machines),
-        claims: ledger::of_claims(recorded, &machines),
-        published: ledger::of_published(recorded, &machines),
-        overview,
-        setups: machines::setups(recorded),
-        troubles: machines::troubles(recorded),
-        has_predictions: recorded.iter().any(Recorded::is_prediction),
-        experiments,
+    let command = command(results);
+    let mut pictures: Vec<Picture> = Vec::new();
+    let mut pages: Vec<Page> = Vec::new();
+    for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
+        let own = pictures_of(runs)?;
+        pages.push(pages::page(runs, own.iter().map(Picture::shown).collect()));
+        pictures.extend(own);
+    }
+    let known = |page: &Page| techniques::SUBJECTS.iter().position(|s| s.experiment == page.name).unwrap_or(usize::MAX);
+    let saving = |page: &Page| front::saving(recorded, &page.name);
+    pages.sort_by(|a, b| saving(a).total_cmp(&saving(b)).then(known(a).cmp(&known(b))));
+    let overview = plots::overview(&front::shown(recorded), &machines)?;
+    let front = front::front(recorded, &machines, &pages, overview.iter().map(Picture::shown).collect(), &command);
+    pictures.extend(overview);
+
+    let templates = templates()?;
+    let render = |name: &str, with: minijinja::Value| -> Result<String> {
+        let text = templates.get_template(name)?.render(with).with_context(|| format!("filling in the template '{name}'"))?;
+        Ok(tidy(&text))
     };
-    let markdown = tidy(&render(&page)?);
-    let page = page::page(&markdown, &pictures)?;
-    Ok(Report { markdown, page, pictures, files: recorded.iter().flat_map(files::of).collect() })
-}
-
-fn render(page: &Page) -> Result<String> {
-    let mut templates = Environment::new();
-    templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    templates.set_undefined_behavior(UndefinedBehavior::Strict);
-    templates.add_filter("cell", |text: String| text.replace('|', "\\|").replace('<', "&lt;"));
-    templates.add_filter("prose", |text: String| text.replace('<', "&lt;"));
-    templates.add_filter("attribute", |text: String| attribute(&text));
-    templates.add_template("report", include_str!("report.md.j2")).context("parsing the report's template")?;
-    templates.get_template("report")?.render(Serde(page)).context("filling in the report's template")
-}
-
-/// Text as the value of an attribute in HTML.
-fn attribute(text: &str) -> String {
-    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
-}
-
-/// The command that makes the report again; where it is written to does not change what it says.
-fn command(results: &Path) -> String {
-    match results.to_str() {
-        Some("results" | "results/" | "./results") => "vramlab report".to_string(),
-        _ => format!("vramlab report --results {}", results.display()),
+    let mut written = vec![("README.md".to_string(), render("front", Serde(&front).into())?)];
+    let sorted = |kind: Kind| pages.iter().filter(move |page| page.kind == kind).collect::<Vec<&Page>>();
+    for page in sorted(Kind::Technique) {
+        written.push((page.file.clone(), render("subject", context! { command => Serde(&command), page => Serde(page) })?));
     }
-}
-
-fn overview(recorded: &[Recorded], machines: &[&Recorded], pictures: &mut Vec<Picture>) -> Result<Gallery> {
-    let mut gallery = Gallery::default();
-    for machine in machines {
-        let own: Vec<&Recorded> = recorded.iter().filter(|r| r.machine == machine.machine).collect();
-        gallery.add(machine, plots::overview(&own)?, pictures);
-    }
-    Ok(gallery)
-}
-
-fn experiment(runs: &[Recorded], pictures: &mut Vec<Picture>) -> Result<Experiment> {
-    let protocol = runs[0].protocol;
-    let mut galleries = Vec::new();
-    for plot in protocol.plots.iter().filter(|plot| !matches!(plot.kind, PlotKind::Ranking { .. })) {
-        let mut gallery = Gallery::default();
-        for run in runs {
-            // Each machine's own version of the plot: an old result keeps the protocol that it was taken with.
-            let own = run.protocol.plots.iter().find(|p| p.name == plot.name);
-            let picture = own.map(|own| plots::draw(run, own)).transpose()?.flatten();
-            gallery.add(run, picture, pictures);
-        }
-        galleries.push(gallery);
-    }
-    Ok(Experiment {
-        name: protocol.name,
-        title: protocol.title,
-        question: protocol.question,
-        hypothesis: protocol.hypothesis,
-        factors: varied(runs),
-        galleries,
-        measured: runs.iter().map(measured).collect(),
-        claims: claims::sections(runs),
-        published: claims::published_sections(runs),
-        threats: protocol.threats.to_vec(),
-        protocols_differ: runs.iter().any(|run| run.protocol != protocol),
+    let several = |title: &str, lead: &str, kind: Kind, rows: &[pages::VerdictRow], published: &[PublishedLine]| {
+        let pages = sorted(kind);
+        render(
+            "several",
+            context! {
+                command => Serde(&command), title, lead, pages => Serde(&pages), verdict_rows => Serde(rows), published => Serde(published),
+            },
+        )
+    };
+    let checks: Vec<pages::VerdictRow> = self_checks(recorded);
+    let published = published(recorded);
+    let lead = "What the lab says of itself: that it computes what PyTorch computes, takes as many bytes, and does not see differences where \
+                there are none. None of this is advice.";
+    written.push(("self-checks.md".to_string(), several("Self-checks", lead, Kind::SelfCheck, &checks, &[])?));
+    let lead = "Figures that others published, beside ours. A figure is reproduced if ours lies within a tenth of it, or within the range \
+                that its source gives. Times were published of GPUs; only a GPU's times are put beside them.";
+    written.push(("published.md".to_string(), several("Published figures", lead, Kind::Published, &[], &published)?));
+    let lead = match sorted(Kind::RealGpus).is_empty() {
+        true => "No results of this kind yet: predictions have not been put beside figures of real GPUs.",
+        false => "What the simulated GPU predicts, beside what real GPUs allocated.",
+    };
+    written.push(("real-gpus.md".to_string(), several("Real GPUs", lead, Kind::RealGpus, &[], &[])?));
+    let machines_page = context! {
+        command => Serde(&command),
+        summaries => machines.iter().map(|machine| machines::summary(recorded, machine)).collect::<Vec<_>>(),
+        setups => Serde(machines::setups(recorded)),
+        troubles => machines::troubles(recorded),
+    };
+    written.push(("machines.md".to_string(), render("machines", machines_page)?));
+    let summary = render("summary", Serde(&front).into())?;
+    let names: Vec<String> = machines.iter().map(|machine| prose::whose(machine.platform(), &machine.machine)).collect();
+    Ok(Report {
+        index: page::page(&written, &names)?,
+        pages: written,
+        summary,
+        pictures,
+        files: recorded.iter().flat_map(files::of).collect(),
+        tables: recorded.iter().map(data::table).collect::<Result<_>>()?,
     })
 }
 
-/// The factors with the levels that some machine ran.
-fn varied(runs: &[Recorded]) -> Vec<VariedFactor> {
-    let cells: Vec<_> = runs.iter().flat_map(Recorded::all_cells).collect();
-    let factor = |factor: &'static crate::protocol::Factor| {
-        let mut levels: Vec<&str> = Vec::new();
-        for level in cells.iter().filter_map(|cell| cell.get(factor.name)) {
-            if !levels.contains(&level) {
-                levels.push(level);
-            }
-        }
-        let explained = |level: &str| match factor.levels.iter().find(|l| l.name == level) {
-            Some(l) => format!("`{level}` ({})", l.meaning),
-            None => format!("`{level}`"),
-        };
-        VariedFactor {
-            name: factor.name,
-            meaning: factor.meaning,
-            levels: levels.into_iter().map(explained).collect(),
-            is_studied: runs.iter().any(|run| run.grids().any(|grid| grid.studied == factor.name)),
-        }
-    };
-    runs[0].protocol.factors.iter().map(factor).filter(|factor| !factor.levels.is_empty()).collect()
+/// The lab's claims about itself that stand among those of techniques, and those of its own experiments.
+fn self_checks(recorded: &[Recorded]) -> Vec<pages::VerdictRow> {
+    let by_experiment =
+        recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name).filter(|r| pages::kind(&r[0]) != Kind::SelfCheck);
+    let rows = by_experiment
+        .flat_map(|runs| pages::verdicts(runs).into_iter().filter(|row| techniques::SELF_CHECKS.contains(&row.id.as_str())));
+    rows.collect()
 }
 
-fn measured(run: &Recorded) -> Measured {
-    Measured {
-        machine: run.machine.clone(),
-        device: prose::platform(run.platform()),
-        taken: if run.is_prediction() { "Predicted" } else { "Taken" },
-        profile: run.manifest.profile.to_string(),
-        command: invocation(&run.manifest.argv),
-        tables: tables::tables(run),
-        rankings: rankings::rankings(run),
-        files: files::of(run),
+/// A published figure and what every machine gives instead.
+#[derive(Debug, Serialize)]
+struct PublishedLine {
+    id: String,
+    figure: String,
+    source: String,
+    ours: String,
+    setup: String,
+    findings: Vec<claims::Finding>,
+}
+
+fn published(recorded: &[Recorded]) -> Vec<PublishedLine> {
+    let mut lines = Vec::new();
+    for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
+        for section in claims::published_sections(runs) {
+            let found = runs.iter().flat_map(|run| run.reproductions.iter().map(move |found| (run, found)));
+            let own = found.filter(|(_, found)| markup::slug(found.published.id) == section.id);
+            let compared = own.filter(|(_, found)| found.comparable && found.verdict != crate::judge::Verdict::NotMeasured);
+            let said: Vec<String> = compared
+                .map(|(run, found)| {
+                    let effect = prose::effect_of_all(run.protocol, &found.evidence);
+                    format!("{}, {}: {effect}", prose::reproduction(found), prose::whose(found.platform, &run.machine))
+                })
+                .collect();
+            lines.push(PublishedLine {
+                ours: if said.is_empty() { "nothing here can be compared with it".to_string() } else { said.join("; ") },
+                id: section.id,
+                figure: section.figure,
+                source: section.source,
+                setup: section.setup,
+                findings: section.findings,
+            });
+        }
+    }
+    lines
+}
+
+fn pictures_of(runs: &[Recorded]) -> Result<Vec<Picture>> {
+    let mut pictures = Vec::new();
+    for plot in runs[0].protocol.plots.iter().filter(|plot| !matches!(plot.kind, PlotKind::Ranking { .. })) {
+        for run in runs {
+            // Each machine's own version of the plot: an old result keeps the protocol that it was taken with.
+            let own = run.protocol.plots.iter().find(|p| p.name == plot.name);
+            pictures.extend(own.map(|own| plots::draw(run, own)).transpose()?.flatten());
+        }
+    }
+    Ok(pictures)
+}
+
+/// The templates. Whatever they print is escaped, unless the report itself wrote it as markup.
+fn templates() -> Result<Environment<'static>> {
+    let mut templates = Environment::new();
+    templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    templates.set_undefined_behavior(UndefinedBehavior::Strict);
+    templates.set_auto_escape_callback(|_| minijinja::AutoEscape::Custom("markdown".into()));
+    templates.set_formatter(|out, _, value| {
+        if value.is_undefined() {
+            return Err(minijinja::ErrorKind::UndefinedError.into());
+        }
+        let written = match value.as_str() {
+            Some(text) if !value.is_safe() => out.write_str(Markdown::text(text).as_str()),
+            Some(text) => out.write_str(text),
+            None => write!(out, "{value}"),
+        };
+        written.map_err(minijinja::Error::from)
+    });
+    templates.add_filter("attribute", |text: String| minijinja::Value::from_safe_string(markup::attribute(&text)));
+    for (name, text) in [
+        ("parts", include_str!("parts.md.j2")),
+        ("front", include_str!("front.md.j2")),
+        ("summary", include_str!("summary.md.j2")),
+        ("subject", include_str!("subject.md.j2")),
+        ("several", include_str!("several.md.j2")),
+        ("machines", include_str!("machines.md.j2")),
+    ] {
+        templates.add_template(name, text).with_context(|| format!("parsing the template '{name}'"))?;
+    }
+    Ok(templates)
+}
+
+/// The command that makes the report again; where it is written to does not change what it says.
+fn command(results: &Path) -> Markdown {
+    match results.to_str() {
+        Some("results" | "results/" | "./results") => Markdown::trusted("vramlab report".to_string()),
+        // A comment ends at its end.
+        _ => Markdown::trusted(format!("vramlab report --results {}", results.display().to_string().replace(['-', '`', '>'], "_"))),
     }
 }
 
-/// The command line that measured, without the folder of the program.
-fn invocation(argv: &[String]) -> String {
-    let Some((program, arguments)) = argv.split_first() else {
-        return String::new();
-    };
-    let program = Path::new(program).file_name().map_or(program.clone(), |name| name.to_string_lossy().into_owned());
-    std::iter::once(program).chain(arguments.iter().cloned()).collect::<Vec<_>>().join(" ")
-}
-
-/// At most one empty line in a row, and none at the end.
+/// At most one empty line in a row, none at the end, and none between rows of a table.
 fn tidy(markdown: &str) -> String {
     let mut lines: Vec<&str> = Vec::new();
     for line in markdown.lines().map(str::trim_end) {

@@ -1,5 +1,7 @@
 //! Verdicts, effects and conditions in words.
 
+use super::effects::change;
+use super::words;
 use crate::judge::{Evidence, Judgement, Outcome, Reproduction, Verdict};
 use crate::protocol::{Bound, Pass, Pick, Platform, Protocol, Rule, Share};
 use crate::results::Status;
@@ -24,17 +26,6 @@ pub fn symbol(verdict: Verdict) -> &'static str {
         Verdict::Inconclusive => "?",
         Verdict::NotMeasured => "–",
     }
-}
-
-/// The symbol of a claim on one machine.
-pub fn judged(judgement: &Judgement) -> &'static str {
-    let is_shown = !judgement.carries && judgement.verdict != Verdict::NotMeasured;
-    if is_shown { SHOWN } else { symbol(judgement.verdict) }
-}
-
-/// The symbol of a published figure on one machine.
-pub fn compared(reproduction: &Reproduction) -> &'static str {
-    if reproduction.comparable { symbol(reproduction.verdict) } else { SHOWN }
 }
 
 /// A verdict as symbol and word.
@@ -66,7 +57,7 @@ fn standing_of(found: Verdict, of: Platform, carries: bool, against: Against) ->
     match (carries, found) {
         (false, _) if against == Against::Published => format!("{SHOWN} not comparable"),
         (_, Verdict::NotMeasured) => verdict(found, against),
-        (false, _) => format!("{SHOWN} shown, not judged"),
+        (false, _) => format!("{SHOWN} informational"),
         (true, _) if of == Platform::Dry => format!("{} (prediction)", verdict(found, against)),
         (true, _) => verdict(found, against),
     }
@@ -79,7 +70,7 @@ pub fn outcome(outcome: Outcome, against: Against) -> &'static str {
         (Outcome::Confirms, Against::Published) => "✔ reproduces it",
         (Outcome::Refutes, Against::Published) => "✘ does not",
         (Outcome::Between, _) => "between the thresholds",
-        (Outcome::Straddles, _) => "? interval reaches over a threshold",
+        (Outcome::Straddles, _) => "? the interval includes a threshold",
     }
 }
 
@@ -99,7 +90,7 @@ pub fn platform(platform: Platform) -> &'static str {
     match platform {
         Platform::Cpu => "CPU",
         Platform::Gpu => "GPU",
-        Platform::Dry => "dry device: predictions",
+        Platform::Dry => "simulated GPU",
         Platform::Python => "PyTorch in Python",
     }
 }
@@ -126,7 +117,7 @@ fn alternatives(levels: &[&str]) -> String {
 pub fn holds_where(paths: &[String]) -> String {
     let paths: Vec<String> = paths.iter().map(|path| conditions(path)).filter(|path| !path.is_empty()).collect();
     match &paths[..] {
-        [] => "some of the cells, along no single factor".to_string(),
+        [] => "some of the configurations, along no single factor".to_string(),
         [one] => one.clone(),
         [rest @ .., last] => format!("{}; or {last}", rest.join("; ")),
     }
@@ -142,10 +133,10 @@ pub fn subject(protocol: &Protocol, rule: &Rule) -> String {
     let label = |name: &str| protocol.metric(name).map_or_else(|| name.replace('_', " "), |metric| metric.label.to_string());
     match rule {
         Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Picked { metric, .. } => label(metric),
-        Rule::Exponent { metric, along, .. } => format!("growth exponent of {} in {along}", label(metric)),
-        Rule::FalseAlarms { .. } => "false alarms".to_string(),
+        Rule::Exponent { metric, along, .. } => format!("{} grows as a power of {along}:", label(metric)),
+        Rule::FalseAlarms { .. } => "false positives".to_string(),
         Rule::Trend { metric, along, .. } => format!("rank correlation of the gain in {} with {along}", label(metric)),
-        Rule::Agreement { metric, reference, .. } => format!("{} over {}", label(metric), label(reference)),
+        Rule::Agreement { metric, reference, .. } => format!("{} relative to {}", label(metric), label(reference)),
         Rule::All(_) => "several figures".to_string(),
     }
 }
@@ -154,7 +145,7 @@ pub fn subject(protocol: &Protocol, rule: &Rule) -> String {
 pub fn figure(protocol: &Protocol, rule: &Rule, value: f64) -> String {
     match rule {
         Rule::Ratio { .. } | Rule::Picked { .. } | Rule::Agreement { .. } => ratio(value),
-        Rule::Value { metric, .. } => quantity(value, protocol.metric(metric).map_or("1", |m| m.unit)),
+        Rule::Value { metric, .. } => quantity(value, protocol.metric(metric).map_or("1", |m| words::unit(metric, m.unit))),
         Rule::FalseAlarms { .. } => format!("{} %", significant(value * 100.0)),
         Rule::Exponent { .. } | Rule::Trend { .. } | Rule::All(_) => plain(value),
     }
@@ -198,16 +189,16 @@ pub fn comparison(protocol: &Protocol, rule: &Rule) -> String {
         _ => format!(" where {}", conditions(select)),
     };
     match rule {
-        Rule::Ratio { of: select, .. } => format!("{subject} over that of the baseline{}", of(select)),
+        Rule::Ratio { of: select, .. } => format!("{subject} relative to the baseline{}", of(select)),
         Rule::Value { of: select, .. } => format!("{subject}{}", of(select)),
         Rule::Exponent { of: select, .. } => format!("{subject}, between its two largest levels{}", of(select)),
         Rule::Picked { pick, of: select, over, .. } => {
             let which = if *pick == Pick::Lowest { "lowest" } else { "highest" };
             let best = if over.is_empty() { "all".to_string() } else { format!("those{}", of(over)) };
-            format!("the {which} {subject}{} over the highest of {best}", of(select))
+            format!("the {which} {subject}{} relative to the highest of {best}", of(select))
         }
         Rule::FalseAlarms { metric, rounds, of: select, .. } => format!(
-            "{subject}: how often the 95 % interval of a ratio of {} excludes 1, in 4000 drawings of two levels and {rounds} rounds{}",
+            "{subject}: how often the 95 % CI of a ratio of {} excludes 1, in 4000 resamplings of two identical levels and {rounds} rounds{}",
             metric.replace('_', " "),
             of(select)
         ),
@@ -230,6 +221,35 @@ fn range(low: String, high: String) -> String {
 pub fn effects(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
     let (low, high) = evidence.range()?;
     Some(range(figure(protocol, evidence.rule, low), figure(protocol, evidence.rule, high)))
+}
+
+/// The effects of all parts of a rule, with their intervals: changes in percent where they are ratios to a baseline.
+pub fn effect_of_all(protocol: &Protocol, evidence: &[Evidence]) -> String {
+    let parts = || evidence.iter().filter(|part| !part.comparisons.is_empty());
+    // Parts about the same figure are told apart by the levels that their configurations do not share.
+    let own_levels = |part: &Evidence| {
+        let alike = || parts().filter(|other| subject(protocol, other.rule) == subject(protocol, part.rule));
+        let terms = part.rule.select().unwrap_or_default().split_whitespace();
+        let own = terms
+            .filter(|term| !alike().all(|other| other.rule.select().unwrap_or_default().split_whitespace().any(|t| t == *term)));
+        let levels: Vec<String> = own.filter_map(|term| Some(term.split_once('=')?.1.replace('|', " or "))).collect();
+        if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(", ")) }
+    };
+    let said = |part: &Evidence| {
+        let (low, high) = part.range()?;
+        let figure = match part.rule {
+            Rule::Ratio { .. } => change(low, high),
+            Rule::Exponent { along, .. } => range(format!("{along}^{low:.2}"), format!("{along}^{high:.2}")),
+            _ => effects(protocol, part)?,
+        };
+        let what = match part.rule {
+            Rule::Exponent { metric, .. } => format!("{} grows as", protocol.metric(metric).map_or("", |m| m.label)),
+            rule => subject(protocol, rule),
+        };
+        let interval = intervals(protocol, part).filter(|text| text != "exact").map_or(String::new(), |text| format!(" ({text})"));
+        Some(format!("{what}{} {figure}{interval}", own_levels(part)))
+    };
+    parts().filter_map(said).collect::<Vec<_>>().join("; ")
 }
 
 /// What `{effect}` stands for: the effects bare for a single figure, labelled where a claim has several.
@@ -261,7 +281,7 @@ pub fn intervals(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
     };
     let (fewest, most) = (all().map(|c| c.rounds).min()?, all().map(|c| c.rounds).max()?);
     let span = range(figure(protocol, evidence.rule, low), figure(protocol, evidence.rule, high));
-    Some(format!("{span} ({} rounds)", range(fewest.to_string(), most.to_string())))
+    Some(format!("95 % CI {span}, n = {}", range(fewest.to_string(), most.to_string())))
 }
 
 /// What a verdict means for the reader.
@@ -276,21 +296,42 @@ pub fn meaning(protocol: &Protocol, judgement: &Judgement) -> String {
         Verdict::NotMeasured if judgement.claim.judged_on.is_empty() => return format!("Not measured: {}", meaning.inconclusive),
         Verdict::NotMeasured => return not_measured(&judgement.evidence, Against::Claim),
     };
-    let text = text.replace("{effect}", &effect(protocol, judgement)).replace("{where}", &holds_where(&judgement.holds_where));
+    let text = filled(protocol, judgement, text);
     match (judgement.carries, judgement.platform) {
         (false, _) => {
-            let whose = whose(judgement.claim.judged_on);
-            format!("Shown, not judged: {whose} carry this verdict. Here the figures alone would say: {}.", judgement.verdict)
+            let whose = carriers(judgement.claim.judged_on);
+            format!("Informational: {whose} carry this verdict. These figures alone would say: {}.", judgement.verdict)
         }
         (true, Platform::Dry) => format!("A prediction, from bytes alone. {text}"),
         (true, _) => text,
     }
 }
 
-fn whose(judged_on: &[Platform]) -> String {
+/// A machine as pages name it: `simulated GPU (dry-24gib)`.
+pub fn whose(of: Platform, machine: &str) -> String {
+    format!("{} ({machine})", platform(of))
+}
+
+/// The same for a verdict that carries, without saying whose figures it rests on.
+pub fn advice(protocol: &Protocol, judgement: &Judgement) -> String {
+    let meaning = &judgement.claim.meaning;
+    let text = match judgement.verdict {
+        Verdict::Confirmed => meaning.confirmed,
+        Verdict::Refuted => meaning.refuted,
+        Verdict::Depends => meaning.depends,
+        Verdict::Inconclusive | Verdict::NotMeasured => meaning.inconclusive,
+    };
+    filled(protocol, judgement, text)
+}
+
+fn filled(protocol: &Protocol, judgement: &Judgement, text: &str) -> String {
+    text.replace("{effect}", &effect(protocol, judgement)).replace("{where}", &holds_where(&judgement.holds_where))
+}
+
+fn carriers(judged_on: &[Platform]) -> String {
     match &judged_on.iter().map(|p| platform(*p)).collect::<Vec<_>>()[..] {
         [] => "nobody's figures may".to_string(),
-        on => format!("only figures of {} may", alternatives(on)),
+        on => format!("only figures of a {} may", alternatives(on)),
     }
 }
 
@@ -306,7 +347,7 @@ pub fn why(protocol: &Protocol, reproduction: &Reproduction) -> String {
     };
     match (reproduction.comparable, reproduction.verdict) {
         (false, _) if !reproduction.published.judged_on.contains(&reproduction.platform) => {
-            format!("Not comparable: {} be put against it.", whose(reproduction.published.judged_on))
+            format!("Not comparable: {} be put against it.", carriers(reproduction.published.judged_on))
         }
         (false, _) => "Not comparable: only times of a GPU may be put against it.".to_string(),
         (true, Verdict::NotMeasured) => not_measured(&reproduction.evidence, Against::Published),
@@ -338,6 +379,6 @@ mod tests {
         assert_eq!(conditions("k=2|4|8"), "k = 2, 4 or 8");
         assert_eq!(conditions(""), "");
         assert_eq!(holds_where(&["a=1".into(), "b=2 c=3".into()]), "a = 1; or b = 2 and c = 3");
-        assert_eq!(holds_where(&[]), "some of the cells, along no single factor");
+        assert_eq!(holds_where(&[]), "some of the configurations, along no single factor");
     }
 }

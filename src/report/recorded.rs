@@ -1,7 +1,10 @@
 //! One experiment on one machine, as read from its results folder, with what the report asks of it.
 
+use super::words;
 use crate::judge::{Judgement, Reproduction, judge, reproduce};
-use crate::protocol::{COMPUTED, Cell, DTYPE, Grid, LEAST_FLOPS, Metric, Pass, Platform, Protocol, TIME};
+use crate::protocol::{
+    COMPUTED, Cell, Claim, DTYPE, Factor, Grid, LEAST_FLOPS, Level, Meaning, Metric, Pass, Platform, Plot, Protocol, TIME,
+};
 use crate::results::{Manifest, PassRecord, Run, Samples, Status, holds_results};
 use crate::stats::Interval;
 use anyhow::{Context, Result, bail, ensure};
@@ -10,6 +13,9 @@ use std::path::{Path, PathBuf};
 
 /// Error rate of the intervals that tables and plots show; verdicts use their own, widened for many comparisons.
 const ALPHA: f64 = 0.05;
+
+/// More cells than any grid has.
+const MOST_CELLS: usize = 100_000;
 
 #[derive(Debug)]
 pub struct Recorded {
@@ -32,8 +38,12 @@ pub struct Recorded {
 impl Recorded {
     fn new(machine: &str, run: Run) -> Result<Recorded> {
         let Run { manifest, passes, files } = run;
+        for grid in manifest.protocol.grids {
+            let cells = grid.axes.iter().try_fold(1usize, |cells, axis| cells.checked_mul(axis.levels.len()));
+            ensure!(cells.is_some_and(|cells| cells <= MOST_CELLS), "the grid '{}' plans more than {MOST_CELLS} cells", grid.name);
+        }
         // Judgements point into the protocol; it lives as long as the process, which reads a handful of them once.
-        let protocol: &'static Protocol = Box::leak(Box::new(manifest.protocol.clone()));
+        let protocol: &'static Protocol = Box::leak(Box::new(in_todays_words(manifest.protocol.clone())));
         let samples = Samples::new(&passes);
         let judgements = judge(protocol, manifest.profile, manifest.identity.platform, &samples);
         let reproductions = reproduce(protocol, manifest.profile, manifest.identity.platform, &samples);
@@ -157,11 +167,7 @@ pub fn read_all(results: &Path) -> Result<Vec<Recorded>> {
     }
     let mut recorded: Vec<Recorded> = Vec::new();
     for machine in folders_in(results)? {
-        for experiment in folders_in(&machine)? {
-            if holds_results(&experiment) {
-                recorded.push(read_one(&machine, &experiment)?);
-            }
-        }
+        recorded.extend(experiments_of(&machine)?);
     }
     ensure!(!recorded.is_empty(), nothing());
     let mut fastest: BTreeMap<String, f64> = BTreeMap::new();
@@ -180,6 +186,25 @@ pub fn read_all(results: &Path) -> Result<Vec<Recorded>> {
     Ok(recorded)
 }
 
+/// Reads one machine's folder, `results/MACHINE`.
+///
+/// # Errors
+/// It holds no results; a file is damaged.
+pub fn read_machine(machine: &Path) -> Result<Vec<Recorded>> {
+    let recorded = experiments_of(machine)?;
+    ensure!(
+        !recorded.is_empty(),
+        "no results in {}: name the folder of one machine, which holds EXPERIMENT/run.json",
+        machine.display()
+    );
+    Ok(recorded)
+}
+
+fn experiments_of(machine: &Path) -> Result<Vec<Recorded>> {
+    let folders = folders_in(machine)?.into_iter().filter(|experiment| holds_results(experiment));
+    folders.map(|experiment| read_one(machine, &experiment)).collect()
+}
+
 fn read_one(machine: &Path, experiment: &Path) -> Result<Recorded> {
     let run = Run::read(experiment)?;
     let folder = name_of(experiment);
@@ -190,6 +215,38 @@ fn read_one(machine: &Path, experiment: &Path) -> Result<Recorded> {
         run.manifest.protocol.name
     );
     Recorded::new(&name_of(machine), run).with_context(|| format!("reading {}", experiment.display()))
+}
+
+/// The protocol with the labels and phrases that pages use.
+fn in_todays_words(recorded: Protocol) -> Protocol {
+    let text = |text: &str| -> &'static str { words::text(text).leak() };
+    let metric = |metric: &Metric| Metric { label: text(words::label(metric.name, metric.label)), ..*metric };
+    let claim = |claim: &Claim| Claim {
+        text: text(claim.text),
+        meaning: Meaning {
+            confirmed: text(claim.meaning.confirmed),
+            refuted: text(claim.meaning.refuted),
+            depends: text(claim.meaning.depends),
+            inconclusive: text(claim.meaning.inconclusive),
+        },
+        ..claim.clone()
+    };
+    let factor = |factor: &Factor| Factor {
+        meaning: text(factor.meaning),
+        levels: factor.levels.iter().map(|l| Level { name: l.name, meaning: text(l.meaning) }).collect::<Vec<_>>().leak(),
+        ..factor.clone()
+    };
+    let plot = |plot: &Plot| Plot { caption: text(plot.caption), ..plot.clone() };
+    Protocol {
+        question: text(recorded.question),
+        hypothesis: text(recorded.hypothesis),
+        factors: recorded.factors.iter().map(factor).collect::<Vec<_>>().leak(),
+        metrics: recorded.metrics.iter().map(metric).collect::<Vec<_>>().leak(),
+        claims: recorded.claims.iter().map(claim).collect::<Vec<_>>().leak(),
+        plots: recorded.plots.iter().map(plot).collect::<Vec<_>>().leak(),
+        threats: recorded.threats.iter().map(|threat| text(threat)).collect::<Vec<_>>().leak(),
+        ..recorded
+    }
 }
 
 fn name_of(path: &Path) -> String {

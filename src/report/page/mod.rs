@@ -1,158 +1,215 @@
-//! The report as one page for a browser: the markdown turned into HTML, with its pictures, style and script inside.
+//! The report as one page for browsers: the markdown pages turned into HTML, one section each, with a search, filters, a glossary, tables
+//! that sort, and links to each claim.
 //!
-//! The markdown is the only source. What is added is what a browser can do and GitHub cannot: a bar of contents, tables that sort
-//! and that scroll inside their own box, pictures that follow the reader's light or dark.
+//! The markdown is the only source. What it shows of results is escaped there already; here no HTML passes but what the report's own
+//! templates write.
 
-use super::plots::Picture;
+use super::markup::{attribute, slug};
 use anyhow::{Context, Result};
 use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior};
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
 use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 
 /// What stands for a verdict in the text, with its class in the style.
 const SYMBOLS: [(char, &str); 4] = [('✔', "yes"), ('✘', "no"), ('◐', "mixed"), ('○', "shown")];
 
-/// The sections whose table has a column for each machine.
-const LEDGERS: [&str; 2] = ["All claims", "Published figures"];
+/// Words that a reader may look up, the longer before those that they contain.
+const GLOSSARY: [(&str, &str); 12] = [
+    ("transient peak", "Peak memory minus what lives between steps: parameters, optimizer state, data."),
+    ("peak memory", "The most bytes that tensors asked for at one moment of a step (PyTorch's requested bytes)."),
+    ("saved activations", "What the forward pass keeps for the backward pass."),
+    ("micro-batch", "A part of a batch that goes through the model by itself; gradients of all parts are added up."),
+    ("effective batch", "All samples that one optimizer step sees: micro-batch times accumulation steps."),
+    (
+        "simulated GPU",
+        "PyTorch's own CUDA caching allocator without a GPU (--device dry): it predicts bytes, and computes nothing.",
+    ),
+    (
+        "95 % CI",
+        "95 % confidence interval over rounds; widened where a claim rests on several comparisons. n is the number of rounds.",
+    ),
+    ("compute-bound", "The device is busy with kernels for the whole step."),
+    ("overhead-bound", "Launching kernels takes longer than running them."),
+    ("reserved", "What PyTorch's allocator holds from the device, used or cached."),
+    ("PyTorch reference", "The same step, written in Python with PyTorch."),
+    ("informational", "Shown without a verdict: the claim is about another kind of device."),
+];
 
-/// A line of the contents.
+/// HTML that the report's templates write.
+const TAGS: [&str; 8] = ["details", "summary", "picture", "source", "img", "a", "/a", "br"];
+
+/// A section of the page, and a line of its contents.
 #[derive(Debug, Serialize)]
 struct Section {
     id: String,
     title: String,
+    body: String,
 }
 
-/// What the page's template fills in.
-#[derive(Debug, Serialize)]
-struct Page<'a> {
-    title: &'a str,
-    sections: &'a [Section],
-    body: &'a str,
-    style: &'a str,
-    script: &'a str,
-}
-
-/// Makes the page of a report's markdown and the pictures that it shows.
+/// Makes the page of a report's markdown pages, by their file names.
 ///
 /// # Errors
-/// The markdown shows a picture that is not among them.
-pub fn page(markdown: &str, pictures: &[Picture]) -> Result<String> {
-    let events: Vec<Event> = Parser::new_ext(markdown, Options::ENABLE_TABLES).collect();
-    let mut writer = Writer { pictures, taken: ids_in(&events), sections: Vec::new(), title: String::new(), out: Vec::new() };
-    writer.all(&events)?;
-    let mut body = String::new();
-    html::push_html(&mut body, writer.out.drain(..));
-
+/// The page's template cannot be filled in.
+pub fn page(pages: &[(String, String)], machines: &[String]) -> Result<String> {
+    let ids: BTreeSet<String> = pages.iter().map(|(file, _)| id_of(file)).collect();
+    let mut taken = ids.clone();
+    taken.extend(["glossary", "search", "verdict", "machine", "technique", "found", "contents"].map(str::to_string));
+    let mut sections = Vec::new();
+    for (file, markdown) in pages {
+        let mut writer =
+            Writer { file, ids: &ids, taken: &mut taken, title: String::new(), explained: BTreeSet::new(), out: Vec::new() };
+        let options = Options::ENABLE_TABLES;
+        writer.all(&Parser::new_ext(markdown, options).collect::<Vec<Event>>());
+        let mut body = String::new();
+        html::push_html(&mut body, writer.out.drain(..));
+        // The policy lets no style pass that stands in an attribute.
+        let body = body.replace(" style=\"text-align: right\"", " class=\"number\"");
+        sections.push(Section { id: id_of(file), title: writer.title, body });
+    }
+    let (style, script) = (include_str!("style.css").trim_end(), include_str!("page.js").trim_end());
     let mut templates = Environment::new();
     templates.set_undefined_behavior(UndefinedBehavior::Strict);
+    templates.set_auto_escape_callback(|_| AutoEscape::Html);
     templates.add_template("page.html", include_str!("page.html")).context("parsing the page's template")?;
-    let filled = templates.get_template("page.html")?.render(Serde(Page {
-        title: &writer.title,
-        sections: &writer.sections,
-        body: body.trim_end(),
-        style: include_str!("style.css").trim_end(),
-        script: include_str!("tables.js").trim_end(),
-    }));
+    let title = sections.first().map_or("", |section| section.title.as_str());
+    let filled = templates.get_template("page.html")?.render(context! {
+        title, style, script,
+        sections => Serde(&sections), machines => Serde(machines), glossary => Serde(&GLOSSARY),
+        style_hash => hash(style), script_hash => hash(script),
+    });
     filled.map(|text| text.trim_end().to_string() + "\n").context("filling in the page's template")
 }
 
-/// The ids that the markdown itself sets; headings take others.
-fn ids_in(events: &[Event]) -> BTreeSet<String> {
-    let html = events.iter().filter_map(|event| match event {
-        Event::Html(text) | Event::InlineHtml(text) => Some(text),
-        _ => None,
-    });
-    html.flat_map(|text| text.split(" id=\"").skip(1)).filter_map(|rest| Some(rest.split_once('"')?.0.to_string())).collect()
+/// The id of the section that a page becomes; claims have names alike. The front page is the top.
+fn id_of(file: &str) -> String {
+    let name = file.trim_end_matches(".md");
+    if name == "README" { "top".to_string() } else { format!("page-{}", slug(name)) }
 }
 
-struct Writer<'a> {
-    pictures: &'a [Picture],
-    taken: BTreeSet<String>,
-    sections: Vec<Section>,
+/// How a content security policy names an inline script or style that may stay: its SHA-256 in base 64, as between the tags.
+fn hash(text: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let digest = Sha256::digest(format!("\n{text}\n"));
+    let mut written = String::from("sha256-");
+    for three in digest.chunks(3) {
+        let bits = three.iter().fold(0u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        for place in 0..4 {
+            let is_there = place <= three.len();
+            written.push(if is_there { char::from(DIGITS[(bits >> (18 - 6 * place)) as usize & 63]) } else { '=' });
+        }
+    }
+    written
+}
+
+struct Writer<'a, 't> {
+    file: &'t str,
+    ids: &'t BTreeSet<String>,
+    taken: &'t mut BTreeSet<String>,
     title: String,
+    /// Words of the glossary that this section has explained.
+    explained: BTreeSet<&'static str>,
     out: Vec<Event<'a>>,
 }
 
-impl<'a> Writer<'a> {
-    fn all(&mut self, events: &[Event<'a>]) -> Result<()> {
+impl<'a> Writer<'a, '_> {
+    fn all(&mut self, events: &[Event<'a>]) {
         let mut rest = events;
+        // Neither in a heading nor in a link.
+        let mut explains = true;
         while let [event, after @ ..] = rest {
             rest = after;
             match event {
-                Event::Start(Tag::Heading { level, .. }) => self.heading(*level, until(rest, &TagEnd::Heading(*level))),
-                Event::Start(Tag::HtmlBlock) => rest = self.html_block(rest)?,
-                Event::Start(Tag::Image { dest_url, .. }) => {
-                    let inside = until(rest, &TagEnd::Image);
-                    let picture = self.picture(dest_url, &text_of(inside))?;
-                    self.html(picture);
-                    rest = &rest[inside.len() + 1..];
+                Event::Start(Tag::Heading { level, .. }) => {
+                    self.heading(*level, until(rest, &TagEnd::Heading(*level)));
+                    explains = false;
+                }
+                Event::Start(Tag::Link { dest_url, title, id, link_type }) => {
+                    explains = false;
+                    let dest_url = self.target(dest_url).into();
+                    self.out.push(Event::Start(Tag::Link {
+                        link_type: *link_type,
+                        dest_url,
+                        title: title.clone(),
+                        id: id.clone(),
+                    }));
+                }
+                Event::End(TagEnd::Heading(level)) => {
+                    explains = true;
+                    self.out.push(Event::End(TagEnd::Heading(lowered(*level))));
+                }
+                Event::End(TagEnd::Link) => {
+                    explains = true;
+                    self.out.push(event.clone());
+                }
+                Event::Html(text) | Event::InlineHtml(text) => self.own_html(text),
+                // The bar of contents leads to the other pages already.
+                Event::Start(Tag::Paragraph) if self.title.is_empty() => {
+                    rest = &rest[(until(rest, &TagEnd::Paragraph).len() + 1).min(rest.len())..];
                 }
                 Event::Start(Tag::Table(_)) => {
-                    let is_ledger = self.sections.last().is_some_and(|section| LEDGERS.contains(&section.title.as_str()));
-                    self.html(format!("<div class=\"{}\">\n", if is_ledger { "table ledger" } else { "table" }));
+                    self.html("<div class=\"table\">\n".to_string());
                     self.out.push(event.clone());
-                    if is_ledger {
-                        let inside = until(rest, &TagEnd::Table);
-                        self.ledger(inside);
-                        rest = &rest[inside.len()..];
-                    }
                 }
                 Event::End(TagEnd::Table) => {
                     self.out.push(event.clone());
                     self.html("</div>\n".to_string());
                 }
-                Event::Text(text) => self.text(text),
+                Event::Text(text) => self.text(text, explains),
                 _ => self.out.push(event.clone()),
             }
         }
-        Ok(())
     }
 
     fn html(&mut self, text: String) {
         self.out.push(Event::InlineHtml(text.into()));
     }
 
-    /// Opens a heading with an id of its own; the first of all gives the page its title.
+    /// HTML of the templates; anything else is shown as text.
+    fn own_html(&mut self, text: &CowStr<'a>) {
+        let name = |tag: &str| tag.chars().take_while(|c| c.is_alphanumeric() || *c == '/').collect::<String>();
+        let is_own = text.trim_start().starts_with("<!--")
+            || text.split('<').skip(1).all(|tag| TAGS.contains(&name(tag).trim_start_matches('/')) || name(tag) == "/a");
+        if text.trim_start().starts_with("<!--") {
+            return;
+        }
+        match is_own {
+            true => self.out.push(Event::InlineHtml(text.clone())),
+            false => self.out.push(Event::Text(text.clone())),
+        }
+    }
+
+    /// Opens a heading with an id of its own; the first one names the section.
     fn heading(&mut self, level: HeadingLevel, inside: &[Event<'a>]) {
         let title = text_of(inside);
-        let id = self.id_for(&title);
-        match level {
-            HeadingLevel::H1 if self.title.is_empty() => self.title.clone_from(&title),
-            HeadingLevel::H2 => self.sections.push(Section { id: id.clone(), title }),
-            _ => {}
+        let id = match level {
+            HeadingLevel::H1 => format!("{}-title", id_of(self.file)),
+            _ => self.id_for(&title),
+        };
+        if level == HeadingLevel::H1 {
+            self.title = title;
         }
+        let level = lowered(level);
         self.out.push(Event::Start(Tag::Heading { level, id: Some(id.into()), classes: Vec::new(), attrs: Vec::new() }));
     }
 
-    /// The inside of a ledger. Each machine's cell begins with the machine, for narrow screens, which show a line as a block.
-    fn ledger(&mut self, inside: &[Event<'a>]) {
-        let (head, rows) = inside.split_at(until(inside, &TagEnd::TableHead).len());
-        let heads: Vec<String> = head.split(|event| *event == Event::End(TagEnd::TableCell)).map(text_of).collect();
-        self.out.extend_from_slice(head);
-        let mut column = 0;
-        for event in rows {
-            match event {
-                Event::Text(text) => self.text(text),
-                _ => self.out.push(event.clone()),
-            }
-            match event {
-                Event::Start(Tag::TableRow) => column = 0,
-                Event::End(TagEnd::TableCell) => column += 1,
-                Event::Start(Tag::TableCell) if column >= 2 => {
-                    let machine = super::attribute(heads.get(column).map_or("", String::as_str));
-                    self.html(format!("<span class=\"machine\">{machine}</span> "));
-                }
-                _ => {}
-            }
+    /// A link between pages becomes one within this page.
+    fn target(&self, target: &str) -> String {
+        let Some((file, place)) = target.split_once(".md") else { return target.to_string() };
+        match place.strip_prefix('#') {
+            Some(place) if self.ids.contains(&id_of(file)) => format!("#{}-{place}", id_of(file)),
+            None if self.ids.contains(&id_of(file)) => format!("#{}", id_of(file)),
+            _ => target.to_string(),
         }
     }
 
-    /// GitHub's rule for the id of a heading, with a number where it is taken.
+    /// The section's id and GitHub's for the heading, with a number where that is taken.
     fn id_for(&mut self, title: &str) -> String {
         let letters = title.to_lowercase().replace(' ', "-");
         let plain: String = letters.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect();
+        let plain = format!("{}-{plain}", id_of(self.file));
         let mut id = plain.clone();
         for n in 1.. {
             if self.taken.insert(id.clone()) {
@@ -163,49 +220,35 @@ impl<'a> Writer<'a> {
         id
     }
 
-    /// A block of HTML as it is, but for a gallery, whose pictures stand one below the other. Returns what follows the block.
-    fn html_block<'e>(&mut self, rest: &'e [Event<'a>]) -> Result<&'e [Event<'a>]> {
-        let inside = until(rest, &TagEnd::HtmlBlock);
-        let text = text_of(inside);
-        if text.trim_start().starts_with("<table class=\"gallery\">") {
-            for image in text.split("<img ").skip(1) {
-                let attribute = |name: &str| Some(image.split_once(&format!("{name}=\""))?.1.split_once('"')?.0);
-                let (file, alt) = attribute("src").zip(attribute("alt")).context("a picture of a gallery without src or alt")?;
-                let picture = self.picture(file, &alt.replace("&quot;", "\"").replace("&lt;", "<").replace("&amp;", "&"))?;
-                self.html(format!("<p>{picture}</p>\n"));
+    /// Text, with the symbols of verdicts in their colours, and each word of the glossary explained once.
+    fn text(&mut self, text: &str, explains: bool) {
+        let word = GLOSSARY.iter().filter(|(word, _)| explains && !self.explained.contains(word));
+        let word = word.filter_map(|(word, meaning)| Some((text.find(word)?, *word, *meaning))).min_by_key(|(at, ..)| *at);
+        let symbol = text.char_indices().find_map(|(at, c)| Some((at, SYMBOLS.iter().find(|(symbol, _)| *symbol == c)?)));
+        let at = match (word, symbol) {
+            (Some((at, word, meaning)), symbol) if symbol.is_none_or(|(other, _)| at < other) => {
+                self.explained.insert(word);
+                self.out.push(Event::Text(text[..at].to_string().into()));
+                self.html(format!("<abbr tabindex=\"0\" title=\"{}\">{word}</abbr>", attribute(meaning)));
+                at + word.len()
             }
-        } else {
-            self.html(text);
-        }
-        Ok(&rest[inside.len() + 1..])
+            (_, Some((at, (symbol, class)))) => {
+                self.out.push(Event::Text(text[..at].to_string().into()));
+                self.html(format!("<span class=\"{class}\">{symbol}</span>"));
+                at + symbol.len_utf8()
+            }
+            _ => return self.out.push(Event::Text(text.to_string().into())),
+        };
+        self.text(&text[at..], explains);
     }
+}
 
-    /// A picture in its own box, which scrolls where the screen is narrower than its letters can be read.
-    fn picture(&self, file: &str, alt: &str) -> Result<String> {
-        let found = self.pictures.iter().find(|picture| file.strip_prefix("plots/") == Some(&picture.file));
-        let svg = &found.with_context(|| format!("the report shows {file}, which was not drawn"))?.svg;
-        let label = super::attribute(alt);
-        // The label says what a title would, without a tooltip over the whole picture; opacity and font are the page's.
-        let (head, rest) = svg
-            .split_once("<title>")
-            .and_then(|(head, rest)| Some((head, rest.split_once("</title>")?.1)))
-            .with_context(|| format!("{file} has no title"))?;
-        let head = head.trim_end().replacen("<svg ", &format!("<svg aria-label=\"{label}\" "), 1);
-        let rest = rest.trim().replace(" opacity=\"1\"", "").replace(" font-family=\"sans-serif\"", "");
-        Ok(format!("<span class=\"plot\">{head}{rest}</span>"))
-    }
-
-    /// Text, with the symbols of verdicts in their colours.
-    fn text(&mut self, text: &CowStr<'a>) {
-        let mut rest: &str = text;
-        while let Some((at, (symbol, class))) =
-            rest.char_indices().find_map(|(at, c)| Some((at, SYMBOLS.iter().find(|(symbol, _)| *symbol == c)?)))
-        {
-            self.out.push(Event::Text(rest[..at].to_string().into()));
-            self.html(format!("<span class=\"{class}\">{symbol}</span>"));
-            rest = &rest[at + symbol.len_utf8()..];
-        }
-        self.out.push(Event::Text(rest.to_string().into()));
+/// The level of a page's heading within the page of all.
+fn lowered(level: HeadingLevel) -> HeadingLevel {
+    match level {
+        HeadingLevel::H1 => HeadingLevel::H2,
+        HeadingLevel::H2 => HeadingLevel::H3,
+        _ => HeadingLevel::H4,
     }
 }
 
@@ -217,9 +260,32 @@ fn until<'e, 'a>(events: &'e [Event<'a>], end: &TagEnd) -> &'e [Event<'a>] {
 
 fn text_of(events: &[Event]) -> String {
     let texts = events.iter().filter_map(|event| match event {
-        Event::Text(text) | Event::Code(text) | Event::Html(text) => Some(&**text),
+        Event::Text(text) | Event::Code(text) => Some(&**text),
         Event::SoftBreak => Some(" "),
         _ => None,
     });
     texts.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_those_of_a_browser() {
+        // printf '\nalert(1)\n' | openssl dgst -sha256 -binary | base64
+        assert_eq!(hash("alert(1)").len(), "sha256-".len() + 44);
+        assert!(hash("a") != hash("b") && hash("a").ends_with('='));
+    }
+
+    #[test]
+    fn html_that_no_template_writes_is_shown_as_text() {
+        let pages = [(
+            "README.md".to_string(),
+            "# Title\n\ntext <b onclick=x>bold</b> <img src=\"plots/a.svg\">\n\n<script>x</script>\n".to_string(),
+        )];
+        let page = page(&pages, &[]).unwrap();
+        assert!(page.contains("&lt;b onclick=x&gt;") && !page.contains("<b onclick") && page.contains("<img src=\"plots/a.svg\">"));
+        assert!(page.contains("&lt;script&gt;x"));
+    }
 }

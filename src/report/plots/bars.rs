@@ -1,9 +1,9 @@
 //! A metric relative to its baseline, as bars.
 
-use super::{View, WIDTH, grouped, levels};
+use super::{View, grouped, levels};
 use crate::chart::LinearScale;
 use crate::chart::{
-    Anchor, Canvas, EDGE, FAINT, GRID, INK, Mark, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width, wrapped,
+    Anchor, Canvas, EDGE, FAINT, GRID, INK, Mark, NARROW, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width, wrapped,
 };
 use crate::protocol::Cell;
 use crate::stats::Interval;
@@ -15,6 +15,8 @@ const STEP: i32 = 21;
 const GAP: i32 = 14;
 /// Widest that the names of clusters may be.
 pub const NAMES: i32 = 210;
+/// Widest that the names of bars may be on a phone.
+const LEVELS: i32 = 120;
 /// Room right of the longest bar for its figure.
 const FIGURES: i32 = 70;
 
@@ -34,8 +36,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    fn height(&self) -> i32 {
-        (self.bars.len() as i32 * STEP).max((self.name.len() as i32 + 1) * (SMALL + 4))
+    fn name_height(&self) -> i32 {
+        (self.name.len() as i32 + 1) * (SMALL + 4)
+    }
+
+    /// On a phone the name stands above the bars, elsewhere beside them.
+    fn height(&self, narrow: bool) -> i32 {
+        let bars = self.bars.len() as i32 * STEP;
+        if narrow { bars + self.name_height() } else { bars.max(self.name_height()) }
     }
 }
 
@@ -95,30 +103,40 @@ fn outcome(view: &View, cell: &Cell, baseline: &Cell) -> Result<Interval, String
 
 /// Clusters of bars; the header names the clusters and the bars, `baseline` what 1x is, and `axis` what is drawn.
 pub fn paint(view: &View, clusters: &[Cluster], header: (String, String), baseline: &str, axis: &str) -> Result<String> {
+    let (width, narrow) = (view.head.width, view.head.width <= NARROW);
     let names = clusters.iter().flat_map(|c| c.name.iter().map(|line| text_width(line, TEXT)));
     let scales = clusters.iter().map(|c| text_width(&c.baseline, SMALL));
-    let name_width = names.chain(scales).chain([text_width(&header.0, SMALL)]).max().unwrap_or(0);
+    let name_width = names.chain(scales).chain([text_width(&header.0, SMALL)]).max().unwrap_or(0) + 16;
     let labels = clusters.iter().flat_map(|c| c.bars.iter().map(|bar| text_width(&bar.level, SMALL)));
     let level_width = labels.chain([text_width(&header.1, SMALL)]).max().unwrap_or(0);
-    let level_right = EDGE + name_width + 16 + level_width;
+    let level_width = if narrow { level_width.min(LEVELS) } else { level_width };
+    let level_right = EDGE + level_width + if narrow { 0 } else { name_width };
     let ratios = clusters.iter().flat_map(|c| c.bars.iter().filter_map(|bar| bar.outcome.as_ref().ok()));
     let longest = ratios.map(|r| r.high).fold(1.0, f64::max);
-    let scale = LinearScale { high: longest, from: level_right + 8, to: WIDTH - EDGE - FIGURES };
+    let scale = LinearScale { high: longest, from: level_right + 8, to: width - EDGE - FIGURES };
     let top = view.head.bottom() + 40;
-    let bottom = top + clusters.iter().map(|c| c.height() + GAP).sum::<i32>();
+    let bottom = top + clusters.iter().map(|c| c.height(narrow) + GAP).sum::<i32>();
     let title = format!("{} {}", view.head.title, view.head.subtitle);
-    picture((WIDTH, bottom + 54), &title, |canvas| {
+    let axis = wrapped(axis, TEXT, width - 2 * EDGE);
+    picture((width, bottom + 36 + axis.len() as i32 * (TEXT + 5)), &title, |canvas| {
         view.head.draw(canvas);
-        canvas.text((EDGE, top - 14), &header.0, SMALL, FAINT, Anchor::Start);
-        canvas.text((level_right, top - 14), &header.1, SMALL, FAINT, Anchor::End);
-        draw_axis(canvas, scale, (top, bottom), axis);
+        if !narrow {
+            canvas.text((EDGE, top - 14), &header.0, SMALL, FAINT, Anchor::Start);
+            canvas.text((level_right, top - 14), &header.1, SMALL, FAINT, Anchor::End);
+        }
+        draw_axis(canvas, scale, (top, bottom));
+        for (n, line) in axis.iter().enumerate() {
+            let middle = if narrow { width / 2 } else { (scale.from + scale.to) / 2 };
+            let middle = middle.min(width - EDGE - text_width(line, TEXT) / 2);
+            canvas.text((middle, bottom + 36 + n as i32 * (TEXT + 5)), line, TEXT, INK, Anchor::Middle);
+        }
         let mut y = top + GAP / 2;
         let mut figures = Vec::new();
         for cluster in clusters {
-            figures.extend(draw_cluster(canvas, cluster, y, level_right, scale));
-            y += cluster.height() + GAP;
+            figures.extend(draw_cluster(canvas, cluster, y, level_right, scale, narrow));
+            y += cluster.height(narrow) + GAP;
             if y < bottom {
-                canvas.line((EDGE, y - GAP / 2), (WIDTH - EDGE, y - GAP / 2), GRID, 1);
+                canvas.line((EDGE, y - GAP / 2), (width - EDGE, y - GAP / 2), GRID, 1);
             }
         }
         let at = scale.at(1.0);
@@ -129,31 +147,49 @@ pub fn paint(view: &View, clusters: &[Cluster], header: (String, String), baseli
             canvas.text((x, middle), &text, SMALL, INK, Anchor::Start);
         }
         let half = text_width(baseline, SMALL) / 2;
-        canvas.text((at.clamp(level_right + 8 + half, WIDTH - EDGE - half), top - 14), baseline, SMALL, INK, Anchor::Middle);
+        canvas.text(
+            (at.clamp((level_right + 8 + half).min(width - EDGE - half), width - EDGE - half), top - 14),
+            baseline,
+            SMALL,
+            INK,
+            Anchor::Middle,
+        );
     })
 }
 
-fn draw_axis(canvas: &mut Canvas, scale: LinearScale, (top, bottom): (i32, i32), title: &str) {
+fn draw_axis(canvas: &mut Canvas, scale: LinearScale, (top, bottom): (i32, i32)) {
+    let mut free = 0;
     for value in scale.ticks() {
-        let x = scale.at(value);
+        let (x, label) = (scale.at(value), tick(value, "x"));
         canvas.line((x, top), (x, bottom), GRID, 1);
-        canvas.text((x, bottom + 14), &tick(value, "x"), SMALL, INK, Anchor::Middle);
+        let half = text_width(&label, SMALL) / 2 + 3;
+        if x - half >= free {
+            canvas.text((x, bottom + 14), &label, SMALL, INK, Anchor::Middle);
+            free = x + half;
+        }
     }
     canvas.line((scale.from, top), (scale.from, bottom), FAINT, 1);
-    canvas.text(((scale.from + scale.to) / 2, bottom + 36), title, TEXT, INK, Anchor::Middle);
 }
 
 /// Draws names and bars, and gives the figures that belong beside the bars.
-fn draw_cluster(canvas: &mut Canvas, cluster: &Cluster, top: i32, level_right: i32, scale: LinearScale) -> Vec<(Point, String)> {
+fn draw_cluster(
+    canvas: &mut Canvas,
+    cluster: &Cluster,
+    top: i32,
+    level_right: i32,
+    scale: LinearScale,
+    narrow: bool,
+) -> Vec<(Point, String)> {
     let mut y = top + STEP / 2;
     for line in &cluster.name {
         canvas.text((EDGE, y), line, TEXT, INK, Anchor::Start);
         y += SMALL + 4;
     }
     canvas.text((EDGE, y), &cluster.baseline, SMALL, FAINT, Anchor::Start);
+    let top = if narrow { top + cluster.name_height() } else { top };
     let rows = cluster.bars.iter().enumerate().map(|(row, bar)| {
         let middle = top + row as i32 * STEP + STEP / 2;
-        canvas.text((level_right, middle), &bar.level, SMALL, INK, Anchor::End);
+        canvas.text((level_right, middle), &shortened(&bar.level, SMALL, level_right - EDGE), SMALL, INK, Anchor::End);
         draw_bar(canvas, bar, middle, scale)
     });
     rows.collect()

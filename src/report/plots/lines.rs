@@ -1,9 +1,9 @@
 //! A metric over a numeric factor, both axes logarithmic.
 
-use super::{View, WIDTH, grouped, levels};
+use super::{View, grouped, levels};
 use crate::chart::LogScale;
 use crate::chart::{
-    Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, Mark, Point, SMALL, TEXT, look, picture, shortened, text_width,
+    Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, Mark, NARROW, Point, SMALL, TEXT, look, picture, shortened, text_width,
 };
 use crate::units::tick;
 use anyhow::Result;
@@ -47,6 +47,7 @@ fn collect(view: &View, x: &str, factors: &[&str]) -> Vec<Series> {
 }
 
 struct Frame {
+    width: i32,
     left: i32,
     right: i32,
     /// Upper edge of the rows of crosses, and of the axis below them.
@@ -68,17 +69,21 @@ impl Frame {
         let y_ticks = y.ticks(view.metric.unit);
         let left = EDGE + 12 + y_ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0);
         let labels = series.iter().map(|s| text_width(&s.label, TEXT)).chain((lost > 0).then(|| text_width("out of memory", TEXT)));
-        let right = WIDTH - EDGE - 52 - labels.max().unwrap_or(0);
+        let (width, narrow) = (view.head.width, view.head.width <= NARROW);
+        let right = if narrow { width - EDGE } else { width - EDGE - 52 - labels.max().unwrap_or(0) };
         let xs = series.iter().flat_map(|s| s.points.iter().map(|p| p.0).chain(s.out_of_memory.iter().copied()));
         let x = LogScale::over(xs, 1.5, left, right);
-        Frame { left, right, band, top, bottom, x, y, y_ticks }
+        Frame { width, left, right, band, top, bottom, x, y, y_ticks }
     }
 
     fn draw(&self, view: &View, x: &str, factors: &[&str], series: &[Series]) -> Result<String> {
         let title = format!("{} {}", view.head.title, view.head.subtitle);
-        picture((WIDTH, self.bottom + 60), &title, |canvas| {
+        let legend = if self.is_narrow() { (series.len() as i32 + 2) * LABEL_STEP } else { 0 };
+        picture((self.width, self.bottom + 60 + legend), &title, |canvas| {
             view.head.draw(canvas);
-            canvas.text((self.left, self.band - 14), &view.label(), TEXT, INK, Anchor::Start);
+            let label = format!("{} (logarithmic)", view.label());
+            let start = if self.is_narrow() { EDGE } else { self.left };
+            canvas.text((start, self.band - 14), &shortened(&label, TEXT, self.right - start), TEXT, INK, Anchor::Start);
             self.draw_axes(canvas, &view.factor_title(x), series);
             for s in series {
                 let path: Vec<Point> = s.points.iter().map(|(x, y)| (self.x.at(*x), self.y.at(*y))).collect();
@@ -90,7 +95,10 @@ impl Frame {
                 }
             }
             self.draw_lost(canvas, series);
-            self.draw_labels(canvas, &factors.join(" · "), series);
+            match self.is_narrow() {
+                true => self.draw_legend(canvas, &factors.join(" · "), series),
+                false => self.draw_labels(canvas, &factors.join(" · "), series),
+            }
         })
     }
 
@@ -114,7 +122,9 @@ impl Frame {
         }
         canvas.line((self.left, self.bottom), (self.right, self.bottom), FAINT, 1);
         canvas.line((self.left, self.top), (self.left, self.bottom), FAINT, 1);
-        canvas.text(((self.left + self.right) / 2, self.bottom + 38), x_title, TEXT, INK, Anchor::Middle);
+        let title = shortened(&format!("{x_title} (logarithmic)"), TEXT, self.width - 2 * EDGE);
+        let middle = ((self.left + self.right) / 2).min(self.width - EDGE - text_width(&title, TEXT) / 2);
+        canvas.text((middle, self.bottom + 38), &title, TEXT, INK, Anchor::Middle);
     }
 
     /// Crosses above the axis, a row for each line that ran out of memory.
@@ -130,6 +140,27 @@ impl Frame {
         }
     }
 
+    fn is_narrow(&self) -> bool {
+        self.width <= NARROW
+    }
+
+    /// The names of the lines below the axis, where beside it is no room.
+    fn draw_legend(&self, canvas: &mut Canvas, heading: &str, series: &[Series]) {
+        let mut y = self.bottom + 64;
+        canvas.text((EDGE, y), &shortened(heading, SMALL, self.width - 2 * EDGE), SMALL, FAINT, Anchor::Start);
+        let lost = self.top > self.band;
+        for s in series.iter().filter(|s| !s.label.is_empty()) {
+            y += LABEL_STEP;
+            canvas.path(&[(EDGE, y), (EDGE + 28, y)], s.look.color, 2, s.look.dash);
+            canvas.mark((EDGE + 14, y), s.look.mark, s.look.color);
+            canvas.text((EDGE + 36, y), &shortened(&s.label, TEXT, self.width - 2 * EDGE - 36), TEXT, INK, Anchor::Start);
+        }
+        if lost {
+            canvas.mark((EDGE + 14, y + LABEL_STEP), Mark::Cross, FAINT);
+            canvas.text((EDGE + 36, y + LABEL_STEP), "out of memory", TEXT, INK, Anchor::Start);
+        }
+    }
+
     /// The name of each line beside its end, moved apart where ends are close.
     fn draw_labels(&self, canvas: &mut Canvas, heading: &str, series: &[Series]) {
         let end = |s: &Series| s.points.last().map_or(self.top, |p| self.y.at(p.1));
@@ -139,7 +170,7 @@ impl Frame {
         let first = if lost { self.top + LABEL_STEP } else { self.top };
         let heights = spread(&order.iter().map(|s| end(s)).collect::<Vec<_>>(), first, self.bottom);
         let x = self.right + 12;
-        let start = (x + 36).min(WIDTH - EDGE - text_width(heading, SMALL));
+        let start = (x + 36).min(self.width - EDGE - text_width(heading, SMALL));
         canvas.text((start, self.band - 14), heading, SMALL, FAINT, Anchor::Start);
         for (s, y) in order.iter().zip(heights) {
             canvas.path(&[(x, y), (x + 28, y)], s.look.color, 2, s.look.dash);

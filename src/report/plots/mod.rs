@@ -9,25 +9,38 @@ mod overview;
 mod pareto;
 mod shares;
 
+use super::markup::slug;
+use super::pages::Shown;
 use super::prose;
 use super::recorded::Recorded;
-use crate::chart::{Head, WIDE};
+use crate::chart::{Head, NARROW, WIDE};
 use crate::protocol::{Cell, Grid, Metric, Plot, PlotKind, selects};
 use crate::results::Status;
 use anyhow::Result;
 
 pub use overview::overview;
 
-/// Width of every picture in pixels.
-const WIDTH: i32 = WIDE;
-
 #[derive(Debug, Clone)]
 pub struct Picture {
-    /// Name of the file under `plots/`.
+    /// Names of the files under `plots/`, for a page and for a phone.
     pub file: String,
+    pub narrow: String,
     /// What the picture shows, for who cannot see it.
     pub alt: String,
     pub svg: String,
+    pub narrow_svg: String,
+}
+
+impl Picture {
+    /// Draws a picture twice; nothing where there is nothing to draw.
+    fn drawn(name: &str, alt: String, draw: impl Fn(i32) -> Result<Option<String>>) -> Result<Option<Picture>> {
+        let (Some(svg), Some(narrow_svg)) = (draw(WIDE)?, draw(NARROW)?) else { return Ok(None) };
+        Ok(Some(Picture { file: format!("{name}.svg"), narrow: format!("{name}-narrow.svg"), alt, svg, narrow_svg }))
+    }
+
+    pub fn shown(&self) -> Shown {
+        Shown { file: self.file.clone(), narrow: self.narrow.clone(), alt: self.alt.clone() }
+    }
 }
 
 /// Draws one plot of a protocol for one machine; nothing where the machine has no figure for it.
@@ -38,27 +51,29 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
     let Some(metric) = recorded.protocol.metric(plot.metric) else {
         return Ok(None);
     };
-    let view = View::new(recorded, plot, metric);
-    let svg = match &plot.kind {
-        PlotKind::Lines { x, series } => lines::lines(&view, x, series)?,
-        PlotKind::Bars { clusters } => bars::bars(&view, clusters)?,
-        PlotKind::Effects { factors } => effects::effects(&view, factors)?,
-        PlotKind::Dots { rows, threshold } => dots::dots(&view, rows, *threshold)?,
-        PlotKind::Shares { rows, prefix } => shares::shares(&view, rows, prefix)?,
-        PlotKind::Area { panels, layers, boundary, phases } => {
-            area::area(&view, &area::Design { panels, layers, boundary, phases })?
+    let draw = |width: i32| -> Result<Option<String>> {
+        let view = View::new(recorded, plot, metric, width);
+        match &plot.kind {
+            PlotKind::Lines { x, series } => lines::lines(&view, x, series),
+            PlotKind::Bars { clusters } => bars::bars(&view, clusters),
+            PlotKind::Effects { factors } => effects::effects(&view, factors),
+            PlotKind::Dots { rows, threshold } => dots::dots(&view, rows, *threshold),
+            PlotKind::Shares { rows, prefix } => shares::shares(&view, rows, prefix),
+            PlotKind::Area { panels, layers, boundary, phases } => {
+                area::area(&view, &area::Design { panels, layers, boundary, phases })
+            }
+            // A table, which stands among the others.
+            PlotKind::Ranking { .. } => Ok(None),
+            PlotKind::Pareto { against, looks } => pareto::pareto(&view, against, looks),
         }
-        // A table, which stands among the others.
-        PlotKind::Ranking { .. } => None,
-        PlotKind::Pareto { against, looks } => pareto::pareto(&view, against, looks)?,
     };
-    let file = format!("{}-{}-{}.svg", recorded.protocol.name, plot.name, recorded.machine);
-    Ok(svg.map(|svg| Picture { file, alt: format!("{} {}", plot.caption, whose(recorded)), svg }))
+    let name = format!("{}-{}-{}", slug(recorded.protocol.name), slug(plot.name), slug(&recorded.machine));
+    Picture::drawn(&name, format!("{} {}", plot.caption, whose(recorded)), draw)
 }
 
 /// The machine as a picture names it; a dry device's figures are predictions.
 fn whose(recorded: &Recorded) -> String {
-    format!("{} ({})", recorded.machine, prose::platform(recorded.platform()))
+    prose::whose(recorded.platform(), &recorded.machine)
 }
 
 /// The cells that a plot shows, with what it asks of each.
@@ -70,10 +85,10 @@ struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    fn new(recorded: &'a Recorded, plot: &Plot, metric: &'static Metric) -> View<'a> {
+    fn new(recorded: &'a Recorded, plot: &Plot, metric: &'static Metric, width: i32) -> View<'a> {
         let grids = recorded.grids().filter(|grid| grid.passes.contains(&metric.pass));
         let cells = grids.flat_map(|grid| recorded.cells(grid)).filter(|cell| selects(plot.of, cell)).collect();
-        View { recorded, metric, head: Head::new(plot.caption, &whose(recorded), WIDTH), cells }
+        View { recorded, metric, head: Head::new(plot.caption, &whose(recorded), width), cells }
     }
 
     /// The view without the cells of other grids: one that holds a factor fixed has no line along it, one without a factor no

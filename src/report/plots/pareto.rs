@@ -1,8 +1,10 @@
 //! Two metrics of each cell against one another, both axes logarithmic: which cells no other is better than in both.
 
-use super::{View, WIDTH, levels};
+use super::{View, levels};
 use crate::chart::LogScale;
-use crate::chart::{Anchor, Canvas, EDGE, FAINT, GRID, INK, Look, Point, SMALL, TEXT, look, picture, text_width};
+use crate::chart::{
+    Anchor, Canvas, EDGE, FAINT, GRID, INK, Look, NARROW, Point, SMALL, TEXT, look, picture, shortened, text_width,
+};
 use crate::protocol::Metric;
 use anyhow::Result;
 
@@ -66,35 +68,48 @@ fn draw(view: &View, other: &Metric, factor: &str, kinds: &[String], dots: &[Dot
     let y_ticks = y.ticks(other.unit);
     let left = EDGE + 12 + y_ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0);
     let names = dots.iter().map(|dot| text_width(&dot.name, SMALL)).max().unwrap_or(0);
-    let right = WIDTH - EDGE - names - GAP;
+    let (width, narrow) = (view.head.width, view.head.width <= NARROW);
+    let right = width - EDGE - if narrow { 12 } else { names + GAP };
     let x = LogScale::over(dots.iter().map(|dot| dot.x), 1.5, left, right);
     let title = format!("{} {}", view.head.title, view.head.subtitle);
     let other_label =
         if view.recorded.is_prediction() { format!("{} (known, not measured)", other.label) } else { other.label.into() };
-    picture((WIDTH, bottom + 60), &title, |canvas| {
+    picture((width, bottom + 60), &title, |canvas| {
         view.head.draw(canvas);
-        draw_legend(canvas, legend, factor, kinds);
-        canvas.text((left, legend + 28), &other_label, TEXT, INK, Anchor::Start);
+        draw_legend(canvas, (legend, width), factor, kinds);
+        canvas.text(
+            (left, legend + 28),
+            &shortened(&format!("{other_label} (logarithmic)"), TEXT, width - left - EDGE),
+            TEXT,
+            INK,
+            Anchor::Start,
+        );
         for (at, label) in &y_ticks {
             canvas.line((left, *at), (right, *at), GRID, 1);
             canvas.text((left - 8, *at), label, SMALL, INK, Anchor::End);
         }
+        let mut free = 0;
         for (at, label) in x.ticks(view.metric.unit) {
             canvas.line((at, top), (at, bottom), GRID, 1);
-            canvas.text((at, bottom + 14), &label, SMALL, INK, Anchor::Middle);
+            let half = text_width(&label, SMALL) / 2 + 3;
+            if at - half >= free && at + half <= width {
+                canvas.text((at, bottom + 14), &label, SMALL, INK, Anchor::Middle);
+                free = at + half;
+            }
         }
-        canvas.text(((left + right) / 2, bottom + 38), &view.label(), TEXT, INK, Anchor::Middle);
+        let title = format!("{} (logarithmic)", view.label());
+        canvas.text(((left + right) / 2, bottom + 38), &title, TEXT, INK, Anchor::Middle);
         canvas.path(&stairs(dots, &x, &y), FAINT, 2, &[5, 3]);
         for dot in dots {
             let Look { mark, color, .. } = look(dot.kind);
             canvas.mark((x.at(dot.x), y.at(dot.y)), mark, color);
         }
-        draw_names(canvas, dots, &x, &y);
+        draw_names(canvas, dots, &x, &y, width);
     })
 }
 
-fn draw_legend(canvas: &mut Canvas, y: i32, factor: &str, kinds: &[String]) {
-    let mut x = EDGE;
+fn draw_legend(canvas: &mut Canvas, (y, width): (i32, i32), factor: &str, kinds: &[String]) {
+    let (mut x, mut y) = (EDGE, y);
     canvas.text((x, y), factor, SMALL, FAINT, Anchor::Start);
     x += text_width(factor, SMALL) + 20;
     for (n, kind) in kinds.iter().enumerate().filter(|(_, kind)| !kind.is_empty()) {
@@ -102,6 +117,9 @@ fn draw_legend(canvas: &mut Canvas, y: i32, factor: &str, kinds: &[String]) {
         canvas.mark((x, y), mark, color);
         canvas.text((x + 12, y), kind, TEXT, INK, Anchor::Start);
         x += text_width(kind, TEXT) + 40;
+    }
+    if x + 36 + text_width("nothing is better in both", TEXT) > width {
+        (x, y) = (EDGE, y + 18);
     }
     canvas.path(&[(x, y), (x + 28, y)], FAINT, 2, &[5, 3]);
     canvas.text((x + 36, y), "nothing is better in both", TEXT, INK, Anchor::Start);
@@ -122,13 +140,14 @@ fn stairs(dots: &[Dot], x: &LogScale, y: &LogScale) -> Vec<Point> {
 }
 
 /// Names above their marks, moved up where they would lie on one another or on a mark; those of the front in ink.
-fn draw_names(canvas: &mut Canvas, dots: &[Dot], x: &LogScale, y: &LogScale) {
+fn draw_names(canvas: &mut Canvas, dots: &[Dot], x: &LogScale, y: &LogScale, width: i32) {
     let mark = |dot: &Dot| (x.at(dot.x) - GAP, x.at(dot.x) + GAP, y.at(dot.y));
     let mut placed: Vec<(i32, i32, i32)> = dots.iter().map(mark).collect();
     let mut order: Vec<&Dot> = dots.iter().collect();
     order.sort_by_key(|dot| (!dot.on_front, y.at(dot.y), x.at(dot.x)));
     for dot in order {
         let (from, mut at) = (x.at(dot.x) + 2, y.at(dot.y) - LABEL_STEP);
+        let from = from.min(width - EDGE - text_width(&dot.name, SMALL)).max(EDGE);
         let to = from + text_width(&dot.name, SMALL);
         while placed.iter().any(|(a, b, row)| from < *b && *a < to && (row - at).abs() < LABEL_STEP) {
             at -= 1;

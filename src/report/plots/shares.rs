@@ -1,7 +1,7 @@
 //! What a whole is made of, as one bar for each cell, from details of the samples that share a prefix.
 
-use super::{View, WIDTH, levels};
-use crate::chart::{Anchor, Canvas, EDGE, FAINT, INK, SMALL, TEXT, WHITE, look, picture, shortened, text_width};
+use super::{View, levels};
+use crate::chart::{Anchor, Canvas, EDGE, FAINT, INK, NARROW, SMALL, TEXT, WHITE, look, picture, shortened, text_width};
 use crate::results::{PassRecord, Status};
 use crate::units::quantity;
 use anyhow::Result;
@@ -16,6 +16,8 @@ const OTHER: RGBColor = RGBColor(0xBB, 0xBB, 0xBB);
 const NAMES: i32 = 210;
 const TOTALS: i32 = 80;
 const LEGEND_ROW: i32 = 20;
+/// Room for a row's name above its bar, on a phone.
+const NAME: i32 = 20;
 
 struct Row {
     name: String,
@@ -37,12 +39,14 @@ pub fn shares(view: &View, rows: &[&str], prefix: &str) -> Result<Option<String>
     if rows.iter().any(|row| row.shares[names.len()] > 0.0) {
         legend.push(("other", OTHER));
     }
-    let left = EDGE + rows.iter().map(|row| text_width(&row.name, TEXT)).max().unwrap_or(0) + 12;
-    let places = places(&legend);
+    let (width, narrow) = (view.head.width, view.head.width <= NARROW);
+    let left = if narrow { EDGE } else { EDGE + rows.iter().map(|row| text_width(&row.name, TEXT)).max().unwrap_or(0) + 12 };
+    let places = places(&legend, width);
+    let step = if narrow { STEP + NAME } else { STEP };
     let top = view.head.bottom() + 14 + (places.last().map_or(0, |(_, row)| *row) + 1) * LEGEND_ROW;
-    let height = top + rows.len() as i32 * STEP + 12;
+    let height = top + rows.len() as i32 * step + 12;
     let title = format!("{} {}", view.head.title, view.head.subtitle);
-    picture((WIDTH, height), &title, |canvas| {
+    picture((width, height), &title, |canvas| {
         view.head.draw(canvas);
         for ((name, color), (x, row)) in legend.iter().zip(places) {
             let y = view.head.bottom() + 10 + row * LEGEND_ROW;
@@ -50,7 +54,9 @@ pub fn shares(view: &View, rows: &[&str], prefix: &str) -> Result<Option<String>
             canvas.text((x + 20, y), name, TEXT, INK, Anchor::Start);
         }
         for (n, row) in rows.iter().enumerate() {
-            draw_row(canvas, row, &legend, (left, top + n as i32 * STEP), unit);
+            let top = top + n as i32 * step;
+            canvas.text((EDGE, if narrow { top + NAME / 2 } else { top + STEP / 2 }), &row.name, TEXT, INK, Anchor::Start);
+            draw_row(canvas, row, &legend, (left, top + step - STEP), (width - EDGE - TOTALS, unit));
         }
     })
     .map(Some)
@@ -94,11 +100,11 @@ fn row(name: &str, parts: &[(&str, f64)], names: &[&str]) -> Row {
 }
 
 /// Place of each part in the legend: pixels from the left, and row.
-fn places(legend: &[(&str, RGBColor)]) -> Vec<(i32, i32)> {
+fn places(legend: &[(&str, RGBColor)], whole: i32) -> Vec<(i32, i32)> {
     let (mut x, mut row) = (EDGE, 0);
     let place = |(name, _): &(&str, RGBColor)| {
         let width = 20 + text_width(name, TEXT);
-        if x > EDGE && x + width > WIDTH - EDGE {
+        if x > EDGE && x + width > whole - EDGE {
             (x, row) = (EDGE, row + 1);
         }
         let at = (x, row);
@@ -108,9 +114,8 @@ fn places(legend: &[(&str, RGBColor)]) -> Vec<(i32, i32)> {
     legend.iter().map(place).collect()
 }
 
-fn draw_row(canvas: &mut Canvas, row: &Row, legend: &[(&str, RGBColor)], (left, top): (i32, i32), unit: &str) {
-    let (right, middle) = (WIDTH - EDGE - TOTALS, top + STEP / 2);
-    canvas.text((EDGE, middle), &row.name, TEXT, INK, Anchor::Start);
+fn draw_row(canvas: &mut Canvas, row: &Row, legend: &[(&str, RGBColor)], (left, top): (i32, i32), (right, unit): (i32, &str)) {
+    let middle = top + STEP / 2;
     let mut before = 0.0;
     for (share, (name, color)) in row.shares.iter().zip(legend) {
         let at = |share: f64| left + (share * f64::from(right - left)).round() as i32;

@@ -1,0 +1,239 @@
+//! Dots with ranges or intervals on linear axes, in one or more panels: a row for each thing, a mark for each of several series.
+
+use super::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, Head, INK, NARROW, SMALL, TEXT, WHITE};
+use super::{look, picture, shortened, text_width, wrapped};
+use anyhow::Result;
+use plotters::style::RGBColor;
+
+const LANE: i32 = 20;
+const GAP: i32 = 10;
+const LEGEND_ROW: i32 = 20;
+/// Widest that the names of rows may be beside their dots.
+const NAMES: i32 = 270;
+/// Room between two panels.
+const BETWEEN: i32 = 28;
+
+/// One figure with its range.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dot {
+    /// Place of its series among [`Ranges::series`].
+    pub series: usize,
+    pub middle: f64,
+    pub low: f64,
+    pub high: f64,
+    /// The figure in words.
+    pub text: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct Row {
+    pub name: String,
+    /// The dots of each panel.
+    pub panels: Vec<Vec<Dot>>,
+}
+
+/// A linear axis of one panel.
+#[derive(Debug, Clone)]
+pub struct Axis {
+    pub title: String,
+    /// Writes a round value.
+    pub tick: fn(f64) -> String,
+    /// A line that figures are put against, with its name.
+    pub reference: f64,
+}
+
+pub struct Ranges<'a> {
+    pub head: &'a Head,
+    pub axes: Vec<Axis>,
+    pub series: Vec<String>,
+    pub rows: Vec<Row>,
+}
+
+/// Draws rows of dots; on a phone panels stand below one another, and names above their dots.
+///
+/// # Errors
+/// The drawing library fails.
+pub fn ranges(chart: &Ranges) -> Result<String> {
+    let (head, narrow) = (chart.head, chart.head.width <= NARROW);
+    let right = head.width - EDGE;
+    let names = chart.rows.iter().map(|row| text_width(&row.name, TEXT)).max().unwrap_or(0).min(NAMES);
+    let left = if narrow { EDGE } else { EDGE + names + 14 };
+    let count = chart.axes.len().max(1) as i32;
+    let across = if narrow { 1 } else { count };
+    let width = (right - left - BETWEEN * (across - 1)) / across;
+    let legend = legend(chart);
+    let top = head.bottom() + 4 + legend.last().map_or(0, |(_, row)| row + 1) * LEGEND_ROW;
+    // On a page all panels share the rows; on a phone each has its own.
+    let height = |panels: &[usize]| chart.rows.iter().map(|row| row_height(row, panels, narrow)).sum::<i32>();
+    let all: Vec<usize> = (0..chart.axes.len()).collect();
+    let blocks: Vec<Vec<usize>> = if narrow { all.iter().map(|panel| vec![*panel]).collect() } else { vec![all] };
+    let total = top + blocks.iter().map(|block| height(block) + 64).sum::<i32>();
+    picture((head.width, total), &head.spoken(), |canvas| {
+        head.draw(canvas);
+        for (n, (x, row)) in legend.iter().enumerate() {
+            let (y, look) = (head.bottom() + 8 + row * LEGEND_ROW, look(n));
+            canvas.mark((x + 6, y), look.mark, look.color);
+            canvas.text((x + 20, y), &chart.series[n], TEXT, INK, Anchor::Start);
+        }
+        let mut y = top;
+        for block in &blocks {
+            let bottom = y + 22 + height(block);
+            let frames: Vec<Frame> = block
+                .iter()
+                .enumerate()
+                .map(|(n, panel)| {
+                    let from = left + n as i32 * (width + BETWEEN);
+                    Frame::new(chart, *panel, (from, from + width))
+                })
+                .collect();
+            let mut row_top = y + 22;
+            for (n, row) in chart.rows.iter().enumerate() {
+                let height = row_height(row, block, narrow);
+                if n % 2 == 0 {
+                    canvas.rectangle((EDGE, row_top), (right, row_top + height), BAND, true);
+                }
+                row_top += height;
+            }
+            for frame in &frames {
+                frame.draw_axis(canvas, &chart.axes[frame.panel], (y + 22, bottom));
+            }
+            let mut row_top = y + 22;
+            for (n, row) in chart.rows.iter().enumerate() {
+                let height = row_height(row, block, narrow);
+                let (ground, name) = (
+                    if n % 2 == 0 { BAND } else { WHITE },
+                    shortened(&row.name, TEXT, if narrow { right - EDGE - 8 } else { names }),
+                );
+                if height > 0 {
+                    let middle = if narrow { row_top + LANE / 2 } else { row_top + height / 2 };
+                    canvas.rectangle((EDGE + 2, middle - 8), (EDGE + 4 + text_width(&name, TEXT), middle + 8), ground, true);
+                    canvas.text((EDGE + 4, middle), &name, TEXT, INK, Anchor::Start);
+                }
+                for frame in &frames {
+                    frame.draw_dots(canvas, &row.panels[frame.panel], (row_top, height), narrow, ground);
+                }
+                row_top += height;
+            }
+            y = bottom + 42;
+        }
+    })
+}
+
+/// A lane for each dot, and on a phone one for the name.
+fn row_height(row: &Row, panels: &[usize], narrow: bool) -> i32 {
+    let lanes = panels.iter().map(|panel| row.panels[*panel].len()).max().unwrap_or(0) as i32;
+    match (narrow, lanes) {
+        (true, 0) => 0,
+        (true, lanes) => (lanes + 1) * LANE + GAP / 2,
+        (false, lanes) => lanes.max(1) * LANE + GAP,
+    }
+}
+
+/// Place of each series' name: pixels from the left, and row; none where there is only one.
+fn legend(chart: &Ranges) -> Vec<(i32, i32)> {
+    let (mut x, mut row) = (EDGE, 0);
+    let place = |name: &String| {
+        let width = 20 + text_width(name, TEXT);
+        if x > EDGE && x + width > chart.head.width - EDGE {
+            (x, row) = (EDGE, row + 1);
+        }
+        let at = (x, row);
+        x += width + 18;
+        at
+    };
+    if chart.series.len() > 1 { chart.series.iter().map(place).collect() } else { Vec::new() }
+}
+
+struct Frame {
+    panel: usize,
+    from: i32,
+    to: i32,
+    low: f64,
+    high: f64,
+}
+
+impl Frame {
+    fn new(chart: &Ranges, panel: usize, (from, to): (i32, i32)) -> Frame {
+        let dots = chart.rows.iter().flat_map(|row| &row.panels[panel]);
+        let values = dots.flat_map(|dot| [dot.low, dot.high]).chain([chart.axes[panel].reference]).filter(|v| v.is_finite());
+        let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
+        let room = ((high - low) * 0.06).max(high.abs().max(1e-9) * 0.02);
+        Frame { panel, from, to, low: low - room, high: high + room }
+    }
+
+    fn at(&self, value: f64) -> i32 {
+        self.from + ((value - self.low) / (self.high - self.low) * f64::from(self.to - self.from)).round() as i32
+    }
+
+    fn draw_axis(&self, canvas: &mut Canvas, axis: &Axis, (top, bottom): (i32, i32)) {
+        let mut free = i32::MIN;
+        for value in ticks(self.low, self.high, (self.to - self.from) / 55) {
+            let (x, label) = (self.at(value), (axis.tick)(value));
+            canvas.line((x, top), (x, bottom), GRID, 1);
+            let half = text_width(&label, SMALL) / 2;
+            let middle = x.clamp(self.from + half - 8, self.to - half + 8);
+            if middle - half > free {
+                canvas.text((middle, bottom + 12), &label, SMALL, INK, Anchor::Middle);
+                free = middle + half + 6;
+            }
+        }
+        let at = self.at(axis.reference);
+        canvas.path(&[(at, top), (at, bottom)], INK, 2, &[5, 3]);
+        let title = wrapped(&axis.title, TEXT, self.to - self.from).into_iter().next().unwrap_or_default();
+        canvas.text((self.from, top - 12), &title, TEXT, INK, Anchor::Start);
+    }
+
+    fn draw_dots(&self, canvas: &mut Canvas, dots: &[Dot], (top, height): (i32, i32), narrow: bool, ground: RGBColor) {
+        if dots.is_empty() {
+            if !narrow {
+                canvas.text((self.from, top + height / 2), "not measured", SMALL, FAINT, Anchor::Start);
+            }
+            return;
+        }
+        let first = if narrow { top + LANE } else { top + (height - dots.len() as i32 * LANE) / 2 };
+        for (n, dot) in dots.iter().enumerate() {
+            let (y, look) = (first + n as i32 * LANE + LANE / 2, look(dot.series));
+            let (low, high) = (self.at(dot.low), self.at(dot.high));
+            if high - low > 2 {
+                canvas.line((low, y), (high, y), look.color, 3);
+                for x in [low, high] {
+                    canvas.line((x, y - 4), (x, y + 4), look.color, 2);
+                }
+            }
+            canvas.mark((self.at(dot.middle), y), look.mark, look.color);
+            let width = text_width(&dot.text, SMALL);
+            // Beside the range, on the side that has room.
+            let (free_right, free_left) = (self.to - high - 10, low - self.from - 10);
+            let (start, room) = if free_right >= width || free_right >= free_left {
+                (high + 10, free_right)
+            } else {
+                (low - 10 - width.min(free_left), free_left)
+            };
+            let text = shortened(&dot.text, SMALL, room);
+            // On the row's ground, since the reference line may run through it.
+            canvas.rectangle((start - 3, y - 8), (start + text_width(&text, SMALL), y + 8), ground, true);
+            canvas.text((start, y), &text, SMALL, INK, Anchor::Start);
+        }
+    }
+}
+
+/// At most so many round values within a range.
+fn ticks(low: f64, high: f64, most: i32) -> Vec<f64> {
+    let least = (high - low) / f64::from(most.clamp(2, 8));
+    let power = 10f64.powf(least.log10().floor());
+    let step =
+        [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|m| m * power).find(|step| *step >= least * 0.999).unwrap_or(power * 10.0);
+    let first = (low / step).ceil() as i64;
+    (first..).map(|n| n as f64 * step).take_while(|value| *value <= high).take(12).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_few() {
+        assert_eq!(ticks(0.82, 1.12, 5), [0.9, 1.0, 1.1]);
+        assert_eq!(ticks(-81.0, 12.0, 5), [-80.0, -60.0, -40.0, -20.0, 0.0]);
+    }
+}

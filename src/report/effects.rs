@@ -1,0 +1,118 @@
+//! What a technique does, over all of its cells: how far a figure falls or rises against its baseline.
+
+use super::recorded::Recorded;
+use super::techniques::Shown;
+use crate::protocol::{BY, Cell, Metric, selects};
+use crate::stats::{Interval, median};
+
+/// The ratios of one metric to its baseline over the cells that a selection names.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effect {
+    pub machine: String,
+    pub is_prediction: bool,
+    pub middle: f64,
+    /// Smallest and largest ratio, with their intervals where they have any.
+    pub low: f64,
+    pub high: f64,
+    /// What was compared, in words: the models, or how many cells.
+    pub rests_on: String,
+}
+
+impl Effect {
+    /// The ratios of the metric on one machine; none where it has no such figure.
+    pub fn of(run: &Recorded, select: &str, metric: &str) -> Option<Effect> {
+        let metric = run.protocol.metric(metric)?;
+        let cells = compared(run, select);
+        let found: Vec<(&Cell, Interval)> = cells.iter().filter_map(|cell| Some((cell, run.ratio(cell, metric)?))).collect();
+        if found.is_empty() {
+            return None;
+        }
+        let estimates: Vec<f64> = found.iter().map(|(_, ratio)| ratio.estimate).collect();
+        Some(Effect {
+            machine: run.machine.clone(),
+            is_prediction: run.is_prediction(),
+            middle: median(&estimates),
+            low: found.iter().map(|(_, ratio)| ratio.low).fold(f64::INFINITY, f64::min),
+            high: found.iter().map(|(_, ratio)| ratio.high).fold(f64::NEG_INFINITY, f64::max),
+            rests_on: rests_on(found.iter().map(|(cell, _)| *cell)),
+        })
+    }
+
+    /// `-56 % to -75 %`, the larger saving last.
+    pub fn change(&self) -> String {
+        change(self.low, self.high)
+    }
+}
+
+/// Cells of a selection that are compared with another; who runs a cell is no technique.
+pub fn compared(run: &Recorded, select: &str) -> Vec<Cell> {
+    let is_compared = |cell: &Cell| {
+        let grid = run.grid_of(cell);
+        selects(select, cell) && !cell.is_twin() && grid.is_some_and(|grid| grid.studied != BY && grid.baseline_of(cell) != *cell)
+    };
+    run.all_cells().into_iter().filter(is_compared).collect()
+}
+
+/// Two ratios as a change in percent.
+pub fn change(low: f64, high: f64) -> String {
+    let (low, high) = (percent(low), percent(high));
+    match low == high {
+        true => low,
+        // Both fall: the smaller change first, as one says it.
+        false if low.starts_with('−') && high.starts_with('−') => format!("{high} to {low}"),
+        false => format!("{low} to {high}"),
+    }
+}
+
+/// A ratio as a change: `−56 %`, `+8 %`, or `3.1x` where it is more than double.
+pub fn percent(ratio: f64) -> String {
+    if ratio >= 2.0 {
+        return crate::units::ratio(ratio);
+    }
+    let percent = ((ratio - 1.0) * 100.0).round();
+    match percent {
+        p if p < 0.0 => format!("−{} %", -p),
+        p if p > 0.0 => format!("+{p} %"),
+        _ => "0 %".to_string(),
+    }
+}
+
+/// The models of some cells, or else what tells them apart.
+pub fn rests_on<'a>(cells: impl Iterator<Item = &'a Cell>) -> String {
+    let cells: Vec<&Cell> = cells.collect();
+    for factor in ["model", "workload", "operation", "transform", "dropped", "case"] {
+        let mut levels: Vec<&str> = Vec::new();
+        for level in cells.iter().filter_map(|cell| cell.get(factor)) {
+            if !levels.contains(&level) {
+                levels.push(level);
+            }
+        }
+        if !levels.is_empty() {
+            return levels.join(", ");
+        }
+    }
+    super::prose::counted(cells.len(), "configuration")
+}
+
+/// The effects of one thing to do, on every machine that has them.
+pub fn effects(runs: &[&Recorded], shown: &Shown, metric: &str) -> Vec<Effect> {
+    if metric.is_empty() { Vec::new() } else { runs.iter().filter_map(|run| Effect::of(run, shown.of, metric)).collect() }
+}
+
+/// The metric's name on an axis.
+pub fn label<'a>(run: &'a Recorded, metric: &str) -> &'a str {
+    run.protocol.metric(metric).map_or("", |metric: &Metric| metric.label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_told_as_changes() {
+        assert_eq!(change(0.25, 0.44), "−56 % to −75 %");
+        assert_eq!(change(0.998, 1.08), "0 % to +8 %");
+        assert_eq!(change(1.0, 1.0), "0 %");
+        assert_eq!(change(0.9, 3.14), "−10 % to 3.14x");
+    }
+}

@@ -1,0 +1,298 @@
+//! What the report knows of its subjects beside their figures: the page that an experiment's results stand on, the lines of PyTorch that a
+//! technique takes, and where it does not help. Figures and verdicts come from results alone.
+
+/// The guides, by the number under which claims name them.
+pub struct Guide {
+    pub number: &'static str,
+    pub title: &'static str,
+    /// Empty where it is not known.
+    pub address: &'static str,
+}
+
+pub const GUIDES: [Guide; 5] = [
+    Guide {
+        number: "000",
+        title: "PyTorch 메모리 최적화 기법 (2023)",
+        address: "https://colinch4.github.io/2023-09-07/12-01-30-118535/",
+    },
+    Guide { number: "001", title: "PyTorch GPU 메모리 관리 (2023)", address: "" },
+    Guide { number: "002", title: "GPU 메모리·연산 효율 최적화 완전 가이드 (Deep Learning study)", address: "" },
+    Guide { number: "003", title: "Pytorch에서 memory사용 Guide (Jeong-Minju, 2023)", address: "" },
+    Guide { number: "004", title: "PyTorch Dataloader pin_memory설정 (손무현, 2024)", address: "" },
+];
+
+/// What a page is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Users ask for it: a page of its own.
+    Technique,
+    /// How far the lab itself can be trusted.
+    SelfCheck,
+    /// Figures of others, put beside ours.
+    Published,
+    /// Predictions, put beside what real GPUs allocated.
+    RealGpus,
+}
+
+/// An effect that stands for a technique on the front page.
+pub struct Shown {
+    /// What one does, as a row of a table names it.
+    pub label: &'static str,
+    /// Which cells show it.
+    pub of: &'static str,
+    /// The metrics whose ratio to the baseline is shown; empty where there is none.
+    pub memory: &'static str,
+    pub time: &'static str,
+    /// When to use it, in a few words.
+    pub advice: &'static str,
+}
+
+/// One experiment, as a reader meets it.
+pub struct Subject {
+    pub experiment: &'static str,
+    pub title: &'static str,
+    pub kind: Kind,
+    pub shown: &'static [Shown],
+    /// Lines of PyTorch.
+    pub code: &'static str,
+    /// Where it does not help, or what else it changes.
+    pub fails: &'static [&'static str],
+}
+
+/// Claims that the lab makes about itself, among the claims of techniques.
+pub const SELF_CHECKS: [&str; 2] = ["dry-run", "pin-refused"];
+
+/// Experiments that are about no training step: they stand in the table, not in the picture of training techniques.
+pub const NO_TRAINING: [&str; 2] = ["no_grad", "batch_loading"];
+
+const PEAK: &str = "requested_peak";
+const TIME: &str = "time";
+
+const fn shown(label: &'static str, of: &'static str, memory: &'static str, time: &'static str, advice: &'static str) -> Shown {
+    Shown { label, of, memory, time, advice }
+}
+
+pub const SUBJECTS: &[Subject] = &[
+    Subject {
+        experiment: "accumulation",
+        title: "Gradient accumulation",
+        kind: Kind::Technique,
+        shown: &[shown("Accumulate 4 micro-batches", "hold=effective-batch k=4", PEAK, TIME, "Activations fill the memory")],
+        code: "for micro in batch.split(len(batch) // 4):\n    loss = criterion(model(micro.x), micro.y) / 4  # equal micro-batches, mean loss\n    loss.backward()\noptimizer.step()\noptimizer.zero_grad()",
+        fails: &[
+            "Parameters, gradients and optimizer state keep their size: where they fill the memory, little is saved.",
+            "With ignored targets or a shorter last micro-batch, divide the sum of the losses by the number of targets in the whole batch, or the update changes.",
+            "BatchNorm sees each micro-batch by itself: its statistics, and the update, are those of the smaller batch.",
+        ],
+    },
+    Subject {
+        experiment: "amp",
+        title: "Mixed precision (autocast)",
+        kind: Kind::Technique,
+        shown: &[shown("bf16 autocast", "precision=amp-bf16", PEAK, TIME, "Large activations; a GPU with tensor cores")],
+        code: "with torch.autocast(\"cuda\", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)\nloss.backward()  # fp16 instead of bf16: scale the loss with torch.amp.GradScaler",
+        fails: &[
+            "Parameters, gradients and optimizer state stay in fp32, and half-precision copies of the weights come on top: small batches can need more memory.",
+            "A step that is overhead-bound (many small kernels) gets slower: each cast is a kernel of its own.",
+            "fp16 without a GradScaler loses small gradients; bf16 has the range of fp32 and needs none.",
+        ],
+    },
+    Subject {
+        experiment: "checkpointing",
+        title: "Activation checkpointing",
+        kind: Kind::Technique,
+        shown: &[shown("Checkpoint every block", "policy=every-block", PEAK, TIME, "Deep models; transformers: every block")],
+        code: "from torch.utils.checkpoint import checkpoint\n\nfor block in self.blocks:\n    x = checkpoint(block, x, use_reentrant=False)",
+        fails: &[
+            "It pays one more forward pass of what is checkpointed.",
+            "Where a block keeps little beside its input (a plain MLP layer), segments of sqrt(n) blocks save more than every block; transformers keep much, and every block is the better choice.",
+            "Parameters, gradients and optimizer state keep their size.",
+        ],
+    },
+    Subject {
+        experiment: "combined",
+        title: "Techniques combined",
+        kind: Kind::Technique,
+        shown: &[shown(
+            "Autocast, accumulate, checkpoint",
+            "with=amp+checkpoint+accumulate",
+            PEAK,
+            TIME,
+            "One technique is not enough",
+        )],
+        code: "for micro in batch.split(len(batch) // 4):\n    with torch.autocast(\"cuda\", dtype=torch.bfloat16):\n        loss = criterion(model(micro.x), micro.y) / 4  # model checkpoints its blocks\n    loss.backward()\noptimizer.step()\noptimizer.zero_grad()",
+        fails: &[
+            "Techniques that shrink the same bytes do not multiply: after accumulation, checkpointing has fewer activations left to drop.",
+            "What remains is parameters, gradients and optimizer state; a smaller optimizer or sharding is the next step then.",
+        ],
+    },
+    Subject {
+        experiment: "transfer_learning",
+        title: "Transfer learning with a frozen backbone",
+        kind: Kind::Technique,
+        shown: &[shown("Freeze the backbone", "rest=frozen", PEAK, TIME, "Only the last part is trained")],
+        code: "for parameter in model.backbone.parameters():\n    parameter.requires_grad = False\noptimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)",
+        fails: &[
+            "Leaving the backbone out of the optimizer alone saves its state and nothing else: gradients and activations stay.",
+            "A trained layer early in the model keeps the activations of everything behind it.",
+        ],
+    },
+    Subject {
+        experiment: "optimizer_state",
+        title: "Optimizer state and temporaries",
+        kind: Kind::Technique,
+        shown: &[shown(
+            "Fused AdamW instead of a loop",
+            "optimizer=adamw implementation=fused",
+            "",
+            TIME,
+            "Always, where it is supported",
+        )],
+        code: "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
+        fails: &[
+            "The state is the same in every implementation: two values per parameter for Adam and AdamW, one for RMSProp and momentum, none for plain SGD.",
+        ],
+    },
+    Subject {
+        experiment: "no_grad",
+        title: "Inference without gradients",
+        kind: Kind::Technique,
+        shown: &[shown("`no_grad` for inference", "mode=no-grad", PEAK, TIME, "Every forward pass without a backward pass")],
+        code: "model.eval()\nwith torch.inference_mode():  # or torch.no_grad()\n    output = model(x)",
+        fails: &["`model.eval()` alone changes dropout and BatchNorm and still saves every activation."],
+    },
+    Subject {
+        experiment: "inplace",
+        title: "In-place operations",
+        kind: Kind::Technique,
+        shown: &[
+            shown("`relu_` in place", "form=inplace", PEAK, TIME, "Where autograd allows it"),
+            shown("`relu(x).clone()`", "form=clone", PEAK, TIME, "Never: it copies for nothing"),
+        ],
+        code: "x = torch.relu_(x)  # or nn.ReLU(inplace=True)",
+        fails: &["A write through `.data` to what the backward pass needs is not caught: the gradient is silently wrong."],
+    },
+    Subject {
+        experiment: "empty_cache",
+        title: "`empty_cache` and fragmentation",
+        kind: Kind::Technique,
+        shown: &[shown(
+            "`empty_cache` at every step",
+            "neighbour=none policy=every-step",
+            "reserved_peak",
+            "",
+            "Another process needs the memory",
+        )],
+        code: "# against fragmentation, before the process starts:\n#   PYTORCH_ALLOC_CONF=expandable_segments:True python train.py",
+        fails: &[
+            "The allocator frees its cache by itself before an allocation fails, so calling it does not avoid an out-of-memory error of your own.",
+        ],
+    },
+    Subject {
+        experiment: "batch_loading",
+        title: "Batches instead of the whole data set",
+        kind: Kind::Technique,
+        shown: &[shown("Move batches, not the data set", "how=batches", PEAK, TIME, "The data set is larger than a few batches")],
+        code: "for x, y in DataLoader(dataset, batch_size=64):\n    x, y = x.to(device), y.to(device)",
+        fails: &["Single samples save no more than batches, and each transfer has its price."],
+    },
+    Subject {
+        experiment: "ddp_buckets",
+        title: "Gradient buckets of DistributedDataParallel",
+        kind: Kind::Technique,
+        shown: &[shown("`gradient_as_bucket_view=True`", "zero-grad=none|zeros ddp=views", PEAK, "", "Always, with DDP")],
+        code: "model = DistributedDataParallel(model, gradient_as_bucket_view=True)",
+        fails: &[
+            "Where activations make the peak and `zero_grad` has dropped the gradients, the peak falls by less than a copy of the gradients.",
+        ],
+    },
+    Subject {
+        experiment: "free_tensors",
+        title: "Dropping tensors",
+        kind: Kind::Technique,
+        shown: &[],
+        code: "del output, loss  # every reference: views, graphs and optimizers keep the memory, too",
+        fails: &["`nvidia-smi` shows the memory as used until `torch.cuda.empty_cache()`; PyTorch reuses it at once."],
+    },
+    Subject {
+        experiment: "load_checkpoint",
+        title: "Loading a checkpoint",
+        kind: Kind::Technique,
+        shown: &[],
+        code: "state = torch.load(path, map_location=\"cpu\", mmap=True, weights_only=True)\nmodel.load_state_dict(state)\ndel state",
+        fails: &["Without `map_location` the state returns to the device that it was saved from, and can run it out of memory."],
+    },
+    Subject {
+        experiment: "step_timeline",
+        title: "Where memory goes in a training step",
+        kind: Kind::Technique,
+        shown: &[],
+        code: "torch.cuda.memory._record_memory_history()\ntrain_step()\ntorch.cuda.memory._dump_snapshot(\"step.pickle\")  # drag it onto pytorch.org/memory_viz",
+        fails: &[],
+    },
+    Subject { experiment: "memory_model", title: "Predicting memory", kind: Kind::Technique, shown: &[], code: "", fails: &[] },
+    Subject {
+        experiment: "num_workers",
+        title: "DataLoader workers",
+        kind: Kind::Technique,
+        shown: &[],
+        code: "DataLoader(dataset, batch_size=64, num_workers=os.cpu_count(), persistent_workers=True)",
+        fails: &["Where the step is compute-bound, faster loading shortens nothing."],
+    },
+    Subject {
+        experiment: "pin_memory",
+        title: "Pinned memory",
+        kind: Kind::Technique,
+        shown: &[],
+        code: "loader = DataLoader(dataset, pin_memory=True)\nfor x, y in loader:\n    x = x.to(\"cuda\", non_blocking=True)",
+        fails: &["Without a GPU it does nothing but warn."],
+    },
+    Subject {
+        experiment: "lr_warmup",
+        title: "Learning-rate warm-up",
+        kind: Kind::Technique,
+        shown: &[],
+        code: "warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=500)",
+        fails: &[],
+    },
+    Subject { experiment: "backends", title: "Types and backends", kind: Kind::Technique, shown: &[], code: "", fails: &[] },
+    Subject {
+        experiment: "profiling",
+        title: "Profiling tools",
+        kind: Kind::Technique,
+        shown: &[],
+        code: "with torch.profiler.profile(profile_memory=True) as profile:\n    train_step()\nprint(profile.key_averages().table(sort_by=\"self_cuda_memory_usage\"))",
+        fails: &[],
+    },
+    Subject { experiment: "agreement", title: "Agreement with PyTorch", kind: Kind::SelfCheck, shown: &[], code: "", fails: &[] },
+    Subject {
+        experiment: "loader",
+        title: "The lab's image loader beside PyTorch's",
+        kind: Kind::SelfCheck,
+        shown: &[],
+        code: "",
+        fails: &[],
+    },
+    Subject {
+        experiment: "same_level",
+        title: "False positives of A/A comparisons",
+        kind: Kind::SelfCheck,
+        shown: &[],
+        code: "",
+        fails: &[],
+    },
+    Subject { experiment: "published", title: "Published memory figures", kind: Kind::Published, shown: &[], code: "", fails: &[] },
+    Subject {
+        experiment: "real_gpus",
+        title: "Predictions beside real GPUs",
+        kind: Kind::RealGpus,
+        shown: &[],
+        code: "",
+        fails: &[],
+    },
+];
+
+/// What is known of an experiment.
+pub fn subject(experiment: &str) -> Option<&'static Subject> {
+    SUBJECTS.iter().find(|subject| subject.experiment == experiment)
+}

@@ -1,0 +1,127 @@
+//! The report that is committed, held against what its readers need: short, in plain words, of the results beside it.
+
+use std::path::{Path, PathBuf};
+use vramlab::report;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("report")
+}
+
+fn pages() -> Vec<(String, String)> {
+    let mut pages = Vec::new();
+    for path in std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.extension().is_some_and(|extension| extension == "md") {
+            pages.push((path.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+    assert!(pages.len() > 20);
+    pages
+}
+
+/// What README says is what the committed report says, and that is what the committed results say.
+#[test]
+fn readme_and_report_show_the_committed_results() {
+    let out = tempfile::tempdir().unwrap();
+    report::write(Path::new("results"), out.path()).unwrap();
+    let readme = out.path().join("project.md");
+    std::fs::copy(folder().with_file_name("README.md"), &readme).unwrap();
+    report::show_summary(Path::new("results"), &readme).unwrap();
+    let project = std::fs::read(folder().with_file_name("README.md")).unwrap();
+    assert!(std::fs::read(&readme).unwrap() == project, "README is older than results/: run `just report`");
+    std::fs::remove_file(&readme).unwrap();
+    let (made, committed) = (super::files(out.path()), super::files(&folder()));
+    for path in made.keys().chain(committed.keys()) {
+        assert!(made.get(path) == committed.get(path), "report/{} is older than results/: run `just report`", path.display());
+    }
+}
+
+#[test]
+fn every_page_is_short_before_what_is_folded() {
+    for (name, text) in pages() {
+        let open = text.lines().take_while(|line| !line.starts_with("<details>")).count();
+        let most = match name.as_str() {
+            "README.md" => 150,
+            _ => 200,
+        };
+        assert!(open <= most, "{name} has {open} lines before the folded part");
+    }
+    let readme = std::fs::read_to_string(folder().with_file_name("README.md")).unwrap();
+    assert!(readme.lines().count() <= 150, "README.md has {} lines", readme.lines().count());
+    let page = std::fs::metadata(folder().join("index.html")).unwrap().len();
+    assert!(page <= 1_500_000, "index.html has {page} bytes");
+}
+
+#[test]
+fn every_link_of_a_page_is_live() {
+    for (name, text) in pages() {
+        for target in text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)) {
+            if target.starts_with("https://") {
+                continue;
+            }
+            let file = target.split('#').next().unwrap();
+            assert!(folder().join(file).is_file(), "{name} links {target}");
+        }
+        for source in text.split("src").skip(1).filter_map(|rest| Some(rest.split_once("=\"")?.1.split_once('"')?.0)) {
+            assert!(folder().join(source).is_file(), "{name} shows {source}");
+        }
+    }
+    super::page::assert_links_are_live(&folder());
+}
+
+/// The left side of METHODOLOGY's table of words, and what a sentence looks like whose figure is missing.
+#[test]
+fn no_page_has_jargon_or_a_broken_sentence() {
+    let jargon = [
+        "above rest",
+        "of the fastest rate",
+        "told by operation",
+        "kernels fill the time",
+        "launching fills",
+        "launching operations fills",
+        "growth exponent",
+        "requests refused",
+        "shown and not judged",
+        "false alarm",
+        "pretended",
+        "dry device",
+        "twin",
+        "(000)",
+        "(001)",
+        "(002)",
+        "uide 00",
+    ];
+    let broken = [
+        "NaN",
+        " inf ",
+        "-inf",
+        "infx",
+        "inf %",
+        "only where a;",
+        "{effect}",
+        "{where}",
+        " 0 cells",
+        ": skipped",
+        "skipped (",
+        "No picture for",
+        "  ,",
+    ];
+    for (name, text) in pages() {
+        for word in jargon.iter().chain(&broken) {
+            assert!(!text.contains(word), "{name} has '{word}': {:?}", text.lines().find(|line| line.contains(word)));
+        }
+    }
+}
+
+/// No advice without what it rests on.
+#[test]
+fn every_advice_names_what_it_rests_on() {
+    let mut found = 0;
+    for (name, text) in pages() {
+        let Some((_, rest)) = text.split_once("## What to do\n") else { continue };
+        for line in rest.lines().skip_while(|line| line.is_empty()).take_while(|line| line.starts_with("- ")) {
+            assert!(line.contains("*Rests on ") && line.ends_with(".*"), "{name}: {line}");
+            found += 1;
+        }
+    }
+    assert!(found > 20, "{found}");
+}
