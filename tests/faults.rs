@@ -23,8 +23,8 @@ fn said(output: &Output) -> String {
 
 /// OUT/MACHINE/accumulation.
 fn folder(out: &Path) -> PathBuf {
-    let machine = std::fs::read_dir(out).unwrap().next().unwrap().unwrap().path();
-    machine.join("accumulation")
+    let machines = std::fs::read_dir(out).unwrap().map(|entry| entry.unwrap().path());
+    machines.min().unwrap().join("accumulation")
 }
 
 /// (cell, pass, round, metric, status) of every row, and the value where it is counted in bytes.
@@ -219,39 +219,51 @@ fn cuda_without_a_gpu_says_what_is_missing() {
 }
 
 #[test]
-fn results_of_another_schema_machine_or_source_are_refused() {
+fn what_a_run_may_not_add_to_stays_as_it_is_and_its_own_figures_go_beside_it() {
     let out = tempfile::tempdir().unwrap();
-    let output = smoke(out.path()).args(["--filter", "recipe=full"]).output().unwrap();
+    let run = || smoke(out.path()).args(["--filter", "recipe=full"]).output().unwrap();
+    let output = run();
     assert!(output.status.success(), "{}", said(&output));
-    let json = folder(out.path()).join("run.json");
-    let samples = folder(out.path()).join("samples.csv");
+    let own = folder(out.path());
+    let (json, samples) = (own.join("run.json"), own.join("samples.csv"));
+    let beside = PathBuf::from(format!("{}-yours", own.parent().unwrap().display())).join("accumulation");
     let good = std::fs::read_to_string(&json).unwrap();
     let before = std::fs::read_to_string(&samples).unwrap();
+    let expected = rows(&Run::read(&own).unwrap());
     let number = |name: &str| good.split(&format!("\"{name}\": ")).nth(1).unwrap().split([',', '\n']).next().unwrap().to_string();
-    let cases = [
-        ("schema", "99".to_string(), "results of schema 99"),
-        ("cpu", "\"another\"".to_string(), "cpu: there \"another\""),
-        ("sources", "\"0\"".to_string(), "sources: there \"0\""),
-        ("libtorch", "\"2.10.0\"".to_string(), "libtorch: there \"2.10.0\""),
-        ("seed", "7".to_string(), "seed: there 7"),
-    ];
-    for (name, value, part) in cases {
+    let changed = |name: &str, value: &str| {
         let changed = good.replacen(&format!("\"{name}\": {}", number(name)), &format!("\"{name}\": {value}"), 1);
         assert_ne!(changed, good, "{name}");
-        std::fs::write(&json, &changed).unwrap();
-        let output = smoke(out.path()).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{name}: {}", said(&output));
-        assert!(said(&output).contains(part) && said(&output).contains("--fresh"), "{name}: {}", said(&output));
-        assert_eq!(std::fs::read_to_string(&samples).unwrap(), before, "{name}: the samples were touched");
-        assert_eq!(std::fs::read_to_string(&json).unwrap(), changed);
+        changed
+    };
+    let damaged = before.replacen(",ok,", ",fine,", 1);
+    let cases = [
+        (changed("schema", "99"), &before, "results of schema 99"),
+        (changed("cpu", "\"another\""), &before, "cpu: there \"another\""),
+        (changed("sources", "\"0\""), &before, "sources: there \"0\""),
+        (changed("libtorch", "\"2.10.0\""), &before, "libtorch: there \"2.10.0\""),
+        (changed("seed", "7"), &before, "seed: there 7"),
+        (good.clone(), &damaged, "samples.csv, line 2, is damaged"),
+    ];
+    for (manifest, rows_there, part) in cases {
+        std::fs::write(&json, &manifest).unwrap();
+        std::fs::write(&samples, rows_there).unwrap();
+        let output = run();
+        assert!(output.status.success(), "{part}: {}", said(&output));
+        assert!(said(&output).contains(part) && said(&output).contains("stays as it is"), "{part}: {}", said(&output));
+        assert_eq!(std::fs::read_to_string(&samples).unwrap(), *rows_there, "{part}: the samples were touched");
+        assert_eq!(std::fs::read_to_string(&json).unwrap(), manifest);
+        assert_eq!(rows(&Run::read(&beside).unwrap()), expected, "{part}");
+        let again = run();
+        assert!(said(&again).contains("done: 0 passes"), "{part}: it goes on beside: {}", said(&again));
+        std::fs::remove_dir_all(beside.parent().unwrap()).unwrap();
     }
     std::fs::write(&json, &good).unwrap();
-    std::fs::write(&samples, before.replacen(",ok,", ",fine,", 1)).unwrap();
-    let output = smoke(out.path()).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("samples.csv, line 2, is damaged"), "{}", said(&output));
+    std::fs::write(&samples, &before).unwrap();
     let output = smoke(out.path()).args(["--fresh", "--filter", "recipe=full"]).output().unwrap();
-    assert!(output.status.success(), "--fresh starts over: {}", said(&output));
+    assert!(output.status.success() && !said(&output).contains("going on"), "--fresh starts over: {}", said(&output));
+    assert!(!beside.exists());
+    assert_ne!(std::fs::read_to_string(&samples).unwrap(), before, "times were taken anew");
 }
 
 #[test]

@@ -97,16 +97,25 @@ fn run(command: Command) -> Result<u8> {
         #[cfg(feature = "torch")]
         Command::RunAll(options) => {
             let flags: Vec<String> = std::env::args().skip_while(|a| a != "run-all").skip(1).collect();
-            let (code, results) = vramlab::runner::run_all(&options, &flags)?;
-            if let Some(results) = results {
-                // What is measured elsewhere leaves the report of results/ as it is.
-                let out = options
-                    .out
-                    .as_ref()
-                    .map_or("report".into(), |_| format!("{}-report", results.components().as_path().display()));
-                report(&results, Path::new(&out))?;
-            }
-            Ok(code)
+            let Some(summary) = vramlab::runner::run_all(&options, &flags)? else { return Ok(0) };
+            let written = match &summary.results {
+                None if summary.code == vramlab::runner::INTERRUPTED => return Ok(summary.code),
+                None if options.out.is_some() => "there are no results, so there is no report".to_string(),
+                None => "smoke results are not kept and make no report; name a folder with --out to keep them".to_string(),
+                Some(results) => {
+                    // What is measured elsewhere leaves the report of results/ as it is.
+                    let out = match &options.out {
+                        Some(_) => PathBuf::from(format!("{}-report", results.components().as_path().display())),
+                        None => "report".into(),
+                    };
+                    match vramlab::report::write(results, &out) {
+                        Ok(report) => format!("report: {}", report.display()),
+                        Err(error) => format!("no report: {error:#}; `vramlab report` writes it when that is mended"),
+                    }
+                }
+            };
+            println!("{summary}  {written}");
+            Ok(summary.code)
         }
         #[cfg(feature = "torch")]
         Command::Doctor => vramlab::doctor::run().map(|()| 0),

@@ -1,11 +1,11 @@
 //! `vramlab compare`: ours beside PyTorch's, from one interleaved run of an experiment whose twin in Python does the same job.
 
 use super::table::aligned;
-use crate::machine::{DeviceChoice, Machine};
+use crate::machine::DeviceChoice;
 use crate::pairs::pairs;
 use crate::protocol::{BY, Cell, Pass, Profile, Protocol};
 use crate::results::{Run, Samples};
-use crate::runner::Python;
+use crate::runner::{Account, Python, Within};
 use crate::stats::Interval;
 use crate::units::{quantity, ratio};
 use anyhow::{Context, Result, bail, ensure};
@@ -102,8 +102,11 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
     let scratch = options.data.as_ref().map(|_| tempfile::tempdir().context("making a folder for results that are not kept"));
     let scratch = scratch.transpose()?;
     let out = scratch.as_ref().map_or(options.out.as_path(), |scratch| scratch.path());
+    let told = tempfile::tempdir().context("making a folder for the run's account")?;
+    let within = Within { account: told.path().join("account.json"), share: None };
     let mut command = Command::new(&program);
     command.args(["--device", &device.to_string(), "--budget", &options.budget.to_string(), "--out"]).arg(out);
+    command.arg("--within").arg(serde_json::to_string(&within)?);
     command.args(options.fresh.then_some("--fresh"));
     if let Some(rounds) = options.rounds {
         command.args(["--rounds", &rounds.to_string()]);
@@ -116,8 +119,12 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
         command.env("VRAMLAB_IMAGES", data);
     }
     let status = command.status().with_context(|| format!("starting {}", program.display()))?;
-    let machine = Machine::describe(device)?.slug;
-    let table = table(&out.join(machine).join(name))?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+    let Some(account) = Account::read(&within.account)? else {
+        eprintln!("compare: nothing was measured, for the reason above, so nothing is shown");
+        return Ok(code);
+    };
+    let table = table(&account.dir)?;
     if let (None, Some(data)) = (&table, &options.data) {
         bail!(
             "nothing could be compared, for the reasons above. An image that cannot be loaded ends both sides; \
@@ -125,8 +132,17 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
             data.display()
         );
     }
-    print!("\n{}", table.unwrap_or_default());
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    let taken = match (account.passes, options.data.is_some()) {
+        (_, true) => "Measured now, and not kept:".to_string(),
+        (0, _) => format!("Nothing was left to measure. These figures were taken earlier, in {}:", account.dir.display()),
+        (passes, _) => format!("{passes} passes measured now; all figures of {}:", account.dir.display()),
+    };
+    println!("\n{taken}\n\n{}", table.unwrap_or_default());
+    // What cannot be read is no reference.
+    for (there, found) in account.left.iter().filter_map(|dir| Some((dir, self::table(dir).ok()??))) {
+        println!("\nFor reference, figures that were taken elsewhere or earlier, in {}:\n\n{found}", there.display());
+    }
+    Ok(code)
 }
 
 /// Both sides of each comparison, metric by metric; none where there is no figure.

@@ -2,10 +2,11 @@
 
 use crate::protocol::{Bound, Cell, Rule};
 use crate::stats::Interval;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Verdict {
     /// Every matched comparison is beyond the threshold.
     Confirmed,

@@ -107,6 +107,11 @@ impl Journal {
     }
 }
 
+/// Whether a run is writing to a folder.
+pub(super) fn is_held(dir: &Path) -> bool {
+    File::open(dir).is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
 /// Writes a file aside, syncs it and renames it into place.
 ///
 /// # Errors

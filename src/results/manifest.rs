@@ -51,7 +51,7 @@ pub(super) fn read(path: &Path) -> Result<Manifest> {
     match value.get("schema").and_then(serde_json::Value::as_u64) {
         Some(schema) if schema == u64::from(SCHEMA) => {}
         Some(other) => bail!(
-            "{} has results of schema {other}, and this vramlab reads schema {SCHEMA}; read them with the version that wrote them, or measure again with --fresh",
+            "{} has results of schema {other}, and this vramlab reads schema {SCHEMA}; read them with the version that wrote them, or move the folder away",
             path.display()
         ),
         None => bail!("{} names no schema: it is no manifest of a run", path.display()),

@@ -32,10 +32,7 @@ impl Run {
     /// # Errors
     /// Names the file, and the line where one is damaged; parts that were taken in different ways, with the difference.
     pub fn read(dir: &Path) -> Result<Run> {
-        let mut parts: Vec<PathBuf> = shards(dir)?;
-        if dir.join(MANIFEST).exists() || parts.is_empty() {
-            parts.insert(0, dir.to_path_buf());
-        }
+        let parts = parts(dir)?;
         let mut runs = parts.iter().map(|part| Run::read_part(part));
         let mut joined = runs.next().context("no results")??;
         for (run, part) in runs.zip(&parts[1..]) {
@@ -55,13 +52,22 @@ impl Run {
         Ok(joined)
     }
 
-    fn read_part(dir: &Path) -> Result<Run> {
+    pub(super) fn read_part(dir: &Path) -> Result<Run> {
         let manifest = read(&dir.join(MANIFEST))?;
         let path = dir.join(SAMPLES);
         let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
         let (passes, _) = parse(&text, &path)?;
         Ok(Run { manifest, passes, files: files(dir)? })
     }
+}
+
+/// The folders of an experiment that hold results: its own, those of the parts of a sweep, or both.
+pub(super) fn parts(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut parts = shards(dir)?;
+    if dir.join(MANIFEST).exists() || parts.is_empty() {
+        parts.insert(0, dir.to_path_buf());
+    }
+    Ok(parts)
 }
 
 /// The files that cells kept, in order of name.

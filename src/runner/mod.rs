@@ -1,5 +1,6 @@
 //! Runs an experiment: command line, cells, one child process for each cell and pass, and the record of all of it.
 
+mod account;
 mod all;
 mod child;
 mod dry_twin;
@@ -12,7 +13,8 @@ mod python;
 mod sweep;
 mod template;
 
-pub use all::run_all;
+pub use account::{Account, Judged, Share, Within};
+pub use all::{Summary, run_all};
 pub(crate) use child::{end_with_parent, open};
 pub use dry_twin::dry_twin;
 pub(crate) use launch::{last_words, prepare_cuda};
@@ -89,7 +91,11 @@ fn parse(protocol: &'static Protocol) -> Result<Options, clap::Error> {
 fn start(protocol: &'static Protocol, options: &Options) -> Result<u8> {
     let choice = options.device();
     let profile = options.profile(choice);
-    let plan = plan::Plan::new(protocol, profile, options)?;
+    let plan = match plan::Plan::new(protocol, profile, options) {
+        // Among all experiments a filter is for some.
+        Err(_) if options.within.is_some() && options.filter.is_some() => return Ok(0),
+        plan => plan?,
+    };
     if options.list {
         for planned in &plan.cells {
             let passes: Vec<String> = planned.grid.passes.iter().map(Pass::to_string).collect();

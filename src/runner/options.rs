@@ -1,5 +1,6 @@
 //! The command line that all experiments share.
 
+use super::account::Within;
 use crate::machine::{DeviceChoice, cores};
 use crate::protocol::Profile;
 use crate::units::Bytes;
@@ -58,13 +59,17 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 
-    /// Start over: remove what this experiment has measured on this machine
+    /// Start over instead of going on: remove what an earlier run like this one has measured
     #[arg(long)]
     pub fresh: bool,
 
     /// Run part I of N of the cells, in a folder of its own that the report joins with the others
     #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,
+
+    /// The command that this run is part of, as it describes that itself
+    #[arg(long, hide = true, value_parser = within)]
+    pub within: Option<Within>,
 
     /// One cell and pass, as the parent describes it
     #[arg(long, hide = true)]
@@ -105,6 +110,10 @@ impl std::str::FromStr for Shard {
 fn seconds(text: &str) -> Result<Duration, String> {
     let value = text.parse::<f64>().ok().filter(|s| *s > 0.0 && *s < 1e7);
     value.map(Duration::from_secs_f64).ok_or_else(|| format!("'{text}' is no number of seconds"))
+}
+
+fn within(text: &str) -> Result<Within, String> {
+    serde_json::from_str(text).map_err(|_| "--within is for the lab's own use".to_string())
 }
 
 impl Options {

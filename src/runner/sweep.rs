@@ -1,5 +1,6 @@
 //! One run of an experiment: every planned cell is checked, counted and timed, and each pass is recorded before the next begins.
 
+use super::account::{Account, Judged};
 use super::launch::{Exchange, Program, STOP, Spec, launch};
 use super::options::{Options, Shard};
 use super::plan::{Plan, Planned, round_order};
@@ -7,12 +8,12 @@ use super::progress::Progress;
 use super::python::{Python, for_twin};
 use super::template::Templates;
 use super::{EXPERIMENTS, INTERRUPTED};
-use crate::judge::{Verdict, judge};
+use crate::judge::{Judgement, judge};
 use crate::machine::{DeviceChoice, Machine, cores, flags};
 use crate::protocol::{
     ALLOC_CONF, BY, Cell, DEVICE_MEMORY, LEAST_FLOPS, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, Rule, THREADS, TIME,
 };
-use crate::results::{BUDGET_ENDED, FILES, Identity, Journal, Manifest, PassRecord, SCHEMA, SHARD, Samples, Status};
+use crate::results::{BUDGET_ENDED, FILES, Identity, Journal, Left, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status};
 use crate::stats::ratio_interval;
 use crate::units::{Bytes, Seconds};
 use anyhow::{Context, Result};
@@ -109,11 +110,12 @@ pub fn run(
 ) -> Result<u8> {
     let machine = Machine::describe(choice)?;
     interruptible()?;
-    let dir = results_dir(protocol, options.shard, &machine, out);
     // On a dry device no twin runs, so none is looked for.
     let has_twins = !matches!(choice, DeviceChoice::Dry(_)) && plan.cells.iter().any(|planned| planned.cell.is_twin());
     let twins = has_twins.then(|| Python::find(protocol.name));
     let mut manifest = manifest(protocol, options, choice, profile, plan, &machine, twins.as_ref())?;
+    let part = options.shard.map(|Shard { index, count }| format!("{SHARD}{index}-of-{count}"));
+    let Place { dir, left } = Place::find(out, part.as_deref(), &manifest);
     let (journal, records) = Journal::open(&dir, &mut manifest, options.fresh)?;
     let start = Instant::now();
     let deadline = options.budget(profile).map(|budget| start + budget);
@@ -128,7 +130,7 @@ pub fn run(
         twins,
         journal,
         records,
-        progress: Progress::new(protocol.name, 0),
+        progress: Progress::new(protocol.name, options.within.as_ref().and_then(|within| within.share)),
         deadline,
         budget_ended: false,
         resumed,
@@ -137,33 +139,34 @@ pub fn run(
     };
     if resumed > 0 {
         sweep.progress.say(&format!("{}: going on in {}, where {resumed} passes are done", protocol.name, dir.display()));
+    } else if options.within.is_none() {
+        for Left { dir: there, why } in &left {
+            let why = why.join("; ");
+            sweep.progress.say(&format!("{}: {} stays as it is: {why}", protocol.name, there.display()));
+        }
     }
     sweep.run(plan)?;
     sweep.progress.finish();
-    summarise(protocol, profile, choice, &sweep.records);
-    let failures = sweep.records.iter().filter(|r| r.status.is_failure()).count();
-    let state = match (stopped(), sweep.lacking(plan)) {
+    let account = account(&sweep, plan, &left, &dir);
+    match &options.within {
+        Some(within) => account.write(&within.account)?,
+        None => account.judged.iter().for_each(|judged| println!("{judged}")),
+    }
+    let state = match (stopped(), account.lacking) {
         (true, _) => "stopped; the same command goes on from here".to_string(),
         (_, 0) if sweep.budget_ended => "done; the budget ended before every interval was narrow".to_string(),
         (_, 0) => "done".to_string(),
         (_, lacking) => format!("the budget ended with {lacking} passes to go; the same command goes on from here"),
     };
     println!(
-        "{}: {state}: {} passes in {}, {failures} failed; {}",
+        "{}: {state}: {} passes in {}, {} failed; {}",
         protocol.name,
-        sweep.records.len() - resumed,
+        account.passes,
         Seconds(start.elapsed().as_secs_f64()),
+        account.failed.len(),
         dir.display()
     );
-    Ok(if stopped() { INTERRUPTED } else { u8::from(failures > 0) })
-}
-
-fn results_dir(protocol: &Protocol, shard: Option<Shard>, machine: &Machine, out: &Path) -> PathBuf {
-    let dir = out.join(&machine.slug).join(protocol.name);
-    match shard {
-        Some(Shard { index, count }) => dir.join(format!("{SHARD}{index}-of-{count}")),
-        None => dir,
-    }
+    Ok(if stopped() { INTERRUPTED } else { u8::from(!account.failed.is_empty()) })
 }
 
 fn manifest(
@@ -682,16 +685,28 @@ fn beyond_link(record: &PassRecord) -> Option<String> {
     (share > 1.0).then(|| format!("a sample moved {share:.2} times what the link is specified for"))
 }
 
-/// Says what the figures so far mean for the claims.
-fn summarise(protocol: &'static Protocol, profile: Profile, choice: DeviceChoice, records: &[PassRecord]) {
-    if profile == Profile::Smoke {
-        return;
-    }
-    for judgement in judge(protocol, profile, choice.platform(), &Samples::new(records)) {
-        let mark =
-            if judgement.carries || judgement.verdict == Verdict::NotMeasured { "" } else { " (shown, not judged on this device)" };
-        let whose = if judgement.platform == Platform::Python { " (PyTorch in Python)" } else { "" };
-        println!("{:24} {}{whose}{mark}: {}", judgement.claim.id, judgement.verdict, judgement.claim.text);
+/// What the run came to.
+fn account(sweep: &Sweep, plan: &Plan, left: &[Left], dir: &Path) -> Account {
+    let judgements = match sweep.profile {
+        Profile::Smoke => Vec::new(),
+        _ => judge(sweep.protocol, sweep.profile, sweep.choice.platform(), &Samples::new(&sweep.records)),
+    };
+    let judged = |judgement: Judgement| Judged {
+        claim: judgement.claim.id.to_string(),
+        text: judgement.claim.text.to_string(),
+        verdict: judgement.verdict,
+        counts: judgement.carries,
+        in_python: judgement.platform == Platform::Python,
+    };
+    let failed = sweep.records.iter().filter(|record| record.status.is_failure());
+    let folder = if sweep.options.shard.is_some() { dir.parent().unwrap_or(dir) } else { dir };
+    Account {
+        dir: folder.to_path_buf(),
+        left: left.iter().map(|left| left.dir.clone()).collect(),
+        passes: sweep.records.len() - sweep.resumed,
+        lacking: sweep.lacking(plan),
+        failed: failed.map(|record| format!("{} {}: {}: {}", record.pass, record.cell, record.status, record.reason)).collect(),
+        judged: judgements.into_iter().map(judged).collect(),
     }
 }
 

@@ -1,0 +1,158 @@
+//! `vramlab run-all` where results stand already, as in a fresh clone: at smoke size, over two of the experiments, with real processes.
+#![cfg(feature = "torch")]
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+use vramlab::results::Run;
+
+const SMOKE: [&str; 8] = ["--profile", "smoke", "--device", "cpu", "--threads", "1", "--out", "results"];
+
+/// A folder in which a person runs things.
+struct Project(TempDir);
+
+impl Project {
+    fn new() -> Project {
+        Project(tempfile::tempdir().unwrap())
+    }
+
+    fn output(&self, program: &str, arguments: &[&str]) -> Output {
+        Command::new(program).args(arguments).args(SMOKE).current_dir(self.0.path()).output().unwrap()
+    }
+
+    /// Runs all experiments that have such cells: accumulation and batch_loading.
+    fn run_all(&self) -> Output {
+        self.output(env!("CARGO_BIN_EXE_vramlab"), &["run-all", "--filter", "recipe=full|how=batches"])
+    }
+
+    /// Measures a part of what `run_all` does, and gives its folder.
+    fn accumulation(&self) -> PathBuf {
+        let output = self.output(env!("CARGO_BIN_EXE_accumulation"), &["--filter", "recipe=full"]);
+        assert!(output.status.success(), "{}", said(&output));
+        self.machines()[0].join("accumulation")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn machines(&self) -> Vec<PathBuf> {
+        let mut machines: Vec<PathBuf> =
+            std::fs::read_dir(self.path("results")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        machines.sort();
+        machines
+    }
+
+    /// All pages of the report.
+    fn report(&self) -> String {
+        let entries = std::fs::read_dir(self.path("results-report")).unwrap().map(|entry| entry.unwrap().path());
+        let pages = entries.filter(|path| path.extension().is_some_and(|e| e == "md"));
+        pages.map(|page| std::fs::read_to_string(page).unwrap()).collect()
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stderr[..], &output.stdout[..]].concat()).into_owned()
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+/// Has results come from other sources.
+fn spoil(manifest: &Path) {
+    let text = std::fs::read_to_string(manifest).unwrap();
+    let sources = text.split("\"sources\": ").nth(1).unwrap().lines().next().unwrap();
+    std::fs::write(manifest, text.replacen(sources, "\"0123456789abcdef\"", 1)).unwrap();
+}
+
+#[test]
+fn reference_results_are_not_added_to_even_by_the_same_sources() {
+    let project = Project::new();
+    let reference = project.accumulation();
+    let machine = name(reference.parent().unwrap());
+    std::fs::write(project.path("results/reference.txt"), format!("{machine}\n")).unwrap();
+    let before = std::fs::read(reference.join("samples.csv")).unwrap();
+    let output = project.output(env!("CARGO_BIN_EXE_accumulation"), &["--fresh", "--filter", "recipe=full"]);
+    let text = said(&output);
+    assert!(output.status.success() && text.contains("is the reference that came with the project"), "{text}");
+    assert_eq!(std::fs::read(reference.join("samples.csv")).unwrap(), before);
+    let own = project.path(&format!("results/{machine}-yours/accumulation"));
+    assert_eq!(Run::read(&own).unwrap().passes.len(), Run::read(&reference).unwrap().passes.len(), "it was measured anew");
+}
+
+#[test]
+fn results_of_other_sources_stay_and_what_is_measured_goes_beside_them() {
+    let project = Project::new();
+    let reference = project.accumulation();
+    let json = reference.join("run.json");
+    spoil(&json);
+    let before = (std::fs::read(&json).unwrap(), std::fs::read(reference.join("samples.csv")).unwrap());
+
+    let output = project.run_all();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!((std::fs::read(&json).unwrap(), std::fs::read(reference.join("samples.csv")).unwrap()), before);
+    let machines = project.machines();
+    let names: Vec<String> = machines.iter().map(|machine| name(machine)).collect();
+    assert_eq!(names.len(), 2);
+    assert_eq!(names[1], format!("{}-yours", names[0]));
+    assert!(!Run::read(&machines[1].join("accumulation")).unwrap().passes.is_empty());
+    assert!(!Run::read(&machines[0].join("batch_loading")).unwrap().passes.is_empty(), "there nothing stood in the way");
+    let text = said(&output);
+    assert!(text.contains(&format!("taken in another way: results/{}\n", names[0])), "{text}");
+    assert!(text.contains(&format!("vramlab diff results/{} results/{}\n", names[0], names[1])), "{text}");
+    assert!(text.contains("report: results-report/README.md"), "{text}");
+    let report = project.report();
+    assert!(report.contains(&names[1]) && report.contains("batch_loading"), "both stand in the report");
+
+    let again = project.run_all();
+    assert!(again.status.success() && said(&again).contains("run-all: 0 passes"), "{}", said(&again));
+    assert_eq!(project.machines(), machines, "the second run goes on with the first");
+}
+
+#[test]
+fn a_run_that_was_begun_is_gone_on_with() {
+    let project = Project::new();
+    let begun = Run::read(&project.accumulation()).unwrap().passes;
+    let output = project.run_all();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let machines = project.machines();
+    assert_eq!(machines.len(), 1, "nothing stood in the way");
+    assert_eq!(Run::read(&machines[0].join("accumulation")).unwrap().passes[..begun.len()], begun[..]);
+    assert!(project.report().contains("accumulation"));
+}
+
+#[test]
+fn what_another_run_holds_is_an_error_and_the_rest_is_measured() {
+    let project = Project::new();
+    let held = project.accumulation();
+    let passes = Run::read(&held).unwrap().passes.len();
+    let lock = File::open(&held).unwrap();
+    lock.lock().unwrap();
+    let output = project.run_all();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(
+        text.contains("another run is writing to") && text.contains("could not run, for the reasons above: accumulation"),
+        "{text}"
+    );
+    assert_eq!(project.machines().len(), 1, "nothing goes beside what is being written");
+    assert_eq!(Run::read(&held).unwrap().passes.len(), passes);
+    assert!(!Run::read(&held.with_file_name("batch_loading")).unwrap().passes.is_empty());
+    assert!(project.report().contains("batch_loading"));
+}
+
+#[test]
+fn two_runs_of_all_do_not_disturb_each_other_and_nothing_makes_no_report() {
+    let project = Project::new();
+    std::fs::create_dir(project.path("results")).unwrap();
+    let lock = File::open(project.path("results")).unwrap();
+    lock.lock().unwrap();
+    let output = project.run_all();
+    assert!(!output.status.success() && said(&output).contains("another run-all is writing to results"), "{}", said(&output));
+    drop(lock);
+    let output = project.output(env!("CARGO_BIN_EXE_vramlab"), &["run-all", "--filter", "k=nowhere"]);
+    assert!(!output.status.success() && said(&output).contains("no cell of any experiment matches"), "{}", said(&output));
+    assert!(!project.path("results-report").exists() && project.machines().is_empty());
+}
