@@ -113,6 +113,6 @@ mod tests {
         assert_eq!(change(0.25, 0.44), "−56 % to −75 %");
         assert_eq!(change(0.998, 1.08), "0 % to +8 %");
         assert_eq!(change(1.0, 1.0), "0 %");
-        assert_eq!(change(0.9, 3.14), "−10 % to 3.14x");
+        assert_eq!(change(0.9, 3.24), "−10 % to 3.24x");
     }
 }

@@ -158,7 +158,8 @@ mod tests {
     #[test]
     fn text_reads_as_it_was() {
         let text = "Set `requires_grad = false`, a_b (x < 1 & y): 5 % * 3 - [1] 1.5.";
-        let events = Parser::new(Markdown::text(text).as_str()).map(|event| match event {
+        let escaped = Markdown::text(text);
+        let events = Parser::new(escaped.as_str()).map(|event| match event {
             Event::Text(text) | Event::Code(text) => text.to_string(),
             _ => String::new(),
         });
