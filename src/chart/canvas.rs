@@ -109,16 +109,17 @@ pub fn shortened(text: &str, size: i32, width: i32) -> String {
     text.chars().take(fitting.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Breaks a text into lines that fit a width.
+/// Breaks a text into lines that fit a width, and cuts words that do not.
 pub fn wrapped(text: &str, size: i32, width: i32) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
+        let word = &shortened(word, size, width);
         match lines.last_mut() {
             Some(line) if text_width(line, size) + text_width(word, size) + size <= width => {
                 line.push(' ');
                 line.push_str(word);
             }
-            _ => lines.push(word.to_string()),
+            _ => lines.push(word.clone()),
         }
     }
     lines

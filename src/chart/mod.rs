@@ -12,7 +12,7 @@ pub use canvas::{
     text_width, wrapped,
 };
 pub use ranges::{Axis, Dot, Ranges, Row, ranges};
-pub use scale::{LinearScale, LogScale};
+pub use scale::{LinearScale, Scale};
 
 /// Width of a chart on a page, and on a phone, in pixels.
 pub const WIDE: i32 = 860;

@@ -9,7 +9,7 @@ const LANE: i32 = 20;
 const GAP: i32 = 10;
 const LEGEND_ROW: i32 = 20;
 /// Widest that the names of rows may be beside their dots.
-const NAMES: i32 = 270;
+const NAMES: i32 = 360;
 /// Room between two panels.
 const BETWEEN: i32 = 28;
 

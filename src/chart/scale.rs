@@ -2,32 +2,44 @@
 
 use crate::units::{binary_unit, tick};
 
-/// A logarithmic axis from one pixel to another.
+/// An axis from one pixel to another: logarithmic, but linear for shares of a whole.
 #[derive(Debug, Clone, Copy)]
-pub struct LogScale {
+pub struct Scale {
     low: f64,
     high: f64,
+    is_linear: bool,
     from: i32,
     to: i32,
 }
 
-impl LogScale {
+impl Scale {
     /// An axis over all positive values, with some room at both ends; at least a factor of `least` wide.
-    pub fn over(values: impl Iterator<Item = f64>, least: f64, from: i32, to: i32) -> LogScale {
+    pub fn over(values: impl Iterator<Item = f64>, least: f64, from: i32, to: i32) -> Scale {
         let (low, high) =
             values.filter(|v| v.is_finite() && *v > 0.0).fold((f64::INFINITY, 0.0f64), |(low, high), v| (low.min(v), high.max(v)));
         let (low, high) = if high > 0.0 { (low, high) } else { (1.0, 1.0) };
         let room = (high / low).powf(0.06).max((least / (high / low)).sqrt());
-        LogScale { low: low / room, high: high * room, from, to }
+        Scale { low: low / room, high: high * room, is_linear: false, from, to }
+    }
+
+    /// From nothing to all.
+    pub fn of_shares(from: i32, to: i32) -> Scale {
+        Scale { low: 0.0, high: 1.04, is_linear: true, from, to }
     }
 
     pub fn at(&self, value: f64) -> i32 {
-        let share = (value / self.low).ln() / (self.high / self.low).ln();
+        let share = match self.is_linear {
+            true => (value - self.low) / (self.high - self.low),
+            false => (value / self.low).ln() / (self.high / self.low).ln(),
+        };
         self.from + (share * f64::from(self.to - self.from)).round() as i32
     }
 
     /// Round values on the axis with their labels, in the unit `B`, `s`, `1`, or `x` for ratios.
     pub fn ticks(&self, unit: &str) -> Vec<(i32, String)> {
+        if self.is_linear {
+            return (0..=5).map(|fifths| (self.at(f64::from(fifths) / 5.0), format!("{} %", fifths * 20))).collect();
+        }
         let values = if unit == "B" { binary_ticks(self.low, self.high) } else { decimal_ticks(self.low, self.high) };
         values.into_iter().map(|value| (self.at(value), tick(value, unit))).collect()
     }
@@ -92,7 +104,7 @@ mod tests {
     use super::*;
 
     fn labels(low: f64, high: f64, unit: &str) -> Vec<String> {
-        LogScale { low, high, from: 0, to: 100 }.ticks(unit).into_iter().map(|(_, label)| label).collect()
+        Scale { low, high, is_linear: false, from: 0, to: 100 }.ticks(unit).into_iter().map(|(_, label)| label).collect()
     }
 
     #[test]
@@ -107,11 +119,13 @@ mod tests {
 
     #[test]
     fn a_scale_spans_its_values() {
-        let scale = LogScale::over([2.0, 32.0].into_iter(), 2.0, 0, 400);
+        let scale = Scale::over([2.0, 32.0].into_iter(), 2.0, 0, 400);
         assert!(scale.at(2.0) > 0 && scale.at(32.0) < 400 && scale.at(8.0) == 200);
-        let single = LogScale::over([5.0].into_iter(), 2.0, 0, 400);
+        let single = Scale::over([5.0].into_iter(), 2.0, 0, 400);
         assert_eq!(single.at(5.0), 200);
-        let nothing = LogScale::over(std::iter::empty(), 2.0, 0, 400);
+        let shares = Scale::of_shares(100, 0);
+        assert!(shares.at(0.0) == 100 && shares.at(0.5) > 50 && shares.ticks("%")[5].1 == "100 %");
+        let nothing = Scale::over(std::iter::empty(), 2.0, 0, 400);
         assert!(!nothing.ticks("B").is_empty() || nothing.at(1.0) == 200);
     }
 }

@@ -255,14 +255,23 @@ fn published(recorded: &[Recorded]) -> Vec<PublishedLine> {
     lines
 }
 
+/// Pictures of protocols that say nothing which the page's other pictures and tables do not.
+const LEFT_OUT: [(&str, &str); 1] = [("lr_warmup", "loss")];
+
 fn pictures_of(runs: &[Recorded]) -> Result<Vec<Picture>> {
     let mut pictures = Vec::new();
-    for plot in runs[0].protocol.plots.iter().filter(|plot| !matches!(plot.kind, PlotKind::Ranking { .. })) {
+    let is_drawn = |plot: &&crate::protocol::Plot| {
+        !matches!(plot.kind, PlotKind::Ranking { .. }) && !LEFT_OUT.contains(&(runs[0].protocol.name, plot.name))
+    };
+    for plot in runs[0].protocol.plots.iter().filter(is_drawn) {
         for run in runs {
             // Each machine's own version of the plot: an old result keeps the protocol that it was taken with.
             let own = run.protocol.plots.iter().find(|p| p.name == plot.name);
             pictures.extend(own.map(|own| plots::draw(run, own)).transpose()?.flatten());
         }
+    }
+    for published in claims::published_of(runs) {
+        pictures.extend(plots::beside(runs, published)?);
     }
     Ok(pictures)
 }

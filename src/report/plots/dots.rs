@@ -1,7 +1,7 @@
 //! Values of single cells on a logarithmic axis, with a threshold; a value of 0 stands in a column of its own.
 
 use super::{View, grouped, levels};
-use crate::chart::LogScale;
+use crate::chart::Scale;
 use crate::chart::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, NARROW, SMALL, TEXT, look, picture, shortened, text_width};
 use anyhow::Result;
 
@@ -74,7 +74,7 @@ struct Chart {
     left: i32,
     top: i32,
     row: i32,
-    x: LogScale,
+    x: Scale,
     lanes: Vec<(String, Look)>,
     has_zero: bool,
 }
@@ -87,7 +87,7 @@ impl Chart {
         let has_zero = rows.iter().any(|row| row.values.iter().any(|(_, v)| *v == 0.0));
         let values = rows.iter().flat_map(|row| row.values.iter().map(|(_, v)| *v));
         let from = left + if has_zero { ZERO } else { 0 };
-        let x = LogScale::over(values.chain([threshold]), 10.0, from, width - EDGE - 8);
+        let x = Scale::over(values.chain([threshold]), 10.0, from, width - EDGE - 8);
         let lanes: Vec<(String, Look)> = lanes.into_iter().enumerate().map(|(n, level)| (level, look(n))).collect();
         let legend_rows = legend(studied, &lanes, width).last().map_or(1, |(_, row)| row + 1);
         let narrow = view.head.width <= NARROW;

@@ -4,6 +4,7 @@ use super::bars::{Bar, Cluster, paint};
 use super::{View, grouped, levels};
 use crate::chart::{TEXT, wrapped};
 use crate::protocol::Cell;
+use crate::report::effects::change;
 use crate::stats::Interval;
 use anyhow::Result;
 
@@ -22,6 +23,27 @@ pub fn effects(view: &View, factors: &[&'static str]) -> Result<Option<String>> 
     let header = (apart.join(" · "), "on average".to_string());
     let title = format!("{}, with over without; of two, that ratio with the other over without", view.label());
     paint(view, &clusters, header, "1x: no effect", &title).map(Some)
+}
+
+/// The thing that changes most on average.
+pub fn finding(view: &View, factors: &[&'static str]) -> Option<String> {
+    let apart = (1..=factors.len()).rev().find_map(|kept| {
+        let clusters = collect(view, &factors[..kept], &view.telling(&[], &factors[..kept]));
+        (!clusters.is_empty()).then_some(clusters)
+    })?;
+    let single = |bar: &&Bar| !bar.level.contains(" with ");
+    let mut by_thing: Vec<(&str, Vec<f64>)> = Vec::new();
+    for bar in apart.iter().flat_map(|cluster| &cluster.bars).filter(single) {
+        let Ok(ratio) = &bar.outcome else { continue };
+        match by_thing.iter_mut().find(|(known, _)| *known == bar.level) {
+            Some((_, ratios)) => ratios.push(ratio.estimate),
+            None => by_thing.push((&bar.level, vec![ratio.estimate])),
+        }
+    }
+    let strength = |ratios: &[f64]| (ratios.iter().map(|ratio| ratio.max(1e-9).ln()).sum::<f64>() / ratios.len() as f64).abs();
+    let (thing, ratios) = by_thing.iter().max_by(|a, b| strength(&a.1).total_cmp(&strength(&b.1)))?;
+    let (low, high) = (ratios.iter().copied().fold(f64::INFINITY, f64::min), ratios.iter().copied().fold(0.0, f64::max));
+    Some(format!("On average {thing} changes {} most: {}", view.label(), change(low, high)))
 }
 
 fn collect(view: &View, factors: &[&str], apart: &[&str]) -> Vec<Cluster> {

@@ -1,11 +1,13 @@
 //! A metric over a numeric factor, both axes logarithmic.
 
 use super::{View, grouped, levels};
-use crate::chart::LogScale;
+use crate::chart::Scale;
 use crate::chart::{
     Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, Mark, NARROW, Point, SMALL, TEXT, look, picture, shortened, text_width,
 };
-use crate::units::tick;
+use crate::protocol::DEVICE_MEMORY;
+use crate::report::words;
+use crate::units::{Bytes, tick};
 use anyhow::Result;
 
 const PLOT_HEIGHT: i32 = 380;
@@ -35,11 +37,12 @@ pub fn lines(view: &View, x: &'static str, series: &[&'static str]) -> Result<Op
 fn collect(view: &View, x: &str, factors: &[&str]) -> Vec<Series> {
     let at = |cell: &crate::protocol::Cell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
     let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (at(cell)?, cell))));
+    let is_share = words::unit(view.metric.name, view.metric.unit) == "%";
     let groups = grouped(keyed).into_iter().enumerate();
     let series = groups.map(|(n, (label, mut cells))| {
         cells.sort_by(|a, b| a.0.total_cmp(&b.0));
         let label = shortened(&label, TEXT, LABELS);
-        let points = cells.iter().filter_map(|(x, cell)| Some((*x, view.value(cell).filter(|v| *v > 0.0)?))).collect();
+        let points = cells.iter().filter_map(|(x, cell)| Some((*x, view.value(cell).filter(|v| *v > 0.0 || is_share)?))).collect();
         let lost = cells.iter().filter(|(_, cell)| view.value(cell).is_none() && view.is_out_of_memory(cell));
         Series { label, look: look(n), points, out_of_memory: lost.map(|(x, _)| *x).collect() }
     });
@@ -47,6 +50,9 @@ fn collect(view: &View, x: &str, factors: &[&str]) -> Vec<Series> {
 }
 
 struct Frame {
+    is_share: bool,
+    /// The memory that there is, in the figures' unit.
+    limit: Option<f64>,
     width: i32,
     left: i32,
     right: i32,
@@ -54,8 +60,8 @@ struct Frame {
     band: i32,
     top: i32,
     bottom: i32,
-    x: LogScale,
-    y: LogScale,
+    x: Scale,
+    y: Scale,
     y_ticks: Vec<(i32, String)>,
 }
 
@@ -65,15 +71,21 @@ impl Frame {
         let lost = series.iter().filter(|s| !s.out_of_memory.is_empty()).count() as i32;
         let top = band + if lost > 0 { lost * BAND_ROW + 8 } else { 0 };
         let bottom = top + PLOT_HEIGHT;
-        let y = LogScale::over(series.iter().flat_map(|s| s.points.iter().map(|p| p.1)), 1.2, bottom, top);
+        let limit = limit(view);
+        let is_share = words::unit(view.metric.name, view.metric.unit) == "%";
+        let y = if is_share {
+            Scale::of_shares(bottom, top)
+        } else {
+            Scale::over(series.iter().flat_map(|s| s.points.iter().map(|p| p.1)).chain(limit), 1.2, bottom, top)
+        };
         let y_ticks = y.ticks(view.metric.unit);
         let left = EDGE + 12 + y_ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0);
         let labels = series.iter().map(|s| text_width(&s.label, TEXT)).chain((lost > 0).then(|| text_width("out of memory", TEXT)));
         let (width, narrow) = (view.head.width, view.head.width <= NARROW);
         let right = if narrow { width - EDGE } else { width - EDGE - 52 - labels.max().unwrap_or(0) };
         let xs = series.iter().flat_map(|s| s.points.iter().map(|p| p.0).chain(s.out_of_memory.iter().copied()));
-        let x = LogScale::over(xs, 1.5, left, right);
-        Frame { width, left, right, band, top, bottom, x, y, y_ticks }
+        let x = Scale::over(xs, 1.5, left, right);
+        Frame { is_share, limit, width, left, right, band, top, bottom, x, y, y_ticks }
     }
 
     fn draw(&self, view: &View, x: &str, factors: &[&str], series: &[Series]) -> Result<String> {
@@ -81,7 +93,7 @@ impl Frame {
         let legend = if self.is_narrow() { (series.len() as i32 + 2) * LABEL_STEP } else { 0 };
         picture((self.width, self.bottom + 60 + legend), &title, |canvas| {
             view.head.draw(canvas);
-            let label = format!("{} (logarithmic)", view.label());
+            let label = format!("{} ({})", view.label(), if self.is_share { "linear" } else { "logarithmic" });
             let start = if self.is_narrow() { EDGE } else { self.left };
             canvas.text((start, self.band - 14), &shortened(&label, TEXT, self.right - start), TEXT, INK, Anchor::Start);
             self.draw_axes(canvas, &view.factor_title(x), series);
@@ -119,6 +131,11 @@ impl Frame {
                 canvas.text((at, self.bottom + 14), &label, SMALL, INK, Anchor::Middle);
                 free = at + half;
             }
+        }
+        if let Some(limit) = self.limit {
+            let y = self.y.at(limit);
+            canvas.path(&[(self.left, y), (self.right, y)], INK, 2, &[5, 3]);
+            canvas.text((self.left + 6, y - 10), &format!("limit {}", tick(limit, "B")), SMALL, INK, Anchor::Start);
         }
         canvas.line((self.left, self.bottom), (self.right, self.bottom), FAINT, 1);
         canvas.line((self.left, self.top), (self.left, self.bottom), FAINT, 1);
@@ -183,6 +200,14 @@ impl Frame {
             canvas.text((x + 36, y), "out of memory", TEXT, INK, Anchor::Start);
         }
     }
+}
+
+/// The memory that all cells were limited to, where the figures are bytes.
+fn limit(view: &View) -> Option<f64> {
+    let level = view.cells.first()?.get(DEVICE_MEMORY)?;
+    let is_one = view.metric.unit == "B" && view.cells.iter().all(|cell| cell.get(DEVICE_MEMORY) == Some(level));
+    let Bytes(bytes) = level.parse().ok().filter(|_| is_one)?;
+    Some(bytes as f64)
 }
 
 /// Positions at least [`LABEL_STEP`] apart, in order, near those wished for; they leave the range only where it is too small.

@@ -2,8 +2,11 @@
 
 mod area;
 mod bars;
+mod beside;
 mod dots;
 mod effects;
+mod findings;
+mod intervals;
 mod lines;
 mod overview;
 mod pareto;
@@ -14,10 +17,11 @@ use super::pages::Shown;
 use super::prose;
 use super::recorded::Recorded;
 use crate::chart::{Head, NARROW, WIDE};
-use crate::protocol::{Cell, Grid, Metric, Plot, PlotKind, selects};
+use crate::protocol::{Cell, Grid, Metric, Pass, Plot, PlotKind, selects};
 use crate::results::Status;
 use anyhow::Result;
 
+pub use beside::beside;
 pub use overview::overview;
 
 #[derive(Debug, Clone)]
@@ -52,9 +56,19 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
         return Ok(None);
     };
     let draw = |width: i32| -> Result<Option<String>> {
-        let view = View::new(recorded, plot, metric, width);
+        let mut view = View::new(recorded, plot, metric, width);
+        if let Some(finding) = findings::finding(&view, plot) {
+            view.head = Head::new(&finding, &format!("{} {}", sentence(plot.caption), whose(recorded)), width);
+        }
+        if is_error(metric)
+            && let Some(svg) = intervals::signed(&view)?
+        {
+            return Ok(Some(svg));
+        }
         match &plot.kind {
             PlotKind::Lines { x, series } => lines::lines(&view, x, series),
+            // Times are no bars from zero: a difference of a few percent would not be seen.
+            PlotKind::Bars { clusters } if metric.pass == Pass::Time => intervals::intervals(&view, clusters),
             PlotKind::Bars { clusters } => bars::bars(&view, clusters),
             PlotKind::Effects { factors } => effects::effects(&view, factors),
             PlotKind::Dots { rows, threshold } => dots::dots(&view, rows, *threshold),
@@ -69,6 +83,15 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
     };
     let name = format!("{}-{}-{}", slug(recorded.protocol.name), slug(plot.name), slug(&recorded.machine));
     Picture::drawn(&name, format!("{} {}", plot.caption, whose(recorded)), draw)
+}
+
+fn sentence(caption: &str) -> String {
+    format!("{}.", caption.trim_end_matches('.'))
+}
+
+/// Whether a metric is the size of a relative error whose sign stands in another one.
+fn is_error(metric: &Metric) -> bool {
+    ["formula_error", "predicted_error"].contains(&metric.name)
 }
 
 /// The machine as a picture names it; a dry device's figures are predictions.
@@ -109,6 +132,16 @@ impl<'a> View<'a> {
 
     fn is_out_of_memory(&self, cell: &Cell) -> bool {
         self.recorded.obstacle(cell, self.metric.pass).is_some_and(|(status, _)| status == Status::Oom)
+    }
+
+    /// A level as an axis names it: workers by their number, also where the protocol counts them by cores.
+    fn level_label(&self, factor: &str, level: &str) -> String {
+        let cores = self.recorded.manifest.identity.hardware.get("cores").and_then(|cores| cores.parse::<u32>().ok());
+        match (factor, level.strip_suffix('x').and_then(|times| times.parse::<u32>().ok()), cores) {
+            ("workers", Some(times), Some(cores)) => format!("{} workers ({times} per core)", times.saturating_mul(cores)),
+            ("workers", ..) => format!("{level} workers"),
+            _ => level.to_string(),
+        }
     }
 
     /// The metric's label, said to be a prediction where it is one.

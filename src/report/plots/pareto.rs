@@ -1,7 +1,7 @@
 //! Two metrics of each cell against one another, both axes logarithmic: which cells no other is better than in both.
 
 use super::{View, levels};
-use crate::chart::LogScale;
+use crate::chart::Scale;
 use crate::chart::{
     Anchor, Canvas, EDGE, FAINT, GRID, INK, Look, NARROW, Point, SMALL, TEXT, look, picture, shortened, text_width,
 };
@@ -26,12 +26,28 @@ struct Dot {
 /// Draws the plot's metric against the first of `against` that some cell has; a look for each level of the `looks` factors, a name for each
 /// level of the studied one.
 pub fn pareto(view: &View, against: &[&'static str], looks: &[&'static str]) -> Result<Option<String>> {
+    let Some((other, kinds, looks, dots)) = collect(view, against, looks) else { return Ok(None) };
+    draw(view, other, &looks.join(" · "), &kinds, &dots).map(Some)
+}
+
+/// The settings that nothing beats in both.
+pub fn finding(view: &View, against: &[&'static str]) -> Option<String> {
+    let (other, _, _, dots) = collect(view, against, &[])?;
+    let front: Vec<&str> = dots.iter().filter(|dot| dot.on_front).map(|dot| dot.name.as_str()).collect();
+    Some(format!("{} of {} settings are a best trade of {} for {}", front.len(), dots.len(), other.label, view.label()))
+}
+
+/// What is drawn: the other metric, the kinds of cells, the factors that tell them, and a dot for each cell.
+fn collect<'a>(
+    view: &View,
+    against: &[&'static str],
+    looks: &[&'a str],
+) -> Option<(&'static Metric, Vec<String>, Vec<&'a str>, Vec<Dot>)> {
     let metrics = against.iter().filter_map(|name| view.recorded.protocol.metric(name));
     let has = |metric: &&Metric| view.cells.iter().any(|cell| view.recorded.samples.value(cell, metric.name).is_some());
-    let Some(other) = metrics.into_iter().find(has) else {
-        return Ok(None);
-    };
-    let looks = view.telling(looks, &[]).into_iter().filter(|factor| looks.contains(factor)).collect::<Vec<_>>();
+    let other = metrics.into_iter().find(has)?;
+    let varies = |factor: &str| view.cells.iter().any(|cell| cell.get(factor) != view.cells[0].get(factor));
+    let looks: Vec<&str> = looks.iter().copied().filter(|factor| varies(factor)).collect();
     let mut kinds: Vec<String> = Vec::new();
     let dot = |cell| {
         let (x, y) = (view.value(cell)?, view.recorded.samples.value(cell, other.name)?);
@@ -45,10 +61,10 @@ pub fn pareto(view: &View, against: &[&'static str], looks: &[&'static str]) -> 
     };
     let mut dots: Vec<Dot> = view.cells.iter().filter_map(dot).collect();
     if dots.len() < 2 {
-        return Ok(None);
+        return None;
     }
     mark_front(&mut dots);
-    draw(view, other, &looks.join(" · "), &kinds, &dots).map(Some)
+    Some((other, kinds, looks, dots))
 }
 
 fn mark_front(dots: &mut [Dot]) {
@@ -64,13 +80,13 @@ fn draw(view: &View, other: &Metric, factor: &str, kinds: &[String], dots: &[Dot
     // Names stand above the highest marks.
     let top = legend + 74;
     let bottom = top + PLOT_HEIGHT;
-    let y = LogScale::over(dots.iter().map(|dot| dot.y), 1.5, bottom, top);
+    let y = Scale::over(dots.iter().map(|dot| dot.y), 1.5, bottom, top);
     let y_ticks = y.ticks(other.unit);
     let left = EDGE + 12 + y_ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0);
     let names = dots.iter().map(|dot| text_width(&dot.name, SMALL)).max().unwrap_or(0);
     let (width, narrow) = (view.head.width, view.head.width <= NARROW);
     let right = width - EDGE - if narrow { 12 } else { names + GAP };
-    let x = LogScale::over(dots.iter().map(|dot| dot.x), 1.5, left, right);
+    let x = Scale::over(dots.iter().map(|dot| dot.x), 1.5, left, right);
     let title = format!("{} {}", view.head.title, view.head.subtitle);
     let other_label =
         if view.recorded.is_prediction() { format!("{} (known, not measured)", other.label) } else { other.label.into() };
@@ -126,7 +142,7 @@ fn draw_legend(canvas: &mut Canvas, (y, width): (i32, i32), factor: &str, kinds:
 }
 
 /// The front as stairs: what is reached up to each of its cells.
-fn stairs(dots: &[Dot], x: &LogScale, y: &LogScale) -> Vec<Point> {
+fn stairs(dots: &[Dot], x: &Scale, y: &Scale) -> Vec<Point> {
     let mut front: Vec<Point> = dots.iter().filter(|dot| dot.on_front).map(|dot| (x.at(dot.x), y.at(dot.y))).collect();
     front.sort_unstable();
     let mut path: Vec<Point> = Vec::new();
@@ -140,7 +156,7 @@ fn stairs(dots: &[Dot], x: &LogScale, y: &LogScale) -> Vec<Point> {
 }
 
 /// Names above their marks, moved up where they would lie on one another or on a mark; those of the front in ink.
-fn draw_names(canvas: &mut Canvas, dots: &[Dot], x: &LogScale, y: &LogScale, width: i32) {
+fn draw_names(canvas: &mut Canvas, dots: &[Dot], x: &Scale, y: &Scale, width: i32) {
     let mark = |dot: &Dot| (x.at(dot.x) - GAP, x.at(dot.x) + GAP, y.at(dot.y));
     let mut placed: Vec<(i32, i32, i32)> = dots.iter().map(mark).collect();
     let mut order: Vec<&Dot> = dots.iter().collect();

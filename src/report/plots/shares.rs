@@ -33,6 +33,8 @@ pub fn shares(view: &View, rows: &[&str], prefix: &str) -> Result<Option<String>
         return Ok(None);
     }
     let unit = view.recorded.passes.iter().flat_map(|p| &p.samples).find(|s| s.metric.starts_with(prefix)).map_or("B", |s| &s.unit);
+    let longest =
+        found.iter().map(|(_, parts)| parts.iter().map(|(_, value)| value).sum::<f64>()).fold(f64::MIN_POSITIVE, f64::max);
     let names = coloured(&found);
     let rows: Vec<Row> = found.iter().map(|(name, parts)| row(name, parts, &names)).collect();
     let mut legend: Vec<(&str, RGBColor)> = names.iter().enumerate().map(|(n, name)| (*name, look(n).color)).collect();
@@ -56,7 +58,13 @@ pub fn shares(view: &View, rows: &[&str], prefix: &str) -> Result<Option<String>
         for (n, row) in rows.iter().enumerate() {
             let top = top + n as i32 * step;
             canvas.text((EDGE, if narrow { top + NAME / 2 } else { top + STEP / 2 }), &row.name, TEXT, INK, Anchor::Start);
-            draw_row(canvas, row, &legend, (left, top + step - STEP), (width - EDGE - TOTALS, unit));
+            draw_row(
+                canvas,
+                row,
+                &legend,
+                (left, top + step - STEP),
+                (width - EDGE - TOTALS, unit, if unit == "s" { row.total / longest } else { 1.0 }),
+            );
         }
     })
     .map(Some)
@@ -114,9 +122,17 @@ fn places(legend: &[(&str, RGBColor)], whole: i32) -> Vec<(i32, i32)> {
     legend.iter().map(place).collect()
 }
 
-fn draw_row(canvas: &mut Canvas, row: &Row, legend: &[(&str, RGBColor)], (left, top): (i32, i32), (right, unit): (i32, &str)) {
+fn draw_row(
+    canvas: &mut Canvas,
+    row: &Row,
+    legend: &[(&str, RGBColor)],
+    (left, top): (i32, i32),
+    (right, unit, length): (i32, &str, f64),
+) {
     let middle = top + STEP / 2;
     let mut before = 0.0;
+    // Of times the whole is as long as it takes.
+    let right = left + (f64::from(right - left) * length).round() as i32;
     for (share, (name, color)) in row.shares.iter().zip(legend) {
         let at = |share: f64| left + (share * f64::from(right - left)).round() as i32;
         let (from, to) = (at(before), at(before + share));
@@ -148,6 +164,8 @@ mod tests {
     fn small_parts_are_put_together() {
         let many: Vec<(&str, f64)> = ["a", "b", "c", "d", "e", "f", "g", "h"].into_iter().zip((1..=8).map(f64::from)).collect();
         let found = vec![("first".to_string(), many.clone()), ("second".to_string(), vec![("a", 2.0)])];
+        let longest =
+            found.iter().map(|(_, parts)| parts.iter().map(|(_, value)| value).sum::<f64>()).fold(f64::MIN_POSITIVE, f64::max);
         let names = coloured(&found);
         assert_eq!(names, ["a", "h", "g", "f", "e", "d"], "a is all of the second");
         let row = row("first", &many, &names);

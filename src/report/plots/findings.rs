@@ -1,0 +1,175 @@
+//! What a picture shows, as its title: from the figures that it draws.
+
+use super::{View, levels};
+use crate::protocol::{Cell, Plot, PlotKind};
+use crate::report::effects::{change, percent};
+use crate::report::{prose, words};
+use crate::units::quantity;
+use std::collections::BTreeMap;
+
+/// A sentence for the title; none where the figures do not give one, and the caption has to do.
+pub fn finding(view: &View, plot: &Plot) -> Option<String> {
+    match &plot.kind {
+        PlotKind::Bars { .. } => of_levels(view),
+        PlotKind::Lines { x, series } => of_lines(view, x, series),
+        PlotKind::Dots { .. } => of_values(view),
+        PlotKind::Shares { prefix, .. } => of_shares(view, prefix),
+        PlotKind::Effects { factors } => super::effects::finding(view, factors),
+        PlotKind::Pareto { against, .. } => super::pareto::finding(view, against),
+        PlotKind::Area { panels, layers, boundary, phases } => {
+            super::area::finding(view, &super::area::Design { panels, layers, boundary, phases })
+        }
+        PlotKind::Ranking { .. } => None,
+    }
+}
+
+/// The level of the studied factor that changes most, and by how much.
+fn of_levels(view: &View) -> Option<String> {
+    let mut by_level: Vec<(String, Vec<crate::stats::Interval>)> = Vec::new();
+    for cell in &view.cells {
+        let Some(ratio) = view.recorded.ratio(cell, view.metric) else { continue };
+        let studied = view.recorded.grid_of(cell)?.studied;
+        let name = format!("{studied} = {}", cell.get(studied)?);
+        match by_level.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, ratios)) => ratios.push(ratio),
+            None => by_level.push((name, vec![ratio])),
+        }
+    }
+    let all = || by_level.iter().flat_map(|(_, ratios)| ratios);
+    let label = view.label();
+    if by_level.is_empty() {
+        return None;
+    }
+    if all().all(|ratio| !ratio.is_exact() && ratio.low <= 1.0 && ratio.high >= 1.0) {
+        return Some(format!("No difference in {label} shows: every 95 % CI includes 1"));
+    }
+    if all().all(|ratio| (ratio.estimate - 1.0).abs() < 0.01) {
+        return Some(format!("Nothing changes {label} by 1 % or more"));
+    }
+    let strength = |ratios: &[crate::stats::Interval]| {
+        let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.estimate.max(1e-9).ln()).collect();
+        (logs.iter().sum::<f64>() / logs.len() as f64).abs()
+    };
+    let (name, ratios) = by_level.iter().max_by(|a, b| strength(&a.1).total_cmp(&strength(&b.1)))?;
+    let estimates = || ratios.iter().map(|ratio| ratio.estimate);
+    let (low, high) = (estimates().fold(f64::INFINITY, f64::min), estimates().fold(f64::NEG_INFINITY, f64::max));
+    Some(changes(name, &label, low, high))
+}
+
+/// `k = 4 cuts peak memory by 56 % to 75 %`.
+fn changes(what: &str, label: &str, low: f64, high: f64) -> String {
+    let told = change(low, high);
+    match (low < 1.0, high > 1.0) {
+        (true, false) if high < 0.995 => format!("{what} cuts {label} by {}", told.replace('−', "")),
+        (false, true) if low > 1.005 && high < 2.0 => format!("{what} raises {label} by {}", told.replace('+', "")),
+        _ => format!("{what}: {label} {told}"),
+    }
+}
+
+/// At the largest level that several lines have, the lowest against the first; of one line, how it grows.
+fn of_lines(view: &View, x: &str, series: &[&'static str]) -> Option<String> {
+    let factors = view.telling(series, &[x]);
+    let at = |cell: &Cell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
+    let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    let mut lost: BTreeMap<String, f64> = BTreeMap::new();
+    for cell in &view.cells {
+        let (name, Some(place)) = (levels(cell, &factors), at(cell)) else { continue };
+        if view.is_out_of_memory(cell) && view.value(cell).is_none() {
+            let first = lost.entry(name).or_insert(place);
+            *first = first.min(place);
+            continue;
+        }
+        let Some(value) = view.value(cell).filter(|value| *value > 0.0) else { continue };
+        match lines.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, points)) => points.push((place, value)),
+            None => lines.push((name, vec![(place, value)])),
+        }
+    }
+    let written = |place: f64| crate::units::tick(place, "1");
+    if let Some((name, first)) = lost.iter().min_by(|a, b| a.1.total_cmp(b.1)) {
+        let fits = lines.iter().filter(|(line, _)| !lost.contains_key(line)).map(|(line, _)| line.as_str()).collect::<Vec<_>>();
+        if !fits.is_empty() {
+            return Some(format!(
+                "{name} runs out of memory from {x} = {} on; {} fits throughout",
+                written(*first),
+                fits.join(", ")
+            ));
+        }
+        let last = |points: &[(f64, f64)]| points.iter().map(|(place, _)| *place).fold(0.0, f64::max);
+        let (best, points) = lines.iter().max_by(|a, b| last(&a.1).total_cmp(&last(&b.1)))?;
+        return Some(format!("{best} fits longest, up to {x} = {}; {name} runs out at {}", written(last(points)), written(*first)));
+    }
+    let most = lines.iter().flat_map(|(_, points)| points).map(|(place, _)| *place).fold(f64::NEG_INFINITY, f64::max);
+    let value = |points: &[(f64, f64)]| points.iter().find(|(place, _)| *place == most).map(|(_, value)| *value);
+    let here: Vec<(Vec<&str>, f64)> =
+        lines.iter().filter_map(|(name, points)| Some((name.split(" · ").collect(), value(points)?))).collect();
+    // Lines that differ in one thing alone can be compared.
+    let differ = |a: &[&str], b: &[&str]| {
+        let apart: Vec<usize> = (0..a.len().min(b.len())).filter(|n| a[*n] != b[*n]).collect();
+        if a.len() == b.len() && apart.len() == 1 { Some(apart[0]) } else { None }
+    };
+    let pairs = here.iter().enumerate().flat_map(|(n, low)| here[..n].iter().map(move |base| (low, base)));
+    let (low, base, at, ratio) = pairs
+        .filter_map(|(low, base)| Some((low, base, differ(&low.0, &base.0)?, low.1 / base.1)))
+        .min_by(|a, b| a.3.total_cmp(&b.3))
+        .filter(|(.., ratio)| *ratio < 0.99)?;
+    let others: Vec<&str> = low.0.iter().enumerate().filter(|(n, _)| *n != at).map(|(_, level)| *level).collect();
+    let where_ = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
+    let less = percent(ratio).replace('−', "");
+    Some(format!("At {x} = {}, {} has {less} less {} than {}{where_}", written(most), low.0[at], view.label(), base.0[at]))
+}
+
+/// The values of each level of the studied factor.
+fn of_values(view: &View) -> Option<String> {
+    let unit = words::unit(view.metric.name, view.metric.unit);
+    let mut by_level: Vec<(String, f64, f64)> = Vec::new();
+    for cell in &view.cells {
+        let Some(value) = view.value(cell).map(f64::abs) else { continue };
+        let level = cell.get(view.recorded.grid_of(cell)?.studied)?;
+        match by_level.iter_mut().find(|(known, ..)| known == level) {
+            Some((_, low, high)) => (*low, *high) = (low.min(value), high.max(value)),
+            None => by_level.push((level.to_string(), value, value)),
+        }
+    }
+    let range = |low: f64, high: f64| {
+        let (low, high) = (quantity(low, unit), quantity(high, unit));
+        if low == high { low } else { format!("{low} to {high}") }
+    };
+    let said: Vec<String> = by_level.iter().map(|(level, low, high)| format!("{level} {}", range(*low, *high))).collect();
+    (!said.is_empty() && said.len() <= 5).then(|| format!("{}: {}", capital(&view.label()), said.join(", ")))
+}
+
+/// The part that is the largest most often.
+fn of_shares(view: &View, prefix: &str) -> Option<String> {
+    let mut largest: Vec<(String, f64)> = Vec::new();
+    for cell in &view.cells {
+        let parts: Vec<(&str, f64)> = view.recorded.samples.details(cell, prefix).collect();
+        let total: f64 = parts.iter().map(|(_, value)| value).sum();
+        if let Some((name, value)) = parts.iter().max_by(|a, b| a.1.total_cmp(&b.1)).filter(|_| total > 0.0) {
+            largest.push(((*name).to_string(), value / total));
+        }
+    }
+    let (name, _) = largest.iter().max_by_key(|(name, _)| largest.iter().filter(|(other, _)| other == name).count())?;
+    let own: Vec<f64> = largest.iter().filter(|(other, _)| other == name).map(|(_, share)| *share * 100.0).collect();
+    let (low, high) = (own.iter().copied().fold(f64::INFINITY, f64::min), own.iter().copied().fold(0.0, f64::max));
+    let range = if (high - low) < 1.0 { format!("{high:.0} %") } else { format!("{low:.0} to {high:.0} %") };
+    Some(format!("{name} is the largest part in {} of {}: {range}", own.len(), prose::counted(largest.len(), "configuration")))
+}
+
+fn capital(text: &str) -> String {
+    let mut characters = text.chars();
+    characters.next().map_or(String::new(), |first| first.to_uppercase().chain(characters).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_says_which_way_a_figure_goes() {
+        assert_eq!(changes("k = 4", "peak memory", 0.25, 0.44), "k = 4 cuts peak memory by 56 % to 75 %");
+        assert_eq!(changes("form = clone", "peak memory", 1.24, 1.64), "form = clone raises peak memory by 24 % to 64 %");
+        assert_eq!(changes("k = 4", "time", 0.9, 1.1), "k = 4: time −10 % to +10 %");
+        assert_eq!(capital("peak memory"), "Peak memory");
+    }
+}

@@ -1,0 +1,64 @@
+//! Ratios of times with their intervals, and signed errors, as dots on a linear axis that shows what differs.
+
+use super::{View, grouped, levels};
+use crate::chart::{Axis, Dot, Ranges, Row, ranges};
+use crate::protocol::Cell;
+use crate::report::effects::{change, percent};
+use crate::stats::median;
+use crate::units::tick;
+use anyhow::Result;
+
+/// A row for each comparison, named by what tells it from others, with its 95 % interval.
+pub fn intervals(view: &View, clusters: &[&'static str]) -> Result<Option<String>> {
+    let compared = |cell: &&Cell| view.recorded.ratio(cell, view.metric).is_some();
+    let cells: Vec<&Cell> = view.cells.iter().filter(compared).collect();
+    let Some(grid) = cells.first().and_then(|cell| view.recorded.grid_of(cell)) else { return Ok(None) };
+    let factors = view.telling(clusters, &[grid.studied]);
+    let name = |cell: &Cell| {
+        let own = view.recorded.grid_of(cell).map_or("", |grid| grid.studied);
+        let of = levels(cell, &factors.iter().copied().filter(|factor| *factor != own).collect::<Vec<_>>());
+        let level = view.level_label(own, cell.get(own).unwrap_or(""));
+        if of.is_empty() { level } else { format!("{of}: {level}") }
+    };
+    let row = |cell: &&Cell| {
+        let ratio = view.recorded.ratio(cell, view.metric)?;
+        let text = format!("{} ({})", percent(ratio.estimate), change(ratio.low, ratio.high));
+        Some(Row {
+            name: name(cell),
+            panels: vec![vec![Dot { series: 0, middle: ratio.estimate, low: ratio.low, high: ratio.high, text }]],
+        })
+    };
+    let title = format!("change of {} against {} = {}, 95 % CI", view.metric.label, grid.studied, grid.baseline_level());
+    let axis = Axis { title, tick: percent, reference: 1.0 };
+    ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: cells.iter().filter_map(row).collect() }).map(Some)
+}
+
+/// The signed errors of a prediction, a row for each model: on which side of the truth they are.
+pub fn signed(view: &View) -> Result<Option<String>> {
+    let name = view.metric.name.replace("_error", "_signed");
+    let value = |cell: &Cell| view.recorded.samples.value(cell, &name);
+    let models = grouped(view.cells.iter().filter_map(|cell| Some((levels(cell, &["model"]), value(cell)?))));
+    if models.is_empty() {
+        return Ok(None);
+    }
+    let row = |(model, errors): &(String, Vec<f64>)| {
+        let (low, high) =
+            (errors.iter().copied().fold(f64::INFINITY, f64::min), errors.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+        let text = format!("{} to {}", signed_percent(low), signed_percent(high));
+        Row { name: model.clone(), panels: vec![vec![Dot { series: 0, middle: median(errors), low, high, text }]] }
+    };
+    let axis = Axis { title: "signed error, relative to the measured peak".to_string(), tick: signed_percent, reference: 0.0 };
+    ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: models.iter().map(row).collect() }).map(Some)
+}
+
+fn signed_percent(share: f64) -> String {
+    let percent = (share * 1000.0).round() / 10.0;
+    let sign = if percent > 0.0 {
+        "+"
+    } else if percent < 0.0 {
+        "−"
+    } else {
+        ""
+    };
+    format!("{sign}{} %", tick(percent.abs(), "1"))
+}
