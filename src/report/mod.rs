@@ -17,6 +17,7 @@ mod pages;
 mod plots;
 mod prose;
 mod rankings;
+mod recipes;
 mod recorded;
 mod tables;
 mod techniques;
@@ -155,7 +156,11 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     let saving = |page: &Page| front::saving(recorded, &page.name);
     pages.sort_by(|a, b| saving(a).total_cmp(&saving(b)).then(known(a).cmp(&known(b))));
     let overview = plots::overview(&front::shown(recorded), &machines)?;
-    let front = front::front(recorded, &machines, &pages, overview.iter().map(Picture::shown).collect(), &command);
+    let recipes = recipes::read(results)?;
+    let mut front = front::front(recorded, &machines, &pages, overview.iter().map(Picture::shown).collect(), &command);
+    if recipes.is_some() {
+        front.others.insert(0, Markdown::link("Recipes for 12 to 80 GiB", "recipes.md"));
+    }
     pictures.extend(overview);
 
     let templates = templates()?;
@@ -167,6 +172,12 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     let sorted = |kind: Kind| pages.iter().filter(move |page| page.kind == kind).collect::<Vec<&Page>>();
     for page in sorted(Kind::Technique) {
         written.push((page.file.clone(), render("subject", context! { command => Serde(&command), page => Serde(page) })?));
+    }
+    if let Some(recipes) = &recipes {
+        written.push((
+            "recipes.md".to_string(),
+            render("recipes", context! { command => Serde(&command), recipes => Serde(recipes) })?,
+        ));
     }
     let several = |title: &str, lead: &str, kind: Kind, rows: &[pages::VerdictRow], published: &[PublishedLine]| {
         let pages = sorted(kind);
@@ -301,6 +312,7 @@ fn templates() -> Result<Environment<'static>> {
         ("subject", include_str!("subject.md.j2")),
         ("several", include_str!("several.md.j2")),
         ("machines", include_str!("machines.md.j2")),
+        ("recipes", include_str!("recipes.md.j2")),
     ] {
         templates.add_template(name, text).with_context(|| format!("parsing the template '{name}'"))?;
     }

@@ -38,7 +38,7 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
         });
         let dots: Vec<Dot> = std::iter::once(theirs).chain(ours).collect();
         let label = runs[0].protocol.metric(metric).map_or("", |m| m.label);
-        let levels = of.split_whitespace().filter_map(|term| Some(term.split_once('=')?.1)).last().unwrap_or("");
+        let levels = of.split_whitespace().next_back().and_then(|term| Some(term.split_once('=')?.1)).unwrap_or("");
         (dots.len() > 1).then(|| Row { name: format!("{levels}: {label}"), panels: vec![dots] })
     };
     let rows: Vec<Row> = parts.iter().enumerate().filter_map(row).collect();

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 pub fn finding(view: &View, plot: &Plot) -> Option<String> {
     match &plot.kind {
         PlotKind::Bars { .. } => of_levels(view),
+        // Less of a share is no saving.
+        PlotKind::Lines { .. } if words::unit(view.metric.name, view.metric.unit) == "%" => None,
         PlotKind::Lines { x, series } => of_lines(view, x, series),
         PlotKind::Dots { .. } => of_values(view),
         PlotKind::Shares { prefix, .. } => of_shares(view, prefix),

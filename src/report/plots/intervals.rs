@@ -2,7 +2,7 @@
 
 use super::{View, grouped, levels};
 use crate::chart::{Axis, Dot, Ranges, Row, ranges};
-use crate::protocol::Cell;
+use crate::protocol::{BY, Cell};
 use crate::report::effects::{change, percent};
 use crate::stats::median;
 use crate::units::tick;
@@ -18,6 +18,10 @@ pub fn intervals(view: &View, clusters: &[&'static str]) -> Result<Option<String
         let own = view.recorded.grid_of(cell).map_or("", |grid| grid.studied);
         let of = levels(cell, &factors.iter().copied().filter(|factor| *factor != own).collect::<Vec<_>>());
         let level = view.level_label(own, cell.get(own).unwrap_or(""));
+        // Who ran it stands in the axis's name.
+        if own == BY && !of.is_empty() {
+            return of;
+        }
         if of.is_empty() { level } else { format!("{of}: {level}") }
     };
     let row = |cell: &&Cell| {

@@ -37,12 +37,10 @@ pub fn finding(view: &View, against: &[&'static str]) -> Option<String> {
     Some(format!("{} of {} settings are a best trade of {} for {}", front.len(), dots.len(), other.label, view.label()))
 }
 
+type Trade<'a> = (&'static Metric, Vec<String>, Vec<&'a str>, Vec<Dot>);
+
 /// What is drawn: the other metric, the kinds of cells, the factors that tell them, and a dot for each cell.
-fn collect<'a>(
-    view: &View,
-    against: &[&'static str],
-    looks: &[&'a str],
-) -> Option<(&'static Metric, Vec<String>, Vec<&'a str>, Vec<Dot>)> {
+fn collect<'a>(view: &View, against: &[&'static str], looks: &[&'a str]) -> Option<Trade<'a>> {
     let metrics = against.iter().filter_map(|name| view.recorded.protocol.metric(name));
     let has = |metric: &&Metric| view.cells.iter().any(|cell| view.recorded.samples.value(cell, metric.name).is_some());
     let other = metrics.into_iter().find(has)?;
