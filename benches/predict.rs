@@ -4,6 +4,7 @@
 
 use criterion::{Criterion, criterion_group};
 use std::process::{Command, ExitCode};
+use vramlab::cards::Card;
 use vramlab::dry::{self, Dry};
 use vramlab::predict::{Composer, Search, largest, predict, taken};
 use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
@@ -47,7 +48,8 @@ fn main() -> ExitCode {
     }
     let mut command = Command::new(std::env::current_exe().expect("this program's own file"));
     command.args(std::env::args_os().skip(1)).env(DRY, "1");
-    dry::prepare_beside(&mut command, 141 << 30, taken()).expect("a dry device");
+    let card = Card::of_size(141 << 30);
+    dry::prepare_beside(&mut command, card, taken(&card)).expect("a dry device");
     let status = command.status().expect("a process");
     if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -30,12 +30,20 @@ const LIBRARIES: &[Library] = &[
     // c10 opens NVML by this name.
     Library {
         name: "dry_runtime",
-        from: &["dry/runtime.cpp"],
+        from: &["dry/runtime.cpp", "dry/cublas.cpp"],
         exports: "*",
         link: &["-Wl,-soname,libnvidia-ml.so.1"],
         needs_cuda: true,
     },
-    Library { name: "dry_backend", from: &["dry/backend.cpp"], exports: "vramlab_*", link: &[], needs_cuda: true },
+    // libtorch_cuda opens the driver by this name.
+    Library {
+        name: "dry_driver",
+        from: &["dry/driver.cpp"],
+        exports: "*",
+        link: &["-Wl,-soname,libcuda.so.1"],
+        needs_cuda: true,
+    },
+    Library { name: "dry_backend", from: &["dry/host.cpp", "dry/kernels"], exports: "vramlab_*", link: &[], needs_cuda: true },
     // By it Python's CPU tensors are counted and recorded as ours are, and its settings read. Its own functions come before those of a
     // program that has them, too.
     Library {

@@ -4,6 +4,7 @@
 //! The layers, bottom up: [`stats`] and [`units`]; [`protocol`]; [`results`]; [`judge`]; from there two branches that never meet:
 //! what measures (feature `torch`) and what reports.
 
+pub mod cards;
 pub mod chart;
 #[cfg(feature = "torch")]
 pub mod commands;

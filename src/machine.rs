@@ -1,5 +1,6 @@
 //! Who we are: CPU, GPU, driver, libtorch and flags; what CUDA lacks where it is not there; what limits figures.
 
+use crate::cards::Card;
 use crate::protocol::Platform;
 use crate::torch;
 use crate::units::Bytes;
@@ -17,8 +18,8 @@ use std::str::FromStr;
 pub enum DeviceChoice {
     Cpu,
     Cuda(u32),
-    /// A pretended GPU with so many bytes of memory, which allocates and never computes.
-    Dry(u64),
+    /// A simulated GPU, which allocates and never computes.
+    Dry(Card),
 }
 
 /// Memory of a dry device where none is named.
@@ -35,13 +36,11 @@ impl FromStr for DeviceChoice {
                 Ok(DeviceChoice::Cuda(index.parse().unwrap_or(0)))
             }
             None if text == "dry" => Ok(DeviceChoice::dry()),
-            Some(("dry", memory)) => match memory.parse::<Bytes>() {
-                Ok(Bytes(0)) => Err(format!("'{text}' is a card without memory; write it like dry:24GiB")),
-                Ok(Bytes(bytes)) if bytes > 1 << 40 => Err(format!("'{text}' is larger than any card; dry:1TiB is the most")),
-                Ok(Bytes(bytes)) => Ok(DeviceChoice::Dry(bytes)),
-                Err(e) => Err(format!("'{text}' is no device: {e}; a dry one is written like dry:24GiB")),
+            Some(("dry", card)) => match card.parse() {
+                Ok(card) => Ok(DeviceChoice::Dry(card)),
+                Err(e) => Err(format!("'{text}' is no device: {e}; a simulated GPU is written like dry:24GiB or dry:rtx-4090")),
             },
-            _ => Err(format!("'{text}' is no device; there are cpu, cuda, cuda:N, dry and dry:MEMORY")),
+            _ => Err(format!("'{text}' is no device; there are cpu, cuda, cuda:N, dry, dry:MEMORY and dry:CARD")),
         }
     }
 }
@@ -51,7 +50,7 @@ impl fmt::Display for DeviceChoice {
         match self {
             DeviceChoice::Cpu => f.pad("cpu"),
             DeviceChoice::Cuda(index) => f.pad(&format!("cuda:{index}")),
-            DeviceChoice::Dry(memory) => f.pad(&format!("dry:{}", Bytes(*memory).exact())),
+            DeviceChoice::Dry(card) => f.pad(&format!("dry:{card}")),
         }
     }
 }
@@ -67,7 +66,7 @@ impl DeviceChoice {
 
     /// A dry device of the usual size.
     pub fn dry() -> DeviceChoice {
-        DeviceChoice::Dry(DRY_MEMORY)
+        DeviceChoice::Dry(Card::of_size(DRY_MEMORY))
     }
 
     /// The best device that is there: the first GPU that libtorch can use, else the CPU.
@@ -116,7 +115,7 @@ impl Machine {
                 let name = gpu.name();
                 Ok(Machine { slug: slug(&name), hardware, libtorch, device_memory: gpu.memory(), flops_limit: fp32_limit(&name) })
             }
-            DeviceChoice::Dry(memory) => {
+            DeviceChoice::Dry(card) => {
                 ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
                 let library = beside_libtorch("libc10_cuda.so");
                 ensure!(
@@ -126,12 +125,12 @@ impl Machine {
                 );
                 // What it predicts does not depend on the machine that it was predicted on.
                 let hardware = BTreeMap::from([
-                    ("gpu".to_string(), "pretended".to_string()),
-                    ("gpu memory".to_string(), Bytes(memory).exact()),
-                    ("assumed".to_string(), torch::dry::ASSUMPTION.to_string()),
+                    ("gpu".to_string(), card.name.map_or("pretended".to_string(), |_| format!("pretended {}", card.title))),
+                    ("gpu memory".to_string(), Bytes(card.memory).exact()),
+                    ("assumed".to_string(), format!("{}, {}", card.assumption(), torch::dry::CUDNN)),
                 ]);
-                let slug = format!("dry-{}", Bytes(memory).exact().to_ascii_lowercase());
-                Ok(Machine { slug, hardware, libtorch, device_memory: Some(memory), flops_limit: None })
+                let slug = format!("dry-{}", card.to_string().to_ascii_lowercase());
+                Ok(Machine { slug, hardware, libtorch, device_memory: Some(card.memory), flops_limit: None })
             }
         }
     }
@@ -456,12 +455,16 @@ mod tests {
         assert_eq!("cpu".parse(), Ok(DeviceChoice::Cpu));
         assert_eq!("cuda".parse(), Ok(DeviceChoice::Cuda(0)));
         assert_eq!("cuda:3".parse(), Ok(DeviceChoice::Cuda(3)));
-        assert_eq!("dry".parse(), Ok(DeviceChoice::Dry(24 << 30)));
-        assert_eq!("dry:512 MiB".parse(), Ok(DeviceChoice::Dry(512 << 20)));
+        assert_eq!("dry".parse(), Ok(DeviceChoice::Dry(Card::of_size(24 << 30))));
+        assert_eq!("dry:512 MiB".parse(), Ok(DeviceChoice::Dry(Card::of_size(512 << 20))));
+        let card = "rtx-4090".parse().unwrap();
+        assert_eq!("dry:rtx-4090".parse(), Ok(DeviceChoice::Dry(card)));
+        assert_eq!(DeviceChoice::Dry(card).to_string(), "dry:rtx-4090");
         for bytes in [1000, 3 << 10, 48 << 20, 141 << 30] {
-            assert_eq!(DeviceChoice::Dry(bytes).to_string().parse(), Ok(DeviceChoice::Dry(bytes)));
+            let choice = DeviceChoice::Dry(Card::of_size(bytes));
+            assert_eq!(choice.to_string().parse(), Ok(choice));
         }
-        for text in ["dry:", "dry:lots", "dry:0", "dry:-1", "dry:24 parsecs", "dry:9999TiB"] {
+        for text in ["dry:", "dry:lots", "dry:0", "dry:-1", "dry:24 parsecs", "dry:9999TiB", "dry:rtx-9999"] {
             assert!(text.parse::<DeviceChoice>().unwrap_err().contains("dry:"), "{text}");
         }
         for text in ["", "gpu", "cuda:", "cuda:-1", "cpu:1", "cuda:999", "dryer"] {

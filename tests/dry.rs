@@ -121,6 +121,18 @@ fn open(device: &str) -> Result<Box<dyn Backend>> {
     Ok(if device == "cpu" { Box::new(Cpu::new(None)) } else { Box::new(Dry::open()?) })
 }
 
+/// Opens a device and multiplies once in each thread, the caller's and autograd's: cuBLAS's workspaces, which stay, are there before
+/// anything is counted.
+fn open_with_workspaces(device: &str) -> Result<Box<dyn Backend>> {
+    let backend = open(device)?;
+    let x = Tensor::randn([32, 32], (Kind::Float, backend.device())).set_requires_grad(true);
+    let bias = Tensor::zeros([32], (Kind::Float, backend.device()));
+    // A segment is computed again by autograd's thread, which then has a workspace of cuBLASLt, too.
+    let segment = move |x: &[Tensor]| Ok(vec![x[0].linear(&x[0], Some(&bias))]);
+    Checkpoint { preserve_random: false }.run(&[&x], segment)?.remove(0).sum(Kind::Float).f_backward()?;
+    Ok(backend)
+}
+
 // ---- the allocator -----------------------------------------------------------------------------------------------------------------------
 
 fn statistics() -> Result<Value> {
@@ -222,7 +234,7 @@ fn allocator_settings_change_what_is_reserved() {
 
 fn an_operation_that_is_missing_is_named() {
     let error = dry_failure("nonzero");
-    assert!(error.contains("cannot run aten::nonzero") && error.contains("src/native/dry/backend.cpp"), "{error}");
+    assert!(error.contains("cannot run aten::nonzero") && error.contains("depends on values"), "{error}");
 }
 
 fn tensors_of_two_devices_do_not_mix() {
@@ -235,15 +247,6 @@ fn a_process_is_dry_or_real() {
     assert!(refused.as_str().unwrap().contains("dry or real, never both"), "load_cuda in a dry process: {refused}");
     let error = outcome(command("open", "")).unwrap_err().to_string();
     assert!(error.contains("was not started as a dry one"), "{error}");
-    let real = torch::loaded_library().unwrap().with_file_name("libtorch_cuda.so");
-    if !real.exists() {
-        return;
-    }
-    let mut both = dry_command("open", "", 1024 * MIB, "");
-    let runtime = both.get_envs().find_map(|(name, value)| (name == "LD_PRELOAD").then(|| value.unwrap().to_owned())).unwrap();
-    both.env("LD_PRELOAD", format!("{}:{}", runtime.to_string_lossy(), real.display()));
-    let error = outcome(both).unwrap_err().to_string();
-    assert!(error.contains("libtorch_cuda is loaded in this process"), "{error}");
     assert!(dry::prepare(&mut Command::new("true"), 0).unwrap_err().to_string().contains("without memory"));
 }
 
@@ -401,7 +404,7 @@ fn every_experiment_runs() {
 }
 
 fn recorded(device: &str) -> Result<Value> {
-    let backend = open(device)?;
+    let backend = open_with_workspaces(device)?;
     let model = Model::named("mlp-3x64", backend.device())?;
     let batch = model.batch(32);
     let mut optimizer = optimizer("adam", &model.store)?;
@@ -521,7 +524,7 @@ struct Phase {
 /// Two training steps of each configuration.
 fn counted(argument: &str) -> Result<Vec<Vec<Phase>>> {
     let (device, seed) = argument.split_once(' ').context("a device and a seed")?;
-    let backend = open(device)?;
+    let backend = open_with_workspaces(device)?;
     let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed.parse()?);
     (0..CONFIGURATIONS).map(|_| train(&Configuration::random(&mut random), &*backend)).collect()
 }
@@ -629,7 +632,7 @@ fn a_dry_run_counts_what_the_cpu_counts() {
 
 /// Buckets, and bytes that live beside the model, of distributed data parallel training in three steps.
 fn buckets(device: &str) -> Result<Value> {
-    let backend = open(device)?;
+    let backend = open_with_workspaces(device)?;
     let mut seen = Vec::new();
     for (cap, gradient_as_bucket_view) in [(None, false), (Some(16 << 10), false), (Some(16 << 10), true)] {
         let model = Model::named("mlp-6x64", backend.device())?;
@@ -659,7 +662,7 @@ fn gradient_buckets_are_those_of_the_cpu() {
 
 /// Bytes of single operations for which CPU and CUDA allocate differently.
 fn differences(device: &str) -> Result<Value> {
-    let backend = open(device)?;
+    let backend = open_with_workspaces(device)?;
     let float = (Kind::Float, backend.device());
     let leaf = |shape: &[i64]| Tensor::randn(shape, float).set_requires_grad(true);
     // Bytes that a forward pass leaves alive, and the peak of its backward pass above what lived before both.
@@ -702,17 +705,18 @@ fn known_differences_have_their_formula() {
     let checkpoint = 3 * 5056;
     // The sums of attention's softmax are kept for each row, and rows are rounded up to 32 on CUDA.
     let attention = 4 * 2 * 3 * (20 - 32);
-    // More than 3072 indices are sorted on CUDA, and their rows are summed in parts of ten.
+    // More than 3072 indices are sorted on CUDA, with their places and beside a range, before the gradient is there. CUB takes the last
+    // for so many pairs of 8 bytes on compute capability 9.0.
     let (count, rows, columns) = (4000, 50, 16);
-    let parts = count / 10 + rows;
-    let embedding = -(8 * (3 * count + 2 * rows + parts + 2) + 4 * parts * columns);
+    let cub = 81_919;
+    let embedding = 4 * rows * columns - 3 * 8 * count - cub;
     assert_eq!(cpu_over_dry, [layer_norm, dropout, checkpoint, attention, embedding]);
 }
 
 /// Of each algorithm in each implementation: what its first step leaves alive on the device, what it says its state there is, and what its
 /// second step needs while it runs.
 fn optimizers(device: &str) -> Result<Value> {
-    let backend = open(device)?;
+    let backend = open_with_workspaces(device)?;
     let float = (Kind::Float, backend.device());
     let parameters: Vec<(String, Tensor)> =
         OPTIMIZED.iter().map(|n| (n.to_string(), Tensor::randn([*n], float).set_requires_grad(true))).collect();
@@ -865,8 +869,8 @@ fn a_trace_is_played_as_tensors_are() {
     assert_eq!(replayed("op,id,bytes\nalloc,1,2000000000000000000\n", &[]).unwrap()["oom"], 2, "more than there is anywhere");
     for (trace, flags, part) in [
         ("op,id,bytes\nalloc,1,5\nfree,2,\n", &[][..], "line 3: id 2 is freed and is not allocated"),
-        ("op,id,bytes\n", &["--device-memory", "none"], "'none' is no size"),
-        ("op,id,bytes\n", &["--device-memory", "0"], "leaves nothing to allocate"),
+        ("op,id,bytes\n", &["--device-memory", "none"], "'none' is no card and no size"),
+        ("op,id,bytes\n", &["--device-memory", "0"], "a card without memory"),
         ("op,id,bytes\n", &["--alloc-conf", "no_such_setting:1"], "no_such_setting"),
     ] {
         let error = replayed(trace, flags).unwrap_err().to_string();

@@ -2,9 +2,10 @@
 #![cfg(feature = "torch")]
 
 use std::process::Command;
+use tch::{Kind, Tensor};
 use vramlab::dry::{self, Dry};
 use vramlab::models::{Attention, Settings};
-use vramlab::torch::{Backend, Mark, Phase, Recorder, Recording, Stage};
+use vramlab::torch::{Backend, Checkpoint, Mark, Phase, Recorder, Recording, Stage};
 use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
 
 /// Set in the process that is the dry one.
@@ -39,6 +40,10 @@ fn every_model_in_every_precision() {
         return;
     }
     let dry = Dry::open().unwrap();
+    // Both threads multiply, so that cuBLAS's workspaces are there before anything is followed.
+    let x = Tensor::ones([32, 32], (Kind::Float, dry.device())).set_requires_grad(true);
+    let segment = |x: &[Tensor]| Ok(vec![x[0].linear(&x[0], Some(&x[0].get(0)))]);
+    Checkpoint { preserve_random: false }.run(&[&x], segment).unwrap().remove(0).sum(Kind::Float).backward();
     for (model, parameters) in [
         ("mlp", 8_407_050),
         ("resnet18", 11_689_512),

@@ -168,6 +168,7 @@ fn follow(steps: &Steps) -> Result<Answer> {
     };
     let (mut variables, mut trainable, mut blocks) = (BTreeMap::new(), 0, Vec::new());
     let prediction = predict::follow(&dry, |follower: &mut Follower| {
+        multiply(follower.device())?;
         let model = Model::with(&steps.model, &settings, follower.device())?;
         let mut optimizer = Optimizer::new(&model.store, algorithm, 1e-3, implementation)?;
         let batch = model.batch(steps.batch);
@@ -196,7 +197,26 @@ fn follow(steps: &Steps) -> Result<Answer> {
     })?;
     ensure!(prediction.out_of_memory.is_none(), "the card is too small");
     round(&prediction.timeline, &mut blocks);
-    Ok(Answer { variables, trainable, phases: prediction.phases, blocks })
+    let mut phases = prediction.phases;
+    for (stage, blocks) in phases.iter_mut().zip(&mut blocks) {
+        for categories in [&mut stage.at_end, &mut stage.at_peak] {
+            categories.temporaries -= WORKSPACES;
+        }
+        for bytes in [&mut stage.live, &mut stage.peak, &mut blocks.live, &mut blocks.peak, &mut blocks.allocated] {
+            *bytes -= WORKSPACES;
+        }
+    }
+    Ok(Answer { variables, trainable, phases, blocks })
+}
+
+/// What cuBLAS keeps on compute capability 9.0, and the tracker does not know of: 32 MiB for each thread that multiplies, the caller and
+/// autograd's, and 1 MiB for cuBLASLt, which the caller's products with a bias use.
+const WORKSPACES: i64 = 65 << 20;
+
+/// Multiplies in both threads, so that the workspaces are there before anything is counted.
+fn multiply(device: tch::Device) -> Result<()> {
+    let x = tch::Tensor::ones([32, 32], (tch::Kind::Float, device)).set_requires_grad(true);
+    Ok(x.linear(&x, Some(&x.get(0))).sum(tch::Kind::Float).f_backward()?)
 }
 
 /// Bytes of the timeline's tensors, each rounded up to blocks.
@@ -377,10 +397,23 @@ fn so_are_those_of_models_drawn_at_random() {
             let terms = 8 * norms + if counted && has_state { 4 * parameters } else { 0 };
             assert_eq!(ours.live + terms, live[at], "{place}");
             if ours.phase != Phase::Load {
-                assert_eq!(ours.peak + terms, peak_in_place[at], "{place}, at the peak");
+                // Where attention is written out, CUDA's softmax backward holds the product of gradient and result beside both: as much
+                // as all scores, or less where the peak was elsewhere before.
+                let scores = if steps.model.starts_with("gpt") && ours.phase == Phase::Backward { scores(steps) } else { 0 };
+                let above = ours.peak + terms - peak_in_place[at];
+                assert!(
+                    (0..=scores).contains(&above),
+                    "{place}, at the peak: {above} bytes above the tracker's, of {scores} at most"
+                );
             }
         }
     }
+}
+
+/// Bytes of attention's scores in one layer of a model `gpt-LAYERSxWIDTH`.
+fn scores(steps: &Steps) -> i64 {
+    let width: i64 = steps.model.rsplit('x').next().and_then(|width| width.parse().ok()).unwrap();
+    4 * steps.batch * (width / 32) * steps.length * steps.length
 }
 
 /// The categories that both know. Within a phase the tracker calls a tensor by the phase that made it, and a gradient is one when its

@@ -1,7 +1,8 @@
 //! This program started again as a dry process, with the same flags, and what it tells.
 
+use crate::cards::Card;
 use crate::dry;
-use crate::predict::{TERMS, taken};
+use crate::predict::{taken, terms};
 use crate::runner::{end_with_parent, last_words};
 use crate::units::Bytes;
 use anyhow::{Context, Result, bail, ensure};
@@ -9,10 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::process::{Child, Command, Stdio};
 
-/// The largest card that can be asked for.
-const LARGEST: u64 = 1 << 40;
-
-/// A card that everything fits.
+/// Memory that everything fits.
 pub const ENDLESS: u64 = 1 << 44;
 
 /// A line from a child.
@@ -22,15 +20,15 @@ enum Told<T> {
     Error(String),
 }
 
-/// Says whether a card of this size can be pretended.
+/// Says whether a card has room for tensors.
 ///
 /// # Errors
-/// It is larger than any card, or what a process has beside its tensors fills it.
-pub fn check(memory: Bytes) -> Result<()> {
-    ensure!(memory.0 > 0, "a card of 0 bytes can hold nothing; write --device-memory like 24GiB");
-    ensure!(memory.0 <= LARGEST, "{memory} is larger than any card; 1TiB is the most");
-    let terms: Vec<String> = TERMS.iter().filter(|t| t.bytes > 0).map(|t| format!("{} {}", t.name, Bytes(t.bytes))).collect();
-    ensure!(memory.0 > taken(), "a card of {memory} has no room for tensors beside {}", terms.join(" and "));
+/// What a process has beside its tensors fills it.
+pub fn check(card: Card) -> Result<()> {
+    let terms: Vec<String> =
+        terms(&card).iter().filter(|t| t.bytes > 0).map(|t| format!("{} {}", t.name, Bytes(t.bytes))).collect();
+    let memory = Bytes(card.memory);
+    ensure!(memory.0 > taken(&card), "a card of {memory} has no room for tensors beside {}", terms.join(" and "));
     Ok(())
 }
 
@@ -45,15 +43,15 @@ fn check_allocator(settings: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Starts this program with its own flags and some more, as a dry child with a card of so many bytes.
+/// Starts this program with its own flags and some more, as a dry child with such a card.
 ///
 /// # Errors
 /// No process can be started; this program has no dry device.
-pub fn start(memory: u64, allocator: Option<&str>, flags: &[&str]) -> Result<Child> {
+pub fn start(card: Card, allocator: Option<&str>, flags: &[&str]) -> Result<Child> {
     check_allocator(allocator)?;
     let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
     command.args(std::env::args_os().skip(1)).args(flags).arg("--child").arg(std::process::id().to_string());
-    dry::prepare_beside(&mut command, memory, taken())?;
+    dry::prepare_beside(&mut command, card, taken(&card))?;
     if let Some(allocator) = allocator {
         command.env("PYTORCH_ALLOC_CONF", allocator).env_remove("PYTORCH_CUDA_ALLOC_CONF");
     }

@@ -2,9 +2,10 @@
 
 use super::table::aligned;
 use super::{SettingsFlags, dry_child};
+use crate::cards::Card;
 use crate::dry::Dry;
 use crate::machine::{DeviceChoice, libtorch_version};
-use crate::predict::{self, Candidate, Largest, Plan, Search, TERMS, Term, Tried};
+use crate::predict::{self, Candidate, Largest, Plan, Search, Term, Tried};
 use crate::torch;
 use crate::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
 use crate::units::{Bytes, Seconds};
@@ -41,9 +42,9 @@ pub struct PlanOptions {
     #[arg(long, value_name = "K", default_value_t = 1, allow_negative_numbers = true, requires = "max_batch")]
     pub accumulate: i64,
 
-    /// Memory of the card
-    #[arg(long, value_name = "SIZE", default_value = "24GiB")]
-    pub device_memory: Bytes,
+    /// The card: a name like rtx-4090, or its memory alone
+    #[arg(long, value_name = "CARD|SIZE", default_value = "24GiB", alias = "device-memory")]
+    pub gpu: Card,
 
     #[command(flatten)]
     pub settings: SettingsFlags,
@@ -88,7 +89,7 @@ struct Report<'a, T> {
     libtorch: String,
     model: &'a str,
     device_memory: u64,
-    terms: &'static [Term],
+    terms: Vec<Term>,
     #[serde(flatten)]
     found: &'a T,
     seconds: f64,
@@ -124,7 +125,7 @@ pub fn plan(options: &PlanOptions) -> Result<()> {
             share.into_iter().map(|at| try_out(&configurations[at])).collect::<Result<Vec<Tried>>>()
         });
     }
-    dry_child::check(options.device_memory)?;
+    dry_child::check(options.gpu)?;
     let needs = in_parallel(options, &search, configurations.len())?;
     let plan = Plan::of(configurations, needs);
     let seconds = begun.elapsed().as_secs_f64();
@@ -161,7 +162,7 @@ fn in_parallel(options: &PlanOptions, search: &Search, count: usize) -> Result<V
     for nth in 0..processes {
         let (all, this) = (processes.to_string(), nth.to_string());
         let flags = ["--processes", &all, "--nth", &this];
-        let child = dry_child::start(options.device_memory.0, options.alloc_conf.as_deref(), &flags)?;
+        let child = dry_child::start(options.gpu, options.alloc_conf.as_deref(), &flags)?;
         waiting.push(thread::spawn(move || dry_child::wait::<Vec<Tried>>(child)));
     }
     let mut needs: Vec<Option<Tried>> = vec![None; count];
@@ -187,18 +188,18 @@ fn max_batch(options: &PlanOptions, begun: Instant) -> Result<()> {
     if let Some(parent) = options.child {
         return dry_child::tell(parent, || predict::largest(&Dry::open()?, &configuration));
     }
-    dry_child::check(options.device_memory)?;
-    let largest: Largest = dry_child::wait(dry_child::start(options.device_memory.0, options.alloc_conf.as_deref(), &[])?)?;
+    dry_child::check(options.gpu)?;
+    let largest: Largest = dry_child::wait(dry_child::start(options.gpu, options.alloc_conf.as_deref(), &[])?)?;
     let seconds = begun.elapsed().as_secs_f64();
     if options.json {
         return print_json(options, &largest, seconds);
     }
-    let card = options.device_memory;
+    let card = options.gpu;
     let found = Configuration { batch: largest.batch, ..configuration };
     match &largest.needs {
         None => println!("not even {} fits in {card}", counted(options.accumulate, "sample")),
         Some(needs) => {
-            println!("{found} device=dry:{}", card.exact());
+            println!("{found} device=dry:{card}");
             println!(
                 "{} fit in {card}: reserved {}, used on the device {}",
                 counted(largest.batch, "sample"),
@@ -228,11 +229,11 @@ fn print_json<T: Serialize>(options: &PlanOptions, found: &T, seconds: f64) -> R
     let report = Report {
         schema: SCHEMA,
         command: "plan",
-        device: DeviceChoice::Dry(options.device_memory.0).to_string(),
+        device: DeviceChoice::Dry(options.gpu).to_string(),
         libtorch: libtorch_version().unwrap_or_else(|_| torch::compiled_version()),
         model: &options.model,
-        device_memory: options.device_memory.0,
-        terms: &TERMS,
+        device_memory: options.gpu.memory,
+        terms: predict::terms(&options.gpu),
         found,
         seconds,
     };
@@ -243,7 +244,7 @@ fn print_json<T: Serialize>(options: &PlanOptions, found: &T, seconds: f64) -> R
 fn text(options: &PlanOptions, plan: &Plan, seconds: f64) -> String {
     let fitting = plan.candidates.iter().filter(|c| c.fits).count();
     let count = plan.candidates.len();
-    let card = options.device_memory;
+    let card = options.gpu;
     let mut text = format!("{fitting} of {count} configurations fit in {card}, {}\n", Seconds(seconds));
     if fitting > 0 {
         text += "\nnone that fits, with the same optimizer and precision, is better in one of these and as good in the others:\n";

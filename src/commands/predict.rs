@@ -1,9 +1,10 @@
 //! `vramlab predict`: what a training step would need of a GPU, from the dry device.
 
 use super::{ConfigurationFlags, bytes_by_phase, dry_child};
-use crate::dry::{ASSUMPTION, Dry};
+use crate::cards::Card;
+use crate::dry::{CUDNN, Dry};
 use crate::machine::{DeviceChoice, libtorch_version};
-use crate::predict::{self, Peak, Prediction, TERMS, Term, Tried, Whole};
+use crate::predict::{self, Peak, Prediction, Term, Tried, Whole};
 use crate::torch::{self, Phase, Stage};
 use crate::training::{Configuration, OutOfMemory};
 use crate::units::{Bytes, Seconds};
@@ -29,9 +30,9 @@ pub struct PredictOptions {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub batch: i64,
 
-    /// Memory of the card
-    #[arg(long, value_name = "SIZE", default_value = "24GiB")]
-    pub device_memory: Bytes,
+    /// The card: a name like rtx-4090, or its memory alone
+    #[arg(long, value_name = "CARD|SIZE", default_value = "24GiB", alias = "device-memory")]
+    pub gpu: Card,
 
     /// Settings of PyTorch's allocator, as in PYTORCH_ALLOC_CONF: expandable_segments:True
     #[arg(long, value_name = "CONF")]
@@ -72,7 +73,7 @@ struct Report<'a> {
     command: &'static str,
     device: String,
     /// What the dry device takes the card for.
-    assumed: &'static str,
+    assumed: String,
     libtorch: String,
     alloc_conf: Option<String>,
     configuration: &'a Configuration,
@@ -87,7 +88,7 @@ struct Report<'a> {
     allocated: i64,
     reserved: i64,
     device_used: i64,
-    terms: &'static [Term],
+    terms: Vec<Term>,
     retries: i64,
     /// Where it does not fit: what it would need on a card without end.
     needs: Option<Tried>,
@@ -104,12 +105,12 @@ pub fn predict(options: &PredictOptions) -> Result<()> {
     if let Some(parent) = options.child {
         return dry_child::tell(parent, || child(options, &configuration));
     }
-    dry_child::check(options.device_memory)?;
-    let start = |memory, flags: &[&str]| dry_child::start(memory, options.alloc_conf.as_deref(), flags);
-    let found: Found = dry_child::wait(start(options.device_memory.0, &[])?)?;
+    dry_child::check(options.gpu)?;
+    let start = |card, flags: &[&str]| dry_child::start(card, options.alloc_conf.as_deref(), flags);
+    let found: Found = dry_child::wait(start(options.gpu, &[])?)?;
     let needs = match found.prediction.out_of_memory {
         Some(_) => {
-            let endless: Found = dry_child::wait(start(dry_child::ENDLESS, &["--no-files"])?)?;
+            let endless: Found = dry_child::wait(start(options.gpu.with_memory(dry_child::ENDLESS), &["--no-files"])?)?;
             endless.prediction.fits().then(|| Tried::from(&endless.prediction))
         }
         None => None,
@@ -118,13 +119,13 @@ pub fn predict(options: &PredictOptions) -> Result<()> {
     let report = Report {
         schema: SCHEMA,
         command: "predict",
-        device: DeviceChoice::Dry(options.device_memory.0).to_string(),
-        assumed: ASSUMPTION,
+        device: DeviceChoice::Dry(options.gpu).to_string(),
+        assumed: format!("{}, {CUDNN}", options.gpu.assumption()),
         libtorch: libtorch_version().unwrap_or_else(|_| torch::compiled_version()),
         alloc_conf: options.alloc_conf.clone().or_else(|| std::env::var("PYTORCH_ALLOC_CONF").ok()),
         configuration: &configuration,
         parameters: prediction.parameters,
-        device_memory: options.device_memory.0,
+        device_memory: options.gpu.memory,
         fits: prediction.fits(),
         out_of_memory: prediction.out_of_memory.as_ref(),
         phases: &prediction.phases,
@@ -134,7 +135,7 @@ pub fn predict(options: &PredictOptions) -> Result<()> {
         allocated: prediction.allocated,
         reserved: prediction.reserved,
         device_used: prediction.device_used,
-        terms: &TERMS,
+        terms: predict::terms(&options.gpu),
         retries: prediction.retries,
         needs,
         dry_seconds: found.seconds,

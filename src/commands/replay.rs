@@ -1,9 +1,10 @@
 //! `vramlab replay`: what PyTorch's caching allocator makes of a trace.
 
+use crate::cards::Card;
 use crate::dry::replay::{Replayed, Trace, replay as play};
 use crate::dry::{self, Dry};
 use crate::units::Bytes;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use std::fs::File;
 use std::io::BufReader;
@@ -17,9 +18,9 @@ pub struct ReplayOptions {
     /// CSV file: a header op,id,bytes, then lines alloc,ID,BYTES, free,ID and empty_cache
     trace: PathBuf,
 
-    /// Memory of the pretended GPU
-    #[arg(long, value_name = "SIZE", default_value = "24GiB")]
-    device_memory: Bytes,
+    /// The card: a name like rtx-4090, or its memory alone
+    #[arg(long, value_name = "CARD|SIZE", default_value = "24GiB", alias = "device-memory")]
+    gpu: Card,
 
     /// Settings of the allocator, as in PYTORCH_ALLOC_CONF [default: that variable's]
     #[arg(long, value_name = "CONF")]
@@ -43,10 +44,9 @@ pub fn replay(arguments: &ReplayOptions) -> Result<()> {
     if !arguments.dry_process {
         // Read there again: what is wrong with the file is said before a process is changed for it.
         File::open(&arguments.trace).with_context(|| format!("opening {name}"))?;
-        ensure!(arguments.device_memory.0 > 0, "--device-memory 0 leaves nothing to allocate");
         let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
         command.args(["replay", "--dry-process"]).args(std::env::args_os().skip(2));
-        dry::prepare(&mut command, arguments.device_memory.0)?;
+        dry::prepare(&mut command, arguments.gpu)?;
         if let Some(settings) = &arguments.alloc_conf {
             command.env("PYTORCH_ALLOC_CONF", settings);
         }

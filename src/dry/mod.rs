@@ -1,8 +1,10 @@
 //! The dry device: CUDA that allocates and never computes, on a machine without a GPU.
 //!
-//! PyTorch's own caching allocator runs over a pretended CUDA runtime, so that tch code runs unchanged on `Device::Cuda(0)` and the
-//! allocator's statistics, rounding, retries and out-of-memory errors are PyTorch's own. No kernel runs and no memory is touched: a
-//! training step of a model of any size takes milliseconds. What it gives is a prediction.
+//! PyTorch's own CUDA code and caching allocator run over a pretended CUDA runtime and cuBLAS, so that tch code runs unchanged on
+//! `Device::Cuda(0)`: results, temporaries inside operators, workspaces, the allocator's statistics, rounding, retries and out-of-memory
+//! errors are PyTorch's own. No kernel runs and no memory is touched: a training step of a model of any size takes milliseconds. What it
+//! gives is a prediction. Of the libraries under PyTorch only cuDNN, cuFFT and cuSOLVER are missing: their operators have kernels in
+//! `native/dry/kernels`, with a table of what is exact and what is assumed.
 //!
 //! The pretended runtime must stand before the real one, so it is preloaded when a process starts: [`prepare`] makes a command's process a
 //! dry one, and there [`Dry::open`] opens the device. **A process is dry or real, never both.** Allocator settings are PyTorch's
@@ -12,8 +14,8 @@
 //! - Values. `item()` gives 0, or 1 for integers; a copy to the CPU gives zeros; `found_inf` stays 0. An operation whose shape depends on
 //!   values (`nonzero`, a boolean mask) is refused by name.
 //! - Time.
-//! - Workspaces of cuBLAS, cuDNN and CUB, partial sums inside kernels, and the CUDA context, which a real process has beside its tensors.
-//! - Another card than the assumed one: compute capability 9.0 with PyTorch's order of attention kernels there.
+//! - cuDNN's workspaces, and the CUDA context, which a real process has beside its tensors.
+//! - Of the card more than [`crate::cards`] tells: a size alone is a card of compute capability 9.0.
 //!
 //! # Where a dry run and a run that counts the CPU's bytes differ
 //! In fp32 with one thread both ask for the same bytes after each phase and at each peak, for linear layers, GELU, LayerNorm, attention
@@ -24,8 +26,8 @@
 //! - Dropout: the CPU keeps 4 bytes for each element, CUDA 1.
 //! - A checkpointed segment that replays random numbers: 5056 bytes of the CPU generator's state, which is no device memory.
 //! - Fused attention: the sums of softmax, 4 bytes for each row of each head, are rounded up to 32 rows by the memory-efficient kernel.
-//! - The backward of an embedding with n > 3072 indices: CUDA sorts them, 8 (3 n + 2 s + p + 2) + 4 p width bytes more while it runs,
-//!   with s = min(n, rows) and p = n / 10 + s.
+//! - The backward of an embedding with n > 3072 indices: CUDA sorts them, and takes what its sort does while it runs.
+//! - cuBLAS's workspaces: one for each thread that multiplies, the caller's and autograd's, and 1 MiB for cuBLASLt, from the first product on.
 //! - Convolution and batch norm are cuDNN's, autocast's lists are CUDA's, and no dry figure depends on the number of threads.
 //!
 //! For networks with convolution and batch norm the other side is PyTorch's own tracker of fake tensors (`tests/tracker.rs`): the same bytes
@@ -33,49 +35,56 @@
 
 pub mod replay;
 
+use crate::cards::{self, Card};
 use crate::torch::{self, Backend, Memory, MemoryFile, NativeError, caching_allocator};
 use anyhow::{Context, Result, bail, ensure};
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 use tch::Device;
 
-pub use crate::torch::dry::{ASSUMPTION, HeldBlock, Taken, held_blocks, is_built};
+pub use crate::torch::dry::{CUDNN, HeldBlock, Taken, clear_workspaces, held_blocks, is_built};
 
-/// Environment variable of the pretended card's memory in bytes.
-const MEMORY: &str = "VRAMLAB_DRY_MEMORY";
 /// Environment variable of the bytes of it that are taken by others than PyTorch's allocator.
 const TAKEN: &str = "VRAMLAB_DRY_TAKEN";
 
-/// Makes the process that `command` starts a dry one, with a card of `memory` bytes. This program must live until then.
+/// Makes the process that `command` starts a dry one, with such a card. This program must live until then.
 ///
 /// # Errors
 /// This program was built with a libtorch without CUDA; the kernel gives no memory file.
-pub fn prepare(command: &mut Command, memory: u64) -> Result<()> {
-    prepare_beside(command, memory, 0)
+pub fn prepare(command: &mut Command, card: impl Into<Card>) -> Result<()> {
+    prepare_beside(command, card, 0)
 }
 
 /// As [`prepare`], with `taken` of the card's bytes in use by others than PyTorch's allocator: a CUDA context, libraries, neighbours.
 ///
 /// # Errors
 /// As for [`prepare`]; nothing of the card is left.
-pub fn prepare_beside(command: &mut Command, memory: u64, taken: u64) -> Result<()> {
-    ensure!(memory > 0, "a card without memory can hold nothing");
-    ensure!(taken < memory, "a card of {memory} bytes has no room beside the {taken} bytes that are taken of it");
-    let runtime = runtime()?.display().to_string();
-    let preload = match std::env::var("LD_PRELOAD") {
-        Ok(others) if !others.is_empty() => format!("{runtime}:{others}"),
-        _ => runtime,
-    };
-    command.env("LD_PRELOAD", preload).env(MEMORY, memory.to_string()).env(TAKEN, taken.to_string());
+pub fn prepare_beside(command: &mut Command, card: impl Into<Card>, taken: u64) -> Result<()> {
+    let card = card.into();
+    ensure!(card.memory > 0, "a card without memory can hold nothing");
+    ensure!(taken < card.memory, "a card of {} bytes has no room beside the {taken} bytes that are taken of it", card.memory);
+    ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
+    static RUNTIME: OnceLock<MemoryFile> = OnceLock::new();
+    static DRIVER: OnceLock<MemoryFile> = OnceLock::new();
+    let runtime = MemoryFile::once(&RUNTIME, "vramlab-dry-runtime", torch::dry::RUNTIME).context(KEEPING)?.path();
+    let driver = MemoryFile::once(&DRIVER, "vramlab-dry-driver", torch::dry::DRIVER).context(KEEPING)?.path();
+    let mut preload = format!("{}:{}", runtime.display(), driver.display());
+    if let Some(others) = std::env::var("LD_PRELOAD").ok().filter(|others| !others.is_empty()) {
+        preload = format!("{preload}:{others}");
+    }
+    command.env("LD_PRELOAD", preload).env(cards::ENVIRONMENT, card.environment()).env(TAKEN, taken.to_string());
     Ok(())
 }
 
-/// Path of the pretended runtime, as this process and its children see it.
-fn runtime() -> Result<PathBuf> {
-    static FILE: OnceLock<MemoryFile> = OnceLock::new();
-    ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
-    Ok(MemoryFile::once(&FILE, "vramlab-dry-runtime", torch::dry::RUNTIME).context(KEEPING)?.path())
+/// As [`prepare`], for a command of Python, which then finds the kernels of [`Dry`] by `VRAMLAB_DRY_BACKEND`.
+///
+/// # Errors
+/// As for [`prepare`].
+pub fn prepare_python(command: &mut Command, card: impl Into<Card>) -> Result<()> {
+    static BACKEND: OnceLock<MemoryFile> = OnceLock::new();
+    let backend = MemoryFile::once(&BACKEND, "vramlab-dry-backend", torch::dry::BACKEND).context(KEEPING)?;
+    command.env("VRAMLAB_DRY_BACKEND", backend.path());
+    prepare(command, card)
 }
 
 const KEEPING: &str = "keeping a library of the dry device in memory";
@@ -85,11 +94,10 @@ const KEEPING: &str = "keeping a library of the dry device in memory";
 pub struct Dry(());
 
 impl Dry {
-    /// Opens the dry device; before the first question about CUDA in the life of a process that [`prepare`] prepared, and by the thread
-    /// that trains: there backward passes run in the calling thread, which makes bytes the same every time.
+    /// Opens the dry device; before the first question about CUDA in the life of a process that [`prepare`] prepared.
     ///
     /// # Errors
-    /// This process is none, or has a real GPU's libraries; libtorch has no CUDA half.
+    /// This process is none; libtorch has no CUDA half.
     pub fn open() -> Result<Dry> {
         ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
         let backend = MemoryFile::new("vramlab-dry-backend", torch::dry::BACKEND).context(KEEPING)?;

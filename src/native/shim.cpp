@@ -303,13 +303,12 @@ static char* open_dry(const char* backend) {
   static bool open = false;
   if (open) return nullptr;
   if (!dry_runtime_is_loaded()) return strdup("this process was not started as a dry one");
-  if (dlopen("libtorch_cuda.so", RTLD_NOLOAD | RTLD_LAZY))
-    return strdup("libtorch_cuda is loaded in this process, and a process is dry or real, never both");
-  // Its symbols are for the backend to find.
-  if (!dlopen("libc10_cuda.so", RTLD_NOW | RTLD_GLOBAL)) return loader_message("libc10_cuda.so cannot be loaded");
+  // As on a GPU, but that the CUDA runtime and cuBLAS under it are the preloaded ones; symbols are looked up when they are called.
+  if (!dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL)) return loader_message("libtorch_cuda.so cannot be loaded");
   dry_backend = dlopen(backend, RTLD_NOW | RTLD_LOCAL);
   if (!dry_backend) return loader_message("the dry device's backend cannot be loaded");
   char* message = dry_function<char*()>("vramlab_dry_open")();
+  if (!message) message = dry_function<char*()>("vramlab_dry_wait_for_threads")();
   open = message == nullptr;
   return message;
 }
@@ -336,6 +335,12 @@ uint64_t vl_dry_take(uint64_t bytes) {
 void vl_dry_give(uint64_t address) {
   static auto* const give = dry_function<void(uint64_t)>("vramlab_dry_give");
   if (give) give(address);
+}
+
+// Gives back cuBLAS's workspaces on the dry device; see vramlab_dry_clear_workspaces.
+char* vl_dry_clear_workspaces() {
+  auto* clear = dry_function<char*()>("vramlab_dry_clear_workspaces");
+  return clear ? clear() : strdup("the dry device is not open");
 }
 
 // Tells the blocks of the dry device's allocator; see vramlab_dry_blocks.

@@ -16,7 +16,8 @@
 //! fn main() -> anyhow::Result<()> {
 //!     if std::env::var_os("DRY").is_none() {
 //!         let mut command = std::process::Command::new(std::env::current_exe()?);
-//!         dry::prepare_beside(&mut command, 24 << 30, taken())?;
+//!         let card = "rtx-4090".parse().map_err(anyhow::Error::msg)?;
+//!         dry::prepare_beside(&mut command, card, taken(&card))?;
 //!         command.env("DRY", "1").status()?;
 //!         return Ok(());
 //!     }
@@ -49,7 +50,7 @@
 //!
 //! # What a dry run cannot see
 //! - What [`crate::dry`] says: values, time, workspaces and other cards than the assumed one.
-//! - What a process has beside PyTorch's allocator. It is estimated by named terms ([`TERMS`]), each of which says whether a GPU has
+//! - What a process has beside PyTorch's allocator. It is estimated by named terms ([`terms()`]), each of which says whether a GPU has
 //!   confirmed it.
 //! - Other programs on the same card.
 
@@ -69,4 +70,4 @@ pub use picture::draw;
 pub use plan::{Candidate, Plan, Search, Tried, divisors};
 pub use prediction::{Peak, Prediction, Whole, follow, predict};
 pub use snapshot::write as write_snapshot;
-pub use terms::{TERMS, Term, taken};
+pub use terms::{Term, taken, terms};

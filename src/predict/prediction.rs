@@ -1,7 +1,7 @@
 //! What a configuration is predicted to need.
 
 use super::follower::Follower;
-use crate::dry::{Dry, HeldBlock};
+use crate::dry::{self, Dry, HeldBlock};
 use crate::torch::{self, Categories, Held, Mark, Phase, Stage, Timeline, attempt};
 use crate::training::{Configuration, Onward, OutOfMemory, Trainer};
 use anyhow::{Result, ensure};
@@ -76,11 +76,12 @@ impl Prediction {
 /// [`Follower::ended`] never, only the peaks are known. Everything that it made must be gone when it returns, or the next prediction in
 /// this process begins with it.
 ///
-/// The allocator's cache is empty before and after, so a prediction does not depend on those before it.
+/// The allocator's cache is empty before and after, and cuBLAS has no workspace, so a prediction does not depend on those before it.
 ///
 /// # Errors
 /// What `steps` fails with, except for memory that runs out, which is a finding.
 pub fn follow(dry: &Dry, steps: impl FnOnce(&mut Follower) -> Result<()>) -> Result<Prediction> {
+    dry::clear_workspaces()?;
     torch::empty_cuda_cache()?;
     let mut follower = Follower::begin(dry)?;
     let result = attempt(|| steps(&mut follower));
@@ -89,6 +90,7 @@ pub fn follow(dry: &Dry, steps: impl FnOnce(&mut Follower) -> Result<()>) -> Res
     if failed {
         forget_failed_pass()?;
     }
+    dry::clear_workspaces()?;
     torch::empty_cuda_cache()?;
     prediction
 }
@@ -107,6 +109,7 @@ fn forget_failed_pass() -> Result<()> {
 /// A configuration that cannot be trained; an operation that the dry device does not know.
 pub fn predict(dry: &Dry, configuration: &Configuration) -> Result<Prediction> {
     configuration.validate()?;
+    dry::clear_workspaces()?;
     let kept = torch::cuda_memory(0)?.requested;
     ensure!(kept == 0, "{kept} bytes of the dry device are in use already, so a prediction would begin with them");
     follow(dry, |follower| {

@@ -18,7 +18,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// # Errors
 /// The dry device is not to be had, or what the cell fails with there.
 pub fn dry_twin(cell: &Cell) -> Result<Vec<Sample>> {
-    let choice = DeviceChoice::Dry(MEMORY);
+    let choice = DeviceChoice::Dry(MEMORY.into());
     let spec = Spec::alone(cell, Pass::Memory, choice);
     let found = launch(Program::Own, None, &spec, cell, 1, (choice, Some(MEMORY)), TIMEOUT)?.context("interrupted")?;
     ensure!(found.status == Status::Ok, "predicting {cell} on a dry device: {}: {}", found.status, found.reason);

@@ -249,7 +249,7 @@ pub fn command(program: Program, choice: DeviceChoice) -> Result<Command> {
     match choice {
         // A cell of the CPU sees no GPU, also on a machine that has one.
         DeviceChoice::Cpu => drop(command.env("CUDA_VISIBLE_DEVICES", "")),
-        DeviceChoice::Dry(memory) => dry::prepare(&mut command, memory)?,
+        DeviceChoice::Dry(card) => dry::prepare(&mut command, card)?,
         DeviceChoice::Cuda(_) => {}
     }
     Ok(command)

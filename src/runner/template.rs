@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_is_timed_or_has_an_environment_of_its_own_is_started_anew() {
-        let dry = DeviceChoice::Dry(1 << 30);
+        let dry = DeviceChoice::Dry((1 << 30).into());
         let spec = |pass| Spec::alone(&Cell::parse("k=1").unwrap(), pass, DeviceChoice::Cpu);
         for choice in [DeviceChoice::Cpu, dry] {
             assert!(suits(choice, &spec(Pass::Check)) && suits(choice, &spec(Pass::Memory)));

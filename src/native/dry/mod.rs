@@ -1,6 +1,6 @@
-//! The dry device's two libraries, which this program carries inside, and the door to them; see [`crate::dry`].
+//! The dry device's libraries, which this program carries inside, and the door to them; see [`crate::dry`].
 
-use super::{NativeError, checked, vl_dry_blocks, vl_dry_give, vl_dry_open, vl_dry_replay, vl_dry_take};
+use super::{NativeError, checked, vl_dry_blocks, vl_dry_clear_workspaces, vl_dry_give, vl_dry_open, vl_dry_replay, vl_dry_take};
 use std::ffi::{CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -8,11 +8,14 @@ use std::path::Path;
 /// The pretended CUDA runtime, to be preloaded; empty where the program was built with a libtorch without CUDA.
 pub const RUNTIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dry_runtime.so"));
 
-/// The backend, to be opened in a process that has the runtime; empty as [`RUNTIME`] is.
+/// The pretended CUDA driver, to be preloaded beside it.
+pub const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dry_driver.so"));
+
+/// The kernels that take the place of PyTorch's where those cannot run, to be opened in a process that has the runtime; empty as [`RUNTIME`] is.
 pub const BACKEND: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dry_backend.so"));
 
-/// What the dry device pretends of the card and its libraries where PyTorch asks.
-pub const ASSUMPTION: &str = "compute capability 9.0, cuDNN 9.19";
+/// The cuDNN that the dry device pretends to have.
+pub const CUDNN: &str = "cuDNN 9.19";
 
 /// Why there is no dry device where [`is_built`] says so.
 pub const NOT_BUILT: &str = "this program was built with a libtorch without CUDA, whose caching allocator a dry device runs; build it \
@@ -55,6 +58,15 @@ impl Drop for Taken {
         // SAFETY: the address came from `take`, and this is the only one that gives it back.
         unsafe { vl_dry_give(self.0) };
     }
+}
+
+/// Gives back the workspaces that cuBLAS keeps for each thread that has multiplied; the next product of a thread takes a new one.
+///
+/// # Errors
+/// The dry device is not open.
+pub fn clear_workspaces() -> Result<(), NativeError> {
+    // SAFETY: no pointers.
+    checked(unsafe { vl_dry_clear_workspaces() })
 }
 
 /// A piece of a segment of the caching allocator.

@@ -1,13 +1,16 @@
 // A pretended CUDA runtime, driver and NVML: just enough for PyTorch's own caching allocator (libc10_cuda.so) to run where there is no
-// GPU. One card of VRAMLAB_DRY_MEMORY bytes, of which VRAMLAB_DRY_TAKEN are
-// taken by others; addresses ascend, are never given twice and must never be touched. Preloaded (LD_PRELOAD)
-// into dry processes only, where its functions stand before those of libcudart, which libtorch brings along. What c10 can call and the
-// dry device does not pretend is refused here too, so that no call reaches a real driver. Its soname is NVML's, so that c10, which
-// opens that library to describe an out-of-memory error, finds this one.
+// GPU, and for libtorch_cuda of CUDA 12 and 13 to come up. VRAMLAB_DRY_DEVICES cards (one where it is not set; which card it is, card.h tells),
+// of whose memory VRAMLAB_DRY_TAKEN bytes are taken by others; their addresses must never be touched. Preloaded (LD_PRELOAD) into dry processes only, or
+// opened for all (RTLD_GLOBAL) before libtorch, so that its functions stand before those of libcudart, which libtorch brings along. What
+// libtorch can call and the dry device does not pretend is refused here too, so that no call reaches a real driver. Its soname is NVML's, so
+// that c10, which opens that library to describe an out-of-memory error, finds this one; driver.cpp is there for what opens the driver.
+#include "card.h"
 #include "cuda_runtime_api.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -17,59 +20,179 @@ namespace {
 
 constexpr size_t kGranularity = 2 << 20;
 
-size_t card_memory() {
-  static const size_t bytes = [] {
-    const char* set = std::getenv("VRAMLAB_DRY_MEMORY");
-    return set ? std::strtoull(set, nullptr, 10) : 0;
-  }();
-  return bytes;
+VramlabCard read_card() {
+  VramlabCard card = {};
+  const char* set = std::getenv("VRAMLAB_DRY_CARD");
+  // The name is for people. What is not said stays 0, so that no process takes a card for another one.
+  if (!set || !(set = std::strchr(set, ','))) return card;
+  unsigned long long memory = 0, block = 0, opt_in = 0, multiprocessor = 0, l2 = 0;
+  std::sscanf(set, ",%255[^,],%llu,%d.%d,%d,%d,%llu,%llu,%llu,%llu", card.title, &memory, &card.major, &card.minor, &card.multiprocessors,
+              &card.threads_per_multiprocessor, &block, &opt_in, &multiprocessor, &l2);
+  card.memory = memory;
+  card.shared_per_block = block;
+  card.shared_opt_in = opt_in;
+  card.shared_per_multiprocessor = multiprocessor;
+  card.l2 = l2;
+  return card;
 }
 
-// What others have taken of the card before this process allocates anything: PyTorch's allocator sees less free memory, and says so.
+const VramlabCard& sheet() {
+  static const VramlabCard card = read_card();
+  return card;
+}
+
+size_t card_memory() { return sheet().memory; }
+
+size_t setting(const char* name, size_t otherwise) {
+  const char* set = std::getenv(name);
+  return set ? std::strtoull(set, nullptr, 10) : otherwise;
+}
+
+// What others have taken of a card before this process allocates anything: PyTorch's allocator sees less free memory, and says so.
 size_t taken_memory() {
-  const char* set = std::getenv("VRAMLAB_DRY_TAKEN");
-  const size_t bytes = set ? std::strtoull(set, nullptr, 10) : 0;
+  const size_t bytes = setting("VRAMLAB_DRY_TAKEN", 0);
   return bytes < card_memory() ? bytes : card_memory();
 }
 
-std::mutex mutex;
-size_t used = taken_memory();
-// Below the addresses that a Linux process gets for itself, so that a touch is a fault and not a silent overwrite.
-uint64_t next_address = 1ull << 41;
-uint64_t next_handle = 1;
-// Bytes by address of cudaMalloc, and by handle of cuMemCreate.
-std::map<uint64_t, size_t> blocks, handles;
+// Addresses of card n begin at kFirst + n * kStride: below those that a Linux process gets for itself, so that a touch is a fault and not a
+// silent overwrite.
+constexpr uint64_t kFirst = 1ull << 41, kStride = 1ull << 42;
+constexpr int kMostDevices = 16;
 
-uint64_t take_addresses(size_t bytes) {
-  const uint64_t address = next_address;
-  // A gap, so that no two blocks look like neighbours.
-  next_address += bytes + kGranularity;
-  return address;
+int device_count() {
+  static const int count = [] {
+    const size_t set = setting("VRAMLAB_DRY_DEVICES", 1);
+    return set < 1 ? 1 : set > kMostDevices ? kMostDevices : static_cast<int>(set);
+  }();
+  return count;
 }
 
-// The card hands out whole pages of 2 MiB.
-bool take_memory(size_t bytes, std::map<uint64_t, size_t>& where, uint64_t key) {
-  if (bytes > card_memory() - used) return false;
-  used += bytes;
-  where[key] = bytes;
+bool is_device(const void* data) {
+  const auto address = reinterpret_cast<uint64_t>(data);
+  return address >= kFirst && address < kFirst + kMostDevices * kStride;
+}
+int device_of(uint64_t address) { return static_cast<int>((address - kFirst) / kStride); }
+
+struct Card {
+  size_t used = taken_memory();
+  // Where the search for addresses goes on.
+  uint64_t next_address = 0;
+  // Bytes by address, of cudaMalloc and of what is reserved for mapping.
+  std::map<uint64_t, size_t> blocks, reservations;
+};
+
+std::mutex mutex;
+Card cards[kMostDevices];
+uint64_t next_handle = 1;
+struct Pages {
+  int device;
+  size_t bytes;
+};
+// By handle of cuMemCreate.
+std::map<uint64_t, Pages> handles;
+
+thread_local int current_device = 0;
+Card& card() { return cards[current_device]; }
+
+// Where what is taken at an address ends; 0 where nothing is.
+uint64_t end_of_taken(const std::map<uint64_t, size_t>& taken, uint64_t address, size_t bytes) {
+  auto after = taken.lower_bound(address + bytes);
+  if (after == taken.begin()) return 0;
+  --after;
+  const uint64_t end = after->first + after->second;
+  return end > address ? end : 0;
+}
+
+// Ascending addresses, each block with a gap behind it, so that no two look like neighbours; from the beginning again where they end.
+uint64_t take_addresses(Card& of, size_t bytes) {
+  const uint64_t first = kFirst + static_cast<uint64_t>(&of - cards) * kStride, last = first + kStride;
+  if (bytes + kGranularity > kStride) return 0;
+  uint64_t address = of.next_address ? of.next_address : first;
+  for (int turns = 0; turns < 2;) {
+    if (address + bytes + kGranularity > last) {
+      address = first;
+      turns++;
+      continue;
+    }
+    const uint64_t block = end_of_taken(of.blocks, address, bytes + kGranularity);
+    const uint64_t taken = block ? block : end_of_taken(of.reservations, address, bytes + kGranularity);
+    if (!taken) {
+      of.next_address = address + bytes + kGranularity;
+      return address;
+    }
+    address = taken + kGranularity;
+  }
+  return 0;
+}
+
+// A card hands out whole pages of 2 MiB.
+bool take_memory(Card& of, size_t bytes) {
+  if (bytes > card_memory() - of.used) return false;
+  of.used += bytes;
   return true;
 }
 
-void give_memory(std::map<uint64_t, size_t>& where, uint64_t key) {
-  const auto found = where.find(key);
-  if (found == where.end()) return;
-  used -= found->second;
-  where.erase(found);
-}
+// By stream, the capture that is under way on it.
+std::map<cudaStream_t, unsigned long long> captures;
+
+struct Pinned {
+  size_t bytes;
+  // From cudaHostAlloc, and not registered.
+  bool ours;
+};
+std::map<uint64_t, Pinned> pinned;
 
 thread_local cudaError_t last_error = cudaSuccess;
 
 // What CUDA calls out of memory, in the runtime's numbers and in the driver's, which are the same.
 constexpr int kOutOfMemory = 2;
 
-// Fields of CUDA 13's cudaDeviceProp that somebody reads, by their offsets.
-constexpr size_t kPropertiesSize = 1008, kTotalMemory = 288, kRegisters = 304, kWarpSize = 308, kThreadsPerBlock = 320, kMajor = 360,
-                 kMinor = 364, kProcessors = 384, kThreadsPerProcessor = 604;
+// What every card has of: threads of a block, of a warp, registers, blocks of a multiprocessor, shared memory that the driver keeps.
+constexpr int kThreadsPerBlock = 1024, kWarpSize = 32, kRegisters = 65536, kGridX = 2147483647, kGridYZ = 65535, kReservedShared = 1024;
+
+int blocks_per_multiprocessor() {
+  const int capability = 10 * sheet().major + sheet().minor;
+  if (capability == 75 || capability == 86) return 16;
+  return capability == 89 || capability >= 120 ? 24 : 32;
+}
+
+// Where cudaDeviceProp has the fields that somebody reads; CUDA 13 left out some of CUDA 12's between them.
+struct Layout {
+  size_t size, processors, l2, threads_per_processor, shared_per_processor, registers_per_processor, shared_opt_in, blocks_per_processor,
+      reserved_shared;
+};
+constexpr Layout kCuda13 = {1008, 384, 596, 604, 624, 632, 672, 688, 696};
+constexpr Layout kCuda12 = {1032, 388, 616, 624, 640, 648, 696, 712, 720};
+
+cudaError_t properties(void* out, const Layout& layout) {
+  auto* raw = static_cast<char*>(out);
+  const auto set = [raw](size_t offset, auto value) { std::memcpy(raw + offset, &value, sizeof value); };
+  std::memset(raw, 0, layout.size);
+  std::strcpy(raw, sheet().title);
+  // These have the same place in both.
+  constexpr size_t kMemory = 288, kSharedPerBlock = 296, kRegistersPerBlock = 304, kWarp = 308, kThreads = 320, kBlockSize = 324,
+                   kGridSize = 336, kConstant = 352, kMajor = 360, kMinor = 364;
+  set(kMemory, card_memory());
+  set(kSharedPerBlock, size_t(sheet().shared_per_block));
+  set(kRegistersPerBlock, kRegisters);
+  set(kWarp, kWarpSize);
+  set(kThreads, kThreadsPerBlock);
+  const int block[3] = {1024, 1024, 64}, grid[3] = {kGridX, kGridYZ, kGridYZ};
+  std::memcpy(raw + kBlockSize, block, sizeof block);
+  std::memcpy(raw + kGridSize, grid, sizeof grid);
+  set(kConstant, size_t(65536));
+  set(kMajor, sheet().major);
+  set(kMinor, sheet().minor);
+  set(layout.processors, sheet().multiprocessors);
+  set(layout.l2, int(sheet().l2));
+  set(layout.threads_per_processor, sheet().threads_per_multiprocessor);
+  set(layout.shared_per_processor, size_t(sheet().shared_per_multiprocessor));
+  set(layout.registers_per_processor, kRegisters);
+  set(layout.shared_opt_in, size_t(sheet().shared_opt_in));
+  set(layout.blocks_per_processor, blocks_per_multiprocessor());
+  set(layout.reserved_shared, size_t(kReservedShared));
+  return cudaSuccess;
+}
 
 }  // namespace
 
@@ -77,55 +200,80 @@ extern "C" {
 
 // Says that this runtime is loaded, and how large its card is.
 uint64_t vramlab_dry_memory() { return card_memory(); }
+const VramlabCard* vramlab_dry_card() { return &sheet(); }
 
 // ---- the runtime ---------------------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = device_count();
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = current_device;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : cudaErrorInvalidValue; }
+cudaError_t cudaSetDevice(int device) {
+  if (device < 0 || device >= device_count()) return last_error = cudaErrorInvalidDevice;
+  current_device = device;
+  return cudaSuccess;
+}
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = 13000;
   return cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
-  auto* raw = reinterpret_cast<char*>(properties);
-  const auto set = [raw](size_t offset, auto value) { std::memcpy(raw + offset, &value, sizeof value); };
-  std::memset(raw, 0, kPropertiesSize);
-  std::strcpy(raw, "vramlab dry device");
-  set(kTotalMemory, card_memory());
-  // A named assumption: compute capability 9.0, with the 132 multiprocessors of an H100 or H200.
-  set(kMajor, 9);
-  set(kMinor, 0);
-  set(kProcessors, 132);
-  set(kRegisters, 65536);
-  set(kWarpSize, 32);
-  set(kThreadsPerBlock, 1024);
-  set(kThreadsPerProcessor, 2048);
+// CUDA 13's, and under its own name CUDA 12's.
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int) { return properties(out, kCuda13); }
+cudaError_t cudaGetDeviceProperties_v2(void* out, int) { return properties(out, kCuda12); }
+// By the numbers of cudaDeviceAttr, which are the driver's, too. What is not here a card does not have.
+cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int) {
+  switch (attribute) {
+    case 1: case 2: case 3: *value = kThreadsPerBlock; break;
+    case 4: *value = 64; break;
+    case 5: *value = kGridX; break;
+    case 6: case 7: *value = kGridYZ; break;
+    case 8: *value = int(sheet().shared_per_block); break;
+    case 9: *value = 65536; break;
+    case 10: *value = kWarpSize; break;
+    case 12: case 82: *value = kRegisters; break;
+    case 16: *value = sheet().multiprocessors; break;
+    case 31: case 41: case 78: case 79: case 80: case 83: case 95: *value = 1; break;
+    case 38: *value = int(sheet().l2); break;
+    case 39: *value = sheet().threads_per_multiprocessor; break;
+    case 75: *value = sheet().major; break;
+    case 76: *value = sheet().minor; break;
+    case 81: *value = int(sheet().shared_per_multiprocessor); break;
+    case 97: *value = int(sheet().shared_opt_in); break;
+    case 106: *value = blocks_per_multiprocessor(); break;
+    case 111: *value = kReservedShared; break;
+    default: *value = 0;
+  }
   return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void** address, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex);
   const size_t rounded = (bytes + kGranularity - 1) / kGranularity * kGranularity;
-  if (rounded < bytes || !take_memory(rounded, blocks, next_address)) return last_error = cudaErrorMemoryAllocation;
-  *address = reinterpret_cast<void*>(take_addresses(rounded));
+  if (rounded < bytes || rounded > card_memory() - card().used) return last_error = cudaErrorMemoryAllocation;
+  const uint64_t found = take_addresses(card(), rounded);
+  if (!found || !take_memory(card(), rounded)) return last_error = cudaErrorMemoryAllocation;
+  card().blocks[found] = rounded;
+  *address = reinterpret_cast<void*>(found);
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* address) {
+  if (!is_device(address)) return cudaSuccess;
   const std::lock_guard<std::mutex> lock(mutex);
-  give_memory(blocks, reinterpret_cast<uint64_t>(address));
+  Card& of = cards[device_of(reinterpret_cast<uint64_t>(address))];
+  const auto found = of.blocks.find(reinterpret_cast<uint64_t>(address));
+  if (found == of.blocks.end()) return cudaSuccess;
+  of.used -= found->second;
+  of.blocks.erase(found);
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   const std::lock_guard<std::mutex> lock(mutex);
-  *free_bytes = card_memory() - used;
+  *free_bytes = card_memory() - card().used;
   *total_bytes = card_memory();
   return cudaSuccess;
 }
@@ -146,15 +294,52 @@ const char* cudaGetErrorName(cudaError_t error) {
 
 // ---- streams and events: nothing is ever under way ------------------------------------------------------------------------------------
 
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
+// A capture is only known by its stream; what is captured has run as it is, and a launch has nothing left to do.
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  captures[stream] = next_handle++;
   return cudaSuccess;
 }
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status, unsigned long long*, cudaGraph_t*,
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  captures.erase(stream);
+  *graph = reinterpret_cast<cudaGraph_t>(next_handle++ * 16);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  *status = captures.count(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+// CUDA 12's has no list of edges and the suffix _v2; what follows the identifier is left alone in both.
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t*,
                                      const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
-  *status = cudaStreamCaptureStatusNone;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = captures.find(stream);
+  *status = found != captures.end() ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  if (id && found != captures.end()) *id = found->second;
   return cudaSuccess;
 }
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t*,
+                                        const cudaGraphNode_t**, size_t*) {
+  return cudaStreamGetCaptureInfo(stream, status, id, nullptr, nullptr, nullptr, nullptr);
+}
+cudaError_t cudaGraphInstantiateWithFlags(void** executable, cudaGraph_t graph, unsigned long long) {
+  *executable = graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(void** executable, cudaGraph_t graph, unsigned long long flags) {
+  return cudaGraphInstantiateWithFlags(executable, graph, flags);
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t* count) {
+  // A graph without nodes gives a warning that the capture was empty.
+  if (count) *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(void*, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphUpload(void*, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(void*) { return cudaSuccess; }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
@@ -166,6 +351,9 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
   *stream = reinterpret_cast<cudaStream_t>(next_handle++ * 16);
   return cudaSuccess;
 }
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return cudaStreamCreateWithPriority(stream, 0, 0); }
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) {
   *priority = 0;
   return cudaSuccess;
@@ -179,22 +367,105 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = reinterpret_cast<cudaEvent_t>(next_handle++ * 16);
   return cudaSuccess;
 }
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+// Time is not pretended, but there are programs that divide by it.
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
+  *milliseconds = 0.01f;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, void (*callback)(cudaStream_t, cudaError_t, void*), void* data, unsigned) {
+  callback(stream, cudaSuccess, data);
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t, void (*callback)(void*), void* data) {
+  callback(data);
+  return cudaSuccess;
+}
+cudaError_t cudaProfilerStart() { return cudaSuccess; }
+cudaError_t cudaProfilerStop() { return cudaSuccess; }
+
+// ---- host memory, which is real, and never page-locked ---------------------------------------------------------------------------------
+
+cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned) {
+  // Pages that nobody touches take nothing.
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return last_error = cudaErrorMemoryAllocation;
+  const std::lock_guard<std::mutex> lock(mutex);
+  pinned[reinterpret_cast<uint64_t>(memory)] = {bytes, true};
+  *address = memory;
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** address, size_t bytes) { return cudaHostAlloc(address, bytes, 0); }
+cudaError_t cudaFreeHost(void* address) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = pinned.find(reinterpret_cast<uint64_t>(address));
+  if (found == pinned.end() || !found->second.ours) return address ? last_error = cudaErrorInvalidValue : cudaSuccess;
+  munmap(address, found->second.bytes);
+  pinned.erase(found);
+  return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  pinned[reinterpret_cast<uint64_t>(address)] = {bytes, false};
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* address) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  pinned.erase(reinterpret_cast<uint64_t>(address));
+  return cudaSuccess;
+}
+cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
+  *device = host;
+  return cudaSuccess;
+}
+
+// The head of cudaPointerAttributes, which is the same in CUDA 12 and 13.
+struct PointerAttributes {
+  int type, device;
+  void *device_pointer, *host_pointer;
+};
+cudaError_t cudaPointerGetAttributes(PointerAttributes* attributes, const void* data) {
+  constexpr int kUnregistered = 0, kHost = 1, kDevice = 2;
+  void* address = const_cast<void*>(data);
+  if (is_device(data)) {
+    *attributes = {kDevice, device_of(reinterpret_cast<uint64_t>(data)), address, nullptr};
+    return cudaSuccess;
+  }
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto after = pinned.upper_bound(reinterpret_cast<uint64_t>(data));
+  const bool locked = after != pinned.begin() && (--after, reinterpret_cast<uint64_t>(data) < after->first + after->second.bytes);
+  *attributes = locked ? PointerAttributes{kHost, 0, address, address} : PointerAttributes{kUnregistered, -2, nullptr, nullptr};
+  return cudaSuccess;
+}
+
+// Where somebody else than a tensor writes to the device: nothing is there.
+cudaError_t cudaMemset(void*, int, size_t) { return cudaSuccess; }
+cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t) { return cudaSuccess; }
+
+// ---- cards, as far as somebody asks one by one ------------------------------------------------------------------------------------------
+
+cudaError_t cudaPeekAtLastError() { return last_error; }
+cudaError_t cudaDeviceGetPCIBusId(char* bus, int length, int device) {
+  std::snprintf(bus, static_cast<size_t>(length), "0000:%02X:00.0", device + 1);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
+  *can = device != peer;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
+cudaError_t cudaDeviceReset() { return cudaSuccess; }
 
 // ---- what is refused -------------------------------------------------------------------------------------------------------------------
 
 #define REFUSED(name) \
   cudaError_t name() { return cudaErrorNotSupported; }
-// Time is not pretended.
-REFUSED(cudaEventElapsedTime)
 // Nothing is ever copied: the memory is not there.
-REFUSED(cudaMemcpy)
-REFUSED(cudaMemcpyPeerAsync)
-REFUSED(cudaDeviceCanAccessPeer)
-REFUSED(cudaDeviceEnablePeerAccess)
 REFUSED(cudaDeviceGetDefaultMemPool)
 REFUSED(cudaFreeAsync)
 REFUSED(cudaMallocAsync)
@@ -206,8 +477,84 @@ REFUSED(cudaMemPoolGetAttribute)
 REFUSED(cudaMemPoolSetAccess)
 REFUSED(cudaMemPoolSetAttribute)
 REFUSED(cudaMemPoolTrimTo)
+// Kernels: whoever launches one of his own gets to know that it did not run.
+REFUSED(cudaGraphDebugDotPrint)
+REFUSED(cudaIpcGetEventHandle)
+REFUSED(cudaIpcOpenEventHandle)
 #undef REFUSED
-cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t) { return cudaErrorNotSupported; }
+
+// ---- copies: the device's memory holds nothing; what is read from it is zeros ------------------------------------------------------------
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  if (is_device(to)) return cudaSuccess;
+  if (is_device(from)) {
+    std::memset(to, 0, bytes);
+  } else {
+    std::memmove(to, from, bytes);
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+}
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream) {
+  for (size_t row = 0; row < height && !is_device(to); row++)
+    cudaMemcpyAsync(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width, kind, stream);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyPeerAsync(void*, int, const void*, int, size_t, cudaStream_t) { return cudaSuccess; }
+
+// ---- kernels, which are never run --------------------------------------------------------------------------------------------------------
+
+// What nvcc's start-up code registers: nothing of it is needed, and it is a lot.
+void** __cudaRegisterFatBinary(void*) {
+  static void* handle = nullptr;
+  return &handle;
+}
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+void __cudaRegisterFunction(void**, const char*, char*, const char*, int, void*, void*, void*, void*, int*) {}
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+cudaError_t __cudaGetKernel(void** kernel, const void* function) {
+  *kernel = const_cast<void*>(function);
+  return cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel() { return cudaSuccess; }
+cudaError_t __cudaLaunchKernel_ptsz() { return cudaSuccess; }
+cudaError_t cudaLaunchKernel() { return cudaSuccess; }
+cudaError_t cudaLaunchKernelExC() { return cudaSuccess; }
+cudaError_t cudaLaunchCooperativeKernel() { return cudaSuccess; }
+cudaError_t cudaMemcpyToSymbol() { return cudaSuccess; }
+cudaError_t cudaGetSymbolAddress(void** address, const void*) {
+  static char symbol[1 << 16];
+  *address = symbol;
+  return cudaSuccess;
+}
+
+struct FunctionAttributes {
+  size_t shared, constant, local;
+  int threads_per_block, registers, ptx, binary, cache_mode, dynamic_shared, carve_out;
+};
+// CUB chooses its tiles by the version of the code that the card takes of those that PyTorch is built for: 8.9 takes 8.6's. Registers are
+// a kernel's own, and nobody asks for them before memory is sized but through the occupancy below.
+cudaError_t cudaFuncGetAttributes(FunctionAttributes* attributes, const void*) {
+  const int capability = 10 * sheet().major + sheet().minor;
+  const int version = capability == 89 ? 86 : capability;
+  *attributes = {0, 0, 0, kThreadsPerBlock, 32, version, version, 0, static_cast<int>(sheet().shared_per_block), -1};
+  return cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute() { return cudaSuccess; }
+cudaError_t cudaFuncSetCacheConfig() { return cudaSuccess; }
+// Assumed: a kernel of 32 registers or fewer, without shared memory that counts, so that threads alone are the limit.
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int block, size_t, unsigned) {
+  const int by_threads = block > 0 ? sheet().threads_per_multiprocessor / block : 0;
+  *blocks = by_threads < blocks_per_multiprocessor() ? by_threads : blocks_per_multiprocessor();
+  return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int block, size_t shared) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block, shared, 0);
+}
 
 // ---- NVML: one process, this one, uses the card ----------------------------------------------------------------------------------------
 
@@ -216,16 +563,19 @@ struct NvmlProcess {
   unsigned long long bytes;
 };
 int nvmlInit_v2() { return 0; }
-int nvmlDeviceGetHandleByPciBusId_v2(const char*, void** device) {
-  *device = &blocks;
+// A card's address on the bus is its number: 0000:0N:00.0, as cudaDeviceGetPCIBusId has it.
+int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, void** device) {
+  const char* number = std::strchr(bus, ':');
+  const long n = number ? std::strtol(number + 1, nullptr, 16) - 1 : 0;
+  *device = &cards[n >= 0 && n < device_count() ? n : 0];
   return 0;
 }
-int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, NvmlProcess* processes) {
+int nvmlDeviceGetComputeRunningProcesses(void* device, unsigned* count, NvmlProcess* processes) {
   constexpr int kInsufficientSize = 7;
   if (*count == 0) return kInsufficientSize;
   const std::lock_guard<std::mutex> lock(mutex);
   *count = 1;
-  processes[0] = {static_cast<unsigned>(getpid()), used};
+  processes[0] = {static_cast<unsigned>(getpid()), static_cast<Card*>(device)->used};
   return 0;
 }
 int nvmlSystemGetCudaDriverVersion_v2(int* version) {
@@ -243,8 +593,8 @@ int nvmlDeviceGetGpuFabricInfoV() { return kNvmlNotSupported; }
 
 namespace {
 
-int device_get(int* device, int) {
-  *device = 0;
+int device_get(int* device, int number) {
+  *device = number;
   return 0;
 }
 // No attribute that c10 asks for is there: no RDMA, no fabric handles.
@@ -258,18 +608,34 @@ int memory_granularity(size_t* bytes, const void*, int) {
 }
 int memory_reserve_addresses(uint64_t* address, size_t bytes, size_t, uint64_t, unsigned long long) {
   const std::lock_guard<std::mutex> lock(mutex);
-  *address = take_addresses(bytes);
+  *address = take_addresses(card(), bytes);
+  if (!*address) return kOutOfMemory;
+  card().reservations[*address] = bytes;
   return 0;
 }
-int memory_create(uint64_t* handle, size_t bytes, const void*, unsigned long long) {
+int memory_free_addresses(uint64_t address, size_t) {
   const std::lock_guard<std::mutex> lock(mutex);
-  if (!take_memory(bytes, handles, next_handle)) return kOutOfMemory;
+  cards[device_of(address)].reservations.erase(address);
+  return 0;
+}
+// The head of CUmemAllocationProp: type, shareable handles, and where the memory is to be.
+struct Wanted {
+  int type, handles, location_type, device;
+};
+int memory_create(uint64_t* handle, size_t bytes, const Wanted* wanted, unsigned long long) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const int device = wanted->device >= 0 && wanted->device < device_count() ? wanted->device : 0;
+  if (!take_memory(cards[device], bytes)) return kOutOfMemory;
   *handle = next_handle++;
+  handles[*handle] = {device, bytes};
   return 0;
 }
 int memory_release(uint64_t handle) {
   const std::lock_guard<std::mutex> lock(mutex);
-  give_memory(handles, handle);
+  const auto found = handles.find(handle);
+  if (found == handles.end()) return 0;
+  cards[found->second.device].used -= found->second.bytes;
+  handles.erase(found);
   return 0;
 }
 // Mapping, unmapping and access rights: pages that nobody touches need none.
@@ -299,7 +665,7 @@ extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void**
       entry("cuGetErrorString", error_string),
       entry("cuMemGetAllocationGranularity", memory_granularity),
       entry("cuMemAddressReserve", memory_reserve_addresses),
-      entry("cuMemAddressFree", nothing_to_do),
+      entry("cuMemAddressFree", memory_free_addresses),
       entry("cuMemCreate", memory_create),
       entry("cuMemRelease", memory_release),
       entry("cuMemMap", nothing_to_do),

@@ -1,0 +1,15 @@
+// The card that the pretended runtime is, as it and the kernels read it from VRAMLAB_DRY_CARD (src/cards.rs): fields with commas between,
+// name, title, memory, compute capability, multiprocessors, threads of a multiprocessor, shared memory of a block, of a block that asks
+// for more, of a multiprocessor, L2 cache.
+#pragma once
+#include <cstdint>
+
+struct VramlabCard {
+  char title[256];
+  uint64_t memory;
+  int major, minor, multiprocessors, threads_per_multiprocessor;
+  uint64_t shared_per_block, shared_opt_in, shared_per_multiprocessor, l2;
+};
+
+// In the runtime, which is preloaded.
+extern "C" const VramlabCard* vramlab_dry_card();

@@ -1,0 +1,58 @@
+// A pretended CUDA driver for a Python process: its soname is libcuda.so.1, so that whoever opens the driver finds this library, which is
+// loaded already, and none of a real GPU's. libtorch_cuda asks it for the state of a device; libraries with a CUDA runtime of their own
+// (NCCL, cuDNN) get no entry point and find no device to use.
+#include <cstdlib>
+
+namespace {
+constexpr int kInvalidDevice = 101, kNotFound = 500;
+
+int device_count() {
+  const char* set = std::getenv("VRAMLAB_DRY_DEVICES");
+  const int count = set ? std::atoi(set) : 1;
+  return count < 1 ? 1 : count;
+}
+}  // namespace
+
+extern "C" {
+int cuInit(unsigned) { return 0; }
+int cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return 0;
+}
+int cuDeviceGetCount(int* count) {
+  *count = device_count();
+  return 0;
+}
+int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return ordinal >= 0 && ordinal < device_count() ? 0 : kInvalidDevice;
+}
+int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {
+  *flags = 0;
+  *active = 1;
+  return 0;
+}
+int cuCtxGetCurrent(void** context) {
+  static char one;
+  *context = &one;
+  return 0;
+}
+int cuCtxSetCurrent(void*) { return 0; }
+int cuGetErrorString(int, const char** text) {
+  *text = "a rehearsal does not pretend this part of the CUDA driver";
+  return 0;
+}
+int cuGetErrorName(int, const char** text) {
+  *text = "CUDA_ERROR_NOT_FOUND";
+  return 0;
+}
+int cuGetProcAddress_v2(const char*, void** function, int, unsigned long long, int* status) {
+  *function = nullptr;
+  if (status) *status = 1;
+  return kNotFound;
+}
+int cuGetProcAddress(const char*, void** function, int, unsigned long long) {
+  *function = nullptr;
+  return kNotFound;
+}
+}

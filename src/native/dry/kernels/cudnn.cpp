@@ -1,0 +1,128 @@
+// cuDNN's operators: results and the copies around them as in PyTorch's Conv_v8.cpp, ConvShared.cpp, BatchNorm.cpp and MHA.cpp. What cuDNN
+// takes for itself, its workspace, is assumed to be nothing.
+#include "kernels.h"
+#include <ATen/OpMathType.h>
+#include <ATen/native/ConvUtils.h>
+
+namespace vramlab::dry {
+namespace {
+
+// ---- convolution -------------------------------------------------------------------------------------------------------------------------
+
+Tensor convolution(const Tensor& x, const Tensor& weight, SymInts padding, SymInts stride, SymInts dilation, c10::SymInt, bool, bool, bool) {
+  std::vector<int64_t> sizes = {x.size(0), weight.size(0)};
+  for (int64_t i = 2; i < x.dim(); i++) {
+    const auto at = static_cast<size_t>(i - 2);
+    const int64_t kernel = dilation[at].expect_int() * (weight.size(i) - 1) + 1;
+    sizes.push_back((x.size(i) + 2 * padding[at].expect_int() - kernel) / stride[at].expect_int() + 1);
+  }
+  const auto format = at::native::cudnn_conv_suggest_memory_format(x, weight);
+  const Tensor y = at::empty(sizes, x.options().memory_format(format));
+  const Tensor contiguous_weight = weight.contiguous(format), contiguous_x = x.contiguous(format);
+  return y;
+}
+
+// As dense as convolution's gradient for its input.
+Tensor transposed(const Tensor& x, const Tensor& weight, SymInts padding, SymInts output_padding, SymInts stride, SymInts dilation,
+                  c10::SymInt groups, bool, bool, bool) {
+  std::vector<int64_t> sizes = {x.size(0), weight.size(1) * groups.expect_int()};
+  for (int64_t i = 2; i < x.dim(); i++) {
+    const auto at = static_cast<size_t>(i - 2);
+    sizes.push_back((x.size(i) - 1) * stride[at].expect_int() - 2 * padding[at].expect_int() +
+                    dilation[at].expect_int() * (weight.size(i) - 1) + output_padding[at].expect_int() + 1);
+  }
+  const auto format = at::native::cudnn_conv_suggest_memory_format(x, weight);
+  const Tensor y = at::empty(sizes, x.options().memory_format(format));
+  const Tensor contiguous_weight = weight.contiguous(format), contiguous_x = x.contiguous(format);
+  return y;
+}
+
+Tensor for_input(const Tensor& x, const Tensor& gradient, const Tensor& weight) {
+  const auto format = at::native::cudnn_conv_suggest_memory_format(gradient, weight);
+  const Tensor dx = at::empty(x.sizes(), gradient.options().memory_format(format));
+  const Tensor contiguous_weight = weight.contiguous(format), contiguous_gradient = gradient.contiguous(format);
+  return dx;
+}
+
+Tensor for_weight(const Tensor& x, const Tensor& gradient, const Tensor& weight) {
+  const auto format = at::native::cudnn_conv_suggest_memory_format(x, gradient);
+  const Tensor contiguous_gradient = gradient.contiguous(format), contiguous_x = x.contiguous(format);
+  return at::empty(weight.sizes(), gradient.options().memory_format(format));
+}
+
+// Called by the common convolution_backward, which sums the bias's gradient itself.
+std::tuple<Tensor, Tensor> convolution_backward(const Tensor& x, const Tensor& gradient, const Tensor& weight, IntArrayRef, IntArrayRef,
+                                                IntArrayRef, int64_t, bool, bool, bool, std::array<bool, 2> wanted) {
+  const Tensor formatted = gradient.to(x.suggest_memory_format());
+  const Tensor dx = wanted[0] ? for_input(x, formatted, weight) : Tensor();
+  return {dx, wanted[1] ? for_weight(x, formatted, weight) : Tensor()};
+}
+
+std::tuple<Tensor, Tensor> transposed_backward(const Tensor& x, const Tensor& gradient, const Tensor& weight, IntArrayRef padding,
+                                               IntArrayRef, IntArrayRef stride, IntArrayRef dilation, int64_t groups, bool, bool, bool,
+                                               std::array<bool, 2> wanted) {
+  const Tensor formatted = gradient.contiguous(x.suggest_memory_format());
+  const auto symbolic = [](IntArrayRef values) { return c10::fromIntArrayRefSlow(values); };
+  const Tensor dx = wanted[0] ? convolution(formatted, weight, symbolic(padding), symbolic(stride), symbolic(dilation), groups, false, false, false)
+                              : Tensor();
+  return {dx, wanted[1] ? for_weight(formatted, x, weight) : Tensor()};
+}
+
+// ---- batch norm --------------------------------------------------------------------------------------------------------------------------
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm(const Tensor& x, const Tensor& weight, MaybeTensor, MaybeTensor, MaybeTensor, bool train,
+                                                      double, double) {
+  const Tensor y = at::empty_like(x, x.options(), x.suggest_memory_format());
+  const int64_t channels = train ? x.size(1) : 0;
+  return {y, at::empty({channels}, weight.options()), at::empty({channels}, weight.options()), at::empty({0}, x.options().dtype(at::kByte))};
+}
+
+std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(const Tensor& x, const Tensor& gradient, const Tensor& weight, MaybeTensor, MaybeTensor,
+                                                       MaybeTensor, MaybeTensor, double, const Tensor&) {
+  const auto format = x.suggest_memory_format();
+  const Tensor contiguous_x = x.contiguous(format), contiguous_gradient = gradient.contiguous(format);
+  return {at::empty_like(x, x.options(), format), at::empty(weight.sizes(), weight.options()), at::empty(weight.sizes(), weight.options())};
+}
+
+// ---- attention ---------------------------------------------------------------------------------------------------------------------------
+
+// Memory in the order batch, sequence, head, width, shown as batch, head, sequence, width.
+Tensor by_head(const Tensor& like, int64_t sequence, int64_t width) {
+  return at::empty({like.size(0), sequence, like.size(1), width}, like.options()).transpose(1, 2);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> attention(
+    const Tensor& q, const Tensor& k, const Tensor& v, MaybeTensor, bool, double, bool, bool, std::optional<double>) {
+  const Tensor output = by_head(q, q.size(2), v.size(3));
+  const Tensor sums = at::empty({q.size(0), q.size(1), q.size(2), 1}, q.options().dtype(at::kFloat));
+  const auto state = q.options().dtype(at::kLong);
+  return {output, sums, Tensor(), Tensor(), q.size(2), k.size(2), at::empty({}, state), at::empty({}, state), Tensor()};
+}
+
+std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&,
+                                                      const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                                                      c10::SymInt, c10::SymInt, double, bool, std::optional<double>) {
+  return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
+}
+
+}  // namespace
+
+void register_cudnn(torch::Library& m) {
+  add(m, "cudnn_convolution", convolution);
+  add(m, "cudnn_convolution_transpose", transposed);
+  add(m, "cudnn_batch_norm", batch_norm);
+  add(m, "cudnn_batch_norm_backward", batch_norm_backward);
+  add(m, "_scaled_dot_product_cudnn_attention", attention);
+  add(m, "_scaled_dot_product_cudnn_attention_backward", attention_backward);
+  at::native::cudnn_convolution_backward_stub.set_cuda_dispatch_ptr(&convolution_backward);
+  at::native::cudnn_convolution_transpose_backward_stub.set_cuda_dispatch_ptr(&transposed_backward);
+}
+
+void register_kernels(torch::Library& m) {
+  register_values(m);
+  register_cudnn(m);
+  register_libraries(m);
+  check_all_registered();
+}
+
+}  // namespace vramlab::dry

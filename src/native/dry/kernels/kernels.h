@@ -1,0 +1,52 @@
+// Kernels for the CUDA dispatch key of a process whose CUDA runtime is pretended, whoever hosts it: Rust's dry device (../host.cpp) or a
+// user's Python. libtorch_cuda is loaded there, and PyTorch's own CUDA code runs as it is: it takes its results, temporaries and workspaces
+// from PyTorch's caching allocator, launches kernels that do nothing, and calls a cuBLAS that does nothing. So every allocation of an
+// operator is PyTorch's own, whatever its version, with sizes from the card's figures and from CUB's. What is here is the rest:
+// - operators of libraries that are not pretended: cuDNN (cudnn.cpp), and cuFFT and cuSOLVER (fallback.cpp);
+// - what a value decides (values.cpp): memory holds none, so what is read from it gets a fixed answer.
+// The table of what is exact, assumed and unknown is in table.cpp.
+#pragma once
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <torch/library.h>
+
+namespace vramlab::dry {
+
+using at::IntArrayRef;
+using at::Tensor;
+using MaybeTensor = const std::optional<Tensor>&;
+using SymInts = c10::SymIntArrayRef;
+
+inline c10::cuda::CUDACachingAllocator::CUDAAllocator* allocator() { return c10::cuda::CUDACachingAllocator::get(); }
+
+// ---- for hosts: call after libtorch_cuda is loaded ---------------------------------------------------------------------------------------
+
+// All kernels below, and what libtorch calls through stubs and not through the dispatcher.
+void register_kernels(torch::Library& m);
+
+// Refuses operators whose result's shape depends on values, for a host that knows no values.
+void refuse_shapes_from_values(torch::Library& m);
+
+// For an operator without CUDA code that can run: shapes from its meta kernel, memory from the allocator.
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+// ---- the table: a kernel that has no row there, and a row that has no kernel, are errors -------------------------------------------------
+
+void mark_registered(const char* name);
+void check_all_registered();
+
+template <typename Function>
+void add(torch::Library& m, const char* name, Function&& function) {
+  mark_registered(name);
+  m.impl(name, std::forward<Function>(function));
+}
+
+// ---- the parts of register_kernels -------------------------------------------------------------------------------------------------------
+
+void register_values(torch::Library& m);
+void register_cudnn(torch::Library& m);
+void register_libraries(torch::Library& m);
+
+}  // namespace vramlab::dry

@@ -1,0 +1,120 @@
+// How far the allocations of an operator are those of a GPU.
+//
+// Every operator that is not here runs PyTorch's own CUDA code and is exact: allocations, sizes, order and lifetimes are what that code asks
+// for on the card that is pretended, cuBLAS's workspaces, reductions' staging buffers and CUB's temporary storage among them. One thing in
+// it is assumed: how many blocks of a kernel a multiprocessor holds (../runtime.cpp), which sizes the storage of CUB's reductions and
+// selections (nonzero, masked_select, unique, boolean indices).
+#include "kernels.h"
+
+#include <cstring>
+
+namespace vramlab::dry {
+namespace {
+
+enum class Standing {
+  // As in the named source.
+  kExact,
+  // As in the named source, with something taken on trust.
+  kAssumed,
+  // Results only; what a library takes for itself is unknown.
+  kNone,
+};
+struct Row {
+  const char* name;
+  Standing standing;
+  const char* source;
+  bool registered = false;
+};
+
+// clang-format off
+Row table[] = {
+    {"_local_scalar_dense", Standing::kExact, "Copy.cu: a copy to host memory and nothing on the device"},
+    {"cudnn_convolution", Standing::kAssumed, "Conv_v8.cpp, ConvShared.cpp: result and contiguous copies; cuDNN's workspace taken for nothing"},
+    {"cudnn_convolution_transpose", Standing::kAssumed, "as cudnn_convolution"},
+    {"cudnn_batch_norm", Standing::kAssumed, "BatchNorm.cpp: results; workspace and reserve taken for nothing"},
+    {"cudnn_batch_norm_backward", Standing::kAssumed, "as cudnn_batch_norm"},
+    {"_scaled_dot_product_cudnn_attention", Standing::kAssumed, "MHA.cpp: results and the random state; workspace taken for nothing"},
+    {"_scaled_dot_product_cudnn_attention_backward", Standing::kAssumed, "MHA.cpp: gradients; an fp32 copy of dQ is likely and not counted"},
+    {"_fft_c2c", Standing::kNone, "cuFFT: results from the meta kernel"},
+    {"_fft_c2c.out", Standing::kNone, "cuFFT: results from the meta kernel"},
+    {"_fft_r2c", Standing::kNone, "cuFFT: results from the meta kernel"},
+    {"_fft_r2c.out", Standing::kNone, "cuFFT: results from the meta kernel"},
+    {"_fft_c2r", Standing::kNone, "cuFFT: results from the meta kernel"},
+    {"_fft_c2r.out", Standing::kNone, "cuFFT: results from the meta kernel"},
+    {"cholesky", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"cholesky.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"cholesky_inverse", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"cholesky_inverse.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_cholesky_solve_helper", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_cholesky_ex", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_cholesky_ex.L", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_inv_ex", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_inv_ex.inverse", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_linalg_det", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_linalg_det.result", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_linalg_slogdet", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_linalg_slogdet.sign", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_linalg_solve_ex", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_linalg_solve_ex.result", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_linalg_eigh", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_linalg_eigh.eigenvalues", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_linalg_svd", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_linalg_svd.U", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_lu", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_lu.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_lu_factor_ex", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_lu_factor_ex.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_lu_solve", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_lu_solve.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_qr", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_qr.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_ldl_factor_ex", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_ldl_factor_ex.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_ldl_solve", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_ldl_solve.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_lstsq.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_eig", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_eig.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_eigvals.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_linalg_eigvals", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"geqrf", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"geqrf.a", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"ormqr", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"ormqr.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_householder_product", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_householder_product.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"triangular_solve.X", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_solve_triangular", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"linalg_solve_triangular.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_cudnn_rnn", Standing::kNone, "cuDNN: results from the meta kernel"},
+    {"_cudnn_rnn_backward", Standing::kNone, "cuDNN: results from the meta kernel"},
+    {"_cudnn_rnn_flatten_weight", Standing::kNone, "cuDNN: results from the meta kernel"},
+    {"_cudnn_init_dropout_state", Standing::kNone, "cuDNN: results from the meta kernel"},
+    {"_cudnn_ctc_loss", Standing::kNone, "cuDNN: results from the meta kernel"},
+    {"_cudnn_ctc_loss.Tensor", Standing::kNone, "cuDNN: results from the meta kernel"},
+    {"cudnn_grid_sampler", Standing::kNone, "cuDNN: results from the meta kernel"},
+    {"cudnn_grid_sampler_backward", Standing::kNone, "cuDNN: results from the meta kernel"},
+    {"cudnn_affine_grid_generator", Standing::kNone, "cuDNN: results from the meta kernel"},
+    {"cudnn_affine_grid_generator_backward", Standing::kNone, "cuDNN: results from the meta kernel"},
+    {"cudnn_convolution_relu", Standing::kNone, "cuDNN: results from the meta kernel"},
+    {"cudnn_convolution_add_relu", Standing::kNone, "cuDNN: results from the meta kernel"},
+};
+// clang-format on
+
+}  // namespace
+
+void mark_registered(const char* name) {
+  for (Row& row : table) {
+    if (std::strcmp(row.name, name) == 0) {
+      row.registered = true;
+      return;
+    }
+  }
+  TORCH_CHECK(false, name, " has a kernel and no row in the table of src/native/dry/kernels/table.cpp, which says how far it is exact");
+}
+
+void check_all_registered() {
+  for (const Row& row : table) TORCH_CHECK(row.registered, row.name, " has a row in src/native/dry/kernels/table.cpp and no kernel");
+}
+
+}  // namespace vramlab::dry
