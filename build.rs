@@ -16,9 +16,11 @@ fn main() {
     println!("cargo:rerun-if-changed=peers");
     write_experiments();
     record_revision();
-    if env::var_os("CARGO_FEATURE_TORCH").is_some() {
+    let with_torch = env::var_os("CARGO_FEATURE_TORCH").is_some();
+    if with_torch {
         compile_native();
     }
+    write_rehearsal(with_torch);
 }
 
 fn compile_native() {
@@ -48,6 +50,45 @@ fn torch_version(torch: &Path) -> String {
     quoted.or_else(plain).unwrap_or_else(|| "no version that can be told".to_string())
 }
 
+/// Writes what `rehearse` puts into a script's process, for it to include: its Python files, the sources for other versions of PyTorch, and
+/// what is compiled already.
+fn write_rehearsal(with_torch: bool) {
+    let files = |folder: &str, root: &str, extensions: &[&str]| -> String {
+        let mut found = Vec::new();
+        collect(Path::new(folder), &mut found);
+        found.retain(|path| path.extension().is_some_and(|e| extensions.iter().any(|wanted| e == *wanted)));
+        found.sort();
+        let line = |path: &PathBuf| {
+            let full = fs::canonicalize(path).expect("a file that was found is there");
+            let name = path.strip_prefix(root).expect("it is below its root");
+            format!("    (\"{}\", include_str!(\"{}\")),\n", name.display(), full.display())
+        };
+        found.iter().map(line).collect()
+    };
+    let guarded = fs::canonicalize("src/native/guarded.h").expect("it is there");
+    let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let compiled = |name: &str| match with_torch {
+        true => format!("include_bytes!(\"{}\")", out.join(format!("dry_{name}.so")).display()),
+        false => "&[]".to_string(),
+    };
+    let small: String = native::PRETENDED
+        .iter()
+        .map(|(name, soname, files)| format!("    (\"{soname}\", &{files:?}, {}),\n", compiled(name)))
+        .collect();
+    let text = format!(
+        "/// Sources of the libraries, by their paths below `src/native`.\nconst SOURCES: &[(&str, &str)] = &[\n{}    (\"guarded.h\", \
+         include_str!(\"{}\")),\n];\n/// Python's half.\nconst PYTHON: &[(&str, &str)] = &[\n{}];\nconst SMALL: [(&str, \
+         &[&str], &[u8]); 4] = [\n{}];\n/// For the version below.\nconst LIBRARY: &[u8] = {};\nconst TORCH_VERSION: &str = \
+         \"{TORCH_VERSION}\";\n",
+        files("src/native/dry", "src/native", &["cpp", "h"]),
+        guarded.display(),
+        files("src/rehearse/python", "src/rehearse/python", &["py"]),
+        small,
+        compiled("python"),
+    );
+    fs::write(out.join("rehearsal.rs"), text).expect("OUT_DIR can be written");
+}
+
 /// Writes the list of experiments, with the hash of what takes each one's figures, for `runner` to include.
 fn write_experiments() {
     let mut common: Vec<PathBuf> = Vec::new();
@@ -55,6 +96,7 @@ fn write_experiments() {
     // What only reads figures may change without making them old.
     common.retain(|path| {
         let reads_only = [
+            "src/rehearse",
             "src/report",
             "src/bin",
             "src/chart",

@@ -65,6 +65,12 @@ predict *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
     @exec {{ quote(release / "vramlab") }} predict "$@"
 
+# Run your own training script on a simulated GPU: `just rehearse --gpu rtx-4090 -- python train.py`
+[no-exit-message]
+rehearse *FLAGS: _setup
+    @cargo build --release --quiet --bin vramlab
+    @exec {{ quote(release / "vramlab") }} rehearse "$@"
+
 # Find what fits a GPU: precision, checkpointing, micro-batch, optimizer
 [no-exit-message]
 plan *FLAGS: _setup

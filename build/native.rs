@@ -26,6 +26,15 @@ struct Library {
     needs_cuda: bool,
 }
 
+/// Of those, the ones that stand for a GPU's and need nothing of libtorch, for `rehearse` to compile where there is none: name, soname,
+/// sources below `src/native/dry/`.
+pub const PRETENDED: [(&str, &str, &[&str]); 4] = [
+    ("runtime", "libnvidia-ml.so.1", &["runtime.cpp", "cublas.cpp"]),
+    ("driver", "libcuda.so.1", &["driver.cpp"]),
+    ("nvrtc12", "libnvrtc.so.12", &["nvrtc.cpp"]),
+    ("nvrtc13", "libnvrtc.so.13", &["nvrtc.cpp"]),
+];
+
 const LIBRARIES: &[Library] = &[
     // c10 opens NVML by this name.
     Library {
@@ -36,11 +45,27 @@ const LIBRARIES: &[Library] = &[
         needs_cuda: true,
     },
     // libtorch_cuda opens the driver by this name.
+    Library { name: "dry_driver", from: &["dry/driver.cpp"], exports: "*", link: &["-Wl,-soname,libcuda.so.1"], needs_cuda: true },
+    // PyTorch opens the compiler for kernels by the name of its CUDA's version.
     Library {
-        name: "dry_driver",
-        from: &["dry/driver.cpp"],
+        name: "dry_nvrtc12",
+        from: &["dry/nvrtc.cpp"],
         exports: "*",
-        link: &["-Wl,-soname,libcuda.so.1"],
+        link: &["-Wl,-soname,libnvrtc.so.12"],
+        needs_cuda: true,
+    },
+    Library {
+        name: "dry_nvrtc13",
+        from: &["dry/nvrtc.cpp"],
+        exports: "*",
+        link: &["-Wl,-soname,libnvrtc.so.13"],
+        needs_cuda: true,
+    },
+    Library {
+        name: "dry_python",
+        from: &["dry/kernels", "dry/python"],
+        exports: "vl_*",
+        link: &["-Wl,-Bsymbolic", "-ltorch_cpu", "-lc10", "-lc10_cuda"],
         needs_cuda: true,
     },
     Library { name: "dry_backend", from: &["dry/host.cpp", "dry/kernels"], exports: "vramlab_*", link: &[], needs_cuda: true },

@@ -29,6 +29,7 @@ pub mod predict;
 #[cfg(feature = "torch")]
 pub mod process;
 pub mod protocol;
+pub mod rehearse;
 pub mod report;
 pub mod results;
 #[cfg(feature = "torch")]

@@ -46,6 +46,8 @@ fn layers_point_one_way() {
         ("native", &["torch"]),
         ("torch", &[]),
         ("machine", &["protocol", "torch", "units"]),
+        ("cards", &["units"]),
+        ("rehearse", &["cards", "units"]),
         ("process", &[]),
         ("dry", &["torch"]),
         ("data", &["torch"]),

@@ -51,6 +51,9 @@ enum Command {
     #[cfg(feature = "torch")]
     Plan(Box<vramlab::commands::PlanOptions>),
 
+    /// Run your own training script, unmodified, on a simulated GPU: does it fit, and what fills the memory?
+    Rehearse(Box<vramlab::rehearse::RehearseOptions>),
+
     /// Set two machines' results side by side: which verdicts differ, which effects lie apart beyond their intervals
     Diff {
         /// Folder of one machine, results/MACHINE
@@ -146,6 +149,7 @@ fn run(command: Command) -> Result<u8> {
             println!("{}: whole and valid", machine.display());
             Ok(0)
         }
+        Command::Rehearse(options) => Ok(vramlab::rehearse::rehearse(&options)),
         Command::Report { results, out, readme } => {
             report(&results, &out)?;
             if let Some(readme) = readme {

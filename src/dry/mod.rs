@@ -73,6 +73,8 @@ pub fn prepare_beside(command: &mut Command, card: impl Into<Card>, taken: u64) 
         preload = format!("{preload}:{others}");
     }
     command.env("LD_PRELOAD", preload).env(cards::ENVIRONMENT, card.environment()).env(TAKEN, taken.to_string());
+    // Nothing of a simulated GPU should stay in the caches of a real one.
+    command.env("USE_PYTORCH_KERNEL_CACHE", "0");
     Ok(())
 }
 

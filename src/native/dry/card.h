@@ -13,3 +13,7 @@ struct VramlabCard {
 
 // In the runtime, which is preloaded.
 extern "C" const VramlabCard* vramlab_dry_card();
+
+// Who follows a process's memory sets this to be told what a block is for: it is filled from the host, or is a library's workspace.
+enum VramlabUse { kVramlabFromHost = 1, kVramlabWorkspace = 2 };
+extern "C" void (*vramlab_dry_watch)(int use, const void* address);

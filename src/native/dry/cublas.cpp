@@ -1,5 +1,7 @@
 // A pretended cuBLAS and cuBLASLt for dry processes, beside runtime.cpp: every product succeeds and nothing is computed. PyTorch's own code
 // above it takes the workspaces that it gives to the real one. The functions are those that PyTorch calls.
+#include "card.h"
+
 #include <cstddef>
 #include <cstring>
 
@@ -38,6 +40,15 @@ int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, voi
   return 0;
 }
 
+int cublasSetWorkspace_v2(void*, const void* workspace, size_t) {
+  if (vramlab_dry_watch && workspace) vramlab_dry_watch(kVramlabWorkspace, workspace);
+  return 0;
+}
+int cublasLtMatmul(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*, void*, void*,
+                   const void*, const void* workspace, size_t, void*) {
+  return cublasSetWorkspace_v2(nullptr, workspace, 0);
+}
+
 #define DONE(name) int name() { return 0; }
 // clang-format off
 DONE(cublasCaxpy_v2) DONE(cublasCcopy_v2) DONE(cublasCdotc_v2) DONE(cublasCdotu_v2) DONE(cublasCgelsBatched) DONE(cublasCgemmBatched)
@@ -54,11 +65,11 @@ DONE(cublasDscal_v2) DONE(cublasDswap_v2) DONE(cublasDsymm_v2) DONE(cublasDsymv_
 DONE(cublasDsyr_v2) DONE(cublasDsyrk_v2) DONE(cublasDtrmm_v2) DONE(cublasDtrmv_v2) DONE(cublasDtrsmBatched) DONE(cublasDtrsm_v2)
 DONE(cublasDtrsv_v2) DONE(cublasDzasum_v2) DONE(cublasDznrm2_v2) DONE(cublasGemmEx) DONE(cublasGemmStridedBatchedEx)
 DONE(cublasGetMatrixAsync) DONE(cublasGetVectorAsync) DONE(cublasIcamax_v2) DONE(cublasIcamin_v2) DONE(cublasIdamax_v2)
-DONE(cublasIdamin_v2) DONE(cublasIsamax_v2) DONE(cublasIsamin_v2) DONE(cublasIzamax_v2) DONE(cublasIzamin_v2) DONE(cublasLtMatmul)
+DONE(cublasIdamin_v2) DONE(cublasIsamax_v2) DONE(cublasIsamin_v2) DONE(cublasIzamax_v2) DONE(cublasIzamin_v2)
 DONE(cublasLtMatmulDescDestroy) DONE(cublasLtMatmulDescSetAttribute) DONE(cublasLtMatmulPreferenceDestroy)
 DONE(cublasLtMatmulPreferenceSetAttribute) DONE(cublasLtMatrixLayoutDestroy) DONE(cublasLtMatrixLayoutSetAttribute) DONE(cublasSasum_v2)
 DONE(cublasSaxpy_v2) DONE(cublasScasum_v2) DONE(cublasScnrm2_v2) DONE(cublasScopy_v2) DONE(cublasSdot_v2) DONE(cublasSetMathMode)
-DONE(cublasSetMatrixAsync) DONE(cublasSetPointerMode_v2) DONE(cublasSetStream_v2) DONE(cublasSetVectorAsync) DONE(cublasSetWorkspace_v2)
+DONE(cublasSetMatrixAsync) DONE(cublasSetPointerMode_v2) DONE(cublasSetStream_v2) DONE(cublasSetVectorAsync)
 DONE(cublasSgelsBatched) DONE(cublasSgemmBatched) DONE(cublasSgemmEx) DONE(cublasSgemmStridedBatched) DONE(cublasSgemm_v2)
 DONE(cublasSgemv_v2) DONE(cublasSgeqrfBatched) DONE(cublasSger_v2) DONE(cublasSgetrfBatched) DONE(cublasSgetrsBatched)
 DONE(cublasSnrm2_v2) DONE(cublasSrot_v2) DONE(cublasSrotg_v2) DONE(cublasSrotm_v2) DONE(cublasSrotmg_v2) DONE(cublasSscal_v2)

@@ -1,6 +1,7 @@
 // A pretended CUDA driver for a Python process: its soname is libcuda.so.1, so that whoever opens the driver finds this library, which is
 // loaded already, and none of a real GPU's. libtorch_cuda asks it for the state of a device; libraries with a CUDA runtime of their own
 // (NCCL, cuDNN) get no entry point and find no device to use.
+#include <cstddef>
 #include <cstdlib>
 
 namespace {
@@ -55,4 +56,34 @@ int cuGetProcAddress(const char*, void** function, int, unsigned long long) {
   *function = nullptr;
   return kNotFound;
 }
+
+// ---- kernels that are compiled while a program runs (nvrtc.cpp): launched to do nothing --------------------------------------------------
+
+int cuDevicePrimaryCtxRetain(void** context, int) { return cuCtxGetCurrent(context); }
+int cuDeviceGetAttribute(int* value, int, int) {
+  *value = 0;
+  return 0;
+}
+int cuModuleLoad(void** module, const char*) { return cuCtxGetCurrent(module); }
+int cuModuleLoadData(void** module, const void*) { return cuCtxGetCurrent(module); }
+int cuModuleLoadDataEx(void** module, const void*, unsigned, void*, void*) { return cuCtxGetCurrent(module); }
+int cuModuleUnload(void*) { return 0; }
+int cuModuleGetFunction(void** function, void*, const char*) { return cuCtxGetCurrent(function); }
+int cuFuncGetAttribute(int* value, int, void*) {
+  *value = 0;
+  return 0;
+}
+int cuFuncSetAttribute(void*, int, int) { return 0; }
+int cuFuncSetCacheConfig(void*, int) { return 0; }
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, size_t) {
+  *blocks = 1;
+  return 0;
+}
+int cuLaunchKernel() { return 0; }
+int cuLaunchCooperativeKernel() { return 0; }
+int cuLinkCreate_v2() { return kNotFound; }
+int cuLinkAddData_v2() { return kNotFound; }
+int cuLinkComplete() { return kNotFound; }
+int cuPointerGetAttribute() { return kNotFound; }
+int cuTensorMapEncodeTiled() { return kNotFound; }
 }

@@ -198,6 +198,8 @@ cudaError_t properties(void* out, const Layout& layout) {
 
 extern "C" {
 
+void (*vramlab_dry_watch)(int what, const void* address) = nullptr;
+
 // Says that this runtime is loaded, and how large its card is.
 uint64_t vramlab_dry_memory() { return card_memory(); }
 const VramlabCard* vramlab_dry_card() { return &sheet(); }
@@ -486,7 +488,10 @@ REFUSED(cudaIpcOpenEventHandle)
 // ---- copies: the device's memory holds nothing; what is read from it is zeros ------------------------------------------------------------
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  if (is_device(to)) return cudaSuccess;
+  if (is_device(to)) {
+    if (vramlab_dry_watch && !is_device(from)) vramlab_dry_watch(kVramlabFromHost, to);
+    return cudaSuccess;
+  }
   if (is_device(from)) {
     std::memset(to, 0, bytes);
   } else {

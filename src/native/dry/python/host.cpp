@@ -1,0 +1,66 @@
+// The dry device under a user's Python, which has loaded libtorch_cuda over the pretended runtime: the kernels of ../kernels take the place
+// of those of PyTorch's that cannot run so, and the recorder follows the allocator. Opened by src/rehearse/python when CUDA comes up; built
+// for each version of PyTorch.
+#include "../../guarded.h"
+#include "../kernels/kernels.h"
+#include "recorder.h"
+#include "values.h"
+
+#include <c10/util/Logging.h>
+#include <dlfcn.h>
+
+#define EXPORTED __attribute__((visibility("default")))
+
+namespace {
+
+void register_all() {
+  // Later registrations win, and PyTorch warns of each.
+  struct Quiet final : c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  } quiet;
+  const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+  static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  vramlab::dry::register_kernels(library);
+  vramlab::rehearsal::follow_values();
+}
+
+}  // namespace
+
+// ---- for Python, by ctypes ---------------------------------------------------------------------------------------------------------------
+
+extern "C" {
+
+using vramlab::rehearsal::Category;
+using vramlab::rehearsal::Phase;
+
+// Messages are the caller's, who gives them back to vl_forget.
+EXPORTED void vl_forget(char* message) { std::free(message); }
+
+EXPORTED char* vl_open(const char* folder) {
+  return guarded([&] {
+    TORCH_CHECK(dlsym(RTLD_DEFAULT, "vramlab_dry_memory"), "this process has no pretended CUDA runtime");
+    vramlab::rehearsal::open_recorder(folder);
+    register_all();
+    vramlab::rehearsal::follow_allocator();
+    vramlab::rehearsal::gather_stacks(false, 1);
+  });
+}
+
+EXPORTED char* vl_gather_stacks(int theirs, uint64_t entries) {
+  return guarded([&] { vramlab::rehearsal::gather_stacks(theirs != 0, entries); });
+}
+// Gives the phase that was before.
+EXPORTED int vl_enter(int phase) {
+  const auto before = static_cast<int>(vramlab::rehearsal::phase());
+  vramlab::rehearsal::enter(static_cast<Phase>(phase));
+  return before;
+}
+EXPORTED void vl_end_step() { vramlab::rehearsal::end_step(); }
+EXPORTED void vl_set_module(uint32_t module) { vramlab::rehearsal::set_module(module); }
+EXPORTED void vl_set_backward_stack() { vramlab::rehearsal::set_backward_stack(); }
+EXPORTED void vl_label(uint64_t address, int64_t category, uint32_t name) {
+  vramlab::rehearsal::label(address, static_cast<Category>(category), name);
+}
+EXPORTED void vl_ended(int enough_seen) { vramlab::rehearsal::ended(enough_seen != 0); }
+EXPORTED void vl_close_python() { vramlab::rehearsal::close_python(); }
+}

@@ -1,0 +1,483 @@
+#include "recorder.h"
+#include "../card.h"
+#include "values.h"
+
+#include <ATen/SequenceNumber.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/profiler/combined_traceback.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+// The little of Python's C interface that tells where a thread is. Declared by hand: one library serves every CPython.
+extern "C" {
+struct PyThreadState;
+struct PyFrameObject;
+struct _object;
+using PyObject = _object;
+struct PyCodeObject;
+PyThreadState* PyGILState_GetThisThreadState();
+int PyGILState_Ensure();
+void PyGILState_Release(int);
+PyFrameObject* PyEval_GetFrame();
+PyFrameObject* PyFrame_GetBack(PyFrameObject*);
+PyCodeObject* PyFrame_GetCode(PyFrameObject*);
+int PyFrame_GetLineNumber(PyFrameObject*);
+PyObject* PyObject_GetAttrString(PyObject*, const char*);
+const char* PyUnicode_AsUTF8AndSize(PyObject*, ssize_t*);
+void PyErr_Clear();
+void Py_IncRef(PyObject*);
+void Py_DecRef(PyObject*);
+}
+
+namespace vramlab::rehearsal {
+namespace {
+
+namespace caching = c10::cuda::CUDACachingAllocator;
+using Entry = c10::CachingDeviceAllocator::TraceEntry;
+
+// ---- the two files -----------------------------------------------------------------------------------------------------------------------
+
+constexpr size_t kHeader = 64, kChunk = 4 << 20;
+
+std::mutex mutex;
+int events_file = -1, names_file = -1;
+pid_t owner = 0;
+size_t written = kHeader;
+char* chunk = nullptr;
+size_t chunk_begin = 0;
+std::chrono::steady_clock::time_point began;
+
+std::atomic<uint32_t> step{0};
+std::atomic<Phase> current_phase{Phase::kLoad};
+std::atomic<uint32_t> backward_stack{0};
+std::atomic<bool> python_is_there{true};
+
+thread_local uint32_t current_stack = 0, current_origin = 0, current_module = 0, origin_module = 0, current_operator = 0;
+
+// A child that was forked writes nothing: it has no device of its own.
+bool is_open() { return events_file >= 0 && owner == getpid(); }
+
+// Room for one record; none where the disk is full. Records are multiples of 80 bytes from 64 on, so one can lie across two chunks: each
+// chunk is mapped with a page of the next.
+Event* room() {
+  constexpr size_t kBeyond = 4096;
+  if (!chunk || written + sizeof(Event) > chunk_begin + kChunk + kBeyond) {
+    if (chunk) munmap(chunk, kChunk + kBeyond);
+    chunk = nullptr;
+    const size_t begin = written / 4096 * 4096;
+    if (ftruncate(events_file, static_cast<off_t>(begin + kChunk + kBeyond)) != 0) return nullptr;
+    // Reserved now: a page of a file on a full disk is a bus error when it is written to.
+    if (posix_fallocate(events_file, static_cast<off_t>(begin), kChunk + kBeyond) != 0) return nullptr;
+    void* mapped = mmap(nullptr, kChunk + kBeyond, PROT_READ | PROT_WRITE, MAP_SHARED, events_file, static_cast<off_t>(begin));
+    if (mapped == MAP_FAILED) return nullptr;
+    chunk = static_cast<char*>(mapped);
+    chunk_begin = begin;
+  }
+  return reinterpret_cast<Event*>(chunk + (written - chunk_begin));
+}
+
+// Under the mutex. The kind comes last, so that a record is there whole or not at all.
+void write(const Event& event) {
+  Event* place = room();
+  if (!place) {
+    events_file = -1;
+    return;
+  }
+  Event record = event;
+  record.kind = Kind::kEnd;
+  std::memcpy(static_cast<void*>(place), &record, sizeof record);
+  __atomic_store_n(reinterpret_cast<uint8_t*>(place), static_cast<uint8_t>(event.kind), __ATOMIC_RELEASE);
+  written += sizeof record;
+}
+
+Event now(Kind kind) {
+  Event event{};
+  event.kind = kind;
+  event.phase = current_phase.load();
+  event.step = step.load();
+  event.nanoseconds = static_cast<uint64_t>((std::chrono::steady_clock::now() - began).count());
+  return event;
+}
+
+void write_line(const std::string& line) {
+  if (!is_open()) return;
+  // One call, at the end of the file: lines of two writers do not mix.
+  const ssize_t done = ::write(names_file, line.data(), line.size());
+  (void)done;
+}
+
+std::string quoted(const char* text) {
+  std::string result = "\"";
+  for (const char* c = text ? text : ""; *c; c++) {
+    if (*c == '"' || *c == '\\') {
+      result += '\\';
+      result += *c;
+    } else if (static_cast<unsigned char>(*c) < 0x20) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(*c));
+      result += code;
+    } else {
+      result += *c;
+    }
+  }
+  return result + "\"";
+}
+
+// ---- Python stacks: numbers of frames, each frame a code object and an instruction ---------------------------------------------------------
+
+struct Frame {
+  PyCodeObject* code;
+  int at;
+  bool operator==(const Frame& other) const { return code == other.code && at == other.at; }
+};
+struct FrameHash {
+  size_t operator()(const Frame& frame) const { return reinterpret_cast<size_t>(frame.code) * 31 + static_cast<size_t>(frame.at); }
+};
+struct StackHash {
+  size_t operator()(const std::vector<uint32_t>& stack) const {
+    size_t hash = 14695981039346656037ull;
+    for (const uint32_t frame : stack) hash = (hash ^ frame) * 1099511628211ull;
+    return hash;
+  }
+};
+std::unordered_map<Frame, uint32_t, FrameHash> frames;
+std::unordered_map<std::vector<uint32_t>, uint32_t, StackHash> stacks;
+
+std::string text_of(PyCodeObject* code, const char* attribute) {
+  PyObject* value = PyObject_GetAttrString(reinterpret_cast<PyObject*>(code), attribute);
+  if (!value) {
+    PyErr_Clear();
+    return "";
+  }
+  const char* text = PyUnicode_AsUTF8AndSize(value, nullptr);
+  if (!text) PyErr_Clear();
+  std::string result = text ? text : "";
+  Py_DecRef(value);
+  return result;
+}
+
+// With Python's lock. A code object that was seen is kept, so that its address stays its own.
+uint32_t number_of(PyFrameObject* frame) {
+  static auto* const instruction = reinterpret_cast<int (*)(PyFrameObject*)>(dlsym(RTLD_DEFAULT, "PyFrame_GetLasti"));
+  PyCodeObject* code = PyFrame_GetCode(frame);
+  const Frame key{code, instruction ? instruction(frame) : PyFrame_GetLineNumber(frame)};
+  const auto found = frames.find(key);
+  if (found != frames.end()) {
+    Py_DecRef(reinterpret_cast<PyObject*>(code));
+    return found->second;
+  }
+  const auto number = static_cast<uint32_t>(frames.size() + 1);
+  frames.emplace(key, number);
+  const std::string file = text_of(code, "co_filename"), function = text_of(code, "co_name");
+  write_line("{\"frame\":" + std::to_string(number) + ",\"file\":" + quoted(file.c_str()) +
+             ",\"line\":" + std::to_string(PyFrame_GetLineNumber(frame)) + ",\"function\":" + quoted(function.c_str()) + "}\n");
+  return number;
+}
+
+constexpr size_t kDeepest = 96;
+
+// The stack of Python that this thread is in, innermost first; 0 where it is in none.
+uint32_t gather_stack() {
+  if (!python_is_there.load() || !PyGILState_GetThisThreadState()) return 0;
+  const int state = PyGILState_Ensure();
+  uint32_t number = 0;
+  static thread_local std::vector<uint32_t> stack;
+  stack.clear();
+  PyFrameObject* frame = PyEval_GetFrame();
+  if (frame) Py_IncRef(reinterpret_cast<PyObject*>(frame));
+  while (frame) {
+    if (stack.size() < kDeepest) stack.push_back(number_of(frame));
+    PyFrameObject* back = PyFrame_GetBack(frame);
+    Py_DecRef(reinterpret_cast<PyObject*>(frame));
+    frame = back;
+  }
+  if (!stack.empty()) {
+    const auto found = stacks.find(stack);
+    if (found != stacks.end()) {
+      number = found->second;
+    } else {
+      number = static_cast<uint32_t>(stacks.size() + 1);
+      stacks.emplace(stack, number);
+      std::string line = "{\"stack\":" + std::to_string(number) + ",\"frames\":[";
+      for (size_t i = 0; i < stack.size(); i++) line += (i ? "," : "") + std::to_string(stack[i]);
+      write_line(line + "]}\n");
+    }
+  }
+  PyGILState_Release(state);
+  return number;
+}
+
+// ---- which forward pass a backward pass is of: by the sequence numbers of autograd's nodes --------------------------------------------------
+
+struct Origin {
+  uint64_t sequence = ~0ull;
+  uint32_t stack = 0, module = 0;
+};
+std::mutex origins_mutex;
+std::array<Origin, 1 << 18> origins;
+
+void remember_origin(uint64_t sequence) {
+  const std::lock_guard<std::mutex> lock(origins_mutex);
+  Origin& origin = origins[sequence % origins.size()];
+  // The first allocation after a node was made is its operator's own.
+  if (origin.sequence != sequence) origin = {sequence, current_stack, current_module};
+}
+
+void find_origin(uint64_t sequence) {
+  const std::lock_guard<std::mutex> lock(origins_mutex);
+  const Origin& origin = origins[sequence % origins.size()];
+  current_origin = origin.sequence == sequence ? origin.stack : 0;
+  origin_module = origin.sequence == sequence ? origin.module : 0;
+}
+
+// Before each allocation, outside of the allocator's lock: inside of it Python's lock must not be asked for.
+void look_around() {
+  current_stack = gather_stack();
+  current_origin = origin_module = 0;
+  if (const auto node = torch::autograd::get_current_node()) {
+    find_origin(node->sequence_nr());
+    if (!current_stack) current_stack = backward_stack.load();
+  } else if (const uint64_t next = at::sequence_number::peek(); next > 0) {
+    remember_origin(next - 1);
+  }
+}
+
+struct Nothing final : c10::GatheredContext {};
+std::shared_ptr<c10::GatheredContext> gather_for_us() {
+  look_around();
+  static const auto nothing = std::make_shared<Nothing>();
+  return nothing;
+}
+std::shared_ptr<c10::GatheredContext> gather_for_both() {
+  look_around();
+  return torch::CapturedTraceback::gather(true, true, false);
+}
+
+// ---- what the allocator does ------------------------------------------------------------------------------------------------------------
+
+struct Meter {
+  int64_t allocated = 0;
+  // The last allocation, whose block's size shows in the meter at the next event; and how much the meter had then.
+  size_t pending = 0;
+  uint64_t pending_address = 0;
+};
+std::array<Meter, 64> meters;
+// Live blocks by address: their bytes, and what was said of them.
+struct Live {
+  int64_t bytes = 0;
+  Category category = Category::kOther;
+};
+std::unordered_map<uint64_t, Live> live;
+
+// Kind by PyTorch's Action; 0 for what is not kept.
+Kind kind_of(Entry::Action action) {
+  switch (action) {
+    case Entry::ALLOC: return Kind::kAlloc;
+    case Entry::FREE_REQUESTED: return Kind::kFreeRequested;
+    case Entry::FREE_COMPLETED: return Kind::kFreeCompleted;
+    case Entry::SEGMENT_ALLOC: return Kind::kSegmentAlloc;
+    case Entry::SEGMENT_FREE: return Kind::kSegmentFree;
+    case Entry::SEGMENT_MAP: return Kind::kSegmentMap;
+    case Entry::SEGMENT_UNMAP: return Kind::kSegmentUnmap;
+    case Entry::OOM: return Kind::kOutOfMemory;
+    default: return Kind::kEnd;
+  }
+}
+
+void set_rounded(size_t at, int64_t rounded) {
+  // Where the record's chunk is mapped no more, the file itself.
+  const size_t field = at + offsetof(Event, rounded);
+  if (at >= chunk_begin && chunk) {
+    std::memcpy(chunk + (field - chunk_begin), &rounded, sizeof rounded);
+  } else {
+    const ssize_t done = pwrite(events_file, &rounded, sizeof rounded, static_cast<off_t>(field));
+    (void)done;
+  }
+}
+
+void follow(const Entry& entry) {
+  const Kind kind = kind_of(entry.action_);
+  if (kind == Kind::kFreeRequested) forget_values(entry.addr_);
+  if (kind == Kind::kEnd || !is_open()) return;
+  const auto stats = caching::get()->getDeviceStats(entry.device_);
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!is_open()) return;
+  Event event = now(kind);
+  event.device = static_cast<uint16_t>(entry.device_);
+  event.address = entry.addr_;
+  event.bytes = static_cast<int64_t>(entry.size_);
+  event.stream = reinterpret_cast<uint64_t>(entry.stream_);
+  event.allocated = stats.allocated_bytes[0].current;
+  event.reserved = stats.reserved_bytes[0].current;
+  Meter& meter = meters[static_cast<size_t>(entry.device_) % meters.size()];
+  int64_t freed = 0;
+  if (kind == Kind::kFreeRequested && event.address != meter.pending_address) {
+    const auto found = live.find(event.address);
+    freed = found != live.end() ? found->second.bytes : 0;
+  }
+  if (meter.pending) {
+    // A block that is freed at once has left the meter again: what it had is not seen, and is at least what was asked for.
+    if (!(kind == Kind::kFreeRequested && event.address == meter.pending_address)) {
+      const int64_t rounded = event.allocated + freed - meter.allocated;
+      live[meter.pending_address].bytes = rounded;
+      set_rounded(meter.pending, rounded);
+    }
+    meter.pending = 0;
+    meter.pending_address = 0;
+  }
+  if (kind == Kind::kFreeRequested) {
+    event.rounded = freed;
+    live.erase(event.address);
+  }
+  meter.allocated = event.allocated;
+  if (kind == Kind::kAlloc) {
+    event.rounded = (event.bytes + 511) / 512 * 512;
+    event.stack = current_stack;
+    event.origin = current_origin;
+    event.module = current_module ? current_module : origin_module;
+    event.operator_ = current_operator;
+    meter.pending = written;
+    meter.pending_address = event.address;
+  } else if (kind == Kind::kOutOfMemory) {
+    event.stack = current_stack;
+    event.origin = current_origin;
+    event.module = current_module ? current_module : origin_module;
+    event.operator_ = current_operator;
+  }
+  write(event);
+}
+
+// recordHistory has other parameters in other versions of PyTorch.
+template <typename... More>
+void call_record_history(void (caching::CUDAAllocator::*record)(bool, c10::CachingDeviceAllocator::CreateContextFn, size_t,
+                                                              c10::CachingDeviceAllocator::RecordContext, More...),
+                         std::shared_ptr<c10::GatheredContext> (*gather)(), uint64_t entries,
+                         c10::CachingDeviceAllocator::RecordContext when) {
+  (caching::get()->*record)(true, gather, entries, when, std::decay_t<More>{}...);
+}
+
+}  // namespace
+
+void open_recorder(const std::string& folder) {
+  owner = getpid();
+  began = std::chrono::steady_clock::now();
+  names_file = open((folder + "/names").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  TORCH_CHECK(names_file >= 0, "writing ", folder, "/names: ", std::strerror(errno));
+  const int file = open((folder + "/events").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  TORCH_CHECK(file >= 0, "writing ", folder, "/events: ", std::strerror(errno));
+  struct Header {
+    char magic[8];
+    uint32_t record, pid;
+  } header{{}, sizeof(Event), static_cast<uint32_t>(owner)};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  TORCH_CHECK(pwrite(file, &header, sizeof header, 0) == sizeof header, "writing ", folder, "/events: ", std::strerror(errno));
+  events_file = file;
+}
+
+void follow_allocator() {
+  caching::get()->attachAllocatorTraceTracker(&follow);
+  auto** const watch = static_cast<void (**)(int, const void*)>(dlsym(RTLD_DEFAULT, "vramlab_dry_watch"));
+  if (watch) {
+    *watch = [](int use, const void* address) {
+      label(reinterpret_cast<uint64_t>(address), use == kVramlabWorkspace ? Category::kWorkspace : Category::kData, 0);
+    };
+  }
+}
+
+void gather_stacks(bool theirs, uint64_t entries) {
+  using When = c10::CachingDeviceAllocator::RecordContext;
+  if (theirs) {
+    call_record_history(&caching::CUDAAllocator::recordHistory, &gather_for_both, entries, When::ALL);
+  } else {
+    call_record_history(&caching::CUDAAllocator::recordHistory, &gather_for_us, 1, When::ALLOC);
+  }
+}
+
+void enter(Phase next) {
+  if (current_phase.exchange(next) == next || !is_open()) return;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (is_open()) write(now(Kind::kMark));
+}
+
+Phase phase() { return current_phase.load(); }
+
+void end_step() {
+  step++;
+  current_phase = Phase::kForward;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (is_open()) write(now(Kind::kMark));
+}
+
+void set_module(uint32_t module) { current_module = module; }
+
+void set_backward_stack() { backward_stack = gather_stack(); }
+
+void label(uint64_t address, Category category, uint32_t name) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!is_open()) return;
+  // Once is enough where it has no name.
+  if (name == 0) {
+    Live& block = live[address];
+    if (block.category == category) return;
+    block.category = category;
+  }
+  Event event = now(Kind::kLabel);
+  event.address = address;
+  event.bytes = static_cast<int64_t>(category);
+  event.module = name;
+  write(event);
+}
+
+void ended(bool enough_seen) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!is_open()) return;
+  Event event = now(Kind::kEnded);
+  event.bytes = enough_seen;
+  const auto stats = caching::get()->getDeviceStats(0);
+  event.allocated = stats.allocated_bytes[0].current;
+  event.reserved = stats.reserved_bytes[0].current;
+  write(event);
+}
+
+void imagined(const char* what) {
+  const uint32_t stack = gather_stack(), name = operator_number(what);
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!is_open()) return;
+  Event event = now(Kind::kImagined);
+  event.bytes = 1;
+  event.stack = stack ? stack : backward_stack.load();
+  event.module = current_module;
+  event.operator_ = name;
+  write(event);
+}
+
+uint32_t set_operator(uint32_t name) {
+  const uint32_t before = current_operator;
+  current_operator = name;
+  return before;
+}
+
+uint32_t operator_number(const char* name) {
+  static std::mutex names_mutex;
+  static std::unordered_map<std::string, uint32_t> numbers;
+  const std::lock_guard<std::mutex> lock(names_mutex);
+  const auto [found, is_new] = numbers.emplace(name, static_cast<uint32_t>(numbers.size() + 1));
+  if (is_new) write_line("{\"operator\":" + std::to_string(found->second) + ",\"name\":" + quoted(name) + "}\n");
+  return found->second;
+}
+
+void close_python() { python_is_there = false; }
+
+}  // namespace vramlab::rehearsal

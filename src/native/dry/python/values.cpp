@@ -1,0 +1,532 @@
+#include "values.h"
+
+#include "recorder.h"
+#include <ATen/ATen.h>
+#include <ATen/NativeFunctions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+namespace vramlab::rehearsal {
+namespace {
+
+using at::Tensor;
+using c10::DispatchKey;
+using c10::IValue;
+using torch::jit::Stack;
+
+// ---- shadows: of each block that holds values which are known, its bytes on the CPU ---------------------------------------------------------
+
+// More than this has no shadow, and is not computed.
+constexpr size_t kMostWhole = 16 << 20, kMostFloating = 16 << 10;
+
+struct Shadow {
+  // Bytes; undefined where somebody wrote what nobody knows.
+  Tensor bytes;
+  // Known, as an answer of a healthy run and not as a value.
+  bool is_imagined = false;
+};
+
+std::mutex shadows_mutex;
+std::unordered_map<uint64_t, Shadow> shadows;
+
+bool is_whole(at::ScalarType type) { return at::isIntegralType(type, /*includeBool=*/true); }
+
+uint64_t address_of(const Tensor& tensor) {
+  return reinterpret_cast<uint64_t>(tensor.storage().unsafeGetStorageImpl()->data());
+}
+
+// Plain memory of the card, of a type and size whose values are kept.
+bool can_be_known(const Tensor& tensor) {
+  if (!tensor.is_cuda() || tensor.layout() != at::kStrided || !tensor.has_storage()) return false;
+  const size_t bytes = tensor.storage().nbytes();
+  return bytes <= (is_whole(tensor.scalar_type()) ? kMostWhole : kMostFloating) && tensor.storage_offset() >= 0;
+}
+
+Tensor over(const Tensor& bytes, const Tensor& like) {
+  // A tensor that reaches beyond its storage would be an error of the script's own.
+  return at::empty({0}, like.options().device(at::kCPU).pinned_memory(false))
+      .set_(bytes.storage(), like.storage_offset(), like.sizes(), like.strides());
+}
+
+// The values of a tensor, as a view of its block's shadow; undefined where they are not known.
+Tensor known(const Tensor& tensor, bool* is_imagined) {
+  if (tensor.numel() == 0) return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
+  if (!can_be_known(tensor)) return {};
+  Shadow shadow;
+  {
+    const std::lock_guard<std::mutex> lock(shadows_mutex);
+    const auto found = shadows.find(address_of(tensor));
+    if (found == shadows.end() || !found->second.bytes.defined()) return {};
+    shadow = found->second;
+  }
+  if (shadow.bytes.nbytes() != tensor.storage().nbytes()) return {};
+  if (is_imagined && shadow.is_imagined) *is_imagined = true;
+  Tensor view = over(shadow.bytes, tensor);
+  return tensor.is_conj() ? view.conj() : tensor.is_neg() ? view._neg_view() : view;
+}
+
+void set_shadow(const Tensor& tensor, Shadow shadow) {
+  if (const uint64_t address = address_of(tensor)) {
+    const std::lock_guard<std::mutex> lock(shadows_mutex);
+    shadows[address] = std::move(shadow);
+  }
+}
+
+// Somebody wrote into the tensor what nobody knows.
+void lose(const Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_cuda() || tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.numel() == 0) return;
+  if (is_whole(tensor.scalar_type()) && tensor.storage().nbytes() <= kMostWhole) return set_shadow(tensor, {});
+  const std::lock_guard<std::mutex> lock(shadows_mutex);
+  if (!shadows.empty()) shadows.erase(address_of(tensor));
+}
+
+// Writes values into a tensor's shadow. Where there is none, the tensor must fill its block, or be the first to be written of whole numbers.
+void learn(const Tensor& tensor, const Tensor& values, bool is_imagined) {
+  if (tensor.numel() == 0) return;
+  if (!can_be_known(tensor)) return lose(tensor);
+  // A shadow outlives the script's modes.
+  const c10::InferenceMode normal(false);
+  const at::NoGradGuard no_grad;
+  Shadow shadow;
+  bool is_written = false;
+  {
+    const std::lock_guard<std::mutex> lock(shadows_mutex);
+    const auto found = shadows.find(address_of(tensor));
+    if (found != shadows.end()) {
+      shadow = found->second;
+      is_written = true;
+    }
+  }
+  const size_t bytes = tensor.storage().nbytes();
+  const bool fills = tensor.is_non_overlapping_and_dense() && static_cast<size_t>(tensor.numel()) * tensor.itemsize() + 512 > bytes;
+  if (!shadow.bytes.defined() || shadow.bytes.nbytes() != bytes) {
+    if (!fills && (is_written || !is_whole(tensor.scalar_type()))) return lose(tensor);
+    shadow = {at::zeros({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte)), false};
+  }
+  over(shadow.bytes, tensor).copy_(values);
+  shadow.is_imagined = is_imagined || (shadow.is_imagined && !fills);
+  set_shadow(tensor, std::move(shadow));
+}
+
+// ---- an operator on the CPU -----------------------------------------------------------------------------------------------------------------
+
+const at::Generator& generator() {
+  // The script's own generators go on as they would on a GPU.
+  static const at::Generator ours = at::detail::createCPUGenerator(0x5eed);
+  return ours;
+}
+
+struct OnCpu {
+  bool is_known = true, is_imagined = false, has_card = false;
+  size_t bytes = 0;
+
+  // `is_written`: its values before do not matter to whether the operator can run, where they are overwritten.
+  Tensor tensor(const Tensor& tensor, bool is_overwritten) {
+    if (!tensor.defined() || tensor.is_cpu()) {
+      if (tensor.defined()) bytes += tensor.nbytes();
+      return tensor;
+    }
+    has_card = true;
+    bytes += tensor.numel() * tensor.itemsize();
+    if (bytes > 2 * kMostWhole) is_known = false;
+    if (!is_known) return {};
+    if (is_overwritten) return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU).pinned_memory(false));
+    Tensor values = known(tensor, &is_imagined);
+    if (!values.defined()) is_known = false;
+    return values;
+  }
+
+  IValue argument(const IValue& value, const c10::Argument& formal, bool is_overwritten) {
+    const bool is_written = formal.alias_info() && formal.alias_info()->isWrite();
+    // What is written to is written into a copy: the kernel on the card may have called operators that did it already.
+    const auto one = [&](const Tensor& given) {
+      const Tensor found = tensor(given, is_overwritten && is_written);
+      return is_written && found.defined() && given.is_cuda() && !is_overwritten ? found.clone() : found;
+    };
+    if (value.isTensor()) return one(value.toTensor());
+    if (value.isDevice()) return c10::Device(at::kCPU);
+    if (value.isGenerator()) return generator();
+    if (value.isTensorList()) {
+      c10::List<Tensor> list;
+      for (const Tensor& each : value.toTensorVector()) {
+        list.push_back(one(each));
+        if (!is_known) break;
+      }
+      return list;
+    }
+    if (value.isOptionalTensorList()) {
+      c10::List<std::optional<Tensor>> list;
+      for (const std::optional<Tensor>& each : value.toOptionalTensorVector()) list.push_back(each ? std::optional<Tensor>(one(*each)) : each);
+      return list;
+    }
+    return value;
+  }
+};
+
+struct Tensors {
+  std::vector<Tensor> list;
+  void add(const IValue& value) {
+    if (value.isTensor()) {
+      list.push_back(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const Tensor& tensor : value.toTensorVector()) list.push_back(tensor);
+    }
+  }
+};
+
+// Runs it on the arguments; false where it cannot, for whatever reason.
+bool run_on_cpu(const c10::OperatorHandle& op, Stack* arguments) {
+  try {
+    const c10::InferenceMode normal(false);
+    const at::NoGradGuard no_grad;
+    const c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset_with_ADInplaceOrView);
+    const c10::impl::ExcludeDispatchKeyGuard without_modes(c10::DispatchKeySet({DispatchKey::Python, DispatchKey::PythonTLSSnapshot}));
+    op.callBoxed(arguments);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// ---- what is special --------------------------------------------------------------------------------------------------------------------------
+
+enum class Special {
+  kNone,
+  // Reads a value.
+  kItem,
+  // Gives a truth about all of its tensors.
+  kEqual,
+  // The shape of its results depends on values.
+  kShape,
+  // Of numbers that nobody knows: the first, or for several each in turn.
+  kFirst,
+  kInTurn,
+  kTrue,
+  kFalse,
+  // A healthy scaler finds nothing infinite.
+  kNothingFound,
+  kCopy,
+};
+
+Special special_of(const std::string& name) {
+  static const std::unordered_map<std::string, Special> specials = {
+      {"aten::_local_scalar_dense", Special::kItem},
+      {"aten::equal", Special::kEqual},
+      {"aten::allclose", Special::kEqual},
+      {"aten::nonzero", Special::kShape},
+      {"aten::masked_select", Special::kShape},
+      {"aten::_unique2", Special::kShape},
+      {"aten::unique_dim", Special::kShape},
+      {"aten::unique_consecutive", Special::kShape},
+      {"aten::unique_dim_consecutive", Special::kShape},
+      {"aten::repeat_interleave.Tensor", Special::kShape},
+      {"aten::bincount", Special::kShape},
+      {"aten::argmax", Special::kFirst},
+      {"aten::argmin", Special::kFirst},
+      {"aten::argmax.out", Special::kFirst},
+      {"aten::argmin.out", Special::kFirst},
+      {"aten::multinomial", Special::kFirst},
+      {"aten::max.dim", Special::kFirst},
+      {"aten::min.dim", Special::kFirst},
+      {"aten::topk", Special::kInTurn},
+      {"aten::sort", Special::kInTurn},
+      {"aten::sort.stable", Special::kInTurn},
+      {"aten::isnan", Special::kFalse},
+      {"aten::isinf", Special::kFalse},
+      {"aten::isfinite", Special::kTrue},
+      {"aten::isclose", Special::kTrue},
+      {"aten::_amp_foreach_non_finite_check_and_unscale_", Special::kNothingFound},
+      {"aten::copy_", Special::kCopy},
+  };
+  const auto found = specials.find(name);
+  return found == specials.end() ? Special::kNone : found->second;
+}
+
+// PyTorch's own kernels for these take memory, or make views, and write nothing.
+const std::set<std::string> kWithoutValues = {
+    "aten::empty.memory_format", "aten::empty_strided",       "aten::as_strided",
+    "aten::_reshape_alias",      "aten::view",                "aten::resize_",
+    "aten::set_",                "aten::set_.source_Storage", "aten::set_.source_Tensor",
+    "aten::unfold",              "aten::view_as_complex",     "aten::set_.source_Storage_storage_offset",
+    "aten::view_as_real",        "aten::record_stream",       "aten::_fused_sdp_choice",
+    "aten::is_set_to",           "aten::is_pinned",           "aten::_pin_memory",
+    "aten::view.dtype",          "aten::_has_same_storage_numel",
+};
+
+// ---- around each kernel ------------------------------------------------------------------------------------------------------------------------
+
+// A result of the largest shape that it could have.
+std::vector<Tensor> largest(const std::string& name, const Stack& arguments) {
+  const Tensor& self = arguments[0].toTensor();
+  const auto indices = [&](c10::IntArrayRef sizes) { return at::empty(sizes, self.options().dtype(at::kLong)); };
+  if (name == "aten::nonzero") return {at::empty({self.dim(), self.numel()}, self.options().dtype(at::kLong)).transpose(0, 1)};
+  if (name == "aten::masked_select") {
+    const auto sizes = at::infer_size(self.sizes(), arguments[1].toTensor().sizes());
+    return {at::empty({c10::multiply_integers(sizes)}, self.options())};
+  }
+  if (name == "aten::repeat_interleave.Tensor") return {indices({arguments[1].isInt() ? arguments[1].toInt() : self.numel()})};
+  if (name == "aten::bincount") return {indices({std::max<int64_t>(1, arguments[2].toInt())})};
+  if (name == "aten::unique_dim" || name == "aten::unique_dim_consecutive") {
+    const int64_t n = self.size(arguments[1].toInt());
+    return {at::empty_like(self), indices({n}), indices({n})};
+  }
+  // _unique2 and unique_consecutive.
+  return {at::empty({self.numel()}, self.options()), indices(self.sizes()), indices({self.numel()})};
+}
+
+Tensor in_turn(const Tensor& like, int64_t choices) {
+  const Tensor numbers = at::arange(like.numel(), at::TensorOptions(at::kLong)).remainder(std::max<int64_t>(1, choices));
+  return numbers.view(like.sizes()).to(like.scalar_type());
+}
+
+struct Around final : c10::OperatorKernel {
+  Around(const c10::OperatorHandle& op, c10::KernelFunction kernel) : kernel(std::move(kernel)) {
+    const auto& schema = op.schema();
+    name = schema.name() + (schema.overload_name().empty() ? "" : "." + schema.overload_name());
+    special = special_of(name);
+    // As the script calls it.
+    told = special == Special::kItem ? "item" : schema.name().substr(schema.name().find("::") + 2);
+    runs_on_cpu = op.hasKernelForDispatchKey(DispatchKey::CPU) || op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
+                  op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd);
+    static const std::set<std::string> kOverwrites = {"aten::fill_.Scalar", "aten::fill_.Tensor", "aten::zero_", "aten::copy_", "aten::random_",
+                                                      "aten::random_.from", "aten::random_.to", "aten::uniform_", "aten::normal_",
+                                                      "aten::bernoulli_.float", "aten::exponential_"};
+    overwrites = kOverwrites.count(name) != 0;
+    for (const auto& argument : schema.arguments()) {
+      if (argument.is_out()) overwrites = true;
+    }
+    for (const auto& argument : schema.arguments()) {
+      if (argument.alias_info() && argument.alias_info()->isWrite()) writes = true;
+    }
+  }
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    struct Named {
+      explicit Named(uint32_t number) : before(set_operator(number)) {}
+      ~Named() { set_operator(before); }
+      uint32_t before;
+    } named(number());
+    const size_t count = op.schema().arguments().size();
+    const auto begin = stack->end() - static_cast<std::ptrdiff_t>(count);
+    // Copied where something is left to do after the kernel.
+    OnCpu cpu;
+    Stack arguments;
+    if (runs_on_cpu) {
+      arguments.reserve(count);
+      for (size_t i = 0; i < count && cpu.is_known; i++)
+        arguments.push_back(cpu.argument(*(begin + static_cast<std::ptrdiff_t>(i)), op.schema().arguments()[i], overwrites));
+    } else {
+      cpu.is_known = false;
+    }
+    Stack before;
+    if (writes || special != Special::kNone) before.assign(begin, stack->end());
+    if (special == Special::kItem || special == Special::kEqual) return answer(op, keys, stack, cpu, arguments, before);
+    if (special == Special::kShape) return shape(op, keys, stack, cpu, arguments, before);
+    kernel.callBoxed(op, keys, stack);
+    Tensors results;
+    const size_t returned = op.schema().returns().size();
+    for (size_t i = returned; i > 0; i--) results.add((*stack)[stack->size() - i]);
+    Tensors written;
+    for (size_t i = 0; i < before.size(); i++) {
+      const auto* alias = op.schema().arguments()[i].alias_info();
+      if (alias && alias->isWrite()) written.add(before[i]);
+    }
+    if (cpu.is_known && worth(results, written) && compute(op, arguments, before, results, written, cpu.is_imagined)) return;
+    unknown(before, results, written);
+  }
+
+  // Whether there is a result whose values are kept.
+  bool worth(const Tensors& results, const Tensors& written) const {
+    for (const auto* tensors : {&results, &written}) {
+      for (const Tensor& tensor : tensors->list) {
+        if (tensor.defined() && (tensor.is_cpu() || can_be_known(tensor))) return true;
+      }
+    }
+    return false;
+  }
+
+  bool compute(const c10::OperatorHandle& op, Stack& arguments, const Stack& before, const Tensors& results, const Tensors& written,
+               bool is_imagined) {
+    Stack inputs = arguments;
+    if (!run_on_cpu(op, &arguments)) return false;
+    if (writes) {
+      // In place, or into an argument: those are the results.
+      Tensors values;
+      for (size_t i = 0; i < inputs.size(); i++) {
+        const auto* alias = op.schema().arguments()[i].alias_info();
+        if (alias && alias->isWrite()) values.add(inputs[i]);
+      }
+      for (size_t i = 0; i < written.list.size() && i < values.list.size(); i++) put(written.list[i], values.list[i], is_imagined);
+      return true;
+    }
+    Tensors values;
+    for (const IValue& value : arguments) values.add(value);
+    for (size_t i = 0; i < results.list.size() && i < values.list.size(); i++) put(results.list[i], values.list[i], is_imagined);
+    return true;
+  }
+
+  void put(const Tensor& to, const Tensor& values, bool is_imagined) {
+    if (!to.defined() || !values.defined()) return;
+    if (to.is_cpu()) {
+      // A copy to the host.
+      if (!values.is_same(to)) to.copy_(values);
+    } else if (to.sizes() == values.sizes()) {
+      learn(to, values, is_imagined);
+    } else {
+      lose(to);
+    }
+  }
+
+  // Of numbers that nobody knows.
+  void unknown(const Stack& before, const Tensors& results, const Tensors& written) {
+    const at::NoGradGuard no_grad;
+    const auto whole = [&](const std::function<Tensor(const Tensor&)>& values) {
+      for (const Tensor& result : results.list) {
+        if (result.defined() && result.is_cuda() && is_whole(result.scalar_type()) && can_be_known(result)) learn(result, values(result), true);
+      }
+    };
+    const auto on_cpu = [](const Tensor& like) { return like.options().device(at::kCPU).pinned_memory(false); };
+    switch (special) {
+      case Special::kNothingFound: {
+        // The gradients, and what was found: no more than before.
+        for (const Tensor& gradient : before[0].toTensorVector()) lose(gradient);
+        return;
+      }
+      case Special::kFirst: return whole([&](const Tensor& like) { return at::zeros(like.sizes(), on_cpu(like)); });
+      case Special::kTrue: return whole([&](const Tensor& like) { return at::ones(like.sizes(), on_cpu(like)); });
+      case Special::kFalse: return whole([&](const Tensor& like) { return at::zeros(like.sizes(), on_cpu(like)); });
+      case Special::kInTurn: {
+        const Tensor& self = before[0].toTensor();
+        return whole([&](const Tensor& like) { return in_turn(like, self.dim() ? self.size(-1) : 1); });
+      }
+      case Special::kCopy: {
+        const Tensor &to = before[0].toTensor(), &from = before[1].toTensor();
+        if (to.is_cpu() && from.is_cuda() && from.numel() > 0) imagined("copy to the CPU");
+        lose(to);
+        return;
+      }
+      default: break;
+    }
+    for (const auto* tensors : {&results, &written}) {
+      for (const Tensor& tensor : tensors->list) lose(tensor);
+    }
+  }
+
+  void answer(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, const OnCpu& cpu, Stack& arguments, const Stack& before) {
+    if (cpu.is_known && run_on_cpu(op, &arguments)) {
+      if (cpu.is_imagined) imagined(told.c_str());
+      kernel.callBoxed(op, keys, stack);
+      stack->back() = arguments.back();
+      return;
+    }
+    kernel.callBoxed(op, keys, stack);
+    if (special == Special::kEqual) {
+      imagined(told.c_str());
+      stack->back() = true;
+      return;
+    }
+    imagined(told.c_str());
+    const auto type = before[0].toTensor().scalar_type();
+    if (type == at::kBool) {
+      stack->back() = at::Scalar(false);
+    } else if (is_whole(type)) {
+      // A count: so that it can be divided by.
+      stack->back() = at::Scalar(1);
+    } else {
+      stack->back() = at::isComplexType(type) ? at::Scalar(c10::complex<double>(0)) : at::Scalar(0.0);
+    }
+  }
+
+  void shape(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, const OnCpu& cpu, Stack& arguments, const Stack& before) {
+    {
+      // For what it takes while it runs; the card holds no values, so its results say nothing.
+      Stack inner(before);
+      try {
+        kernel.callBoxed(op, keys, &inner);
+      } catch (const c10::OutOfMemoryError&) {
+        throw;
+      } catch (const std::exception&) {
+      }
+    }
+    torch::jit::drop(*stack, op.schema().arguments().size());
+    std::vector<Tensor> results;
+    if (cpu.is_known && run_on_cpu(op, &arguments)) {
+      if (cpu.is_imagined) imagined(told.c_str());
+      for (const IValue& value : arguments) {
+        const Tensor& values = value.toTensor();
+        results.push_back(at::empty_strided(values.sizes(), values.strides(), values.options().device(before[0].toTensor().device())));
+        learn(results.back(), values, cpu.is_imagined);
+      }
+    } else {
+      imagined(told.c_str());
+      results = largest(name, before);
+      for (const Tensor& result : results) lose(result);
+    }
+    for (const Tensor& result : results) stack->push_back(result);
+  }
+
+  // Only what runs is named in the trace.
+  uint32_t number() {
+    uint32_t found = number_.load(std::memory_order_relaxed);
+    if (!found) number_ = found = operator_number(name.c_str());
+    return found;
+  }
+
+  c10::KernelFunction kernel;
+  std::string name, told;
+  Special special = Special::kNone;
+  bool runs_on_cpu = false, overwrites = false, writes = false;
+  std::atomic<uint32_t> number_{0};
+};
+
+// The kernel that an operator has for a key is nobody's but the dispatcher's: an explicit instantiation may name what is private.
+template <auto Member>
+struct Inside {
+  friend const c10::KernelFunction& kernel_inside(const c10::OperatorHandle& op, DispatchKey key) {
+    return (op.*Member)->op.kernelForDispatchKey(key);
+  }
+};
+const c10::KernelFunction& kernel_inside(const c10::OperatorHandle& op, DispatchKey key);
+template struct Inside<&c10::OperatorHandle::operatorDef_>;
+
+}  // namespace
+
+void follow_values() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  static auto* const kept = new std::vector<c10::RegistrationHandleRAII>;
+  const std::set<std::string> composite = {"aten::copy_", "aten::allclose", "aten::isfinite", "aten::isinf", "aten::isclose"};
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findSchema(name);
+    const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    if (!op || kWithoutValues.count(full)) continue;
+    DispatchKey key = DispatchKey::CUDA;
+    if (!op->hasKernelForDispatchKey(key)) {
+      if (!composite.count(full)) continue;
+      key = op->hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ? DispatchKey::CompositeExplicitAutograd
+                                                                               : DispatchKey::CompositeImplicitAutograd;
+      if (!op->hasKernelForDispatchKey(key)) continue;
+    }
+    auto around = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Around>(*op, kernel_inside(*op, key)));
+    kept->push_back(dispatcher.registerImpl(name, DispatchKey::CUDA, std::move(around), std::nullopt, nullptr, "vramlab rehearse"));
+  }
+}
+
+void forget_values(uint64_t address) {
+  Shadow gone;
+  const std::lock_guard<std::mutex> lock(shadows_mutex);
+  const auto found = shadows.find(address);
+  if (found == shadows.end()) return;
+  gone = std::move(found->second);
+  shadows.erase(found);
+}
+
+}  // namespace vramlab::rehearsal

@@ -1,0 +1,18 @@
+// Values under rehearsal: integers are real, floating point is imagined.
+//
+// Memory of the simulated card holds nothing. What a script reads back decides where it goes, so tensors of integers and booleans, and small
+// ones of floating point that came from the host, have their values in a shadow on the CPU: an operator whose inputs all have one is run
+// there, too. Where a value hangs on numbers that nobody computed, the answer of a healthy run is given, and told to the recorder: `item()`
+// 0, `isfinite` true, `isnan` and `isinf` false, `equal` and `allclose` true, `argmax` and samples 0, experts chosen in turn; a shape that
+// hangs on one is the largest that it could be.
+#pragma once
+#include <cstdint>
+
+namespace vramlab::rehearsal {
+
+// Puts a kernel around each of CUDA's; after ../kernels are registered.
+void follow_values();
+// A block is given back, and what it held with it. Takes no lock but its own.
+void forget_values(uint64_t address);
+
+}  // namespace vramlab::rehearsal

@@ -1,0 +1,509 @@
+//! What a trace means: blocks with what they are for, the peak and what fills it, and whether the card suffices.
+
+use super::trace::{Event, Exception, Frame, Kind, Label, Phase, Trace};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+
+/// What memory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Category {
+    Parameters,
+    Gradients,
+    OptimizerState,
+    Buffers,
+    /// Batches and whatever else came from the host.
+    Data,
+    /// Made in a forward pass and still there at its end.
+    Activations,
+    /// Gone again before the phase that made them ends.
+    Temporaries,
+    Workspaces,
+    Other,
+}
+
+impl Category {
+    pub fn name(self) -> &'static str {
+        match self {
+            Category::Parameters => "parameters",
+            Category::Gradients => "gradients",
+            Category::OptimizerState => "optimizer state",
+            Category::Buffers => "buffers",
+            Category::Data => "data",
+            Category::Activations => "activations",
+            Category::Temporaries => "temporaries",
+            Category::Workspaces => "workspaces",
+            Category::Other => "other",
+        }
+    }
+}
+
+/// A piece of memory from its allocation to its end; moments are positions in [`Trace::events`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    pub made: usize,
+    /// When it was given back.
+    pub freed: Option<usize>,
+    /// When others could have it: later than `freed` where another stream used it.
+    pub completed: Option<usize>,
+    pub device: u16,
+    pub address: u64,
+    /// As asked for, and as the allocator gave.
+    pub bytes: i64,
+    pub rounded: i64,
+    pub category: Category,
+    /// Number of the tensor's name; 0 where it has none.
+    pub tensor: u32,
+}
+
+impl Block {
+    pub fn lives_after(&self, event: usize) -> bool {
+        self.made <= event && self.freed.is_none_or(|freed| freed > event)
+    }
+}
+
+/// The blocks of a trace, in the order in which they were made.
+pub fn blocks(trace: &Trace) -> Vec<Block> {
+    let events = own(trace);
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut labels: Vec<(Label, u32)> = Vec::new();
+    // By address, which says which card it is of: live, and given back but not yet free for others.
+    let mut live: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut pending: HashMap<u64, usize> = HashMap::new();
+    for (at, event) in events.iter().enumerate() {
+        let key = event.address;
+        match event.kind {
+            Kind::Alloc => {
+                live.insert(key, blocks.len());
+                labels.push((Label::Other, 0));
+                blocks.push(Block {
+                    made: at,
+                    freed: None,
+                    completed: None,
+                    device: event.device,
+                    address: event.address,
+                    bytes: event.bytes,
+                    rounded: event.rounded,
+                    category: Category::Other,
+                    tensor: 0,
+                });
+            }
+            Kind::FreeRequested => {
+                if let Some(block) = live.remove(&key) {
+                    blocks[block].freed = Some(at);
+                    pending.insert(key, block);
+                }
+            }
+            Kind::FreeCompleted => {
+                if let Some(block) = pending.remove(&key) {
+                    blocks[block].completed = Some(at);
+                }
+            }
+            Kind::Label => {
+                if let Some((_, &block)) = live.range(..=key).next_back()
+                    && event.address < blocks[block].address + blocks[block].rounded.unsigned_abs().max(1)
+                {
+                    let label = Label::of(event.bytes);
+                    // A parameter that is loaded from the host stays one.
+                    if label != Label::Data || labels[block].0 == Label::Other {
+                        labels[block] = (label, if event.module != 0 { event.module } else { labels[block].1 });
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let marks: Vec<(usize, Phase)> =
+        events.iter().enumerate().filter(|(_, event)| event.kind == Kind::Mark).map(|(at, event)| (at, event.phase)).collect();
+    for (block, (label, tensor)) in blocks.iter_mut().zip(labels) {
+        block.tensor = tensor;
+        block.category = category(block, label, &events[block.made], &marks);
+    }
+    blocks
+}
+
+/// What a block is for: what was said of it, else the phase that made it and whether it outlived that.
+fn category(block: &Block, label: Label, made: &Event, marks: &[(usize, Phase)]) -> Category {
+    match label {
+        Label::Parameter => return Category::Parameters,
+        Label::Gradient => return Category::Gradients,
+        Label::OptimizerState => return Category::OptimizerState,
+        Label::Buffer => return Category::Buffers,
+        Label::Workspace => return Category::Workspaces,
+        Label::Data if made.module == 0 => return Category::Data,
+        Label::Data | Label::Other => {}
+    }
+    let after = marks.partition_point(|(at, _)| *at <= block.made);
+    let end = marks[after..].iter().find(|(_, phase)| *phase != made.phase).map(|(at, _)| *at);
+    let outlives = |end: usize| block.freed.is_none_or(|freed| freed > end);
+    match made.phase {
+        Phase::Load => match end {
+            Some(end) if !outlives(end) => Category::Temporaries,
+            _ => Category::Other,
+        },
+        // Without an end it is a pass that failed, or one without training.
+        Phase::Forward => {
+            if end.is_none_or(outlives) {
+                Category::Activations
+            } else {
+                Category::Temporaries
+            }
+        }
+        Phase::Backward => {
+            if end.is_some_and(outlives) {
+                Category::Gradients
+            } else {
+                Category::Temporaries
+            }
+        }
+        Phase::Optimizer => {
+            if end.is_some_and(outlives) {
+                Category::OptimizerState
+            } else {
+                Category::Temporaries
+            }
+        }
+    }
+}
+
+/// The events of the script's own life: not what is torn down after it.
+pub fn own(trace: &Trace) -> &[Event] {
+    let end = trace.events.iter().position(|event| event.kind == Kind::Ended).unwrap_or(trace.events.len());
+    &trace.events[..end]
+}
+
+/// What the allocator's meters show of one card after each event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Meter {
+    requested: i64,
+    allocated: i64,
+    reserved: i64,
+}
+
+fn meters(trace: &Trace, blocks: &[Block], device: u16) -> Vec<Meter> {
+    let events = own(trace);
+    let mut changes = vec![Meter::default(); events.len()];
+    for block in blocks.iter().filter(|block| block.device == device) {
+        changes[block.made].requested += block.bytes;
+        changes[block.made].allocated += block.rounded;
+        if let Some(freed) = block.freed {
+            changes[freed].allocated -= block.rounded;
+        }
+        if let Some(completed) = block.completed {
+            changes[completed].requested -= block.bytes;
+        }
+    }
+    let mut meter = Meter::default();
+    events
+        .iter()
+        .zip(changes)
+        .map(|(event, change)| {
+            meter.requested += change.requested;
+            meter.allocated += change.allocated;
+            if event.device == device {
+                match event.kind {
+                    Kind::SegmentAlloc | Kind::SegmentMap => meter.reserved += event.bytes,
+                    Kind::SegmentFree | Kind::SegmentUnmap => meter.reserved -= event.bytes,
+                    _ => {}
+                }
+            }
+            meter
+        })
+        .collect()
+}
+
+/// Whether the script can run on the card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    Fits,
+    DoesNotFit,
+    /// For another reason than memory.
+    ScriptFailed,
+}
+
+/// The card, as far as it decides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Gpu {
+    pub name: String,
+    pub memory: i64,
+    /// Bytes of it that a process takes beside PyTorch's allocator: the CUDA context; assumed.
+    pub context: i64,
+    pub count: u32,
+}
+
+/// The answer of a rehearsal. The figures are those of the process and card that need most.
+#[derive(Debug, Clone, Serialize)]
+pub struct Answer {
+    pub schema: u32,
+    pub command: Vec<String>,
+    pub gpu: Gpu,
+    pub verdict: Verdict,
+    /// Optimizer steps that ended.
+    pub steps: u32,
+    pub peak_requested: i64,
+    pub peak_allocated: i64,
+    pub peak_reserved: i64,
+    /// `peak_reserved` and the context: what nvidia-smi would show at most.
+    pub peak_on_device: i64,
+    /// What the card has left at its fullest; negative where the script would have gone on to need more.
+    pub headroom: i64,
+    /// What the card would need to have for the script to run; none where it suffices, or where that was not found.
+    pub needed_memory: Option<i64>,
+    /// The worst first.
+    pub processes: Vec<ProcessAnswer>,
+    pub notes: Vec<String>,
+}
+
+/// One process on one card.
+#[derive(Debug, Clone, Serialize)]
+pub struct ProcessAnswer {
+    pub process: u32,
+    pub rank: Option<u32>,
+    pub device: u16,
+    pub torch: String,
+    pub steps: u32,
+    pub peak_requested: i64,
+    pub peak_allocated: i64,
+    pub peak_reserved: i64,
+    pub peak: Peak,
+    pub phases: Vec<PhaseRow>,
+    pub fragmentation: Fragmentation,
+    pub imagined: Vec<Imagined>,
+    pub out_of_memory: Option<OutOfMemory>,
+    pub exception: Option<Failure>,
+}
+
+/// The moment at which most bytes were allocated, or at which memory ran out.
+#[derive(Debug, Clone, Serialize)]
+pub struct Peak {
+    pub step: u32,
+    pub phase: &'static str,
+    /// What ran then.
+    pub line: Option<Line>,
+    /// In a backward pass: the line of the forward pass that is gone back through.
+    pub forward_line: Option<Line>,
+    pub module: Option<String>,
+    pub operator: Option<String>,
+    pub bytes: i64,
+    pub categories: Vec<Held>,
+    /// Modules of the same place in repeated blocks are one: `h.*.mlp`.
+    pub modules: Vec<Held>,
+    /// The script's own lines.
+    pub lines: Vec<Held>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Line {
+    pub file: String,
+    pub line: u32,
+    pub function: String,
+}
+
+impl From<&Frame> for Line {
+    fn from(frame: &Frame) -> Line {
+        Line { file: frame.file.clone(), line: frame.line, function: frame.function.clone() }
+    }
+}
+
+/// Bytes of blocks that live at the peak.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Held {
+    pub name: String,
+    pub bytes: i64,
+    pub blocks: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PhaseRow {
+    pub step: u32,
+    pub phase: &'static str,
+    /// Most allocated in it; allocated and reserved at its end.
+    pub peak_allocated: i64,
+    pub allocated: i64,
+    pub reserved: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Fragmentation {
+    /// Reserved and not allocated when most was reserved.
+    pub idle_at_peak: i64,
+    /// What reserved memory would have been with nothing idle.
+    pub allocated_at_peak: i64,
+}
+
+/// A value that the script read and nobody computed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Imagined {
+    pub operator: String,
+    pub line: Option<Line>,
+    pub times: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct OutOfMemory {
+    pub tried: i64,
+    pub free: i64,
+    pub message: Option<String>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Failure {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub message: String,
+    pub line: Option<Line>,
+}
+
+/// How many lines and modules are told.
+const TOLD: usize = 12;
+
+/// What a process needs of each card that it used, the worst first.
+pub fn process_answers(trace: &Trace) -> Vec<ProcessAnswer> {
+    let blocks = blocks(trace);
+    let mut devices: Vec<u16> =
+        own(trace).iter().filter(|e| matches!(e.kind, Kind::Alloc | Kind::OutOfMemory)).map(|e| e.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let mut answers: Vec<ProcessAnswer> = devices.into_iter().map(|device| on_device(trace, &blocks, device)).collect();
+    answers.sort_by_key(|answer| (answer.out_of_memory.is_none(), -answer.peak_reserved));
+    answers
+}
+
+fn on_device(trace: &Trace, blocks: &[Block], device: u16) -> ProcessAnswer {
+    let events = own(trace);
+    let meters = meters(trace, blocks, device);
+    let most = |of: fn(&Meter) -> i64| meters.iter().map(of).max().unwrap_or(0);
+    let first_at = |of: fn(&Meter) -> i64, value: i64| meters.iter().position(|m| of(m) == value).unwrap_or(0);
+    let (allocated, reserved) = (most(|m| m.allocated), most(|m| m.reserved));
+    let failed = trace.exception.as_ref().is_some_and(|e| e.out_of_memory) || (!trace.ended && trace.stopped.is_none());
+    let ran_out = events.iter().rposition(|e| e.kind == Kind::OutOfMemory && e.device == device).filter(|_| failed);
+    let moment = ran_out.unwrap_or_else(|| first_at(|m| m.allocated, allocated));
+    let fullest = meters.get(first_at(|m| m.reserved, reserved)).copied().unwrap_or_default();
+    ProcessAnswer {
+        process: trace.process.id,
+        rank: trace.process.rank,
+        device,
+        torch: trace.process.torch.clone(),
+        steps: events.last().map_or(0, |event| event.step),
+        peak_requested: most(|m| m.requested),
+        peak_allocated: allocated,
+        peak_reserved: reserved,
+        peak: peak(trace, blocks, device, moment),
+        phases: phases(events, &meters),
+        fragmentation: Fragmentation { idle_at_peak: reserved - fullest.allocated, allocated_at_peak: fullest.allocated },
+        imagined: imagined(trace),
+        out_of_memory: ran_out.map(|at| OutOfMemory {
+            tried: events[at].bytes,
+            free: events[at].address.cast_signed(),
+            message: trace.exception.as_ref().filter(|e| e.out_of_memory).map(|e| e.message.clone()),
+        }),
+        exception: trace.exception.as_ref().map(failure),
+    }
+}
+
+fn failure(exception: &Exception) -> Failure {
+    let line =
+        |(file, line, function): &(String, u32, String)| Line { file: file.clone(), line: *line, function: function.clone() };
+    let own = exception.frames.iter().rev().find(|(file, _, _)| !super::is_library(file)).or(exception.frames.last());
+    Failure { kind: exception.kind.clone(), message: exception.message.clone(), line: own.map(line) }
+}
+
+fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
+    let events = own(trace);
+    let Some(event) = events.get(moment) else {
+        return Peak {
+            step: 0,
+            phase: Phase::Load.name(),
+            line: None,
+            forward_line: None,
+            module: None,
+            operator: None,
+            bytes: 0,
+            categories: Vec::new(),
+            modules: Vec::new(),
+            lines: Vec::new(),
+        };
+    };
+    let live: Vec<&Block> = blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).collect();
+    let line = |stack: u32| trace.own_line(stack).map(Line::from);
+    let by = |name: &dyn Fn(&Block) -> Option<String>| {
+        let mut held: HashMap<String, Held> = HashMap::new();
+        for block in &live {
+            let name = name(block).unwrap_or_else(|| "elsewhere".to_string());
+            let entry = held.entry(name.clone()).or_insert(Held { name, bytes: 0, blocks: 0 });
+            entry.bytes += block.rounded;
+            entry.blocks += 1;
+        }
+        let mut held: Vec<Held> = held.into_values().collect();
+        held.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        held.truncate(TOLD);
+        held
+    };
+    Peak {
+        step: event.step + 1,
+        phase: event.phase.name(),
+        line: line(event.stack),
+        forward_line: line(event.origin),
+        module: trace.modules.get(&event.module).cloned(),
+        operator: trace.operators.get(&event.operator).cloned(),
+        bytes: live.iter().map(|block| block.rounded).sum(),
+        categories: by(&|block| Some(block.category.name().to_string())),
+        modules: by(&|block| module_of(trace, block).map(|name| alike(&name))),
+        lines: by(&|block| {
+            let made = &events[block.made];
+            let frame = trace.own_line(if made.origin != 0 { made.origin } else { made.stack })?;
+            Some(format!("{}:{}", frame.file, frame.line))
+        }),
+    }
+}
+
+/// The module that a block belongs to: that of its parameter, else the one at work when it was made.
+pub fn module_of(trace: &Trace, block: &Block) -> Option<String> {
+    match trace.tensors.get(&block.tensor) {
+        Some(tensor) => Some(tensor.rsplit_once('.').map_or(tensor.as_str(), |(module, _)| module).to_string()),
+        None => trace.modules.get(&own(trace)[block.made].module).cloned(),
+    }
+}
+
+/// A module's path with a star for each number: the same place in each of the repeated blocks.
+fn alike(module: &str) -> String {
+    let part = |part: &str| if part.bytes().all(|b| b.is_ascii_digit()) { "*".to_string() } else { part.to_string() };
+    module.split('.').map(part).collect::<Vec<String>>().join(".")
+}
+
+fn phases(events: &[Event], meters: &[Meter]) -> Vec<PhaseRow> {
+    let mut rows: Vec<PhaseRow> = Vec::new();
+    let mut at = 0;
+    for stretch in events.chunk_by(|a, b| (a.phase, a.step) == (b.phase, b.step)) {
+        let meters = &meters[at..at + stretch.len()];
+        at += stretch.len();
+        // Between two phases, and after the last step, nothing happens that is one of its own.
+        if !stretch.iter().any(|event| matches!(event.kind, Kind::Alloc | Kind::OutOfMemory)) {
+            continue;
+        }
+        let (phase, last) = (stretch[0].phase, meters[meters.len() - 1]);
+        let step = if phase == Phase::Load { 0 } else { stretch[0].step + 1 };
+        let peak = meters.iter().map(|meter| meter.allocated).max().unwrap_or(0);
+        let ended =
+            PhaseRow { step, phase: phase.name(), peak_allocated: peak, allocated: last.allocated, reserved: last.reserved };
+        match rows.iter_mut().rfind(|row| row.phase == phase.name() && row.step == step) {
+            Some(row) => *row = PhaseRow { peak_allocated: row.peak_allocated.max(peak), ..ended },
+            None => rows.push(ended),
+        }
+    }
+    rows
+}
+
+fn imagined(trace: &Trace) -> Vec<Imagined> {
+    let mut found: Vec<Imagined> = Vec::new();
+    for event in own(trace).iter().filter(|event| event.kind == Kind::Imagined) {
+        let line = trace.own_line(event.stack).map(Line::from);
+        let operator = trace.operators.get(&event.operator).cloned().unwrap_or_default();
+        match found.iter_mut().find(|known| known.line == line && known.operator == operator) {
+            Some(known) => known.times += 1,
+            None => found.push(Imagined { operator, line, times: 1 }),
+        }
+    }
+    found
+}

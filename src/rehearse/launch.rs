@@ -1,0 +1,373 @@
+//! Runs a command under rehearsal and gathers what its processes told.
+
+use super::answer::{Answer, Gpu, ProcessAnswer, Verdict, process_answers};
+use super::libraries::{Libraries, cache, libraries};
+use super::show;
+use super::trace::Trace;
+use crate::cards::{self, Card};
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+/// Flags of `vramlab rehearse`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 the script fits the GPU, 3 it does not, 1 the script failed, 2 there was nothing to rehearse."
+)]
+pub struct RehearseOptions {
+    /// The simulated GPU: a card's name, such as rtx-4090 or h100, or a size, such as 24GiB
+    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
+    gpu: String,
+
+    /// Optimizer steps after which the script is ended, or `all`
+    #[arg(long, value_name = "N|all", default_value = "3")]
+    steps: String,
+
+    /// Write the answer as JSON to a file, or with - to the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Folder for the answer's files
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// How many such GPUs each process sees
+    #[arg(long, value_name = "N", default_value = "1")]
+    gpus: u32,
+
+    /// Run one rank of a job of so many processes
+    #[arg(long, value_name = "N", requires = "rank")]
+    world_size: Option<u32>,
+
+    /// Which rank
+    #[arg(long, value_name = "R", requires = "world_size")]
+    rank: Option<u32>,
+
+    /// Leave new parameters uninitialised, so that large models need little host memory
+    #[arg(long)]
+    no_init: bool,
+
+    /// Print nothing but errors; the exit status is the answer
+    #[arg(long)]
+    quiet: bool,
+
+    /// End the command after so many seconds, and report what was seen
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+
+    /// The command, after --
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Exit status of a command line that is no rehearsal.
+const BAD_INPUT: u8 = 2;
+
+/// Rehearses the command, says what came of it, and gives the exit status.
+pub fn rehearse(options: &RehearseOptions) -> u8 {
+    run(options).unwrap_or_else(|error| {
+        eprintln!("vramlab: {error:#}");
+        BAD_INPUT
+    })
+}
+
+fn run(options: &RehearseOptions) -> Result<u8> {
+    ensure!(
+        !options.command.is_empty(),
+        "there is no command to rehearse; write it after --, as in: vramlab rehearse -- python train.py"
+    );
+    let card: Card = options.gpu.parse().map_err(|e| anyhow::anyhow!("--gpu: {e}"))?;
+    check(options, &card)?;
+    let rehearsal = Rehearsal { options, libraries: libraries()?, card };
+    let session = rehearsal.session()?;
+    let run = rehearsal.run(session.path(), card, false)?;
+    let mut answer = rehearsal.answer(&run)?;
+    if answer.verdict == Verdict::DoesNotFit {
+        answer.needed_memory = rehearsal.needed();
+        if let Some(needed) = answer.needed_memory {
+            answer.headroom = answer.gpu.memory - needed;
+        }
+    }
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(&answer).context("writing the answer")? + "\n";
+        match path.as_os_str() == "-" {
+            true => print!("{text}"),
+            false => fs::write(path, text).with_context(|| format!("writing {}", path.display()))?,
+        }
+    }
+    if let Some(folder) = &options.out {
+        write_files(folder, &answer, &run.traces)?;
+    }
+    if !options.quiet {
+        eprint!("{}", show::answer(&answer));
+    }
+    Ok(match answer.verdict {
+        Verdict::Fits => 0,
+        Verdict::ScriptFailed => 1,
+        Verdict::DoesNotFit => 3,
+    })
+}
+
+fn check(options: &RehearseOptions, card: &Card) -> Result<()> {
+    ensure!(
+        options.steps == "all" || options.steps.parse::<u32>().is_ok_and(|n| n > 0),
+        "--steps {}: write a number from 1 on, or all",
+        options.steps
+    );
+    ensure!((1..=16).contains(&options.gpus), "--gpus {}: a process can see 1 to 16", options.gpus);
+    ensure!(card.memory > card.context, "--gpu {}: the CUDA context alone takes {} bytes", options.gpu, card.context);
+    if let (Some(size), Some(rank)) = (options.world_size, options.rank) {
+        ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
+    }
+    if let Some(seconds) = options.timeout {
+        ensure!(seconds > 0.0 && seconds < 1e9, "--timeout {seconds}: write a number of seconds greater than 0");
+    }
+    Ok(())
+}
+
+/// What is written into `--out`.
+fn write_files(folder: &Path, answer: &Answer, _: &[Trace]) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    let path = folder.join("rehearsal.json");
+    fs::write(&path, serde_json::to_string_pretty(answer)? + "\n").with_context(|| format!("writing {}", path.display()))
+}
+
+struct Rehearsal<'a> {
+    options: &'a RehearseOptions,
+    libraries: Libraries,
+    card: Card,
+}
+
+/// What a command under rehearsal left.
+struct Run {
+    status: ExitStatus,
+    timed_out: bool,
+    interrupted: bool,
+    traces: Vec<Trace>,
+    /// Whether a Python came up that had the hook, and one that found no torch.
+    hooked: bool,
+    without_torch: Option<String>,
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// How long a command has to end by itself after an interruption.
+const GRACE: Duration = Duration::from_secs(5);
+
+impl Rehearsal<'_> {
+    /// A folder for what the processes tell, in the cache; gone in the end.
+    fn session(&self) -> Result<tempfile::TempDir> {
+        let cache = cache()?;
+        tempfile::Builder::new().prefix("session-").tempdir_in(&cache).with_context(|| format!("writing to {}", cache.display()))
+    }
+
+    fn command(&self, session: &Path, card: Card) -> Command {
+        let options = self.options;
+        let mut command = Command::new(&options.command[0]);
+        command.args(&options.command[1..]);
+        let mut path = self.libraries.folder.join("python").into_os_string();
+        if let Some(others) = env::var_os("PYTHONPATH").filter(|others| !others.is_empty()) {
+            path.push(":");
+            path.push(others);
+        }
+        command
+            .env("PYTHONPATH", path)
+            .env("VRAMLAB_REHEARSAL", session)
+            .env("VRAMLAB_REHEARSAL_LIBRARIES", &self.libraries.folder)
+            .env("VRAMLAB_REHEARSAL_COMPILED", &self.libraries.compiled)
+            .env("VRAMLAB_REHEARSAL_STEPS", &options.steps)
+            .env("VRAMLAB_DRY_TAKEN", card.context.to_string())
+            .env("VRAMLAB_DRY_DEVICES", options.gpus.to_string())
+            .env(cards::ENVIRONMENT, card.environment())
+            // Nothing is written outside of our own folders, and kernels for a simulated GPU are none that a real one should find.
+            .env("USE_PYTORCH_KERNEL_CACHE", "0")
+            // Which of the real cards a process may see says nothing about simulated ones.
+            .env_remove("CUDA_VISIBLE_DEVICES");
+        if let (Some(size), Some(rank)) = (options.world_size, options.rank) {
+            command.env("VRAMLAB_REHEARSAL_WORLD_SIZE", size.to_string()).env("VRAMLAB_REHEARSAL_RANK", rank.to_string());
+        }
+        if options.no_init {
+            command.env("VRAMLAB_REHEARSAL_NO_INIT", "1");
+        }
+        command
+    }
+
+    fn run(&self, session: &Path, card: Card, again: bool) -> Result<Run> {
+        let mut command = self.command(session, card);
+        if again {
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        }
+        // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is told.
+        ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).ok();
+        let name = self.options.command[0].to_string_lossy();
+        let mut child = command.spawn().with_context(|| format!("starting '{name}'; is it installed and spelled right?"))?;
+        let (status, timed_out) = self.wait(&mut child, session)?;
+        let mut run = Run {
+            status,
+            timed_out,
+            interrupted: INTERRUPTED.load(Ordering::SeqCst),
+            traces: Vec::new(),
+            hooked: false,
+            without_torch: None,
+        };
+        for entry in fs::read_dir(session).with_context(|| format!("reading {}", session.display()))? {
+            let path = entry?.path();
+            if path.is_dir() {
+                run.traces.push(Trace::read(&path)?);
+            } else if path.extension().is_some_and(|e| e == "without-torch") {
+                run.without_torch = fs::read_to_string(&path).ok();
+                run.hooked = true;
+            } else {
+                run.hooked = true;
+            }
+        }
+        Ok(run)
+    }
+
+    fn wait(&self, child: &mut Child, session: &Path) -> Result<(ExitStatus, bool)> {
+        let began = Instant::now();
+        let mut interrupted: Option<Instant> = None;
+        loop {
+            if let Some(status) = child.try_wait().context("waiting for the command")? {
+                return Ok((status, false));
+            }
+            if INTERRUPTED.load(Ordering::SeqCst) && interrupted.is_none() {
+                interrupted = Some(Instant::now());
+            }
+            let late = self.options.timeout.is_some_and(|limit| began.elapsed().as_secs_f64() > limit);
+            if late || interrupted.is_some_and(|since| since.elapsed() > GRACE) {
+                end_all(session);
+                return Ok((child.wait().context("waiting for the command")?, late));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What a card would need to have: the rehearsal once more on a card that is large enough for anything, in silence.
+    fn needed(&self) -> Option<i64> {
+        const LARGE: u64 = 3 << 40;
+        let session = self.session().ok()?;
+        let run = self.run(session.path(), self.card.with_memory(LARGE), true).ok()?;
+        let answers = answers(&run.traces);
+        let finished =
+            !run.timed_out && !run.interrupted && answers.iter().all(|a| a.out_of_memory.is_none() && a.exception.is_none());
+        let most = answers.iter().map(|answer| answer.peak_reserved).max()?;
+        finished.then(|| most + self.card.context.cast_signed())
+    }
+
+    fn answer(&self, run: &Run) -> Result<Answer> {
+        let name = self.options.command[0].to_string_lossy();
+        if let Some(refused) = run.traces.iter().find_map(|trace| trace.refused.as_ref()) {
+            bail!("{refused}");
+        }
+        let processes = answers(&run.traces);
+        if processes.is_empty() {
+            self.nothing(run, &name)?;
+        }
+        let enough = run.traces.iter().any(|trace| trace.stopped.is_some());
+        let failed = !run.status.success() && !enough;
+        let ran_out = processes.iter().any(|answer| answer.out_of_memory.is_some());
+        let verdict = match () {
+            () if ran_out => Verdict::DoesNotFit,
+            () if failed => Verdict::ScriptFailed,
+            () => Verdict::Fits,
+        };
+        let worst = processes.first();
+        let figure = |of: fn(&ProcessAnswer) -> i64| worst.map_or(0, of);
+        let (memory, context) = (self.card.memory.cast_signed(), self.card.context.cast_signed());
+        let on_device = figure(|p| p.peak_reserved) + context;
+        let mut notes: Vec<String> = Vec::new();
+        for note in run.traces.iter().flat_map(|trace| &trace.notes) {
+            if !notes.contains(note) {
+                notes.push(note.clone());
+            }
+        }
+        match (run.timed_out, run.interrupted) {
+            (true, _) => notes.push("the time of --timeout was over; this is what was seen until then".to_string()),
+            (_, true) => notes.push("interrupted; this is what was seen until then".to_string()),
+            _ => {}
+        }
+        if failed && let Some(signal) = run.status.signal().filter(|_| !run.timed_out) {
+            notes.push(format!("the command was ended by signal {signal}"));
+        }
+        Ok(Answer {
+            schema: 1,
+            command: self.options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            gpu: Gpu { name: self.card.to_string(), memory, context, count: self.options.gpus },
+            verdict,
+            steps: worst.map_or(0, |answer| answer.steps),
+            peak_requested: figure(|p| p.peak_requested),
+            peak_allocated: figure(|p| p.peak_allocated),
+            peak_reserved: figure(|p| p.peak_reserved),
+            peak_on_device: on_device,
+            headroom: memory - on_device,
+            needed_memory: None,
+            processes,
+            notes,
+        })
+    }
+
+    /// Why nothing was seen.
+    fn nothing(&self, run: &Run, name: &str) -> Result<()> {
+        ensure!(
+            run.hooked || !run.traces.is_empty(),
+            "'{name}' started no Python that vramlab could see; the command must start one, without its flags -I, -E and -S"
+        );
+        if let Some(python) = run.without_torch.as_ref().filter(|_| run.traces.is_empty()) {
+            bail!("{} has no PyTorch; install it there: {} -m pip install torch", python.trim(), python.trim());
+        }
+        ensure!(!run.traces.is_empty(), "'{name}' ran and never imported torch, so there is nothing to rehearse");
+        ensure!(
+            run.status.success()
+                || run.traces.iter().any(|trace| trace.devices.is_some())
+                || run.traces.iter().any(|t| t.exception.is_some()),
+            "'{name}' ended before it used the GPU"
+        );
+        ensure!(
+            !run.status.success(),
+            "'{name}' ran and never used the GPU; if it has a flag for the device, set it, as in --device cuda"
+        );
+        Ok(())
+    }
+}
+
+/// What each process needs of each card, the worst first.
+fn answers(traces: &[Trace]) -> Vec<ProcessAnswer> {
+    let mut answers: Vec<ProcessAnswer> = traces.iter().flat_map(process_answers).collect();
+    answers.sort_by_key(|answer| (answer.out_of_memory.is_none(), -answer.peak_reserved));
+    answers
+}
+
+/// Ends every process of a session: first asked, then made.
+fn end_all(session: &Path) {
+    use rustix::process::{Pid, Signal, kill_process};
+    for (signal, patience) in [(Signal::TERM, 20), (Signal::KILL, 100)] {
+        for _ in 0..patience {
+            let found = processes(session);
+            if found.is_empty() {
+                return;
+            }
+            for pid in found.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+                kill_process(pid, signal).ok();
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// The processes that a session's environment is in, however they were started.
+fn processes(session: &Path) -> Vec<i32> {
+    let wanted = format!("VRAMLAB_REHEARSAL={}", session.display());
+    let is_of = |pid: i32| {
+        fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|environment| environment.split(|b| *b == 0).any(|set| set == wanted.as_bytes()))
+    };
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| is_of(*pid)).collect()
+}

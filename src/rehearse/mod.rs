@@ -1,0 +1,15 @@
+//! `vramlab rehearse`: the user's own training script on a GPU that is not there.
+//!
+//! The script runs unmodified, in its own Python with its own PyTorch, on a simulated GPU: nothing is computed, and every allocation is made
+//! by PyTorch's own caching allocator. A hook that Python imports at its start (`python/`) puts the device in place and tells what the script
+//! is doing; what it tells is read here ([`Trace`]) and made into an answer ([`Answer`]). Needs no libtorch of this program's own.
+
+mod answer;
+mod launch;
+mod libraries;
+mod show;
+mod trace;
+
+pub use answer::{Answer, Block, Category, ProcessAnswer, Verdict};
+pub use launch::{RehearseOptions, rehearse};
+pub use trace::{Event, Exception, Frame, Kind, Label, Phase, Process, Trace, is_library};

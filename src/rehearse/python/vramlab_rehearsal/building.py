@@ -1,0 +1,60 @@
+"""The library for this version of PyTorch: one that the program carries, or one compiled on first use and kept."""
+
+import fcntl
+import glob
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+
+from . import LIBRARIES, process
+
+
+def library(torch):
+    version = str(torch.__version__).split("+")[0]
+    abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
+    path = os.path.join(os.environ["VRAMLAB_REHEARSAL_COMPILED"], f"python-{version}-abi{abi}.so")
+    if not os.path.exists(path):
+        with open(path + ".lock", "w") as lock:
+            # Ranks and rehearsals that start together compile once.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.path.exists(path):
+                _compile(torch, version, abi, path)
+    return path
+
+
+def _compile(torch, version, abi, path):
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
+    if not compiler:
+        _refuse(
+            f"vramlab carries no library for PyTorch {version} and there is no C++ compiler to make one. "
+            "Install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++)"
+        )
+    print(f"vramlab: compiling for PyTorch {version}, once; about a minute", file=sys.stderr, flush=True)
+    root = os.path.dirname(os.path.abspath(torch.__file__))
+    sources = os.path.join(LIBRARIES, "source")
+    native = os.path.join(sources, "dry")
+    files = sorted(glob.glob(os.path.join(native, "kernels", "*.cpp")) + glob.glob(os.path.join(native, "python", "*.cpp")))
+    # One unit: PyTorch's headers are most of the work.
+    unit = f"{path}.{os.getpid()}.cpp"
+    with open(unit, "w") as file:
+        file.writelines(f'#include "{name}"\n' for name in files)
+    made = f"{path}.{os.getpid()}"
+    command = [
+        *shlex.split(compiler), "-std=c++17", "-O1", "-shared", "-fPIC", "-g0", "-s", "-fvisibility=hidden", "-Wl,-Bsymbolic", "-w",
+        f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{native}/include", f"-isystem{root}/include",
+        f"-isystem{root}/include/torch/csrc/api/include", unit, "-o", made,
+        f"-L{root}/lib", "-ltorch_cpu", "-lc10", "-lc10_cuda",
+    ]  # fmt: skip
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    os.unlink(unit)
+    if done.returncode != 0:
+        first = next((line for line in done.stdout.splitlines() if "error" in line), done.stdout.strip()[-300:])
+        _refuse(f"the library for PyTorch {version} does not compile with {compiler}: {first}")
+    os.rename(made, path)
+
+
+def _refuse(reason):
+    process.note(refused=reason)
+    sys.exit(2)

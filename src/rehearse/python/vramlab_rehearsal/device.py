@@ -1,0 +1,91 @@
+"""The library that takes the place of CUDA's kernels and follows PyTorch's allocator."""
+
+import ctypes
+import functools
+import os
+import re
+
+from . import process
+
+FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
+library = None
+
+
+def refuse(torch):
+    """Why this PyTorch cannot be rehearsed; None where it can."""
+    if not torch.version.cuda:
+        return (
+            f"PyTorch {torch.__version__} is built without CUDA, so it has no GPU allocator to rehearse with. "
+            "Install a CUDA build, which needs no GPU: pip install torch --index-url https://download.pytorch.org/whl/cu128"
+        )
+    found = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    if not found or tuple(map(int, found.groups())) < (2, 6):
+        return f"PyTorch {torch.__version__} is too old for vramlab rehearse; it needs 2.6 or newer"
+    return None
+
+
+def wait_for_cuda(torch):
+    # Before whatever else waits for CUDA to come up.
+    torch.cuda._queued_calls.insert(0, (functools.partial(_open, torch), []))
+
+
+def _open(torch):
+    from . import building, labels, steps
+
+    global library
+    opened = ctypes.PyDLL(building.library(torch))
+    opened.vl_open.restype = ctypes.c_void_p
+    opened.vl_gather_stacks.restype = ctypes.c_void_p
+    opened.vl_gather_stacks.argtypes = (ctypes.c_int, ctypes.c_uint64)
+    opened.vl_forget.argtypes = (ctypes.c_void_p,)
+    opened.vl_label.argtypes = (ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint32)
+    opened.vl_label.restype = None
+    opened.vl_set_module.restype = None
+    checked(opened, opened.vl_open(process.folder.encode()))
+    library = opened
+    process.note(device=torch.cuda.get_device_name(0), devices=torch.cuda.device_count())
+    _share_history(torch)
+    labels.follow(torch)
+    steps.follow(torch)
+
+
+def checked(opened, message):
+    if message:
+        text = ctypes.string_at(message).decode("utf-8", "replace")
+        opened.vl_forget(message)
+        process.note(refused=text)
+        raise RuntimeError(f"vramlab rehearse: {text}")
+
+
+def label_everything():
+    """Before the end: gradients and buffers that no optimizer's step has shown."""
+    if library is not None:
+        from . import labels
+
+        labels.label_all()
+
+
+def ended(enough_seen):
+    if library is not None:
+        label_everything()
+        library.vl_ended(int(enough_seen))
+
+
+def close():
+    if library is not None:
+        library.vl_close_python()
+
+
+def _share_history(torch):
+    """A script that records PyTorch's memory history gets it; ours goes on beside it."""
+    record = torch.cuda.memory._record_memory_history
+
+    @functools.wraps(record)
+    def recording(enabled="all", *arguments, **more):
+        result = record(enabled, *arguments, **more)
+        theirs = enabled not in (None, False)
+        entries = more.get("max_entries", more.get("trace_alloc_max_entries"))
+        checked(library, library.vl_gather_stacks(int(theirs), entries or 2**62))
+        return result
+
+    torch.cuda.memory._record_memory_history = recording

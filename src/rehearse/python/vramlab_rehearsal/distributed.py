@@ -1,0 +1,172 @@
+"""Jobs of many processes on a machine that has one: collectives move nothing, and allocate what they are given.
+
+A process of `--world-size N --rank R`, or one that torchrun started, gets a process group of its rank and size whose collectives end at once
+and leave what they were given. A reduction gives back its input, a gather its input for each rank: what the ranks would tell each other is
+what this one says.
+"""
+
+import functools
+import os
+
+from . import process
+
+
+def follow(torch):
+    if not torch.distributed.is_available():
+        return
+    size = os.environ.get("VRAMLAB_REHEARSAL_WORLD_SIZE")
+    if size is not None:
+        # As a launcher would set them.
+        os.environ.update(
+            WORLD_SIZE=size,
+            RANK=os.environ["VRAMLAB_REHEARSAL_RANK"],
+            LOCAL_RANK="0",
+            LOCAL_WORLD_SIZE="1",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT="29500",
+        )
+    distributed = torch.distributed
+    init = distributed.init_process_group
+
+    @functools.wraps(init)
+    def init_process_group(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, *arguments, **more):
+        if os.environ.get("VRAMLAB_REHEARSAL_WORLD_SIZE") is None and not _uses_cuda(torch, backend):
+            return init(backend, init_method, timeout, world_size, rank, store, *arguments, **more)
+        _register(torch)
+        size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
+        rank = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
+        process.note(note=f"rank {rank} of {size}: collectives move nothing and give back what they were given")
+        return init(backend=BACKEND, world_size=size, rank=rank, store=distributed.HashStore())
+
+    distributed.init_process_group = init_process_group
+    distributed.distributed_c10d.init_process_group = init_process_group
+    # Scripts ask for the backend that they wanted.
+    for module in (distributed, distributed.distributed_c10d):
+        module.get_backend = _renamed(module.get_backend)
+
+
+BACKEND = "vramlab"
+
+
+def _uses_cuda(torch, backend):
+    return torch.cuda.is_available() and (backend is None or "nccl" in str(backend) or "cuda" in str(backend))
+
+
+def _renamed(get_backend):
+    @functools.wraps(get_backend)
+    def renamed(group=None):
+        found = get_backend(group)
+        return "nccl" if found == BACKEND else found
+
+    return renamed
+
+
+def _register(torch):
+    import torch.distributed as distributed
+    from torch._C._distributed_c10d import _create_work_from_future
+
+    if hasattr(distributed.Backend, BACKEND.upper()):
+        return
+
+    def done(tensors):
+        future = torch.futures.Future()
+        future.set_result(tensors)
+        return _create_work_from_future(future)
+
+    class Alone(distributed.ProcessGroup):
+        """One rank of a group whose others are not there."""
+
+        def __init__(self, rank, size):
+            super().__init__(rank, size)
+            self._rank = rank
+            self._size = size
+
+        def getBackendName(self):
+            return BACKEND
+
+        @property
+        def pg_name(self):
+            return distributed.distributed_c10d._world.pg_names[self]
+
+        @property
+        def group_name(self):
+            return self.pg_name
+
+        def allreduce(self, tensors, *_):
+            return done(tensors)
+
+        def allreduce_coalesced(self, tensors, *_):
+            return done(tensors)
+
+        def reduce(self, tensors, *_):
+            return done(tensors)
+
+        def broadcast(self, tensors, *_):
+            return done(tensors)
+
+        def send(self, tensors, *_):
+            return done(tensors)
+
+        def recv(self, tensors, *_):
+            return done(tensors)
+
+        def recv_anysource(self, tensors, *_):
+            return done(tensors)
+
+        def barrier(self, *_):
+            return done([])
+
+        def allgather(self, outputs, inputs, *_):
+            for each, given in zip(outputs, inputs):
+                for output in each:
+                    output.copy_(given)
+            return done(outputs)
+
+        def _allgather_base(self, output, given, *_):
+            output.view(self._size, -1).copy_(given.reshape(1, -1).expand(self._size, -1))
+            return done([output])
+
+        def allgather_into_tensor_coalesced(self, outputs, inputs, *_):
+            for output, given in zip(outputs, inputs):
+                self._allgather_base(output, given)
+            return done(outputs)
+
+        def gather(self, outputs, inputs, *_):
+            for each, given in zip(outputs, inputs):
+                for output in each:
+                    output.copy_(given)
+            return done(outputs)
+
+        def scatter(self, outputs, inputs, *_):
+            for output, each in zip(outputs, inputs):
+                output.copy_(each[self._rank])
+            return done(outputs)
+
+        def reduce_scatter(self, outputs, inputs, *_):
+            for output, each in zip(outputs, inputs):
+                output.copy_(each[self._rank])
+            return done(outputs)
+
+        def _reduce_scatter_base(self, output, given, *_):
+            output.view(-1).copy_(given.reshape(self._size, -1)[self._rank])
+            return done([output])
+
+        def reduce_scatter_tensor_coalesced(self, outputs, inputs, *_):
+            for output, given in zip(outputs, inputs):
+                self._reduce_scatter_base(output, given)
+            return done(outputs)
+
+        def alltoall(self, outputs, inputs, *_):
+            for output, given in zip(outputs, inputs):
+                if output.shape == given.shape:
+                    output.copy_(given)
+            return done(outputs)
+
+        def alltoall_base(self, output, given, *_):
+            if output.shape == given.shape:
+                output.copy_(given)
+            return done([output])
+
+    distributed.Backend.register_backend(
+        BACKEND, lambda store, rank, size, timeout: Alone(rank, size), devices=["cpu", "cuda"]
+    )

@@ -1,0 +1,113 @@
+"""What blocks are for, and in which module they were made."""
+
+import threading
+import weakref
+
+from . import device, process
+
+PARAMETER, GRADIENT, STATE, BUFFER, DATA = 1, 2, 3, 4, 5
+
+_modules = {}
+_tensors = {}
+_roots = weakref.WeakSet()
+_names = weakref.WeakKeyDictionary()
+_parameters = {}
+_here = threading.local()
+
+
+def follow(torch):
+    from torch.nn.modules import module
+
+    module.register_module_forward_pre_hook(_enters)
+    module.register_module_forward_hook(_leaves, always_call=True)
+
+
+def _number_of(kind, table, name, **more):
+    number = table.get(name)
+    if number is None:
+        number = table[name] = len(table) + 1
+        process.note(**{kind: number, "name": name}, **more)
+    return number
+
+
+def _enters(module, _):
+    stack = getattr(_here, "stack", None)
+    if stack is None:
+        stack = _here.stack = []
+    if not stack and module not in _roots and module not in _names:
+        _see_root(module)
+    number = _names.get(module)
+    if number is None:
+        # Made since, or inside of one that is no child.
+        number = _names[module] = _number_of("module", _modules, type(module).__name__, type=type(module).__name__)
+    stack.append(number)
+    device.library.vl_set_module(number)
+
+
+def _leaves(module, *_):
+    stack = _here.stack
+    if stack:
+        stack.pop()
+    device.library.vl_set_module(stack[-1] if stack else 0)
+
+
+def _see_root(root):
+    """The outermost module of a forward pass: what lives in it is known by its path from there."""
+    _roots.add(root)
+    kind = type(root).__name__
+    for path, module in root.named_modules():
+        if module not in _names:
+            name = f"{kind}.{path}" if path else kind
+            _names[module] = _number_of("module", _modules, name, type=type(module).__name__)
+    label_root(root)
+    if device.library.vl_enter(device.FORWARD) not in (0, device.FORWARD):
+        # A backward pass or an optimizer's step goes through a new module: it stays what it is.
+        device.library.vl_enter(device.BACKWARD)
+
+
+def label_root(root):
+    kind = type(root).__name__
+    for name, parameter in root.named_parameters():
+        name = _parameters.setdefault(id(parameter), f"{kind}.{name}")
+        _label(parameter, PARAMETER, name)
+        if parameter.grad is not None:
+            _label(parameter.grad, GRADIENT, name)
+    for name, buffer in root.named_buffers():
+        _label(buffer, BUFFER, f"{kind}.{name}")
+
+
+def label_all():
+    for root in list(_roots):
+        label_root(root)
+
+
+def gradients(optimizer):
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            name = _parameters.get(id(parameter), "")
+            _label(parameter, PARAMETER, name)
+            if parameter.grad is not None:
+                _label(parameter.grad, GRADIENT, name)
+
+
+def state(optimizer):
+    import torch
+
+    for parameter, values in optimizer.state.items():
+        if isinstance(values, dict):
+            for value in values.values():
+                if isinstance(value, torch.Tensor):
+                    _label(value, STATE, _parameters.get(id(parameter), ""))
+
+
+def _label(tensor, category, name):
+    local = getattr(tensor, "_local_tensor", tensor)
+    if local is None or local.device.type != "cuda":
+        return
+    try:
+        address = local.data_ptr()
+    except RuntimeError:
+        # No storage: a fake tensor, or one that is sparse.
+        return
+    if address:
+        device.library.vl_label(address, category, _number_of("tensor", _tensors, name) if name else 0)

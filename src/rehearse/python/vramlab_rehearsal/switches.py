@@ -1,0 +1,92 @@
+"""What is turned off or changed because nothing is computed; each is told in the report."""
+
+import functools
+import os
+
+from . import imports, process
+
+
+def follow(torch):
+    if "VRAMLAB_REHEARSAL_NO_INIT" in os.environ:
+        _leave_uninitialised(torch)
+    _do_not_compile(torch)
+    imports.when_imported("triton.runtime.jit", _launch_nothing)
+    imports.when_imported("triton.runtime.autotuner", _tune_nothing)
+    _tell_of_graphs(torch)
+
+
+def _do_not_compile(torch):
+    """torch.compile gives back what it was given: a compiled model's memory is another, mostly less."""
+    # Every way in: torch.compile, Module.compile, torch._dynamo.optimize.
+    compile_module = torch.nn.Module.compile
+
+    def told():
+        process.note(note="torch.compile was turned off: this is the memory of eager execution, mostly more than the compiled one's")
+
+    @functools.wraps(torch.compile)
+    def compile(model=None, **more):
+        told()
+        if model is None:
+            return lambda function: function
+        return model
+
+    @functools.wraps(compile_module)
+    def compile_in_place(self, *arguments, **more):
+        told()
+
+    torch.compile = compile
+    torch.nn.Module.compile = compile_in_place
+
+
+def _launch_nothing(jit):
+    def run(self, *arguments, **more):
+        process.note(note="Triton kernels were not launched: what they are given is allocated, and nothing is computed")
+
+    jit.JITFunction.run = run
+
+
+def _tune_nothing(autotuner):
+    def run(self, *arguments, **more):
+        return self.fn.run(*arguments, **more)
+
+    autotuner.Autotuner.run = run
+    autotuner.Heuristics.run = run
+
+
+def _tell_of_graphs(torch):
+    begin = torch.cuda.CUDAGraph.capture_begin
+
+    @functools.wraps(begin)
+    def capture_begin(self, *arguments, **more):
+        process.note(note="CUDA graphs: what is captured ran as it is, once; a replay has nothing to do")
+        return begin(self, *arguments, **more)
+
+    torch.cuda.CUDAGraph.capture_begin = capture_begin
+
+
+def _leave_uninitialised(torch):
+    """New parameters are memory that nobody touches, which a host gives only when it is written to."""
+    process.note(note="--no-init: parameters were left uninitialised")
+    init = torch.nn.init
+
+    def untouched(tensor, *_, **__):
+        return tensor
+
+    for name in dir(init):
+        if name.endswith("_") and not name.startswith("_") and callable(getattr(init, name)):
+            setattr(init, name, untouched)
+    # Written without torch.nn.init, by what models themselves call on their weights.
+    for name in ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_", "xavier_uniform_"):
+        original = getattr(torch.Tensor, name, None)
+        if original is not None:
+            setattr(torch.Tensor, name, _only_small(original))
+
+
+def _only_small(original):
+    @functools.wraps(original)
+    def filling(self, *arguments, **more):
+        if self.device.type == "cpu" and self.numel() > 1 << 16:
+            return self
+        return original(self, *arguments, **more)
+
+    return filling

@@ -1,0 +1,199 @@
+//! The answer on the terminal.
+
+use super::answer::{Answer, Held, Line, ProcessAnswer, Verdict};
+use crate::units::Bytes;
+use std::fmt::Write;
+use std::path::Path;
+
+fn bytes(value: i64) -> String {
+    Bytes(value.unsigned_abs()).to_string()
+}
+
+/// The whole answer, each line ended.
+pub fn answer(answer: &Answer) -> String {
+    let mut text = String::new();
+    // Writing into a string cannot fail.
+    let _ = write_answer(&mut text, answer);
+    text
+}
+
+fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
+    let gpu = &answer.gpu;
+    writeln!(text)?;
+    writeln!(text, "{}", headline(answer))?;
+    let Some(worst) = answer.processes.first() else {
+        return notes(text, answer);
+    };
+    writeln!(text)?;
+    let row = |text: &mut String, name: &str, value: i64, what: &str| {
+        writeln!(text, "  {name:<16} {:>10}  {:>15} B   {what}", bytes(value), value)
+    };
+    row(text, "peak requested", answer.peak_requested, "what tensors asked for")?;
+    row(text, "peak allocated", answer.peak_allocated, "the same, rounded up by the allocator")?;
+    row(text, "peak reserved", answer.peak_reserved, "what the allocator had of the GPU")?;
+    let context = format!("with {} of CUDA context (assumed)", bytes(gpu.context));
+    row(text, "on the GPU", answer.peak_on_device, &context)?;
+    if answer.headroom >= 0 && answer.verdict == Verdict::Fits {
+        row(text, "headroom", answer.headroom, &format!("of {} ({})", bytes(gpu.memory), gpu.name))?;
+    }
+    writeln!(text)?;
+    place(text, worst)?;
+    writeln!(text)?;
+    writeln!(text, "  What fills it: {}", shares(&worst.peak.categories, worst.peak.bytes))?;
+    table(text, "by module", &worst.peak.modules, worst.peak.bytes)?;
+    table(text, "by line", &worst.peak.lines, worst.peak.bytes)?;
+    phases(text, worst)?;
+    let idle = worst.fragmentation.idle_at_peak;
+    if worst.peak_reserved > 0 {
+        let share = idle as f64 / worst.peak_reserved as f64 * 100.0;
+        writeln!(text)?;
+        write!(text, "  Idle in the allocator's cache when most was reserved: {} ({share:.0} %).", bytes(idle))?;
+        let advice = share >= 15.0 && idle >= 256 << 20;
+        writeln!(text, "{}", if advice { " Try PYTORCH_ALLOC_CONF=expandable_segments:True." } else { "" })?;
+    }
+    if answer.processes.len() > 1 {
+        processes(text, answer)?;
+    }
+    values(text, worst)?;
+    notes(text, answer)
+}
+
+fn headline(answer: &Answer) -> String {
+    let gpu = &answer.gpu;
+    let card = match gpu.name.bytes().next().is_some_and(|b| b.is_ascii_digit()) {
+        true => format!("a GPU of {}", bytes(gpu.memory)),
+        false => format!("{} ({})", gpu.name, bytes(gpu.memory)),
+    };
+    let steps = match answer.steps {
+        0 => "before the first optimizer step ended".to_string(),
+        1 => "in 1 optimizer step".to_string(),
+        n => format!("in {n} optimizer steps"),
+    };
+    match answer.verdict {
+        Verdict::Fits => format!(
+            "FITS {card}: {} on the GPU at most, {} left, seen {steps}.",
+            bytes(answer.peak_on_device),
+            bytes(answer.headroom)
+        ),
+        Verdict::DoesNotFit => {
+            let more = match answer.needed_memory {
+                Some(needed) => format!(" It would need {} on the GPU, {} more.", bytes(needed), bytes(needed - gpu.memory)),
+                None => String::new(),
+            };
+            format!("DOES NOT FIT {card}: out of memory {steps}.{more}")
+        }
+        Verdict::ScriptFailed => {
+            let why = answer.processes.iter().find_map(|p| p.exception.as_ref());
+            match why {
+                Some(e) => format!("THE SCRIPT FAILED with {}, {steps}; until then:", e.kind),
+                None => format!("THE SCRIPT FAILED, {steps}; until then:"),
+            }
+        }
+    }
+}
+
+/// `file:line (function)`, from the working directory where it is below it.
+fn place_of(line: &Line) -> String {
+    format!("{}:{} ({})", short(&line.file), line.line, line.function)
+}
+
+fn short(file: &str) -> String {
+    let here = std::env::current_dir().unwrap_or_default();
+    Path::new(file).strip_prefix(&here).map_or_else(|_| file.to_string(), |path| path.display().to_string())
+}
+
+fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let peak = &worst.peak;
+    let phase = match peak.phase {
+        "load" => "while loading".to_string(),
+        "optimizer" => format!("in the optimizer's step {}", peak.step),
+        phase => format!("in the {phase} pass of step {}", peak.step),
+    };
+    match &worst.out_of_memory {
+        Some(oom) => writeln!(text, "  Memory ran out {phase}, for {} with {} free.", bytes(oom.tried), bytes(oom.free))?,
+        None => writeln!(text, "  The peak is {phase}.")?,
+    }
+    if let Some(line) = &peak.line {
+        writeln!(text, "    at      {}", place_of(line))?;
+    }
+    if let Some(line) = &peak.forward_line {
+        writeln!(text, "    back of {}", place_of(line))?;
+    }
+    match (&peak.module, &peak.operator) {
+        (Some(module), Some(operator)) => writeln!(text, "    in      {module}, {operator}"),
+        (Some(module), None) => writeln!(text, "    in      {module}"),
+        (None, Some(operator)) => writeln!(text, "    in      {operator}"),
+        (None, None) => Ok(()),
+    }
+}
+
+fn shares(held: &[Held], total: i64) -> String {
+    let share =
+        |held: &Held| format!("{} {} ({:.0} %)", held.name, bytes(held.bytes), held.bytes as f64 / total.max(1) as f64 * 100.0);
+    held.iter().map(share).collect::<Vec<String>>().join(", ")
+}
+
+const ROWS: usize = 6;
+
+fn table(text: &mut String, title: &str, held: &[Held], total: i64) -> std::fmt::Result {
+    writeln!(text)?;
+    writeln!(text, "  {title}")?;
+    for row in held.iter().take(ROWS) {
+        let share = row.bytes as f64 / total.max(1) as f64 * 100.0;
+        writeln!(text, "    {:>10}  {share:>3.0} %  {}", bytes(row.bytes), short(&row.name))?;
+    }
+    Ok(())
+}
+
+fn phases(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    writeln!(text)?;
+    writeln!(text, "  {:<6} {:<10} {:>14} {:>14} {:>14}", "step", "phase", "peak", "at its end", "reserved")?;
+    // The first step and the last one: those between are as the last.
+    let last = worst.phases.iter().map(|row| row.step).max().unwrap_or(0);
+    for row in worst.phases.iter().filter(|row| row.step <= 1 || row.step == last) {
+        let step = if row.step == 0 { "-".to_string() } else { row.step.to_string() };
+        let (peak, end, reserved) = (bytes(row.peak_allocated), bytes(row.allocated), bytes(row.reserved));
+        writeln!(text, "  {step:<6} {:<10} {peak:>14} {end:>14} {reserved:>14}", row.phase)?;
+    }
+    Ok(())
+}
+
+fn processes(text: &mut String, answer: &Answer) -> std::fmt::Result {
+    writeln!(text)?;
+    writeln!(text, "  {:<10} {:<6} {:<6} {:>14} {:>14}", "process", "rank", "GPU", "allocated", "reserved")?;
+    for process in &answer.processes {
+        let rank = process.rank.map_or("-".to_string(), |rank| rank.to_string());
+        let (allocated, reserved) = (bytes(process.peak_allocated), bytes(process.peak_reserved));
+        writeln!(text, "  {:<10} {rank:<6} {:<6} {allocated:>14} {reserved:>14}", process.process, process.device)?;
+    }
+    Ok(())
+}
+
+/// Values that the script read and nobody computed.
+fn values(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    if worst.imagined.is_empty() {
+        return Ok(());
+    }
+    writeln!(text)?;
+    writeln!(text, "  Nothing is computed, so these values are imagined, those of a healthy run:")?;
+    for value in worst.imagined.iter().take(ROWS) {
+        let place = value.line.as_ref().map_or("somewhere".to_string(), place_of);
+        writeln!(
+            text,
+            "    {} at {place}{}",
+            value.operator,
+            if value.times > 1 { format!(", {} times", value.times) } else { String::new() }
+        )?;
+    }
+    if worst.imagined.len() > ROWS {
+        writeln!(text, "    and at {} more places", worst.imagined.len() - ROWS)?;
+    }
+    Ok(())
+}
+
+fn notes(text: &mut String, answer: &Answer) -> std::fmt::Result {
+    if !answer.notes.is_empty() {
+        writeln!(text)?;
+    }
+    answer.notes.iter().try_for_each(|note| writeln!(text, "  Note: {note}"))
+}

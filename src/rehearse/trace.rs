@@ -1,0 +1,348 @@
+//! What a process under rehearsal told: the form of a trace, and its reader.
+//!
+//! Each process that imports PyTorch has a folder with two files, complete at every moment of its life, so that one that is killed, hangs or
+//! leaves by `os._exit` has told all that it saw.
+//!
+//! # `events`
+//! Little-endian. A header of 64 bytes: `VLTRACE1`, bytes of a record (80) and process id as `u32`, zeros. Then records ([`Event`]) in the
+//! order in which things happened, until the end of the file or one of kind 0. It is there once CUDA came up.
+//!
+//! | offset | type | field | |
+//! |---|---|---|---|
+//! | 0 | u8 | kind | [`Kind`] |
+//! | 1 | u8 | phase | 0 load, 1 forward, 2 backward, 3 optimizer ([`Phase`]) |
+//! | 2 | u16 | device | |
+//! | 4 | u32 | step | optimizer steps that had ended |
+//! | 8 | u64 | address | of the block or segment |
+//! | 16 | i64 | bytes | as asked for; of a label the [`Label`] |
+//! | 24 | i64 | rounded | what the block has |
+//! | 32 | i64 | allocated | the allocator's meter before the event; a free has left it already |
+//! | 40 | i64 | reserved | the same |
+//! | 48 | u64 | stream | |
+//! | 56 | u32 | stack | number of the Python stack that asked; in a backward pass where no Python runs, that of `backward()` |
+//! | 60 | u32 | origin | in a backward pass: number of the stack of the forward pass that is gone back through; 0 where none |
+//! | 64 | u32 | module | innermost module at work; of a label, number of the tensor's name |
+//! | 68 | u32 | operator | |
+//! | 72 | u64 | nanoseconds | since the trace began: the host's time, of which a GPU would take another |
+//!
+//! A block lives from `Alloc` to `FreeRequested`; its memory is free for others at `FreeCompleted`, which is later where another stream
+//! uses it. A label speaks of the block that its address lies in, from when it was made; what a block is for often shows later.
+//!
+//! # `names`
+//! JSON, an object to a line. Numbers begin at 1; 0 is none. A name stands before the first event that has its number.
+//!
+//! | line | |
+//! |---|---|
+//! | `{"process":PID,"parent":PID,"arguments":[..],"python":..,"torch":..,"cuda":..,"rank":N or null,"alloc_conf":..}` | the first |
+//! | `{"device":NAME,"devices":N}` | CUDA came up |
+//! | `{"frame":N,"file":..,"line":N,"function":..}` | |
+//! | `{"stack":N,"frames":[N,..]}` | innermost first |
+//! | `{"module":N,"name":"GPT.transformer.h.0","type":"Block"}` | class of the outermost module, then the path from there |
+//! | `{"tensor":N,"name":"GPT.transformer.h.0.ln_1.weight"}` | |
+//! | `{"operator":N,"name":"aten::mm"}` | |
+//! | `{"note":TEXT}` | what the report is to say: what was turned off, what was left out |
+//! | `{"exception":TYPE,"message":..,"out_of_memory":BOOL,"frames":[[FILE,LINE,FUNCTION],..]}` | uncaught; outermost frame first |
+//! | `{"refused":TEXT}` | why there is nothing to rehearse |
+//! | `{"stopped":STEPS}` | as many steps as were wanted |
+//! | `{"ended":true}` | Python came to its end by itself |
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+/// What a record tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Alloc,
+    FreeRequested,
+    FreeCompleted,
+    SegmentAlloc,
+    SegmentFree,
+    /// Pages of an expandable segment.
+    SegmentMap,
+    SegmentUnmap,
+    /// `bytes` were asked for; `address` is what the card had free.
+    OutOfMemory,
+    /// A phase or a step begins.
+    Mark,
+    Label,
+    /// The script read a value that comes from numbers that nobody computed.
+    Imagined,
+    /// What follows is not the script's own: `bytes` is 1 where enough steps were seen.
+    Ended,
+}
+
+impl Kind {
+    fn of(number: u8) -> Option<Kind> {
+        use Kind::*;
+        let kinds = [
+            Alloc,
+            FreeRequested,
+            FreeCompleted,
+            SegmentAlloc,
+            SegmentFree,
+            SegmentMap,
+            SegmentUnmap,
+            OutOfMemory,
+            Mark,
+            Label,
+            Imagined,
+            Ended,
+        ];
+        kinds.get(usize::from(number).checked_sub(1)?).copied()
+    }
+}
+
+/// What a script is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// Before the first forward pass.
+    Load,
+    /// A forward pass, the loss, the next batch: whatever is none of the others.
+    Forward,
+    Backward,
+    Optimizer,
+}
+
+impl Phase {
+    fn of(number: u8) -> Phase {
+        match number {
+            0 => Phase::Load,
+            2 => Phase::Backward,
+            3 => Phase::Optimizer,
+            _ => Phase::Forward,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Load => "load",
+            Phase::Forward => "forward",
+            Phase::Backward => "backward",
+            Phase::Optimizer => "optimizer",
+        }
+    }
+}
+
+/// What somebody says that a block is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Label {
+    Other,
+    Parameter,
+    Gradient,
+    OptimizerState,
+    Buffer,
+    /// Filled from the host.
+    Data,
+    Workspace,
+}
+
+impl Label {
+    pub fn of(number: i64) -> Label {
+        match number {
+            1 => Label::Parameter,
+            2 => Label::Gradient,
+            3 => Label::OptimizerState,
+            4 => Label::Buffer,
+            5 => Label::Data,
+            6 => Label::Workspace,
+            _ => Label::Other,
+        }
+    }
+}
+
+/// A record; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    pub kind: Kind,
+    pub phase: Phase,
+    pub device: u16,
+    pub step: u32,
+    pub address: u64,
+    pub bytes: i64,
+    pub rounded: i64,
+    pub allocated: i64,
+    pub reserved: i64,
+    pub stream: u64,
+    pub stack: u32,
+    pub origin: u32,
+    pub module: u32,
+    pub operator: u32,
+    pub nanoseconds: u64,
+}
+
+const HEADER: usize = 64;
+const RECORD: usize = 80;
+
+impl Event {
+    fn read(record: &[u8; RECORD]) -> Option<Event> {
+        fn field<const N: usize>(record: &[u8; RECORD], at: usize) -> [u8; N] {
+            let mut bytes = [0; N];
+            bytes.copy_from_slice(&record[at..at + N]);
+            bytes
+        }
+        let (u64_at, u32_at) = (|at| u64::from_le_bytes(field(record, at)), |at| u32::from_le_bytes(field(record, at)));
+        let i64_at = |at| i64::from_le_bytes(field(record, at));
+        Some(Event {
+            kind: Kind::of(record[0])?,
+            phase: Phase::of(record[1]),
+            device: u16::from_le_bytes(field(record, 2)),
+            step: u32_at(4),
+            address: u64_at(8),
+            bytes: i64_at(16),
+            rounded: i64_at(24),
+            allocated: i64_at(32),
+            reserved: i64_at(40),
+            stream: u64_at(48),
+            stack: u32_at(56),
+            origin: u32_at(60),
+            module: u32_at(64),
+            operator: u32_at(68),
+            nanoseconds: u64_at(72),
+        })
+    }
+}
+
+/// A place in a Python file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Frame {
+    pub file: String,
+    pub line: u32,
+    pub function: String,
+}
+
+/// The first line of `names`.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Process {
+    #[serde(rename = "process")]
+    pub id: u32,
+    pub parent: u32,
+    pub arguments: Vec<String>,
+    pub python: String,
+    pub torch: String,
+    pub cuda: Option<String>,
+    pub rank: Option<u32>,
+    pub alloc_conf: Option<String>,
+}
+
+/// An exception that nobody caught.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Exception {
+    #[serde(rename = "exception")]
+    pub kind: String,
+    pub message: String,
+    pub out_of_memory: bool,
+    /// Outermost first.
+    pub frames: Vec<(String, u32, String)>,
+}
+
+/// All that a process told.
+#[derive(Debug, Clone, Default)]
+pub struct Trace {
+    pub process: Process,
+    /// Name of the simulated card and how many there are, once CUDA came up.
+    pub devices: Option<(String, u32)>,
+    pub events: Vec<Event>,
+    pub frames: HashMap<u32, Frame>,
+    /// Numbers of frames, innermost first.
+    pub stacks: HashMap<u32, Vec<u32>>,
+    pub modules: HashMap<u32, String>,
+    pub tensors: HashMap<u32, String>,
+    pub operators: HashMap<u32, String>,
+    pub notes: Vec<String>,
+    pub exception: Option<Exception>,
+    pub refused: Option<String>,
+    /// Steps after which it was stopped.
+    pub stopped: Option<u32>,
+    pub ended: bool,
+}
+
+/// A line of `names`, whichever it is.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Line {
+    Process(Process),
+    Device { device: String, devices: u32 },
+    Frame { frame: u32, file: String, line: u32, function: String },
+    Stack { stack: u32, frames: Vec<u32> },
+    Module { module: u32, name: String },
+    Tensor { tensor: u32, name: String },
+    Operator { operator: u32, name: String },
+    Note { note: String },
+    Exception(Exception),
+    Refused { refused: String },
+    Stopped { stopped: u32 },
+    Ended { ended: bool },
+}
+
+impl Trace {
+    /// Reads a process's folder, which may still be written to.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is none of this version's.
+    pub fn read(folder: &Path) -> Result<Trace> {
+        let mut trace = Trace::default();
+        let names = fs::read(folder.join("names")).with_context(|| format!("reading {}/names", folder.display()))?;
+        // The last line may be half written.
+        for line in String::from_utf8_lossy(&names).split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+            trace.name(serde_json::from_str(line).with_context(|| format!("{}/names: '{}'", folder.display(), line.trim_end()))?);
+        }
+        let events = folder.join("events");
+        if events.exists() {
+            let bytes = fs::read(&events).with_context(|| format!("reading {}", events.display()))?;
+            ensure!(bytes.starts_with(b"VLTRACE1"), "{} is no trace of this version", events.display());
+            let (records, _) = bytes[HEADER.min(bytes.len())..].as_chunks::<RECORD>();
+            trace.events = records.iter().map_while(Event::read).collect();
+        }
+        Ok(trace)
+    }
+
+    fn name(&mut self, line: Line) {
+        match line {
+            Line::Process(process) => self.process = process,
+            Line::Device { device, devices } => self.devices = Some((device, devices)),
+            Line::Frame { frame, file, line, function } => {
+                self.frames.insert(frame, Frame { file, line, function });
+            }
+            Line::Stack { stack, frames } => {
+                self.stacks.insert(stack, frames);
+            }
+            Line::Module { module, name } => {
+                self.modules.insert(module, name);
+            }
+            Line::Tensor { tensor, name } => {
+                self.tensors.insert(tensor, name);
+            }
+            Line::Operator { operator, name } => {
+                self.operators.insert(operator, name);
+            }
+            Line::Note { note } => {
+                if !self.notes.contains(&note) {
+                    self.notes.push(note);
+                }
+            }
+            Line::Exception(exception) => self.exception = Some(exception),
+            Line::Refused { refused } => self.refused = Some(refused),
+            Line::Stopped { stopped } => self.stopped = Some(stopped),
+            Line::Ended { ended } => self.ended = ended,
+        }
+    }
+
+    /// The frames of a stack, innermost first.
+    pub fn stack(&self, number: u32) -> impl Iterator<Item = &Frame> {
+        self.stacks.get(&number).into_iter().flatten().filter_map(|frame| self.frames.get(frame))
+    }
+
+    /// The line of the user's own that a stack stands in: the innermost that is none of a library; else the innermost of all.
+    pub fn own_line(&self, number: u32) -> Option<&Frame> {
+        self.stack(number).find(|frame| !is_library(&frame.file)).or_else(|| self.stack(number).next())
+    }
+}
+
+/// Whether a file belongs to an installed package, to Python or to ourselves.
+pub fn is_library(file: &str) -> bool {
+    ["/site-packages/", "/dist-packages/", "/lib/python3", "/vramlab_rehearsal/"].iter().any(|part| file.contains(part))
+        || file.starts_with('<')
+}
