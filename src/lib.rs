@@ -15,6 +15,7 @@ pub mod doctor;
 #[cfg(feature = "torch")]
 pub mod dry;
 pub mod judge;
+pub mod inline;
 #[cfg(feature = "torch")]
 pub mod lab;
 #[cfg(feature = "torch")]
@@ -34,6 +35,7 @@ pub mod report;
 pub mod results;
 #[cfg(feature = "torch")]
 pub mod runner;
+pub mod snapshot;
 pub mod stats;
 #[cfg(feature = "torch")]
 pub mod torch;

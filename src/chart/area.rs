@@ -4,6 +4,7 @@ use super::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, Head, INK, LinearScale, Mar
 use super::{look, picture, shortened, text_width, wrapped};
 use crate::units::{quantity, tick};
 use anyhow::Result;
+use serde::Serialize;
 use std::ops::Range;
 
 /// Room between two panels, which holds the right one's axis.
@@ -98,12 +99,25 @@ impl Course {
     }
 }
 
-/// Draws areas; panels stand side by side, and below one another on a phone.
+/// Where a course lies in its picture, for pages that say what a reader points at; pixels of the whole picture.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plot {
+    pub left: i32,
+    /// Where nothing lies, and where `high` bytes do.
+    pub ground: i32,
+    pub top: i32,
+    pub high: f64,
+    /// The point that each pixel from `left` on shows.
+    pub points: Vec<usize>,
+}
+
+/// Draws areas; panels stand side by side, and below one another on a phone. With the picture, where each panel's course lies, row by row.
 ///
 /// # Errors
 /// The drawing library fails.
-pub fn areas(chart: &Areas) -> Result<String> {
+pub fn areas(chart: &Areas) -> Result<(String, Vec<Plot>)> {
     let head = chart.head;
+    let mut plots = Vec::new();
     let rows: Vec<&[Panel]> = match head.width <= NARROW {
         true => chart.rows.iter().flat_map(|row| row.chunks(1)).collect(),
         false => chart.rows.iter().map(Vec::as_slice).collect(),
@@ -122,7 +136,7 @@ pub fn areas(chart: &Areas) -> Result<String> {
     }
     let note = wrapped(&chart.note, SMALL, head.width - 2 * EDGE);
     let height = bottom + note.len() as i32 * LINE + 8;
-    picture((head.width, height), &head.spoken(), |canvas| {
+    let drawn = picture((head.width, height), &head.spoken(), |canvas| {
         head.draw(canvas);
         for (layer, x, row) in legend {
             let y = head.bottom() + 8 + row * LEGEND_ROW;
@@ -131,13 +145,14 @@ pub fn areas(chart: &Areas) -> Result<String> {
         }
         for (row, frame) in rows.iter().zip(&frames) {
             for (column, panel) in row.iter().enumerate() {
-                frame.draw(canvas, panel, &chart.layers, column as i32);
+                plots.extend(frame.draw(canvas, panel, &chart.layers, column as i32));
             }
         }
         for (n, line) in note.iter().enumerate() {
             canvas.text((head.width / 2, bottom + LINE / 2 + n as i32 * LINE), line, SMALL, FAINT, Anchor::Middle);
         }
-    })
+    })?;
+    Ok((drawn, plots))
 }
 
 /// The layers that can be seen, each with its place: pixels from the left, and row.
@@ -184,7 +199,7 @@ impl Frame {
         Frame { top, width: (width - 2 * EDGE - GAP * (columns - 1)) / columns, y, ticks, axis }
     }
 
-    fn draw(&self, canvas: &mut Canvas, panel: &Panel, layers: &[String], column: i32) {
+    fn draw(&self, canvas: &mut Canvas, panel: &Panel, layers: &[String], column: i32) -> Option<Plot> {
         let start = EDGE + column * (self.width + GAP);
         let (left, right) = (start + self.axis, start + self.width);
         let (upper, lower) = (self.y.to, self.y.from);
@@ -195,7 +210,10 @@ impl Frame {
         }
         let course = match &panel.course {
             Ok(course) => course,
-            Err(why) => return canvas.text(((left + right) / 2, (upper + lower) / 2), why, TEXT, FAINT, Anchor::Middle),
+            Err(why) => {
+                canvas.text(((left + right) / 2, (upper + lower) / 2), why, TEXT, FAINT, Anchor::Middle);
+                return None;
+            }
         };
         let count = course.phases.len().max(1) as i32;
         let edge = |n: usize| left + (right - left) * n as i32 / count;
@@ -228,6 +246,7 @@ impl Frame {
         }
         canvas.line((left, lower), (right, lower), FAINT, 1);
         canvas.line((left, upper - PHASES), (left, lower), FAINT, 1);
+        Some(Plot { left, ground: lower, top: upper, high: self.y.high, points: columns })
     }
 
     /// A line with a name above the phases that belong together.

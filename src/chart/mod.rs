@@ -6,7 +6,7 @@ mod canvas;
 mod ranges;
 mod scale;
 
-pub use area::{Areas, Course, Panel, Phase, areas};
+pub use area::{Areas, Course, Panel, Phase, Plot, areas};
 pub use canvas::{
     Anchor, BAND, Canvas, FAINT, GRID, Hatch, INK, Look, Mark, Point, SMALL, TEXT, TITLE, WHITE, look, picture, shortened,
     text_width, wrapped,

@@ -28,6 +28,7 @@ pub fn draw(timeline: &Timeline, title: &str) -> Result<String> {
         one_scale: true,
         note: "bytes after each allocation and free, in order; each phase is as wide as the others".to_string(),
     })
+    .map(|(picture, _)| picture)
 }
 
 fn course(timeline: &Timeline) -> Course {

@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, Gpu, ProcessAnswer, Verdict, process_answers};
 use super::libraries::{Libraries, cache, libraries};
-use super::show;
+use super::{files, show};
 use super::trace::Trace;
 use crate::cards::{self, Card};
 use anyhow::{Context, Result, bail, ensure};
@@ -102,7 +102,7 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         }
     }
     if let Some(folder) = &options.out {
-        write_files(folder, &answer, &run.traces)?;
+        files::write(folder, &answer, &run.traces)?;
     }
     if !options.quiet {
         eprint!("{}", show::answer(&answer));
@@ -129,13 +129,6 @@ fn check(options: &RehearseOptions, card: &Card) -> Result<()> {
         ensure!(seconds > 0.0 && seconds < 1e9, "--timeout {seconds}: write a number of seconds greater than 0");
     }
     Ok(())
-}
-
-/// What is written into `--out`.
-fn write_files(folder: &Path, answer: &Answer, _: &[Trace]) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    let path = folder.join("rehearsal.json");
-    fs::write(&path, serde_json::to_string_pretty(answer)? + "\n").with_context(|| format!("writing {}", path.display()))
 }
 
 struct Rehearsal<'a> {

@@ -5,6 +5,7 @@
 //! is doing; what it tells is read here ([`Trace`]) and made into an answer ([`Answer`]). Needs no libtorch of this program's own.
 
 mod answer;
+mod files;
 mod launch;
 mod libraries;
 mod show;

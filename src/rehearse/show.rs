@@ -58,7 +58,7 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     notes(text, answer)
 }
 
-fn headline(answer: &Answer) -> String {
+pub(super) fn headline(answer: &Answer) -> String {
     let gpu = &answer.gpu;
     let card = match gpu.name.bytes().next().is_some_and(|b| b.is_ascii_digit()) {
         true => format!("a GPU of {}", bytes(gpu.memory)),
@@ -93,11 +93,11 @@ fn headline(answer: &Answer) -> String {
 }
 
 /// `file:line (function)`, from the working directory where it is below it.
-fn place_of(line: &Line) -> String {
+pub(super) fn place_of(line: &Line) -> String {
     format!("{}:{} ({})", short(&line.file), line.line, line.function)
 }
 
-fn short(file: &str) -> String {
+pub(super) fn short(file: &str) -> String {
     let here = std::env::current_dir().unwrap_or_default();
     Path::new(file).strip_prefix(&here).map_or_else(|_| file.to_string(), |path| path.display().to_string())
 }

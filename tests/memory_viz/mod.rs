@@ -10,7 +10,7 @@ pub fn reads_as_memory_viz(pickle: &[u8]) {
             b'}' | b']' | b'(' | b'u' | b'e' | b'a' | b'N' | 0x86 | 0x88 | 0x89 => 1,
             0x80 | b'K' | b'h' | b'q' => 2,
             b'M' => 3,
-            b'J' => 5,
+            b'J' | b'r' | b'j' => 5,
             0x8a => 2 + pickle[at + 1] as usize,
             b'X' => 5 + long(at + 1),
             other => panic!("opcode {other:#x} at {at} is not read by memory_viz"),

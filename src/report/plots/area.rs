@@ -45,7 +45,7 @@ pub fn area(view: &View, design: &Design) -> Result<Option<String>> {
         one_scale: !has_rows,
         note: format!("{what} after each allocation and free, in order; each phase is as wide as the others"),
     })
-    .map(Some)
+    .map(|(picture, _)| Some(picture))
 }
 
 /// In which phase the peak is, and what makes most of it.
