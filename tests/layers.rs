@@ -43,7 +43,7 @@ fn layers_point_one_way() {
         ("judge", &["protocol", "results", "stats"]),
         ("pairs", &["protocol", "results", "stats", "units"]),
         ("chart", &["units"]),
-        ("report", &["chart", "judge", "pairs", "protocol", "results", "stats", "units"]),
+        ("report", &["chart", "inline", "judge", "pairs", "protocol", "results", "stats", "units"]),
         // Its wrappers of C++ name what they are for.
         ("native", &["torch"]),
         ("torch", &[]),

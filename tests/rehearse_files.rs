@@ -90,7 +90,9 @@ fn a_folder_holds_the_whole_rehearsal() {
 
     let trace: Value = serde_json::from_str(&text(out.join("trace.json"))).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
-    let most = |name: &str| events.iter().filter(|e| e["ph"] == "C" && e["name"] == name).map(|e| e["args"]["bytes"].as_i64().unwrap()).max();
+    let most = |name: &str| {
+        events.iter().filter(|e| e["ph"] == "C" && e["name"] == name).map(|e| e["args"]["bytes"].as_i64().unwrap()).max()
+    };
     assert_eq!((most("allocated"), most("reserved")), (Some(peak), Some(reserved)));
     let slices = |name: &str| events.iter().filter(|e| e["ph"] == "X" && e["name"] == name).count();
     assert_eq!(["load", "step 1", "step 3", "backward", "optimizer"].map(slices), [1, 1, 1, 3, 3]);

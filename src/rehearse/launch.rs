@@ -2,8 +2,8 @@
 
 use super::answer::{Answer, Gpu, ProcessAnswer, Verdict, process_answers};
 use super::libraries::{Libraries, cache, libraries};
-use super::{files, show};
 use super::trace::Trace;
+use super::{files, show};
 use crate::cards::{self, Card};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;

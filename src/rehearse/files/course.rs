@@ -1,8 +1,8 @@
 //! What a process has of a card from event to event.
 
+use crate::chart;
 use crate::rehearse::answer::{self, Block, Category, ProcessAnswer};
 use crate::rehearse::trace::{Event, Kind, Phase, Trace};
-use crate::chart;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

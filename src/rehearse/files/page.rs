@@ -217,9 +217,8 @@ struct Places<'a> {
 impl Places<'_> {
     fn line(&mut self, stack: u32) -> String {
         let trace = self.view.trace;
-        let line = self.lines.entry(stack).or_insert_with(|| {
-            trace.own_line(stack).map_or(String::new(), |frame| place_of(&frame.into()))
-        });
+        let line =
+            self.lines.entry(stack).or_insert_with(|| trace.own_line(stack).map_or(String::new(), |frame| place_of(&frame.into())));
         line.clone()
     }
 

@@ -26,9 +26,9 @@ pub fn write(view: &View, out: &mut dyn Write) -> Result<()> {
     put(named("thread_name", "steps and phases"))?;
     let slice = |name: &str, events: &std::ops::Range<usize>| {
         let start = events.start.max(from);
-        (events.end > start).then(|| {
-            json!({"ph": "X", "pid": process, "tid": 1, "cat": "phase", "name": name, "ts": start, "dur": events.end - start})
-        })
+        (events.end > start).then(
+            || json!({"ph": "X", "pid": process, "tid": 1, "cat": "phase", "name": name, "ts": start, "dur": events.end - start}),
+        )
     };
     let mut steps: Vec<(u32, std::ops::Range<usize>)> = Vec::new();
     for (step, part) in view.phases() {
