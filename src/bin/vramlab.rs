@@ -54,6 +54,9 @@ enum Command {
     /// Run your own training script, unmodified, on a simulated GPU: does it fit, and what fills the memory?
     Rehearse(Box<vramlab::rehearse::RehearseOptions>),
 
+    /// Find the largest batch or context of your own training script that fits a GPU, without one
+    Fit(Box<vramlab::rehearse::FitOptions>),
+
     /// Set two machines' results side by side: which verdicts differ, which effects lie apart beyond their intervals
     Diff {
         /// Folder of one machine, results/MACHINE
@@ -150,6 +153,7 @@ fn run(command: Command) -> Result<u8> {
             Ok(0)
         }
         Command::Rehearse(options) => Ok(vramlab::rehearse::rehearse(&options)),
+        Command::Fit(options) => Ok(vramlab::rehearse::fit(&options)),
         Command::Report { results, out, readme } => {
             report(&results, &out)?;
             if let Some(readme) = readme {

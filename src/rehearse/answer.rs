@@ -1,7 +1,7 @@
 //! What a trace means: blocks with what they are for, the peak and what fills it, and whether the card suffices.
 
 use super::trace::{Event, Exception, Frame, Kind, Label, Phase, Trace};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
 /// What memory is for.
@@ -307,7 +307,7 @@ impl From<&Frame> for Line {
 }
 
 /// Bytes of blocks that live at the peak.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     pub name: String,
     pub bytes: i64,

@@ -1,12 +1,16 @@
 //! Runs a command under rehearsal and gathers what its processes told.
 
 use super::answer::{Answer, Gpu, ProcessAnswer, Verdict, process_answers};
+use super::check::{Earlier, Tolerance};
 use super::libraries::{Libraries, cache, libraries};
+use super::template::Template;
 use super::trace::Trace;
+use super::what_if::what_if;
 use super::{files, show};
 use crate::cards::{self, Card};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use serde::Serialize;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -18,56 +22,79 @@ use std::{env, fs, thread};
 /// Flags of `vramlab rehearse`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 the script fits the GPU, 3 it does not, 1 the script failed, 2 there was nothing to rehearse."
+    after_help = "Exit status: 0 the script fits the GPU, 3 it does not, 1 the script failed, 2 there was nothing to rehearse, 4 --check: the peak grew."
 )]
 pub struct RehearseOptions {
     /// The simulated GPU: a card's name, such as rtx-4090 or h100, or a size, such as 24GiB
     #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
-    gpu: String,
+    pub(super) gpu: String,
 
     /// Optimizer steps after which the script is ended, or `all`
     #[arg(long, value_name = "N|all", default_value = "3")]
-    steps: String,
+    pub(super) steps: String,
 
     /// Write the answer as JSON to a file, or with - to the standard output
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    pub(super) json: Option<PathBuf>,
 
     /// Folder for the answer's files
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
 
     /// How many such GPUs each process sees
     #[arg(long, value_name = "N", default_value = "1")]
-    gpus: u32,
+    pub(super) gpus: u32,
 
     /// Run one rank of a job of so many processes
     #[arg(long, value_name = "N", requires = "rank")]
-    world_size: Option<u32>,
+    pub(super) world_size: Option<u32>,
 
     /// Which rank
     #[arg(long, value_name = "R", requires = "world_size")]
-    rank: Option<u32>,
+    pub(super) rank: Option<u32>,
 
     /// Leave new parameters uninitialised, so that large models need little host memory
     #[arg(long)]
-    no_init: bool,
+    pub(super) no_init: bool,
 
     /// Print nothing but errors; the exit status is the answer
     #[arg(long)]
-    quiet: bool,
+    pub(super) quiet: bool,
 
     /// End the command after so many seconds, and report what was seen
     #[arg(long, value_name = "SECONDS")]
-    timeout: Option<f64>,
+    pub(super) timeout: Option<f64>,
+
+    /// Try the techniques of memory guides on the script, one by one and together: what each saves and costs, and the lines that do it
+    #[arg(long)]
+    pub(super) what_if: bool,
+
+    /// With --what-if: how the command is told its batch, as in '--batch-size {}'
+    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, requires = "what_if", requires = "accumulation")]
+    pub(super) batch: Option<Template>,
+
+    /// With --what-if: how the command is told how many batches it accumulates before a step, as in '--grad-accum {}'
+    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, requires = "batch")]
+    pub(super) accumulation: Option<Template>,
+
+    /// Compare with an earlier answer of --json; exit status 4 where the peak grew
+    #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
+    pub(super) check: Option<PathBuf>,
+
+    /// With --check: how much the peak may grow, in bytes or in per cent, such as 64MiB or 2%
+    #[arg(long, value_name = "SIZE|%", default_value = "0%", requires = "check")]
+    pub(super) tolerance: Tolerance,
 
     /// The command, after --
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+    pub(super) command: Vec<OsString>,
 }
 
 /// Exit status of a command line that is no rehearsal.
-const BAD_INPUT: u8 = 2;
+pub(super) const BAD_INPUT: u8 = 2;
+
+/// Exit status where the peak grew since the answer of `--check`.
+const GREW: u8 = 4;
 
 /// Rehearses the command, says what came of it, and gives the exit status.
 pub fn rehearse(options: &RehearseOptions) -> u8 {
@@ -82,9 +109,12 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         !options.command.is_empty(),
         "there is no command to rehearse; write it after --, as in: vramlab rehearse -- python train.py"
     );
-    let card: Card = options.gpu.parse().map_err(|e| anyhow::anyhow!("--gpu: {e}"))?;
-    check(options, &card)?;
-    let rehearsal = Rehearsal { options, libraries: libraries()?, card };
+    let card = card_of(&options.gpu, options)?;
+    let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
+    let rehearsal = Rehearsal { options, libraries: libraries()?, card, variant: Variant::default() };
+    if options.what_if {
+        return what_if(&rehearsal);
+    }
     let session = rehearsal.session()?;
     let run = rehearsal.run(session.path(), card, false)?;
     let mut answer = rehearsal.answer(&run)?;
@@ -95,11 +125,7 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         }
     }
     if let Some(path) = &options.json {
-        let text = serde_json::to_string_pretty(&answer).context("writing the answer")? + "\n";
-        match path.as_os_str() == "-" {
-            true => print!("{text}"),
-            false => fs::write(path, text).with_context(|| format!("writing {}", path.display()))?,
-        }
+        write_json(path, &answer)?;
     }
     if let Some(folder) = &options.out {
         files::write(folder, &answer, &run.traces)?;
@@ -107,46 +133,88 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     if !options.quiet {
         eprint!("{}", show::answer(&answer));
     }
-    Ok(match answer.verdict {
+    if let Some(earlier) = earlier
+        && answer.verdict != Verdict::ScriptFailed
+    {
+        let (text, grew) = earlier.compare(&answer, options.tolerance);
+        eprint!("{text}");
+        if grew {
+            return Ok(GREW);
+        }
+    }
+    Ok(status(answer.verdict))
+}
+
+pub(super) fn status(verdict: Verdict) -> u8 {
+    match verdict {
         Verdict::Fits => 0,
         Verdict::ScriptFailed => 1,
         Verdict::DoesNotFit => 3,
-    })
+    }
 }
 
-fn check(options: &RehearseOptions, card: &Card) -> Result<()> {
+/// Writes to a file, or with `-` to the standard output.
+pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).context("writing the answer")? + "\n";
+    match path.as_os_str() == "-" {
+        true => print!("{text}"),
+        false => fs::write(path, text).with_context(|| format!("writing {}", path.display()))?,
+    }
+    Ok(())
+}
+
+/// The card of that name, once the other flags are seen to be possible.
+pub(super) fn card_of(gpu: &str, options: &RehearseOptions) -> Result<Card> {
+    let card: Card = gpu.parse().map_err(|e| anyhow::anyhow!("--gpu: {e}"))?;
     ensure!(
         options.steps == "all" || options.steps.parse::<u32>().is_ok_and(|n| n > 0),
         "--steps {}: write a number from 1 on, or all",
         options.steps
     );
     ensure!((1..=16).contains(&options.gpus), "--gpus {}: a process can see 1 to 16", options.gpus);
-    ensure!(card.memory > card.context, "--gpu {}: the CUDA context alone takes {} bytes", options.gpu, card.context);
+    ensure!(card.memory > card.context, "--gpu {gpu}: the CUDA context alone takes {} bytes", card.context);
     if let (Some(size), Some(rank)) = (options.world_size, options.rank) {
         ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
     }
     if let Some(seconds) = options.timeout {
         ensure!(seconds > 0.0 && seconds < 1e9, "--timeout {seconds}: write a number of seconds greater than 0");
     }
-    Ok(())
+    Ok(card)
 }
 
-struct Rehearsal<'a> {
-    options: &'a RehearseOptions,
-    libraries: Libraries,
-    card: Card,
+#[derive(Clone)]
+pub(super) struct Rehearsal<'a> {
+    pub options: &'a RehearseOptions,
+    pub libraries: Libraries,
+    pub card: Card,
+    pub variant: Variant,
+}
+
+/// How a rehearsal differs from the one that the options ask for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Variant {
+    /// Names of what `techniques.py` switches on.
+    pub techniques: Vec<&'static str>,
+    /// More of the environment.
+    pub settings: Vec<(&'static str, &'static str)>,
+    /// Another command than the one given.
+    pub command: Option<Vec<OsString>>,
+    /// Whether floating-point operations are counted.
+    pub counts: bool,
 }
 
 /// What a command under rehearsal left.
-struct Run {
+pub(super) struct Run {
     status: ExitStatus,
     timed_out: bool,
     interrupted: bool,
-    traces: Vec<Trace>,
+    pub traces: Vec<Trace>,
     /// Whether a Python came up that had the hook, and one that found no torch.
     hooked: bool,
     without_torch: Option<String>,
 }
+
+const LARGE: u64 = 3 << 40;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -155,15 +223,19 @@ const GRACE: Duration = Duration::from_secs(5);
 
 impl Rehearsal<'_> {
     /// A folder for what the processes tell, in the cache; gone in the end.
-    fn session(&self) -> Result<tempfile::TempDir> {
+    pub fn session(&self) -> Result<tempfile::TempDir> {
         let cache = cache()?;
         tempfile::Builder::new().prefix("session-").tempdir_in(&cache).with_context(|| format!("writing to {}", cache.display()))
     }
 
+    fn words(&self) -> &[OsString] {
+        self.variant.command.as_ref().unwrap_or(&self.options.command)
+    }
+
     fn command(&self, session: &Path, card: Card) -> Command {
         let options = self.options;
-        let mut command = Command::new(&options.command[0]);
-        command.args(&options.command[1..]);
+        let mut command = Command::new(&self.words()[0]);
+        command.args(&self.words()[1..]);
         let mut path = self.libraries.folder.join("python").into_os_string();
         if let Some(others) = env::var_os("PYTHONPATH").filter(|others| !others.is_empty()) {
             path.push(":");
@@ -188,10 +260,31 @@ impl Rehearsal<'_> {
         if options.no_init {
             command.env("VRAMLAB_REHEARSAL_NO_INIT", "1");
         }
+        if !self.variant.techniques.is_empty() {
+            command.env("VRAMLAB_REHEARSAL_TECHNIQUES", self.variant.techniques.join(","));
+        }
+        if self.variant.counts {
+            command.env("VRAMLAB_REHEARSAL_COUNTS", "1");
+        }
+        command.envs(self.variant.settings.iter().copied());
         command
     }
 
-    fn run(&self, session: &Path, card: Card, again: bool) -> Result<Run> {
+    /// A rehearsal that prints nothing, and its answer.
+    pub fn in_silence(&self) -> Result<(Answer, Vec<Trace>)> {
+        let session = self.session()?;
+        let run = self.run(session.path(), self.card, true)?;
+        ensure!(!run.interrupted, "interrupted");
+        let answer = self.answer(&run)?;
+        Ok((answer, run.traces))
+    }
+
+    /// The same on a card that is large enough for anything.
+    pub fn on_a_large_card(&self) -> Self {
+        Self { card: self.card.with_memory(LARGE), ..self.clone() }
+    }
+
+    pub fn run(&self, session: &Path, card: Card, again: bool) -> Result<Run> {
         let mut command = self.command(session, card);
         if again {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -244,7 +337,6 @@ impl Rehearsal<'_> {
 
     /// What a card would need to have: the rehearsal once more on a card that is large enough for anything, in silence.
     fn needed(&self) -> Option<i64> {
-        const LARGE: u64 = 3 << 40;
         let session = self.session().ok()?;
         let run = self.run(session.path(), self.card.with_memory(LARGE), true).ok()?;
         let answers = answers(&run.traces);
@@ -254,7 +346,7 @@ impl Rehearsal<'_> {
         finished.then(|| most + self.card.context.cast_signed())
     }
 
-    fn answer(&self, run: &Run) -> Result<Answer> {
+    pub fn answer(&self, run: &Run) -> Result<Answer> {
         let name = self.options.command[0].to_string_lossy();
         if let Some(refused) = run.traces.iter().find_map(|trace| trace.refused.as_ref()) {
             bail!("{refused}");
@@ -291,7 +383,7 @@ impl Rehearsal<'_> {
         }
         Ok(Answer {
             schema: 1,
-            command: self.options.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            command: self.words().iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             gpu: Gpu { name: self.card.to_string(), memory, context, count: self.options.gpus },
             verdict,
             steps: worst.map_or(0, |answer| answer.steps),

@@ -25,7 +25,7 @@ pub fn cache() -> Result<PathBuf> {
 }
 
 /// Where a process under rehearsal finds what it needs.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Libraries {
     /// The pretended runtime and driver, the Python files, and sources.
     pub folder: PathBuf,

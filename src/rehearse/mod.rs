@@ -5,12 +5,17 @@
 //! is doing; what it tells is read here ([`Trace`]) and made into an answer ([`Answer`]). Needs no libtorch of this program's own.
 
 mod answer;
+mod check;
 mod files;
+mod fit;
 mod launch;
 mod libraries;
 mod show;
+mod template;
 mod trace;
+mod what_if;
 
 pub use answer::{Answer, Block, Category, ProcessAnswer, Verdict};
+pub use fit::{FitOptions, fit};
 pub use launch::{RehearseOptions, rehearse};
 pub use trace::{Event, Exception, Frame, Kind, Label, Phase, Process, Trace, is_library};

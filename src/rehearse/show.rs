@@ -58,6 +58,14 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     notes(text, answer)
 }
 
+/// In a few words why a script did not end well.
+pub fn short_failure(answer: &Answer) -> String {
+    match answer.processes.iter().find_map(|process| process.exception.as_ref()) {
+        Some(e) => format!("{}: {}", e.kind, e.message.lines().next().unwrap_or_default()),
+        None => "it ended with an error before its first step".to_string(),
+    }
+}
+
 pub(super) fn headline(answer: &Answer) -> String {
     let gpu = &answer.gpu;
     let card = match gpu.name.bytes().next().is_some_and(|b| b.is_ascii_digit()) {

@@ -45,6 +45,8 @@
 //! | `{"refused":TEXT}` | why there is nothing to rehearse |
 //! | `{"stopped":STEPS}` | as many steps as were wanted |
 //! | `{"ended":true}` | Python came to its end by itself |
+//! | `{"technique":NAME,"applied":BOOL,"change":..,"snippet":..,"reason":..}` | what became of a technique of [`super::what_if`]; the last word counts |
+//! | `{"flops":N}` | floating-point operations of the step after the last that is recorded |
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -238,6 +240,22 @@ pub struct Exception {
     pub frames: Vec<(String, u32, String)>,
 }
 
+/// What became of a technique that was switched on from outside.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Told {
+    pub technique: String,
+    pub applied: bool,
+    /// What it changes in the result; empty where nothing.
+    #[serde(default)]
+    pub change: String,
+    /// The lines that do the same in the script.
+    #[serde(default)]
+    pub snippet: String,
+    /// Why it was not applied.
+    #[serde(default)]
+    pub reason: String,
+}
+
 /// All that a process told.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
@@ -257,6 +275,9 @@ pub struct Trace {
     /// Steps after which it was stopped.
     pub stopped: Option<u32>,
     pub ended: bool,
+    pub techniques: Vec<Told>,
+    /// Floating-point operations of one step, where they were counted.
+    pub flops: Option<u64>,
 }
 
 /// A line of `names`, whichever it is.
@@ -275,6 +296,8 @@ enum Line {
     Refused { refused: String },
     Stopped { stopped: u32 },
     Ended { ended: bool },
+    Technique(Told),
+    Flops { flops: u64 },
 }
 
 impl Trace {
@@ -327,6 +350,11 @@ impl Trace {
             Line::Refused { refused } => self.refused = Some(refused),
             Line::Stopped { stopped } => self.stopped = Some(stopped),
             Line::Ended { ended } => self.ended = ended,
+            Line::Technique(told) => {
+                self.techniques.retain(|known| known.technique != told.technique);
+                self.techniques.push(told);
+            }
+            Line::Flops { flops } => self.flops = Some(flops),
         }
     }
 

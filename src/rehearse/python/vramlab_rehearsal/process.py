@@ -43,6 +43,10 @@ def begin(torch):
     device.wait_for_cuda(torch)
     switches.follow(torch)
     distributed.follow(torch)
+    if os.environ.get("VRAMLAB_REHEARSAL_TECHNIQUES"):
+        from . import techniques
+
+        techniques.begin(torch)
     return True
 
 
@@ -53,15 +57,21 @@ def note(**line):
 
 
 def stop(steps):
-    """Ends the script as if it had ended by itself."""
+    """Ends the script as if it had ended by itself; one step later where its operations are to be counted."""
     global _stopped
+    from . import counting
+
+    again = _stopped
     if not _stopped:
         from . import device
 
         device.ended(True)
         note(stopped=steps)
-    again = _stopped
-    _stopped = True
+        _stopped = True
+        if os.environ.get("VRAMLAB_REHEARSAL_COUNTS"):
+            return counting.begin()
+    elif counting.end():
+        again = False
     if threading.current_thread() is threading.main_thread() and not again:
         raise SystemExit(0)
     # In another thread, or where the script has caught SystemExit and gone on.

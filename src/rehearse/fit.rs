@@ -1,0 +1,326 @@
+//! `vramlab fit`: the largest batch or context that fits a card, found by rehearsals: it fits, and the next one does not.
+
+use super::answer::Verdict;
+use super::check::Tolerance;
+use super::launch::{BAD_INPUT, Rehearsal, RehearseOptions, Variant, card_of, write_json};
+use super::libraries::libraries;
+use super::template::Template;
+use crate::cards::Card;
+use crate::units::Bytes;
+use anyhow::{Result, anyhow, bail, ensure};
+use clap::Args;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::thread;
+
+/// Flags of `vramlab fit`.
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status: 0 found, 1 the script failed, 2 there was nothing to rehearse, 3 not even 1 fits a GPU.")]
+pub struct FitOptions {
+    /// How the command is told its batch, as in '--batch-size {}'
+    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, required_unless_present = "context")]
+    batch: Option<Template>,
+
+    /// How it is told the length of its sequences, as in '--seq-len {}'
+    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true)]
+    context: Option<Template>,
+
+    /// A simulated GPU, as for `vramlab rehearse`; may be given several times
+    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
+    gpu: Vec<String>,
+
+    /// Optimizer steps after which the script is ended
+    #[arg(long, value_name = "N|all", default_value = "3")]
+    steps: String,
+
+    /// Write the answer as JSON to a file, or with - to the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Leave new parameters uninitialised, so that large models need little host memory
+    #[arg(long)]
+    no_init: bool,
+
+    /// Print nothing but errors
+    #[arg(long)]
+    quiet: bool,
+
+    /// End a rehearsal after so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+
+    /// The command, after --
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// What fits a card.
+#[derive(Debug, Serialize)]
+struct Fit {
+    gpu: String,
+    /// `batch` or `context`.
+    of: &'static str,
+    /// The largest that fits; 0 where not even 1 does.
+    largest: u64,
+    peak_reserved: Option<i64>,
+    headroom: Option<i64>,
+    rehearsals: usize,
+    /// Largest that was allowed to be tried without finding an end.
+    #[serde(skip)]
+    without_end: bool,
+}
+
+/// Finds what fits, says it, and gives the exit status.
+pub fn fit(options: &FitOptions) -> u8 {
+    run(options).unwrap_or_else(|error| {
+        eprintln!("vramlab: {error:#}");
+        if error.downcast_ref::<ScriptFailed>().is_some() { 1 } else { BAD_INPUT }
+    })
+}
+
+fn run(options: &FitOptions) -> Result<u8> {
+    ensure!(
+        !options.command.is_empty(),
+        "there is no command to rehearse; write it after --, as in: vramlab fit --batch '--batch-size {{}}' -- python train.py"
+    );
+    let how = RehearseOptions {
+        gpu: String::new(),
+        steps: options.steps.clone(),
+        json: None,
+        out: None,
+        gpus: 1,
+        world_size: None,
+        rank: None,
+        no_init: options.no_init,
+        quiet: true,
+        timeout: options.timeout,
+        what_if: false,
+        batch: None,
+        accumulation: None,
+        check: None,
+        tolerance: Tolerance::Bytes(0),
+        command: options.command.clone(),
+    };
+    let libraries = libraries()?;
+    let mut fits = Vec::new();
+    for (of, template) in [("batch", &options.batch), ("context", &options.context)] {
+        let Some(template) = template else { continue };
+        let mut cards = Vec::new();
+        for gpu in &options.gpu {
+            let card = card_of(gpu, &how)?;
+            cards.push(Rehearsal { options: &how, libraries: libraries.clone(), card, variant: Variant::default() });
+        }
+        // A rehearsal keeps about one core at work.
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        for some in cards.chunks(cores) {
+            let found: Vec<Result<Fit>> = thread::scope(|scope| {
+                let search = |card| scope.spawn(move || on_card(card, of, template, options.quiet));
+                let threads: Vec<_> = some.iter().map(search).collect();
+                threads.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(anyhow!("a search broke off")))).collect()
+            });
+            for fit in found {
+                fits.push(fit?);
+            }
+        }
+    }
+    if let Some(path) = &options.json {
+        write_json(path, &fits)?;
+    }
+    if !options.quiet {
+        eprint!("{}", table(&fits));
+    }
+    Ok(if fits.iter().all(|fit| fit.largest > 0) { 0 } else { 3 })
+}
+
+fn table(fits: &[Fit]) -> String {
+    let bytes = |value: Option<i64>| value.map_or("-".to_string(), |b| Bytes(b.unsigned_abs()).to_string());
+    let mut text = format!("\n  {:<12} {:>16} {:>14} {:>14} {:>11}\n", "GPU", "largest", "peak reserved", "headroom", "rehearsals");
+    for fit in fits {
+        let largest = match fit.without_end {
+            true => format!("{} {} or more", fit.of, fit.largest),
+            false => format!("{} {}", fit.of, fit.largest),
+        };
+        let (peak, headroom) = (bytes(fit.peak_reserved), bytes(fit.headroom));
+        text += &format!("  {:<12} {largest:>16} {peak:>14} {headroom:>14} {:>11}\n", fit.gpu, fit.rehearsals);
+    }
+    text
+}
+
+/// The script's own exception, that is none of memory.
+#[derive(Debug)]
+struct ScriptFailed(String);
+
+impl std::fmt::Display for ScriptFailed {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ScriptFailed {}
+
+fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: bool) -> Result<Fit> {
+    let card: Card = rehearsal.card;
+    let room = (card.memory - card.context).cast_signed();
+    let now = template.number(&rehearsal.options.command);
+    let mut best: Option<(u64, i64, i64)> = None;
+    let mut rehearsals = 0;
+    let largest = search(now.unwrap_or(FIRST), room, |number| {
+        let command = template.with(&rehearsal.options.command, number);
+        let variant = Variant { command: Some(command), ..Variant::default() };
+        let (answer, _) = Rehearsal { variant, ..rehearsal.clone() }.in_silence()?;
+        rehearsals += 1;
+        let told = |what: &str| {
+            if !quiet {
+                eprintln!("vramlab: {card}, {}: {what}", template.text(number));
+            }
+        };
+        let worst = answer.processes.first();
+        match answer.verdict {
+            Verdict::Fits => {
+                told(&format!("fits, {} reserved", Bytes(answer.peak_reserved.unsigned_abs())));
+                if best.is_none_or(|(most, ..)| number > most) {
+                    best = Some((number, answer.peak_reserved, answer.headroom));
+                }
+                Ok(Seen::Fits { allocated: answer.peak_allocated })
+            }
+            Verdict::DoesNotFit => {
+                told("does not fit");
+                let idle = worst.and_then(|w| Some(room - w.out_of_memory.as_ref()?.free - w.peak.bytes)).unwrap_or(0);
+                Ok(Seen::OutOfMemory { idle: idle.max(0) })
+            }
+            Verdict::ScriptFailed => {
+                let why = worst.and_then(|w| w.exception.as_ref());
+                let why = why.map_or("it ended with an error".to_string(), |e| format!("{}: {}", e.kind, e.message));
+                Err(ScriptFailed(format!("the script failed with {}: {why}", template.text(number))).into())
+            }
+        }
+    })?;
+    Ok(Fit {
+        gpu: card.to_string(),
+        of,
+        largest,
+        peak_reserved: best.map(|(_, peak, _)| peak),
+        headroom: best.map(|(.., headroom)| headroom),
+        rehearsals,
+        without_end: largest == MOST,
+    })
+}
+
+/// What a rehearsal of one number showed.
+enum Seen {
+    /// Most bytes allocated.
+    Fits { allocated: i64 },
+    /// Bytes reserved and of no use when memory ran out.
+    OutOfMemory { idle: i64 },
+}
+
+/// The first number tried where the command has none; models with BatchNorm do not take 1.
+const FIRST: u64 = 4;
+/// No number larger than this is tried.
+const MOST: u64 = 1 << 24;
+
+/// The largest number that fits into so many bytes: the line through the largest two that fitted says where the border should be, then each
+/// side of it is tried until two neighbours are on both sides. 0 where 1 does not fit.
+fn search(first: u64, room: i64, mut rehearse: impl FnMut(u64) -> Result<Seen>) -> Result<u64> {
+    let (mut low, mut high) = (0, MOST + 1);
+    let mut fitted: Vec<(u64, i64)> = Vec::new();
+    let mut idle = None;
+    // Whether the last one fitted, how often the border was guessed since memory ran out first, and how far the next one is.
+    let (mut guesses, mut stride, mut turned) = (0, 0, false);
+    let mut last_fitted = None;
+    let mut next = first.clamp(1, MOST);
+    while high - low > 1 {
+        let fits = match rehearse(next)? {
+            Seen::Fits { allocated } => {
+                low = low.max(next);
+                fitted.push((next, allocated));
+                fitted.sort_unstable();
+                true
+            }
+            Seen::OutOfMemory { idle: bytes } => {
+                high = high.min(next);
+                idle = Some(bytes);
+                false
+            }
+        };
+        let guess = match fitted[..] {
+            [] => Some(high / 8),
+            [(one, _)] if idle.is_none() => Some(one * 2),
+            [(one, _)] => Some(one.midpoint(high)),
+            [.., (less, before), (more, after)] => {
+                let slope = (after - before) as f64 / (more - less) as f64;
+                if slope <= 0.0 && idle.is_none() {
+                    if fitted.len() > 3 {
+                        bail!(
+                            "the peak is the same with {less} and with {more}: the command does not seem to heed the number it is told"
+                        );
+                    }
+                    Some(more * 64)
+                } else if slope <= 0.0 || guesses > 1 {
+                    None
+                } else {
+                    guesses += u32::from(idle.is_some());
+                    Some(more + ((room - idle.unwrap_or(0) - after).max(0) as f64 / slope) as u64)
+                }
+            }
+        };
+        turned |= guesses > 1 && last_fitted.is_some_and(|before| before != fits);
+        last_fitted = Some(fits);
+        if stride == 0 && guesses > 1 {
+            stride = (high / 128).max(1);
+            turned = false;
+        }
+        next = match guess {
+            Some(guess) => guess.clamp(low + 1, high - 1),
+            None if turned => low.midpoint(high),
+            None => {
+                let next = if fits { low + stride } else { high.saturating_sub(stride) };
+                stride *= 2;
+                if next > low && next < high { next } else { low.midpoint(high) }
+            }
+        };
+    }
+    Ok(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A script whose bytes are linear in the number, and an allocator of which a share lies idle when memory runs out.
+    fn tried(constant: i64, each: i64, share: f64, room: i64, first: u64) -> (u64, usize) {
+        let mut tries = 0;
+        let largest = search(first, room, |number| {
+            tries += 1;
+            let allocated = constant + each * number.cast_signed();
+            Ok(match (allocated as f64 * (1.0 + share)) as i64 <= room {
+                true => Seen::Fits { allocated },
+                false => Seen::OutOfMemory { idle: (room as f64 * share / (1.0 + share)) as i64 },
+            })
+        });
+        (largest.unwrap(), tries)
+    }
+
+    #[test]
+    fn the_border_is_exact_and_found_with_few_tries() {
+        for (constant, each) in [(1 << 30, 700 << 20), (6 << 30, 97 << 20), (1 << 20, 9 << 20)] {
+            for share in [0.0, 0.03, 0.11] {
+                for first in [1, 4, 32] {
+                    let room = 24 << 30;
+                    let (largest, tries) = tried(constant, each, share, room, first);
+                    let exact = (((room as f64 / (1.0 + share)) as i64 - constant) / each).unsigned_abs();
+                    assert!(largest.abs_diff(exact) <= 1, "{largest} and not {exact}");
+                    assert!(tries <= 8, "{tries} tries for {largest} of {constant}, {each}, {share}, {first}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_fits_and_everything_fits() {
+        assert_eq!(tried(2 << 30, 1 << 20, 0.0, 1 << 30, 4).0, 0);
+        let heedless = search(4, 1 << 30, |_| Ok(Seen::Fits { allocated: 100 }));
+        assert!(heedless.unwrap_err().to_string().contains("heed"));
+    }
+}

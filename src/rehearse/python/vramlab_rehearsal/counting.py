@@ -1,0 +1,44 @@
+"""Floating-point operations of one optimizer step: matrix products, convolutions and attention, forward and backward.
+
+Counted in the step after the last that is recorded, because what counts can hold tensors for longer.
+"""
+
+from . import process
+
+_counter = None
+
+
+def begin():
+    """Counts from now on."""
+    global _counter
+    _counter = _made()
+    _counter.__enter__()
+
+
+def end():
+    """Tells what was counted; True where anything was being counted."""
+    global _counter
+    if _counter is None:
+        return False
+    counter, _counter = _counter, None
+    counter.__exit__(None, None, None)
+    process.note(flops=counter.flops)
+    return True
+
+
+def _made():
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import flop_registry
+
+    class Counter(TorchDispatchMode):
+        flops = 0
+
+        def __torch_dispatch__(self, operator, types, arguments=(), more=None):
+            more = more or {}
+            result = operator(*arguments, **more)
+            count = flop_registry.get(getattr(operator, "_overloadpacket", None))
+            if count is not None:
+                self.flops += int(count(*arguments, **more, out_val=result))
+            return result
+
+    return Counter()

@@ -1,0 +1,173 @@
+//! `vramlab rehearse --what-if` and `--check`, and `vramlab fit`, as their users run them.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
+
+/// The Python of the virtual environment that scripts/setup made, or another that has PyTorch.
+fn python() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join(".venv/bin/python");
+    if own.exists() { own } else { PathBuf::from("python3") }
+}
+
+fn source() -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rehearse/convnet.py")).unwrap()
+}
+
+/// A folder with a script and a cache.
+struct Scene(tempfile::TempDir);
+
+impl Scene {
+    fn new(script: &str) -> Scene {
+        let scene = Scene(tempfile::tempdir().unwrap());
+        scene.write(script);
+        scene
+    }
+
+    fn write(&self, script: &str) {
+        std::fs::write(self.0.path().join("train.py"), script).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, flags: &[&str], arguments: &[&str]) -> (Output, Value) {
+        let json = self.path("answer.json");
+        let output = Command::new(VRAMLAB)
+            .args(flags)
+            .args(["--json", json.to_str().unwrap(), "--"])
+            .arg(python())
+            .arg(self.path("train.py"))
+            .args(arguments)
+            .env("VRAMLAB_CACHE", self.0.path())
+            .output()
+            .unwrap();
+        let answer = std::fs::read_to_string(&json).map_or(Value::Null, |text| serde_json::from_str(&text).unwrap());
+        (output, answer)
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
+}
+
+fn row<'a>(rows: &'a Value, names: &[&str]) -> &'a Value {
+    let rows = rows.as_array().unwrap();
+    let wanted: Vec<Value> = names.iter().map(|name| Value::from(*name)).collect();
+    rows.iter().find(|row| row["techniques"] == Value::from(wanted.clone())).unwrap_or_else(|| panic!("no {names:?} in {rows:?}"))
+}
+
+/// The script with a snippet pasted where its comments say.
+fn pasted(name: &str, snippet: &str) -> String {
+    let script = source();
+    let indented = |text: &str| text.lines().map(|line| format!("        {line}\n")).collect::<String>();
+    let between = |script: &str, from: &str, to: &str, text: &str| {
+        let (begin, end) = (script.find(from).unwrap(), script.find(to).unwrap());
+        format!("{}{text}{}", &script[..begin], &script[end..])
+    };
+    match name {
+        "autocast-bf16" => between(&script, "        output = ", "    # step", &indented(snippet)),
+        "autocast-fp16" => {
+            let (once, rest) = snippet.split_once('\n').unwrap();
+            let (batch, step) = rest.split_at(rest.find("# scaler.unscale_").unwrap());
+            let script = script.replace("# loop\n", &format!("{once}\n"));
+            let script = between(&script, "        output = ", "    # step", &indented(batch));
+            let step: String = step.lines().map(|line| format!("    {line}\n")).collect();
+            between(&script, "    optimizer.step()", "    optimizer.zero_grad", &step)
+        }
+        "fused" | "for-loop" => {
+            between(&script, "optimizer = ", "# loop", &format!("{}\n", snippet.replace("...", "model.parameters(), lr=1e-3")))
+        }
+        "factored" => between(&script, "optimizer = ", "# loop", &format!("{}\n", snippet.replace("...", "1e-3"))),
+        "zero-grad-to-none" => between(&script, "    optimizer.zero_grad", "    # end", &format!("    {snippet}\n")),
+        "optimizer-in-backward" => {
+            let script = between(&script, "optimizer = ", "# loop", &format!("{}\n", snippet.replace("...", "lr=1e-3")));
+            // Of what is left of the optimizer, the rehearsal's steps are counted by: it has nothing to do.
+            let script = script.replace("# loop\n", "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n");
+            between(&script, "    optimizer.zero_grad(set", "    # end", "")
+        }
+        "channels-last" => {
+            let (model, images) = snippet.split_once('\n').unwrap();
+            script
+                .replace("# model\n", &format!("{model}\n"))
+                .replace("        # batch\n", &indented(&images.replace("images", "inputs")))
+        }
+        _ => script.replace("# model\n", &format!("{snippet}\n")),
+    }
+}
+
+const NAMES: [&str; 11] = [
+    "autocast-bf16",
+    "autocast-fp16",
+    "fused",
+    "for-loop",
+    "factored",
+    "zero-grad-to-none",
+    "optimizer-in-backward",
+    "checkpoint-every",
+    "checkpoint-second",
+    "in-place",
+    "channels-last",
+];
+
+#[test]
+fn snippets_pasted_into_the_script_ask_for_the_same_bytes_as_the_hooks() {
+    let scene = Scene::new(&source());
+    let (output, rows) = scene.run(&["rehearse", "--gpu", "1GiB", "--what-if"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    for name in NAMES.iter().chain(&["checkpoint-sqrt"]) {
+        let row = row(&rows, &[name]);
+        assert!(row["reason"].is_null(), "{row}");
+        scene.write(&pasted(name, row["snippet"].as_str().unwrap()));
+        let (output, answer) = scene.run(&["rehearse", "--gpu", "8GiB"], &[]);
+        assert_eq!(output.status.code(), Some(0), "{name}: {}", said(&output));
+        for figure in ["peak_allocated", "peak_reserved"] {
+            assert_eq!(answer[figure], row[figure], "{figure} with {name}");
+        }
+    }
+    let (as_it_is, bf16) = (row(&rows, &[]), row(&rows, &["autocast-bf16"]));
+    assert_eq!(as_it_is["saved"], 0);
+    assert!(bf16["saved"].as_i64().unwrap() > 0 && bf16["extra_flops"] == 0, "{bf16}");
+    // A block that runs twice is counted twice: less than the whole forward pass, a third of the step.
+    let every = row(&rows, &["checkpoint-every"]);
+    assert!(every["extra_flops"].as_i64().unwrap() > 0 && every["change"].as_str().unwrap().contains("BatchNorm"), "{every}");
+    assert!(row(&rows, &["foreach"])["reason"].as_str().unwrap().contains("by itself"));
+    assert!(rows.as_array().unwrap().iter().any(|row| row["techniques"].as_array().unwrap().len() > 1));
+}
+
+#[test]
+fn the_batch_that_fits_is_exact() {
+    let scene = Scene::new(&source());
+    let (output, fits) = scene.run(&["fit", "--batch", "--batch-size {}", "--gpu", "4GiB"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let (largest, tries) = (fits[0]["largest"].as_u64().unwrap(), fits[0]["rehearsals"].as_u64().unwrap());
+    assert!(tries <= 8, "{tries} rehearsals");
+    for (batch, status) in [(largest, 0), (largest + 1, 3)] {
+        let (output, answer) = scene.run(&["rehearse", "--gpu", "4GiB"], &["--batch-size", &batch.to_string()]);
+        assert_eq!(output.status.code(), Some(status), "{}", said(&output));
+        if status == 0 {
+            assert_eq!((&answer["peak_reserved"], &answer["headroom"]), (&fits[0]["peak_reserved"], &fits[0]["headroom"]));
+        }
+    }
+}
+
+#[test]
+fn a_peak_that_grew_is_named_with_its_line() {
+    let scene = Scene::new(&source());
+    let earlier = scene.path("earlier.json");
+    let (output, _) = scene.run(&["rehearse"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    std::fs::rename(scene.path("answer.json"), &earlier).unwrap();
+    let check = ["rehearse", "--check", earlier.to_str().unwrap()];
+    let (same, _) = scene.run(&check, &[]);
+    assert_eq!(same.status.code(), Some(0), "{}", said(&same));
+    scene.write(&source().replace("return x + self.mix", "x = x * 1\n        return x + self.mix"));
+    let (grew, _) = scene.run(&check, &["--batch-size", "20"]);
+    assert_eq!(grew.status.code(), Some(4), "{}", said(&grew));
+    assert!(said(&grew).contains("THE PEAK GREW") && said(&grew).contains("train.py:"), "{}", said(&grew));
+    let (tolerated, _) = scene.run(&[&check[..], &["--tolerance", "200%"]].concat(), &["--batch-size", "20"]);
+    assert_eq!(tolerated.status.code(), Some(0), "{}", said(&tolerated));
+}
