@@ -14,8 +14,8 @@ pub mod data;
 pub mod doctor;
 #[cfg(feature = "torch")]
 pub mod dry;
-pub mod judge;
 pub mod inline;
+pub mod judge;
 #[cfg(feature = "torch")]
 pub mod lab;
 #[cfg(feature = "torch")]

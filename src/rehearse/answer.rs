@@ -326,10 +326,8 @@ pub struct PhaseRow {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Fragmentation {
-    /// Reserved and not allocated when most was reserved.
-    pub idle_at_peak: i64,
-    /// What reserved memory would have been with nothing idle.
-    pub allocated_at_peak: i64,
+    /// Most reserved less most allocated: what the allocator's cache holds in pieces that nothing fitted into.
+    pub reserved_beyond_allocated: i64,
 }
 
 /// A value that the script read and nobody computed.
@@ -379,7 +377,6 @@ fn on_device(trace: &Trace, blocks: &[Block], device: u16) -> ProcessAnswer {
     let failed = trace.exception.as_ref().is_some_and(|e| e.out_of_memory) || (!trace.ended && trace.stopped.is_none());
     let ran_out = events.iter().rposition(|e| e.kind == Kind::OutOfMemory && e.device == device).filter(|_| failed);
     let moment = ran_out.unwrap_or_else(|| first_at(|m| m.allocated, allocated));
-    let fullest = meters.get(first_at(|m| m.reserved, reserved)).copied().unwrap_or_default();
     ProcessAnswer {
         process: trace.process.id,
         rank: trace.process.rank,
@@ -391,7 +388,7 @@ fn on_device(trace: &Trace, blocks: &[Block], device: u16) -> ProcessAnswer {
         peak_reserved: reserved,
         peak: peak(trace, blocks, device, moment),
         phases: phases(events, &meters),
-        fragmentation: Fragmentation { idle_at_peak: reserved - fullest.allocated, allocated_at_peak: fullest.allocated },
+        fragmentation: Fragmentation { reserved_beyond_allocated: reserved - allocated },
         imagined: imagined(trace),
         out_of_memory: ran_out.map(|at| OutOfMemory {
             tried: events[at].bytes,

@@ -43,11 +43,11 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     table(text, "by module", &worst.peak.modules, worst.peak.bytes)?;
     table(text, "by line", &worst.peak.lines, worst.peak.bytes)?;
     phases(text, worst)?;
-    let idle = worst.fragmentation.idle_at_peak;
+    let idle = worst.fragmentation.reserved_beyond_allocated;
     if worst.peak_reserved > 0 {
         let share = idle as f64 / worst.peak_reserved as f64 * 100.0;
         writeln!(text)?;
-        write!(text, "  Idle in the allocator's cache when most was reserved: {} ({share:.0} %).", bytes(idle))?;
+        write!(text, "  Fragmentation: {} ({share:.0} %) more was reserved than was ever allocated at once.", bytes(idle))?;
         let advice = share >= 15.0 && idle >= 256 << 20;
         writeln!(text, "{}", if advice { " Try PYTORCH_ALLOC_CONF=expandable_segments:True." } else { "" })?;
     }

@@ -191,11 +191,15 @@ fn figures(answer: &Answer, view: &View) -> Vec<Row> {
     let row = |what: &str, value: i64, note: String| Row { what: what.to_string(), size: bytes(value), bytes: value, note };
     let on_device = process.peak_reserved + answer.gpu.context;
     let context = format!("with {} of CUDA context (assumed)", bytes(answer.gpu.context));
-    let idle = process.fragmentation.idle_at_peak;
+    let beyond = bytes(process.fragmentation.reserved_beyond_allocated);
     let mut rows = vec![
         row("peak requested", process.peak_requested, "what tensors asked for".to_string()),
         row("peak allocated", process.peak_allocated, "the same, rounded up by the allocator".to_string()),
-        row("peak reserved", process.peak_reserved, format!("what the allocator had of the GPU, {} of it idle", bytes(idle))),
+        row(
+            "peak reserved",
+            process.peak_reserved,
+            format!("what the allocator had of the GPU, {beyond} more than was ever allocated"),
+        ),
         row("on the GPU", on_device, context),
     ];
     match answer.needed_memory {

@@ -106,7 +106,7 @@ fn write_answer(text: &mut String, rehearsal: &Rehearsal, base: &Measured, rows:
             bytes(peak),
             bytes(saved),
             if row.fits { "yes" } else { "no" },
-            if row.techniques.len() > 1 { "" } else { &row.change }
+            row.change
         )?;
     }
     writeln!(text, "\n  * nothing that was tried needs less memory for as little compute")?;

@@ -154,7 +154,8 @@ scaler.update()
         return self.said is not None and self.said["applied"]
 
     def enters(self, module, _):
-        if self.region is None and self.active():
+        # What a backward pass computes again has its forward pass's precision by itself.
+        if self.region is None and self.active() and self.torch._C._current_graph_task_id() == -1:
             self.region = self.torch.autocast("cuda", dtype=self.dtype)
             self.region.__enter__()
 
