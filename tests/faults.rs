@@ -181,7 +181,7 @@ fn bad_input_is_refused_clearly_and_leaves_nothing() {
     let out = tempfile::tempdir().unwrap();
     let cases: [(&[&str], &str); 13] = [
         (&["--device", "gpu"], "there are cpu, cuda, cuda:N"),
-        (&["--device", "dry:lots"], "a dry one is written like dry:24GiB"),
+        (&["--device", "dry:lots"], "a simulated GPU is written like dry:24GiB or dry:rtx-4090"),
         (&["--profile", "huge"], "[possible values: smoke, quick, full]"),
         (&["--filter", "k=("], "unclosed group"),
         (&["--filter", "k=77"], "no cell of smoke matches 'k=77'"),

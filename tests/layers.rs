@@ -47,15 +47,15 @@ fn layers_point_one_way() {
         // Its wrappers of C++ name what they are for.
         ("native", &["torch"]),
         ("torch", &[]),
-        ("machine", &["protocol", "torch", "units"]),
+        ("machine", &["cards", "protocol", "torch", "units"]),
         ("cards", &["units"]),
         ("rehearse", &["cards", "chart", "inline", "snapshot", "units"]),
         ("process", &[]),
-        ("dry", &["torch"]),
+        ("dry", &["cards", "torch"]),
         ("data", &["torch"]),
         ("models", &[]),
         ("training", &["models", "torch"]),
-        ("predict", &["chart", "dry", "models", "snapshot", "torch", "training", "units"]),
+        ("predict", &["cards", "chart", "dry", "models", "snapshot", "torch", "training", "units"]),
         ("measure", &["machine", "protocol", "results", "torch"]),
         // Its macros are exported at the crate's root, without a module's name.
         ("lab", &["", "measure", "protocol", "results", "torch", "training"]),
@@ -63,8 +63,8 @@ fn layers_point_one_way() {
         (
             "commands",
             &[
-                "data", "dry", "machine", "measure", "models", "pairs", "predict", "protocol", "results", "runner", "stats",
-                "torch", "training", "tune", "units",
+                "cards", "data", "dry", "machine", "measure", "models", "pairs", "predict", "protocol", "results", "runner",
+                "stats", "torch", "training", "tune", "units",
             ],
         ),
         ("tune", &["stats"]),

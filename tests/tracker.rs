@@ -515,7 +515,7 @@ fn grouped(bytes: i64) -> String {
 /// that people take on a GPU.
 fn table(reference: &Reference) -> String {
     let mut table = String::from(
-        "| model, batch, optimizer | PyTorch's tracker | sums of gradients | counters of batches | counters of steps | dry device |\n\
+        "| model, batch, optimizer | PyTorch's tracker | sums of gradients | counters of batches | counters of steps | simulated GPU |\n\
          |---|---|---|---|---|---|\n",
     );
     for Case { steps, phases } in &reference.cases {

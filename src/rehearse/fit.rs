@@ -230,7 +230,7 @@ fn search(first: u64, room: i64, mut rehearse: impl FnMut(u64) -> Result<Seen>) 
     let (mut guesses, mut stride, mut turned) = (0, 0, false);
     let mut last_fitted = None;
     let mut next = first.clamp(1, MOST);
-    while high - low > 1 {
+    loop {
         let fits = match rehearse(next)? {
             Seen::Fits { allocated } => {
                 low = low.max(next);
@@ -270,6 +270,9 @@ fn search(first: u64, room: i64, mut rehearse: impl FnMut(u64) -> Result<Seen>) 
         if stride == 0 && guesses > 1 {
             stride = (high / 128).max(1);
             turned = false;
+        }
+        if high - low <= 1 {
+            break;
         }
         next = match guess {
             Some(guess) => guess.clamp(low + 1, high - 1),

@@ -157,7 +157,7 @@ mod tests {
         use clap::CommandFactory;
         Options::command().debug_assert();
         let error = |args: &[&str]| Options::try_parse_from([&["x"], args].concat()).unwrap_err().to_string();
-        assert!(error(&["--device", "gpu"]).contains("there are cpu, cuda, cuda:N, dry and dry:MEMORY"));
+        assert!(error(&["--device", "gpu"]).contains("there are cpu, cuda, cuda:N, dry, dry:MEMORY and dry:CARD"));
         assert!(error(&["--profile", "huge"]).contains("smoke, quick, full"));
         assert!(error(&["--filter", "("]).contains("unclosed group"));
         assert!(error(&["--shard", "5/4"]).contains("like 2/4"));

@@ -16,7 +16,7 @@ pub fn write(view: &View, out: &mut dyn Write) -> Result<()> {
     write!(out, "{{\"displayTimeUnit\":\"ns\",\"otherData\":")?;
     let note = "one microsecond of the axis is one event of the allocator's history; nothing ran that could be timed";
     serde_json::to_writer(&mut *out, &json!({"time": note, "first_event": from, "events": end}))?;
-    write!(out, ",\"traceEvents\":[\n")?;
+    writeln!(out, ",\"traceEvents\":[")?;
     let named = |name: &str, text: &str| json!({"ph": "M", "pid": process, "tid": 1, "name": name, "args": {"name": text}});
     serde_json::to_writer(&mut *out, &named("process_name", &format!("vramlab rehearse, {}", who(view.process))))?;
     let mut put = |event: serde_json::Value| -> Result<()> {

@@ -164,8 +164,6 @@ mod tests {
     fn small_parts_are_put_together() {
         let many: Vec<(&str, f64)> = ["a", "b", "c", "d", "e", "f", "g", "h"].into_iter().zip((1..=8).map(f64::from)).collect();
         let found = vec![("first".to_string(), many.clone()), ("second".to_string(), vec![("a", 2.0)])];
-        let longest =
-            found.iter().map(|(_, parts)| parts.iter().map(|(_, value)| value).sum::<f64>()).fold(f64::MIN_POSITIVE, f64::max);
         let names = coloured(&found);
         assert_eq!(names, ["a", "h", "g", "f", "e", "d"], "a is all of the second");
         let row = row("first", &many, &names);
