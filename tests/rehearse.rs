@@ -216,3 +216,18 @@ fn a_command_that_is_no_rehearsal_is_told_why_in_one_line() {
     refuses(&["--steps", "0"], &["true"], "--steps");
     refuses(&["--world-size", "2", "--rank", "2"], &["true"], "0 to 1");
 }
+
+#[test]
+fn a_large_model_is_left_untouched_on_the_host() {
+    let script = "
+import resource, torch
+model = torch.nn.Linear(16384, 16384).to(torch.bfloat16).cuda()
+model(torch.randn(8, 16384, device='cuda', dtype=torch.bfloat16)).sum().backward()
+print('resident', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+";
+    let seen = rehearse(&["--no-init"], script);
+    assert!(seen.output.status.success(), "{}", seen.error());
+    let resident = seen.said().split_whitespace().last().unwrap().parse::<i64>().unwrap();
+    assert!(resident < 1 << 20, "{resident} KiB, and the weight alone is 1 GiB");
+    assert!(seen.bytes("peak_allocated") > 2 * 16384 * 16384 * 2);
+}

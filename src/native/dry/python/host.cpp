@@ -13,11 +13,13 @@
 
 namespace {
 
+// Later registrations win, and PyTorch warns of each.
+struct Quiet final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
 void register_all() {
-  // Later registrations win, and PyTorch warns of each.
-  struct Quiet final : c10::WarningHandler {
-    void process(const c10::Warning&) override {}
-  } quiet;
+  Quiet quiet;
   const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   vramlab::dry::register_kernels(library);
@@ -43,6 +45,15 @@ EXPORTED char* vl_open(const char* folder) {
     register_all();
     vramlab::rehearsal::follow_allocator();
     vramlab::rehearsal::gather_stacks(false, 1);
+  });
+}
+
+// Before CUDA comes up: models are made on the host.
+EXPORTED char* vl_leave_untouched() {
+  return guarded([] {
+    Quiet quiet;
+    const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+    vramlab::rehearsal::leave_untouched();
   });
 }
 

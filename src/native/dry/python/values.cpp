@@ -498,7 +498,41 @@ struct Inside {
 const c10::KernelFunction& kernel_inside(const c10::OperatorHandle& op, DispatchKey key);
 template struct Inside<&c10::OperatorHandle::operatorDef_>;
 
+// ---- large parameters on the host: memory that nobody writes to takes none ------------------------------------------------------------------
+
+struct Untouched final : c10::OperatorKernel {
+  explicit Untouched(c10::KernelFunction kernel) : kernel(std::move(kernel)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    constexpr size_t kLarge = 1 << 20;
+    const size_t count = op.schema().arguments().size();
+    const IValue first = (*stack)[stack->size() - count];
+    const auto is_ours = [](const IValue& value) { return !value.isTensor() || (value.toTensor().is_cpu() && value.toTensor().is_floating_point()); };
+    if (is_ours(first) && is_ours((*stack)[stack->size() - count + (count > 1)]) && first.toTensor().nbytes() >= kLarge) {
+      torch::jit::drop(*stack, count);
+      stack->push_back(first);
+      return;
+    }
+    kernel.callBoxed(op, keys, stack);
+  }
+
+  c10::KernelFunction kernel;
+};
+
 }  // namespace
+
+void leave_untouched() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  static auto* const kept = new std::vector<c10::RegistrationHandleRAII>;
+  for (const auto& [name, overload] : {std::pair("copy_", ""), {"fill_", "Scalar"}, {"zero_", ""}, {"normal_", ""}, {"uniform_", ""}}) {
+    const c10::OperatorName full(std::string("aten::") + name, overload);
+    const auto op = dispatcher.findSchema(full);
+    if (!op) continue;
+    const auto key = op->hasKernelForDispatchKey(DispatchKey::CPU) ? DispatchKey::CPU : DispatchKey::CompositeExplicitAutograd;
+    auto around = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Untouched>(kernel_inside(*op, key)));
+    kept->push_back(dispatcher.registerImpl(full, DispatchKey::CPU, std::move(around), std::nullopt, nullptr, "vramlab rehearse"));
+  }
+}
 
 void follow_values() {
   auto& dispatcher = c10::Dispatcher::singleton();

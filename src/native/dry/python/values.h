@@ -12,6 +12,8 @@ namespace vramlab::rehearsal {
 
 // Puts a kernel around each of CUDA's; after ../kernels are registered.
 void follow_values();
+// Leaves large floating-point tensors on the host as they are, whatever is written to them: `--no-init`.
+void leave_untouched();
 // A block is given back, and what it held with it. Takes no lock but its own.
 void forget_values(uint64_t address);
 

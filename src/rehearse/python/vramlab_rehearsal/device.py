@@ -49,6 +49,16 @@ def _open(torch):
     steps.follow(torch)
 
 
+def leave_untouched(torch):
+    """Large floating-point tensors on the host stay as they are, whatever is written to them."""
+    from . import building
+
+    opened = ctypes.PyDLL(building.library(torch))
+    opened.vl_leave_untouched.restype = ctypes.c_void_p
+    opened.vl_forget.argtypes = (ctypes.c_void_p,)
+    checked(opened, opened.vl_leave_untouched())
+
+
 def checked(opened, message):
     if message:
         text = ctypes.string_at(message).decode("utf-8", "replace")

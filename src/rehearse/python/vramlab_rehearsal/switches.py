@@ -3,7 +3,7 @@
 import functools
 import os
 
-from . import imports, process
+from . import device, imports, process
 
 
 def follow(torch):
@@ -66,7 +66,8 @@ def _tell_of_graphs(torch):
 
 def _leave_uninitialised(torch):
     """New parameters are memory that nobody touches, which a host gives only when it is written to."""
-    process.note(note="--no-init: parameters were left uninitialised")
+    process.note(note="--no-init: large floating-point tensors on the host were left uninitialised")
+    device.leave_untouched(torch)
     init = torch.nn.init
 
     def untouched(tensor, *_, **__):
@@ -75,18 +76,3 @@ def _leave_uninitialised(torch):
     for name in dir(init):
         if name.endswith("_") and not name.startswith("_") and callable(getattr(init, name)):
             setattr(init, name, untouched)
-    # Written without torch.nn.init, by what models themselves call on their weights.
-    for name in ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_", "xavier_uniform_"):
-        original = getattr(torch.Tensor, name, None)
-        if original is not None:
-            setattr(torch.Tensor, name, _only_small(original))
-
-
-def _only_small(original):
-    @functools.wraps(original)
-    def filling(self, *arguments, **more):
-        if self.device.type == "cpu" and self.numel() > 1 << 16:
-            return self
-        return original(self, *arguments, **more)
-
-    return filling
