@@ -231,3 +231,22 @@ print('resident', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     assert!(resident < 1 << 20, "{resident} KiB, and the weight alone is 1 GiB");
     assert!(seen.bytes("peak_allocated") > 2 * 16384 * 16384 * 2);
 }
+
+#[test]
+fn a_script_gets_pytorchs_own_snapshots() {
+    let script = "
+import torch
+x = torch.empty(1 << 25, device='cuda')
+assert [s['total_size'] for s in torch.cuda.memory._snapshot()['segments']] == [1 << 27]
+torch.cuda.memory._record_memory_history()
+y = torch.empty(1 << 24, device='cuda')
+made = [e for e in torch.cuda.memory._snapshot()['device_traces'][0] if e['action'] == 'alloc']
+assert len(made) == 1 and made[0]['size'] == 1 << 26 and made[0]['frames'][0]['filename'].endswith('train.py'), made
+torch.cuda.memory._record_memory_history(enabled=None)
+z = torch.empty(1 << 24, device='cuda')
+";
+    let seen = rehearse(&[], script);
+    assert!(seen.output.status.success(), "{}", seen.error());
+    let lines = seen.json["processes"][0]["peak"]["lines"].as_array().unwrap();
+    assert_eq!(lines.len(), 3, "each of the three has its line, whoever records: {lines:?}");
+}

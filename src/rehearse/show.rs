@@ -73,6 +73,7 @@ pub(super) fn headline(answer: &Answer) -> String {
         false => format!("{} ({})", gpu.name, bytes(gpu.memory)),
     };
     let steps = match answer.steps {
+        0 if answer.verdict == Verdict::Fits => "to the end of the script, which has no optimizer step".to_string(),
         0 => "before the first optimizer step ended".to_string(),
         1 => "in 1 optimizer step".to_string(),
         n => format!("in {n} optimizer steps"),
