@@ -22,6 +22,7 @@
 //! written out, embeddings, cross-entropy, every optimizer, checkpointing and accumulation. The known differences, each with a test:
 //! - The step of momentum SGD (from the second on), Adam, AdamW and RMSProp: 12 bytes more at the CPU's peak, a factor of 8 bytes and its
 //!   cast of 4, which CUDA's kernels take as arguments.
+//! - Softmax's backward: CUDA holds gradient times result, one more tensor of the scores' size, while it runs.
 //! - LayerNorm's backward with weight and bias: 2 x threads x width x 4 bytes more on the CPU while it runs.
 //! - Dropout: the CPU keeps 4 bytes for each element, CUDA 1.
 //! - A checkpointed segment that replays random numbers: 5056 bytes of the CPU generator's state, which is no device memory.
