@@ -202,8 +202,15 @@ fn a_timeline_is_drawn_and_a_snapshot_is_written() {
     let drawn = fs::read_to_string(&svg).unwrap();
     assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"));
     assert_eq!(drawn.matches("<text").count(), drawn.matches("</text>").count());
-    for part in ["model=gpt-2x64", "parameters", "activations", "peak ", "iteration 2", "backward", "allocations and frees so far"]
-    {
+    for part in [
+        "model=gpt-2x64",
+        "parameters",
+        "activations",
+        "peak ",
+        "iteration 2",
+        "backward",
+        "bytes after each allocation and free, in order",
+    ] {
         assert!(drawn.contains(part), "no '{part}' in the picture");
     }
     // Nothing is drawn outside of the picture.
