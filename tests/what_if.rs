@@ -114,6 +114,7 @@ const NAMES: [&str; 11] = [
 ];
 
 #[test]
+#[ignore = "some 40 rehearsals take minutes, and it has not been seen to its end; cargo test --test what_if -- --ignored"]
 fn snippets_pasted_into_the_script_ask_for_the_same_bytes_as_the_hooks() {
     let scene = Scene::new(&source());
     let (output, rows) = scene.run(&["rehearse", "--gpu", "1GiB", "--what-if"], &[]);
