@@ -214,7 +214,17 @@ fn a_timeline_is_drawn_and_a_snapshot_is_written() {
         assert!(drawn.contains(part), "no '{part}' in the picture");
     }
     // Nothing is drawn outside of the picture.
-    for (attribute, most) in [(" x=\"", 1080.0), (" y=\"", 520.0)] {
+    let view: Vec<f64> = drawn
+        .split("viewBox=\"0 0 ")
+        .nth(1)
+        .unwrap()
+        .split('"')
+        .next()
+        .unwrap()
+        .split(' ')
+        .map(|side| side.parse().unwrap())
+        .collect();
+    for (attribute, most) in [(" x=\"", view[0]), (" y=\"", view[1])] {
         for value in drawn.split(attribute).skip(1) {
             let value: f64 = value.split('"').next().unwrap().parse().unwrap();
             assert!((0.0..=most).contains(&value), "{attribute}{value}");
