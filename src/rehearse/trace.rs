@@ -155,7 +155,7 @@ impl Label {
     }
 }
 
-/// A record; see the [module](self).
+/// A record of a trace, as this module's head describes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     pub kind: Kind,
