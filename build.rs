@@ -110,8 +110,9 @@ fn write_experiments() {
     });
     common.push(PathBuf::from("Cargo.lock"));
     common.sort();
-    let mut experiments: Vec<PathBuf> = Vec::new();
-    collect(Path::new("experiments"), &mut experiments);
+    // An experiment is a file or, where it asks several questions, a folder.
+    let entries = fs::read_dir("experiments").expect("experiments is there").flatten();
+    let mut experiments: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     experiments.sort();
     let shared = common.iter().fold(FNV_OFFSET, |hash, path| fnv(hash, path));
     let lines: String = experiments
@@ -119,9 +120,13 @@ fn write_experiments() {
         .filter_map(|path| {
             let name = path.file_stem()?.to_str()?;
             let twin = |name: &str| PathBuf::from(format!("peers/pytorch/{name}.py"));
-            let own = [path.clone(), twin(name), twin("lab"), twin("meter"), twin("exchange"), twin("models")];
+            let mut own = Vec::new();
+            collect(path, &mut own);
+            own.sort();
             // Without a twin in Python what twins share takes no figure.
-            let own = if own[1].exists() { &own[..] } else { &own[..1] };
+            if twin(name).exists() {
+                own.extend([name, "lab", "meter", "exchange", "models"].map(twin));
+            }
             let hash = own.iter().fold(shared, |hash, path| fnv(hash, path));
             Some(format!("    (\"{name}\", \"{hash:016x}\"),\n"))
         })
@@ -130,7 +135,11 @@ fn write_experiments() {
     fs::write(out, format!("&[\n{lines}]")).expect("OUT_DIR can be written");
 }
 
+/// The files in a folder, or a file by itself.
 fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+    if dir.is_file() {
+        files.push(dir.to_path_buf());
+    }
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         match entry.path() {
             path if path.is_dir() => collect(&path, files),

@@ -115,5 +115,5 @@ _setup:
 
 [no-exit-message]
 _known NAME:
-    @test -f "experiments/$1.rs" || { \
-        echo "There is no experiment '$1'. There are: $(cd experiments && echo *.rs | sed 's/\.rs//g')" >&2; exit 2; }
+    @test -f "experiments/$1.rs" -o -d "experiments/$1" || { \
+        echo "There is no experiment '$1'. There are: $(cd experiments && echo * | sed 's/\.rs//g')" >&2; exit 2; }

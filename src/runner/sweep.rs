@@ -179,8 +179,7 @@ fn manifest(
     twins: Option<&Result<Python, String>>,
 ) -> Result<Manifest> {
     let sources = EXPERIMENTS.iter().find(|(name, _)| *name == protocol.name);
-    let (_, sources) =
-        sources.with_context(|| format!("experiments/{}.rs does not exist: file and protocol share a name", protocol.name))?;
+    let (_, sources) = sources.with_context(|| format!("experiments/ has no {}: file and protocol share a name", protocol.name))?;
     let mut flags = flags(options.threads() as usize)?;
     flags.extend(twins.map(|found| ("python".to_string(), found.as_ref().map_or("none".to_string(), Python::describe))));
     Ok(Manifest {

@@ -1,9 +1,6 @@
-//! In-place operations: do they cost memory, as guide 000 says, and is `relu(x).clone()` the better form?
-//!
-//! The guide fears in-place operations for what autograd may need; so the second grid writes in place to what the backward pass needs, once
-//! so that autograd sees it and once behind its back, through `.data`.
+//! Do they use more memory?
 
-use vramlab::lab::*;
+use super::*;
 
 levels! {
     Workload "where the operation stands":
@@ -23,28 +20,12 @@ levels! {
     Clone "y = relu(x).clone(), as guide 000 recommends",
     InPlace as "inplace" "relu_(x)",
 }
-levels! {
-    Op "what was computed before the write":
-    Exp "exp, whose backward pass needs its result",
-    Sin "sin, whose backward pass needs its input",
-}
-levels! {
-    Write "how 1 is added to the result":
-    OutOfPlace as "none" "y + 1, a new tensor",
-    InPlace as "inplace" "y.add_(1)",
-    ThroughData "y.data.add_(1), behind autograd's back",
-}
 
 cell! { Pointwise { workload: Workload, elements: Elements, mode: Mode, form: Form } }
-cell! { SavedTensor { op: Op, write: Write } }
 
-fn main() -> ExitCode {
-    vramlab::run(protocol())
-}
-
-pub fn protocol() -> Protocol {
+pub fn grid() -> Grid<Pointwise> {
     use {Form::*, Mode::*, Workload::*};
-    let memory = Grid::new("memory and time", pointwise)
+    Grid::new("memory and time", step)
         .compare::<Form>()
         .quick(Pointwise::cross([Single, Chain], 8 << 20, Inference, Form::ALL))
         .quick(Pointwise::cross([Single, Chain], 8 << 20, Training, Form::ALL).passes(CHECK | COUNT))
@@ -71,51 +52,12 @@ pub fn protocol() -> Protocol {
                 )
                 .depends("The clone saves only where {where}.")
                 .inconclusive("The clone makes no clear difference here ({effect})."),
-        );
-    let autograd = Grid::new("writing to what backward needs", saved_tensor)
-        .compare::<Write>()
-        .always(SavedTensor::cross(Op::ALL, Write::ALL))
-        .passes(CHECK)
-        .check(|c| match (c.op, c.write) {
-            (Op::Exp, Write::InPlace) => raises("modified by an inplace operation"),
-            // A wrong gradient and not a word: exp's backward multiplies by what the write left behind.
-            (Op::Exp, Write::ThroughData) => differs(1e-2..=1e2),
-            (Op::Sin, _) | (_, Write::OutOfPlace) => equal(1e-6),
-        })
-        .claim(
-            Claim::new("inplace-autograd", "000", "an in-place write to what the backward pass needs is caught")
-                .rule(
-                    value(RAISED)
-                        .of(|c: &SavedTensor| c.op == Op::Exp && c.write != Write::OutOfPlace)
-                        .confirm(at_least(1.0))
-                        .refute(at_most(0.0)),
-                )
-                .confirmed("In-place operations are safe to try: autograd raises an error where one breaks the backward pass.")
-                .refuted("Autograd does not notice: check gradients yourself.")
-                .depends(
-                    "In-place operations are safe to try: autograd raises an error where {where}. Keep away from `.data`: a write through \
-                     it is not seen, and the gradient is wrong without a word.",
-                )
-                .inconclusive("It could not be shown whether the write is caught."),
-        );
-    Protocol::new("inplace", "In place, or a clone")
-        .question("Do in-place operations use more memory, and is relu(x).clone() the better form?")
-        .hypothesis(
-            "The reverse: an in-place operation saves the result's memory, a clone costs one more tensor, and inside a network one more \
-             for each layer, because the backward pass keeps both.",
         )
-        .grid(memory)
-        .grid(autograd)
-        .threat(
-            "In Python a name keeps its tensor until it is bound anew; here the intermediate result lives as long as the operation that \
-             reads it, as inside an expression or a module.",
-        )
-        .threat("Compilers fuse pointwise chains and make the question moot; here every operation runs by itself.")
 }
 
 const WIDTH: i64 = 128;
 
-fn pointwise(cell: Pointwise, bench: &Bench) -> Result<Step> {
+fn step(cell: Pointwise, bench: &Bench) -> Result<Step> {
     let Pointwise { workload, elements: Elements(elements), mode, form } = cell;
     let training = mode == Mode::Training;
     let leaf = |shape: &[i64], scale: f64| (bench.randn(shape) * scale).set_requires_grad(training);
@@ -166,24 +108,6 @@ impl Form {
     }
 }
 
-fn saved_tensor(cell: SavedTensor, bench: &Bench) -> Result<Step> {
-    let mut x = bench.randn(&[64]).set_requires_grad(true);
-    Ok(Step::new(move |probe| {
-        x.zero_grad();
-        let mut y = match cell.op {
-            Op::Exp => x.exp(),
-            Op::Sin => x.sin(),
-        };
-        match cell.write {
-            Write::OutOfPlace => y = y.g_add_scalar(1.0),
-            Write::InPlace => drop(y.g_add_scalar_(1.0)),
-            Write::ThroughData => drop(y.data().g_add_scalar_(1.0)),
-        }
-        y.sum(Kind::Float).f_backward()?;
-        probe.compare(GRADIENT_ERROR, || Ok(vec![x.grad()]))
-    }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,25 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn the_check_sees_a_missing_error_and_a_missing_difference() {
-        for cell in SavedTensor::cross(Op::ALL, Write::ALL) {
-            check(&protocol(), cell).holds();
-        }
-        let with_op = |op, write| move |bench: &Bench| saved_tensor(SavedTensor { op, write }, bench);
-        let cell = |op, write| SavedTensor { op, write };
-        broken(&protocol(), cell(Op::Exp, Write::InPlace), with_op(Op::Sin, Write::InPlace)).sees("none was raised");
-        broken(&protocol(), cell(Op::Sin, Write::InPlace), with_op(Op::Exp, Write::InPlace))
-            .sees("modified by an inplace operation");
-        broken(&protocol(), cell(Op::Exp, Write::ThroughData), with_op(Op::Exp, Write::OutOfPlace)).sees("expected apart");
-    }
-
-    #[test]
     fn the_check_sees_another_computation() {
         for form in Form::ALL {
             check(&protocol(), small(Workload::Network, Mode::Training, *form)).holds();
         }
         let cell = small(Workload::Single, Mode::Inference, Form::InPlace);
-        broken(&protocol(), cell, |bench| pointwise(with(cell, Workload::Chain), bench)).sees("result: expected equal");
+        broken(&protocol(), cell, |bench| step(with(cell, Workload::Chain), bench)).sees("result: expected equal");
     }
 
     #[test]
