@@ -1,8 +1,9 @@
 //! Images that are read, decoded and transformed straight into a batch.
 
 use super::dataset::Dataset;
-use super::decode::{Decoder, Pixels, Undecodable};
+use super::decode::{Decoder, Undecodable};
 use super::order::SampleRandom;
+use super::pixels::Pixels;
 use super::source::{Damage, Source};
 use super::transform::{Resizing, Transform};
 use anyhow::{Context, Result};

@@ -5,8 +5,8 @@
 //! torchvision's by 4 levels of 255 at most (`tests/pixels.rs`, for JPEG files of many kinds). An image's orientation in its EXIF data is
 //! passed over, as torchvision passes over it.
 
-use super::decode::Pixels;
 use super::order::{SampleRandom, unit};
+use super::pixels::{Area, Pixels};
 use crate::torch::vectors::widest;
 use anyhow::{Context, Result, ensure};
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
@@ -33,15 +33,6 @@ pub enum Crop {
     Centre { shorter: u32 },
     /// Always this part, resized to the square.
     Fixed(Area),
-}
-
-/// A part of an image, in pixels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Area {
-    pub left: u32,
-    pub top: u32,
-    pub width: u32,
-    pub height: u32,
 }
 
 /// What of an image becomes the square.

@@ -1,8 +1,8 @@
 //! Many configurations of one search in one process, without running anything twice that they have in common.
 
+use super::dry_run::predict;
 use super::follower::{Fingerprint, State};
 use super::plan::Tried;
-use super::prediction::predict;
 use crate::dry::{Dry, Taken};
 use crate::torch::{self, Backend, Event, Phase, Timeline};
 use crate::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision};

@@ -1,7 +1,8 @@
 //! The largest batch that fits.
 
+use super::dry_run::predict;
 use super::plan::Tried;
-use super::prediction::{Prediction, predict};
+use super::prediction::Prediction;
 use crate::dry::{Dry, Taken};
 use crate::torch::{self, Made, Timeline};
 use crate::training::Configuration;

@@ -55,6 +55,7 @@
 //! - Other programs on the same card.
 
 mod composer;
+mod dry_run;
 mod follower;
 mod largest;
 mod picture;
@@ -64,10 +65,11 @@ mod snapshot;
 mod terms;
 
 pub use composer::Composer;
+pub use dry_run::{follow, predict};
 pub use follower::Follower;
 pub use largest::{Largest, largest};
 pub use picture::draw;
 pub use plan::{Candidate, Plan, Search, Tried, divisors};
-pub use prediction::{Peak, Prediction, Whole, follow, predict};
+pub use prediction::{Peak, Prediction, Whole};
 pub use snapshot::write as write_snapshot;
 pub use terms::{Term, taken, terms};

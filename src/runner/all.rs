@@ -1,8 +1,8 @@
 //! Runs every experiment, one after the other, and says what came of it.
 
 use super::account::{Account, Judged, Share, Within};
-use super::launch::STOP;
-use super::{EXPERIMENTS, INTERRUPTED, Options, interruptible};
+use super::start::{interruptible, stopped};
+use super::{EXPERIMENTS, INTERRUPTED, Options};
 use crate::dry;
 use crate::judge::Verdict;
 use crate::machine::DeviceChoice;
@@ -15,7 +15,6 @@ use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// What all predictions may take: they are made on the way to the figures.
@@ -106,7 +105,7 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<Option<Summary>> {
                 // Only the first turn may start over.
                 let flags: Vec<String> = flags.iter().filter(|flag| turn.code.is_none() || *flag != "--fresh").cloned().collect();
                 let code = run_one(&programs.join(turn.name), &flags, options, *device, Some(own), Some((&within, &results)))?;
-                if code == INTERRUPTED || STOP.load(Ordering::SeqCst) {
+                if code == INTERRUPTED || stopped() {
                     eprintln!("run-all: stopped; the same command goes on from here");
                     return Ok(Some(Summary { code: INTERRUPTED, results: None, ..Summary::new(&all, start.elapsed()) }));
                 }

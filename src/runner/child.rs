@@ -2,7 +2,7 @@
 
 use super::SetUp;
 use super::exchange;
-use super::launch::{Message, Spec};
+use super::spec::{Message, Spec};
 use crate::dry::Dry;
 use crate::machine::{DeviceChoice, Gpu, libtorch_version};
 use crate::measure::{self, Bench, Found};

@@ -1,6 +1,8 @@
 //! The same cell on a dry device, for experiments that put a prediction beside a measurement.
 
-use super::launch::{Program, Spec, launch};
+use super::launch::launch;
+use super::spec::Spec;
+use super::start::Program;
 use crate::machine::DeviceChoice;
 use crate::protocol::{Cell, Pass};
 use crate::results::{Sample, Status};

@@ -1,116 +1,19 @@
 //! The parent's side of a child process: start it, read its rows, end it in time.
 
-use super::python::Python;
+use super::spec::{Message, Spec};
+use super::start::{GLANCE, Program, command, prepare_cuda, stopped};
 use super::template::{Copied, Templates};
-use crate::dry;
 use crate::machine::DeviceChoice;
-use crate::protocol::{Cell, Pass, Profile, Relation};
-use crate::results::{PassRecord, Sample, Status};
+use crate::protocol::Cell;
+use crate::results::{PassRecord, Status};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// What a child is to do; its one argument.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Spec {
-    pub cell: String,
-    pub pass: Pass,
-    pub profile: Profile,
-    pub device: String,
-    pub threads: u32,
-    pub seed: u32,
-    pub memory_limit: Option<u64>,
-    /// What a check compares the cell with.
-    pub baseline: String,
-    /// The relation to the baseline that a twin must see in a check; a child of our own has the protocol.
-    pub expected: Option<Relation>,
-    /// What our side of the cell and its twin hand to each other, where both do the very same.
-    pub exchange: Option<Exchange>,
-    /// Write the cell's start for the twin, and nothing else.
-    pub hand_over: bool,
-    /// What a twin in Python needs besides; none for a child of our own.
-    pub twin: Option<ForTwin>,
-    /// Settings of the caching allocator that the cell asks for.
-    pub alloc_conf: Option<String>,
-    /// Where the pass keeps files; none where it keeps none.
-    pub files: Option<PathBuf>,
-    pub parent: u32,
-}
-
-impl Spec {
-    /// A pass over a cell by itself: nothing to compare with, nothing limited, shared or kept; one thread.
-    pub fn alone(cell: &Cell, pass: Pass, choice: DeviceChoice) -> Spec {
-        Spec {
-            cell: cell.to_string(),
-            pass,
-            profile: Profile::Quick,
-            device: choice.to_string(),
-            threads: 1,
-            seed: 1,
-            memory_limit: None,
-            baseline: cell.to_string(),
-            expected: None,
-            exchange: None,
-            hand_over: false,
-            twin: None,
-            alloc_conf: None,
-            files: None,
-            parent: std::process::id(),
-        }
-    }
-}
-
-/// Files by which our side of a cell and its twin in Python share tensors.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Exchange {
-    /// What the cell begins with, by name: ours writes it, the twin reads it.
-    pub start: PathBuf,
-    /// What came out of the twin's step: the check of ours compares its own with it.
-    pub outcome: PathBuf,
-}
-
-/// What a twin in Python needs that a child of our own has.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ForTwin {
-    /// The library that counts the CPU's tensors and reads settings, as we do.
-    pub meter: PathBuf,
-    /// Our settings, which must be the twin's, too.
-    pub settings: BTreeMap<String, String>,
-    /// File of the libtorch that both run on.
-    pub libtorch: PathBuf,
-}
-
-/// A line from the child.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Message {
-    Sample(Sample),
-    End { status: Status, reason: String },
-}
-
-/// Who runs a cell.
-#[derive(Debug, Clone, Copy)]
-pub enum Program<'a> {
-    /// This program.
-    Own,
-    /// The experiment's twin in Python.
-    Twin(&'a Python),
-}
-
-/// Set by Ctrl-C; read here and between cells.
-pub static STOP: AtomicBool = AtomicBool::new(false);
-
-/// How often a waiting parent looks at [`STOP`]. Rows of a child wake it at once.
-pub const GLANCE: Duration = Duration::from_millis(50);
 
 /// Runs one pass over one cell in a process of its own; `None` where Ctrl-C ended it. Where there are templates it may be a copy of one.
 ///
@@ -148,7 +51,7 @@ pub fn launch(
                 Err(e) => end = Some((Status::Error, format!("a row that nobody understands ({e}): {line}"))),
             },
             Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) if STOP.load(Ordering::SeqCst) => {
+            Err(RecvTimeoutError::Timeout) if stopped() => {
                 cut = Some(Cut::Interrupted);
                 break;
             }
@@ -236,40 +139,6 @@ fn begin<'a>(
     let stdout = child.stdout.take().context("the child has no standard output")?;
     let stderr = child.stderr.take().context("the child has no standard error")?;
     Ok((Running::Started(child), Box::new(stdout), Box::new(stderr)))
-}
-
-/// The command that starts a program; what it is to do, and what it hears, are still to be added.
-pub fn command(program: Program, choice: DeviceChoice) -> Result<Command> {
-    let mut command = match program {
-        Program::Own => Command::new(std::env::current_exe().context("finding this program's own file")?),
-        Program::Twin(python) => python.command(),
-    };
-    // A group of its own: the terminal's Ctrl-C reaches the parent alone, and the end of the group is the end of all it started.
-    command.stdout(Stdio::piped()).process_group(0);
-    match choice {
-        // A cell of the CPU sees no GPU, also on a machine that has one.
-        DeviceChoice::Cpu => drop(command.env("CUDA_VISIBLE_DEVICES", "")),
-        DeviceChoice::Dry(card) => dry::prepare(&mut command, card)?,
-        DeviceChoice::Cuda(_) => {}
-    }
-    Ok(command)
-}
-
-/// Sets the environment of a child that will use CUDA: settings of the allocator beside those that are set already, and a limit on its
-/// memory where one is given and the device's size is known.
-pub(crate) fn prepare_cuda(command: &mut Command, limit: Option<u64>, device_memory: Option<u64>, alloc_conf: Option<&str>) {
-    // NVML counts GPUs by their place on the bus.
-    command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-    let fraction = limit.zip(device_memory).map(|(limit, total)| (limit as f64 / total as f64).min(1.0));
-    let set = std::env::var("PYTORCH_ALLOC_CONF").ok().filter(|set| !set.is_empty());
-    let settings: Vec<String> = set
-        .into_iter()
-        .chain(alloc_conf.map(str::to_string))
-        .chain(fraction.map(|fraction| format!("per_process_memory_fraction:{fraction:.9}")))
-        .collect();
-    if !settings.is_empty() {
-        command.env("PYTORCH_ALLOC_CONF", settings.join(","));
-    }
 }
 
 /// Reads a child's complaints as they come, so that it never waits for a full pipe, and keeps the last of them.

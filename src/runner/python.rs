@@ -1,6 +1,6 @@
 //! PyTorch in Python, which runs an experiment's twin (`peers/pytorch/NAME.py`) in child processes like our own.
 
-use super::launch::ForTwin;
+use super::spec::ForTwin;
 use crate::machine::{flags, libtorch_version};
 use crate::torch::{self, MemoryFile, meter};
 use anyhow::{Context, Result};

@@ -1,18 +1,20 @@
 //! One run of an experiment: every planned cell is checked, counted and timed, and each pass is recorded before the next begins.
 
 use super::account::{Account, Judged};
-use super::launch::{Exchange, Program, STOP, Spec, launch};
+use super::gates::{beyond_link, beyond_physics, counted_difference, impossible};
 use super::options::{Options, Shard};
 use super::plan::{Plan, Planned, round_order};
 use super::progress::Progress;
 use super::python::{Python, for_twin};
+use super::sides::{Exchanges, provided};
+use super::spec::Spec;
+use super::start::{interruptible, stopped};
+use super::stopping::Stopping;
 use super::template::Templates;
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::judge::{Judgement, judge};
 use crate::machine::{DeviceChoice, Machine, cores, flags};
-use crate::protocol::{
-    ALLOC_CONF, BY, Cell, DEVICE_MEMORY, LEAST_FLOPS, LINK_SHARE, Pass, Platform, Profile, Protocol, Relation, Rule, THREADS, TIME,
-};
+use crate::protocol::{ALLOC_CONF, Cell, DEVICE_MEMORY, Pass, Platform, Profile, Protocol, Relation, THREADS, TIME};
 use crate::results::{BUDGET_ENDED, FILES, Identity, Journal, Left, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status};
 use crate::stats::ratio_interval;
 use crate::units::{Bytes, Seconds};
@@ -20,82 +22,8 @@ use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
-use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-/// Whether two memory passes may differ in a metric: other processes move what is used on a device, and threads that allocate at the same
-/// time do so in either order, which moves points of a curve and not its ends.
-fn may_move(metric: &str) -> bool {
-    ["device_used", "device_returned", "allocated_of_device", "reserved_of_device"].contains(&metric)
-        || metric.starts_with("curve.")
-}
-
-/// Why a pass is not run on a device at all; none where it is.
-fn beyond_device(choice: DeviceChoice, pass: Pass) -> Option<&'static str> {
-    match (choice, pass) {
-        (DeviceChoice::Dry(_), Pass::Check) => Some("a dry device computes nothing, so there is nothing to compare"),
-        (DeviceChoice::Dry(_), Pass::Time) => Some("a dry device computes nothing, so it has no time"),
-        _ => None,
-    }
-}
-
-/// Why a pass over a cell is not run on a device; none where it is.
-fn impossible(choice: DeviceChoice, planned: &Planned, pass: Pass) -> Option<String> {
-    let only_on = planned.grid.only_on;
-    if !only_on.is_empty() && !only_on.contains(&choice.platform()) {
-        let names: Vec<String> = only_on.iter().map(Platform::to_string).collect();
-        return Some(format!("this is about what only these devices have: {}", names.join(", ")));
-    }
-    if planned.cell.is_twin() && matches!(choice, DeviceChoice::Dry(_)) {
-        return Some("PyTorch in Python runs on no dry device".to_string());
-    }
-    beyond_device(choice, pass).map(str::to_string)
-}
-
-/// When timed rounds end.
-struct Stopping {
-    least: u32,
-    most: u32,
-    /// Log half-width of every ratio's interval at which a group has had enough: 5 % either way.
-    margin: f64,
-}
-
-impl Stopping {
-    fn new(protocol: &'static Protocol, choice: DeviceChoice, profile: Profile, rounds: Option<u32>) -> Stopping {
-        let (least, most) = match (rounds, profile) {
-            // One row for each cell, which says why it has no time.
-            _ if beyond_device(choice, Pass::Time).is_some() => (1, 1),
-            (Some(n), _) => (n, n),
-            (None, Profile::Smoke) => (2, 2),
-            (None, Profile::Quick) => (5.max(drawn_from(protocol)), 5.max(drawn_from(protocol))),
-            (None, Profile::Full) => (5.max(drawn_from(protocol)), 25),
-        };
-        Stopping { least, most, margin: 1.05f64.ln() }
-    }
-}
-
-/// Rounds that a rate of false alarms wants: several times as many as one drawing takes, or all drawings are one.
-fn drawn_from(protocol: &'static Protocol) -> u32 {
-    let drawn = protocol.claims.iter().flat_map(|claim| claim.rule.parts()).map(|rule| match rule {
-        Rule::FalseAlarms { rounds, .. } => 3 * *rounds,
-        _ => 0,
-    });
-    drawn.max().and_then(|rounds| u32::try_from(rounds).ok()).unwrap_or(0)
-}
-
-/// Has Ctrl-C and a request to terminate stop the run between two rows instead of in the middle of one.
-///
-/// # Errors
-/// The handler cannot be installed.
-pub fn interruptible() -> Result<()> {
-    ctrlc::set_handler(|| STOP.store(true, Ordering::SeqCst)).context("catching Ctrl-C")
-}
-
-fn stopped() -> bool {
-    STOP.load(Ordering::SeqCst)
-}
+use std::time::Instant;
 
 /// Runs a plan and says how it went; gives the exit status.
 ///
@@ -232,31 +160,6 @@ struct Sweep<'a> {
     resumed: usize,
     stopping: Stopping,
     exchanges: Exchanges,
-}
-
-/// The files that both sides of comparisons share; they go with the run.
-#[derive(Default)]
-struct Exchanges {
-    folder: Option<TempDir>,
-    /// What both sides of each comparison have in common, in the order of their files' numbers.
-    known: Vec<String>,
-}
-
-impl Exchanges {
-    /// The files of a cell and its twin.
-    fn files(&mut self, cell: &Cell) -> Result<Exchange> {
-        let common = cell.without(&[BY]);
-        let number = self.known.iter().position(|known| *known == common).unwrap_or(self.known.len());
-        if number == self.known.len() {
-            self.known.push(common);
-        }
-        let folder = match &self.folder {
-            Some(folder) => folder,
-            None => self.folder.insert(tempfile::tempdir().context("making a folder for what both sides share")?),
-        };
-        let path = |what: &str| folder.path().join(format!("{number}-{what}.safetensors"));
-        Ok(Exchange { start: path("start"), outcome: path("outcome") })
-    }
 }
 
 /// A pass that is to be run.
@@ -595,50 +498,6 @@ fn side_by_side(choice: DeviceChoice, threads: u32) -> usize {
     }
 }
 
-/// Runs a pass, after the other side of its comparison has written what it needs, where that is not there yet; none where Ctrl-C ended it.
-fn provided(
-    (twins, mut templates): (Option<&Result<Python, String>>, Option<&mut Templates>),
-    spec: &Spec,
-    cell: &Cell,
-    round: u32,
-    device: (DeviceChoice, Option<u64>),
-    timeout: Duration,
-) -> Result<Option<PassRecord>> {
-    if let Some((other, spec_of_other)) = needed(spec, cell)? {
-        let Some(given) = provided((twins, templates.as_deref_mut()), &spec_of_other, &other, 1, device, timeout)? else {
-            return Ok(None);
-        };
-        if given.status != Status::Ok {
-            let reason = format!("the other side, {other}: {}", given.reason);
-            return Ok(Some(PassRecord { cell: cell.clone(), pass: spec.pass, round, reason, samples: Vec::new(), ..given }));
-        }
-    }
-    launch(program(twins, cell), templates, spec, cell, round, device, timeout)
-}
-
-/// What the other side of a comparison has to run before this side can: ours writes its start, the twin its outcome. None where it has, or
-/// nothing is needed.
-fn needed(spec: &Spec, cell: &Cell) -> Result<Option<(Cell, Spec)>> {
-    let Some(files) = &spec.exchange else { return Ok(None) };
-    let (other, hand_over) = match cell.is_twin() {
-        true if !files.start.exists() => (cell.with(BY, "vramlab"), true),
-        // It is there unless an earlier run did the twin's check.
-        false if spec.pass == Pass::Check && !spec.hand_over && !files.outcome.exists() => (cell.with(BY, "pytorch"), false),
-        _ => return Ok(None),
-    };
-    let twin = if hand_over { None } else { Some(for_twin(spec.threads)?) };
-    let spec = Spec { cell: other.to_string(), pass: Pass::Check, hand_over, twin, ..spec.clone() };
-    Ok(Some((other, spec)))
-}
-
-/// Who runs a cell.
-fn program<'a>(twins: Option<&'a Result<Python, String>>, cell: &Cell) -> Program<'a> {
-    match twins {
-        Some(Ok(python)) if cell.is_twin() => Program::Twin(python),
-        _ => Program::Own,
-    }
-}
-
 /// The check once, the memory pass twice, as far as the grid asks for them.
 fn untimed_passes(planned: &Planned) -> Vec<(Pass, u32)> {
     let rounds = |pass: &Pass| match pass {
@@ -647,41 +506,6 @@ fn untimed_passes(planned: &Planned) -> Vec<(Pass, u32)> {
         Pass::Time => 0,
     };
     planned.grid.passes.iter().flat_map(|pass| (1..=rounds(pass)).map(move |round| (*pass, round))).collect()
-}
-
-/// Counted memory is deterministic: what two passes say apart is an error of the lab or of the technique.
-fn counted_difference(first: &PassRecord, second: &PassRecord) -> Option<String> {
-    let counted = |record: &PassRecord| -> Vec<(String, f64)> {
-        let counted = record.samples.iter().filter(|s| !may_move(&s.metric));
-        counted.map(|s| (s.metric.clone(), s.value)).collect()
-    };
-    let (a, b) = (counted(first), counted(second));
-    let apart = a.iter().zip(&b).find(|(x, y)| x != y);
-    let (x, y) = match apart {
-        Some(pair) => pair,
-        None if a.len() == b.len() => return None,
-        None => return Some("two memory passes counted different things".to_string()),
-    };
-    Some(format!("two memory passes differ: {} was {} and then {} bytes", x.0, x.1, y.1))
-}
-
-/// A time in which the device cannot have done the work.
-fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
-    let flops = record.samples.iter().find(|s| s.metric == LEAST_FLOPS.name)?.value;
-    let fastest = record.samples.iter().filter(|s| s.metric == TIME.name).map(|s| s.value).reduce(f64::min)?;
-    (flops / fastest > limit).then(|| {
-        format!(
-            "{:.3e} operations in {} are more than the {limit:.3e}/s that this device is specified for",
-            flops,
-            Seconds(fastest)
-        )
-    })
-}
-
-/// More bytes than the link between host and device can have moved.
-fn beyond_link(record: &PassRecord) -> Option<String> {
-    let share = record.samples.iter().filter(|s| s.metric == LINK_SHARE.name).map(|s| s.value).reduce(f64::max)?;
-    (share > 1.0).then(|| format!("a sample moved {share:.2} times what the link is specified for"))
 }
 
 /// What the run came to.
@@ -706,50 +530,5 @@ fn account(sweep: &Sweep, plan: &Plan, left: &[Left], dir: &Path) -> Account {
         lacking: sweep.lacking(plan),
         failed: failed.map(|record| format!("{} {}: {}: {}", record.pass, record.cell, record.status, record.reason)).collect(),
         judged: judgements.into_iter().map(judged).collect(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::results::Sample;
-
-    fn record(pass: Pass, figures: &[(&str, f64)]) -> PassRecord {
-        let sample = |(metric, value): &(&str, f64)| Sample {
-            metric: metric.to_string(),
-            unit: "B".into(),
-            value: *value,
-            sample: 0,
-            reason: String::new(),
-        };
-        let cell = Cell::parse("k=1").unwrap();
-        PassRecord {
-            cell,
-            pass,
-            round: 1,
-            status: Status::Ok,
-            reason: String::new(),
-            seconds: None,
-            samples: figures.iter().map(sample).collect(),
-        }
-    }
-
-    #[test]
-    fn memory_passes_must_agree_in_what_is_counted() {
-        let first = record(Pass::Memory, &[("requested_peak", 100.0), ("device_used", 5.0), ("curve.temporaries", 3.0)]);
-        let moved = record(Pass::Memory, &[("requested_peak", 100.0), ("device_used", 9.0), ("curve.temporaries", 4.0)]);
-        assert_eq!(counted_difference(&first, &moved), None);
-        let reason = counted_difference(&first, &record(Pass::Memory, &[("requested_peak", 104.0), ("device_used", 5.0)])).unwrap();
-        assert!(reason.contains("requested_peak was 100 and then 104"), "{reason}");
-        assert!(counted_difference(&first, &record(Pass::Memory, &[])).is_some());
-    }
-
-    #[test]
-    fn a_time_that_physics_forbids_is_seen() {
-        let timed = record(Pass::Time, &[("time", 1e-3), ("time", 1e-6), ("least_flops", 1e9)]);
-        assert!(beyond_physics(&timed, 67e12).unwrap().contains("1.000e9 operations in 1.00 µs"));
-        assert_eq!(beyond_physics(&timed, 2e15), None);
-        assert!(beyond_link(&record(Pass::Time, &[("link_share", 0.9), ("link_share", 1.02)])).unwrap().contains("1.02 times"));
-        assert_eq!(beyond_link(&record(Pass::Time, &[("link_share", 0.9)])), None);
     }
 }

@@ -4,7 +4,8 @@
 //! checked or counted often takes less. A copy is a process of its own like any child: no tensor was allocated before, no thread and no
 //! device was opened. Timed passes are started anew all the same, since figures of the whole process would show that pages are shared.
 
-use super::launch::{GLANCE, Program, STOP, Spec, command, prepare_cuda};
+use super::spec::Spec;
+use super::start::{GLANCE, Program, command, prepare_cuda, stopped};
 use super::{SetUp, child};
 use crate::machine::DeviceChoice;
 use crate::protocol::{Pass, Protocol};
@@ -18,7 +19,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ExitCode, ExitStatus, Stdio};
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -172,7 +172,7 @@ impl Template {
                 Err(RecvTimeoutError::Disconnected) => bail!("the process that is copied ended"),
                 Err(RecvTimeoutError::Timeout) => {
                     ensure!(start.elapsed() < PATIENCE, "the process that is copied does not answer");
-                    ensure!(!STOP.load(Ordering::SeqCst), "stopped");
+                    ensure!(!stopped(), "stopped");
                 }
             }
         };

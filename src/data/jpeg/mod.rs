@@ -11,7 +11,7 @@ mod cosine;
 mod headers;
 mod huffman;
 
-use super::transform::Area;
+use super::pixels::Area;
 use anyhow::{Result, ensure};
 pub(super) use headers::Headers;
 use huffman::{Bits, Code};

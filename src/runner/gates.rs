@@ -1,0 +1,117 @@
+//! What cannot be measured on a device, and what nobody may believe: two counts that differ, and times that physics forbids.
+
+use super::plan::Planned;
+use crate::machine::DeviceChoice;
+use crate::protocol::{LEAST_FLOPS, LINK_SHARE, Pass, Platform, TIME};
+use crate::results::PassRecord;
+use crate::units::Seconds;
+
+/// Why a pass is not run on a device at all; none where it is.
+pub fn beyond_device(choice: DeviceChoice, pass: Pass) -> Option<&'static str> {
+    match (choice, pass) {
+        (DeviceChoice::Dry(_), Pass::Check) => Some("a dry device computes nothing, so there is nothing to compare"),
+        (DeviceChoice::Dry(_), Pass::Time) => Some("a dry device computes nothing, so it has no time"),
+        _ => None,
+    }
+}
+
+/// Why a pass over a cell is not run on a device; none where it is.
+pub fn impossible(choice: DeviceChoice, planned: &Planned, pass: Pass) -> Option<String> {
+    let only_on = planned.grid.only_on;
+    if !only_on.is_empty() && !only_on.contains(&choice.platform()) {
+        let names: Vec<String> = only_on.iter().map(Platform::to_string).collect();
+        return Some(format!("this is about what only these devices have: {}", names.join(", ")));
+    }
+    if planned.cell.is_twin() && matches!(choice, DeviceChoice::Dry(_)) {
+        return Some("PyTorch in Python runs on no dry device".to_string());
+    }
+    beyond_device(choice, pass).map(str::to_string)
+}
+
+/// Whether two memory passes may differ in a metric: other processes move what is used on a device, and threads that allocate at the same
+/// time do so in either order, which moves points of a curve and not its ends.
+fn may_move(metric: &str) -> bool {
+    ["device_used", "device_returned", "allocated_of_device", "reserved_of_device"].contains(&metric)
+        || metric.starts_with("curve.")
+}
+
+/// Counted memory is deterministic: what two passes say apart is an error of the lab or of the technique.
+pub fn counted_difference(first: &PassRecord, second: &PassRecord) -> Option<String> {
+    let counted = |record: &PassRecord| -> Vec<(String, f64)> {
+        let counted = record.samples.iter().filter(|s| !may_move(&s.metric));
+        counted.map(|s| (s.metric.clone(), s.value)).collect()
+    };
+    let (a, b) = (counted(first), counted(second));
+    let apart = a.iter().zip(&b).find(|(x, y)| x != y);
+    let (x, y) = match apart {
+        Some(pair) => pair,
+        None if a.len() == b.len() => return None,
+        None => return Some("two memory passes counted different things".to_string()),
+    };
+    Some(format!("two memory passes differ: {} was {} and then {} bytes", x.0, x.1, y.1))
+}
+
+/// A time in which the device cannot have done the work.
+pub fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
+    let flops = record.samples.iter().find(|s| s.metric == LEAST_FLOPS.name)?.value;
+    let fastest = record.samples.iter().filter(|s| s.metric == TIME.name).map(|s| s.value).reduce(f64::min)?;
+    (flops / fastest > limit).then(|| {
+        format!(
+            "{:.3e} operations in {} are more than the {limit:.3e}/s that this device is specified for",
+            flops,
+            Seconds(fastest)
+        )
+    })
+}
+
+/// More bytes than the link between host and device can have moved.
+pub fn beyond_link(record: &PassRecord) -> Option<String> {
+    let share = record.samples.iter().filter(|s| s.metric == LINK_SHARE.name).map(|s| s.value).reduce(f64::max)?;
+    (share > 1.0).then(|| format!("a sample moved {share:.2} times what the link is specified for"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Cell;
+    use crate::results::{Sample, Status};
+
+    fn record(pass: Pass, figures: &[(&str, f64)]) -> PassRecord {
+        let sample = |(metric, value): &(&str, f64)| Sample {
+            metric: metric.to_string(),
+            unit: "B".into(),
+            value: *value,
+            sample: 0,
+            reason: String::new(),
+        };
+        let cell = Cell::parse("k=1").unwrap();
+        PassRecord {
+            cell,
+            pass,
+            round: 1,
+            status: Status::Ok,
+            reason: String::new(),
+            seconds: None,
+            samples: figures.iter().map(sample).collect(),
+        }
+    }
+
+    #[test]
+    fn memory_passes_must_agree_in_what_is_counted() {
+        let first = record(Pass::Memory, &[("requested_peak", 100.0), ("device_used", 5.0), ("curve.temporaries", 3.0)]);
+        let moved = record(Pass::Memory, &[("requested_peak", 100.0), ("device_used", 9.0), ("curve.temporaries", 4.0)]);
+        assert_eq!(counted_difference(&first, &moved), None);
+        let reason = counted_difference(&first, &record(Pass::Memory, &[("requested_peak", 104.0), ("device_used", 5.0)])).unwrap();
+        assert!(reason.contains("requested_peak was 100 and then 104"), "{reason}");
+        assert!(counted_difference(&first, &record(Pass::Memory, &[])).is_some());
+    }
+
+    #[test]
+    fn a_time_that_physics_forbids_is_seen() {
+        let timed = record(Pass::Time, &[("time", 1e-3), ("time", 1e-6), ("least_flops", 1e9)]);
+        assert!(beyond_physics(&timed, 67e12).unwrap().contains("1.000e9 operations in 1.00 µs"));
+        assert_eq!(beyond_physics(&timed, 2e15), None);
+        assert!(beyond_link(&record(Pass::Time, &[("link_share", 0.9), ("link_share", 1.02)])).unwrap().contains("1.02 times"));
+        assert_eq!(beyond_link(&record(Pass::Time, &[("link_share", 0.9)])), None);
+    }
+}
