@@ -69,6 +69,7 @@ impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let s = self.0;
         let text = match s.abs() {
+            _ if !s.is_finite() => significant(s),
             a if a >= 3600.0 => format!("{:.0} h {:02.0} min", (s / 3600.0).floor(), (s % 3600.0) / 60.0),
             a if a >= 120.0 => format!("{:.0} min {:02.0} s", (s / 60.0).floor(), s % 60.0),
             a if a >= 1.0 => format!("{} s", significant(s)),
@@ -81,8 +82,23 @@ impl fmt::Display for Seconds {
     }
 }
 
+/// What stands for a number that is none: an interval of two rounds may reach anywhere.
+fn not_finite(x: f64) -> Option<String> {
+    let word = if x.is_nan() {
+        "unknown"
+    } else if x == f64::INFINITY {
+        "unbounded"
+    } else {
+        "unbounded below"
+    };
+    (!x.is_finite()).then(|| word.to_string())
+}
+
 /// Three significant digits without an exponent, for numbers of ordinary size.
 pub fn significant(x: f64) -> String {
+    if let Some(word) = not_finite(x) {
+        return word;
+    }
     let digits = match x.abs() {
         a if a >= 100.0 => 0,
         a if a >= 10.0 => 1,
@@ -94,6 +110,8 @@ pub fn significant(x: f64) -> String {
 /// A ratio to a baseline: `0.26x`, `3.1x`, `12x`.
 pub fn ratio(x: f64) -> String {
     match x.abs() {
+        _ if !x.is_finite() => not_finite(x).unwrap_or_default(),
+        a if a >= 1e5 => format!("{x:.0e}x"),
         a if a >= 9.95 => format!("{x:.1}x"),
         _ => format!("{x:.2}x"),
     }
@@ -103,6 +121,7 @@ pub fn ratio(x: f64) -> String {
 pub fn plain(x: f64) -> String {
     match x.abs() {
         0.0 => "0".to_string(),
+        _ if !x.is_finite() => not_finite(x).unwrap_or_default(),
         a if !(1e-3..1e5).contains(&a) => format!("{x:.1e}"),
         _ if x.fract() == 0.0 => format!("{x:.0}"),
         a if a < 0.1 => format!("{x:.4}"),
@@ -116,6 +135,7 @@ pub fn plain(x: f64) -> String {
 /// A value of a sample row for people, by the row's unit: `B`, `s`, `x` for a ratio, or none.
 pub fn quantity(value: f64, unit: &str) -> String {
     match unit {
+        _ if !value.is_finite() => significant(value),
         "B" => Bytes(value.max(0.0).round() as u64).to_string(),
         "s" => Seconds(value).to_string(),
         "x" => ratio(value),
@@ -136,6 +156,7 @@ pub fn quantity(value: f64, unit: &str) -> String {
 /// A round value beside an axis, in the unit `B`, `s`, `1`, or `x` for ratios: as many digits as it needs.
 pub fn tick(value: f64, unit: &str) -> String {
     match unit {
+        _ if !value.is_finite() => significant(value),
         "x" => format!("{}x", shortest(value)),
         "B" => {
             // The largest unit that needs no rounding, so that the ticks of one axis do not look uneven.
@@ -170,6 +191,19 @@ pub fn binary_unit(bytes: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An interval of two rounds may reach anywhere, and damaged files may say anything.
+    #[test]
+    fn no_figure_is_inf_or_nan() {
+        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            for unit in ["B", "s", "x", "FLOP/s", "B/s", "1", "%", "images/s"] {
+                for text in [quantity(value, unit), tick(value, unit), ratio(value), plain(value)] {
+                    assert!(!text.contains("inf") && !text.contains("NaN"), "{value} {unit}: {text}");
+                }
+            }
+        }
+        assert_eq!((ratio(f64::INFINITY), ratio(3e200)), ("unbounded".to_string(), "3e200x".to_string()));
+    }
 
     #[test]
     fn sizes_read_and_written() {

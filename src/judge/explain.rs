@@ -1,8 +1,9 @@
 //! Where a claim holds, and why a cell says nothing.
 
-use super::outcome::{Comparison, Outcome};
+use super::outcome::{Evidence, Outcome};
 use crate::protocol::Cell;
 use crate::results::{Samples, Status};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Why two cells have no ratio: one has no figure, or there are too few rounds of them.
 pub(super) fn missing_ratio(samples: &Samples, cell: Cell, baseline: &Cell, metric: &str) -> (Cell, String) {
@@ -27,50 +28,104 @@ pub(super) fn missing(samples: &Samples, cell: Cell) -> (Cell, String) {
     (cell, what)
 }
 
-/// Where comparisons hold, as conjunctions of levels: the leaves of a greedy decision tree over the factors that vary. Levels that
-/// end in the same leaf are joined, `recipe=add reduction=sum|none`.
-pub(super) fn holds_where(comparisons: &[Comparison]) -> Vec<String> {
-    let all: Vec<&Comparison> = comparisons.iter().collect();
-    let mut paths = Vec::new();
-    split(&all, &mut Vec::new(), &mut paths);
-    paths
+/// Where a claim holds.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Holds {
+    /// Conjunctions of levels: the leaves of a greedy decision tree over the factors that vary. Levels that end in the same leaf are joined,
+    /// `recipe=add reduction=sum|none`. Empty where no factor tells.
+    pub paths: Vec<String>,
+    /// In how many settings the claim holds, of how many.
+    pub held: usize,
+    pub of: usize,
 }
 
-fn split(comparisons: &[&Comparison], path: &mut Vec<String>, paths: &mut Vec<String>) {
-    let held = comparisons.iter().filter(|c| c.outcome == Outcome::Confirms).count();
+/// The levels of some compared cells, and whether the claim holds there.
+struct Setting {
+    cell: Cell,
+    holds: bool,
+}
+
+/// Where several parts of a claim hold at once. Parts look at different cells (with the technique, without it); what they have in common is the
+/// setting: the levels that a part's own selection does not fix.
+pub(super) fn holds_where<'a>(parts: impl Iterator<Item = &'a Evidence>) -> Holds {
+    let mut settings: Vec<Setting> = Vec::new();
+    let mut places: BTreeMap<Cell, usize> = BTreeMap::new();
+    for part in parts {
+        let fixed: Vec<&str> = part.rule.select().map_or(Vec::new(), fixed_by);
+        for comparison in &part.comparisons {
+            let levels = comparison.cell.levels().iter().filter(|(factor, _)| !fixed.contains(&factor.as_str()));
+            let (cell, holds) = (Cell::new(levels.cloned().collect()), comparison.outcome == Outcome::Confirms);
+            match places.get(&cell) {
+                Some(place) => settings[*place].holds &= holds,
+                None => {
+                    places.insert(cell.clone(), settings.len());
+                    settings.push(Setting { cell, holds });
+                }
+            }
+        }
+    }
+    let names = |setting: &Setting| setting.cell.levels().iter().map(|(factor, _)| factor.clone()).collect::<Vec<_>>();
+    let mut paths = Vec::new();
+    let mut rest: Vec<&Setting> = settings.iter().collect();
+    // Parts about different things have settings of different kinds, each with a tree of its own.
+    while let Some(first) = rest.first().map(|setting| names(setting)) {
+        let (alike, others): (Vec<&Setting>, Vec<&Setting>) = rest.into_iter().partition(|setting| names(setting) == first);
+        split(&alike, &mut Vec::new(), &mut paths);
+        rest = others;
+    }
+    let mut seen = BTreeSet::new();
+    paths.retain(|path| seen.insert(path.clone()));
+    Holds { paths, held: settings.iter().filter(|setting| setting.holds).count(), of: settings.len() }
+}
+
+/// The factors of which a selection leaves one level.
+fn fixed_by(select: &'static str) -> Vec<&'static str> {
+    // Of alternatives none is fixed.
+    if select.contains(',') {
+        return Vec::new();
+    }
+    let has_one_level = |(_, levels): &(&str, &str)| !levels.contains('|');
+    select.split_whitespace().filter_map(|term| term.split_once('=')).filter(has_one_level).map(|(factor, _)| factor).collect()
+}
+
+fn split(settings: &[&Setting], path: &mut Vec<String>, paths: &mut Vec<String>) {
+    let held = settings.iter().filter(|setting| setting.holds).count();
     if held == 0 {
         return;
     }
-    let factors: Vec<&str> = comparisons.first().map_or(Vec::new(), |c| c.cell.levels().iter().map(|(f, _)| f.as_str()).collect());
+    let factors = || settings.iter().take(1).flat_map(|setting| setting.cell.levels().iter().map(|(factor, _)| factor.as_str()));
     let by_level = |factor: &str| {
-        let mut levels: Vec<(String, Vec<&Comparison>)> = Vec::new();
-        for c in comparisons {
-            let level = c.cell.get(factor).unwrap_or("").to_string();
+        let mut levels: Vec<(String, Vec<&Setting>)> = Vec::new();
+        for setting in settings {
+            let level = setting.cell.get(factor).unwrap_or("").to_string();
             match levels.iter_mut().find(|(l, _)| *l == level) {
-                Some((_, group)) => group.push(c),
-                None => levels.push((level, vec![c])),
+                Some((_, group)) => group.push(setting),
+                None => levels.push((level, vec![setting])),
             }
         }
         levels
     };
-    // The factor that leaves the least mixed groups, by Gini's measure; the first of equals. (The count of those in the minority
-    // would not tell a factor that says nothing from one that sets half of the others apart.)
+    // The factor that leaves the least mixed groups, by Gini's measure. (The count of those in the minority would not tell a factor that says
+    // nothing from one that sets half of the others apart.) Of equals the one whose levels have names: where each model has a batch of its own,
+    // it is the model that decides. Then the first.
     let impurity = |factor: &str| -> f64 {
-        let mixed = |group: &Vec<&Comparison>| {
-            let held = group.iter().filter(|c| c.outcome == Outcome::Confirms).count();
+        let mixed = |group: &Vec<&Setting>| {
+            let held = group.iter().filter(|setting| setting.holds).count();
             (held * (group.len() - held)) as f64 / group.len() as f64
         };
         by_level(factor).iter().map(|(_, group)| mixed(group)).sum()
     };
-    let best = factors.into_iter().filter(|f| by_level(f).len() > 1).min_by(|a, b| impurity(a).total_cmp(&impurity(b)));
-    let Some(factor) = best.filter(|_| held < comparisons.len()) else {
-        if held == comparisons.len() {
+    let is_number = |factor: &str| by_level(factor).iter().all(|(level, _)| level.parse::<f64>().is_ok());
+    let varying = factors().filter(|factor| by_level(factor).len() > 1);
+    let best = varying.min_by(|a, b| impurity(a).total_cmp(&impurity(b)).then(is_number(a).cmp(&is_number(b))));
+    let Some(factor) = best.filter(|_| held < settings.len()) else {
+        if held == settings.len() && !path.is_empty() {
             paths.push(path.join(" "));
         }
         return;
     };
     let levels = by_level(factor);
-    let pure = |group: &Vec<&Comparison>| group.iter().all(|c| c.outcome == Outcome::Confirms);
+    let pure = |group: &Vec<&Setting>| group.iter().all(|setting| setting.holds);
     let joined: Vec<&str> = levels.iter().filter(|(_, group)| pure(group)).map(|(level, _)| level.as_str()).collect();
     if !joined.is_empty() {
         path.push(format!("{factor}={}", joined.join("|")));
@@ -81,5 +136,56 @@ fn split(comparisons: &[&Comparison], path: &mut Vec<String>, paths: &mut Vec<St
         path.push(format!("{factor}={level}"));
         split(group, path, paths);
         path.pop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::{Comparison, Verdict};
+    use crate::protocol::{Bound, Rule};
+    use crate::stats::Interval;
+
+    const FAILS: Rule =
+        Rule::Value { metric: "failing", of: "call=never", confirm: Bound::AtLeast(0.01), refute: Bound::AtMost(0.0) };
+    const WORKS: Rule =
+        Rule::Value { metric: "failing", of: "call=always", confirm: Bound::AtMost(0.0), refute: Bound::AtLeast(0.01) };
+    const KINDS: Rule = Rule::Value { metric: "x", of: "call=a|b", confirm: Bound::AtMost(0.0), refute: Bound::AtLeast(1.0) };
+
+    fn part(rule: &'static Rule, found: &[(&str, bool)]) -> Evidence {
+        let comparison = |(cell, holds): &(&str, bool)| Comparison {
+            cell: Cell::parse(cell).unwrap(),
+            baseline: None,
+            effect: Interval::exact(0.0),
+            rounds: 1,
+            outcome: if *holds { Outcome::Confirms } else { Outcome::Refutes },
+        };
+        Evidence {
+            rule,
+            verdict: Verdict::Depends,
+            comparisons: found.iter().map(comparison).collect(),
+            out_of_scope: 0,
+            missing: Vec::new(),
+        }
+    }
+
+    /// What fails without a call has to work with it, in the same setting; each in another one is nothing.
+    #[test]
+    fn parts_hold_together_or_not_at_all() {
+        let fails = part(&FAILS, &[("who=me call=never", false), ("who=other call=never", true)]);
+        let works = part(&WORKS, &[("who=me call=always", true), ("who=other call=always", false)]);
+        assert_eq!(holds_where([&fails, &works].into_iter()), Holds { paths: vec![], held: 0, of: 2 });
+        let works = part(&WORKS, &[("who=me call=always", true), ("who=other call=always", true)]);
+        assert_eq!(holds_where([&fails, &works].into_iter()).paths, ["who=other"]);
+        // The same said by two parts is said once.
+        let alone = part(&KINDS, &[("who=me call=a size=1", false), ("who=me call=b size=1", true)]);
+        let again = part(&KINDS, &[("who=me call=a", false), ("who=me call=b", true)]);
+        assert_eq!(holds_where([&alone, &again].into_iter()).paths, ["call=b"]);
+    }
+
+    #[test]
+    fn the_model_decides_and_not_the_batch_that_it_has() {
+        let found = [("batch=4 model=gpt call=a", true), ("batch=32 model=bert call=a", true), ("batch=8 model=mlp call=a", false)];
+        assert_eq!(holds_where([&part(&KINDS, &found)].into_iter()).paths, ["model=gpt|bert"]);
     }
 }

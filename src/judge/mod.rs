@@ -4,6 +4,7 @@ mod explain;
 mod outcome;
 mod rules;
 
+pub use explain::Holds;
 pub use outcome::{Comparison, Evidence, Outcome, Verdict};
 
 use crate::protocol::{Claim, Pass, Platform, Profile, Protocol, Published, Rule};
@@ -22,8 +23,8 @@ pub struct Judgement {
     pub carries: bool,
     /// One for each part of the claim's rule.
     pub evidence: Vec<Evidence>,
-    /// Where the claim holds, as conjunctions of levels, if the verdict is 'depends' or the claim is about a prediction.
-    pub holds_where: Vec<String>,
+    /// Where the claim holds, if the verdict is 'depends' or the claim is about a prediction.
+    pub holds: Holds,
 }
 
 impl Judgement {
@@ -60,8 +61,8 @@ fn judge_claim(
     let (evidence, parts) = weigh_parts(protocol, profile, &claim.rule, (platform, device), platform != Platform::Dry, samples);
     let verdict = combine(&parts);
     let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
-    let holds_where = mixed.flat_map(|e| holds_where(&e.comparisons)).collect();
-    Judgement { claim, platform, verdict, carries: claim.judged_on.contains(&platform), evidence, holds_where }
+    let holds = holds_where(mixed);
+    Judgement { claim, platform, verdict, carries: claim.judged_on.contains(&platform), evidence, holds }
 }
 
 /// The evidence for each part of a rule, and the verdicts of those parts that count: those that are about something that is there, and those
@@ -303,7 +304,8 @@ mod tests {
         };
         let j = judged("less", peak, |_| 0.7, |_, _| 1.0);
         assert_eq!(j.verdict, Verdict::Depends);
-        assert_eq!(j.holds_where, ["depth=8", "depth=32 model=gpt"]);
+        assert_eq!(j.holds.paths, ["depth=8", "depth=32 model=gpt"]);
+        assert_eq!((j.holds.held, j.holds.of), (3, 6));
     }
 
     #[test]
@@ -700,7 +702,7 @@ mod tests {
         let mixed =
             |transform: &str| if transform == "light" { [500.0, 900.0, 900.0, 700.0] } else { [500.0, 900.0, 910.0, 909.0] };
         let judged = counted_workers(mixed, 1e-3);
-        assert_eq!((judged[0].verdict, &judged[0].holds_where[..]), (Verdict::Depends, &["transform=light".to_string()][..]));
+        assert_eq!((judged[0].verdict, &judged[0].holds.paths[..]), (Verdict::Depends, &["transform=light".to_string()][..]));
         let comparison = &judged[0].evidence[0].comparisons[0];
         assert_eq!(comparison.cell.to_string(), "transform=light workers=4x");
         assert_eq!(comparison.baseline.as_ref().unwrap().get("transform"), Some("light"), "best of its own group");

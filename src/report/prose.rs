@@ -2,7 +2,7 @@
 
 use super::effects::change;
 use super::words;
-use crate::judge::{Evidence, Judgement, Outcome, Reproduction, Verdict};
+use crate::judge::{Evidence, Holds, Judgement, Outcome, Reproduction, Verdict};
 use crate::protocol::{Bound, Pass, Pick, Platform, Protocol, Rule, Share};
 use crate::results::Status;
 use crate::stats::Interval;
@@ -113,14 +113,28 @@ fn alternatives(levels: &[&str]) -> String {
     }
 }
 
-/// Where a claim that depends holds.
-pub fn holds_where(paths: &[String]) -> String {
-    let paths: Vec<String> = paths.iter().map(|path| conditions(path)).filter(|path| !path.is_empty()).collect();
-    match &paths[..] {
-        [] => "some of the configurations, along no single factor".to_string(),
-        [one] => one.clone(),
-        [rest @ .., last] => format!("{}; or {last}", rest.join("; ")),
+/// More conditions than this are no sentence: then it is said how many configurations there are, and a table names them.
+const MOST_PATHS: usize = 2;
+const MOST_CONDITIONS: usize = 2;
+
+/// Where a claim that depends holds, after its verb: `where model = gpt2 or resnet50`, `in 8 of 24 configurations`.
+pub fn holds(holds: &Holds) -> String {
+    let is_short = holds.paths.len() <= MOST_PATHS && holds.paths.iter().all(|path| path.split(' ').count() <= MOST_CONDITIONS);
+    let paths: Vec<String> = holds.paths.iter().map(|path| conditions(path)).collect();
+    match (holds.held, &paths[..]) {
+        (0, _) => "in no configuration that was tried".to_string(),
+        (held, [one]) if is_short && held < holds.of => format!("where {one}"),
+        (held, [one, other]) if is_short && held < holds.of => format!("where {one}, and where {other}"),
+        (held, _) => format!("in {held} of {} (the table below names them)", counted(holds.of, "configuration")),
     }
+}
+
+/// Puts the place where a claim holds into its sentence.
+fn placed(text: &str, found: &Holds) -> String {
+    let place = holds(found);
+    // 'Only in no configuration' would say nothing.
+    let nowhere = if found.held == 0 { text.replace("only where {where}", &place) } else { text.to_string() };
+    nowhere.replace("where {where}", &place).replace("{where}", &place)
 }
 
 /// A count with its noun: `1 cell`, `3 cells`.
@@ -171,7 +185,7 @@ pub fn thresholds(protocol: &Protocol, rule: &Rule) -> Option<(String, String)> 
         | Rule::Picked { confirm, refute, .. } => Some((bound(protocol, rule, *confirm), bound(protocol, rule, *refute))),
         Rule::Agreement { within, share, .. } => {
             let (within, share) = (bound(protocol, rule, *within), share * 100.0);
-            Some((format!("{within} in {share:.0} % of the cells"), format!("fewer of them within {within}")))
+            Some((format!("{within} in {share:.0} % of the configurations"), format!("fewer of them within {within}")))
         }
         Rule::FalseAlarms { at_most, .. } => {
             let at_most = figure(protocol, rule, *at_most);
@@ -203,7 +217,7 @@ pub fn comparison(protocol: &Protocol, rule: &Rule) -> String {
             of(select)
         ),
         Rule::Trend { of: select, .. } => format!("{subject}{}", of(select)),
-        Rule::Agreement { of: select, .. } => format!("{subject}, cell by cell{}", of(select)),
+        Rule::Agreement { of: select, .. } => format!("{subject}, configuration by configuration{}", of(select)),
         Rule::All(_) => subject,
     }
 }
@@ -225,16 +239,6 @@ pub fn effects(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
 
 /// The effects of all parts of a rule, with their intervals: changes in percent where they are ratios to a baseline.
 pub fn effect_of_all(protocol: &Protocol, evidence: &[Evidence]) -> String {
-    let parts = || evidence.iter().filter(|part| !part.comparisons.is_empty());
-    // Parts about the same figure are told apart by the levels that their configurations do not share.
-    let own_levels = |part: &Evidence| {
-        let alike = || parts().filter(|other| subject(protocol, other.rule) == subject(protocol, part.rule));
-        let terms = part.rule.select().unwrap_or_default().split_whitespace();
-        let own = terms
-            .filter(|term| !alike().all(|other| other.rule.select().unwrap_or_default().split_whitespace().any(|t| t == *term)));
-        let levels: Vec<String> = own.filter_map(|term| Some(term.split_once('=')?.1.replace('|', " or "))).collect();
-        if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(", ")) }
-    };
     let said = |part: &Evidence| {
         let (low, high) = part.range()?;
         let figure = match part.rule {
@@ -246,10 +250,28 @@ pub fn effect_of_all(protocol: &Protocol, evidence: &[Evidence]) -> String {
             Rule::Exponent { metric, .. } => format!("{} grows as", protocol.metric(metric).map_or("", |m| m.label)),
             rule => subject(protocol, rule),
         };
-        let interval = intervals(protocol, part).filter(|text| text != "exact").map_or(String::new(), |text| format!(" ({text})"));
-        Some(format!("{what}{} {figure}{interval}", own_levels(part)))
+        let interval = spread(part).map_or(String::new(), |(low, high, rounds)| {
+            // In the effect's own unit.
+            let span =
+                if matches!(part.rule, Rule::Ratio { .. }) { change(low, high) } else { span(protocol, part.rule, low, high) };
+            format!(" (95 % CI {span}, n = {rounds})")
+        });
+        Some(format!("{what}{} {figure}{interval}", own_levels(protocol, evidence, part)))
     };
-    parts().filter_map(said).collect::<Vec<_>>().join("; ")
+    evidence.iter().filter_map(said).collect::<Vec<_>>().join("; ")
+}
+
+/// Parts about the same figure are told apart by the levels that their selections do not share.
+fn own_levels(protocol: &Protocol, evidence: &[Evidence], part: &Evidence) -> String {
+    let terms = |part: &Evidence| part.rule.select().unwrap_or_default().split_whitespace().collect::<Vec<_>>();
+    let alike: Vec<Vec<&str>> = evidence
+        .iter()
+        .filter(|other| !other.comparisons.is_empty() && subject(protocol, other.rule) == subject(protocol, part.rule))
+        .map(terms)
+        .collect();
+    let own = terms(part).into_iter().filter(|term| !alike.iter().all(|terms| terms.contains(term)));
+    let levels: Vec<String> = own.map(conditions).collect();
+    if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(", ")) }
 }
 
 /// What `{effect}` stands for: the effects bare for a single figure, labelled where a claim has several.
@@ -257,7 +279,12 @@ fn effect(protocol: &Protocol, judgement: &Judgement) -> String {
     let found = judgement.evidence.iter().filter_map(|e| Some((e, effects(protocol, e)?)));
     match judgement.evidence.len() {
         1 => found.map(|(_, text)| text).collect(),
-        _ => found.map(|(e, text)| format!("{} {text}", subject(protocol, e.rule))).collect::<Vec<_>>().join(", "),
+        _ => {
+            let said = |(e, text): (&Evidence, String)| {
+                format!("{}{} {text}", subject(protocol, e.rule), own_levels(protocol, &judgement.evidence, e))
+            };
+            found.map(said).collect::<Vec<_>>().join("; ")
+        }
     }
 }
 
@@ -271,17 +298,23 @@ pub fn interval(protocol: &Protocol, rule: &Rule, effect: Interval) -> String {
 
 /// The span of all intervals of one part of a rule, with the rounds behind them.
 pub fn intervals(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
-    let all = || evidence.comparisons.iter().filter(|c| !c.effect.is_exact());
     if evidence.comparisons.is_empty() {
         return None;
     }
-    let (Some(low), Some(high)) = (all().map(|c| c.effect.low).reduce(f64::min), all().map(|c| c.effect.high).reduce(f64::max))
-    else {
-        return Some("exact".to_string());
-    };
+    let Some((low, high, rounds)) = spread(evidence) else { return Some("exact".to_string()) };
+    Some(format!("95 % CI {}, n = {rounds}", span(protocol, evidence.rule, low, high)))
+}
+
+/// Ends of all intervals, and the rounds behind them; none where every figure is exact.
+fn spread(evidence: &Evidence) -> Option<(f64, f64, String)> {
+    let all = || evidence.comparisons.iter().filter(|c| !c.effect.is_exact());
+    let (low, high) = (all().map(|c| c.effect.low).reduce(f64::min)?, all().map(|c| c.effect.high).reduce(f64::max)?);
     let (fewest, most) = (all().map(|c| c.rounds).min()?, all().map(|c| c.rounds).max()?);
-    let span = range(figure(protocol, evidence.rule, low), figure(protocol, evidence.rule, high));
-    Some(format!("95 % CI {span}, n = {}", range(fewest.to_string(), most.to_string())))
+    Some((low, high, range(fewest.to_string(), most.to_string())))
+}
+
+fn span(protocol: &Protocol, rule: &Rule, low: f64, high: f64) -> String {
+    range(figure(protocol, rule, low), figure(protocol, rule, high))
 }
 
 /// What a verdict means for the reader.
@@ -325,7 +358,7 @@ pub fn advice(protocol: &Protocol, judgement: &Judgement) -> String {
 }
 
 fn filled(protocol: &Protocol, judgement: &Judgement, text: &str) -> String {
-    text.replace("{effect}", &effect(protocol, judgement)).replace("{where}", &holds_where(&judgement.holds_where))
+    placed(text, &judgement.holds).replace("{effect}", &effect(protocol, judgement))
 }
 
 fn carriers(judged_on: &[Platform]) -> String {
@@ -361,10 +394,12 @@ fn not_measured(evidence: &[Evidence], against: Against) -> String {
     let out_of_scope: usize = evidence.iter().map(|e| e.out_of_scope).sum();
     let what = if against == Against::Claim { "claim" } else { "figure" };
     let why = match (missing, out_of_scope) {
-        (0, 0) => format!("this profile plans no cell that the {what} is about"),
-        (0, n) => format!("{} outside the {what}'s scope, none within it", counted(n, "cell")),
-        (n, 0) => format!("{} without a figure", counted(n, "cell")),
-        (n, m) => format!("{} without a figure, {} outside the {what}'s scope", counted(n, "cell"), counted(m, "cell")),
+        (0, 0) => format!("this profile plans no configuration that the {what} is about"),
+        (0, n) => format!("{} outside the {what}'s scope, none within it", counted(n, "configuration")),
+        (n, 0) => format!("{} without a figure", counted(n, "configuration")),
+        (n, m) => {
+            format!("{} without a figure, {} outside the {what}'s scope", counted(n, "configuration"), counted(m, "configuration"))
+        }
     };
     format!("Not measured here: {why}.")
 }
@@ -378,7 +413,15 @@ mod tests {
         assert_eq!(conditions("recipe=add reduction=sum|none"), "recipe = add and reduction = sum or none");
         assert_eq!(conditions("k=2|4|8"), "k = 2, 4 or 8");
         assert_eq!(conditions(""), "");
-        assert_eq!(holds_where(&["a=1".into(), "b=2 c=3".into()]), "a = 1; or b = 2 and c = 3");
-        assert_eq!(holds_where(&[]), "some of the configurations, along no single factor");
+    }
+
+    #[test]
+    fn a_place_is_a_sentence_of_its_own_or_a_count() {
+        let found = |paths: &[&str], held, of| Holds { paths: paths.iter().map(|path| path.to_string()).collect(), held, of };
+        assert_eq!(holds(&found(&["a=1|2", "b=2 c=3"], 3, 9)), "where a = 1 or 2, and where b = 2 and c = 3");
+        assert_eq!(holds(&found(&["a=1 b=2 c=3"], 1, 9)), "in 1 of 9 configurations (the table below names them)");
+        assert_eq!(holds(&found(&[], 2, 9)), "in 2 of 9 configurations (the table below names them)");
+        assert_eq!(placed("It pays only where {where}.", &found(&[], 0, 9)), "It pays in no configuration that was tried.");
+        assert_eq!(placed("It pays only where {where}.", &found(&["a=1"], 4, 9)), "It pays only where a = 1.");
     }
 }
