@@ -189,12 +189,9 @@ impl Frame {
         let lines = if panels.iter().any(|panel| !panel.name.is_empty()) { 3 } else { 2 };
         let upper = top + lines * LINE + 4 + PHASES + if grouped { PHASES } else { 0 };
         let y = LinearScale { high: high * 1.04, from: upper + if columns == 1 && width > NARROW { TALL } else { LOW }, to: upper };
-        // Round in binary units, with at most five to the top.
-        let step = (y.high / 5.0).log2().ceil().exp2().max(1.0);
         // Panels without any figure have no scale.
-        let most = if high > 1.0 { y.high } else { -1.0 };
-        let values = (0..).map(|n| f64::from(n) * step).take_while(|value| *value <= most);
-        let ticks: Vec<(i32, String)> = values.map(|value| (y.at(value), tick(value, "B"))).collect();
+        let values = if high > 1.0 { y.binary_ticks() } else { Vec::new() };
+        let ticks: Vec<(i32, String)> = values.into_iter().map(|value| (y.at(value), tick(value, "B"))).collect();
         let axis = ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0) + 8;
         Frame { top, width: (width - 2 * EDGE - GAP * (columns - 1)) / columns, y, ticks, axis }
     }

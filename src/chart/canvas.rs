@@ -109,11 +109,20 @@ pub fn shortened(text: &str, size: i32, width: i32) -> String {
     text.chars().take(fitting.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Breaks a text into lines that fit a width, and cuts words that do not.
+/// Breaks a text into lines that fit a width, and cuts words that do not; a number stays with its unit.
 pub fn wrapped(text: &str, size: i32, width: i32) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
+    const UNITS: [&str; 9] = ["B", "KiB", "MiB", "GiB", "TiB", "ms", "s", "µs", "%"];
+    let mut words: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
-        let word = &shortened(word, size, width);
+        let is_unit = UNITS.contains(&word.trim_end_matches([',', '.', ';', ')']));
+        match words.last_mut() {
+            Some(number) if is_unit && number.ends_with(|c: char| c.is_ascii_digit()) => *number = format!("{number} {word}"),
+            _ => words.push(word.to_string()),
+        }
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for word in words {
+        let word = &shortened(&word, size, width);
         match lines.last_mut() {
             Some(line) if text_width(line, size) + text_width(word, size) + size <= width => {
                 line.push(' ');
@@ -366,5 +375,6 @@ mod tests {
     fn text_is_wrapped_to_its_width() {
         let lines = wrapped("one two three four five six seven", 13, 110);
         assert!(lines.len() > 1 && lines.iter().all(|line| text_width(line, 13) <= 110), "{lines:?}");
+        assert_eq!(wrapped("at most 256 MiB", 13, 90), ["at most", "256 MiB"]);
     }
 }

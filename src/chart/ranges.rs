@@ -9,7 +9,7 @@ const LANE: i32 = 20;
 const GAP: i32 = 10;
 const LEGEND_ROW: i32 = 20;
 /// Widest that the names of rows may be beside their dots.
-const NAMES: i32 = 360;
+const NAMES: i32 = 400;
 /// Room between two panels.
 const BETWEEN: i32 = 28;
 
@@ -147,7 +147,9 @@ fn legend(chart: &Ranges) -> Vec<(i32, i32)> {
 struct Frame {
     panel: usize,
     from: i32,
+    /// Where the axis ends, and the panel.
     to: i32,
+    end: i32,
     low: f64,
     high: f64,
 }
@@ -158,7 +160,17 @@ impl Frame {
         let values = dots.flat_map(|dot| [dot.low, dot.high]).chain([chart.axes[panel].reference]).filter(|v| v.is_finite());
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
         let room = ((high - low) * 0.06).max(high.abs().max(1e-9) * 0.02);
-        Frame { panel, from, to, low: low - room, high: high + room }
+        let mut frame = Frame { panel, from, to, end: to, low: low - room, high: high + room };
+        // Figures stand right of their ranges, or left: the axis ends early where neither has room.
+        let fits = |frame: &Frame, dot: &Dot| {
+            let width = text_width(&dot.text, SMALL) + 10;
+            frame.end - frame.at(dot.high) >= width || frame.at(dot.low) - frame.from >= width
+        };
+        let dots = || chart.rows.iter().flat_map(|row| &row.panels[panel]);
+        while frame.to - frame.from > (to - from) / 2 && !dots().all(|dot| fits(&frame, dot)) {
+            frame.to -= 8;
+        }
+        frame
     }
 
     fn at(&self, value: f64) -> i32 {
@@ -203,7 +215,7 @@ impl Frame {
             canvas.mark((self.at(dot.middle), y), look.mark, look.color);
             let width = text_width(&dot.text, SMALL);
             // Beside the range, on the side that has room.
-            let (free_right, free_left) = (self.to - high - 10, low - self.from - 10);
+            let (free_right, free_left) = (self.end - high - 10, low - self.from - 10);
             let (start, room) = if free_right >= width || free_right >= free_left {
                 (high + 10, free_right)
             } else {

@@ -62,6 +62,12 @@ impl LinearScale {
         let step = nice_step(self.high / 6.0);
         (0..).map(|i| f64::from(i) * step).take_while(|v| *v <= self.high).collect()
     }
+
+    /// Round in binary units, at most six.
+    pub fn binary_ticks(&self) -> Vec<f64> {
+        let step = (self.high / 5.0).log2().ceil().exp2().max(1.0);
+        (0..).map(|i| f64::from(i) * step).take_while(|v| *v <= self.high).collect()
+    }
 }
 
 /// 1, 2 or 5 times a power of ten, not below `least`.

@@ -149,7 +149,9 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     let mut pages: Vec<Page> = Vec::new();
     for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
         let own = pictures_of(runs)?;
-        pages.push(pages::page(runs, own.iter().map(Picture::shown).collect()));
+        let mut page = pages::page(runs, own.iter().map(Picture::shown).collect());
+        page.headlines.extend(sentences_of(runs));
+        pages.push(page);
         pictures.extend(own);
     }
     let known = |page: &Page| techniques::SUBJECTS.iter().position(|s| s.experiment == page.name).unwrap_or(usize::MAX);
@@ -216,7 +218,7 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
         summary,
         pictures,
         files: recorded.iter().flat_map(files::of).collect(),
-        tables: recorded.iter().map(data::table).collect::<Result<_>>()?,
+        tables: recorded.iter().filter(|run| data::has_rows(run)).map(data::table).collect::<Result<_>>()?,
     })
 }
 
@@ -268,11 +270,23 @@ fn published(recorded: &[Recorded]) -> Vec<PublishedLine> {
 
 /// Pictures of protocols that say nothing which the page's other pictures and tables do not.
 const LEFT_OUT: [(&str, &str); 1] = [("lr_warmup", "loss")];
+/// Pictures whose few figures are better said in a sentence.
+const SENTENCES: [(&str, &str); 1] = [("optimizer_state", "temporaries")];
+
+/// What a page says instead of drawing it, machine by machine.
+fn sentences_of(runs: &[Recorded]) -> Vec<String> {
+    let is_said = |run: &Recorded, plot: &crate::protocol::Plot| SENTENCES.contains(&(run.protocol.name, plot.name));
+    let said = |run: &Recorded| -> Vec<String> {
+        run.protocol.plots.iter().filter(|plot| is_said(run, plot)).filter_map(|plot| plots::sentence(run, plot)).collect()
+    };
+    runs.iter().flat_map(said).collect()
+}
 
 fn pictures_of(runs: &[Recorded]) -> Result<Vec<Picture>> {
     let mut pictures = Vec::new();
     let is_drawn = |plot: &&crate::protocol::Plot| {
-        !matches!(plot.kind, PlotKind::Ranking { .. }) && !LEFT_OUT.contains(&(runs[0].protocol.name, plot.name))
+        let named = (runs[0].protocol.name, plot.name);
+        !matches!(plot.kind, PlotKind::Ranking { .. }) && !LEFT_OUT.contains(&named) && !SENTENCES.contains(&named)
     };
     for plot in runs[0].protocol.plots.iter().filter(is_drawn) {
         for run in runs {

@@ -65,6 +65,9 @@ pub const SELF_CHECKS: [&str; 2] = ["dry-run", "pin-refused"];
 /// Experiments that are about no training step: they stand in the table, not in the picture of training techniques.
 pub const NO_TRAINING: [&str; 2] = ["no_grad", "batch_loading"];
 
+/// Experiments whose bars are bytes: what is left of a tensor, or what a load takes, has no baseline that a reader would divide by.
+pub const AMOUNTS: [&str; 2] = ["free_tensors", "load_checkpoint"];
+
 const PEAK: &str = "requested_peak";
 const TIME: &str = "time";
 
@@ -80,9 +83,9 @@ pub const SUBJECTS: &[Subject] = &[
         shown: &[shown("Accumulate 4 micro-batches", "hold=effective-batch k=4", PEAK, TIME, "Activations fill the memory")],
         code: "for micro in batch.split(len(batch) // 4):\n    loss = criterion(model(micro.x), micro.y) / 4  # equal micro-batches, mean loss\n    loss.backward()\noptimizer.step()\noptimizer.zero_grad()",
         fails: &[
-            "Parameters, gradients and optimizer state keep their size: where they fill the memory, little is saved.",
-            "With ignored targets or a shorter last micro-batch, divide the sum of the losses by the number of targets in the whole batch, or the update changes.",
-            "BatchNorm sees each micro-batch by itself: its statistics, and the update, are those of the smaller batch.",
+            "Parameters, gradients and optimizer state keep their size: where they fill the memory, it saves little.",
+            "With ignored targets or a shorter last micro-batch, divide the summed loss by the number of targets in the whole batch; otherwise the update changes.",
+            "BatchNorm sees one micro-batch at a time: its statistics, and so the update, are those of the smaller batch.",
         ],
     },
     Subject {
@@ -92,9 +95,9 @@ pub const SUBJECTS: &[Subject] = &[
         shown: &[shown("bf16 autocast", "precision=amp-bf16", PEAK, TIME, "Large activations; a GPU with tensor cores")],
         code: "with torch.autocast(\"cuda\", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)\nloss.backward()  # fp16 instead of bf16: scale the loss with torch.amp.GradScaler",
         fails: &[
-            "Parameters, gradients and optimizer state stay in fp32, and half-precision copies of the weights come on top: small batches can need more memory.",
-            "A step that is overhead-bound (many small kernels) gets slower: each cast is a kernel of its own.",
-            "fp16 without a GradScaler loses small gradients; bf16 has the range of fp32 and needs none.",
+            "Parameters, gradients and optimizer state stay in fp32, and half-precision copies of the weights come on top: small batches can need more memory than without.",
+            "An overhead-bound step (many small kernels) gets slower, because every cast is one more kernel.",
+            "fp16 without a GradScaler loses small gradients. bf16 has the range of fp32 and needs no scaler.",
         ],
     },
     Subject {
@@ -104,8 +107,8 @@ pub const SUBJECTS: &[Subject] = &[
         shown: &[shown("Checkpoint every block", "policy=every-block", PEAK, TIME, "Deep models; transformers: every block")],
         code: "from torch.utils.checkpoint import checkpoint\n\nfor block in self.blocks:\n    x = checkpoint(block, x, use_reentrant=False)",
         fails: &[
-            "It pays one more forward pass of what is checkpointed.",
-            "Where a block keeps little beside its input (a plain MLP layer), segments of sqrt(n) blocks save more than every block; transformers keep much, and every block is the better choice.",
+            "It costs one extra forward pass of whatever is checkpointed.",
+            "Where a block saves little besides its input (a plain MLP layer), segments of sqrt(n) blocks save more than checkpointing every block. Transformer blocks save a lot: checkpoint every one.",
             "Parameters, gradients and optimizer state keep their size.",
         ],
     },
@@ -122,8 +125,8 @@ pub const SUBJECTS: &[Subject] = &[
         )],
         code: "for micro in batch.split(len(batch) // 4):\n    with torch.autocast(\"cuda\", dtype=torch.bfloat16):\n        loss = criterion(model(micro.x), micro.y) / 4  # model checkpoints its blocks\n    loss.backward()\noptimizer.step()\noptimizer.zero_grad()",
         fails: &[
-            "Techniques that shrink the same bytes do not multiply: after accumulation, checkpointing has fewer activations left to drop.",
-            "What remains is parameters, gradients and optimizer state; a smaller optimizer or sharding is the next step then.",
+            "Techniques that shrink the same bytes do not multiply: after accumulation, fewer activations are left for checkpointing to drop.",
+            "What remains is parameters, gradients and optimizer state. To shrink those, use a smaller optimizer or sharding.",
         ],
     },
     Subject {
@@ -133,8 +136,8 @@ pub const SUBJECTS: &[Subject] = &[
         shown: &[shown("Freeze the backbone", "rest=frozen", PEAK, TIME, "Only the last part is trained")],
         code: "for parameter in model.backbone.parameters():\n    parameter.requires_grad = False\noptimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)",
         fails: &[
-            "Leaving the backbone out of the optimizer alone saves its state and nothing else: gradients and activations stay.",
-            "A trained layer early in the model keeps the activations of everything behind it.",
+            "Only leaving the backbone out of the optimizer saves optimizer state and nothing else: gradients and activations stay.",
+            "A trainable layer early in the model keeps the activations of everything after it.",
         ],
     },
     Subject {
@@ -150,7 +153,7 @@ pub const SUBJECTS: &[Subject] = &[
         )],
         code: "optimizer = torch.optim.AdamW(model.parameters(), fused=True)",
         fails: &[
-            "The state is the same in every implementation: two values per parameter for Adam and AdamW, one for RMSProp and momentum, none for plain SGD.",
+            "The state is the same in every implementation: two values per parameter for Adam and AdamW, one for RMSProp and SGD with momentum, none for plain SGD.",
         ],
     },
     Subject {
@@ -159,7 +162,7 @@ pub const SUBJECTS: &[Subject] = &[
         kind: Kind::Technique,
         shown: &[shown("`no_grad` for inference", "mode=no-grad", PEAK, TIME, "Every forward pass without a backward pass")],
         code: "model.eval()\nwith torch.inference_mode():  # or torch.no_grad()\n    output = model(x)",
-        fails: &["`model.eval()` alone changes dropout and BatchNorm and still saves every activation."],
+        fails: &["`model.eval()` alone only changes dropout and BatchNorm; every activation is still saved."],
     },
     Subject {
         experiment: "inplace",
@@ -167,10 +170,12 @@ pub const SUBJECTS: &[Subject] = &[
         kind: Kind::Technique,
         shown: &[
             shown("`relu_` in place", "form=inplace", PEAK, TIME, "Where autograd allows it"),
-            shown("`relu(x).clone()`", "form=clone", PEAK, TIME, "Never: it copies for nothing"),
+            shown("`relu(x).clone()`", "form=clone", PEAK, TIME, "Never: the copy buys nothing"),
         ],
         code: "x = torch.relu_(x)  # or nn.ReLU(inplace=True)",
-        fails: &["A write through `.data` to what the backward pass needs is not caught: the gradient is silently wrong."],
+        fails: &[
+            "Autograd does not see writes through `.data`: overwriting a saved tensor gives a wrong gradient without an error.",
+        ],
     },
     Subject {
         experiment: "empty_cache",
@@ -185,7 +190,7 @@ pub const SUBJECTS: &[Subject] = &[
         )],
         code: "# against fragmentation, before the process starts:\n#   PYTORCH_ALLOC_CONF=expandable_segments:True python train.py",
         fails: &[
-            "The allocator frees its cache by itself before an allocation fails, so calling it does not avoid an out-of-memory error of your own.",
+            "The allocator frees its cache by itself before an allocation fails, so calling it does not prevent your own out-of-memory error.",
         ],
     },
     Subject {
@@ -194,7 +199,7 @@ pub const SUBJECTS: &[Subject] = &[
         kind: Kind::Technique,
         shown: &[shown("Move batches, not the data set", "how=batches", PEAK, TIME, "The data set is larger than a few batches")],
         code: "for x, y in DataLoader(dataset, batch_size=64):\n    x, y = x.to(device), y.to(device)",
-        fails: &["Single samples save no more than batches, and each transfer has its price."],
+        fails: &["Moving single samples saves no more than moving batches, and every transfer has overhead."],
     },
     Subject {
         experiment: "ddp_buckets",
@@ -203,7 +208,7 @@ pub const SUBJECTS: &[Subject] = &[
         shown: &[shown("`gradient_as_bucket_view=True`", "zero-grad=none|zeros ddp=views", PEAK, "", "Always, with DDP")],
         code: "model = DistributedDataParallel(model, gradient_as_bucket_view=True)",
         fails: &[
-            "Where activations make the peak and `zero_grad` has dropped the gradients, the peak falls by less than a copy of the gradients.",
+            "Where the peak comes from activations, after `zero_grad` has dropped the gradients, it falls by less than one copy of the gradients.",
         ],
     },
     Subject {
@@ -220,7 +225,7 @@ pub const SUBJECTS: &[Subject] = &[
         kind: Kind::Technique,
         shown: &[],
         code: "state = torch.load(path, map_location=\"cpu\", mmap=True, weights_only=True)\nmodel.load_state_dict(state)\ndel state",
-        fails: &["Without `map_location` the state returns to the device that it was saved from, and can run it out of memory."],
+        fails: &["Without `map_location` tensors return to the device they were saved from, which can run out of memory."],
     },
     Subject {
         experiment: "step_timeline",
@@ -237,7 +242,7 @@ pub const SUBJECTS: &[Subject] = &[
         kind: Kind::Technique,
         shown: &[],
         code: "DataLoader(dataset, batch_size=64, num_workers=os.cpu_count(), persistent_workers=True)",
-        fails: &["Where the step is compute-bound, faster loading shortens nothing."],
+        fails: &["Where the training step is the bottleneck, faster loading does not shorten the epoch."],
     },
     Subject {
         experiment: "pin_memory",
@@ -245,7 +250,7 @@ pub const SUBJECTS: &[Subject] = &[
         kind: Kind::Technique,
         shown: &[],
         code: "loader = DataLoader(dataset, pin_memory=True)\nfor x, y in loader:\n    x = x.to(\"cuda\", non_blocking=True)",
-        fails: &["Without a GPU it does nothing but warn."],
+        fails: &["Without a GPU it only prints a warning."],
     },
     Subject {
         experiment: "lr_warmup",

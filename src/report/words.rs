@@ -29,6 +29,8 @@ const LABELS: &[(&str, &str)] = &[
     ("predicted", "predicted peak"),
     ("predicted_error", "error of the prediction"),
     ("predicted_signed", "signed error of the prediction"),
+    ("state_ratio", "optimizer state, relative to the model"),
+    ("temporary_ratio", "temporaries of the optimizer's step, relative to the model"),
     ("formula", "formula's peak"),
     ("formula_error", "error of the formula"),
     ("formula_signed", "signed error of the formula"),

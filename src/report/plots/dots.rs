@@ -111,7 +111,9 @@ impl Chart {
             canvas.path(&[(at, self.top - 4), (at, bottom)], INK, 2, &[5, 3]);
             let label = format!("threshold {}", crate::units::plain(threshold));
             let half = text_width(&label, SMALL) / 2;
-            canvas.text((at.clamp(self.left + half, self.width - EDGE - half), self.top - 12), &label, SMALL, INK, Anchor::Middle);
+            // Neither over the edge nor over the name of the rows.
+            let first = if self.name == 0 { self.left.max(EDGE + text_width(header, SMALL) + 8) } else { self.left };
+            canvas.text((at.max(first + half).min(self.width - EDGE - half), self.top - 12), &label, SMALL, INK, Anchor::Middle);
             for (n, row) in rows.iter().enumerate() {
                 self.draw_row(canvas, row, self.top + n as i32 * self.row);
             }

@@ -1,6 +1,6 @@
 //! What each thing does on average over a full factorial design, and how two of them get into one another's way.
 
-use super::bars::{Bar, Cluster, paint};
+use super::bars::{Bar, Cluster, Lengths, paint};
 use super::{View, grouped, levels};
 use crate::chart::{TEXT, wrapped};
 use crate::protocol::Cell;
@@ -22,7 +22,7 @@ pub fn effects(view: &View, factors: &[&'static str]) -> Result<Option<String>> 
     };
     let header = (apart.join(" · "), "on average".to_string());
     let title = format!("{}, with over without; of two, that ratio with the other over without", view.label());
-    paint(view, &clusters, header, "1x: no effect", &title).map(Some)
+    paint(view, &clusters, header, &Lengths { title: &title, unit: "x", baseline: Some("1x: no effect") }).map(Some)
 }
 
 /// The thing that changes most on average.

@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 /// A sentence for the title; none where the figures do not give one, and the caption has to do.
 pub fn finding(view: &View, plot: &Plot) -> Option<String> {
     match &plot.kind {
+        PlotKind::Bars { .. } if super::tells_amounts(view) => of_amounts(view),
         PlotKind::Bars { .. } => of_levels(view),
         // Less of a share is no saving.
-        PlotKind::Lines { .. } if words::unit(view.metric.name, view.metric.unit) == "%" => None,
+        PlotKind::Lines { x, series } if words::unit(view.metric.name, view.metric.unit) == "%" => of_share_lines(view, x, series),
         PlotKind::Lines { x, series } => of_lines(view, x, series),
-        PlotKind::Dots { .. } => of_values(view),
+        PlotKind::Dots { rows, .. } => of_values(view, rows),
         PlotKind::Shares { prefix, .. } => of_shares(view, prefix),
         PlotKind::Effects { factors } => super::effects::finding(view, factors),
         PlotKind::Pareto { against, .. } => super::pareto::finding(view, against),
@@ -31,7 +32,11 @@ fn of_levels(view: &View) -> Option<String> {
     for cell in &view.cells {
         let Some(ratio) = view.recorded.ratio(cell, view.metric) else { continue };
         let studied = view.recorded.grid_of(cell)?.studied;
-        let name = format!("{studied} = {}", cell.get(studied)?);
+        let level = cell.get(studied)?;
+        let name = match view.level_label(studied, level) {
+            plain if plain == level => format!("{studied} = {level}"),
+            label => label,
+        };
         match by_level.iter_mut().find(|(known, _)| *known == name) {
             Some((_, ratios)) => ratios.push(ratio),
             None => by_level.push((name, vec![ratio])),
@@ -52,7 +57,10 @@ fn of_levels(view: &View) -> Option<String> {
         let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.estimate.max(1e-9).ln()).collect();
         (logs.iter().sum::<f64>() / logs.len() as f64).abs()
     };
-    let (name, ratios) = by_level.iter().max_by(|a, b| strength(&a.1).total_cmp(&strength(&b.1)))?;
+    // A level that one configuration has says less than one that all have.
+    let most = by_level.iter().map(|(_, ratios)| ratios.len()).max()?;
+    let common = by_level.iter().filter(|(_, ratios)| ratios.len() == most);
+    let (name, ratios) = common.max_by(|a, b| strength(&a.1).total_cmp(&strength(&b.1)))?;
     let estimates = || ratios.iter().map(|ratio| ratio.estimate);
     let (low, high) = (estimates().fold(f64::INFINITY, f64::min), estimates().fold(f64::NEG_INFINITY, f64::max));
     Some(changes(name, &label, low, high))
@@ -111,6 +119,14 @@ fn of_lines(view: &View, x: &str, series: &[&'static str]) -> Option<String> {
         if a.len() == b.len() && apart.len() == 1 { Some(apart[0]) } else { None }
     };
     let pairs = here.iter().enumerate().flat_map(|(n, low)| here[..n].iter().map(move |base| (low, base)));
+    let spread = |points: &[(Vec<&str>, f64)]| {
+        let values = || points.iter().map(|(_, value)| *value);
+        values().fold(0.0, f64::max) / values().fold(f64::INFINITY, f64::min)
+    };
+    if here.len() > 1 && here.len() <= FEW && spread(&here) < 1.01 {
+        let names: Vec<String> = here.iter().map(|(levels, _)| levels.join(" · ")).collect();
+        return Some(format!("At {x} = {}, {} is the same within 1 %: {}", written(most), view.label(), names.join(", ")));
+    }
     let (low, base, at, ratio) = pairs
         .filter_map(|(low, base)| Some((low, base, differ(&low.0, &base.0)?, low.1 / base.1)))
         .min_by(|a, b| a.3.total_cmp(&b.3))
@@ -121,24 +137,87 @@ fn of_lines(view: &View, x: &str, series: &[&'static str]) -> Option<String> {
     Some(format!("At {x} = {}, {} has {less} less {} than {}{where_}", written(most), low.0[at], view.label(), base.0[at]))
 }
 
+/// The shares at the far end of the axis, for each level of the first factor.
+fn of_share_lines(view: &View, x: &str, series: &[&'static str]) -> Option<String> {
+    let first = view.telling(series, &[x]).into_iter().next();
+    let mut groups: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    for cell in &view.cells {
+        let place = cell.get(x).and_then(|level| level.parse::<f64>().ok());
+        let Some(point) = place.zip(view.value(cell)) else { continue };
+        let name = first.and_then(|factor| cell.get(factor)).unwrap_or_default().to_string();
+        match groups.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, points)) => points.push(point),
+            None => groups.push((name, vec![point])),
+        }
+    }
+    let told = |(name, points): &(String, Vec<(f64, f64)>)| {
+        let far = points.iter().map(|(place, _)| *place).fold(f64::NEG_INFINITY, f64::max);
+        let shares = || points.iter().filter(|(place, _)| *place == far).map(|(_, share)| *share);
+        let (low, high) = (shares().fold(f64::INFINITY, f64::min), shares().fold(0.0, f64::max));
+        let with = if name.is_empty() { String::new() } else { format!("{name}, ") };
+        format!("{} ({with}{x} = {})", range(low, high, "%"), crate::units::tick(far, "1"))
+    };
+    let said: Vec<String> = groups.iter().map(told).collect();
+    (!said.is_empty() && said.len() <= 2).then(|| format!("{}: {}", capital(&view.label()), said.join(", ")))
+}
+
 /// The values of each level of the studied factor.
-fn of_values(view: &View) -> Option<String> {
+fn of_values(view: &View, rows: &[&str]) -> Option<String> {
     let unit = words::unit(view.metric.name, view.metric.unit);
+    let value = |cell: &Cell| view.value(cell).map(f64::abs);
+    let mut by_level = by_level(view, &studied(view), &value);
+    // Where the studied factor changes nothing, the first of the rows tells more.
+    if let (Some(first), [one, others @ ..]) = (rows.first(), &by_level[..])
+        && !others.is_empty()
+        && others.iter().all(|other| (other.1, other.2) == (one.1, one.2))
+    {
+        by_level = self::by_level(view, &|cell| cell.get(first), &value);
+    }
+    let said: Vec<String> = by_level.iter().map(|(level, low, high)| format!("{level} {}", range(*low, *high, unit))).collect();
+    (!said.is_empty() && said.len() <= FEW).then(|| format!("{}: {}", capital(&view.label()), said.join(", ")))
+}
+
+/// The bytes of each level, or of those with most and with least where there are many.
+fn of_amounts(view: &View) -> Option<String> {
+    let by_level = by_level(view, &studied(view), &|cell| super::bars::amount(view, cell));
+    let told = |(level, low, high): &(String, f64, f64)| format!("{level} {}", range(*low, *high, "B"));
+    let label = capital(&view.label().replace(", relative to the model", ""));
+    if by_level.len() <= FEW && !by_level.is_empty() {
+        return Some(format!("{label}: {}", by_level.iter().map(told).collect::<Vec<_>>().join(", ")));
+    }
+    let most = by_level.iter().max_by(|a, b| a.2.total_cmp(&b.2))?;
+    let least = by_level.iter().min_by(|a, b| a.2.total_cmp(&b.2))?;
+    Some(format!("{label}: most with {}, least with {}", told(most), told(least)))
+}
+
+/// More levels than this do not fit into a title.
+const FEW: usize = 5;
+
+/// The level of the factor that a cell's grid studies.
+fn studied<'a>(view: &'a View) -> impl Fn(&'a Cell) -> Option<&'a str> {
+    |cell| view.recorded.grid_of(cell).and_then(|grid| cell.get(grid.studied))
+}
+
+/// Smallest and largest value of each level.
+fn by_level<'a>(
+    view: &'a View,
+    level: &dyn Fn(&'a Cell) -> Option<&'a str>,
+    value: &dyn Fn(&Cell) -> Option<f64>,
+) -> Vec<(String, f64, f64)> {
     let mut by_level: Vec<(String, f64, f64)> = Vec::new();
     for cell in &view.cells {
-        let Some(value) = view.value(cell).map(f64::abs) else { continue };
-        let level = cell.get(view.recorded.grid_of(cell)?.studied)?;
+        let Some((level, value)) = level(cell).zip(value(cell)) else { continue };
         match by_level.iter_mut().find(|(known, ..)| known == level) {
             Some((_, low, high)) => (*low, *high) = (low.min(value), high.max(value)),
             None => by_level.push((level.to_string(), value, value)),
         }
     }
-    let range = |low: f64, high: f64| {
-        let (low, high) = (quantity(low, unit), quantity(high, unit));
-        if low == high { low } else { format!("{low} to {high}") }
-    };
-    let said: Vec<String> = by_level.iter().map(|(level, low, high)| format!("{level} {}", range(*low, *high))).collect();
-    (!said.is_empty() && said.len() <= 5).then(|| format!("{}: {}", capital(&view.label()), said.join(", ")))
+    by_level
+}
+
+fn range(low: f64, high: f64, unit: &str) -> String {
+    let (low, high) = (quantity(low, unit), quantity(high, unit));
+    if low == high { low } else { format!("{low} to {high}") }
 }
 
 /// The part that is the largest most often.

@@ -20,7 +20,7 @@ pub fn intervals(view: &View, clusters: &[&'static str]) -> Result<Option<String
         let level = view.level_label(own, cell.get(own).unwrap_or(""));
         // Who ran it stands in the axis's name.
         if own == BY && !of.is_empty() {
-            return of;
+            return if factors.contains(&"workers") { view.level_label("workers", &of) } else { of };
         }
         if of.is_empty() { level } else { format!("{of}: {level}") }
     };
@@ -32,7 +32,7 @@ pub fn intervals(view: &View, clusters: &[&'static str]) -> Result<Option<String
             panels: vec![vec![Dot { series: 0, middle: ratio.estimate, low: ratio.low, high: ratio.high, text }]],
         })
     };
-    let title = format!("change of {} against {} = {}, 95 % CI", view.metric.label, grid.studied, grid.baseline_level());
+    let title = format!("change against {} = {}, 95 % CI", grid.studied, grid.baseline_level());
     let axis = Axis { title, tick: percent, reference: 1.0 };
     ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: cells.iter().filter_map(row).collect() }).map(Some)
 }
@@ -53,6 +53,21 @@ pub fn signed(view: &View) -> Result<Option<String>> {
     };
     let axis = Axis { title: "signed error, relative to the measured peak".to_string(), tick: signed_percent, reference: 0.0 };
     ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: models.iter().map(row).collect() }).map(Some)
+}
+
+/// On which side of the truth all errors are.
+pub fn signed_finding(view: &View) -> Option<String> {
+    let name = view.metric.name.replace("_error", "_signed");
+    let errors: Vec<f64> = view.cells.iter().filter_map(|cell| view.recorded.samples.value(cell, &name)).collect();
+    let (low, high) = (errors.iter().copied().reduce(f64::min)?, errors.iter().copied().reduce(f64::max)?);
+    let what = if name.starts_with("formula") { "The formula" } else { "The prediction" };
+    let between = |near: f64, far: f64| format!("{} to {}", signed_percent(near.abs()), signed_percent(far.abs())).replace('+', "");
+    Some(match (low < -0.0005, high > 0.0005) {
+        (false, false) => format!("{what} is right within 0.05 %"),
+        (true, false) => format!("{what} is never too high: too low by {}", between(high, low)),
+        (false, true) => format!("{what} is never too low: too high by {}", between(low, high)),
+        (true, true) => format!("{what} is off by {} to {}", signed_percent(low), signed_percent(high)),
+    })
 }
 
 fn signed_percent(share: f64) -> String {

@@ -11,6 +11,12 @@ use crate::units::{Bytes, tick};
 use anyhow::Result;
 
 const PLOT_HEIGHT: i32 = 380;
+/// Height of one of two panels, and what its titles and the room around it take.
+const PANEL_HEIGHT: i32 = 260;
+const PANEL_ROOM: i32 = 110;
+const BETWEEN: i32 = 24;
+/// More lines of shares than this lie on one another at 0 and 100 %.
+const MOST_SHARES: usize = 4;
 const BAND_ROW: i32 = 18;
 const LABEL_STEP: i32 = 20;
 /// Widest that the names of lines may be.
@@ -27,17 +33,89 @@ struct Series {
 pub fn lines(view: &View, x: &'static str, series: &[&'static str]) -> Result<Option<String>> {
     let view = &view.only(|grid| !grid.levels_of(x).is_empty());
     let factors = view.telling(series, &[x]);
-    let series = collect(view, x, &factors);
-    if series.iter().all(|s| s.points.is_empty()) {
+    let all = collect(view, x, &factors);
+    if all.iter().all(|s| s.points.is_empty()) {
         return Ok(None);
     }
-    Frame::new(view, &series).draw(view, x, &factors, &series).map(Some)
+    if let Some((first, rest)) = factors.split_first()
+        && all.len() > MOST_SHARES
+        && is_share(view)
+    {
+        let levels: Vec<String> =
+            grouped(view.cells.iter().map(|cell| (levels(cell, &[first]), ()))).into_iter().map(|(l, _)| l).collect();
+        if levels.len() == 2 {
+            return panels(view, x, (first, &levels), rest).map(Some);
+        }
+    }
+    Frame::new(view, &all).draw(view, x, &factors, &all).map(Some)
+}
+
+/// Two panels, side by side or on a phone one below the other, for lines that would hide each other in one.
+fn panels(view: &View, x: &'static str, (factor, split): (&str, &[String]), rest: &[&'static str]) -> Result<String> {
+    let (width, narrow) = (view.head.width, view.head.width <= NARROW);
+    let mut known: Vec<String> = Vec::new();
+    let of_level = |level: &String| {
+        let cells = view.cells.iter().filter(|cell| cell.get(factor) == Some(level.as_str())).cloned().collect();
+        let mut series = collect(&View { cells, head: view.head.clone(), ..*view }, x, rest);
+        // A line looks the same in both panels.
+        for line in &mut series {
+            let place = known.iter().position(|label| *label == line.label).unwrap_or_else(|| {
+                known.push(line.label.clone());
+                known.len() - 1
+            });
+            line.look = look(place);
+        }
+        series
+    };
+    let drawn: Vec<Vec<Series>> = split.iter().map(of_level).collect();
+    let all = || drawn.iter().flatten();
+    let across = if narrow { 1 } else { split.len() as i32 };
+    let each = (width - 2 * EDGE - (across - 1) * BETWEEN) / across;
+    let top = view.head.bottom() + 2 * LABEL_STEP + TEXT;
+    // Each panel has its own numbers along the axis; shares are on one scale anyway.
+    let frames: Vec<Frame> = (0..)
+        .zip(&drawn)
+        .map(|(n, series)| {
+            let from = EDGE + if narrow { 0 } else { n * (each + BETWEEN) };
+            let top = top + if narrow { n * (PANEL_HEIGHT + PANEL_ROOM) } else { 0 };
+            Frame::within(view, &series.iter().collect::<Vec<_>>(), (from, from + each), (top, PANEL_HEIGHT), 0)
+        })
+        .collect();
+    let below = frames.last().map_or(top, |frame| frame.bottom) + 66;
+    let mut named: Vec<&Series> = Vec::new();
+    for line in all() {
+        if !named.iter().any(|other| other.label == line.label) {
+            named.push(line);
+        }
+    }
+    let height = below + (named.len() as i32 + 2) * LABEL_STEP;
+    picture((width, height), &view.head.spoken(), |canvas| {
+        view.head.draw(canvas);
+        for ((frame, series), level) in frames.iter().zip(&drawn).zip(split) {
+            let (name, label) = (format!("{factor} = {level}"), frame.y_title(view));
+            canvas.bold((frame.left, frame.band - 14 - LABEL_STEP), &name, TEXT, INK, Anchor::Start);
+            canvas.text(
+                (frame.left, frame.band - 14),
+                &shortened(&label, TEXT, frame.right - frame.left),
+                TEXT,
+                INK,
+                Anchor::Start,
+            );
+            frame.draw_axes(canvas, &view.factor_title(x), series);
+            frame.draw_lines(canvas, series);
+        }
+        draw_legend(canvas, (below, width), &rest.join(" · "), &named, false);
+    })
+}
+
+fn is_share(view: &View) -> bool {
+    words::unit(view.metric.name, view.metric.unit) == "%"
 }
 
 fn collect(view: &View, x: &str, factors: &[&str]) -> Vec<Series> {
     let at = |cell: &crate::protocol::Cell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
     let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (at(cell)?, cell))));
-    let is_share = words::unit(view.metric.name, view.metric.unit) == "%";
+    let is_share = is_share(view);
     let groups = grouped(keyed).into_iter().enumerate();
     let series = groups.map(|(n, (label, mut cells))| {
         cells.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -69,49 +147,69 @@ impl Frame {
     fn new(view: &View, series: &[Series]) -> Frame {
         let band = view.head.bottom() + TEXT + 16;
         let lost = series.iter().filter(|s| !s.out_of_memory.is_empty()).count() as i32;
+        let labels = series.iter().map(|s| text_width(&s.label, TEXT)).chain((lost > 0).then(|| text_width("out of memory", TEXT)));
+        let (width, narrow) = (view.head.width, view.head.width <= NARROW);
+        let right = if narrow { width - EDGE } else { width - EDGE - 52 - labels.max().unwrap_or(0) };
+        Frame::within(view, &series.iter().collect::<Vec<_>>(), (EDGE, right), (band, PLOT_HEIGHT), lost)
+    }
+
+    /// A frame between two edges, below `band`, with room for the crosses of so many lines.
+    fn within(view: &View, series: &[&Series], (from, right): (i32, i32), (band, height): (i32, i32), lost: i32) -> Frame {
         let top = band + if lost > 0 { lost * BAND_ROW + 8 } else { 0 };
-        let bottom = top + PLOT_HEIGHT;
+        let bottom = top + height;
         let limit = limit(view);
-        let is_share = words::unit(view.metric.name, view.metric.unit) == "%";
+        let is_share = is_share(view);
         let y = if is_share {
             Scale::of_shares(bottom, top)
         } else {
             Scale::over(series.iter().flat_map(|s| s.points.iter().map(|p| p.1)).chain(limit), 1.2, bottom, top)
         };
         let y_ticks = y.ticks(view.metric.unit);
-        let left = EDGE + 12 + y_ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0);
-        let labels = series.iter().map(|s| text_width(&s.label, TEXT)).chain((lost > 0).then(|| text_width("out of memory", TEXT)));
-        let (width, narrow) = (view.head.width, view.head.width <= NARROW);
-        let right = if narrow { width - EDGE } else { width - EDGE - 52 - labels.max().unwrap_or(0) };
+        let left = from + 12 + y_ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0);
         let xs = series.iter().flat_map(|s| s.points.iter().map(|p| p.0).chain(s.out_of_memory.iter().copied()));
         let x = Scale::over(xs, 1.5, left, right);
-        Frame { is_share, limit, width, left, right, band, top, bottom, x, y, y_ticks }
+        Frame { is_share, limit, width: view.head.width, left, right, band, top, bottom, x, y, y_ticks }
+    }
+
+    fn y_title(&self, view: &View) -> String {
+        format!("{} ({})", view.label(), if self.is_share { "linear" } else { "logarithmic" })
     }
 
     fn draw(&self, view: &View, x: &str, factors: &[&str], series: &[Series]) -> Result<String> {
-        let title = format!("{} {}", view.head.title, view.head.subtitle);
         let legend = if self.is_narrow() { (series.len() as i32 + 2) * LABEL_STEP } else { 0 };
-        picture((self.width, self.bottom + 60 + legend), &title, |canvas| {
+        picture((self.width, self.bottom + 60 + legend), &view.head.spoken(), |canvas| {
             view.head.draw(canvas);
-            let label = format!("{} ({})", view.label(), if self.is_share { "linear" } else { "logarithmic" });
             let start = if self.is_narrow() { EDGE } else { self.left };
-            canvas.text((start, self.band - 14), &shortened(&label, TEXT, self.right - start), TEXT, INK, Anchor::Start);
+            canvas.text(
+                (start, self.band - 14),
+                &shortened(&self.y_title(view), TEXT, self.right - start),
+                TEXT,
+                INK,
+                Anchor::Start,
+            );
             self.draw_axes(canvas, &view.factor_title(x), series);
-            for s in series {
-                let path: Vec<Point> = s.points.iter().map(|(x, y)| (self.x.at(*x), self.y.at(*y))).collect();
-                canvas.path(&path, s.look.color, 2, s.look.dash);
-            }
-            for s in series {
-                for (x, y) in &s.points {
-                    canvas.mark((self.x.at(*x), self.y.at(*y)), s.look.mark, s.look.color);
-                }
-            }
+            self.draw_lines(canvas, series);
             self.draw_lost(canvas, series);
             match self.is_narrow() {
-                true => self.draw_legend(canvas, &factors.join(" · "), series),
+                true => {
+                    let all: Vec<&Series> = series.iter().collect();
+                    draw_legend(canvas, (self.bottom + 64, self.width), &factors.join(" · "), &all, self.top > self.band);
+                }
                 false => self.draw_labels(canvas, &factors.join(" · "), series),
             }
         })
+    }
+
+    fn draw_lines(&self, canvas: &mut Canvas, series: &[Series]) {
+        for s in series {
+            let path: Vec<Point> = s.points.iter().map(|(x, y)| (self.x.at(*x), self.y.at(*y))).collect();
+            canvas.path(&path, s.look.color, 2, s.look.dash);
+        }
+        for s in series {
+            for (x, y) in &s.points {
+                canvas.mark((self.x.at(*x), self.y.at(*y)), s.look.mark, s.look.color);
+            }
+        }
     }
 
     fn draw_axes(&self, canvas: &mut Canvas, x_title: &str, series: &[Series]) {
@@ -139,7 +237,9 @@ impl Frame {
         }
         canvas.line((self.left, self.bottom), (self.right, self.bottom), FAINT, 1);
         canvas.line((self.left, self.top), (self.left, self.bottom), FAINT, 1);
-        let title = shortened(&format!("{x_title} (logarithmic)"), TEXT, self.width - 2 * EDGE);
+        let is_whole = self.right - self.left > self.width / 2 || self.is_narrow();
+        let room = if is_whole { self.width - 2 * EDGE } else { self.right - self.left };
+        let title = shortened(&format!("{x_title} (logarithmic)"), TEXT, room);
         let middle = ((self.left + self.right) / 2).min(self.width - EDGE - text_width(&title, TEXT) / 2);
         canvas.text((middle, self.bottom + 38), &title, TEXT, INK, Anchor::Middle);
     }
@@ -159,23 +259,6 @@ impl Frame {
 
     fn is_narrow(&self) -> bool {
         self.width <= NARROW
-    }
-
-    /// The names of the lines below the axis, where beside it is no room.
-    fn draw_legend(&self, canvas: &mut Canvas, heading: &str, series: &[Series]) {
-        let mut y = self.bottom + 64;
-        canvas.text((EDGE, y), &shortened(heading, SMALL, self.width - 2 * EDGE), SMALL, FAINT, Anchor::Start);
-        let lost = self.top > self.band;
-        for s in series.iter().filter(|s| !s.label.is_empty()) {
-            y += LABEL_STEP;
-            canvas.path(&[(EDGE, y), (EDGE + 28, y)], s.look.color, 2, s.look.dash);
-            canvas.mark((EDGE + 14, y), s.look.mark, s.look.color);
-            canvas.text((EDGE + 36, y), &shortened(&s.label, TEXT, self.width - 2 * EDGE - 36), TEXT, INK, Anchor::Start);
-        }
-        if lost {
-            canvas.mark((EDGE + 14, y + LABEL_STEP), Mark::Cross, FAINT);
-            canvas.text((EDGE + 36, y + LABEL_STEP), "out of memory", TEXT, INK, Anchor::Start);
-        }
     }
 
     /// The name of each line beside its end, moved apart where ends are close.
@@ -199,6 +282,22 @@ impl Frame {
             canvas.mark((x + 14, y), Mark::Cross, FAINT);
             canvas.text((x + 36, y), "out of memory", TEXT, INK, Anchor::Start);
         }
+    }
+}
+
+/// The names of the lines below the axis, where beside it is no room.
+fn draw_legend(canvas: &mut Canvas, (top, width): (i32, i32), heading: &str, series: &[&Series], lost: bool) {
+    let mut y = top;
+    canvas.text((EDGE, y), &shortened(heading, SMALL, width - 2 * EDGE), SMALL, FAINT, Anchor::Start);
+    for s in series.iter().filter(|s| !s.label.is_empty()) {
+        y += LABEL_STEP;
+        canvas.path(&[(EDGE, y), (EDGE + 28, y)], s.look.color, 2, s.look.dash);
+        canvas.mark((EDGE + 14, y), s.look.mark, s.look.color);
+        canvas.text((EDGE + 36, y), &shortened(&s.label, TEXT, width - 2 * EDGE - 36), TEXT, INK, Anchor::Start);
+    }
+    if lost {
+        canvas.mark((EDGE + 14, y + LABEL_STEP), Mark::Cross, FAINT);
+        canvas.text((EDGE + 36, y + LABEL_STEP), "out of memory", TEXT, INK, Anchor::Start);
     }
 }
 

@@ -16,6 +16,7 @@ use super::markup::slug;
 use super::pages::Shown;
 use super::prose;
 use super::recorded::Recorded;
+use super::techniques::AMOUNTS;
 use crate::chart::{Head, NARROW, WIDE};
 use crate::protocol::{Cell, Grid, Metric, Pass, Plot, PlotKind, selects};
 use crate::results::Status;
@@ -57,8 +58,9 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
     };
     let draw = |width: i32| -> Result<Option<String>> {
         let mut view = View::new(recorded, plot, metric, width);
-        if let Some(finding) = findings::finding(&view, plot) {
-            view.head = Head::new(&finding, &format!("{} {}", sentence(plot.caption), whose(recorded)), width);
+        let finding = if is_error(metric) { intervals::signed_finding(&view) } else { None };
+        if let Some(finding) = finding.or_else(|| findings::finding(&view, plot)) {
+            view.head = Head::new(&finding, &format!("{} {}", full_stop(plot.caption), whose(recorded)), width);
         }
         if is_error(metric)
             && let Some(svg) = intervals::signed(&view)?
@@ -67,6 +69,7 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
         }
         match &plot.kind {
             PlotKind::Lines { x, series } => lines::lines(&view, x, series),
+            PlotKind::Bars { clusters } if tells_amounts(&view) => bars::amounts(&view, clusters),
             // Times are no bars from zero: a difference of a few percent would not be seen.
             PlotKind::Bars { clusters } if metric.pass == Pass::Time => intervals::intervals(&view, clusters),
             PlotKind::Bars { clusters } => bars::bars(&view, clusters),
@@ -85,8 +88,19 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
     Picture::drawn(&name, format!("{} {}", plot.caption, whose(recorded)), draw)
 }
 
-fn sentence(caption: &str) -> String {
+/// What a plot would show, in words; nothing where the figures do not give a sentence.
+pub fn sentence(recorded: &Recorded, plot: &Plot) -> Option<String> {
+    let metric = recorded.protocol.metric(plot.metric)?;
+    findings::finding(&View::new(recorded, plot, metric, WIDE), plot).map(|finding| format!("{finding} ({})", whose(recorded)))
+}
+
+fn full_stop(caption: &str) -> String {
     format!("{}.", caption.trim_end_matches('.'))
+}
+
+/// Whether bars stand for bytes, and not for ratios to a baseline.
+fn tells_amounts(view: &View) -> bool {
+    AMOUNTS.contains(&view.recorded.protocol.name) && view.metric.pass != Pass::Check
 }
 
 /// Whether a metric is the size of a relative error whose sign stands in another one.

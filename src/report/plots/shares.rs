@@ -1,9 +1,11 @@
 //! What a whole is made of, as one bar for each cell, from details of the samples that share a prefix.
 
 use super::{View, levels};
-use crate::chart::{Anchor, Canvas, EDGE, FAINT, INK, NARROW, SMALL, TEXT, WHITE, look, picture, shortened, text_width};
+use crate::chart::{
+    Anchor, Canvas, EDGE, FAINT, GRID, INK, LinearScale, NARROW, SMALL, TEXT, WHITE, look, picture, shortened, text_width,
+};
 use crate::results::{PassRecord, Status};
-use crate::units::quantity;
+use crate::units::{quantity, tick};
 use anyhow::Result;
 use plotters::prelude::RGBColor;
 
@@ -15,6 +17,8 @@ const OTHER: RGBColor = RGBColor(0xBB, 0xBB, 0xBB);
 /// Widest that the names of rows may be, and room right of the bars for their totals.
 const NAMES: i32 = 210;
 const TOTALS: i32 = 80;
+/// Room for an axis and its name.
+const AXIS: i32 = 50;
 const LEGEND_ROW: i32 = 20;
 /// Room for a row's name above its bar, on a phone.
 const NAME: i32 = 20;
@@ -46,7 +50,10 @@ pub fn shares(view: &View, rows: &[&str], prefix: &str) -> Result<Option<String>
     let places = places(&legend, width);
     let step = if narrow { STEP + NAME } else { STEP };
     let top = view.head.bottom() + 14 + (places.last().map_or(0, |(_, row)| *row) + 1) * LEGEND_ROW;
-    let height = top + rows.len() as i32 * step + 12;
+    // Times have an axis; shares are all of the same length.
+    let axis = (unit == "s").then(|| LinearScale { high: longest, from: left, to: width - EDGE - TOTALS });
+    let bottom = top + rows.len() as i32 * step;
+    let height = bottom + if axis.is_some() { AXIS } else { 12 };
     let title = format!("{} {}", view.head.title, view.head.subtitle);
     picture((width, height), &title, |canvas| {
         view.head.draw(canvas);
@@ -54,6 +61,13 @@ pub fn shares(view: &View, rows: &[&str], prefix: &str) -> Result<Option<String>
             let y = view.head.bottom() + 10 + row * LEGEND_ROW;
             canvas.rectangle((x, y - 6), (x + 14, y + 6), *color, true);
             canvas.text((x + 20, y), name, TEXT, INK, Anchor::Start);
+        }
+        if let Some(axis) = axis {
+            for value in axis.ticks() {
+                canvas.line((axis.at(value), top), (axis.at(value), bottom), GRID, 1);
+                canvas.text((axis.at(value), bottom + 12), &tick(value, unit), SMALL, INK, Anchor::Middle);
+            }
+            canvas.text(((axis.from + axis.to) / 2, bottom + 34), "time (linear)", TEXT, INK, Anchor::Middle);
         }
         for (n, row) in rows.iter().enumerate() {
             let top = top + n as i32 * step;
@@ -142,8 +156,8 @@ fn draw_row(
         }
         canvas.rectangle((from, middle - BAR / 2), (to, middle + BAR / 2), *color, true);
         canvas.line((to, middle - BAR / 2), (to, middle + BAR / 2), WHITE, 1);
-        let percent = format!("{:.0} %", share * 100.0);
-        let texts = [format!("{name} {percent}"), percent];
+        let amount = if unit == "s" { quantity(share * row.total, unit) } else { format!("{:.0} %", share * 100.0) };
+        let texts = [format!("{name} {amount}"), amount];
         if let Some(text) = texts.iter().find(|text| text_width(text, SMALL) + 6 <= to - from) {
             canvas.text(((from + to) / 2, middle), text, SMALL, if is_dark(*color) { WHITE } else { INK }, Anchor::Middle);
         }
