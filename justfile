@@ -31,7 +31,7 @@ test *FLAGS: check
 browser:
     cargo test --no-default-features --test report --target-dir target/report browser -- --ignored
 
-# Plan what fits 12, 24, 48 and 80 GiB for three families of models, for the report's recipes
+# Find what fits 12, 24, 48 and 80 GiB for three families of models, and rehearse it in Python, for the report's recipes
 recipes: _setup
     cargo build --release --bin vramlab
     scripts/recipes

@@ -39,7 +39,7 @@ enum Command {
     #[cfg(feature = "torch")]
     TuneLoader(vramlab::commands::TuneOptions),
 
-    /// Play a trace of allocations on PyTorch's caching allocator over a pretended GPU
+    /// Play a trace of allocations on PyTorch's caching allocator over a simulated GPU
     #[cfg(feature = "torch")]
     Replay(vramlab::commands::ReplayOptions),
 

@@ -41,22 +41,47 @@ fn problems(run: &Recorded) -> Vec<String> {
             found.push(format!("'{cell}' ended as {status}: {}", reason(run, &cell, status)));
         }
     }
-    let negative =
-        |pass: &&crate::results::PassRecord| pass.samples.iter().any(|s| matches!(s.unit.as_str(), "s" | "B/s") && s.value < 0.0);
-    if let Some(pass) = run.passes.iter().find(negative) {
-        found.push(format!("'{}' has a negative time or rate", pass.cell));
-    }
+    found.extend(samples(run));
     if let Ok(manifest) = serde_json::to_value(&run.manifest) {
-        texts(&manifest, &mut |text| {
-            if text.len() > LONGEST
-                || text.chars().any(char::is_control)
-                || ["<script", "<img", "javascript:"].iter().any(|bad| text.contains(bad))
-            {
-                found.push(format!("run.json has a text that no run writes: {:?}", text.chars().take(60).collect::<String>()));
-            }
-        });
+        let mut seen = Vec::new();
+        texts(&manifest, &mut |text| seen.extend(strange(text)));
+        found.extend(seen.into_iter().map(|text| format!("run.json has a text that no run writes: {text}")));
     }
     found.into_iter().map(|what| format!("{}: {what}", run.protocol.name)).collect()
+}
+
+/// What is wrong with the rows, each kind of it once.
+fn samples(run: &Recorded) -> Vec<String> {
+    let all = || run.passes.iter().flat_map(|pass| pass.samples.iter().map(move |sample| (pass, sample)));
+    let mut found = Vec::new();
+    if let Some((pass, _)) = all().find(|(_, sample)| matches!(sample.unit.as_str(), "s" | "B/s") && sample.value < 0.0) {
+        found.push(format!("'{}' has a negative time or rate", pass.cell));
+    }
+    let unit = |metric: &str| run.protocol.metric(metric).map(|metric| metric.unit);
+    if let Some((_, sample)) = all().find(|(_, sample)| unit(&sample.metric).is_some_and(|unit| unit != sample.unit)) {
+        found.push(format!(
+            "has '{}' in {}, which its protocol gives in '{}'",
+            sample.metric,
+            shown(&sample.unit),
+            unit(&sample.metric).unwrap_or_default()
+        ));
+    }
+    let texts = run.passes.iter().map(|pass| pass.reason.as_str());
+    let texts = texts.chain(all().flat_map(|(_, sample)| [sample.metric.as_str(), &sample.unit, &sample.reason]));
+    let cells = run.passes.iter().flat_map(|pass| pass.cell.levels().iter().flat_map(|(factor, level)| [factor.as_str(), level]));
+    found.extend(texts.chain(cells).find_map(strange).map(|text| format!("samples.csv has a text that no run writes: {text}")));
+    found
+}
+
+/// A text that no run writes, shortened; nothing for any other.
+fn strange(text: &str) -> Option<String> {
+    let lower = text.to_lowercase();
+    let is_markup = ["<script", "<img", "<iframe", "<svg", "javascript:", "onerror="].iter().any(|bad| lower.contains(bad));
+    (text.len() > LONGEST || text.chars().any(char::is_control) || is_markup).then(|| shown(text))
+}
+
+fn shown(text: &str) -> String {
+    format!("{:?}", text.chars().take(60).collect::<String>())
 }
 
 fn reason(run: &Recorded, cell: &Cell, status: Status) -> String {

@@ -184,7 +184,7 @@ fn prediction_quality(evidence: &Evidence) -> String {
     let share = too_little as f64 / ratios.len() as f64 * 100.0;
     let typical = median(&errors);
     let typical = if typical >= 0.01 { significant(typical) } else { plain(typical) };
-    format!("; median error {typical} %, too little by more than 1 % in {share:.0} % of the cells")
+    format!("; median error {typical} %, too little by more than 1 % in {share:.0} % of the configurations")
 }
 
 /// Whether a rule's own selection says something about a factor, so that it need not be said again.
@@ -293,7 +293,7 @@ fn out_of_scope(recorded: &Recorded, evidence: &Evidence) -> String {
         Rule::Ratio { scope: Some(share), .. } => {
             let outside = match evidence.out_of_scope {
                 0 => "none outside".to_string(),
-                n => format!("{} outside", prose::counted(n, "cell")),
+                n => format!("{} outside", prose::counted(n, "configuration")),
             };
             format!("Judged only where, {}: {outside}", prose::scope(recorded.protocol, share))
         }
@@ -315,7 +315,7 @@ fn missing(evidence: &Evidence) -> Vec<String> {
         let reason = reason.trim_end_matches('.').replace("oom", prose::status(Status::Oom));
         match cells.len() {
             1..=3 => format!("{}: {reason}", cells.join(", ")),
-            n => format!("{n} cells, {} the first: {reason}", cells[0]),
+            n => format!("{n} configurations, {} the first: {reason}", cells[0]),
         }
     };
     by_reason.into_iter().map(said).collect()

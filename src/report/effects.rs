@@ -66,7 +66,7 @@ pub fn change(low: f64, high: f64) -> String {
 
 /// A ratio as a change: `−56 %`, `+8 %`, or `3.1x` where it is more than double.
 pub fn percent(ratio: f64) -> String {
-    if ratio >= 2.0 {
+    if ratio >= 2.0 || ratio.is_nan() {
         return crate::units::ratio(ratio);
     }
     let percent = ((ratio - 1.0) * 100.0).round();
@@ -77,21 +77,29 @@ pub fn percent(ratio: f64) -> String {
     }
 }
 
+/// Factors that say what was computed, the most telling first.
+const SUBJECTS: [&str; 6] = ["model", "workload", "operation", "transform", "dropped", "case"];
+
 /// The models of some cells, or else what tells them apart.
 pub fn rests_on<'a>(cells: impl Iterator<Item = &'a Cell>) -> String {
     let cells: Vec<&Cell> = cells.collect();
-    for factor in ["model", "workload", "operation", "transform", "dropped", "case"] {
+    let levels = |factor: &str| {
         let mut levels: Vec<&str> = Vec::new();
         for level in cells.iter().filter_map(|cell| cell.get(factor)) {
             if !levels.contains(&level) {
                 levels.push(level);
             }
         }
-        if !levels.is_empty() {
-            return levels.join(", ");
-        }
+        levels
+    };
+    if let Some(found) = SUBJECTS.iter().map(|factor| levels(factor)).find(|levels| !levels.is_empty()) {
+        return found.join(", ");
     }
-    super::prose::counted(cells.len(), "configuration")
+    let factors = cells.first().into_iter().flat_map(|cell| cell.levels().iter().map(|(factor, _)| factor.as_str()));
+    match factors.map(|factor| (factor, levels(factor))).find(|(_, levels)| levels.len() > 1) {
+        Some((factor, levels)) => format!("{factor} = {}", levels.join(", ")),
+        None => cells.first().map_or_else(|| "nothing".to_string(), |cell| cell.to_string()),
+    }
 }
 
 /// The effects of one thing to do, on every machine that has them.

@@ -191,7 +191,7 @@ fn steps(recorded: &[Recorded]) -> Option<Steps> {
         ]);
     }
     let device = prose::whose(run.platform(), &run.machine);
-    let head = ["", "technique", "peak memory", "time per sample", "mind"].map(str::to_string).to_vec();
+    let head = ["", "technique", "peak memory", "time per sample", "watch out for"].map(str::to_string).to_vec();
     let times = timed.map_or(String::new(), |(run, cell)| {
         format!(" Time: {} on {}, against the plain step.", name(&cell), prose::whose(run.platform(), &run.machine))
     });

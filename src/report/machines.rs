@@ -1,5 +1,6 @@
 //! The machines behind a report: how each was set up, what it found on the whole, and what went wrong there.
 
+use super::pages;
 use super::prose;
 use super::recorded::Recorded;
 use super::words;
@@ -7,7 +8,7 @@ use crate::judge::Verdict;
 use crate::results::{Manifest, Status};
 use crate::units::Bytes;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One way in which a machine was set up.
 #[derive(Debug, PartialEq, Serialize)]
@@ -70,32 +71,47 @@ fn setup(run: &Recorded) -> Setup {
     }
 }
 
-/// Verdicts of one machine, counted.
+/// Claims by what became of them on one machine, counted once each, and apart from those about the lab itself.
 pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     let own = recorded.iter().filter(|r| r.machine == machine.machine);
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut order: Vec<(u8, &str)> = Vec::new();
-    for judgement in own.flat_map(|r| &r.judgements) {
-        let standing = match (judgement.carries, judgement.verdict) {
+    let mut claims: BTreeMap<(&str, &str), BTreeSet<(u8, &str)>> = BTreeMap::new();
+    let mut checks: BTreeMap<(&str, &str), bool> = BTreeMap::new();
+    for (run, judgement) in own.flat_map(|run| run.judgements.iter().map(move |judgement| (run, judgement))) {
+        let id = (run.protocol.name, judgement.claim.id);
+        if pages::is_self_check(run, judgement.claim.id) {
+            if judgement.carries && judgement.verdict != Verdict::NotMeasured {
+                *checks.entry(id).or_insert(true) &= judgement.verdict == Verdict::Confirmed;
+            }
+            continue;
+        }
+        claims.entry(id).or_default().insert(match (judgement.carries, judgement.verdict) {
             (_, Verdict::NotMeasured) => (5, "need another device"),
             (false, _) => (4, "informational"),
             (true, Verdict::Confirmed) => (0, "confirmed"),
             (true, Verdict::Refuted) => (1, "refuted"),
             (true, Verdict::Depends) => (2, "depending"),
             (true, Verdict::Inconclusive) => (3, "inconclusive"),
-        };
-        *counts.entry(standing.1).or_default() += 1;
-        order.push(standing);
+        });
     }
-    order.sort_unstable();
-    order.dedup();
-    let said: Vec<String> = order.iter().map(|(_, name)| format!("{} {name}", counts[name])).collect();
-    let total: usize = counts.values().sum();
+    let mut counts: BTreeMap<(u8, &str), usize> = BTreeMap::new();
+    for standings in claims.values() {
+        // Where our side and PyTorch's differ it depends; what only one of them has is that one's.
+        let judged: Vec<_> = standings.iter().filter(|(rank, _)| *rank < 4).collect();
+        let standing = match judged[..] {
+            [one] => *one,
+            [] => standings.iter().next().copied().unwrap_or((5, "need another device")),
+            _ => (2, "depending"),
+        };
+        *counts.entry(standing).or_default() += 1;
+    }
+    let said: Vec<String> = counts.iter().map(|((_, name), count)| format!("{count} {name}")).collect();
     let of = if machine.is_prediction() { "predictions for " } else { "" };
+    let hold = checks.values().filter(|holds| **holds).count();
+    let checks = if checks.is_empty() { String::new() } else { format!("; self-checks: {hold} of {} hold", checks.len()) };
     format!(
-        "{}: {of}{}: {}{}",
+        "{}: {of}{}: {}{}{checks}",
         prose::whose(machine.platform(), &machine.machine),
-        prose::counted(total, "claim"),
+        prose::counted(claims.len(), "claim"),
         said.join(", "),
         published_summary(recorded, machine)
     )

@@ -81,6 +81,8 @@ pub struct Page {
     pub question: String,
     pub hypothesis: String,
     pub headlines: Vec<String>,
+    /// What stands above the advice: a lab's statement about itself is none.
+    pub advice_title: &'static str,
     pub advice: Vec<Advice>,
     pub code: Markdown,
     pub pictures: Vec<Shown>,
@@ -131,6 +133,7 @@ pub fn page(runs: &[Recorded], pictures: Vec<Shown>) -> Page {
         question: first.protocol.question.to_string(),
         hypothesis: first.protocol.hypothesis.to_string(),
         headlines: known.map_or_else(Vec::new, |subject| headlines(runs, subject)),
+        advice_title: if kind(first) == Kind::Technique { "What to do" } else { "What was found" },
         advice: advice(runs, &is_own),
         code: Markdown::trusted(known.map_or(String::new(), |subject| subject.code.to_string())),
         pictures,
@@ -144,7 +147,7 @@ pub fn page(runs: &[Recorded], pictures: Vec<Shown>) -> Page {
         claims: claims::sections(runs).into_iter().filter(|claim| is_own(&claim.id)).collect(),
         published: claims::published_sections(runs),
         factors: factors(runs),
-        measured: runs.iter().map(measured).collect(),
+        measured: runs.iter().filter(|run| data::has_rows(run)).map(measured).collect(),
         files: runs.iter().flat_map(files::of).collect(),
         protocols_differ: runs.iter().any(|run| run.protocol != first.protocol),
         kind: kind(first),
@@ -169,6 +172,9 @@ fn headlines(runs: &[Recorded], subject: &Subject) -> Vec<String> {
     subject.shown.iter().filter_map(line).collect()
 }
 
+/// What leads to the machines whose figures fall the same way and are not those of the sentence.
+const SAME: &str = "; the same verdict from ";
+
 /// What to do, from the verdicts that carry: once for each claim and verdict, in the words of the largest models.
 fn advice(runs: &[Recorded], is_own: &dyn Fn(&str) -> bool) -> Vec<Advice> {
     let mut all: Vec<(&str, Verdict, Advice)> = Vec::new();
@@ -177,8 +183,10 @@ fn advice(runs: &[Recorded], is_own: &dyn Fn(&str) -> bool) -> Vec<Advice> {
         let text = prose::advice(run.protocol, judgement);
         let rests_on = format!("{} on {}", basis(judgement), prose::whose(judgement.platform, &run.machine));
         match all.iter_mut().find(|(id, verdict, _)| *id == judgement.claim.id && *verdict == judgement.verdict) {
+            // Its figures are those of the machine that is named first.
             Some((.., advice)) => {
-                *advice = Advice { text, rests_on: format!("{rests_on}; {}", advice.rests_on) };
+                let same = advice.rests_on.replace(SAME, "; ");
+                *advice = Advice { text, rests_on: format!("{rests_on}{SAME}{same}") };
             }
             None => all.push((judgement.claim.id, judgement.verdict, Advice { text, rests_on })),
         }

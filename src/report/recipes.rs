@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Beside the machines' folders; `just recipes` writes it.
 const FILE: &str = "recipes.json";
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 #[derive(Debug, Deserialize)]
 struct Planned {
@@ -23,6 +23,9 @@ struct Plan {
     /// Nothing where nothing fits.
     configuration: Option<Configuration>,
     device_used: Option<u64>,
+    /// The training script with this configuration, and what its rehearsal needed of the card.
+    script: Option<String>,
+    rehearsed: Option<u64>,
     fitting: usize,
     tried: usize,
 }
@@ -44,7 +47,10 @@ pub struct Recipe {
     pub batch: String,
     pub what: String,
     pub needs: String,
+    pub rehearsed: String,
     pub fitting: String,
+    /// The command that was rehearsed.
+    pub script: Markdown,
 }
 
 #[derive(Debug, Serialize)]
@@ -78,7 +84,7 @@ pub fn read(results: &Path) -> Result<Option<Recipes>> {
         (
             uses(&|c| c.accumulate > 1),
             "k micro-batches",
-            "for micro in batch.split(len(batch) // k):\n    loss = criterion(model(micro.x), micro.y) / k\n    loss.backward()\noptimizer.step()\noptimizer.zero_grad()",
+            "for x, y in micro_batches:  # k of them\n    loss = criterion(model(x), y) / k\n    loss.backward()\noptimizer.step()\noptimizer.zero_grad()",
         ),
         (
             uses(&|c| c.checkpoint != "none"),
@@ -119,6 +125,8 @@ fn recipe(plan: &Plan) -> Recipe {
         batch,
         what,
         needs,
+        rehearsed: plan.rehearsed.map_or_else(|| "not rehearsed".to_string(), |bytes| format!("fits with {}", Bytes(bytes))),
+        script: Markdown::text(&plan.script.as_ref().map_or(String::new(), |script| format!("`{}`", script.replace('`', "'")))),
         fitting: format!("{} of {}", plan.fitting, plan.tried),
     }
 }

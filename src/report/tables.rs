@@ -83,7 +83,7 @@ fn check(recorded: &Recorded, relation: &Relation, cells: &[&Cell]) -> String {
     let is = |status: Status| move |cell: &&&Cell| recorded.outcome(cell, Pass::Check).is_some_and(|(s, _)| s == status);
     let held = cells.iter().filter(is(Status::Ok)).count();
     let failed = cells.iter().filter(is(Status::Invalid)).count();
-    let mut text = format!("Checked against the baseline: {} {}", counted(held, "cell"), expectation(relation, held));
+    let mut text = format!("Checked against the baseline: {} {}", counted(held, "configuration"), expectation(relation, held));
     let errors = largest_errors(recorded, cells);
     // Elsewhere the error is that before the expected factor is taken out, and would only confuse.
     if !errors.is_empty() && matches!(relation, Relation::Equal { .. } | Relation::Differs { .. }) {
@@ -141,7 +141,7 @@ fn obstacles(recorded: &Recorded, cells: &[Cell]) -> Vec<String> {
     }
     let said = groups.into_iter().map(|((pass, status, reason), of_group)| {
         let why = if reason.is_empty() { String::new() } else { format!(" ({})", reason.trim_end_matches('.')) };
-        let which = if of_group.len() == cells.len() { "all cells".to_string() } else { named(&of_group) };
+        let which = if of_group.len() == cells.len() { "all configurations".to_string() } else { named(&of_group) };
         format!("{}: {}{why}: {which}.", what(pass), prose::status(status))
     });
     let mut notes: Vec<String> = said.collect();
@@ -184,7 +184,7 @@ fn remarkable_samples(recorded: &Recorded, cells: &[Cell]) -> Vec<String> {
     let mut notes = Vec::new();
     if far > 0 {
         notes.push(format!(
-            "{far} of {all} timed samples lie more than 5 scaled MADs from their cell's median; they are counted here and dropped nowhere."
+            "{far} of {all} timed samples lie more than 5 scaled MADs from the median of their configuration; they are counted here and never dropped."
         ));
     }
     notes.extend(marks.into_iter().map(|(reason, n)| format!("{} of {all} marked: {reason}.", counted(n, "timed sample"))));

@@ -89,6 +89,12 @@ fn no_page_has_jargon_or_a_broken_sentence() {
         "(001)",
         "(002)",
         "uide 00",
+        "over the best single one",
+        "seen free",
+        "cell by cell",
+        "; or ",
+        "only where in",
+        "where in ",
     ];
     let broken = [
         "NaN",
@@ -102,6 +108,9 @@ fn no_page_has_jargon_or_a_broken_sentence() {
         " 0 cells",
         ": skipped",
         "skipped (",
+        "1x = 1 ",
+        "unbounded",
+        "unknown ",
         "No picture for",
         "  ,",
     ];
@@ -124,4 +133,55 @@ fn every_advice_names_what_it_rests_on() {
         }
     }
     assert!(found > 20, "{found}");
+}
+
+/// Each committed picture is whole, says for screen readers what it shows, names its axes' scales, and has a form for phones.
+#[test]
+fn every_picture_is_whole_and_says_what_it_shows() {
+    let mut seen = 0;
+    for path in std::fs::read_dir(folder().join("plots")).unwrap().map(|entry| entry.unwrap().path()) {
+        super::assert_whole(&path);
+        let svg = std::fs::read_to_string(&path).unwrap();
+        let title = svg.split_once("<title>").and_then(|(_, rest)| Some(rest.split_once("</title>")?.0)).unwrap_or_default();
+        assert!(title.len() > 20, "{}: the title says nothing: '{title}'", path.display());
+        assert!(!title.contains("NaN") && !title.contains("inf ") && !title.contains("{"), "{}: {title}", path.display());
+        let texts: Vec<String> = super::svg::texts(&svg).1.into_iter().map(|text| text.text).collect();
+        assert!(!texts.iter().any(|text| text == "1x = 1"), "{}: 1x is 1", path.display());
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if !name.ends_with("-narrow.svg") {
+            assert!(path.with_file_name(name.replace(".svg", "-narrow.svg")).is_file(), "{name} has no form for phones");
+            seen += 1;
+        }
+    }
+    assert!(seen > 50, "{seen}");
+}
+
+/// Nothing about nothing: a table has no rows of what was skipped altogether.
+#[test]
+fn tables_have_no_rows_without_a_figure() {
+    let mut rows = 0;
+    for path in std::fs::read_dir(folder().join("data")).unwrap().map(|entry| entry.unwrap().path()) {
+        for line in std::fs::read_to_string(&path).unwrap().lines().skip(1) {
+            assert!(!line.ends_with(",skipped"), "{}: {line}", path.display());
+            rows += 1;
+        }
+    }
+    assert!(rows > 500, "{rows}");
+}
+
+/// Each guide is named once in README, with its address where that is known; the report's list has them all.
+#[test]
+fn each_guide_is_named_once() {
+    let readme = std::fs::read_to_string(folder().with_file_name("README.md")).unwrap();
+    let front = std::fs::read_to_string(folder().join("README.md")).unwrap();
+    for guide in [
+        "PyTorch 메모리 최적화 기법",
+        "PyTorch GPU 메모리 관리",
+        "GPU 메모리·연산 효율 최적화 완전 가이드",
+        "Pytorch에서 memory사용 Guide",
+        "PyTorch Dataloader pin_memory설정",
+    ] {
+        assert_eq!((readme.matches(guide).count(), front.matches(guide).count()), (1, 1), "{guide}");
+    }
+    assert_eq!(readme.matches("https://colinch4.github.io/").count(), 1);
 }

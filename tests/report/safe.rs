@@ -173,14 +173,14 @@ fn hostile_text_in_any_field_of_the_samples_stays_text() {
     let head = reader.headers().unwrap().clone();
     let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();
     for hostile in HOSTILE {
-        // The reason of a sample and of a pass, a metric that the protocol does not know, its unit, and a cell.
-        for field in ["reason", "metric", "unit", "cell"] {
+        // The reason of a sample and of a pass, a metric that the protocol does not know, and its unit.
+        for field in ["reason", "metric", "unit"] {
             let at = head.iter().position(|name| name == field).unwrap();
             let mut writer = csv::Writer::from_path(samples(&results)).unwrap();
             writer.write_record(&head).unwrap();
             for (n, row) in rows.iter().enumerate() {
                 let is_closing = row[3].starts_with("pass.");
-                let changed = n % 3 == 0 && (field == "reason" || !is_closing) && field != "cell";
+                let changed = n % 3 == 0 && (field == "reason" || !is_closing);
                 let fields = row
                     .iter()
                     .enumerate()
@@ -203,6 +203,37 @@ fn hostile_text_in_any_field_of_the_samples_stays_text() {
         report::write(&results, &out).unwrap();
         assert_safe(&out, name);
         std::fs::rename(machine, results.join("amd-epyc-2c")).unwrap();
+    }
+}
+
+/// A level is a part of each cell's text, of the plan and of the protocol; where all three say the same it is shown.
+#[test]
+fn hostile_levels_of_cells_stay_text() {
+    let root = tempfile::tempdir().unwrap();
+    let (results, out) = (results(root.path()), root.path().join("report"));
+    let [plan, rows] = [manifest(&results), samples(&results)].map(|path| std::fs::read_to_string(path).unwrap());
+    // A cell's text has no spaces within a level.
+    for hostile in [
+        "<img/src=x/onerror=alert(1)>",
+        "</td></table><script>alert(1)</script>\"'&",
+        "[x](javascript:alert(1))![y](https://evil.example/x.svg)",
+        "`<b>`|**c**|#",
+        "../../../evil\u{202E}%00",
+    ] {
+        let level = format!("chain{hostile}");
+        let quoted = serde_json::to_string(&level).unwrap();
+        std::fs::write(manifest(&results), plan.replace("chain", quoted.trim_matches('"'))).unwrap();
+        let mut reader = csv::Reader::from_reader(rows.as_bytes());
+        let mut writer = csv::Writer::from_path(samples(&results)).unwrap();
+        writer.write_record(reader.headers().unwrap()).unwrap();
+        for row in reader.records().map(Result::unwrap) {
+            writer.write_record(row.iter().map(|field| field.replace("chain", &level))).unwrap();
+        }
+        drop(writer);
+        report::write(&results, &out).unwrap_or_else(|error| panic!("{hostile}: {error:#}"));
+        assert_safe(&out, hostile);
+        assert!(super::page_of(&out, "inplace").contains("chain"), "{hostile}: the level is shown");
+        assert!(std::fs::read_dir(root.path()).unwrap().count() == 2, "{hostile}: nothing is written elsewhere");
     }
 }
 
@@ -237,6 +268,10 @@ fn damaged_files_never_panic() {
             std::fs::write(&path, contents).unwrap();
             if report::write(&results, &out).is_ok() {
                 assert_safe(&out, "a damaged file");
+                let text = super::text(&out);
+                for broken in ["NaNx", "NaN %", "NaN GiB", "infx", "inf %", "inf GiB", " inf ", "-inf"] {
+                    assert!(!text.contains(broken), "{broken}: {:?}", text.lines().find(|line| line.contains(broken)));
+                }
             }
         }
         std::fs::write(&path, &whole).unwrap();

@@ -1,0 +1,130 @@
+//! `vramlab check` and `vramlab diff` as their users call them, on copies of the committed results.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn committed() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("results")
+}
+
+/// Exit status, and what was said.
+fn vramlab(arguments: &[&Path], command: &str) -> (i32, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_vramlab")).arg(command).args(arguments).output().unwrap();
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat();
+    (output.status.code().unwrap(), said)
+}
+
+/// A machine with copies of some experiments of a committed one.
+fn copy(root: &Path, machine: &str, experiments: &[&str]) -> PathBuf {
+    let folder = root.join(machine);
+    for experiment in experiments {
+        let to = folder.join(experiment);
+        std::fs::create_dir_all(&to).unwrap();
+        for file in ["run.json", "samples.csv"] {
+            std::fs::copy(committed().join(machine).join(experiment).join(file), to.join(file)).unwrap();
+        }
+    }
+    folder
+}
+
+#[test]
+fn the_committed_results_can_be_contributed() {
+    for machine in std::fs::read_dir(committed()).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()) {
+        let (status, said) = vramlab(&[&machine], "check");
+        assert_eq!((status, said.contains("whole and valid")), (0, true), "{said}");
+    }
+}
+
+/// Changes one of the two files of an experiment.
+fn edit(folder: &Path, file: &str, change: impl FnOnce(String) -> String) {
+    let path = folder.join("inplace").join(file);
+    std::fs::write(&path, change(std::fs::read_to_string(&path).unwrap())).unwrap();
+}
+
+fn edit_json(folder: &Path, pointer: &str, value: Value) {
+    edit(folder, "run.json", |text| {
+        let mut document: Value = serde_json::from_str(&text).unwrap();
+        *document.pointer_mut(pointer).unwrap() = value;
+        document.to_string()
+    });
+}
+
+/// Replaces the first row that has a text by what it becomes.
+fn edit_row(folder: &Path, with: &str, change: impl Fn(&str) -> String) {
+    edit(folder, "samples.csv", |text| {
+        let row = text.lines().find(|row| row.contains(with)).unwrap_or_else(|| panic!("no row has {with}"));
+        text.replacen(row, &change(row), 1)
+    });
+}
+
+#[test]
+fn what_must_not_be_contributed_is_refused_with_the_reason() {
+    const MACHINE: &str = "amd-epyc-2c";
+    let cases: Vec<(&str, Box<dyn Fn(&Path)>)> = vec![
+        ("local changes", Box::new(|f| edit_json(f, "/git_dirty", true.into()))),
+        ("name the machine's folder so", Box::new(|f| edit_json(f, "/identity/machine", "another".into()))),
+        (
+            "run.json has a text that no run writes",
+            Box::new(|f| edit_json(f, "/identity/hardware/cpu", "<IMG src=x onerror=x>".into())),
+        ),
+        (
+            "configurations were not run",
+            Box::new(|f| edit(f, "samples.csv", |text| text.lines().take(40).map(|l| format!("{l}\n")).collect())),
+        ),
+        (
+            "which its protocol does not plan",
+            Box::new(|f| edit(f, "samples.csv", |text| text.replace("form=clone", "form=cloned"))),
+        ),
+        (
+            "samples.csv has a text that no run writes",
+            Box::new(|f| edit_row(f, ",raised,1,", |row| format!("{row}<script>x</script>"))),
+        ),
+        ("which its protocol gives in", Box::new(|f| edit_row(f, ",requested_peak,B,", |row| row.replace(",B,", ",s,")))),
+        ("negative time", Box::new(|f| edit_row(f, ",time,s,", |row| row.replace(",time,s,", ",time,s,-")))),
+        ("damaged", Box::new(|f| edit_row(f, ",time,s,", |row| row.replace(",time,s,", ",time,s,x")))),
+        ("run.json", Box::new(|f| edit(f, "run.json", |text| text[..text.len() / 2].to_string()))),
+        ("ended as error: broken", Box::new(|f| edit_row(f, ",pass.", |row| row.replace(",ok,", ",error,broken")))),
+    ];
+    for (expected, damage) in cases {
+        let root = tempfile::tempdir().unwrap();
+        let folder = copy(root.path(), MACHINE, &["inplace"]);
+        damage(&folder);
+        let (status, said) = vramlab(&[&folder], "check");
+        assert_eq!((status, said.contains(expected)), (1, true), "{expected}: {said}");
+        assert!(said.lines().all(|line| line.len() < 400) && !said.contains("panicked"), "{said}");
+    }
+    let root = tempfile::tempdir().unwrap();
+    let (status, said) = vramlab(&[root.path()], "check");
+    assert!(status == 1 && said.contains("no results in"), "{said}");
+}
+
+#[test]
+fn two_machines_are_set_side_by_side() {
+    let (cpu, dry) = (committed().join("amd-epyc-2c"), committed().join("dry-24gib"));
+    let (status, said) = vramlab(&[&cpu, &cpu], "diff");
+    assert!(status == 0 && said.contains("different:\n  none") && said.contains(" 0 apart"), "{said}");
+    let (status, said) = vramlab(&[&cpu, &dry], "diff");
+    assert!(status == 0 && said.starts_with("A: CPU (amd-epyc-2c)\nB: simulated GPU (dry-24gib)"), "{said}");
+    // One copy in which half of the peaks of a technique are gone.
+    let root = tempfile::tempdir().unwrap();
+    let folder = copy(root.path(), "amd-epyc-2c", &["inplace"]);
+    edit(&folder, "samples.csv", |text| {
+        let halved = |row: &str| match row.split_once(",requested_peak,B,") {
+            Some((cell, rest)) if cell.contains("form=clone") => {
+                let (value, rest) = rest.split_once(',').unwrap();
+                format!("{cell},requested_peak,B,{},{rest}", value.parse::<f64>().unwrap() / 2.0)
+            }
+            _ => row.to_string(),
+        };
+        text.lines().map(|row| halved(row) + "\n").collect()
+    });
+    let (status, said) = vramlab(&[&cpu, &folder], "diff");
+    let apart: Vec<&str> = said.lines().filter(|line| line.contains("form=clone") && line.contains("peak memory: A ")).collect();
+    assert!(status == 0 && !apart.is_empty() && said.lines().filter(|line| line.contains(": A ")).count() == apart.len(), "{said}");
+    let other = copy(root.path(), "dry-24gib", &["published"]);
+    let (status, said) = vramlab(&[&folder, &other], "diff");
+    assert!(status == 1 && said.contains("no experiment in common"), "{said}");
+    let (status, said) = vramlab(&[&folder, &root.path().join("nowhere")], "diff");
+    assert!(status == 1 && said.contains("nowhere") && !said.contains("panicked"), "{said}");
+}
