@@ -191,7 +191,7 @@ impl Frame {
         }
         let at = self.at(axis.reference);
         canvas.path(&[(at, top), (at, bottom)], INK, 2, &[5, 3]);
-        let title = wrapped(&axis.title, TEXT, self.to - self.from).into_iter().next().unwrap_or_default();
+        let title = wrapped(&axis.title, TEXT, self.end - self.from).into_iter().next().unwrap_or_default();
         canvas.text((self.from, top - 12), &title, TEXT, INK, Anchor::Start);
     }
 

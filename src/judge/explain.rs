@@ -106,8 +106,7 @@ fn split(settings: &[&Setting], path: &mut Vec<String>, paths: &mut Vec<String>)
         levels
     };
     // The factor that leaves the least mixed groups, by Gini's measure. (The count of those in the minority would not tell a factor that says
-    // nothing from one that sets half of the others apart.) Of equals the one whose levels have names: where each model has a batch of its own,
-    // it is the model that decides. Then the first.
+    // nothing from one that sets half of the others apart.) Of equals the one whose levels have names, then the first.
     let impurity = |factor: &str| -> f64 {
         let mixed = |group: &Vec<&Setting>| {
             let held = group.iter().filter(|setting| setting.holds).count();
@@ -115,8 +114,20 @@ fn split(settings: &[&Setting], path: &mut Vec<String>, paths: &mut Vec<String>)
         };
         by_level(factor).iter().map(|(_, group)| mixed(group)).sum()
     };
+    let mixture = (held * (settings.len() - held)) as f64 / settings.len() as f64;
     let is_number = |factor: &str| by_level(factor).iter().all(|(level, _)| level.parse::<f64>().is_ok());
-    let varying = factors().filter(|factor| by_level(factor).len() > 1);
+    let varies = |factor: &str| by_level(factor).len() > 1;
+    // Where nearly each batch is that of one model, it is the model that decides.
+    let stands_for = |number: &str, named: &str| {
+        let levels = by_level(number);
+        let is_of_one = |group: &[&Setting]| group.iter().all(|setting| setting.cell.get(named) == group[0].cell.get(named));
+        levels.iter().filter(|(_, group)| is_of_one(group)).count() * 4 >= levels.len() * 3
+    };
+    let is_nested = |number: &str| {
+        is_number(number)
+            && factors().any(|named| varies(named) && !is_number(named) && impurity(named) < mixture && stands_for(number, named))
+    };
+    let varying = factors().filter(|factor| varies(factor) && !is_nested(factor));
     let best = varying.min_by(|a, b| impurity(a).total_cmp(&impurity(b)).then(is_number(a).cmp(&is_number(b))));
     let Some(factor) = best.filter(|_| held < settings.len()) else {
         if held == settings.len() && !path.is_empty() {
@@ -187,5 +198,16 @@ mod tests {
     fn the_model_decides_and_not_the_batch_that_it_has() {
         let found = [("batch=4 model=gpt call=a", true), ("batch=32 model=bert call=a", true), ("batch=8 model=mlp call=a", false)];
         assert_eq!(holds_where([&part(&KINDS, &found)].into_iter()).paths, ["model=gpt|bert"]);
+        // Also where a batch alone would tell them all, and one batch is that of two models.
+        let found = [
+            ("batch=4 model=gpt call=a", false),
+            ("batch=8 model=bert call=a", false),
+            ("batch=8 model=vit call=a", false),
+            ("batch=32 model=resnet call=a", true),
+            ("batch=128 model=resnet call=a", true),
+            ("batch=1024 model=mlp call=a", false),
+            ("batch=16384 model=mlp call=a", true),
+        ];
+        assert_eq!(holds_where([&part(&KINDS, &found)].into_iter()).paths, ["model=resnet", "model=mlp batch=16384"]);
     }
 }

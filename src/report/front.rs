@@ -33,8 +33,9 @@ pub struct Steps {
 pub struct Line {
     pub label: String,
     pub link: Markdown,
-    pub memory: String,
-    pub time: String,
+    /// For each machine.
+    pub memory: Vec<String>,
+    pub time: Vec<String>,
     pub advice: String,
 }
 
@@ -98,7 +99,7 @@ pub fn front(recorded: &[Recorded], machines: &[&Recorded], pages: &[Page], pict
         link: link(subject, shown.label),
         memory: match shown.memory {
             "" | "requested_peak" => said(memory, machines),
-            other => format!("{}: {}", other.replace('_', " "), said(memory, machines)),
+            other => said(memory, machines).into_iter().map(|text| format!("{}: {text}", other.replace('_', " "))).collect(),
         },
         time: said(time, machines),
         advice: shown.advice.to_string(),
@@ -115,7 +116,7 @@ pub fn front(recorded: &[Recorded], machines: &[&Recorded], pages: &[Page], pict
         steps: steps(recorded),
         techniques: shown.iter().filter(|(_, _, memory, _)| !costs(memory)).map(line).collect(),
         not_worth: not_worth
-            .map(|(_, shown, memory, _)| format!("{}: peak memory {}", shown.label, said(memory, machines)))
+            .map(|(_, shown, memory, _)| format!("{}: peak memory {}", shown.label, said(memory, machines).join("; ")))
             .collect(),
         others: others.map(|page| Markdown::link(&page.title, &page.file)).collect(),
         guides: guides(recorded, pages),
@@ -147,7 +148,7 @@ fn lead(machines: &[&Recorded]) -> String {
 }
 
 /// Effects of each machine: the machine is named where there are several.
-fn said(effects: &[Effect], machines: &[&Recorded]) -> String {
+fn said(effects: &[Effect], machines: &[&Recorded]) -> Vec<String> {
     let device = |effect: &Effect| {
         let machine = machines.iter().find(|machine| machine.machine == effect.machine);
         machine.map_or("", |machine| prose::platform(machine.platform()))
@@ -157,7 +158,7 @@ fn said(effects: &[Effect], machines: &[&Recorded]) -> String {
         format!("{}{range} ({})", percent(effect.middle), device(effect))
     };
     let all: Vec<String> = effects.iter().map(one).collect();
-    if all.is_empty() { "not measured".to_string() } else { all.join("; ") }
+    if all.is_empty() { vec!["not measured".to_string()] } else { all }
 }
 
 /// What to try in which order, from the largest model that combines techniques, with AdamW.

@@ -125,7 +125,7 @@ pub fn holds(holds: &Holds) -> String {
         (0, _) => "in no configuration that was tried".to_string(),
         (held, [one]) if is_short && held < holds.of => format!("where {one}"),
         (held, [one, other]) if is_short && held < holds.of => format!("where {one}, and where {other}"),
-        (held, _) => format!("in {held} of {} (the table below names them)", counted(holds.of, "configuration")),
+        (held, _) => format!("in {held} of {} (see the evidence below)", counted(holds.of, "configuration")),
     }
 }
 
@@ -419,8 +419,8 @@ mod tests {
     fn a_place_is_a_sentence_of_its_own_or_a_count() {
         let found = |paths: &[&str], held, of| Holds { paths: paths.iter().map(|path| path.to_string()).collect(), held, of };
         assert_eq!(holds(&found(&["a=1|2", "b=2 c=3"], 3, 9)), "where a = 1 or 2, and where b = 2 and c = 3");
-        assert_eq!(holds(&found(&["a=1 b=2 c=3"], 1, 9)), "in 1 of 9 configurations (the table below names them)");
-        assert_eq!(holds(&found(&[], 2, 9)), "in 2 of 9 configurations (the table below names them)");
+        assert_eq!(holds(&found(&["a=1 b=2 c=3"], 1, 9)), "in 1 of 9 configurations (see the evidence below)");
+        assert_eq!(holds(&found(&[], 2, 9)), "in 2 of 9 configurations (see the evidence below)");
         assert_eq!(placed("It pays only where {where}.", &found(&[], 0, 9)), "It pays in no configuration that was tried.");
         assert_eq!(placed("It pays only where {where}.", &found(&["a=1"], 4, 9)), "It pays only where a = 1.");
     }

@@ -84,6 +84,8 @@ const PHRASES: &[(&str, &str)] = &[
     ("What a step needs above rest", "Transient peak (peak minus persistent memory)"),
     ("What a forward pass needs above rest", "Transient peak of a forward pass"),
     ("above rest", "above persistent memory"),
+    ("and expect little of it ({effect})", "and expect less than a whole copy of the gradients from it ({effect})"),
+    ("over all cells", "over all configurations"),
     ("where kernels fill the time", "where a step is compute-bound"),
     ("where launching operations fills the time", "where a step is overhead-bound"),
     (

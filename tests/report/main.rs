@@ -135,7 +135,7 @@ fn advice_is_filled_in_and_names_the_models_that_it_rests_on() {
     let text = text(&out);
     assert!(!text.contains("{effect}") && !text.contains("{where}"));
     let page = page_of(&out, "accumulation");
-    assert!(page.contains("configurations (the table below names them)"), "many conditions are a count: {page}");
+    assert!(page.contains("configurations (see the evidence below)"), "many conditions are a count: {page}");
     let advice = section(&page, "## What to do");
     let line = advice.lines().find(|line| line.contains("Where activations dominate")).unwrap();
     assert!(line.contains("0.32x to 0.37x") && line.contains("*Rests on mlp"), "{line}");

@@ -142,7 +142,7 @@ impl<'a> Writer<'a, '_> {
                     self.out.push(event.clone());
                     self.html("</div>\n".to_string());
                 }
-                Event::Text(text) => self.text(text, explains),
+                Event::Text(text) => self.text(&joined(text), explains),
                 _ => self.out.push(event.clone()),
             }
         }
@@ -226,6 +226,13 @@ impl<'a> Writer<'a, '_> {
         };
         self.text(&text[at..], explains);
     }
+}
+
+/// A number stays on a line with its unit.
+fn joined(text: &str) -> String {
+    [" %", " KiB", " MiB", " GiB", " ms"]
+        .iter()
+        .fold(text.to_string(), |text, unit| text.replace(unit, &unit.replace(' ', "\u{a0}")))
 }
 
 /// The level of a page's heading within the page of all.

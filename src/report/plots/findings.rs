@@ -169,7 +169,7 @@ fn of_values(view: &View, rows: &[&str]) -> Option<String> {
     // Where the studied factor changes nothing, the first of the rows tells more.
     if let (Some(first), [one, others @ ..]) = (rows.first(), &by_level[..])
         && !others.is_empty()
-        && others.iter().all(|other| (other.1, other.2) == (one.1, one.2))
+        && others.iter().all(|other| range(other.1, other.2, unit) == range(one.1, one.2, unit))
     {
         by_level = self::by_level(view, &|cell| cell.get(first), &value);
     }

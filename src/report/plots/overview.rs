@@ -21,8 +21,7 @@ pub fn overview(found: &[Found], machines: &[&Recorded]) -> Result<Option<Pictur
         return Ok(None);
     };
     let change = memory[0].change();
-    let (title, label) = (first.label.replace('`', ""), "saves most");
-    let title = format!("{title} {label}: peak memory {change}");
+    let title = format!("Largest saving: {}, peak memory {change}", first.label.replace('`', ""));
     let place = |name: &str| machines.iter().position(|machine| machine.machine == name).unwrap_or(0);
     let dots = |effects: &[Effect]| -> Vec<Dot> {
         let dot = |effect: &Effect| Dot {
