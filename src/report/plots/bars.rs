@@ -76,8 +76,7 @@ pub fn bars(view: &View, clusters: &[&'static str]) -> Result<Option<String>> {
     let view = &view.only(|other| other.studied == grid.studied);
     let factors = view.telling(clusters, &[grid.studied]);
     let header = (factors.join(" · "), grid.studied.to_string());
-    // As wide as the header makes the column in any case.
-    let clusters = collect(view, &factors, NAMES.max(text_width(&header.0, SMALL)));
+    let clusters = collect(view, &factors, name_width(view, &header.0));
     if clusters.iter().all(|c| c.bars.iter().all(|bar| bar.outcome.is_err())) {
         return Ok(None);
     }
@@ -95,7 +94,7 @@ pub fn amounts(view: &View, clusters: &[&'static str]) -> Result<Option<String>>
     let view = &view.only(|other| other.studied == studied);
     let factors = view.telling(clusters, &[studied]);
     let header = (factors.join(" · "), studied.to_string());
-    let width = NAMES.max(text_width(&header.0, SMALL));
+    let width = name_width(view, &header.0);
     let told = |cell: &Cell| view.value(cell).is_some() || view.is_out_of_memory(cell);
     let groups = grouped(view.cells.iter().filter(|cell| told(cell)).map(|cell| (levels(cell, &factors), cell)));
     let cluster = |(name, cells): (String, Vec<&Cell>)| {
@@ -113,6 +112,11 @@ pub fn amounts(view: &View, clusters: &[&'static str]) -> Result<Option<String>>
     }
     let title = view.label().replace(", relative to the model", "");
     paint(view, &clusters, header, &Lengths { title: &title, unit: "B", baseline: None }).map(Some)
+}
+
+/// Room for the names of clusters: beside the bars at least as wide as their header, on a phone all of it.
+fn name_width(view: &View, header: &str) -> i32 {
+    if view.head.width <= NARROW { view.head.width - 2 * EDGE } else { NAMES.max(text_width(header, SMALL)) }
 }
 
 /// A cell's bytes.
@@ -260,11 +264,15 @@ fn draw_cluster(
     narrow: bool,
 ) -> Vec<(Point, String)> {
     let mut y = top + STEP / 2;
-    for line in &cluster.name {
-        canvas.text((EDGE, y), line, TEXT, INK, Anchor::Start);
+    let lines = cluster.name.iter().map(|line| (line, TEXT, INK)).chain([(&cluster.baseline, SMALL, FAINT)]);
+    for (line, size, color) in lines.filter(|(line, ..)| !line.is_empty()) {
+        // On a phone the axis runs through the names.
+        if narrow {
+            canvas.rectangle((EDGE, y - size / 2 - 2), (EDGE + text_width(line, size) + 2, y + size / 2 + 2), WHITE, true);
+        }
+        canvas.text((EDGE, y), line, size, color, Anchor::Start);
         y += SMALL + 4;
     }
-    canvas.text((EDGE, y), &cluster.baseline, SMALL, FAINT, Anchor::Start);
     let top = if narrow { top + cluster.name_height() } else { top };
     let rows = cluster.bars.iter().enumerate().map(|(row, bar)| {
         let middle = top + row as i32 * STEP + STEP / 2;

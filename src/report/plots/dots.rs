@@ -2,8 +2,11 @@
 
 use super::{View, grouped, levels};
 use crate::chart::Scale;
-use crate::chart::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, NARROW, SMALL, TEXT, look, picture, shortened, text_width};
+use crate::chart::{
+    Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, NARROW, SMALL, TEXT, WHITE, look, picture, shortened, text_width,
+};
 use anyhow::Result;
+use plotters::prelude::RGBColor;
 
 const LANE: i32 = 12;
 const ZERO: i32 = 64;
@@ -115,7 +118,7 @@ impl Chart {
             let first = if self.name == 0 { self.left.max(EDGE + text_width(header, SMALL) + 8) } else { self.left };
             canvas.text((at.max(first + half).min(self.width - EDGE - half), self.top - 12), &label, SMALL, INK, Anchor::Middle);
             for (n, row) in rows.iter().enumerate() {
-                self.draw_row(canvas, row, self.top + n as i32 * self.row);
+                self.draw_row(canvas, row, self.top + n as i32 * self.row, if n % 2 == 0 { BAND } else { WHITE });
             }
         })
     }
@@ -131,13 +134,11 @@ impl Chart {
     }
 
     fn draw_background(&self, canvas: &mut Canvas, view: &View, rows: &[Row], bottom: i32) {
-        for (n, row) in rows.iter().enumerate() {
+        for n in 0..rows.len() {
             let top = self.top + n as i32 * self.row;
             if n % 2 == 0 {
                 canvas.rectangle((EDGE, top), (self.width - EDGE, top + self.row), BAND, true);
             }
-            let middle = if self.name > 0 { top + self.name / 2 + 2 } else { top + self.row / 2 };
-            canvas.text((EDGE + 4, middle), &row.name, SMALL, INK, Anchor::Start);
         }
         let mut free = if self.has_zero { self.left + ZERO - 14 } else { 0 };
         for (x, label) in self.x.ticks(view.metric.unit) {
@@ -160,7 +161,11 @@ impl Chart {
         canvas.text((middle, bottom + 36), &title, TEXT, INK, Anchor::Middle);
     }
 
-    fn draw_row(&self, canvas: &mut Canvas, row: &Row, top: i32) {
+    fn draw_row(&self, canvas: &mut Canvas, row: &Row, top: i32, ground: RGBColor) {
+        let middle = if self.name > 0 { top + self.name / 2 + 2 } else { top + self.row / 2 };
+        // On its ground, since on a phone lines run through it.
+        canvas.rectangle((EDGE + 2, middle - 8), (EDGE + 6 + text_width(&row.name, SMALL), middle + 8), ground, true);
+        canvas.text((EDGE + 4, middle), &row.name, SMALL, INK, Anchor::Start);
         for (lane, value) in &row.values {
             let y = top + self.name + 4 + LANE / 2 + *lane as i32 * LANE;
             let x = if *value > 0.0 { self.x.at(*value) } else { self.left + (ZERO - 14) / 2 };
