@@ -4,210 +4,161 @@
 //! formula's favour, as everything that a forward pass really leaves alive for the backward pass. So what the formula still misses is
 //! what it has no term for: gradients, and what lives only for a moment. The dry device runs the same step on PyTorch's own
 //! allocator and counts.
-//!
-//! Claims: formula.
 
-use anyhow::{Context, Result};
-use std::process::ExitCode;
-use tch::Tensor;
-use vramlab::measure::{Bench, Probe, Quantity, Step};
-use vramlab::protocol::*;
+use vramlab::lab::*;
 use vramlab::runner::dry_twin;
 use vramlab::torch::Phase;
-use vramlab::training::{Configuration, OptimizerKind, Trainer};
+use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
+
+const FORMULA: Metric = Metric::counted("formula", "the formula", "B");
+const PREDICTED: Metric = Metric::counted("predicted", "the dry device", "B");
+/// Errors are relative to the measured peak: with their sign, negative where too little is predicted, and without.
+const FORMULA_SIGNED: Metric = Metric::counted("formula_signed", "signed error, formula", "1");
+const PREDICTED_SIGNED: Metric = Metric::counted("predicted_signed", "signed error, dry", "1");
+const FORMULA_ERROR: Metric = Metric::counted("formula_error", "error, formula", "1");
+const PREDICTED_ERROR: Metric = Metric::counted("predicted_error", "error, dry", "1");
+/// What of the peak the formula leaves out; gradients stand beside it, which it has no term for.
+const MISSING: Metric = Metric::counted("missing", "formula leaves out", "B");
+const FORMULA_WRONG: Metric = Metric::counted("formula_wrong", "wrong fit calls, formula", "1");
+const PREDICTED_WRONG: Metric = Metric::counted("predicted_wrong", "wrong fit calls, dry", "1");
+
+name! { ModelName as "model" "model" }
+number! { Batch "samples of a step" }
+number! { Accumulate "micro-batches of a step" }
+
+cell! {
+    Training {
+        model: ModelName, batch: Batch, optimizer: OptimizerKind, precision: Precision, accumulate: Accumulate, checkpoint: CheckpointPolicy
+    }
+}
 
 fn main() -> ExitCode {
-    vramlab::run_constant(&PROTOCOL, prepare)
+    vramlab::run(protocol())
 }
 
-const FORMULA: Metric = Metric { name: "formula", label: "the formula", unit: "B", pass: Pass::Memory };
-const PREDICTED: Metric = Metric { name: "predicted", label: "the dry device", unit: "B", pass: Pass::Memory };
-/// Errors are relative to the measured peak: with their sign, negative where too little is predicted, and without.
-const FORMULA_SIGNED: Metric = Metric { name: "formula_signed", label: "signed error, formula", unit: "1", pass: Pass::Memory };
-const PREDICTED_SIGNED: Metric = Metric { name: "predicted_signed", label: "signed error, dry", unit: "1", pass: Pass::Memory };
-const FORMULA_ERROR: Metric = Metric { name: "formula_error", label: "error, formula", unit: "1", pass: Pass::Memory };
-const PREDICTED_ERROR: Metric = Metric { name: "predicted_error", label: "error, dry", unit: "1", pass: Pass::Memory };
-/// What of the peak the formula leaves out; gradients stand beside it, which it has no term for.
-const MISSING: Metric = Metric { name: "missing", label: "formula leaves out", unit: "B", pass: Pass::Memory };
-const FORMULA_WRONG: Metric = Metric { name: "formula_wrong", label: "wrong fit calls, formula", unit: "1", pass: Pass::Memory };
-const PREDICTED_WRONG: Metric = Metric { name: "predicted_wrong", label: "wrong fit calls, dry", unit: "1", pass: Pass::Memory };
-
-pub const PROTOCOL: Protocol = Protocol {
-    name: "memory_model",
-    title: "Predicting memory",
-    question: "Does the guides' formula tell how much memory a training step will need, and does a dry run?",
-    hypothesis: "The formula underestimates wherever gradients or temporaries matter: everywhere that parameters do. A dry run counts what \
-                 PyTorch allocates, so it agrees but for kernels that allocate otherwise on another device.",
-    factors: &[
-        Factor { name: "model", meaning: "model", levels: &[] },
-        Factor { name: "batch", meaning: "samples of a step", levels: &[] },
-        Factor { name: "optimizer", meaning: "optimizer", levels: &[] },
-        Factor { name: "precision", meaning: "precision of the forward pass", levels: &[] },
-        Factor { name: "accumulate", meaning: "micro-batches of a step", levels: &[] },
-        Factor {
-            name: "checkpoint",
-            meaning: "what is recomputed",
-            levels: &[Level { name: "sqrt", meaning: "segments of sqrt(blocks) blocks" }],
-        },
-    ],
-    grids: &[
-        grid(
-            &[Profile::Quick],
-            &[
-                axis("model", &["mlp-8x128", "mlp-4x512", "resnet-4x16-gn", "gpt-4x128"]),
-                axis("batch", &["16", "64"]),
-                axis("optimizer", &["sgd", "adam"]),
-                axis("precision", &["fp32"]),
-                axis("accumulate", &["1", "4"]),
-                axis("checkpoint", &["none", "sqrt"]),
-            ],
-        ),
-        grid(
-            &[Profile::Full],
-            &[
-                axis("model", &["resnet50", "gpt2", "bert-base", "vit-l16"]),
-                axis("batch", &["8", "32"]),
-                axis("optimizer", &["sgd", "adamw"]),
-                axis("precision", &["fp32", "amp-bf16"]),
-                axis("accumulate", &["1", "4"]),
-                axis("checkpoint", &["none", "sqrt"]),
-            ],
-        ),
-        grid(
-            &[Profile::Smoke],
-            &[
-                axis("model", &["mlp-2x32"]),
-                axis("batch", &["16"]),
-                axis("optimizer", &["adam"]),
-                axis("precision", &["fp32"]),
-                axis("accumulate", &["1"]),
-                axis("checkpoint", &["none", "sqrt"]),
-            ],
-        ),
-    ],
-    metrics: &[
-        PEAK,
-        FORMULA,
-        MISSING,
-        GRADIENTS,
-        PREDICTED,
-        FORMULA_SIGNED,
-        PREDICTED_SIGNED,
-        FORMULA_WRONG,
-        PREDICTED_WRONG,
-        ACTIVATIONS,
-        FORMULA_ERROR,
-        PREDICTED_ERROR,
-    ],
-    checks: &[Check { when: "", expect: Relation::Equal { tolerance: 1e-4 } }],
-    claims: &[
-        Claim {
-            id: "formula",
-            from: "002",
-            text: "M = P·D_param + B·A·D_act + O·D_opt predicts memory before the run",
-            judged_on: &[Platform::Cpu, Platform::Gpu],
-            rule: Rule::Agreement {
-                metric: FORMULA.name,
-                reference: PEAK.name,
-                of: "",
-                within: Bound::Within(0.9, 1.1),
-                share: 0.9,
-            },
-            meaning: Meaning {
-                confirmed: "The formula is good enough to plan with ({effect} of the measured peak).",
-                refuted: "Do not plan with it: it gives {effect} of the measured peak even where 'activations' is read in its favour. It has no \
-                          term for gradients, which is what it leaves out where parameters dominate, and none for what a recomputed segment \
-                          or a backward pass needs for a moment, which is the most of it under checkpointing. It is within 10 % where \
-                          {where}. `vramlab predict` gives the peak instead.",
-                depends: "It is right where {where}.",
-                inconclusive: "It could not be shown how good it is.",
-            },
-        },
-        Claim {
-            id: "dry-run",
-            from: "this lab",
-            text: "a dry run predicts the peak of requested bytes within 1 %",
-            // It pretends a GPU; a CPU's convolutions need other temporaries.
-            judged_on: &[Platform::Gpu],
-            rule: Rule::Agreement {
-                metric: PREDICTED.name,
-                reference: PEAK.name,
-                of: "",
-                within: Bound::Within(0.99, 1.01),
-                share: 0.9,
-            },
-            meaning: Meaning {
-                confirmed: "Plan with it: `vramlab predict` and `vramlab plan` give {effect} of the measured peak.",
-                refuted: "It is not good enough here: {effect} of the measured peak. It agrees where {where}; elsewhere this device's kernels \
-                          allocate otherwise than the pretended GPU's.",
-                depends: "It is right where {where}.",
-                inconclusive: "It could not be shown how good it is.",
-            },
-        },
-    ],
-    published: &[],
-    plots: &[
-        Plot {
-            name: "formula",
-            caption: "The formula's error, relative to the measured peak",
-            of: "",
-            metric: FORMULA_ERROR.name,
-            kind: PlotKind::Dots { rows: &["model", "batch", "optimizer", "accumulate"], threshold: 0.1 },
-        },
-        Plot {
-            name: "dry",
-            caption: "The dry device's error, relative to the measured peak",
-            of: "",
-            metric: PREDICTED_ERROR.name,
-            kind: PlotKind::Dots { rows: &["model", "batch", "optimizer", "accumulate"], threshold: 0.01 },
-        },
-    ],
-    threats: &[
-        "On a CPU the kernels are others than the pretended GPU's: convolutions, attention and norms may need other temporaries.",
-        "Requested bytes are what tensors ask for. What a GPU's allocator reserves, and what context and libraries take, comes on top.",
-        "Wrong fit calls are counted over 17 pretended cards from a quarter to four times the measured peak, in steps of a quarter octave.",
-    ],
-};
-
-const fn grid(profiles: &'static [Profile], axes: &'static [Axis]) -> Grid {
-    Grid {
-        name: "configurations",
-        profiles,
-        studied: "checkpoint",
-        axes,
-        passes: &[Pass::Memory],
-        only_on: &[Platform::Cpu, Platform::Gpu],
-    }
+pub fn protocol() -> Protocol {
+    use OptimizerKind::{Adam, AdamW, Sgd};
+    use Precision::{AmpBf16, Fp32};
+    const RECOMPUTED: [CheckpointPolicy; 2] = [CheckpointPolicy::None, CheckpointPolicy::Sqrt];
+    let configurations = Grid::new("configurations", step)
+        .compare::<CheckpointPolicy>()
+        .quick(Training::cross(
+            ["mlp-8x128", "mlp-4x512", "resnet-4x16-gn", "gpt-4x128"],
+            [16, 64],
+            [Sgd, Adam],
+            Fp32,
+            [1, 4],
+            RECOMPUTED,
+        ))
+        .full(Training::cross(
+            ["resnet50", "gpt2", "bert-base", "vit-l16"],
+            [8, 32],
+            [Sgd, AdamW],
+            [Fp32, AmpBf16],
+            [1, 4],
+            RECOMPUTED,
+        ))
+        .smoke(Training::cross("mlp-2x32", 16, Adam, Fp32, 1, RECOMPUTED))
+        .passes(COUNT)
+        .on(&[Platform::Cpu, Platform::Gpu])
+        .metrics(&[PEAK, FORMULA, MISSING, GRADIENTS, PREDICTED, FORMULA_SIGNED, PREDICTED_SIGNED, FORMULA_WRONG, PREDICTED_WRONG])
+        .claim(
+            Claim::new("formula", "002", "M = P·D_param + B·A·D_act + O·D_opt predicts memory before the run")
+                .on(&[Platform::Cpu, Platform::Gpu])
+                .rule(agreement(FORMULA, PEAK, 0.9..=1.1, 0.9))
+                .confirmed("The formula is good enough to plan with ({effect} of the measured peak).")
+                .refuted(
+                    "Do not plan with it: it gives {effect} of the measured peak even where 'activations' is read in its favour. It has no \
+                     term for gradients, which is what it leaves out where parameters dominate, and none for what a recomputed segment or a \
+                     backward pass needs for a moment, which is the most of it under checkpointing. It is within 10 % where {where}. \
+                     `vramlab predict` gives the peak instead.",
+                )
+                .depends("It is right where {where}.")
+                .inconclusive("It could not be shown how good it is."),
+        )
+        .claim(
+            Claim::new("dry-run", "this lab", "a dry run predicts the peak of requested bytes within 1 %")
+                // It pretends a GPU; a CPU's convolutions need other temporaries.
+                .on(&[Platform::Gpu])
+                .rule(agreement(PREDICTED, PEAK, 0.99..=1.01, 0.9))
+                .confirmed("Plan with it: `vramlab predict` and `vramlab plan` give {effect} of the measured peak.")
+                .refuted(
+                    "It is not good enough here: {effect} of the measured peak. It agrees where {where}; elsewhere this device's kernels \
+                     allocate otherwise than the pretended GPU's.",
+                )
+                .depends("It is right where {where}.")
+                .inconclusive("It could not be shown how good it is."),
+        )
+        .plot(of_each(dots(FORMULA_ERROR, 0.1).named("formula").caption("The formula's error, relative to the measured peak")))
+        .plot(of_each(dots(PREDICTED_ERROR, 0.01).named("dry").caption("The dry device's error, relative to the measured peak")));
+    Protocol::new("memory_model", "Predicting memory")
+        .question("Does the guides' formula tell how much memory a training step will need, and does a dry run?")
+        .hypothesis(
+            "The formula underestimates wherever gradients or temporaries matter: everywhere that parameters do. A dry run counts what \
+             PyTorch allocates, so it agrees but for kernels that allocate otherwise on another device.",
+        )
+        .grid(configurations)
+        .threat("On a CPU the kernels are others than the pretended GPU's: convolutions, attention and norms may need other temporaries.")
+        .threat("Requested bytes are what tensors ask for. What a GPU's allocator reserves, and what context and libraries take, comes on top.")
+        .threat("Wrong fit calls are counted over 17 pretended cards from a quarter to four times the measured peak, in steps of a quarter octave.")
 }
 
-pub fn prepare(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {
-    let parse = anyhow::Error::msg;
+fn of_each(plot: Plot<Training>) -> Plot<Training> {
+    plot.by::<ModelName>().by::<Batch>().by::<OptimizerKind>().by::<Accumulate>()
+}
+
+fn step(cell: Training, bench: &Bench) -> Result<Step> {
     let configuration = Configuration {
-        optimizer: cell.level("optimizer")?.parse().map_err(parse)?,
-        precision: cell.level("precision")?.parse().map_err(parse)?,
-        checkpoint: cell.level("checkpoint")?.parse().map_err(parse)?,
-        accumulate: cell.number("accumulate")?,
-        ..Configuration::new(cell.level("model")?, cell.number("batch")?)
+        optimizer: cell.optimizer,
+        precision: cell.precision,
+        checkpoint: cell.checkpoint,
+        accumulate: cell.accumulate.0,
+        ..Configuration::new(cell.model.0, cell.batch.0)
     };
-    let trainer = Trainer::load(&configuration, bench.device)?;
+    let mut trainer = Trainer::load(&configuration, bench.device)?;
+    // Whether this is the prediction that another process asked for.
     let is_twin = bench.platform == Platform::Dry;
-    Ok(Box::new(Modelled { cell: cell.clone(), optimizer: configuration.optimizer, trainer, is_twin }))
+    Ok(Step::new(move |probe| {
+        // An iteration begins by dropping the gradients of the one before.
+        let gradients: usize = trainer.model().gradients().iter().filter(|g| g.defined()).map(|g| g.numel() * 4).sum();
+        let (mut kept, mut before) = (0, probe.live() - gradients as i64);
+        trainer.iterate(&mut |mark, _| {
+            match mark.phase {
+                Phase::Forward => kept = kept.max(probe.live() - before),
+                // Without gradients of micro-batches before it, which are no activations.
+                _ => before = probe.live(),
+            }
+            Ok(())
+        })?;
+        probe.emit(ACTIVATIONS, kept);
+        if is_twin || !probe.is_reading() {
+            return Ok(());
+        }
+        let needed = probe.memory().context("the meter says nothing")?.requested_peak as f64;
+        let samples = dry_twin(&cell.plain())?;
+        let peak = samples.iter().find(|sample| sample.metric == PEAK.name);
+        let predicted = peak.context("the dry device told no peak")?.value;
+        let formula = formula(trainer.model().parameter_count(), cell.optimizer, kept);
+        probe.emit(FORMULA, formula);
+        probe.emit(MISSING, needed - formula);
+        probe.emit(GRADIENTS, gradients);
+        probe.emit(PREDICTED, predicted);
+        for (signed, error, figure) in
+            [(FORMULA_SIGNED, FORMULA_ERROR, formula), (PREDICTED_SIGNED, PREDICTED_ERROR, predicted)]
+        {
+            let relative = figure / needed - 1.0;
+            probe.emit(signed, relative);
+            probe.emit(error, relative.abs());
+        }
+        probe.emit(FORMULA_WRONG, wrong_calls(formula, needed));
+        probe.emit(PREDICTED_WRONG, wrong_calls(predicted, needed));
+        Ok(())
+    }))
 }
 
-struct Modelled {
-    cell: Cell,
-    optimizer: OptimizerKind,
-    trainer: Trainer,
-    /// Whether this is the prediction that another process asked for.
-    is_twin: bool,
-}
-
-impl Modelled {
-    /// The guide's formula in bytes, for parameters and optimizer state of four bytes.
-    fn formula(&self, activations: i64) -> f64 {
-        let states = self.optimizer.state_numbers();
-        (self.trainer.model().parameter_count() * 4 * (1 + states)) as f64 + activations as f64
-    }
+/// The guide's formula in bytes, for parameters and optimizer state of four bytes.
+fn formula(parameters: usize, optimizer: OptimizerKind, activations: i64) -> f64 {
+    (parameters * 4 * (1 + optimizer.state_numbers())) as f64 + activations as f64
 }
 
 /// Share of pretended cards around the true need for which a prediction says the wrong thing about fitting.
@@ -217,45 +168,21 @@ fn wrong_calls(predicted: f64, needed: f64) -> f64 {
     wrong as f64 / cards.count() as f64
 }
 
-impl Step for Modelled {
-    fn run(&mut self, probe: &mut Probe) -> Result<()> {
-        // An iteration begins by dropping the gradients of the one before.
-        let gradients: usize = self.trainer.model().gradients().iter().filter(|g| g.defined()).map(|g| g.numel() * 4).sum();
-        let (mut kept, mut before) = (0, probe.live() - gradients as i64);
-        self.trainer.iterate(&mut |mark, _| {
-            match mark.phase {
-                Phase::Forward => kept = kept.max(probe.live() - before),
-                // Without gradients of micro-batches before it, which are no activations.
-                _ => before = probe.live(),
-            }
-            Ok(())
-        })?;
-        probe.record(ACTIVATIONS.name, kept);
-        if self.is_twin || !probe.is_reading() {
-            return Ok(());
-        }
-        let needed = probe.memory().context("the meter says nothing")?.requested_peak as f64;
-        let samples = dry_twin(&self.cell)?;
-        let peak = samples.iter().find(|sample| sample.metric == PEAK.name);
-        let predicted = peak.context("the dry device told no peak")?.value;
-        let formula = self.formula(kept);
-        probe.figure(&FORMULA, formula);
-        probe.figure(&MISSING, needed - formula);
-        probe.record(GRADIENTS.name, gradients as i64);
-        probe.figure(&PREDICTED, predicted);
-        for (signed, error, figure) in
-            [(&FORMULA_SIGNED, &FORMULA_ERROR, formula), (&PREDICTED_SIGNED, &PREDICTED_ERROR, predicted)]
-        {
-            let relative = figure / needed - 1.0;
-            probe.figure(signed, relative);
-            probe.figure(error, relative.abs());
-        }
-        probe.figure(&FORMULA_WRONG, wrong_calls(formula, needed));
-        probe.figure(&PREDICTED_WRONG, wrong_calls(predicted, needed));
-        Ok(())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_formula_counts_parameters_state_and_activations() {
+        assert_eq!(formula(1000, OptimizerKind::Sgd, 500), 4500.0);
+        assert_eq!(formula(1000, OptimizerKind::Adam, 500), 12500.0);
     }
 
-    fn outcome(&self) -> Result<Vec<Quantity>> {
-        Ok(vec![Quantity { name: "gradient", tensors: self.trainer.model().gradients().iter().map(Tensor::detach).collect() }])
+    #[test]
+    fn a_prediction_is_wrong_for_the_cards_between_it_and_the_need() {
+        assert_eq!(wrong_calls(100.0, 100.0), 0.0);
+        // Half of the need is said to fit cards of 1/2, and of 2^(-3/4), 2^(-1/2) and 2^(-1/4) of it.
+        assert_eq!(wrong_calls(50.0, 100.0), 4.0 / 17.0);
+        assert_eq!(wrong_calls(200.0, 100.0), 4.0 / 17.0);
     }
 }

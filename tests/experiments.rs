@@ -38,9 +38,6 @@ mod loader;
 #[path = "../experiments/lr_warmup.rs"]
 mod lr_warmup;
 #[allow(dead_code)]
-#[path = "../experiments/memory_model.rs"]
-mod memory_model;
-#[allow(dead_code)]
 #[path = "../experiments/num_workers.rs"]
 mod num_workers;
 #[allow(dead_code)]
@@ -73,7 +70,7 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 20] = [
+const ALL: [&Protocol; 19] = [
     &agreement::PROTOCOL,
     &amp::PROTOCOL,
     &backends::PROTOCOL,
@@ -86,7 +83,6 @@ const ALL: [&Protocol; 20] = [
     &load_checkpoint::PROTOCOL,
     &loader::PROTOCOL,
     &lr_warmup::PROTOCOL,
-    &memory_model::PROTOCOL,
     &num_workers::PROTOCOL,
     &optimizer_state::PROTOCOL,
     &pin_memory::PROTOCOL,
