@@ -32,9 +32,6 @@ mod free_tensors;
 #[path = "../experiments/load_checkpoint.rs"]
 mod load_checkpoint;
 #[allow(dead_code)]
-#[path = "../experiments/loader.rs"]
-mod loader;
-#[allow(dead_code)]
 #[path = "../experiments/lr_warmup.rs"]
 mod lr_warmup;
 #[allow(dead_code)]
@@ -70,7 +67,7 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 19] = [
+const ALL: [&Protocol; 18] = [
     &agreement::PROTOCOL,
     &amp::PROTOCOL,
     &backends::PROTOCOL,
@@ -81,7 +78,6 @@ const ALL: [&Protocol; 19] = [
     &empty_cache::PROTOCOL,
     &free_tensors::PROTOCOL,
     &load_checkpoint::PROTOCOL,
-    &loader::PROTOCOL,
     &lr_warmup::PROTOCOL,
     &num_workers::PROTOCOL,
     &optimizer_state::PROTOCOL,
@@ -626,24 +622,6 @@ fn pinning_check_sees_memory_that_is_granted_without_a_gpu() {
     let pinned =
         checked(&pin_memory::PROTOCOL, pin_memory::prepare, "direction=to-device call=blocking bytes=1048576 memory=pinned");
     assert!(pinned.status.is_failure(), "its copies need a GPU: {pinned:?}");
-}
-
-#[test]
-fn loader_check_sees_batches_that_depend_on_the_workers() {
-    static FOLDER: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
-    let _turn = alone();
-    let images = tempfile::tempdir().unwrap();
-    let few = vramlab::data::Textured { images: 70, classes: 2, sides: (64, 48) };
-    let folder = FOLDER.get_or_init(|| few.folder(images.path()).unwrap());
-    assert!(folder.is_dir());
-    let right: Prepare = |cell, bench| loader::loading(FOLDER.get().unwrap(), cell, bench);
-    let found = checked(&loader::PROTOCOL, right, "images=96 size=96x72 workers=2");
-    assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
-    let other_order: Prepare = |cell, bench| {
-        let seed = bench.seed + cell.number("workers")?;
-        loader::loading(FOLDER.get().unwrap(), cell, &Bench { seed, ..*bench })
-    };
-    assert_eq!(checked(&loader::PROTOCOL, other_order, "images=96 size=96x72 workers=2").status, Status::Invalid);
 }
 
 /// A step whose results come in another order.
