@@ -50,16 +50,12 @@ mod profiling;
 #[path = "../experiments/published.rs"]
 mod published;
 #[allow(dead_code)]
-#[path = "../experiments/step_timeline.rs"]
-mod step_timeline;
-#[allow(dead_code)]
 #[path = "../experiments/transfer_learning.rs"]
 mod transfer_learning;
 
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tch::nn::{Optimizer, OptimizerConfig, Sgd};
 use tch::{Device, Kind, Reduction, Tensor};
 use vramlab::measure::{Bench, Found, Prepare, Probe, Quantity, Step, check, check_against, memory, memory_keeping};
 use vramlab::models::{Batch, Block, Model};
@@ -67,7 +63,7 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 18] = [
+const ALL: [&Protocol; 17] = [
     &agreement::PROTOCOL,
     &amp::PROTOCOL,
     &backends::PROTOCOL,
@@ -84,7 +80,6 @@ const ALL: [&Protocol; 18] = [
     &pin_memory::PROTOCOL,
     &profiling::PROTOCOL,
     &published::PROTOCOL,
-    &step_timeline::PROTOCOL,
     &transfer_learning::PROTOCOL,
 ];
 const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
@@ -481,120 +476,6 @@ fn counted(prepare: Prepare, cell: &str, metric: &str) -> f64 {
     let mut step = BENCH.set_up(prepare, &Cell::parse(cell).unwrap()).unwrap();
     let samples = memory(&mut *step, &backend).unwrap();
     samples.iter().find(|s| s.metric == metric).unwrap_or_else(|| panic!("no {metric} in {samples:?}")).value
-}
-
-#[test]
-fn step_timeline_check_sees_gradients_that_are_not_zeroed() {
-    let _turn = alone();
-    let cell = "model=mlp-2x32 batch=64 optimizer=adamw zero-grad=zero";
-    let found = checked(&step_timeline::PROTOCOL, step_timeline::prepare, cell);
-    assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
-    for broken in [piles_up as Prepare, other_optimizer] {
-        let found = checked(&step_timeline::PROTOCOL, broken, cell);
-        assert!(found.status == Status::Invalid && found.reason.contains("parameter: expected equal"), "{found:?}");
-    }
-}
-
-/// Trains as the experiment does, and leaves gradients as they are.
-struct PilesUp {
-    model: Model,
-    batch: Batch,
-    optimizer: Optimizer,
-    zeroes: bool,
-}
-
-impl Step for PilesUp {
-    fn run(&mut self, _: &mut Probe) -> Result<()> {
-        for _ in 0..3 {
-            if self.zeroes {
-                self.optimizer.zero_grad();
-            }
-            let logits = self.model.forward(&self.batch.inputs, true);
-            self.model.loss(&logits, &self.batch.targets, Reduction::Mean).f_backward()?;
-            self.optimizer.step();
-        }
-        Ok(())
-    }
-
-    fn outcome(&self) -> Result<Vec<Quantity>> {
-        Ok(vec![Quantity { name: "parameter", tensors: self.model.parameters().iter().map(Tensor::detach).collect() }])
-    }
-}
-
-fn piles_up(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {
-    let model = Model::named(cell.level("model")?, bench.device)?;
-    let batch = model.batch(cell.number("batch")?);
-    let optimizer = Sgd::default().build(&model.store, 1e-2)?;
-    Ok(Box::new(PilesUp { model, batch, optimizer, zeroes: cell.get("zero-grad") == Some("none") }))
-}
-
-fn other_optimizer(cell: &Cell, bench: &Bench) -> Result<Box<dyn Step>> {
-    let swapped = if cell.get("zero-grad") == Some("zero") { cell.with("optimizer", "rmsprop") } else { cell.clone() };
-    step_timeline::prepare(&swapped, bench)
-}
-
-/// 2 blocks of linear 32 x 32 and GELU, a classifier of 10, a batch of 64, fp32, with AdamW.
-#[test]
-fn a_step_timeline_can_be_worked_out_by_hand() {
-    let _turn = alone();
-    let n = 64.0;
-    let model = 4.0 * (2.0 * (32.0 * 32.0 + 32.0) + 320.0 + 10.0);
-    // Of each block the linear layer's result and GELU's; the log-softmax, the sum of its weights, and the loss.
-    let activations = 4.0 * (2.0 * 2.0 * n * 32.0 + n * 10.0 + 2.0);
-    let of = |zero_grad: &str| {
-        let mut step = BENCH
-            .set_up(
-                step_timeline::prepare,
-                &Cell::parse(&format!("model=mlp-2x32 batch=64 optimizer=adamw zero-grad={zero_grad}")).unwrap(),
-            )
-            .unwrap();
-        let samples = memory(&mut *step, &Cpu::new(None)).unwrap();
-        move |metric: &str| samples.iter().filter(|s| s.metric == metric).map(|s| s.value).fold(None, |_, v| Some(v))
-    };
-    let (none, zero) = (of("none"), of("zero"));
-    for figure in [&none, &zero] {
-        assert_eq!(figure("after_load"), Some(model));
-        assert_eq!((figure("activations"), figure("after_forward")), (Some(activations), Some(model + activations)));
-        assert_eq!(figure("after_backward"), Some(2.0 * model));
-        assert_eq!((figure("optimizer_state"), figure("after_step")), (Some(2.0 * model), Some(4.0 * model)));
-        for ratio in ["loaded", "forwarded"] {
-            assert_eq!(figure(ratio), Some(1.0), "{ratio}");
-        }
-        assert_eq!((figure("backwarded"), figure("saved.gelu")), (Some(2.0), Some(4.0 * 2.0 * n * 32.0)));
-    }
-    // Gradients that are kept are there in the next forward pass, and those that are new come on top of them for a moment.
-    let live = |figure: &dyn Fn(&str) -> Option<f64>| figure("2.forward.live").unwrap();
-    assert_eq!(live(&zero) - live(&none), model);
-    assert!(zero("next_peak") > none("next_peak"));
-    assert_eq!(zero("2.forward.live.gradients"), Some(model));
-    assert_eq!(none("2.forward.live.gradients"), None);
-}
-
-/// The picture's curves go through the figures: no peak is lost, and each phase ends where the meter says.
-#[test]
-fn the_curves_of_a_step_keep_its_peak() {
-    let _turn = alone();
-    let cell = Cell::parse("model=mlp-2x32 batch=64 optimizer=adamw zero-grad=none").unwrap();
-    let mut step = BENCH.set_up(step_timeline::prepare, &cell).unwrap();
-    let samples = memory(&mut *step, &Cpu::new(None)).unwrap();
-    let value = |metric: &str| samples.iter().find(|s| s.metric == metric).unwrap().value;
-    let boundaries: Vec<u32> = samples.iter().filter(|s| s.metric == "curve.phase").map(|s| s.sample).collect();
-    let layers = ["parameters", "optimizer_state", "data", "gradients", "activations", "temporaries"];
-    let total = |point: u32| -> f64 {
-        let layer = |name: &&str| {
-            let curve = samples.iter().filter(|s| s.metric == format!("curve.{name}") && s.sample <= point);
-            curve.max_by_key(|s| s.sample).map_or(0.0, |s| s.value)
-        };
-        layers.iter().map(layer).sum()
-    };
-    assert_eq!(boundaries.len(), 4);
-    let points = *boundaries.last().unwrap();
-    assert!(points <= 186, "{points} points");
-    let highest = (0..points).map(total).fold(0.0, f64::max);
-    assert_eq!(highest, value("next_peak") + value("data"));
-    for (end, phase) in boundaries[1..].iter().zip(["forward", "backward", "step"]) {
-        assert_eq!(total(end - 1), value(&format!("2.{phase}.live")), "{phase}");
-    }
 }
 
 /// What the counted bytes must be by hand, so that the meter and the steps are tested and not only compared.
