@@ -32,9 +32,6 @@ mod free_tensors;
 #[path = "../experiments/load_checkpoint.rs"]
 mod load_checkpoint;
 #[allow(dead_code)]
-#[path = "../experiments/lr_warmup.rs"]
-mod lr_warmup;
-#[allow(dead_code)]
 #[path = "../experiments/num_workers.rs"]
 mod num_workers;
 #[allow(dead_code)]
@@ -63,7 +60,7 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 17] = [
+const ALL: [&Protocol; 16] = [
     &agreement::PROTOCOL,
     &amp::PROTOCOL,
     &backends::PROTOCOL,
@@ -74,7 +71,6 @@ const ALL: [&Protocol; 17] = [
     &empty_cache::PROTOCOL,
     &free_tensors::PROTOCOL,
     &load_checkpoint::PROTOCOL,
-    &lr_warmup::PROTOCOL,
     &num_workers::PROTOCOL,
     &optimizer_state::PROTOCOL,
     &pin_memory::PROTOCOL,
@@ -628,25 +624,6 @@ fn a_scaler_saves_small_gradients_and_leaves_overflowing_steps_out() {
     assert_eq!(bytes("parameters"), Some(4.0 * parameters));
     assert_eq!(bytes("gradients"), Some(4.0 * parameters));
     assert_eq!(bytes("casts"), Some(2.0 * parameters), "each parameter once, in half precision");
-}
-
-#[test]
-fn lr_warmup_check_sees_another_task_and_its_count_is_right() {
-    let _turn = alone();
-    let cell = "optimizer=adam batch=32 precision=amp-bf16";
-    let found = checked(&lr_warmup::PROTOCOL, lr_warmup::prepare, cell);
-    assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
-    let other_samples: Prepare = |cell, bench| {
-        let amp = cell.get("precision") == Some("amp-bf16");
-        lr_warmup::prepare(&if amp { cell.with("batch", "16") } else { cell.clone() }, bench)
-    };
-    assert_eq!(checked(&lr_warmup::PROTOCOL, other_samples, cell).status, Status::Invalid);
-    let run = |rate: &str| studied(lr_warmup::prepare, &format!("optimizer=momentum batch=32 precision=fp32 rate={rate} warmup=0"));
-    let (calm, wild) = (run("0.05"), run("3.2"));
-    assert_eq!((calm("starts"), calm("diverged"), calm("learned")), (Some(32.0), Some(0.0), Some(1.0)));
-    assert!(calm("loss") < calm("first_loss"), "it learns");
-    assert_eq!((wild("diverged"), wild("learned"), wild("loss")), (Some(32.0), Some(0.0), None));
-    assert!(wild("rate_low").unwrap() > 0.85 && wild("rate_high") == Some(1.0));
 }
 
 #[test]

@@ -1,0 +1,129 @@
+//! How many of many starts learn nothing, with and without warm-up?
+
+use super::*;
+use training::{MEMBERS, STEPS, Schedule, Task};
+use vramlab::stats::{median, wilson_interval};
+
+const STARTS: Metric = Metric::counted("starts", "starts", "1");
+const DIVERGED: Metric = Metric::counted("diverged", "diverged", "1");
+const SHARE: Metric = Metric::counted("rate", "divergence rate", "1");
+/// The rate's 95 % interval, by Wilson.
+const SHARE_LOW: Metric = Metric::counted("rate_low", "rate at least", "1");
+const SHARE_HIGH: Metric = Metric::counted("rate_high", "rate at most", "1");
+const LEARNED: Metric = Metric::counted("learned", "share of starts that learn", "1");
+/// Median over the starts that learn of the mean over all samples, computed in fp32.
+const LOSS: Metric = Metric::counted("loss", "loss after training", "1");
+const FIRST_LOSS: Metric = Metric::counted("first_loss", "loss before", "1");
+
+number! { Rate: f64 "learning rate" }
+number! { WarmUp as "warmup" "steps over which the rate grows to its value, of 48; 0 is none" }
+
+cell! { Run { optimizer: Algorithm, batch: Batch, precision: Precision, rate: Rate, warmup: WarmUp } }
+
+const LARGE: Batch = Batch(256);
+
+pub fn grid() -> Grid<Run> {
+    use {Algorithm::*, Precision::*};
+    const MOMENTUM_RATES: [f64; 7] = [0.1, 0.2, 0.4, 0.8, 1.6, 2.4, 3.2];
+    const ADAM_RATES: [f64; 6] = [0.01, 0.03, 0.1, 0.2, 0.3, 1.0];
+    let small = || Run::cross(Momentum, 32, AmpBf16, 0.4, [0, 10]);
+    let drawn = |c: &Run| c.batch == LARGE && [WarmUp(0), WarmUp(10)].contains(&c.warmup);
+    let by_rate = |metric| lines(metric).of(drawn).over::<Rate>().by::<Algorithm>().by::<Precision>().by::<WarmUp>();
+    Grid::new("divergence", step)
+        .compare::<WarmUp>()
+        .quick(Run::cross(Momentum, LARGE, [Fp32, AmpBf16], [0.8, 1.6, 2.4], [0, 10]))
+        .quick(Run::cross(Adam, LARGE, [Fp32, AmpBf16], [0.03, 0.1, 0.3], [0, 10]))
+        .quick(small())
+        .full(Run::cross(Momentum, [32, 256], [Fp32, AmpBf16], MOMENTUM_RATES, [0, 10, 24]))
+        .full(Run::cross(Adam, [32, 256], [Fp32, AmpBf16], ADAM_RATES, [0, 10, 24]))
+        .full(Run::cross(Momentum, LARGE, AmpFp16, MOMENTUM_RATES, [0, 10]).on(&[Platform::Gpu]))
+        .full(Run::cross(Adam, LARGE, AmpFp16, ADAM_RATES, [0, 10]).on(&[Platform::Gpu]))
+        .smoke(small())
+        .passes(COUNT)
+        .on(NOT_DRY)
+        .metrics(&[STARTS, DIVERGED, SHARE, SHARE_LOW, SHARE_HIGH, LEARNED, LOSS, FIRST_LOSS])
+        .claim(
+            Claim::new("warmup", "002", "a large batch with mixed precision wants warm-up")
+                .on(NOT_DRY)
+                .rule(
+                    ratio(DIVERGED)
+                        .of(|c: &Run| c.batch == LARGE && matches!(c.precision, AmpBf16 | AmpFp16))
+                        .confirm(at_most(0.5))
+                        .refute(at_least(0.9))
+                        // With 32 starts, half of them against at most half as many is beyond chance (p = 0.03).
+                        .scope(DIVERGED, STARTS, 0.5),
+                )
+                .confirmed("Use it: where half of the runs or more diverge without, warm-up leaves {effect} of them.")
+                .refuted(
+                    "It does not rescue a rate that is too large: where half of the runs or more diverge without warm-up, {effect} of them \
+                     still do with it. fp32 beside it tells whether precision has anything to do with it. Lower the rate instead.",
+                )
+                .depends(
+                    "It rescues runs where {where}, not elsewhere: look at the optimizer and at how far beyond the largest rate that works \
+                     you are.",
+                )
+                .inconclusive(
+                    "Warm-up leaves {effect} of the diverging runs, which is too little or too uncertain to recommend it.",
+                ),
+        )
+        .plot(by_rate(LEARNED).caption("Share of the starts that learn, by learning rate, with the large batch; a line ends where none does"))
+        .plot(by_rate(LOSS).caption("Loss after training of the starts that learn, with the large batch"))
+}
+
+fn step(cell: Run, bench: &Bench) -> Result<Step> {
+    let schedule = Schedule { algorithm: cell.optimizer, rate: cell.rate.0, warm_up: cell.warmup.0 };
+    let task = Task::new(schedule, cell.precision, cell.batch.0, bench)?;
+    Ok(Step::new(move |probe| {
+        if !probe.is_reading() {
+            return task.train(0..2, 1).map(drop);
+        }
+        let groups: Vec<Range<i64>> = match cell.precision {
+            Precision::AmpFp16 => (0..MEMBERS).map(|member| member..member + 1).collect(),
+            Precision::Fp32 | Precision::AmpBf16 => std::iter::once(0..MEMBERS).collect(),
+        };
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        for members in groups {
+            let (_, [first, last]) = task.train(members, STEPS)?;
+            before.extend(first);
+            after.extend(last);
+        }
+        let (starts, learned) = (before.len(), learned(&before, &after));
+        let diverged = starts - learned.len();
+        let share = wilson_interval(u32::try_from(diverged)?, u32::try_from(starts)?);
+        probe.emit(STARTS, starts);
+        probe.emit(DIVERGED, diverged);
+        probe.emit(SHARE, share.estimate);
+        probe.emit(SHARE_LOW, share.low);
+        probe.emit(SHARE_HIGH, share.high);
+        probe.emit(LEARNED, 1.0 - share.estimate);
+        probe.emit(FIRST_LOSS, median(&before));
+        if !learned.is_empty() {
+            probe.emit(LOSS, median(&learned));
+        }
+        Ok(())
+    }))
+}
+
+/// The losses after training of the starts that learned something.
+fn learned(before: &[f64], after: &[f64]) -> Vec<f64> {
+    before.iter().zip(after).filter(|(before, after)| **after < 0.9 * **before).map(|(_, after)| *after).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vramlab::lab::testing::*;
+
+    #[test]
+    fn a_calm_rate_learns_and_a_wild_one_does_not() {
+        let run = |rate| {
+            let (optimizer, precision) = (Algorithm::Momentum, Precision::Fp32);
+            count(&protocol(), Run { optimizer, batch: Batch(32), precision, rate: Rate(rate), warmup: WarmUp(0) })
+        };
+        let (calm, wild) = (run(0.05), run(3.2));
+        assert_eq!([STARTS, DIVERGED, LEARNED].map(|metric| calm.figure(metric)), [32.0, 0.0, 1.0]);
+        assert!(calm.figure(LOSS) < calm.figure(FIRST_LOSS), "it learns");
+        assert_eq!((wild.figure(DIVERGED), wild.figure(LEARNED), wild.get(LOSS)), (32.0, 0.0, None));
+        assert!(wild.figure(SHARE_LOW) > 0.85 && wild.figure(SHARE_HIGH) == 1.0);
+    }
+}
