@@ -32,9 +32,6 @@ mod free_tensors;
 #[path = "../experiments/load_checkpoint.rs"]
 mod load_checkpoint;
 #[allow(dead_code)]
-#[path = "../experiments/num_workers.rs"]
-mod num_workers;
-#[allow(dead_code)]
 #[path = "../experiments/optimizer_state.rs"]
 mod optimizer_state;
 #[allow(dead_code)]
@@ -60,7 +57,7 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 16] = [
+const ALL: [&Protocol; 15] = [
     &agreement::PROTOCOL,
     &amp::PROTOCOL,
     &backends::PROTOCOL,
@@ -71,7 +68,6 @@ const ALL: [&Protocol; 16] = [
     &empty_cache::PROTOCOL,
     &free_tensors::PROTOCOL,
     &load_checkpoint::PROTOCOL,
-    &num_workers::PROTOCOL,
     &optimizer_state::PROTOCOL,
     &pin_memory::PROTOCOL,
     &profiling::PROTOCOL,
@@ -501,21 +497,6 @@ fn pinning_check_sees_memory_that_is_granted_without_a_gpu() {
     assert!(pinned.status.is_failure(), "its copies need a GPU: {pinned:?}");
 }
 
-/// A step whose results come in another order.
-struct Reversed(Box<dyn Step>);
-
-impl Step for Reversed {
-    fn run(&mut self, probe: &mut Probe) -> Result<()> {
-        self.0.run(probe)
-    }
-
-    fn outcome(&self) -> Result<Vec<Quantity>> {
-        let mut quantities = self.0.outcome()?;
-        quantities.iter_mut().for_each(|quantity| quantity.tensors = quantity.tensors.iter().map(|t| t.flip([0])).collect());
-        Ok(quantities)
-    }
-}
-
 /// A loss that is scaled for fp16, and gradients that nobody unscales.
 struct NeverUnscaled {
     model: Model,
@@ -534,27 +515,6 @@ impl Step for NeverUnscaled {
     fn outcome(&self) -> Result<Vec<Quantity>> {
         Ok(vec![Quantity { name: "gradient", tensors: self.model.gradients() }])
     }
-}
-
-#[test]
-fn num_workers_check_sees_an_order_that_depends_on_workers_and_a_lost_sample() {
-    let _turn = alone();
-    for cell in ["by=vramlab transform=small samples=16 workers=1x", "transform=small samples=16 model=pooled workers=1x"] {
-        let found = checked(&num_workers::PROTOCOL, num_workers::prepare, cell);
-        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
-    }
-    let reversed: Prepare = |cell, bench| {
-        let step = num_workers::prepare(cell, bench)?;
-        Ok(if cell.get("workers") == Some("1x") { Box::new(Reversed(step)) } else { step })
-    };
-    let found = checked(&num_workers::PROTOCOL, reversed, "by=vramlab transform=small samples=16 workers=1x");
-    assert_eq!(found.status, Status::Invalid);
-    let reversed: Prepare = |cell, bench| {
-        let step = num_workers::prepare(cell, bench)?;
-        Ok(if cell.get("prefetch") == Some("4") { Box::new(Reversed(step)) } else { step })
-    };
-    assert_eq!(checked(&num_workers::PROTOCOL, num_workers::prepare, "by=vramlab prefetch=4").status, Status::Ok);
-    assert_eq!(checked(&num_workers::PROTOCOL, reversed, "by=vramlab prefetch=4").status, Status::Invalid);
 }
 
 #[test]
