@@ -143,9 +143,7 @@ fn step(cell: Training, bench: &Bench) -> Result<Step> {
         probe.emit(MISSING, needed - formula);
         probe.emit(GRADIENTS, gradients);
         probe.emit(PREDICTED, predicted);
-        for (signed, error, figure) in
-            [(FORMULA_SIGNED, FORMULA_ERROR, formula), (PREDICTED_SIGNED, PREDICTED_ERROR, predicted)]
-        {
+        for (signed, error, figure) in [(FORMULA_SIGNED, FORMULA_ERROR, formula), (PREDICTED_SIGNED, PREDICTED_ERROR, predicted)] {
             let relative = figure / needed - 1.0;
             probe.emit(signed, relative);
             probe.emit(error, relative.abs());

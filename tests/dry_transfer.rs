@@ -1,39 +1,16 @@
 //! Pinned memory, streams and copying ahead on the dry device, where PyTorch's own allocators tell what they hold.
 #![cfg(feature = "torch")]
 
-#[allow(dead_code)]
-#[path = "../experiments/pin_memory.rs"]
-mod pin_memory;
-
 use std::process::Command;
 use tch::{Device, Kind, Tensor};
-use vramlab::dry::{self, Dry};
-use vramlab::measure::{Bench, Probe};
-use vramlab::protocol::{Cell, Pass, Platform, Profile};
+use vramlab::lab::testing::dry;
+use vramlab::protocol::Pass;
 use vramlab::results::Run;
 use vramlab::torch::Backend;
-use vramlab::torch::transfer::{
-    Prefetcher, Ring, SideStream, Stream, copy, empty_host_cache, host_memory, is_pinned, pinned, record_stream,
-};
-
-/// Set in the process that is the dry one.
-const INSIDE: &str = "VRAMLAB_TEST_IS_DRY";
+use vramlab::torch::transfer::{Stream, copy, empty_host_cache, host_memory, is_pinned, pinned, record_stream};
 
 const MIB: i64 = 1 << 20;
 const CUDA: Device = Device::Cuda(0);
-
-/// A process is dry from its start, so a test runs again as its own child. Gives the device in the child.
-fn dry(test: &str) -> Option<Dry> {
-    if std::env::var_os(INSIDE).is_some() {
-        return Some(Dry::open().unwrap());
-    }
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args([test, "--exact", "--nocapture"]).env(INSIDE, "1").env_remove("PYTORCH_ALLOC_CONF");
-    dry::prepare(&mut child, 24 << 30).unwrap();
-    let output = child.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    None
-}
 
 /// A tensor of so many MiB on the device.
 fn on_device(mebibytes: i64) -> Tensor {
@@ -99,28 +76,6 @@ fn memory_belongs_to_the_stream_that_it_was_taken_on() {
 }
 
 #[test]
-fn copying_ahead_holds_one_batch_more_and_reuses_its_memory() {
-    let Some(dry) = dry("copying_ahead_holds_one_batch_more_and_reuses_its_memory") else { return };
-    for (ahead, held) in [(0, 1), (1, 2), (3, 4)] {
-        let buffer = || vec![pinned(&[32 * MIB], Kind::Uint8).unwrap(), pinned(&[64], Kind::Int64).unwrap()];
-        let source = pin_memory::Ready { ring: Ring::of([buffer(), buffer()]), left: 20 };
-        let mut batches = Prefetcher::ahead(source, SideStream::new(CUDA).unwrap(), ahead);
-        dry.reset_peaks().unwrap();
-        let mut seen = 0;
-        while let Some(batch) = batches.next().unwrap() {
-            assert_eq!((batch[0].device(), batch[0].size(), batch[1].kind()), (CUDA, vec![32 * MIB], Kind::Int64));
-            seen += 1;
-        }
-        assert_eq!((seen, dry.memory().unwrap().requested_peak), (20, held * (32 * MIB + 512)), "{ahead} ahead");
-        // Events are asked for where memory is.
-        drop(on_device(1));
-        assert_eq!(dry.memory().unwrap().requested, 0);
-        drop(batches);
-        assert_eq!(host_memory().unwrap().locked, 2 * (32 * MIB + 512), "the ring is locked once and for all");
-    }
-}
-
-#[test]
 fn a_copy_with_and_without_waiting_checks_its_shapes() {
     let Some(_dry) = dry("a_copy_with_and_without_waiting_checks_its_shapes") else { return };
     let host = pinned(&[8], Kind::Float).unwrap();
@@ -128,24 +83,6 @@ fn a_copy_with_and_without_waiting_checks_its_shapes() {
     copy(&mut device, &host, true).unwrap();
     copy(&mut device, &host, false).unwrap();
     assert!(copy(&mut device, &pinned(&[9], Kind::Float).unwrap(), true).is_err());
-}
-
-/// Nothing is copied on a dry device, but each step goes all the way: buffers, streams, events, training.
-#[test]
-fn every_step_of_the_experiment_runs() {
-    let Some(_dry) = dry("every_step_of_the_experiment_runs") else { return };
-    let bench = Bench { device: CUDA, platform: Platform::Dry, seed: 1 };
-    let small = |cell: &Cell| cell.number("bytes").unwrap_or(0) <= 16 << 20 && cell.get("bound") != Some("compute");
-    let grids = pin_memory::PROTOCOL.grids(Profile::Full).filter(|grid| grid.only_on.contains(&Platform::Gpu));
-    let mut steps = 0;
-    for cell in grids.flat_map(|grid| grid.cells()).filter(small) {
-        let mut step = bench.set_up(pin_memory::prepare, &cell).unwrap();
-        for _ in 0..2 {
-            step.run(&mut Probe::idle()).unwrap_or_else(|e| panic!("{cell}: {e:#}"));
-        }
-        steps += 1;
-    }
-    assert!(steps > 30, "{steps} cells");
 }
 
 #[test]

@@ -35,9 +35,6 @@ mod load_checkpoint;
 #[path = "../experiments/optimizer_state.rs"]
 mod optimizer_state;
 #[allow(dead_code)]
-#[path = "../experiments/pin_memory.rs"]
-mod pin_memory;
-#[allow(dead_code)]
 #[path = "../experiments/profiling.rs"]
 mod profiling;
 #[allow(dead_code)]
@@ -57,7 +54,7 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 15] = [
+const ALL: [&Protocol; 14] = [
     &agreement::PROTOCOL,
     &amp::PROTOCOL,
     &backends::PROTOCOL,
@@ -69,7 +66,6 @@ const ALL: [&Protocol; 15] = [
     &free_tensors::PROTOCOL,
     &load_checkpoint::PROTOCOL,
     &optimizer_state::PROTOCOL,
-    &pin_memory::PROTOCOL,
     &profiling::PROTOCOL,
     &published::PROTOCOL,
     &transfer_learning::PROTOCOL,
@@ -480,21 +476,6 @@ fn counted_bytes_are_what_can_be_worked_out_by_hand() {
     assert_eq!(part("optimizer_state"), 2.0 * 4.0 * parameters, "two numbers for each parameter");
     let formula = counted(published::prepare, "model=gpt-2x64 batch=2 sequence=32 attention=explicit", "formula");
     assert_eq!(formula, 2.0 * (32 * 2 * 64) as f64 * (34.0 + 5.0 * 32.0 / 64.0), "two layers of one head of 64");
-}
-
-#[test]
-fn pinning_check_sees_memory_that_is_granted_without_a_gpu() {
-    let _turn = alone();
-    for pinning in ["off", "on"] {
-        let found = checked(&pin_memory::PROTOCOL, pin_memory::prepare, &format!("by=vramlab pinning={pinning}"));
-        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{pinning}");
-    }
-    let grants: Prepare = |cell, bench| pin_memory::prepare(&cell.with("pinning", "off"), bench);
-    let found = checked(&pin_memory::PROTOCOL, grants, "by=vramlab pinning=on");
-    assert!(found.status == Status::Invalid && found.reason.contains("none was raised"), "{found:?}");
-    let pinned =
-        checked(&pin_memory::PROTOCOL, pin_memory::prepare, "direction=to-device call=blocking bytes=1048576 memory=pinned");
-    assert!(pinned.status.is_failure(), "its copies need a GPU: {pinned:?}");
 }
 
 /// A loss that is scaled for fp16, and gradients that nobody unscales.

@@ -58,7 +58,7 @@ fn layers_point_one_way() {
         ("predict", &["cards", "chart", "dry", "models", "snapshot", "torch", "training", "units"]),
         ("measure", &["machine", "protocol", "results", "torch"]),
         // Its macros are exported at the crate's root, without a module's name.
-        ("lab", &["", "measure", "protocol", "results", "torch", "training"]),
+        ("lab", &["", "dry", "measure", "protocol", "results", "torch", "training"]),
         ("runner", &["dry", "judge", "lab", "machine", "measure", "protocol", "results", "stats", "torch", "units"]),
         (
             "commands",

@@ -66,9 +66,8 @@ fn folder(images: Count, size: Size) -> Result<PathBuf> {
 
 /// Two epochs and the beginning of a third; where nothing is timed, the first batch.
 fn loading(images: Count, size: Size, workers: Workers, bench: &Bench) -> Result<Step> {
-    let images = Arc::new(Images::new(ImageFolder::open(folder(images, size)?)?, Transform::training(224)));
-    let config =
-        Config { batch: 64, workers: usize::try_from(workers.0)?, seed: bench.seed.unsigned_abs(), ..Config::default() };
+    let images = Arc::new(Images::new(ImageFolder::open(&folder(images, size)?)?, Transform::training(224)));
+    let config = Config { batch: 64, workers: usize::try_from(workers.0)?, seed: bench.seed.unsigned_abs(), ..Config::default() };
     let step = Step::new(move |probe| {
         let start = Instant::now();
         let mut loader = Loader::<Images<ImageFolder>>::new(Arc::clone(&images), config)?;

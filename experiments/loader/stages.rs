@@ -29,9 +29,7 @@ pub fn emit(probe: &mut Probe, images: &Images<ImageFolder>, config: &Config) ->
         transform.write(resized, mirrored, &mut into)?;
         lap(&mut write);
     }
-    for (stage, seconds) in
-        [("read", read), ("decode", decode), ("crop and resize", resize), ("flip and normalise", write)]
-    {
+    for (stage, seconds) in [("read", read), ("decode", decode), ("crop and resize", resize), ("flip and normalise", write)] {
         probe.emit(STAGE.part(stage), seconds / images as f64);
     }
     Ok(())

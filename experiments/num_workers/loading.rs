@@ -15,8 +15,7 @@ pub fn grid() -> Grid<Loading> {
     use Workers::*;
     const FEW: [Workers; 3] = [Nobody, PerCore, ThreePerCore];
     const MANY: [Workers; 5] = [Nobody, One, PerCore, TwoPerCore, FourPerCore];
-    let beyond_cores =
-        |c: &Loading| c.transform == Work::Heavy && matches!(c.workers, TwoPerCore | ThreePerCore | FourPerCore);
+    let beyond_cores = |c: &Loading| c.transform == Work::Heavy && matches!(c.workers, TwoPerCore | ThreePerCore | FourPerCore);
     let one_per_core = |c: &Loading| c.transform == Work::Heavy && c.workers == PerCore;
     Grid::new("loading alone", step)
         .compare::<Workers>()
@@ -91,9 +90,7 @@ pub fn grid() -> Grid<Loading> {
 fn step(cell: Loading, _: &Bench) -> Result<Step> {
     match (cell.by, cell.transform) {
         (By::Pytorch, _) => bail!("PyTorch's twin runs this cell"),
-        (By::Vramlab, Work::Heavy | Work::Small) => {
-            Ok(loading(images(cell.transform, cell.samples)?, cell.workers))
-        }
+        (By::Vramlab, Work::Heavy | Work::Small) => Ok(loading(images(cell.transform, cell.samples)?, cell.workers)),
         (By::Vramlab, Work::Light) => {
             let samples = usize::try_from(cell.samples.0)?;
             let pixels: Vec<u8> = (0..samples * 3 * 32 * 32).map(|at| (at * 31 % 251) as u8).collect();

@@ -105,5 +105,5 @@ fn images(work: Work, samples: Samples) -> Result<Arc<Images<ImageFolder>>> {
         Work::Light => bail!("samples of the light work are no images"),
     };
     let folder = textured.folder(&cache_folder())?;
-    Ok(Arc::new(Images::new(ImageFolder::open(folder)?, Transform::training(size))))
+    Ok(Arc::new(Images::new(ImageFolder::open(&folder)?, Transform::training(size))))
 }

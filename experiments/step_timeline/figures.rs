@@ -28,8 +28,22 @@ const fn bytes(name: &'static str, label: &'static str) -> Metric {
 
 /// In the order of the table.
 pub const ALL: &[Metric] = &[
-    MODEL, DATA, KEPT, GRADIENTS, STATE, TEMPORARIES, AFTER_LOAD, AFTER_FORWARD, AFTER_BACKWARD, AFTER_STEP, FIRST_PEAK, NEXT_PEAK,
-    LOADED, FORWARDED, BACKWARDED, PEAKED,
+    MODEL,
+    DATA,
+    KEPT,
+    GRADIENTS,
+    STATE,
+    TEMPORARIES,
+    AFTER_LOAD,
+    AFTER_FORWARD,
+    AFTER_BACKWARD,
+    AFTER_STEP,
+    FIRST_PEAK,
+    NEXT_PEAK,
+    LOADED,
+    FORWARDED,
+    BACKWARDED,
+    PEAKED,
 ];
 
 /// The phases of the first two iterations, with their live and peak bytes and what they are for.

@@ -122,8 +122,7 @@ fn step(cell: Phases, bench: &Bench) -> Result<Step> {
     Ok(Step::new(move |probe| {
         let Some(meter) = probe.meter() else {
             let trainer = train(&configuration, cell.zero_grad, &bench, None)?;
-            return probe
-                .compare(PARAMETER_ERROR, || Ok(trainer.model().parameters().iter().map(Tensor::detach).collect()));
+            return probe.compare(PARAMETER_ERROR, || Ok(trainer.model().parameters().iter().map(Tensor::detach).collect()));
         };
         let base = meter.memory()?.requested;
         let mut recorder = Recorder::begin(meter, Recording { operations: true, ..Recording::default() })?;

@@ -1,12 +1,14 @@
 //! What an experiment's own tests need: to check a cell, rightly and with the technique broken on purpose, and to count it.
 
 use super::{Cell, Has, Level, Protocol, Step};
+use crate::dry::{self, Dry};
 use crate::measure::{self, Bench, Found};
 use crate::protocol::{Metric, Platform};
 use crate::results::Sample;
 pub use crate::results::Status;
 use crate::torch::Cpu;
 use anyhow::Result;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::Device;
 
@@ -117,4 +119,23 @@ pub fn count<C: Cell>(protocol: &Protocol, cell: C) -> Counted {
 /// A cell with another level: `with(cell, Recipe::Add)`.
 pub fn with<L: Level, C: Has<L>>(cell: C, level: L) -> C {
     cell.with(level)
+}
+
+/// The dry device for a test. A process is dry from its start, so the test of this name runs again in a child: the device is given there,
+/// and none here, when the child has passed.
+///
+/// # Panics
+/// The child fails, or knows no test of this name.
+pub fn dry(test: &str) -> Option<Dry> {
+    const INSIDE: &str = "VRAMLAB_TEST_IS_DRY";
+    if std::env::var_os(INSIDE).is_some() {
+        return Some(Dry::open().expect("the dry device opens"));
+    }
+    let mut child = Command::new(std::env::current_exe().expect("a test knows its program"));
+    child.args([test, "--exact", "--nocapture"]).env(INSIDE, "1").env_remove("PYTORCH_ALLOC_CONF");
+    dry::prepare(&mut child, 24 << 30).expect("the dry device is there");
+    let output = child.output().expect("the child starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    None
 }

@@ -1,0 +1,115 @@
+//! How fast are copies between buffers that are there already?
+
+use super::*;
+
+levels! { Direction "direction of the copy": ToDevice "", ToHost "" }
+levels! {
+    Call "copy call":
+    Blocking "`copy_`: the calling thread waits for its end",
+    NonBlocking "`copy_` with non_blocking",
+}
+
+cell! { Copies { direction: Direction, call: Call, bytes: Bytes, memory: Memory } }
+
+const SIZES: [i64; 8] = [4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30];
+
+pub fn grid() -> Grid<Copies> {
+    use {Call::*, Direction::*};
+    let pinned_to_device = |c: &Copies| c.direction == ToDevice && c.memory == Memory::Pinned;
+    let largest = |direction, bytes| {
+        move |c: &Copies| *c == Copies { direction, call: NonBlocking, bytes: Bytes(bytes), memory: Memory::Pinned }
+    };
+    Grid::new("copies", step)
+        .compare::<Memory>()
+        .full(Copies::cross(ToDevice, Call::ALL, SIZES, Memory::ALL))
+        .full(Copies::cross(ToHost, Call::ALL, [64 << 10, 1 << 20, 16 << 20, 256 << 20], Memory::ALL))
+        .quick(Copies::cross(ToDevice, Blocking, [1 << 20, 16 << 20], Memory::ALL))
+        .smoke(Copies::cross(ToDevice, Blocking, 1 << 20, Memory::ALL))
+        .passes(CHECK | ROUNDS)
+        .on(&[Platform::Gpu])
+        .metrics(&[BANDWIDTH, LINK_SHARE, TIME, VALUES_ERROR])
+        .check(|_| equal(1e-6)) // copies are exact
+        .claim(
+            Claim::new("pin-faster", "002 004", "transfers from pinned memory are faster")
+                .on(&[Platform::Gpu])
+                .rule(
+                    ratio(BANDWIDTH)
+                        .of(move |c: &Copies| pinned_to_device(c) && c.bytes.0 >= 1 << 20)
+                        .confirm(at_least(1.20))
+                        .refute(at_most(1.02)),
+                )
+                .confirmed(
+                    "Batches that a loader writes into pinned buffers that it reuses get to the GPU at {effect} of the bandwidth of \
+                     pageable ones. Turn pinning on where batches are sent at every step.",
+                )
+                .refuted("Pinned buffers are sent no faster here ({effect}); look whether the link or the host's memory is the limit.")
+                .depends("It is faster where {where}.")
+                .inconclusive("The difference ({effect}) is too small or too uneven here to promise it."),
+        )
+        .claim(
+            Claim::new("pin-larger", "004", "the larger the data, the larger the gain from pinning")
+                .on(&[Platform::Gpu])
+                .rule(trend(BANDWIDTH).along::<Bytes>().of(pinned_to_device).holds(at_least(0.8)))
+                .confirmed("The gain grows with the size of what is sent: large batches profit most.")
+                .refuted("The gain does not simply grow with size (rank correlation {effect}): it has its best sizes, which the plot shows.")
+                .depends("The gain grows with size where {where}.")
+                .inconclusive("Whether the gain grows with size cannot be told from these rounds (rank correlation {effect})."),
+        )
+        .published(
+            Published::new("pin-h2d-gen5", "nvbandwidth logs", "55.4 GB/s from host to device over PCI Express generation 5 x16")
+                .rule(value(BANDWIDTH).of(largest(ToDevice, 1 << 30)).reproduces(55.4e9))
+                .setup("nvbandwidth copies without PyTorch. Comparable on a link of generation 5 with 16 lanes: see the share of the link."),
+        )
+        .published(
+            Published::new("pin-d2h-gen5", "nvbandwidth logs", "55.2 GB/s from device to host over PCI Express generation 5 x16")
+                .rule(value(BANDWIDTH).of(largest(ToHost, 256 << 20)).reproduces(55.2e9))
+                .setup("As for the other direction."),
+        )
+        .plot(
+            lines(BANDWIDTH)
+                .caption("Bandwidth from host to device by the bytes of one copy")
+                .of(|c: &Copies| c.direction == ToDevice)
+                .over::<Bytes>()
+                .by::<Memory>()
+                .by::<Call>(),
+        )
+}
+
+pub fn step(cell: Copies, bench: &Bench) -> Result<Step> {
+    let mut host = cell.memory.buffer(cell.bytes.elements())?;
+    copy(&mut host, &data(cell.bytes)?, false)?;
+    let mut device = host.f_to(bench.device)?;
+    // What is copied must change what was there, or a copy that does nothing would pass the check.
+    let _ = match cell.direction {
+        Direction::ToDevice => device.f_zero_()?,
+        Direction::ToHost => host.f_zero_()?,
+    };
+    let non_blocking = cell.call == Call::NonBlocking;
+    let step = Step::new(move |probe| {
+        match cell.direction {
+            Direction::ToDevice => copy(&mut device, &host, non_blocking)?,
+            Direction::ToHost => copy(&mut host, &device, non_blocking)?,
+        }
+        probe.compare(VALUES_ERROR, || {
+            Stream::current(device.device())?.synchronize()?;
+            Ok(vec![match cell.direction {
+                Direction::ToDevice => device.f_to(Device::Cpu)?,
+                Direction::ToHost => host.f_detach_copy()?,
+            }])
+        })
+    });
+    Ok(step.link_bytes(cell.bytes.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vramlab::lab::testing::*;
+
+    #[test]
+    fn copies_from_pinned_memory_need_a_gpu() {
+        let (direction, call) = (Direction::ToDevice, Call::Blocking);
+        let cell = Copies { direction, call, bytes: Bytes(1 << 20), memory: Memory::Pinned };
+        check(&protocol(), cell).sees("CUDA devices have");
+    }
+}

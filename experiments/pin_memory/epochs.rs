@@ -1,0 +1,195 @@
+//! Does training get faster? An epoch of a training whose batches lie in host memory.
+
+use super::*;
+use std::sync::Arc;
+use tch::nn::{OptimizerConfig, Sgd};
+use vramlab::models::Model;
+use vramlab::torch::transfer::{Event, Next, Prefetcher, Ring, SideStream, Source};
+
+levels! {
+    Bound "what limits the training":
+    Transfer "a batch takes longer to send than to train on",
+    Even "sending and training take about as long",
+    Compute "sending is a small part of the step",
+    SmallData "guide 004's own example: 100 samples of 3 numbers in batches of 10",
+}
+name! { ModelName as "model" "model" }
+number! { Batch "samples in a batch" }
+
+cell! { Epochs { bound: Bound, model: ModelName, batch: Batch, recipe: Recipe } }
+
+pub const TRAINED: [Recipe; 6] = [
+    Recipe::Pageable,
+    Recipe::PageableNonblocking,
+    Recipe::Pinned,
+    Recipe::PinnedNonblocking,
+    Recipe::Prefetched,
+    Recipe::PinInline,
+];
+
+pub fn grid() -> Grid<Epochs> {
+    use Bound::*;
+    let small = || Epochs::cross(SmallData, "mlp-1x3", 10, [Recipe::Pageable, Recipe::PinnedNonblocking]);
+    let under_transfer = |recipe| move |c: &Epochs| c.bound == Transfer && c.recipe == recipe;
+    Grid::new("an epoch", step)
+        .compare::<Recipe>()
+        .full(Epochs::cross(Transfer, "mlp-1x64", 262144, TRAINED))
+        .full(Epochs::cross(Even, "mlp-1x1024", 16384, TRAINED))
+        .full(Epochs::cross(Compute, "mlp-8x4096", 4096, TRAINED))
+        .quick_and_full(small())
+        .passes(CHECK | ROUNDS)
+        .on(&[Platform::Gpu])
+        .check(|_| equal(1e-6)) // the same kernels on the same numbers
+        .claim(
+            Claim::new("pin-training", "004", "training gets faster with pinned memory")
+                .on(&[Platform::Gpu])
+                .rule(
+                    ratio(TIME)
+                        .of(|c: &Epochs| c.bound != SmallData && c.recipe == Recipe::PinnedNonblocking)
+                        .holds(at_most(1.0 / 1.05)),
+                )
+                .confirmed("An epoch takes {effect} of its time without pinning.")
+                .refuted("Copies are too small a part of these steps: an epoch takes {effect} of its time without pinning.")
+                .depends("It pays where {where}: only a training that waits for the link gains from a faster link.")
+                .inconclusive("The gain ({effect}) is about as large as the threshold."),
+        )
+        .claim(
+            Claim::new("pin-small", "004", "there is no gain on small data")
+                .on(&[Platform::Gpu])
+                .rule(
+                    ratio(TIME)
+                        .of(|c: &Epochs| c.bound == SmallData && c.recipe == Recipe::PinnedNonblocking)
+                        .confirm(within(0.95..=1.05))
+                        .refute(at_most(0.95)),
+                )
+                .confirmed("A small data set may be left in ordinary memory: {effect}.")
+                .refuted("Even small data gains: {effect}; waiting for each copy costs more than the bytes do.")
+                .depends("There is no gain where {where}.")
+                .inconclusive("The epoch's time changes by {effect}, not clearly within 5 %."),
+        )
+        .published(
+            Published::new(
+                "pin-2x2",
+                "ml-engineering, A100",
+                "pinned and non-blocking 0.459, pinned 0.522, non-blocking 0.658, neither 0.646: 0.71, 0.81 and 1.02 of neither",
+            )
+            .rule(ratio(TIME).of(under_transfer(Recipe::PinnedNonblocking)).reproduces(0.711))
+            .rule(ratio(TIME).of(under_transfer(Recipe::Pinned)).reproduces(0.808))
+            .rule(ratio(TIME).of(under_transfer(Recipe::PageableNonblocking)).reproduces(1.019))
+            .setup("There a loader with workers fills the batches; here they lie ready, so the copy is a larger part of the step."),
+        )
+        .plot(bars(TIME).named("training").caption("Time of an epoch against batches from ordinary memory").by::<Bound>())
+}
+
+/// Different batches in host memory; an epoch goes through them several times.
+const BUFFERS: usize = 4;
+
+/// Host batches in their order, from a ring that is refilled with the same data: what a loader would do meanwhile is left out.
+pub struct Ready {
+    pub ring: Ring<Vec<Tensor>, Event>,
+    /// Batches that are still to come.
+    pub left: usize,
+}
+
+impl Source for Ready {
+    type Host = Vec<Tensor>;
+    type Done = Event;
+
+    fn next(&mut self, _: bool) -> Result<Next<Vec<Tensor>>> {
+        if self.left == 0 {
+            return Ok(Next::End);
+        }
+        self.left -= 1;
+        Ok(self.ring.take()?.map_or(Next::End, Next::Batch))
+    }
+
+    fn give_back(&mut self, batch: Vec<Tensor>, until: Arc<Event>) {
+        self.ring.give_back(batch, Some(until));
+    }
+}
+
+pub fn step(cell: Epochs, bench: &Bench) -> Result<Step> {
+    let (lies_in, non_blocking) = match cell.recipe {
+        Recipe::Pageable => (Memory::Pageable, false),
+        Recipe::PageableNonblocking | Recipe::PinInline => (Memory::Pageable, true),
+        Recipe::Pinned => (Memory::Pinned, false),
+        Recipe::PinnedNonblocking | Recipe::Prefetched => (Memory::Pinned, true),
+        Recipe::Staged => bail!("no epoch is staged"),
+    };
+    // Guide 004's example has ten batches in an epoch.
+    let steps = if cell.bound == Bound::SmallData { 10 } else { 4 * BUFFERS };
+    let model = Model::named(cell.model.0, bench.device)?;
+    let mut optimizer = Sgd::default().build(&model.store, 1e-3)?;
+    let (mut batches, mut targets) = (Vec::new(), Vec::new());
+    for _ in 0..BUFFERS {
+        let batch = model.batch(cell.batch.0);
+        let host = batch.inputs.f_to(Device::Cpu)?;
+        batches.push(match lies_in {
+            Memory::Pageable => host,
+            Memory::Pinned => pin(&host)?,
+        });
+        targets.push(batch.targets);
+    }
+    let ring = Ring::of(batches.iter().map(|batch| vec![batch.shallow_clone()]));
+    let (device, flops) = (bench.device, model.least_training_flops(cell.batch.0) * steps as f64);
+    let step = Step::new(move |probe| {
+        let mut train = |inputs: &Tensor, step: usize| -> Result<()> {
+            optimizer.zero_grad();
+            let outputs = model.forward(inputs, true);
+            model.loss(&outputs, &targets[step % BUFFERS], Reduction::Mean).f_backward()?;
+            optimizer.step();
+            Ok(())
+        };
+        if cell.recipe == Recipe::Prefetched {
+            let source = Ready { ring: ring.clone(), left: steps };
+            let mut batches = Prefetcher::new(source, SideStream::new(device)?);
+            let mut step = 0;
+            while let Some(batch) = batches.next()? {
+                train(&batch[0], step)?;
+                step += 1;
+            }
+        } else {
+            for step in 0..steps {
+                let host = &batches[step % BUFFERS];
+                let locked = if cell.recipe == Recipe::PinInline { Some(pin(host)?) } else { None };
+                let inputs = locked.as_ref().unwrap_or(host).f_to_device_(device, host.kind(), non_blocking, true)?;
+                train(&inputs, step)?;
+            }
+        }
+        probe.compare(GRADIENT_ERROR, || Ok(model.gradients()))
+    });
+    Ok(step.least_flops(flops))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vramlab::lab::testing::*;
+    use vramlab::torch::Backend;
+    use vramlab::torch::transfer::host_memory;
+
+    const MIB: i64 = 1 << 20;
+
+    #[test]
+    fn copying_ahead_holds_one_batch_more_and_reuses_its_memory() {
+        let Some(dry) = dry("epochs::tests::copying_ahead_holds_one_batch_more_and_reuses_its_memory") else { return };
+        let cuda = Device::Cuda(0);
+        for (ahead, held) in [(0, 1), (1, 2), (3, 4)] {
+            let buffer = || vec![pinned(&[32 * MIB], Kind::Uint8).unwrap(), pinned(&[64], Kind::Int64).unwrap()];
+            let source = Ready { ring: Ring::of([buffer(), buffer()]), left: 20 };
+            let mut batches = Prefetcher::ahead(source, SideStream::new(cuda).unwrap(), ahead);
+            dry.reset_peaks().unwrap();
+            let mut seen = 0;
+            while let Some(batch) = batches.next().unwrap() {
+                assert_eq!((batch[0].device(), batch[0].size(), batch[1].kind()), (cuda, vec![32 * MIB], Kind::Int64));
+                seen += 1;
+            }
+            assert_eq!((seen, dry.memory().unwrap().requested_peak), (20, held * (32 * MIB + 512)), "{ahead} ahead");
+            // Events are asked for where memory is.
+            drop(Tensor::empty([MIB], (Kind::Uint8, cuda)));
+            assert_eq!(dry.memory().unwrap().requested, 0);
+            drop(batches);
+            assert_eq!(host_memory().unwrap().locked, 2 * (32 * MIB + 512), "the ring is locked once and for all");
+        }
+    }
+}

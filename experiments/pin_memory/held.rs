@@ -1,0 +1,81 @@
+//! How much memory do pinned batches take, on the host and on the device?
+
+use super::*;
+use vramlab::machine::total_memory;
+use vramlab::torch::transfer::host_memory;
+
+/// Bytes that the device's tensors take for each byte that was sent.
+const DEVICE_BYTES: Metric = Metric::counted("device_bytes", "device bytes for each byte sent", "1");
+const LOCKED: Metric = Metric::counted("locked", "locked host memory", "B");
+const LOCKED_FOR_EACH: Metric = Metric::counted("locked_for_each", "locked bytes for each byte of data", "1");
+const LOCKED_SHARE: Metric = Metric::counted("locked_share", "locked share of the machine's memory", "1");
+
+number! { Buffers "batches that are kept in locked memory" }
+
+cell! { Held { bytes: Bytes, buffers: Buffers, memory: Memory } }
+
+/// A batch of 64 images of 3 x 224 x 224 in fp32.
+const IMAGES: i64 = 64 * 3 * 224 * 224 * 4;
+
+pub fn grid() -> Grid<Held> {
+    let pinned = |c: &Held| c.memory == Memory::Pinned;
+    Grid::new("memory", step)
+        .compare::<Memory>()
+        .full(Held::cross([1 << 20, IMAGES, 1 << 30], 1, Memory::ALL))
+        .full(Held::cross(IMAGES, [4, 16], Memory::ALL))
+        .quick(Held::cross(IMAGES, [1, 4], Memory::ALL))
+        .smoke(Held::cross(IMAGES, [1, 4], Memory::ALL))
+        .passes(COUNT)
+        .on(&[Platform::Gpu, Platform::Dry])
+        .metrics(&[DEVICE_BYTES, LOCKED, LOCKED_FOR_EACH, LOCKED_SHARE])
+        .claim(
+            Claim::new("pin-no-copy", "000", "with pinned memory there is no copy from CPU to GPU, the GPU reads it directly")
+                .on(&[Platform::Gpu])
+                .rule(value(DEVICE_BYTES).of(pinned).confirm(at_most(0.5)).refute(at_least(0.98)))
+                .confirmed("The device takes no memory of its own for what it is sent.")
+                .refuted(
+                    "There is a copy: after `.to(device)` the device holds {effect} bytes for each byte sent. What pinning saves is the \
+                     driver's own copy on the host, not this one.",
+                )
+                .depends("The device takes no memory of its own where {where}.")
+                .inconclusive("The device takes {effect} bytes for each byte sent."),
+        )
+        .claim(
+            Claim::new("pin-host-memory", "004", "pinning takes more host memory, and locks it")
+                .on(&[Platform::Gpu])
+                .rule(value(LOCKED_FOR_EACH).of(pinned).confirm(at_least(1.0)).refute(at_most(0.99)))
+                .confirmed(
+                    "Each byte of a pinned buffer locks {effect} bytes: PyTorch rounds each buffer up to a power of two. A batch just above \
+                     one (64 images: 36.75 MiB take 64) wastes nearly half.",
+                )
+                .refuted("Less is locked than the data takes: {effect}.")
+                .depends("It locks more where {where}.")
+                .inconclusive("{effect} bytes are locked for each byte of data."),
+        )
+        .claim(Claim::new("pin-freeze", "004", "with little memory, pinning can freeze the machine").not_measured(
+            "it is not provoked, because it would endanger the machine that it runs on. The table shows which share of memory a number of \
+             pinned batches locks: locked pages cannot be swapped out.",
+        ))
+        .no_plots()
+}
+
+/// Batches in host memory, of which one is sent.
+pub fn step(cell: Held, bench: &Bench) -> Result<Step> {
+    let buffers = (0..cell.buffers.0).map(|_| cell.memory.buffer(cell.bytes.elements())).collect::<Result<Vec<_>>>()?;
+    let (device, on_gpu) = (bench.device, bench.platform == Platform::Gpu);
+    Ok(Step::new(move |probe| {
+        let before = probe.live();
+        let sent = buffers[0].f_to_device_(device, Kind::Float, true, true)?;
+        let bytes = sent.numel() as f64 * 4.0;
+        let grown = probe.live() - before;
+        probe.emit(DEVICE_BYTES, grown as f64 / bytes);
+        let locked = host_memory()?.locked as f64;
+        probe.emit(LOCKED, locked);
+        probe.emit(LOCKED_FOR_EACH, locked / (bytes * buffers.len() as f64));
+        // What is predicted does not depend on the machine that it is predicted on.
+        if let Some(total) = total_memory().filter(|_| on_gpu) {
+            probe.emit(LOCKED_SHARE, locked / total as f64);
+        }
+        Ok(())
+    }))
+}

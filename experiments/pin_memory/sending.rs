@@ -1,0 +1,67 @@
+//! What does it cost to send a tensor as a training loop does? Memory on the device is taken anew each time.
+
+use super::*;
+
+cell! { Sending { bytes: Bytes, recipe: Recipe } }
+
+pub const SENT: [Recipe; 4] = [Recipe::Pageable, Recipe::PinInline, Recipe::Staged, Recipe::Pinned];
+
+pub fn grid() -> Grid<Sending> {
+    Grid::new("sending a tensor", step)
+        .compare::<Recipe>()
+        .full(Sending::cross([1 << 20, 16 << 20, 256 << 20], SENT))
+        .quick(Sending::cross(16 << 20, [Recipe::Pageable, Recipe::PinInline]))
+        .passes(CHECK | ROUNDS)
+        .on(&[Platform::Gpu])
+        .metrics(&[BANDWIDTH, LINK_SHARE, TIME, VALUES_ERROR])
+        .check(|_| equal(1e-6)) // copies are exact
+        .published(
+            Published::new(
+                "pin-nonblocking",
+                "PyTorch's pin_memory tutorial",
+                "x.pin_memory().to(device, non_blocking) takes up to 2x the time of x.to(device)",
+            )
+            .rule(ratio(TIME).of(|c: &Sending| c.recipe == Recipe::PinInline).confirm(within(1.02..=2.2)).refute(at_most(1.0)))
+            .setup("The tutorial's machine is not named; 'up to' is read as slower at every size and 2.2x at most."),
+        )
+        .plot(
+            bars(TIME).named("sending").caption("Time to send a tensor against `x.to(device)` from ordinary memory").by::<Bytes>(),
+        )
+}
+
+/// The recipe with what it keeps between steps.
+enum Way {
+    Pageable,
+    PinInline,
+    Staged(Tensor),
+    Pinned(Tensor),
+}
+
+pub fn step(cell: Sending, bench: &Bench) -> Result<Step> {
+    let host = data(cell.bytes)?;
+    let mut way = match cell.recipe {
+        Recipe::Pageable => Way::Pageable,
+        Recipe::PinInline => Way::PinInline,
+        Recipe::Staged => Way::Staged(Memory::Pinned.buffer(cell.bytes.elements())?),
+        Recipe::Pinned => Way::Pinned(pin(&host)?),
+        Recipe::PageableNonblocking | Recipe::PinnedNonblocking | Recipe::Prefetched => bail!("only epochs are sent so"),
+    };
+    let device = bench.device;
+    let step = Step::new(move |probe| {
+        let send = |host: &Tensor, non_blocking| host.f_to_device_(device, Kind::Float, non_blocking, true);
+        let sent = match &mut way {
+            Way::Pageable => send(&host, false)?,
+            Way::PinInline => send(&pin(&host)?, true)?,
+            Way::Staged(buffer) => {
+                copy(buffer, &host, false)?;
+                let sent = send(buffer, true)?;
+                // The buffer is filled again by the next step.
+                Stream::current(device)?.event()?.synchronize()?;
+                sent
+            }
+            Way::Pinned(buffer) => send(buffer, true)?,
+        };
+        probe.compare(VALUES_ERROR, || Ok(vec![sent.f_to(Device::Cpu)?]))
+    });
+    Ok(step.link_bytes(cell.bytes.0))
+}
