@@ -56,6 +56,8 @@ pub struct Recipe {
 #[derive(Debug, Serialize)]
 pub struct Recipes {
     pub recipes: Vec<Recipe>,
+    /// Whether each was rehearsed, too.
+    pub are_rehearsed: bool,
     /// Lines of PyTorch for each technique that some recipe has.
     pub code: Vec<(Markdown, Markdown)>,
 }
@@ -94,7 +96,8 @@ pub fn read(results: &Path) -> Result<Option<Recipes>> {
     ];
     let used = code.into_iter().filter(|(used, ..)| *used);
     let code = used.map(|(_, name, lines)| (Markdown::text(name), Markdown::trusted(lines.to_string()))).collect();
-    Ok(Some(Recipes { recipes: planned.recipes.iter().map(recipe).collect(), code }))
+    let are_rehearsed = planned.recipes.iter().all(|plan| plan.configuration.is_none() || plan.rehearsed.is_some());
+    Ok(Some(Recipes { recipes: planned.recipes.iter().map(recipe).collect(), are_rehearsed, code }))
 }
 
 fn recipe(plan: &Plan) -> Recipe {
@@ -119,13 +122,18 @@ fn recipe(plan: &Plan) -> Recipe {
         }
         _ => (String::new(), "nothing that was tried fits".to_string(), String::new()),
     };
+    let rehearsed = match (&plan.configuration, plan.rehearsed) {
+        (_, Some(bytes)) => format!("fits with {}", Bytes(bytes)),
+        (Some(_), None) => "not rehearsed".to_string(),
+        (None, None) => String::new(),
+    };
     Recipe {
         model: plan.model.clone(),
         memory: Bytes(plan.device_memory).to_string(),
         batch,
         what,
         needs,
-        rehearsed: plan.rehearsed.map_or_else(|| "not rehearsed".to_string(), |bytes| format!("fits with {}", Bytes(bytes))),
+        rehearsed,
         script: Markdown::text(&plan.script.as_ref().map_or(String::new(), |script| format!("`{}`", script.replace('`', "'")))),
         fitting: format!("{} of {}", plan.fitting, plan.tried),
     }
