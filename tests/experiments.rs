@@ -14,9 +14,6 @@ mod backends;
 #[path = "../experiments/batch_loading.rs"]
 mod batch_loading;
 #[allow(dead_code)]
-#[path = "../experiments/checkpointing.rs"]
-mod checkpointing;
-#[allow(dead_code)]
 #[path = "../experiments/combined.rs"]
 mod combined;
 #[allow(dead_code)]
@@ -54,12 +51,11 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 14] = [
+const ALL: [&Protocol; 13] = [
     &agreement::PROTOCOL,
     &amp::PROTOCOL,
     &backends::PROTOCOL,
     &batch_loading::PROTOCOL,
-    &checkpointing::PROTOCOL,
     &combined::PROTOCOL,
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
@@ -146,48 +142,6 @@ fn stand(cell: &Cell, run_block: fn(&dyn Block, &Tensor) -> Result<Tensor>) -> R
 fn own(block: &dyn Block) -> impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + use<> {
     let block = block.share();
     move |x: &[Tensor]| Ok(vec![block.forward(&x[0], true)])
-}
-
-#[test]
-fn checkpointing_check_sees_lost_randomness_lost_autocast_and_lost_gradients() {
-    let _turn = alone();
-    for case in ["dropout", "autocast", "inputs-outputs", "no-gradient-input", "nested"] {
-        for policy in ["every-block", "sqrt"] {
-            let found = checked(&checkpointing::PROTOCOL, checkpointing::prepare, &format!("case={case} policy={policy}"));
-            assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{case} {policy}");
-        }
-    }
-    let right: Prepare = |cell, _| stand(cell, |block, x| Ok(checkpoint(&[x], own(block))?.remove(0)));
-    let forgets_random_state: Prepare =
-        |cell, _| stand(cell, |block, x| Ok(Checkpoint { preserve_random: false }.run(&[x], own(block))?.remove(0)));
-    let forgets_autocast: Prepare = |cell, _| {
-        stand(cell, |block, x| {
-            let segment = own(block);
-            let runs = std::sync::atomic::AtomicUsize::new(0);
-            let body = move |x: &[Tensor]| {
-                let again = runs.fetch_add(1, std::sync::atomic::Ordering::SeqCst) > 0;
-                let _off = if again { Some(Autocast::off(Device::Cpu)?) } else { None };
-                segment(x)
-            };
-            Ok(checkpoint(&[x], body)?.remove(0))
-        })
-    };
-    // As the first attempt at checkpointing did: a segment whose input needs no gradient ends the graph.
-    let drops_gradients: Prepare = |cell, _| {
-        stand(
-            cell,
-            |block, x| if x.requires_grad() { Ok(block.forward(x, true)) } else { Ok(tch::no_grad(|| block.forward(x, true))) },
-        )
-    };
-    for (case, broken) in
-        [("dropout", forgets_random_state), ("autocast", forgets_autocast), ("no-gradient-input", drops_gradients)]
-    {
-        let cell = format!("case={case} policy=every-block");
-        let found = checked(&checkpointing::PROTOCOL, right, &cell);
-        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "the stand-in itself is right: {case}");
-        let found = checked(&checkpointing::PROTOCOL, broken, &cell);
-        assert!(found.status.is_failure(), "{case}: a broken technique passed: {found:?}");
-    }
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! How much does it save, by depth, and what does it cost?
+
+use super::*;
+
+levels! { Family as "model" "model": Mlp "", Gpt "" }
+number! { Width "features" }
+
+cell! { ByDepth { model: Family, width: Width, batch: Batch, depth: Depth, policy: Policy } }
+
+pub fn grid() -> Grid<ByDepth> {
+    use {Family::*, Policy::*};
+    let others = [8, 16, 32, 128];
+    Grid::new("by depth", step)
+        .compare::<Policy>()
+        .quick(ByDepth::cross(Mlp, 64, 2048, others, [Nothing, EveryBlock, Sqrt, Every4]).passes(CHECK | COUNT))
+        .quick(ByDepth::cross(Mlp, 64, 2048, 64, [Nothing, EveryBlock, Sqrt, Every4]))
+        .quick(ByDepth::cross(Gpt, 128, 8, 9, [Nothing, EveryBlock, Sqrt]))
+        .full(ByDepth::cross(Mlp, 1024, 16384, others, Policy::ALL).passes(CHECK | COUNT))
+        .full(ByDepth::cross(Mlp, 1024, 16384, 64, Policy::ALL))
+        .full(ByDepth::cross(Gpt, 1024, 128, [16, 25], [Nothing, EveryBlock, Sqrt]))
+        .smoke(ByDepth::cross(Mlp, 32, 256, 16, [Nothing, Sqrt]))
+        // The same kernels on the same numbers; cuBLAS and cuDNN may still choose other kernels for a recomputation.
+        .check(|_| equal(1e-6))
+        .claim(
+            Claim::new("checkpoint-memory", "002 003", "checkpointing saves activation memory for compute")
+                .rule(at_64(STEP_PEAK).confirm(at_most(0.50)).refute(at_least(0.90)))
+                .rule(grows(Nothing).confirm(within(0.9..=1.1)).refute(at_most(0.75)))
+                .rule(grows(Sqrt).confirm(within(0.35..=0.65)).refute(at_least(0.75)))
+                .rule(at_64(TIME).holds(at_most(1.50)))
+                .confirmed(
+                    "The best trade where activations fill the memory: at 64 blocks, segments of sqrt(n) bring what a step needs above rest \
+                     to {effect}. The deeper the model, the larger the saving; the price is about one more forward pass.",
+                )
+                .refuted("It does not keep its promise here ({effect}): look at which part fails before you pay for it.")
+                .depends("It keeps its promise where {where}.")
+                .inconclusive("The saving is there ({effect}), but not every part of the promise could be shown here."),
+        )
+        .published(
+            Published::new(
+                "chen-sqrt",
+                "Chen et al., arXiv 1604.06174",
+                "memory grows as the square root of the depth instead of linearly (1000 layers: 48 to 7 GB), at about 30 % more time",
+            )
+            .on(&[Platform::Cpu, Platform::Gpu, Platform::Dry])
+            .rule(grows(Nothing).holds(within(0.9..=1.1)))
+            .rule(grows(Sqrt).holds(within(0.4..=0.6)))
+            .rule(at_64(TIME).reproduces(1.30))
+            .setup(
+                "The growth is compared, on an MLP up to 128 blocks, and the time at 64. The bytes of the 1000-layer ResNet are not: they \
+                 hold parameters and a planner of memory that nobody uses today.",
+            ),
+        )
+        .plot(
+            lines(STEP_PEAK)
+                .named("depth")
+                .caption("What a step needs above rest by depth; a straight line's slope is the growth exponent")
+                .of(|c: &ByDepth| c.model == Mlp)
+                .over::<Depth>()
+                .by::<Policy>(),
+        )
+        .plot(bars(TIME).caption("Time of a step against the one without checkpointing").by::<Family>().by::<Depth>())
+}
+
+/// An MLP of 64 blocks in segments of sqrt(64).
+fn at_64(metric: Metric) -> Rule<ByDepth> {
+    ratio(metric).of(|c: &ByDepth| c.model == Family::Mlp && c.depth == Depth(64) && c.policy == Policy::Sqrt)
+}
+
+fn grows(policy: Policy) -> Rule<ByDepth> {
+    growth(STEP_PEAK).along::<Depth>().of(move |c: &ByDepth| c.model == Family::Mlp && c.policy == policy)
+}
+
+fn step(cell: ByDepth, bench: &Bench) -> Result<Step> {
+    let model = Model::named(&format!("{}-{}x{}", cell.model.text(), cell.depth.0, cell.width.0), bench.device)?;
+    segmented(model, cell.batch, cell.policy)
+}
+
+/// Steps of a model in segments, in fp32.
+pub fn segmented(model: Model, batch: Batch, policy: Policy) -> Result<Step> {
+    let length = policy.segment(model.blocks.len());
+    training(model, batch.0, Kind::Float, move |model, x| in_segments(&model.blocks, x, length, false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vramlab::lab::testing::*;
+
+    #[test]
+    fn a_segment_keeps_its_input_alone() {
+        let kept = |policy| {
+            let cell = ByDepth { model: Family::Mlp, width: Width(32), batch: Batch(256), depth: Depth(16), policy };
+            check(&protocol(), cell).holds();
+            count(&protocol(), cell).figure(ACTIVATIONS)
+        };
+        // An input of 256 x 32, and the CPU's random state. The first segment's input is the batch, which was there before.
+        let segment = 4.0 * 256.0 * 32.0 + 5056.0;
+        assert_eq!(kept(Policy::Sqrt) - kept(Policy::Every16), 3.0 * segment);
+        assert_eq!(kept(Policy::EveryBlock) - kept(Policy::Sqrt), 12.0 * segment);
+        assert_eq!(kept(Policy::Every4), kept(Policy::Sqrt));
+    }
+}
