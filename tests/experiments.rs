@@ -37,9 +37,6 @@ mod profiling;
 #[allow(dead_code)]
 #[path = "../experiments/published.rs"]
 mod published;
-#[allow(dead_code)]
-#[path = "../experiments/transfer_learning.rs"]
-mod transfer_learning;
 
 use anyhow::Result;
 use std::collections::BTreeMap;
@@ -51,7 +48,7 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 13] = [
+const ALL: [&Protocol; 12] = [
     &agreement::PROTOCOL,
     &amp::PROTOCOL,
     &backends::PROTOCOL,
@@ -64,7 +61,6 @@ const ALL: [&Protocol; 13] = [
     &optimizer_state::PROTOCOL,
     &profiling::PROTOCOL,
     &published::PROTOCOL,
-    &transfer_learning::PROTOCOL,
 ];
 const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
 
@@ -170,27 +166,6 @@ fn optimizer_check_sees_another_algorithm_and_a_copy_that_updates() {
     };
     let found = checked(protocol, updates, "parameters=65536 tensors=16 optimizer=adamw implementation=copy");
     assert!(found.status == Status::Invalid && found.reason.contains("expected apart"), "{found:?}");
-}
-
-#[test]
-fn transfer_check_sees_what_is_frozen_too_much_and_other_data() {
-    let _turn = alone();
-    let protocol = &transfer_learning::PROTOCOL;
-    for cell in protocol.grids(Profile::Quick).flat_map(|grid| grid.cells()) {
-        let found = checked(protocol, transfer_learning::prepare, &cell.to_string());
-        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
-    }
-    let cell = "model=gpt-6x128 batch=8 part=last-block rest=frozen";
-    let freezes_the_block: Prepare = |cell, bench| {
-        let frozen = cell.get("rest") == Some("frozen");
-        transfer_learning::prepare(&if frozen { cell.with("part", "head") } else { cell.clone() }, bench)
-    };
-    assert!(checked(protocol, freezes_the_block, cell).status.is_failure(), "gradients of the block are missing");
-    let fewer_samples: Prepare = |cell, bench| {
-        let frozen = cell.get("rest") == Some("frozen");
-        transfer_learning::prepare(&if frozen { cell.with("batch", "7") } else { cell.clone() }, bench)
-    };
-    assert_eq!(checked(protocol, fewer_samples, cell).status, Status::Invalid);
 }
 
 const DROPPED: &str = "watched=tensors dropped=tensor size=1MiB";
