@@ -11,9 +11,6 @@ mod amp;
 #[path = "../experiments/backends.rs"]
 mod backends;
 #[allow(dead_code)]
-#[path = "../experiments/batch_loading.rs"]
-mod batch_loading;
-#[allow(dead_code)]
 #[path = "../experiments/combined.rs"]
 mod combined;
 #[allow(dead_code)]
@@ -48,11 +45,10 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 12] = [
+const ALL: [&Protocol; 11] = [
     &agreement::PROTOCOL,
     &amp::PROTOCOL,
     &backends::PROTOCOL,
-    &batch_loading::PROTOCOL,
     &combined::PROTOCOL,
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
@@ -424,20 +420,6 @@ impl Step for NeverUnscaled {
 
     fn outcome(&self) -> Result<Vec<Quantity>> {
         Ok(vec![Quantity { name: "gradient", tensors: self.model.gradients() }])
-    }
-}
-
-#[test]
-fn batch_loading_check_sees_a_lost_sample() {
-    let _turn = alone();
-    for how in ["batches", "samples"] {
-        let cell = format!("samples=64 side=16 batch=8 how={how}");
-        assert_eq!(checked(&batch_loading::PROTOCOL, batch_loading::prepare, &cell).status, Status::Ok, "{cell}");
-        let loses_one: Prepare = |cell, bench| {
-            let fewer = if cell.get("how") == Some("everything") { cell.clone() } else { cell.with("samples", "63") };
-            batch_loading::prepare(&fewer, bench)
-        };
-        assert_eq!(checked(&batch_loading::PROTOCOL, loses_one, &cell).status, Status::Invalid, "{cell}");
     }
 }
 
