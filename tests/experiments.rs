@@ -8,9 +8,6 @@ mod agreement;
 #[path = "../experiments/amp.rs"]
 mod amp;
 #[allow(dead_code)]
-#[path = "../experiments/backends.rs"]
-mod backends;
-#[allow(dead_code)]
 #[path = "../experiments/combined.rs"]
 mod combined;
 #[allow(dead_code)]
@@ -45,10 +42,9 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 11] = [
+const ALL: [&Protocol; 10] = [
     &agreement::PROTOCOL,
     &amp::PROTOCOL,
-    &backends::PROTOCOL,
     &combined::PROTOCOL,
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
@@ -365,23 +361,6 @@ fn published_check_sees_a_lost_layer_a_lost_micro_batch_and_a_step_too_many() {
         Ok(Box::new(Wrong { step: published::prepare(cell, bench)?, runs, scale: 1.0 }))
     };
     assert_eq!(is(steps_twice, "model=mlp-2x32 batch=1 adam=foreach").status, Status::Invalid);
-}
-
-#[test]
-fn backends_check_sees_a_wrong_result_in_every_operation() {
-    let _turn = alone();
-    let halved: Prepare = |cell, bench| {
-        let scale = if cell.get("dtype") == Some("bf16") { 0.5 } else { 1.0 };
-        Ok(Box::new(Wrong { step: backends::prepare(cell, bench)?, runs: 1, scale }))
-    };
-    for cell in
-        ["operation=copy size=64", "operation=product size=128", "operation=convolution size=8", "operation=attention size=512"]
-    {
-        let cell = format!("{cell} dtype=bf16");
-        let found = checked(&backends::PROTOCOL, backends::prepare, &cell);
-        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
-        assert_eq!(checked(&backends::PROTOCOL, halved, &cell).status, Status::Invalid, "{cell}");
-    }
 }
 
 fn counted(prepare: Prepare, cell: &str, metric: &str) -> f64 {

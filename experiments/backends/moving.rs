@@ -1,0 +1,59 @@
+//! When does moving to a GPU pay?
+
+use super::*;
+
+levels! {
+    Where "where a product of two fp32 matrices is computed":
+    Cpu "on the CPU",
+    OnDevice as "device" "on the GPU, where the matrices are already",
+    DeviceAndBack "on the GPU, with both matrices and the result moved each time",
+}
+
+cell! { Moved { size: Size, place: Where } }
+
+pub fn grid() -> Grid<Moved> {
+    Grid::new("to the device", step)
+        .compare::<Where>()
+        .full(Moved::cross([64, 256, 1024, 4096], Where::ALL))
+        .smoke(Moved::cross(64, Where::ALL))
+        .passes(CHECK | ROUNDS)
+        .on(&[Platform::Gpu])
+        .check(|_| equal(1e-4))
+        .claim(
+            Claim::new("to-device", "001", "moving to the GPU speeds computation up")
+                .on(&[Platform::Gpu])
+                .rule(ratio(TIME).of(|c: &Moved| c.place != Where::Cpu).confirm(at_most(0.95)).refute(at_least(1.00)))
+                .confirmed(
+                    "Move to the GPU at every size that was measured, even where the data travels each time: {effect} of the CPU's time.",
+                )
+                .refuted("The CPU is faster at every size that was measured ({effect} of its time on the GPU).")
+                .depends(
+                    "It pays where {where}: {effect} of the CPU's time. Keep data on the GPU between operations; moving it each time costs \
+                     more than small products save.",
+                )
+                .inconclusive("The GPU takes {effect} of the CPU's time, which is too near to call somewhere."),
+        )
+        .plot(
+            lines(TIME)
+                .named("where")
+                .caption("Time of a product by the side of its matrices: when moving to the GPU pays")
+                .over::<Size>()
+                .by::<Where>(),
+        )
+}
+
+fn step(cell: Moved, bench: &Bench) -> Result<Step> {
+    // Where the matrices live, and where they are computed with.
+    let (home, away) = match cell.place {
+        Where::Cpu => (Device::Cpu, Device::Cpu),
+        Where::OnDevice => (bench.device, bench.device),
+        Where::DeviceAndBack => (Device::Cpu, bench.device),
+    };
+    let matrix = || Tensor::randn([cell.size.0, cell.size.0], (Kind::Float, Device::Cpu));
+    let inputs = [matrix(), matrix()].map(|matrix| matrix.to_device(home));
+    Ok(Step::new(move |probe| {
+        let (a, b) = (inputs[0].f_to_device(away)?, inputs[1].f_to_device(away)?);
+        let result = no_grad(|| a.f_matmul(&b))?.f_to_device(home)?;
+        probe.compare(RESULT_ERROR, || Ok(vec![result.to_device(Device::Cpu)]))
+    }))
+}
