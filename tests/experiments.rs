@@ -8,9 +8,6 @@ mod agreement;
 #[path = "../experiments/amp.rs"]
 mod amp;
 #[allow(dead_code)]
-#[path = "../experiments/combined.rs"]
-mod combined;
-#[allow(dead_code)]
 #[path = "../experiments/ddp_buckets.rs"]
 mod ddp_buckets;
 #[allow(dead_code)]
@@ -42,10 +39,9 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 10] = [
+const ALL: [&Protocol; 9] = [
     &agreement::PROTOCOL,
     &amp::PROTOCOL,
-    &combined::PROTOCOL,
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
     &free_tensors::PROTOCOL,
@@ -455,31 +451,6 @@ fn a_scaler_saves_small_gradients_and_leaves_overflowing_steps_out() {
     assert_eq!(bytes("parameters"), Some(4.0 * parameters));
     assert_eq!(bytes("gradients"), Some(4.0 * parameters));
     assert_eq!(bytes("casts"), Some(2.0 * parameters), "each parameter once, in half precision");
-}
-
-#[test]
-fn combined_check_sees_a_lost_micro_batch_and_savings_are_put_beside_one_another() {
-    let _turn = alone();
-    let cell = "model=resnet-9x16-gn batch=32 optimizer=adamw with=amp+checkpoint";
-    let found = checked(&combined::PROTOCOL, combined::prepare, cell);
-    assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
-    let cell = "model=gpt-4x128 batch=16 optimizer=adamw with=amp+checkpoint+accumulate";
-    let found = checked(&combined::PROTOCOL, combined::prepare, cell);
-    assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""));
-    let loses_a_micro_batch: Prepare = |cell, bench| {
-        let loses = cell.get("with").is_some_and(|with| with.contains("accumulate"));
-        combined::prepare(&if loses { cell.with("batch", "12") } else { cell.clone() }, bench)
-    };
-    assert_eq!(checked(&combined::PROTOCOL, loses_a_micro_batch, cell).status, Status::Invalid);
-
-    let peak =
-        |with: &str| counted(combined::prepare, &format!("model=mlp-16x32 batch=256 optimizer=sgd with={with}"), "requested_peak");
-    let [plain, amp, checkpoint] = ["none", "amp", "checkpoint"].map(peak);
-    let both = studied(combined::prepare, "model=mlp-16x32 batch=256 optimizer=sgd with=amp+checkpoint");
-    // Counted in one process with the combination, each single technique has the peak that it has in its own.
-    assert_eq!(both("promised"), Some(amp + checkpoint - plain));
-    assert_eq!(both("of_better"), Some(both("requested_peak").unwrap() / amp.min(checkpoint)));
-    assert_eq!(both("forwards"), Some(2.0));
 }
 
 const LOOKED: &str = "bound=launch model=mlp-8x64 batch=32 by=vramlab tool";

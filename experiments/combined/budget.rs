@@ -1,0 +1,32 @@
+//! Which batch fits a card of 12 GiB, and how fast?
+
+use super::*;
+
+cell! { Budget { device_memory: DeviceMemory, model: Net, batch: Batch, with: With } }
+
+pub fn grid() -> Grid<Budget> {
+    use With::*;
+    Grid::new("what fits, and how fast?", step)
+        .compare::<With>()
+        .full(Budget::cross("12GiB", Net::Gpt2, [4, 8, 16, 32, 64], [Nothing, Amp, Checkpoint, Accumulate, AmpCheckpoint, All]))
+        .passes(COUNT | ROUNDS)
+        .metrics(&[PEAK, FORWARDS, TIME.labelled("time per sample")])
+        .plot(
+            lines(PEAK)
+                .named("budget")
+                .caption("Peak memory by batch on a card of 12 GiB; where it ran out there is a cross")
+                .over::<Batch>()
+                .by::<With>(),
+        )
+        .plot(
+            lines(TIME)
+                .named("throughput")
+                .caption("Time per sample by batch on a card of 12 GiB: the lowest point of each line is its best throughput within the budget")
+                .over::<Batch>()
+                .by::<With>(),
+        )
+}
+
+fn step(cell: Budget, bench: &Bench) -> Result<Step> {
+    training(&cell.with.over(&plain(cell.model, cell.batch, OptimizerKind::AdamW)), bench.device)
+}

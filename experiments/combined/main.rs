@@ -1,0 +1,108 @@
+//! Techniques together: what mixed precision, checkpointing and accumulation give when they are combined, against what each gives alone.
+//!
+//! Guide 002 says that mixed precision and checkpointing together save the most. A full factorial design over both, accumulation and the
+//! optimizer answers that, and more: what the sum of the single savings would have promised, whether savings multiply or get into one
+//! another's way, which combinations are worth their price, and which batch fits a fixed budget, how fast.
+
+mod budget;
+mod factorial;
+
+use vramlab::lab::*;
+use vramlab::models::Settings;
+use vramlab::torch::allow_tf32;
+use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
+
+/// Micro-batches, each as often as it is computed.
+const FORWARDS: Metric = Metric::counted("forwards", "forward passes of a step", "1");
+
+levels! {
+    Net as "model" "model":
+    Mlp as "mlp-4x32" "",
+    SmallGpt as "gpt-4x128" "",
+    Gpt2 as "gpt2" "",
+    SmallResnet as "resnet-9x16-gn" "",
+    Resnet50 as "resnet50" "",
+}
+number! { Batch "samples of a step" }
+levels! {
+    With "what is done about memory":
+    Nothing as "none" "",
+    Amp "autocast to bfloat16",
+    Checkpoint "segments of sqrt(blocks) blocks",
+    Accumulate "4 micro-batches of a quarter of the samples",
+    AmpCheckpoint as "amp+checkpoint" "",
+    AmpAccumulate as "amp+accumulate" "",
+    CheckpointAccumulate as "checkpoint+accumulate" "",
+    All as "amp+checkpoint+accumulate" "",
+}
+
+fn main() -> ExitCode {
+    vramlab::run(protocol())
+}
+
+pub fn protocol() -> Protocol {
+    Protocol::new("combined", "Techniques combined")
+        .question("What do mixed precision, checkpointing and accumulation save together, against what each saves alone, and at what price?")
+        .hypothesis(
+            "Each works on the activations, so what one has saved the next cannot save again: together they save more than each alone and \
+             less than their sum. What is left in the end is parameters, gradients and optimizer state, which none of them touches.",
+        )
+        .grid(factorial::grid())
+        .grid(budget::grid())
+        .threat("Dropout is off, so that gradients can be compared across precisions.")
+        .threat("Each technique has one setting: bf16, segments of sqrt(blocks), 4 micro-batches. Others trade otherwise; `vramlab plan` tries more.")
+        .threat("Without a device that computes, the price is the number of forward passes, which says nothing of how long each takes.")
+}
+
+impl With {
+    /// The single techniques that it is made of.
+    fn singles(self) -> &'static [With] {
+        match self {
+            With::Nothing => &[],
+            With::Amp => &[With::Amp],
+            With::Checkpoint => &[With::Checkpoint],
+            With::Accumulate => &[With::Accumulate],
+            With::AmpCheckpoint => &[With::Amp, With::Checkpoint],
+            With::AmpAccumulate => &[With::Amp, With::Accumulate],
+            With::CheckpointAccumulate => &[With::Checkpoint, With::Accumulate],
+            With::All => &[With::Amp, With::Checkpoint, With::Accumulate],
+        }
+    }
+
+    fn uses(self, single: With) -> bool {
+        self.singles().contains(&single)
+    }
+
+    /// The plain configuration with it.
+    fn over(self, plain: &Configuration) -> Configuration {
+        Configuration {
+            precision: if self.uses(With::Amp) { Precision::AmpBf16 } else { Precision::Fp32 },
+            checkpoint: if self.uses(With::Checkpoint) { CheckpointPolicy::Sqrt } else { CheckpointPolicy::None },
+            accumulate: if self.uses(With::Accumulate) { 4 } else { 1 },
+            ..plain.clone()
+        }
+    }
+}
+
+fn plain(model: Net, batch: Batch, optimizer: OptimizerKind) -> Configuration {
+    let settings = Settings { dropout: Some(0.0), ..Settings::default() };
+    Configuration { settings, optimizer, ..Configuration::new(model.text(), batch.0) }
+}
+
+/// Training steps of a configuration.
+fn training(configuration: &Configuration, device: Device) -> Result<Step> {
+    allow_tf32(false)?;
+    let mut trainer = Trainer::load(configuration, device)?;
+    let flops = match configuration.precision {
+        Precision::Fp32 => trainer.model().least_training_flops(configuration.batch),
+        Precision::AmpBf16 | Precision::AmpFp16 => 0.0,
+    };
+    let recomputed = i64::from(configuration.checkpoint != CheckpointPolicy::None);
+    let (samples, forwards) = (configuration.batch, configuration.accumulate * (1 + recomputed));
+    let step = Step::new(move |probe| {
+        trainer.iterate(&mut |_, _| Ok(()))?;
+        probe.emit(FORWARDS, forwards);
+        probe.compare(GRADIENT_ERROR, || Ok(trainer.model().gradients().iter().map(Tensor::detach).collect()))
+    });
+    Ok(step.items(samples).least_flops(flops))
+}
