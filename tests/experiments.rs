@@ -5,9 +5,6 @@
 #[path = "../experiments/agreement.rs"]
 mod agreement;
 #[allow(dead_code)]
-#[path = "../experiments/amp.rs"]
-mod amp;
-#[allow(dead_code)]
 #[path = "../experiments/ddp_buckets.rs"]
 mod ddp_buckets;
 #[allow(dead_code)]
@@ -39,9 +36,8 @@ use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
 use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
 
-const ALL: [&Protocol; 9] = [
+const ALL: [&Protocol; 8] = [
     &agreement::PROTOCOL,
-    &amp::PROTOCOL,
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
     &free_tensors::PROTOCOL,
@@ -398,59 +394,12 @@ impl Step for NeverUnscaled {
     }
 }
 
-#[test]
-fn amp_check_sees_gradients_that_are_not_unscaled_and_another_model() {
-    let _turn = alone();
-    for cell in [
-        "steps=8 precision=amp-bf16",
-        "steps=8 precision=amp-fp16",
-        "case=small-loss scaling=scaler",
-        "case=bad-batch scaling=scaler",
-        "model=mlp-2x32 batch=64 precision=amp-bf16",
-    ] {
-        let found = checked(&amp::PROTOCOL, amp::prepare, cell);
-        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{cell}");
-    }
-    let never_unscaled: Prepare = |cell, _| {
-        let model = Model::named("mlp-3x32", Device::Cpu)?;
-        let batch = model.batch(16);
-        let scale = if cell.get("scaling") == Some("scaler") { 1024.0 } else { 1.0 };
-        Ok(Box::new(NeverUnscaled { model, batch, scale }))
-    };
-    let found = checked(&amp::PROTOCOL, never_unscaled, "case=bad-batch scaling=scaler");
-    assert!(found.status == Status::Invalid && found.reason.contains("gradient: expected equal"), "{found:?}");
-    let half_the_batch: Prepare = |cell, bench| {
-        let less = cell.get("precision") == Some("amp-bf16");
-        amp::prepare(&if less { cell.with("batch", "32") } else { cell.clone() }, bench)
-    };
-    let found = checked(&amp::PROTOCOL, half_the_batch, "model=mlp-2x32 batch=64 precision=amp-bf16");
-    assert_eq!(found.status, Status::Invalid);
-}
-
 /// What a step of the study gives in a memory pass.
 fn studied(prepare: Prepare, cell: &str) -> impl Fn(&str) -> Option<f64> + use<> {
     let backend = Cpu::new(None);
     let mut step = BENCH.set_up(prepare, &Cell::parse(cell).unwrap()).unwrap();
     let samples = memory(&mut *step, &backend).unwrap();
     move |metric| samples.iter().find(|s| s.metric == metric).map(|s| s.value)
-}
-
-#[test]
-fn a_scaler_saves_small_gradients_and_leaves_overflowing_steps_out() {
-    let _turn = alone();
-    let lost = |scaling: &str| studied(amp::prepare, &format!("case=small-loss scaling={scaling}"))("zeros").unwrap();
-    assert!(lost("none") > 100.0 && lost("scaler") * 10.0 < lost("none"), "{} and {}", lost("none"), lost("scaler"));
-    let without = studied(amp::prepare, "case=bad-batch scaling=none");
-    let with = studied(amp::prepare, "case=bad-batch scaling=scaler");
-    assert_eq!((without("ruined"), without("loss")), (Some(1.0), None), "every parameter is lost, and there is no loss");
-    assert_eq!((with("ruined"), with("skipped")), (Some(0.0), Some(1.0)), "the bad batch alone is left out");
-    // 1024 doubles after 10 and 20 steps, is halved at the 26th and doubles again after 10, 20 and 30 more.
-    assert_eq!((with("last_scale"), with("lowest_scale")), (Some(16384.0), Some(1024.0)));
-    let bytes = studied(amp::prepare, "model=mlp-2x32 batch=64 precision=amp-bf16");
-    let parameters = f64::from(2 * (32 * 32 + 32) + 32 * 10 + 10);
-    assert_eq!(bytes("parameters"), Some(4.0 * parameters));
-    assert_eq!(bytes("gradients"), Some(4.0 * parameters));
-    assert_eq!(bytes("casts"), Some(2.0 * parameters), "each parameter once, in half precision");
 }
 
 const LOOKED: &str = "bound=launch model=mlp-8x64 batch=32 by=vramlab tool";

@@ -1,0 +1,92 @@
+//! Automatic mixed precision: the forward pass computes in half precision where that is safe, parameters stay fp32.
+//!
+//! Guide 002 promises nearly half of the memory and much more speed from tensor cores, guide 003 half of the forward pass's memory with
+//! weights and gradients in fp32, and both that a `GradScaler` keeps fp16 from losing gradients that are too small or too large.
+//! Memory is asked of real models, speed from steps that only launch kernels to steps that only compute, and the scaler of a
+//! small task that is really learned.
+
+mod learning;
+mod memory;
+mod scaler;
+mod task;
+mod time;
+
+use vramlab::lab::*;
+use vramlab::torch::{GradScaler, ScalerState, allow_tf32, autocast};
+use vramlab::training::Precision;
+
+/// Mean over samples that were not trained on, computed in fp32.
+const LOSS: Metric = Metric::counted("loss", "loss after training", "1");
+const SKIPPED: Metric = Metric::counted("skipped", "steps skipped", "1");
+const LOWEST: Metric = Metric::counted("lowest_scale", "lowest scale", "1");
+const LAST: Metric = Metric::counted("last_scale", "last scale", "1");
+const RUINED: Metric = Metric::counted("ruined", "parameters not finite", "1");
+
+name! { ModelName as "model" "model" }
+number! { Batch "samples of a step" }
+levels! {
+    Computed as "precision" "in what the forward pass computes":
+    Fp32 "",
+    Tf32 "fp32 whose products are rounded to TF32 on tensor cores",
+    AmpBf16 as "amp-bf16" "autocast to bfloat16",
+    AmpFp16 as "amp-fp16" "autocast to fp16, with a GradScaler",
+}
+
+fn main() -> ExitCode {
+    vramlab::run(protocol())
+}
+
+pub fn protocol() -> Protocol {
+    Protocol::new("amp", "Automatic mixed precision")
+        .question(
+            "How much memory does autocast save, how much faster does it compute and where, does it learn as fp32 does, and what does the \
+             GradScaler protect from?",
+        )
+        .hypothesis(
+            "Activations of matrix products halve; what autocast keeps in fp32 (norms, softmax, the loss), parameters, gradients and \
+             optimizer state do not, and copies of the parameters in half precision come on top: the whole peak falls by less than half. \
+             Tensor cores make compute-bound steps much faster and launch-bound ones slower, by the casts. bf16 has fp32's range and needs \
+             no scaler; fp16 loses small gradients without one.",
+        )
+        .grid(memory::grid())
+        .grid(time::grid())
+        .grid(learning::grid())
+        .grid(scaler::grid())
+        .threat("Dropout is off, so that precision is all that tells two cells apart; a mask costs each precision the same byte an element.")
+        .threat("A CPU has no tensor cores, and most have no fast fp16: its times are shown and not judged, and fp16 is left out of them.")
+        .threat("The task that is learned is small (32 features, 10 classes). What diverges in large models, diverges there in other ways.")
+        .threat(
+            "The scaler's cases are made: a converged model, a batch that overflows, a start too high. How often training meets them is not \
+             measured here.",
+        )
+        .threat("Quick's sizes fit a CPU's time, so the share of activations there is not that of a large model.")
+}
+
+impl Computed {
+    fn is_half(self) -> bool {
+        match self {
+            Computed::Fp32 | Computed::Tf32 => false,
+            Computed::AmpBf16 | Computed::AmpFp16 => true,
+        }
+    }
+
+    /// Sets the process to it: PyTorch's default lets convolutions use TF32, and fp32 here means fp32.
+    fn set(self) -> Result<Precision> {
+        allow_tf32(self == Computed::Tf32)?;
+        Ok(match self {
+            Computed::Fp32 | Computed::Tf32 => Precision::Fp32,
+            Computed::AmpBf16 => Precision::AmpBf16,
+            Computed::AmpFp16 => Precision::AmpFp16,
+        })
+    }
+}
+
+/// What a gradient in half precision may be apart from fp32's.
+fn rounded(model: ModelName) -> Relation {
+    match model {
+        // Batch norm divides by small differences of rounded numbers.
+        ModelName("resnet50") => equal(0.5),
+        // Eight bits of bf16, added up over a model.
+        _ => equal(0.1),
+    }
+}

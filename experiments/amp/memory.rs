@@ -1,0 +1,161 @@
+//! How much memory does it save, and of what?
+
+use super::*;
+use vramlab::models::Settings;
+use vramlab::torch::{Autocast, Phase};
+use vramlab::training::{Configuration, OptimizerKind, Trainer};
+
+const PARAMETERS: Metric = Metric::counted("parameters", "parameters", "B");
+const STATE: Metric = Metric::counted("optimizer_state", "optimizer state", "B");
+/// Copies of parameters in half precision, which autocast makes once in each forward pass. The backward pass needs most of them, so they are
+/// among the saved activations.
+const CASTS: Metric = Metric::counted("casts", "cast cache", "B");
+/// What the peak has beyond parameters, optimizer state, data and saved activations.
+const OTHERS: Metric = Metric::counted("others", "gradients and temporaries at the peak", "B");
+
+cell! { Memory { model: ModelName, batch: Batch, precision: Computed } }
+
+pub fn grid() -> Grid<Memory> {
+    use Computed::*;
+    let (two, three) = ([Fp32, AmpBf16], [Fp32, AmpBf16, AmpFp16]);
+    let half = |rule: Rule<Memory>| rule.of(|c| c.precision.is_half());
+    let stays = |metric| half(ratio(metric)).confirm(within(1.0..=1.0)).refute(at_most(0.99));
+    Grid::new("memory", step)
+        .compare::<Computed>()
+        .quick(Memory::cross("mlp-8x256", [64, 4096], two))
+        .quick(Memory::cross("gpt-4x128", [2, 32], two))
+        .full(Memory::cross("mlp-8x1024", [1024, 16384], three))
+        .full(Memory::cross("gpt2", [1, 4, 16], three))
+        .full(Memory::cross(["bert-large", "vit-l16"], 8, three))
+        .full(Memory::cross("resnet50", [32, 128], three))
+        .smoke(Memory::cross("mlp-2x32", 64, two).passes(CHECK | COUNT | ROUNDS))
+        .passes(CHECK | COUNT)
+        .metrics(&[PEAK, PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, CASTS, OTHERS])
+        .check(|c| rounded(c.model))
+        .claim(
+            Claim::new("amp-forward-half", "003", "half precision halves the memory of the forward pass")
+                .on(&[Platform::Gpu, Platform::Dry])
+                .rule(half(ratio(ACTIVATIONS)).confirm(within(0.45..=0.60)).refute(at_least(0.60)))
+                .confirmed("Count on it: what the forward pass keeps falls to {effect} of fp32's.")
+                .refuted(
+                    "Do not plan with half: {effect} of fp32's activations stay, because autocast runs norms, softmax and the loss in fp32 \
+                     and keeps half-precision copies of the parameters.",
+                )
+                .depends(
+                    "It halves where {where}. Elsewhere parameters' copies, or operations that autocast keeps in fp32, weigh too much.",
+                )
+                .inconclusive("What the forward pass keeps is {effect} of fp32's."),
+        )
+        .claim(
+            Claim::new("amp-memory-half", "002", "mixed precision saves nearly half of the memory")
+                .on(&[Platform::Gpu, Platform::Dry])
+                .rule(half(ratio(PEAK)).holds(at_most(0.60)))
+                .confirmed("The peak falls to {effect}: activations are nearly all of it.")
+                .refuted(
+                    "Expect less: the peak falls to {effect} only. Parameters, gradients and optimizer state stay in fp32, and their copies \
+                     in half precision come on top; where activations are few it can even cost memory.",
+                )
+                .depends(
+                    "It saves nearly half where {where}: where activations fill the memory. Parameters, gradients and optimizer state stay \
+                     in fp32.",
+                )
+                .inconclusive("The peak is {effect} of fp32's."),
+        )
+        .claim(
+            Claim::new("amp-weights-fp32", "003", "weights and gradients stay in fp32")
+                .rule(stays(PARAMETERS))
+                .rule(stays(GRADIENTS))
+                .confirmed(
+                    "They do, to the byte. The cast cache, copies of the parameters in half precision, comes on top while a forward and \
+                     backward pass run: half the parameters' bytes.",
+                )
+                .refuted("They do not here: {effect}.")
+                .depends("They do where {where}.")
+                .inconclusive("It could not be shown."),
+        )
+        .plot(bars(ACTIVATIONS).caption("What the forward pass keeps, against fp32"))
+        .plot(bars(PEAK).caption("The whole peak against fp32: parameters, gradients and optimizer state do not shrink"))
+}
+
+fn step(cell: Memory, bench: &Bench) -> Result<Step> {
+    training(cell.model, cell.batch, cell.precision, bench)
+}
+
+/// Steps of a model on made-up data, with AdamW.
+pub fn training(model: ModelName, batch: Batch, precision: Computed, bench: &Bench) -> Result<Step> {
+    let settings = Settings { dropout: Some(0.0), ..Settings::default() };
+    let (is_exact, precision) = (precision == Computed::Fp32, precision.set()?);
+    let optimizer = OptimizerKind::AdamW;
+    let configuration = Configuration { settings, optimizer, precision, ..Configuration::new(model.0, batch.0) };
+    let mut trainer = Trainer::load(&configuration, bench.device)?;
+    let flops = if is_exact { trainer.model().least_training_flops(batch.0) } else { 0.0 };
+    let step = Step::new(move |probe| {
+        if probe.is_reading() {
+            tell(&mut trainer, probe)?;
+        } else {
+            trainer.iterate(&mut |_, _| Ok(()))?;
+        }
+        probe.compare(GRADIENT_ERROR, || Ok(trainer.model().gradients()))
+    });
+    Ok(step.least_flops(flops))
+}
+
+/// Trains one step, and tells what holds memory.
+fn tell(trainer: &mut Trainer, probe: &mut Probe) -> Result<()> {
+    let variables: Vec<Tensor> = trainer.model().store.variables().into_values().collect();
+    let (parameters, buffers) = (bytes(&trainer.model().parameters()), bytes(&variables));
+    let data = [&trainer.batch().inputs, &trainer.batch().targets].map(Tensor::shallow_clone);
+    // An iteration begins by dropping the gradients of the one before.
+    let rest = probe.live() - bytes(&trainer.model().gradients());
+    let mut activations = 0;
+    trainer.iterate(&mut |mark, _| {
+        if mark.phase == Phase::Forward {
+            activations = probe.live() - rest;
+        }
+        Ok(())
+    })?;
+    let peak = probe.memory().map_or(0, |memory| memory.requested_peak);
+    probe.emit(ACTIVATIONS, activations);
+    probe.emit(PARAMETERS, parameters);
+    probe.emit(GRADIENTS, bytes(&trainer.model().gradients()));
+    probe.emit(STATE, rest - buffers - bytes(&data));
+    probe.emit(OTHERS, peak - rest - activations);
+    probe.emit(CASTS, casts(trainer, probe)?);
+    Ok(())
+}
+
+fn bytes(tensors: &[Tensor]) -> i64 {
+    tensors.iter().filter(|t| t.defined()).map(|t| (t.numel() * t.kind().elt_size_in_bytes()) as i64).sum()
+}
+
+/// What a region of autocast holds by itself at its end: without gradients nothing else keeps the parameters' copies.
+fn casts(trainer: &Trainer, probe: &Probe) -> Result<i64> {
+    let kind = trainer.configuration().precision.kind();
+    if kind == Kind::Float {
+        return Ok(0);
+    }
+    let (model, inputs) = (trainer.model(), &trainer.batch().inputs);
+    let region = Autocast::on(inputs.device(), kind)?;
+    // Buffers of batch norms stay as they are.
+    drop(no_grad(|| model.forward(inputs, false)));
+    let inside = probe.live();
+    drop(region);
+    Ok(inside - probe.live())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vramlab::lab::testing::*;
+
+    #[test]
+    fn the_check_sees_half_a_batch_and_bytes_are_what_can_be_worked_out_by_hand() {
+        let cell = Memory { model: ModelName("mlp-2x32"), batch: Batch(64), precision: Computed::AmpBf16 };
+        check(&protocol(), cell).holds();
+        broken(&protocol(), cell, |bench| step(with(cell, Batch(32)), bench)).sees("gradient: expected equal");
+        let bytes = count(&protocol(), cell);
+        let parameters = f64::from(2 * (32 * 32 + 32) + 32 * 10 + 10);
+        assert_eq!([PARAMETERS, GRADIENTS].map(|metric| bytes.figure(metric)), [4.0 * parameters; 2]);
+        assert_eq!(bytes.figure(CASTS), 2.0 * parameters, "each parameter once, in half precision");
+    }
+}

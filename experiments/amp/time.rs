@@ -1,0 +1,86 @@
+//! How much faster does it compute, and where?
+
+use super::*;
+use tch::nn::{OptimizerConfig, Sgd, VarStore, init};
+
+levels! {
+    Bound "what limits the step":
+    Launch "many small kernels",
+    Compute "matrix products",
+    Recipe "PyTorch's AMP recipe: 3 linear layers of 4096, batch 512, SGD",
+}
+
+cell! { Timed { model: ModelName, batch: Batch, bound: Bound, precision: Computed } }
+
+pub fn grid() -> Grid<Timed> {
+    use {Bound::*, Computed::*};
+    let of = |models: &[&'static str], batch: i64, bound| Timed::cross(models, batch, bound, Computed::ALL).on(&[Platform::Gpu]);
+    Grid::new("time", step)
+        .compare::<Computed>()
+        .quick(Timed::cross("mlp-8x64", 16, Launch, [Fp32, AmpBf16]))
+        .quick(Timed::cross("gpt-4x256", 16, Compute, [Fp32, AmpBf16]))
+        .full(of(&["mlp-8x128", "gpt-4x128"], 4, Launch))
+        .full(of(&["mlp-8x4096"], 8192, Compute))
+        .full(of(&["gpt2-medium"], 16, Compute))
+        .full(of(&["resnet50"], 128, Compute))
+        .full(of(&["recipe"], 512, Recipe))
+        .passes(CHECK | ROUNDS)
+        .check(|c| rounded(c.model))
+        .claim(
+            Claim::new("amp-faster", "002", "tensor cores make it much faster")
+                .on(&[Platform::Gpu])
+                // At least 1.50x as fast.
+                .rule(ratio(TIME).of(|c: &Timed| c.bound == Compute && c.precision.is_half()).holds(at_most(1.0 / 1.5)))
+                .confirmed(
+                    "Where matrix products fill the step it takes {effect} of fp32's time. Small models, which launch more than they \
+                     compute, gain nothing: the casts are launches, too.",
+                )
+                .refuted("Not on this device: {effect} of fp32's time even where matrix products fill the step.")
+                .depends("It is where {where}.")
+                .inconclusive("A step takes {effect} of fp32's time, too near to the threshold to tell."),
+        )
+        .published(
+            Published::new("amp-recipe", "PyTorch AMP recipe", "3 linear layers of 4096, batch 512, SGD: 2 to 3x on tensor cores")
+                .rule(ratio(TIME).of(|c: &Timed| c.bound == Recipe && c.precision == AmpFp16).holds(within(1.0 / 3.0..=1.0 / 2.0)))
+                .setup("fp16 with a GradScaler, as in the recipe; libtorch's SGD steps through the parameters one by one."),
+        )
+        .plot(
+            bars(TIME)
+                .caption("Time of a step against fp32, from launch-bound to compute-bound")
+                .by::<Bound>()
+                .by::<ModelName>(),
+        )
+}
+
+fn step(cell: Timed, bench: &Bench) -> Result<Step> {
+    match cell.bound {
+        Bound::Launch | Bound::Compute => memory::training(cell.model, cell.batch, cell.precision, bench),
+        Bound::Recipe => recipe(cell.batch.0, cell.precision.set()?, bench),
+    }
+}
+
+/// PyTorch's AMP recipe: three linear layers of 4096 with ReLU between them, mean squared error, SGD.
+fn recipe(samples: i64, precision: Precision, bench: &Bench) -> Result<Step> {
+    const WIDTH: i64 = 4096;
+    let store = VarStore::new(bench.device);
+    let layer = |i: i64| {
+        let path = store.root() / i;
+        (path.var("weight", &[WIDTH, WIDTH], init::DEFAULT_KAIMING_UNIFORM), path.zeros("bias", &[WIDTH]))
+    };
+    let layers = [layer(0), layer(1), layer(2)];
+    let mut scaler = if precision == Precision::AmpFp16 { GradScaler::default() } else { GradScaler::disabled() };
+    let (inputs, targets) = (bench.randn(&[samples, WIDTH]), bench.randn(&[samples, WIDTH]));
+    let mut optimizer = Sgd::default().build(&store, 1e-3)?;
+    Ok(Step::new(move |probe| {
+        let [first, second, last] = &layers;
+        let linear = |x: Tensor, (weight, bias): &(Tensor, Tensor)| x.linear(weight, Some(bias));
+        let loss = autocast(inputs.device(), precision.kind(), || {
+            let hidden = linear(linear(inputs.shallow_clone(), first).relu(), second).relu();
+            linear(hidden, last).mse_loss(&targets, Reduction::Mean)
+        })?;
+        scaler.scale(&loss)?.f_backward()?;
+        scaler.step(&mut optimizer)?;
+        scaler.update()?;
+        probe.compare(GRADIENT_ERROR, || Ok(layers.iter().flat_map(|(weight, bias)| [weight.grad(), bias.grad()]).collect()))
+    }))
+}
