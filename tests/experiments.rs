@@ -14,9 +14,6 @@ mod empty_cache;
 #[path = "../experiments/free_tensors.rs"]
 mod free_tensors;
 #[allow(dead_code)]
-#[path = "../experiments/load_checkpoint.rs"]
-mod load_checkpoint;
-#[allow(dead_code)]
 #[path = "../experiments/optimizer_state.rs"]
 mod optimizer_state;
 #[allow(dead_code)]
@@ -29,19 +26,17 @@ mod published;
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tch::{Device, Kind, Reduction, Tensor};
+use tch::Device;
 use vramlab::measure::{Bench, Found, Prepare, Probe, Quantity, Step, check, check_against, memory, memory_keeping};
-use vramlab::models::{Batch, Block, Model};
 use vramlab::protocol::{Cell, Platform, Profile, Protocol};
 use vramlab::results::Status;
-use vramlab::torch::{Autocast, Backend, Checkpoint, Cpu, autocast, checkpoint};
+use vramlab::torch::{Backend, Cpu};
 
-const ALL: [&Protocol; 8] = [
+const ALL: [&Protocol; 7] = [
     &agreement::PROTOCOL,
     &ddp_buckets::PROTOCOL,
     &empty_cache::PROTOCOL,
     &free_tensors::PROTOCOL,
-    &load_checkpoint::PROTOCOL,
     &optimizer_state::PROTOCOL,
     &profiling::PROTOCOL,
     &published::PROTOCOL,
@@ -82,46 +77,6 @@ fn checked(protocol: &'static Protocol, prepare: Prepare, cell: &str) -> Found {
     let grid =
         [Profile::Quick, Profile::Smoke, Profile::Full].iter().find_map(|p| protocol.grid_of(*p, &cell)).expect("a planned cell");
     check(protocol.check_of(&cell).unwrap(), prepare, &cell, &grid.baseline_of(&cell), &BENCH).unwrap_or_else(|e| Found::failed(&e))
-}
-
-/// A step whose blocks are run by `run_block`, in place of the experiment's.
-struct Stand {
-    model: Model,
-    batch: Batch,
-    kind: Kind,
-    run_block: fn(&dyn Block, &Tensor) -> Result<Tensor>,
-}
-
-impl Step for Stand {
-    fn run(&mut self, _: &mut Probe) -> Result<()> {
-        let loss = autocast(Device::Cpu, self.kind, || {
-            let mut x = self.model.stem.forward(&self.batch.inputs, true);
-            for block in &self.model.blocks {
-                x = (self.run_block)(&**block, &x)?;
-            }
-            anyhow::Ok(self.model.loss(&self.model.head.forward(&x, true), &self.batch.targets, Reduction::Mean))
-        })??;
-        Ok(loss.f_backward()?)
-    }
-
-    fn outcome(&self) -> Result<Vec<Quantity>> {
-        Ok(vec![Quantity { name: "gradient", tensors: self.model.gradients() }])
-    }
-}
-
-fn stand(cell: &Cell, run_block: fn(&dyn Block, &Tensor) -> Result<Tensor>) -> Result<Box<dyn Step>> {
-    let dropout = cell.get("case") == Some("dropout");
-    let model = if dropout { Model::with_dropout("gpt-2x64", Device::Cpu, 0.1)? } else { Model::named("mlp-3x64", Device::Cpu)? };
-    let batch = model.batch(8);
-    let kind = if cell.get("case") == Some("autocast") { Kind::BFloat16 } else { Kind::Float };
-    let plain = cell.get("policy") == Some("none");
-    let run_block = if plain { |block: &dyn Block, x: &Tensor| Ok(block.forward(x, true)) } else { run_block };
-    Ok(Box::new(Stand { model, batch, kind, run_block }))
-}
-
-fn own(block: &dyn Block) -> impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + use<> {
-    let block = block.share();
-    move |x: &[Tensor]| Ok(vec![block.forward(&x[0], true)])
 }
 
 #[test]
@@ -207,59 +162,7 @@ fn what_survives_keeps_what_it_refers_to() {
     assert!((gradients - 0.75).abs() < 0.01, "{gradients}");
 }
 
-const LOADED: &str = "model=mlp-8x2048 by=vramlab saved=cpu map=cpu";
-
-#[test]
-fn load_checkpoint_check_sees_a_parameter_that_was_not_loaded() {
-    let _turn = alone();
-    for reader in ["ot", "pickle", "safetensors", "views", "mapped"] {
-        let found = checked(&load_checkpoint::PROTOCOL, load_checkpoint::prepare, &format!("{LOADED} reader={reader}"));
-        assert_eq!((found.status, found.reason.as_str()), (Status::Ok, ""), "{reader}");
-    }
-    /// Loads nothing: the model keeps what it was made with.
-    struct Idle(Box<dyn Step>);
-    impl Step for Idle {
-        fn run(&mut self, _: &mut Probe) -> Result<()> {
-            Ok(())
-        }
-        fn outcome(&self) -> Result<Vec<Quantity>> {
-            self.0.outcome()
-        }
-    }
-    let loads_nothing: Prepare = |cell, bench| {
-        let step = load_checkpoint::prepare(cell, bench)?;
-        Ok(if cell.get("reader") == Some("mapped") { Box::new(Idle(step)) } else { step })
-    };
-    let found = checked(&load_checkpoint::PROTOCOL, loads_nothing, &format!("{LOADED} reader=mapped"));
-    assert!(found.status == Status::Invalid && found.reason.contains("parameter: expected equal"), "{found:?}");
-    let another_model: Prepare = |cell, bench| {
-        let seed = if cell.get("reader") == Some("ot") { bench.seed + 1 } else { bench.seed };
-        load_checkpoint::prepare(cell, &Bench { seed, ..*bench })
-    };
-    assert_eq!(checked(&load_checkpoint::PROTOCOL, another_model, &format!("{LOADED} reader=ot")).status, Status::Invalid);
-}
-
 /// The bytes of a load on the counted CPU, in models.
-#[test]
-fn a_load_holds_what_its_reader_makes() {
-    let _turn = alone();
-    let share = |reader: &str, metric: &str| {
-        let cell = format!("model=mlp-2x256 by=vramlab saved=cpu map=cpu reader={reader}");
-        counted(load_checkpoint::prepare, &cell, metric)
-    };
-    for reader in ["ot", "pickle", "safetensors"] {
-        assert_eq!([share(reader, "held"), share(reader, "dropped")], [2.0, 1.0], "{reader}");
-        assert!(share(reader, "load_peak") >= 2.0, "{reader}");
-    }
-    for reader in ["as-saved", "views", "mapped"] {
-        assert_eq!(
-            ["load_peak", "held", "dropped"].map(|metric| share(reader, metric)),
-            [1.0; 3],
-            "{reader}: nothing but the model"
-        );
-    }
-}
-
 #[test]
 fn ddp_check_sees_gradients_that_are_shared_out_to_nobody() {
     let _turn = alone();
@@ -372,34 +275,6 @@ fn counted_bytes_are_what_can_be_worked_out_by_hand() {
     assert_eq!(part("optimizer_state"), 2.0 * 4.0 * parameters, "two numbers for each parameter");
     let formula = counted(published::prepare, "model=gpt-2x64 batch=2 sequence=32 attention=explicit", "formula");
     assert_eq!(formula, 2.0 * (32 * 2 * 64) as f64 * (34.0 + 5.0 * 32.0 / 64.0), "two layers of one head of 64");
-}
-
-/// A loss that is scaled for fp16, and gradients that nobody unscales.
-struct NeverUnscaled {
-    model: Model,
-    batch: Batch,
-    scale: f64,
-}
-
-impl Step for NeverUnscaled {
-    fn run(&mut self, _: &mut Probe) -> Result<()> {
-        let loss = autocast(Device::Cpu, Kind::Half, || {
-            self.model.loss(&self.model.forward(&self.batch.inputs, true), &self.batch.targets, Reduction::Mean)
-        })?;
-        Ok((loss * self.scale).f_backward()?)
-    }
-
-    fn outcome(&self) -> Result<Vec<Quantity>> {
-        Ok(vec![Quantity { name: "gradient", tensors: self.model.gradients() }])
-    }
-}
-
-/// What a step of the study gives in a memory pass.
-fn studied(prepare: Prepare, cell: &str) -> impl Fn(&str) -> Option<f64> + use<> {
-    let backend = Cpu::new(None);
-    let mut step = BENCH.set_up(prepare, &Cell::parse(cell).unwrap()).unwrap();
-    let samples = memory(&mut *step, &backend).unwrap();
-    move |metric| samples.iter().find(|s| s.metric == metric).map(|s| s.value)
 }
 
 const LOOKED: &str = "bound=launch model=mlp-8x64 batch=32 by=vramlab tool";

@@ -1,0 +1,93 @@
+//! Loading a checkpoint: how much memory a load takes at its peak and afterwards, and on which device the loaded state lands.
+//!
+//! Guide 003 warns twice. A checkpoint goes back to the device that it was saved on unless the load is told otherwise, and can run it out
+//! of memory; and the loaded state keeps its memory until it is dropped. Both are about `torch.load`, so PyTorch's twin in Python measures
+//! them, and beside it stand tch's readers and our own, which maps a safetensors file.
+
+mod fits;
+mod load;
+mod place;
+mod process;
+mod without_gpu;
+
+use vramlab::lab::*;
+
+/// 1 where the memory sufficed, 0 where it ran out.
+const FITS: Metric = Metric::counted("fits", "fits", "1");
+
+name! { ModelName as "model" "model" }
+levels! { Saved "the device that the tensors were on when they were saved": Cpu "", OnDevice as "device" "the GPU" }
+levels! {
+    Map "the device that the reader is told":
+    Nothing as "none" "none: where it puts tensors by itself",
+    ToDevice as "device" "the model's",
+    Cpu "the CPU",
+}
+levels! {
+    Reader "what reads the file":
+    AsSaved "nothing is read: the model that was saved",
+    Ot "Tensor::load_multi, as VarStore::load of a `.ot`",
+    Pickle "Tensor::loadz_multi, as VarStore::load of a `.pt`",
+    Safetensors "Tensor::read_safetensors, as VarStore::load of a `.safetensors`",
+    Views "this project's SafetensorsFile: the file is mapped, and tensors are views of it",
+    Mapped "this project's SafetensorsFile: the file is mapped, and copied tensor by tensor",
+    Load "torch.load, and load_state_dict",
+    LoadUnrestricted "torch.load(weights_only=False)",
+    LoadMmap "torch.load(mmap=True)",
+}
+
+cell! { Loaded { model: ModelName, by: By, saved: Saved, map: Map, reader: Reader } }
+
+/// Readers of ours, and torch.load in Python; both beside the model that was saved.
+const OURS: [Reader; 6] = [Reader::AsSaved, Reader::Ot, Reader::Pickle, Reader::Safetensors, Reader::Views, Reader::Mapped];
+const TWINS: [Reader; 4] = [Reader::AsSaved, Reader::Load, Reader::LoadUnrestricted, Reader::LoadMmap];
+const SMALL: ModelName = ModelName("mlp-8x2048");
+const LARGE: ModelName = ModelName("mlp-4x4096");
+
+fn main() -> ExitCode {
+    vramlab::run(protocol())
+}
+
+pub fn protocol() -> Protocol {
+    Protocol::new("load_checkpoint", "Loading a checkpoint")
+        .question(
+            "How many times the model's memory does a load take, at its peak and until the loaded state is dropped, and where does the \
+             state land?",
+        )
+        .hypothesis(
+            "A reader that makes tensors of the whole file holds the model twice, one that takes the file into memory first three times; a \
+             mapped file needs the model and one tensor. torch.load and tch's own formats put tensors where they were saved unless told \
+             otherwise; safetensors knows no device. What is loaded stays until it is dropped.",
+        )
+        .grid(process::grid())
+        .grid(place::grid())
+        .grid(without_gpu::grid())
+        .grid(fits::loading())
+        .grid(fits::training())
+        .threat("The file has just been written and stands in the page cache, so times are those of copying and not of a disk.")
+        .threat(
+            "The peak of the process is the kernel's high-water mark of resident memory. There is none of the proportional size; what the \
+             two differ in, shared libraries, is there before and after the load alike.",
+        )
+        .threat(
+            "What is dropped goes back to the C library, which keeps blocks of less than 32 MiB for the next request: the process may show \
+             no less memory until malloc_trim, which the verdict allows it.",
+        )
+        .threat(
+            "A page of a library counts for a process by its share among all that map it; while other programs that use libtorch start and \
+             end, the process moves by some megabytes for that reason alone.",
+        )
+        .threat("Pages of a mapped file count for the process while they are mapped, though the kernel can take them back at any time.")
+        .threat("A ratio to the model's bytes needs no large model, so the files are of moderate size; the model has no optimizer state in them.")
+}
+
+impl Reader {
+    /// Whether what it loads is a state of its own, beside the model.
+    fn holds_a_state(self) -> bool {
+        use Reader::*;
+        match self {
+            AsSaved | Mapped => false,
+            Ot | Pickle | Safetensors | Views | Load | LoadUnrestricted | LoadMmap => true,
+        }
+    }
+}

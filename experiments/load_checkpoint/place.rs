@@ -1,0 +1,35 @@
+//! Which device does the state come to? That needs a second device.
+
+use super::*;
+use process::{DROPPED, HELD, LANDED, LOAD_PEAK};
+
+pub fn grid() -> Grid<Loaded> {
+    use Map::{Cpu, Nothing, ToDevice};
+    let ours = |model, maps: &[Map]| Loaded::cross(model, By::Vramlab, Saved::OnDevice, maps, OURS);
+    let twins = |model| Loaded::cross(model, By::Pytorch, Saved::OnDevice, Map::ALL, TWINS).on(&[Platform::Gpu]);
+    let holds = |metric, map| value(metric).of(move |c: &Loaded| c.map == map && c.reader.holds_a_state());
+    Grid::new("where the state lands", process::step)
+        .compare::<Reader>()
+        .quick(ours(SMALL, Map::ALL))
+        .full(ours(LARGE, &[Nothing]))
+        // What the process needs beside a GPU.
+        .full(ours(LARGE, &[ToDevice, Cpu]).passes(CHECK | COUNT | ROUNDS))
+        .quick(twins(SMALL))
+        .full(twins(LARGE))
+        .passes(CHECK | COUNT)
+        .on(&[Platform::Gpu, Platform::Dry])
+        .metrics(&[LOAD_PEAK, HELD, DROPPED, LANDED])
+        .check(|_| equal(0.0))
+        .answers("load-device", holds(LANDED, Nothing).confirm(at_least(0.99)).refute(at_most(0.01)))
+        .answers("load-device", holds(LANDED, Cpu).confirm(at_most(0.01)).refute(at_least(0.99)))
+        // On a GPU by the bytes of its tensors.
+        .answers("load-del", holds(HELD, ToDevice).confirm(at_least(1.90)).refute(at_most(1.10)))
+        .answers("load-del", holds(DROPPED, ToDevice).confirm(at_most(1.10)).refute(at_least(1.90)))
+        .plot(
+            bars(LOAD_PEAK)
+                .named("device")
+                .caption("Peak of the device's bytes during a load, against the model itself")
+                .by::<Map>()
+                .by::<By>(),
+        )
+}

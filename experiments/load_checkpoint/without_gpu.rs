@@ -1,0 +1,46 @@
+//! Can a file from a GPU be loaded on a machine without one?
+
+use super::*;
+
+cell! { Moved { model: ModelName, by: By, saved: Saved, reader: Reader, map: Map } }
+
+pub fn grid() -> Grid<Moved> {
+    let raised = |map| value(RAISED).of(move |c: &Moved| c.map == map);
+    Grid::new("a file from a GPU, without one", step)
+        .compare::<Map>()
+        .quick_and_full(Moved::cross("mlp-2x64", By::Pytorch, Saved::OnDevice, Reader::Load, [Map::Cpu, Map::Nothing]))
+        .passes(CHECK)
+        .on(&[Platform::Cpu])
+        .check(|c| match c.map {
+            // PyTorch's own words where tensors of a GPU are to go back to one that is not there.
+            Map::Nothing => raises("Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False"),
+            Map::Cpu | Map::ToDevice => equal(0.0),
+        })
+        .claim(
+            Claim::new(
+                "load-device",
+                "003",
+                "a checkpoint goes back to the device that it was saved on unless it is mapped to another, and can run it out of memory",
+            )
+            .on(&[Platform::Python, Platform::Gpu, Platform::Dry])
+            .rule(raised(Map::Nothing).confirm(at_least(1.0)).refute(at_most(0.0)))
+            .rule(raised(Map::Cpu).confirm(at_most(0.0)).refute(at_least(1.0)))
+            .confirmed(
+                "Say where to: without map_location a file from a GPU goes back to it ({effect}), beside the model that is there already, \
+                 and a machine without that GPU cannot load it at all. Map to the CPU.",
+            )
+            .refuted("Tensors come to the CPU whatever device they were saved on ({effect}).")
+            .depends(
+                "It depends on the format: tensors go back to their device where {where}. Safetensors files know no device. For the others \
+                 say where to, the CPU for instance, or the load may run the device out of memory.",
+            )
+            .inconclusive("Not every part could be shown here ({effect})."),
+        )
+        .no_plots()
+}
+
+/// PyTorch in Python runs each of these cells.
+fn step(cell: Moved, bench: &Bench) -> Result<Step> {
+    let Moved { model, by, saved, reader, map } = cell;
+    process::step(Loaded { model, by, saved, map, reader }, bench)
+}
