@@ -136,7 +136,6 @@ pub fn text(recorded: &str) -> String {
     PHRASES.iter().fold(recorded.to_string(), |text, (old, new)| if text.contains(old) { text.replace(old, new) } else { text })
 }
 
-/// Phrases that no page may have; see the table of words in METHODOLOGY.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -68,7 +68,7 @@ fn every_link_of_a_page_is_live() {
     super::page::assert_links_are_live(&folder());
 }
 
-/// The left side of METHODOLOGY's table of words, and what a sentence looks like whose figure is missing.
+/// Words of our own where PyTorch and statistics have theirs, and what a sentence looks like whose figure is missing.
 #[test]
 fn no_page_has_jargon_or_a_broken_sentence() {
     let jargon = [
