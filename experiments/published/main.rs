@@ -1,0 +1,43 @@
+//! Figures that others published of what a training step's memory is made of: does this lab count the same?
+//!
+//! Three sources give bytes that can be counted on any device with PyTorch's kernels for CUDA, a dry one included: what a transformer
+//! layer saves for the backward pass (Korthikanti et al., arXiv 2205.05198), what a ViT-L/16 and Adam take (PyTorch's tutorial on
+//! stepping inside the backward pass), and what accumulation, checkpointing and fp16 leave of BERT-large's memory (Hugging Face's
+//! guide to training on one GPU). Published figures that other experiments are about stand with those.
+
+mod layer;
+mod parts;
+mod table;
+
+use vramlab::lab::*;
+use vramlab::models::Model;
+
+name! { ModelName as "model" "model" }
+number! { Batch "samples of a step" }
+
+/// Kernels that the published figures are of; their allocations are known without them.
+const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
+
+fn main() -> ExitCode {
+    vramlab::run(protocol())
+}
+
+pub fn protocol() -> Protocol {
+    Protocol::new("published", "Published figures of memory")
+        .question("Do formulas and tables that others published for the memory of a training step come out here, too?")
+        .hypothesis(
+            "A layer with explicit attention saves what the formula says, because the formula counts the tensors that autograd saves; \
+             today's fused attention saves far less. Parameters, gradients and Adam's state are arithmetic. Ratios of a whole table depend \
+             on what a driver shows beside PyTorch's own memory, and come out roughly.",
+        )
+        .grid(layer::grid())
+        .grid(parts::grid())
+        .grid(table::grid())
+        .threat(
+            "Sources name neither every setting nor the version of every kernel; within a tenth of a figure says that it travels, not that \
+             it is the same.",
+        )
+        .threat(
+            "On the CPU dropout keeps masks of the values' own type, so there the formula is not about the same tensors.",
+        )
+}
