@@ -1,0 +1,64 @@
+//! Distributed data parallel training: the buckets that gradients are gathered in. How large are they, and when do they appear?
+//!
+//! Guide 003 says that DDP takes a second model's size, at model load, because a bucket on each GPU gathers the gradients of the others.
+//! Here PyTorch's own reducer runs on one process, told that it is alone, so that its bytes are counted exactly: at each moment of the
+//! first three iterations, training with it is put against the same training without it. `gradient_as_bucket_view` makes gradients views
+//! of the buckets, and so should save one copy of them (pytorch#41954 reports it for RoBERTa-base and a ResNet).
+//!
+//! With several processes, `torchrun --no-python --nproc-per-node N vramlab ddp` shows the same moments over Gloo or NCCL.
+
+mod moments;
+mod peaks;
+mod price;
+mod training;
+
+use training::{Phase, Run, Update};
+use vramlab::lab::*;
+
+name! { ModelName as "model" "model" }
+number! { Batch "samples" }
+number! { Cap "largest bucket in MiB (bucket_cap_mb)" }
+levels! {
+    Way as "ddp" "how gradients are reduced":
+    Nothing as "none" "not at all: training without DDP",
+    Copies "gradients are copied into buckets and back",
+    Views "gradients are views of buckets (gradient_as_bucket_view)",
+}
+levels! {
+    ZeroGrad "what zero_grad leaves":
+    Nothing as "none" "no gradients (set_to_none, PyTorch's default since 2.0)",
+    Zeros "gradients of zeros, as in 2020",
+}
+
+fn main() -> ExitCode {
+    vramlab::run(protocol())
+}
+
+pub fn protocol() -> Protocol {
+    Protocol::new("ddp_buckets", "DDP's gradient buckets")
+        .question(
+            "How much memory do DDP's gradient buckets take, when do they appear, and what does gradient_as_bucket_view give back?",
+        )
+        .hypothesis(
+            "Buckets hold each gradient once, so they take the gradients' size whatever their cap is, from the moment DDP is built. As \
+             views, gradients move into the buckets in the backward pass and the extra copy is gone; until then the buckets are there and \
+             gradients are not, so a peak at the end of the forward pass stays where it is.",
+        )
+        .grid(moments::grid())
+        .grid(peaks::grid())
+        .grid(price::grid())
+        .threat(
+            "One process without communication: what NCCL takes for itself on a GPU (channels, some hundred MB outside PyTorch's \
+             allocator) is not in these figures, and the time is that of copying and dividing alone.",
+        )
+        .threat(
+            "Building DDP sends the parameters to all ranks in packed messages of up to 250 MiB, which takes a copy of them for that \
+             moment; it is in the peak and gone before the buckets are allocated.",
+        )
+        .threat("Every parameter gets a gradient in every iteration; find_unused_parameters and communication hooks take more.")
+}
+
+/// A value is one copy of the gradients, or it is not.
+fn one_copy<C: Cell>(rule: Rule<C>) -> Rule<C> {
+    rule.holds(within(0.95..=1.10))
+}
