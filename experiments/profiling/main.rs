@@ -1,0 +1,153 @@
+//! Profiling tools: what each shows of time and memory, and what looking costs.
+//!
+//! Guide 002 writes a profiler into the training loop (`torch.profiler.profile(record_shapes=True)`) and says that one sees time and memory
+//! by operation then; guide 001 names `memory_stats`. As 002 writes it, no memory is recorded: that needs `profile_memory`. Both guides read
+//! `max_memory_allocated` as the peak of the GPU's memory, and leave out what is not in PyTorch's blocks.
+
+mod look;
+mod step;
+
+use step::step;
+use vramlab::lab::*;
+
+const WHOLE: Metric = TIME.labelled("time per step, with starting, stopping and writing");
+const RECORDING: Metric = Metric::timed("recording", "time per step while it records", "s");
+const TIME_TOLD: Metric = Metric::timed("time_told", "time told by operation over the step's", "1");
+const MEMORY_TOLD: Metric = Metric::counted("memory_told", "bytes told by operation over those allocated", "1");
+const EVENTS: Metric = Metric::timed("events", "events of a step", "1");
+const FILE: Metric = Metric::timed("file_size", "file, for each step", "B");
+const HOST: Metric = Metric::timed("host_memory", "host memory that it takes at first", "B");
+const ALLOCATED_SHARE: Metric = Metric::counted("allocated_of_device", "max_memory_allocated over the device's use", "1");
+const RESERVED_SHARE: Metric = Metric::counted("reserved_of_device", "max_memory_reserved over the device's use", "1");
+/// By operation.
+const OWN_TIME: Metric = Metric::timed("self_time", "time of its own", "s");
+const ALLOCATED: Metric = Metric::counted("allocated", "allocated", "B");
+
+levels! { Bound "what limits the step": Launch "many small operations", Compute "large products" }
+name! { ModelName as "model" "model" }
+number! { Batch "samples of a step" }
+levels! {
+    Tool "what looks at the step":
+    Nothing as "none" "",
+    Profiler002 as "profiler-002" "the profiler as guide 002 writes it, with record_shapes",
+    ProfilerMemory "and with profile_memory",
+    ProfilerFull "and with with_flops and, in Python, with_stack",
+    Timeline "this project's recorder: each allocation with its phase and operation",
+    Statistics "the allocator's statistics, read after each step",
+    History "the history of CUDA's allocator, for memory_viz",
+}
+
+cell! { Looked { bound: Bound, model: ModelName, batch: Batch, by: By, tool: Tool } }
+
+fn main() -> ExitCode {
+    vramlab::run(protocol())
+}
+
+pub fn protocol() -> Protocol {
+    Protocol::new("profiling", "Profiling tools")
+        .question(
+            "What do the profiler, the allocator's history and its statistics show of a training step, and what does looking cost?",
+        )
+        .hypothesis(
+            "The profiler notes each operation for about a microsecond, so it slows down steps of many small operations and not those of \
+             large ones. As guide 002 writes it, it shows no memory at all; with profile_memory it shows every byte. Statistics show no \
+             operation and cost next to nothing, and they miss what is not in PyTorch's blocks.",
+        )
+        .grid(grid())
+        .threat(
+            "Three steps are recorded at once, as guide 002's schedule does; stopping and writing are paid once for each recording, so \
+             longer ones pay less for each step, and take more memory.",
+        )
+        .threat("While a recording runs, the time to note an operation counts as that of the operation around it.")
+        .threat(
+            "What was allocated is counted by the allocator (the same hooks that this project's timeline records); in Python on a CPU \
+             nothing counts, so there the bytes are those of the tensors that operations returned.",
+        )
+        .threat("The device's use is what the driver says when the step is done: it includes the contexts of other processes.")
+        .threat(
+            "A process that is profiled for the first time pays for setting Kineto up; that is in the host memory, and not in any time.",
+        )
+}
+
+fn grid() -> Grid<Looked> {
+    use {By::*, Tool::*};
+    let small = |by: By, tools: &[Tool]| Looked::cross(Bound::Launch, "mlp-8x64", 32, by, tools);
+    let large = |model: &'static str, batch: i64, by: By, tools: &[Tool]| Looked::cross(Bound::Compute, model, batch, by, tools);
+    const OURS: [Tool; 6] = [Nothing, Profiler002, ProfilerMemory, ProfilerFull, Timeline, Statistics];
+    const THEIRS: [Tool; 6] = [Nothing, Profiler002, ProfilerMemory, ProfilerFull, Statistics, History];
+    const OF_CUDA: [Tool; 4] = [Nothing, Timeline, Statistics, History];
+    /// Where CUDA's allocator is, real or dry.
+    const CUDA: &[Platform] = &[Platform::Gpu, Platform::Dry];
+    let profilers = |c: &Looked| matches!(c.tool, Profiler002 | ProfilerMemory | ProfilerFull);
+    let operations = |metric: Metric, columns: &[Metric]| {
+        let of = |c: &Looked| c.tool == ProfilerMemory;
+        ranking(metric, "operation", columns, 10).of(of).by::<By>().by::<Bound>().by::<ModelName>().by::<Batch>()
+    };
+    Grid::new("tools", step)
+        .compare::<Tool>()
+        .quick(small(Vramlab, &[Nothing, Profiler002, ProfilerMemory, Timeline, Statistics]))
+        .quick(large("mlp-8x256", 512, Vramlab, &[Nothing, ProfilerMemory]))
+        .quick(small(Pytorch, &[Nothing, Profiler002, ProfilerMemory]))
+        .full(small(Vramlab, &OURS))
+        .full(large("mlp-8x4096", 4096, Vramlab, &OURS))
+        .full(small(Pytorch, &THEIRS))
+        .full(large("mlp-8x4096", 4096, Pytorch, &THEIRS))
+        .full(Looked::cross(Bound::Launch, "gpt-4x128", 2, Vramlab, OF_CUDA).on(CUDA))
+        .full(large("gpt2", 4, Vramlab, &OF_CUDA).on(CUDA))
+        .full(large("gpt2", 2, Vramlab, &[Nothing, ProfilerMemory]))
+        .smoke(Looked::cross(Bound::Launch, "mlp-2x32", 16, Vramlab, [Nothing, ProfilerMemory]))
+        .smoke(Looked::cross(Bound::Launch, "mlp-2x32", 32, Vramlab, [Nothing, History]).on(CUDA))
+        .on(&[Platform::Cpu, Platform::Gpu]) // the profiler does not run beside a dry device's pretended CUDA
+        .metrics(&[WHOLE, RECORDING, TIME_TOLD, MEMORY_TOLD, EVENTS, FILE, HOST, ALLOCATED_SHARE, RESERVED_SHARE])
+        .check(|_| equal(1e-5)) // the same kernels on the same numbers: who looks changes nothing
+        .claim(
+            Claim::new("profiler", "001 002", "profiling tools show time and memory by operation")
+                .on(&[Platform::Cpu, Platform::Gpu, Platform::Python])
+                .rule(value(MEMORY_TOLD).of(profilers).confirm(at_least(0.95)).refute(at_most(0.05)))
+                .rule(value(TIME_TOLD).of(profilers).confirm(at_least(0.75)).refute(at_most(0.50)))
+                .confirmed("The profiler assigns what a step takes to its operations: {effect}.")
+                .refuted("The profiler does not assign what a step takes to its operations: {effect}.")
+                .depends(
+                    "Write `profile_memory=True`: the profiler shows memory by operation where {where}. As guide 002 writes it, it records \
+                     no byte, and nothing says so: each operation's memory reads 0. Time it shows either way ({effect}). Look at a few \
+                     steps of a launch-bound training only: its table says what a recording costs.",
+                )
+                .inconclusive("Too much of a step's time lies between its operations to say that the profiler shows it ({effect})."),
+        )
+        .claim(
+            Claim::new("peak-statistics", "001 002", "max_memory_allocated is the peak GPU memory")
+                .on(&[Platform::Gpu])
+                .rule(
+                    value(ALLOCATED_SHARE)
+                        .of(|c: &Looked| c.tool == Statistics)
+                        .confirm(at_least(0.95))
+                        .refute(at_most(0.90)),
+                )
+                .confirmed("The statistic is what the device reports, to {effect}.")
+                .refuted(
+                    "Do not size a card by max_memory_allocated: it is {effect} of what the device has in use. The context, the libraries \
+                     and what the allocator holds without using it come on top.",
+                )
+                .depends(
+                    "The statistic is close to the device's use where {where}; over all cells it is {effect} of it. What it leaves out \
+                     (the context, the libraries, cached blocks) is some hundred megabytes, which small models notice.",
+                )
+                .inconclusive("The statistic is {effect} of what the device has in use, which is neither all nor clearly less."),
+        )
+        .plot(
+            bars(RECORDING)
+                .named("cost")
+                .caption("Time of a step while a tool records it, against no tool")
+                .by::<By>()
+                .by::<Bound>(),
+        )
+        .plot(
+            bars(WHOLE)
+                .named("whole-cost")
+                .caption("Time of a step with a tool's starting, stopping and writing, for three steps recorded at once")
+                .by::<By>()
+                .by::<Bound>(),
+        )
+        .plot(operations(RECORDING, &[OWN_TIME, ALLOCATED]).named("top-time").caption("Operations with most time"))
+        .plot(operations(MEMORY_TOLD, &[ALLOCATED, OWN_TIME]).named("top-memory").caption("Operations that allocate most"))
+}
