@@ -1,6 +1,6 @@
 //! What an experiment's own tests need: to check a cell, rightly and with the technique broken on purpose, and to count it.
 
-use super::{Cell, Has, Level, Protocol, Step};
+use super::{Cell, Grid, Has, Level, Protocol, Step};
 use crate::dry::{self, Dry};
 use crate::measure::{self, Bench, Found};
 use crate::protocol::{Metric, Platform};
@@ -59,19 +59,38 @@ pub fn check<C: Cell>(protocol: &Protocol, cell: C) -> Checked {
 /// # Panics
 /// As for [`check`].
 pub fn broken<C: Cell>(protocol: &Protocol, cell: C, set_up: impl Fn(&Bench) -> Result<Step>) -> Checked {
-    let _turn = alone();
     let grid = grid(protocol, &cell);
+    let baseline = grid.baseline_of(&cell).expect("the grid compares something");
+    compared(grid, cell, set_up, |bench| grid.step(baseline, bench))
+}
+
+/// As [`check`], with another step in the place of the baseline's: where PyTorch in Python runs that, it stands in for it.
+///
+/// # Panics
+/// As for [`check`].
+pub fn beside<C: Cell>(protocol: &Protocol, cell: C, baseline: impl Fn(&Bench) -> Result<Step>) -> Checked {
+    let grid = grid(protocol, &cell);
+    compared(grid, cell, |bench| grid.step(cell, bench), baseline)
+}
+
+fn compared<C: Cell>(
+    grid: &Grid<C>,
+    cell: C,
+    set_up: impl Fn(&Bench) -> Result<Step>,
+    set_up_baseline: impl Fn(&Bench) -> Result<Step>,
+) -> Checked {
+    let _turn = alone();
     let baseline = grid.baseline_of(&cell).expect("the grid compares something");
     let relation = grid.relation_of(&cell).expect("the grid has a check");
     let prepare = |plain: &crate::protocol::Cell, bench: &Bench| -> Result<Box<dyn measure::Step>> {
         let is_baseline = *plain == baseline.plain() && baseline != cell;
-        Ok(Box::new(if is_baseline { grid.step(baseline, bench)? } else { set_up(bench)? }))
+        Ok(Box::new(if is_baseline { set_up_baseline(bench)? } else { set_up(bench)? }))
     };
     let found = measure::check(&relation, prepare, &cell.plain(), &baseline.plain(), &BENCH);
     Checked(found.unwrap_or_else(|e| Found::failed(&e)))
 }
 
-fn grid<'a, C: Cell>(protocol: &'a Protocol, cell: &C) -> &'a super::Grid<C> {
+fn grid<'a, C: Cell>(protocol: &'a Protocol, cell: &C) -> &'a Grid<C> {
     protocol.grid_of(cell).expect("a grid of such cells")
 }
 

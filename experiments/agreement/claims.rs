@@ -1,0 +1,99 @@
+//! What is claimed of values, bytes and times.
+
+use super::bytes::*;
+use super::*;
+
+/// Where kernels fill the time.
+const COMPUTE_BOUND: [&str; 6] = ["mlp-4x1024", "gpt-3x256", "resnet-2x32-gn", "mlp-8x4096", "gpt-12x768", "resnet-8x64-gn"];
+
+/// The parts of a step that ours has.
+fn has_loss(c: &Side) -> bool {
+    c.by == By::Vramlab && c.technique != Technique::OptimizerStep
+}
+
+fn has_gradient(c: &Side) -> bool {
+    has_loss(c) && c.technique != Technique::NoGrad
+}
+
+fn has_update(c: &Side) -> bool {
+    c.by == By::Vramlab && c.technique != Technique::NoGrad
+}
+
+/// Whether both sides run the same implementation, so that bytes can be compared.
+fn same_code(c: &Side) -> bool {
+    c.by == By::Vramlab && c.optimizer != Optimizer::DefaultOrFused
+}
+
+pub fn all(grid: Grid<Side>) -> Grid<Side> {
+    let same_value = |metric: Metric, of: fn(&Side) -> bool| value(metric).of(of).holds(at_most(1e-6));
+    let same_bytes =
+        |metric: Metric, of: fn(&Side) -> bool| ratio(metric).of(move |c: &Side| same_code(c) && of(c)).holds(within(1.0..=1.0));
+    let time = |of: fn(&Side) -> bool, most: f64| ratio(TIME).of(move |c: &Side| c.by == By::Vramlab && of(c)).holds(at_most(most));
+    let claim = |id: &'static str, text: &'static str| Claim::new(id, "", text).on(&[Platform::Cpu, Platform::Gpu]);
+    grid.metrics(&[LOSS_ERROR, GRADIENT_ERROR, PARAMETER_ERROR, PEAK, LIVE_FORWARD, LIVE_BACKWARD, LIVE_STEP])
+        .metrics(&[MATCHED_PEAK, MATCHED_FORWARD, MATCHED_BACKWARD, MATCHED_STEP])
+        .metrics(&[COUNTERS, DENOMINATOR, NUMBER, RANDOM_STATE])
+        .claim(
+            claim("agree-values", "losses, gradients and updates are PyTorch's")
+                .rule(same_value(LOSS_ERROR, has_loss))
+                .rule(same_value(GRADIENT_ERROR, has_gradient))
+                .rule(same_value(PARAMETER_ERROR, has_update))
+                .confirmed(
+                    "The lab computes what PyTorch computes: {effect} apart. What it finds out about a technique holds in Python.",
+                )
+                .refuted(
+                    "The lab and PyTorch compute different things ({effect}): trust none of its figures before this is mended.",
+                )
+                .depends("The lab computes what PyTorch computes where {where}.")
+                .inconclusive("The lab and PyTorch are {effect} apart."),
+        )
+        .claim(
+            claim(
+                "agree-bytes",
+                "a step takes as many bytes as PyTorch's, to the byte, but for differences stated beforehand with their formulas",
+            )
+            .rule(same_bytes(MATCHED_PEAK, |_| true))
+            .rule(same_bytes(MATCHED_FORWARD, has_loss))
+            .rule(same_bytes(MATCHED_BACKWARD, has_gradient))
+            .rule(same_bytes(MATCHED_STEP, has_update))
+            .confirmed(
+                "What the lab says of memory holds in Python, at the peak and after each phase ({effect}); the few bytes that differ are \
+                 named below the table.",
+            )
+            .refuted("Bytes are {effect} of PyTorch's, and nobody has said why.")
+            .depends("Bytes are PyTorch's where {where}.")
+            .inconclusive("Bytes are {effect} of PyTorch's."),
+        )
+        .claim(
+            claim("as-fast-compute", "where kernels fill the time, a step takes as long as PyTorch's (1.03x at most)")
+                .rule(time(|c| COMPUTE_BOUND.contains(&c.model.0), 1.03))
+                .confirmed("A step takes {effect} of PyTorch's time: the lab's times are those of the kernels that Python runs.")
+                .refuted("A step takes {effect} of PyTorch's time: the lab adds something that it should not.")
+                .depends("A step takes as long as PyTorch's where {where}.")
+                .inconclusive("A step takes {effect} of PyTorch's time, and the noise of this machine hides whether that is within 3 %."),
+        )
+        .claim(
+            claim("as-fast-launch", "where launching operations fills the time, a step takes three quarters of PyTorch's at most")
+                .rule(time(|c| c.model == ModelName("mlp-8x64") && c.optimizer == Optimizer::Fused, 0.75))
+                .confirmed("A step of small operations takes {effect} of PyTorch's time: what is missing is the interpreter.")
+                .refuted("A step of small operations takes {effect} of PyTorch's time, more than three quarters.")
+                .depends("It takes three quarters of PyTorch's time where {where}.")
+                .inconclusive("A step of small operations takes {effect} of PyTorch's time, about three quarters."),
+        )
+        .claim(
+            claim("as-fast-default", "there, with fused AdamW against the AdamW that PyTorch takes by default, it takes half at most")
+                .rule(time(|c| c.optimizer == Optimizer::DefaultOrFused, 0.5))
+                .confirmed("It takes {effect} of the time. In Python, `fused=True` gets you part of that for nothing.")
+                .refuted("It takes {effect} of the time, more than half.")
+                .depends("It takes half of the time where {where}.")
+                .inconclusive("It takes {effect} of the time, about half."),
+        )
+        .claim(
+            claim("as-fast-optimizer", "a fused optimizer's step takes as long as PyTorch's (1.03x at most)")
+                .rule(time(|c| c.technique == Technique::OptimizerStep, 1.03))
+                .confirmed("The fused step takes {effect} of PyTorch's time.")
+                .refuted("The fused step takes {effect} of PyTorch's time: the lab adds something that it should not.")
+                .depends("The fused step takes as long as PyTorch's where {where}.")
+                .inconclusive("The fused step takes {effect} of PyTorch's time, and noise hides whether that is within 3 %."),
+        )
+}

@@ -1,0 +1,93 @@
+//! The lab against PyTorch in Python: the same steps, from the same parameters on the same data, with the same settings, in the same rounds.
+//!
+//! Readers use Python, so figures taken through Rust count for them as far as PyTorch gives the same. Here both run the same training
+//! steps, from a start that ours hands to the twin: losses, gradients and updated parameters are compared across the two processes, bytes
+//! are counted on both sides by the same allocator, and times stand side by side. `vramlab compare pytorch` runs this and prints the table.
+
+mod bytes;
+mod claims;
+mod training;
+
+use vramlab::lab::*;
+
+name! { ModelName as "model" "model" }
+number! { Batch "samples" }
+levels! {
+    Optimizer "optimizer":
+    Sgd "plain SGD, each side's default",
+    Adamw "AdamW, each side's default",
+    Fused "AdamW, PyTorch's fused kernel on both sides",
+    DefaultOrFused "AdamW, PyTorch's default against the lab's fused",
+}
+levels! {
+    Technique "what is done":
+    Nothing as "none" "a training step",
+    Checkpoint "segments of sqrt(depth) blocks, in Python without re-entry",
+    Autocast "the forward pass in bf16",
+    Accumulate "four micro-batches",
+    Inplace "activations that overwrite their input",
+    Ddp "gradients through the buckets of one process",
+    NoGrad "a forward pass that keeps nothing",
+    OptimizerStep "the optimizer's step alone",
+}
+
+cell! { Side { model: ModelName, batch: Batch, optimizer: Optimizer, technique: Technique, threads: Threads, by: By } }
+
+fn main() -> ExitCode {
+    vramlab::run(protocol())
+}
+
+pub fn protocol() -> Protocol {
+    Protocol::new("agreement", "The lab against PyTorch")
+        .question("Does the lab compute what PyTorch in Python computes, take as many bytes, and as little time?")
+        .hypothesis(
+            "Kernels, autograd and allocator are the same library, so values and bytes are the same. Between operations there is no \
+             interpreter, so steps of small operations take less time, and those of large ones as much.",
+        )
+        .grid(claims::all(grid()))
+        .threat(
+            "While bytes are counted, both sides have the lab's counting allocator; while time is taken, PyTorch has its own, as its users \
+             have, and the lab counts on.",
+        )
+        .threat("PyTorch is eager: torch.compile is another program.")
+        .threat("A Python that waits for nothing but this loop: data loading, logging and hooks would come on top on either side.")
+}
+
+fn grid() -> Grid<Side> {
+    use {Optimizer::*, Technique::*};
+    const TECHNIQUES: [Technique; 6] = [Checkpoint, Autocast, Accumulate, Inplace, Ddp, NoGrad];
+    // AdamW's default and fused implementations do not need the same bytes, so one against the other says nothing about bytes.
+    let uncounted = CHECK | ROUNDS;
+    fn sides(
+        model: &'static str,
+        batch: i64,
+        optimizer: impl Many<Optimizer>,
+        technique: impl Many<Technique>,
+        threads: impl Many<Threads>,
+    ) -> Vec<Side> {
+        Side::cross(model, batch, optimizer, technique, threads, [By::Pytorch, By::Vramlab])
+    }
+    Grid::new("side by side", training::step)
+        .compare::<By>()
+        .quick(sides("mlp-8x64", 32, [Sgd, Adamw], Nothing, "1").passes(CHECK | COUNT))
+        .quick(sides("mlp-9x128", 256, Fused, TECHNIQUES, "1").passes(CHECK | COUNT))
+        .quick(sides("mlp-8x64", 32, Fused, Nothing, "1"))
+        .quick(sides("mlp-8x64", 32, DefaultOrFused, Nothing, "1").passes(uncounted))
+        .quick(sides("mlp-8x512", 32, Fused, OptimizerStep, "1"))
+        .quick(sides("mlp-4x1024", 256, Fused, Nothing, ["1", "all"]))
+        .quick(sides("gpt-3x256", 8, Fused, Nothing, ["1", "all"]))
+        .quick(sides("resnet-2x32-gn", 8, Fused, Nothing, ["1", "all"]))
+        // On a GPU.
+        .full(sides("mlp-8x64", 32, [Sgd, Adamw], Nothing, "all").passes(CHECK | COUNT))
+        .full(sides("mlp-16x1024", 4096, Fused, TECHNIQUES, "all").passes(CHECK | COUNT))
+        .full(sides("mlp-8x64", 32, Fused, Nothing, "1"))
+        .full(sides("mlp-8x64", 32, DefaultOrFused, Nothing, "1").passes(uncounted))
+        .full(sides("mlp-16x4096", 32, Fused, OptimizerStep, "1"))
+        .full(sides("mlp-8x4096", 8192, Fused, Nothing, "all"))
+        .full(sides("gpt-12x768", 128, Fused, Nothing, "all"))
+        .full(sides("resnet-8x64-gn", 256, Fused, Nothing, "all"))
+        .smoke(sides("mlp-2x16", 8, Fused, Nothing, "1").passes(CHECK))
+        .on(&[Platform::Cpu, Platform::Gpu])
+        .check(|_| equal(1e-6)) // the same kernels on the same numbers
+        .plot(bars(TIME).caption("Time of a step against PyTorch's in Python").by::<ModelName>().by::<Optimizer>().by::<Threads>())
+}
