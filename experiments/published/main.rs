@@ -1,11 +1,13 @@
 //! Figures that others published of what a training step's memory is made of: does this lab count the same?
 //!
-//! Three sources give bytes that can be counted on any device with PyTorch's kernels for CUDA, a dry one included: what a transformer
+//! Four sources give bytes that can be counted on any device with PyTorch's kernels for CUDA, a dry one included: what a transformer
 //! layer saves for the backward pass (Korthikanti et al., arXiv 2205.05198), what a ViT-L/16 and Adam take (PyTorch's tutorial on
-//! stepping inside the backward pass), and what accumulation, checkpointing and fp16 leave of BERT-large's memory (Hugging Face's
-//! guide to training on one GPU). Published figures that other experiments are about stand with those.
+//! stepping inside the backward pass), what accumulation, checkpointing and fp16 leave of BERT-large's memory (Hugging Face's guide to
+//! training on one GPU), and what the loss over a large vocabulary takes (Wijmans et al., arXiv 2411.09009). Published figures that other
+//! experiments are about stand with those.
 
 mod layer;
+mod loss;
 mod parts;
 mod table;
 
@@ -33,6 +35,7 @@ pub fn protocol() -> Protocol {
         .grid(layer::grid())
         .grid(parts::grid())
         .grid(table::grid())
+        .grid(loss::grid())
         .threat(
             "Sources name neither every setting nor the version of every kernel; within a tenth of a figure says that it travels, not that \
              it is the same.",

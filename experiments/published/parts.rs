@@ -32,13 +32,15 @@ pub fn grid() -> Grid<Parts> {
             Published::new(
                 "vit-l16-optimizer",
                 "PyTorch tutorial 'How to save memory by fusing the optimizer step into the backward pass'",
-                "ViT-L/16, Adam, batch 1: parameters 1.2 GB, gradients 1.2 GB, optimizer state 2.4 GB, temporaries 1.2 GB",
+                "ViT-L/16, Adam, batch 1: parameters 1.2 GB, gradients 1.2 GB, optimizer state 2.4 GB, temporaries 1.2 GB; about \
+                 6 GB at the peak",
             )
             .on(DEVICES)
             .rule(value(PARAMETERS).of(vit).reproduces(1.2e9))
             .rule(value(GRADIENTS).of(vit).reproduces(1.2e9))
             .rule(value(STATE).of(vit).reproduces(2.4e9))
             .rule(value(TEMPORARIES).of(move |c: &Parts| vit(c) && c.adam == Adam::Foreach).reproduces(1.2e9))
+            .rule(value(PEAK).of(move |c: &Parts| vit(c) && c.adam == Adam::Foreach).reproduces(6e9))
             .setup(
                 "The same model and batch. The temporaries are those of PyTorch's default, which steps all parameters at once (foreach).",
             ),
