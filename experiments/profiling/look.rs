@@ -74,7 +74,7 @@ impl Looking {
         };
         let plain = &mut |_: Mark, _: &Trainer| Ok(());
         let profiling = Profiling { shapes: true, cuda: self.cuda, ..Profiling::default() };
-        let mut profiled = |profiling: Profiling| {
+        let mut profiled = |profiling: Profiling| -> Result<(Told, f64)> {
             let profiler = Profiler::begin(profiling)?;
             let seconds = timed(&mut || in_phases(trainer))?;
             Ok((of_profile(profiler.end()?), seconds))
@@ -84,6 +84,7 @@ impl Looking {
             Tool::Profiler002 => profiled(profiling),
             Tool::ProfilerMemory => profiled(Profiling { memory: true, ..profiling }),
             Tool::ProfilerFull => profiled(Profiling { memory: true, flops: true, ..profiling }),
+            Tool::Recipe002 => bail!("guide 002's recipe is PyTorch's in Python"),
             Tool::Timeline => {
                 let mut recorder = Recorder::begin(backend, Recording { meter: false, operations: true })?;
                 trainer.tell(Mark::LOADED, &mut recorder)?;

@@ -19,6 +19,9 @@ const FILE: Metric = Metric::timed("file_size", "file, for each step", "B");
 const HOST: Metric = Metric::timed("host_memory", "host memory that it takes at first", "B");
 const ALLOCATED_SHARE: Metric = Metric::counted("allocated_of_device", "max_memory_allocated over the device's use", "1");
 const RESERVED_SHARE: Metric = Metric::counted("reserved_of_device", "max_memory_reserved over the device's use", "1");
+/// Of the trace that guide 002's recipe leaves.
+const TRACED_STEPS: Metric = Metric::counted("traced_steps", "steps in the recipe's trace", "1");
+const TRACED_MEMORY: Metric = Metric::counted("traced_memory", "allocations and frees in the recipe's trace", "1");
 /// By operation.
 const OWN_TIME: Metric = Metric::timed("self_time", "time of its own", "s");
 const ALLOCATED: Metric = Metric::counted("allocated", "allocated", "B");
@@ -29,7 +32,8 @@ number! { Batch "samples of a step" }
 levels! {
     Tool "what looks at the step":
     Nothing as "none" "",
-    Profiler002 as "profiler-002" "the profiler as guide 002 writes it, with record_shapes",
+    Profiler002 as "profiler-002" "the profiler with guide 002's record_shapes, around the steps",
+    Recipe002 as "recipe-002" "guide 002's recipe as it stands: schedule(wait=1, warmup=1, active=3), tensorboard_trace_handler, five steps",
     ProfilerMemory "and with profile_memory",
     ProfilerFull "and with with_flops and, in Python, with_stack",
     Timeline "this project's recorder: each allocation with its phase and operation",
@@ -74,7 +78,7 @@ fn grid() -> Grid<Looked> {
     let small = |by: By, tools: &[Tool]| Looked::cross(Bound::Launch, "mlp-8x64", 32, by, tools);
     let large = |model: &'static str, batch: i64, by: By, tools: &[Tool]| Looked::cross(Bound::Compute, model, batch, by, tools);
     const OURS: [Tool; 6] = [Nothing, Profiler002, ProfilerMemory, ProfilerFull, Timeline, Statistics];
-    const THEIRS: [Tool; 6] = [Nothing, Profiler002, ProfilerMemory, ProfilerFull, Statistics, History];
+    const THEIRS: [Tool; 7] = [Nothing, Profiler002, ProfilerMemory, ProfilerFull, Statistics, History, Recipe002];
     const OF_CUDA: [Tool; 4] = [Nothing, Timeline, Statistics, History];
     /// Where CUDA's allocator is, real or dry.
     const CUDA: &[Platform] = &[Platform::Gpu, Platform::Dry];
@@ -87,7 +91,7 @@ fn grid() -> Grid<Looked> {
         .compare::<Tool>()
         .quick(small(Vramlab, &[Nothing, Profiler002, ProfilerMemory, Timeline, Statistics]))
         .quick(large("mlp-8x256", 512, Vramlab, &[Nothing, ProfilerMemory]))
-        .quick(small(Pytorch, &[Nothing, Profiler002, ProfilerMemory]))
+        .quick(small(Pytorch, &[Nothing, Profiler002, ProfilerMemory, Recipe002]))
         .full(small(Vramlab, &OURS))
         .full(large("mlp-8x4096", 4096, Vramlab, &OURS))
         .full(small(Pytorch, &THEIRS))
@@ -113,6 +117,18 @@ fn grid() -> Grid<Looked> {
                      steps of a launch-bound training only: its table says what a recording costs.",
                 )
                 .inconclusive("Too much of a step's time lies between its operations to say that the profiler shows it ({effect})."),
+        )
+        .claim(
+            // Thresholds of 22 November 2026, before the first run.
+            Claim::new("profiler-recipe", "002", "the recipe leaves a trace of three steps with time and memory by operation")
+                .on(&[Platform::Python])
+                .rule(value(TRACED_STEPS).of(|c: &Looked| c.tool == Recipe002).holds(within(3.0..=3.0)))
+                .rule(value(TRACED_MEMORY).of(|c: &Looked| c.tool == Recipe002).confirm(at_least(1.0)).refute(at_most(0.0)))
+                .confirmed("Copy it: the trace has three steps, with memory ({effect}).")
+                .refuted(
+                    "Add `profile_memory=True` to it: the trace lacks what is promised ({effect}). And leave all five iterations in: with \
+                     fewer calls of `prof.step()` no trace is written, and nothing says so.",
+                ),
         )
         .claim(
             Claim::new("peak-statistics", "001 002", "max_memory_allocated is the peak GPU memory")

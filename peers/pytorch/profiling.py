@@ -1,6 +1,8 @@
 """The twin of experiments/profiling.rs: the tools as the guides' readers use them, torch.profiler and torch.cuda.memory."""
 
 import contextlib
+import glob
+import json
 import os
 import tempfile
 import time
@@ -14,6 +16,8 @@ from torch.utils._pytree import tree_leaves
 # Steps that are recorded at once (guide 002's active=3), and recordings before the samples begin.
 ACTIVE, WARM_UP = 3, 2
 ENGINE = "autograd::engine::"
+# Iterations of guide 002's recipe, of which its schedule records the last three.
+RECIPE = 5
 
 
 class Allocations(TorchDispatchMode):
@@ -46,10 +50,11 @@ def mlp(name, device):
 class Looked:
     # Warm-up is so many recordings, and each is a sample of its own.
     timing = lab.Timing(warm_up_steps=WARM_UP, warm_up_seconds=0.0, samples=16, least_sample=0.0)
-    items = float(ACTIVE)
 
     def __init__(self, cell, bench):
         self.tool, self.device = cell["tool"], bench.device
+        self.active = RECIPE if self.tool == "recipe-002" else ACTIVE
+        self.items = float(self.active)
         if self.tool in ("statistics", "history") and bench.device.type != "cuda":
             raise lab.Unavailable("PyTorch keeps statistics and a history of a CUDA device's memory only")
         self.model, width = mlp(cell["model"], bench.device)
@@ -79,6 +84,17 @@ class Looked:
                 yield
             told["profiler"], told["file"] = profiler, os.path.join(folder, "trace.json")
             profiler.export_chrome_trace(told["file"])
+        elif self.tool == "recipe-002":
+            with torch.profiler.profile(
+                schedule=torch.profiler.schedule(wait=1, warmup=1, active=3),
+                on_trace_ready=torch.profiler.tensorboard_trace_handler(folder),
+                record_shapes=True,
+            ) as profiler:
+                told["stepped"] = profiler.step
+                yield
+            traces = glob.glob(os.path.join(folder, "*.pt.trace.json"))
+            if traces:
+                told["profiler"], told["file"] = profiler, traces[0]
         elif self.tool == "history":
             torch.cuda.memory._record_memory_history(max_entries=1_000_000)
             try:
@@ -98,6 +114,8 @@ class Looked:
             start = time.perf_counter()
             for _ in range(steps):
                 self.step()
+                if "stepped" in told:
+                    told["stepped"]()
                 if self.tool == "statistics":
                     torch.cuda.memory_stats()
             self.synchronise()
@@ -123,8 +141,13 @@ class Looked:
             with Allocations() as counter:
                 self.step()
             counted = counter.total
-        told, _ = self.look(folder, 1)
-        if "profiler" in told:
+        recipe = self.tool == "recipe-002"
+        told, _ = self.look(folder, RECIPE if recipe else 1)
+        if recipe:
+            names = traced(told.get("file"))
+            probe.figure("traced_steps", "1", sum(name.startswith("ProfilerStep#") for name in set(names)))
+            probe.figure("traced_memory", "1", names.count("[memory]"))
+        elif "profiler" in told:
             # An operation's own bytes, less what it freed again.
             own = lambda event: max(event.self_device_memory_usage if self.device.type == "cuda" else event.self_cpu_memory_usage, 0)
             probe.figure("memory_told", "1", sum(map(own, operations(told["profiler"]))) / counted)
@@ -141,15 +164,15 @@ class Looked:
             self.step()
             lab.reset_peak_resident()
             before = lab.resident()
-        told, seconds = self.look(folder, ACTIVE)
+        told, seconds = self.look(folder, self.active)
         if first:
             self.host = max(lab.peak_resident() - before, 0)
-        probe.sample("recording", "s", seconds / ACTIVE)
+        probe.sample("recording", "s", seconds / self.active)
         if self.recordings == WARM_UP:
             probe.sample("host_memory", "B", self.host)
             if "file" in told:
                 probe.sample("file_size", "B", os.path.getsize(told["file"]) / ACTIVE)
-            if "profiler" in told:
+            if "profiler" in told and self.tool != "recipe-002":
                 probe.sample("events", "1", len(told["profiler"].profiler.kineto_results.events()) / ACTIVE)
                 own = Counter()
                 for event in operations(told["profiler"]):
@@ -161,6 +184,14 @@ class Looked:
 
     def outcome(self):
         return {"gradient": [parameter.grad for parameter in self.model.parameters()]}
+
+
+def traced(path):
+    """Names of the events in a trace; none where no trace was written."""
+    if path is None:
+        return []
+    with open(path) as trace:
+        return [event.get("name", "") for event in json.load(trace)["traceEvents"]]
 
 
 def operations(profiler):
