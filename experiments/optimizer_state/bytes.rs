@@ -13,6 +13,7 @@ pub fn grid() -> Grid<Bytes> {
     use {How::*, Method::*};
     const LARGE: [&str; 3] = ["resnet50", "gpt2", "vit-l16"];
     let vit = |c: &Bytes| c.model == ModelName("vit-l16") && c.optimizer == Adam;
+    let adam = |how: How| move |c: &Bytes| matches!(c.optimizer, Adam | Adamw) && c.implementation == how;
     Grid::new("bytes", step)
         .compare::<How>()
         .quick(Bytes::cross("gpt-4x256", [Sgd, Momentum, Adam, Adamw], [Loop, Foreach, Fused]))
@@ -34,6 +35,20 @@ pub fn grid() -> Grid<Bytes> {
                 .depends("Plan with it where {where}.")
                 .inconclusive("The state is {effect} of what the guide says."),
         )
+        .claim(
+            Claim::new(
+                "step-temporaries",
+                "this lab",
+                "Adam's step needs temporaries as large as the model with foreach, PyTorch's default on a GPU, and next to none when fused",
+            )
+            .rule(value(TEMPORARY_RATIO).of(adam(Foreach)).confirm(at_least(0.90)).refute(at_most(0.50)))
+            .rule(value(TEMPORARY_RATIO).of(adam(Fused)).confirm(at_most(0.05)).refute(at_least(0.50)))
+            .confirmed(
+                "Pass `fused=True` to Adam or AdamW: the step then needs no temporaries, where the default on a GPU needs as much as the \
+                 model once more ({effect}).",
+            )
+            .refuted("The implementation makes no such difference here: {effect}."),
+        )
         .published(
             Published::new(
                 "vit-l16-temporaries",
@@ -51,13 +66,6 @@ pub fn grid() -> Grid<Bytes> {
             dots(STATE_RATIO, 1.0)
                 .named("state")
                 .caption("What the optimizer keeps, over the model's size: at the line as much as the model")
-                .by::<Method>()
-                .by::<ModelName>(),
-        )
-        .plot(
-            dots(TEMPORARY_RATIO, 1.0)
-                .named("temporaries")
-                .caption("What the optimizer's step needs while it runs, over the model's size: at the line as much as the model")
                 .by::<Method>()
                 .by::<ModelName>(),
         )
