@@ -99,44 +99,138 @@ fn pasted(name: &str, snippet: &str) -> String {
     }
 }
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "autocast-bf16",
     "autocast-fp16",
     "fused",
     "for-loop",
     "factored",
     "zero-grad-to-none",
-    "optimizer-in-backward",
     "checkpoint-every",
     "checkpoint-second",
+    "checkpoint-sqrt",
     "in-place",
     "channels-last",
+    // The last, because its hooks hold parameters and optimizers in a circle that Python does not see.
+    "optimizer-in-backward",
 ];
 
 #[test]
-#[ignore = "some 40 rehearsals take minutes, and it has not been seen to its end; cargo test --test what_if -- --ignored"]
 fn snippets_pasted_into_the_script_ask_for_the_same_bytes_as_the_hooks() {
     let scene = Scene::new(&source());
-    let (output, rows) = scene.run(&["rehearse", "--gpu", "1GiB", "--what-if"], &[]);
+    let only = [&NAMES[..], &["foreach", "fsdp2", "expandable-segments"]].concat().join(",");
+    // A card that does not take it as it is, with 512 MiB of context.
+    let flags = ["rehearse", "--gpu", "1050MiB", "--what-if", "--only", &only, "--out", scene.path("out").to_str().unwrap()]
+        .map(String::from);
+    let (output, rows) = scene.run(&flags.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    for name in NAMES.iter().chain(&["checkpoint-sqrt"]) {
+    let snippet = |name: &str| {
         let row = row(&rows, &[name]);
         assert!(row["reason"].is_null(), "{row}");
-        scene.write(&pasted(name, row["snippet"].as_str().unwrap()));
-        let (output, answer) = scene.run(&["rehearse", "--gpu", "8GiB"], &[]);
-        assert_eq!(output.status.code(), Some(0), "{name}: {}", said(&output));
-        for figure in ["peak_allocated", "peak_reserved"] {
-            assert_eq!(answer[figure], row[figure], "{figure} with {name}");
-        }
+        pasted(name, row["snippet"].as_str().unwrap())
+    };
+    // All in one process: to start one takes longer than what runs in it.
+    let scripts = NAMES.map(|name| {
+        let path = scene.path(&format!("{name}.py"));
+        std::fs::write(&path, snippet(name).replace("range(5)", "range(3)")).unwrap();
+        path.to_str().unwrap().to_string()
+    });
+    std::fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rehearse/pasted.py"), scene.path("train.py")).unwrap();
+    let arguments = scripts.each_ref().map(String::as_str);
+    let (output, _) = scene.run(&["rehearse", "--gpu", "8GiB", "--steps", "all"], &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    for name in NAMES {
+        let line =
+            printed.lines().find_map(|line| line.strip_prefix(&format!("{name} "))).unwrap_or_else(|| panic!("{name}: {printed}"));
+        let row = row(&rows, &[name]);
+        assert_eq!(line, format!("{} {}", row["peak_allocated"], row["peak_reserved"]), "{name}");
     }
+    // One rank of several.
+    scene.write(&snippet("fsdp2"));
+    let (output, answer) = scene.run(&["rehearse", "--gpu", "8GiB", "--world-size", "2", "--rank", "0"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    for figure in ["peak_allocated", "peak_reserved"] {
+        assert_eq!(answer[figure], row(&rows, &["fsdp2"])[figure], "{figure} with fsdp2");
+    }
+
     let (as_it_is, bf16) = (row(&rows, &[]), row(&rows, &["autocast-bf16"]));
-    assert_eq!(as_it_is["saved"], 0);
+    assert_eq!((&as_it_is["saved"], &as_it_is["fits"]), (&Value::from(0), &Value::from(false)), "{as_it_is}");
     assert!(bf16["saved"].as_i64().unwrap() > 0 && bf16["extra_flops"] == 0, "{bf16}");
     // A block that runs twice is counted twice: less than the whole forward pass, a third of the step.
     let every = row(&rows, &["checkpoint-every"]);
     assert!(every["extra_flops"].as_i64().unwrap() > 0 && every["change"].as_str().unwrap().contains("BatchNorm"), "{every}");
     assert!(row(&rows, &["foreach"])["reason"].as_str().unwrap().contains("by itself"));
-    assert!(rows.as_array().unwrap().iter().any(|row| row["techniques"].as_array().unwrap().len() > 1));
+    assert!(row(&rows, &["expandable-segments"])["reason"].is_null(), "{rows}");
+    let together: Vec<&Value> =
+        rows.as_array().unwrap().iter().filter(|row| row["techniques"].as_array().unwrap().len() > 1).collect();
+    let names = |row: &Value| row["techniques"].to_string();
+    assert!(together.iter().any(|row| names(row).contains("autocast") && names(row).contains("checkpoint")), "{rows}");
+    assert!(together.iter().all(|row| row["reason"].is_null()), "{rows}");
+    let told = std::fs::read_to_string(scene.path("out/what-if.txt")).unwrap();
+    assert!(told.contains("The cheapest that fits 1050MiB") && told.contains("leaves the result as it is"), "{told}");
+}
+
+#[test]
+fn what_is_no_technique_is_refused_and_what_is_not_there_told() {
+    let scene = Scene::new(&source());
+    let (output, _) = scene.run(&["rehearse", "--what-if", "--only", "magic"], &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("there is no technique 'magic'; there are autocast-bf16, "), "{}", said(&output));
+}
+
+/// Where there is no GPU the simulated one stands for it: its libraries come before PyTorch's, and nothing of ours watches the allocator.
+#[test]
+fn a_gpu_is_measured_by_pytorchs_own_meters_and_a_clock() {
+    let scene = Scene::new(
+        "
+import torch
+blocks = [torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512)) for _ in range(4)]
+model = torch.nn.Sequential(*blocks).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+while True:
+    loss = model(torch.randn(4096, 512, device='cuda')).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+",
+    );
+    let flags = ["rehearse", "--what-if", "--only", "checkpoint-every,zero-grad-to-none"];
+    let (output, simulated) = scene.run(&[&flags[..], &["--gpu", "4GiB"]].concat(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let entries = std::fs::read_dir(scene.0.path()).unwrap().flatten().map(|entry| entry.path());
+    let libraries = entries.into_iter().find(|path| path.to_string_lossy().contains("/rehearsal-")).unwrap();
+    let preloaded = ["libnvidia-ml.so.1", "libcuda.so.1"].map(|name| libraries.join(name).display().to_string()).join(":");
+    let run = |memory: u64| {
+        let json = scene.path("measured.json");
+        let output = Command::new(VRAMLAB)
+            .args(flags)
+            .args(["--device", "cuda", "--json", json.to_str().unwrap(), "--", "env"])
+            .arg(format!("LD_PRELOAD={preloaded}"))
+            .arg(format!("VRAMLAB_DRY_CARD=,a card,{memory},9.0,132,2048,49152,232448,233472,62914560"))
+            .arg(python())
+            .arg(scene.path("train.py"))
+            .env("VRAMLAB_CACHE", scene.0.path())
+            .output()
+            .unwrap();
+        (said(&output), serde_json::from_str::<Value>(&std::fs::read_to_string(&json).unwrap()).unwrap())
+    };
+    let (told, measured) = run(4 << 30);
+    for name in [&[][..], &["checkpoint-every"]] {
+        let (simulated, measured) = (row(&simulated, name), row(&measured, name));
+        for figure in ["peak_allocated", "peak_reserved", "saved", "extra_flops", "change", "snippet"] {
+            assert_eq!(simulated[figure], measured[figure], "{figure} of {name:?}: {told}");
+        }
+        assert!(measured["seconds"].as_f64().unwrap() > 0.0 && simulated["seconds"].is_null(), "{measured}");
+    }
+    assert!(told.contains("On a card (4.00 GiB)") && told.contains("a step"), "{told}");
+    // A card that is a page short of what the script takes as it is.
+    let (told, measured) = run(row(&simulated, &[])["peak_reserved"].as_u64().unwrap() - (2 << 20));
+    assert_eq!(
+        (&row(&measured, &[])["fits"], &row(&measured, &["checkpoint-every"])["fits"]),
+        (&Value::from(false), &Value::from(true)),
+        "{told}"
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::answer::Verdict;
 use super::check::Tolerance;
-use super::launch::{BAD_INPUT, Rehearsal, RehearseOptions, Variant, card_of, write_json};
+use super::launch::{BAD_INPUT, Device, Rehearsal, RehearseOptions, Variant, card_of, write_json};
 use super::libraries::libraries;
 use super::template::Template;
 use crate::cards::Card;
@@ -16,7 +16,10 @@ use std::thread;
 
 /// Flags of `vramlab fit`.
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0 found, 1 the script failed, 2 there was nothing to rehearse, 3 not even 1 fits a GPU.")]
+#[command(
+    override_usage = "vramlab fit [OPTIONS] <--batch 'FLAG {}'|--context 'FLAG {}'> -- COMMAND...",
+    after_help = "Exit status: 0 found, 1 the script failed, 2 there was nothing to rehearse, 3 not even 1 fits a GPU."
+)]
 pub struct FitOptions {
     /// How the command is told its batch, as in '--batch-size {}'
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, required_unless_present = "context")]
@@ -50,7 +53,7 @@ pub struct FitOptions {
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
 
-    /// The command, after --
+    /// The command, after --, as in: vramlab fit --batch '--batch-size {}' --gpu rtx-3090 -- python train.py
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -98,6 +101,9 @@ fn run(options: &FitOptions) -> Result<u8> {
         what_if: false,
         batch: None,
         accumulation: None,
+        cards: 2,
+        only: Vec::new(),
+        device: Device::Dry,
         check: None,
         tolerance: Tolerance::Bytes(0),
         command: options.command.clone(),
@@ -168,7 +174,8 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
     let largest = search(now.unwrap_or(FIRST), room, |number| {
         let command = template.with(&rehearsal.options.command, number);
         let variant = Variant { command: Some(command), ..Variant::default() };
-        let (answer, _) = Rehearsal { variant, ..rehearsal.clone() }.in_silence()?;
+        let rehearsal = Rehearsal { variant, ..rehearsal.clone() };
+        let answer = rehearsal.answer(&rehearsal.run_in_silence()?)?;
         rehearsals += 1;
         let told = |what: &str| {
             if !quiet {

@@ -9,7 +9,7 @@ use super::what_if::what_if;
 use super::{files, show};
 use crate::cards::{self, Card};
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -22,6 +22,7 @@ use std::{env, fs, thread};
 /// Flags of `vramlab rehearse`.
 #[derive(Debug, Args)]
 #[command(
+    override_usage = "vramlab rehearse [OPTIONS] -- COMMAND...",
     after_help = "Exit status: 0 the script fits the GPU, 3 it does not, 1 the script failed, 2 there was nothing to rehearse, 4 --check: the peak grew."
 )]
 pub struct RehearseOptions {
@@ -77,6 +78,18 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, requires = "batch")]
     pub(super) accumulation: Option<Template>,
 
+    /// With --what-if: how many such GPUs FSDP2 is tried on
+    #[arg(long, value_name = "N", default_value = "2", requires = "what_if")]
+    pub(super) cards: u32,
+
+    /// With --what-if: try only these techniques, by their names, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "what_if")]
+    pub(super) only: Vec<String>,
+
+    /// With --what-if: `cuda` measures on a real GPU, bytes and times; `dry` is the simulated one
+    #[arg(long, value_name = "dry|cuda", default_value = "dry", requires = "what_if", conflicts_with = "gpu")]
+    pub(super) device: Device,
+
     /// Compare with an earlier answer of --json; exit status 4 where the peak grew
     #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
     pub(super) check: Option<PathBuf>,
@@ -85,9 +98,18 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "SIZE|%", default_value = "0%", requires = "check")]
     pub(super) tolerance: Tolerance,
 
-    /// The command, after --
+    /// The command, after --, as in: vramlab rehearse --gpu rtx-4090 -- python train.py --batch-size 32
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
+}
+
+/// What the variants of `--what-if` run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Device {
+    /// The simulated GPU.
+    Dry,
+    /// A real one.
+    Cuda,
 }
 
 /// Exit status of a command line that is no rehearsal.
@@ -172,6 +194,7 @@ pub(super) fn card_of(gpu: &str, options: &RehearseOptions) -> Result<Card> {
         options.steps
     );
     ensure!((1..=16).contains(&options.gpus), "--gpus {}: a process can see 1 to 16", options.gpus);
+    ensure!(options.cards > 1, "--cards {}: write a number from 2 on", options.cards);
     ensure!(card.memory > card.context, "--gpu {gpu}: the CUDA context alone takes {} bytes", card.context);
     if let (Some(size), Some(rank)) = (options.world_size, options.rank) {
         ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
@@ -214,7 +237,8 @@ pub(super) struct Run {
     without_torch: Option<String>,
 }
 
-const LARGE: u64 = 3 << 40;
+/// Larger than any card, and an allocator with expandable segments can reserve it several times.
+const LARGE: u64 = 1 << 40;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -246,14 +270,20 @@ impl Rehearsal<'_> {
             .env("VRAMLAB_REHEARSAL", session)
             .env("VRAMLAB_REHEARSAL_LIBRARIES", &self.libraries.folder)
             .env("VRAMLAB_REHEARSAL_COMPILED", &self.libraries.compiled)
-            .env("VRAMLAB_REHEARSAL_STEPS", &options.steps)
-            .env("VRAMLAB_DRY_TAKEN", card.context.to_string())
-            .env("VRAMLAB_DRY_DEVICES", options.gpus.to_string())
-            .env(cards::ENVIRONMENT, card.environment())
-            // Nothing is written outside of our own folders, and kernels for a simulated GPU are none that a real one should find.
-            .env("USE_PYTORCH_KERNEL_CACHE", "0")
-            // Which of the real cards a process may see says nothing about simulated ones.
-            .env_remove("CUDA_VISIBLE_DEVICES");
+            .env("VRAMLAB_REHEARSAL_CARDS", options.cards.to_string())
+            .env("VRAMLAB_REHEARSAL_STEPS", &options.steps);
+        if options.device == Device::Cuda {
+            command.env("VRAMLAB_REHEARSAL_MEASURE", "1");
+        } else {
+            command
+                .env("VRAMLAB_DRY_TAKEN", card.context.to_string())
+                .env("VRAMLAB_DRY_DEVICES", options.gpus.to_string())
+                .env(cards::ENVIRONMENT, card.environment())
+                // Nothing is written outside of our own folders, and kernels for a simulated GPU are none that a real one should find.
+                .env("USE_PYTORCH_KERNEL_CACHE", "0")
+                // Which of the real cards a process may see says nothing about simulated ones.
+                .env_remove("CUDA_VISIBLE_DEVICES");
+        }
         if let (Some(size), Some(rank)) = (options.world_size, options.rank) {
             command.env("VRAMLAB_REHEARSAL_WORLD_SIZE", size.to_string()).env("VRAMLAB_REHEARSAL_RANK", rank.to_string());
         }
@@ -270,13 +300,18 @@ impl Rehearsal<'_> {
         command
     }
 
-    /// A rehearsal that prints nothing, and its answer.
-    pub fn in_silence(&self) -> Result<(Answer, Vec<Trace>)> {
+    /// The GPU, as an answer tells it.
+    pub fn gpu(&self) -> Gpu {
+        let (memory, context) = (self.card.memory.cast_signed(), self.card.context.cast_signed());
+        Gpu { name: self.card.to_string(), memory, context, count: self.options.gpus }
+    }
+
+    /// A run that prints nothing.
+    pub fn run_in_silence(&self) -> Result<Run> {
         let session = self.session()?;
         let run = self.run(session.path(), self.card, true)?;
         ensure!(!run.interrupted, "interrupted");
-        let answer = self.answer(&run)?;
-        Ok((answer, run.traces))
+        Ok(run)
     }
 
     /// The same on a card that is large enough for anything.
@@ -384,7 +419,7 @@ impl Rehearsal<'_> {
         Ok(Answer {
             schema: 1,
             command: self.words().iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-            gpu: Gpu { name: self.card.to_string(), memory, context, count: self.options.gpus },
+            gpu: self.gpu(),
             verdict,
             steps: worst.map_or(0, |answer| answer.steps),
             peak_requested: figure(|p| p.peak_requested),

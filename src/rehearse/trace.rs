@@ -256,6 +256,25 @@ pub struct Told {
     pub reason: String,
 }
 
+/// A real GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct RealGpu {
+    #[serde(rename = "gpu")]
+    pub name: String,
+    pub memory: i64,
+    /// What had been taken of it before the allocator had anything: contexts, and what other programs have.
+    pub taken: i64,
+}
+
+/// What PyTorch's own meters and a clock said of a script on a real GPU.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Meters {
+    pub peak_allocated: i64,
+    pub peak_reserved: i64,
+    /// Median of a step's after the first.
+    pub seconds: Option<f64>,
+}
+
 /// All that a process told.
 #[derive(Debug, Clone, Default)]
 pub struct Trace {
@@ -278,6 +297,8 @@ pub struct Trace {
     pub techniques: Vec<Told>,
     /// Floating-point operations of one step, where they were counted.
     pub flops: Option<u64>,
+    pub gpu: Option<RealGpu>,
+    pub meters: Option<Meters>,
 }
 
 /// A line of `names`, whichever it is.
@@ -298,6 +319,8 @@ enum Line {
     Ended { ended: bool },
     Technique(Told),
     Flops { flops: u64 },
+    RealGpu(RealGpu),
+    Meters { meters: Meters },
 }
 
 impl Trace {
@@ -355,6 +378,8 @@ impl Trace {
                 self.techniques.push(told);
             }
             Line::Flops { flops } => self.flops = Some(flops),
+            Line::RealGpu(gpu) => self.gpu = Some(gpu),
+            Line::Meters { meters } => self.meters = Some(meters),
         }
     }
 

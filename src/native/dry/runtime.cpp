@@ -54,9 +54,8 @@ size_t taken_memory() {
   return bytes < card_memory() ? bytes : card_memory();
 }
 
-// Addresses of card n begin at kFirst + n * kStride: below those that a Linux process gets for itself, so that a touch is a fault and not a
-// silent overwrite.
-constexpr uint64_t kFirst = 1ull << 41, kStride = 1ull << 42;
+// All cards' addresses: below those that a Linux process gets for itself, so that a touch is a fault and not a silent overwrite.
+constexpr uint64_t kFirst = 1ull << 41, kSpan = 1ull << 46;
 constexpr int kMostDevices = 16;
 
 int device_count() {
@@ -67,11 +66,17 @@ int device_count() {
   return count;
 }
 
+// What each card has of them. An expandable segment reserves more than a card's memory for each pool and stream.
+uint64_t stride() {
+  static const uint64_t bytes = kSpan / device_count() / kGranularity * kGranularity;
+  return bytes;
+}
+
 bool is_device(const void* data) {
   const auto address = reinterpret_cast<uint64_t>(data);
-  return address >= kFirst && address < kFirst + kMostDevices * kStride;
+  return address >= kFirst && address < kFirst + device_count() * stride();
 }
-int device_of(uint64_t address) { return static_cast<int>((address - kFirst) / kStride); }
+int device_of(uint64_t address) { return static_cast<int>((address - kFirst) / stride()); }
 
 struct Card {
   size_t used = taken_memory();
@@ -105,8 +110,8 @@ uint64_t end_of_taken(const std::map<uint64_t, size_t>& taken, uint64_t address,
 
 // Ascending addresses, each block with a gap behind it, so that no two look like neighbours; from the beginning again where they end.
 uint64_t take_addresses(Card& of, size_t bytes) {
-  const uint64_t first = kFirst + static_cast<uint64_t>(&of - cards) * kStride, last = first + kStride;
-  if (bytes + kGranularity > kStride) return 0;
+  const uint64_t first = kFirst + static_cast<uint64_t>(&of - cards) * stride(), last = first + stride();
+  if (bytes + kGranularity > stride()) return 0;
   uint64_t address = of.next_address ? of.next_address : first;
   for (int turns = 0; turns < 2;) {
     if (address + bytes + kGranularity > last) {

@@ -1,13 +1,14 @@
-//! `--what-if`: the script with each technique switched on from outside, and with those together that go together.
+//! `--what-if`: the script with each technique switched on from outside, and with those together that go together. On the simulated GPU, or
+//! with `--device cuda` really measured on one.
 
 mod picture;
 mod show;
 
-use super::answer::{Answer, Verdict};
-use super::launch::{Rehearsal, Variant, status, write_json};
+use super::answer::{Gpu, Verdict};
+use super::launch::{Device, Rehearsal, Run, Variant, status, write_json};
 use super::show::short_failure;
-use super::trace::{Told, Trace};
-use anyhow::{Context, Result};
+use super::trace::Told;
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::env;
@@ -18,13 +19,14 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// What `techniques.py` does, and the group of which a script takes one.
-const TECHNIQUES: [(&str, &str); 13] = [
+const TECHNIQUES: [(&str, &str); 15] = [
     ("autocast-bf16", "precision"),
     ("autocast-fp16", "precision"),
     ("fused", "update"),
     ("foreach", "update"),
     ("for-loop", "update"),
     ("factored", "update"),
+    ("8-bit-state", "update"),
     ("optimizer-in-backward", "update"),
     ("zero-grad-to-none", "gradients"),
     ("checkpoint-every", "checkpointing"),
@@ -32,7 +34,11 @@ const TECHNIQUES: [(&str, &str); 13] = [
     ("checkpoint-sqrt", "checkpointing"),
     ("in-place", "in place"),
     ("channels-last", "layout"),
+    ("fsdp2", CARDS),
 ];
+
+/// The group of what takes more cards than one.
+const CARDS: &str = "cards";
 
 /// Settings of PyTorch's allocator.
 const SETTINGS: [(&str, &str); 3] = [
@@ -76,17 +82,20 @@ impl Choice {
 }
 
 /// What became of a choice.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 struct Row {
     techniques: Vec<String>,
-    /// None where it was not applied. Where it does not fit: as it would be on a card that is large enough.
+    /// None where it was not applied. Where it does not fit: as it would be on a card that is large enough; none on a real GPU.
     peak_reserved: Option<i64>,
     peak_allocated: Option<i64>,
     saved: Option<i64>,
     /// Of one optimizer step; none where they could not be counted.
     extra_flops: Option<i64>,
+    /// Of a step on a real GPU: the median of those after the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
     fits: bool,
-    /// No other needs less memory for as few operations.
+    /// No other needs less memory for as little time on a real GPU, as few operations on the simulated one.
     pareto: bool,
     /// What it changes in the result.
     change: String,
@@ -94,73 +103,100 @@ struct Row {
     /// Why it was not applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
+    /// The same as a share of the script's own.
+    #[serde(skip)]
+    extra_share: f64,
     #[serde(skip)]
     choice: Choice,
 }
 
 impl Row {
+    fn of(choice: Choice, measured: &Measured, base: &Measured) -> Row {
+        let (reserved, allocated) = measured.peaks.unzip();
+        let flops = measured.flops.zip(base.flops).map(|(now, before)| (now.cast_signed() - before.cast_signed(), before));
+        Row {
+            techniques: choice.names.clone(),
+            peak_reserved: reserved,
+            peak_allocated: allocated,
+            saved: base.peaks.zip(reserved).map(|((before, _), now)| before - now),
+            extra_flops: flops.map(|(extra, _)| extra),
+            extra_share: flops.map_or(0.0, |(extra, before)| extra as f64 / before.max(1) as f64),
+            seconds: measured.seconds,
+            fits: measured.fits,
+            change: choice.change.clone(),
+            snippet: choice.snippet.clone(),
+            reason: measured.peaks.is_none().then(|| "out of memory".to_string()),
+            choice,
+            ..Row::default()
+        }
+    }
+
+    fn refused(choice: Choice, reason: String) -> Row {
+        Row { techniques: choice.names.clone(), reason: Some(reason), choice, ..Row::default() }
+    }
+
     fn name(&self) -> String {
         if self.techniques.is_empty() { "as it is".to_string() } else { self.techniques.join(" + ") }
     }
 
-    /// Cheapest first: few operations, little changed in the result, few lines, few bytes.
-    fn cost(&self) -> (i64, bool, usize, i64) {
-        (self.extra_flops.unwrap_or(0), !self.change.is_empty(), self.techniques.len(), self.peak_reserved.unwrap_or(i64::MAX))
+    /// Nanoseconds where they were measured, else operations beside the script as it is.
+    fn price(&self) -> i64 {
+        self.seconds.map_or(self.extra_flops.unwrap_or(0), |seconds| (seconds * 1e9) as i64)
+    }
+
+    /// Whether it asks for neither more operations, to a thousandth, nor more cards.
+    fn is_free(&self) -> bool {
+        self.extra_share < 1e-3 && !self.choice.groups.contains(&CARDS)
+    }
+
+    /// Cheapest first: one card, little to compute, nothing changed in the result, few lines, few bytes.
+    fn cost(&self) -> (bool, i64, bool, usize, i64) {
+        let more_cards = self.choice.groups.contains(&CARDS);
+        (more_cards, self.price(), !self.change.is_empty(), self.techniques.len(), self.peak_reserved.unwrap_or(i64::MAX))
     }
 }
 
-/// A rehearsal that ended well, on the card or where it does not fit on a large one.
+/// What a run showed that ended well, or whose memory ran out.
 struct Measured {
-    answer: Answer,
+    /// Most reserved and most allocated; none where a real GPU's memory ran out. Those of a simulated one go on to a large card.
+    peaks: Option<(i64, i64)>,
     fits: bool,
+    seconds: Option<f64>,
     flops: Option<u64>,
     told: Vec<Told>,
+    gpu: Gpu,
 }
 
 /// Tries everything, says what came of it, and gives the exit status.
 pub(super) fn what_if(rehearsal: &Rehearsal) -> Result<u8> {
     let options = rehearsal.options;
+    let (choices, mut left_out) = choices(rehearsal)?;
     let counting = Rehearsal { variant: Variant { counts: true, ..Variant::default() }, ..rehearsal.clone() };
     say(options.quiet, "the script as it is");
-    let base = match measure(&counting)? {
+    let base = match measure(&counting, false)? {
         Ok(base) => base,
         Err(why) => {
             eprintln!("vramlab: the script fails as it is: {why}; vramlab rehearse without --what-if shows where");
             return Ok(status(Verdict::ScriptFailed));
         }
     };
-    let (choices, left_out) = choices(rehearsal)?;
     let mut rows = try_all(rehearsal, &base, choices);
     let together = combinations(&rows);
     rows.extend(try_all(rehearsal, &base, together));
-    rows.extend(left_out);
-    rows.push(Row {
-        techniques: Vec::new(),
-        peak_reserved: Some(base.answer.peak_reserved),
-        peak_allocated: Some(base.answer.peak_allocated),
-        saved: Some(0),
-        extra_flops: base.flops.map(|_| 0),
-        fits: base.fits,
-        pareto: false,
-        change: String::new(),
-        snippet: String::new(),
-        reason: None,
-        choice: Choice::default(),
-    });
+    rows.append(&mut left_out);
+    rows.push(Row::of(Choice::default(), &base, &base));
     mark_front(&mut rows);
-    rows.sort_by_key(|row| (Reverse(row.saved), row.cost()));
+    rows.sort_by_key(|row| (Reverse(row.saved), row.peak_reserved, row.cost()));
     if let Some(path) = &options.json {
         write_json(path, &rows)?;
     }
-    let text = show::answer(rehearsal, &base, &rows);
+    let text = show::answer(&base.gpu, base.flops, &rows);
     if let Some(folder) = &options.out {
         fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
         write_json(&folder.join("what-if.json"), &rows)?;
         let path = folder.join("what-if.txt");
         fs::write(&path, &text).with_context(|| format!("writing {}", path.display()))?;
-        let card = &rehearsal.card;
-        let title = show::recommendation(rehearsal, &rows);
-        let picture = picture::draw(&rows, &title, &card.to_string(), card.memory - card.context, base.flops)?;
+        let picture = picture::draw(&rows, &base.gpu)?;
         let path = folder.join("what-if.svg");
         fs::write(&path, picture).with_context(|| format!("writing {}", path.display()))?;
     }
@@ -206,7 +242,7 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
             snippet: format!("PYTORCH_ALLOC_CONF={value}  # in the environment; {ALLOCATOR} before PyTorch 2.9"),
         };
         match set {
-            Some(set) => left_out.push(refused(choice, format!("{set} is set already"))),
+            Some(set) => left_out.push(Row::refused(choice, format!("{set} is set already"))),
             None => choices.push(choice),
         }
     }
@@ -223,7 +259,7 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
                     names: vec![format!("accumulate-{factor}x")],
                     groups: vec!["accumulation"],
                     variant: Variant { command: Some(with), ..Variant::default() },
-                    change: "BatchNorm sees the smaller batch; a mean over unequal numbers of targets weighs them differently"
+                    change: "BatchNorm sees the smaller batch, and a mean over unequal numbers of targets weighs them differently"
                         .into(),
                     snippet: format!("{} {}  # on the command line", batch.text(now / factor), accumulation.text(steps * factor)),
                 });
@@ -233,30 +269,28 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
     for choice in &mut choices {
         choice.variant.counts = true;
     }
-    Ok((choices, left_out))
-}
-
-fn refused(choice: Choice, reason: String) -> Row {
-    Row {
-        techniques: choice.names.clone(),
-        peak_reserved: None,
-        peak_allocated: None,
-        saved: None,
-        extra_flops: None,
-        fits: false,
-        pareto: false,
-        change: String::new(),
-        snippet: String::new(),
-        reason: Some(reason),
-        choice,
+    let only = &rehearsal.options.only;
+    if !only.is_empty() {
+        let names = choices.iter().flat_map(|choice| &choice.names).chain(left_out.iter().flat_map(|row| &row.techniques));
+        let known: Vec<&str> = names.map(String::as_str).collect();
+        for name in only {
+            ensure!(known.contains(&name.as_str()), "--only: there is no technique '{name}'; there are {}", known.join(", "));
+        }
+        choices.retain(|choice| only.contains(&choice.names[0]));
+        left_out.retain(|row| only.contains(&row.techniques[0]));
     }
+    Ok((choices, left_out))
 }
 
 /// A rehearsal each, as many at once as there are cores.
 fn try_all(rehearsal: &Rehearsal, base: &Measured, choices: Vec<Choice>) -> Vec<Row> {
     let next = AtomicUsize::new(0);
     let rows: Mutex<Vec<(usize, Row)>> = Mutex::new(Vec::new());
-    let cores = thread::available_parallelism().map_or(1, usize::from).min(choices.len());
+    let cores = match rehearsal.options.device {
+        Device::Dry => thread::available_parallelism().map_or(1, usize::from).min(choices.len()),
+        // They would take memory and time of one another.
+        Device::Cuda => 1,
+    };
     thread::scope(|scope| {
         for _ in 0..cores {
             scope.spawn(|| {
@@ -276,9 +310,10 @@ fn try_all(rehearsal: &Rehearsal, base: &Measured, choices: Vec<Choice>) -> Vec<
 }
 
 fn try_one(rehearsal: &Rehearsal, base: &Measured, mut choice: Choice) -> Row {
-    let measured = match measure(&Rehearsal { variant: choice.variant.clone(), ..rehearsal.clone() }) {
+    let variant = Rehearsal { variant: choice.variant.clone(), ..rehearsal.clone() };
+    let measured = match measure(&variant, !base.fits) {
         Ok(measured) => measured,
-        Err(error) => return refused(choice, format!("{error:#}")),
+        Err(error) => return Row::refused(choice, format!("{error:#}")),
     };
     let told = match &measured {
         Ok(measured) => &measured.told[..],
@@ -287,36 +322,24 @@ fn try_one(rehearsal: &Rehearsal, base: &Measured, mut choice: Choice) -> Row {
     if let Some(no) = told.iter().find(|told| !told.applied) {
         let name = if choice.names.len() > 1 { format!("{}: ", no.technique) } else { String::new() };
         let reason = format!("{name}{}", no.reason);
-        return refused(choice, reason);
+        return Row::refused(choice, reason);
     }
     let measured = match measured {
         Ok(measured) => measured,
-        Err(failed) => return refused(choice, format!("the script fails with it: {}", failed.why)),
+        Err(failed) => return Row::refused(choice, format!("the script fails with it: {}", failed.why)),
     };
-    if let Some(silent) = choice.variant.techniques.iter().find(|name| !measured.told.iter().any(|told| told.technique == **name)) {
+    let silent = choice.variant.techniques.iter().find(|name| !measured.told.iter().any(|told| told.technique == **name));
+    if let Some(silent) = silent.filter(|_| measured.peaks.is_some()) {
         let reason = format!("{silent} found nothing in the script to apply to");
-        return refused(choice, reason);
+        return Row::refused(choice, reason);
     }
     if choice.names.len() == 1
-        && let [told] = &measured.told[..]
+        && let [told, ..] = &measured.told[..]
     {
         choice.change.clone_from(&told.change);
         choice.snippet.clone_from(&told.snippet);
     }
-    let peak = measured.answer.peak_reserved;
-    Row {
-        techniques: choice.names.clone(),
-        peak_reserved: Some(peak),
-        peak_allocated: Some(measured.answer.peak_allocated),
-        saved: Some(base.answer.peak_reserved - peak),
-        extra_flops: measured.flops.zip(base.flops).map(|(now, before)| now.cast_signed() - before.cast_signed()),
-        fits: measured.fits,
-        pareto: false,
-        change: choice.change.clone(),
-        snippet: choice.snippet.clone(),
-        reason: None,
-        choice,
-    }
+    Row::of(choice, &measured, base)
 }
 
 /// Why a script with a technique did not end well, and what the technique said.
@@ -331,25 +354,94 @@ impl fmt::Display for Failed {
     }
 }
 
-fn measure(rehearsal: &Rehearsal) -> Result<Result<Measured, Failed>> {
-    let (answer, traces) = rehearsal.in_silence()?;
-    let told = |traces: &[Trace]| traces.iter().flat_map(|trace| trace.techniques.clone()).collect::<Vec<Told>>();
-    let fits = answer.verdict == Verdict::Fits;
-    let (answer, traces) = match answer.verdict {
-        Verdict::DoesNotFit => rehearsal.on_a_large_card().in_silence()?,
-        _ => (answer, traces),
-    };
-    let told = told(&traces);
-    if answer.verdict != Verdict::Fits {
-        return Ok(Err(Failed { why: short_failure(&answer), told }));
+fn told(run: &Run) -> Vec<Told> {
+    run.traces.iter().flat_map(|trace| trace.techniques.clone()).collect()
+}
+
+fn ran_out(run: &Run) -> bool {
+    run.traces.iter().any(|trace| trace.exception.as_ref().is_some_and(|exception| exception.out_of_memory))
+}
+
+/// A technique that has nothing to do ends the script, often before it used the GPU.
+fn nothing_to_do(run: &Run) -> Option<Failed> {
+    let told = told(run);
+    (!ran_out(run) && told.iter().any(|told| !told.applied)).then(|| Failed { why: String::new(), told })
+}
+
+/// On the card, or first on a large one, where it is known that the script as it is does not fit: what is never short of memory asks for the
+/// same on both, so that the card itself decides only where its memory could do with what is allocated and not with what is reserved.
+fn measure(rehearsal: &Rehearsal, is_large_first: bool) -> Result<Result<Measured, Failed>> {
+    if rehearsal.options.device == Device::Cuda {
+        let run = rehearsal.run_in_silence()?;
+        return Ok(nothing_to_do(&run).map_or_else(|| on_a_real_gpu(&run), Err));
     }
-    Ok(Ok(Measured { fits, flops: traces.iter().filter_map(|trace| trace.flops).max(), told, answer }))
+    let large = rehearsal.on_a_large_card();
+    let first = if is_large_first { simulated(&large)? } else { simulated(rehearsal)? };
+    let Ok(mut measured) = first else { return Ok(first) };
+    let room = (rehearsal.card.memory - rehearsal.card.context).cast_signed();
+    if is_large_first {
+        measured.fits = measured.peaks.is_some_and(|(reserved, _)| reserved <= room);
+        if !measured.fits && measured.peaks.is_some_and(|(_, allocated)| allocated <= room) {
+            let on_card = simulated(rehearsal)?;
+            if on_card.as_ref().is_ok_and(|measured| measured.peaks.is_some()) {
+                return Ok(on_card);
+            }
+        }
+    } else if measured.peaks.is_none() {
+        let needs = simulated(&large)?;
+        return Ok(needs.map(|needs| Measured { fits: false, gpu: rehearsal.gpu(), ..needs }));
+    }
+    Ok(Ok(Measured { gpu: rehearsal.gpu(), ..measured }))
+}
+
+/// One rehearsal. Where memory runs out there are no peaks.
+fn simulated(rehearsal: &Rehearsal) -> Result<Result<Measured, Failed>> {
+    let run = rehearsal.run_in_silence()?;
+    if let Some(failed) = nothing_to_do(&run) {
+        return Ok(Err(failed));
+    }
+    let answer = rehearsal.answer(&run)?;
+    Ok(match answer.verdict {
+        Verdict::ScriptFailed => Err(Failed { why: short_failure(&answer), told: told(&run) }),
+        verdict => Ok(Measured {
+            peaks: (verdict == Verdict::Fits).then_some((answer.peak_reserved, answer.peak_allocated)),
+            fits: verdict == Verdict::Fits,
+            seconds: None,
+            flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
+            told: told(&run),
+            gpu: answer.gpu,
+        }),
+    })
+}
+
+/// What PyTorch's own meters and a clock said.
+fn on_a_real_gpu(run: &Run) -> Result<Measured, Failed> {
+    let told = told(run);
+    // What was seen until memory ran out says nothing of what is needed.
+    let ended = run.traces.iter().filter(|_| !ran_out(run));
+    let meters = ended.filter_map(|trace| trace.meters.as_ref()).max_by_key(|meters| meters.peak_reserved);
+    let gpu = run.traces.iter().find_map(|trace| trace.gpu.clone());
+    if let Some(gpu) = gpu.filter(|_| meters.is_some() || ran_out(run)) {
+        return Ok(Measured {
+            peaks: meters.map(|meters| (meters.peak_reserved, meters.peak_allocated)),
+            fits: meters.is_some(),
+            seconds: meters.and_then(|meters| meters.seconds),
+            flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
+            told,
+            gpu: Gpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
+        });
+    }
+    let exception = run.traces.iter().find_map(|trace| trace.exception.as_ref());
+    let why = exception.map(|e| format!("{}: {}", e.kind, e.message.lines().next().unwrap_or_default()));
+    Err(Failed { why: why.unwrap_or_else(|| "it ended without an optimizer step on the GPU".to_string()), told })
 }
 
 /// Those worth trying together, by what each did alone: what is free, with what changes the result, with what costs compute.
 fn combinations(rows: &[Row]) -> Vec<Choice> {
-    let mut useful: Vec<&Row> = rows.iter().filter(|row| row.saved.is_some_and(|saved| saved > 0)).collect();
-    useful.sort_by_key(|row| Reverse(row.saved));
+    // Where the script's own peak is not known, whatever ran.
+    let saves = |row: &&Row| row.saved.map_or(row.peak_reserved.is_some(), |saved| saved > 0);
+    let mut useful: Vec<&Row> = rows.iter().filter(saves).collect();
+    useful.sort_by_key(|row| row.peak_reserved);
     // The most useful of each group that the set has none of yet.
     let all = |wanted: &dyn Fn(&Row) -> bool, from: Option<Choice>| {
         useful.iter().filter(|row| wanted(row)).fold(from, |set, row| match set {
@@ -358,13 +450,12 @@ fn combinations(rows: &[Row]) -> Vec<Choice> {
             set => set,
         })
     };
-    let free = |row: &Row| row.extra_flops.unwrap_or(0) <= 0;
-    let harmless = all(&|row| free(row) && row.change.is_empty(), None);
-    let at_no_compute = all(&free, harmless.clone());
+    let harmless = all(&|row| row.is_free() && row.change.is_empty(), None);
+    let at_no_compute = all(&Row::is_free, harmless.clone());
     let mut sets: Vec<Choice> = Vec::new();
     sets.extend(harmless.clone());
     sets.extend(at_no_compute.clone());
-    for costly in useful.iter().filter(|row| !free(row)) {
+    for costly in useful.iter().filter(|row| !row.is_free()) {
         for set in [&harmless, &at_no_compute].into_iter().flatten() {
             if set.goes_with(&costly.choice) {
                 sets.push(set.and(&costly.choice));
@@ -384,10 +475,10 @@ fn combinations(rows: &[Row]) -> Vec<Choice> {
 
 fn mark_front(rows: &mut [Row]) {
     let points: Vec<(i64, i64, usize)> =
-        rows.iter().filter_map(|row| Some((row.peak_reserved?, row.extra_flops.unwrap_or(0), row.techniques.len()))).collect();
+        rows.iter().filter_map(|row| Some((row.peak_reserved?, row.price(), row.techniques.len()))).collect();
     for row in rows {
         let Some(peak) = row.peak_reserved else { continue };
-        let (flops, techniques) = (row.extra_flops.unwrap_or(0), row.techniques.len());
-        row.pareto = !points.iter().any(|(p, f, t)| *p <= peak && *f <= flops && ((*p, *f) != (peak, flops) || *t < techniques));
+        let (price, techniques) = (row.price(), row.techniques.len());
+        row.pareto = !points.iter().any(|(p, f, t)| *p <= peak && *f <= price && ((*p, *f) != (peak, price) || *t < techniques));
     }
 }

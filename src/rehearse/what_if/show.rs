@@ -1,8 +1,8 @@
 //! The answer on the terminal: what to do, the table, why not, the lines to write.
 
-use super::super::launch::Rehearsal;
-use super::{Measured, Row};
-use crate::units::{Bytes, plain};
+use super::super::answer::Gpu;
+use super::Row;
+use crate::units::{Bytes, Seconds, significant};
 use std::cmp::Reverse;
 use std::fmt::Write;
 
@@ -10,18 +10,17 @@ fn flops(value: i64) -> String {
     let (size, sign) = (value.unsigned_abs() as f64, if value < 0 { "-" } else { "+" });
     match size {
         0.0 => "none".to_string(),
-        s if s >= 1e11 => format!("{sign}{} TFLOP", plain((s / 1e10).round() / 100.0)),
-        s => format!("{sign}{} GFLOP", plain((s / 1e7).round() / 100.0)),
+        s if s >= 1e11 => format!("{sign}{} TFLOP", significant(s / 1e12)),
+        s => format!("{sign}{} GFLOP", significant(s / 1e9)),
     }
 }
 
 /// What a row costs in compute beside the script as it is.
-pub fn extra(row: &Row, base: Option<u64>) -> String {
-    match (row.extra_flops, base) {
-        (Some(0), _) => "none".to_string(),
-        (Some(extra), Some(all)) if all > 0 => format!("{} ({:+.0} %)", flops(extra), extra as f64 / all as f64 * 100.0),
-        (Some(extra), _) => flops(extra),
-        (None, _) => "not counted".to_string(),
+fn extra(row: &Row) -> String {
+    match row.extra_flops {
+        None => "not counted".to_string(),
+        Some(_) if row.extra_share.abs() < 1e-3 => "none".to_string(),
+        Some(extra) => format!("{} ({:+.0} %)", flops(extra), row.extra_share * 100.0),
     }
 }
 
@@ -30,45 +29,55 @@ fn bytes(value: i64) -> String {
     format!("{sign}{}", Bytes(value.unsigned_abs()))
 }
 
-pub fn answer(rehearsal: &Rehearsal, base: &Measured, rows: &[Row]) -> String {
+/// The answer whole, each line ended; `flops` are those of a step of the script as it is.
+pub fn answer(gpu: &Gpu, flops: Option<u64>, rows: &[Row]) -> String {
     let mut text = String::new();
     // Writing into a string cannot fail.
-    let _ = write_answer(&mut text, rehearsal, base, rows);
+    let _ = write_answer(&mut text, gpu, flops, rows);
     text
 }
 
 /// One sentence: what to do.
-pub fn recommendation(rehearsal: &Rehearsal, rows: &[Row]) -> String {
-    let gpu = &rehearsal.card;
-    let cheapest = |fits: bool| {
-        let some = rows.iter().filter(|row| row.peak_reserved.is_some() && (row.fits || !fits));
-        some.filter(|row| !row.techniques.is_empty()).min_by_key(|row| row.cost())
+pub fn recommendation(gpu: &Gpu, rows: &[Row]) -> String {
+    let name = &gpu.name;
+    let tried = || rows.iter().filter(|row| row.peak_reserved.is_some() && !row.techniques.is_empty());
+    let what = |row: &Row| {
+        let compute = match (row.extra_flops, row.seconds) {
+            (_, Some(seconds)) => format!("{} a step", Seconds(seconds)),
+            (Some(_), None) if row.extra_share < 1e-3 => "no extra compute".to_string(),
+            (Some(_), None) => format!("{:.0} % more compute", row.extra_share * 100.0),
+            (None, None) => "compute that could not be counted".to_string(),
+        };
+        format!("{}, with {} reserved and {compute}", row.name(), bytes(row.peak_reserved.unwrap_or(0)))
     };
     let as_it_is = rows.iter().find(|row| row.techniques.is_empty());
     if as_it_is.is_some_and(|row| row.fits) {
-        let free = rows
-            .iter()
-            .filter(|row| row.saved.is_some_and(|saved| saved > 0) && row.extra_flops.unwrap_or(0) <= 0 && row.change.is_empty())
-            .max_by_key(|row| (row.saved, Reverse(row.techniques.len())));
+        // A hundredth is not worth a line.
+        let saves = |row: &&Row| row.saved > row.peak_reserved.map(|peak| peak / 100) && row.is_free() && row.change.is_empty();
+        let free = tried().filter(saves).max_by_key(|row| (row.saved, Reverse(row.techniques.len())));
         return match free {
             Some(row) => format!(
-                "The script fits {gpu} as it is; {} would save {} at no extra compute and with the same result.",
+                "The script fits {name} as it is; {} would save {} at no extra compute and with the same result.",
                 row.name(),
                 bytes(row.saved.unwrap_or(0))
             ),
-            None => format!("The script fits {gpu} as it is; nothing that was tried saves memory for free."),
+            None => format!("The script fits {name} as it is; nothing that was tried saves memory for free."),
         };
     }
-    match cheapest(true) {
-        Some(row) => format!(
-            "The cheapest that fits {gpu}: {}, with {} reserved and {} of extra compute a step.",
-            row.name(),
-            bytes(row.peak_reserved.unwrap_or(0)),
-            row.extra_flops.map_or("an unknown amount".to_string(), flops).trim_start_matches('+')
-        ),
-        None => match rows.iter().filter(|row| row.peak_reserved.is_some()).min_by_key(|row| row.peak_reserved) {
+    let cheapest = |wanted: &dyn Fn(&Row) -> bool| tried().filter(|row| row.fits && wanted(row)).min_by_key(|row| row.cost());
+    match (cheapest(&|_| true), cheapest(&|row| row.change.is_empty())) {
+        (Some(row), _) if row.change.is_empty() => {
+            format!("The cheapest that fits {name} leaves the result as it is: {}.", what(row))
+        }
+        (Some(row), Some(same)) => {
+            format!("The cheapest that fits {name}: {} ({}); with the same result: {}.", what(row), row.change, what(same))
+        }
+        (Some(row), None) => {
+            format!("The cheapest that fits {name}: {} ({}); nothing that fits leaves the result as it is.", what(row), row.change)
+        }
+        (None, _) => match tried().min_by_key(|row| row.peak_reserved) {
             Some(row) => format!(
-                "Nothing that was tried makes it fit {gpu}; the least is {} with {}. A smaller batch, a larger card or several cards are left.",
+                "Nothing that was tried makes it fit {name}; the least is {} with {}. A smaller batch, a larger card or several cards are left.",
                 bytes(row.peak_reserved.unwrap_or(0)),
                 row.name()
             ),
@@ -77,39 +86,72 @@ pub fn recommendation(rehearsal: &Rehearsal, rows: &[Row]) -> String {
     }
 }
 
-fn write_answer(text: &mut String, rehearsal: &Rehearsal, base: &Measured, rows: &[Row]) -> std::fmt::Result {
-    writeln!(text, "\n{}\n", recommendation(rehearsal, rows))?;
-    let before = base.answer.peak_reserved;
-    let step = base.flops.map_or("not counted".to_string(), |n| flops(n.cast_signed()).trim_start_matches('+').to_string());
+/// What the techniques change in the result, each once.
+fn changes(rows: &[Row]) -> Vec<&str> {
+    let mut changes = Vec::new();
+    for change in rows.iter().filter(|row| row.techniques.len() == 1 && !row.change.is_empty()).map(|row| row.change.as_str()) {
+        if !changes.contains(&change) {
+            changes.push(change);
+        }
+    }
+    changes
+}
+
+/// A row's changes by the letters that stand for them below the table.
+fn letters(row: &Row, changes: &[&str]) -> String {
+    let of_row = ('a'..='z').zip(changes).filter(|(_, change)| row.change.split("; ").any(|own| own == **change));
+    of_row.map(|(letter, _)| letter.to_string()).collect::<Vec<String>>().join(" ")
+}
+
+fn write_answer(text: &mut String, gpu: &Gpu, base: Option<u64>, rows: &[Row]) -> std::fmt::Result {
+    writeln!(text, "\n{}\n", recommendation(gpu, rows))?;
+    let before = rows.iter().find(|row| row.techniques.is_empty()).and_then(|row| row.peak_reserved).unwrap_or(0);
+    let step = base.map_or("not counted".to_string(), |n| flops(n.cast_signed()).trim_start_matches('+').to_string());
+    let is_measured = rows.iter().any(|row| row.seconds.is_some());
+    let context = if is_measured { "taken by CUDA and by others" } else { "of CUDA context" };
     writeln!(
         text,
-        "  On {} ({}). Peaks are reserved memory, {} of CUDA context not included; a step's compute is {step}.\n",
-        rehearsal.card,
-        Bytes(rehearsal.card.memory),
-        Bytes(rehearsal.card.context)
+        "  On {} ({}). Peaks are memory that PyTorch reserves, {} {context} not included; a step's compute is {step}.\n",
+        gpu.name,
+        bytes(gpu.memory),
+        bytes(gpu.context)
     )?;
-    let width = rows.iter().filter(|row| row.saved.is_some()).map(|row| row.name().len()).max().unwrap_or(0).max(9);
+    let width = rows.iter().filter(|row| row.peak_reserved.is_some()).map(|row| row.name().len()).max().unwrap_or(0).max(9);
+    let time = if is_measured { format!("{:>10}  ", "a step") } else { String::new() };
     writeln!(
         text,
-        "    {:<width$}  {:>10}  {:>10} {:>5}  {:>20}  {:<4}  changes in the result",
-        "technique", "peak", "saves", "", "extra compute", "fits"
+        "    {:<width$}  {:>10}  {:>10} {:>5}  {:>10}  {:>20}  {time}fits  changes",
+        "technique", "reserved", "saves", "", "allocated", "extra compute"
     )?;
+    let changes = changes(rows);
     for row in rows {
-        let (Some(peak), Some(saved)) = (row.peak_reserved, row.saved) else { continue };
-        let share = format!("{:.0} %", saved as f64 / before.max(1) as f64 * 100.0);
-        let extra = extra(row, base.flops);
-        writeln!(
-            text,
-            "  {} {:<width$}  {:>10}  {:>10} {share:>5}  {extra:>20}  {:<4}  {}",
+        let Some(peak) = row.peak_reserved else { continue };
+        let share = row.saved.map_or(String::new(), |saved| format!("{:.0} %", saved as f64 / before.max(1) as f64 * 100.0));
+        let time = row.seconds.map_or(String::new(), |seconds| format!("{:>10}  ", Seconds(seconds).to_string()));
+        let line = format!(
+            "  {} {:<width$}  {:>10}  {:>10} {share:>5}  {:>10}  {:>20}  {time}{:<4}  {}",
             if row.pareto { "*" } else { " " },
             row.name(),
             bytes(peak),
-            bytes(saved),
+            row.saved.map_or("-".to_string(), bytes),
+            row.peak_allocated.map_or("-".to_string(), bytes),
+            extra(row),
             if row.fits { "yes" } else { "no" },
-            row.change
-        )?;
+            letters(row, &changes)
+        );
+        writeln!(text, "{}", line.trim_end())?;
     }
-    writeln!(text, "\n  * nothing that was tried needs less memory for as little compute")?;
+    if !changes.is_empty() {
+        writeln!(text)?;
+    }
+    for (letter, change) in ('a'..='z').zip(&changes) {
+        writeln!(text, "  {letter} {change}")?;
+    }
+    writeln!(
+        text,
+        "\n  * nothing that was tried needs less memory for as little {}",
+        if is_measured { "time" } else { "compute" }
+    )?;
     let not_applied: Vec<&Row> = rows.iter().filter(|row| row.reason.is_some()).collect();
     if !not_applied.is_empty() {
         writeln!(text, "\n  Not applied")?;

@@ -15,8 +15,9 @@ LIBRARIES = os.environ.get("VRAMLAB_REHEARSAL_LIBRARIES", "")
 
 def begin():
     # Before anybody else can open the real ones: the dynamic loader finds a library that is loaded by its soname.
-    for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libnvrtc.so.12", "libnvrtc.so.13"):
-        ctypes.CDLL(os.path.join(LIBRARIES, name), ctypes.RTLD_GLOBAL)
+    if "VRAMLAB_REHEARSAL_MEASURE" not in os.environ:
+        for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libnvrtc.so.12", "libnvrtc.so.13"):
+            ctypes.CDLL(os.path.join(LIBRARIES, name), ctypes.RTLD_GLOBAL)
     _say("python")
     imports.when_imported("torch", _torch_is_there, lambda: _say("without-torch"))
 

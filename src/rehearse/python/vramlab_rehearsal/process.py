@@ -40,9 +40,14 @@ def begin(torch):
         return False
     _watch_exceptions(torch)
     atexit.register(_ended)
-    device.wait_for_cuda(torch)
-    switches.follow(torch)
-    distributed.follow(torch)
+    if os.environ.get("VRAMLAB_REHEARSAL_MEASURE"):
+        from . import measuring
+
+        measuring.follow(torch)
+    else:
+        device.wait_for_cuda(torch)
+        switches.follow(torch)
+        distributed.follow(torch)
     if os.environ.get("VRAMLAB_REHEARSAL_TECHNIQUES"):
         from . import techniques
 

@@ -5,6 +5,7 @@ nothing for it to do (`reason`). The lines and the hook must ask for the same by
 """
 
 import functools
+import importlib.util
 import inspect
 import os
 import re
@@ -42,6 +43,7 @@ class Technique:
         self.name = name
         self.said = None
         self.begin()
+        self.end_where_nothing_comes_of_it()
 
     def applied(self, snippet, change=""):
         self._say(applied=True, change=change, snippet=snippet.strip("\n"))
@@ -49,33 +51,61 @@ class Technique:
     def refused(self, reason):
         self._say(applied=False, reason=reason)
 
+    def never(self, reason):
+        """Nothing that the script does can change it."""
+        self.refused(reason)
+        os._exit(0)
+
     def _say(self, **more):
         if self.said != more:
             self.said = more
             process.note(technique=self.name, **more)
 
-    def at_first_forward(self, callback):
-        """Calls back with the outermost module before its first forward pass."""
-        seen = weakref.WeakSet()
-        handle = None
+    def end_where_nothing_comes_of_it(self):
+        """What a whole step had nothing for is not waited for any longer."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-        def enters(module, _):
+        stepped = set()
+
+        def begins(optimizer, *_):
+            if id(optimizer) in stepped and self.said is not None and not self.said["applied"]:
+                os._exit(0)
+
+        register_optimizer_step_pre_hook(begins)
+        register_optimizer_step_post_hook(lambda optimizer, *_: stepped.add(id(optimizer)))
+
+    def around_forward(self, enters, leaves=lambda: None):
+        """Calls back around each outermost forward pass, before the module's hooks are looked up: a callback may add some."""
+        call = self.torch.nn.Module.__call__
+        inside = False
+
+        @functools.wraps(call)
+        def outermost(module, *arguments, **more):
+            nonlocal inside
+            if inside:
+                return call(module, *arguments, **more)
+            inside = True
+            try:
+                enters(module)
+                return call(module, *arguments, **more)
+            finally:
+                inside = False
+                leaves()
+
+        self.torch.nn.Module.__call__ = outermost
+
+    def at_first_forward(self, callback):
+        """Calls back with each outermost module before its first forward pass."""
+        seen = weakref.WeakSet()
+
+        def enters(module):
             # Children come inside of their parent's call; a second model (a critic, a teacher) is an outermost one, too.
             # A loss is one without parameters, and has nothing to say about the model.
-            if self.depth == 0 and module not in seen and next(module.parameters(), None) is not None:
+            if module not in seen and next(module.parameters(), None) is not None:
                 seen.update(module.modules())
                 callback(module)
-            self.depth += 1
 
-        def leaves(module, *_):
-            self.depth = max(self.depth - 1, 0)
-
-        self.depth = 0
-        from torch.nn.modules import module as modules
-
-        handle = modules.register_module_forward_pre_hook(enters)
-        modules.register_module_forward_hook(leaves, always_call=True)
-        return handle
+        self.around_forward(enters)
 
     def before_backward(self, callback):
         torch = self.torch
@@ -107,11 +137,8 @@ class Autocast(Technique):
         self.half = self.name.endswith("fp16")
         self.dtype = torch.float16 if self.half else torch.bfloat16
         self.region = None
+        self.around_forward(self.enters, self.leaves)
         self.at_first_forward(self.first)
-        from torch.nn.modules import module as modules
-
-        modules.register_module_forward_pre_hook(self.enters)
-        modules.register_module_forward_hook(self.leaves, always_call=True)
         self.before_backward(self.leave)
         if self.half:
             self.scale()
@@ -123,7 +150,7 @@ class Autocast(Technique):
         if any(p.dtype in (torch.float16, torch.bfloat16) for p in root.parameters()):
             return self.refused("the model's parameters are in half precision already")
         text = "float16" if self.half else "bfloat16"
-        change = f"matrix products and convolutions in {text}, weights and optimizer in float32"
+        change = f"matrix products and convolutions in {text}"
         if uses_trainer():
             return self.applied(f"TrainingArguments(..., {'fp16' if self.half else 'bf16'}=True)", change)
         if not self.half:
@@ -153,15 +180,15 @@ scaler.update()
     def active(self):
         return self.said is not None and self.said["applied"]
 
-    def enters(self, module, _):
+    def enters(self, _):
         # What a backward pass computes again has its forward pass's precision by itself.
         if self.region is None and self.active() and self.torch._C._current_graph_task_id() == -1:
             self.region = self.torch.autocast("cuda", dtype=self.dtype)
             self.region.__enter__()
 
-    def leaves(self, module, *_):
+    def leaves(self):
         # Nothing goes back through what an evaluation computes.
-        if self.depth == 0 and not self.torch.is_grad_enabled():
+        if not self.torch.is_grad_enabled():
             self.leave()
 
     def leave(self):
@@ -406,6 +433,36 @@ class ToNone(Technique):
             kind.zero_grad = zero_grad
 
 
+@technique("8-bit-state")
+class EightBit(Technique):
+    """Adam or AdamW whose moments have 8 bits a value, of torchao or of bitsandbytes, whichever is installed."""
+
+    def begin(self):
+        torch = self.torch
+        package = next((name for name in ("torchao", "bitsandbytes") if importlib.util.find_spec(name)), None)
+        if package is None:
+            return self.never("neither torchao nor bitsandbytes is installed")
+        self.refused("the script makes no Adam or AdamW")
+        for name in ("Adam", "AdamW"):
+            replaced = getattr(torch.optim, name)
+
+            class Instead:
+                # `fused` and its kin are not taken over.
+                def __new__(cls, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=None, name=name, **more):
+                    optim = importlib.import_module(f"{package}.optim")
+                    self.applied(
+                        f"import {package}\noptimizer = {package}.optim.{name}8bit(model.parameters(), lr=...)  # instead of {name}",
+                        "another optimizer: its moments rounded to 8 bits",
+                    )
+                    if weight_decay is None:
+                        weight_decay = 1e-2 if name == "AdamW" else 0
+                    return getattr(optim, f"{name}8bit")(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+            Instead.__name__ = Instead.__qualname__ = name
+            setattr(torch.optim, name, Instead)
+            setattr(sys.modules[replaced.__module__], name, Instead)
+
+
 @technique("factored")
 class Factored(Technique):
     """Adafactor, whose second moment is a row and a column, instead of Adam or AdamW."""
@@ -436,24 +493,36 @@ def repeated(root):
     containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
     def within(path, module):
-        if isinstance(module, (nn.Sequential, nn.ModuleList)):
+        is_list = isinstance(module, (nn.Sequential, nn.ModuleList))
+        if is_list:
             kinds = {}
             for child in module:
                 if not isinstance(child, containers) and any(True for _ in child.children()):
                     kinds.setdefault(type(child), []).append(child)
             blocks = max(kinds.values(), key=len, default=[])
             if len(blocks) > 1:
-                yield path, module, blocks
-                return
-        for name, child in module.named_children():
-            yield from within(f"{path}.{name}" if path else name, child)
+                return [(path, module, blocks)]
+        deeper = [entry for name, child in module.named_children() for entry in within(f"{path}.{name}" if path else name, child)]
+        if is_list and not deeper:
+            # Blocks that are written as sequences of layers.
+            blocks = [child for child in module if isinstance(child, nn.Sequential) and len(child) > 1]
+            if len(blocks) > 1:
+                return [(path, module, blocks)]
+        return deeper
 
-    return list(within("", root))
+    return within("", root)
 
 
 def in_script(path):
     """A module's path as a script writes it: model.layers[0].blocks."""
     return "model" + re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f".{path}") if path else "model"
+
+
+def of_list(path, module, blocks):
+    """The blocks of a list as a script writes them."""
+    if len(blocks) == len(module):
+        return in_script(path)
+    return f"[block for block in {in_script(path)} if type(block).__name__ == {type(blocks[0]).__name__!r}]"
 
 
 @technique("checkpoint-every", "checkpoint-second", "checkpoint-sqrt")
@@ -496,7 +565,7 @@ class Checkpoint(Technique):
         slices = f"[::{stride}]" if stride > 1 else ""
         loops = "".join(
             f"""
-for block in {self.blocks(path, module, blocks)}{slices}:
+for block in {of_list(path, module, blocks)}{slices}:
     block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)"""
             for path, module, blocks in lists
         )
@@ -511,19 +580,12 @@ for block in {self.blocks(path, module, blocks)}{slices}:
             return self.refused("the blocks do not follow one another")
         for _, _, blocks in lists:
             in_segments(blocks)
-        calls = "".join(f"\nin_segments({self.blocks(path, module, blocks)})" for path, module, blocks in lists)
+        calls = "".join(f"\nin_segments({of_list(path, module, blocks)})" for path, module, blocks in lists)
         source = textwrap.dedent(inspect.getsource(in_segments)).strip()
         return (
             f"{source}\n\n{calls}",
             self.statistics(lists),
         )
-
-    def blocks(self, path, module, blocks):
-        text = in_script(path)
-        if len(blocks) == len(module):
-            return text
-        kind = type(blocks[0]).__name__
-        return f"[block for block in {text} if type(block).__name__ == {kind!r}]"
 
     def statistics(self, lists):
         """What computing a block twice does to it beside its time."""
@@ -597,9 +659,10 @@ class ChannelsLast(Technique):
         root.to(memory_format=torch.channels_last)
 
         def channels_last(_, inputs):
-            return tuple(
-                x.contiguous(memory_format=torch.channels_last) if isinstance(x, torch.Tensor) and x.dim() == 4 else x for x in inputs
-            )
+            for x in inputs:
+                if isinstance(x, torch.Tensor) and x.dim() == 4 and not x.requires_grad:
+                    # In the script's own tensor: nothing else is left of it there, either.
+                    x.data = x.contiguous(memory_format=torch.channels_last)
 
         root.register_forward_pre_hook(channels_last)
         self.applied(
@@ -607,4 +670,61 @@ class ChannelsLast(Technique):
 model = model.to(memory_format=torch.channels_last)
 images = images.to(memory_format=torch.channels_last)  # in the loop
 """
+        )
+
+
+# ---- several cards --------------------------------------------------------------------------------------------------------------------------
+
+
+@technique("fsdp2")
+class Sharded(Technique):
+    """Parameters, gradients and optimizer state in shards, one for each card, gathered block by block; each card has its own batch."""
+
+    def begin(self):
+        torch = self.torch
+        self.cards = int(os.environ["VRAMLAB_REHEARSAL_CARDS"])
+        self.optimizers = weakref.WeakSet()
+        init = torch.optim.Optimizer.__init__
+
+        @functools.wraps(init)
+        def followed(optimizer, *arguments, **more):
+            init(optimizer, *arguments, **more)
+            self.optimizers.add(optimizer)
+
+        torch.optim.Optimizer.__init__ = followed
+        self.refused("the script runs no module")
+        self.at_first_forward(self.first)
+
+    def first(self, root):
+        from torch.distributed.fsdp import fully_shard
+
+        distributed = self.torch.distributed
+        if not any(p.requires_grad for p in root.parameters()):
+            return
+        if distributed.is_initialized():
+            return self.never("the script uses several processes itself")
+        if len({p.dtype for p in root.parameters()}) > 1:
+            return self.never("the model's parameters are of several types")
+        names = {id(p): name for name, p in root.named_parameters(remove_duplicate=False)}
+        distributed.init_process_group("nccl", world_size=self.cards, rank=0)
+        lists = repeated(root)
+        for _, _, blocks in lists:
+            for block in blocks:
+                fully_shard(block)
+        fully_shard(root)
+        sharded = dict(root.named_parameters(remove_duplicate=False))
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["params"] = [sharded[names[id(p)]] if id(p) in names else p for p in group["params"]]
+        loops = "".join(f"for block in {of_list(*entry)}:\n    fully_shard(block)\n" for entry in lists)
+        self.applied(
+            f"""
+# torchrun --nproc-per-node={self.cards} train.py
+import os
+from torch.distributed.fsdp import fully_shard
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+torch.distributed.init_process_group("nccl")
+{loops}fully_shard(model)  # before the optimizer is made
+""",
+            f"{self.cards} cards, each with a batch of this size",
         )
