@@ -16,15 +16,20 @@ fn main() {
     println!("cargo:rerun-if-changed=peers");
     write_experiments();
     record_revision();
-    let with_torch = env::var_os("CARGO_FEATURE_TORCH").is_some();
-    if with_torch {
-        compile_native();
+    let carries_libraries = env::var_os("CARGO_FEATURE_LIBRARIES").is_some();
+    if carries_libraries {
+        compile_native(env::var_os("CARGO_FEATURE_TORCH").is_some());
     }
-    write_rehearsal(with_torch);
+    write_rehearsal(carries_libraries);
 }
 
-fn compile_native() {
-    let lib = PathBuf::from(env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys says where libtorch is"));
+/// Without the feature `torch` only the libraries that a program carries, which is linked to none of libtorch's itself.
+fn compile_native(with_torch: bool) {
+    println!("cargo:rerun-if-env-changed=LIBTORCH");
+    let lib = match with_torch {
+        true => PathBuf::from(env::var("DEP_TCH_LIBTORCH_LIB").expect("torch-sys says where libtorch is")),
+        false => PathBuf::from(env::var("LIBTORCH").expect(".cargo/config.toml says where libtorch is")).join("lib"),
+    };
     let torch = lib.parent().expect("libtorch's lib directory has a parent").to_path_buf();
     let found = torch_version(&torch);
     assert!(
@@ -32,7 +37,10 @@ fn compile_native() {
         "vramlab needs libtorch {TORCH_VERSION}, and {} holds {found}. Unset LIBTORCH and run scripts/setup to install the right one.",
         torch.display()
     );
-    native::compile(&torch, &found);
+    native::compile(&torch, &found, with_torch);
+    if !with_torch {
+        return;
+    }
     println!("cargo:rustc-link-lib=stdc++");
     println!("cargo:rustc-link-lib=torch_cpu");
     println!("cargo:rustc-link-lib=c10");
@@ -52,7 +60,7 @@ fn torch_version(torch: &Path) -> String {
 
 /// Writes what `rehearse` puts into a script's process, for it to include: its Python files, the sources for other versions of PyTorch, and
 /// what is compiled already.
-fn write_rehearsal(with_torch: bool) {
+fn write_rehearsal(carries_libraries: bool) {
     let files = |folder: &str, root: &str, extensions: &[&str]| -> String {
         let mut found = Vec::new();
         collect(Path::new(folder), &mut found);
@@ -67,7 +75,7 @@ fn write_rehearsal(with_torch: bool) {
     };
     let guarded = fs::canonicalize("src/native/guarded.h").expect("it is there");
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let compiled = |name: &str| match with_torch {
+    let compiled = |name: &str| match carries_libraries {
         true => format!("include_bytes!(\"{}\")", out.join(format!("dry_{name}.so")).display()),
         false => "&[]".to_string(),
     };

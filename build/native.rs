@@ -91,8 +91,13 @@ const STAND_INS: [&str; 2] = ["src/native/dry/include", "src/native/distributed/
 const PRECOMPILED: &str = "#include <ATen/ATen.h>\n#include <torch/csrc/autograd/custom_function.h>\n\
                            #include <torch/csrc/autograd/engine.h>\n#include <torch/library.h>\n";
 
-/// Compiles everything and tells cargo what to link.
-pub fn compile(torch: &Path, version: &str) {
+/// Whether `rehearse` carries it, which needs no libtorch of its own.
+fn is_rehearsals(library: &Library) -> bool {
+    library.name == "dry_python" || PRETENDED.iter().any(|(name, ..)| library.name.strip_prefix("dry_") == Some(name))
+}
+
+/// Compiles everything and tells cargo what to link; without libtorch in the program only what rehearsals need.
+pub fn compile(torch: &Path, version: &str, with_torch: bool) {
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
     let cache = target_folder(&out).join("native");
     fs::create_dir_all(&cache).expect("the target folder can be written");
@@ -104,8 +109,9 @@ pub fn compile(torch: &Path, version: &str) {
     let nccl = if with_cuda { real_headers(torch) } else { None };
     let compiler = Compiler::new(torch, version, nccl);
     let native = |name: &str| Path::new("src/native").join(name);
-    let shim = cpp_files(Path::new(SHIM), false);
-    let libraries = LIBRARIES.iter().filter(|library| with_cuda || !library.needs_cuda);
+    let shim = if with_torch { cpp_files(Path::new(SHIM), false) } else { Vec::new() };
+    let wanted = || LIBRARIES.iter().filter(|library| with_torch || is_rehearsals(library));
+    let libraries = wanted().filter(|library| with_cuda || !library.needs_cuda);
     let mut sources = shim.clone();
     for name in libraries.flat_map(|library| library.from) {
         let folder = native(name).is_dir();
@@ -117,10 +123,12 @@ pub fn compile(torch: &Path, version: &str) {
     let units: Vec<Unit> = sources.into_iter().map(|source| Unit::new(source, &compiler, &cache)).collect();
     compile_missing(&units, &compiler, &cache);
 
-    let mut archive = cc::Build::new();
-    archive.cpp(true).objects(units.iter().filter(|unit| shim.contains(&unit.source)).map(|unit| &unit.object));
-    archive.compile("vramlab_native");
-    for library in LIBRARIES {
+    if with_torch {
+        let mut archive = cc::Build::new();
+        archive.cpp(true).objects(units.iter().filter(|unit| shim.contains(&unit.source)).map(|unit| &unit.object));
+        archive.compile("vramlab_native");
+    }
+    for library in wanted() {
         let parts: Vec<PathBuf> = library.from.iter().map(|name| native(name)).collect();
         let objects = units.iter().filter(|unit| parts.iter().any(|part| unit.source.starts_with(part)));
         let objects: Vec<&Path> = objects.map(|unit| unit.object.as_path()).filter(|object| object.exists()).collect();
