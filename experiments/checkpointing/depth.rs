@@ -23,17 +23,31 @@ pub fn grid() -> Grid<ByDepth> {
         .check(|_| equal(1e-6))
         .claim(
             Claim::new("checkpoint-memory", "002 003", "checkpointing saves activation memory for compute")
-                .rule(at_64(STEP_PEAK).confirm(at_most(0.50)).refute(at_least(0.90)))
+                .rule(best(STEP_PEAK, Mlp).confirm(at_most(0.50)).refute(at_least(0.90)))
+                .rule(best(STEP_PEAK, Gpt).confirm(at_most(0.50)).refute(at_least(0.90)))
                 .rule(grows(Nothing).confirm(within(0.9..=1.1)).refute(at_most(0.75)))
                 .rule(grows(Sqrt).confirm(within(0.35..=0.65)).refute(at_least(0.75)))
-                .rule(at_64(TIME).holds(at_most(1.50)))
+                .rule(best(TIME, Mlp).holds(at_most(1.50)))
+                .rule(best(TIME, Gpt).holds(at_most(1.50)))
                 .confirmed(
-                    "The best trade where activations fill the memory: at 64 blocks, segments of sqrt(n) bring what a step needs above rest \
-                     to {effect}. The deeper the model, the larger the saving; the price is about one more forward pass.",
+                    "Use it where activations fill the memory ({effect}), at the price of about one more forward pass: every block of a \
+                     transformer, segments of sqrt(n) blocks of a deep MLP. The deeper the model, the larger the saving.",
                 )
                 .refuted("It does not keep its promise here ({effect}): look at which part fails before you pay for it.")
                 .depends("It keeps its promise where {where}.")
                 .inconclusive("The saving is there ({effect}), but not every part of the promise could be shown here."),
+        )
+        .claim(
+            Claim::new("checkpoint-segments", "this lab", "which segments are best depends on the family: every block in a GPT, sqrt(n) in an MLP")
+                .rule(lowest(STEP_PEAK).of(|c: &ByDepth| is(c, Gpt, EveryBlock)).over(|c| is(c, Gpt, Sqrt)).holds(at_most(0.90)))
+                .rule(lowest(STEP_PEAK).of(|c: &ByDepth| is(c, Mlp, Sqrt)).over(|c| is(c, Mlp, EveryBlock)).holds(at_most(0.90)))
+                .confirmed(
+                    "Choose segments by what a block keeps beside its input ({effect}): a GPT's block keeps many times its input, so each \
+                     is checkpointed by itself; an MLP's keeps little more than it, so segments of sqrt(n) blocks keep fewer inputs.",
+                )
+                .refuted("Neither family prefers its segments clearly here ({effect}).")
+                .depends("It does where {where}; elsewhere try both.")
+                .inconclusive("The two are too near to tell ({effect})."),
         )
         .published(
             Published::new(
@@ -44,7 +58,7 @@ pub fn grid() -> Grid<ByDepth> {
             .on(&[Platform::Cpu, Platform::Gpu, Platform::Dry])
             .rule(grows(Nothing).holds(within(0.9..=1.1)))
             .rule(grows(Sqrt).holds(within(0.4..=0.6)))
-            .rule(at_64(TIME).reproduces(1.30))
+            .rule(best(TIME, Mlp).reproduces(1.30))
             .setup(
                 "The growth is compared, on an MLP up to 128 blocks, and the time at 64. The bytes of the 1000-layer ResNet are not: they \
                  hold parameters and a planner of memory that nobody uses today.",
@@ -61,13 +75,20 @@ pub fn grid() -> Grid<ByDepth> {
         .plot(bars(TIME).caption("Time of a step against the one without checkpointing").by::<Family>().by::<Depth>())
 }
 
-/// An MLP of 64 blocks in segments of sqrt(64).
-fn at_64(metric: Metric) -> Rule<ByDepth> {
-    ratio(metric).of(|c: &ByDepth| c.model == Family::Mlp && c.depth == Depth(64) && c.policy == Policy::Sqrt)
+fn is(cell: &ByDepth, model: Family, policy: Policy) -> bool {
+    cell.model == model && cell.policy == policy
+}
+
+/// The best segments of a family: sqrt(64) of an MLP of 64 blocks, every block of a GPT.
+fn best(metric: Metric, model: Family) -> Rule<ByDepth> {
+    ratio(metric).of(move |c: &ByDepth| match model {
+        Family::Mlp => is(c, model, Policy::Sqrt) && c.depth == Depth(64),
+        Family::Gpt => is(c, model, Policy::EveryBlock),
+    })
 }
 
 fn grows(policy: Policy) -> Rule<ByDepth> {
-    growth(STEP_PEAK).along::<Depth>().of(move |c: &ByDepth| c.model == Family::Mlp && c.policy == policy)
+    growth(STEP_PEAK).along::<Depth>().of(move |c: &ByDepth| is(c, Family::Mlp, policy))
 }
 
 fn step(cell: ByDepth, bench: &Bench) -> Result<Step> {
