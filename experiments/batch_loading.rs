@@ -30,13 +30,22 @@ pub fn protocol() -> Protocol {
         .compare::<How>()
         .smoke(Loading::cross(64, 16, 8, How::ALL))
         .quick(Loading::cross(2048, 48, [16, 64, 256], How::ALL))
+        .quick(Loading::cross([1024, 4096], 48, 64, How::ALL).passes(CHECK | COUNT)) // does it grow with the data set?
         .full(Loading::cross(8192, 224, [16, 64, 256], How::ALL))
+        .full(Loading::cross([2048, 4096], 224, 64, How::ALL).passes(CHECK | COUNT))
         .metrics(&[PEAK, STEP_PEAK, FEATURES_ERROR, TIME.labelled("time per sample")])
         .check(|_| equal(1e-5))
         .claim(
             Claim::new("loading-memory", "000 001", "a data set behind a loader keeps memory small")
                 .on(&[Platform::Cpu])
                 .rule(ratio(PEAK).of(|c: &Loading| c.how == How::Batches).confirm(at_most(0.5)).refute(at_least(0.9)))
+                .rule(
+                    growth(PEAK)
+                        .along::<Samples>()
+                        .of(|c: &Loading| c.how == How::Batches && c.batch == Batch(64))
+                        .confirm(at_most(0.1))
+                        .refute(at_least(0.5)),
+                )
                 .confirmed("Load in batches: the peak is {effect} of what loading everything takes, and does not grow with the data set.")
                 .refuted(
                     "Batches save no memory here: they take {effect} of what loading everything does, since the loader's few batches are \
@@ -57,7 +66,7 @@ pub fn protocol() -> Protocol {
                 .depends("Moving batches saves half of the device's memory or more where {where}.")
                 .inconclusive("Moving batches saves some device memory ({effect}), less than half."),
         )
-        .plot(bars(PEAK).caption("Peak memory against loading everything at once"))
+        .plot(bars(PEAK).caption("Peak memory against loading everything at once").by::<Samples>().by::<Batch>())
         .plot(lines(TIME).caption("Time per sample, by batch size").over::<Batch>().by::<How>());
     Protocol::new("batch_loading", "At once, in batches, or one by one")
         .question("What do batches from a loader save against loading a data set at once, and what do single samples cost?")
