@@ -54,6 +54,11 @@ pub trait Step {
         0.0
     }
 
+    /// Whether the step is a procedure that gives the times of its parts itself, so that the time of the whole is no figure.
+    fn times_itself(&self) -> bool {
+        false
+    }
+
     /// How long to warm up and how much to sample in the time pass. What happens once in a process (a load, a first epoch) has no warm-up
     /// and one sample, and gets its spread from the rounds.
     fn timing(&self) -> Timing {
@@ -621,7 +626,9 @@ pub fn time(step: &mut dyn Step, backend: &dyn Backend, plan: Timing, conditions
         let reason = before.throttled.or(after.throttled).map(|why| format!("throttled: {why}")).unwrap_or_default();
         throttled += usize::from(!reason.is_empty());
         let number = u32::try_from(index)?;
-        samples.push(Sample { sample: number, reason, ..sample(TIME.name, "s", seconds / items) });
+        if !step.times_itself() {
+            samples.push(Sample { sample: number, reason, ..sample(TIME.name, "s", seconds / items) });
+        }
         if step.link_bytes() > 0.0 {
             let bandwidth = step.link_bytes() * batch / seconds;
             samples.push(Sample { sample: number, ..sample(BANDWIDTH.name, BANDWIDTH.unit, bandwidth) });

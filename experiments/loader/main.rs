@@ -98,5 +98,5 @@ fn loading(images: Count, size: Size, workers: Workers, bench: &Bench) -> Result
         if workers == Workers(0) { stages::emit(probe, &images, &config) } else { Ok(()) }
     });
     // A loader starts once in a process.
-    Ok(step.timing(Timing { warm_up_steps: 0, warm_up_seconds: 0.0, samples: 1, ..Timing::default() }))
+    Ok(step.timing(Timing { warm_up_steps: 0, warm_up_seconds: 0.0, samples: 1, ..Timing::default() }).times_itself())
 }

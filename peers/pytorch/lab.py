@@ -1,7 +1,7 @@
 """What the twins share: the cell that they are asked for, how they are measured, and the rows that they answer with.
 
 A twin is a script with one function, prepare(cell, bench), and `lab.main(prepare)`. The function sets up a cell and gives back a step:
-an object with run(probe), and where they matter outcome(), items and timing. It is started by the experiment's own program, one
+an object with run(probe), and where they matter outcome(), items, timing and times_itself. It is started by the experiment's own program, one
 process for each cell and pass, as the program's own children are, and measures by the same rules (METHODOLOGY.md).
 """
 
@@ -352,7 +352,10 @@ def _time(prepare, spec, bench):
             for _ in range(batch):
                 step.run(probe)
 
-        rows.append(("time", "s", _seconds(body, bench.device) / items, index))
+        seconds = _seconds(body, bench.device)
+        # A procedure that gives the times of its parts itself has no time of its own.
+        if not getattr(step, "times_itself", False):
+            rows.append(("time", "s", seconds / items, index))
     counts = {}
     for metric, unit, value in probe.samples:
         rows.append((metric, unit, value, counts.setdefault(metric, 0)))

@@ -15,6 +15,7 @@ pub struct Step {
     least_flops: f64,
     link_bytes: f64,
     timing: Timing,
+    times_itself: bool,
     start: Vec<(String, Tensor)>,
 }
 
@@ -29,6 +30,7 @@ impl Step {
             least_flops: 0.0,
             link_bytes: 0.0,
             timing: Timing::default(),
+            times_itself: false,
             start: Vec::new(),
         }
     }
@@ -52,6 +54,11 @@ impl Step {
     /// the rounds.
     pub fn timing(self, timing: Timing) -> Step {
         Step { timing, ..self }
+    }
+
+    /// The step is a procedure whose parts it times itself ([`Probe::emit`]): the time of the whole is no figure.
+    pub fn times_itself(self) -> Step {
+        Step { times_itself: true, ..self }
     }
 
     /// What the first step begins with, by name, where PyTorch's side of the comparison is to begin with the same numbers.
@@ -95,5 +102,9 @@ impl measure::Step for Step {
 
     fn timing(&self) -> Timing {
         self.timing
+    }
+
+    fn times_itself(&self) -> bool {
+        self.times_itself
     }
 }
