@@ -6,25 +6,25 @@ const RATE: Metric = Metric::timed("rate", "samples per second", "1");
 const FIRST: Metric = Metric::timed("first_batch", "time to the first batch", "s");
 const GAP_NEW: Metric = Metric::timed("gap_new", "gap between epochs, new workers", "s");
 const GAP_KEPT: Metric = Metric::timed("gap_kept", "gap between epochs, kept workers", "s");
-const GAP_RATIO: Metric = Metric::timed("gap_ratio", "gap with kept workers over gap with new ones", "1");
-const GAP_SHARE: Metric = Metric::timed("gap_share", "gap with new workers as a share of the epoch", "1");
+const GAP_RATIO: Metric = Metric::timed("gap_ratio", "gap between epochs, kept workers relative to new ones", "x");
+const GAP_SHARE: Metric = Metric::timed("gap_share", "gap between epochs with new workers, of the epoch", "1");
 
 cell! { Loading { by: By, transform: Work, samples: Samples, workers: Workers } }
 
 pub fn grid() -> Grid<Loading> {
     use Workers::*;
-    const FEW: [Workers; 3] = [Nobody, PerCore, ThreePerCore];
-    const MANY: [Workers; 5] = [Nobody, One, PerCore, TwoPerCore, FourPerCore];
+    const BY_CORES: [Workers; 5] = [Nobody, PerCore, TwoPerCore, ThreePerCore, FourPerCore];
+    const WITH_ONE: [Workers; 6] = [Nobody, One, PerCore, TwoPerCore, ThreePerCore, FourPerCore];
     let beyond_cores = |c: &Loading| c.transform == Work::Heavy && matches!(c.workers, TwoPerCore | ThreePerCore | FourPerCore);
     let one_per_core = |c: &Loading| c.transform == Work::Heavy && c.workers == PerCore;
     Grid::new("loading alone", step)
         .compare::<Workers>()
-        .quick(Loading::cross(By::Vramlab, Work::Heavy, 256, FEW))
-        .quick(Loading::cross(By::Pytorch, Work::Heavy, 256, FEW))
-        .full(Loading::cross(By::Vramlab, Work::Heavy, 2048, MANY))
-        .full(Loading::cross(By::Pytorch, Work::Heavy, 2048, MANY))
-        .full(Loading::cross(By::Vramlab, Work::Light, 50000, MANY))
-        .full(Loading::cross(By::Pytorch, Work::Light, 50000, MANY))
+        .quick(Loading::cross(By::Vramlab, Work::Heavy, 256, BY_CORES))
+        .quick(Loading::cross(By::Pytorch, Work::Heavy, 256, BY_CORES))
+        .full(Loading::cross(By::Vramlab, Work::Heavy, 2048, WITH_ONE))
+        .full(Loading::cross(By::Pytorch, Work::Heavy, 2048, WITH_ONE))
+        .full(Loading::cross(By::Vramlab, Work::Light, 50000, WITH_ONE))
+        .full(Loading::cross(By::Pytorch, Work::Light, 50000, WITH_ONE))
         .smoke(Loading::cross(By::Vramlab, Work::Small, 16, [Nobody, PerCore]))
         .passes(CHECK | ROUNDS)
         .metrics(&[RATE, FIRST, GAP_NEW, GAP_KEPT, GAP_RATIO, GAP_SHARE, PROPORTIONAL, SAMPLES_ERROR])
@@ -137,7 +137,7 @@ fn loading<D: Dataset>(data: Arc<D>, workers: Workers) -> Step {
         }
         Ok(())
     });
-    step.timing(ONCE)
+    step.timing(ONCE).times_itself()
 }
 
 /// Seconds from the last batch of an epoch to the first of the next, for epochs of two batches a worker.

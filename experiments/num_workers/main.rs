@@ -33,7 +33,7 @@ levels! {
     One as "1" "",
     PerCore as "1x" "as many as the process may use cores",
     TwoPerCore as "2x" "twice as many as cores",
-    ThreePerCore as "3x" "three times as many as cores: the middle of what guide 002 advises",
+    ThreePerCore as "3x" "three times as many as cores",
     FourPerCore as "4x" "four times as many as cores",
 }
 

@@ -15,7 +15,9 @@ pub fn grid() -> Grid<Waiting> {
     let gain = |metric| ratio(metric).of(|c: &Waiting| c.prefetch == Prefetch(4)).confirm(at_least(1.05)).refute(at_most(1.02));
     Grid::new("samples that wait for storage", step)
         .compare::<Prefetch>()
-        .quick_and_full(Waiting::cross(By::Vramlab, [2, 4]))
+        // The claim is about PyTorch's loader; ours is timed where there is time for it.
+        .quick(Waiting::cross(By::Vramlab, [2, 4]).passes(CHECK))
+        .full(Waiting::cross(By::Vramlab, [2, 4]))
         .quick_and_full(Waiting::cross(By::Pytorch, [2, 4]))
         .passes(CHECK | ROUNDS)
         .metrics(&[PROPORTIONAL, STEADY, JITTERING, SAMPLES_ERROR])
@@ -76,7 +78,7 @@ fn step(cell: Waiting, _: &Bench) -> Result<Step> {
         probe.emit(PROPORTIONAL, memory(prefetch)?);
         Ok(())
     });
-    Ok(step.timing(ONCE))
+    Ok(step.timing(ONCE).times_itself())
 }
 
 fn loader(prefetch: usize, storage: Storage) -> Result<Loader<impl Dataset>> {

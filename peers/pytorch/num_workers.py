@@ -95,6 +95,7 @@ def loader(data, count, kept, seed, **options):
 
 class Loading:
     timing = lab.ONCE
+    times_itself = True
 
     def __init__(self, data, count, seed):
         self.data, self.count, self.seed = data, count, seed
@@ -136,7 +137,7 @@ class Loading:
             new, kept = self.gap(False), self.gap(True)
             probe.sample("gap_new", "s", new)
             probe.sample("gap_kept", "s", kept)
-            probe.sample("gap_ratio", "1", kept / new)
+            probe.sample("gap_ratio", "x", kept / new)
             probe.sample("gap_share", "1", new / (new + seconds))
 
     def outcome(self):
@@ -145,6 +146,7 @@ class Loading:
 
 class Prefetching:
     timing = lab.ONCE
+    times_itself = True
 
     def __init__(self, prefetch, seed):
         self.prefetch, self.seed = prefetch, seed

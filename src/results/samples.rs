@@ -2,8 +2,8 @@
 
 use super::rows::{PassRecord, Status};
 use crate::protocol::{Cell, Metric, Pass};
-use crate::stats::{Interval, mean_interval, median, ratio_interval};
-use std::collections::BTreeMap;
+use crate::stats::{Interval, mean, mean_interval, median, ratio_interval};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One figure for each round.
 pub type ByRound = BTreeMap<u32, f64>;
@@ -13,6 +13,8 @@ pub type ByRound = BTreeMap<u32, f64>;
 pub struct Samples {
     /// Samples of each round, in order.
     rounds: BTreeMap<(Cell, String), BTreeMap<u32, Vec<f64>>>,
+    /// Metrics that are ratios, whose rounds are averaged as ratios are.
+    ratios: BTreeSet<String>,
     passes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>>,
 }
 
@@ -29,6 +31,9 @@ impl Samples {
                 continue;
             }
             for sample in &record.samples {
+                if record.pass == Pass::Time && sample.unit == "x" {
+                    samples.ratios.insert(sample.metric.clone());
+                }
                 let key = (record.cell.clone(), sample.metric.clone());
                 samples.rounds.entry(key).or_default().entry(record.round).or_default().push(sample.value);
             }
@@ -41,10 +46,15 @@ impl Samples {
         samples
     }
 
-    /// A figure of a cell: the counted value itself, or the median over rounds of the median of each round.
+    /// A figure of a cell: the counted value itself, or the median over rounds of the median of each round; of a ratio the geometric mean
+    /// over rounds.
     pub fn value(&self, cell: &Cell, metric: &str) -> Option<f64> {
         let rounds = self.rounds.get(&(cell.clone(), metric.to_string()))?;
-        Some(median(&rounds.values().map(|samples| median(samples)).collect::<Vec<_>>()))
+        let medians = rounds.values().map(|samples| median(samples));
+        Some(match self.ratios.contains(metric) {
+            true => mean(&medians.map(f64::ln).collect::<Vec<_>>()).exp(),
+            false => median(&medians.collect::<Vec<_>>()),
+        })
     }
 
     /// The details of a cell whose names have a prefix, by the rest of the name; see [`crate::protocol::is_detail`].
@@ -113,7 +123,11 @@ impl Samples {
             return Some((Interval::exact(self.value(cell, metric.name)?), 1));
         }
         let medians: Vec<f64> = self.samples(cell, metric.name).iter().map(|samples| median(samples)).collect();
-        Some((mean_interval(&medians, alpha)?, medians.len()))
+        let interval = match self.ratios.contains(metric.name) {
+            true => ratio_interval(&medians.iter().map(|ratio| ratio.ln()).collect::<Vec<_>>(), alpha),
+            false => mean_interval(&medians, alpha),
+        };
+        Some((interval?, medians.len()))
     }
 
     /// What became of a cell: the worst of its passes, with the reason.
