@@ -8,7 +8,10 @@ use vramlab::torch::transfer::host_memory;
 const DEVICE_BYTES: Metric = Metric::counted("device_bytes", "device bytes for each byte sent", "1");
 const LOCKED: Metric = Metric::counted("locked", "locked host memory", "B");
 const LOCKED_FOR_EACH: Metric = Metric::counted("locked_for_each", "locked bytes for each byte of data", "1");
-const LOCKED_SHARE: Metric = Metric::counted("locked_share", "locked share of the machine's memory", "1");
+const LOCKED_SHARE: Metric = Metric::counted("locked_share", "locked share of the host's memory", "1");
+
+/// The host of the simulated GPU, whatever machine that runs on.
+const HOST: u64 = 16 << 30;
 
 number! { Buffers "batches that are kept in locked memory" }
 
@@ -23,6 +26,8 @@ pub fn grid() -> Grid<Held> {
         .compare::<Memory>()
         .full(Held::cross([1 << 20, IMAGES, 1 << 30], 1, Memory::ALL))
         .full(Held::cross(IMAGES, [4, 16], Memory::ALL))
+        // So much is locked nowhere but there.
+        .full(Held::cross(1 << 30, 16, Memory::ALL).on(&[Platform::Dry]))
         .quick(Held::cross(IMAGES, [1, 4], Memory::ALL))
         .smoke(Held::cross(IMAGES, [1, 4], Memory::ALL))
         .passes(COUNT)
@@ -30,7 +35,7 @@ pub fn grid() -> Grid<Held> {
         .metrics(&[DEVICE_BYTES, LOCKED, LOCKED_FOR_EACH, LOCKED_SHARE])
         .claim(
             Claim::new("pin-no-copy", "000", "with pinned memory there is no copy from CPU to GPU, the GPU reads it directly")
-                .on(&[Platform::Gpu])
+                .on(&[Platform::Gpu, Platform::Dry])
                 .rule(value(DEVICE_BYTES).of(pinned).confirm(at_most(0.5)).refute(at_least(0.98)))
                 .confirmed("The device takes no memory of its own for what it is sent.")
                 .refuted(
@@ -42,7 +47,7 @@ pub fn grid() -> Grid<Held> {
         )
         .claim(
             Claim::new("pin-host-memory", "004", "pinning takes more host memory, and locks it")
-                .on(&[Platform::Gpu])
+                .on(&[Platform::Gpu, Platform::Dry])
                 .rule(value(LOCKED_FOR_EACH).of(pinned).confirm(at_least(1.0)).refute(at_most(0.99)))
                 .confirmed(
                     "Each byte of a pinned buffer locks {effect} bytes: PyTorch rounds each buffer up to a power of two. A batch just above \
@@ -52,17 +57,28 @@ pub fn grid() -> Grid<Held> {
                 .depends("It locks more where {where}.")
                 .inconclusive("{effect} bytes are locked for each byte of data."),
         )
-        .claim(Claim::new("pin-freeze", "004", "with little memory, pinning can freeze the machine").not_measured(
-            "it is not provoked, because it would endanger the machine that it runs on. The table shows which share of memory a number of \
-             pinned batches locks: locked pages cannot be swapped out.",
-        ))
+        // Locked pages cannot be swapped out. It is not provoked, which would endanger the machine: half of the memory is called enough.
+        .claim(
+            Claim::new("pin-freeze", "004", "with little memory, pinning can freeze the machine")
+                .on(&[Platform::Gpu, Platform::Dry])
+                .rule(value(LOCKED_SHARE).of(pinned).confirm(at_least(0.5)).refute(at_most(0.1)))
+                .confirmed("Keep fewer batches ahead: they lock {effect} of the host's memory, which can no longer be swapped out.")
+                .refuted("These batches lock {effect} of the host's memory, far from what would starve it.")
+                .depends(
+                    "It can where {where}: that locks half of a host of 16 GiB or more, and locked pages cannot be swapped out. Count \
+                     workers x prefetch_factor batches, each rounded up to a power of two.",
+                )
+                .inconclusive("{effect} of the host's memory are locked, which is neither little nor half of it."),
+        )
         .no_plots()
 }
 
 /// Batches in host memory, of which one is sent.
 pub fn step(cell: Held, bench: &Bench) -> Result<Step> {
     let buffers = (0..cell.buffers.0).map(|_| cell.memory.buffer(cell.bytes.elements())).collect::<Result<Vec<_>>>()?;
-    let (device, on_gpu) = (bench.device, bench.platform == Platform::Gpu);
+    // What is predicted does not depend on the machine that it is predicted on.
+    let host = if bench.platform == Platform::Dry { Some(HOST) } else { total_memory() };
+    let device = bench.device;
     Ok(Step::new(move |probe| {
         let before = probe.live();
         let sent = buffers[0].f_to_device_(device, Kind::Float, true, true)?;
@@ -72,9 +88,8 @@ pub fn step(cell: Held, bench: &Bench) -> Result<Step> {
         let locked = host_memory()?.locked as f64;
         probe.emit(LOCKED, locked);
         probe.emit(LOCKED_FOR_EACH, locked / (bytes * buffers.len() as f64));
-        // What is predicted does not depend on the machine that it is predicted on.
-        if let Some(total) = total_memory().filter(|_| on_gpu) {
-            probe.emit(LOCKED_SHARE, locked / total as f64);
+        if let Some(host) = host {
+            probe.emit(LOCKED_SHARE, locked / host as f64);
         }
         Ok(())
     }))
