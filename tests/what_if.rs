@@ -179,6 +179,42 @@ fn what_is_no_technique_is_refused_and_what_is_not_there_told() {
     assert!(said(&output).contains("there is no technique 'magic'; there are autocast-bf16, "), "{}", said(&output));
 }
 
+/// The lab's own models under the same techniques: plain PyTorch in Python here, the lab's training loop over libtorch there.
+#[cfg(feature = "torch")]
+#[test]
+fn it_agrees_with_the_labs_predictions() {
+    const TECHNIQUES: [(&[&str], &[&str]); 4] = [
+        (&[], &["--optimizer", "adamw-foreach"]),
+        (&["autocast-bf16"], &["--optimizer", "adamw-foreach", "--precision", "amp-bf16"]),
+        (&["fused"], &["--optimizer", "adamw-fused"]),
+        (&["accumulate-4x"], &["--optimizer", "adamw-foreach", "--accumulate", "4"]),
+    ];
+    let scene = Scene::new("");
+    let json = scene.path("rows.json");
+    let output = Command::new(VRAMLAB)
+        .args(["rehearse", "--steps", "2", "--what-if", "--only", "autocast-bf16,fused,accumulate-4x"])
+        .args(["--batch", "--batch {}", "--accumulation", "--accumulate {}", "--json", json.to_str().unwrap(), "--"])
+        .arg(python())
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rehearse/lab.py"))
+        .args(["--model", "gpt-4x128", "--batch", "32"])
+        .env("VRAMLAB_CACHE", scene.0.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let rows: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    for (names, flags) in TECHNIQUES {
+        let output = Command::new(VRAMLAB)
+            .args(["predict", "--json", "--model", "gpt-4x128", "--batch", "32", "--seq", "64", "--dropout", "0"])
+            .args(flags)
+            .env_remove("PYTORCH_ALLOC_CONF")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        let (lab, row): (Value, &Value) = (serde_json::from_slice(&output.stdout).unwrap(), row(&rows, names));
+        assert_eq!((&row["peak_allocated"], &row["peak_reserved"]), (&lab["allocated"], &lab["reserved"]), "{names:?}: {row}");
+    }
+}
+
 /// Where there is no GPU the simulated one stands for it: its libraries come before PyTorch's, and nothing of ours watches the allocator.
 #[test]
 fn a_gpu_is_measured_by_pytorchs_own_meters_and_a_clock() {
