@@ -179,10 +179,17 @@ fn record_revision() {
         Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
     };
     let revision = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".to_string());
-    let dirty = git(&["status", "--porcelain", "--", "src", "experiments", "Cargo.toml", "Cargo.lock", "build.rs"])
-        .is_some_and(|s| !s.is_empty());
+    let sources = ["src", "experiments", "peers", "build", "build.rs", "Cargo.toml", "Cargo.lock"];
+    let dirty = git(&[&["status", "--porcelain", "--"][..], &sources[..]].concat()).is_some_and(|s| !s.is_empty());
     println!("cargo:rustc-env=VRAMLAB_REVISION={revision}");
     println!("cargo:rustc-env=VRAMLAB_DIRTY={dirty}");
+    let version = |program: &str| {
+        let output = std::process::Command::new(program).arg("--version").output().ok().filter(|o| o.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).lines().next()?.to_string())
+    };
+    let compilers = [("RUSTC", "rustc"), ("CXX", "c++")].map(|(name, usual)| env::var(name).unwrap_or_else(|_| usual.to_string()));
+    let compilers: Vec<String> = compilers.iter().filter_map(|program| version(program)).collect();
+    println!("cargo:rustc-env=VRAMLAB_COMPILERS={}", compilers.join("; "));
     // Each commit appends to this file. Naming one that is not there would run this script at every build.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| Path::new(log).exists()) {
         println!("cargo:rerun-if-changed={log}");

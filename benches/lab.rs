@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
-use vramlab::judge::judge;
+use vramlab::judge::{Taken, judge};
 use vramlab::protocol::*;
-use vramlab::results::{Identity, Journal, Manifest, PassRecord, Run, SCHEMA, Sample, Samples, Status};
+use vramlab::results::{Command, Identity, Journal, Manifest, PassRecord, Run, SCHEMA, Sample, Samples, Status};
+use vramlab::rounds::Rounds;
 use vramlab::torch;
 
 static PROTOCOL: Protocol = Protocol {
@@ -54,9 +55,8 @@ fn manifest() -> Manifest {
             sources: String::new(),
         },
         planned: Vec::new(),
-        argv: Vec::new(),
-        git_revision: String::new(),
-        git_dirty: false,
+        rounds: Rounds::fixed(25),
+        commands: vec![Command::default()],
         protocol: PROTOCOL.clone(),
     }
 }
@@ -102,8 +102,10 @@ fn lab(c: &mut Criterion) {
     drop(journal);
     drop(write(dir.path(), &records));
     c.bench_function("read 20 000 samples", |b| b.iter(|| Run::read(black_box(dir.path()))));
+    let rounds = Rounds::fixed(25);
+    let taken = Taken { profile: Profile::Full, device: Platform::Cpu, rounds: &rounds };
     c.bench_function("judge 60 comparisons of 25 rounds", |b| {
-        b.iter(|| judge(&PROTOCOL, Profile::Full, Platform::Cpu, &Samples::new(black_box(&records))))
+        b.iter(|| judge(&PROTOCOL, taken, &Samples::new(black_box(&records))))
     });
     for (name, metered) in [("libtorch's own allocator", false), ("the counting allocator", true)] {
         torch::use_cpu_meter(metered);

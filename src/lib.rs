@@ -1,7 +1,7 @@
 //! A lab that measures what each PyTorch memory and speed technique saves and costs on the machine in front of you, and says which
 //! of the guides' claims hold there.
 //!
-//! The layers, bottom up: [`stats`] and [`units`]; [`protocol`]; [`results`]; [`judge`]; from there two branches that never meet:
+//! The layers, bottom up: [`stats`] and [`units`]; [`protocol`]; [`rounds`]; [`results`]; [`judge`]; from there two branches that never meet:
 //! what measures (feature `torch`) and what reports.
 
 pub mod cards;
@@ -33,6 +33,7 @@ pub mod protocol;
 pub mod rehearse;
 pub mod report;
 pub mod results;
+pub mod rounds;
 #[cfg(feature = "torch")]
 pub mod runner;
 pub mod snapshot;

@@ -490,8 +490,16 @@ fn judge(expected: &Relation, cell: &Cell, found: Result<Vec<Quantity>>, referen
         Relation::Differs { at_least, at_most } => {
             ((*at_least..=*at_most).contains(&error), format!("apart by {at_least:e} to {at_most:e}"))
         }
+        Relation::Missing { at_least } => {
+            ((*at_least..=1.0 + 1e-6).contains(&error), format!("{} % or more of it missing", at_least * 100.0))
+        }
         Relation::Raises { .. } => (false, String::new()),
     };
+    let squares = |t: &Tensor| t.detach().to_kind(Kind::Double).square().sum(Kind::Double).double_value(&[]);
+    let is_there = |quantity: &Quantity| quantity.tensors.iter().any(|t| t.defined() && squares(t) > 0.0);
+    if !matches!(expected, Relation::Missing { .. }) && !found.first().is_some_and(is_there) {
+        return Ok(Found { samples, status: Status::Invalid, reason: format!("{name}: all of it is zero") });
+    }
     if holds {
         return Ok(Found::ok(samples));
     }
@@ -863,6 +871,11 @@ mod tests {
         let differs = Relation::Differs { at_least: 0.1, at_most: 10.0 };
         assert_eq!(status(&differs, Ok(gradient(&[3.0, 0.0]))).unwrap(), Status::Ok);
         assert_eq!(status(&differs, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Invalid);
+        assert_eq!(status(&differs, Ok(gradient(&[0.0, 0.0]))).unwrap(), Status::Invalid, "nothing is no wrong result");
+        let missing = Relation::Missing { at_least: 0.5 };
+        assert_eq!(status(&missing, Ok(gradient(&[0.0, 0.0]))).unwrap(), Status::Ok);
+        assert_eq!(status(&missing, Ok(gradient(&[3.0, 3.5]))).unwrap(), Status::Invalid);
+        assert_eq!(status(&missing, Ok(gradient(&[-3.0, -4.0]))).unwrap(), Status::Invalid);
         let raises = Relation::Raises { message: "modified" };
         assert_eq!(status(&raises, Err(anyhow::anyhow!("has been modified by"))).unwrap(), Status::Ok);
         assert_eq!(status(&raises, Err(anyhow::anyhow!("another error"))).unwrap(), Status::Invalid);

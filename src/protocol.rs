@@ -24,6 +24,14 @@ mod kept {
     pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(input: D) -> Result<&'static [T], D::Error> {
         Vec::<T>::deserialize(input).map(|items| &*items.leak())
     }
+
+    pub fn one<'de, D: Deserializer<'de>, T: Deserialize<'de>>(input: D) -> Result<&'static T, D::Error> {
+        T::deserialize(input).map(|item| &*Box::leak(Box::new(item)))
+    }
+
+    pub fn perhaps<'de, D: Deserializer<'de>, T: Deserialize<'de>>(input: D) -> Result<Option<&'static T>, D::Error> {
+        Option::<T>::deserialize(input).map(|item| item.map(|item| &*Box::leak(Box::new(item))))
+    }
 }
 
 /// Text that is a constant, or was read from a `run.json`. (An alias, so that serde does not take it for a borrow of its input.)
@@ -262,10 +270,14 @@ pub enum Relation {
         by: f64,
         tolerance: f64,
     },
-    /// A wrong result that nothing reports: the relative error lies in this range.
+    /// A wrong result that nothing reports: the relative error lies in this range. Nothing at all, which has an error of 1, is none.
     Differs {
         at_least: f64,
         at_most: f64,
+    },
+    /// A result of which this share or more is not there; it may be zero.
+    Missing {
+        at_least: f64,
     },
     /// The step fails with a message that contains this text.
     Raises {
@@ -385,6 +397,20 @@ pub enum Rule {
         /// Judge only where, in the baseline cell, one metric is at least this share of another.
         scope: Option<Share>,
     },
+    /// How many of so many attempts came out so, as a share, over the baseline's share: with an interval, because both are counts of chance.
+    Frequency {
+        #[serde(deserialize_with = "kept::text")]
+        metric: Text,
+        /// The metric that counts the attempts.
+        #[serde(deserialize_with = "kept::text")]
+        attempts: Text,
+        #[serde(deserialize_with = "kept::text")]
+        of: Select,
+        confirm: Bound,
+        refute: Bound,
+        /// Judge only where the baseline's share is at least this.
+        least: f64,
+    },
     /// The metric of each selected cell as it is.
     Value {
         #[serde(deserialize_with = "kept::text")]
@@ -442,17 +468,29 @@ pub enum Rule {
         refute: Bound,
     },
     /// How often levels that are one thing under several names would be called different: the share of resamplings, each of two names
-    /// and so many rounds, whose 95 % interval excludes 1.
+    /// and of rounds looked at as [`crate::rounds::usual`] says for the profile, in which the interval of a look excludes 1.
     FalseAlarms {
         #[serde(deserialize_with = "kept::text")]
         metric: Text,
         #[serde(deserialize_with = "kept::text")]
         of: Select,
-        rounds: usize,
         at_most: f64,
     },
     /// Holds where all of these hold.
     All(#[serde(deserialize_with = "kept::list")] &'static [Rule]),
+    /// A part that is judged where it can be and that does not decide: without it a claim can still be confirmed.
+    Beside(#[serde(deserialize_with = "kept::one")] &'static Rule),
+    /// A rule that was changed after a look at figures.
+    Changed {
+        /// What was changed, when and why.
+        #[serde(deserialize_with = "kept::text")]
+        what: Text,
+        /// The rule without the change; none where nothing that is measured today can answer it.
+        #[serde(deserialize_with = "kept::perhaps")]
+        before: Option<&'static Rule>,
+        #[serde(deserialize_with = "kept::one")]
+        now: &'static Rule,
+    },
 }
 
 /// Which of several cells a rule is about.
@@ -734,6 +772,34 @@ impl Protocol {
         self.checks.iter().find(|check| selects(check.when, cell)).map(|check| &check.expect)
     }
 
+    /// What looks like a safeguard and is none: checks that no pass runs, or that let a wrong outcome pass; rules that give what moves no
+    /// interval.
+    pub fn empty_safeguards(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (position, check) in self.checks.iter().enumerate() {
+            let is_run = |grid: &&Grid| {
+                let applies = |cell: &Cell| self.checks.iter().position(|other| selects(other.when, cell)) == Some(position);
+                // Against itself a baseline shows nothing, unless it is to fail.
+                let shows = |cell: &Cell| grid.baseline_of(cell) != *cell || matches!(check.expect, Relation::Raises { .. });
+                grid.passes.contains(&Pass::Check) && grid.cells().iter().any(|cell| applies(cell) && shows(cell))
+            };
+            if !self.grids.iter().any(|grid| is_run(&grid)) {
+                found.push(format!("no pass runs the check of '{}': drop it, or give cells of it the pass", check.when));
+            }
+            if let Some(what) = check.expect.lets_pass() {
+                found.push(format!("the check of '{}' lets {what} pass, so it checks nothing", check.when));
+            }
+        }
+        for rule in self.claims.iter().flat_map(|claim| claim.rule.parts()) {
+            if let Rule::Exponent { metric, .. } | Rule::Agreement { metric, .. } = rule
+                && self.metric(metric).is_some_and(|metric| metric.pass == Pass::Time)
+            {
+                found.push(format!("'{metric}' moves from run to run, and this kind of rule gives it no interval"));
+            }
+        }
+        found
+    }
+
     /// What is wrong with the protocol itself: names that nothing defines, cells planned twice, levels that cannot be written, selections of
     /// cells that nobody plans.
     pub fn mistakes(&self) -> Vec<String> {
@@ -746,7 +812,7 @@ impl Protocol {
         let judged =
             self.claims.iter().map(|c| (c.id, &c.rule)).chain(self.published.iter().filter_map(|p| Some((p.id, p.rule.as_ref()?))));
         for (id, select) in judged
-            .flat_map(|(id, rule)| rule.parts().iter().flat_map(selected_by).map(move |select| (id, select)))
+            .flat_map(|(id, rule)| rule.parts().into_iter().flat_map(selected_by).map(move |select| (id, select)))
             .chain(self.plots.iter().map(|plot| (plot.name, plot.of)))
             .chain(self.checks.iter().map(|check| ("a check", check.when)))
         {
@@ -808,22 +874,67 @@ impl Protocol {
     }
 }
 
+/// The largest relative error that may still be called equal: nothing at all has one of 1, the opposite one of 2.
+const LARGEST_TOLERANCE: f64 = 0.5;
+
+impl Relation {
+    /// What wrong outcome the relation would let pass; none where it lets none.
+    fn lets_pass(&self) -> Option<&'static str> {
+        match self {
+            // Zero has a relative error of 1.
+            Relation::Equal { tolerance } | Relation::Times { tolerance, .. } | Relation::DividedBy { tolerance, .. }
+                if !(0.0..=LARGEST_TOLERANCE).contains(tolerance) =>
+            {
+                Some("an outcome that is far off")
+            }
+            Relation::Scaled { by, tolerance } if (1.0 - by).abs() / by.abs() <= *tolerance => {
+                Some("a copy of the baseline's outcome")
+            }
+            Relation::Scaled { tolerance, .. } if !(0.0..=LARGEST_TOLERANCE).contains(tolerance) => {
+                Some("an outcome that is far off")
+            }
+            Relation::Differs { at_least, .. } | Relation::Missing { at_least } if *at_least <= 0.0 => {
+                Some("a copy of the baseline's outcome")
+            }
+            Relation::Missing { at_least } if *at_least > 1.0 => Some("no outcome at all"),
+            Relation::Raises { message: "" } => Some("any error"),
+            _ => None,
+        }
+    }
+}
+
 impl Rule {
     /// The cells that the rule is about; none for a rule of several parts.
     pub fn select(&self) -> Option<&'static str> {
         match self {
             Rule::Ratio { of, .. } | Rule::Value { of, .. } | Rule::Exponent { of, .. } => Some(of),
             Rule::Trend { of, .. } | Rule::Agreement { of, .. } | Rule::Picked { of, .. } => Some(of),
-            Rule::FalseAlarms { of, .. } => Some(of),
+            Rule::FalseAlarms { of, .. } | Rule::Frequency { of, .. } => Some(of),
+            Rule::Beside(rule) | Rule::Changed { now: rule, .. } => rule.select(),
             Rule::All(_) => None,
         }
     }
 
-    /// The rules that must all hold: a rule of several parts is those parts, every other itself.
-    pub fn parts(&self) -> &[Rule] {
+    /// The rules that must all hold, each without what is said about it: a rule of several parts is those parts, every other itself.
+    pub fn parts(&self) -> Vec<&Rule> {
+        self.weighed().into_iter().map(|(rule, _)| rule).collect()
+    }
+
+    /// [`Rule::parts`], each with whether it decides.
+    pub fn weighed(&self) -> Vec<(&Rule, bool)> {
         match self {
-            Rule::All(parts) => parts,
-            rule => std::slice::from_ref(rule),
+            Rule::All(parts) => parts.iter().flat_map(Rule::weighed).collect(),
+            Rule::Beside(rule) => rule.parts().into_iter().map(|rule| (rule, false)).collect(),
+            Rule::Changed { now, .. } => now.weighed(),
+            rule => vec![(rule, true)],
+        }
+    }
+
+    /// What of the rule was changed after a look at figures, and the rule as it was.
+    pub fn changed(&self) -> Option<(Text, Option<&'static Rule>)> {
+        match self {
+            Rule::Changed { what, before, .. } => Some((what, *before)),
+            _ => None,
         }
     }
 
@@ -838,9 +949,12 @@ impl Rule {
         match self {
             Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Exponent { metric, .. } => vec![metric],
             Rule::Trend { metric, .. } | Rule::Picked { metric, .. } => vec![metric],
-            Rule::Agreement { metric, reference, .. } => vec![metric, reference],
+            Rule::Agreement { metric, reference: other, .. } | Rule::Frequency { metric, attempts: other, .. } => {
+                vec![metric, other]
+            }
             Rule::FalseAlarms { metric, .. } => vec![metric],
             Rule::All(rules) => rules.iter().flat_map(Rule::metrics).collect(),
+            Rule::Beside(rule) | Rule::Changed { now: rule, .. } => rule.metrics(),
         }
     }
 }
@@ -879,5 +993,63 @@ mod tests {
         let cell = Cell::parse("model=gpt k=4").unwrap();
         assert!(selects("", &cell) && selects("k=2|4 model=gpt", &cell));
         assert!(!selects("k=2", &cell) && !selects("depth=8", &cell) && !selects("k", &cell));
+    }
+
+    #[test]
+    fn checks_that_nothing_runs_and_that_check_nothing_are_mistakes() {
+        const GRIDS: [Grid; 2] = [
+            Grid { profiles: &[Profile::Smoke, Profile::Quick, Profile::Full], passes: &[Pass::Check], ..GRID },
+            Grid { profiles: &[], axes: &[axis("model", &["bert"]), axis("k", &["1", "4"])], ..GRID },
+        ];
+        const FACTORS: [Factor; 2] =
+            [Factor { name: "model", meaning: "", levels: &[] }, Factor { name: "k", meaning: "", levels: &[] }];
+        fn checked(checks: &'static [Check]) -> Protocol {
+            Protocol {
+                name: "x",
+                title: "",
+                question: "",
+                hypothesis: "",
+                factors: &FACTORS,
+                grids: &GRIDS,
+                metrics: &[],
+                checks,
+                claims: &[],
+                published: &[],
+                plots: &[],
+                threats: &[],
+            }
+        }
+        const RIGHT: Check = Check { when: "", expect: Relation::Equal { tolerance: 1e-4 } };
+        const UNRUN: [Check; 2] = [Check { when: "model=bert", expect: Relation::Equal { tolerance: 1e-4 } }, RIGHT];
+        const HIDDEN: [Check; 2] = [RIGHT, Check { when: "k=4", expect: Relation::Equal { tolerance: 1e-4 } }];
+        const OF_BASELINES: [Check; 2] = [Check { when: "k=1", expect: Relation::Equal { tolerance: 1e-4 } }, RIGHT];
+        const SOUND: [Check; 1] = [RIGHT];
+        assert_eq!(checked(&SOUND).empty_safeguards(), Vec::<String>::new());
+        for unrun in [&UNRUN, &HIDDEN, &OF_BASELINES] {
+            let found = checked(unrun).empty_safeguards();
+            assert!(found.len() == 1 && found[0].starts_with("no pass runs the check"), "{found:?}");
+        }
+        use Relation::{Differs, Equal, Missing, Raises, Scaled, Times};
+        for empty in [
+            Equal { tolerance: 0.6 },
+            Equal { tolerance: f64::NAN },
+            Times { factor: "k", tolerance: 1.0 },
+            Scaled { by: 1.0, tolerance: 1e-4 },
+            Scaled { by: 4.0, tolerance: 0.8 },
+            Differs { at_least: 0.0, at_most: 2.0 },
+            Missing { at_least: 0.0 },
+            Raises { message: "" },
+        ] {
+            assert!(empty.lets_pass().is_some(), "{empty:?}");
+        }
+        for sound in [
+            Equal { tolerance: 0.0 },
+            Scaled { by: 4.0, tolerance: 1e-4 },
+            Differs { at_least: 1e-3, at_most: 2.0 },
+            Missing { at_least: 0.25 },
+            Raises { message: "CUDA" },
+        ] {
+            assert_eq!(sound.lets_pass(), None, "{sound:?}");
+        }
     }
 }

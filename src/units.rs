@@ -188,6 +188,25 @@ pub fn binary_unit(bytes: f64) -> f64 {
     BINARY.iter().map(|(_, size)| *size as f64).find(|size| bytes >= *size).unwrap_or(1.0)
 }
 
+/// The time now, UTC, to the second: `2026-11-22T05:10:00Z`.
+pub fn now() -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    moment(since.map_or(0, |since| since.as_secs()))
+}
+
+/// Seconds since 1970 as a date and time of the Gregorian calendar (days by Hinnant's `civil_from_days`).
+fn moment(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let (month, carried) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = year + era * 400 + carried;
+    format!("{year:04}-{month:02}-{date:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,5 +273,18 @@ mod tests {
         assert_eq!(plain(3.2e-8), "3.2e-8");
         assert_eq!(plain(4.0), "4");
         assert_eq!((plain(1632.886), plain(661.946), plain(1.25)), ("1633".to_string(), "661.9".to_string(), "1.250".to_string()));
+    }
+
+    #[test]
+    fn moments_of_the_calendar() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(moment(seconds), text);
+        }
     }
 }

@@ -292,9 +292,12 @@ def _check(prepare, spec, bench):
     holds = {
         "equal": lambda: error <= bounds["tolerance"],
         "differs": lambda: bounds["at_least"] <= error <= bounds["at_most"],
+        "missing": lambda: bounds["at_least"] <= error <= 1.0 + 1e-6,
     }
     if kind not in holds:
         raise ValueError(f"a twin knows no relation '{kind}'")
+    if kind != "missing" and not any(float(t.detach().double().square().sum()) > 0.0 for t in found[name]):
+        return "invalid", f"{name}: all of it is zero", rows
     if holds[kind]():
         return "ok", "", rows
     return "invalid", f"{name}: expected {kind} ({bounds}), found a relative error of {error:.3e}", rows

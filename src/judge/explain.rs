@@ -3,10 +3,11 @@
 use super::outcome::{Evidence, Outcome};
 use crate::protocol::Cell;
 use crate::results::{Samples, Status};
+use crate::rounds::Rounds;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why two cells have no ratio: one has no figure, or there are too few rounds of them.
-pub(super) fn missing_ratio(samples: &Samples, cell: Cell, baseline: &Cell, metric: &str) -> (Cell, String) {
+pub(super) fn missing_ratio(samples: &Samples, cell: Cell, baseline: &Cell, metric: &str, rounds: &Rounds) -> (Cell, String) {
     match (samples.value(&cell, metric), samples.value(baseline, metric)) {
         (None, _) => missing(samples, cell),
         (Some(_), None) => {
@@ -14,8 +15,12 @@ pub(super) fn missing_ratio(samples: &Samples, cell: Cell, baseline: &Cell, metr
             (cell, format!("its baseline has no figure: {why}"))
         }
         (Some(_), Some(0.0)) => (cell, "its baseline is 0".to_string()),
-        (Some(_), Some(_)) => (cell, "fewer than two rounds, so no interval".to_string()),
+        (Some(_), Some(_)) => (cell, format!("{}, so no interval", few(rounds))),
     }
+}
+
+pub(super) fn few(rounds: &Rounds) -> String {
+    format!("fewer than {} rounds", rounds.least().max(2))
 }
 
 pub(super) fn missing(samples: &Samples, cell: Cell) -> (Cell, String) {
@@ -171,13 +176,7 @@ mod tests {
             rounds: 1,
             outcome: if *holds { Outcome::Confirms } else { Outcome::Refutes },
         };
-        Evidence {
-            rule,
-            verdict: Verdict::Depends,
-            comparisons: found.iter().map(comparison).collect(),
-            out_of_scope: 0,
-            missing: Vec::new(),
-        }
+        Evidence { verdict: Verdict::Depends, comparisons: found.iter().map(comparison).collect(), ..Evidence::nothing(rule) }
     }
 
     /// What fails without a call has to work with it, in the same setting; each in another one is nothing.

@@ -3,14 +3,27 @@
 mod explain;
 mod outcome;
 mod rules;
+#[cfg(test)]
+mod simulation;
 
 pub use explain::Holds;
 pub use outcome::{Comparison, Evidence, Outcome, Verdict};
 
-use crate::protocol::{Claim, Pass, Platform, Profile, Protocol, Published, Rule};
+use crate::protocol::{Cell, Claim, Pass, Platform, Profile, Protocol, Published, Rule};
 use crate::results::Samples;
+use crate::rounds::Rounds;
 use explain::holds_where;
 use rules::{Cells, is_about, weigh};
+use std::collections::BTreeSet;
+
+/// How the figures of one run were taken.
+#[derive(Debug, Clone, Copy)]
+pub struct Taken<'a> {
+    pub profile: Profile,
+    /// What the cells ran on, also where PyTorch in Python ran them.
+    pub device: Platform,
+    pub rounds: &'a Rounds,
+}
 
 /// A claim, judged on one machine.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +38,16 @@ pub struct Judgement {
     pub evidence: Vec<Evidence>,
     /// Where the claim holds, if the verdict is 'depends' or the claim is about a prediction.
     pub holds: Holds,
+    /// What was changed of the claim after a look at figures.
+    pub changed: Option<Changed>,
+}
+
+/// What was changed of a claim after a look at figures, and what these figures say without the change.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changed {
+    pub what: &'static str,
+    /// None where nothing that is measured today can answer the claim as it was.
+    pub without: Option<(Verdict, Vec<Evidence>)>,
 }
 
 impl Judgement {
@@ -32,14 +55,33 @@ impl Judgement {
     fn is_about_something(&self) -> bool {
         self.evidence.iter().any(|e| !e.comparisons.is_empty() || !e.missing.is_empty() || e.out_of_scope > 0)
     }
+
+    /// How many parts of the claim can be judged on this platform, of how many.
+    pub fn parts(&self) -> (usize, usize) {
+        parts(&self.evidence)
+    }
+
+    /// Whether what can be judged here holds and does not decide.
+    pub fn holds_in_part(&self) -> bool {
+        let judged = verdicts(&self.evidence);
+        self.verdict == Verdict::Inconclusive && matches!(combine(&judged), Verdict::Confirmed | Verdict::Depends)
+    }
+}
+
+fn parts(evidence: &[Evidence]) -> (usize, usize) {
+    (evidence.iter().filter(|e| e.is_judged).count(), evidence.len())
+}
+
+fn verdicts(evidence: &[Evidence]) -> Vec<Verdict> {
+    evidence.iter().filter(|e| e.is_judged).map(|e| e.verdict).collect()
 }
 
 /// Judges every claim of a protocol from the samples of one run. Cells that PyTorch's twin in Python ran are judged apart from ours, so a
 /// claim may have two judgements.
-pub fn judge(protocol: &'static Protocol, profile: Profile, platform: Platform, samples: &Samples) -> Vec<Judgement> {
+pub fn judge(protocol: &'static Protocol, taken: Taken, samples: &Samples) -> Vec<Judgement> {
     let both = |claim: &'static Claim| {
-        let own = judge_claim(protocol, profile, claim, (platform, platform), samples);
-        let twin = judge_claim(protocol, profile, claim, (Platform::Python, platform), samples);
+        let own = judge_claim(protocol, claim, taken.device, taken, samples);
+        let twin = judge_claim(protocol, claim, Platform::Python, taken, samples);
         match (own.is_about_something(), twin.is_about_something()) {
             (true, true) => vec![own, twin],
             (false, true) => vec![twin],
@@ -49,38 +91,64 @@ pub fn judge(protocol: &'static Protocol, profile: Profile, platform: Platform, 
     protocol.claims.iter().flat_map(both).collect()
 }
 
-/// Judges a claim by the cells of a platform; `device` is what they ran on, also where PyTorch in Python ran them.
 fn judge_claim(
     protocol: &'static Protocol,
-    profile: Profile,
     claim: &'static Claim,
-    (platform, device): (Platform, Platform),
+    platform: Platform,
+    taken: Taken,
     samples: &Samples,
 ) -> Judgement {
-    // A dry device has no time, so there a claim is judged by its bytes alone.
-    let (evidence, parts) = weigh_parts(protocol, profile, &claim.rule, (platform, device), platform != Platform::Dry, samples);
-    let verdict = combine(&parts);
+    let judged = |rule: &'static Rule| {
+        let evidence = weigh_parts(protocol, rule, platform, taken, true, samples);
+        (whole(&evidence), evidence)
+    };
+    let (verdict, evidence) = judged(&claim.rule);
     let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
     let holds = holds_where(mixed);
-    Judgement { claim, platform, verdict, carries: claim.judged_on.contains(&platform), evidence, holds }
+    let changed = claim.rule.changed().map(|(what, before)| Changed { what, without: before.map(judged) });
+    Judgement { claim, platform, verdict, carries: claim.judged_on.contains(&platform), evidence, holds, changed }
 }
 
-/// The evidence for each part of a rule, and the verdicts of those parts that count: those that are about something that is there, and those
-/// about times only where times do.
+/// The evidence for each part of a rule.
 fn weigh_parts(
     protocol: &'static Protocol,
-    profile: Profile,
     rule: &'static Rule,
-    (platform, device): (Platform, Platform),
+    platform: Platform,
+    taken: Taken,
     times_count: bool,
     samples: &Samples,
-) -> (Vec<Evidence>, Vec<Verdict>) {
-    let cells = Cells { protocol, profile, twins: platform == Platform::Python };
-    let evidence: Vec<Evidence> = rule.parts().iter().map(|rule| weigh(&cells, rule, samples)).collect();
-    let is_timed = |e: &&Evidence| e.rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
-    let counts = |e: &&Evidence| is_about(&cells, e.rule, device) && (times_count || !is_timed(e));
-    let parts = evidence.iter().filter(counts).map(|e| e.verdict).collect();
-    (evidence, parts)
+) -> Vec<Evidence> {
+    let Taken { profile, device, rounds } = taken;
+    let cells = Cells { protocol, profile, rounds, device, twins: platform == Platform::Python };
+    let is_timed = |rule: &Rule| rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
+    let weigh = |(rule, decides): (&'static Rule, bool)| {
+        let is_judged = is_about(&cells, rule) && (times_count || !is_timed(rule));
+        Evidence { is_judged, decides, ..weigh(&cells, rule, samples) }
+    };
+    rule.weighed().into_iter().map(weigh).collect()
+}
+
+/// The cells whose times a claim or a published figure that this platform carries leaves undecided: what more rounds are for.
+pub fn undecided(protocol: &'static Protocol, taken: Taken, samples: &Samples) -> BTreeSet<Cell> {
+    let claims = judge(protocol, taken, samples).into_iter().filter(|j| j.carries).flat_map(|j| j.evidence);
+    let published = reproduce(protocol, taken, samples).into_iter().filter(|r| r.comparable).flat_map(|r| r.evidence);
+    let mut cells = BTreeSet::new();
+    for evidence in claims.chain(published).filter(|evidence| evidence.is_judged) {
+        let straddling: Vec<&Comparison> = evidence.comparisons.iter().filter(|c| c.outcome == Outcome::Straddles).collect();
+        for (grid, cell) in protocol.grids(taken.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell))) {
+            let belongs = |c: &&Comparison| match evidence.rule {
+                Rule::Trend { along, .. } => cell.without(&[along]) == c.cell.without(&[along]),
+                Rule::Picked { .. } | Rule::FalseAlarms { .. } => {
+                    grid.contains(&c.cell) && grid.baseline_of(&c.cell) == grid.baseline_of(&cell)
+                }
+                _ => cell == c.cell,
+            };
+            if evidence.rule.selects(&cell) && straddling.iter().any(belongs) {
+                cells.insert(cell);
+            }
+        }
+    }
+    cells
 }
 
 /// A published figure, put against one machine's.
@@ -95,20 +163,34 @@ pub struct Reproduction {
     pub comparable: bool,
     /// One for each part of the figure's rule; none where it has no rule.
     pub evidence: Vec<Evidence>,
+    /// What was changed of its rule after a look at figures.
+    pub changed: Option<Changed>,
+}
+
+impl Reproduction {
+    /// How many parts of the figure can be compared on this platform, of how many.
+    pub fn parts(&self) -> (usize, usize) {
+        parts(&self.evidence)
+    }
 }
 
 /// Puts one run's figures against those that others published. Times were published of GPUs, so only a GPU's are put against them.
-pub fn reproduce(protocol: &'static Protocol, profile: Profile, device: Platform, samples: &Samples) -> Vec<Reproduction> {
+pub fn reproduce(protocol: &'static Protocol, taken: Taken, samples: &Samples) -> Vec<Reproduction> {
     let on = |published: &'static Published, platform| {
-        let (evidence, parts) = match &published.rule {
-            Some(rule) => weigh_parts(protocol, profile, rule, (platform, device), device == Platform::Gpu, samples),
-            None => Default::default(),
+        let times_count = taken.device == Platform::Gpu;
+        let weighed = |rule: &'static Rule| weigh_parts(protocol, rule, platform, taken, times_count, samples);
+        let evidence = published.rule.as_ref().map_or(Vec::new(), weighed);
+        let comparable = published.judged_on.contains(&platform) && evidence.iter().any(|e| e.is_judged);
+        let without = |rule: &'static Rule| {
+            let evidence = weighed(rule);
+            (reproduced(&evidence), evidence)
         };
-        let comparable = published.judged_on.contains(&platform) && !parts.is_empty();
-        Reproduction { published, platform, verdict: reproduced(&parts), comparable, evidence }
+        let changed = published.rule.as_ref().and_then(Rule::changed);
+        let changed = changed.map(|(what, before)| Changed { what, without: before.map(without) });
+        Reproduction { published, platform, verdict: reproduced(&evidence), comparable, evidence, changed }
     };
     let both = |published| {
-        let (own, twin) = (on(published, device), on(published, Platform::Python));
+        let (own, twin) = (on(published, taken.device), on(published, Platform::Python));
         let has_figures = |r: &Reproduction| r.evidence.iter().any(|e| !e.comparisons.is_empty());
         match (has_figures(&own), has_figures(&twin)) {
             (true, true) => vec![own, twin],
@@ -119,13 +201,15 @@ pub fn reproduce(protocol: &'static Protocol, profile: Profile, device: Platform
     protocol.published.iter().flat_map(both).collect()
 }
 
-/// The verdict on a published table: a part that does not come out leaves the others reproduced.
-fn reproduced(parts: &[Verdict]) -> Verdict {
-    let all = |v| parts.iter().all(|part| *part == v);
-    let any = |v| parts.contains(&v);
+/// The verdict on a published table: a part that does not come out, or that cannot be compared here, leaves the others reproduced.
+fn reproduced(evidence: &[Evidence]) -> Verdict {
+    let judged = verdicts(evidence);
+    let all = |v| judged.iter().all(|part| *part == v);
+    let any = |v| judged.contains(&v);
+    let is_whole = judged.len() == evidence.len();
     if all(Verdict::NotMeasured) {
         Verdict::NotMeasured
-    } else if all(Verdict::Confirmed) {
+    } else if all(Verdict::Confirmed) && is_whole {
         Verdict::Confirmed
     } else if all(Verdict::Refuted) {
         Verdict::Refuted
@@ -133,6 +217,15 @@ fn reproduced(parts: &[Verdict]) -> Verdict {
         Verdict::Depends
     } else {
         Verdict::Inconclusive
+    }
+}
+
+/// The verdict on a claim. What holds of the parts that can be judged here confirms nothing where one that decides is not among them.
+fn whole(evidence: &[Evidence]) -> Verdict {
+    let decides_elsewhere = evidence.iter().any(|e| e.decides && !e.is_judged);
+    match combine(&verdicts(evidence)) {
+        Verdict::Confirmed | Verdict::Depends if decides_elsewhere => Verdict::Inconclusive,
+        verdict => verdict,
     }
 }
 
@@ -160,6 +253,8 @@ mod tests {
     use crate::results::{PassRecord, Sample, Status};
     use crate::stats::Interval;
 
+    const UNSAID: &Rounds = &Rounds::unsaid();
+    const ON_CPU: Taken = Taken { profile: Profile::Quick, device: Platform::Cpu, rounds: UNSAID };
     const MEANING: Meaning = Meaning { confirmed: "", refuted: "", depends: "", inconclusive: "" };
 
     const PROTOCOL: Protocol = Protocol {
@@ -255,7 +350,7 @@ mod tests {
             records.extend((1..=6).map(|round| pass(&cell, Pass::Time, round, &[("time", time(&cell, round))])));
         }
         let samples = Samples::new(&records);
-        judge(&PROTOCOL, Profile::Quick, Platform::Cpu, &samples).into_iter().find(|j| j.claim.id == id).unwrap()
+        judge(&PROTOCOL, ON_CPU, &samples).into_iter().find(|j| j.claim.id == id).unwrap()
     }
 
     fn is(cell: &Cell, select: &str) -> bool {
@@ -365,7 +460,7 @@ mod tests {
             let time = |round| if is(&cell, "k=4") { ratio(depth, round) } else { 1.0 };
             records.extend((1..=6).map(|round| pass(&cell, Pass::Time, round, &[("time", time(round))])));
         }
-        judge(&TREND, Profile::Quick, Platform::Cpu, &Samples::new(&records)).remove(0)
+        judge(&TREND, ON_CPU, &Samples::new(&records)).remove(0)
     }
 
     #[test]
@@ -395,9 +490,37 @@ mod tests {
         ];
         let samples = Samples::new(&records);
         assert_eq!(samples.value(&cell, "requested_peak"), None);
-        let j = judge(&PROTOCOL, Profile::Quick, Platform::Cpu, &samples);
+        let j = judge(&PROTOCOL, ON_CPU, &samples);
         assert_eq!(j[0].verdict, Verdict::NotMeasured);
         assert!(j[0].evidence[0].missing.contains(&(cell, "invalid: gradients differ".to_string())));
+    }
+
+    #[test]
+    fn what_failed_keeps_the_others_from_being_every_one() {
+        let with = |status, reason: &str| {
+            let mut records = Vec::new();
+            for cell in PROTOCOL.grids[0].cells() {
+                let peak = if is(&cell, "k=4") { 50.0 } else { 100.0 };
+                let mut record = pass(&cell, Pass::Memory, 1, &[("requested_peak", peak), ("activations", 0.9 * peak)]);
+                if is(&cell, "model=gpt depth=32 k=4") {
+                    (record.status, record.reason) = (status, reason.to_string());
+                }
+                records.push(record);
+            }
+            judge(&PROTOCOL, ON_CPU, &Samples::new(&records)).remove(0)
+        };
+        assert_eq!(with(Status::Ok, "").verdict, Verdict::Confirmed);
+        for failure in [Status::Crashed, Status::Timeout, Status::Error, Status::Invalid] {
+            let judged = with(failure, "why");
+            assert_eq!((judged.verdict, judged.evidence[0].failed), (Verdict::Inconclusive, 1), "{failure}");
+        }
+        let cut = with(Status::Skipped, crate::results::BUDGET_ENDED);
+        assert_eq!(
+            (cut.verdict, cut.evidence[0].missing.len()),
+            (Verdict::Confirmed, 1),
+            "what was not its turn is said, and no more"
+        );
+        assert_eq!(with(Status::Oom, "").verdict, Verdict::Confirmed, "running out of memory is an outcome");
     }
 
     #[test]
@@ -409,11 +532,12 @@ mod tests {
             rounds: 1,
             outcome,
         };
-        let of = |right: usize, wrong: usize| {
+        let of = |right: usize, wrong: usize, failed: usize| {
             let right = std::iter::repeat_n(comparison(Outcome::Confirms), right);
-            agree(&right.chain(std::iter::repeat_n(comparison(Outcome::Refutes), wrong)).collect::<Vec<_>>(), 0.9)
+            agree(&right.chain(std::iter::repeat_n(comparison(Outcome::Refutes), wrong)).collect::<Vec<_>>(), failed, 0.9)
         };
-        assert_eq!((of(9, 1), of(17, 3), of(0, 0)), (Verdict::Confirmed, Verdict::Refuted, Verdict::NotMeasured));
+        assert_eq!((of(9, 1, 0), of(17, 3, 0), of(0, 0, 0)), (Verdict::Confirmed, Verdict::Refuted, Verdict::NotMeasured));
+        assert_eq!((of(9, 0, 1), of(9, 1, 1), of(7, 2, 1)), (Verdict::Confirmed, Verdict::Inconclusive, Verdict::Refuted));
     }
 
     #[test]
@@ -439,9 +563,59 @@ mod tests {
             }],
             ..PROTOCOL
         };
-        let records = [pass(&Cell::parse("moment=dropped").unwrap(), Pass::Memory, 1, &[("requested_peak", 0.5)])];
-        let on = |platform| judge(&HALVES, Profile::Quick, platform, &Samples::new(&records))[0].verdict;
-        assert_eq!((on(Platform::Cpu), on(Platform::Gpu)), (Verdict::Confirmed, Verdict::Inconclusive));
+        const BESIDE: Protocol = Protocol {
+            claims: &[Claim {
+                id: "beside",
+                from: "",
+                text: "",
+                judged_on: &[Platform::Cpu],
+                rule: Rule::All(&[at_most_one("moment=dropped"), Rule::Beside(&at_most_one("moment=emptied"))]),
+                meaning: MEANING,
+            }],
+            ..HALVES
+        };
+        let on = |protocol, device, dropped: f64| {
+            let records = [pass(&Cell::parse("moment=dropped").unwrap(), Pass::Memory, 1, &[("requested_peak", dropped)])];
+            let judged = judge(protocol, Taken { device, ..ON_CPU }, &Samples::new(&records)).remove(0);
+            (judged.verdict, judged.parts(), judged.holds_in_part())
+        };
+        use Verdict::{Confirmed, Inconclusive, Refuted};
+        assert_eq!(on(&HALVES, Platform::Cpu, 0.5), (Inconclusive, (1, 2), true), "the other part decides, too");
+        assert_eq!(on(&HALVES, Platform::Cpu, 2.5), (Refuted, (1, 2), false));
+        assert_eq!(on(&HALVES, Platform::Gpu, 0.5), (Inconclusive, (2, 2), false), "there it lacks");
+        assert_eq!(on(&BESIDE, Platform::Cpu, 0.5), (Confirmed, (1, 2), false));
+        assert_eq!(on(&BESIDE, Platform::Gpu, 0.5), (Inconclusive, (2, 2), false));
+    }
+
+    #[test]
+    fn a_verdict_without_what_was_changed_stands_beside_it() {
+        const NARROWER: Protocol = Protocol {
+            claims: &[Claim {
+                rule: Rule::Changed {
+                    what: "a scope",
+                    before: Some(&Rule::Ratio {
+                        metric: "requested_peak",
+                        of: "k=4",
+                        confirm: Bound::AtMost(0.6),
+                        refute: Bound::AtLeast(0.9),
+                        scope: None,
+                    }),
+                    now: &PROTOCOL.claims[0].rule,
+                },
+                ..PROTOCOL.claims[0]
+            }],
+            ..PROTOCOL
+        };
+        let mut records = Vec::new();
+        for cell in PROTOCOL.grids[0].cells() {
+            let is_mlp = is(&cell, "model=mlp");
+            let peak = if is(&cell, "k=4") && is_mlp { 50.0 } else { 100.0 };
+            let share = if is_mlp { 0.9 } else { 0.1 };
+            records.push(pass(&cell, Pass::Memory, 1, &[("requested_peak", peak), ("activations", share * peak)]));
+        }
+        let judged = judge(&NARROWER, ON_CPU, &Samples::new(&records)).remove(0);
+        let without = judged.changed.and_then(|changed| changed.without).map(|(verdict, _)| verdict);
+        assert_eq!((judged.verdict, without), (Verdict::Confirmed, Some(Verdict::Depends)));
     }
 
     #[test]
@@ -485,7 +659,7 @@ mod tests {
                 records.push(pass(&cell("1"), Pass::Time, round, &[("time", 1.0)]));
                 records.push(pass(&cell("4"), Pass::Time, round, &[("time", time * wobble)]));
             }
-            let mut all = reproduce(&PUBLISHED, Profile::Quick, platform, &Samples::new(&records));
+            let mut all = reproduce(&PUBLISHED, Taken { device: platform, ..ON_CPU }, &Samples::new(&records));
             (all.remove(0), all.remove(0))
         };
         let verdict = |peak, time| found(peak, time, Platform::Gpu).0.verdict;
@@ -493,9 +667,10 @@ mod tests {
         assert_eq!(verdict(46.0, 1.5), Verdict::Depends, "one part of two");
         assert_eq!(verdict(44.0, 0.9), Verdict::Refuted, "too small is as wrong as too large");
         let (table, nowhere) = found(50.0, 9.9, Platform::Dry);
-        assert_eq!((table.verdict, table.comparable), (Verdict::Confirmed, false), "nobody compares a dry device here");
+        assert_eq!((table.verdict, table.comparable), (Verdict::Depends, false), "nobody compares a dry device here");
         let (table, _) = found(50.0, 9.9, Platform::Cpu);
-        assert_eq!((table.verdict, table.comparable), (Verdict::Confirmed, true), "a CPU's time is put against nobody's");
+        let found = (table.verdict, table.comparable, table.parts());
+        assert_eq!(found, (Verdict::Depends, true, (1, 2)), "a CPU's time is put against nobody's, so a part is reproduced");
         assert_eq!((nowhere.verdict, nowhere.comparable), (Verdict::NotMeasured, false));
     }
 
@@ -521,7 +696,7 @@ mod tests {
             from: "",
             text: "",
             judged_on: &[Platform::Cpu],
-            rule: Rule::FalseAlarms { metric: "time", of: "", rounds: 5, at_most: 0.05 },
+            rule: Rule::FalseAlarms { metric: "time", of: "", at_most: 0.1 },
             meaning: MEANING,
         }],
         ..PROTOCOL
@@ -542,10 +717,12 @@ mod tests {
                     records.push(pass(&cell, Pass::Time, round, &[("time", time)]));
                 }
             }
-            judge(&ALIKE, Profile::Quick, Platform::Cpu, &Samples::new(&records)).remove(0)
+            judge(&ALIKE, ON_CPU, &Samples::new(&records)).remove(0)
         };
-        let alike = judged(20, 0.0);
+        let alike = judged(400, 0.0);
         assert_eq!(alike.verdict, Verdict::Confirmed, "{:?}", alike.evidence[0].comparisons);
+        let few = judged(15, 0.0);
+        assert_eq!(few.verdict, Verdict::Inconclusive, "its interval reaches beyond: {:?}", few.evidence[0].comparisons);
         let biased = judged(20, 0.5);
         assert_eq!(biased.verdict, Verdict::Refuted);
         let rate = biased.evidence[0].comparisons[0].effect;
@@ -620,7 +797,7 @@ mod tests {
                 })
             })
             .collect();
-        let judged = judge(&TWINS, Profile::Quick, Platform::Cpu, &Samples::new(&records));
+        let judged = judge(&TWINS, ON_CPU, &Samples::new(&records));
         let found: Vec<_> = judged.iter().map(|j| (j.claim.id, j.platform, j.verdict, j.carries)).collect();
         assert_eq!(
             found,
@@ -690,7 +867,7 @@ mod tests {
                 pass(&cell, Pass::Time, round, &[("rate", rate * (1.0 + noise))])
             }));
         }
-        judge(&COUNTS, Profile::Quick, Platform::Cpu, &Samples::new(&records))
+        judge(&COUNTS, ON_CPU, &Samples::new(&records))
     }
 
     #[test]
@@ -717,7 +894,7 @@ mod tests {
             .filter(|cell| !is(cell, "workers=4x"))
             .flat_map(|cell| (1..=5).map(move |round| pass(cell, Pass::Time, round, &[("rate", 100.0 + f64::from(round))])))
             .collect();
-        let judged = judge(&COUNTS, Profile::Quick, Platform::Cpu, &Samples::new(&records));
+        let judged = judge(&COUNTS, ON_CPU, &Samples::new(&records));
         let evidence = &judged[1].evidence[0];
         assert_eq!((evidence.comparisons.len(), evidence.missing.len()), (2, 2));
     }

@@ -64,9 +64,20 @@ pub struct Evidence {
     pub out_of_scope: usize,
     /// Cells that the rule selects and that gave no figure, with what became of them.
     pub missing: Vec<(Cell, String)>,
+    /// How many of the missing went wrong (failed, contradicted themselves), as opposed to not having been run or having run out of memory.
+    pub failed: usize,
+    /// Whether the part is about anything that this platform has.
+    pub is_judged: bool,
+    /// Whether the claim cannot be confirmed without this part.
+    pub decides: bool,
 }
 
 impl Evidence {
+    pub(super) fn nothing(rule: &'static Rule) -> Evidence {
+        let (verdict, is_judged, decides) = (Verdict::NotMeasured, true, true);
+        Evidence { rule, verdict, comparisons: Vec::new(), out_of_scope: 0, missing: Vec::new(), failed: 0, is_judged, decides }
+    }
+
     /// Smallest and largest estimate.
     pub fn range(&self) -> Option<(f64, f64)> {
         let estimates = || self.comparisons.iter().map(|c| c.effect.estimate);
@@ -113,15 +124,16 @@ pub(super) fn place(effect: Interval, confirm: Bound, refute: Bound) -> Outcome 
     }
 }
 
-/// The verdict of matched comparisons.
-pub(super) fn fall(comparisons: &[Comparison]) -> Verdict {
+/// The verdict of matched comparisons. Where a cell that belongs to them failed, the others are not 'every one'.
+pub(super) fn fall(comparisons: &[Comparison], failed: usize) -> Verdict {
     let outcomes: BTreeSet<Outcome> = comparisons.iter().map(|c| c.outcome).collect();
     let has = |o| outcomes.contains(&o);
+    let whole = failed == 0 && outcomes.len() == 1;
     if outcomes.is_empty() {
         Verdict::NotMeasured
-    } else if has(Outcome::Confirms) && outcomes.len() == 1 {
+    } else if has(Outcome::Confirms) && whole {
         Verdict::Confirmed
-    } else if has(Outcome::Refutes) && outcomes.len() == 1 {
+    } else if has(Outcome::Refutes) && whole {
         Verdict::Refuted
     } else if has(Outcome::Confirms) && (has(Outcome::Refutes) || (has(Outcome::Between) && !has(Outcome::Straddles))) {
         Verdict::Depends
@@ -130,12 +142,17 @@ pub(super) fn fall(comparisons: &[Comparison]) -> Verdict {
     }
 }
 
-/// The verdict of a prediction that has to be right in a share of its cells: there is nothing between.
-pub(super) fn agree(comparisons: &[Comparison], share: f64) -> Verdict {
+/// The verdict of a prediction that has to be right in a share of its cells: there is nothing between. Those that failed could be either.
+pub(super) fn agree(comparisons: &[Comparison], failed: usize, share: f64) -> Verdict {
     let right = comparisons.iter().filter(|c| c.outcome == Outcome::Confirms).count();
-    match comparisons.len() {
-        0 => Verdict::NotMeasured,
-        all if right as f64 >= share * all as f64 => Verdict::Confirmed,
-        _ => Verdict::Refuted,
+    let wanted = share * (comparisons.len() + failed) as f64;
+    if comparisons.is_empty() {
+        Verdict::NotMeasured
+    } else if right as f64 >= wanted {
+        Verdict::Confirmed
+    } else if ((right + failed) as f64) < wanted {
+        Verdict::Refuted
+    } else {
+        Verdict::Inconclusive
     }
 }

@@ -1,60 +1,97 @@
 //! Each kind of rule: which cells it compares, and what their samples say.
 
 use super::explain::{missing, missing_ratio};
-use super::outcome::{Comparison, Evidence, Outcome, Verdict, agree, fall, holds, place};
-use crate::protocol::{Bound, Cell, Grid, Pass, Pick, Platform, Profile, Protocol, Rule, Share, selects};
+use super::outcome::{Comparison, Evidence, Outcome, agree, fall, holds, place};
+use crate::protocol::{Bound, Cell, Grid, Metric, Pass, Pick, Platform, Profile, Protocol, Rule, Share, selects};
 use crate::results::{ByRound, Samples};
-use crate::stats::{Interval, false_alarms, holm_levels, local_exponent, mean, mean_interval, rank_correlation, ratio_p_value};
+use crate::rounds::{ALPHA, Rounds, usual};
+use crate::stats::{
+    Interval, false_alarms, holm_levels, local_exponent, mean, mean_interval, mean_p_value, rank_correlation, ratio_interval,
+    share_ratio,
+};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// Chance that a claim whose true effect lies on a threshold is decided by noise.
-const ALPHA: f64 = 0.05;
-
-/// The cells that a claim is judged by.
-pub(super) struct Cells {
+/// The cells that a claim is judged by, and how they were measured.
+pub(super) struct Cells<'a> {
     pub protocol: &'static Protocol,
     pub profile: Profile,
+    pub rounds: &'a Rounds,
+    /// What they ran on.
+    pub device: Platform,
     /// Those of PyTorch's twin in Python, or ours.
     pub twins: bool,
 }
 
-impl Cells {
+impl Cells<'_> {
     /// Cells that a rule selects, each with its grid.
     fn selected(&self, of: &str) -> impl Iterator<Item = (&'static Grid, Cell)> {
         let cells = self.protocol.grids(self.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell)));
         cells.filter(move |(_, cell)| cell.is_twin() == self.twins && selects(of, cell))
     }
+
+    /// Those that the metric's pass is run over.
+    fn measured(&self, of: &str, metric: &Metric) -> impl Iterator<Item = (&'static Grid, Cell)> {
+        let pass = metric.pass;
+        self.selected(of).filter(move |(grid, _)| grid.passes.contains(&pass))
+    }
+
+    /// Whether something went wrong with a cell or with what it is compared with, as opposed to not having been its turn.
+    fn failed(&self, cell: &Cell, samples: &Samples) -> bool {
+        let failed = |cell: &Cell| samples.status(cell).is_some_and(|(status, _)| status.is_failure());
+        failed(cell) || self.protocol.grid_of(self.profile, cell).is_some_and(|grid| failed(&grid.baseline_of(cell)))
+    }
+
+    /// The intervals of several timed comparisons, each from one number a round, with the rounds behind them. Those up to the last look count,
+    /// at the error rate of that look, and the rates are lowered as Holm's procedure says, so that the chance of any false decision among
+    /// all of them stays at [`ALPHA`]. `edge` is the threshold that a mean is nearest to.
+    fn together(&self, series: &[Vec<f64>], edge: impl Fn(f64) -> f64) -> Vec<Option<(Interval, usize)>> {
+        let judged = |xs: &'_ Vec<f64>| self.rounds.judged(xs.len()).filter(|(rounds, _)| *rounds > 1);
+        // A look's p value over its share of the error rate is a p value of the whole procedure.
+        let p_value = |xs: &Vec<f64>| {
+            let (rounds, alpha) = judged(xs)?;
+            Some(mean_p_value(&xs[..rounds], edge(mean(&xs[..rounds])))? * ALPHA / alpha)
+        };
+        let p_values: Vec<Option<f64>> = series.iter().map(p_value).collect();
+        let mut levels = holm_levels(&p_values.iter().flatten().copied().collect::<Vec<_>>(), ALPHA).into_iter();
+        let mut found = Vec::new();
+        for (xs, p_value) in series.iter().zip(&p_values) {
+            let level = p_value.and_then(|_| levels.next());
+            let interval = level
+                .zip(judged(xs))
+                .and_then(|(level, (rounds, alpha))| Some((mean_interval(&xs[..rounds], level * alpha / ALPHA)?, rounds)));
+            found.push(interval);
+        }
+        found
+    }
 }
 
-/// Whether a part of a claim is about anything that is there. One about the caching allocator says nothing of a CPU, one about
-/// `torch.load` nothing of our own readers, and the others decide. A part that the profile plans no cell for at all is one that lacks.
-pub(super) fn is_about(cells: &Cells, rule: &'static Rule, device: Platform) -> bool {
+/// Whether a part of a claim is about anything that is there. One about the caching allocator says nothing of a CPU, one about `torch.load`
+/// nothing of our own readers, one about times nothing of a simulated GPU, and the others are judged. A part that the profile plans no
+/// cell for at all is one that lacks.
+pub(super) fn is_about(cells: &Cells, rule: &'static Rule) -> bool {
+    let metrics = || rule.metrics().into_iter().filter_map(|name| cells.protocol.metric(name));
+    if cells.device == Platform::Dry && metrics().any(|metric| metric.pass != Pass::Memory) {
+        return false;
+    }
     let Some(of) = rule.select() else { return true };
     let planned = cells.protocol.grids(cells.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell)));
     let mut selected = planned.filter(|(_, cell)| selects(of, cell)).peekable();
-    selected.peek().is_none()
-        || selected.any(|(grid, cell)| cell.is_twin() == cells.twins && (grid.only_on.is_empty() || grid.only_on.contains(&device)))
+    let is_there = |grid: &Grid| grid.only_on.is_empty() || grid.only_on.contains(&cells.device);
+    selected.peek().is_none() || selected.any(|(grid, cell)| cell.is_twin() == cells.twins && is_there(grid))
 }
 
 pub(super) fn weigh(planned: &Cells, rule: &'static Rule, samples: &Samples) -> Evidence {
-    let mut evidence =
-        Evidence { rule, verdict: Verdict::NotMeasured, comparisons: Vec::new(), out_of_scope: 0, missing: Vec::new() };
+    let mut evidence = Evidence::nothing(rule);
     match rule {
         Rule::Ratio { metric, of, confirm, refute, scope } => {
             ratios(planned, (metric, of), (*confirm, *refute), scope.as_ref(), samples, &mut evidence);
         }
+        Rule::Frequency { metric, attempts, of, confirm, refute, least } => {
+            frequencies(planned, (metric, attempts, of), (*confirm, *refute), *least, samples, &mut evidence);
+        }
         Rule::Value { metric, of, confirm, refute } => {
-            for (_, cell) in planned.selected(of) {
-                let metric = planned.protocol.metric(metric);
-                match metric.and_then(|metric| samples.figure(&cell, metric, ALPHA)) {
-                    Some((effect, rounds)) => {
-                        let outcome = place(effect, *confirm, *refute);
-                        evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds, outcome });
-                    }
-                    None => evidence.missing.push(missing(samples, cell)),
-                }
-            }
+            values(planned, (metric, of), (*confirm, *refute), samples, &mut evidence);
         }
         Rule::Exponent { metric, along, of, confirm, refute } => {
             let mut lines: BTreeMap<String, Vec<(f64, f64, Cell)>> = BTreeMap::new();
@@ -69,13 +106,13 @@ pub(super) fn weigh(planned: &Cells, rule: &'static Rule, samples: &Samples) -> 
                 points.sort_by(|a, b| a.0.total_cmp(&b.0));
                 if let [.., before, last] = &points[..] {
                     let effect = Interval::exact(local_exponent((before.0, last.0), (before.1, last.1)));
-                    evidence.comparisons.push(Comparison {
-                        cell: last.2.clone(),
-                        baseline: Some(before.2.clone()),
-                        effect,
-                        rounds: 1,
-                        outcome: place(effect, *confirm, *refute),
-                    });
+                    if !effect.estimate.is_finite() {
+                        evidence.missing.push((last.2.clone(), "a figure of 0 has no growth".to_string()));
+                        continue;
+                    }
+                    let outcome = place(effect, *confirm, *refute);
+                    let (cell, baseline) = (last.2.clone(), Some(before.2.clone()));
+                    evidence.comparisons.push(Comparison { cell, baseline, effect, rounds: 1, outcome });
                 }
             }
         }
@@ -97,28 +134,26 @@ pub(super) fn weigh(planned: &Cells, rule: &'static Rule, samples: &Samples) -> 
         Rule::Trend { metric, along, of, confirm, refute } => {
             trends(planned, (metric, along, of), (*confirm, *refute), samples, &mut evidence);
         }
-        Rule::FalseAlarms { metric, of, rounds, at_most } => {
-            alarms(planned, (metric, of), (*rounds, *at_most), samples, &mut evidence);
+        Rule::FalseAlarms { metric, of, at_most } => {
+            alarms(planned, (metric, of), *at_most, samples, &mut evidence);
         }
-        // Parts of parts are not a thing that a claim needs; a protocol that nests them is judged not measured.
-        Rule::All(_) => {}
+        // These are taken apart before; see [`Rule::parts`].
+        Rule::All(_) | Rule::Beside(_) | Rule::Changed { .. } => {}
     }
+    evidence.failed = evidence.missing.iter().filter(|(cell, _)| planned.failed(cell, samples)).count();
     evidence.verdict = match rule {
-        Rule::Agreement { share, .. } => agree(&evidence.comparisons, *share),
-        _ => fall(&evidence.comparisons),
+        Rule::Agreement { share, .. } => agree(&evidence.comparisons, evidence.failed, *share),
+        _ => fall(&evidence.comparisons, evidence.failed),
     };
     evidence
 }
 
-/// The rate of false alarms among cells that differ in nothing but the name of the studied level. It is decided by the estimate, and only
-/// refuted where chance does not explain it.
-fn alarms(
-    planned: &Cells,
-    (metric, of): (&str, &str),
-    (rounds, at_most): (usize, f64),
-    samples: &Samples,
-    evidence: &mut Evidence,
-) {
+/// The rate of false alarms among cells that differ in nothing but the name of the studied level, under the rounds that the profile usually
+/// takes. The rate's interval decides: it lies below the bound, or above what an interval promises.
+fn alarms(planned: &Cells, (metric, of): (&str, &str), at_most: f64, samples: &Samples, evidence: &mut Evidence) {
+    let usual = usual(planned.profile);
+    let looks: Vec<(usize, f64)> = usual.looks().iter().filter_map(|look| usual.judged(*look as usize)).collect();
+    let least = looks.last().map_or(0, |(rounds, _)| *rounds);
     let mut same: BTreeMap<String, Vec<(Cell, ByRound)>> = BTreeMap::new();
     for (grid, cell) in planned.selected(of) {
         match samples.logs_by_round(&cell, metric) {
@@ -131,20 +166,41 @@ fn alarms(
             levels[0].1.keys().copied().filter(|round| levels.iter().all(|(_, logs)| logs.contains_key(round))).collect();
         let logs: Vec<Vec<f64>> = levels.iter().map(|(_, logs)| common.iter().map(|round| logs[round]).collect()).collect();
         let cell = levels[0].0.clone();
-        match false_alarms(&logs, rounds, ALPHA) {
+        match false_alarms(&logs, &looks) {
             Some(effect) => {
-                let outcome = if effect.estimate <= at_most {
-                    Outcome::Confirms
-                } else if effect.low > at_most {
+                let outcome = if effect.low > ALPHA {
                     Outcome::Refutes
+                } else if effect.high <= at_most {
+                    Outcome::Confirms
                 } else {
                     Outcome::Straddles
                 };
                 evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: common.len(), outcome });
             }
-            None => evidence.missing.push((cell, format!("fewer than {rounds} rounds that all levels have, or a single level"))),
+            None => evidence.missing.push((cell, format!("fewer than {least} rounds that all levels have, or a single level"))),
         }
     }
+}
+
+/// Takes the cells of a rule that have a baseline of their own and lie in its scope.
+fn compared(
+    planned: &Cells,
+    (of, metric): (&str, &Metric),
+    in_scope: impl Fn(&Cell) -> Option<bool>,
+    evidence: &mut Evidence,
+) -> Vec<(Cell, Cell)> {
+    let mut found = Vec::new();
+    for (grid, cell) in planned.measured(of, metric) {
+        let baseline = grid.baseline_of(&cell);
+        if cell == baseline {
+            continue;
+        }
+        match in_scope(&baseline) {
+            Some(false) => evidence.out_of_scope += 1,
+            _ => found.push((cell, baseline)),
+        }
+    }
+    found
 }
 
 fn ratios(
@@ -158,39 +214,97 @@ fn ratios(
     let Some(metric) = planned.protocol.metric(name) else {
         return;
     };
-    let mut found: Vec<(Cell, Cell, Vec<f64>)> = Vec::new();
-    for (grid, cell) in planned.selected(of).filter(|(grid, _)| grid.passes.contains(&metric.pass)) {
-        let baseline = grid.baseline_of(&cell);
-        if cell == baseline {
-            continue;
+    let in_scope = |baseline: &Cell| {
+        let Some(share) = scope else { return Some(true) };
+        Some(samples.value(baseline, share.part)? / samples.value(baseline, share.whole)? >= share.at_least)
+    };
+    let pairs = compared(planned, (of, metric), in_scope, evidence);
+    let found: Vec<Option<(Interval, usize)>> = match metric.pass {
+        Pass::Time => {
+            let logs: Vec<Vec<f64>> = pairs.iter().map(|(cell, baseline)| samples.log_ratios(cell, baseline, name)).collect();
+            let edge = |log: f64| nearest_edge(confirm, refute, log.exp(), |x| x.max(1e-12).ln());
+            let exp = |i: Interval| Interval { estimate: i.estimate.exp(), low: i.low.exp(), high: i.high.exp() };
+            planned.together(&logs, edge).into_iter().map(|found| found.map(|(log, rounds)| (exp(log), rounds))).collect()
         }
-        let share = |s: &Share| Some(samples.value(&baseline, s.part)? / samples.value(&baseline, s.whole)?);
-        if scope.is_some_and(|s| share(s).is_some_and(|found| found < s.at_least)) {
-            evidence.out_of_scope += 1;
-            continue;
-        }
-        match samples.ratio(&cell, &baseline, metric, ALPHA) {
-            Some(_) => {
-                let logs = samples.log_ratios(&cell, &baseline, name);
-                found.push((cell, baseline, logs));
+        _ => pairs.iter().map(|(cell, baseline)| Some((samples.ratio(cell, baseline, metric, ALPHA)?, 1))).collect(),
+    };
+    for ((cell, baseline), found) in pairs.into_iter().zip(found) {
+        match found {
+            Some((effect, rounds)) => {
+                let outcome = place(effect, confirm, refute);
+                evidence.comparisons.push(Comparison { cell, baseline: Some(baseline), effect, rounds, outcome });
             }
-            None => evidence.missing.push(missing_ratio(samples, cell, &baseline, name)),
+            None => evidence.missing.push(missing_ratio(samples, cell, &baseline, name, planned.rounds)),
         }
     }
-    let timed = metric.pass == Pass::Time;
-    let p_value = |logs: &Vec<f64>| {
-        let edge = nearest_edge(confirm, refute, mean(logs).exp());
-        ratio_p_value(logs, edge).unwrap_or(1.0)
+}
+
+/// Ratios of shares that are counts of chance: their intervals by Katz, widened by Holm.
+fn frequencies(
+    planned: &Cells,
+    (name, attempts, of): (&str, &str, &str),
+    (confirm, refute): (Bound, Bound),
+    least: f64,
+    samples: &Samples,
+    evidence: &mut Evidence,
+) {
+    let Some(metric) = planned.protocol.metric(name) else {
+        return;
     };
-    let levels = match timed {
-        true => holm_levels(&found.iter().map(|(_, _, logs)| p_value(logs)).collect::<Vec<_>>(), ALPHA),
-        false => vec![ALPHA; found.len()],
+    let counts = |cell: &Cell| Some((samples.value(cell, name)?, samples.value(cell, attempts).filter(|all| *all > 0.0)?));
+    let in_scope = |baseline: &Cell| counts(baseline).map(|(hits, all)| hits / all >= least);
+    let mut found = Vec::new();
+    for (cell, baseline) in compared(planned, (of, metric), in_scope, evidence) {
+        match counts(&cell).zip(counts(&baseline)) {
+            Some((own, theirs)) => found.push((cell, baseline, own, theirs)),
+            None => evidence.missing.push(missing_ratio(samples, cell, &baseline, name, planned.rounds)),
+        }
+    }
+    let p_value = |(_, _, own, theirs): &(Cell, Cell, (f64, f64), (f64, f64))| {
+        let (ratio, _) = share_ratio(*own, *theirs, ALPHA, 1.0);
+        share_ratio(*own, *theirs, ALPHA, nearest_edge(confirm, refute, ratio.estimate, |x| x.max(1e-12).ln()).exp()).1
     };
-    for ((cell, baseline, logs), level) in found.into_iter().zip(levels) {
-        if let Some(effect) = samples.ratio(&cell, &baseline, metric, level) {
-            let rounds = if timed { logs.len() } else { 1 };
-            let outcome = place(effect, confirm, refute);
-            evidence.comparisons.push(Comparison { cell, baseline: Some(baseline), effect, rounds, outcome });
+    let levels = holm_levels(&found.iter().map(p_value).collect::<Vec<_>>(), ALPHA);
+    for ((cell, baseline, own, theirs), level) in found.into_iter().zip(levels) {
+        let (effect, _) = share_ratio(own, theirs, level, 1.0);
+        let outcome = place(effect, confirm, refute);
+        evidence.comparisons.push(Comparison { cell, baseline: Some(baseline), effect, rounds: own.1 as usize, outcome });
+    }
+}
+
+/// Figures as they are: counted ones exactly, timed ones with intervals over the rounds.
+fn values(
+    planned: &Cells,
+    (name, of): (&str, &str),
+    (confirm, refute): (Bound, Bound),
+    samples: &Samples,
+    evidence: &mut Evidence,
+) {
+    let Some(metric) = planned.protocol.metric(name) else {
+        return;
+    };
+    let cells: Vec<Cell> = planned.selected(of).map(|(_, cell)| cell).collect();
+    let found: Vec<Option<(Interval, usize)>> = match metric.pass {
+        Pass::Time => {
+            // A ratio is averaged as ratios are.
+            let is_ratio = samples.is_ratio(name);
+            let to = |x: f64| if is_ratio { x.max(1e-12).ln() } else { x };
+            let from = |x: f64| if is_ratio { x.exp() } else { x };
+            let rounds: Vec<Vec<f64>> =
+                cells.iter().map(|cell| samples.by_round(cell, name).into_values().map(to).collect()).collect();
+            let found = planned.together(&rounds, |mean| nearest_edge(confirm, refute, from(mean), to)).into_iter();
+            let back = |i: Interval| Interval { estimate: from(i.estimate), low: from(i.low), high: from(i.high) };
+            found.map(|found| found.map(|(interval, rounds)| (back(interval), rounds))).collect()
+        }
+        _ => cells.iter().map(|cell| Some((Interval::exact(samples.value(cell, name)?), 1))).collect(),
+    };
+    for (cell, found) in cells.into_iter().zip(found) {
+        match found {
+            Some((effect, rounds)) => {
+                let outcome = place(effect, confirm, refute);
+                evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds, outcome });
+            }
+            None => evidence.missing.push(missing(samples, cell)),
         }
     }
 }
@@ -208,38 +322,42 @@ fn trends(
         return;
     };
     let mut lines: BTreeMap<String, Vec<(f64, Cell, ByRound)>> = BTreeMap::new();
-    for (grid, cell) in planned.selected(of).filter(|(grid, _)| grid.passes.contains(&metric.pass)) {
-        let baseline = grid.baseline_of(&cell);
-        if cell == baseline {
-            continue;
-        }
+    for (cell, baseline) in compared(planned, (of, metric), |_| Some(true), evidence) {
         let ratios = match metric.pass {
             Pass::Time => samples.log_ratios_by_round(&cell, &baseline, name),
             _ => samples.ratio(&cell, &baseline, metric, ALPHA).map(|ratio| (1, ratio.estimate)).into_iter().collect(),
         };
         match cell.get(along).and_then(|level| level.parse().ok()) {
             Some(x) if !ratios.is_empty() => lines.entry(cell.without(&[along])).or_default().push((x, cell, ratios)),
-            _ => evidence.missing.push(missing_ratio(samples, cell, &baseline, name)),
+            _ => evidence.missing.push(missing_ratio(samples, cell, &baseline, name, planned.rounds)),
         }
     }
+    let mut series: Vec<(Cell, Vec<f64>)> = Vec::new();
     for mut points in lines.into_values() {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         let xs: Vec<f64> = points.iter().map(|(x, ..)| *x).collect();
         let in_round = |round: &u32| points.iter().map(|(.., ratios)| ratios.get(round).copied()).collect::<Option<Vec<f64>>>();
         let rounds: Vec<f64> =
             points[0].2.keys().filter_map(in_round).map(|ys| rank_correlation(&xs, &ys)).filter(|r| !r.is_nan()).collect();
-        let effect = match (metric.pass, &rounds[..]) {
-            (Pass::Time, rounds) => mean_interval(rounds, ALPHA),
-            (_, rounds) => rounds.first().map(|r| Interval::exact(*r)),
-        };
         let Some((_, cell, _)) = points.pop() else { continue };
-        match effect.filter(|_| xs.len() > 2) {
-            Some(Interval { estimate, low, high }) => {
+        match xs.len() {
+            3.. => series.push((cell, rounds)),
+            _ => evidence.missing.push((cell, format!("a trend needs three levels of {along}"))),
+        }
+    }
+    let rounds: Vec<Vec<f64>> = series.iter().map(|(_, rounds)| rounds.clone()).collect();
+    let found = match metric.pass {
+        Pass::Time => planned.together(&rounds, |r| nearest_edge(confirm, refute, r, |x| x)),
+        _ => rounds.iter().map(|rounds| rounds.first().map(|r| (Interval::exact(*r), 1))).collect(),
+    };
+    for ((cell, _), found) in series.into_iter().zip(found) {
+        match found {
+            Some((Interval { estimate, low, high }, rounds)) => {
                 let effect = Interval { estimate, low: low.max(-1.0), high: high.min(1.0) };
                 let outcome = place(effect, confirm, refute);
-                evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: rounds.len(), outcome });
+                evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds, outcome });
             }
-            None => evidence.missing.push((cell, format!("a trend needs three levels of {along} and two rounds"))),
+            None => evidence.missing.push((cell, format!("{}, so no interval", super::explain::few(planned.rounds)))),
         }
     }
 }
@@ -260,7 +378,7 @@ fn picked(
     // Candidates and references that differ in the studied factor alone.
     let mut groups: Vec<(Cell, Vec<Cell>, Vec<Cell>)> = Vec::new();
     for select in [of, over] {
-        for (grid, cell) in planned.selected(select).filter(|(grid, _)| grid.passes.contains(&metric.pass)) {
+        for (grid, cell) in planned.measured(select, metric) {
             if samples.value(&cell, name).is_none() {
                 if !evidence.missing.iter().any(|(known, _)| *known == cell) {
                     evidence.missing.push(missing(samples, cell));
@@ -276,7 +394,7 @@ fn picked(
             side.push(cell);
         }
     }
-    let alpha = ALPHA / groups.len().max(1) as f64;
+    let number = groups.len().max(1) as f64;
     let highest = |cells: &[Cell]| {
         cells.iter().max_by(|a, b| samples.value(a, name).partial_cmp(&samples.value(b, name)).unwrap_or(Ordering::Equal)).cloned()
     };
@@ -289,25 +407,32 @@ fn picked(
             continue;
         };
         let pairs = (candidates.len() * references.len()) as f64;
-        // A cell that is itself the best is level with it.
-        let effect = if cell == best { Some(Interval::exact(1.0)) } else { samples.ratio(&cell, &best, metric, alpha / pairs) };
+        let effect = match metric.pass {
+            // A cell that is itself the best is level with it.
+            _ if cell == best => Some((Interval::exact(1.0), 1)),
+            Pass::Time => {
+                let logs = samples.log_ratios(&cell, &best, name);
+                let judged = planned.rounds.judged(logs.len());
+                judged.and_then(|(rounds, alpha)| Some((ratio_interval(&logs[..rounds], alpha / number / pairs)?, rounds)))
+            }
+            _ => samples.ratio(&cell, &best, metric, ALPHA).map(|effect| (effect, 1)),
+        };
         match effect {
-            Some(effect) => {
-                let rounds = if effect.is_exact() { 1 } else { samples.log_ratios(&cell, &best, name).len() };
+            Some((effect, rounds)) => {
                 let outcome = place(effect, confirm, refute);
                 evidence.comparisons.push(Comparison { cell, baseline: Some(best), effect, rounds, outcome });
             }
-            None => evidence.missing.push(missing_ratio(samples, cell, &best, name)),
+            None => evidence.missing.push(missing_ratio(samples, cell, &best, name, planned.rounds)),
         }
     }
 }
 
-/// The number of a bound that an estimate is nearest to.
-fn nearest_edge(confirm: Bound, refute: Bound, estimate: f64) -> f64 {
+/// The number of a bound that an estimate is nearest to, on a scale, as the scale has it.
+fn nearest_edge(confirm: Bound, refute: Bound, estimate: f64, scale: impl Fn(f64) -> f64) -> f64 {
     let edges = [confirm, refute].into_iter().flat_map(|bound| match bound {
         Bound::AtMost(x) | Bound::AtLeast(x) => vec![x],
         Bound::Within(low, high) | Bound::Outside(low, high) => vec![low, high],
     });
-    let distance = |edge: &f64| (edge.max(1e-12).ln() - estimate.ln()).abs();
-    edges.min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(1.0)
+    let distance = |edge: &f64| (edge - scale(estimate)).abs();
+    edges.map(&scale).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(0.0)
 }

@@ -35,6 +35,7 @@ pub struct Rule<C> {
     over: Predicate<C>,
     confirm: Option<Bound>,
     refute: Option<Bound>,
+    decides: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -45,11 +46,12 @@ enum Read {
     Trend { metric: Metric, along: Option<String> },
     Picked { metric: Metric, pick: Pick },
     Agreement { metric: Metric, reference: Metric, within: Bound, share: f64 },
-    FalseAlarms { metric: Metric, rounds: usize, at_most: f64 },
+    FalseAlarms { metric: Metric, at_most: f64 },
+    Frequency { metric: Metric, attempts: Metric, least: f64 },
 }
 
 fn rule<C>(read: Read) -> Rule<C> {
-    Rule { read, of: None, over: None, confirm: None, refute: None }
+    Rule { read, of: None, over: None, confirm: None, refute: None, decides: true }
 }
 
 /// The metric of each cell over that of its baseline: exact for bytes, an interval for times.
@@ -87,9 +89,15 @@ pub fn agreement<C>(metric: Metric, reference: Metric, range: RangeInclusive<f64
     rule(Read::Agreement { metric, reference, within: within(range), share })
 }
 
-/// How often levels that are one thing under several names would be called different, in resamplings of so many rounds.
-pub fn false_alarms<C>(metric: Metric, rounds: usize, at_most: f64) -> Rule<C> {
-    rule(Read::FalseAlarms { metric, rounds, at_most })
+/// How often levels that are one thing under several names would be called different, in resamplings of as many rounds as the profile takes.
+pub fn false_alarms<C>(metric: Metric, at_most: f64) -> Rule<C> {
+    rule(Read::FalseAlarms { metric, at_most })
+}
+
+/// The share of `attempts` that `metric` counts, over the baseline's: an interval, because both are counts of chance. Judged only where the
+/// baseline's share is at least `least`.
+pub fn frequency<C>(metric: Metric, attempts: Metric, least: f64) -> Rule<C> {
+    rule(Read::Frequency { metric, attempts, least })
 }
 
 impl<C: Cell> Rule<C> {
@@ -127,6 +135,12 @@ impl<C: Cell> Rule<C> {
         self.holds(within(figure * (1.0 - REPRODUCES)..=figure * (1.0 + REPRODUCES)))
     }
 
+    /// A part that is judged where the device has what it is about, and that does not decide: on a device that lacks it the claim can be
+    /// confirmed without it, as so many of its parts.
+    pub fn beside(self) -> Self {
+        Rule { decides: false, ..self }
+    }
+
     /// Judge only where, in the baseline, `part` is at least this share of `whole`.
     pub fn scope(mut self, part: Metric, whole: Metric, at_least: f64) -> Self {
         if let Read::Ratio { scope, .. } = &mut self.read {
@@ -153,6 +167,7 @@ impl<C: Cell> Rule<C> {
             over: chosen(&self.over, cells),
             confirm: self.confirm,
             refute: self.refute,
+            decides: self.decides,
         }
     }
 }
@@ -165,6 +180,7 @@ pub(super) struct Judged {
     over: Vec<protocol::Cell>,
     confirm: Option<Bound>,
     refute: Option<Bound>,
+    decides: bool,
 }
 
 impl Judged {
@@ -176,6 +192,7 @@ impl Judged {
             }
             Read::Picked { metric, .. } | Read::FalseAlarms { metric, .. } => vec![*metric],
             Read::Agreement { metric, reference, .. } => vec![*metric, *reference],
+            Read::Frequency { metric, attempts, .. } => vec![*metric, *attempts],
         }
     }
 
@@ -190,7 +207,8 @@ impl Judged {
         let of = select(&self.of);
         let bounds = self.confirm.zip(self.refute).ok_or("does not say what confirms and what refutes it");
         let along = |along: Option<String>| along.map(kept).ok_or("does not say along which number");
-        Ok(match self.read {
+        let decides = self.decides;
+        let plain = match self.read {
             Read::Ratio { metric, scope } => {
                 let (confirm, refute) = bounds?;
                 let share = |(part, whole, at_least): (Metric, Metric, f64)| protocol::Share {
@@ -222,10 +240,13 @@ impl Judged {
             Read::Agreement { metric, reference, within, share } => {
                 protocol::Rule::Agreement { metric: metric.name, reference: reference.name, of, within, share }
             }
-            Read::FalseAlarms { metric, rounds, at_most } => {
-                protocol::Rule::FalseAlarms { metric: metric.name, of, rounds, at_most }
+            Read::FalseAlarms { metric, at_most } => protocol::Rule::FalseAlarms { metric: metric.name, of, at_most },
+            Read::Frequency { metric, attempts, least } => {
+                let (confirm, refute) = bounds?;
+                protocol::Rule::Frequency { metric: metric.name, attempts: attempts.name, of, confirm, refute, least }
             }
-        })
+        };
+        Ok(if decides { plain } else { protocol::Rule::Beside(Box::leak(Box::new(plain))) })
     }
 }
 
@@ -239,6 +260,8 @@ pub(super) fn kept(text: String) -> &'static str {
 pub struct Claim<C> {
     pub(super) told: Told,
     rules: Vec<Rule<C>>,
+    /// The rules without what was changed after a look.
+    before: Vec<Rule<C>>,
 }
 
 /// What of a claim does not depend on cells.
@@ -249,6 +272,7 @@ pub(super) struct Told {
     pub text: &'static str,
     pub on: Option<Vec<Platform>>,
     pub meaning: protocol::Meaning,
+    pub changed: Option<&'static str>,
 }
 
 impl<C: Cell> Claim<C> {
@@ -260,12 +284,25 @@ impl<C: Cell> Claim<C> {
             depends: "It holds only where {where}.",
             inconclusive: "What was measured ({effect}) is too near to the thresholds to tell.",
         };
-        Claim { told: Told { id, from, text, on: None, meaning }, rules: Vec::new() }
+        Claim { told: Told { id, from, text, on: None, meaning, changed: None }, rules: Vec::new(), before: Vec::new() }
     }
 
     /// What judges the claim; where there are several, all must hold.
     pub fn rule(mut self, rule: Rule<C>) -> Self {
         self.rules.push(rule);
+        self
+    }
+
+    /// What was changed after a look at figures: when, what and why. [`Claim::before`] says how it was judged without the change.
+    pub fn changed(mut self, what: &'static str) -> Self {
+        self.told.changed = Some(what);
+        self
+    }
+
+    /// What judged the claim before it was changed; its verdict is given beside the claim's. Where no rule is given, no figure that is taken
+    /// today can tell.
+    pub fn before(mut self, rule: Rule<C>) -> Self {
+        self.before.push(rule);
         self
     }
 
@@ -301,8 +338,9 @@ impl<C: Cell> Claim<C> {
         self
     }
 
-    pub(super) fn erase(&self, cells: &[C]) -> (Told, Vec<Judged>) {
-        (self.told.clone(), self.rules.iter().map(|rule| rule.erase(cells)).collect())
+    pub(super) fn erase(&self, cells: &[C]) -> (Told, Vec<Judged>, Vec<Judged>) {
+        let erased = |rules: &[Rule<C>]| rules.iter().map(|rule| rule.erase(cells)).collect();
+        (self.told.clone(), erased(&self.rules), erased(&self.before))
     }
 }
 
@@ -317,6 +355,8 @@ pub(super) fn usual_platforms(parts: &[Judged]) -> Vec<Platform> {
 pub struct Published<C> {
     pub(super) told: PublishedText,
     rules: Vec<Rule<C>>,
+    /// The rules without what was changed after a look.
+    before: Vec<Rule<C>>,
 }
 
 #[derive(Debug, Clone)]
@@ -326,17 +366,31 @@ pub(super) struct PublishedText {
     pub figure: &'static str,
     pub on: Vec<Platform>,
     pub setup: &'static str,
+    pub changed: Option<&'static str>,
 }
 
 impl<C: Cell> Published<C> {
     /// `figure` is the figure as its source gives it.
     pub fn new(id: &'static str, source: &'static str, figure: &'static str) -> Self {
-        Published { told: PublishedText { id, source, figure, on: vec![Platform::Gpu], setup: "" }, rules: Vec::new() }
+        let told = PublishedText { id, source, figure, on: vec![Platform::Gpu], setup: "", changed: None };
+        Published { told, rules: Vec::new(), before: Vec::new() }
     }
 
     /// What reproduces it; where there are several, each is a part of it. Without any, nothing that is measured here can be compared.
     pub fn rule(mut self, rule: Rule<C>) -> Self {
         self.rules.push(rule);
+        self
+    }
+
+    /// What was changed after a look at figures; see [`Claim::changed`].
+    pub fn changed(mut self, what: &'static str) -> Self {
+        self.told.changed = Some(what);
+        self
+    }
+
+    /// What reproduced it before it was changed; see [`Claim::before`].
+    pub fn before(mut self, rule: Rule<C>) -> Self {
+        self.before.push(rule);
         self
     }
 
@@ -352,7 +406,8 @@ impl<C: Cell> Published<C> {
         self
     }
 
-    pub(super) fn erase(&self, cells: &[C]) -> (PublishedText, Vec<Judged>) {
-        (self.told.clone(), self.rules.iter().map(|rule| rule.erase(cells)).collect())
+    pub(super) fn erase(&self, cells: &[C]) -> (PublishedText, Vec<Judged>, Vec<Judged>) {
+        let erased = |rules: &[Rule<C>]| rules.iter().map(|rule| rule.erase(cells)).collect();
+        (self.told.clone(), erased(&self.rules), erased(&self.before))
     }
 }

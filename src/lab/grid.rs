@@ -52,9 +52,14 @@ pub fn scaled(by: f64, tolerance: f64) -> Relation {
     Relation::Scaled { by, tolerance }
 }
 
-/// A wrong result that nothing reports: the relative error lies in this range.
+/// A wrong result that nothing reports: the relative error lies in this range. Zero is no such result; see [`missing`].
 pub fn differs(by: RangeInclusive<f64>) -> Relation {
     Relation::Differs { at_least: *by.start(), at_most: *by.end() }
+}
+
+/// This share of the outcome, or more, is not there; it may be zero.
+pub fn missing(at_least: f64) -> Relation {
+    Relation::Missing { at_least }
 }
 
 /// The step fails with a message that contains this text.
@@ -309,9 +314,9 @@ pub(super) struct Erased {
     pub grids: Vec<protocol::Grid>,
     pub checks: Vec<(Relation, Vec<protocol::Cell>)>,
     pub metrics: Vec<Metric>,
-    pub claims: Vec<(Told, Vec<Judged>)>,
+    pub claims: Vec<(Told, Vec<Judged>, Vec<Judged>)>,
     pub answers: Vec<(&'static str, Judged)>,
-    pub published: Vec<(PublishedText, Vec<Judged>)>,
+    pub published: Vec<(PublishedText, Vec<Judged>, Vec<Judged>)>,
     pub plots: Vec<(Drawn, Vec<protocol::Cell>)>,
     pub mistakes: Vec<String>,
 }
@@ -365,7 +370,10 @@ impl<C: Cell> AnyGrid for Grid<C> {
         let claims: Vec<_> = self.claims.iter().map(|claim| claim.erase(&cells)).collect();
         let published: Vec<_> = self.published.iter().map(|published| published.erase(&cells)).collect();
         let answers: Vec<_> = self.answers.iter().map(|(id, rule)| (*id, rule.erase(&cells))).collect();
-        let parts = claims.iter().flat_map(|(_, parts)| parts).chain(published.iter().flat_map(|(_, parts)| parts));
+        let parts = claims
+            .iter()
+            .flat_map(|(_, parts, before)| parts.iter().chain(before))
+            .chain(published.iter().flat_map(|(_, parts, before)| parts.iter().chain(before)));
         let judged: Vec<Metric> = parts.chain(answers.iter().map(|(_, part)| part)).flat_map(Judged::metrics).collect();
         let (telling, baseline) = (self.telling(), self.baseline_text(studied));
         let usual: Vec<Plot<C>> = [(COUNT, PEAK), (ROUNDS, TIME)]

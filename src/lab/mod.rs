@@ -21,10 +21,10 @@ pub use crate::protocol::{
 pub use crate::{cell, levels, name, number};
 pub use anyhow::{Context, Result, bail, ensure};
 pub use claims::{
-    Claim, Published, Rule, agreement, at_least, at_most, false_alarms, growth, highest, lowest, outside, ratio, trend, value,
-    within,
+    Claim, Published, Rule, agreement, at_least, at_most, false_alarms, frequency, growth, highest, lowest, outside, ratio, trend,
+    value, within,
 };
-pub use grid::{CHECK, COUNT, Choose, Chosen, Grid, Passes, ROUNDS, differs, equal, raises, scaled};
+pub use grid::{CHECK, COUNT, Choose, Chosen, Grid, Passes, ROUNDS, differs, equal, missing, raises, scaled};
 pub use levels::{AllocConf, By, Cell, DeviceMemory, FactorText, Has, Level, Many, Threads, spelling};
 pub use metrics::{GRADIENT_ERROR, LOSS_ERROR, OUTPUT_ERROR, PARAMETER_ERROR, RAISED, RESULT_ERROR, UPDATE_ERROR};
 pub use plots::{Plot, area, bars, dots, effects, lines, pareto, ranking, shares};

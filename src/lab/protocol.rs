@@ -16,12 +16,13 @@ pub struct Protocol {
     hypothesis: &'static str,
     grids: Vec<Box<dyn AnyGrid>>,
     threats: Vec<&'static str>,
+    rounds: Option<u32>,
 }
 
 impl Protocol {
     /// `name` is that of the experiment's file or folder, and of its results.
     pub fn new(name: &'static str, title: &'static str) -> Protocol {
-        Protocol { name, title, question: "", hypothesis: "", grids: Vec::new(), threats: Vec::new() }
+        Protocol { name, title, question: "", hypothesis: "", grids: Vec::new(), threats: Vec::new(), rounds: None }
     }
 
     pub fn question(self, question: &'static str) -> Protocol {
@@ -36,6 +37,15 @@ impl Protocol {
     pub fn grid<C: Cell>(mut self, grid: Grid<C>) -> Protocol {
         self.grids.push(Box::new(grid));
         self
+    }
+
+    /// Timed rounds that every comparison gets, where the profile's are too few for what is claimed: a number that was set before measuring.
+    pub fn rounds(self, rounds: u32) -> Protocol {
+        Protocol { rounds: Some(rounds), ..self }
+    }
+
+    pub(crate) fn own_rounds(&self) -> Option<u32> {
+        self.rounds
     }
 
     /// A threat to validity.
@@ -90,8 +100,8 @@ impl Protocol {
             }
         }
         for (id, part) in answers {
-            let claim = claims.iter_mut().find(|(told, _)| told.id == id).map(|(_, parts)| parts);
-            let figure = published.iter_mut().find(|(told, _)| told.id == id).map(|(_, parts)| parts);
+            let claim = claims.iter_mut().find(|(told, ..)| told.id == id).map(|(_, parts, _)| parts);
+            let figure = published.iter_mut().find(|(told, ..)| told.id == id).map(|(_, parts, _)| parts);
             match claim.or(figure) {
                 Some(parts) => parts.push(part),
                 None => mistakes.push(format!("a rule answers '{id}', which no grid claims")),
@@ -104,19 +114,23 @@ impl Protocol {
         };
         let claims: Vec<protocol::Claim> = claims
             .into_iter()
-            .map(|(told, parts)| {
+            .map(|(told, parts, before)| {
                 if parts.is_empty() && told.on.as_ref().is_none_or(|on| !on.is_empty()) {
                     mistakes.push(format!("nothing judges the claim '{}': give it a rule, or say .not_measured(why)", told.id));
                 }
                 let judged_on = told.on.clone().unwrap_or_else(|| usual_platforms(&parts)).leak();
                 let rule = joined(whole(told.id, parts, &mut mistakes));
+                let before = joined(whole(told.id, before, &mut mistakes));
+                let rule = changed(told.changed, before, rule);
                 protocol::Claim { id: told.id, from: told.from, text: told.text, judged_on, rule, meaning: told.meaning }
             })
             .collect();
         let published: Vec<protocol::Published> = published
             .into_iter()
-            .map(|(told, parts)| {
+            .map(|(told, parts, before)| {
                 let rule = (!parts.is_empty()).then(|| joined(whole(told.id, parts, &mut mistakes)));
+                let before = joined(whole(told.id, before, &mut mistakes));
+                let rule = rule.map(|rule| changed(told.changed, before, rule));
                 let (id, source, figure, setup) = (told.id, told.source, told.figure, told.setup);
                 protocol::Published { id, source, figure, judged_on: told.on.leak(), rule, setup }
             })
@@ -137,6 +151,7 @@ impl Protocol {
             threats: self.threats.clone().leak(),
         };
         mistakes.extend(plain.mistakes());
+        mistakes.extend(plain.empty_safeguards());
         if mistakes.is_empty() { Ok(plain) } else { Err(mistakes) }
     }
 
@@ -163,6 +178,15 @@ impl Protocol {
 
     pub fn name(&self) -> &'static str {
         self.name
+    }
+}
+
+/// A rule with what was changed of it, if anything was.
+fn changed(what: Option<&'static str>, before: Rule, now: Rule) -> Rule {
+    let before = (!before.parts().is_empty()).then(|| &*Box::leak(Box::new(before)));
+    match what {
+        Some(what) => Rule::Changed { what, before, now: Box::leak(Box::new(now)) },
+        None => now,
     }
 }
 

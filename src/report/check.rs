@@ -26,7 +26,7 @@ fn problems(run: &Recorded) -> Vec<String> {
     if identity.machine != run.machine {
         found.push(format!("was taken on '{}'; name the machine's folder so", identity.machine));
     }
-    if run.manifest.git_dirty {
+    if run.manifest.is_dirty() {
         found.push("was taken with local changes, which nobody else has: commit them, and measure again with --fresh".to_string());
     }
     if run.not_run() > 0 {

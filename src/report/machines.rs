@@ -51,7 +51,7 @@ pub fn setups(recorded: &[Recorded]) -> Vec<SetupRow> {
 }
 
 fn setup(run: &Recorded) -> Setup {
-    let Manifest { identity, profile, git_revision, git_dirty, .. } = &run.manifest;
+    let Manifest { identity, profile, .. } = &run.manifest;
     let pairs = |map: &BTreeMap<String, String>| {
         map.iter().map(|(name, value)| words::text(&format!("{name}: {value}"))).collect::<Vec<_>>()
     };
@@ -59,7 +59,8 @@ fn setup(run: &Recorded) -> Setup {
     if let Some(limit) = identity.memory_limit {
         hardware.push(format!("memory limited to {}", Bytes(limit)));
     }
-    let short: String = git_revision.chars().take(12).collect();
+    let short = |revision: &&str| revision.chars().take(12).collect::<String>();
+    let revisions = run.manifest.revisions().iter().map(short).collect::<Vec<_>>().join(", ");
     Setup {
         machine: run.machine.clone(),
         device: prose::platform(run.platform()),
@@ -67,7 +68,7 @@ fn setup(run: &Recorded) -> Setup {
         libtorch: identity.libtorch.clone(),
         flags: pairs(&identity.flags).join(", "),
         profile: profile.to_string(),
-        revision: if *git_dirty { format!("{short} with local changes") } else { short },
+        revision: if run.manifest.is_dirty() { format!("{revisions} with local changes") } else { revisions },
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! The report is a function of the results alone: no clock, no order that a hash map gives. The same results give the same bytes.
 
+mod changes;
 mod check;
 mod claims;
 mod data;
@@ -49,6 +50,8 @@ pub struct Report {
     pub index: String,
     /// The lines for a README: the table of what to try, and the techniques.
     pub summary: String,
+    /// For METHODOLOGY: what was changed after a look at figures, with the verdicts without the change.
+    pub changes: String,
     pictures: Vec<Picture>,
     files: Vec<files::Linked>,
     tables: Vec<data::Table>,
@@ -74,26 +77,38 @@ pub fn read(results: &Path) -> Result<Report> {
 
 /// What every page that this program writes begins with.
 const MADE: &str = "<!-- Made by `vramlab report";
-const SUMMARY_BEGINS: &str = "<!-- results: written by `just report` -->";
-const SUMMARY_ENDS: &str = "<!-- end of results -->";
 
-/// Puts a report's table of what to try between the two marks of a README, with links into the report.
+/// Where a file of the project shows what the report's writer wrote: between these two lines.
+struct Marks(&'static str, &'static str);
+
+const SUMMARY: Marks = Marks("<!-- results: written by `just report` -->", "<!-- end of results -->");
+const CHANGES: Marks = Marks("<!-- changes: written by `just report` -->", "<!-- end of changes -->");
+
+/// Puts a report's table of what to try between the two marks of a README, with links into the report; and into METHODOLOGY.md beside
+/// it, where there is one, the table of what was changed after a look at figures.
 ///
 /// # Errors
-/// The file cannot be read or written, or has no marks.
+/// A file cannot be read or written, or has no marks.
 pub fn show_summary(results: &Path, readme: &Path) -> Result<()> {
-    let text = std::fs::read_to_string(readme).with_context(|| format!("reading {}", readme.display()))?;
-    let summary = read(results)?.summary;
-    let updated = with_summary(&text, &summary).with_context(|| {
-        format!("{} has no place for the results: a line '{SUMMARY_BEGINS}' and after it a line '{SUMMARY_ENDS}'", readme.display())
-    })?;
-    if updated == text { Ok(()) } else { replace_file(readme, updated.as_bytes()) }
+    let report = read(results)?;
+    show(readme, &report.summary, &SUMMARY)?;
+    let methodology = readme.with_file_name("METHODOLOGY.md");
+    if methodology.exists() { show(&methodology, &report.changes, &CHANGES) } else { Ok(()) }
 }
 
-fn with_summary(readme: &str, summary: &str) -> Option<String> {
-    let (before, rest) = readme.split_once(SUMMARY_BEGINS)?;
-    let (_, after) = rest.split_once(SUMMARY_ENDS)?;
-    Some(format!("{before}{SUMMARY_BEGINS}\n\n{}\n\n{SUMMARY_ENDS}{after}", summary.trim()))
+fn show(file: &Path, written: &str, marks: &Marks) -> Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    let Marks(begins, ends) = marks;
+    let updated = between(&text, written, marks).with_context(|| {
+        format!("{} has no place for the results: a line '{begins}' and after it a line '{ends}'", file.display())
+    })?;
+    if updated == text { Ok(()) } else { replace_file(file, updated.as_bytes()) }
+}
+
+fn between(text: &str, written: &str, Marks(begins, ends): &Marks) -> Option<String> {
+    let (before, rest) = text.split_once(begins)?;
+    let (_, after) = rest.split_once(ends)?;
+    Some(format!("{before}{begins}\n\n{}\n\n{ends}{after}", written.trim()))
 }
 
 impl Report {
@@ -216,6 +231,7 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
         index: page::page(&written, &names)?,
         pages: written,
         summary,
+        changes: changes::table(recorded),
         pictures,
         files: recorded.iter().flat_map(files::of).collect(),
         tables: recorded.iter().filter(|run| data::has_rows(run)).map(data::table).collect::<Result<_>>()?,

@@ -357,7 +357,7 @@ fn measured(run: &Recorded) -> Measured {
         machine: prose::whose(run.platform(), &run.machine),
         taken: if run.is_prediction() { "Predicted" } else { "Measured" },
         profile: run.manifest.profile.to_string(),
-        command: invocation(&run.manifest.argv),
+        command: run.manifest.commands.iter().map(|command| invocation(&command.argv)).collect::<Vec<_>>().join("; then "),
         data: Markdown::link("every configuration as CSV", &data::path(run)),
         notes: tables::notes_of(run),
     }

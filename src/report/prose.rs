@@ -5,6 +5,7 @@ use super::words;
 use crate::judge::{Evidence, Holds, Judgement, Outcome, Reproduction, Verdict};
 use crate::protocol::{Bound, Pass, Pick, Platform, Protocol, Rule, Share};
 use crate::results::Status;
+use crate::rounds::ALPHA;
 use crate::stats::Interval;
 use crate::units::{plain, quantity, ratio, significant};
 
@@ -45,12 +46,19 @@ pub fn word(verdict: Verdict, against: Against) -> String {
 
 /// What became of a claim on one machine.
 pub fn standing(judgement: &Judgement) -> String {
-    standing_of(judgement.verdict, judgement.platform, judgement.carries, Against::Claim)
+    let standing = standing_of(judgement.verdict, judgement.platform, judgement.carries, Against::Claim);
+    format!("{standing}{}", in_part(judgement.verdict, judgement.parts()))
 }
 
 /// What became of a published figure on one machine.
 pub fn reproduction(reproduction: &Reproduction) -> String {
-    standing_of(reproduction.verdict, reproduction.platform, reproduction.comparable, Against::Published)
+    let standing = standing_of(reproduction.verdict, reproduction.platform, reproduction.comparable, Against::Published);
+    format!("{standing}{}", in_part(reproduction.verdict, reproduction.parts()))
+}
+
+/// Of how many parts a verdict is, where not of all.
+fn in_part(verdict: Verdict, (judged, all): (usize, usize)) -> String {
+    if judged == all || verdict == Verdict::NotMeasured { String::new() } else { format!(" ({judged} of {all} parts)") }
 }
 
 fn standing_of(found: Verdict, of: Platform, carries: bool, against: Against) -> String {
@@ -147,21 +155,24 @@ pub fn subject(protocol: &Protocol, rule: &Rule) -> String {
     let label = |name: &str| protocol.metric(name).map_or_else(|| name.replace('_', " "), |metric| metric.label.to_string());
     match rule {
         Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Picked { metric, .. } => label(metric),
+        Rule::Frequency { metric, attempts, .. } => format!("share of {} of {}", label(metric), label(attempts)),
         Rule::Exponent { metric, along, .. } => format!("{} grows as a power of {along}:", label(metric)),
         Rule::FalseAlarms { .. } => "false positives".to_string(),
         Rule::Trend { metric, along, .. } => format!("rank correlation of the gain in {} with {along}", label(metric)),
         Rule::Agreement { metric, reference, .. } => format!("{} relative to {}", label(metric), label(reference)),
         Rule::All(_) => "several figures".to_string(),
+        Rule::Beside(rule) | Rule::Changed { now: rule, .. } => subject(protocol, rule),
     }
 }
 
 /// One effect of a rule: a ratio, a value with its unit, an exponent.
 pub fn figure(protocol: &Protocol, rule: &Rule, value: f64) -> String {
     match rule {
-        Rule::Ratio { .. } | Rule::Picked { .. } | Rule::Agreement { .. } => ratio(value),
+        Rule::Ratio { .. } | Rule::Picked { .. } | Rule::Agreement { .. } | Rule::Frequency { .. } => ratio(value),
         Rule::Value { metric, .. } => quantity(value, protocol.metric(metric).map_or("1", |m| words::unit(metric, m.unit))),
         Rule::FalseAlarms { .. } => format!("{} %", significant(value * 100.0)),
         Rule::Exponent { .. } | Rule::Trend { .. } | Rule::All(_) => plain(value),
+        Rule::Beside(rule) | Rule::Changed { now: rule, .. } => figure(protocol, rule, value),
     }
 }
 
@@ -182,15 +193,20 @@ pub fn thresholds(protocol: &Protocol, rule: &Rule) -> Option<(String, String)> 
         | Rule::Value { confirm, refute, .. }
         | Rule::Exponent { confirm, refute, .. }
         | Rule::Trend { confirm, refute, .. }
+        | Rule::Frequency { confirm, refute, .. }
         | Rule::Picked { confirm, refute, .. } => Some((bound(protocol, rule, *confirm), bound(protocol, rule, *refute))),
         Rule::Agreement { within, share, .. } => {
             let (within, share) = (bound(protocol, rule, *within), share * 100.0);
             Some((format!("{within} in {share:.0} % of the configurations"), format!("fewer of them within {within}")))
         }
         Rule::FalseAlarms { at_most, .. } => {
-            let at_most = figure(protocol, rule, *at_most);
-            Some((format!("at most {at_most}"), format!("an interval of the rate above {at_most}")))
+            let write = |x: f64| figure(protocol, rule, x);
+            Some((
+                format!("an interval of the rate below {}", write(*at_most)),
+                format!("an interval of the rate above {}", write(ALPHA)),
+            ))
         }
+        Rule::Beside(rule) | Rule::Changed { now: rule, .. } => thresholds(protocol, rule),
         Rule::All(_) => None,
     }
 }
@@ -211,11 +227,14 @@ pub fn comparison(protocol: &Protocol, rule: &Rule) -> String {
             let best = if over.is_empty() { "all".to_string() } else { format!("those{}", of(over)) };
             format!("the {which} {subject}{} relative to the highest of {best}", of(select))
         }
-        Rule::FalseAlarms { metric, rounds, of: select, .. } => format!(
-            "{subject}: how often the 95 % CI of a ratio of {} excludes 1, in 4000 resamplings of two identical levels and {rounds} rounds{}",
+        Rule::FalseAlarms { metric, of: select, .. } => format!(
+            "{subject}: how often the 95 % CI of a ratio of {} excludes 1, in 4000 resamplings of two identical levels and as many rounds as the \
+             profile usually takes{}",
             metric.replace('_', " "),
             of(select)
         ),
+        Rule::Frequency { of: select, .. } => format!("{subject} relative to the baseline{}", of(select)),
+        Rule::Beside(rule) | Rule::Changed { now: rule, .. } => comparison(protocol, rule),
         Rule::Trend { of: select, .. } => format!("{subject}{}", of(select)),
         Rule::Agreement { of: select, .. } => format!("{subject}, configuration by configuration{}", of(select)),
         Rule::All(_) => subject,
@@ -329,7 +348,17 @@ pub fn meaning(protocol: &Protocol, judgement: &Judgement) -> String {
         Verdict::NotMeasured if judgement.claim.judged_on.is_empty() => return format!("Not measured: {}", meaning.inconclusive),
         Verdict::NotMeasured => return not_measured(&judgement.evidence, Against::Claim),
     };
-    let text = filled(protocol, judgement, text);
+    let text = match judgement.holds_in_part() {
+        true => {
+            let (judged, all) = judgement.parts();
+            let rest = if judged == 1 { "holds" } else { "hold" };
+            format!(
+                "{judged} of {all} parts can be judged on this device and {rest} ({}); the others decide, too.",
+                effect(protocol, judgement)
+            )
+        }
+        false => filled(protocol, judgement, text),
+    };
     match (judgement.carries, judgement.platform) {
         (false, _) => {
             let whose = carriers(judgement.claim.judged_on);

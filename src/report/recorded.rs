@@ -1,7 +1,7 @@
 //! One experiment on one machine, as read from its results folder, with what the report asks of it.
 
 use super::words;
-use crate::judge::{Judgement, Reproduction, judge, reproduce};
+use crate::judge::{Judgement, Reproduction, Taken, judge, reproduce};
 use crate::protocol::{
     COMPUTED, Cell, Claim, DTYPE, Factor, Grid, LEAST_FLOPS, Level, Meaning, Metric, Pass, Platform, Plot, Protocol, TIME,
 };
@@ -45,8 +45,9 @@ impl Recorded {
         // Judgements point into the protocol; it lives as long as the process, which reads a handful of them once.
         let protocol: &'static Protocol = Box::leak(Box::new(in_todays_words(manifest.protocol.clone())));
         let samples = Samples::new(&passes);
-        let judgements = judge(protocol, manifest.profile, manifest.identity.platform, &samples);
-        let reproductions = reproduce(protocol, manifest.profile, manifest.identity.platform, &samples);
+        let taken = Taken { profile: manifest.profile, device: manifest.identity.platform, rounds: &manifest.rounds };
+        let judgements = judge(protocol, taken, &samples);
+        let reproductions = reproduce(protocol, taken, &samples);
         let mut outcomes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>> = BTreeMap::new();
         for record in &passes {
             let by_pass = outcomes.entry(record.cell.clone()).or_default();

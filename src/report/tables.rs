@@ -86,7 +86,7 @@ fn check(recorded: &Recorded, relation: &Relation, cells: &[&Cell]) -> String {
     let mut text = format!("Checked against the baseline: {} {}", counted(held, "configuration"), expectation(relation, held));
     let errors = largest_errors(recorded, cells);
     // Elsewhere the error is that before the expected factor is taken out, and would only confuse.
-    if !errors.is_empty() && matches!(relation, Relation::Equal { .. } | Relation::Differs { .. }) {
+    if !errors.is_empty() && matches!(relation, Relation::Equal { .. } | Relation::Differs { .. } | Relation::Missing { .. }) {
         text.push_str(&format!(" (largest {})", errors.join(", ")));
     }
     if failed > 0 {
@@ -106,6 +106,10 @@ fn expectation(relation: &Relation, n: usize) -> String {
         Relation::Scaled { by, tolerance } => format!("{gives} {} times its result within {}", plain(*by), plain(*tolerance)),
         Relation::Differs { at_least, at_most } => {
             format!("{differs} from it by {} to {} without any error raised, as expected", plain(*at_least), plain(*at_most))
+        }
+        Relation::Missing { at_least } => {
+            let lacks = if n == 1 { "lacks" } else { "lack" };
+            format!("{lacks} at least {} % of its result without any error raised, as expected", plain(at_least * 100.0))
         }
         Relation::Raises { message } => format!("{raises} the expected error, '{message}'"),
     }

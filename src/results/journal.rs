@@ -62,6 +62,8 @@ impl Journal {
                 dir.display(),
                 differences.iter().map(|d| format!("  - {d}\n")).collect::<String>().trim_end()
             );
+            let earlier = stored.commands.into_iter();
+            manifest.commands.splice(0..0, earlier);
             for cell in stored.planned {
                 if !manifest.planned.contains(&cell) {
                     manifest.planned.push(cell);
@@ -144,7 +146,8 @@ fn sweep_aside(dir: &Path) {
 mod tests {
     use super::*;
     use crate::protocol::{Cell, Pass, Platform, Profile, Protocol};
-    use crate::results::{Identity, Run, SCHEMA, Sample, Status};
+    use crate::results::{Command, Identity, Run, SCHEMA, Sample, Status};
+    use crate::rounds::Rounds;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
@@ -182,9 +185,8 @@ mod tests {
                 sources: "f00".into(),
             },
             planned: vec!["k=1".into()],
-            argv: vec![],
-            git_revision: String::new(),
-            git_dirty: false,
+            rounds: Rounds::fixed(5),
+            commands: vec![Command { argv: vec!["x".into()], ..Command::default() }],
             protocol: Protocol {
                 name: "x",
                 title: "x \"quoted\"",
@@ -224,6 +226,30 @@ mod tests {
         let (_, kept) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
         assert_eq!(kept, [good, oom], "what failed is measured again, an outcome is not");
         assert_eq!(Run::read(dir.path()).unwrap().passes.len(), 2);
+    }
+
+    #[test]
+    fn going_on_adds_its_command_to_those_before_and_old_manifests_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
+        let mut later = manifest();
+        later.commands[0] = Command { argv: vec!["x".into(), "again".into()], git_dirty: true, ..Command::default() };
+        drop(Journal::open(dir.path(), &mut later, false).unwrap());
+        let found = Run::read(dir.path()).unwrap().manifest;
+        assert_eq!(found.commands.iter().map(|c| c.argv.len()).collect::<Vec<_>>(), [1, 2]);
+        assert!(found.is_dirty() && !manifest().is_dirty());
+        let mut old = serde_json::to_value(manifest()).unwrap();
+        let fields = old.as_object_mut().unwrap();
+        fields.remove("commands");
+        fields.remove("rounds");
+        for (name, value) in
+            [("argv", serde_json::json!(["x", "--fresh"])), ("git_revision", "abc".into()), ("git_dirty", true.into())]
+        {
+            fields.insert(name.to_string(), value);
+        }
+        std::fs::write(dir.path().join(MANIFEST), old.to_string()).unwrap();
+        let found = Run::read(dir.path()).unwrap().manifest;
+        assert_eq!((found.revisions(), found.is_dirty(), &found.rounds), (vec!["abc"], true, &Rounds::unsaid()));
     }
 
     #[test]
@@ -282,9 +308,17 @@ mod tests {
         other.identity.flags.insert("threads".into(), "4".into());
         other.identity.sources = "bad".into();
         other.identity.hardware.insert("gpu".into(), "H200".into());
-        other.git_revision = "recorded only".into();
+        other.rounds = Rounds::fixed(25);
+        other.commands[0].git_revision = "recorded only".into();
         let error = Journal::open(dir.path(), &mut other, false).unwrap_err().to_string();
-        for part in ["profile: there quick, now full", "threads: there \"2\", now \"4\"", "sources", "gpu: there null", "--fresh"] {
+        for part in [
+            "profile: there quick, now full",
+            "threads: there \"2\", now \"4\"",
+            "sources",
+            "gpu: there null",
+            "timed rounds: there 5, now 25",
+            "--fresh",
+        ] {
             assert!(error.contains(part), "{part} is missing in: {error}");
         }
         assert!(!error.contains("seed") && !error.contains("revision"), "{error}");

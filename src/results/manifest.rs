@@ -1,6 +1,7 @@
 //! What was run, where and how: `run.json`.
 
 use crate::protocol::{Platform, Profile, Protocol};
+use crate::rounds::Rounds;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,16 +39,50 @@ pub struct Manifest {
     pub identity: Identity,
     /// Every cell that this folder is to hold, as canonical text.
     pub planned: Vec<String>,
+    /// The timed rounds, as they were set beforehand; unsaid in results of before they were kept.
+    #[serde(default)]
+    pub rounds: Rounds,
+    /// Every command that measured into the folder, the first one first. Recorded, never compared.
+    pub commands: Vec<Command>,
+    pub protocol: Protocol,
+}
+
+/// A command that measured, what it was built from, and on what it ran.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Command {
+    /// When it began, UTC: `2026-11-22T05:10:00Z`. Empty in results of before it was kept.
+    #[serde(default)]
+    pub began: String,
     pub argv: Vec<String>,
-    /// Recorded, never compared.
     pub git_revision: String,
     pub git_dirty: bool,
-    pub protocol: Protocol,
+    /// Kernel, exact CPU, compilers, and the versions of what PyTorch in Python uses, under readable names.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Manifest {
+    /// Whether any of the commands was built from sources with local changes.
+    pub fn is_dirty(&self) -> bool {
+        self.commands.iter().any(|command| command.git_dirty)
+    }
+
+    /// The revisions that the figures were taken at, each once.
+    pub fn revisions(&self) -> Vec<&str> {
+        let mut revisions: Vec<&str> = Vec::new();
+        for command in &self.commands {
+            if !revisions.contains(&command.git_revision.as_str()) {
+                revisions.push(&command.git_revision);
+            }
+        }
+        revisions
+    }
 }
 
 pub(super) fn read(path: &Path) -> Result<Manifest> {
     let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    let value: serde_json::Value = serde_json::from_str(&text).with_context(|| format!("{} is not valid JSON", path.display()))?;
+    let mut value: serde_json::Value =
+        serde_json::from_str(&text).with_context(|| format!("{} is not valid JSON", path.display()))?;
     match value.get("schema").and_then(serde_json::Value::as_u64) {
         Some(schema) if schema == u64::from(SCHEMA) => {}
         Some(other) => bail!(
@@ -55,6 +90,14 @@ pub(super) fn read(path: &Path) -> Result<Manifest> {
             path.display()
         ),
         None => bail!("{} names no schema: it is no manifest of a run", path.display()),
+    }
+    // Before there could be several commands, the one's fields stood by themselves.
+    if let Some(fields) = value.as_object_mut()
+        && !fields.contains_key("commands")
+    {
+        let own = ["argv", "git_revision", "git_dirty"].map(|name| fields.remove_entry(name));
+        let command: serde_json::Map<_, _> = own.into_iter().flatten().collect();
+        fields.insert("commands".to_string(), serde_json::json!([command]));
     }
     serde_json::from_value(value).with_context(|| format!("{} is no manifest of schema {SCHEMA}", path.display()))
 }
@@ -69,6 +112,13 @@ pub(super) fn differences(stored: &Manifest, now: &Manifest) -> Result<Vec<Strin
     }
     if stored.profile != now.profile {
         found.push(format!("profile: there {}, now {}", stored.profile, now.profile));
+    }
+    if stored.rounds != now.rounds {
+        found.push(format!(
+            "timed rounds: there {}, now {}; rounds that are added after a look at the figures make false positives likelier, so all \
+             comparisons get as many as were set beforehand",
+            stored.rounds, now.rounds
+        ));
     }
     compare("", &serde_json::to_value(&stored.identity)?, &serde_json::to_value(&now.identity)?, &mut found);
     Ok(found)

@@ -12,7 +12,7 @@ mod run;
 mod samples;
 
 pub use journal::{Journal, replace_file};
-pub use manifest::{Identity, Manifest, SCHEMA};
+pub use manifest::{Command, Identity, Manifest, SCHEMA};
 pub use place::{Left, Place, REFERENCE, YOURS};
 pub use rows::{BUDGET_ENDED, PassRecord, Sample, Status};
 pub use run::{FILES, Run, SHARD, holds_results};

@@ -46,6 +46,7 @@ impl Run {
                 differences.join("; ")
             );
             joined.manifest.planned.extend(run.manifest.planned);
+            joined.manifest.commands.extend(run.manifest.commands);
             joined.passes.extend(run.passes);
             joined.files.extend(run.files);
         }

@@ -2,7 +2,7 @@
 
 use super::rows::{PassRecord, Status};
 use crate::protocol::{Cell, Metric, Pass};
-use crate::stats::{Interval, mean, mean_interval, median, ratio_interval};
+use crate::stats::{Interval, mean, median, ratio_interval};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One figure for each round.
@@ -84,10 +84,16 @@ impl Samples {
         a.iter().filter_map(|(round, xs)| Some((*round, (median(xs) / median(b.get(round)?)).ln()))).collect()
     }
 
+    /// The median of each round of a cell; empty where it has none.
+    pub fn by_round(&self, cell: &Cell, metric: &str) -> ByRound {
+        let rounds = self.rounds.get(&(cell.clone(), metric.to_string())).into_iter().flatten();
+        rounds.map(|(round, samples)| (*round, median(samples))).collect()
+    }
+
     /// Logarithm of the median of each round of a cell.
     pub fn logs_by_round(&self, cell: &Cell, metric: &str) -> Option<ByRound> {
-        let rounds = self.rounds.get(&(cell.clone(), metric.to_string()))?;
-        Some(rounds.iter().map(|(round, samples)| (*round, median(samples).ln())).collect())
+        let rounds = self.by_round(cell, metric);
+        (!rounds.is_empty()).then(|| rounds.into_iter().map(|(round, value)| (round, value.ln())).collect())
     }
 
     /// A cell over its baseline: exact for counted bytes, an interval at error rate `alpha` for times.
@@ -117,17 +123,9 @@ impl Samples {
         ratio_interval(&logs.collect::<Vec<_>>(), alpha)
     }
 
-    /// A figure of a cell with the rounds behind it: exact where it was counted, an interval over the rounds where it moves.
-    pub fn figure(&self, cell: &Cell, metric: &Metric, alpha: f64) -> Option<(Interval, usize)> {
-        if metric.pass != Pass::Time {
-            return Some((Interval::exact(self.value(cell, metric.name)?), 1));
-        }
-        let medians: Vec<f64> = self.samples(cell, metric.name).iter().map(|samples| median(samples)).collect();
-        let interval = match self.ratios.contains(metric.name) {
-            true => ratio_interval(&medians.iter().map(|ratio| ratio.ln()).collect::<Vec<_>>(), alpha),
-            false => mean_interval(&medians, alpha),
-        };
-        Some((interval?, medians.len()))
+    /// Whether a timed metric is a ratio, whose rounds are averaged as ratios are.
+    pub fn is_ratio(&self, metric: &str) -> bool {
+        self.ratios.contains(metric)
     }
 
     /// What became of a cell: the worst of its passes, with the reason.

@@ -46,6 +46,8 @@ pub struct Judged {
     pub claim: String,
     pub text: String,
     pub verdict: Verdict,
+    /// How many parts of the claim this device can judge, of how many.
+    pub parts: (usize, usize),
     /// Whether this device's figures may carry the verdict.
     pub counts: bool,
     /// Whether these are the figures of PyTorch in Python.
@@ -56,7 +58,11 @@ impl fmt::Display for Judged {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let mark = if self.counts || self.verdict == Verdict::NotMeasured { "" } else { " (shown, not judged on this device)" };
         let whose = if self.in_python { " (PyTorch in Python)" } else { "" };
-        write!(f, "{:24} {}{whose}{mark}: {}", self.claim, self.verdict, self.text)
+        let parts = match self.parts {
+            (judged, all) if judged < all && self.verdict != Verdict::NotMeasured => format!(" ({judged} of {all} parts)"),
+            _ => String::new(),
+        };
+        write!(f, "{:24} {}{parts}{whose}{mark}: {}", self.claim, self.verdict, self.text)
     }
 }
 

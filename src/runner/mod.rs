@@ -47,7 +47,7 @@ type SetUp<'a> = &'a dyn Fn(&Cell, &Bench) -> Result<Box<dyn Step>>;
 /// The `main` of an experiment: parses the command line, and runs the protocol's cells or, as a child, one of them.
 pub fn run(protocol: lab::Protocol) -> ExitCode {
     match protocol.plain() {
-        Ok(plain) => begin(Box::leak(Box::new(plain)), &|cell, bench| protocol.prepare(cell, bench)),
+        Ok(plain) => begin(Box::leak(Box::new(plain)), protocol.own_rounds(), &|cell, bench| protocol.prepare(cell, bench)),
         Err(mistakes) => refuse(protocol.name(), &mistakes),
     }
 }
@@ -55,7 +55,7 @@ pub fn run(protocol: lab::Protocol) -> ExitCode {
 /// As [`run`], of a protocol that is a constant.
 pub fn run_constant(protocol: &'static Protocol, prepare: Prepare) -> ExitCode {
     match &protocol.mistakes()[..] {
-        [] => begin(protocol, &prepare),
+        [] => begin(protocol, None, &prepare),
         mistakes => refuse(protocol.name, mistakes),
     }
 }
@@ -66,7 +66,7 @@ fn refuse(name: &str, mistakes: &[String]) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn begin(protocol: &'static Protocol, prepare: SetUp) -> ExitCode {
+fn begin(protocol: &'static Protocol, rounds: Option<u32>, prepare: SetUp) -> ExitCode {
     let options = match parse(protocol) {
         Ok(options) => options,
         Err(error) => error.exit(),
@@ -77,7 +77,7 @@ fn begin(protocol: &'static Protocol, prepare: SetUp) -> ExitCode {
     if let Some(parent) = options.template {
         return template::serve(protocol, prepare, parent);
     }
-    match start(protocol, &options) {
+    match start(protocol, rounds, &options) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("{}: {error:#}", protocol.name);
@@ -94,7 +94,7 @@ fn parse(protocol: &'static Protocol) -> Result<Options, clap::Error> {
     Options::from_arg_matches(&command.try_get_matches()?)
 }
 
-fn start(protocol: &'static Protocol, options: &Options) -> Result<u8> {
+fn start(protocol: &'static Protocol, rounds: Option<u32>, options: &Options) -> Result<u8> {
     let choice = options.device();
     let profile = options.profile(choice);
     let plan = match plan::Plan::new(protocol, profile, options) {
@@ -109,11 +109,12 @@ fn start(protocol: &'static Protocol, options: &Options) -> Result<u8> {
         }
         return Ok(0);
     }
+    let rounds = stopping::rounds(protocol, choice, profile, options.rounds, rounds);
     match options.results(profile) {
-        Some(out) => sweep::run(protocol, options, (choice, profile), &plan, &out),
+        Some(out) => sweep::run(protocol, options, (choice, profile, rounds), &plan, &out),
         None => {
             let scratch = tempfile::tempdir().context("making a folder for results that are not kept")?;
-            sweep::run(protocol, options, (choice, profile), &plan, scratch.path())
+            sweep::run(protocol, options, (choice, profile, rounds), &plan, scratch.path())
         }
     }
 }

@@ -31,7 +31,8 @@ pub struct Options {
     #[arg(long, value_name = "REGEX")]
     pub filter: Option<Regex>,
 
-    /// Timed rounds, exactly [default: 5 or more, until the intervals are narrow or the budget ends]
+    /// Timed rounds of every comparison, set before the first; results with another number are left as they are [default: the experiment's own
+    /// number, or 5 for quick, and 5, 10 or 25 for full, until every claim is decided]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
 

@@ -103,8 +103,8 @@ fn answers<'a>(rule: &Rule, cells: impl Iterator<Item = &'a Planned>) -> Vec<Vec
             Rule::Picked { .. } => planned.baseline.to_string(),
             Rule::FalseAlarms { .. } => String::new(),
             // Against itself a baseline says nothing.
-            Rule::Ratio { .. } if planned.cell == planned.baseline => continue,
-            Rule::Ratio { .. } | Rule::Value { .. } | Rule::Agreement { .. } | Rule::All(_) => planned.cell.to_string(),
+            Rule::Ratio { .. } | Rule::Frequency { .. } if planned.cell == planned.baseline => continue,
+            _ => planned.cell.to_string(),
         };
         match sets.iter_mut().find(|(key, _)| *key == set) {
             Some((_, cells)) => cells.push(planned),

@@ -4,6 +4,7 @@ use super::spec::ForTwin;
 use crate::machine::{flags, libtorch_version};
 use crate::torch::{self, MemoryFile, meter};
 use anyhow::{Context, Result};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -15,7 +16,21 @@ pub struct Python {
     script: PathBuf,
     version: String,
     torch: String,
+    /// Versions of the packages that references use, by name.
+    pub packages: BTreeMap<String, String>,
 }
+
+/// What tells the versions: Python's and torch's on one line, then of each package that is there its own.
+const VERSIONS: &str = "\
+import platform, torch
+from importlib import metadata
+print(platform.python_version(), torch.__version__)
+for name in ('torchvision', 'Pillow', 'numpy'):
+    try:
+        print(name, metadata.version(name))
+    except metadata.PackageNotFoundError:
+        pass
+";
 
 impl Python {
     /// Finds the twin of an experiment and a Python for it: the one that `VRAMLAB_PYTHON` names, the one whose PyTorch this program
@@ -30,12 +45,13 @@ impl Python {
         let remedy = "set VRAMLAB_PYTHON to a python that has PyTorch 2.11";
         let failed = |what: String| format!("{} {what}; {remedy}", program.display());
         let asked = Command::new(&program)
-            .args(["-c", "import platform, torch; print(platform.python_version(), torch.__version__)"])
+            .args(["-c", VERSIONS])
             .stdin(Stdio::null())
             .output()
             .map_err(|e| failed(format!("cannot be started ({e})")))?;
         let answer = String::from_utf8_lossy(&asked.stdout).trim().to_string();
-        let Some((version, torch)) = answer.split_once(' ').filter(|_| asked.status.success()) else {
+        let mut lines = answer.lines().filter_map(|line| line.split_once(' '));
+        let Some((version, torch)) = lines.next().filter(|_| asked.status.success()) else {
             let complaint = String::from_utf8_lossy(&asked.stderr);
             return Err(failed(format!("has no PyTorch that works ({})", complaint.lines().last().unwrap_or("it said nothing"))));
         };
@@ -45,7 +61,8 @@ impl Python {
             return Err(failed(format!("has PyTorch {torch}, and this program runs on {ours}")));
         }
         let (version, torch) = (version.to_string(), torch.to_string());
-        Ok(Python { program, script, version, torch })
+        let packages = lines.map(|(name, version)| (name.to_string(), version.to_string())).collect();
+        Ok(Python { program, script, version, torch, packages })
     }
 
     /// `Python 3.11.2, torch 2.11.0+cu130`.

@@ -1,36 +1,27 @@
-//! When timed rounds end.
+//! How many timed rounds a run takes, said before the first of them.
 
 use super::gates::beyond_device;
 use crate::machine::DeviceChoice;
 use crate::protocol::{Pass, Profile, Protocol, Rule};
+use crate::rounds::{Rounds, usual};
 
-/// When timed rounds end.
-pub struct Stopping {
-    pub least: u32,
-    pub most: u32,
-    /// Log half-width of every ratio's interval at which a group has had enough: 5 % either way.
-    pub margin: f64,
-}
-
-impl Stopping {
-    pub fn new(protocol: &'static Protocol, choice: DeviceChoice, profile: Profile, rounds: Option<u32>) -> Stopping {
-        let (least, most) = match (rounds, profile) {
-            // One row for each cell, which says why it has no time.
-            _ if beyond_device(choice, Pass::Time).is_some() => (1, 1),
-            (Some(n), _) => (n, n),
-            (None, Profile::Smoke) => (2, 2),
-            (None, Profile::Quick) => (5.max(drawn_from(protocol)), 5.max(drawn_from(protocol))),
-            (None, Profile::Full) => (5.max(drawn_from(protocol)), 25),
-        };
-        Stopping { least, most, margin: 1.05f64.ln() }
+/// The rounds of a run: those that the user says, or the experiment, or else the profile.
+pub fn rounds(protocol: &'static Protocol, choice: DeviceChoice, profile: Profile, asked: Option<u32>, own: Option<u32>) -> Rounds {
+    let usual = usual(profile);
+    match (asked, profile) {
+        _ if beyond_device(choice, Pass::Time).is_some() => Rounds::unsaid(),
+        (Some(rounds), _) => Rounds::fixed(rounds),
+        (None, Profile::Smoke) => usual,
+        (None, _) if is_drawn_from(protocol) => Rounds::fixed(DRAWINGS * usual.looks().last().copied().unwrap_or(1)),
+        (None, _) => own.map_or(usual, Rounds::fixed),
     }
 }
 
-/// Rounds that a rate of false alarms wants: several times as many as one drawing takes, or all drawings are one.
-fn drawn_from(protocol: &'static Protocol) -> u32 {
-    let drawn = protocol.claims.iter().flat_map(|claim| claim.rule.parts()).map(|rule| match rule {
-        Rule::FalseAlarms { rounds, .. } => 3 * *rounds,
-        _ => 0,
-    });
-    drawn.max().and_then(|rounds| u32::try_from(rounds).ok()).unwrap_or(0)
+/// How many times the rounds of one drawing a rate of false alarms is drawn from: as many as its interval needs to lie below twice what is
+/// promised, for ten levels.
+const DRAWINGS: u32 = 12;
+
+fn is_drawn_from(protocol: &'static Protocol) -> bool {
+    let mut rules = protocol.claims.iter().flat_map(|claim| claim.rule.parts());
+    rules.any(|rule| matches!(rule, Rule::FalseAlarms { .. }))
 }

@@ -9,17 +9,18 @@ use super::python::{Python, for_twin};
 use super::sides::{Exchanges, provided};
 use super::spec::Spec;
 use super::start::{interruptible, stopped};
-use super::stopping::Stopping;
 use super::template::Templates;
 use super::{EXPERIMENTS, INTERRUPTED};
-use crate::judge::{Judgement, judge};
-use crate::machine::{DeviceChoice, Machine, cores, flags};
-use crate::protocol::{ALLOC_CONF, Cell, DEVICE_MEMORY, Pass, Platform, Profile, Protocol, Relation, THREADS, TIME};
-use crate::results::{BUDGET_ENDED, FILES, Identity, Journal, Left, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status};
-use crate::stats::ratio_interval;
-use crate::units::{Bytes, Seconds};
+use crate::judge::{Judgement, Taken, judge, undecided};
+use crate::machine::{DeviceChoice, Machine, cores, exact_cpu, flags, kernel};
+use crate::protocol::{ALLOC_CONF, Cell, DEVICE_MEMORY, Pass, Platform, Profile, Protocol, Relation, THREADS};
+use crate::results::{
+    BUDGET_ENDED, Command, FILES, Identity, Journal, Left, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status,
+};
+use crate::rounds::Rounds;
+use crate::units::{Bytes, Seconds, now};
 use anyhow::{Context, Result};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
@@ -32,7 +33,7 @@ use std::time::Instant;
 pub fn run(
     protocol: &'static Protocol,
     options: &Options,
-    (choice, profile): (DeviceChoice, Profile),
+    (choice, profile, rounds): (DeviceChoice, Profile, Rounds),
     plan: &Plan,
     out: &Path,
 ) -> Result<u8> {
@@ -41,7 +42,7 @@ pub fn run(
     // On a dry device no twin runs, so none is looked for.
     let has_twins = !matches!(choice, DeviceChoice::Dry(_)) && plan.cells.iter().any(|planned| planned.cell.is_twin());
     let twins = has_twins.then(|| Python::find(protocol.name));
-    let mut manifest = manifest(protocol, options, choice, profile, plan, &machine, twins.as_ref())?;
+    let mut manifest = manifest(protocol, options, (choice, profile, &rounds), plan, &machine, twins.as_ref())?;
     let part = options.shard.map(|Shard { index, count }| format!("{SHARD}{index}-of-{count}"));
     let Place { dir, left } = Place::find(out, part.as_deref(), &manifest);
     let (journal, records) = Journal::open(&dir, &mut manifest, options.fresh)?;
@@ -62,7 +63,7 @@ pub fn run(
         deadline,
         budget_ended: false,
         resumed,
-        stopping: Stopping::new(protocol, choice, profile, options.rounds),
+        rounds,
         exchanges: Exchanges::default(),
     };
     if resumed > 0 {
@@ -82,7 +83,7 @@ pub fn run(
     }
     let state = match (stopped(), account.lacking) {
         (true, _) => "stopped; the same command goes on from here".to_string(),
-        (_, 0) if sweep.budget_ended => "done; the budget ended before every interval was narrow".to_string(),
+        (_, 0) if sweep.budget_ended => "done; the budget ended before every claim was decided".to_string(),
         (_, 0) => "done".to_string(),
         (_, lacking) => format!("the budget ended with {lacking} passes to go; the same command goes on from here"),
     };
@@ -100,8 +101,7 @@ pub fn run(
 fn manifest(
     protocol: &'static Protocol,
     options: &Options,
-    choice: DeviceChoice,
-    profile: Profile,
+    (choice, profile, rounds): (DeviceChoice, Profile, &Rounds),
     plan: &Plan,
     machine: &Machine,
     twins: Option<&Result<Python, String>>,
@@ -124,11 +124,27 @@ fn manifest(
             sources: sources.to_string(),
         },
         planned: plan.cells.iter().map(|p| p.cell.to_string()).collect(),
-        argv: invocation(),
-        git_revision: env!("VRAMLAB_REVISION").to_string(),
-        git_dirty: env!("VRAMLAB_DIRTY") == "true",
+        rounds: rounds.clone(),
+        commands: vec![Command {
+            began: now(),
+            argv: invocation(),
+            git_revision: env!("VRAMLAB_REVISION").to_string(),
+            git_dirty: env!("VRAMLAB_DIRTY") == "true",
+            environment: environment(twins),
+        }],
         protocol: protocol.clone(),
     })
+}
+
+/// What a run ran on and was built with, beyond what must agree between runs.
+fn environment(twins: Option<&Result<Python, String>>) -> BTreeMap<String, String> {
+    let known = [("kernel", kernel()), ("exact cpu", exact_cpu()), ("compilers", Some(env!("VRAMLAB_COMPILERS").to_string()))];
+    let mut environment: BTreeMap<String, String> =
+        known.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect();
+    if let Some(Ok(python)) = twins {
+        environment.extend(python.packages.clone());
+    }
+    environment
 }
 
 /// The command line, with the program by its name: where it stood says nothing about the figures.
@@ -158,7 +174,7 @@ struct Sweep<'a> {
     budget_ended: bool,
     /// Passes that an earlier run had done.
     resumed: usize,
-    stopping: Stopping,
+    rounds: Rounds,
     exchanges: Exchanges,
 }
 
@@ -174,7 +190,7 @@ impl Sweep<'_> {
         let groups = plan.timed_groups();
         let untimed: usize = plan.cells.iter().map(|planned| untimed_passes(planned).len()).sum();
         let timed: usize = groups.iter().map(Vec::len).sum();
-        let planned = untimed + timed * self.stopping.least as usize;
+        let planned = untimed + timed * self.least_rounds() as usize;
         self.progress.expect(planned.saturating_sub(self.records.len()));
         // Bytes without times are half an answer: a short budget is shared by both.
         let now = Instant::now();
@@ -387,20 +403,38 @@ impl Sweep<'_> {
             let later = waiting.split_off(self.first_round(&waiting)?);
             // What cannot run here has its one row.
             waiting.retain(|group| group.iter().any(|planned| self.impossible(planned, Pass::Time).is_none()));
-            for round in 2..=self.stopping.least {
+            for round in 2..=self.least_rounds() {
                 self.round(&waiting, round)?;
             }
             timed.append(&mut waiting);
             waiting = later;
         }
-        for round in self.stopping.least + 1..=self.stopping.most {
-            let records = Samples::new(&self.records);
-            timed.retain(|group| !self.has_enough(group, &records));
+        let looks = self.rounds.looks().to_vec();
+        for (look, next) in looks.iter().zip(looks.iter().skip(1)) {
+            let open = self.undecided(*look);
+            timed.retain(|group| group.iter().any(|planned| open.contains(&planned.cell)));
             let cells: usize = timed.iter().map(Vec::len).sum();
-            self.progress.expect(self.records.len() - self.resumed + cells);
-            self.round(&timed, round)?;
+            self.progress.expect(self.records.len() - self.resumed + cells * (next - look) as usize);
+            for round in look + 1..=*next {
+                self.round(&timed, round)?;
+            }
         }
         Ok(())
+    }
+
+    /// One row says of each cell why it has no time, where there is none.
+    fn least_rounds(&self) -> u32 {
+        self.rounds.least().max(1)
+    }
+
+    /// The cells that claims leave undecided after so many rounds.
+    fn undecided(&self, look: u32) -> BTreeSet<Cell> {
+        let until = self.records.iter().filter(|record| record.pass != Pass::Time || record.round <= look).cloned();
+        undecided(self.protocol, self.taken(), &Samples::new(&until.collect::<Vec<_>>()))
+    }
+
+    fn taken(&self) -> Taken<'_> {
+        Taken { profile: self.profile, device: self.choice.platform(), rounds: &self.rounds }
     }
 
     /// The first round of as many groups as the budget allows all rounds of, those that are worth most first; gives their number, which is
@@ -410,7 +444,7 @@ impl Sweep<'_> {
         let left = self.deadline.map(|deadline| deadline.saturating_duration_since(began));
         for (position, group) in groups.iter().enumerate() {
             self.round(std::slice::from_ref(group), 1)?;
-            if left.is_some_and(|left| began.elapsed() * self.stopping.least >= left) {
+            if left.is_some_and(|left| began.elapsed() * self.least_rounds() >= left) {
                 return Ok(position + 1);
             }
         }
@@ -436,17 +470,9 @@ impl Sweep<'_> {
         self.is_settled(&planned.cell) || untimed_passes(planned).into_iter().all(is_done)
     }
 
-    /// Whether every comparison of a group has an interval narrower than the margin.
-    fn has_enough(&self, group: &[Planned], samples: &Samples) -> bool {
-        group.iter().filter(|p| p.cell != p.baseline && !self.is_settled(&p.cell)).all(|p| {
-            let interval = ratio_interval(&samples.log_ratios(&p.cell, &p.baseline, TIME.name), 0.05);
-            interval.is_some_and(|i| (i.high / i.low).ln() / 2.0 <= self.stopping.margin)
-        })
-    }
-
     /// Passes that the plan asks for at least and that are not done.
     fn lacking(&self, plan: &Plan) -> usize {
-        let least = self.stopping.least;
+        let least = self.least_rounds();
         let timed = plan
             .cells
             .iter()
@@ -512,12 +538,13 @@ fn untimed_passes(planned: &Planned) -> Vec<(Pass, u32)> {
 fn account(sweep: &Sweep, plan: &Plan, left: &[Left], dir: &Path) -> Account {
     let judgements = match sweep.profile {
         Profile::Smoke => Vec::new(),
-        _ => judge(sweep.protocol, sweep.profile, sweep.choice.platform(), &Samples::new(&sweep.records)),
+        _ => judge(sweep.protocol, sweep.taken(), &Samples::new(&sweep.records)),
     };
     let judged = |judgement: Judgement| Judged {
         claim: judgement.claim.id.to_string(),
         text: judgement.claim.text.to_string(),
         verdict: judgement.verdict,
+        parts: judgement.parts(),
         counts: judgement.carries,
         in_python: judgement.platform == Platform::Python,
     };

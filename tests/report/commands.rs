@@ -61,8 +61,12 @@ fn edit_row(folder: &Path, with: &str, change: impl Fn(&str) -> String) {
 #[test]
 fn what_must_not_be_contributed_is_refused_with_the_reason() {
     const MACHINE: &str = "amd-epyc-2c";
-    let cases: Vec<(&str, Box<dyn Fn(&Path)>)> = vec![
-        ("local changes", Box::new(|f| edit_json(f, "/git_dirty", true.into()))),
+    type Damage = Box<dyn Fn(&Path)>;
+    let cases: Vec<(&str, Damage)> = vec![
+        (
+            "local changes",
+            Box::new(|f| edit(f, "run.json", |text| text.replacen("\"git_dirty\": false", "\"git_dirty\": true", 1))),
+        ),
         ("name the machine's folder so", Box::new(|f| edit_json(f, "/identity/machine", "another".into()))),
         (
             "run.json has a text that no run writes",

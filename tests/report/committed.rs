@@ -23,12 +23,16 @@ fn pages() -> Vec<(String, String)> {
 fn readme_and_report_show_the_committed_results() {
     let out = tempfile::tempdir().unwrap();
     report::write(Path::new("results"), out.path()).unwrap();
-    let readme = out.path().join("project.md");
-    std::fs::copy(folder().with_file_name("README.md"), &readme).unwrap();
-    report::show_summary(Path::new("results"), &readme).unwrap();
-    let project = std::fs::read(folder().with_file_name("README.md")).unwrap();
-    assert!(std::fs::read(&readme).unwrap() == project, "README is older than results/: run `just report`");
-    std::fs::remove_file(&readme).unwrap();
+    let project = tempfile::tempdir().unwrap();
+    let files = ["README.md", "METHODOLOGY.md"];
+    for file in files {
+        std::fs::copy(folder().with_file_name(file), project.path().join(file)).unwrap();
+    }
+    report::show_summary(Path::new("results"), &project.path().join("README.md")).unwrap();
+    for file in files {
+        let committed = std::fs::read(folder().with_file_name(file)).unwrap();
+        assert!(std::fs::read(project.path().join(file)).unwrap() == committed, "{file} is older than results/: run `just report`");
+    }
     let (made, committed) = (super::files(out.path()), super::files(&folder()));
     for path in made.keys().chain(committed.keys()) {
         assert!(made.get(path) == committed.get(path), "report/{} is older than results/: run `just report`", path.display());

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use vramlab::protocol::*;
-use vramlab::results::{Identity, Journal, Manifest, PassRecord, SCHEMA, Sample, Status};
+use vramlab::results::{Command, Identity, Journal, Manifest, PassRecord, SCHEMA, Sample, Status};
+use vramlab::rounds::Rounds;
 
 const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
 const MIB: f64 = 1048576.0;
@@ -434,9 +435,14 @@ fn manifest(machine: Machine, protocol: Protocol, cells: &[Cell]) -> Manifest {
             sources: "5f0c".to_string(),
         },
         planned: cells.iter().map(Cell::to_string).collect(),
-        argv: vec![format!("target/release/{}", protocol.name), "--profile".into(), profile(machine).to_string()],
-        git_revision: "0123456789abcdef0123".to_string(),
-        git_dirty: machine.platform == Platform::Cpu,
+        rounds: Rounds::unsaid(),
+        commands: vec![Command {
+            began: "2026-11-22T05:10:00Z".to_string(),
+            argv: vec![format!("target/release/{}", protocol.name), "--profile".into(), profile(machine).to_string()],
+            git_revision: "0123456789abcdef0123".to_string(),
+            git_dirty: machine.platform == Platform::Cpu,
+            environment: map(&[("kernel", "Linux 6.1.0")]),
+        }],
         protocol,
     }
 }

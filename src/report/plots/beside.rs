@@ -22,8 +22,8 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
         .flat_map(|run| run.reproductions.iter().map(move |found| (run, found)))
         .filter(|(_, found)| found.published.id == published.id && found.comparable)
         .collect();
-    let Some(Rule::All(parts)) = &published.rule else { return Ok(None) };
-    let row = |(n, rule): (usize, &Rule)| {
+    let parts = published.rule.as_ref().map_or(Vec::new(), Rule::parts);
+    let row = |(n, rule): (usize, &&Rule)| {
         let Rule::Ratio { metric, of, confirm: Bound::Within(low, high), .. } = rule else { return None };
         let (low, high) = (*low, *high);
         let theirs =

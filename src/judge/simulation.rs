@@ -1,0 +1,170 @@
+//! How often the whole procedure (rounds, looks, Holm, verdict) decides by noise alone, simulated: no look decides more often than is promised.
+
+use super::{Outcome, Platform, Profile, Protocol, Taken, judge, undecided};
+use crate::protocol::{Bound, Cell, Claim, Grid, Meaning, Metric, PEAK, Pass, Rule, TIME, axis};
+use crate::results::{PassRecord, Sample, Samples, Status};
+use crate::rounds::{Rounds, usual};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const MEANING: Meaning = Meaning { confirmed: "", refuted: "", depends: "", inconclusive: "" };
+
+const fn claim(id: &'static str, rule: Rule) -> Claim {
+    Claim { id, from: "", text: "", judged_on: &[Platform::Cpu], rule, meaning: MEANING }
+}
+
+const RATE: Metric = Metric { name: "rate", label: "", unit: "1/s", pass: Pass::Time };
+
+/// Three levels against a baseline, by a ratio of times; and one of them by a rate of its own.
+const PROTOCOL: Protocol = Protocol {
+    name: "noise",
+    title: "",
+    question: "",
+    hypothesis: "",
+    factors: &[],
+    grids: &[Grid {
+        name: "g",
+        profiles: &[Profile::Quick, Profile::Full],
+        studied: "k",
+        axes: &[axis("k", &["1", "2", "3", "4"])],
+        passes: &[Pass::Time],
+        only_on: &[],
+    }],
+    metrics: &[PEAK, TIME, RATE],
+    checks: &[],
+    claims: &[
+        claim(
+            "faster",
+            Rule::Ratio { metric: "time", of: "", confirm: Bound::AtMost(0.8), refute: Bound::AtLeast(0.8), scope: None },
+        ),
+        claim("value", Rule::Value { metric: "rate", of: "k=2|3", confirm: Bound::AtLeast(1.0), refute: Bound::AtMost(1.0) }),
+    ],
+    published: &[],
+    plots: &[],
+    threats: &[],
+};
+
+/// What moves the times of processes on a machine that others use, too.
+#[derive(Debug, Clone, Copy)]
+enum Noise {
+    /// Each process is a little faster or slower than the next, by its memory layout.
+    Processes,
+    /// One process in ten meets a neighbour's burst and takes up to twice as long.
+    Bursts,
+    /// The machine becomes slower by half from the first round to the last, also within a round.
+    Drift,
+}
+
+struct Machine {
+    random: ChaCha8Rng,
+    noise: Noise,
+    /// Processes so far, of all that could be run.
+    run: f64,
+}
+
+impl Machine {
+    fn normal(&mut self) -> f64 {
+        let (u, v): (f64, f64) = (1.0 - self.random.random::<f64>(), self.random.random());
+        (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+    }
+
+    /// Logarithm of what one process takes, over what it should.
+    fn process(&mut self) -> f64 {
+        self.run += 1.0;
+        let own = 0.03 * self.normal();
+        match self.noise {
+            Noise::Processes => own,
+            Noise::Bursts if self.random.random::<f64>() < 0.1 => own + (1.0 + self.random.random::<f64>()).ln(),
+            Noise::Bursts => own,
+            Noise::Drift => own + (1.0 + 0.5 * self.run / 100.0).ln(),
+        }
+    }
+
+    /// One round of all cells, in a random order. Every true ratio is `ratio`, every true rate 1.
+    fn round(&mut self, round: u32, ratio: f64, records: &mut Vec<PassRecord>) {
+        let mut cells = PROTOCOL.grids[0].cells();
+        for last in (1..cells.len()).rev() {
+            cells.swap(last, self.random.random_range(0..=last));
+        }
+        for cell in cells {
+            let is_baseline = PROTOCOL.grids[0].baseline_of(&cell) == cell;
+            let time = self.process().exp() * if is_baseline { 1.0 } else { ratio };
+            // A rate is symmetric around its mean, and no drift moves it: it stands for one that is no ratio.
+            let rate = 1.0 + 0.03 * self.normal();
+            records.push(record(cell, round, &[("time", time), ("rate", rate)]));
+        }
+    }
+}
+
+fn record(cell: Cell, round: u32, figures: &[(&str, f64)]) -> PassRecord {
+    let sample = |(metric, value): &(&str, f64)| Sample {
+        metric: (*metric).to_string(),
+        unit: String::new(),
+        value: *value,
+        sample: 0,
+        reason: String::new(),
+    };
+    let samples = figures.iter().map(sample).collect();
+    PassRecord { cell, pass: Pass::Time, round, status: Status::Ok, reason: String::new(), seconds: None, samples }
+}
+
+const REPETITIONS: u32 = 600;
+
+/// Share of runs in which some look decides some comparison of each claim, where the true effect lies on the threshold: every decision is
+/// false. So no way of stopping at a look can be wrong more often.
+fn decided_by_noise(noise: Noise, profile: Profile, looks: &[u32], judged_by: &Rounds) -> [f64; 2] {
+    let taken = Taken { profile, device: Platform::Cpu, rounds: judged_by };
+    let mut decided = [0; 2];
+    for seed in 0..REPETITIONS {
+        let mut machine = Machine { random: ChaCha8Rng::seed_from_u64(u64::from(seed)), noise, run: 0.0 };
+        let mut records = Vec::new();
+        let mut found = [false; 2];
+        for round in 1..=looks.iter().copied().max().unwrap_or(0) {
+            machine.round(round, 0.8, &mut records);
+            if looks.contains(&round) {
+                for (found, judgement) in found.iter_mut().zip(judge(&PROTOCOL, taken, &Samples::new(&records))) {
+                    assert!(!judgement.evidence[0].comparisons.is_empty(), "nothing was compared");
+                    *found |= judgement.evidence[0].comparisons.iter().any(|c| c.outcome != Outcome::Straddles);
+                }
+            }
+        }
+        decided.iter_mut().zip(found).for_each(|(decided, found)| *decided += u32::from(found));
+    }
+    decided.map(|n| f64::from(n) / f64::from(REPETITIONS))
+}
+
+/// A true rate of 5 % gives more than 7.2 % of 600 in one test of a hundred.
+const CHANCE: f64 = 0.072;
+
+#[test]
+fn fixed_rounds_and_looks_that_are_paid_for_decide_by_noise_in_one_run_of_twenty_at_most() {
+    for noise in [Noise::Processes, Noise::Bursts, Noise::Drift] {
+        for (profile, rounds) in [(Profile::Quick, usual(Profile::Quick)), (Profile::Full, usual(Profile::Full))] {
+            let found = decided_by_noise(noise, profile, rounds.looks(), &rounds);
+            assert!(found.iter().all(|share| *share <= CHANCE), "{noise:?}, {rounds} rounds: {found:?}");
+        }
+    }
+}
+
+/// What the procedure is corrected for: more rounds where five left something open, judged as if they had been planned.
+#[test]
+fn looking_again_for_nothing_decides_by_noise_too_often() {
+    let found = decided_by_noise(Noise::Processes, Profile::Full, &[5, 10, 25], &Rounds::unsaid());
+    assert!(found.iter().all(|share| *share > 0.08), "{found:?}");
+}
+
+/// Power is what the correction may cost: an effect of half of its margin beyond the threshold is still found.
+#[test]
+fn an_effect_beyond_the_threshold_is_decided_rightly() {
+    let rounds = usual(Profile::Full);
+    let taken = Taken { profile: Profile::Full, device: Platform::Cpu, rounds: &rounds };
+    let mut machine = Machine { random: ChaCha8Rng::seed_from_u64(1), noise: Noise::Processes, run: 0.0 };
+    let mut records = Vec::new();
+    (1..=5).for_each(|round| machine.round(round, 0.6, &mut records));
+    let judged = judge(&PROTOCOL, taken, &Samples::new(&records)).remove(0);
+    assert!(judged.evidence[0].comparisons.iter().all(|c| c.outcome == Outcome::Confirms && c.rounds == 5), "{judged:?}");
+    assert!(
+        undecided(&PROTOCOL, taken, &Samples::new(&records)).iter().all(|cell| cell.get("k") != Some("4")),
+        "only the rate is open"
+    );
+}
