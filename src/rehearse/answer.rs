@@ -103,7 +103,7 @@ pub fn blocks(trace: &Trace) -> Vec<Block> {
                 if let Some((_, &block)) = live.range(..=key).next_back()
                     && event.address < blocks[block].address + blocks[block].rounded.unsigned_abs().max(1)
                 {
-                    let label = Label::of(event.bytes);
+                    let label = Label::of(event.bytes).unwrap_or(Label::Other);
                     // A parameter that is loaded from the host stays one.
                     if label != Label::Data || labels[block].0 == Label::Other {
                         labels[block] = (label, if event.module != 0 { event.module } else { labels[block].1 });
@@ -279,8 +279,9 @@ pub struct ProcessAnswer {
 pub struct Peak {
     pub step: u32,
     pub phase: &'static str,
-    /// What ran then.
+    /// What ran then: the innermost line outside of PyTorch, and the script's own that led there, where that is another.
     pub line: Option<Line>,
+    pub called_from: Option<Line>,
     /// In a backward pass: the line of the forward pass that is gone back through.
     pub forward_line: Option<Line>,
     pub module: Option<String>,
@@ -289,7 +290,7 @@ pub struct Peak {
     pub categories: Vec<Held>,
     /// Modules of the same place in repeated blocks are one: `h.*.mlp`.
     pub modules: Vec<Held>,
-    /// The script's own lines.
+    /// Lines outside of PyTorch.
     pub lines: Vec<Held>,
 }
 
@@ -413,6 +414,7 @@ fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
             step: 0,
             phase: Phase::Load.name(),
             line: None,
+            called_from: None,
             forward_line: None,
             module: None,
             operator: None,
@@ -423,7 +425,7 @@ fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
         };
     };
     let live: Vec<&Block> = blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).collect();
-    let line = |stack: u32| trace.own_line(stack).map(Line::from);
+    let line = |stack: u32| trace.line(stack).map(Line::from);
     let by = |name: &dyn Fn(&Block) -> Option<String>| {
         let mut held: HashMap<String, Held> = HashMap::new();
         for block in &live {
@@ -441,6 +443,7 @@ fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
         step: event.step + 1,
         phase: event.phase.name(),
         line: line(event.stack),
+        called_from: trace.own_line(event.stack).map(Line::from),
         forward_line: line(event.origin),
         module: trace.modules.get(&event.module).cloned(),
         operator: trace.operators.get(&event.operator).cloned(),
@@ -449,7 +452,7 @@ fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
         modules: by(&|block| module_of(trace, block).map(|name| alike(&name))),
         lines: by(&|block| {
             let made = &events[block.made];
-            let frame = trace.own_line(if made.origin != 0 { made.origin } else { made.stack })?;
+            let frame = trace.line(if made.origin != 0 { made.origin } else { made.stack })?;
             Some(format!("{}:{}", frame.file, frame.line))
         }),
     }
@@ -495,7 +498,7 @@ fn phases(events: &[Event], meters: &[Meter]) -> Vec<PhaseRow> {
 fn imagined(trace: &Trace) -> Vec<Imagined> {
     let mut found: Vec<Imagined> = Vec::new();
     for event in own(trace).iter().filter(|event| event.kind == Kind::Imagined) {
-        let line = trace.own_line(event.stack).map(Line::from);
+        let line = trace.line(event.stack).map(Line::from);
         let operator = trace.operators.get(&event.operator).cloned().unwrap_or_default();
         match found.iter_mut().find(|known| known.line == line && known.operator == operator) {
             Some(known) => known.times += 1,

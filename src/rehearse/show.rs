@@ -101,12 +101,16 @@ pub(super) fn headline(answer: &Answer) -> String {
     }
 }
 
-/// `file:line (function)`, from the working directory where it is below it.
+/// `file:line (function)`; see [`short`].
 pub(super) fn place_of(line: &Line) -> String {
     format!("{}:{} ({})", short(&line.file), line.line, line.function)
 }
 
+/// A file from the working directory where it is below it, and one of an installed package from there.
 pub(super) fn short(file: &str) -> String {
+    if let Some((_, package)) = file.split_once("/site-packages/") {
+        return package.to_string();
+    }
     let here = std::env::current_dir().unwrap_or_default();
     Path::new(file).strip_prefix(&here).map_or_else(|_| file.to_string(), |path| path.display().to_string())
 }
@@ -122,11 +126,10 @@ fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
         Some(oom) => writeln!(text, "  Memory ran out {phase}, for {} with {} free.", bytes(oom.tried), bytes(oom.free))?,
         None => writeln!(text, "  The peak is {phase}.")?,
     }
-    if let Some(line) = &peak.line {
-        writeln!(text, "    at      {}", place_of(line))?;
-    }
-    if let Some(line) = &peak.forward_line {
-        writeln!(text, "    back of {}", place_of(line))?;
+    for (word, line) in [("at     ", &peak.line), ("from   ", &peak.called_from), ("back of", &peak.forward_line)] {
+        if let Some(line) = line {
+            writeln!(text, "    {word} {}", place_of(line))?;
+        }
     }
     match (&peak.module, &peak.operator) {
         (Some(module), Some(operator)) => writeln!(text, "    in      {module}, {operator}"),

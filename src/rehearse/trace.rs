@@ -54,70 +54,61 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-/// What a record tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Alloc,
-    FreeRequested,
-    FreeCompleted,
-    SegmentAlloc,
-    SegmentFree,
-    /// Pages of an expandable segment.
-    SegmentMap,
-    SegmentUnmap,
-    /// `bytes` were asked for; `address` is what the card had free.
-    OutOfMemory,
-    /// A phase or a step begins.
-    Mark,
-    Label,
-    /// The script read a value that comes from numbers that nobody computed.
-    Imagined,
-    /// What follows is not the script's own: `bytes` is 1 where enough steps were seen.
-    Ended,
+/// An enum whose variants have numbers in the file.
+macro_rules! numbered {
+    ($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $variant:ident = $number:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$what])* $variant = $number,)* }
+
+        impl $name {
+            /// None where this version knows of none with the number.
+            pub fn of(number: i64) -> Option<$name> {
+                match number {
+                    $($number => Some($name::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
 }
 
-impl Kind {
-    fn of(number: u8) -> Option<Kind> {
-        use Kind::*;
-        let kinds = [
-            Alloc,
-            FreeRequested,
-            FreeCompleted,
-            SegmentAlloc,
-            SegmentFree,
-            SegmentMap,
-            SegmentUnmap,
-            OutOfMemory,
-            Mark,
-            Label,
-            Imagined,
-            Ended,
-        ];
-        kinds.get(usize::from(number).checked_sub(1)?).copied()
+numbered! {
+    /// What a record tells.
+    Kind {
+        Alloc = 1,
+        FreeRequested = 2,
+        FreeCompleted = 3,
+        SegmentAlloc = 4,
+        SegmentFree = 5,
+        /// Pages of an expandable segment.
+        SegmentMap = 6,
+        SegmentUnmap = 7,
+        /// `bytes` were asked for; `address` is what the card had free.
+        OutOfMemory = 8,
+        /// A phase or a step begins.
+        Mark = 9,
+        Label = 10,
+        /// The script read a value that comes from numbers that nobody computed.
+        Imagined = 11,
+        /// What follows is not the script's own: `bytes` is 1 where enough steps were seen.
+        Ended = 12,
     }
 }
 
-/// What a script is at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
-    /// Before the first forward pass.
-    Load,
-    /// A forward pass, the loss, the next batch: whatever is none of the others.
-    Forward,
-    Backward,
-    Optimizer,
+numbered! {
+    /// What a script is at.
+    Phase {
+        /// Before the first forward pass.
+        Load = 0,
+        /// A forward pass, the loss, the next batch: whatever is none of the others.
+        Forward = 1,
+        Backward = 2,
+        Optimizer = 3,
+    }
 }
 
 impl Phase {
-    fn of(number: u8) -> Phase {
-        match number {
-            0 => Phase::Load,
-            2 => Phase::Backward,
-            3 => Phase::Optimizer,
-            _ => Phase::Forward,
-        }
-    }
-
     pub fn name(self) -> &'static str {
         match self {
             Phase::Load => "load",
@@ -128,30 +119,17 @@ impl Phase {
     }
 }
 
-/// What somebody says that a block is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Label {
-    Other,
-    Parameter,
-    Gradient,
-    OptimizerState,
-    Buffer,
-    /// Filled from the host.
-    Data,
-    Workspace,
-}
-
-impl Label {
-    pub fn of(number: i64) -> Label {
-        match number {
-            1 => Label::Parameter,
-            2 => Label::Gradient,
-            3 => Label::OptimizerState,
-            4 => Label::Buffer,
-            5 => Label::Data,
-            6 => Label::Workspace,
-            _ => Label::Other,
-        }
+numbered! {
+    /// What somebody says that a block is for.
+    Label {
+        Other = 0,
+        Parameter = 1,
+        Gradient = 2,
+        OptimizerState = 3,
+        Buffer = 4,
+        /// Filled from the host.
+        Data = 5,
+        Workspace = 6,
     }
 }
 
@@ -188,8 +166,8 @@ impl Event {
         let (u64_at, u32_at) = (|at| u64::from_le_bytes(field(record, at)), |at| u32::from_le_bytes(field(record, at)));
         let i64_at = |at| i64::from_le_bytes(field(record, at));
         Some(Event {
-            kind: Kind::of(record[0])?,
-            phase: Phase::of(record[1]),
+            kind: Kind::of(record[0].into())?,
+            phase: Phase::of(record[1].into())?,
             device: u16::from_le_bytes(field(record, 2)),
             step: u32_at(4),
             address: u64_at(8),
@@ -388,14 +366,29 @@ impl Trace {
         self.stacks.get(&number).into_iter().flatten().filter_map(|frame| self.frames.get(frame))
     }
 
-    /// The line of the user's own that a stack stands in: the innermost that is none of a library; else the innermost of all.
+    /// The innermost line of a stack that is neither PyTorch's nor the standard library's: where a library trains, the line of its model.
+    pub fn line(&self, number: u32) -> Option<&Frame> {
+        self.stack(number).find(|frame| !is_beneath(&frame.file)).or_else(|| self.stack(number).next())
+    }
+
+    /// The innermost line of the user's own, where that is another one.
     pub fn own_line(&self, number: u32) -> Option<&Frame> {
-        self.stack(number).find(|frame| !is_library(&frame.file)).or_else(|| self.stack(number).next())
+        self.stack(number).find(|frame| !is_library(&frame.file)).filter(|own| Some(*own) != self.line(number))
+    }
+}
+
+const INSTALLED: [&str; 2] = ["/site-packages/", "/dist-packages/"];
+
+/// Whether a file is PyTorch's, Python's or ours, which everybody's lines go through.
+fn is_beneath(file: &str) -> bool {
+    let installed = INSTALLED.iter().find_map(|folder| file.split_once(*folder));
+    match installed {
+        Some((_, package)) => package.starts_with("torch/"),
+        None => is_library(file),
     }
 }
 
 /// Whether a file belongs to an installed package, to Python or to ourselves.
 pub fn is_library(file: &str) -> bool {
-    ["/site-packages/", "/dist-packages/", "/lib/python3", "/vramlab_rehearsal/"].iter().any(|part| file.contains(part))
-        || file.starts_with('<')
+    INSTALLED.iter().chain(&["/lib/python3", "/vramlab_rehearsal/"]).any(|part| file.contains(part)) || file.starts_with('<')
 }

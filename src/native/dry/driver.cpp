@@ -1,8 +1,11 @@
 // A pretended CUDA driver for a Python process: its soname is libcuda.so.1, so that whoever opens the driver finds this library, which is
 // loaded already, and none of a real GPU's. libtorch_cuda asks it for the state of a device; libraries with a CUDA runtime of their own
 // (NCCL, cuDNN) get no entry point and find no device to use.
+#include "callers.h"
+
 #include <cstddef>
 #include <cstdlib>
+#include <mutex>
 
 namespace {
 constexpr int kInvalidDevice = 101, kNotFound = 500;
@@ -11,6 +14,16 @@ int device_count() {
   const char* set = std::getenv("VRAMLAB_DRY_DEVICES");
   const int count = set ? std::atoi(set) : 1;
   return count < 1 ? 1 : count;
+}
+
+std::mutex mutex;
+VramlabLibraries strangers;
+
+int no_entry_point(const void* caller) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const VramlabLibrary library = vramlab_library_of(caller);
+  if (!library.is_pytorchs()) strangers.mark(strangers.add(library));
+  return kNotFound;
 }
 }  // namespace
 
@@ -50,11 +63,16 @@ int cuGetErrorName(int, const char** text) {
 int cuGetProcAddress_v2(const char*, void** function, int, unsigned long long, int* status) {
   *function = nullptr;
   if (status) *status = 1;
-  return kNotFound;
+  return no_entry_point(__builtin_return_address(0));
 }
 int cuGetProcAddress(const char*, void** function, int, unsigned long long) {
   *function = nullptr;
-  return kNotFound;
+  return no_entry_point(__builtin_return_address(0));
+}
+// Libraries that asked the driver for a function and got none, a line each: those with a CUDA runtime of their own.
+const char* vramlab_driver_strangers() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return strangers.marked();
 }
 
 // ---- kernels that are compiled while a program runs (nvrtc.cpp): launched to do nothing --------------------------------------------------

@@ -4,6 +4,7 @@
 // opened for all (RTLD_GLOBAL) before libtorch, so that its functions stand before those of libcudart, which libtorch brings along. What
 // libtorch can call and the dry device does not pretend is refused here too, so that no call reaches a real driver. Its soname is NVML's, so
 // that c10, which opens that library to describe an out-of-memory error, finds this one; driver.cpp is there for what opens the driver.
+#include "callers.h"
 #include "card.h"
 #include "cuda_runtime_api.h"
 
@@ -146,6 +147,9 @@ struct Pinned {
   bool ours;
 };
 std::map<uint64_t, Pinned> pinned;
+
+// Those with kernels of their own; marked when they launch one.
+VramlabLibraries strangers;
 
 thread_local cudaError_t last_error = cudaSuccess;
 
@@ -408,6 +412,9 @@ cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** address, size_t bytes) { return cudaHostAlloc(address, bytes, 0); }
+// Managed memory lies where it is used; here that is the host.
+cudaError_t cudaMallocManaged(void** address, size_t bytes, unsigned) { return cudaHostAlloc(address, bytes, 0); }
+cudaError_t cudaMemPrefetchAsync() { return cudaSuccess; }
 cudaError_t cudaFreeHost(void* address) {
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = pinned.find(reinterpret_cast<uint64_t>(address));
@@ -517,10 +524,21 @@ cudaError_t cudaMemcpyPeerAsync(void*, int, const void*, int, size_t, cudaStream
 
 // ---- kernels, which are never run --------------------------------------------------------------------------------------------------------
 
-// What nvcc's start-up code registers: nothing of it is needed, and it is a lot.
-void** __cudaRegisterFatBinary(void*) {
+// What nvcc's start-up code registers: nothing of it is needed, and it is a lot. But who brings kernels is not PyTorch alone.
+void** __cudaRegisterFatBinary(void* binary) {
   static void* handle = nullptr;
+  const std::lock_guard<std::mutex> lock(mutex);
+  static VramlabLibrary last;
+  if (!last.has(binary)) {
+    last = vramlab_library_of(binary);
+    if (!last.is_pytorchs()) strangers.add(last);
+  }
   return &handle;
+}
+// Libraries with kernels of their own that have launched one, a line each.
+const char* vramlab_dry_strangers() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return strangers.marked();
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
@@ -530,11 +548,15 @@ cudaError_t __cudaGetKernel(void** kernel, const void* function) {
   *kernel = const_cast<void*>(function);
   return cudaSuccess;
 }
-cudaError_t __cudaLaunchKernel() { return cudaSuccess; }
-cudaError_t __cudaLaunchKernel_ptsz() { return cudaSuccess; }
-cudaError_t cudaLaunchKernel() { return cudaSuccess; }
-cudaError_t cudaLaunchKernelExC() { return cudaSuccess; }
-cudaError_t cudaLaunchCooperativeKernel() { return cudaSuccess; }
+// The first argument is the function of the host that stands for the kernel; what follows matters to nobody.
+cudaError_t cudaLaunchKernel(const void* function) {
+  strangers.mark(strangers.find(function));
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchCooperativeKernel(const void* function) { return cudaLaunchKernel(function); }
+cudaError_t __cudaLaunchKernel(const void* function) { return cudaLaunchKernel(function); }
+cudaError_t __cudaLaunchKernel_ptsz(const void* function) { return cudaLaunchKernel(function); }
+cudaError_t cudaLaunchKernelExC(const void*, const void* function) { return cudaLaunchKernel(function); }
 cudaError_t cudaMemcpyToSymbol() { return cudaSuccess; }
 cudaError_t cudaGetSymbolAddress(void** address, const void*) {
   static char symbol[1 << 16];
@@ -565,6 +587,18 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int block, size_t shared) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block, shared, 0);
 }
+
+// ---- NCCL between the cards of one process, as DataParallel calls it: nothing moves -------------------------------------------------------
+
+int ncclCommInitAll(void** communicators, int count, const int*) {
+  static char one;
+  for (int i = 0; i < count; i++) communicators[i] = &one;
+  return 0;
+}
+int ncclGroupStart() { return 0; }
+int ncclGroupEnd() { return 0; }
+int ncclBcast() { return 0; }
+int ncclReduce() { return 0; }
 
 // ---- NVML: one process, this one, uses the card ----------------------------------------------------------------------------------------
 

@@ -129,7 +129,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         };
         held.iter().map(share).collect()
     };
-    let at: Vec<String> = [("at", &peak.line), ("back of", &peak.forward_line)]
+    let at: Vec<String> = [("at", &peak.line), ("called from", &peak.called_from), ("back of", &peak.forward_line)]
         .into_iter()
         .filter_map(|(word, line)| Some(format!("{word} {}", place_of(line.as_ref()?))))
         .chain(peak.module.iter().map(|module| format!("in {module}")))
@@ -222,7 +222,7 @@ impl Places<'_> {
     fn line(&mut self, stack: u32) -> String {
         let trace = self.view.trace;
         let line =
-            self.lines.entry(stack).or_insert_with(|| trace.own_line(stack).map_or(String::new(), |frame| place_of(&frame.into())));
+            self.lines.entry(stack).or_insert_with(|| trace.line(stack).map_or(String::new(), |frame| place_of(&frame.into())));
         line.clone()
     }
 

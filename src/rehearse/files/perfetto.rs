@@ -74,7 +74,7 @@ pub fn write(view: &View, out: &mut dyn Write) -> Result<()> {
     for block in largest.into_iter().take(LARGEST) {
         let event = &view.events[block.made];
         let stack = if event.phase == Phase::Backward && event.origin != 0 { event.origin } else { event.stack };
-        let line = view.trace.own_line(stack).map(|frame| format!("{}:{} ({})", frame.file, frame.line, frame.function));
+        let line = view.trace.line(stack).map(|frame| format!("{}:{} ({})", frame.file, frame.line, frame.function));
         put(json!({
             "ph": "i", "s": "t", "pid": process, "tid": 1, "cat": "memory", "ts": block.made,
             "name": format!("{} of {}", crate::units::Bytes(block.rounded.unsigned_abs()), LAYERS[layer(block.category)].0),

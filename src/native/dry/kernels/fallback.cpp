@@ -133,7 +133,7 @@ void register_libraries(torch::Library& m) {
            "geqrf.a", "ormqr", "ormqr.out", "linalg_householder_product", "linalg_householder_product.out", "triangular_solve.X",
            "linalg_solve_triangular", "linalg_solve_triangular.out",
            // the rarer parts of cuDNN
-           "_cudnn_rnn", "_cudnn_rnn_backward", "_cudnn_rnn_flatten_weight", "_cudnn_init_dropout_state", "_cudnn_ctc_loss",
+           "_cudnn_ctc_loss",
            "_cudnn_ctc_loss.Tensor", "cudnn_grid_sampler", "cudnn_grid_sampler_backward", "cudnn_affine_grid_generator",
            "cudnn_affine_grid_generator_backward", "cudnn_convolution_relu", "cudnn_convolution_add_relu"})
     add(m, name, torch::CppFunction::makeFromBoxedFunction<&fallback>());

@@ -11,13 +11,18 @@ import sys
 from . import imports
 
 LIBRARIES = os.environ.get("VRAMLAB_REHEARSAL_LIBRARIES", "")
+pretended = {}
 
 
 def begin():
+    # Ranks of one host, which torchrun or accelerate started, choose their card by their number.
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if ranks.isdigit() and int(ranks) > int(os.environ.get("VRAMLAB_DRY_DEVICES", "1")):
+        os.environ["VRAMLAB_DRY_DEVICES"] = ranks
     # Before anybody else can open the real ones: the dynamic loader finds a library that is loaded by its soname.
     if "VRAMLAB_REHEARSAL_MEASURE" not in os.environ:
         for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libnvrtc.so.12", "libnvrtc.so.13"):
-            ctypes.CDLL(os.path.join(LIBRARIES, name), ctypes.RTLD_GLOBAL)
+            pretended[name] = ctypes.CDLL(os.path.join(LIBRARIES, name), ctypes.RTLD_GLOBAL)
     _say("python")
     imports.when_imported("torch", _torch_is_there, lambda: _say("without-torch"))
 

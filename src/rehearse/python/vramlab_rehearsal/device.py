@@ -67,6 +67,25 @@ def checked(opened, message):
         raise RuntimeError(f"vramlab rehearse: {text}")
 
 
+def tell_of_strangers(failed):
+    """Libraries that bring kernels, or a whole CUDA runtime, of their own."""
+    from . import pretended
+
+    def told(library, function):
+        if library not in pretended:
+            return []
+        listing = getattr(pretended[library], function)
+        listing.restype = ctypes.c_char_p
+        return [os.path.basename(path) for path in listing().decode("utf-8", "replace").splitlines()]
+
+    for name in told("libnvidia-ml.so.1", "vramlab_dry_strangers"):
+        process.note(note=f"{name} has CUDA kernels of its own: they were not launched; what it allocates through PyTorch is counted")
+    for name in told("libcuda.so.1", "vramlab_driver_strangers") if failed else ():
+        process.note(
+            note=f"{name} brings a CUDA runtime of its own, linked into it, which a rehearsal cannot stand in for: rehearse the script without it"
+        )
+
+
 def label_everything():
     """Before the end: gradients and buffers that no optimizer's step has shown."""
     if library is not None:

@@ -10,6 +10,7 @@ PARAMETER, GRADIENT, STATE, BUFFER, DATA = 1, 2, 3, 4, 5
 _modules = {}
 _tensors = {}
 _roots = weakref.WeakSet()
+_optimizers = weakref.WeakSet()
 _names = weakref.WeakKeyDictionary()
 _parameters = {}
 _here = threading.local()
@@ -79,9 +80,13 @@ def label_root(root):
 def label_all():
     for root in list(_roots):
         label_root(root)
+    # What a step that ran out of memory had made.
+    for optimizer in list(_optimizers):
+        state(optimizer)
 
 
 def gradients(optimizer):
+    _optimizers.add(optimizer)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             name = _parameters.get(id(parameter), "")
@@ -101,11 +106,16 @@ def state(optimizer):
 
 
 def _label(tensor, category, name):
-    local = getattr(tensor, "_local_tensor", tensor)
-    if local is None or local.device.type != "cuda":
+    # A distributed tensor's shard, the parts of one that is quantised.
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is not None:
+        for part in flatten()[0]:
+            _label(getattr(tensor, part), category, name)
+        return
+    if tensor.device.type != "cuda":
         return
     try:
-        address = local.data_ptr()
+        address = tensor.data_ptr()
     except RuntimeError:
         # No storage: a fake tensor, or one that is sparse.
         return

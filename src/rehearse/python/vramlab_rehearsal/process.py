@@ -90,6 +90,7 @@ def _ended():
     note(ended=True)
     from . import device
 
+    device.tell_of_strangers(failed=False)
     device.ended(_stopped)
     device.close()
 
@@ -102,6 +103,7 @@ def _watch_exceptions(torch):
         out_of_memory = isinstance(value, torch.OutOfMemoryError)
         # What is alive is still there.
         device.label_everything()
+        device.tell_of_strangers(failed=True)
         note(
             exception=f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__,
             message=str(value),
