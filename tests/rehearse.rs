@@ -1,8 +1,10 @@
 //! `vramlab rehearse` as its users run it: on Python scripts, with the PyTorch that the lab itself was built with.
 
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
 
@@ -249,4 +251,256 @@ z = torch.empty(1 << 24, device='cuda')
     assert!(seen.output.status.success(), "{}", seen.error());
     let lines = seen.json["processes"][0]["peak"]["lines"].as_array().unwrap();
     assert_eq!(lines.len(), 3, "each of the three has its line, whoever records: {lines:?}");
+}
+
+#[test]
+fn memory_that_runs_out_in_the_optimizers_step_counts_what_it_made_as_state() {
+    let script = "
+import torch
+from torch import nn
+model = nn.Sequential(*(nn.Linear(8192, 8192, bias=False, device='cuda') for _ in range(4))).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+model(torch.randn(1, 8192, device='cuda')).sum().backward()
+optimizer.step()
+";
+    // Parameters and gradients are 2 GiB, the state as much again; 3.5 GiB are there.
+    let seen = rehearse(&["--gpu", "4GiB"], script);
+    assert_eq!(seen.output.status.code(), Some(3), "{}", seen.error());
+    assert_eq!(seen.json["processes"][0]["peak"]["phase"], "optimizer");
+    let weight = 8192 * 8192 * 4;
+    assert_eq!((seen.category("parameters"), seen.category("gradients")), (4 * weight, 4 * weight));
+    assert!(seen.category("optimizer state") > 4 * weight, "{}", seen.json["processes"][0]["peak"]["categories"]);
+}
+
+#[test]
+fn lines_are_those_outside_of_pytorch() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("site-packages/models");
+    std::fs::create_dir_all(&library).unwrap();
+    std::fs::write(
+        library.join("mlp.py"),
+        "from torch import nn\nclass Mlp(nn.Linear):\n    def forward(self, x):\n        return super().forward(x).relu()\n",
+    )
+    .unwrap();
+    let script = "
+import os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), 'site-packages'))
+import torch
+from models.mlp import Mlp
+model = Mlp(1024, 1024).cuda()
+model(torch.randn(1 << 14, 1024, device='cuda'))
+";
+    let file = folder.path().join("train.py");
+    std::fs::write(&file, script).unwrap();
+    let seen = command(&[], &[python().to_str().unwrap(), file.to_str().unwrap()]);
+    let peak = &seen.json["processes"][0]["peak"];
+    assert_eq!((&peak["line"]["line"], &peak["called_from"]["line"]), (&4.into(), &7.into()), "{peak}");
+    assert!(peak["lines"][0]["name"].as_str().unwrap().ends_with("models/mlp.py:4"), "{}", peak["lines"]);
+    assert!(seen.error().contains("at      models/mlp.py:4 (forward)"), "{}", seen.error());
+}
+
+/// As an extension built by nvcc: it registers its kernels, launches one, and asks its CUDA runtime for something that needs a GPU.
+const EXTENSION: &str = r#"
+#include <dlfcn.h>
+extern "C" {
+int cudaLaunchKernel(const void*, ...);
+void** __cudaRegisterFatBinary(void*);
+static long binary[3];
+static void kernel() {}
+__attribute__((constructor)) void registers() { __cudaRegisterFatBinary(binary); }
+int launches() { return cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), 0, 0, 0, 0, 0); }
+// What a runtime that is linked into a library does first.
+int starts_its_own_runtime() {
+  using Find = int (*)(const char*, void**, int, unsigned long long, int*);
+  void* function = nullptr;
+  return reinterpret_cast<Find>(dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuGetProcAddress_v2"))("cuInit", &function, 12000, 0, nullptr);
+}
+}
+"#;
+
+#[test]
+fn kernels_of_an_extensions_own_are_told_and_one_that_cannot_run_gets_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("extension.cpp"), folder.path().join("fused_ext.so"));
+    std::fs::write(&source, EXTENSION).unwrap();
+    let compiled = Command::new("c++").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap();
+    assert!(compiled.success());
+    let script = |call: &str| {
+        let library = library.display();
+        format!(
+            "import ctypes, torch\nx = torch.ones(8, device='cuda')\nassert ctypes.CDLL('{library}').{call}() == 0, 'CUDA error'\n"
+        )
+    };
+    let told = |seen: &Rehearsed| seen.json["notes"].to_string();
+    let seen = rehearse(&[], &script("launches"));
+    assert!(seen.output.status.success() && told(&seen).contains("fused_ext.so has CUDA kernels of its own"), "{}", seen.error());
+    let seen = rehearse(&[], &script("starts_its_own_runtime"));
+    assert_eq!(seen.output.status.code(), Some(1), "{}", seen.error());
+    assert!(told(&seen).contains("fused_ext.so brings a CUDA runtime of its own"), "{}", seen.error());
+    let seen = rehearse(&[], "import torch\ntorch.ones(8, device='cuda')\n");
+    assert_eq!(seen.json["notes"], serde_json::json!([]), "PyTorch's own kernels are nobody's own");
+}
+
+#[test]
+fn triton_kernels_are_not_launched() {
+    let script = "
+import torch, triton, triton.language as tl
+
+@triton.autotune([triton.Config({'BLOCK': 1024}), triton.Config({'BLOCK': 2048})], key=['n'])
+@triton.jit
+def double(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+x = torch.ones(1 << 20, device='cuda')
+y = torch.empty_like(x)
+double[lambda meta: (triton.cdiv(x.numel(), meta['BLOCK']),)](x, y, x.numel())
+";
+    let seen = rehearse(&[], script);
+    assert!(seen.output.status.success(), "{}", seen.error());
+    assert!(seen.error().contains("Triton kernels were not launched"), "{}", seen.error());
+    assert_eq!(seen.bytes("peak_allocated"), 2 << 22);
+}
+
+#[test]
+fn no_driver_is_opened_and_nothing_is_written_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["home", "tmp", "work"] {
+        std::fs::create_dir(at(name)).unwrap();
+    }
+    // Worker processes, pinned memory, a compiled kernel of the jiterator: whatever could want a driver or a cache.
+    let script = "
+import os, torch
+data = torch.utils.data.TensorDataset(torch.randn(64, 256), torch.randn(64, 256))
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+for x, y in torch.utils.data.DataLoader(data, batch_size=16, num_workers=2, pin_memory=True):
+    torch.nn.functional.mse_loss(model(x.cuda(non_blocking=True)), y.cuda()).backward()
+    optimizer.step()
+torch.special.bessel_j0(torch.randn(8, device='cuda'))
+names = {line.split(maxsplit=5)[5].strip() for line in open('/proc/self/maps') if len(line.split(maxsplit=5)) > 5}
+drivers = [name for name in names if any(part in name for part in ('libcuda.so', 'libnvidia', 'nvcuvid'))]
+print(len(drivers), 'drivers')
+assert drivers and all(name.startswith(os.environ['VRAMLAB_CACHE']) for name in drivers), drivers
+devices = [os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{fd}')]
+assert not any('nvidia' in device for device in devices), devices
+";
+    std::fs::write(at("work/train.py"), script).unwrap();
+    let output = Command::new(VRAMLAB)
+        .args(["rehearse", "--steps", "all", "--", "sh", "-c"])
+        .arg(format!("exec '{}' train.py", python().display()))
+        .current_dir(at("work"))
+        .env("HOME", at("home"))
+        .env("TMPDIR", at("tmp"))
+        .env("VRAMLAB_CACHE", at("cache"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // PyTorch itself makes an empty folder for its compiler.
+    let left = |name: &str| {
+        let names = std::fs::read_dir(at(name)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| !name.starts_with("torchinductor_")).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (left("home").len(), left("tmp").len(), left("work").len()),
+        (0, 0, 1),
+        "{:?} {:?} {:?}",
+        left("home"),
+        left("tmp"),
+        left("work")
+    );
+}
+
+#[test]
+fn an_interrupted_script_is_answered_as_far_as_it_came() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("train.py");
+    std::fs::write(&file, train("").replace("range(100)", "range(10**9)")).unwrap();
+    let mut child = Command::new(VRAMLAB)
+        .args(["rehearse", "--steps", "all", "--"])
+        .args([python(), file])
+        .env("VRAMLAB_CACHE", folder.path().join("cache"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        // As a terminal does it, which sends Ctrl-C to all of a group.
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().starts_with("step 2 ")), "it never came to its third step");
+    let group = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
+    rustix::process::kill_process_group(group, rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    assert!(error.contains("peak allocated") && error.contains("Note: interrupted"), "{error}");
+}
+
+#[test]
+fn two_rehearsals_at_once_do_not_meet() {
+    let cache = tempfile::tempdir().unwrap();
+    let answers: Vec<Value> = std::thread::scope(|scope| {
+        let one = |n: usize| {
+            let cache = cache.path();
+            move || {
+                let json = cache.join(format!("{n}.json"));
+                let script = format!("import torch\nx = torch.empty({n} << 28, dtype=torch.uint8, device='cuda')\n");
+                let output = Command::new(VRAMLAB)
+                    .args(["rehearse", "--json", json.to_str().unwrap(), "--"])
+                    .args([python().to_str().unwrap(), "-c", &script])
+                    .env("VRAMLAB_CACHE", cache)
+                    .output()
+                    .unwrap();
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap()
+            }
+        };
+        let both = [1, 2].map(|n| scope.spawn(one(n)));
+        both.into_iter().map(|each| each.join().unwrap()).collect()
+    });
+    assert_eq!(answers.iter().map(|answer| answer["peak_allocated"].as_i64().unwrap()).collect::<Vec<_>>(), [1 << 28, 2 << 28]);
+    assert!(answers.iter().all(|answer| answer["processes"].as_array().unwrap().len() == 1));
+}
+
+#[test]
+fn a_python_that_cannot_be_rehearsed_is_told_what_to_install() {
+    let folder = tempfile::tempdir().unwrap();
+    let bare = folder.path().join("bare");
+    assert!(Command::new(python()).args(["-m", "venv", "--without-pip"]).arg(&bare).status().unwrap().success());
+    let bare = bare.join("bin/python");
+    let refuses = |words: &[&str], path: &str, why: &[&str]| {
+        let cache = tempfile::tempdir().unwrap();
+        let output = Command::new(VRAMLAB)
+            .args(["rehearse", "--"])
+            .args(words)
+            .env("VRAMLAB_CACHE", cache.path())
+            .env("PATH", path)
+            .env_remove("CXX")
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {error}");
+        let last = error.trim().lines().last().unwrap_or_default();
+        assert!(last.starts_with("vramlab: ") && why.iter().all(|part| last.contains(part)), "{words:?}: {error}");
+    };
+    let path = std::env::var("PATH").unwrap();
+    let bare = bare.to_str().unwrap();
+    refuses(&[bare, "-c", "import torch"], &path, &["has no PyTorch", "-m pip install torch"]);
+    // Packages of this name, of which no more is looked at.
+    for (version, cuda, why) in [
+        ("2.11.0+cpu", "None", ["built without CUDA", "pip install torch --index-url"]),
+        ("2.5.1+cu124", "'12.4'", ["too old", "2.6"]),
+    ] {
+        let package = folder.path().join(version).join("torch");
+        std::fs::create_dir_all(&package).unwrap();
+        let text = format!("import types\n__version__ = '{version}'\nversion = types.SimpleNamespace(cuda={cuda})\n");
+        std::fs::write(package.join("__init__.py"), text).unwrap();
+        let script = folder.path().join(version).join("train.py");
+        std::fs::write(&script, "import torch").unwrap();
+        refuses(&[bare, script.to_str().unwrap()], &path, &why);
+    }
+    // A version for which the library has to be compiled, and no compiler.
+    let script = "import torch; torch.__version__ = '2.10.99'; torch.ones(1, device='cuda')";
+    refuses(&[python().to_str().unwrap(), "-c", script], "/nowhere", &["no C++ compiler", "Install g++"]);
 }

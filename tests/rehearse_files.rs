@@ -124,3 +124,65 @@ fn memory_that_ran_out_is_in_every_file() {
     let pickle = std::fs::read(out.join("snapshot.pickle")).unwrap();
     assert!(pickle.windows(11).any(|bytes| bytes == b"device_free"), "the snapshot tells what the card had free");
 }
+
+/// Events after loading, in both: how large a block is, and which of the blocks made since is freed.
+const COMPARE: &str = "
+import itertools, pickle, sys
+def events(path, is_last_of_loading):
+    history = pickle.load(open(path, 'rb'))['device_traces'][0]
+    history = [event for event in history if event['action'] in ('alloc', 'free_requested')]
+    begin = max(i for i, event in enumerate(history) if is_last_of_loading(event)) + 1
+    live, made, told = {}, 0, []
+    for event in history[begin:]:
+        if event['action'] == 'alloc':
+            made += 1
+            live[event['addr']] = made
+            told.append(('alloc', event['size']))
+        else:
+            told.append(('free', event['size'], live.pop(event['addr'], 0)))
+    # A list of Python's frees its tensors from its end, one of Rust's from its beginning.
+    runs = [list(run) for _, run in itertools.groupby(told, lambda event: event[0] == 'free')]
+    return [event for run in runs for event in (sorted(run) if run[0][0] == 'free' else run)]
+predicted = events(sys.argv[1], lambda e: e['action'] == 'alloc' and e['frames'] and e['frames'][0]['name'].endswith(' load'))
+rehearsed = events(sys.argv[2], lambda e: e['action'] == 'free_requested' and e['size'] == 12345)
+for at, (a, b) in enumerate(zip(predicted, rehearsed)):
+    if a != b:
+        sys.exit(f'event {at}: predicted {a}, rehearsed {b}; before: {predicted[max(at - 3, 0):at]}')
+print(len(predicted), len(rehearsed))
+sys.exit(len(predicted) != len(rehearsed) and f'{len(predicted)} events predicted, {len(rehearsed)} rehearsed')
+";
+
+#[test]
+fn the_labs_models_in_python_are_what_predict_says_event_for_event() {
+    let twins = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rehearse/twins.py");
+    let vramlab = || Command::new(env!("CARGO_BIN_EXE_vramlab"));
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    std::thread::scope(|scope| {
+        for (model, batch) in [("gpt2", "2"), ("resnet50", "8"), ("bert-base", "4"), ("vit-l16", "4")] {
+            let twins = &twins;
+            scope.spawn(move || {
+                let folder = tempfile::tempdir().unwrap();
+                let predicted = folder.path().join("predicted.pickle");
+                let flags = ["--json", "--model", model, "--batch", batch, "--optimizer", "adamw-foreach", "--snapshot"];
+                let prediction: Value = serde_json::from_str(&run(vramlab().arg("predict").args(flags).arg(&predicted))).unwrap();
+                let out = folder.path().join("out");
+                run(vramlab()
+                    .args(["rehearse", "--quiet", "--steps", "2", "--out", out.to_str().unwrap(), "--"])
+                    .arg(python())
+                    .args([twins.to_str().unwrap(), model, batch])
+                    .env("VRAMLAB_CACHE", folder.path().join("cache")));
+                run(Command::new(python()).args(["-c", COMPARE]).args([&predicted, &out.join("snapshot.pickle")]));
+                let answer: Value = serde_json::from_str(&text(out.join("rehearsal.json"))).unwrap();
+                for (ours, theirs) in
+                    [("requested", "peak_requested"), ("allocated", "peak_allocated"), ("reserved", "peak_reserved")]
+                {
+                    assert_eq!(prediction[ours], answer[theirs], "{model}: {ours}");
+                }
+            });
+        }
+    });
+}
