@@ -71,6 +71,12 @@ rehearse *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
     @exec {{ quote(release / "vramlab") }} rehearse "$@"
 
+# Rehearse the libraries that people train with, in a virtual environment of their own; writes docs/ecosystem.md
+[no-exit-message]
+test-ecosystem *FLAGS: _setup
+    @cargo build --release --quiet --bin vramlab
+    @scripts/ecosystem {{ quote(release / "vramlab") }} "$@"
+
 # Find what fits a GPU: precision, checkpointing, micro-batch, optimizer
 [no-exit-message]
 plan *FLAGS: _setup
