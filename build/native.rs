@@ -29,7 +29,7 @@ struct Library {
 /// Of those, the ones that stand for a GPU's and need nothing of libtorch, for `rehearse` to compile where there is none: name, soname,
 /// sources below `src/native/dry/`.
 pub const PRETENDED: [(&str, &str, &[&str]); 4] = [
-    ("runtime", "libnvidia-ml.so.1", &["runtime.cpp", "cublas.cpp"]),
+    ("runtime", "libnvidia-ml.so.1", &["runtime.cpp", "cublas.cpp", "cudnn.cpp"]),
     ("driver", "libcuda.so.1", &["driver.cpp"]),
     ("nvrtc12", "libnvrtc.so.12", &["nvrtc.cpp"]),
     ("nvrtc13", "libnvrtc.so.13", &["nvrtc.cpp"]),
@@ -39,7 +39,7 @@ const LIBRARIES: &[Library] = &[
     // c10 opens NVML by this name.
     Library {
         name: "dry_runtime",
-        from: &["dry/runtime.cpp", "dry/cublas.cpp"],
+        from: &["dry/runtime.cpp", "dry/cublas.cpp", "dry/cudnn.cpp"],
         exports: "*",
         link: &["-Wl,-soname,libnvidia-ml.so.1"],
         needs_cuda: true,

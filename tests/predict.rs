@@ -50,9 +50,11 @@ fn compare(flags: &[&str], segments: i64) {
         assert_eq!((&counted["phase"], &counted["iteration"]), (&predicted["phase"], &predicted["iteration"]));
         let kept = if counted["phase"] == "forward" { segments * RANDOM_STATE } else { 0 };
         // What cuBLAS and cuBLASLt keep, 32 MiB and 1 MiB for each of two threads; on the CPU nothing of the kind is there.
-        let workspaces = number(&predicted["at_end"]["temporaries"]);
+        let workspaces = number(&predicted["at_end"]["workspaces"]);
         assert!(workspaces % MIB == 0 && (0..=66 * MIB).contains(&workspaces), "{place}: {workspaces} bytes of workspaces");
-        assert_eq!(number(&counted["at_end"]["temporaries"]), 0, "{place}");
+        for told in [counted, predicted] {
+            assert_eq!(number(&told["at_end"]["temporaries"]), 0, "{place}");
+        }
         assert_eq!(number(&counted["live"]), number(&predicted["live"]) - workspaces + kept, "{place}");
         for category in ["parameters", "gradients", "optimizer_state", "activations", "data"] {
             let kept = if category == "activations" { kept } else { 0 };

@@ -504,3 +504,41 @@ fn a_python_that_cannot_be_rehearsed_is_told_what_to_install() {
     let script = "import torch; torch.__version__ = '2.10.99'; torch.ones(1, device='cuda')";
     refuses(&[python().to_str().unwrap(), "-c", script], "/nowhere", &["no C++ compiler", "Install g++"]);
 }
+
+#[test]
+fn a_convolution_takes_the_workspace_that_cudnn_chooses() {
+    let script = "import torch
+with torch.no_grad():
+    x = torch.empty(32, 64, 56, 56, device='cuda')
+    layer = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False, device='cuda')
+    y = layer(x)
+";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("conv.py");
+    std::fs::write(&file, script).unwrap();
+    let python = python();
+    let words = |asked: &'static str| ["env", asked, python.to_str().unwrap(), file.to_str().unwrap()].map(str::to_string);
+    let peak = |asked: &'static str| {
+        let words = words(asked);
+        let seen = command(&["--gpu", "h100"], &words.each_ref().map(String::as_str));
+        assert!(seen.output.status.success(), "{}", seen.error());
+        seen.bytes("peak_requested")
+    };
+    // What cuDNN 9.19 answers for this convolution on compute capability 9.0.
+    assert_eq!(peak("VRAMLAB_DRY_CUDNN=1") - peak("VRAMLAB_DRY_CUDNN=0"), 25_837_584);
+}
+
+#[test]
+fn an_operator_without_a_kernel_names_itself_the_scripts_line_and_what_would_have_to_be_known() {
+    let script = "import torch
+x = torch.randn(8, 8, device='cuda')
+y = x @ x
+torch.ops.aten.geqrf(y)
+";
+    let seen = rehearse(&[], script);
+    assert_eq!(seen.output.status.code(), Some(1), "{}", seen.error());
+    let said = seen.said();
+    for part in ["THE SCRIPT FAILED", "cannot run aten::geqrf", "would have to be known", "train.py:4"] {
+        assert!(said.contains(part), "{part} is missing in: {said}");
+    }
+}

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 /// Version of the JSON that is printed; a key that changes its meaning raises it.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// Flags of `vramlab predict`. The parent repeats some to its child, and the last one counts.
 #[derive(Debug, Clone, Args)]

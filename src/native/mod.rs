@@ -80,6 +80,7 @@ unsafe extern "C" {
     fn vl_dry_open(backend: *const c_char) -> Message;
     fn vl_dry_take(bytes: u64) -> u64;
     fn vl_dry_clear_workspaces() -> Message;
+    fn vl_dry_workspaces(taker: *mut c_void, take: TakeBlock) -> Message;
     fn vl_dry_give(address: u64);
     fn vl_dry_blocks(taker: *mut c_void, take: TakeBlock) -> Message;
     fn vl_dry_replay(events: *const dry::TraceEvent, count: usize, slots: usize, out: *mut i64) -> Message;

@@ -343,6 +343,12 @@ char* vl_dry_clear_workspaces() {
   return clear ? clear() : strdup("the dry device is not open");
 }
 
+// Tells where cuBLAS's workspaces are on the dry device; see vramlab_dry_workspaces.
+char* vl_dry_workspaces(void* taker, void (*take)(void*, const int64_t*)) {
+  auto* workspaces = dry_function<char*(void*, void (*)(void*, const int64_t*))>("vramlab_dry_workspaces");
+  return workspaces ? workspaces(taker, take) : strdup("the dry device is not open");
+}
+
 // Tells the blocks of the dry device's allocator; see vramlab_dry_blocks.
 char* vl_dry_blocks(void* taker, void (*take)(void*, const int64_t*)) {
   auto* blocks = dry_function<char*(void*, void (*)(void*, const int64_t*))>("vramlab_dry_blocks");

@@ -5,7 +5,8 @@ use crate::torch::{Category, Phase, Timeline};
 use anyhow::{Result, ensure};
 
 /// Bottom to top: what stays lies below what comes and goes.
-const STACK: [Category; 6] = [
+const STACK: [Category; 7] = [
+    Category::Workspaces,
     Category::Parameters,
     Category::OptimizerState,
     Category::Data,

@@ -23,7 +23,7 @@ pub fn terms(card: &Card) -> Vec<Term> {
     };
     vec![
         assumed("CUDA context", card.context, card.context_source),
-        assumed("cuDNN workspaces", 0, "differ by convolution and algorithm; counted as nothing until a GPU has told"),
+        assumed("cuDNN batch norm and RNN workspaces", 0, "counted as nothing until a GPU has told"),
     ]
 }
 

@@ -21,6 +21,13 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     let gpu = &answer.gpu;
     writeln!(text)?;
     writeln!(text, "{}", headline(answer))?;
+    let failures = answer.processes.iter().filter_map(|process| process.exception.as_ref());
+    if let Some(failure) = failures.take(1).find(|_| answer.verdict == Verdict::ScriptFailed) {
+        writeln!(text, "  {}", failure.message.lines().next().unwrap_or_default())?;
+        if let Some(line) = &failure.line {
+            writeln!(text, "    at      {}", place_of(line))?;
+        }
+    }
     let Some(worst) = answer.processes.first() else {
         return notes(text, answer);
     };

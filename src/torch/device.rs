@@ -70,6 +70,14 @@ pub trait Backend {
     /// The device's message.
     fn reset_peaks(&self) -> Result<()>;
 
+    /// Addresses of what libraries keep of the device's memory, as far as the device tells.
+    ///
+    /// # Errors
+    /// The device's message.
+    fn workspaces(&self) -> Result<Vec<u64>> {
+        Ok(Vec::new())
+    }
+
     /// Seconds that `body` takes by the device's clock, synchronised at its two edges and nowhere else.
     ///
     /// # Errors

@@ -37,7 +37,8 @@
 //! ```
 //! # What it does not see
 //! Memory that does not come from the allocator: the CUDA context, oneDNN's scratchpads, the Rust heap. What was allocated before the
-//! recording began is left out of all figures. What libraries keep in PyTorch's allocator (workspaces of cuBLAS) counts as temporary.
+//! recording began is left out of all figures. What libraries keep in PyTorch's allocator (workspaces of cuBLAS) counts as temporary where the
+//! device does not tell it apart, which only the dry one does.
 
 use super::native::allocations;
 use super::{Backend, Memory};
@@ -106,8 +107,11 @@ pub struct Categories {
     pub activations: i64,
     /// Inputs and targets.
     pub data: i64,
-    /// Everything else: what lives only within a phase, and what libraries keep in PyTorch's allocator.
+    /// Everything else: what lives only within a phase.
     pub temporaries: i64,
+    /// What cuBLAS keeps in PyTorch's allocator from its first product on, where the device tells; elsewhere it is among the temporaries.
+    #[serde(default)]
+    pub workspaces: i64,
 }
 
 impl Categories {
@@ -116,7 +120,7 @@ impl Categories {
     }
 
     /// Each category with its name.
-    pub fn named(&self) -> [(&'static str, i64); 6] {
+    pub fn named(&self) -> [(&'static str, i64); 7] {
         [
             ("parameters", self.parameters),
             ("gradients", self.gradients),
@@ -124,6 +128,7 @@ impl Categories {
             ("activations", self.activations),
             ("data", self.data),
             ("temporaries", self.temporaries),
+            ("workspaces", self.workspaces),
         ]
     }
 }
@@ -138,17 +143,19 @@ pub enum Category {
     Activations,
     Data,
     Temporaries,
+    Workspaces,
 }
 
 impl Category {
     /// In the order of [`Categories::named`].
-    pub const ALL: [Category; 6] = [
+    pub const ALL: [Category; 7] = [
         Category::Parameters,
         Category::Gradients,
         Category::OptimizerState,
         Category::Activations,
         Category::Data,
         Category::Temporaries,
+        Category::Workspaces,
     ];
 
     pub fn name(self) -> &'static str {
@@ -164,6 +171,7 @@ impl Category {
             Category::Activations => &mut categories.activations,
             Category::Data => &mut categories.data,
             Category::Temporaries => &mut categories.temporaries,
+            Category::Workspaces => &mut categories.workspaces,
         }
     }
 }
@@ -447,6 +455,9 @@ impl<'a> Recorder<'a> {
     pub fn ended(&mut self, mark: Mark, store: &VarStore, data: &[&Tensor]) -> Result<()> {
         let first = self.timeline.made.len();
         self.take((mark.iteration, mark.phase));
+        for address in self.backend.workspaces()? {
+            self.claim(self.live.get(&address).copied(), Category::Workspaces, None);
+        }
         if mark.phase == Phase::Load {
             self.parameters = store.variables().into_iter().collect();
             for at in 0..self.parameters.len() {

@@ -13,6 +13,8 @@ struct VramlabCard {
 
 // In the runtime, which is preloaded.
 extern "C" const VramlabCard* vramlab_dry_card();
+// Most blocks that a multiprocessor holds at once.
+extern "C" int vramlab_dry_blocks_per_multiprocessor();
 
 // Who follows a process's memory sets this to be told what a block is for: it is filled from the host, or is a library's workspace.
 enum VramlabUse { kVramlabFromHost = 1, kVramlabWorkspace = 2 };

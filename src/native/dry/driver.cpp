@@ -99,6 +99,32 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int, size_t)
 }
 int cuLaunchKernel() { return 0; }
 int cuLaunchCooperativeKernel() { return 0; }
+// cuDNN looks for these when it builds a plan, which it never runs.
+int cuCtxGetLimit(size_t* value, int) {
+  *value = 0;
+  return 0;
+}
+int cuCtxPushCurrent(void*) { return 0; }
+int cuCtxPopCurrent(void** context) { return cuCtxGetCurrent(context); }
+int cuStreamGetCtx(void*, void** context) { return cuCtxGetCurrent(context); }
+int cuKernelGetAttribute(int* value, int, void*, int) {
+  *value = 0;
+  return 0;
+}
+int cuKernelSetAttribute(int, int, void*, int) { return 0; }
+int cuLaunchKernelEx() { return 0; }
+int cuLibraryGetKernel(void** kernel, void*, const char*) { return cuCtxGetCurrent(kernel); }
+int cuLibraryLoadData(void** library, const void*, void*, void**, unsigned, void*, void**, unsigned) { return cuCtxGetCurrent(library); }
+int cuLibraryLoadFromFile(void** library, const char*, void*, void**, unsigned, void*, void**, unsigned) { return cuCtxGetCurrent(library); }
+int cuLibraryUnload(void*) { return 0; }
+int cuOccupancyMaxPotentialClusterSize(int* size, void*, const void*) {
+  *size = 1;
+  return 0;
+}
+int cuLinkCreate() { return kNotFound; }
+int cuLinkAddData() { return kNotFound; }
+int cuLinkDestroy() { return 0; }
+
 int cuLinkCreate_v2() { return kNotFound; }
 int cuLinkAddData_v2() { return kNotFound; }
 int cuLinkComplete() { return kNotFound; }

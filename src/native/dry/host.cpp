@@ -1,11 +1,17 @@
 // The dry device of a Rust process. libtorch_cuda is loaded, over the pretended runtime of runtime.cpp: its operators make each allocation
 // that they make on a GPU, and launch nothing. The few that cannot run so have a kernel in kernels/.
 #include "../guarded.h"
+#include "card.h"
 #include "kernels/kernels.h"
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
+
+#include <dlfcn.h>
+
+#include <mutex>
+#include <set>
 
 using vramlab::dry::allocator;
 
@@ -37,6 +43,21 @@ struct WaitingEngine final : torch::autograd::Engine {
   }
 };
 
+// Where cuBLAS was told that its workspaces are, by the runtime. Never destroyed: threads may multiply until the very end.
+struct Workspaces {
+  std::mutex mutex;
+  std::set<int64_t> addresses;
+};
+Workspaces& workspaces() {
+  static auto* const workspaces = new Workspaces;
+  return *workspaces;
+}
+void watch(int use, const void* address) {
+  if (use != kVramlabWorkspace) return;
+  const std::lock_guard<std::mutex> lock(workspaces().mutex);
+  workspaces().addresses.insert(reinterpret_cast<int64_t>(address));
+}
+
 torch::autograd::Engine& engine() {
   static auto* const engine = new WaitingEngine;
   return *engine;
@@ -65,6 +86,7 @@ __attribute__((visibility("default"))) char* vramlab_dry_open() {
     static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
     vramlab::dry::register_kernels(library);
     vramlab::dry::refuse_shapes_from_values(library);
+    if (auto** const told = static_cast<void (**)(int, const void*)>(dlsym(RTLD_DEFAULT, "vramlab_dry_watch"))) *told = &watch;
     TORCH_CHECK(at::detail::getCUDAHooks().deviceCount() == 1,
                 "somebody has asked libtorch about CUDA already; a dry device must be opened before");
   });
@@ -77,7 +99,19 @@ __attribute__((visibility("default"))) char* vramlab_dry_wait_for_threads() {
 
 // Gives back the workspaces of cuBLAS, which PyTorch keeps for each thread that has multiplied.
 __attribute__((visibility("default"))) char* vramlab_dry_clear_workspaces() {
-  return guarded([] { at::cuda::clearCublasWorkspaces(); });
+  return guarded([] {
+    at::cuda::clearCublasWorkspaces();
+    const std::lock_guard<std::mutex> lock(workspaces().mutex);
+    workspaces().addresses.clear();
+  });
+}
+
+// Tells the address of each workspace of cuBLAS.
+__attribute__((visibility("default"))) char* vramlab_dry_workspaces(void* taker, void (*take)(void*, const int64_t*)) {
+  return guarded([=] {
+    const std::lock_guard<std::mutex> lock(workspaces().mutex);
+    for (const int64_t address : workspaces().addresses) take(taker, &address);
+  });
 }
 
 // Takes bytes from the allocator as a tensor does: the address; 0 where memory ran out or something else is wrong.

@@ -1,6 +1,9 @@
 //! The dry device's libraries, which this program carries inside, and the door to them; see [`crate::dry`].
 
-use super::{NativeError, checked, vl_dry_blocks, vl_dry_clear_workspaces, vl_dry_give, vl_dry_open, vl_dry_replay, vl_dry_take};
+use super::{
+    NativeError, checked, vl_dry_blocks, vl_dry_clear_workspaces, vl_dry_give, vl_dry_open, vl_dry_replay, vl_dry_take,
+    vl_dry_workspaces,
+};
 use std::ffi::{CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -67,6 +70,23 @@ impl Drop for Taken {
 pub fn clear_workspaces() -> Result<(), NativeError> {
     // SAFETY: no pointers.
     checked(unsafe { vl_dry_clear_workspaces() })
+}
+
+/// Addresses of the workspaces that cuBLAS was given.
+///
+/// # Errors
+/// The dry device is not open.
+pub fn workspaces() -> Result<Vec<u64>, NativeError> {
+    let mut found: Vec<u64> = Vec::new();
+    // SAFETY: `push_address` only runs during the call, while `found` is borrowed by nothing else.
+    checked(unsafe { vl_dry_workspaces((&raw mut found).cast(), push_address) })?;
+    Ok(found)
+}
+
+extern "C" fn push_address(found: *mut c_void, told: *const i64) {
+    // SAFETY: the vector is that of `workspaces`, and C++ gives one value.
+    let (found, told) = unsafe { (&mut *found.cast::<Vec<u64>>(), *told) };
+    found.push(told as u64);
 }
 
 /// A piece of a segment of the caching allocator.

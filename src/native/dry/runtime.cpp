@@ -37,6 +37,7 @@ VramlabCard read_card() {
   return card;
 }
 
+// Read when it is first asked for: until then a process may still become another card.
 const VramlabCard& sheet() {
   static const VramlabCard card = read_card();
   return card;
@@ -50,10 +51,7 @@ size_t setting(const char* name, size_t otherwise) {
 }
 
 // What others have taken of a card before this process allocates anything: PyTorch's allocator sees less free memory, and says so.
-size_t taken_memory() {
-  const size_t bytes = setting("VRAMLAB_DRY_TAKEN", 0);
-  return bytes < card_memory() ? bytes : card_memory();
-}
+size_t taken_memory() { return setting("VRAMLAB_DRY_TAKEN", 0); }
 
 // All cards' addresses: below those that a Linux process gets for itself, so that a touch is a fault and not a silent overwrite.
 constexpr uint64_t kFirst = 1ull << 41, kSpan = 1ull << 46;
@@ -131,9 +129,11 @@ uint64_t take_addresses(Card& of, size_t bytes) {
   return 0;
 }
 
+size_t free_memory(const Card& of) { return of.used < card_memory() ? card_memory() - of.used : 0; }
+
 // A card hands out whole pages of 2 MiB.
 bool take_memory(Card& of, size_t bytes) {
-  if (bytes > card_memory() - of.used) return false;
+  if (bytes > free_memory(of)) return false;
   of.used += bytes;
   return true;
 }
@@ -212,6 +212,7 @@ void (*vramlab_dry_watch)(int what, const void* address) = nullptr;
 // Says that this runtime is loaded, and how large its card is.
 uint64_t vramlab_dry_memory() { return card_memory(); }
 const VramlabCard* vramlab_dry_card() { return &sheet(); }
+int vramlab_dry_blocks_per_multiprocessor() { return blocks_per_multiprocessor(); }
 
 // ---- the runtime ---------------------------------------------------------------------------------------------------------------------
 
@@ -265,7 +266,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int) {
 cudaError_t cudaMalloc(void** address, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex);
   const size_t rounded = (bytes + kGranularity - 1) / kGranularity * kGranularity;
-  if (rounded < bytes || rounded > card_memory() - card().used) return last_error = cudaErrorMemoryAllocation;
+  if (rounded < bytes || rounded > free_memory(card())) return last_error = cudaErrorMemoryAllocation;
   const uint64_t found = take_addresses(card(), rounded);
   if (!found || !take_memory(card(), rounded)) return last_error = cudaErrorMemoryAllocation;
   card().blocks[found] = rounded;
@@ -284,7 +285,7 @@ cudaError_t cudaFree(void* address) {
 }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   const std::lock_guard<std::mutex> lock(mutex);
-  *free_bytes = card_memory() - card().used;
+  *free_bytes = free_memory(card());
   *total_bytes = card_memory();
   return cudaSuccess;
 }

@@ -1,8 +1,10 @@
-// cuDNN's operators: results and the copies around them as in PyTorch's Conv_v8.cpp, ConvShared.cpp, BatchNorm.cpp and MHA.cpp. What cuDNN
-// takes for itself, its workspace, is assumed to be nothing.
+// cuDNN's operators where PyTorch's own cannot run: results and the copies around them as in PyTorch's Conv_v8.cpp, ConvShared.cpp,
+// BatchNorm.cpp and MHA.cpp. What cuDNN takes for itself, its workspace, is assumed to be nothing. Convolutions are PyTorch's own where cuDNN
+// answers without a GPU (../cudnn.cpp).
 #include "kernels.h"
 #include <ATen/OpMathType.h>
 #include <ATen/native/ConvUtils.h>
+#include <dlfcn.h>
 
 namespace vramlab::dry {
 namespace {
@@ -172,8 +174,17 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor&, const Tenso
 }  // namespace
 
 void register_cudnn(torch::Library& m) {
-  add(m, "cudnn_convolution", convolution);
-  add(m, "cudnn_convolution_transpose", transposed);
+  auto* const answers = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "vramlab_dry_cudnn"));
+  if (answers && answers()) {
+    // PyTorch's own: cuDNN tells their workspaces (../cudnn.cpp).
+    mark_registered("cudnn_convolution");
+    mark_registered("cudnn_convolution_transpose");
+  } else {
+    add(m, "cudnn_convolution", convolution);
+    add(m, "cudnn_convolution_transpose", transposed);
+    at::native::cudnn_convolution_backward_stub.set_cuda_dispatch_ptr(&convolution_backward);
+    at::native::cudnn_convolution_transpose_backward_stub.set_cuda_dispatch_ptr(&transposed_backward);
+  }
   add(m, "cudnn_batch_norm", batch_norm);
   add(m, "cudnn_batch_norm_backward", batch_norm_backward);
   add(m, "_cudnn_rnn_flatten_weight", flatten_weights);
@@ -182,8 +193,6 @@ void register_cudnn(torch::Library& m) {
   add(m, "_cudnn_init_dropout_state", dropout_state);
   add(m, "_scaled_dot_product_cudnn_attention", attention);
   add(m, "_scaled_dot_product_cudnn_attention_backward", attention_backward);
-  at::native::cudnn_convolution_backward_stub.set_cuda_dispatch_ptr(&convolution_backward);
-  at::native::cudnn_convolution_transpose_backward_stub.set_cuda_dispatch_ptr(&transposed_backward);
 }
 
 void register_kernels(torch::Library& m) {

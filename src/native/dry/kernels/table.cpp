@@ -29,7 +29,8 @@ struct Row {
 // clang-format off
 Row table[] = {
     {"_local_scalar_dense", Standing::kExact, "Copy.cu: a copy to host memory and nothing on the device"},
-    {"cudnn_convolution", Standing::kAssumed, "Conv_v8.cpp, ConvShared.cpp: result and contiguous copies; cuDNN's workspace taken for nothing"},
+    {"cudnn_convolution", Standing::kExact, "PyTorch's own code, and the workspaces that cuDNN's heuristics choose; with a cuDNN before 9.8 "
+     "result and contiguous copies as in Conv_v8.cpp and ConvShared.cpp, and no workspace"},
     {"cudnn_convolution_transpose", Standing::kAssumed, "as cudnn_convolution"},
     {"cudnn_batch_norm", Standing::kAssumed, "BatchNorm.cpp: results; workspace and reserve taken for nothing"},
     {"cudnn_batch_norm_backward", Standing::kAssumed, "as cudnn_batch_norm"},
