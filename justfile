@@ -112,6 +112,12 @@ replay *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
     @exec {{ quote(release / "vramlab") }} replay "$@"
 
+# Measure what only a GPU can tell, the most telling first: `just gpu-day --minutes 30`; `--rehearse` goes through it without one
+[no-exit-message]
+gpu-day *FLAGS: _setup
+    cargo build --release
+    @exec {{ quote(release / "vramlab") }} gpu-day "$@"
+
 # Pack dist/vramlab.tar.xz, for machines that have PyTorch and no Rust
 dist:
     scripts/dist

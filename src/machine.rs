@@ -71,7 +71,9 @@ impl DeviceChoice {
 
     /// The best device that is there: the first GPU that libtorch can use, else the CPU.
     pub fn best() -> DeviceChoice {
-        if Gpu::open(0).is_ok() && cuda_devices().is_ok_and(|count| count > 0) { DeviceChoice::Cuda(0) } else { DeviceChoice::Cpu }
+        // Looking for CUDA takes a tenth of a second, so only where a driver has left a trace; NVML may be missing where CUDA is not.
+        let driver = ["/dev/nvidiactl", "/dev/dxg"].iter().any(|path| Path::new(path).exists()) || Gpu::open(0).is_ok();
+        if driver && cuda_devices().is_ok_and(|count| count > 0) { DeviceChoice::Cuda(0) } else { DeviceChoice::Cpu }
     }
 }
 
@@ -111,9 +113,11 @@ impl Machine {
             }),
             DeviceChoice::Cuda(index) => {
                 let gpu = usable_gpu(index)?;
-                hardware.extend(gpu.describe());
-                let name = gpu.name();
-                Ok(Machine { slug: slug(&name), hardware, libtorch, device_memory: gpu.memory(), flops_limit: fp32_limit(&name) })
+                let name = gpu.as_ref().map_or_else(|| "unknown GPU".to_string(), Gpu::name);
+                hardware.insert("gpu".to_string(), name.clone());
+                hardware.extend(gpu.as_ref().map(Gpu::describe).unwrap_or_default());
+                let device_memory = gpu.as_ref().and_then(Gpu::memory);
+                Ok(Machine { slug: slug(&name), hardware, libtorch, device_memory, flops_limit: fp32_limit(&name) })
             }
             DeviceChoice::Dry(card) => {
                 ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
@@ -319,18 +323,18 @@ fn cuda_devices() -> Result<i64> {
     Ok(tch::Cuda::device_count())
 }
 
-/// The GPU that CUDA index `index` means, if libtorch can use it.
-fn usable_gpu(index: u32) -> Result<Gpu> {
-    let gpu = Gpu::open(index)?;
+/// What NVML knows of the GPU that CUDA index `index` means, if libtorch can use it; none where NVML is missing, which containers may lack.
+fn usable_gpu(index: u32) -> Result<Option<Gpu>> {
+    let gpu = Gpu::open(index);
     let count = cuda_devices()?;
     if count == 0 {
         bail!(
             "the driver shows a GPU ({}), but CUDA does not: the driver may be older than libtorch's CUDA needs, or CUDA_VISIBLE_DEVICES hides it",
-            gpu.name()
+            gpu?.name()
         );
     }
     ensure!(i64::from(index) < count, "there is no CUDA device {index}: libtorch sees {count}");
-    Ok(gpu)
+    Ok(gpu.ok())
 }
 
 /// Why CUDA cannot be used here and what would help; `None` where it can.
@@ -348,6 +352,15 @@ pub struct Conditions {
     pub link: Option<f64>,
 }
 
+/// Where NVML lies, beside the linker's own places: under its other name, in containers, under WSL.
+const NVML: [&str; 5] = [
+    "libnvidia-ml.so.1",
+    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    "/usr/lib64/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+];
+
 /// What NVML knows of one GPU.
 #[derive(Debug)]
 pub struct Gpu {
@@ -361,8 +374,9 @@ impl Gpu {
     /// # Errors
     /// No driver, or no such GPU; says what would help.
     pub fn open(index: u32) -> Result<Gpu> {
-        let nvml = Nvml::init().or_else(|_| Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init());
-        let nvml = nvml.map_err(|e| {
+        let first = Nvml::init();
+        let others = || NVML.iter().find_map(|path| Nvml::builder().lib_path(path.as_ref()).init().ok());
+        let nvml = first.or_else(|e| others().ok_or(e)).map_err(|e| {
             anyhow::anyhow!("no NVIDIA driver answers on this machine ({e}); with a GPU in it, install the driver; without one, use --device cpu")
         })?;
         let physical = visible(index, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
@@ -379,8 +393,9 @@ impl Gpu {
         self.device().and_then(|d| Ok(d.name()?)).unwrap_or_else(|_| "unknown GPU".to_string())
     }
 
+    /// As CUDA tells it: without what the driver keeps for itself.
     fn memory(&self) -> Option<u64> {
-        self.device().ok()?.memory_info().ok().map(|m| m.total)
+        self.device().ok()?.memory_info().ok().map(|m| m.total - m.reserved.min(m.total))
     }
 
     fn describe(&self) -> BTreeMap<String, String> {

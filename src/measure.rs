@@ -529,7 +529,8 @@ pub fn distance(a: &[Tensor], b: &[Tensor], scale: f64) -> Result<f64> {
             continue;
         }
         ensure!(a.size() == b.size(), "tensor {i} has shape {:?} here and {:?} in the baseline", a.size(), b.size());
-        let (a, b) = (a.detach().to_kind(Kind::Double), b.detach().to_kind(Kind::Double) * scale);
+        // A reference from another process comes from a file, on the CPU.
+        let (a, b) = (a.detach().to_kind(Kind::Double), b.detach().to_device(a.device()).to_kind(Kind::Double) * scale);
         difference += (&a - &b).square().sum(Kind::Double).double_value(&[]);
         norm += b.square().sum(Kind::Double).double_value(&[]);
     }

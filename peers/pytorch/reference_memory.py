@@ -247,7 +247,9 @@ def named(case):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", choices=["fake", "cuda"], default="fake")
-    run = counted if parser.parse_args().device == "cuda" else tracked_both_ways
+    parser.add_argument("--out", type=Path, help="the file to write, where it is not that of the tests")
+    asked = parser.parse_args()
+    run = counted if asked.device == "cuda" else tracked_both_ways
     cases = [(*size, optimizer, implementation) for size in SIZES for optimizer in OPTIMIZERS for implementation in IMPLEMENTATIONS]
     lists = {"cases": [named(case) | {"phases": run(*case)} for case in cases]}
     if run is tracked_both_ways:
@@ -260,7 +262,7 @@ def main():
     lines.append('"models": {\n  ' + models + "\n }")
     for name, items in lists.items():
         lines.append(f'"{name}": [\n  ' + ",\n  ".join(json.dumps(item) for item in items) + "\n ]")
-    path = OUT / ("memory_cuda.json" if run is counted else "memory.json")
+    path = asked.out or OUT / ("memory_cuda.json" if run is counted else "memory.json")
     path.write_text("{\n " + ",\n ".join(lines) + "\n}\n")
     print(path)
 

@@ -23,6 +23,10 @@ enum Command {
     #[cfg(feature = "torch")]
     Doctor,
 
+    /// What half an hour on a machine with a GPU is worth most for, in that order, until the time is over; packed to carry home
+    #[cfg(feature = "torch")]
+    GpuDay(vramlab::commands::GpuDayOptions),
+
     /// Really train a model for some steps, and say where its memory goes and how long a step takes
     #[cfg(feature = "torch")]
     Measure(Box<vramlab::commands::MeasureOptions>),
@@ -125,6 +129,8 @@ fn run(command: Command) -> Result<u8> {
         }
         #[cfg(feature = "torch")]
         Command::Doctor => vramlab::doctor::run().map(|()| 0),
+        #[cfg(feature = "torch")]
+        Command::GpuDay(options) => vramlab::commands::gpu_day(&options),
         #[cfg(feature = "torch")]
         Command::Compare(options) => vramlab::commands::compare(&options),
         #[cfg(feature = "torch")]

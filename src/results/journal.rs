@@ -327,6 +327,20 @@ mod tests {
     }
 
     #[test]
+    fn another_size_of_container_and_another_patch_of_the_driver_go_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let with = |memory: &str, driver: &str| {
+            let mut manifest = manifest();
+            manifest.identity.hardware.extend([("memory".into(), memory.into()), ("driver".into(), driver.into())]);
+            manifest
+        };
+        drop(Journal::open(dir.path(), &mut with("128 GiB", "580.82.07"), false).unwrap());
+        drop(Journal::open(dir.path(), &mut with("127 GiB", "580.95.05"), false).unwrap());
+        let error = Journal::open(dir.path(), &mut with("128 GiB", "590.10"), false).unwrap_err().to_string();
+        assert!(error.contains("driver: there \"580\", now \"590\""), "{error}");
+    }
+
+    #[test]
     fn other_schemas_and_damaged_rows_are_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let (mut journal, _) = Journal::open(dir.path(), &mut manifest(), false).unwrap();

@@ -5,7 +5,7 @@ use super::exchange;
 use super::spec::{Message, Spec};
 use crate::dry::Dry;
 use crate::machine::{DeviceChoice, Gpu, libtorch_version};
-use crate::measure::{self, Bench, Found};
+use crate::measure::{self, Bench, Found, Timing};
 use crate::protocol::{Cell, Pass, Protocol};
 use crate::results::Status;
 use crate::torch::{Backend, Cpu, Cuda, attempt, end_process, keep_heap};
@@ -90,6 +90,12 @@ fn pass(protocol: &'static Protocol, prepare: SetUp, spec: &str) -> Result<Found
             };
             let conditions = || gpu.as_ref().map(Gpu::conditions).unwrap_or_default();
             let timing = step.timing();
+            // A GPU that was idle takes its time to reach its clock.
+            let warm_up_seconds = match choice {
+                DeviceChoice::Cuda(_) if timing.warm_up_steps > 0 => timing.warm_up_seconds.max(0.3),
+                _ => timing.warm_up_seconds,
+            };
+            let timing = Timing { warm_up_seconds, ..timing };
             measure::time(&mut *step, &*backend, timing, &conditions)
         }
     }

@@ -25,12 +25,13 @@ pub use dry_twin::dry_twin;
 pub(crate) use launch::last_words;
 pub use options::Options;
 pub use python::Python;
-pub use start::interruptible;
 pub(crate) use start::prepare_cuda;
+pub use start::{interruptible, stopped};
 
 use crate::lab;
 use crate::measure::{Bench, Prepare, Step};
 use crate::protocol::{Cell, Pass, Protocol};
+use crate::torch::allow_tf32;
 use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches};
 use std::process::ExitCode;
@@ -71,6 +72,11 @@ fn begin(protocol: &'static Protocol, rounds: Option<u32>, prepare: SetUp) -> Ex
         Ok(options) => options,
         Err(error) => error.exit(),
     };
+    // TF32 rounds what fp32 products multiply, and cuDNN uses it unless told not to: off, but where it is what a step is about.
+    if let Err(error) = allow_tf32(false) {
+        eprintln!("{}: turning TF32 off: {error}", protocol.name);
+        return ExitCode::from(2);
+    }
     if let Some(spec) = &options.child {
         child::run(protocol, prepare, spec)
     }

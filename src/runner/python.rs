@@ -40,8 +40,7 @@ impl Python {
     /// Says what is missing and what to do about it.
     pub fn find(experiment: &str) -> Result<Python, String> {
         let script = script(experiment)?;
-        let program = std::env::var_os("VRAMLAB_PYTHON").map(PathBuf::from).or_else(beside_libtorch);
-        let program = program.unwrap_or_else(|| PathBuf::from("python3"));
+        let program = Python::program();
         let remedy = "set VRAMLAB_PYTHON to a python that has PyTorch 2.11";
         let failed = |what: String| format!("{} {what}; {remedy}", program.display());
         let asked = Command::new(&program)
@@ -63,6 +62,12 @@ impl Python {
         let (version, torch) = (version.to_string(), torch.to_string());
         let packages = lines.map(|(name, version)| (name.to_string(), version.to_string())).collect();
         Ok(Python { program, script, version, torch, packages })
+    }
+
+    /// The Python that is asked first: the one that `VRAMLAB_PYTHON` names, the one whose PyTorch this program has loaded, or `python3`.
+    pub fn program() -> PathBuf {
+        let named = std::env::var_os("VRAMLAB_PYTHON").map(PathBuf::from).or_else(beside_libtorch);
+        named.unwrap_or_else(|| PathBuf::from("python3"))
     }
 
     /// `Python 3.11.2, torch 2.11.0+cu130`.

@@ -1,0 +1,36 @@
+//! `vramlab gpu-day --rehearse`: the day on a machine with a GPU, gone through without one.
+#![cfg(feature = "torch")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn day(out: &Path, flags: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vramlab")).args(["gpu-day", "--rehearse", "--out"]).arg(out).args(flags).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("day");
+    let only = ["--only", "doctor,smoke-empty_cache,events-inference-128"];
+    let first = said(&day(&out, &only));
+    assert!(first.contains("3 of 3 done") && first.contains("smoke-empty_cache (at most"), "{first}");
+    assert!(folder.path().join("day.tar.xz").metadata().unwrap().len() > 1000);
+    let events = std::fs::read_to_string(out.join("events-inference-128.log")).unwrap();
+    assert!(events.contains("\"identical\": 2560") || events.contains("\"identical\""), "{events}");
+    // It goes on, and nothing is left.
+    let second = said(&day(&out, &only));
+    assert!(second.contains("3 of 3 done") && !second.contains("at most"), "{second}");
+}
+
+#[test]
+fn an_unknown_task_is_told_which_there_are() {
+    let output = day(Path::new("never-made"), &["--only", "nothing"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("pin_memory") && !Path::new("never-made").exists(), "{error}");
+}
