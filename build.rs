@@ -130,11 +130,12 @@ fn write_experiments() {
             let twin = |name: &str| PathBuf::from(format!("peers/pytorch/{name}.py"));
             let mut own = Vec::new();
             collect(path, &mut own);
-            own.sort();
             // Without a twin in Python what twins share takes no figure.
             if twin(name).exists() {
                 own.extend([name, "lab", "meter", "exchange", "models"].map(twin));
+                collect(&PathBuf::from(format!("peers/{name}")), &mut own);
             }
+            own.sort();
             let hash = own.iter().fold(shared, |hash, path| fnv(hash, path));
             Some(format!("    (\"{name}\", \"{hash:016x}\"),\n"))
         })

@@ -619,6 +619,14 @@ pub enum PlotKind {
         #[serde(deserialize_with = "kept::texts")]
         looks: &'static [&'static str],
     },
+    /// The metric, from bottom to top, against a reference that it should equal, from left to right: a point for each cell, a look for each
+    /// level of the `looks` factors, and the line on which both are the same.
+    Against {
+        #[serde(deserialize_with = "kept::text")]
+        reference: Text,
+        #[serde(deserialize_with = "kept::texts")]
+        looks: &'static [&'static str],
+    },
 }
 
 /// Whether a metric is a detail: pictures and whoever reads the samples may want it, tables leave it out. Its name has a dot.

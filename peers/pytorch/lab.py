@@ -1,8 +1,9 @@
 """What the twins share: the cell that they are asked for, how they are measured, and the rows that they answer with.
 
 A twin is a script with one function, prepare(cell, bench), and `lab.main(prepare)`. The function sets up a cell and gives back a step:
-an object with run(probe), and where they matter outcome(), items, timing and times_itself. It is started by the experiment's own program, one
-process for each cell and pass, as the program's own children are, and measures by the same rules (METHODOLOGY.md).
+an object with run(probe), and where they matter outcome(), items, timing, times_itself, and tells_all where the meter's own figures say
+nothing. It is started by the experiment's own program, one process for each cell and pass, as the program's own children are, and measures
+by the same rules (METHODOLOGY.md).
 """
 
 import contextlib
@@ -195,8 +196,12 @@ def _run(prepare, spec):
     try:
         _end_with_parent(spec["parent"])
         torch.set_num_threads(spec["threads"])
+        # As the lab's program: TF32 only where it is what a step is about.
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         meter.open_library(spec["twin"]["meter"])
-        bench = Bench(torch.device(spec["device"]), spec["seed"], spec["threads"])
+        # To PyTorch a simulated GPU is a GPU.
+        device = "cuda" if spec["device"].startswith("dry") else spec["device"]
+        bench = Bench(torch.device(device), spec["seed"], spec["threads"])
         if spec["exchange"]:
             bench.start = exchange.read(spec["exchange"]["start"])
             # As src/native/heap.rs.
@@ -216,7 +221,8 @@ def _run(prepare, spec):
 
 
 def is_out_of_memory(error):
-    return isinstance(error, (torch.OutOfMemoryError, OutOfMemory, MemoryError)) or "out of memory" in str(error)
+    told = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "unable to find an engine")
+    return isinstance(error, (torch.OutOfMemoryError, OutOfMemory, MemoryError)) or any(text in str(error) for text in told)
 
 
 def _failed(error):
@@ -328,7 +334,9 @@ def _memory(prepare, spec, bench):
     with held as blocks:
         device.reset_peaks()
         step.run(probe)
-        rows = [(metric, "B", value, 0) for metric, value in device.read().items()]
+        # What a step replays of others has figures of its own.
+        read = {} if getattr(step, "tells_all", False) else device.read()
+        rows = [(metric, "B", value, 0) for metric, value in read.items()]
     if probe.rest is not None:
         rows.append(("step_peak", "B", device.read()["requested_peak"] - probe.rest, 0))
     rows += [(metric, unit, value, 0) for metric, (unit, value) in probe.figures.items()]
@@ -341,7 +349,9 @@ def _time(prepare, spec, bench):
     timing = getattr(step, "timing", Timing())
     probe = Probe(timing=True)
     steps, spent, last = 0, 0.0, math.inf
-    while steps < timing.warm_up_steps or spent < timing.warm_up_seconds:
+    # A GPU that was idle takes its time to reach its clock.
+    least = max(timing.warm_up_seconds, 0.3) if bench.device.type == "cuda" and timing.warm_up_steps else timing.warm_up_seconds
+    while steps < timing.warm_up_steps or spent < least:
         last = _seconds(lambda: step.run(probe), bench.device)
         spent += last
         steps += 1

@@ -2,6 +2,8 @@
 
     replay.py peaks SERIES     each row of a series of peaks.csv, a JSON object a line
     replay.py events NAME      one step of events/NAME.csv.gz held against it: one JSON object
+    replay.py record PASS LENGTH FILE    a step's events on the GPU that is there, real or rehearsed: PASS is training or inference
+    replay.py compare FILE FILE          two such files; fails where they differ
 
 A series is rows of one benchmark, GPU and configuration, by its number. Each row's benchmark takes its tensors as Liger-Kernel's script of
 that version does, makes ten calls, and counts the peak of each after a reset; the figure is the median, in MiB as 32 bits hold it, which is
@@ -14,6 +16,7 @@ import gzip
 import json
 import math
 import os
+import re
 import struct
 import sys
 from pathlib import Path
@@ -24,6 +27,16 @@ import torch.nn.functional as F
 from torch import nn
 
 DEVICE = "cuda"
+# The card of events/medium_*, which its repository names.
+RECORDED_ON = "NVIDIA H100 80GB HBM3"
+
+
+def become(title):
+    """Makes this process's simulated GPU the card that PyTorch calls so; before CUDA comes up."""
+    with open(Path(__file__).parents[2] / "src/cards.csv") as cards:
+        line = next(line for line in cards if line.split(",")[1] == title)
+    # As src/cards.rs writes it.
+    os.environ["VRAMLAB_DRY_CARD"] = ",".join(line.split(",")[:10])
 
 
 def open_simulated_gpu():
@@ -93,7 +106,7 @@ def cross_entropy(c, _):
 
 
 def embedding(c, _):
-    tables = [nn.Embedding(c["x"], c["D"]).to(DEVICE).to(c["dtype"]) for _ in range(2)]
+    tables = [nn.Embedding(c["x"], c["D"], device=DEVICE, dtype=c["dtype"]) for _ in range(2)]
     ids = torch.randint(0, c["x"], (c["B"], c["T"]), device=DEVICE)
 
     def full():
@@ -101,6 +114,27 @@ def embedding(c, _):
         y.backward(torch.randn_like(y))
 
     return full
+
+
+def before_embedding(rows):
+    """The file's times of the second configuration, and the peaks of the first where these are the second's, have left what torch.compile was
+    given: tables, and gradients where there was a backward pass. They are part of cycles, which stay until Python looks for them. When it
+    did, the file's rows say: in no peak are the first configuration's tables from its times, and the last four of torch.compile's own peaks
+    are without any."""
+    first, second = (series for series in all_series() if series[0]["benchmark"] == "embedding")
+    held = []
+
+    def keep(series, copies):
+        for row in series:
+            c, _ = arguments(row)
+            held.extend(torch.empty(c["x"], c["D"], dtype=c["dtype"], device=DEVICE) for _ in range(copies))
+
+    keep(second, 1)
+    keep(second, 2)
+    if rows[0]["row"] == second[0]["row"]:
+        keep(first, 2)
+    benchmark_speed(rows)
+    return held
 
 
 def normalised(layers, x):
@@ -324,6 +358,20 @@ def fused_linear_orpo_loss(c, _):
     return full
 
 
+def before_orpo(rows):
+    """Liger's side runs before, and compiles its work on a chunk of two samples, with the first sample count and again with the second, four.
+    What torch.compile saw there stays: the samples and their targets, the chunk's, the weight, and the gradients for both chunks and the
+    weight. That it is this and nothing else was found from the rows, which are its bytes too high in both configurations."""
+    held = benchmark_speed(rows)
+    c, _ = arguments(rows[0])
+    take = lambda *shape, dtype=c["dtype"]: torch.empty(shape, dtype=dtype, device=DEVICE)
+    samples, chunk = 4, 2
+    held += [take(samples, c["T"], c["H"]), take(chunk, c["T"], c["H"])]
+    held += [take(samples, c["T"], dtype=torch.long), take(chunk, c["T"], dtype=torch.long)]
+    held += [take(chunk, c["T"], c["H"]) for _ in range(samples // chunk)]
+    return held + [take(c["V"], c["H"]) for _ in range(2)]
+
+
 BENCHMARKS = {
     f.__name__: f
     for f in (
@@ -341,25 +389,49 @@ def arguments(row):
     return config, row["mode"]
 
 
+def peak_of(call):
+    torch.cuda.memory.reset_peak_memory_stats()
+    call()
+    return torch.cuda.max_memory_allocated()
+
+
+def benchmark(row):
+    return BENCHMARKS[row["benchmark"]](*arguments(row))
+
+
+def is_row(row, cell):
+    """Whether a cell of experiments/real_gpus.rs, which spells its levels so, is this row."""
+    setup = re.sub(r'[{}" ]|torch\.', "", row["configuration"]).replace(",", ";")
+    spelled = row["benchmark"], row["mode"], row["gpu"].replace(" ", "-"), setup, row["x_name"] + row["x"]
+    return spelled == tuple(cell[factor] for factor in ("benchmark", "mode", "gpu", "setup", "size"))
+
+
 def peak(row):
-    call = BENCHMARKS[row["benchmark"]](*arguments(row))
-    peaks = []
-    for _ in range(10):
-        torch.cuda.memory.reset_peak_memory_stats()
-        call()
-        peaks.append(torch.cuda.max_memory_allocated())
-    return sorted(peaks)[len(peaks) // 2]
+    call = benchmark(row)
+    peaks = sorted(peak_of(call) for _ in range(10))
+    return peaks[len(peaks) // 2]
+
+
+def timed(call):
+    """As Triton times it: with a buffer that empties the L2 cache."""
+    buffer = torch.empty(256_000_000 // 4, dtype=torch.int, device=DEVICE)
+    call()
+    del buffer
 
 
 def benchmark_speed(rows):
-    """Each file's benchmark of speed runs before in the same process, with a buffer that empties the L2 cache: both threads have multiplied
-    and have a workspace, and the allocator has a cache."""
+    """Each file's benchmark of speed runs before in the same process: both threads have multiplied and have a workspace, and the allocator
+    has a cache."""
     for row in rows:
-        call = BENCHMARKS[row["benchmark"]](*arguments(row))
+        call = benchmark(row)
         call()
-        buffer = torch.empty(256_000_000 // 4, dtype=torch.int, device=DEVICE)
-        call()
-        del buffer, call
+        timed(call)
+    return []
+
+
+def before(rows):
+    """What the process of a series does before it takes the peaks. Gives what it still holds then."""
+    return {"embedding": before_embedding, "fused_linear_orpo_loss": before_orpo}.get(rows[0]["benchmark"], benchmark_speed)(rows)
 
 
 def as_recorded(size):
@@ -376,39 +448,26 @@ def all_series():
     return list(found.values())
 
 
-def step(size):
-    """What two neighbours of a recorded figure differ by: it was MiB in 32 bits."""
-    return int(2 ** (math.floor(math.log2(size / 2**20)) - 23) * 2**20)
-
-
-def verdicts(predicted, measured):
-    above = [m - p for m, p in zip(measured, predicted)]
-    offset = sorted(above)[len(above) // 2]
-    # A constant that is larger than any rounding of blocks, and the same in most rows.
-    common = offset > 2**24 and sum(abs(a - offset) <= step(m) for a, m in zip(above, measured)) > len(above) // 2
-    for a, m in zip(above, measured):
-        rest = a - offset if common else a
-        if abs(rest) <= (step(m) if common else 0):
-            yield "offset" if common else "equal"
-        elif abs(rest) < 0.005 * m:
-            yield "offset and blocks" if common else "blocks"
-        else:
-            yield "not"
+def verdict(predicted, measured):
+    if predicted == measured:
+        return "equal"
+    return "blocks" if abs(predicted - measured) < 0.005 * measured else "not"
 
 
 def peaks(rows):
-    benchmark_speed(rows)
-    predicted = [as_recorded(peak(row)) for row in rows]
-    measured = [int(row["peak_allocated_bytes"]) for row in rows]
-    for row, p, m, verdict in zip(rows, predicted, measured, verdicts(predicted, measured)):
+    held = before(rows)
+    for row in rows:
+        predicted, measured = as_recorded(peak(row)), int(row["peak_allocated_bytes"])
         kept = {key: row[key] for key in ("row", "benchmark", "mode", "gpu", "x_name", "x")}
-        print(json.dumps(kept | {"predicted": p, "measured": m, "verdict": verdict}), flush=True)
+        inferred = sum(tensor.nbytes for tensor in held)
+        told = {"predicted": predicted, "measured": measured, "inferred": inferred, "verdict": verdict(predicted, measured)}
+        print(json.dumps(kept | told), flush=True)
 
 
-def recorded_events(name):
+def read_events(path):
     """Numbers of blocks as they are made; a block from before is -1."""
     numbers, events = {}, []
-    with gzip.open(Path(__file__).with_name("events") / f"{name}.csv.gz", "rt", newline="") as file:
+    with gzip.open(path, "rt", newline="") as file:
         for event in csv.DictReader(file):
             if event["action"] == "alloc":
                 numbers[event["block"]] = len(numbers)
@@ -416,6 +475,26 @@ def recorded_events(name):
             elif event["action"] == "free_completed":
                 events.append(("free", numbers.get(event["block"], -1), int(event["bytes"])))
     return events
+
+
+def write_events(path, events):
+    """As events/ has them, without Python's frames."""
+    with gzip.open(path, "wt", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["action", "block", "bytes"])
+        writer.writerows(("alloc" if action == "alloc" else "free_completed", block, size) for action, block, size in events)
+
+
+def held_against(predicted, measured):
+    """Each event of one that is the other's at the same place, up to the first that is not."""
+    differs = next((i for i, pair in enumerate(zip(predicted, measured)) if pair[0] != pair[1]), min(len(predicted), len(measured)))
+    return {
+        "predicted": len(predicted),
+        "measured": len(measured),
+        "identical": differs,
+        "predicted_peak": most_at_once(predicted),
+        "measured_peak": most_at_once(measured),
+    }
 
 
 def most_at_once(events):
@@ -427,34 +506,40 @@ def most_at_once(events):
 
 
 def events(name):
+    """A step held against its record."""
     _, length, mode = name.split("_")
-    predicted, measured = getattr(language_model, mode)(int(length)), recorded_events(name)
-    differs = next((i for i, pair in enumerate(zip(predicted, measured)) if pair[0] != pair[1]), None)
-    print(
-        json.dumps(
-            {
-                "events": name,
-                "predicted": len(predicted),
-                "measured": len(measured),
-                "first_difference": differs,
-                "peaks": [most_at_once(predicted), most_at_once(measured)],
-            }
-        )
-    )
+    predicted = getattr(language_model, mode)(int(length))
+    return {"events": name} | held_against(predicted, read_events(Path(__file__).with_name("events") / f"{name}.csv.gz"))
+
+
+def prepare(rows):
+    """Opens the simulated GPU as the rows' process had it; what must be set before CUDA comes up is."""
+    become(rows[0]["gpu"])
+    if rows[0]["benchmark"] == "fused_neighborhood_attention":
+        # PyTorch of that time had no workspace of cuBLASLt that stays; see Linear.
+        os.environ["TORCH_CUBLASLT_UNIFIED_WORKSPACE"] = "1"
+    open_simulated_gpu()
 
 
 def main():
-    what, argument = sys.argv[1:3]
+    what, *arguments = sys.argv[1:]
     if what == "peaks":
-        rows = all_series()[int(argument)]
-        if rows[0]["benchmark"] == "fused_neighborhood_attention":
-            # PyTorch of that time had no workspace of cuBLASLt that stays; see Linear.
-            os.environ["TORCH_CUBLASLT_UNIFIED_WORKSPACE"] = "1"
-        open_simulated_gpu()
+        rows = all_series()[int(arguments[0])]
+        prepare(rows)
         peaks(rows)
-    else:
+    elif what == "events":
+        become(RECORDED_ON)
         open_simulated_gpu()
-        events(argument)
+        print(json.dumps(events(arguments[0])))
+    elif what == "record":
+        mode, length, path = arguments
+        write_events(path, getattr(language_model, mode)(int(length)))
+    elif what == "compare":
+        found = held_against(*reversed([read_events(path) for path in arguments]))
+        print(json.dumps(found))
+        sys.exit(not found["predicted"] == found["measured"] == found["identical"])
+    else:
+        sys.exit(__doc__)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ pub use claims::{
 pub use grid::{CHECK, COUNT, Choose, Chosen, Grid, Passes, ROUNDS, differs, equal, missing, raises, scaled};
 pub use levels::{AllocConf, By, Cell, DeviceMemory, FactorText, Has, Level, Many, Threads, spelling};
 pub use metrics::{GRADIENT_ERROR, LOSS_ERROR, OUTPUT_ERROR, PARAMETER_ERROR, RAISED, RESULT_ERROR, UPDATE_ERROR};
-pub use plots::{Plot, area, bars, dots, effects, lines, pareto, ranking, shares};
+pub use plots::{Plot, against, area, bars, dots, effects, lines, pareto, ranking, shares};
 pub use protocol::Protocol;
 pub use std::process::ExitCode;
 pub use step::Step;

@@ -32,6 +32,7 @@ enum Kind {
     Ranking { part: &'static str, columns: Vec<Metric>, most: usize },
     Area { layers: Vec<Metric>, boundary: Metric, phases: Vec<&'static str> },
     Pareto(Vec<Metric>),
+    Against(Metric),
 }
 
 fn plot<C>(metric: Metric, kind: Kind) -> Plot<C> {
@@ -77,6 +78,11 @@ pub fn area<C>(metric: Metric, layers: &[Metric], boundary: Metric, phases: &[&'
 /// The metric against the first of others that there are figures of; a line along the cells that no other is better than in both.
 pub fn pareto<C>(metric: Metric, against: &[Metric]) -> Plot<C> {
     plot(metric, Kind::Pareto(against.to_vec()))
+}
+
+/// The metric against what it should equal, with the line on which both are the same; a look for each level of what [`Plot::by`] names.
+pub fn against<C>(metric: Metric, reference: Metric) -> Plot<C> {
+    plot(metric, Kind::Against(reference))
 }
 
 impl<C: Cell> Plot<C> {
@@ -155,6 +161,7 @@ impl Drawn {
                 PlotKind::Area { panels: by, layers: layers.leak(), boundary: boundary.name, phases: phases.leak() }
             }
             Kind::Pareto(against) => PlotKind::Pareto { against: names(against), looks: by },
+            Kind::Against(reference) => PlotKind::Against { reference: reference.name, looks: by },
         };
         protocol::Plot { name: kept(self.name), caption: kept(self.caption), of, metric: self.metric.name, kind }
     }

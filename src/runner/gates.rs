@@ -2,7 +2,7 @@
 
 use super::plan::Planned;
 use crate::machine::DeviceChoice;
-use crate::protocol::{LEAST_FLOPS, LINK_SHARE, Pass, Platform, TIME};
+use crate::protocol::{LEAST_FLOPS, Pass, Platform, TIME};
 use crate::results::PassRecord;
 use crate::units::Seconds;
 
@@ -22,10 +22,15 @@ pub fn impossible(choice: DeviceChoice, planned: &Planned, pass: Pass) -> Option
         let names: Vec<String> = only_on.iter().map(Platform::to_string).collect();
         return Some(format!("this is about what only these devices have: {}", names.join(", ")));
     }
-    if planned.cell.is_twin() && matches!(choice, DeviceChoice::Dry(_)) {
+    if planned.cell.is_twin() && !has_twin(choice, planned) {
         return Some("PyTorch in Python runs on no dry device".to_string());
     }
     beyond_device(choice, pass).map(str::to_string)
+}
+
+/// Whether PyTorch in Python runs a cell here: on a dry device only what is about that device alone.
+pub fn has_twin(choice: DeviceChoice, planned: &Planned) -> bool {
+    planned.cell.is_twin() && (!matches!(choice, DeviceChoice::Dry(_)) || planned.grid.only_on == [Platform::Dry])
 }
 
 /// Whether two memory passes may differ in a metric: other processes move what is used on a device, and threads that allocate at the same
@@ -62,12 +67,6 @@ pub fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
             Seconds(fastest)
         )
     })
-}
-
-/// More bytes than the link between host and device can have moved.
-pub fn beyond_link(record: &PassRecord) -> Option<String> {
-    let share = record.samples.iter().filter(|s| s.metric == LINK_SHARE.name).map(|s| s.value).reduce(f64::max)?;
-    (share > 1.0).then(|| format!("a sample moved {share:.2} times what the link is specified for"))
 }
 
 #[cfg(test)]
@@ -111,7 +110,5 @@ mod tests {
         let timed = record(Pass::Time, &[("time", 1e-3), ("time", 1e-6), ("least_flops", 1e9)]);
         assert!(beyond_physics(&timed, 67e12).unwrap().contains("1.000e9 operations in 1.00 µs"));
         assert_eq!(beyond_physics(&timed, 2e15), None);
-        assert!(beyond_link(&record(Pass::Time, &[("link_share", 0.9), ("link_share", 1.02)])).unwrap().contains("1.02 times"));
-        assert_eq!(beyond_link(&record(Pass::Time, &[("link_share", 0.9)])), None);
     }
 }

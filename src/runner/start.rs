@@ -44,11 +44,12 @@ pub fn command(program: Program, choice: DeviceChoice) -> Result<Command> {
     };
     // A group of its own: the terminal's Ctrl-C reaches the parent alone, and the end of the group is the end of all it started.
     command.stdout(Stdio::piped()).process_group(0);
-    match choice {
+    match (choice, program) {
         // A cell of the CPU sees no GPU, also on a machine that has one.
-        DeviceChoice::Cpu => drop(command.env("CUDA_VISIBLE_DEVICES", "")),
-        DeviceChoice::Dry(card) => dry::prepare(&mut command, card)?,
-        DeviceChoice::Cuda(_) => {}
+        (DeviceChoice::Cpu, _) => drop(command.env("CUDA_VISIBLE_DEVICES", "")),
+        (DeviceChoice::Dry(card), Program::Own) => dry::prepare(&mut command, card)?,
+        (DeviceChoice::Dry(card), Program::Twin(_)) => dry::prepare_python(&mut command, card)?,
+        (DeviceChoice::Cuda(_), _) => {}
     }
     Ok(command)
 }

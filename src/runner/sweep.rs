@@ -1,7 +1,7 @@
 //! One run of an experiment: every planned cell is checked, counted and timed, and each pass is recorded before the next begins.
 
 use super::account::{Account, Judged};
-use super::gates::{beyond_link, beyond_physics, counted_difference, impossible};
+use super::gates::{beyond_physics, counted_difference, has_twin, impossible};
 use super::options::{Options, Shard};
 use super::plan::{Plan, Planned, round_order};
 use super::progress::Progress;
@@ -39,9 +39,7 @@ pub fn run(
 ) -> Result<u8> {
     let machine = Machine::describe(choice)?;
     interruptible()?;
-    // On a dry device no twin runs, so none is looked for.
-    let has_twins = !matches!(choice, DeviceChoice::Dry(_)) && plan.cells.iter().any(|planned| planned.cell.is_twin());
-    let twins = has_twins.then(|| Python::find(protocol.name));
+    let twins = plan.cells.iter().any(|planned| has_twin(choice, planned)).then(|| Python::find(protocol.name));
     let mut manifest = manifest(protocol, options, (choice, profile, &rounds), plan, &machine, twins.as_ref())?;
     let part = options.shard.map(|Shard { index, count }| format!("{SHARD}{index}-of-{count}"));
     let Place { dir, left } = Place::find(out, part.as_deref(), &manifest);
@@ -386,7 +384,7 @@ impl Sweep<'_> {
         }
         match record.pass {
             Pass::Memory => self.find(&record.cell, Pass::Memory, 1).and_then(|first| counted_difference(first, record)),
-            Pass::Time => beyond_link(record).or_else(|| beyond_physics(record, self.machine.flops_limit?)),
+            Pass::Time => beyond_physics(record, self.machine.flops_limit?),
             Pass::Check => None,
         }
     }

@@ -19,6 +19,7 @@ pub fn finding(view: &View, plot: &Plot) -> Option<String> {
         PlotKind::Shares { prefix, .. } => of_shares(view, prefix),
         PlotKind::Effects { factors } => super::effects::finding(view, factors),
         PlotKind::Pareto { against, .. } => super::pareto::finding(view, against),
+        PlotKind::Against { reference, .. } => super::against::finding(view, reference),
         PlotKind::Area { panels, layers, boundary, phases } => {
             super::area::finding(view, &super::area::Design { panels, layers, boundary, phases })
         }

@@ -1,5 +1,6 @@
 //! The pictures of the report. Each is a pure function of what was recorded, so that the same samples give the same bytes.
 
+mod against;
 mod area;
 mod bars;
 mod beside;
@@ -82,6 +83,7 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
             // A table, which stands among the others.
             PlotKind::Ranking { .. } => Ok(None),
             PlotKind::Pareto { against, looks } => pareto::pareto(&view, against, looks),
+            PlotKind::Against { reference, looks } => against::against(&view, reference, looks),
         }
     };
     let name = format!("{}-{}-{}", slug(recorded.protocol.name), slug(plot.name), slug(&recorded.machine));
