@@ -46,7 +46,9 @@ fn peaks_are_those_that_others_measured() {
         assert!(!rows.is_empty());
         for row in rows {
             assert_eq!(row["benchmark"], benchmark);
-            assert_eq!(row["verdict"], "equal", "{row}");
+            // The end of a block of embedding's smallest table lies elsewhere.
+            let expected = if (benchmark, &row["x"]) == ("embedding", &Value::from("1024")) { "blocks" } else { "equal" };
+            assert_eq!(row["verdict"], expected, "{row}");
         }
     }
 }

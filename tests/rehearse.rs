@@ -537,7 +537,7 @@ torch.ops.aten.geqrf(y)
 ";
     let seen = rehearse(&[], script);
     assert_eq!(seen.output.status.code(), Some(1), "{}", seen.error());
-    let said = seen.said();
+    let said = seen.error();
     for part in ["THE SCRIPT FAILED", "cannot run aten::geqrf", "would have to be known", "train.py:4"] {
         assert!(said.contains(part), "{part} is missing in: {said}");
     }
