@@ -39,11 +39,12 @@ fn layers_point_one_way() {
         ("inline", &[]),
         ("snapshot", &[]),
         ("protocol", &[]),
-        ("results", &["protocol", "stats"]),
-        ("judge", &["protocol", "results", "stats"]),
+        ("results", &["protocol", "rounds", "stats"]),
+        ("judge", &["protocol", "results", "rounds", "stats"]),
+        ("rounds", &["protocol"]),
         ("pairs", &["protocol", "results", "stats", "units"]),
         ("chart", &["units"]),
-        ("report", &["chart", "inline", "judge", "pairs", "protocol", "results", "stats", "units"]),
+        ("report", &["chart", "inline", "judge", "pairs", "protocol", "results", "rounds", "stats", "units"]),
         // Its wrappers of C++ name what they are for.
         ("native", &["torch"]),
         ("torch", &[]),
@@ -59,7 +60,7 @@ fn layers_point_one_way() {
         ("measure", &["machine", "protocol", "results", "torch"]),
         // Its macros are exported at the crate's root, without a module's name.
         ("lab", &["", "dry", "measure", "protocol", "results", "torch", "training"]),
-        ("runner", &["dry", "judge", "lab", "machine", "measure", "protocol", "results", "stats", "torch", "units"]),
+        ("runner", &["dry", "judge", "lab", "machine", "measure", "protocol", "results", "rounds", "stats", "torch", "units"]),
         (
             "commands",
             &[

@@ -82,7 +82,7 @@ mod tests {
                 Ok(())
             }))
         };
-        broken(&protocol(), cell, forced).sees("survivor: expected equal");
+        broken(&protocol(), cell, forced).sees("survivor: all of it is zero");
     }
 
     /// What a drop gives back, worked out by hand.

@@ -124,7 +124,7 @@ mod tests {
             let load = Load::new(small(Reader::Mapped), bench, || Ok(()))?;
             Ok(Step::new(move |probe| probe.compare(PARAMETER_ERROR, || Ok(load.parameters()))))
         };
-        broken(&protocol(), small(Reader::Mapped), loads_nothing).sees("parameter: expected equal");
+        broken(&protocol(), small(Reader::Mapped), loads_nothing).sees("parameter: all of it is zero");
         let another_model = |bench: &Bench| step(small(Reader::Ot), &Bench { seed: bench.seed + 1, ..*bench });
         broken(&protocol(), small(Reader::Ot), another_model).sees("parameter: expected equal");
     }
