@@ -1,4 +1,4 @@
-"""Loading a checkpoint with torch.load: the twin of experiments/load_checkpoint.rs."""
+"""Loading a checkpoint with torch.load: the PyTorch reference of experiments/load_checkpoint."""
 
 import ctypes
 import gc
