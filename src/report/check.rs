@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::path::Path;
 
 /// Longer text than any that a run writes.
-const LONGEST: usize = 4000;
+const LONGEST: usize = 1 << 16;
 
 /// What is wrong with a machine's results, `results/MACHINE`; nothing where they can be contributed.
 ///
