@@ -1,4 +1,4 @@
-//! Compiles the native shim and the dry device, tells the linker where libtorch is, and hashes the sources that take figures.
+//! Compiles the native shim and the simulated GPU, tells the linker where libtorch is, and hashes the sources that take figures.
 
 #[path = "build/native.rs"]
 mod native;
@@ -79,7 +79,7 @@ fn write_rehearsal(carries_libraries: bool) {
         true => format!("include_bytes!(\"{}\")", out.join(format!("dry_{name}.so")).display()),
         false => "&[]".to_string(),
     };
-    let small: String = native::PRETENDED
+    let small: String = native::SIMULATED
         .iter()
         .map(|(name, soname, files)| format!("    (\"{soname}\", &{files:?}, {}),\n", compiled(name)))
         .collect();
@@ -127,12 +127,12 @@ fn write_experiments() {
         .iter()
         .filter_map(|path| {
             let name = path.file_stem()?.to_str()?;
-            let twin = |name: &str| PathBuf::from(format!("peers/pytorch/{name}.py"));
+            let reference = |name: &str| PathBuf::from(format!("peers/pytorch/{name}.py"));
             let mut own = Vec::new();
             collect(path, &mut own);
-            // Without a twin in Python what twins share takes no figure.
-            if twin(name).exists() {
-                own.extend([name, "lab", "meter", "exchange", "models"].map(twin));
+            // Without a PyTorch reference what references share takes no figure.
+            if reference(name).exists() {
+                own.extend([name, "lab", "meter", "exchange", "models"].map(reference));
                 collect(&PathBuf::from(format!("peers/{name}")), &mut own);
             }
             own.sort();

@@ -9,7 +9,7 @@ use vramlab::dry::{self, Dry};
 use vramlab::predict::{Composer, Search, largest, predict, taken};
 use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
 
-/// Set in the dry process.
+/// Set in the process with the simulated GPU.
 const DRY: &str = "VRAMLAB_BENCH_IS_DRY";
 
 fn predictions(c: &mut Criterion) {
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     let mut command = Command::new(std::env::current_exe().expect("this program's own file"));
     command.args(std::env::args_os().skip(1)).env(DRY, "1");
     let card = Card::of_size(141 << 30);
-    dry::prepare_beside(&mut command, card, taken(&card)).expect("a dry device");
+    dry::prepare_beside(&mut command, card, taken(&card)).expect("a simulated GPU");
     let status = command.status().expect("a process");
     if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

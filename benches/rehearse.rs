@@ -77,13 +77,13 @@ fn main() {
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
-    let twins = root().join("tests/rehearse/twins.py");
+    let models = root().join("tests/rehearse/known_models.py");
     for (model, batch) in [("resnet50", "32"), ("gpt2", "8")] {
         let mut seconds = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..ROUNDS {
-            let (step, whole) = said(rehearse(&[]).arg(&twins).args([model, batch, "--steps", STEPS]));
+            let (step, whole) = said(rehearse(&[]).arg(&models).args([model, batch, "--steps", STEPS]));
             let mut fake = Command::new(python());
-            let (fake_step, fake_whole) = said(fake.arg(&twins).args([model, batch, "--steps", STEPS, "--fake"]));
+            let (fake_step, fake_whole) = said(fake.arg(&models).args([model, batch, "--steps", STEPS, "--fake"]));
             for (of, value) in seconds.iter_mut().zip([step, whole, fake_step, fake_whole]) {
                 of.push(value);
             }

@@ -28,7 +28,7 @@ struct Library {
 
 /// Of those, the ones that stand for a GPU's and need nothing of libtorch, for `rehearse` to compile where there is none: name, soname,
 /// sources below `src/native/dry/`.
-pub const PRETENDED: [(&str, &str, &[&str]); 4] = [
+pub const SIMULATED: [(&str, &str, &[&str]); 4] = [
     ("runtime", "libnvidia-ml.so.1", &["runtime.cpp", "cublas.cpp", "cudnn.cpp"]),
     ("driver", "libcuda.so.1", &["driver.cpp"]),
     ("nvrtc12", "libnvrtc.so.12", &["nvrtc.cpp"]),
@@ -93,7 +93,7 @@ const PRECOMPILED: &str = "#include <ATen/ATen.h>\n#include <torch/csrc/autograd
 
 /// Whether `rehearse` carries it, which needs no libtorch of its own.
 fn is_rehearsals(library: &Library) -> bool {
-    library.name == "dry_python" || PRETENDED.iter().any(|(name, ..)| library.name.strip_prefix("dry_") == Some(name))
+    library.name == "dry_python" || SIMULATED.iter().any(|(name, ..)| library.name.strip_prefix("dry_") == Some(name))
 }
 
 /// Compiles everything and tells cargo what to link; without libtorch in the program only what rehearsals need.

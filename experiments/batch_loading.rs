@@ -1,6 +1,6 @@
 //! A whole data set at once, in batches, or sample by sample: what does it take of memory and time?
 //!
-//! Guides 000 and 001 say that `Dataset` and `DataLoader` keep memory small because only what is needed is loaded, that batches and iterators
+//! Guides 1 and 2 say that `Dataset` and `DataLoader` keep memory small because only what is needed is loaded, that batches and iterators
 //! save the device's memory, and that batches need fewer transfers than single samples.
 
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub fn protocol() -> Protocol {
         .metrics(&[PEAK, STEP_PEAK, FEATURES_ERROR, TIME.labelled("time per sample")])
         .check(|_| equal(1e-5))
         .claim(
-            Claim::new("loading-memory", "000 001", "a data set behind a loader keeps memory small")
+            Claim::new("loading-memory", "1 2", "a data set behind a loader keeps memory small")
                 .on(&[Platform::Cpu])
                 .rule(ratio(PEAK).of(|c: &Loading| c.how == How::Batches).confirm(at_most(0.5)).refute(at_least(0.9)))
                 .rule(
@@ -55,7 +55,7 @@ pub fn protocol() -> Protocol {
                 .inconclusive("Batches save some memory ({effect}), less than half."),
         )
         .claim(
-            Claim::new("batch-loading", "001", "batches and iterators save device memory")
+            Claim::new("batch-loading", "2", "batches and iterators save device memory")
                 .on(&[Platform::Gpu, Platform::Dry])
                 .rule(ratio(PEAK).of(|c: &Loading| c.how != How::Everything).confirm(at_most(0.5)).refute(at_least(0.9)))
                 .confirmed(
@@ -93,7 +93,7 @@ fn loading(cell: Loading, bench: &Bench) -> Result<Step> {
         How::Batches => batch,
         How::OneByOne => 1,
     };
-    // A dry device computes nothing, and gigabytes of what nobody looks at take their time.
+    // A simulated GPU computes nothing, and gigabytes of what nobody looks at take their time.
     let is_looked_at = bench.platform != Platform::Dry;
     let data = FnDataset::new(usize::try_from(samples)?, &[3, side, side], move |index, _, into: &mut [f32]| {
         if is_looked_at {

@@ -1,26 +1,26 @@
-//! Can memory be predicted before the run? Guide 002's formula, and the dry device, against the meter.
+//! Can memory be predicted before the run? Guide 3's formula, and the simulated GPU, against the meter.
 //!
 //! The formula is M = P·D_param + B·A·D_act + O·D_opt. What A, 'the activations', counts is left to the reader; it is read here in the
 //! formula's favour, as everything that a forward pass really leaves alive for the backward pass. So what the formula still misses is
-//! what it has no term for: gradients, and what lives only for a moment. The dry device runs the same step on PyTorch's own
+//! what it has no term for: gradients, and what lives only for a moment. The simulated GPU runs the same step on PyTorch's own
 //! allocator and counts.
 
 use vramlab::lab::*;
-use vramlab::runner::dry_twin;
+use vramlab::runner::simulate;
 use vramlab::torch::Phase;
 use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
 
-const FORMULA: Metric = Metric::counted("formula", "the formula", "B");
-const PREDICTED: Metric = Metric::counted("predicted", "the dry device", "B");
+const FORMULA: Metric = Metric::counted("formula", "peak by the formula", "B");
+const PREDICTED: Metric = Metric::counted("predicted", "predicted peak", "B");
 /// Errors are relative to the measured peak: with their sign, negative where too little is predicted, and without.
-const FORMULA_SIGNED: Metric = Metric::counted("formula_signed", "signed error, formula", "1");
-const PREDICTED_SIGNED: Metric = Metric::counted("predicted_signed", "signed error, dry", "1");
-const FORMULA_ERROR: Metric = Metric::counted("formula_error", "error, formula", "1");
-const PREDICTED_ERROR: Metric = Metric::counted("predicted_error", "error, dry", "1");
+const FORMULA_SIGNED: Metric = Metric::counted("formula_signed", "signed error of the formula", "1");
+const PREDICTED_SIGNED: Metric = Metric::counted("predicted_signed", "signed error of the prediction", "1");
+const FORMULA_ERROR: Metric = Metric::counted("formula_error", "error of the formula", "1");
+const PREDICTED_ERROR: Metric = Metric::counted("predicted_error", "error of the prediction", "1");
 /// What of the peak the formula leaves out; gradients stand beside it, which it has no term for.
-const MISSING: Metric = Metric::counted("missing", "formula leaves out", "B");
-const FORMULA_WRONG: Metric = Metric::counted("formula_wrong", "wrong fit calls, formula", "1");
-const PREDICTED_WRONG: Metric = Metric::counted("predicted_wrong", "wrong fit calls, dry", "1");
+const MISSING: Metric = Metric::counted("missing", "left out by the formula", "B");
+const FORMULA_WRONG: Metric = Metric::counted("formula_wrong", "sizes judged wrongly by the formula", "1");
+const PREDICTED_WRONG: Metric = Metric::counted("predicted_wrong", "sizes judged wrongly by the prediction", "1");
 
 name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
@@ -63,7 +63,7 @@ pub fn protocol() -> Protocol {
         // The same kernels on the same numbers; on a GPU sums come in an order that changes.
         .check(|_| equal(1e-5))
         .claim(
-            Claim::new("formula", "002", "M = P·D_param + B·A·D_act + O·D_opt predicts memory before the run")
+            Claim::new("formula", "3", "M = P·D_param + B·A·D_act + O·D_opt predicts memory before the run")
                 .rule(agreement(FORMULA, PEAK, 0.9..=1.1, 0.9))
                 .confirmed("The formula is good enough to plan with ({effect} of the peak).")
                 .refuted(
@@ -77,29 +77,32 @@ pub fn protocol() -> Protocol {
         )
         .claim(
             Claim::new("dry-run", "this lab", "a dry run predicts the peak of requested bytes within 1 %")
-                // It pretends a GPU; a CPU's convolutions need other temporaries.
+                // It simulates a GPU; a CPU's convolutions need other temporaries.
                 .on(&[Platform::Gpu])
                 .rule(agreement(PREDICTED, PEAK, 0.99..=1.01, 0.9))
                 .confirmed("Plan with it: `vramlab predict` and `vramlab plan` give {effect} of the measured peak.")
                 .refuted(
                     "It is not good enough here: {effect} of the measured peak. It agrees where {where}; elsewhere this device's kernels \
-                     allocate otherwise than the pretended GPU's.",
+                     allocate otherwise than the simulated GPU's.",
                 )
                 .depends("It is right where {where}.")
                 .inconclusive("It could not be shown how good it is."),
         )
         .plot(of_each(dots(FORMULA_ERROR, 0.1).named("formula").caption("The formula's error, relative to the measured peak")))
-        .plot(of_each(dots(PREDICTED_ERROR, 0.01).named("dry").caption("The dry device's error, relative to the measured peak")));
+        .plot(of_each(dots(PREDICTED_ERROR, 0.01).named("dry").caption("The simulated GPU's error, relative to the measured peak")));
     Protocol::new("memory_model", "Predicting memory")
-        .question("Does the guides' formula tell how much memory a training step will need, and does a dry run?")
+        .question("How well do the guide's formula and the simulated GPU predict the peak memory of a training step?")
         .hypothesis(
             "The formula underestimates wherever gradients or temporaries matter: everywhere that parameters do. A dry run counts what \
              PyTorch allocates, so it agrees but for kernels that allocate otherwise on another device.",
         )
         .grid(configurations)
-        .threat("On a CPU the kernels are others than the pretended GPU's: convolutions, attention and norms may need other temporaries.")
+        .threat("CPU kernels are not those that the simulated GPU runs: convolutions, attention and norms may need other temporaries.")
         .threat("Requested bytes are what tensors ask for. What a GPU's allocator reserves, and what context and libraries take, comes on top.")
-        .threat("Wrong fit calls are counted over 17 pretended cards from a quarter to four times the measured peak, in steps of a quarter octave.")
+        .threat(
+            "Whether a run fits is asked of 17 sizes of GPU memory, from a quarter of the measured peak to four times as much, a quarter of \
+             an octave apart.",
+        )
 }
 
 fn of_each(plot: Plot<Training>) -> Plot<Training> {
@@ -137,9 +140,9 @@ fn step(cell: Training, bench: &Bench) -> Result<Step> {
         probe.emit(MISSING, needed - formula);
         emit(probe, [FORMULA, FORMULA_SIGNED, FORMULA_ERROR, FORMULA_WRONG], formula, needed);
         if !is_dry {
-            let samples = dry_twin(&cell.plain())?;
+            let samples = simulate(&cell.plain())?;
             let peak = samples.iter().find(|sample| sample.metric == PEAK.name);
-            let predicted = peak.context("the dry device told no peak")?.value;
+            let predicted = peak.context("the simulated GPU reported no peak")?.value;
             emit(probe, [PREDICTED, PREDICTED_SIGNED, PREDICTED_ERROR, PREDICTED_WRONG], predicted, needed);
         }
         Ok(())
@@ -160,7 +163,7 @@ fn formula(parameters: usize, optimizer: OptimizerKind, activations: i64) -> f64
     (parameters * 4 * (1 + optimizer.state_numbers())) as f64 + activations as f64
 }
 
-/// Share of pretended cards around the true need for which a prediction says the wrong thing about fitting.
+/// Share of GPU sizes around the true need for which a prediction says the wrong thing about fitting.
 fn wrong_calls(predicted: f64, needed: f64) -> f64 {
     let cards = (-8..=8).map(|quarters| needed * 2f64.powf(f64::from(quarters) / 4.0));
     let wrong = cards.clone().filter(|card| (predicted <= *card) != (needed <= *card)).count();

@@ -1,6 +1,6 @@
 //! Inference without gradients: does `no_grad` keep no activations, and what does inference mode add to it?
 //!
-//! Guide 003 recommends `torch.no_grad()` for inference, since nothing of the forward pass is needed again. `eval()` alone does not do
+//! Guide 4 recommends `torch.no_grad()` for inference, since nothing of the forward pass is needed again. `eval()` alone does not do
 //! it: every level here runs the model as `eval()` has it, so that outputs are comparable, and the baseline records all the same.
 
 use vramlab::lab::*;
@@ -8,7 +8,7 @@ use vramlab::models::Model;
 use vramlab::torch::inference_mode;
 
 /// What of a forward pass lives when it is done, its input included, over the bytes of input and output.
-const KEPT: Metric = Metric::counted("kept", "live after forward / (input + output)", "1");
+const KEPT: Metric = Metric::counted("kept", "memory after forward, relative to input and output", "1");
 
 levels! { Family as "model" "model": Mlp "", Gpt "", Resnet "" }
 number! { Width "features or channels" }
@@ -38,7 +38,7 @@ pub fn protocol() -> Protocol {
         .metrics(&[KEPT])
         .check(|_| equal(1e-6)) // the same kernels on the same numbers
         .claim(
-            Claim::new("no-grad", "003", "inference under no_grad keeps no activations")
+            Claim::new("no-grad", "4", "inference under no_grad keeps no activations")
                 .rule(value(KEPT).of(|c: &Forward| c.mode == Mode::NoGrad).holds(at_most(1.01)))
                 .rule(growth(STEP_PEAK).along::<Depth>().of(|c: &Forward| c.mode == Mode::NoGrad).confirm(at_most(0.1)).refute(at_least(0.5)))
                 .confirmed(
@@ -52,7 +52,7 @@ pub fn protocol() -> Protocol {
         .plot(
             lines(STEP_PEAK)
                 .named("depth")
-                .caption("What a forward pass needs above rest, by depth")
+                .caption("Transient peak of a forward pass, by depth")
                 .of(|c: &Forward| c.mode != Mode::Inference)
                 .over::<Depth>()
                 .by::<Family>()

@@ -1,6 +1,6 @@
 //! A/A: levels that are one thing under ten names. How often would this lab call two of them different?
 //!
-//! A lab whose intervals hold at 95 % raises a false alarm in one comparison of twenty, and no more often. What would make it worse: a
+//! A lab whose intervals hold at 95 % raises a false positive in one comparison of twenty, and no more often. What would make it worse: a
 //! place in the round that is always slower, a machine that drifts within a round, samples that hang together taken for independent ones.
 //! Nothing of that is evened out here: rounds are taken as any experiment takes them, and drawn from again as they are.
 
@@ -36,19 +36,19 @@ pub fn protocol() -> Protocol {
                     "22 November 2026: the rate's interval decides, below 10 %, and no longer the estimate, at most 5 %; the interval of a rate \
                      of 5 % never lies below 5 %. Ten names instead of six, and 60 rounds instead of 15, so that it can be decided.",
                 )
-                .confirmed("No more false alarms than an interval at 95 % promises: {effect} of comparisons of a level with itself.")
+                .confirmed("No more false positives than an interval at 95 % promises: {effect} of comparisons of a level with itself.")
                 .refuted(
-                    "Distrust small effects in time on this machine: {effect} of comparisons of a level with itself were false alarms. It \
+                    "Distrust small effects in time on this machine: {effect} of comparisons of a level with itself were false positives. It \
                      is busy with something else, or its clock changes; measure again on a quiet machine.",
                 )
-                .depends("Intervals hold only where {where} ({effect} false alarms).")
+                .depends("Intervals hold only where {where} ({effect} false positives).")
                 .inconclusive(
-                    "False alarms in {effect} of comparisons of a level with itself, in too few rounds to tell that from 5 %: give it a longer \
+                    "False positives in {effect} of comparisons of a level with itself, in too few rounds to tell that from 5 %: give it a longer \
                      `--budget`.",
                 ),
         )
         .plot(bars(TIME).caption("One level under ten names: every ratio should be 1 within its interval").by::<ModelName>());
-    Protocol::new("same_level", "The lab's own false alarms")
+    Protocol::new("same_level", "False positives of A/A comparisons")
         .question("How often would this lab call two levels different that are one and the same?")
         .hypothesis(
             "In at most one comparison of twenty: intervals rest on rounds, each in a process of its own, with the levels in an order that \

@@ -1,6 +1,6 @@
 //! Transfer learning: what does it save to train only the last part of a model, and what must be done for that?
 //!
-//! Guide 002 says that its techniques serve transfer learning and large models as well. A frozen backbone needs no gradients and no
+//! Guide 3 says that its techniques serve transfer learning and large models as well. A frozen backbone needs no gradients and no
 //! optimizer state, and autograd need not keep its activations: unless it is only left out of the optimizer.
 
 use std::collections::HashSet;
@@ -50,7 +50,7 @@ pub fn protocol() -> Protocol {
         .claim(
             Claim::new(
                 "scale",
-                "002",
+                "3",
                 "transfer learning scales: with a frozen backbone a step needs much less memory and time than full training",
             )
             .rule(ratio(PEAK).of(is_frozen).confirm(at_most(0.60)).refute(at_least(0.90)))

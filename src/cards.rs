@@ -31,7 +31,7 @@ pub struct Card {
     pub context_source: &'static str,
 }
 
-/// What makes a process's pretended runtime this card: its line of `cards.csv` up to the L2 cache, with the size for its memory.
+/// What makes a process's simulated runtime this card: its line of `cards.csv` up to the L2 cache, with the size for its memory.
 pub const ENVIRONMENT: &str = "VRAMLAB_DRY_CARD";
 
 /// The largest card that can be asked for.
@@ -75,7 +75,7 @@ impl Card {
     /// A card of compute capability 9.0 with so many bytes.
     pub fn of_size(memory: u64) -> Card {
         let usual = all().iter().find(|card| card.name == Some(USUAL)).unwrap_or(&all()[0]);
-        Card { name: None, title: "vramlab dry device", memory, ..*usual }
+        Card { name: None, title: "vramlab simulated GPU", memory, ..*usual }
     }
 
     /// The card with another size of memory.

@@ -22,7 +22,7 @@ pub enum DeviceChoice {
     Dry(Card),
 }
 
-/// Memory of a dry device where none is named.
+/// Memory of a simulated GPU where none is named.
 const DRY_MEMORY: u64 = 24 << 30;
 
 impl FromStr for DeviceChoice {
@@ -64,7 +64,7 @@ impl DeviceChoice {
         }
     }
 
-    /// A dry device of the usual size.
+    /// A simulated GPU of the usual size.
     pub fn dry() -> DeviceChoice {
         DeviceChoice::Dry(Card::of_size(DRY_MEMORY))
     }
@@ -124,12 +124,12 @@ impl Machine {
                 let library = beside_libtorch("libc10_cuda.so");
                 ensure!(
                     library.is_some(),
-                    "this libtorch has no CUDA half, whose caching allocator a dry device runs; install torch {} from its CUDA build",
+                    "this libtorch has no CUDA half, whose caching allocator a simulated GPU runs; install torch {} from its CUDA build",
                     torch::compiled_version()
                 );
                 // What it predicts does not depend on the machine that it was predicted on.
                 let hardware = BTreeMap::from([
-                    ("gpu".to_string(), card.name.map_or("pretended".to_string(), |_| format!("pretended {}", card.title))),
+                    ("gpu".to_string(), card.name.map_or("simulated".to_string(), |_| format!("simulated {}", card.title))),
                     ("gpu memory".to_string(), Bytes(card.memory).exact()),
                     ("assumed".to_string(), format!("{}, {}", card.assumption(), torch::dry::CUDNN)),
                 ]);
@@ -151,7 +151,7 @@ pub struct Specification {
     pub bandwidth: f64,
 }
 
-/// What is specified for a device; none for a CPU, a dry device, and a GPU that the table does not have.
+/// What is specified for a device; none for a CPU, a simulated GPU, and a GPU that the table does not have.
 pub fn specification(device: tch::Device) -> Option<Specification> {
     let tch::Device::Cuda(index) = device else { return None };
     let gpu = Gpu::open(u32::try_from(index).ok()?).ok()?.name();

@@ -31,7 +31,7 @@ pub trait Step {
     /// A quantity that is not there.
     fn outcome(&self) -> Result<Vec<Quantity>>;
 
-    /// What the first step begins with, by name, where a twin in Python is to begin with the same numbers: parameters and buffers, under
+    /// What the first step begins with, by name, where a PyTorch reference is to begin with the same numbers: parameters and buffers, under
     /// their names in the model, and inputs.
     fn start(&self) -> Vec<(String, Tensor)> {
         Vec::new()
@@ -288,8 +288,8 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// Says by how many bytes a twin's figure is larger than ours, and for which reason: the label of a metric that the protocol has for it;
-    /// see [`crate::pairs::STATED`].
+    /// Says by how many bytes a reference's figure is larger than ours, and for which reason: the label of a metric that the protocol has
+    /// for it; see [`crate::pairs::STATED`].
     pub fn stated(&mut self, reason: &Metric, of: &Metric, bytes: i64) {
         let name = format!("{}.{}", reason.name, of.name);
         self.details.retain(|detail| detail.metric != name);

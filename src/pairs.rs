@@ -37,7 +37,7 @@ pub struct Pairs {
 pub fn pairs(protocol: &'static Protocol, profile: Profile, samples: &Samples) -> Option<Pairs> {
     let cells: Vec<Cell> = protocol.grids(profile).filter(|grid| grid.is_shared()).flat_map(Grid::cells).collect();
     let has_figures = |cell: &&Cell| protocol.metrics.iter().any(|metric| samples.value(cell, metric.name).is_some());
-    let ours: Vec<&Cell> = cells.iter().filter(|cell| !cell.is_twin()).filter(has_figures).collect();
+    let ours: Vec<&Cell> = cells.iter().filter(|cell| !cell.is_reference()).filter(has_figures).collect();
     let first = *ours.first()?;
     let factors: Vec<&str> = first.levels().iter().map(|(factor, _)| factor.as_str()).filter(|factor| *factor != BY).collect();
     let varies = |factor: &&str| ours.iter().any(|cell| cell.get(factor) != first.get(factor));

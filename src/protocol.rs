@@ -194,7 +194,7 @@ pub struct Metric {
 /// Peak of the bytes that tensors asked for during one step; the same notion on every device.
 pub const PEAK: Metric = Metric { name: "requested_peak", label: "peak memory", unit: "B", pass: Pass::Memory };
 /// What a step needs at its peak beyond what lives between steps: parameters, optimizer state, data.
-pub const STEP_PEAK: Metric = Metric { name: "step_peak", label: "peak above rest", unit: "B", pass: Pass::Memory };
+pub const STEP_PEAK: Metric = Metric { name: "step_peak", label: "transient peak", unit: "B", pass: Pass::Memory };
 /// Bytes still held for the backward pass when the forward pass is done.
 pub const ACTIVATIONS: Metric = Metric { name: "activations", label: "saved activations", unit: "B", pass: Pass::Memory };
 /// Bytes of the gradients when the backward pass is done.
@@ -204,7 +204,7 @@ pub const TIME: Metric = Metric { name: "time", label: "time per step", unit: "s
 /// Floating-point operations a second of one operation. The highest in fp32 on a machine is what its other figures are put against.
 pub const COMPUTED: Metric = Metric { name: "computed", label: "rate", unit: "FLOP/s", pass: Pass::Time };
 /// The least fp32 operations of one work item, where they can be told, else 0: beside each time.
-pub const LEAST_FLOPS: Metric = Metric { name: "least_flops", label: "least operations", unit: "1", pass: Pass::Time };
+pub const LEAST_FLOPS: Metric = Metric { name: "least_flops", label: "operations, at least", unit: "1", pass: Pass::Time };
 /// Bytes a second over the link between host and device.
 pub const BANDWIDTH: Metric = Metric { name: "bandwidth", label: "bandwidth", unit: "B/s", pass: Pass::Time };
 /// The same over what the link is specified for; more than 1 is a timing bug, and the cell invalid.
@@ -223,7 +223,7 @@ pub const THREADS: &str = "threads";
 /// The factor whose levels are types of numbers.
 pub const DTYPE: &str = "dtype";
 
-/// The factor that says who runs a cell: `vramlab`, as do all cells without it, or `pytorch`, the experiment's twin in Python
+/// The factor that says who runs a cell: `vramlab`, as do all cells without it, or `pytorch`, the experiment's PyTorch reference
 /// (`peers/pytorch/`), whose figures carry verdicts about [`Platform::Python`].
 pub const BY: &str = "by";
 
@@ -672,7 +672,7 @@ impl Cell {
     }
 
     /// Whether PyTorch in Python runs the cell; see [`BY`].
-    pub fn is_twin(&self) -> bool {
+    pub fn is_reference(&self) -> bool {
         self.get(BY) == Some("pytorch")
     }
 
@@ -732,7 +732,7 @@ impl Grid {
     }
 
     /// Whether both sides of each comparison do the very same: a grid that studies [`BY`] and checks. Ours then hands its start over to the
-    /// twin, and the check of ours compares its outcome with the twin's.
+    /// reference, and the check of ours compares its outcome with the reference's.
     pub fn is_shared(&self) -> bool {
         self.studied == BY && self.passes.contains(&Pass::Check)
     }
@@ -842,8 +842,8 @@ impl Protocol {
             }
         }
         let timed = self.grids(Profile::Quick).filter(|grid| grid.passes.contains(&Pass::Time)).flat_map(Grid::cells);
-        // A twin's cells stand beside ours and repeat them.
-        let timed = timed.filter(|cell| !cell.is_twin()).count();
+        // A reference's cells stand beside ours and repeat them.
+        let timed = timed.filter(|cell| !cell.is_reference()).count();
         if timed > MOST_TIMED {
             found.push(format!("profile quick times {timed} cells, more than {MOST_TIMED}: nobody waits so long"));
         }

@@ -165,7 +165,7 @@ fn ranks(xs: &[f64]) -> Vec<f64> {
     xs.iter().map(rank).collect()
 }
 
-/// Resamplings behind a rate of false alarms.
+/// Resamplings behind a rate of false positives.
 const RESAMPLINGS: u32 = 4000;
 
 /// How much the alarms of two pairs that share a level hang together: their correlation is 0.10 to 0.14 in simulations of normal and of
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Ten comparisons with no difference at all: some false alarm in at most 5 % of the families with Holm, far more without.
+    /// Ten comparisons with no difference at all: some false positive in at most 5 % of the families with Holm, far more without.
     #[test]
     fn holm_holds_the_family_error_rate() {
         let mut rng = ChaCha8Rng::seed_from_u64(3);

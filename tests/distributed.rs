@@ -19,7 +19,7 @@ use vramlab::torch::distributed::{Launch, ProcessGroup, Store, has_nccl};
 use vramlab::torch::load_cuda;
 
 /// What ranks wait for each other where they are expected to come. A loaded machine starts a process late.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What a collective waits for a rank that will never answer: within it, and some seconds for a loaded machine, the others fail.
 const BOUND: Duration = Duration::from_secs(4);
@@ -55,9 +55,9 @@ fn play(role: &str, argument: &str) -> Result<Value> {
         return nccl();
     }
     let launch = Launch::from_environment()?.context("no launch in the environment")?;
-    let patience = Duration::from_millis(settings["patience_ms"].as_u64().context("patience_ms")?);
+    let timeout = Duration::from_millis(settings["timeout_ms"].as_u64().context("timeout_ms")?);
     let bound = Duration::from_millis(settings["bound_ms"].as_u64().context("bound_ms")?);
-    let group = ProcessGroup::gloo(launch.store(patience)?, launch.rank, launch.world_size, Some("127.0.0.1"), bound)?;
+    let group = ProcessGroup::gloo(launch.store(timeout)?, launch.rank, launch.world_size, Some("127.0.0.1"), bound)?;
     let model = settings["models"][launch.rank].as_str().or(settings["model"].as_str()).context("model")?;
     // Each rank begins with values of its own, and the joined batch is the same everywhere.
     tch::manual_seed(100 + i64::try_from(launch.rank)?);
@@ -74,7 +74,7 @@ fn play(role: &str, argument: &str) -> Result<Value> {
             if launch.rank == 1 {
                 // Told on standard output, so that the test knows when to count from.
                 println!("ready");
-                std::thread::sleep(PATIENCE);
+                std::thread::sleep(TIMEOUT);
             }
             ddp.zero_grad();
             step(&ddp, &model, &share)?;
@@ -91,7 +91,7 @@ fn nccl() -> Result<Value> {
         return Ok(json!("built without CUDA"));
     }
     let device = Device::Cuda(0);
-    let group = match ProcessGroup::nccl(served(), 0, 1, device, PATIENCE) {
+    let group = match ProcessGroup::nccl(served(), 0, 1, device, TIMEOUT) {
         Err(error) if tch::Cuda::device_count() == 0 => {
             ensure!(format!("{error:#}").contains("no GPUs found"), "{error:#}");
             return Ok(json!("no GPU"));
@@ -232,11 +232,11 @@ fn rank(store: &Store, role: &str, rank: usize, size: usize, settings: &Value) -
 }
 
 fn served() -> Store {
-    Store::listen("127.0.0.1", 0, PATIENCE).unwrap()
+    Store::listen("127.0.0.1", 0, TIMEOUT).unwrap()
 }
 
 fn settings(model: &str) -> Value {
-    json!({ "model": model, "patience_ms": PATIENCE.as_millis() as u64, "bound_ms": PATIENCE.as_millis() as u64 })
+    json!({ "model": model, "timeout_ms": TIMEOUT.as_millis() as u64, "bound_ms": TIMEOUT.as_millis() as u64 })
 }
 
 fn with(mut settings: Value, changes: Value) -> Value {
@@ -251,7 +251,7 @@ fn answers(role: &str, size: usize, settings: &Value) -> Vec<Value> {
     let store = served();
     let mut ranks: Vec<Rank> = (0..size).map(|r| rank(&store, role, r, size, settings)).collect();
     let answer = |rank: &mut Rank| {
-        let ended = rank.end(PATIENCE);
+        let ended = rank.end(TIMEOUT);
         assert!(ended.status.success(), "{}: {}", ended.status, ended.complaint);
         serde_json::from_str(&ended.answer).unwrap()
     };
@@ -333,7 +333,7 @@ fn other_rank_stops(signal: Signal, bound: Duration) -> (Ended, Duration) {
     let store = served();
     let settings = with(settings("mlp-3x32"), json!({ "bound_ms": bound.as_millis() as u64 }));
     let mut ranks: Vec<Rank> = (0..2).map(|r| rank(&store, "stop", r, 2, &settings)).collect();
-    assert_eq!(ranks[1].lines.recv_timeout(PATIENCE).as_deref(), Ok("ready"));
+    assert_eq!(ranks[1].lines.recv_timeout(TIMEOUT).as_deref(), Ok("ready"));
     ranks[1].signal(signal);
     let start = Instant::now();
     let ended = ranks[0].end(bound + SLACK);
@@ -342,7 +342,7 @@ fn other_rank_stops(signal: Signal, bound: Duration) -> (Ended, Duration) {
 
 fn a_killed_rank_gives_the_others_an_error_at_once() {
     // The bound is far away: it is the broken connection that tells.
-    let (ended, after) = other_rank_stops(Signal::KILL, PATIENCE);
+    let (ended, after) = other_rank_stops(Signal::KILL, TIMEOUT);
     assert_eq!(ended.status.code(), Some(1), "{}", ended.complaint);
     assert!(ended.complaint.contains("Connection"), "{}", ended.complaint);
     assert!(after < SLACK, "{after:?}");
@@ -360,7 +360,7 @@ fn refusals(sizes: &[(usize, usize)], settings: &Value) -> Vec<String> {
     let store = served();
     let mut ranks: Vec<Rank> = sizes.iter().map(|(r, size)| rank(&store, "train", *r, *size, settings)).collect();
     let refusal = |rank: &mut Rank| {
-        let ended = rank.end(PATIENCE);
+        let ended = rank.end(TIMEOUT);
         assert_eq!(ended.status.code(), Some(1), "{ended:?}");
         ended.complaint
     };
@@ -388,18 +388,18 @@ fn different_worlds_are_refused_by_all_ranks() {
     let settings = settings("mlp-3x32");
     let mut ranks: Vec<Rank> =
         [(2, 3), (0, 2), (1, 2)].iter().map(|(r, size)| rank(&store, "train", *r, *size, &settings)).collect();
-    let beyond = ranks[0].end(PATIENCE);
+    let beyond = ranks[0].end(TIMEOUT);
     assert!(beyond.complaint.contains("rank 2 has 3, rank 0 2"), "{}", beyond.complaint);
     // Two processes of one rank: the second is refused, and never in the way of the first.
     let store = served();
     let mut first = rank(&store, "train", 0, 1, &settings);
-    assert!(first.end(PATIENCE).status.success());
-    let second = rank(&store, "train", 0, 1, &settings).end(PATIENCE);
+    assert!(first.end(TIMEOUT).status.success());
+    let second = rank(&store, "train", 0, 1, &settings).end(TIMEOUT);
     assert!(second.complaint.contains("another process has joined as rank 0"), "{}", second.complaint);
 }
 
 fn a_missing_rank_is_named_in_bounded_time() {
-    let settings = with(settings("mlp-3x32"), json!({ "patience_ms": BOUND.as_millis() as u64 }));
+    let settings = with(settings("mlp-3x32"), json!({ "timeout_ms": BOUND.as_millis() as u64 }));
     let start = Instant::now();
     let refusal = refusals(&[(0, 2)], &settings).remove(0);
     assert!(refusal.contains("rank 1 of 2 did not tell the size of the world in time"), "{refusal}");
@@ -408,7 +408,7 @@ fn a_missing_rank_is_named_in_bounded_time() {
 
 /// NCCL as far as this machine has what it needs.
 fn nccl_is_opened_where_cuda_is() {
-    let ended = Rank::start(Command::new(std::env::current_exe().unwrap()).args(["--role", "nccl", "{}"])).end(PATIENCE);
+    let ended = Rank::start(Command::new(std::env::current_exe().unwrap()).args(["--role", "nccl", "{}"])).end(TIMEOUT);
     assert!(ended.status.success(), "{}: {}", ended.status, ended.complaint);
     println!("NCCL: {}", ended.answer);
 }

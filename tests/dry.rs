@@ -1,4 +1,4 @@
-//! The dry device on real processes: it agrees with the counted CPU to the byte, its allocator is PyTorch's, and it never meets a real
+//! The simulated GPU on real processes: it agrees with the counted CPU to the byte, its allocator is PyTorch's, and it never meets a real
 //! GPU's libraries. (No harness: a dry process is a process of its own, so this program starts itself again, with a role.)
 
 mod memory_viz;
@@ -387,7 +387,7 @@ fn every_experiment_runs() {
                     }
                     _ => {
                         assert_eq!(pass.status, Status::Skipped, "{cell}");
-                        let why = ["a dry device computes nothing", "only these devices have"];
+                        let why = ["a simulated GPU computes nothing", "only these devices have"];
                         assert!(why.iter().any(|why| pass.reason.contains(why)), "{cell}: {}", pass.reason);
                     }
                 }
@@ -475,7 +475,7 @@ fn a_history_is_a_snapshot_that_memory_viz_reads() {
 
 fn the_profiler_is_refused() {
     let error = dry_failure("profiled");
-    assert!(error.contains("cannot run beside a dry device"), "{error}");
+    assert!(error.contains("cannot run beside a simulated GPU"), "{error}");
 }
 
 // ---- the same bytes as the CPU's -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-//! Every model trains on the dry device, and every byte of it is accounted for there too.
+//! Every model trains on the simulated GPU, and every byte of it is accounted for there too.
 #![cfg(feature = "torch")]
 
 use std::process::Command;
@@ -27,9 +27,9 @@ fn in_a_dry_process(test: &str) -> bool {
 fn follow(configuration: &Configuration, dry: &Dry) -> anyhow::Result<Vec<Stage>> {
     let mut recorder = Recorder::begin(dry, Recording::default())?;
     let mut trainer = Trainer::load(configuration, dry.device())?;
-    trainer.tell(Mark::LOADED, &mut recorder)?;
+    trainer.record(Mark::LOADED, &mut recorder)?;
     for _ in 0..2 {
-        trainer.iterate(&mut |mark, trainer| trainer.tell(mark, &mut recorder))?;
+        trainer.iterate(&mut |mark, trainer| trainer.record(mark, &mut recorder))?;
     }
     Ok(recorder.end().stages())
 }

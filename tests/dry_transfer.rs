@@ -1,4 +1,4 @@
-//! Pinned memory, streams and copying ahead on the dry device, where PyTorch's own allocators tell what they hold.
+//! Pinned memory, streams and copying ahead on the simulated GPU, where PyTorch's own allocators tell what they hold.
 #![cfg(feature = "torch")]
 
 use std::process::Command;

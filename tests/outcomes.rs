@@ -40,7 +40,7 @@ const PROTOCOL: Protocol = Protocol {
             only_on: &[],
         },
         Grid {
-            name: "twins",
+            name: "references",
             profiles: &[Profile::Smoke, Profile::Quick, Profile::Full],
             studied: "fate",
             axes: &[axis(BY, &["pytorch"]), axis("fate", &["fine", "wrong", "error", "big", "abort"])],
@@ -123,8 +123,8 @@ fn main() -> ExitCode {
     }
     every_outcome_is_a_row();
     println!("test every_outcome_is_a_row ... ok");
-    twins_in_python_are_cells_like_ours();
-    println!("test twins_in_python_are_cells_like_ours ... ok");
+    references_in_python_are_cells_like_ours();
+    println!("test references_in_python_are_cells_like_ours ... ok");
     println!("test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished");
     ExitCode::SUCCESS
 }
@@ -173,13 +173,13 @@ fn every_outcome_is_a_row() {
     let missing = |(_, _, status, reason): &(Pass, u32, Status, String)| {
         *status == Status::Skipped && reason.contains("peers/pytorch/empty_cache.py is missing")
     };
-    assert!(rows["by=pytorch fate=fine"].iter().all(missing), "this stand-in has no twin");
+    assert!(rows["by=pytorch fate=fine"].iter().all(missing), "this stand-in has no reference");
     let passes: Vec<(Pass, u32)> = rows["fate=fine"].iter().map(|(pass, round, _, _)| (*pass, *round)).collect();
     assert_eq!(passes, [(Pass::Check, 1), (Pass::Memory, 1), (Pass::Memory, 2), (Pass::Time, 1), (Pass::Time, 2)]);
 }
 
-/// What the twin of this experiment is: the same fates in Python.
-const TWIN: &str = r#"
+/// What the reference of this experiment is: the same fates in Python.
+const REFERENCE: &str = r#"
 import os
 import torch
 import lab
@@ -214,11 +214,11 @@ class Fated:
 lab.main(lambda cell, bench: Fated(cell["fate"], bench.start))
 "#;
 
-fn twins_in_python_are_cells_like_ours() {
+fn references_in_python_are_cells_like_ours() {
     let project = tempfile::tempdir().unwrap();
     let peers = project.path().join("peers/pytorch");
     std::fs::create_dir_all(&peers).unwrap();
-    std::fs::write(peers.join("empty_cache.py"), TWIN).unwrap();
+    std::fs::write(peers.join("empty_cache.py"), REFERENCE).unwrap();
     for name in ["lab.py", "meter.py", "exchange.py"] {
         let common = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/pytorch").join(name);
         std::fs::copy(common, peers.join(name)).unwrap();
@@ -262,8 +262,8 @@ fn twins_in_python_are_cells_like_ours() {
     assert!(matches!(figures[..], [("time", seconds), ("steps", 1.0)] if seconds > 0.0), "one sample, no warm-up: {figures:?}");
 }
 
-/// A twin begins with what ours hands over, its outcome is compared with ours, its bytes are counted by our allocator, and other settings
-/// are refused.
+/// A reference begins with what ours hands over, its outcome is compared with ours, its bytes are counted by our allocator, and other
+/// settings are refused.
 fn both_sides_are_compared(run: &Run) {
     let of = |cell: &str| run.passes.iter().filter(|pass| pass.cell.to_string() == cell).collect::<Vec<_>>();
     let outcomes = |cell: &str| of(cell).iter().map(|pass| (pass.pass, pass.status)).collect::<Vec<_>>();

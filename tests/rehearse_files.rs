@@ -154,7 +154,7 @@ sys.exit(len(predicted) != len(rehearsed) and f'{len(predicted)} events predicte
 
 #[test]
 fn the_labs_models_in_python_are_what_predict_says_event_for_event() {
-    let twins = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rehearse/twins.py");
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rehearse/known_models.py");
     let vramlab = || Command::new(env!("CARGO_BIN_EXE_vramlab"));
     let run = |command: &mut Command| {
         let output = command.output().unwrap();
@@ -163,7 +163,7 @@ fn the_labs_models_in_python_are_what_predict_says_event_for_event() {
     };
     std::thread::scope(|scope| {
         for (model, batch) in [("gpt2", "2"), ("resnet50", "8"), ("bert-base", "4"), ("vit-l16", "4")] {
-            let twins = &twins;
+            let models = &models;
             scope.spawn(move || {
                 let folder = tempfile::tempdir().unwrap();
                 let predicted = folder.path().join("predicted.pickle");
@@ -173,7 +173,7 @@ fn the_labs_models_in_python_are_what_predict_says_event_for_event() {
                 run(vramlab()
                     .args(["rehearse", "--quiet", "--steps", "2", "--out", out.to_str().unwrap(), "--"])
                     .arg(python())
-                    .args([twins.to_str().unwrap(), model, batch])
+                    .args([models.to_str().unwrap(), model, batch])
                     .env("VRAMLAB_CACHE", folder.path().join("cache")));
                 run(Command::new(python()).args(["-c", COMPARE]).args([&predicted, &out.join("snapshot.pickle")]));
                 let answer: Value = serde_json::from_str(&text(out.join("rehearsal.json"))).unwrap();

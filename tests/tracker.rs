@@ -1,6 +1,6 @@
-//! The dry device against PyTorch's own tracker: training steps of torchvision's ResNets, whose bytes stand in `tests/reference/memory.json`,
-//! written by `peers/pytorch/reference_memory.py`. Each difference has a name and a formula here; there is no tolerance. (No harness: a dry
-//! process is a process of its own, so this program starts itself again, with a role.)
+//! The simulated GPU against PyTorch's own tracker: training steps of torchvision's ResNets, whose bytes stand in
+//! `tests/reference/memory.json`, written by `peers/pytorch/reference_memory.py`. Each difference has a name and a formula here; there is
+//! no tolerance. (No harness: a dry process is a process of its own, so this program starts itself again, with a role.)
 
 mod roles;
 
@@ -121,7 +121,7 @@ fn reference() -> Reference {
     reference
 }
 
-// ---- the same steps on the dry device ------------------------------------------------------------------------------------------------------
+// ---- the same steps on the simulated GPU --------------------------------------------------------------------------------------------------
 
 /// What a dry process answers.
 #[derive(Serialize, Deserialize)]
@@ -500,8 +500,8 @@ struct CurrentAndPeak {
     peak: i64,
 }
 
-/// What lives at the end of each phase is the same to the byte. A peak is at least the dry device's: cuDNN's and cuBLAS's workspaces, which
-/// no dry run sees, are the rest, and are printed.
+/// What lives at the end of each phase is the same to the byte. A peak is at least the simulated GPU's: cuDNN's and cuBLAS's workspaces,
+/// which no dry run sees, are the rest, and are printed.
 fn a_gpu_takes_what_the_dry_device_takes() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/memory_cuda.json");
     let Ok(text) = std::fs::read_to_string(&file) else {

@@ -27,9 +27,9 @@ fn account(configuration: &Configuration, iterations: u32) -> Vec<Stage> {
     let cpu = Cpu::new(None);
     let mut recorder = Recorder::begin(&cpu, Recording::default()).unwrap();
     let mut trainer = Trainer::load(configuration, cpu.device()).unwrap();
-    trainer.tell(Mark::LOADED, &mut recorder).unwrap();
+    trainer.record(Mark::LOADED, &mut recorder).unwrap();
     for _ in 0..iterations {
-        trainer.iterate(&mut |mark, trainer| trainer.tell(mark, &mut recorder)).unwrap();
+        trainer.iterate(&mut |mark, trainer| trainer.record(mark, &mut recorder)).unwrap();
     }
     recorder.end().stages_in_detail()
 }
@@ -128,13 +128,13 @@ fn events_tell_what_the_meter_tells() {
             cpu.reset_peaks().unwrap();
             let mut recorder = Recorder::begin(&cpu, Recording::default()).unwrap();
             let mut trainer = Trainer::load(&configuration, cpu.device()).unwrap();
-            trainer.tell(Mark::LOADED, &mut recorder).unwrap();
+            trainer.record(Mark::LOADED, &mut recorder).unwrap();
             meter(Mark::LOADED);
             for _ in 0..2 {
                 trainer
                     .iterate(&mut |mark, trainer| {
                         meter(mark);
-                        trainer.tell(mark, &mut recorder)
+                        trainer.record(mark, &mut recorder)
                     })
                     .unwrap();
             }

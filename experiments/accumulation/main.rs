@@ -1,6 +1,6 @@
 //! Gradient accumulation: one batch of B, or k micro-batches of B/k?
 //!
-//! Guides 000, 001 and 002 promise less memory for the same update. Guide 000 adds the k losses as they are, guide 001 divides each by
+//! Guides 1, 2 and 3 promise less memory for the same update. Guide 1 adds the k losses as they are, guide 2 divides each by
 //! k. Which is the full batch's gradient depends on how the loss is reduced, on the last micro-batch and on targets that are ignored;
 //! the recipe `weight` (sum of the losses over the number of targets that count in the whole batch) is always right.
 

@@ -32,7 +32,7 @@ pub fn grid() -> Grid<Memory> {
             EffectiveBatch | MicroBatch => equal(1e-4),
         })
         .claim(
-            Claim::new("accumulate-memory", "000 001 002", "k micro-batches of B/k need much less memory than one batch of B")
+            Claim::new("accumulate-memory", "1 2 3", "k micro-batches of B/k need much less memory than one batch of B")
                 .rule(
                     ratio(PEAK)
                         .of(|c: &Memory| c.hold == EffectiveBatch && c.k == K(4))
@@ -49,7 +49,7 @@ pub fn grid() -> Grid<Memory> {
                 .inconclusive("It helps less than the guides promise: the peak at k = 4 is {effect} of the full batch's."),
         )
         .claim(
-            Claim::new("accumulate-gradients", "001", "accumulation shrinks the memory for gradients")
+            Claim::new("accumulate-gradients", "2", "accumulation shrinks the memory for gradients")
                 .rule(ratio(GRADIENTS).of(|c: &Memory| c.hold == EffectiveBatch).confirm(at_most(0.90)).refute(within(0.98..=1.02)))
                 .refuted(
                     "Do not expect it to: gradients are as large as the parameters whatever the batch is ({effect}). What shrinks is the \

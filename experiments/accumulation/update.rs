@@ -13,8 +13,8 @@ levels! {
 levels! {
     Recipe "how the micro-batches' losses are combined":
     Full "one batch, nothing to combine",
-    Divide "each loss divided by k (guide 001)",
-    Add "each loss as it is (guide 000)",
+    Divide "each loss divided by k (guide 2)",
+    Add "each loss as it is (guide 1)",
     Weight "each sum of losses divided by the targets that count in the whole batch",
 }
 
@@ -56,8 +56,8 @@ pub fn grid() -> Grid<Update> {
         .claim(
             Claim::new(
                 "accumulate-normalise",
-                "000 001",
-                "adding k losses as they are (000), or each divided by k (001), gives the full batch's update",
+                "1 2",
+                "adding k losses as they are (guide 1), or each divided by k (guide 2), gives the full batch's update",
             )
             .rule(value(GRADIENT_ERROR).of(|c: &Update| matches!(c.recipe, Recipe::Divide | Recipe::Add)).holds(at_most(1e-4)))
             .confirmed("Both recipes give the full batch's gradient.")

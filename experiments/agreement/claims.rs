@@ -3,7 +3,7 @@
 use super::bytes::*;
 use super::*;
 
-/// Where kernels fill the time.
+/// Compute-bound: kernels run most of the time.
 const COMPUTE_BOUND: [&str; 6] = ["mlp-4x1024", "gpt-3x256", "resnet-2x32-gn", "mlp-8x4096", "gpt-12x768", "resnet-8x64-gn"];
 
 /// The parts of a step that ours has.
@@ -65,7 +65,7 @@ pub fn all(grid: Grid<Side>) -> Grid<Side> {
             .inconclusive("Bytes are {effect} of PyTorch's."),
         )
         .claim(
-            claim("as-fast-compute", "where kernels fill the time, a step takes as long as PyTorch's (1.03x at most)")
+            claim("as-fast-compute", "where a step is compute-bound, it takes as long as PyTorch's (1.03x at most)")
                 .rule(time(|c| COMPUTE_BOUND.contains(&c.model.0), 1.03))
                 .confirmed("A step takes {effect} of PyTorch's time: the lab's times are those of the kernels that Python runs.")
                 .refuted("A step takes {effect} of PyTorch's time: the lab adds something that it should not.")
@@ -73,7 +73,7 @@ pub fn all(grid: Grid<Side>) -> Grid<Side> {
                 .inconclusive("A step takes {effect} of PyTorch's time, and the noise of this machine hides whether that is within 3 %."),
         )
         .claim(
-            claim("as-fast-launch", "where launching operations fills the time, a step takes three quarters of PyTorch's at most")
+            claim("as-fast-launch", "where a step is overhead-bound, it takes three quarters of PyTorch's time at most")
                 .rule(time(|c| c.model == ModelName("mlp-8x64") && c.optimizer == Optimizer::Fused, 0.75))
                 .confirmed("A step of small operations takes {effect} of PyTorch's time: what is missing is the interpreter.")
                 .refuted("A step of small operations takes {effect} of PyTorch's time, more than three quarters.")

@@ -1,8 +1,9 @@
 //! The lab against PyTorch in Python: the same steps, from the same parameters on the same data, with the same settings, in the same rounds.
 //!
 //! Readers use Python, so figures taken through Rust count for them as far as PyTorch gives the same. Here both run the same training
-//! steps, from a start that ours hands to the twin: losses, gradients and updated parameters are compared across the two processes, bytes
-//! are counted on both sides by the same allocator, and times stand side by side. `vramlab compare pytorch` runs this and prints the table.
+//! steps, from a start that ours hands to the PyTorch reference: losses, gradients and updated parameters are compared across the two
+//! processes, bytes are counted on both sides by the same allocator, and times stand side by side. `vramlab compare pytorch` runs this and
+//! prints the table.
 
 mod bytes;
 mod claims;

@@ -23,7 +23,7 @@ pub struct Training {
 
 pub fn step(cell: Side, bench: &Bench) -> Result<Step> {
     use Technique::*;
-    ensure!(cell.by == By::Vramlab, "PyTorch's twin runs this cell");
+    ensure!(cell.by == By::Vramlab, "the PyTorch reference runs this cell");
     let default = Implementation::default_on(bench.device);
     let (algorithm, rate, implementation) = match cell.optimizer {
         Optimizer::Sgd => (Algorithm::sgd(), 1e-2, default),

@@ -1,6 +1,6 @@
 //! Automatic mixed precision: the forward pass computes in half precision where that is safe, parameters stay fp32.
 //!
-//! Guide 002 promises nearly half of the memory and much more speed from tensor cores, guide 003 half of the forward pass's memory with
+//! Guide 3 promises nearly half of the memory and much more speed from tensor cores, guide 4 half of the forward pass's memory with
 //! weights and gradients in fp32, and both that a `GradScaler` keeps fp16 from losing gradients that are too small or too large.
 //! Memory is asked of real models, speed from steps that only launch kernels to steps that only compute, and the scaler of a
 //! small task that is really learned.
@@ -52,8 +52,8 @@ pub fn protocol() -> Protocol {
         .grid(time::grid())
         .grid(learning::grid())
         .grid(scaler::grid())
-        .threat("Dropout is off, so that precision is all that tells two cells apart; a mask costs each precision the same byte an element.")
-        .threat("A CPU has no tensor cores, and most have no fast fp16: its times are shown and not judged, and fp16 is left out of them.")
+        .threat("Dropout is off, so that two configurations differ in precision alone; a mask costs each precision the same byte per element.")
+        .threat("A CPU has no tensor cores, and most have no fast fp16: its times are informational, and fp16 is not timed.")
         .threat("The task that is learned is small (32 features, 10 classes). What diverges in large models, diverges there in other ways.")
         .threat(
             "The scaler's cases are made: a converged model, a batch that overflows, a start too high. How often training meets them is not \

@@ -33,7 +33,7 @@ pub fn grid() -> Grid<Memory> {
         .metrics(&[PEAK, PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, CASTS, OTHERS])
         .check(|c| rounded(c.model))
         .claim(
-            Claim::new("amp-forward-half", "003", "half precision halves the memory of the forward pass")
+            Claim::new("amp-forward-half", "4", "half precision halves the memory of the forward pass")
                 .on(&[Platform::Gpu, Platform::Dry])
                 .rule(half(ratio(ACTIVATIONS)).confirm(within(0.45..=0.60)).refute(at_least(0.60)))
                 .confirmed("Count on it: what the forward pass keeps falls to {effect} of fp32's.")
@@ -47,7 +47,7 @@ pub fn grid() -> Grid<Memory> {
                 .inconclusive("What the forward pass keeps is {effect} of fp32's."),
         )
         .claim(
-            Claim::new("amp-memory-half", "002", "mixed precision saves nearly half of the memory")
+            Claim::new("amp-memory-half", "3", "mixed precision saves nearly half of the memory")
                 .on(&[Platform::Gpu, Platform::Dry])
                 .rule(half(ratio(PEAK)).holds(at_most(0.60)))
                 .confirmed("The peak falls to {effect}: activations are nearly all of it.")
@@ -62,7 +62,7 @@ pub fn grid() -> Grid<Memory> {
                 .inconclusive("The peak is {effect} of fp32's."),
         )
         .claim(
-            Claim::new("amp-weights-fp32", "003", "weights and gradients stay in fp32")
+            Claim::new("amp-weights-fp32", "4", "weights and gradients stay in fp32")
                 .rule(stays(PARAMETERS))
                 .rule(stays(GRADIENTS))
                 .confirmed(

@@ -39,7 +39,7 @@ pub fn grid() -> Grid<Guarded> {
         .metrics(&[LOSS, ZEROS, NOT_ZERO, ERROR, SKIPPED, LOWEST, LAST, RECOVERED, RUINED])
         .check(|_| equal(0.1))
         .claim(
-            Claim::new("amp-scaler", "002", "GradScaler prevents underflow and overflow")
+            Claim::new("amp-scaler", "3", "GradScaler prevents underflow and overflow")
                 .on(&[Platform::Cpu, Platform::Gpu])
                 .rule(
                     ratio(ZEROS)

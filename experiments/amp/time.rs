@@ -27,7 +27,7 @@ pub fn grid() -> Grid<Timed> {
         .passes(CHECK | ROUNDS)
         .check(|c| rounded(c.model))
         .claim(
-            Claim::new("amp-faster", "002", "tensor cores make it much faster")
+            Claim::new("amp-faster", "3", "tensor cores make it much faster")
                 .on(&[Platform::Gpu])
                 // At least 1.50x as fast.
                 .rule(ratio(TIME).of(|c: &Timed| c.bound == Compute && c.precision.is_half()).holds(at_most(1.0 / 1.5)))
@@ -35,9 +35,9 @@ pub fn grid() -> Grid<Timed> {
                     "Where matrix products fill the step it takes {effect} of fp32's time. Small models, which launch more than they \
                      compute, gain nothing: the casts are launches, too.",
                 )
-                .refuted("Not on this device: {effect} of fp32's time even where matrix products fill the step.")
+                .refuted("Not on this device: {effect} of fp32's time even where the step is compute-bound.")
                 .depends("It is where {where}.")
-                .inconclusive("A step takes {effect} of fp32's time, too near to the threshold to tell."),
+                .inconclusive("A step takes {effect} of fp32's time, too close to the threshold for a verdict."),
         )
         .published(
             Published::new("amp-recipe", "PyTorch AMP recipe", "3 linear layers of 4096, batch 512, SGD: 2 to 3x on tensor cores")
@@ -46,7 +46,7 @@ pub fn grid() -> Grid<Timed> {
         )
         .plot(
             bars(TIME)
-                .caption("Time of a step against fp32, from launch-bound to compute-bound")
+                .caption("Time of a step relative to fp32, from overhead-bound to compute-bound")
                 .by::<Bound>()
                 .by::<ModelName>(),
         )

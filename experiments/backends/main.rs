@@ -1,7 +1,7 @@
 //! Backends and types: copy, matrix product, convolution and attention on the device that is there, by type; and when moving to a GPU pays.
 //!
-//! Guide 001 moves model and data to the GPU to speed computation up, and falls back to the CPU without one; so does every program here,
-//! whose device is the best that is there. Guide 002 says to compare backends. What is fast shows against what its maker specifies:
+//! Guide 2 moves model and data to the GPU to speed computation up, and falls back to the CPU without one; so does every program here,
+//! whose device is the best that is there. Guide 3 says to compare backends. What is fast shows against what its maker specifies:
 //! a rate far below the specified one is the size's fault, or the type's, more often than the device's.
 
 mod moving;

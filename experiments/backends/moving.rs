@@ -20,7 +20,7 @@ pub fn grid() -> Grid<Moved> {
         .on(&[Platform::Gpu])
         .check(|_| equal(1e-4))
         .claim(
-            Claim::new("to-device", "001", "moving to the GPU speeds computation up")
+            Claim::new("to-device", "2", "moving to the GPU speeds computation up")
                 .on(&[Platform::Gpu])
                 .rule(ratio(TIME).of(|c: &Moved| c.place != Where::Cpu).confirm(at_most(0.95)).refute(at_least(1.00)))
                 .confirmed(

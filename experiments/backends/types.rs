@@ -42,7 +42,7 @@ pub fn grid() -> Grid<ByType> {
         .claim(
             Claim::new(
                 "backends",
-                "002",
+                "3",
                 "it pays to compare backends: the same operation differs clearly in time from type to type",
             )
             .rule(ratio(TIME).of(|c: &ByType| c.dtype != Dtype::Fp32).holds(at_most(0.95)))

@@ -22,7 +22,7 @@ pub fn grid() -> Grid<ByDepth> {
         // The same kernels on the same numbers; cuBLAS and cuDNN may still choose other kernels for a recomputation.
         .check(|_| equal(1e-6))
         .claim(
-            Claim::new("checkpoint-memory", "002 003", "checkpointing saves activation memory for compute")
+            Claim::new("checkpoint-memory", "3 4", "checkpointing saves activation memory for compute")
                 .rule(best(STEP_PEAK, Mlp).confirm(at_most(0.50)).refute(at_least(0.90)))
                 .rule(best(STEP_PEAK, Gpt).confirm(at_most(0.50)).refute(at_least(0.90)))
                 .rule(grows(Nothing).confirm(within(0.9..=1.1)).refute(at_most(0.75)))
@@ -47,7 +47,7 @@ pub fn grid() -> Grid<ByDepth> {
                 )
                 .refuted("Neither family prefers its segments clearly here ({effect}).")
                 .depends("It does where {where}; elsewhere try both.")
-                .inconclusive("The two are too near to tell ({effect})."),
+                .inconclusive("The two differ too little to say ({effect})."),
         )
         .published(
             Published::new(
@@ -67,7 +67,7 @@ pub fn grid() -> Grid<ByDepth> {
         .plot(
             lines(STEP_PEAK)
                 .named("depth")
-                .caption("What a step needs above rest by depth; a straight line's slope is the growth exponent")
+                .caption("Transient peak of a step (peak minus persistent memory) by depth; a line's slope is the exponent of its growth")
                 .of(|c: &ByDepth| c.model == Mlp)
                 .over::<Depth>()
                 .by::<Policy>(),

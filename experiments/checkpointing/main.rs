@@ -1,6 +1,6 @@
 //! Activation checkpointing: keep a segment's input only, and compute the rest again when the backward pass needs it.
 //!
-//! Guides 002 and 003 promise activation memory for compute. With segments of sqrt(n) blocks the need should grow with the square root
+//! Guides 3 and 4 promise activation memory for compute. With segments of sqrt(n) blocks the need should grow with the square root
 //! of the depth (Chen et al., arXiv 1604.06174), for at most one more forward pass.
 
 mod budget;

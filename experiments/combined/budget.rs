@@ -1,4 +1,4 @@
-//! Which batch fits a card of 12 GiB, and how fast?
+//! Which batch fits a 12 GiB GPU, and how fast?
 
 use super::*;
 
@@ -14,14 +14,14 @@ pub fn grid() -> Grid<Budget> {
         .plot(
             lines(PEAK)
                 .named("budget")
-                .caption("Peak memory by batch on a card of 12 GiB; where it ran out there is a cross")
+                .caption("Peak memory by batch on a 12 GiB GPU; where it ran out there is a cross")
                 .over::<Batch>()
                 .by::<With>(),
         )
         .plot(
             lines(TIME)
                 .named("throughput")
-                .caption("Time per sample by batch on a card of 12 GiB: the lowest point of each line is its best throughput within the budget")
+                .caption("Time per sample by batch on a 12 GiB GPU: the lowest point of each line is its best throughput within the budget")
                 .over::<Batch>()
                 .by::<With>(),
         )

@@ -8,7 +8,7 @@ const PROMISED: Metric = Metric::counted("promised", "single savings added", "B"
 const MULTIPLIED: Metric = Metric::counted("multiplied", "single ratios multiplied", "B");
 /// The peak over the single ratios multiplied: above 1 the techniques save the same bytes twice, below 1 they help one another.
 const INTERACTION: Metric = Metric::counted("interaction", "interaction", "1");
-const OF_BETTER: Metric = Metric::counted("of_better", "peak over the best single one's", "1");
+const OF_BETTER: Metric = Metric::counted("of_better", "peak relative to the best single technique", "1");
 
 cell! { Factorial { model: Net, batch: Batch, optimizer: OptimizerKind, with: With } }
 
@@ -36,7 +36,7 @@ pub fn grid() -> Grid<Factorial> {
             Net::Mlp | Net::SmallGpt | Net::Gpt2 | Net::SmallResnet => equal(0.1),
         })
         .claim(
-            Claim::new("amp-and-checkpoint", "002", "mixed precision and checkpointing together save the most")
+            Claim::new("amp-and-checkpoint", "3", "mixed precision and checkpointing together save the most")
                 .on(&[Platform::Gpu, Platform::Dry])
                 .rule(value(OF_BETTER).of(|c: &Factorial| c.with == With::AmpCheckpoint).holds(at_most(0.90)))
                 .confirmed("Use both where memory is short: together they bring the peak to {effect} of the better one's.")

@@ -1,6 +1,6 @@
 //! Techniques together: what mixed precision, checkpointing and accumulation give when they are combined, against what each gives alone.
 //!
-//! Guide 002 says that mixed precision and checkpointing together save the most. A full factorial design over both, accumulation and the
+//! Guide 3 says that mixed precision and checkpointing together save the most. A full factorial design over both, accumulation and the
 //! optimizer answers that, and more: what the sum of the single savings would have promised, whether savings multiply or get into one
 //! another's way, which combinations are worth their price, and which batch fits a fixed budget, how fast.
 

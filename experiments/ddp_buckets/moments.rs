@@ -3,7 +3,7 @@
 use super::*;
 
 /// What a training run holds beyond the same run without DDP, over the bytes of its gradients.
-const EXTRA: Metric = Metric::counted("extra", "extra bytes over gradient bytes", "1");
+const EXTRA: Metric = Metric::counted("extra", "extra memory, relative to the gradients", "1");
 /// Bytes that live at the cell's moment.
 const LIVE: Metric = Metric::counted("live", "live memory", "B");
 
@@ -34,7 +34,7 @@ pub fn grid() -> Grid<Moments> {
         .passes(COUNT)
         .metrics(&[EXTRA, LIVE])
         .claim(
-            Claim::new("ddp-buckets", "003", "DDP takes a second model's size, at model load, for gradient buckets")
+            Claim::new("ddp-buckets", "4", "DDP takes a second model's size, at model load, for gradient buckets")
                 // When: already at load, before there is any gradient. And for good: still there when the gradients are.
                 .rule(one_copy(value(EXTRA).of(with_ddp(Load))))
                 .rule(one_copy(value(EXTRA).of(with_ddp(ThirdBackward))))

@@ -30,7 +30,7 @@ pub fn grid() -> Grid<Cache> {
         ])
         .check(|_| equal(1e-4))
         .claim(
-            Claim::new("empty-cache", "002", "calling empty_cache now and then prevents fragmentation and running out of memory")
+            Claim::new("empty-cache", "3", "calling empty_cache now and then prevents fragmentation and running out of memory")
                 .on(&[Platform::Gpu, Platform::Dry])
                 .rule(
                     ratio(CACHED)

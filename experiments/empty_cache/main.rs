@@ -1,6 +1,6 @@
 //! `empty_cache`: does calling it now and then prevent fragmentation, and does it avoid running out of memory?
 //!
-//! Guide 002 recommends it. PyTorch's allocator gives its cache back by itself before it fails, so inside one process there should be
+//! Guide 3 recommends it. PyTorch's allocator gives its cache back by itself before it fails, so inside one process there should be
 //! nothing to avoid; memory that the allocator does not manage (another process, another library) is another matter. Sequences of varying
 //! length are what fragments a cache.
 
@@ -11,8 +11,8 @@ use train::train;
 use vramlab::lab::*;
 
 /// What the allocator holds from the device and no tensor uses, after a training step and what the policy does then.
-const CACHED: Metric = Metric::counted("cached", "reserved and unused", "B");
-const REFUSED: Metric = Metric::counted("refused", "requests refused", "1");
+const CACHED: Metric = Metric::counted("cached", "reserved but unused", "B");
+const REFUSED: Metric = Metric::counted("refused", "allocations failing", "1");
 const CALLS: Metric = Metric::counted("calls", "calls", "1");
 const RESERVED: Metric = Metric::counted("reserved_peak", "peak reserved", "B");
 

@@ -1,6 +1,6 @@
 //! Dropping tensors: what is given back to whom, when, and what a surviving reference keeps.
 //!
-//! Guide 001 says that `del` frees a tensor's GPU memory. It frees it for the next tensor: the allocator keeps what it has from the device
+//! Guide 2 says that `del` frees a tensor's GPU memory. It frees it for the next tensor: the allocator keeps what it has from the device
 //! until `empty_cache`. And it frees nothing that somebody else still refers to: a clone of the handle, a view, a graph that saved it, an
 //! optimizer.
 
@@ -16,11 +16,11 @@ const ALLOCATED: Metric = Metric::counted("allocated", "allocated", "B");
 const RESERVED: Metric = Metric::counted("reserved", "reserved", "B");
 const USED: Metric = Metric::counted("device_used", "used on the device", "B");
 /// By how much each has fallen since the drop, over the bytes of what was dropped.
-const FREED: Metric = Metric::counted("freed", "allocated given back / size", "1");
-const UNRESERVED: Metric = Metric::counted("unreserved", "reserved given back / size", "1");
-const RETURNED: Metric = Metric::counted("device_returned", "seen free on the device / size", "1");
+const FREED: Metric = Metric::counted("freed", "allocated memory returned, relative to the tensor", "1");
+const UNRESERVED: Metric = Metric::counted("unreserved", "reserved memory returned, relative to the tensor", "1");
+const RETURNED: Metric = Metric::counted("device_returned", "free by cudaMemGetInfo, relative to the tensor", "1");
 /// What the process has in memory above what it had before anything was made.
-const RESIDENT: Metric = Metric::timed("resident_above", "resident above the start", "B");
+const RESIDENT: Metric = Metric::timed("resident_above", "resident memory above the start", "B");
 const SURVIVOR_ERROR: Metric = Metric::compared("survivor_error", "error of what survives");
 
 levels! {

@@ -26,7 +26,7 @@ pub fn grid() -> Grid<Dropping> {
         .claim(
             Claim::new(
                 "del-frees",
-                "001",
+                "2",
                 "dropping a tensor frees its GPU memory: allocated falls by its size, reserved and the device's only at empty_cache, and a \
                  surviving reference keeps it",
             )

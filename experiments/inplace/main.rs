@@ -1,4 +1,4 @@
-//! In-place operations: do they cost memory, as guide 000 says, and is `relu(x).clone()` the better form?
+//! In-place operations: do they cost memory, as guide 1 says, and is `relu(x).clone()` the better form?
 //!
 //! The guide fears in-place operations for what autograd may need; so the second grid writes in place to what the backward pass needs, once
 //! so that autograd sees it and once behind its back, through `.data`.

@@ -17,7 +17,7 @@ levels! {
 levels! {
     Form "how the operation is written":
     Plain "y = relu(x)",
-    Clone "y = relu(x).clone(), as guide 000 recommends",
+    Clone "y = relu(x).clone(), as guide 1 recommends",
     InPlace as "inplace" "relu_(x)",
 }
 
@@ -36,7 +36,7 @@ pub fn grid() -> Grid<Pointwise> {
         .smoke(Pointwise::cross(Network, 32 << 10, Training, [Plain, Clone]))
         .check(|_| equal(1e-6))
         .claim(
-            Claim::new("inplace-memory", "000", "in-place operations use more memory; relu(x).clone() is the better form")
+            Claim::new("inplace-memory", "1", "in-place operations use more memory; relu(x).clone() is the better form")
                 .rule(
                     ratio(PEAK)
                         .of(|c: &Pointwise| c.form == Clone)

@@ -64,7 +64,7 @@ fn train(cell: Training, bench: &Bench) -> Result<Step> {
     }))
 }
 
-/// Tells whether the memory suffices.
+/// Says whether the memory suffices.
 fn fits(whole: impl Fn() -> Result<()> + 'static) -> Step {
     Step::new(move |probe| {
         probe.at_rest();

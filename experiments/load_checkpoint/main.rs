@@ -1,7 +1,7 @@
 //! Loading a checkpoint: how much memory a load takes at its peak and afterwards, and on which device the loaded state lands.
 //!
-//! Guide 003 warns twice. A checkpoint goes back to the device that it was saved on unless the load is told otherwise, and can run it out
-//! of memory; and the loaded state keeps its memory until it is dropped. Both are about `torch.load`, so PyTorch's twin in Python measures
+//! Guide 4 warns twice. A checkpoint goes back to the device that it was saved on unless the load is told otherwise, and can run it out
+//! of memory; and the loaded state keeps its memory until it is dropped. Both are about `torch.load`, so the PyTorch reference measures
 //! them, and beside it stand tch's readers and our own, which maps a safetensors file.
 
 mod fits;
@@ -40,7 +40,7 @@ cell! { Loaded { model: ModelName, by: By, saved: Saved, map: Map, reader: Reade
 
 /// Readers of ours, and torch.load in Python; both beside the model that was saved.
 const OURS: [Reader; 6] = [Reader::AsSaved, Reader::Ot, Reader::Pickle, Reader::Safetensors, Reader::Views, Reader::Mapped];
-const TWINS: [Reader; 4] = [Reader::AsSaved, Reader::Load, Reader::LoadUnrestricted, Reader::LoadMmap];
+const REFERENCES: [Reader; 4] = [Reader::AsSaved, Reader::Load, Reader::LoadUnrestricted, Reader::LoadMmap];
 const SMALL: ModelName = ModelName("mlp-8x2048");
 const LARGE: ModelName = ModelName("mlp-4x4096");
 

@@ -6,7 +6,7 @@ use process::{DROPPED, HELD, LANDED, LOAD_PEAK};
 pub fn grid() -> Grid<Loaded> {
     use Map::{Cpu, Nothing, ToDevice};
     let ours = |model, maps: &[Map]| Loaded::cross(model, By::Vramlab, Saved::OnDevice, maps, OURS);
-    let twins = |model| Loaded::cross(model, By::Pytorch, Saved::OnDevice, Map::ALL, TWINS).on(&[Platform::Gpu]);
+    let references = |model| Loaded::cross(model, By::Pytorch, Saved::OnDevice, Map::ALL, REFERENCES).on(&[Platform::Gpu]);
     let holds = |metric, map| value(metric).of(move |c: &Loaded| c.map == map && c.reader.holds_a_state());
     Grid::new("where the state lands", process::step)
         .compare::<Reader>()
@@ -14,8 +14,8 @@ pub fn grid() -> Grid<Loaded> {
         .full(ours(LARGE, &[Nothing]))
         // What the process needs beside a GPU.
         .full(ours(LARGE, &[ToDevice, Cpu]).passes(CHECK | COUNT | ROUNDS))
-        .quick(twins(SMALL))
-        .full(twins(LARGE))
+        .quick(references(SMALL))
+        .full(references(LARGE))
         .passes(CHECK | COUNT)
         .on(&[Platform::Gpu, Platform::Dry])
         .metrics(&[LOAD_PEAK, HELD, DROPPED, LANDED])

@@ -7,17 +7,17 @@ use vramlab::torch::trim_heap;
 
 /// Bytes of tensors on the model's device over those of the model: at the peak of the load, while the loaded state is held, and when it
 /// is dropped.
-pub const LOAD_PEAK: Metric = Metric::counted("load_peak", "peak during the load / model", "1");
-pub const HELD: Metric = Metric::counted("held", "with the state held / model", "1");
-pub const DROPPED: Metric = Metric::counted("dropped", "with the state dropped / model", "1");
+pub const LOAD_PEAK: Metric = Metric::counted("load_peak", "peak during the load, relative to the model", "1");
+pub const HELD: Metric = Metric::counted("held", "memory with the state held, relative to the model", "1");
+pub const DROPPED: Metric = Metric::counted("dropped", "memory with the state dropped, relative to the model", "1");
 /// Share of the loaded state's bytes that are on the model's device.
 pub const LANDED: Metric = Metric::counted("landed", "share of the state on the device", "1");
 /// The same for the whole process: what the kernel counts beyond what there was before the model, over the bytes of the model.
-pub const PROCESS_PEAK: Metric = Metric::timed("process_peak", "process, peak during the load / model", "1");
-pub const PROCESS_HELD: Metric = Metric::timed("process_held", "process, with the state held / model", "1");
-pub const PROCESS_DROPPED: Metric = Metric::timed("process_dropped", "process, with the state dropped / model", "1");
+pub const PROCESS_PEAK: Metric = Metric::timed("process_peak", "peak resident memory during the load, relative to the model", "1");
+pub const PROCESS_HELD: Metric = Metric::timed("process_held", "resident memory with the state held, relative to the model", "1");
+pub const PROCESS_DROPPED: Metric = Metric::timed("process_dropped", "resident memory after `del`, relative to the model", "1");
 /// The last after the C library was told to give back what nobody uses.
-const PROCESS_TRIMMED: Metric = Metric::timed("process_trimmed", "process, dropped and trimmed / model", "1");
+const PROCESS_TRIMMED: Metric = Metric::timed("process_trimmed", "resident memory after `del` and `malloc_trim`, relative to the model", "1");
 
 pub fn grid() -> Grid<Loaded> {
     let held = |metric| value(metric).of(|c: &Loaded| c.reader.holds_a_state());
@@ -27,14 +27,14 @@ pub fn grid() -> Grid<Loaded> {
         .quick(of(SMALL, By::Vramlab, &OURS))
         .quick(of(SMALL, By::Pytorch, &[Reader::AsSaved, Reader::Load]))
         .full(of(LARGE, By::Vramlab, &OURS))
-        .full(of(LARGE, By::Pytorch, &TWINS))
+        .full(of(LARGE, By::Pytorch, &REFERENCES))
         .smoke(of(ModelName("mlp-2x256"), By::Vramlab, &[Reader::AsSaved, Reader::Mapped]).on(&[]))
         .on(&[Platform::Cpu])
         .metrics(&[LOAD_PEAK, HELD, DROPPED, PROCESS_PEAK, PROCESS_HELD, PROCESS_DROPPED, PROCESS_TRIMMED, LANDED])
         // Every bit of every parameter.
         .check(|_| equal(0.0))
         .claim(
-            Claim::new("load-del", "003", "the loaded state keeps its memory until it is dropped")
+            Claim::new("load-del", "4", "the loaded state keeps its memory until it is dropped")
                 .on(&[Platform::Cpu, Platform::Gpu, Platform::Dry, Platform::Python])
                 // On the CPU and for PyTorch in Python by the process, mapped files and all.
                 .rule(held(PROCESS_HELD).confirm(at_least(1.90)).refute(at_most(1.10)))

@@ -19,7 +19,7 @@ pub fn grid() -> Grid<Moved> {
         .claim(
             Claim::new(
                 "load-device",
-                "003",
+                "4",
                 "a checkpoint goes back to the device that it was saved on unless it is mapped to another, and can run it out of memory",
             )
             .on(&[Platform::Python, Platform::Gpu, Platform::Dry])

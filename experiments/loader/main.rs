@@ -1,9 +1,9 @@
 //! The loader against PyTorch's: the same files, the same job, the same number of workers, in the same rounds.
 //!
 //! JPEG files of some 500 x 375 pixels are read, decoded, randomly cropped and resized to 224 with antialias, mirrored at random and
-//! normalised, in batches of 64; the twin does it with torchvision and torch.utils.data.DataLoader, whose workers are processes where
-//! ours are threads. `vramlab compare loader` runs this and prints the table. That the pixels are torchvision's within a tolerance is
-//! tested elsewhere, with values that it made.
+//! normalised, in batches of 64; the PyTorch reference does it with torchvision and torch.utils.data.DataLoader, whose workers are
+//! processes where ours are threads. `vramlab compare loader` runs this and prints the table. That the pixels are torchvision's within a
+//! tolerance is tested elsewhere, with values that it made.
 
 mod same_batches;
 mod side_by_side;
@@ -51,8 +51,8 @@ pub fn protocol() -> Protocol {
         )
 }
 
-/// The user's own images, if the variable that `vramlab compare loader --data` sets says where they are; else made-up ones. The twin reads
-/// the same folder, and finds it by the cell's levels.
+/// The user's own images, if the variable that `vramlab compare loader --data` sets says where they are; else made-up ones. The PyTorch
+/// reference reads the same folder, and finds it by the cell's levels.
 fn folder(images: Count, size: Size) -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("VRAMLAB_IMAGES") {
         return Ok(PathBuf::from(folder));

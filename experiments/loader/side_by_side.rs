@@ -55,6 +55,6 @@ pub fn grid() -> Grid<SideBySide> {
 fn step(cell: SideBySide, bench: &Bench) -> Result<Step> {
     match cell.by {
         By::Vramlab => loading(cell.images, cell.size, cell.workers, bench),
-        By::Pytorch => bail!("PyTorch's twin runs this cell"),
+        By::Pytorch => bail!("the PyTorch reference runs this cell"),
     }
 }

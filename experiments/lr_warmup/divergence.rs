@@ -8,12 +8,12 @@ const STARTS: Metric = Metric::counted("starts", "starts", "1");
 const DIVERGED: Metric = Metric::counted("diverged", "diverged", "1");
 const SHARE: Metric = Metric::counted("rate", "divergence rate", "1");
 /// The rate's 95 % interval, by Wilson.
-const SHARE_LOW: Metric = Metric::counted("rate_low", "rate at least", "1");
-const SHARE_HIGH: Metric = Metric::counted("rate_high", "rate at most", "1");
+const SHARE_LOW: Metric = Metric::counted("rate_low", "divergence rate, 95 % CI from", "1");
+const SHARE_HIGH: Metric = Metric::counted("rate_high", "divergence rate, 95 % CI to", "1");
 const LEARNED: Metric = Metric::counted("learned", "share of starts that learn", "1");
 /// Median over the starts that learn of the mean over all samples, computed in fp32.
 const LOSS: Metric = Metric::counted("loss", "loss after training", "1");
-const FIRST_LOSS: Metric = Metric::counted("first_loss", "loss before", "1");
+const FIRST_LOSS: Metric = Metric::counted("first_loss", "loss before training", "1");
 
 number! { Rate: f64 "learning rate" }
 number! { WarmUp as "warmup" "steps over which the rate grows to its value, of 48; 0 is none" }
@@ -41,7 +41,7 @@ pub fn grid() -> Grid<Run> {
         .on(NOT_DRY)
         .metrics(&[STARTS, DIVERGED, SHARE, SHARE_LOW, SHARE_HIGH, LEARNED, LOSS, FIRST_LOSS])
         .claim(
-            Claim::new("warmup", "002", "a large batch with mixed precision wants warm-up")
+            Claim::new("warmup", "3", "a large batch with mixed precision wants warm-up")
                 .on(NOT_DRY)
                 .rule(
                     ratio(DIVERGED)
@@ -53,7 +53,7 @@ pub fn grid() -> Grid<Run> {
                 .confirmed("Use it: where half of the runs or more diverge without, warm-up leaves {effect} of them.")
                 .refuted(
                     "It does not rescue a rate that is too large: where half of the runs or more diverge without warm-up, {effect} of them \
-                     still do with it. fp32 beside it tells whether precision has anything to do with it. Lower the rate instead.",
+                     still do with it. fp32 beside it shows whether precision matters. Lower the rate instead.",
                 )
                 .depends(
                     "It rescues runs where {where}, not elsewhere: look at the optimizer and at how far beyond the largest rate that works \

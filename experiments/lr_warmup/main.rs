@@ -1,6 +1,6 @@
 //! Learning-rate warm-up: does a large batch under mixed precision need it?
 //!
-//! Guide 002 recommends warm-up for the combination of a large batch and mixed precision. What it should prevent is divergence, so a tiny
+//! Guide 3 recommends warm-up for the combination of a large batch and mixed precision. What it should prevent is divergence, so a tiny
 //! task that really converges is trained from many starts, at rates from those at which every start learns to those at which none
 //! does, and the runs that learn nothing are counted. A run starts from its own parameters and sees the samples in its own order.
 //!
@@ -19,7 +19,7 @@ use vramlab::training::Precision;
 levels! { Algorithm as "optimizer" "optimizer": Momentum "SGD with momentum 0.9", Adam "" }
 number! { Batch "samples of a step, of 1024" }
 
-/// Values decide everything here, and a dry device has none.
+/// Values decide everything here, and a simulated GPU has none.
 const NOT_DRY: &[Platform] = &[Platform::Cpu, Platform::Gpu];
 
 fn main() -> ExitCode {

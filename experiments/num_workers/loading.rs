@@ -4,10 +4,10 @@ use super::*;
 
 const RATE: Metric = Metric::timed("rate", "samples per second", "1");
 const FIRST: Metric = Metric::timed("first_batch", "time to the first batch", "s");
-const GAP_NEW: Metric = Metric::timed("gap_new", "gap between epochs, new workers", "s");
-const GAP_KEPT: Metric = Metric::timed("gap_kept", "gap between epochs, kept workers", "s");
-const GAP_RATIO: Metric = Metric::timed("gap_ratio", "gap between epochs, kept workers relative to new ones", "x");
-const GAP_SHARE: Metric = Metric::timed("gap_share", "gap between epochs with new workers, of the epoch", "1");
+const GAP_NEW: Metric = Metric::timed("gap_new", "gap between epochs, persistent_workers off", "s");
+const GAP_KEPT: Metric = Metric::timed("gap_kept", "gap between epochs, persistent_workers on", "s");
+const GAP_RATIO: Metric = Metric::timed("gap_ratio", "gap between epochs, persistent_workers on / off", "x");
+const GAP_SHARE: Metric = Metric::timed("gap_share", "gap between epochs with new workers, share of the epoch", "1");
 
 cell! { Loading { by: By, transform: Work, samples: Samples, workers: Workers } }
 
@@ -30,7 +30,7 @@ pub fn grid() -> Grid<Loading> {
         .metrics(&[RATE, FIRST, GAP_NEW, GAP_KEPT, GAP_RATIO, GAP_SHARE, PROPORTIONAL, SAMPLES_ERROR])
         .check(|_| equal(0.0))
         .claim(
-            Claim::new("workers-faster", "000 002", "more workers load faster")
+            Claim::new("workers-faster", "1 3", "more workers load faster")
                 .on(&[Platform::Cpu, Platform::Python])
                 .rule(
                     ratio(RATE)
@@ -43,10 +43,10 @@ pub fn grid() -> Grid<Loading> {
                     "Workers do not load this faster ({effect}): look at what else takes the time, storage or the transform's own threads.",
                 )
                 .depends("Workers load faster where {where}.")
-                .inconclusive("Whether workers load faster could not be told here ({effect})."),
+                .inconclusive("Whether workers load faster could not be decided here ({effect})."),
         )
         .claim(
-            Claim::new("workers-too-many", "000", "too many workers make loading slower")
+            Claim::new("workers-too-many", "1", "too many workers make loading slower")
                 .on(&[Platform::Cpu, Platform::Python])
                 .rule(
                     lowest(RATE)
@@ -61,7 +61,7 @@ pub fn grid() -> Grid<Loading> {
                 .inconclusive("More workers than cores may cost a little ({effect} of the best); they gain nothing that is worth it."),
         )
         .claim(
-            Claim::new("workers-2-4x", "002", "two to four workers for each core are right")
+            Claim::new("workers-2-4x", "3", "two to four workers for each core are right")
                 .on(&[Platform::Python])
                 .rule(highest(RATE).of(beyond_cores).over(one_per_core).confirm(at_least(1.05)).refute(at_most(1.02)))
                 .confirmed("Two to four workers for each core load {effect} of what one for each core does: try them.")
@@ -70,7 +70,7 @@ pub fn grid() -> Grid<Loading> {
                 .inconclusive("Two to four workers for each core are about as good as one ({effect}); start with one."),
         )
         .claim(
-            Claim::new("persistent-workers", "002", "workers that stay save the start of each epoch")
+            Claim::new("persistent-workers", "3", "workers that stay save the start of each epoch")
                 .on(&[Platform::Python])
                 .rule(value(GAP_RATIO).of(one_per_core).holds(at_most(0.5)))
                 .confirmed(
@@ -89,7 +89,7 @@ pub fn grid() -> Grid<Loading> {
 
 fn step(cell: Loading, _: &Bench) -> Result<Step> {
     match (cell.by, cell.transform) {
-        (By::Pytorch, _) => bail!("PyTorch's twin runs this cell"),
+        (By::Pytorch, _) => bail!("the PyTorch reference runs this cell"),
         (By::Vramlab, Work::Heavy | Work::Small) => Ok(loading(images(cell.transform, cell.samples)?, cell.workers)),
         (By::Vramlab, Work::Light) => {
             let samples = usize::try_from(cell.samples.0)?;

@@ -1,11 +1,12 @@
 //! How many workers should load data, and what do the loader's other settings give?
 //!
-//! Guide 000 says that workers help and that too many hurt, guide 002 that two to four for each core are right, that workers which stay save the
-//! start of each epoch, that more prefetched batches hide latency, and that a training without the loading bottleneck takes much less time.
+//! Guide 1 says that workers help and that too many hurt, guide 3 that two to four for each core are right, that workers which stay save
+//! the start of each epoch, that more prefetched batches hide latency, and that a training without the loading bottleneck takes much less
+//! time.
 //!
-//! The claims are about Python's `DataLoader`, whose workers are processes that hand whole batches over through shared memory; the twin
-//! `peers/pytorch/num_workers.py` measures it on the same files. This lab's own loader, whose workers are threads that fill one batch
-//! together, stands beside it.
+//! The claims are about Python's `DataLoader`, whose workers are processes that hand whole batches over through shared memory; the PyTorch
+//! reference `peers/pytorch/num_workers.py` measures it on the same files. This lab's own loader, whose workers are threads that fill one
+//! batch together, stands beside it.
 
 mod loading;
 mod training;
@@ -68,9 +69,10 @@ pub fn protocol() -> Protocol {
         )
         .threat("Epochs here last a second or less; a gap between epochs is a much smaller share of an hour.")
         .threat("On a CPU training and workers share the cores, so overlapping them gains little; on a GPU it gains what the CPU had to wait.")
-        .threat("The twin's random crops differ from ours; both draw them from the same distribution.")
+        .threat("The PyTorch reference's random crops differ from ours; both draw them from the same distribution.")
         .threat(
-            "The twin imports torchvision's transforms alone, which start a second sooner and take less memory than all of torchvision; the \
+            "The PyTorch reference imports torchvision's transforms alone, which start a second sooner and take less memory than all of \
+             torchvision; the \
              experiment loader compares the memory of whole programs.",
         )
 }

@@ -27,7 +27,7 @@ pub fn grid() -> Grid<Training> {
         // an order that changes.
         .check(|_| equal(1e-3))
         .claim(
-            Claim::new("loading-total", "002", "without the loading bottleneck training takes much less time")
+            Claim::new("loading-total", "3", "without the loading bottleneck training takes much less time")
                 .rule(
                     ratio(TIME)
                         .of(|c: &Training| c.transform == Heavy && c.workers == Workers::PerCore)

@@ -23,7 +23,7 @@ pub fn grid() -> Grid<Waiting> {
         .metrics(&[PROPORTIONAL, STEADY, JITTERING, SAMPLES_ERROR])
         .check(|_| equal(0.0))
         .claim(
-            Claim::new("prefetch-factor", "002", "more prefetched batches hide latency")
+            Claim::new("prefetch-factor", "3", "more prefetched batches hide latency")
                 .on(&[Platform::Cpu, Platform::Python])
                 .rule(gain(STEADY))
                 .rule(gain(JITTERING))
@@ -64,7 +64,7 @@ impl Storage {
 
 fn step(cell: Waiting, _: &Bench) -> Result<Step> {
     match cell.by {
-        By::Pytorch => bail!("PyTorch's twin runs this cell"),
+        By::Pytorch => bail!("the PyTorch reference runs this cell"),
         By::Vramlab => {}
     }
     let prefetch = usize::try_from(cell.prefetch.0)? * cores();

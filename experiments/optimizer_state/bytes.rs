@@ -25,7 +25,7 @@ pub fn grid() -> Grid<Bytes> {
         .metrics(&[STATE, STATE_RATIO, STEP_PEAK, TEMPORARY_RATIO, CLAIMED, TRAFFIC])
         .check(|c| relation(c.implementation))
         .claim(
-            Claim::new("step-optimizer", "003", "an optimizer's state: Adam keeps twice the model, RMSProp once")
+            Claim::new("step-optimizer", "4", "an optimizer's state: Adam keeps twice the model, RMSProp once")
                 .rule(agreement(STATE, CLAIMED, 0.95..=1.05, 1.0).of(|c: &Bytes| matches!(c.optimizer, Adam | Rmsprop)))
                 .confirmed(
                     "Plan with it: the state is {effect} of what the guide says, in every implementation. AdamW keeps what Adam does, \
@@ -65,7 +65,7 @@ pub fn grid() -> Grid<Bytes> {
         .plot(
             dots(STATE_RATIO, 1.0)
                 .named("state")
-                .caption("What the optimizer keeps, over the model's size: at the line as much as the model")
+                .caption("Optimizer state relative to the model: at the line it is as large as the model")
                 .by::<Method>()
                 .by::<ModelName>(),
         )

@@ -1,6 +1,6 @@
 //! What an optimizer keeps and needs: state for each parameter, temporaries of its step, and the time that the step takes.
 //!
-//! Guide 003 says that Adam's state is twice the model and RMSProp's once; and a tutorial of PyTorch's, that a step needs temporaries as
+//! Guide 4 says that Adam's state is twice the model and RMSProp's once; and a tutorial of PyTorch's, that a step needs temporaries as
 //! large as the model, in one implementation. All three are here: libtorch's loop over the parameters, foreach, which is PyTorch's default
 //! on a GPU, and the fused kernels. Only the optimizer's step is measured, with gradients that stay the same.
 
@@ -11,12 +11,12 @@ mod time;
 use vramlab::lab::*;
 
 const STATE: Metric = Metric::counted("state", "optimizer state", "B");
-const CLAIMED: Metric = Metric::counted("claimed", "what the guide says", "B");
-const STATE_RATIO: Metric = Metric::counted("state_ratio", "state over model", "1");
+const CLAIMED: Metric = Metric::counted("claimed", "state by the guide", "B");
+const STATE_RATIO: Metric = Metric::counted("state_ratio", "optimizer state, relative to the model", "1");
 /// Peak of the step above what lives before it, over the model.
-const TEMPORARY_RATIO: Metric = Metric::counted("temporary_ratio", "temporaries over model", "1");
+const TEMPORARY_RATIO: Metric = Metric::counted("temporary_ratio", "temporaries of the optimizer step, relative to the model", "1");
 /// What a step must read and write at least: each parameter, its gradient and its state once.
-const TRAFFIC: Metric = Metric::counted("traffic", "bytes to move", "B");
+const TRAFFIC: Metric = Metric::counted("traffic", "memory traffic", "B");
 
 levels! {
     Method as "optimizer" "optimizer, with PyTorch's defaults":

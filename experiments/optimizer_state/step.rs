@@ -27,7 +27,7 @@ impl Method {
         }
     }
 
-    /// State over model as guide 003 says, where it does.
+    /// State over model as guide 4 says, where it does.
     fn claimed(self) -> Option<i64> {
         match self {
             Method::Rmsprop => Some(1),

@@ -30,7 +30,7 @@ pub fn grid() -> Grid<Copies> {
         .metrics(&[BANDWIDTH, LINK_SHARE, TIME, VALUES_ERROR])
         .check(|_| equal(1e-6)) // copies are exact
         .claim(
-            Claim::new("pin-faster", "002 004", "transfers from pinned memory are faster")
+            Claim::new("pin-faster", "3 5", "transfers from pinned memory are faster")
                 .on(&[Platform::Gpu])
                 .rule(
                     ratio(BANDWIDTH)
@@ -47,13 +47,13 @@ pub fn grid() -> Grid<Copies> {
                 .inconclusive("The difference ({effect}) is too small or too uneven here to promise it."),
         )
         .claim(
-            Claim::new("pin-larger", "004", "the larger the data, the larger the gain from pinning")
+            Claim::new("pin-larger", "5", "the larger the data, the larger the gain from pinning")
                 .on(&[Platform::Gpu])
                 .rule(trend(BANDWIDTH).along::<Bytes>().of(pinned_to_device).holds(at_least(0.8)))
                 .confirmed("The gain grows with the size of what is sent: large batches profit most.")
                 .refuted("The gain does not simply grow with size (rank correlation {effect}): it has its best sizes, which the plot shows.")
                 .depends("The gain grows with size where {where}.")
-                .inconclusive("Whether the gain grows with size cannot be told from these rounds (rank correlation {effect})."),
+                .inconclusive("Whether the gain grows with size cannot be decided from these rounds (rank correlation {effect})."),
         )
         .published(
             Published::new("pin-h2d-gen5", "nvbandwidth logs", "55.4 GB/s from host to device over PCI Express generation 5 x16")

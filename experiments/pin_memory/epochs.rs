@@ -11,7 +11,7 @@ levels! {
     Transfer "a batch takes longer to send than to train on",
     Even "sending and training take about as long",
     Compute "sending is a small part of the step",
-    SmallData "guide 004's own example: 100 samples of 3 numbers in batches of 10",
+    SmallData "guide 5's own example: 100 samples of 3 numbers in batches of 10",
 }
 name! { ModelName as "model" "model" }
 number! { Batch "samples in a batch" }
@@ -41,7 +41,7 @@ pub fn grid() -> Grid<Epochs> {
         .on(&[Platform::Gpu])
         .check(|_| equal(1e-6)) // the same kernels on the same numbers
         .claim(
-            Claim::new("pin-training", "004", "training gets faster with pinned memory")
+            Claim::new("pin-training", "5", "training gets faster with pinned memory")
                 .on(&[Platform::Gpu])
                 .rule(
                     ratio(TIME)
@@ -54,7 +54,7 @@ pub fn grid() -> Grid<Epochs> {
                 .inconclusive("The gain ({effect}) is about as large as the threshold."),
         )
         .claim(
-            Claim::new("pin-small", "004", "there is no gain on small data")
+            Claim::new("pin-small", "5", "there is no gain on small data")
                 .on(&[Platform::Gpu])
                 .rule(
                     ratio(TIME)
@@ -116,7 +116,7 @@ pub fn step(cell: Epochs, bench: &Bench) -> Result<Step> {
         Recipe::PinnedNonblocking | Recipe::Prefetched => (Memory::Pinned, true),
         Recipe::Staged => bail!("no epoch is staged"),
     };
-    // Guide 004's example has ten batches in an epoch.
+    // Guide 5's example has ten batches in an epoch.
     let steps = if cell.bound == Bound::SmallData { 10 } else { 4 * BUFFERS };
     let model = Model::named(cell.model.0, bench.device)?;
     let mut optimizer = Sgd::default().build(&model.store, 1e-3)?;

@@ -34,7 +34,7 @@ pub fn grid() -> Grid<Held> {
         .on(&[Platform::Gpu, Platform::Dry])
         .metrics(&[DEVICE_BYTES, LOCKED, LOCKED_FOR_EACH, LOCKED_SHARE])
         .claim(
-            Claim::new("pin-no-copy", "000", "with pinned memory there is no copy from CPU to GPU, the GPU reads it directly")
+            Claim::new("pin-no-copy", "1", "with pinned memory there is no copy from CPU to GPU, the GPU reads it directly")
                 .on(&[Platform::Gpu, Platform::Dry])
                 .rule(value(DEVICE_BYTES).of(pinned).confirm(at_most(0.5)).refute(at_least(0.98)))
                 .confirmed("The device takes no memory of its own for what it is sent.")
@@ -46,7 +46,7 @@ pub fn grid() -> Grid<Held> {
                 .inconclusive("The device takes {effect} bytes for each byte sent."),
         )
         .claim(
-            Claim::new("pin-host-memory", "004", "pinning takes more host memory, and locks it")
+            Claim::new("pin-host-memory", "5", "pinning takes more host memory, and locks it")
                 .on(&[Platform::Gpu, Platform::Dry])
                 .rule(value(LOCKED_FOR_EACH).of(pinned).confirm(at_least(1.0)).refute(at_most(0.99)))
                 .confirmed(
@@ -59,7 +59,7 @@ pub fn grid() -> Grid<Held> {
         )
         // Locked pages cannot be swapped out. It is not provoked, which would endanger the machine: half of the memory is called enough.
         .claim(
-            Claim::new("pin-freeze", "004", "with little memory, pinning can freeze the machine")
+            Claim::new("pin-freeze", "5", "with little memory, pinning can freeze the machine")
                 .on(&[Platform::Gpu, Platform::Dry])
                 .rule(value(LOCKED_SHARE).of(pinned).confirm(at_least(0.5)).refute(at_most(0.1)))
                 .confirmed("Keep fewer batches ahead: they lock {effect} of the host's memory, which can no longer be swapped out.")

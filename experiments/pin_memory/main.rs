@@ -1,6 +1,6 @@
 //! Pinned memory: page-locked host memory, which a GPU's copy engine reads by itself.
 //!
-//! Guide 000 says that with it there is no copy at all, 002 and 004 that transfers and training get faster, the more the larger the data,
+//! Guide 1 says that with it there is no copy at all, guides 3 and 5 that transfers and training get faster, the more the larger the data,
 //! for more (and locked) host memory, and that small data and a CPU gain nothing. PyTorch's tutorial on pin_memory adds that pinning a
 //! tensor just to send it is slower than sending it, and that an unsynchronised read of a `non_blocking` copy gives old values.
 
@@ -96,7 +96,7 @@ mod tests {
         }
     }
 
-    /// Nothing is copied on a dry device, but each step goes all the way: buffers, streams, events, training.
+    /// Nothing is copied on a simulated GPU, but each step goes all the way: buffers, streams, events, training.
     #[test]
     fn every_step_runs_on_a_dry_device() {
         let Some(_dry) = dry("tests::every_step_runs_on_a_dry_device") else { return };

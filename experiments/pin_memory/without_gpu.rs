@@ -23,7 +23,7 @@ pub fn grid() -> Grid<WithoutGpu> {
             (By::Vramlab, Pinning::Off) | (By::Pytorch, _) => equal(1e-6),
         })
         .claim(
-            Claim::new("pin-cpu-only", "004", "pinning gains nothing without a GPU")
+            Claim::new("pin-cpu-only", "5", "pinning gains nothing without a GPU")
                 .on(&[Platform::Python])
                 .rule(value(WARNED).of(pinning(By::Pytorch)).confirm(at_least(1.0)).refute(at_most(0.0)))
                 .rule(ratio(TIME).of(pinning(By::Pytorch)).confirm(within(0.95..=1.05)).refute(at_most(0.95)))
@@ -53,7 +53,7 @@ pub fn grid() -> Grid<WithoutGpu> {
 /// A batch of this project's, pinned or not.
 fn step(cell: WithoutGpu, _: &Bench) -> Result<Step> {
     let memory = match (cell.by, cell.pinning) {
-        (By::Pytorch, _) => bail!("PyTorch's twin runs this cell"),
+        (By::Pytorch, _) => bail!("the PyTorch reference runs this cell"),
         (By::Vramlab, Pinning::On) => Memory::Pinned,
         (By::Vramlab, Pinning::Off) => Memory::Pageable,
     };

@@ -24,9 +24,9 @@ pub struct Looking {
 #[derive(Default)]
 pub struct Told {
     pub events: usize,
-    /// Bytes of the allocations that it names an operation for; none where it tells of no operations.
+    /// Bytes of the allocations that it names an operation for; none where it knows no operations.
     pub bytes: Option<i64>,
-    /// Seconds of operations' own; none where it tells no time.
+    /// Seconds of operations' own; none where it takes no time.
     pub seconds: Option<f64>,
     pub operations: Vec<Operation>,
     pub file: Option<Written>,
@@ -63,7 +63,7 @@ impl Looking {
     /// Has the tool look at some steps; gives what it told, and the seconds until the last step was done, without the tool's start and end.
     pub fn look(&mut self, steps: usize, meter: Option<&dyn Backend>) -> Result<(Told, f64)> {
         let trainer = &mut self.trainer;
-        let backend = meter.or(self.backend.as_deref()).context("a dry device is looked at in the memory pass only")?;
+        let backend = meter.or(self.backend.as_deref()).context("a simulated GPU is looked at in the memory pass only")?;
         let device = backend.device();
         let timed = |body: &mut dyn FnMut() -> Result<()>| -> Result<f64> {
             synchronise(device);
@@ -81,14 +81,14 @@ impl Looking {
         };
         match self.tool {
             Tool::Nothing => Ok((Told::default(), timed(&mut || trainer.iterate(plain))?)),
-            Tool::Profiler002 => profiled(profiling),
+            Tool::ProfilerShapes => profiled(profiling),
             Tool::ProfilerMemory => profiled(Profiling { memory: true, ..profiling }),
             Tool::ProfilerFull => profiled(Profiling { memory: true, flops: true, ..profiling }),
-            Tool::Recipe002 => bail!("guide 002's recipe is PyTorch's in Python"),
+            Tool::Recipe => bail!("guide 3's recipe is PyTorch's in Python"),
             Tool::Timeline => {
                 let mut recorder = Recorder::begin(backend, Recording { meter: false, operations: true })?;
-                trainer.tell(Mark::LOADED, &mut recorder)?;
-                let seconds = timed(&mut || trainer.iterate(&mut |mark, trainer| trainer.tell(mark, &mut recorder)))?;
+                trainer.record(Mark::LOADED, &mut recorder)?;
+                let seconds = timed(&mut || trainer.iterate(&mut |mark, trainer| trainer.record(mark, &mut recorder)))?;
                 let timeline = recorder.end();
                 let bytes = timeline.made.iter().filter(|made| made.operation.is_some()).map(|made| made.bytes).sum();
                 Ok((Told { events: timeline.events.len(), bytes: Some(bytes), ..Told::default() }, seconds))
@@ -116,7 +116,7 @@ impl Looking {
     }
 }
 
-/// Waits for a GPU. A dry device has nothing to wait for, and its clock is asked by nobody.
+/// Waits for a GPU. A simulated GPU has nothing to wait for, and nobody reads its clock.
 fn synchronise(device: Device) {
     if let Device::Cuda(index) = device {
         Cuda::synchronize(index as i64);

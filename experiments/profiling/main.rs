@@ -1,8 +1,8 @@
 //! Profiling tools: what each shows of time and memory, and what looking costs.
 //!
-//! Guide 002 writes a profiler into the training loop (`torch.profiler.profile(record_shapes=True)`) and says that one sees time and memory
-//! by operation then; guide 001 names `memory_stats`. As 002 writes it, no memory is recorded: that needs `profile_memory`. Both guides read
-//! `max_memory_allocated` as the peak of the GPU's memory, and leave out what is not in PyTorch's blocks.
+//! Guide 3 writes a profiler into the training loop (`torch.profiler.profile(record_shapes=True)`) and says that one sees time and memory
+//! by operation then; guide 2 names `memory_stats`. As guide 3 writes it, no memory is recorded: that needs `profile_memory`. Both guides
+//! read `max_memory_allocated` as the peak of the GPU's memory, and leave out what is not in PyTorch's blocks.
 
 mod look;
 mod step;
@@ -12,30 +12,30 @@ use vramlab::lab::*;
 
 const WHOLE: Metric = TIME.labelled("time per step, with starting, stopping and writing");
 const RECORDING: Metric = Metric::timed("recording", "time per step while it records", "s");
-const TIME_TOLD: Metric = Metric::timed("time_told", "time told by operation over the step's", "1");
-const MEMORY_TOLD: Metric = Metric::counted("memory_told", "bytes told by operation over those allocated", "1");
-const EVENTS: Metric = Metric::timed("events", "events of a step", "1");
-const FILE: Metric = Metric::timed("file_size", "file, for each step", "B");
-const HOST: Metric = Metric::timed("host_memory", "host memory that it takes at first", "B");
-const ALLOCATED_SHARE: Metric = Metric::counted("allocated_of_device", "max_memory_allocated over the device's use", "1");
-const RESERVED_SHARE: Metric = Metric::counted("reserved_of_device", "max_memory_reserved over the device's use", "1");
-/// Of the trace that guide 002's recipe leaves.
+const TIME_TOLD: Metric = Metric::timed("time_told", "step time attributed to operators", "1");
+const MEMORY_TOLD: Metric = Metric::counted("memory_told", "bytes attributed to operators", "1");
+const EVENTS: Metric = Metric::timed("events", "profiler events per step", "1");
+const FILE: Metric = Metric::timed("file_size", "trace file size per step", "B");
+const HOST: Metric = Metric::timed("host_memory", "host memory of the first recording", "B");
+const ALLOCATED_SHARE: Metric = Metric::counted("allocated_of_device", "max_memory_allocated, relative to memory in use on the device", "1");
+const RESERVED_SHARE: Metric = Metric::counted("reserved_of_device", "max_memory_reserved, relative to memory in use on the device", "1");
+/// Of the trace that guide 3's recipe leaves.
 const TRACED_STEPS: Metric = Metric::counted("traced_steps", "steps in the recipe's trace", "1");
 const TRACED_MEMORY: Metric = Metric::counted("traced_memory", "allocations and frees in the recipe's trace", "1");
 /// By operation.
-const OWN_TIME: Metric = Metric::timed("self_time", "time of its own", "s");
+const OWN_TIME: Metric = Metric::timed("self_time", "self time", "s");
 const ALLOCATED: Metric = Metric::counted("allocated", "allocated", "B");
 
 levels! { Bound "what limits the step": Launch "many small operations", Compute "large products" }
 name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
 levels! {
-    Tool "what looks at the step":
-    Nothing as "none" "",
-    Profiler002 as "profiler-002" "the profiler with guide 002's record_shapes, around the steps",
-    Recipe002 as "recipe-002" "guide 002's recipe as it stands: schedule(wait=1, warmup=1, active=3), tensorboard_trace_handler, five steps",
-    ProfilerMemory "and with profile_memory",
-    ProfilerFull "and with with_flops and, in Python, with_stack",
+    Tool "tool":
+    Nothing as "none" "no tool",
+    ProfilerShapes "torch.profiler with record_shapes, as guide 3 sets it, around the steps",
+    Recipe "guide 3's recipe as it stands: schedule(wait=1, warmup=1, active=3), tensorboard_trace_handler, five steps",
+    ProfilerMemory "torch.profiler with profile_memory, too",
+    ProfilerFull "torch.profiler with with_flops, too, and with_stack in Python",
     Timeline "this project's recorder: each allocation with its phase and operation",
     Statistics "the allocator's statistics, read after each step",
     History "the history of CUDA's allocator, for memory_viz",
@@ -54,12 +54,12 @@ pub fn protocol() -> Protocol {
         )
         .hypothesis(
             "The profiler notes each operation for about a microsecond, so it slows down steps of many small operations and not those of \
-             large ones. As guide 002 writes it, it shows no memory at all; with profile_memory it shows every byte. Statistics show no \
+             large ones. As guide 3 writes it, it shows no memory at all; with profile_memory it shows every byte. Statistics show no \
              operation and cost next to nothing, and they miss what is not in PyTorch's blocks.",
         )
         .grid(grid())
         .threat(
-            "Three steps are recorded at once, as guide 002's schedule does; stopping and writing are paid once for each recording, so \
+            "Three steps are recorded at once, as guide 3's schedule does; stopping and writing are paid once for each recording, so \
              longer ones pay less for each step, and take more memory.",
         )
         .threat("While a recording runs, the time to note an operation counts as that of the operation around it.")
@@ -77,21 +77,21 @@ fn grid() -> Grid<Looked> {
     use {By::*, Tool::*};
     let small = |by: By, tools: &[Tool]| Looked::cross(Bound::Launch, "mlp-8x64", 32, by, tools);
     let large = |model: &'static str, batch: i64, by: By, tools: &[Tool]| Looked::cross(Bound::Compute, model, batch, by, tools);
-    const OURS: [Tool; 6] = [Nothing, Profiler002, ProfilerMemory, ProfilerFull, Timeline, Statistics];
-    const THEIRS: [Tool; 7] = [Nothing, Profiler002, ProfilerMemory, ProfilerFull, Statistics, History, Recipe002];
+    const OURS: [Tool; 6] = [Nothing, ProfilerShapes, ProfilerMemory, ProfilerFull, Timeline, Statistics];
+    const THEIRS: [Tool; 7] = [Nothing, ProfilerShapes, ProfilerMemory, ProfilerFull, Statistics, History, Recipe];
     const OF_CUDA: [Tool; 4] = [Nothing, Timeline, Statistics, History];
     /// Where CUDA's allocator is, real or dry.
     const CUDA: &[Platform] = &[Platform::Gpu, Platform::Dry];
-    let profilers = |c: &Looked| matches!(c.tool, Profiler002 | ProfilerMemory | ProfilerFull);
+    let profilers = |c: &Looked| matches!(c.tool, ProfilerShapes | ProfilerMemory | ProfilerFull);
     let operations = |metric: Metric, columns: &[Metric]| {
         let of = |c: &Looked| c.tool == ProfilerMemory;
         ranking(metric, "operation", columns, 10).of(of).by::<By>().by::<Bound>().by::<ModelName>().by::<Batch>()
     };
     Grid::new("tools", step)
         .compare::<Tool>()
-        .quick(small(Vramlab, &[Nothing, Profiler002, ProfilerMemory, Timeline, Statistics]))
+        .quick(small(Vramlab, &[Nothing, ProfilerShapes, ProfilerMemory, Timeline, Statistics]))
         .quick(large("mlp-8x256", 512, Vramlab, &[Nothing, ProfilerMemory]))
-        .quick(small(Pytorch, &[Nothing, Profiler002, ProfilerMemory, Recipe002]))
+        .quick(small(Pytorch, &[Nothing, ProfilerShapes, ProfilerMemory, Recipe]))
         .full(small(Vramlab, &OURS))
         .full(large("mlp-8x4096", 4096, Vramlab, &OURS))
         .full(small(Pytorch, &THEIRS))
@@ -101,29 +101,29 @@ fn grid() -> Grid<Looked> {
         .full(large("gpt2", 2, Vramlab, &[Nothing, ProfilerMemory]))
         .smoke(Looked::cross(Bound::Launch, "mlp-2x32", 16, Vramlab, [Nothing, ProfilerMemory]))
         .smoke(Looked::cross(Bound::Launch, "mlp-2x32", 32, Vramlab, [Nothing, History]).on(CUDA))
-        .on(&[Platform::Cpu, Platform::Gpu]) // the profiler does not run beside a dry device's pretended CUDA
+        .on(&[Platform::Cpu, Platform::Gpu]) // the profiler does not run beside a simulated GPU
         .metrics(&[WHOLE, RECORDING, TIME_TOLD, MEMORY_TOLD, EVENTS, FILE, HOST, ALLOCATED_SHARE, RESERVED_SHARE])
         .check(|_| equal(1e-5)) // the same kernels on the same numbers: who looks changes nothing
         .claim(
-            Claim::new("profiler", "001 002", "profiling tools show time and memory by operation")
+            Claim::new("profiler", "2 3", "profiling tools show time and memory by operation")
                 .on(&[Platform::Cpu, Platform::Gpu, Platform::Python])
                 .rule(value(MEMORY_TOLD).of(profilers).confirm(at_least(0.95)).refute(at_most(0.05)))
                 .rule(value(TIME_TOLD).of(profilers).confirm(at_least(0.75)).refute(at_most(0.50)))
                 .confirmed("The profiler assigns what a step takes to its operations: {effect}.")
                 .refuted("The profiler does not assign what a step takes to its operations: {effect}.")
                 .depends(
-                    "Write `profile_memory=True`: the profiler shows memory by operation where {where}. As guide 002 writes it, it records \
+                    "Write `profile_memory=True`: the profiler shows memory by operation where {where}. As guide 3 writes it, it records \
                      no byte, and nothing says so: each operation's memory reads 0. Time it shows either way ({effect}). Look at a few \
-                     steps of a launch-bound training only: its table says what a recording costs.",
+                     steps of an overhead-bound training only: its table says what a recording costs.",
                 )
                 .inconclusive("Too much of a step's time lies between its operations to say that the profiler shows it ({effect})."),
         )
         .claim(
             // Thresholds of 22 November 2026, before the first run.
-            Claim::new("profiler-recipe", "002", "the recipe leaves a trace of three steps with time and memory by operation")
+            Claim::new("profiler-recipe", "3", "the recipe leaves a trace of three steps with time and memory by operation")
                 .on(&[Platform::Python])
-                .rule(value(TRACED_STEPS).of(|c: &Looked| c.tool == Recipe002).holds(within(3.0..=3.0)))
-                .rule(value(TRACED_MEMORY).of(|c: &Looked| c.tool == Recipe002).confirm(at_least(1.0)).refute(at_most(0.0)))
+                .rule(value(TRACED_STEPS).of(|c: &Looked| c.tool == Recipe).holds(within(3.0..=3.0)))
+                .rule(value(TRACED_MEMORY).of(|c: &Looked| c.tool == Recipe).confirm(at_least(1.0)).refute(at_most(0.0)))
                 .confirmed("Copy it: the trace has three steps, with memory ({effect}).")
                 .refuted(
                     "Add `profile_memory=True` to it: the trace lacks what is promised ({effect}). And leave all five iterations in: with \
@@ -131,7 +131,7 @@ fn grid() -> Grid<Looked> {
                 ),
         )
         .claim(
-            Claim::new("peak-statistics", "001 002", "max_memory_allocated is the peak GPU memory")
+            Claim::new("peak-statistics", "2 3", "max_memory_allocated is the peak GPU memory")
                 .on(&[Platform::Gpu])
                 .rule(
                     value(ALLOCATED_SHARE)
@@ -141,14 +141,14 @@ fn grid() -> Grid<Looked> {
                 )
                 .confirmed("The statistic is what the device reports, to {effect}.")
                 .refuted(
-                    "Do not size a card by max_memory_allocated: it is {effect} of what the device has in use. The context, the libraries \
+                    "Do not size a GPU by max_memory_allocated: it is {effect} of the memory in use on the device. The context, the libraries \
                      and what the allocator holds without using it come on top.",
                 )
                 .depends(
-                    "The statistic is close to the device's use where {where}; over all cells it is {effect} of it. What it leaves out \
+                    "The statistic is close to the device's use where {where}; over all configurations it is {effect} of it. What it leaves out \
                      (the context, the libraries, cached blocks) is some hundred megabytes, which small models notice.",
                 )
-                .inconclusive("The statistic is {effect} of what the device has in use, which is neither all nor clearly less."),
+                .inconclusive("The statistic is {effect} of the memory in use on the device, which is neither all nor clearly less."),
         )
         .plot(
             bars(RECORDING)

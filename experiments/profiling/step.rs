@@ -6,17 +6,17 @@ use vramlab::process;
 use vramlab::torch::{Backend, Cpu, Cuda, allocations};
 use vramlab::training::{Configuration, Trainer};
 
-/// Steps that are recorded at once in the time pass: guide 002's `active=3`.
+/// Steps that are recorded at once in the time pass: guide 3's `active=3`.
 const ACTIVE: usize = 3;
 /// Recordings before the samples begin. The first of a process sets Kineto up.
 const WARM_UP: usize = 2;
 
 pub fn step(cell: Looked, bench: &Bench) -> Result<Step> {
-    ensure!(cell.by == By::Vramlab, "PyTorch's twin runs this cell");
+    ensure!(cell.by == By::Vramlab, "the PyTorch reference runs this cell");
     let trainer = Trainer::load(&Configuration::new(cell.model.0, cell.batch.0), bench.device)?;
     let flops = ACTIVE as f64 * trainer.model().least_training_flops(cell.batch.0);
     let backend: Option<Box<dyn Backend>> = match (bench.platform, bench.device) {
-        // Of a dry device there is one meter, which the memory pass has.
+        // Of a simulated GPU there is one meter, which the memory pass has.
         (Platform::Dry, _) => None,
         (_, Device::Cuda(index)) => Some(Box::new(Cuda::new(i32::try_from(index)?)?)),
         // Without `Cpu::new`, which would lift a limit on the memory.
@@ -66,7 +66,7 @@ fn count(looking: &mut Looking, cell: Looked, probe: &mut Probe, backend: &dyn B
         Tool::Statistics => device_shares(probe, backend),
         Tool::ProfilerMemory => keep(probe, told.file, kept("trace") + ".json.gz"),
         Tool::History => keep(probe, told.file, kept("snapshot") + ".pickle"),
-        Tool::Nothing | Tool::Profiler002 | Tool::Recipe002 | Tool::ProfilerFull | Tool::Timeline => Ok(()),
+        Tool::Nothing | Tool::ProfilerShapes | Tool::Recipe | Tool::ProfilerFull | Tool::Timeline => Ok(()),
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
     // One test, because a process has one profiler and its allocations are counted.
     #[test]
     fn a_tool_changes_nothing_and_tells_the_bytes_that_were_allocated() {
-        for tool in Tool::ALL.iter().filter(|tool| !matches!(tool, Tool::History | Tool::Recipe002)) {
+        for tool in Tool::ALL.iter().filter(|tool| !matches!(tool, Tool::History | Tool::Recipe)) {
             check(&protocol(), looked(*tool)).holds();
         }
         // As a tool that runs the step a second time, to see its memory and then its time.
@@ -151,7 +151,7 @@ mod tests {
             let samples = memory_keeping(&mut step, &Cpu::new(None), Some(files.path())).unwrap();
             samples.iter().find(|sample| sample.metric == MEMORY_TOLD.name).map(|sample| sample.value)
         };
-        assert_eq!([Tool::Nothing, Tool::Statistics, Tool::Profiler002].map(told), [None, None, Some(0.0)]);
+        assert_eq!([Tool::Nothing, Tool::Statistics, Tool::ProfilerShapes].map(told), [None, None, Some(0.0)]);
         assert_eq!(std::fs::read_dir(files.path()).unwrap().count(), 0, "only a trace with memory in it is kept");
         assert_eq!([Tool::ProfilerMemory, Tool::ProfilerFull, Tool::Timeline].map(told), [Some(1.0); 3]);
         let kept: Vec<_> = std::fs::read_dir(files.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

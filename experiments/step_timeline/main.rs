@@ -1,6 +1,6 @@
 //! What lives in memory as a training step goes on: after load, forward, backward and step, and in the next iteration.
 //!
-//! Guide 003 tells it in five statements: the model; then model + activations; then model + gradients, twice the model; then also the
+//! Guide 4 describes it in five statements: the model; then model + activations; then model + gradients, twice the model; then also the
 //! optimizer's moments; and from the second iteration on a peak of everything together. Each allocation is followed here by what it turns
 //! out to be for, so each statement is put against the bytes it names. The batch itself, which the guide does not count, is left out
 //! of every ratio and stands beside them. What the step leaves behind is judged by `optimizer_state`.

@@ -33,7 +33,7 @@ pub fn grid() -> Grid<Phases> {
         // The same kernels on the same numbers: what becomes of old gradients changes no result.
         .check(|_| equal(1e-6))
         .claim(
-            Claim::new("step-load", "003", "after load there is the model")
+            Claim::new("step-load", "4", "after load there is the model")
                 .rule(value(LOADED).holds(within(0.99..=1.01)))
                 .confirmed(
                     "What tensors take after loading is the model and nothing else: {effect} its parameters and buffers. A GPU shows more, \
@@ -43,7 +43,7 @@ pub fn grid() -> Grid<Phases> {
                 .depends("Only the model lives where {where}; else {effect} its bytes."),
         )
         .claim(
-            Claim::new("step-forward", "003", "after forward there are the model and the activations")
+            Claim::new("step-forward", "4", "after forward there are the model and the activations")
                 .rule(value(FORWARDED).holds(within(0.95..=1.05)))
                 .confirmed(
                     "Nothing else of weight lives after the first forward pass ({effect} the two together), so what you save on \
@@ -53,7 +53,7 @@ pub fn grid() -> Grid<Phases> {
                 .depends("It holds where {where}; else there is {effect} the bytes of model and activations."),
         )
         .claim(
-            Claim::new("step-backward", "003", "after backward there are the model and the gradients, twice the model")
+            Claim::new("step-backward", "4", "after backward there are the model and the gradients, twice the model")
                 .rule(value(BACKWARDED).holds(within(1.95..=2.05)))
                 .confirmed(
                     "After the first backward pass {effect} the model's bytes live: gradients of fp32 are as large as the model, and the \
@@ -63,7 +63,7 @@ pub fn grid() -> Grid<Phases> {
                 .depends("It holds where {where}; else {effect} its bytes live."),
         )
         .claim(
-            Claim::new("step-peak", "003", "from the second iteration on, the peak is model + activations + gradients + moments")
+            Claim::new("step-peak", "4", "from the second iteration on, the peak is model + activations + gradients + moments")
                 .rule(value(PEAKED).holds(within(0.95..=1.05)))
                 .confirmed("Plan with the sum of the four: the peak is {effect} that.")
                 .refuted(
@@ -144,7 +144,7 @@ fn train(
     mut recorder: Option<&mut Recorder>,
 ) -> Result<Trainer> {
     let mut ended = |mark: Mark, trainer: &Trainer| match recorder.as_deref_mut() {
-        Some(recorder) => trainer.tell(mark, recorder),
+        Some(recorder) => trainer.record(mark, recorder),
         None => Ok(()),
     };
     tch::manual_seed(bench.seed);

@@ -1,6 +1,6 @@
-"""What the twins share: the cell that they are asked for, how they are measured, and the rows that they answer with.
+"""What the references share: the cell that they are asked for, how they are measured, and the rows that they answer with.
 
-A twin is a script with one function, prepare(cell, bench), and `lab.main(prepare)`. The function sets up a cell and gives back a step:
+A reference is a script with one function, prepare(cell, bench), and `lab.main(prepare)`. The function sets up a cell and gives back a step:
 an object with run(probe), and where they matter outcome(), items, timing, times_itself, and tells_all where the meter's own figures say
 nothing. It is started by the experiment's own program, one process for each cell and pass, as the program's own children are, and measures
 by the same rules (METHODOLOGY.md).
@@ -127,7 +127,7 @@ class Unavailable(Exception):
 
 
 def transforms():
-    """torchvision's transforms without its models and operators, which bring the compiler along and with it a second of start-up. For twins
+    """torchvision's transforms without its models and operators, which bring the compiler along and with it a second of start-up. For the references
     that are about speed; one that is about the memory of a program imports all of torchvision, as programs do."""
     for name in ("torchvision.models", "torchvision.ops"):
         sys.modules.setdefault(name, types.ModuleType(name))
@@ -189,7 +189,7 @@ def _run(prepare, spec):
 
     def prepare_alike(cell, bench):
         step = prepare(cell, bench)
-        _refuse_other_settings(spec["twin"], same_library=bool(spec["exchange"]))
+        _refuse_other_settings(spec["reference"], same_library=bool(spec["exchange"]))
         return step
 
     status, reason, rows = "ok", "", []
@@ -198,7 +198,7 @@ def _run(prepare, spec):
         torch.set_num_threads(spec["threads"])
         # As the lab's program: TF32 only where it is what a step is about.
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-        meter.open_library(spec["twin"]["meter"])
+        meter.open_library(spec["reference"]["meter"])
         # To PyTorch a simulated GPU is a GPU.
         device = "cuda" if spec["device"].startswith("dry") else spec["device"]
         bench = Bench(torch.device(device), spec["seed"], spec["threads"])
@@ -243,18 +243,18 @@ def _end_with_parent(parent):
         sys.exit("the parent is gone")
 
 
-def _refuse_other_settings(twin, same_library):
+def _refuse_other_settings(reference, same_library):
     """Figures are comparable under the same settings alone: what differs here from the lab's program is named. Where both sides do the very
     same step, they run it on one libtorch."""
-    own = {**meter.settings(), **{name: value for name, value in os.environ.items() if name in twin["settings"]}}
+    own = {**meter.settings(), **{name: value for name, value in os.environ.items() if name in reference["settings"]}}
     differing = [
         f"{name} is {own.get(name, 'not set')} here and {value} in the lab's program"
-        for name, value in sorted(twin["settings"].items())
+        for name, value in sorted(reference["settings"].items())
         if own.get(name) != value
     ]
     library = os.path.realpath(meter.libtorch())
-    if same_library and library != os.path.realpath(twin["libtorch"]):
-        differing.append(f"libtorch is {library} here and {os.path.realpath(twin['libtorch'])} in the lab's program")
+    if same_library and library != os.path.realpath(reference["libtorch"]):
+        differing.append(f"libtorch is {library} here and {os.path.realpath(reference['libtorch'])} in the lab's program")
     if differing:
         raise RuntimeError("the two sides cannot be compared: " + "; ".join(differing))
 
@@ -301,7 +301,7 @@ def _check(prepare, spec, bench):
         "missing": lambda: bounds["at_least"] <= error <= 1.0 + 1e-6,
     }
     if kind not in holds:
-        raise ValueError(f"a twin knows no relation '{kind}'")
+        raise ValueError(f"a reference knows no relation '{kind}'")
     if kind != "missing" and not any(float(t.detach().double().square().sum()) > 0.0 for t in found[name]):
         return "invalid", f"{name}: all of it is zero", rows
     if holds[kind]():

@@ -13,7 +13,7 @@ def mlp(name, device):
     """The experiment's MLP by name, `mlp-DEPTHxWIDTH`: as many parameters in as many tensors."""
     kind, size = name.split("-")
     if kind != "mlp":
-        raise ValueError(f"the twin has no model '{name}'")
+        raise ValueError(f"the reference has no model '{name}'")
     depth, width = map(int, size.split("x"))
     layers = [torch.nn.Linear(width, width) for _ in range(depth)]
     return torch.nn.Sequential(*layers, torch.nn.Linear(width, 10)).to(device)

@@ -1,4 +1,4 @@
-"""The twin of experiments/loader.rs: the same files and the same job with torchvision and torch.utils.data.DataLoader."""
+"""The PyTorch reference for experiments/loader.rs: the same files and the same job with torchvision and torch.utils.data.DataLoader."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""The twin of experiments/pin_memory.rs: an epoch of PyTorch's DataLoader with and without pin_memory, on a machine without a GPU."""
+"""The PyTorch reference for experiments/pin_memory.rs: an epoch of PyTorch's DataLoader with and without pin_memory, on a machine without a GPU."""
 
 import warnings
 

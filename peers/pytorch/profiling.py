@@ -1,4 +1,4 @@
-"""The twin of experiments/profiling.rs: the tools as the guides' readers use them, torch.profiler and torch.cuda.memory."""
+"""The PyTorch reference for experiments/profiling.rs: the tools as the guides' readers use them, torch.profiler and torch.cuda.memory."""
 
 import contextlib
 import glob
@@ -13,10 +13,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# Steps that are recorded at once (guide 002's active=3), and recordings before the samples begin.
+# Steps that are recorded at once (guide 3's active=3), and recordings before the samples begin.
 ACTIVE, WARM_UP = 3, 2
 ENGINE = "autograd::engine::"
-# Iterations of guide 002's recipe, of which its schedule records the last three.
+# Iterations of guide 3's recipe, of which its schedule records the last three.
 RECIPE = 5
 
 
@@ -41,7 +41,7 @@ class Allocations(TorchDispatchMode):
 def mlp(name, device):
     kind, size = name.split("-")
     if kind != "mlp":
-        raise ValueError(f"the twin has no model '{name}'")
+        raise ValueError(f"the reference has no model '{name}'")
     depth, width = map(int, size.split("x"))
     hidden = [layer for _ in range(depth) for layer in (torch.nn.Linear(width, width), torch.nn.GELU())]
     return torch.nn.Sequential(*hidden, torch.nn.Linear(width, 10)).to(device), width
@@ -53,7 +53,7 @@ class Looked:
 
     def __init__(self, cell, bench):
         self.tool, self.device = cell["tool"], bench.device
-        self.active = RECIPE if self.tool == "recipe-002" else ACTIVE
+        self.active = RECIPE if self.tool == "recipe" else ACTIVE
         self.items = float(self.active)
         if self.tool in ("statistics", "history") and bench.device.type != "cuda":
             raise lab.Unavailable("PyTorch keeps statistics and a history of a CUDA device's memory only")
@@ -77,14 +77,14 @@ class Looked:
     def looking(self, folder, told):
         """Starts the tool; when the steps are done, stops it and has it write its file."""
         if self.tool.startswith("profiler"):
-            memory, full = self.tool != "profiler-002", self.tool == "profiler-full"
+            memory, full = self.tool != "profiler-shapes", self.tool == "profiler-full"
             with torch.profiler.profile(
                 record_shapes=True, profile_memory=memory, with_flops=full, with_stack=full
             ) as profiler:
                 yield
             told["profiler"], told["file"] = profiler, os.path.join(folder, "trace.json")
             profiler.export_chrome_trace(told["file"])
-        elif self.tool == "recipe-002":
+        elif self.tool == "recipe":
             with torch.profiler.profile(
                 schedule=torch.profiler.schedule(wait=1, warmup=1, active=3),
                 on_trace_ready=torch.profiler.tensorboard_trace_handler(folder),
@@ -141,7 +141,7 @@ class Looked:
             with Allocations() as counter:
                 self.step()
             counted = counter.total
-        recipe = self.tool == "recipe-002"
+        recipe = self.tool == "recipe"
         told, _ = self.look(folder, RECIPE if recipe else 1)
         if recipe:
             names = traced(told.get("file"))
@@ -172,7 +172,7 @@ class Looked:
             probe.sample("host_memory", "B", self.host)
             if "file" in told:
                 probe.sample("file_size", "B", os.path.getsize(told["file"]) / ACTIVE)
-            if "profiler" in told and self.tool != "recipe-002":
+            if "profiler" in told and self.tool != "recipe":
                 probe.sample("events", "1", len(told["profiler"].profiler.kineto_results.events()) / ACTIVE)
                 own = Counter()
                 for event in operations(told["profiler"]):

@@ -1,4 +1,4 @@
-"""The twin of experiments/real_gpus: what others recorded on real GPUs (peers/real_gpus), run again on a simulated GPU of the same kind."""
+"""The PyTorch reference for experiments/real_gpus: what others recorded on real GPUs (peers/real_gpus), run again on a simulated GPU of the same kind."""
 
 import sys
 from pathlib import Path

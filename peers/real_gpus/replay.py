@@ -40,7 +40,7 @@ def become(title):
 
 
 def open_simulated_gpu():
-    """Registers what cannot run over the pretended CUDA runtime, which was preloaded."""
+    """Registers what cannot run over the simulated CUDA runtime, which was preloaded."""
     torch.cuda.init()
     # Its symbols are theirs, which Python loads for itself alone.
     for name in ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so"):

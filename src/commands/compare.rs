@@ -1,4 +1,4 @@
-//! `vramlab compare`: ours beside PyTorch's, from one interleaved run of an experiment whose twin in Python does the same job.
+//! `vramlab compare`: ours beside PyTorch's, from one interleaved run of an experiment whose PyTorch reference does the same job.
 
 use super::table::aligned;
 use crate::machine::DeviceChoice;
@@ -31,7 +31,7 @@ impl Compared {
         }
     }
 
-    /// What its twin imports besides torch.
+    /// What its reference imports besides torch.
     fn modules(self) -> &'static [&'static str] {
         match self {
             Compared::Loader => &["torchvision", "numpy", "PIL"],
@@ -91,7 +91,7 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
         "--data is for the loader: `vramlab compare loader --data DIR`"
     );
     let device = options.device.unwrap_or_else(DeviceChoice::best);
-    ensure!(!matches!(device, DeviceChoice::Dry(_)), "PyTorch in Python runs on no dry device; compare on cpu or cuda");
+    ensure!(!matches!(device, DeviceChoice::Dry(_)), "PyTorch in Python runs on no simulated GPU; compare on cpu or cuda");
     let python = Python::find(name).map_err(anyhow::Error::msg)?;
     if let Some(missing) = python.lacks(options.what.modules()) {
         bail!("{} lacks {missing}, which PyTorch's side of the comparison needs; `just peers` installs it", python.describe());

@@ -121,7 +121,7 @@ fn train(flags: &DdpFlags, launch: Option<&Launch>) -> Result<(usize, Report)> {
     Model::check(&flags.model, &flags.settings.settings(), flags.batch)?;
     let choice = match (flags.device.unwrap_or_else(DeviceChoice::best), launch) {
         (DeviceChoice::Dry(_), _) => {
-            bail!("a dry device has nobody to talk to; `ddp_buckets --device dry` predicts one process's bytes")
+            bail!("a simulated GPU has nobody to talk to; `ddp_buckets --device dry` predicts one process's bytes")
         }
         (DeviceChoice::Cuda(_), Some(launch)) => DeviceChoice::Cuda(u32::try_from(launch.local_rank)?),
         (choice, _) => choice,

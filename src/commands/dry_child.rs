@@ -3,7 +3,7 @@
 use crate::cards::Card;
 use crate::dry;
 use crate::predict::{taken, terms};
-use crate::runner::{end_with_parent, last_words};
+use crate::runner::{end_with_parent, exit_reason};
 use crate::units::Bytes;
 use anyhow::{Context, Result, bail, ensure};
 use serde::de::DeserializeOwned;
@@ -46,7 +46,7 @@ fn check_allocator(settings: Option<&str>) -> Result<()> {
 /// Starts this program with its own flags and some more, as a dry child with such a card.
 ///
 /// # Errors
-/// No process can be started; this program has no dry device.
+/// No process can be started; this program has no simulated GPU.
 pub fn start(card: Card, allocator: Option<&str>, flags: &[&str]) -> Result<Child> {
     check_allocator(allocator)?;
     let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
@@ -73,7 +73,7 @@ pub fn wait<T: DeserializeOwned>(child: Child) -> Result<T> {
             let complaints = String::from_utf8_lossy(&output.stderr);
             // Settings that it does not understand make PyTorch end the process, with this line before a C++ stack.
             let said = complaints.lines().find(|line| line.trim_start().starts_with("what():")).unwrap_or(&complaints);
-            bail!("the dry process was {}", last_words(output.status, said))
+            bail!("the process with the simulated GPU was {}", exit_reason(output.status, said))
         }
     }
 }
@@ -82,7 +82,7 @@ pub fn wait<T: DeserializeOwned>(child: Child) -> Result<T> {
 ///
 /// # Errors
 /// The parent is gone, or does not listen.
-pub fn tell<T: Serialize>(parent: u32, work: impl FnOnce() -> Result<T>) -> Result<()> {
+pub fn report<T: Serialize>(parent: u32, work: impl FnOnce() -> Result<T>) -> Result<()> {
     end_with_parent(parent)?;
     // A panic becomes an error; the default hook would only disturb.
     std::panic::set_hook(Box::new(|_| {}));

@@ -80,7 +80,7 @@ const DAY: [(Task, u64); 24] = [
 const LEAST: Duration = Duration::from_secs(5);
 
 /// How long a task that is asked to stop may take to.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Task {
     /// Name of its log and of the mark that it is done.
@@ -284,7 +284,7 @@ fn wait(command: &mut Command, end: Instant) -> Result<Option<ExitStatus>> {
                 asked = Some(Instant::now());
                 let _ = kill_process_group(group, Signal::INT);
             }
-            Some(since) if since.elapsed() > PATIENCE => drop(kill_process_group(group, Signal::KILL)),
+            Some(since) if since.elapsed() > TIMEOUT => drop(kill_process_group(group, Signal::KILL)),
             _ => {}
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -311,7 +311,7 @@ mod tests {
         command.args(["-c", "sleep 60 & wait"]).process_group(0);
         let start = Instant::now();
         assert_eq!(wait(&mut command, start + Duration::from_millis(200)).unwrap(), None);
-        assert!(start.elapsed() < PATIENCE);
+        assert!(start.elapsed() < TIMEOUT);
         let status = wait(Command::new("false").process_group(0), start + Duration::from_secs(60)).unwrap();
         assert_eq!(status.unwrap().code(), Some(1));
     }

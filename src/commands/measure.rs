@@ -2,7 +2,7 @@
 
 use super::{ConfigurationFlags, bytes_by_phase};
 use crate::machine::{DeviceChoice, Machine, available_memory, cores, libtorch_version};
-use crate::runner::{end_with_parent, last_words, open, prepare_cuda};
+use crate::runner::{end_with_parent, exit_reason, open, prepare_cuda};
 use crate::stats::{mad, median};
 use crate::torch::{self, Backend, Categories, Mark, Phase, Recorder, Recording, Stage};
 use crate::training::{Configuration, OutOfMemory, Trainer};
@@ -135,7 +135,7 @@ pub fn measure(options: &MeasureOptions) -> Result<()> {
         DeviceChoice::Cpu => available_memory(),
         DeviceChoice::Cuda(_) => Machine::describe(choice)?.device_memory,
         DeviceChoice::Dry(_) => {
-            bail!("a dry device runs nothing, so nothing can be measured on it; `vramlab predict` takes the same flags")
+            bail!("a simulated GPU runs nothing, so nothing can be measured on it; `vramlab predict` takes the same flags")
         }
     };
     let limit = options.device_memory.map(|bytes| bytes.0).or(total);
@@ -165,7 +165,7 @@ fn launch(choice: DeviceChoice, limit: Option<u64>, total: Option<u64>) -> Resul
     match text.lines().next_back().map(serde_json::from_str) {
         Some(Ok(Told::Found(found))) => Ok(found),
         Some(Ok(Told::Error(message))) => bail!(message),
-        _ => bail!("the process that measures was {}", last_words(output.status, "")),
+        _ => bail!("the process that measures was {}", exit_reason(output.status, "")),
     }
 }
 
@@ -210,7 +210,7 @@ fn run(
     let followed = follow(configuration, backend, &mut trainer, found, &mut |mark, trainer| {
         *last = Some(mark);
         progress.say(|| format!("{} of iteration {} is done", mark.phase, mark.iteration));
-        trainer.tell(mark, &mut recorder)
+        trainer.record(mark, &mut recorder)
     });
     found.stages = recorder.end().stages_in_detail();
     followed?;

@@ -117,7 +117,7 @@ pub fn plan(options: &PlanOptions) -> Result<()> {
     };
     let configurations = search.configurations()?;
     if let Some(parent) = options.child {
-        return dry_child::tell(parent, || {
+        return dry_child::report(parent, || {
             let dry = Dry::open()?;
             let mut composer = predict::Composer::new(&dry);
             let mut try_out = |c| composer.try_out(c).with_context(|| format!("predicting {c}"));
@@ -186,7 +186,7 @@ fn max_batch(options: &PlanOptions, begun: Instant) -> Result<()> {
     };
     configuration.validate()?;
     if let Some(parent) = options.child {
-        return dry_child::tell(parent, || predict::largest(&Dry::open()?, &configuration));
+        return dry_child::report(parent, || predict::largest(&Dry::open()?, &configuration));
     }
     dry_child::check(options.gpu)?;
     let largest: Largest = dry_child::wait(dry_child::start(options.gpu, options.alloc_conf.as_deref(), &[])?)?;

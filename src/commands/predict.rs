@@ -1,4 +1,4 @@
-//! `vramlab predict`: what a training step would need of a GPU, from the dry device.
+//! `vramlab predict`: what a training step would need of a GPU, from the simulated GPU.
 
 use super::{ConfigurationFlags, bytes_by_phase, dry_child};
 use crate::cards::Card;
@@ -72,7 +72,7 @@ struct Report<'a> {
     schema: u32,
     command: &'static str,
     device: String,
-    /// What the dry device takes the card for.
+    /// What the simulated GPU takes the card for.
     assumed: String,
     libtorch: String,
     alloc_conf: Option<String>,
@@ -90,9 +90,9 @@ struct Report<'a> {
     device_used: i64,
     terms: Vec<Term>,
     retries: i64,
-    /// Where it does not fit: what it would need on a card without end.
+    /// Where it does not fit: what it would need on a GPU of unlimited memory.
     needs: Option<Tried>,
-    /// Of the two iterations on the dry device.
+    /// Of the two iterations on the simulated GPU.
     dry_seconds: f64,
 }
 
@@ -103,7 +103,7 @@ struct Report<'a> {
 pub fn predict(options: &PredictOptions) -> Result<()> {
     let configuration = options.configuration.configuration(options.batch)?;
     if let Some(parent) = options.child {
-        return dry_child::tell(parent, || child(options, &configuration));
+        return dry_child::report(parent, || child(options, &configuration));
     }
     dry_child::check(options.gpu)?;
     let start = |card, flags: &[&str]| dry_child::start(card, options.alloc_conf.as_deref(), flags);
@@ -219,7 +219,7 @@ impl Report<'_> {
                 }
             }
         }
-        text += &format!("{} on the dry device\n", Seconds(self.dry_seconds));
+        text += &format!("{} on the simulated GPU\n", Seconds(self.dry_seconds));
         text
     }
 }

@@ -30,7 +30,7 @@ pub struct ReplayOptions {
     #[arg(long)]
     json: bool,
 
-    /// Whether this is the dry process that plays the trace
+    /// Whether this is the process with the simulated GPU that plays the trace
     #[arg(long, hide = true)]
     dry_process: bool,
 }
@@ -38,7 +38,7 @@ pub struct ReplayOptions {
 /// Plays the trace in a dry process, which takes the place of this one, and prints what came of it.
 ///
 /// # Errors
-/// The trace cannot be read or is malformed, with its line; PyTorch refuses the settings; there is no dry device here.
+/// The trace cannot be read or is malformed, with its line; PyTorch refuses the settings; there is no simulated GPU here.
 pub fn replay(arguments: &ReplayOptions) -> Result<()> {
     let name = arguments.trace.display();
     if !arguments.dry_process {
@@ -50,7 +50,7 @@ pub fn replay(arguments: &ReplayOptions) -> Result<()> {
         if let Some(settings) = &arguments.alloc_conf {
             command.env("PYTORCH_ALLOC_CONF", settings);
         }
-        return Err(command.exec()).context("starting the dry process");
+        return Err(command.exec()).context("starting the process with the simulated GPU");
     }
     let file = File::open(&arguments.trace).with_context(|| format!("opening {name}"))?;
     let trace = Trace::read(BufReader::new(file)).with_context(|| format!("{name}"))?;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tch::Device;
 
-/// Seconds of loading that make a slice, the unit that noise is told by.
+/// Seconds of loading in a slice; the slices' spread is the noise.
 const SLICE: f64 = 0.25;
 
 /// Flags of `vramlab tune-loader`.
@@ -62,7 +62,7 @@ fn positive(text: &str) -> Result<f64, String> {
 /// The data cannot be loaded; the device cannot be used.
 pub fn tune_loader(options: &TuneOptions) -> Result<()> {
     let choice = options.device.unwrap_or_else(DeviceChoice::best);
-    ensure!(!matches!(choice, DeviceChoice::Dry(_)), "a dry device has no time, so nothing can be tuned for it");
+    ensure!(!matches!(choice, DeviceChoice::Dry(_)), "a simulated GPU has no time, so nothing can be tuned for it");
     let device = open(choice, None)?.device();
     let folder = match &options.data {
         Some(folder) => folder.clone(),

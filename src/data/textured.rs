@@ -5,7 +5,8 @@ use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The folder for data that can be made again: what `VRAMLAB_DATA` names, or `vramlab` in the user's cache. PyTorch's twins look there too.
+/// The folder for data that can be made again: what `VRAMLAB_DATA` names, or `vramlab` in the user's cache. The PyTorch references look
+/// there too.
 pub fn cache_folder() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("VRAMLAB_DATA")

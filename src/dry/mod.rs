@@ -1,13 +1,13 @@
-//! The dry device: CUDA that allocates and never computes, on a machine without a GPU.
+//! The simulated GPU: CUDA that allocates and never computes, on a machine without a GPU.
 //!
-//! PyTorch's own CUDA code and caching allocator run over a pretended CUDA runtime and cuBLAS, so that tch code runs unchanged on
+//! PyTorch's own CUDA code and caching allocator run over a simulated CUDA runtime and cuBLAS, so that tch code runs unchanged on
 //! `Device::Cuda(0)`: results, temporaries inside operators, workspaces, the allocator's statistics, rounding, retries and out-of-memory
 //! errors are PyTorch's own. No kernel runs and no memory is touched: a training step of a model of any size takes milliseconds. What it
 //! gives is a prediction. cuDNN says itself what workspaces convolutions take. Of the libraries under PyTorch the rest of cuDNN, cuFFT and cuSOLVER are
 //! missing: their operators have kernels in
 //! `native/dry/kernels`, with a table of what is exact and what is assumed.
 //!
-//! The pretended runtime must stand before the real one, so it is preloaded when a process starts: [`prepare`] makes a command's process a
+//! The simulated runtime must stand before the real one, so it is preloaded when a process starts: [`prepare`] makes a command's process a
 //! dry one, and there [`Dry::open`] opens the device. **A process is dry or real, never both.** Allocator settings are PyTorch's
 //! (`PYTORCH_ALLOC_CONF` in the environment of the process).
 //!
@@ -91,21 +91,21 @@ pub fn prepare_python(command: &mut Command, card: impl Into<Card>) -> Result<()
     prepare(command, card)
 }
 
-const KEEPING: &str = "keeping a library of the dry device in memory";
+const KEEPING: &str = "keeping a library of the simulated GPU in memory";
 
-/// The pretended device `cuda:0` of this process. Its meter is that of a CUDA device; it has no clock.
+/// The simulated device `cuda:0` of this process. Its meter is that of a CUDA device; it has no clock.
 #[derive(Debug)]
 pub struct Dry(());
 
 impl Dry {
-    /// Opens the dry device; before the first question about CUDA in the life of a process that [`prepare`] prepared.
+    /// Opens the simulated GPU; before the first question about CUDA in the life of a process that [`prepare`] prepared.
     ///
     /// # Errors
     /// This process is none; libtorch has no CUDA half.
     pub fn open() -> Result<Dry> {
         ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
         let backend = MemoryFile::new("vramlab-dry-backend", torch::dry::BACKEND).context(KEEPING)?;
-        torch::dry::open(&backend.path()).map_err(|e| NativeError(format!("the dry device cannot be opened: {e}")))?;
+        torch::dry::open(&backend.path()).map_err(|e| NativeError(format!("the simulated GPU cannot be opened: {e}")))?;
         Ok(Dry(()))
     }
 }
@@ -128,6 +128,6 @@ impl Backend for Dry {
     }
 
     fn time(&self, _: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
-        bail!("a dry device computes nothing, so nothing of it takes time")
+        bail!("a simulated GPU computes nothing, so nothing of it takes time")
     }
 }

@@ -1,4 +1,4 @@
-//! Plays a trace of allocations on PyTorch's own caching allocator, over the dry device's pretended card.
+//! Plays a trace of allocations on PyTorch's own caching allocator, over the simulated GPU.
 
 use super::Dry;
 use crate::torch::dry::{self, TraceEvent, TraceKind};

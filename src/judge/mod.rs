@@ -32,7 +32,7 @@ pub struct Judgement {
     /// Whose figures these are: the device's, or those that PyTorch in Python gave on it.
     pub platform: Platform,
     pub verdict: Verdict,
-    /// Whether this platform's figures may carry the verdict; else they are shown, not judged.
+    /// Whether this platform's figures may carry the verdict; else they are informational.
     pub carries: bool,
     /// One for each part of the claim's rule.
     pub evidence: Vec<Evidence>,
@@ -76,15 +76,15 @@ fn verdicts(evidence: &[Evidence]) -> Vec<Verdict> {
     evidence.iter().filter(|e| e.is_judged).map(|e| e.verdict).collect()
 }
 
-/// Judges every claim of a protocol from the samples of one run. Cells that PyTorch's twin in Python ran are judged apart from ours, so a
+/// Judges every claim of a protocol from the samples of one run. Cells that the PyTorch reference ran are judged apart from ours, so a
 /// claim may have two judgements.
 pub fn judge(protocol: &'static Protocol, taken: Taken, samples: &Samples) -> Vec<Judgement> {
     let both = |claim: &'static Claim| {
         let own = judge_claim(protocol, claim, taken.device, taken, samples);
-        let twin = judge_claim(protocol, claim, Platform::Python, taken, samples);
-        match (own.is_about_something(), twin.is_about_something()) {
-            (true, true) => vec![own, twin],
-            (false, true) => vec![twin],
+        let reference = judge_claim(protocol, claim, Platform::Python, taken, samples);
+        match (own.is_about_something(), reference.is_about_something()) {
+            (true, true) => vec![own, reference],
+            (false, true) => vec![reference],
             (_, false) => vec![own],
         }
     };
@@ -119,7 +119,7 @@ fn weigh_parts(
     samples: &Samples,
 ) -> Vec<Evidence> {
     let Taken { profile, device, rounds } = taken;
-    let cells = Cells { protocol, profile, rounds, device, twins: platform == Platform::Python };
+    let cells = Cells { protocol, profile, rounds, device, references: platform == Platform::Python };
     let is_timed = |rule: &Rule| rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
     let weigh = |(rule, decides): (&'static Rule, bool)| {
         let is_judged = is_about(&cells, rule) && (times_count || !is_timed(rule));
@@ -190,11 +190,11 @@ pub fn reproduce(protocol: &'static Protocol, taken: Taken, samples: &Samples) -
         Reproduction { published, platform, verdict: reproduced(&evidence), comparable, evidence, changed }
     };
     let both = |published| {
-        let (own, twin) = (on(published, taken.device), on(published, Platform::Python));
+        let (own, reference) = (on(published, taken.device), on(published, Platform::Python));
         let has_figures = |r: &Reproduction| r.evidence.iter().any(|e| !e.comparisons.is_empty());
-        match (has_figures(&own), has_figures(&twin)) {
-            (true, true) => vec![own, twin],
-            (false, true) => vec![twin],
+        match (has_figures(&own), has_figures(&reference)) {
+            (true, true) => vec![own, reference],
+            (false, true) => vec![reference],
             (_, false) => vec![own],
         }
     };
@@ -667,7 +667,7 @@ mod tests {
         assert_eq!(verdict(46.0, 1.5), Verdict::Depends, "one part of two");
         assert_eq!(verdict(44.0, 0.9), Verdict::Refuted, "too small is as wrong as too large");
         let (table, nowhere) = found(50.0, 9.9, Platform::Dry);
-        assert_eq!((table.verdict, table.comparable), (Verdict::Depends, false), "nobody compares a dry device here");
+        assert_eq!((table.verdict, table.comparable), (Verdict::Depends, false), "nobody compares a simulated GPU here");
         let (table, _) = found(50.0, 9.9, Platform::Cpu);
         let found = (table.verdict, table.comparable, table.parts());
         assert_eq!(found, (Verdict::Depends, true, (1, 2)), "a CPU's time is put against nobody's, so a part is reproduced");
@@ -730,9 +730,9 @@ mod tests {
         assert_eq!(judged(4, 0.0).verdict, Verdict::NotMeasured, "too few rounds");
     }
 
-    const TWINS: Protocol = Protocol {
+    const REFERENCES: Protocol = Protocol {
         grids: &[Grid {
-            name: "twins",
+            name: "references",
             profiles: &[Profile::Quick],
             studied: "k",
             axes: &[axis("by", &["vramlab", "pytorch"]), axis("k", &["1", "4"])],
@@ -772,7 +772,7 @@ mod tests {
     };
 
     #[test]
-    fn twins_are_judged_apart() {
+    fn references_are_judged_apart() {
         let times = [("vramlab", "1", 2.0), ("vramlab", "4", 1.0), ("pytorch", "1", 2.0), ("pytorch", "4", 4.0)];
         let records: Vec<PassRecord> = times
             .iter()
@@ -797,7 +797,7 @@ mod tests {
                 })
             })
             .collect();
-        let judged = judge(&TWINS, ON_CPU, &Samples::new(&records));
+        let judged = judge(&REFERENCES, ON_CPU, &Samples::new(&records));
         let found: Vec<_> = judged.iter().map(|j| (j.claim.id, j.platform, j.verdict, j.carries)).collect();
         assert_eq!(
             found,

@@ -19,15 +19,15 @@ pub(super) struct Cells<'a> {
     pub rounds: &'a Rounds,
     /// What they ran on.
     pub device: Platform,
-    /// Those of PyTorch's twin in Python, or ours.
-    pub twins: bool,
+    /// Those of the PyTorch reference, or ours.
+    pub references: bool,
 }
 
 impl Cells<'_> {
     /// Cells that a rule selects, each with its grid.
     fn selected(&self, of: &str) -> impl Iterator<Item = (&'static Grid, Cell)> {
         let cells = self.protocol.grids(self.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell)));
-        cells.filter(move |(_, cell)| cell.is_twin() == self.twins && selects(of, cell))
+        cells.filter(move |(_, cell)| cell.is_reference() == self.references && selects(of, cell))
     }
 
     /// Those that the metric's pass is run over.
@@ -78,7 +78,7 @@ pub(super) fn is_about(cells: &Cells, rule: &'static Rule) -> bool {
     let planned = cells.protocol.grids(cells.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell)));
     let mut selected = planned.filter(|(_, cell)| selects(of, cell)).peekable();
     let is_there = |grid: &Grid| grid.only_on.is_empty() || grid.only_on.contains(&cells.device);
-    selected.peek().is_none() || selected.any(|(grid, cell)| cell.is_twin() == cells.twins && is_there(grid))
+    selected.peek().is_none() || selected.any(|(grid, cell)| cell.is_reference() == cells.references && is_there(grid))
 }
 
 pub(super) fn weigh(planned: &Cells, rule: &'static Rule, samples: &Samples) -> Evidence {
@@ -148,8 +148,8 @@ pub(super) fn weigh(planned: &Cells, rule: &'static Rule, samples: &Samples) -> 
     evidence
 }
 
-/// The rate of false alarms among cells that differ in nothing but the name of the studied level, under the rounds that the profile usually
-/// takes. The rate's interval decides: it lies below the bound, or above what an interval promises.
+/// The rate of false positives among cells that differ in nothing but the name of the studied level, under the rounds that the profile
+/// usually takes. The rate's interval decides: it lies below the bound, or above what an interval promises.
 fn alarms(planned: &Cells, (metric, of): (&str, &str), at_most: f64, samples: &Samples, evidence: &mut Evidence) {
     let usual = usual(planned.profile);
     let looks: Vec<(usize, f64)> = usual.looks().iter().filter_map(|look| usual.judged(*look as usize)).collect();

@@ -282,7 +282,7 @@ impl<C: Cell> Claim<C> {
             confirmed: "It holds: {effect}.",
             refuted: "It does not hold: {effect}.",
             depends: "It holds only where {where}.",
-            inconclusive: "What was measured ({effect}) is too near to the thresholds to tell.",
+            inconclusive: "What was measured ({effect}) is too close to the thresholds for a verdict.",
         };
         Claim { told: Told { id, from, text, on: None, meaning, changed: None }, rules: Vec::new(), before: Vec::new() }
     }

@@ -140,19 +140,19 @@ pub fn with<L: Level, C: Has<L>>(cell: C, level: L) -> C {
     cell.with(level)
 }
 
-/// The dry device for a test. A process is dry from its start, so the test of this name runs again in a child: the device is given there,
-/// and none here, when the child has passed.
+/// The simulated GPU for a test. A process is dry from its start, so the test of this name runs again in a child: the device is given
+/// there, and none here, when the child has passed.
 ///
 /// # Panics
 /// The child fails, or knows no test of this name.
 pub fn dry(test: &str) -> Option<Dry> {
     const INSIDE: &str = "VRAMLAB_TEST_IS_DRY";
     if std::env::var_os(INSIDE).is_some() {
-        return Some(Dry::open().expect("the dry device opens"));
+        return Some(Dry::open().expect("the simulated GPU opens"));
     }
     let mut child = Command::new(std::env::current_exe().expect("a test knows its program"));
     child.args([test, "--exact", "--nocapture"]).env(INSIDE, "1").env_remove("PYTORCH_ALLOC_CONF");
-    dry::prepare(&mut child, 24 << 30).expect("the dry device is there");
+    dry::prepare(&mut child, 24 << 30).expect("the simulated GPU is there");
     let output = child.output().expect("the child starts");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));

@@ -71,12 +71,12 @@ std::vector<at::Tensor> tensors_of(const at::Tensor* const* tensors, size_t coun
   return list;
 }
 
-// ---- a reducer on the dry device ---------------------------------------------------------------------------------------------------------
+// ---- a reducer on the simulated GPU -------------------------------------------------------------------------------------------------------
 
 bool is_dry() { return dlsym(RTLD_DEFAULT, "vramlab_dry_memory") != nullptr; }
 
-// The reducer sends the order of its new buckets over the device, reads it back and relies on it. A dry device holds no values, and there is
-// nobody to send to; so there the buckets are built from the order that this process has, by the same functions.
+// The reducer sends the order of its new buckets over the device, reads it back and relies on it. A simulated GPU holds no values, and
+// there is nobody to send to; so there the buckets are built from the order that this process has, by the same functions.
 struct DryReducer final : c10d::Reducer {
   const std::vector<size_t> caps;
 

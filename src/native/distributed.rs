@@ -163,7 +163,7 @@ extern "C" fn push_value(value: *mut c_void, bytes: *const u8, length: usize) {
     }
 }
 
-/// Processes that communicate, or one that pretends to.
+/// Processes that communicate, or one alone that takes part as if there were others.
 #[derive(Debug)]
 pub struct Group(*mut RawGroup);
 

@@ -83,9 +83,9 @@ extern "C" {
 // Begins to record on this thread, and on those that run backward passes for it.
 char* vl_profiler_begin(const Options* options) {
   return guarded([&] {
-    // Kineto looks for a GPU, finds the pretended runtime, and now and then leaves the heap corrupted.
+    // Kineto looks for a GPU, finds the simulated runtime, and now and then leaves the heap corrupted.
     TORCH_CHECK(!dlsym(RTLD_DEFAULT, "vramlab_dry_memory"),
-                "PyTorch's profiler cannot run beside a dry device's pretended CUDA; record the allocations there instead");
+                "PyTorch's profiler cannot run beside a simulated GPU; record the allocations there instead");
     TORCH_CHECK(!running.exchange(true),
                 "a profiler is recording already, and a process has one at a time: end it before the next one begins");
     try {

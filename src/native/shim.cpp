@@ -1,5 +1,6 @@
 // What tch lacks, from libtorch's own C++ interface and without CUDA headers: CUDA's memory meter, device events, autocast state and
-// activation checkpointing; and the door to the dry device. No exception leaves this file: each function returns nullptr, or a message that `vl_free_message` frees.
+// activation checkpointing; and the door to the simulated GPU. No exception leaves this file: each function returns nullptr, or a message
+// that `vl_free_message` frees.
 #include "guarded.h"
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -207,7 +208,7 @@ struct Checkpoint final : torch::autograd::Function<Checkpoint> {
   }
 };
 
-// ---- the dry device ------------------------------------------------------------------------------------------------------------------
+// ---- the simulated GPU ------------------------------------------------------------------------------------------------------------------
 
 // Handle of the backend, once it is open.
 void* dry_backend = nullptr;
@@ -280,7 +281,7 @@ char* vl_cuda_meter_read(int32_t device, int64_t out[11]) {
 }
 
 // Memory of the device that PyTorch's allocator knows nothing of, as another process or library would take it. The runtime is looked up
-// in the process: the real one comes with libtorch_cuda, the pretended one was preloaded.
+// in the process: the real one comes with libtorch_cuda, the simulated one was preloaded.
 char* vl_outside_allocate(int64_t bytes, void** out) {
   auto* allocate = reinterpret_cast<int (*)(void**, size_t)>(dlsym(RTLD_DEFAULT, "cudaMalloc"));
   auto* forget_error = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "cudaGetLastError"));
@@ -306,14 +307,14 @@ static char* open_dry(const char* backend) {
   // As on a GPU, but that the CUDA runtime and cuBLAS under it are the preloaded ones; symbols are looked up when they are called.
   if (!dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL)) return loader_message("libtorch_cuda.so cannot be loaded");
   dry_backend = dlopen(backend, RTLD_NOW | RTLD_LOCAL);
-  if (!dry_backend) return loader_message("the dry device's backend cannot be loaded");
+  if (!dry_backend) return loader_message("the simulated GPU's backend cannot be loaded");
   char* message = dry_function<char*()>("vramlab_dry_open")();
   if (!message) message = dry_function<char*()>("vramlab_dry_wait_for_threads")();
   open = message == nullptr;
   return message;
 }
 
-// Opens the dry device in a process that was started with its runtime preloaded. c10 reads the allocator's settings while it is loaded,
+// Opens the simulated GPU in a process that was started with its runtime preloaded. c10 reads the allocator's settings while it is loaded,
 // and throws from there what it has to say of them.
 char* vl_dry_open(const char* backend) {
   char* refusal = nullptr;
@@ -321,13 +322,13 @@ char* vl_dry_open(const char* backend) {
   return exception ? exception : refusal;
 }
 
-// Plays a trace on the dry device's allocator; see vramlab_dry_replay.
+// Plays a trace on the simulated GPU's allocator; see vramlab_dry_replay.
 char* vl_dry_replay(const void* events, size_t count, size_t slots, int64_t out[8]) {
   auto* replay = dry_function<char*(const void*, size_t, size_t, int64_t*)>("vramlab_dry_replay");
-  return replay ? replay(events, count, slots, out) : strdup("the dry device is not open");
+  return replay ? replay(events, count, slots, out) : strdup("the simulated GPU is not open");
 }
 
-// Takes bytes from the dry device's allocator, or gives them back; see vramlab_dry_take and vramlab_dry_give.
+// Takes bytes from the simulated GPU's allocator, or gives them back; see vramlab_dry_take and vramlab_dry_give.
 uint64_t vl_dry_take(uint64_t bytes) {
   static auto* const take = dry_function<uint64_t(uint64_t)>("vramlab_dry_take");
   return take ? take(bytes) : 0;
@@ -337,22 +338,22 @@ void vl_dry_give(uint64_t address) {
   if (give) give(address);
 }
 
-// Gives back cuBLAS's workspaces on the dry device; see vramlab_dry_clear_workspaces.
+// Gives back cuBLAS's workspaces on the simulated GPU; see vramlab_dry_clear_workspaces.
 char* vl_dry_clear_workspaces() {
   auto* clear = dry_function<char*()>("vramlab_dry_clear_workspaces");
-  return clear ? clear() : strdup("the dry device is not open");
+  return clear ? clear() : strdup("the simulated GPU is not open");
 }
 
-// Tells where cuBLAS's workspaces are on the dry device; see vramlab_dry_workspaces.
+// Tells where cuBLAS's workspaces are on the simulated GPU; see vramlab_dry_workspaces.
 char* vl_dry_workspaces(void* taker, void (*take)(void*, const int64_t*)) {
   auto* workspaces = dry_function<char*(void*, void (*)(void*, const int64_t*))>("vramlab_dry_workspaces");
-  return workspaces ? workspaces(taker, take) : strdup("the dry device is not open");
+  return workspaces ? workspaces(taker, take) : strdup("the simulated GPU is not open");
 }
 
-// Tells the blocks of the dry device's allocator; see vramlab_dry_blocks.
+// Tells the blocks of the simulated GPU's allocator; see vramlab_dry_blocks.
 char* vl_dry_blocks(void* taker, void (*take)(void*, const int64_t*)) {
   auto* blocks = dry_function<char*(void*, void (*)(void*, const int64_t*))>("vramlab_dry_blocks");
-  return blocks ? blocks(taker, take) : strdup("the dry device is not open");
+  return blocks ? blocks(taker, take) : strdup("the simulated GPU is not open");
 }
 
 // ---- device events -------------------------------------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ fn index(device: Device) -> Result<i32, NativeError> {
     i32::try_from(index).map_err(|e| NativeError(e.to_string()))
 }
 
-/// Whether this process has opened a CUDA device, real or pretended.
+/// Whether this process has opened a CUDA device, real or simulated.
 pub fn has_cuda_device() -> bool {
     // SAFETY: no arguments; it asks a registry and the driver, and throws nothing.
     unsafe { vl_has_cuda_device() != 0 }

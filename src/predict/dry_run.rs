@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 /// Iterations that are followed: the second is the first that has optimizer state from its beginning.
 const FOLLOWED: u32 = 2;
 
-/// Runs steps on the dry device and says what they need. `steps` tells the follower of the end of each phase; where it calls
+/// Runs steps on the simulated GPU and says what they need. `steps` tells the follower of the end of each phase; where it calls
 /// [`Follower::ended`] never, only the peaks are known. Everything that it made must be gone when it returns, or the next prediction in
 /// this process begins with it.
 ///
@@ -41,16 +41,16 @@ fn forget_failed_pass() -> Result<()> {
     Ok(leaf.f_sum(Kind::Float)?.f_backward()?)
 }
 
-/// Predicts a configuration: two iterations on the dry device. Micro-batches that would do the same as the one before are left out, which
-/// changes no figure.
+/// Predicts a configuration: two iterations on the simulated GPU. Micro-batches that would do the same as the one before are left out,
+/// which changes no figure.
 ///
 /// # Errors
-/// A configuration that cannot be trained; an operation that the dry device does not know.
+/// A configuration that cannot be trained; an operation that the simulated GPU does not know.
 pub fn predict(dry: &Dry, configuration: &Configuration) -> Result<Prediction> {
     configuration.validate()?;
     dry::clear_workspaces()?;
     let kept = torch::cuda_memory(0)?.requested;
-    ensure!(kept == 0, "{kept} bytes of the dry device are in use already, so a prediction would begin with them");
+    ensure!(kept == 0, "{kept} bytes of the simulated GPU are in use already, so a prediction would begin with them");
     follow(dry, |follower| {
         let mut trainer = Trainer::load(configuration, follower.device())?;
         let mut ended = |mark: Mark, trainer: &Trainer| {

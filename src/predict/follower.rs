@@ -1,4 +1,4 @@
-//! Follows a training step on the dry device: its timeline, and the state of the allocator between micro-batches.
+//! Follows a training step on the simulated GPU: its timeline, and the state of the allocator between micro-batches.
 
 use super::prediction::{Peak, Prediction};
 use crate::dry::{self, Dry, HeldBlock};
@@ -45,7 +45,7 @@ fn hash(address: u64, bytes: i64) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one((address, bytes))
 }
 
-/// Follows steps on the dry device. Recording belongs to the process, so one follower is used at a time.
+/// Follows steps on the simulated GPU. Recording belongs to the process, so one follower is used at a time.
 #[derive(Debug)]
 pub struct Follower<'a> {
     dry: &'a Dry,
@@ -62,7 +62,7 @@ impl<'a> Follower<'a> {
     /// Starts to follow, before anything is loaded. What lived before is not seen.
     ///
     /// # Errors
-    /// The dry device's message.
+    /// The simulated GPU's message.
     pub fn begin(dry: &'a Dry) -> Result<Follower<'a>> {
         let recorder = Recorder::begin(dry, Recording { meter: true, operations: false })?;
         Ok(Follower { dry, recorder, fingerprint: Fingerprint::default(), settled: None, at: (0, Phase::Load), held: Vec::new() })

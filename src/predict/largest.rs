@@ -15,7 +15,7 @@ const MOST_PLAYED: i64 = 16384;
 
 /// The largest batch of a configuration that fits a card.
 ///
-/// It is exact, not an extrapolation. This batch was run on the dry device and fits. Each larger one up to `bound` was tried, too, and
+/// It is exact, not an extrapolation. This batch was run on the simulated GPU and fits. Each larger one up to `bound` was tried, too, and
 /// none fits. Beyond `bound` none can: at one moment of the step the tensors alone ask for more bytes than the card has. That is needed
 /// because whether a batch fits is not monotone: the allocator takes segments of other sizes for tensors of other sizes. The bytes that
 /// tensors ask for are monotone, since each size is a constant plus a multiple of the batch. Three runs check that; then what a batch would

@@ -1,7 +1,7 @@
 //! What a training step will need of a GPU's memory, known on any machine.
 //!
-//! A step is run on the dry device ([`crate::dry`]): PyTorch's own caching allocator over a card that is only pretended. Nothing is computed,
-//! so a step of a model of any size takes milliseconds; every allocation that PyTorch would make is made, and followed here.
+//! A step is run on the simulated GPU ([`crate::dry`]): PyTorch's own caching allocator over a card that is only simulated. Nothing is
+//! computed, so a step of a model of any size takes milliseconds; every allocation that PyTorch would make is made, and followed here.
 //!
 //! # Your own model
 //! A process is dry or real, never both, so predictions are made in a child process. A program starts itself again, prepared by

@@ -1,6 +1,6 @@
 //! A prediction as PyTorch's own memory snapshot, which <https://pytorch.org/memory_viz> opens.
 //!
-//! Where PyTorch gives a Python stack, the frames say what an allocation is for and when it was made. There is no time on a dry device:
+//! Where PyTorch gives a Python stack, the frames say what an allocation is for and when it was made. There is no time on a simulated GPU:
 //! `time_us` counts the events.
 
 use super::prediction::Prediction;

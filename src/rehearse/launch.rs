@@ -467,8 +467,8 @@ fn answers(traces: &[Trace]) -> Vec<ProcessAnswer> {
 /// Ends every process of a session: first asked, then made.
 fn end_all(session: &Path) {
     use rustix::process::{Pid, Signal, kill_process};
-    for (signal, patience) in [(Signal::TERM, 20), (Signal::KILL, 100)] {
-        for _ in 0..patience {
+    for (signal, attempts) in [(Signal::TERM, 20), (Signal::KILL, 100)] {
+        for _ in 0..attempts {
             let found = processes(session);
             if found.is_empty() {
                 return;

@@ -27,7 +27,7 @@ pub fn cache() -> Result<PathBuf> {
 /// Where a process under rehearsal finds what it needs.
 #[derive(Debug, Clone)]
 pub struct Libraries {
-    /// The pretended runtime and driver, the Python files, and sources.
+    /// The simulated runtime and driver, the Python files, and sources.
     pub folder: PathBuf,
     /// What is compiled for a version of PyTorch; there for the version that this program was built with.
     pub compiled: PathBuf,

@@ -43,7 +43,7 @@ pub fn table(recorded: &[Recorded]) -> String {
         }
     }
     let or_none = |verdicts: Vec<String>| match verdicts.len() {
-        0 => "no figure that is taken today tells".to_string(),
+        0 => "no figure that is taken today can say".to_string(),
         _ => verdicts.join("; "),
     };
     let mut lines = vec![

@@ -48,7 +48,7 @@ impl Effect {
 pub fn compared(run: &Recorded, select: &str) -> Vec<Cell> {
     let is_compared = |cell: &Cell| {
         let grid = run.grid_of(cell);
-        selects(select, cell) && !cell.is_twin() && grid.is_some_and(|grid| grid.studied != BY && grid.baseline_of(cell) != *cell)
+        selects(select, cell) && !cell.is_reference() && grid.is_some_and(|grid| grid.studied != BY && grid.baseline_of(cell) != *cell)
     };
     run.all_cells().into_iter().filter(is_compared).collect()
 }

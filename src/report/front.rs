@@ -6,7 +6,7 @@ use super::markup::Markdown;
 use super::pages::{self, Page, Shown as Picture, VerdictRow};
 use super::prose;
 use super::recorded::Recorded;
-use super::techniques::{GUIDES, Kind, SUBJECTS, Shown, Subject};
+use super::techniques::{GUIDES, Kind, SUBJECTS, Shown, Subject, guides_of};
 use crate::judge::Verdict;
 use crate::protocol::{Cell, PEAK, TIME};
 use crate::units::quantity;
@@ -203,13 +203,12 @@ fn steps(recorded: &[Recorded]) -> Option<Steps> {
 fn guides(recorded: &[Recorded], pages: &[Page]) -> Vec<GuideLine> {
     let rows: Vec<&VerdictRow> = pages.iter().flat_map(|page| &page.verdicts).collect();
     let mut lines = Vec::new();
-    for guide in &GUIDES {
+    for (guide, number) in GUIDES.iter().zip(1..) {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
             for (id, _) in claims_of(runs) {
-                let is_from = |run: &Recorded| {
-                    run.protocol.claims.iter().any(|c| c.id == id && c.from.split_whitespace().any(|number| number == guide.number))
-                };
+                let is_from =
+                    |run: &Recorded| run.protocol.claims.iter().any(|c| c.id == id && guides_of(c.from).any(|n| n == number));
                 if runs.iter().any(is_from) {
                     *counts.entry(standing(&rows, id)).or_default() += 1;
                 }

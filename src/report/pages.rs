@@ -9,7 +9,7 @@ use super::prose;
 use super::rankings::{self, Ranking};
 use super::recorded::Recorded;
 use super::tables;
-use super::techniques::{GUIDES, Kind, SELF_CHECKS, Subject, subject};
+use super::techniques::{GUIDES, Kind, SELF_CHECKS, Subject, guides_of, subject};
 use crate::judge::{Judgement, Verdict};
 use crate::protocol::{Cell, Metric, PEAK, Pass, TIME};
 use serde::Serialize;
@@ -224,13 +224,9 @@ pub fn verdicts(runs: &[Recorded]) -> Vec<VerdictRow> {
 
 /// The guides that make a claim, as links to the list of guides.
 pub fn guides(from: &str) -> Markdown {
-    let mut numbers = Vec::new();
-    for (n, guide) in GUIDES.iter().enumerate() {
-        if from.split_whitespace().any(|number| number == guide.number) {
-            numbers.push(Markdown::link(&format!("{}", n + 1), "README.md#the-five-guides").as_str().to_string());
-        }
-    }
-    Markdown::trusted(numbers.join(", "))
+    let known = guides_of(from).filter(|number| (1..=GUIDES.len()).contains(number));
+    let links = known.map(|number| Markdown::link(&number.to_string(), "README.md#the-five-guides").as_str().to_string());
+    Markdown::trusted(links.collect::<Vec<_>>().join(", "))
 }
 
 /// The ratios of a machine's first metric in bytes, and of its times.

@@ -77,7 +77,7 @@ impl Recorded {
         self.manifest.identity.platform
     }
 
-    /// Whether nothing here was measured: a dry device allocates and never computes.
+    /// Whether nothing here was measured: a simulated GPU allocates and never computes.
     pub fn is_prediction(&self) -> bool {
         self.platform() == Platform::Dry
     }

@@ -1,25 +1,30 @@
 //! What the report knows of its subjects beside their figures: the page that an experiment's results stand on, the lines of PyTorch that a
 //! technique takes, and where it does not help. Figures and verdicts come from results alone.
 
-/// The guides, by the number under which claims name them.
+/// A guide whose claims are tested.
 pub struct Guide {
-    pub number: &'static str,
     pub title: &'static str,
     /// Empty where it is not known.
     pub address: &'static str,
 }
 
+/// Claims name them by their place here, from 1.
 pub const GUIDES: [Guide; 5] = [
     Guide {
-        number: "000",
         title: "PyTorch 메모리 최적화 기법 (2023)",
         address: "https://colinch4.github.io/2023-09-07/12-01-30-118535/",
     },
-    Guide { number: "001", title: "PyTorch GPU 메모리 관리 (2023)", address: "" },
-    Guide { number: "002", title: "GPU 메모리·연산 효율 최적화 완전 가이드 (Deep Learning study)", address: "" },
-    Guide { number: "003", title: "Pytorch에서 memory사용 Guide (Jeong-Minju, 2023)", address: "" },
-    Guide { number: "004", title: "PyTorch Dataloader pin_memory설정 (손무현, 2024)", address: "" },
+    Guide { title: "PyTorch GPU 메모리 관리 (2023)", address: "" },
+    Guide { title: "GPU 메모리·연산 효율 최적화 완전 가이드 (Deep Learning study)", address: "" },
+    Guide { title: "Pytorch에서 memory사용 Guide (Jeong-Minju, 2023)", address: "" },
+    Guide { title: "PyTorch Dataloader pin_memory설정 (손무현, 2024)", address: "" },
 ];
+
+/// The numbers of the guides that a claim comes from.
+pub fn guides_of(from: &str) -> impl Iterator<Item = usize> {
+    // Results of before 22 November 2026 count from 000.
+    from.split_whitespace().filter_map(|number| Some(number.parse::<usize>().ok()? + usize::from(number.len() == 3)))
+}
 
 /// What a page is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -56,7 +56,7 @@ pub struct Judged {
 
 impl fmt::Display for Judged {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let mark = if self.counts || self.verdict == Verdict::NotMeasured { "" } else { " (shown, not judged on this device)" };
+        let mark = if self.counts || self.verdict == Verdict::NotMeasured { "" } else { " (informational on this device)" };
         let whose = if self.in_python { " (PyTorch in Python)" } else { "" };
         let parts = match self.parts {
             (judged, all) if judged < all && self.verdict != Verdict::NotMeasured => format!(" ({judged} of {all} parts)"),

@@ -134,7 +134,7 @@ impl Turn {
     }
 }
 
-/// The device that the user names; else the GPU, or without one a dry device, which predicts in a short time what a GPU would need, and
+/// The device that the user names; else the GPU, or without one a simulated GPU, which predicts in a short time what a GPU would need, and
 /// the CPU.
 fn devices(options: &Options) -> Vec<DeviceChoice> {
     match (options.device, DeviceChoice::best()) {

@@ -76,7 +76,7 @@ fn pass(protocol: &'static Protocol, prepare: SetUp, spec: &str) -> Result<Found
         }
         Pass::Memory => {
             let mut step = bench.set_up(prepare, &cell)?;
-            // What a comparison with the twin names in a difference.
+            // What a comparison with the reference names in a difference.
             let counted = if spec.exchange.is_some() { measure::memory_in_blocks } else { measure::memory_keeping };
             let samples = counted(&mut *step, &*backend, spec.files.as_deref())?;
             Ok(Found { samples, status: Status::Ok, reason: String::new() })

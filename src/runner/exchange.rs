@@ -1,5 +1,5 @@
-//! What our side of a cell and its twin in Python hand to each other, as safetensors files: the start, so that both compute from the same
-//! numbers, and the twin's outcome, which ours is compared with.
+//! What our side of a cell and its PyTorch reference hand to each other, as safetensors files: the start, so that both compute from the
+//! same numbers, and the reference's outcome, which ours is compared with.
 
 use crate::measure::{Quantity, Step};
 use crate::torch::SafetensorsFile;
@@ -13,13 +13,13 @@ use tch::{Device, Tensor};
 /// The step hands nothing over; the file cannot be written.
 pub fn write_start(step: &dyn Step, path: &Path) -> Result<()> {
     let start = step.start();
-    ensure!(!start.is_empty(), "this step hands nothing over, so no twin can begin as it does: Step::start is to give its tensors");
+    ensure!(!start.is_empty(), "this step hands nothing over, so no reference can begin as it does: Step::start is to give its tensors");
     let start: Vec<(String, Tensor)> = start.into_iter().map(|(name, t)| (name, t.detach().to_device(Device::Cpu))).collect();
     Tensor::write_safetensors(&start, path)
         .with_context(|| format!("writing a cell's start to {}; TMPDIR names another folder for temporary files", path.display()))
 }
 
-/// Reads the outcome that a twin wrote: tensors `NAME/0`, `NAME/1`, ... for each quantity.
+/// Reads the outcome that a reference wrote: tensors `NAME/0`, `NAME/1`, ... for each quantity.
 ///
 /// # Errors
 /// The file cannot be read, or a name in it is none of that form.

@@ -9,8 +9,8 @@ use crate::units::Seconds;
 /// Why a pass is not run on a device at all; none where it is.
 pub fn beyond_device(choice: DeviceChoice, pass: Pass) -> Option<&'static str> {
     match (choice, pass) {
-        (DeviceChoice::Dry(_), Pass::Check) => Some("a dry device computes nothing, so there is nothing to compare"),
-        (DeviceChoice::Dry(_), Pass::Time) => Some("a dry device computes nothing, so it has no time"),
+        (DeviceChoice::Dry(_), Pass::Check) => Some("a simulated GPU computes nothing, so there is nothing to compare"),
+        (DeviceChoice::Dry(_), Pass::Time) => Some("a simulated GPU computes nothing, so it has no time"),
         _ => None,
     }
 }
@@ -22,15 +22,15 @@ pub fn impossible(choice: DeviceChoice, planned: &Planned, pass: Pass) -> Option
         let names: Vec<String> = only_on.iter().map(Platform::to_string).collect();
         return Some(format!("this is about what only these devices have: {}", names.join(", ")));
     }
-    if planned.cell.is_twin() && !has_twin(choice, planned) {
-        return Some("PyTorch in Python runs on no dry device".to_string());
+    if planned.cell.is_reference() && !has_reference(choice, planned) {
+        return Some("PyTorch in Python runs on no simulated GPU".to_string());
     }
     beyond_device(choice, pass).map(str::to_string)
 }
 
-/// Whether PyTorch in Python runs a cell here: on a dry device only what is about that device alone.
-pub fn has_twin(choice: DeviceChoice, planned: &Planned) -> bool {
-    planned.cell.is_twin() && (!matches!(choice, DeviceChoice::Dry(_)) || planned.grid.only_on == [Platform::Dry])
+/// Whether PyTorch in Python runs a cell here: on a simulated GPU only what is about that device alone.
+pub fn has_reference(choice: DeviceChoice, planned: &Planned) -> bool {
+    planned.cell.is_reference() && (!matches!(choice, DeviceChoice::Dry(_)) || planned.grid.only_on == [Platform::Dry])
 }
 
 /// Whether two memory passes may differ in a metric: other processes move what is used on a device, and threads that allocate at the same

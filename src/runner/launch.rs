@@ -1,7 +1,7 @@
 //! The parent's side of a child process: start it, read its rows, end it in time.
 
 use super::spec::{Message, Spec};
-use super::start::{GLANCE, Program, command, prepare_cuda, stopped};
+use super::start::{POLL_INTERVAL, Program, command, prepare_cuda, stopped};
 use super::template::{Copied, Templates};
 use crate::machine::DeviceChoice;
 use crate::protocol::Cell;
@@ -44,7 +44,7 @@ pub fn launch(
     let mut cut = None;
     loop {
         let left = timeout.saturating_sub(start.elapsed());
-        match lines.recv_timeout(left.min(GLANCE)) {
+        match lines.recv_timeout(left.min(POLL_INTERVAL)) {
             Ok(line) => match serde_json::from_str(&line) {
                 Ok(Message::Sample(sample)) => samples.push(sample),
                 Ok(Message::End { status, reason }) => end = Some((status, reason)),
@@ -72,7 +72,7 @@ pub fn launch(
         Some(Cut::Interrupted) => return Ok(None),
         Some(Cut::TimedOut) => (Status::Timeout, format!("ended after {} s; --timeout allows more", timeout.as_secs())),
         None => {
-            end.unwrap_or_else(|| (Status::Crashed, exit.map_or_else(|e| format!("{e:#}"), |exit| last_words(exit, &complaints))))
+            end.unwrap_or_else(|| (Status::Crashed, exit.map_or_else(|e| format!("{e:#}"), |exit| exit_reason(exit, &complaints))))
         }
     };
     if status != Status::Ok && status != Status::Invalid {
@@ -154,8 +154,8 @@ fn gather(mut stderr: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// How a process ended that should have said more, and the last line that it left.
-pub(crate) fn last_words(exit: ExitStatus, complaints: &str) -> String {
+/// How a process ended before it was done, and the last line of its standard error.
+pub(crate) fn exit_reason(exit: ExitStatus, complaints: &str) -> String {
     let how = match exit.signal() {
         Some(9) => "killed by signal 9; the kernel does that where memory runs out".to_string(),
         Some(signal) => format!("killed by signal {signal}"),

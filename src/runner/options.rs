@@ -23,7 +23,7 @@ pub struct Options {
     pub device: Option<DeviceChoice>,
 
     /// How much to measure: smoke takes seconds and is for tests, quick minutes, full is for a GPU [default: quick on a CPU, full on
-    /// a GPU and on a dry device]
+    /// a GPU and on a simulated GPU]
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<ProfileName>,
 

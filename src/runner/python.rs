@@ -1,6 +1,6 @@
-//! PyTorch in Python, which runs an experiment's twin (`peers/pytorch/NAME.py`) in child processes like our own.
+//! PyTorch in Python, which runs an experiment's reference (`peers/pytorch/NAME.py`) in child processes like our own.
 
-use super::spec::ForTwin;
+use super::spec::ForReference;
 use crate::machine::{flags, libtorch_version};
 use crate::torch::{self, MemoryFile, meter};
 use anyhow::{Context, Result};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// A Python whose PyTorch is of the version that this program runs on, and the twin that it runs.
+/// A Python whose PyTorch is of the version that this program runs on, and the reference that it runs.
 #[derive(Debug, Clone)]
 pub struct Python {
     program: PathBuf,
@@ -33,7 +33,7 @@ for name in ('torchvision', 'Pillow', 'numpy'):
 ";
 
 impl Python {
-    /// Finds the twin of an experiment and a Python for it: the one that `VRAMLAB_PYTHON` names, the one whose PyTorch this program
+    /// Finds the reference of an experiment and a Python for it: the one that `VRAMLAB_PYTHON` names, the one whose PyTorch this program
     /// has loaded, or `python3`.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Python {
         })
     }
 
-    /// The command that runs the twin; what it is to do is still to be added.
+    /// The command that runs the reference; what it is to do is still to be added.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         // No bytecode: the sources' folder is not ours to write to.
@@ -99,23 +99,23 @@ impl Python {
     }
 }
 
-/// Settings that the launcher gives each child by its cell, ours and the twin's alike, or that a twin has reasons to change.
+/// Settings that the launcher gives each child by its cell, ours and the reference's alike, or that a reference has reasons to change.
 const BY_CELL: [&str; 3] = ["PYTORCH_ALLOC_CONF", "CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES"];
 
-/// What a twin is told so that it measures as we do: what counts, and the settings that it must have with so many threads.
+/// What a reference is told so that it measures as we do: what counts, and the settings that it must have with so many threads.
 ///
 /// # Errors
 /// The kernel gives no memory file for the library; libtorch's message.
-pub fn for_twin(threads: u32) -> Result<ForTwin> {
+pub fn for_reference(threads: u32) -> Result<ForReference> {
     static LIBRARY: OnceLock<MemoryFile> = OnceLock::new();
     let library = MemoryFile::once(&LIBRARY, "vramlab-meter", meter::LIBRARY).context("keeping the meter's library in memory")?;
     let mut settings = flags(threads as usize)?;
     settings.retain(|name, _| !BY_CELL.contains(&name.as_str()));
     let libtorch = torch::loaded_library().context("the loaded libtorch cannot be located")?;
-    Ok(ForTwin { meter: library.path(), settings, libtorch })
+    Ok(ForReference { meter: library.path(), settings, libtorch })
 }
 
-/// The twin's source: in the folder that holds this program, or one above it, or where it was built.
+/// The reference's source: in the folder that holds this program, or one above it, or where it was built.
 fn script(experiment: &str) -> Result<PathBuf, String> {
     let name = Path::new("peers/pytorch").join(format!("{experiment}.py"));
     let program = std::env::current_exe().map_err(|e| format!("this program's own file cannot be found: {e}"))?;

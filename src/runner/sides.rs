@@ -1,7 +1,7 @@
 //! Both sides of a comparison, ours and PyTorch's: the files that they share, and which has to run before the other can.
 
 use super::launch::launch;
-use super::python::{Python, for_twin};
+use super::python::{Python, for_reference};
 use super::spec::{Exchange, Spec};
 use super::start::Program;
 use super::template::Templates;
@@ -21,7 +21,7 @@ pub struct Exchanges {
 }
 
 impl Exchanges {
-    /// The files of a cell and its twin.
+    /// The files of a cell and its reference.
     pub fn files(&mut self, cell: &Cell) -> Result<Exchange> {
         let common = cell.without(&[BY]);
         let number = self.known.iter().position(|known| *known == common).unwrap_or(self.known.len());
@@ -39,7 +39,7 @@ impl Exchanges {
 
 /// Runs a pass, after the other side of its comparison has written what it needs, where that is not there yet; none where Ctrl-C ended it.
 pub fn provided(
-    (twins, mut templates): (Option<&Result<Python, String>>, Option<&mut Templates>),
+    (python, mut templates): (Option<&Result<Python, String>>, Option<&mut Templates>),
     spec: &Spec,
     cell: &Cell,
     round: u32,
@@ -47,7 +47,7 @@ pub fn provided(
     timeout: Duration,
 ) -> Result<Option<PassRecord>> {
     if let Some((other, spec_of_other)) = needed(spec, cell)? {
-        let Some(given) = provided((twins, templates.as_deref_mut()), &spec_of_other, &other, 1, device, timeout)? else {
+        let Some(given) = provided((python, templates.as_deref_mut()), &spec_of_other, &other, 1, device, timeout)? else {
             return Ok(None);
         };
         if given.status != Status::Ok {
@@ -55,28 +55,28 @@ pub fn provided(
             return Ok(Some(PassRecord { cell: cell.clone(), pass: spec.pass, round, reason, samples: Vec::new(), ..given }));
         }
     }
-    launch(program(twins, cell), templates, spec, cell, round, device, timeout)
+    launch(program(python, cell), templates, spec, cell, round, device, timeout)
 }
 
-/// What the other side of a comparison has to run before this side can: ours writes its start, the twin its outcome. None where it has, or
-/// nothing is needed.
+/// What the other side of a comparison has to run before this side can: ours writes its start, the reference its outcome. None where it
+/// has, or nothing is needed.
 fn needed(spec: &Spec, cell: &Cell) -> Result<Option<(Cell, Spec)>> {
     let Some(files) = &spec.exchange else { return Ok(None) };
-    let (other, hand_over) = match cell.is_twin() {
+    let (other, hand_over) = match cell.is_reference() {
         true if !files.start.exists() => (cell.with(BY, "vramlab"), true),
-        // It is there unless an earlier run did the twin's check.
+        // It is there unless an earlier run did the reference's check.
         false if spec.pass == Pass::Check && !spec.hand_over && !files.outcome.exists() => (cell.with(BY, "pytorch"), false),
         _ => return Ok(None),
     };
-    let twin = if hand_over { None } else { Some(for_twin(spec.threads)?) };
-    let spec = Spec { cell: other.to_string(), pass: Pass::Check, hand_over, twin, ..spec.clone() };
+    let reference = if hand_over { None } else { Some(for_reference(spec.threads)?) };
+    let spec = Spec { cell: other.to_string(), pass: Pass::Check, hand_over, reference, ..spec.clone() };
     Ok(Some((other, spec)))
 }
 
 /// Who runs a cell.
-fn program<'a>(twins: Option<&'a Result<Python, String>>, cell: &Cell) -> Program<'a> {
-    match twins {
-        Some(Ok(python)) if cell.is_twin() => Program::Twin(python),
+fn program<'a>(python: Option<&'a Result<Python, String>>, cell: &Cell) -> Program<'a> {
+    match python {
+        Some(Ok(python)) if cell.is_reference() => Program::Reference(python),
         _ => Program::Own,
     }
 }

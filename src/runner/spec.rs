@@ -19,14 +19,14 @@ pub struct Spec {
     pub memory_limit: Option<u64>,
     /// What a check compares the cell with.
     pub baseline: String,
-    /// The relation to the baseline that a twin must see in a check; a child of our own has the protocol.
+    /// The relation to the baseline that a reference must see in a check; a child of our own has the protocol.
     pub expected: Option<Relation>,
-    /// What our side of the cell and its twin hand to each other, where both do the very same.
+    /// What our side of the cell and its reference hand to each other, where both do the very same.
     pub exchange: Option<Exchange>,
-    /// Write the cell's start for the twin, and nothing else.
+    /// Write the cell's start for the reference, and nothing else.
     pub hand_over: bool,
-    /// What a twin in Python needs besides; none for a child of our own.
-    pub twin: Option<ForTwin>,
+    /// What a PyTorch reference needs besides; none for a child of our own.
+    pub reference: Option<ForReference>,
     /// Settings of the caching allocator that the cell asks for.
     pub alloc_conf: Option<String>,
     /// Where the pass keeps files; none where it keeps none.
@@ -49,7 +49,7 @@ impl Spec {
             expected: None,
             exchange: None,
             hand_over: false,
-            twin: None,
+            reference: None,
             alloc_conf: None,
             files: None,
             parent: std::process::id(),
@@ -57,21 +57,21 @@ impl Spec {
     }
 }
 
-/// Files by which our side of a cell and its twin in Python share tensors.
+/// Files by which our side of a cell and its PyTorch reference share tensors.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Exchange {
-    /// What the cell begins with, by name: ours writes it, the twin reads it.
+    /// What the cell begins with, by name: ours writes it, the reference reads it.
     pub start: PathBuf,
-    /// What came out of the twin's step: the check of ours compares its own with it.
+    /// What came out of the reference's step: the check of ours compares its own with it.
     pub outcome: PathBuf,
 }
 
-/// What a twin in Python needs that a child of our own has.
+/// What a PyTorch reference needs that a child of our own has.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ForTwin {
+pub struct ForReference {
     /// The library that counts the CPU's tensors and reads settings, as we do.
     pub meter: PathBuf,
-    /// Our settings, which must be the twin's, too.
+    /// Our settings, which must be the reference's, too.
     pub settings: BTreeMap<String, String>,
     /// File of the libtorch that both run on.
     pub libtorch: PathBuf,

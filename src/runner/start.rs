@@ -14,8 +14,8 @@ use std::time::Duration;
 pub enum Program<'a> {
     /// This program.
     Own,
-    /// The experiment's twin in Python.
-    Twin(&'a Python),
+    /// The experiment's PyTorch reference.
+    Reference(&'a Python),
 }
 
 /// Set by Ctrl-C; read here and between cells.
@@ -33,14 +33,14 @@ pub fn stopped() -> bool {
     STOP.load(Ordering::SeqCst)
 }
 
-/// How often a waiting parent looks at [`STOP`]. Rows of a child wake it at once.
-pub const GLANCE: Duration = Duration::from_millis(50);
+/// How often a waiting parent polls [`STOP`]. Rows of a child wake it at once.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The command that starts a program; what it is to do, and what it hears, are still to be added.
 pub fn command(program: Program, choice: DeviceChoice) -> Result<Command> {
     let mut command = match program {
         Program::Own => Command::new(std::env::current_exe().context("finding this program's own file")?),
-        Program::Twin(python) => python.command(),
+        Program::Reference(python) => python.command(),
     };
     // A group of its own: the terminal's Ctrl-C reaches the parent alone, and the end of the group is the end of all it started.
     command.stdout(Stdio::piped()).process_group(0);
@@ -48,7 +48,7 @@ pub fn command(program: Program, choice: DeviceChoice) -> Result<Command> {
         // A cell of the CPU sees no GPU, also on a machine that has one.
         (DeviceChoice::Cpu, _) => drop(command.env("CUDA_VISIBLE_DEVICES", "")),
         (DeviceChoice::Dry(card), Program::Own) => dry::prepare(&mut command, card)?,
-        (DeviceChoice::Dry(card), Program::Twin(_)) => dry::prepare_python(&mut command, card)?,
+        (DeviceChoice::Dry(card), Program::Reference(_)) => dry::prepare_python(&mut command, card)?,
         (DeviceChoice::Cuda(_), _) => {}
     }
     Ok(command)

@@ -17,8 +17,8 @@ pub fn rounds(protocol: &'static Protocol, choice: DeviceChoice, profile: Profil
     }
 }
 
-/// How many times the rounds of one drawing a rate of false alarms is drawn from: as many as its interval needs to lie below twice what is
-/// promised, for ten levels.
+/// How many times the rounds of one drawing a rate of false positives is drawn from: as many as its interval needs to lie below twice what
+/// is promised, for ten levels.
 const DRAWINGS: u32 = 12;
 
 fn is_drawn_from(protocol: &'static Protocol) -> bool {

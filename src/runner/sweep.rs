@@ -1,11 +1,11 @@
 //! One run of an experiment: every planned cell is checked, counted and timed, and each pass is recorded before the next begins.
 
 use super::account::{Account, Judged};
-use super::gates::{beyond_physics, counted_difference, has_twin, impossible};
+use super::gates::{beyond_physics, counted_difference, has_reference, impossible};
 use super::options::{Options, Shard};
 use super::plan::{Plan, Planned, round_order};
 use super::progress::Progress;
-use super::python::{Python, for_twin};
+use super::python::{Python, for_reference};
 use super::sides::{Exchanges, provided};
 use super::spec::Spec;
 use super::start::{interruptible, stopped};
@@ -39,8 +39,8 @@ pub fn run(
 ) -> Result<u8> {
     let machine = Machine::describe(choice)?;
     interruptible()?;
-    let twins = plan.cells.iter().any(|planned| has_twin(choice, planned)).then(|| Python::find(protocol.name));
-    let mut manifest = manifest(protocol, options, (choice, profile, &rounds), plan, &machine, twins.as_ref())?;
+    let python = plan.cells.iter().any(|planned| has_reference(choice, planned)).then(|| Python::find(protocol.name));
+    let mut manifest = manifest(protocol, options, (choice, profile, &rounds), plan, &machine, python.as_ref())?;
     let part = options.shard.map(|Shard { index, count }| format!("{SHARD}{index}-of-{count}"));
     let Place { dir, left } = Place::find(out, part.as_deref(), &manifest);
     let (journal, records) = Journal::open(&dir, &mut manifest, options.fresh)?;
@@ -54,7 +54,7 @@ pub fn run(
         profile,
         machine,
         dir: std::path::absolute(&dir).with_context(|| format!("finding {}", dir.display()))?,
-        twins,
+        python,
         journal,
         records,
         progress: Progress::new(protocol.name, options.within.as_ref().and_then(|within| within.share)),
@@ -102,12 +102,12 @@ fn manifest(
     (choice, profile, rounds): (DeviceChoice, Profile, &Rounds),
     plan: &Plan,
     machine: &Machine,
-    twins: Option<&Result<Python, String>>,
+    python: Option<&Result<Python, String>>,
 ) -> Result<Manifest> {
     let sources = EXPERIMENTS.iter().find(|(name, _)| *name == protocol.name);
     let (_, sources) = sources.with_context(|| format!("experiments/ has no {}: file and protocol share a name", protocol.name))?;
     let mut flags = flags(options.threads() as usize)?;
-    flags.extend(twins.map(|found| ("python".to_string(), found.as_ref().map_or("none".to_string(), Python::describe))));
+    flags.extend(python.map(|found| ("python".to_string(), found.as_ref().map_or("none".to_string(), Python::describe))));
     Ok(Manifest {
         schema: SCHEMA,
         profile,
@@ -128,18 +128,18 @@ fn manifest(
             argv: invocation(),
             git_revision: env!("VRAMLAB_REVISION").to_string(),
             git_dirty: env!("VRAMLAB_DIRTY") == "true",
-            environment: environment(twins),
+            environment: environment(python),
         }],
         protocol: protocol.clone(),
     })
 }
 
 /// What a run ran on and was built with, beyond what must agree between runs.
-fn environment(twins: Option<&Result<Python, String>>) -> BTreeMap<String, String> {
+fn environment(python: Option<&Result<Python, String>>) -> BTreeMap<String, String> {
     let known = [("kernel", kernel()), ("exact cpu", exact_cpu()), ("compilers", Some(env!("VRAMLAB_COMPILERS").to_string()))];
     let mut environment: BTreeMap<String, String> =
         known.into_iter().filter_map(|(name, value)| Some((name.to_string(), value?))).collect();
-    if let Some(Ok(python)) = twins {
+    if let Some(Ok(python)) = python {
         environment.extend(python.packages.clone());
     }
     environment
@@ -164,7 +164,7 @@ struct Sweep<'a> {
     /// Where the results go.
     dir: PathBuf,
     /// Who runs the cells that are PyTorch's, or why nobody can; none where there are no such cells.
-    twins: Option<Result<Python, String>>,
+    python: Option<Result<Python, String>>,
     journal: Journal,
     records: Vec<PassRecord>,
     progress: Progress,
@@ -219,7 +219,7 @@ impl Sweep<'_> {
         self.records.iter().any(|r| r.cell == *cell && settles(r))
     }
 
-    /// Checks and counts cells until a time comes. What takes no time minds no company, so cells run side by side; the passes over one cell
+    /// Checks and counts cells until a time comes. Untimed passes run concurrently; the passes over one cell
     /// follow one another.
     fn count(&mut self, plan: &Plan, until: Option<Instant>) -> Result<()> {
         let mut chains: Vec<(&Planned, Vec<Job>)> = Vec::new();
@@ -253,7 +253,7 @@ impl Sweep<'_> {
         let next = || waiting.lock().ok().and_then(|mut waiting| waiting.next());
         let is_over = || stopped() || until.is_some_and(|until| Instant::now() >= until);
         let (device, timeout) = ((self.choice, self.machine.device_memory), self.options.timeout);
-        let twins = self.twins.clone();
+        let python = self.python.clone();
         let (sender, records) = channel();
         let work = |sender: Sender<Result<PassRecord>>| {
             let mut templates = Templates::default();
@@ -266,7 +266,7 @@ impl Sweep<'_> {
                     if is_over() {
                         return;
                     }
-                    let record = match provided((twins.as_ref(), Some(&mut templates)), &spec, &cell, round, device, timeout) {
+                    let record = match provided((python.as_ref(), Some(&mut templates)), &spec, &cell, round, device, timeout) {
                         Ok(Some(record)) => Ok(record),
                         Ok(None) => return,
                         Err(e) => Err(e),
@@ -294,7 +294,7 @@ impl Sweep<'_> {
     fn pass(&mut self, planned: &Planned, pass: Pass, round: u32) -> Result<()> {
         let Some(spec) = self.ask(planned, pass, round)? else { return Ok(()) };
         let device = (self.choice, self.machine.device_memory);
-        match provided((self.twins.as_ref(), None), &spec, &planned.cell, round, device, self.options.timeout)? {
+        match provided((self.python.as_ref(), None), &spec, &planned.cell, round, device, self.options.timeout)? {
             Some(record) => self.keep(record),
             None => Ok(()),
         }
@@ -325,7 +325,7 @@ impl Sweep<'_> {
             expected: self.expected(planned, pass),
             exchange: planned.grid.is_shared().then(|| self.exchanges.files(&planned.cell)).transpose()?,
             hand_over: false,
-            twin: planned.cell.is_twin().then(|| for_twin(threads)).transpose()?,
+            reference: planned.cell.is_reference().then(|| for_reference(threads)).transpose()?,
             files: (pass == Pass::Memory && round == 1 && self.profile != Profile::Smoke).then(|| self.dir.join(FILES)),
             alloc_conf: planned.cell.get(ALLOC_CONF).filter(|conf| *conf != "default").map(str::to_string),
             parent: std::process::id(),
@@ -353,15 +353,15 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    /// The relation that the twin in Python must see; a child of our own finds it in its protocol.
+    /// The relation that the PyTorch reference must see; a child of our own finds it in its protocol.
     fn expected(&self, planned: &Planned, pass: Pass) -> Option<Relation> {
-        (pass == Pass::Check && planned.cell.is_twin()).then(|| self.protocol.check_of(&planned.cell).cloned()).flatten()
+        (pass == Pass::Check && planned.cell.is_reference()).then(|| self.protocol.check_of(&planned.cell).cloned()).flatten()
     }
 
     /// Why a pass over a cell cannot be run here; none where it can.
     fn impossible(&self, planned: &Planned, pass: Pass) -> Option<String> {
-        impossible(self.choice, planned, pass).or_else(|| match &self.twins {
-            Some(Err(reason)) if planned.cell.is_twin() => Some(reason.clone()),
+        impossible(self.choice, planned, pass).or_else(|| match &self.python {
+            Some(Err(reason)) if planned.cell.is_reference() => Some(reason.clone()),
             Some(Err(reason)) if planned.grid.is_shared() => Some(format!("there is no PyTorch to compare with: {reason}")),
             _ => None,
         })

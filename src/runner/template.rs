@@ -5,7 +5,7 @@
 //! device was opened. Timed passes are started anew all the same, since figures of the whole process would show that pages are shared.
 
 use super::spec::Spec;
-use super::start::{GLANCE, Program, command, prepare_cuda, stopped};
+use super::start::{POLL_INTERVAL, Program, command, prepare_cuda, stopped};
 use super::{SetUp, child};
 use crate::machine::DeviceChoice;
 use crate::protocol::{Pass, Protocol};
@@ -23,7 +23,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// How long a template may take to answer: that it has loaded all and made a copy, or that a copy has ended that closed its pipes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process that makes copies of itself, one at a time.
 #[derive(Debug)]
@@ -58,11 +58,11 @@ enum Answer {
     Failed(String),
 }
 
-/// Templates of this program and of its twin, each started when it is first needed.
+/// Templates of this program and of its reference, each started when it is first needed.
 #[derive(Debug, Default)]
 pub struct Templates {
     own: Slot,
-    twin: Slot,
+    reference: Slot,
 }
 
 #[derive(Debug, Default)]
@@ -109,7 +109,7 @@ impl Templates {
     fn of(&mut self, program: Program) -> &mut Slot {
         match program {
             Program::Own => &mut self.own,
-            Program::Twin(_) => &mut self.twin,
+            Program::Reference(_) => &mut self.reference,
         }
     }
 }
@@ -167,11 +167,11 @@ impl Template {
     fn answer(&mut self) -> Result<Answer> {
         let start = Instant::now();
         let line = loop {
-            match self.answers.recv_timeout(GLANCE) {
+            match self.answers.recv_timeout(POLL_INTERVAL) {
                 Ok(line) => break line,
                 Err(RecvTimeoutError::Disconnected) => bail!("the process that is copied ended"),
                 Err(RecvTimeoutError::Timeout) => {
-                    ensure!(start.elapsed() < PATIENCE, "the process that is copied does not answer");
+                    ensure!(start.elapsed() < TIMEOUT, "the process that is copied does not answer");
                     ensure!(!stopped(), "stopped");
                 }
             }
@@ -252,7 +252,7 @@ mod tests {
             assert!(!suits(choice, &spec(Pass::Time)));
         }
         assert!(!suits(DeviceChoice::Cuda(0), &spec(Pass::Memory)));
-        // On the CPU a limit is the meter's; a dry device's allocator reads it as it starts.
+        // On the CPU a limit is the meter's; a simulated GPU's allocator reads it as it starts.
         let limited = Spec { memory_limit: Some(1 << 20), ..spec(Pass::Memory) };
         assert!(suits(DeviceChoice::Cpu, &limited) && !suits(dry, &limited));
         let configured = Spec { alloc_conf: Some("expandable_segments:True".to_string()), ..spec(Pass::Memory) };

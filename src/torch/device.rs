@@ -33,7 +33,7 @@ impl Memory {
 /// Of `Memory::others`, those that count events and not bytes.
 pub const COUNTS: [&str; 1] = ["allocation_retries"];
 
-/// What PyTorch's caching allocator and the driver say of a CUDA device, real or pretended.
+/// What PyTorch's caching allocator and the driver say of a CUDA device, real or simulated.
 ///
 /// # Errors
 /// CUDA is not initialised.

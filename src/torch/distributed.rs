@@ -192,7 +192,7 @@ impl ProcessGroup {
     /// had given zeros.
     ///
     /// # Errors
-    /// A size of 0; a device that is neither the CPU nor CUDA (a dry device is CUDA).
+    /// A size of 0; a device that is neither the CPU nor CUDA (a simulated GPU is CUDA).
     pub fn alone(device: Device, size: usize) -> Result<ProcessGroup> {
         ensure!(size > 0, "a group has at least one process");
         let group = native::Group::alone(0, i32::try_from(size)?, is_cuda(device)?)?;

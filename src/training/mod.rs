@@ -1,4 +1,4 @@
-//! A training step as a library: what is trained ([`Configuration`]), and how ([`Trainer`]). Where its bytes are is told by
+//! A training step as a library: what is trained ([`Configuration`]), and how ([`Trainer`]). Where its bytes are is recorded by
 //! [`crate::torch::Recorder`].
 //!
 //! The same code runs on any device. Nothing reads a value from the device on the way, except under `amp-fp16`, which must know whether

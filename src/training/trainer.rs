@@ -89,7 +89,7 @@ impl Trainer {
     ///
     /// # Errors
     /// The meter's message.
-    pub fn tell(&self, mark: Mark, recorder: &mut Recorder) -> Result<()> {
+    pub fn record(&self, mark: Mark, recorder: &mut Recorder) -> Result<()> {
         recorder.ended(mark, &self.model.store, &[&self.batch.inputs, &self.batch.targets])
     }
 

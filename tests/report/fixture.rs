@@ -80,7 +80,7 @@ pub const ACCUMULATION: Protocol = Protocol {
     claims: &[
         Claim {
             id: "accumulate-memory",
-            from: "000 001 002",
+            from: "1 2 3",
             text: "k micro-batches of B/k need much less memory than one batch of B",
             judged_on: &[Platform::Cpu, Platform::Gpu, Platform::Dry],
             rule: Rule::Ratio {
@@ -99,7 +99,7 @@ pub const ACCUMULATION: Protocol = Protocol {
         },
         Claim {
             id: "accumulate-gradients",
-            from: "001",
+            from: "2",
             text: "it shrinks the memory for gradients",
             judged_on: &[Platform::Cpu, Platform::Gpu, Platform::Dry],
             rule: Rule::Ratio {
@@ -118,7 +118,7 @@ pub const ACCUMULATION: Protocol = Protocol {
         },
         Claim {
             id: "accumulate-normalise",
-            from: "000, 001",
+            from: "1, 2",
             text: "adding k losses, or dividing each by k, gives the update of the full batch",
             judged_on: &[Platform::Cpu, Platform::Gpu],
             rule: Rule::Value {
@@ -198,7 +198,7 @@ pub const CHECKPOINTING: Protocol = Protocol {
     checks: &[Check { when: "", expect: Relation::Equal { tolerance: 1e-5 } }],
     claims: &[Claim {
         id: "checkpoint-memory",
-        from: "002 003",
+        from: "3 4",
         text: "checkpointing saves activation memory for compute",
         judged_on: &[Platform::Cpu, Platform::Gpu, Platform::Dry],
         rule: Rule::All(&[
@@ -317,7 +317,7 @@ pub const INPLACE: Protocol = Protocol {
     claims: &[
         Claim {
             id: "inplace-memory",
-            from: "000",
+            from: "1",
             text: "in-place operations use more memory, `relu(x).clone()` is the better form",
             judged_on: &[Platform::Cpu, Platform::Gpu, Platform::Dry],
             rule: Rule::Ratio {
@@ -336,7 +336,7 @@ pub const INPLACE: Protocol = Protocol {
         },
         Claim {
             id: "inplace-autograd",
-            from: "000's fear",
+            from: "guide 1's fear",
             text: "an in-place write to what backward needs is caught",
             judged_on: &[Platform::Gpu],
             rule: Rule::Value {
@@ -364,7 +364,7 @@ pub const INPLACE: Protocol = Protocol {
     threats: &["One operation of one network."],
 };
 
-/// A machine to pretend to be.
+/// A machine whose results are made up.
 #[derive(Clone, Copy)]
 pub struct Machine {
     pub name: &'static str,
@@ -493,8 +493,8 @@ fn records(machine: Machine, protocol: &Protocol, cell: &Cell, n: usize) -> Vec<
 fn trouble(machine: Machine, protocol: &Protocol, cell: &Cell, pass: Pass) -> Option<(Status, &'static str)> {
     let budget = |fits: f64| cell.get("batch").is_some() && memory(protocol, cell).0 > fits * MIB;
     match (machine.platform, protocol.name, pass) {
-        (Platform::Dry, _, Pass::Time) => Some((Status::Skipped, "a dry device has no time")),
-        (Platform::Dry, _, Pass::Check) => Some((Status::Skipped, "a dry device computes nothing that could be compared")),
+        (Platform::Dry, _, Pass::Time) => Some((Status::Skipped, "a simulated GPU has no time")),
+        (Platform::Dry, _, Pass::Check) => Some((Status::Skipped, "a simulated GPU computes nothing that could be compared")),
         (Platform::Cpu, "checkpointing", Pass::Memory) if budget(2000.0) => {
             Some((Status::Oom, "tried to allocate 96.0 MiB | limit 2.0 GiB"))
         }

@@ -9,6 +9,7 @@ mod odd;
 mod page;
 mod safe;
 mod svg;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

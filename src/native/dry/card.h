@@ -1,4 +1,4 @@
-// The card that the pretended runtime is, as it and the kernels read it from VRAMLAB_DRY_CARD (src/cards.rs): fields with commas between,
+// The card that the simulated runtime is, as it and the kernels read it from VRAMLAB_DRY_CARD (src/cards.rs): fields with commas between,
 // name, title, memory, compute capability, multiprocessors, threads of a multiprocessor, shared memory of a block, of a block that asks
 // for more, of a multiprocessor, L2 cache.
 #pragma once

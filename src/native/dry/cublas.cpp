@@ -1,4 +1,4 @@
-// A pretended cuBLAS and cuBLASLt for dry processes, beside runtime.cpp: every product succeeds and nothing is computed. PyTorch's own code
+// A simulated cuBLAS and cuBLASLt for dry processes, beside runtime.cpp: every product succeeds and nothing is computed. PyTorch's own code
 // above it takes the workspaces that it gives to the real one. The functions are those that PyTorch calls.
 #include "card.h"
 

@@ -1,4 +1,4 @@
-// A pretended CUDA driver for a Python process: its soname is libcuda.so.1, so that whoever opens the driver finds this library, which is
+// A simulated CUDA driver for a Python process: its soname is libcuda.so.1, so that whoever opens the driver finds this library, which is
 // loaded already, and none of a real GPU's. libtorch_cuda asks it for the state of a device; libraries with a CUDA runtime of their own
 // (NCCL, cuDNN) get no entry point and find no device to use.
 #include "callers.h"
@@ -53,7 +53,7 @@ int cuCtxGetCurrent(void** context) {
 }
 int cuCtxSetCurrent(void*) { return 0; }
 int cuGetErrorString(int, const char** text) {
-  *text = "a rehearsal does not pretend this part of the CUDA driver";
+  *text = "a rehearsal does not have this part of the CUDA driver";
   return 0;
 }
 int cuGetErrorName(int, const char** text) {

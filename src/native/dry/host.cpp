@@ -1,5 +1,5 @@
-// The dry device of a Rust process. libtorch_cuda is loaded, over the pretended runtime of runtime.cpp: its operators make each allocation
-// that they make on a GPU, and launch nothing. The few that cannot run so have a kernel in kernels/.
+// The simulated GPU of a Rust process. libtorch_cuda is loaded, over the simulated runtime of runtime.cpp: its operators make each
+// allocation that they make on a GPU, and launch nothing. The few that cannot run so have a kernel in kernels/.
 #include "../guarded.h"
 #include "card.h"
 #include "kernels/kernels.h"
@@ -88,7 +88,7 @@ __attribute__((visibility("default"))) char* vramlab_dry_open() {
     vramlab::dry::refuse_shapes_from_values(library);
     if (auto** const told = static_cast<void (**)(int, const void*)>(dlsym(RTLD_DEFAULT, "vramlab_dry_watch"))) *told = &watch;
     TORCH_CHECK(at::detail::getCUDAHooks().deviceCount() == 1,
-                "somebody has asked libtorch about CUDA already; a dry device must be opened before");
+                "somebody has asked libtorch about CUDA already; a simulated GPU must be opened before");
   });
 }
 

@@ -1,4 +1,4 @@
-//! The dry device's libraries, which this program carries inside, and the door to them; see [`crate::dry`].
+//! The simulated GPU's libraries, which this program carries inside, and the door to them; see [`crate::dry`].
 
 use super::{
     NativeError, checked, vl_dry_blocks, vl_dry_clear_workspaces, vl_dry_give, vl_dry_open, vl_dry_replay, vl_dry_take,
@@ -8,38 +8,38 @@ use std::ffi::{CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The pretended CUDA runtime, to be preloaded; empty where the program was built with a libtorch without CUDA.
+/// The simulated CUDA runtime, to be preloaded; empty where the program was built with a libtorch without CUDA.
 pub const RUNTIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dry_runtime.so"));
 
-/// The pretended CUDA driver, to be preloaded beside it.
+/// The simulated CUDA driver, to be preloaded beside it.
 pub const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dry_driver.so"));
 
 /// The kernels that take the place of PyTorch's where those cannot run, to be opened in a process that has the runtime; empty as [`RUNTIME`] is.
 pub const BACKEND: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dry_backend.so"));
 
-/// The cuDNN that the dry device pretends to have.
+/// The cuDNN that the simulated GPU has.
 pub const CUDNN: &str = "cuDNN 9.19";
 
-/// Why there is no dry device where [`is_built`] says so.
-pub const NOT_BUILT: &str = "this program was built with a libtorch without CUDA, whose caching allocator a dry device runs; build it \
+/// Why there is no simulated GPU where [`is_built`] says so.
+pub const NOT_BUILT: &str = "this program was built with a libtorch without CUDA, whose caching allocator a simulated GPU runs; build it \
                              with PyTorch's CUDA build";
 
-/// Whether this program carries the dry device.
+/// Whether this program carries the simulated GPU.
 pub fn is_built() -> bool {
     !RUNTIME.is_empty() && !BACKEND.is_empty()
 }
 
-/// Opens the dry device in this process, from a file that holds [`BACKEND`].
+/// Opens the simulated GPU in this process, from a file that holds [`BACKEND`].
 ///
 /// # Errors
-/// The process has no pretended runtime, or has a real GPU's libraries; libtorch has no CUDA half; the loader's message.
+/// The process has no simulated runtime, or has a real GPU's libraries; libtorch has no CUDA half; the loader's message.
 pub fn open(backend: &Path) -> Result<(), NativeError> {
     let path = CString::new(backend.as_os_str().as_bytes()).map_err(|e| NativeError(e.to_string()))?;
     // SAFETY: the path is a C string that outlives the call.
     checked(unsafe { vl_dry_open(path.as_ptr()) })
 }
 
-/// Bytes of the dry device's memory, from its caching allocator; they are given back where this goes out of scope.
+/// Bytes of the simulated GPU's memory, from its caching allocator; they are given back where this goes out of scope.
 #[derive(Debug)]
 pub struct Taken(u64);
 
@@ -66,7 +66,7 @@ impl Drop for Taken {
 /// Gives back the workspaces that cuBLAS keeps for each thread that has multiplied; the next product of a thread takes a new one.
 ///
 /// # Errors
-/// The dry device is not open.
+/// The simulated GPU is not open.
 pub fn clear_workspaces() -> Result<(), NativeError> {
     // SAFETY: no pointers.
     checked(unsafe { vl_dry_clear_workspaces() })
@@ -75,7 +75,7 @@ pub fn clear_workspaces() -> Result<(), NativeError> {
 /// Addresses of the workspaces that cuBLAS was given.
 ///
 /// # Errors
-/// The dry device is not open.
+/// The simulated GPU is not open.
 pub fn workspaces() -> Result<Vec<u64>, NativeError> {
     let mut found: Vec<u64> = Vec::new();
     // SAFETY: `push_address` only runs during the call, while `found` is borrowed by nothing else.
@@ -103,10 +103,10 @@ pub struct HeldBlock {
     pub large: bool,
 }
 
-/// What the allocator of this process's dry device holds, segment by segment.
+/// What the allocator of this process's simulated GPU holds, segment by segment.
 ///
 /// # Errors
-/// The dry device is not open.
+/// The simulated GPU is not open.
 pub fn held_blocks() -> Result<Vec<HeldBlock>, NativeError> {
     let mut held: Vec<HeldBlock> = Vec::new();
     // SAFETY: `push_block` only runs during the call, while `held` is borrowed by nothing else.
@@ -139,11 +139,11 @@ pub struct TraceEvent {
     pub bytes: u64,
 }
 
-/// Plays a trace on the allocator of this process's dry device: allocated, its peak, reserved, its peak, inactive split bytes, segments,
+/// Plays a trace on the allocator of this process's simulated GPU: allocated, its peak, reserved, its peak, inactive split bytes, segments,
 /// retries, and the position of the event at which memory ran out, or -1. What is still allocated then is freed.
 ///
 /// # Errors
-/// The dry device is not open; a slot that is not below `slots`; libtorch's message.
+/// The simulated GPU is not open; a slot that is not below `slots`; libtorch's message.
 pub fn replay(events: &[TraceEvent], slots: u32) -> Result<[i64; 8], NativeError> {
     if let Some(beyond) = events.iter().find(|e| e.slot >= slots) {
         return Err(NativeError(format!("slot {} of a trace of {slots} slots", beyond.slot)));

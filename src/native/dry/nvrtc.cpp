@@ -1,4 +1,4 @@
-// A pretended compiler for kernels that PyTorch compiles while it runs (its jiterator): all of them compile to nothing, which driver.cpp
+// A simulated compiler for kernels that PyTorch compiles while it runs (its jiterator): all of them compile to nothing, which driver.cpp
 // loads and launches. Built twice, under the sonames of CUDA 12's and 13's.
 #include <cstddef>
 

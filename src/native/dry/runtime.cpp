@@ -1,9 +1,9 @@
-// A pretended CUDA runtime, driver and NVML: just enough for PyTorch's own caching allocator (libc10_cuda.so) to run where there is no
+// A simulated CUDA runtime, driver and NVML: just enough for PyTorch's own caching allocator (libc10_cuda.so) to run where there is no
 // GPU, and for libtorch_cuda of CUDA 12 and 13 to come up. VRAMLAB_DRY_DEVICES cards (one where it is not set; which card it is, card.h tells),
 // of whose memory VRAMLAB_DRY_TAKEN bytes are taken by others; their addresses must never be touched. Preloaded (LD_PRELOAD) into dry processes only, or
 // opened for all (RTLD_GLOBAL) before libtorch, so that its functions stand before those of libcudart, which libtorch brings along. What
-// libtorch can call and the dry device does not pretend is refused here too, so that no call reaches a real driver. Its soname is NVML's, so
-// that c10, which opens that library to describe an out-of-memory error, finds this one; driver.cpp is there for what opens the driver.
+// libtorch can call and the simulated GPU does not have is refused here too, so that no call reaches a real driver. Its soname is NVML's,
+// so that c10, which opens that library to describe an out-of-memory error, finds this one; driver.cpp is there for what opens the driver.
 #include "callers.h"
 #include "card.h"
 #include "cuda_runtime_api.h"
@@ -297,7 +297,7 @@ cudaError_t cudaGetLastError() {
 }
 const char* cudaGetErrorString(cudaError_t error) {
   if (error == cudaSuccess) return "no error";
-  return error == cudaErrorMemoryAllocation ? "out of memory" : "the dry device does not pretend this part of the CUDA runtime";
+  return error == cudaErrorMemoryAllocation ? "out of memory" : "the simulated GPU does not have this part of the CUDA runtime";
 }
 const char* cudaGetErrorName(cudaError_t error) {
   if (error == cudaSuccess) return "cudaSuccess";
@@ -385,7 +385,7 @@ cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-// Time is not pretended, but there are programs that divide by it.
+// Time is not simulated, but there are programs that divide by it.
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
   *milliseconds = 0.01f;
   return cudaSuccess;
@@ -687,7 +687,7 @@ int memory_release(uint64_t handle) {
 int nothing_to_do() { return 0; }
 int refused() { return cudaErrorNotSupported; }
 int error_string(int error, const char** text) {
-  *text = error == kOutOfMemory ? "out of memory" : "the dry device does not pretend this part of the CUDA driver";
+  *text = error == kOutOfMemory ? "out of memory" : "the simulated GPU does not have this part of the CUDA driver";
   return 0;
 }
 

@@ -110,7 +110,7 @@ fn is_error(metric: &Metric) -> bool {
     ["formula_error", "predicted_error"].contains(&metric.name)
 }
 
-/// The machine as a picture names it; a dry device's figures are predictions.
+/// The machine as a picture names it; a simulated GPU's figures are predictions.
 fn whose(recorded: &Recorded) -> String {
     prose::whose(recorded.platform(), &recorded.machine)
 }

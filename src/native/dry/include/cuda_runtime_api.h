@@ -1,4 +1,4 @@
-// The little of the CUDA runtime's interface that the dry device needs, declared by hand: it is built where no CUDA toolkit is. Numbers
+// The little of the CUDA runtime's interface that the simulated GPU needs, declared by hand: it is built where no CUDA toolkit is. Numbers
 // and names are CUDA 13's; c10's headers include this file by its name.
 #pragma once
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Operators whose CUDA code calls a library that is not pretended: shapes from meta, memory from the allocator, and none for what the
+// Operators whose CUDA code calls a library that is not simulated: shapes from meta, memory from the allocator, and none for what the
 // library takes for itself, which is unknown.
 #include "kernels.h"
 #include <ATen/native/Resize.h>

@@ -1,7 +1,7 @@
 // How far the allocations of an operator are those of a GPU.
 //
 // Every operator that is not here runs PyTorch's own CUDA code and is exact: allocations, sizes, order and lifetimes are what that code asks
-// for on the card that is pretended, cuBLAS's workspaces, reductions' staging buffers and CUB's temporary storage among them. One thing in
+// for on the simulated GPU, cuBLAS's workspaces, reductions' staging buffers and CUB's temporary storage among them. One thing in
 // it is assumed: how many blocks of a kernel a multiprocessor holds (../runtime.cpp), which sizes the storage of CUB's reductions and
 // selections (nonzero, masked_select, unique, boolean indices).
 #include "kernels.h"

@@ -1,6 +1,6 @@
-// The dry device under a user's Python, which has loaded libtorch_cuda over the pretended runtime: the kernels of ../kernels take the place
-// of those of PyTorch's that cannot run so, and the recorder follows the allocator. Opened by src/rehearse/python when CUDA comes up; built
-// for each version of PyTorch.
+// The simulated GPU under a user's Python, which has loaded libtorch_cuda over the simulated runtime: the kernels of ../kernels take the
+// place of those of PyTorch's that cannot run so, and the recorder follows the allocator. Opened by src/rehearse/python when CUDA comes up;
+// built for each version of PyTorch.
 #include "../../guarded.h"
 #include "../kernels/kernels.h"
 #include "recorder.h"
@@ -40,7 +40,7 @@ EXPORTED void vl_forget(char* message) { std::free(message); }
 
 EXPORTED char* vl_open(const char* folder) {
   return guarded([&] {
-    TORCH_CHECK(dlsym(RTLD_DEFAULT, "vramlab_dry_memory"), "this process has no pretended CUDA runtime");
+    TORCH_CHECK(dlsym(RTLD_DEFAULT, "vramlab_dry_memory"), "this process has no simulated CUDA runtime");
     vramlab::rehearsal::open_recorder(folder);
     register_all();
     vramlab::rehearsal::follow_allocator();

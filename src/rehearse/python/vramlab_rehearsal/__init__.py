@@ -11,7 +11,7 @@ import sys
 from . import imports
 
 LIBRARIES = os.environ.get("VRAMLAB_REHEARSAL_LIBRARIES", "")
-pretended = {}
+simulated = {}
 
 
 def begin():
@@ -22,7 +22,7 @@ def begin():
     # Before anybody else can open the real ones: the dynamic loader finds a library that is loaded by its soname.
     if "VRAMLAB_REHEARSAL_MEASURE" not in os.environ:
         for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libnvrtc.so.12", "libnvrtc.so.13"):
-            pretended[name] = ctypes.CDLL(os.path.join(LIBRARIES, name), ctypes.RTLD_GLOBAL)
+            simulated[name] = ctypes.CDLL(os.path.join(LIBRARIES, name), ctypes.RTLD_GLOBAL)
     _say("python")
     imports.when_imported("torch", _torch_is_there, lambda: _say("without-torch"))
 

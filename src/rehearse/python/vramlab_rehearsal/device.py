@@ -69,12 +69,12 @@ def checked(opened, message):
 
 def tell_of_strangers(failed):
     """Libraries that bring kernels, or a whole CUDA runtime, of their own."""
-    from . import pretended
+    from . import simulated
 
     def told(library, function):
-        if library not in pretended:
+        if library not in simulated:
             return []
-        listing = getattr(pretended[library], function)
+        listing = getattr(simulated[library], function)
         listing.restype = ctypes.c_char_p
         return [os.path.basename(path) for path in listing().decode("utf-8", "replace").splitlines()]
 

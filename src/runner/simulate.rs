@@ -1,4 +1,4 @@
-//! The same cell on a dry device, for experiments that put a prediction beside a measurement.
+//! The same cell on a simulated GPU, for experiments that put a prediction beside a measurement.
 
 use super::launch::launch;
 use super::spec::Spec;
@@ -18,11 +18,11 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Counts a cell of this experiment in a dry process of its own, and gives the samples of its memory pass.
 ///
 /// # Errors
-/// The dry device is not to be had, or what the cell fails with there.
-pub fn dry_twin(cell: &Cell) -> Result<Vec<Sample>> {
+/// The simulated GPU is not to be had, or what the cell fails with there.
+pub fn simulate(cell: &Cell) -> Result<Vec<Sample>> {
     let choice = DeviceChoice::Dry(MEMORY.into());
     let spec = Spec::alone(cell, Pass::Memory, choice);
     let found = launch(Program::Own, None, &spec, cell, 1, (choice, Some(MEMORY)), TIMEOUT)?.context("interrupted")?;
-    ensure!(found.status == Status::Ok, "predicting {cell} on a dry device: {}: {}", found.status, found.reason);
+    ensure!(found.status == Status::Ok, "predicting {cell} on a simulated GPU: {}: {}", found.status, found.reason);
     Ok(found.samples)
 }

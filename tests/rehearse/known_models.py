@@ -1,6 +1,6 @@
 """The lab's models of `vramlab predict` in Python, layer by layer and in the same order, and their training step.
 
-    twins.py MODEL BATCH [--optimizer adamw] [--steps 2] [--fake]
+    known_models.py MODEL BATCH [--optimizer adamw] [--steps 2] [--fake]
 
 A tensor of MARK bytes comes and goes between loading and training. Prints the seconds of the steps after the first; `--fake` takes them on
 the CPU under FakeTensorMode, which is how PyTorch itself runs a script without computing.
