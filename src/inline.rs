@@ -1,9 +1,27 @@
 //! What a page for browsers needs to hold everything that it shows: how its policy names a script, and a picture as an address.
 
+use anyhow::{Context, Result};
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, context};
 use sha2::{Digest, Sha256};
 
+/// A page of a template that extends `document.html`, whose policy lets nothing run but the page's own script, and no style pass but its
+/// own. `values` are the template's, with the page's `title`.
+///
+/// # Errors
+/// The template is malformed, or uses a value that is not there.
+pub fn document(template: &'static str, style: &str, script: &str, values: Value) -> Result<String> {
+    let mut templates = Environment::new();
+    templates.set_undefined_behavior(UndefinedBehavior::Strict);
+    templates.set_auto_escape_callback(|_| AutoEscape::Html);
+    templates.add_template("document.html", include_str!("document.html")).context("parsing the template of all pages")?;
+    templates.add_template("page.html", template).context("parsing the page's template")?;
+    let own = context! { style, script, style_hash => policy_hash(style), script_hash => policy_hash(script), ..values };
+    let filled = templates.get_template("page.html")?.render(own);
+    filled.map(|text| text.trim_end().to_string() + "\n").context("filling in the page's template")
+}
+
 /// How a content security policy names an inline script or style that may stay: its SHA-256 in base 64, as between the tags.
-pub fn policy_hash(text: &str) -> String {
+fn policy_hash(text: &str) -> String {
     format!("sha256-{}", base64(&Sha256::digest(format!("\n{text}\n"))))
 }
 

@@ -3,13 +3,13 @@
 use super::course::{LAYERS, View, layer};
 use super::who;
 use crate::chart::{Areas, Head, NARROW, Panel, Plot, WIDE, areas};
-use crate::inline::{picture_address, policy_hash};
+use crate::inline::{document, picture_address};
 use crate::rehearse::answer::{Answer, Block, Held, module_of};
 use crate::rehearse::show::{headline, place_of, short};
 use crate::units::Bytes;
 use anyhow::{Context, Result};
 use minijinja::value::Serde;
-use minijinja::{Environment, UndefinedBehavior, context};
+use minijinja::context;
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -149,11 +149,8 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
             reserved: bytes(row.reserved),
         })
         .collect();
-    let mut templates = Environment::new();
-    templates.set_undefined_behavior(UndefinedBehavior::Strict);
-    templates.add_template("page.html", include_str!("page.html")).context("parsing a page's template")?;
-    let filled = templates.get_template("page.html")?.render(context! {
-        headline => headline(answer),
+    let values = context! {
+        title => headline(answer),
         verdict => Serde(&answer.verdict),
         command => command(answer),
         who => who(process),
@@ -181,9 +178,8 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         wide => picture_address(&wide), narrow => picture_address(&narrow),
         // Nothing in it can end the element that it stands in.
         data => json.replace('<', "\\u003c"),
-        style => &style, script, style_hash => policy_hash(&style), script_hash => policy_hash(script),
-    });
-    filled.map(|text| text.trim_end().to_string() + "\n").context("filling in a page's template")
+    };
+    document(include_str!("page.html"), &style, script, values)
 }
 
 fn figures(answer: &Answer, view: &View) -> Vec<Row> {

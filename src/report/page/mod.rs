@@ -5,10 +5,10 @@
 //! templates write.
 
 use super::markup::{attribute, slug};
-use crate::inline::policy_hash;
-use anyhow::{Context, Result};
+use crate::inline::document;
+use anyhow::Result;
+use minijinja::context;
 use minijinja::value::Serde;
-use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
 use pulldown_cmark::{CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -70,17 +70,10 @@ pub fn page(pages: &[(String, String)], machines: &[String]) -> Result<String> {
         sections.push(Section { id: id_of(file), title: writer.title, body });
     }
     let (style, script) = (include_str!("style.css").trim_end(), include_str!("page.js").trim_end());
-    let mut templates = Environment::new();
-    templates.set_undefined_behavior(UndefinedBehavior::Strict);
-    templates.set_auto_escape_callback(|_| AutoEscape::Html);
-    templates.add_template("page.html", include_str!("page.html")).context("parsing the page's template")?;
     let title = sections.first().map_or("", |section| section.title.as_str());
-    let filled = templates.get_template("page.html")?.render(context! {
-        title, style, script,
-        sections => Serde(&sections), machines => Serde(machines), glossary => Serde(&GLOSSARY),
-        style_hash => policy_hash(style), script_hash => policy_hash(script),
-    });
-    filled.map(|text| text.trim_end().to_string() + "\n").context("filling in the page's template")
+    let values =
+        context! { title, sections => Serde(&sections), machines => Serde(machines), glossary => Serde(&GLOSSARY) };
+    document(include_str!("page.html"), style, script, values)
 }
 
 /// The id of the section that a page becomes; claims have names alike. The front page is the top.
