@@ -13,7 +13,7 @@ use vramlab::torch::allow_tf32;
 use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
 
 /// Micro-batches, each as often as it is computed.
-const FORWARDS: Metric = Metric::counted("forwards", "forward passes of a step", "1");
+const FORWARDS: Metric = Metric::counted("forwards", "forward passes per step", "1");
 
 levels! {
     Net as "model" "model":

@@ -24,7 +24,7 @@ pub fn grid() -> Grid<Cache> {
         .on(&[Platform::Gpu, Platform::Dry]) // only there is a caching allocator
         .metrics(&[CACHED, REFUSED, CALLS, RESERVED])
         .metrics(&[
-            Metric::counted("allocated_peak", "peak allocated", "B"),
+            Metric::counted("allocated_peak", "peak allocated memory", "B"),
             Metric::counted("inactive_split", "inactive split at the end", "B"),
             Metric::counted("allocation_retries", "allocator's own retries", "1"),
         ])

@@ -11,10 +11,10 @@ use train::train;
 use vramlab::lab::*;
 
 /// What the allocator holds from the device and no tensor uses, after a training step and what the policy does then.
-const CACHED: Metric = Metric::counted("cached", "reserved but unused", "B");
+const CACHED: Metric = Metric::counted("cached", "unused reserved memory", "B");
 const REFUSED: Metric = Metric::counted("refused", "allocations failing", "1");
 const CALLS: Metric = Metric::counted("calls", "calls", "1");
-const RESERVED: Metric = Metric::counted("reserved_peak", "peak reserved", "B");
+const RESERVED: Metric = Metric::counted("reserved_peak", "peak reserved memory", "B");
 
 name! { ModelName as "model" "model" }
 number! { Batch "samples" }

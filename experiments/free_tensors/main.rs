@@ -12,9 +12,9 @@ mod tensors;
 use step::step;
 use vramlab::lab::*;
 
-const ALLOCATED: Metric = Metric::counted("allocated", "allocated", "B");
-const RESERVED: Metric = Metric::counted("reserved", "reserved", "B");
-const USED: Metric = Metric::counted("device_used", "used on the device", "B");
+const ALLOCATED: Metric = Metric::counted("allocated", "allocated memory", "B");
+const RESERVED: Metric = Metric::counted("reserved", "reserved memory", "B");
+const USED: Metric = Metric::counted("device_used", "memory in use on the device", "B");
 /// By how much each has fallen since the drop, over the bytes of what was dropped.
 const FREED: Metric = Metric::counted("freed", "allocated memory returned, relative to the tensor", "1");
 const UNRESERVED: Metric = Metric::counted("unreserved", "reserved memory returned, relative to the tensor", "1");

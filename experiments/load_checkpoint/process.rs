@@ -17,7 +17,8 @@ pub const PROCESS_PEAK: Metric = Metric::timed("process_peak", "peak resident me
 pub const PROCESS_HELD: Metric = Metric::timed("process_held", "resident memory with the state held, relative to the model", "1");
 pub const PROCESS_DROPPED: Metric = Metric::timed("process_dropped", "resident memory after `del`, relative to the model", "1");
 /// The last after the C library was told to give back what nobody uses.
-const PROCESS_TRIMMED: Metric = Metric::timed("process_trimmed", "resident memory after `del` and `malloc_trim`, relative to the model", "1");
+const PROCESS_TRIMMED: Metric =
+    Metric::timed("process_trimmed", "resident memory after `del` and `malloc_trim`, relative to the model", "1");
 
 pub fn grid() -> Grid<Loaded> {
     let held = |metric| value(metric).of(|c: &Loaded| c.reader.holds_a_state());

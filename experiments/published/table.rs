@@ -4,7 +4,7 @@ use super::*;
 use vramlab::models::Attention;
 use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
 
-const RESERVED: Metric = Metric::counted("reserved_peak", "peak reserved", "B");
+const RESERVED: Metric = Metric::counted("reserved_peak", "peak reserved memory", "B");
 
 levels! {
     Setup "what is done about memory":

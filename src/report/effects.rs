@@ -48,7 +48,9 @@ impl Effect {
 pub fn compared(run: &Recorded, select: &str) -> Vec<Cell> {
     let is_compared = |cell: &Cell| {
         let grid = run.grid_of(cell);
-        selects(select, cell) && !cell.is_reference() && grid.is_some_and(|grid| grid.studied != BY && grid.baseline_of(cell) != *cell)
+        selects(select, cell)
+            && !cell.is_reference()
+            && grid.is_some_and(|grid| grid.studied != BY && grid.baseline_of(cell) != *cell)
     };
     run.all_cells().into_iter().filter(is_compared).collect()
 }
@@ -71,6 +73,8 @@ pub fn percent(ratio: f64) -> String {
     }
     let percent = ((ratio - 1.0) * 100.0).round();
     match percent {
+        // Nearly everything is not everything.
+        p if p == -100.0 && ratio > 0.0 => format!("−{} %", ((1.0 - ratio) * 1000.0).floor() / 10.0),
         p if p < 0.0 => format!("−{} %", -p),
         p if p > 0.0 => format!("+{p} %"),
         _ => "0 %".to_string(),
@@ -122,5 +126,6 @@ mod tests {
         assert_eq!(change(0.998, 1.08), "0 % to +8 %");
         assert_eq!(change(1.0, 1.0), "0 %");
         assert_eq!(change(0.9, 3.24), "−10 % to 3.24x");
+        assert_eq!((percent(0.0028), percent(1e-6), percent(0.0)), ("−99.7 %".into(), "−99.9 %".into(), "−100 %".into()));
     }
 }

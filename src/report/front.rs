@@ -21,6 +21,8 @@ const STEPS: [(&str, &str, &str); 4] = [
     ("amp+accumulate", "1 + 2", ""),
     ("amp+checkpoint+accumulate", "1 + 2 + checkpointing", "transformers: every block, not sqrt(n)"),
 ];
+/// Experiments about what those steps do one by one.
+const STEPS_OF: [&str; 3] = [COMBINED, "accumulation", "amp"];
 
 #[derive(Debug, Serialize)]
 pub struct Steps {
@@ -37,6 +39,8 @@ pub struct Line {
     pub memory: Vec<String>,
     pub time: Vec<String>,
     pub advice: String,
+    /// Whether the steps to try in order are made of it.
+    pub is_a_step: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -103,6 +107,7 @@ pub fn front(recorded: &[Recorded], machines: &[&Recorded], pages: &[Page], pict
         },
         time: said(time, machines),
         advice: shown.advice.to_string(),
+        is_a_step: STEPS_OF.contains(&subject.experiment),
     };
     let not_worth = shown.iter().filter(|(_, _, memory, _)| costs(memory));
     let others = pages

@@ -10,10 +10,7 @@ pub struct Guide {
 
 /// Claims name them by their place here, from 1.
 pub const GUIDES: [Guide; 5] = [
-    Guide {
-        title: "PyTorch 메모리 최적화 기법 (2023)",
-        address: "https://colinch4.github.io/2023-09-07/12-01-30-118535/",
-    },
+    Guide { title: "PyTorch 메모리 최적화 기법 (2023)", address: "https://colinch4.github.io/2023-09-07/12-01-30-118535/" },
     Guide { title: "PyTorch GPU 메모리 관리 (2023)", address: "" },
     Guide { title: "GPU 메모리·연산 효율 최적화 완전 가이드 (Deep Learning study)", address: "" },
     Guide { title: "Pytorch에서 memory사용 Guide (Jeong-Minju, 2023)", address: "" },

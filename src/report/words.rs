@@ -92,7 +92,7 @@ const PHRASES: &[(&str, &str)] = &[
         "the lab calls two levels that are the same different in at most 5 % of comparisons",
         "at most 5 % of A/A comparisons are false positives",
     ),
-    ("false alarms", "false positives"),
+    ("alse alarm", "alse positive"),
     ("pretended GPU", "simulated GPU"),
     ("pretended card", "simulated GPU"),
     ("pretended", "simulated"),
@@ -117,6 +117,70 @@ const PHRASES: &[(&str, &str)] = &[
     ("Guides 000, 001 and 002", "Guides 1, 2 and 3"),
 ];
 
+/// What titles call a level of a factor: a thing that one does, where the level's own name says that only beside its factor.
+const DOINGS: &[(&str, &str, &str)] = &[
+    ("attention", "explicit", "explicit attention"),
+    ("attention", "fused", "fused attention"),
+    ("ddp", "copies", "DDP with copied gradients"),
+    ("ddp", "none", "no DDP"),
+    ("ddp", "views", "gradient_as_bucket_view"),
+    ("form", "clone", "relu(x).clone()"),
+    ("form", "inplace", "relu_(x)"),
+    ("form", "plain", "relu(x)"),
+    ("how", "batches", "loading in batches"),
+    ("how", "everything", "loading everything at once"),
+    ("how", "samples", "loading single samples"),
+    ("implementation", "copy", "only copying as many bytes"),
+    ("implementation", "foreach", "the foreach step"),
+    ("implementation", "fused", "the fused step"),
+    ("implementation", "loop", "the loop"),
+    ("mode", "grad", "recording for backward"),
+    ("mode", "inference", "inference_mode"),
+    ("mode", "no-grad", "no_grad"),
+    ("pinning", "on", "pin_memory=True"),
+    ("policy", "every-10", "empty_cache at every tenth step"),
+    ("policy", "every-16", "checkpointing every 16 blocks"),
+    ("policy", "every-4", "checkpointing every 4 blocks"),
+    ("policy", "every-block", "checkpointing every block"),
+    ("policy", "every-step", "empty_cache at every step"),
+    ("policy", "never", "never calling empty_cache"),
+    ("policy", "none", "no checkpointing"),
+    ("policy", "sqrt", "checkpointing sqrt(n) segments"),
+    ("precision", "amp-bf16", "bf16 autocast"),
+    ("precision", "amp-fp16", "fp16 autocast"),
+    ("reader", "as-saved", "the model alone"),
+    ("reader", "load", "torch.load"),
+    ("reader", "load-mmap", "torch.load(mmap=True)"),
+    ("reader", "load-unrestricted", "torch.load(weights_only=False)"),
+    ("reader", "mapped", "a mapped file, copied by tensor"),
+    ("reader", "ot", "VarStore::load of .ot"),
+    ("reader", "pickle", "VarStore::load of .pt"),
+    ("reader", "safetensors", "VarStore::load of .safetensors"),
+    ("reader", "views", "views of a mapped file"),
+    ("recipe", "add", "losses as they are"),
+    ("recipe", "divide", "losses divided by k"),
+    ("recipe", "full", "full batch"),
+    ("recipe", "weight", "losses weighted by targets"),
+    ("rest", "frozen", "freezing the backbone"),
+    ("rest", "frozen-no-grad", "freezing the backbone under no_grad"),
+    ("rest", "left-out", "leaving the backbone out of the optimizer"),
+    ("setup", "accumulate", "accumulation"),
+    ("setup", "accumulate-checkpoint", "accumulation + checkpointing"),
+    ("setup", "all", "accumulation + checkpointing + fp16"),
+    ("setup", "fp16", "fp16 autocast"),
+    ("tool", "history", "the allocator's history"),
+    ("tool", "none", "no tool"),
+    ("tool", "profiler-full", "torch.profiler with every option"),
+    ("tool", "profiler-memory", "torch.profiler with profile_memory"),
+    ("tool", "profiler-shapes", "torch.profiler with record_shapes"),
+    ("tool", "recipe", "guide 3's recipe"),
+    ("tool", "statistics", "reading memory_stats"),
+    ("tool", "timeline", "the allocation recorder"),
+    ("with", "accumulate", "accumulation"),
+    ("with", "amp", "autocast"),
+    ("with", "checkpoint", "checkpointing"),
+];
+
 /// A metric's label.
 pub fn label<'a>(metric: &str, recorded: &'a str) -> &'a str {
     LABELS.iter().find(|(name, _)| *name == metric).map_or(recorded, |(_, label)| label)
@@ -128,6 +192,16 @@ pub fn unit<'a>(metric: &str, recorded: &'a str) -> &'a str {
         "1" if SHARES.contains(&metric) => "%",
         "1" if RATIOS.contains(&metric) => "x",
         unit => unit,
+    }
+}
+
+/// A level as a title names it: `bf16 autocast`, `checkpointing + accumulation`, `k = 4`, and otherwise its own name.
+pub fn doing(factor: &str, level: &str) -> String {
+    let named = |level: &str| DOINGS.iter().find(|(f, l, _)| (*f, *l) == (factor, level)).map(|(.., name)| *name);
+    match (named(level), level.parse::<f64>()) {
+        (Some(name), _) => name.to_string(),
+        (None, Ok(_)) => format!("{factor} = {level}"),
+        (None, Err(_)) => level.split('+').map(|part| named(part).unwrap_or(part)).collect::<Vec<_>>().join(" + "),
     }
 }
 
@@ -145,5 +219,12 @@ mod tests {
         for (_, new) in PHRASES {
             assert_eq!(text(new), *new);
         }
+    }
+
+    #[test]
+    fn titles_name_what_one_does() {
+        let said = [("precision", "amp-bf16"), ("with", "amp+checkpoint"), ("k", "4"), ("by", "vramlab"), ("workers", "2x")];
+        let titles = ["bf16 autocast", "autocast + checkpointing", "k = 4", "vramlab", "2x"];
+        assert_eq!(said.map(|(factor, level)| doing(factor, level)), titles);
     }
 }

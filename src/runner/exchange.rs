@@ -13,7 +13,10 @@ use tch::{Device, Tensor};
 /// The step hands nothing over; the file cannot be written.
 pub fn write_start(step: &dyn Step, path: &Path) -> Result<()> {
     let start = step.start();
-    ensure!(!start.is_empty(), "this step hands nothing over, so no reference can begin as it does: Step::start is to give its tensors");
+    ensure!(
+        !start.is_empty(),
+        "this step hands nothing over, so no reference can begin as it does: Step::start is to give its tensors"
+    );
     let start: Vec<(String, Tensor)> = start.into_iter().map(|(name, t)| (name, t.detach().to_device(Device::Cpu))).collect();
     Tensor::write_safetensors(&start, path)
         .with_context(|| format!("writing a cell's start to {}; TMPDIR names another folder for temporary files", path.display()))

@@ -3,7 +3,6 @@
 mod account;
 mod all;
 mod child;
-mod simulate;
 mod exchange;
 mod gates;
 mod launch;
@@ -12,6 +11,7 @@ mod plan;
 mod progress;
 mod python;
 mod sides;
+mod simulate;
 mod spec;
 mod start;
 mod stopping;
@@ -21,10 +21,10 @@ mod template;
 pub use account::{Account, Judged, Share, Within};
 pub use all::{Summary, run_all};
 pub(crate) use child::{end_with_parent, open};
-pub use simulate::simulate;
 pub(crate) use launch::exit_reason;
 pub use options::Options;
 pub use python::Python;
+pub use simulate::simulate;
 pub(crate) use start::prepare_cuda;
 pub use start::{interruptible, stopped};
 

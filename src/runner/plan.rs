@@ -75,7 +75,9 @@ fn by_worth(protocol: &'static Protocol, cells: Vec<Planned>) -> Vec<Planned> {
     let rules = protocol.claims.iter().map(|claim| &claim.rule).chain(protocol.published.iter().filter_map(|p| p.rule.as_ref()));
     let parts = rules.flat_map(Rule::parts);
     let mut questions: Vec<Vec<Vec<&Planned>>> = parts
-        .flat_map(|rule| [false, true].map(|references| answers(rule, cells.iter().filter(|p| p.cell.is_reference() == references))))
+        .flat_map(|rule| {
+            [false, true].map(|references| answers(rule, cells.iter().filter(|p| p.cell.is_reference() == references)))
+        })
         .collect();
     let most = questions.iter().map(Vec::len).max().unwrap_or(0);
     let mut ordered: Vec<Planned> = Vec::with_capacity(cells.len());

@@ -75,7 +75,17 @@ fn every_link_of_a_page_is_live() {
 /// Words of our own where PyTorch and statistics have theirs, and what a sentence looks like whose figure is missing.
 #[test]
 fn no_page_has_jargon_or_a_broken_sentence() {
-    let jargon = ["launching operations fills", "growth exponent", "(000)", "(001)", "(002)", "uide 00", "cell by cell", "; or ", "where in "];
+    let jargon = [
+        "launching operations fills",
+        "growth exponent",
+        "(000)",
+        "(001)",
+        "(002)",
+        "uide 00",
+        "cell by cell",
+        "; or ",
+        "where in ",
+    ];
     let broken = [
         "NaN",
         " inf ",

@@ -71,8 +71,7 @@ pub fn page(pages: &[(String, String)], machines: &[String]) -> Result<String> {
     }
     let (style, script) = (include_str!("style.css").trim_end(), include_str!("page.js").trim_end());
     let title = sections.first().map_or("", |section| section.title.as_str());
-    let values =
-        context! { title, sections => Serde(&sections), machines => Serde(machines), glossary => Serde(&GLOSSARY) };
+    let values = context! { title, sections => Serde(&sections), machines => Serde(machines), glossary => Serde(&GLOSSARY) };
     document(include_str!("page.html"), style, script, values)
 }
 

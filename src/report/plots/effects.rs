@@ -5,6 +5,7 @@ use super::{View, grouped, levels};
 use crate::chart::{TEXT, wrapped};
 use crate::protocol::Cell;
 use crate::report::effects::change;
+use crate::report::words;
 use crate::stats::Interval;
 use anyhow::Result;
 
@@ -43,6 +44,10 @@ pub fn finding(view: &View, factors: &[&'static str]) -> Option<String> {
     let strength = |ratios: &[f64]| (ratios.iter().map(|ratio| ratio.max(1e-9).ln()).sum::<f64>() / ratios.len() as f64).abs();
     let (thing, ratios) = by_thing.iter().max_by(|a, b| strength(&a.1).total_cmp(&strength(&b.1)))?;
     let (low, high) = (ratios.iter().copied().fold(f64::INFINITY, f64::min), ratios.iter().copied().fold(0.0, f64::max));
+    let thing = factors
+        .iter()
+        .find_map(|factor| Some(words::doing(factor, thing)).filter(|name| name != thing))
+        .unwrap_or(thing.to_string());
     Some(format!("On average {thing} changes {} most: {}", view.label(), change(low, high)))
 }
 

@@ -35,7 +35,7 @@ fn of_levels(view: &View) -> Option<String> {
         let studied = view.recorded.grid_of(cell)?.studied;
         let level = cell.get(studied)?;
         let name = match view.level_label(studied, level) {
-            plain if plain == level => format!("{studied} = {level}"),
+            plain if plain == level => words::doing(studied, level),
             label => label,
         };
         match by_level.iter_mut().find(|(known, _)| *known == name) {
@@ -64,7 +64,7 @@ fn of_levels(view: &View) -> Option<String> {
     let (name, ratios) = common.max_by(|a, b| strength(&a.1).total_cmp(&strength(&b.1)))?;
     let estimates = || ratios.iter().map(|ratio| ratio.estimate);
     let (low, high) = (estimates().fold(f64::INFINITY, f64::min), estimates().fold(f64::NEG_INFINITY, f64::max));
-    Some(changes(name, &label, low, high))
+    Some(capital(&changes(name, &label, low, high)))
 }
 
 /// `k = 4 cuts peak memory by 56 % to 75 %`.
@@ -97,17 +97,21 @@ fn of_lines(view: &View, x: &str, series: &[&'static str]) -> Option<String> {
         }
     }
     let written = |place: f64| crate::units::tick(place, "1");
+    // What a line is called, by the levels that it stands for.
+    let spoken = |levels: &[&str]| -> String {
+        let said = levels.iter().zip(&factors).map(|(level, factor)| words::doing(factor, level));
+        if levels.len() == factors.len() { said.collect::<Vec<_>>().join(" · ") } else { levels.join(" · ") }
+    };
+    let called = |name: &str| spoken(&name.split(" · ").collect::<Vec<_>>());
     if let Some((name, first)) = lost.iter().min_by(|a, b| a.1.total_cmp(b.1)) {
-        let fits = lines.iter().filter(|(line, _)| !lost.contains_key(line)).map(|(line, _)| line.as_str()).collect::<Vec<_>>();
+        let fits = lines.iter().filter(|(line, _)| !lost.contains_key(line)).map(|(line, _)| called(line)).collect::<Vec<_>>();
         if !fits.is_empty() {
-            return Some(format!(
-                "{name} runs out of memory from {x} = {} on; {} fits throughout",
-                written(*first),
-                fits.join(", ")
-            ));
+            let (name, fits) = (capital(&called(name)), fits.join(", "));
+            return Some(format!("{name} runs out of memory from {x} = {} on; {fits} fits throughout", written(*first)));
         }
         let last = |points: &[(f64, f64)]| points.iter().map(|(place, _)| *place).fold(0.0, f64::max);
         let (best, points) = lines.iter().max_by(|a, b| last(&a.1).total_cmp(&last(&b.1)))?;
+        let (best, name) = (capital(&called(best)), called(name));
         return Some(format!("{best} fits longest, up to {x} = {}; {name} runs out at {}", written(last(points)), written(*first)));
     }
     let most = lines.iter().flat_map(|(_, points)| points).map(|(place, _)| *place).fold(f64::NEG_INFINITY, f64::max);
@@ -125,17 +129,19 @@ fn of_lines(view: &View, x: &str, series: &[&'static str]) -> Option<String> {
         values().fold(0.0, f64::max) / values().fold(f64::INFINITY, f64::min)
     };
     if here.len() > 1 && here.len() <= FEW && spread(&here) < 1.01 {
-        let names: Vec<String> = here.iter().map(|(levels, _)| levels.join(" · ")).collect();
+        let names: Vec<String> = here.iter().map(|(levels, _)| spoken(levels)).collect();
         return Some(format!("At {x} = {}, {} is the same within 1 %: {}", written(most), view.label(), names.join(", ")));
     }
     let (low, base, at, ratio) = pairs
         .filter_map(|(low, base)| Some((low, base, differ(&low.0, &base.0)?, low.1 / base.1)))
         .min_by(|a, b| a.3.total_cmp(&b.3))
         .filter(|(.., ratio)| *ratio < 0.99)?;
-    let others: Vec<&str> = low.0.iter().enumerate().filter(|(n, _)| *n != at).map(|(_, level)| *level).collect();
+    let name = |levels: &[&str], n: usize| factors.get(n).map_or(levels[n].to_string(), |factor| words::doing(factor, levels[n]));
+    let others: Vec<String> = (0..low.0.len()).filter(|n| *n != at).map(|n| name(&low.0, n)).collect();
     let where_ = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
     let less = percent(ratio).replace('−', "");
-    Some(format!("At {x} = {}, {} has {less} less {} than {}{where_}", written(most), low.0[at], view.label(), base.0[at]))
+    let (low, base, label) = (name(&low.0, at), name(&base.0, at), view.label());
+    Some(format!("At {x} = {}, {low} has {less} less {label} than {base}{where_}", written(most)))
 }
 
 /// The shares at the far end of the axis, for each level of the first factor.
@@ -172,7 +178,7 @@ fn of_values(view: &View, rows: &[&str]) -> Option<String> {
         && !others.is_empty()
         && others.iter().all(|other| range(other.1, other.2, unit) == range(one.1, one.2, unit))
     {
-        by_level = self::by_level(view, &|cell| cell.get(first), &value);
+        by_level = self::by_level(view, &|cell| Some(words::doing(first, cell.get(first)?)), &value);
     }
     let said: Vec<String> = by_level.iter().map(|(level, low, high)| format!("{level} {}", range(*low, *high, unit))).collect();
     (!said.is_empty() && said.len() <= FEW).then(|| format!("{}: {}", capital(&view.label()), said.join(", ")))
@@ -194,23 +200,19 @@ fn of_amounts(view: &View) -> Option<String> {
 /// More levels than this do not fit into a title.
 const FEW: usize = 5;
 
-/// The level of the factor that a cell's grid studies.
-fn studied<'a>(view: &'a View) -> impl Fn(&'a Cell) -> Option<&'a str> {
-    |cell| view.recorded.grid_of(cell).and_then(|grid| cell.get(grid.studied))
+/// The level of the factor that a cell's grid studies, as titles name it.
+fn studied(view: &View) -> impl Fn(&Cell) -> Option<String> {
+    |cell| view.recorded.grid_of(cell).and_then(|grid| Some(words::doing(grid.studied, cell.get(grid.studied)?)))
 }
 
 /// Smallest and largest value of each level.
-fn by_level<'a>(
-    view: &'a View,
-    level: &dyn Fn(&'a Cell) -> Option<&'a str>,
-    value: &dyn Fn(&Cell) -> Option<f64>,
-) -> Vec<(String, f64, f64)> {
+fn by_level(view: &View, level: &dyn Fn(&Cell) -> Option<String>, value: &dyn Fn(&Cell) -> Option<f64>) -> Vec<(String, f64, f64)> {
     let mut by_level: Vec<(String, f64, f64)> = Vec::new();
     for cell in &view.cells {
         let Some((level, value)) = level(cell).zip(value(cell)) else { continue };
-        match by_level.iter_mut().find(|(known, ..)| known == level) {
+        match by_level.iter_mut().find(|(known, ..)| *known == level) {
             Some((_, low, high)) => (*low, *high) = (low.min(value), high.max(value)),
-            None => by_level.push((level.to_string(), value, value)),
+            None => by_level.push((level, value, value)),
         }
     }
     by_level
@@ -221,15 +223,23 @@ fn range(low: f64, high: f64, unit: &str) -> String {
     if low == high { low } else { format!("{low} to {high}") }
 }
 
-/// The part that is the largest most often.
+/// The part that is the largest most often; of counts of one kind alone, how many there are.
 fn of_shares(view: &View, prefix: &str) -> Option<String> {
     let mut largest: Vec<(String, f64)> = Vec::new();
+    let (mut counted, mut of_all) = (0.0, 0.0);
     for cell in &view.cells {
         let parts: Vec<(&str, f64)> = view.recorded.samples.details(cell, prefix).collect();
         let total: f64 = parts.iter().map(|(_, value)| value).sum();
         if let Some((name, value)) = parts.iter().max_by(|a, b| a.1.total_cmp(&b.1)).filter(|_| total > 0.0) {
             largest.push(((*name).to_string(), value / total));
+            (counted, of_all) = (counted + value, of_all + total);
         }
+    }
+    let is_one = largest.windows(2).all(|pair| pair[0].0 == pair[1].0);
+    if let ("1", true, Some((name, _))) =
+        (view.metric.unit, is_one && largest.iter().all(|(_, share)| *share > 0.9), largest.first())
+    {
+        return Some(format!("{} of {} {} are {name}", count(counted), count(of_all), view.metric.label));
     }
     let (name, _) = largest.iter().max_by_key(|(name, _)| largest.iter().filter(|(other, _)| other == name).count())?;
     let own: Vec<f64> = largest.iter().filter(|(other, _)| other == name).map(|(_, share)| *share * 100.0).collect();
@@ -238,9 +248,22 @@ fn of_shares(view: &View, prefix: &str) -> Option<String> {
     Some(format!("{name} is the largest part in {} of {}: {range}", own.len(), prose::counted(largest.len(), "configuration")))
 }
 
+/// A count with commas: `33,684`.
+fn count(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
+/// The text as a sentence begins; names from code keep their case.
 fn capital(text: &str) -> String {
+    let first: String = text.chars().take_while(|c| !c.is_whitespace() && *c != ':').collect();
+    let is_word = first.len() > 1 && first.chars().all(|c| c.is_alphabetic() || c == '-') && first != env!("CARGO_PKG_NAME");
     let mut characters = text.chars();
-    characters.next().map_or(String::new(), |first| first.to_uppercase().chain(characters).collect())
+    match characters.next() {
+        Some(letter) if is_word => letter.to_uppercase().chain(characters).collect(),
+        _ => text.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -253,5 +276,9 @@ mod tests {
         assert_eq!(changes("form = clone", "peak memory", 1.24, 1.64), "form = clone raises peak memory by 24 % to 64 %");
         assert_eq!(changes("k = 4", "time", 0.9, 1.1), "k = 4: time −10 % to +10 %");
         assert_eq!(capital("peak memory"), "Peak memory");
+        for name in ["relu(x).clone() raises", "bf16 autocast cuts", "k = 4 cuts", "vramlab cuts", "no_grad cuts"] {
+            assert_eq!(capital(name), name);
+        }
+        assert_eq!([7.0, 999.0, 33_684.0, 1_000_000.0].map(count), ["7", "999", "33,684", "1,000,000"]);
     }
 }

@@ -34,7 +34,7 @@ pub fn pareto(view: &View, against: &[&'static str], looks: &[&'static str]) -> 
 pub fn finding(view: &View, against: &[&'static str]) -> Option<String> {
     let (other, _, _, dots) = collect(view, against, &[])?;
     let front: Vec<&str> = dots.iter().filter(|dot| dot.on_front).map(|dot| dot.name.as_str()).collect();
-    Some(format!("{} of {} settings are a best trade of {} for {}", front.len(), dots.len(), other.label, view.label()))
+    Some(format!("{} of {} settings are Pareto-optimal in {} and {}", front.len(), dots.len(), view.label(), other.label))
 }
 
 type Trade<'a> = (&'static Metric, Vec<String>, Vec<&'a str>, Vec<Dot>);
