@@ -17,7 +17,7 @@ pub fn grid() -> Grid<Budget> {
         .plot(
             lines(PEAK)
                 .named("budget")
-                .caption("Peak memory on a device of limited memory; where it ran out there is no figure")
+                .caption("Peak memory on a device of limited memory; a cross where it ran out")
                 .of(|c: &Budget| c.device_memory != TINY)
                 .over::<Depth>()
                 .by::<Policy>(),

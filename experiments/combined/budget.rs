@@ -14,7 +14,7 @@ pub fn grid() -> Grid<Budget> {
         .plot(
             lines(PEAK)
                 .named("budget")
-                .caption("Peak memory by batch on a 12 GiB GPU; where it ran out there is a cross")
+                .caption("Peak memory by batch on a 12 GiB GPU; a cross where it ran out")
                 .over::<Batch>()
                 .by::<With>(),
         )

@@ -121,6 +121,7 @@ const PHRASES: &[(&str, &str)] = &[
 const DOINGS: &[(&str, &str, &str)] = &[
     ("attention", "explicit", "explicit attention"),
     ("attention", "fused", "fused attention"),
+    ("by", "pytorch", "PyTorch"),
     ("ddp", "copies", "DDP with copied gradients"),
     ("ddp", "none", "no DDP"),
     ("ddp", "views", "gradient_as_bucket_view"),
@@ -137,6 +138,7 @@ const DOINGS: &[(&str, &str, &str)] = &[
     ("mode", "grad", "recording for backward"),
     ("mode", "inference", "inference_mode"),
     ("mode", "no-grad", "no_grad"),
+    ("pinning", "off", "pin_memory=False"),
     ("pinning", "on", "pin_memory=True"),
     ("policy", "every-10", "empty_cache at every tenth step"),
     ("policy", "every-16", "checkpointing every 16 blocks"),
@@ -164,10 +166,12 @@ const DOINGS: &[(&str, &str, &str)] = &[
     ("rest", "frozen", "freezing the backbone"),
     ("rest", "frozen-no-grad", "freezing the backbone under no_grad"),
     ("rest", "left-out", "leaving the backbone out of the optimizer"),
+    ("rest", "trained", "training everything"),
     ("setup", "accumulate", "accumulation"),
     ("setup", "accumulate-checkpoint", "accumulation + checkpointing"),
     ("setup", "all", "accumulation + checkpointing + fp16"),
     ("setup", "fp16", "fp16 autocast"),
+    ("setup", "plain", "the plain step"),
     ("tool", "history", "the allocator's history"),
     ("tool", "none", "no tool"),
     ("tool", "profiler-full", "torch.profiler with every option"),
@@ -193,6 +197,11 @@ pub fn unit<'a>(metric: &str, recorded: &'a str) -> &'a str {
         "1" if RATIOS.contains(&metric) => "x",
         unit => unit,
     }
+}
+
+/// Levels that no one can choose: what limits the others.
+pub fn is_a_limit(factor: &str, level: &str) -> bool {
+    (factor, level) == ("implementation", "copy")
 }
 
 /// A level as a title names it: `bf16 autocast`, `checkpointing + accumulation`, `k = 4`, and otherwise its own name.

@@ -6,6 +6,7 @@ use crate::chart::{
     Anchor, Canvas, EDGE, FAINT, GRID, INK, Mark, NARROW, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width, wrapped,
 };
 use crate::protocol::{Cell, PEAK};
+use crate::report::words;
 use crate::stats::Interval;
 use crate::units::{quantity, ratio, tick};
 use anyhow::Result;
@@ -80,7 +81,7 @@ pub fn bars(view: &View, clusters: &[&'static str]) -> Result<Option<String>> {
     if clusters.iter().all(|c| c.bars.iter().all(|bar| bar.outcome.is_err())) {
         return Ok(None);
     }
-    let baseline = format!("1x: {} = {}", grid.studied, grid.baseline_level());
+    let baseline = format!("1x: {}", words::doing(grid.studied, grid.baseline_level()));
     let title = format!("{} relative to the baseline", view.label());
     paint(view, &clusters, header, &Lengths { title: &title, unit: "x", baseline: Some(&baseline) }).map(Some)
 }

@@ -34,6 +34,9 @@ fn of_levels(view: &View) -> Option<String> {
         let Some(ratio) = view.recorded.ratio(cell, view.metric) else { continue };
         let studied = view.recorded.grid_of(cell)?.studied;
         let level = cell.get(studied)?;
+        if words::is_a_limit(studied, level) {
+            continue;
+        }
         let name = match view.level_label(studied, level) {
             plain if plain == level => words::doing(studied, level),
             label => label,
@@ -239,7 +242,7 @@ fn of_shares(view: &View, prefix: &str) -> Option<String> {
     if let ("1", true, Some((name, _))) =
         (view.metric.unit, is_one && largest.iter().all(|(_, share)| *share > 0.9), largest.first())
     {
-        return Some(format!("{} of {} {} are {name}", count(counted), count(of_all), view.metric.label));
+        return Some(format!("{} of {} are {name}", count(counted), count(of_all)));
     }
     let (name, _) = largest.iter().max_by_key(|(name, _)| largest.iter().filter(|(other, _)| other == name).count())?;
     let own: Vec<f64> = largest.iter().filter(|(other, _)| other == name).map(|(_, share)| *share * 100.0).collect();

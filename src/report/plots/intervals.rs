@@ -4,6 +4,7 @@ use super::{View, grouped, levels};
 use crate::chart::{Axis, Dot, Ranges, Row, ranges};
 use crate::protocol::{BY, Cell};
 use crate::report::effects::{change, percent};
+use crate::report::words;
 use crate::stats::median;
 use crate::units::tick;
 use anyhow::Result;
@@ -32,7 +33,7 @@ pub fn intervals(view: &View, clusters: &[&'static str]) -> Result<Option<String
             panels: vec![vec![Dot { series: 0, middle: ratio.estimate, low: ratio.low, high: ratio.high, text }]],
         })
     };
-    let title = format!("change against {} = {}, 95 % CI", grid.studied, grid.baseline_level());
+    let title = format!("change against {}, 95 % CI", words::doing(grid.studied, grid.baseline_level()));
     let axis = Axis { title, tick: percent, reference: 1.0 };
     ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: cells.iter().filter_map(row).collect() }).map(Some)
 }
