@@ -156,6 +156,10 @@ def _serve(prepare, parent):
     # What optimizers and checkpointing import when they are first used.
     import torch._dynamo  # noqa: F401
 
+    # What is here stays: a copy that looks for cycles in all of it would copy its pages, which takes longer than most steps.
+    gc.collect()
+    gc.freeze()
+
     def tell(answer):
         print(json.dumps(answer), flush=True)
 
