@@ -61,7 +61,7 @@ def train(model, data=None, optimizer=None):
 
     optimizer = optimizer or torch.optim.AdamW(model.parameters())
     for x, y in data or batches():
-        loss = torch.nn.functional.mse_loss(model(x.cuda()), y.cuda())
+        loss = torch.nn.functional.mse_loss(model(x.cuda()).float(), y.cuda())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -1,29 +1,39 @@
 """Trains every model of a library for two steps, many in one process, and prints a line of JSON for each. Run by run.py under rehearsal.
 
-    models.py GROUP [--only TEXT] [--after NAME]
+    models.py GROUP [--only TEXT...] [--after NAME]
 
-Each line begins with MATRIX: that a model begins, then its peak of torch.cuda.max_memory_allocated() and its seconds, or why it failed.
-`--after` goes on behind a model that ended the process.
+Each line begins with MATRIX: that a model begins, then its peak of torch.cuda.max_memory_allocated() and its seconds, or why it failed. One
+that failed is tried on the CPU: where it fails there with the same error, it is not the simulated GPU's. `--after` goes on behind a model that ended the process.
 """
 
 import argparse
+import contextlib
+import faulthandler
 import functools
 import gc
 import importlib
 import inspect
 import json
+import random
+import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
 import traceback
 import warnings
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 STEPS = 2
 DEVICE = "cuda"
+# Seconds of processor time that a model may take, and of wall clock after which its process is ended.
+PATIENCE, END = 90, 600
+# Bytes that a model which failed may take of the host.
+ON_THE_CPU = 8 << 30
 
 
 def train(model, batch, loss_of):
@@ -116,10 +126,10 @@ def _detect(name):
             targets.append({key: value.to(DEVICE) for key, value in target.items()})
         return images, targets
 
-    # Their anchors stay where they were made.
+    # Their anchors are moved after they were made.
     with torch.device("cpu"):
         model = models.get_model(name, weights=None, weights_backbone=None).to(DEVICE)
-    train(model, batch, lambda model, batch: sum(model(*batch).values()))
+        train(model, batch, lambda model, batch: sum(model(*batch).values()))
 
 
 # ---- timm ------------------------------------------------------------------------------------------------------------------------------
@@ -149,19 +159,39 @@ LAYERS = {
     "num_decoder_layers", "depth", "vision_layers", "text_encoder_layers", "speech_encoder_layers",
 }  # fmt: skip
 DEPTH = 4
+# Layers of several kinds, of which four are not all.
+DEEPER = {"BailingHybridConfig": 8, "JambaConfig": 8, "KimiLinearConfig": 8}
+# What has no value of its own that works.
+WANTED = {
+    "BambaConfig": {"attn_layer_indices": [1, 3]},
+    "DeepseekV2Config": {"num_experts_per_tok": 6},
+    "Dots1Config": {"n_routed_experts": 64, "num_experts_per_tok": 6},
+    "EsmConfig": {"vocab_size": 33, "pad_token_id": 1},
+    "Gemma3nTextConfig": {"num_kv_shared_layers": 0},
+    "HunYuanDenseV1Config": {"head_dim": 128},
+    "HunYuanMoEV1Config": {"head_dim": 128},
+    "Lfm2MoeConfig": {"layer_types": ["conv", "full_attention"] * 2},
+    "MinistralConfig": {"head_dim": 128},
+    "NemotronConfig": {"head_dim": 128},
+    "GraniteMoeHybridConfig": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "XmodConfig": {"default_language": "en_XX"},
+}
 
 
 def shallow(config):
     """A configuration of this class with few layers and its own widths; as it comes where it cannot be made shallow."""
     known = config().to_dict()
-    small = {name: DEPTH for name in LAYERS & set(known) if isinstance(known[name], int) and known[name] > DEPTH}
+    depth = DEEPER.get(config.__name__, DEPTH)
+    small = {name: depth for name in LAYERS & set(known) if isinstance(known[name], int) and known[name] > depth}
+    small |= WANTED.get(config.__name__, {})
     for name, part in (getattr(config, "sub_configs", None) or {}).items():
         if inspect.isclass(part) and part.__name__ != "AutoConfig" and isinstance(known.get(name), dict):
             small[name] = shallow(part).to_dict()
-    try:
-        return config(**small)
-    except Exception:
-        return config()
+    # Two names may stand for one thing, or one follow from another.
+    for names in (LAYERS, *({name} for name in sorted(LAYERS & set(small))), set()):
+        with contextlib.suppress(Exception):
+            return config(**{name: value for name, value in small.items() if name not in LAYERS or name in names})
+    return config()
 
 
 def _architectures(mapping):
@@ -185,16 +215,25 @@ def _transformers(mapping, batch_of):
 
 
 # What an architecture wants beside the rule.
-SEQUENCE = {"reformer": 4096, "big_bird": 1024, "bigbird_pegasus": 1024}
+SEQUENCE = {"reformer": 4096, "big_bird": 1024, "bigbird_pegasus": 1024, "perceiver": 2048}
 
 
 def _made(module, name, config):
+    import transformers
+
     models = importlib.import_module(f"transformers.models.{module}")
-    made = _encoder_decoder() if module == "encoder_decoder" else shallow(getattr(models, config))
+    architecture = getattr(models, name, None) or getattr(transformers, name)
+    # A model that is a part of others has a configuration of its own.
+    config = getattr(architecture, "config_class", None) or getattr(models, config)
+    made = _encoder_decoder() if module == "encoder_decoder" else shallow(config)
+    if module == "perceiver":
+        made.num_cross_attention_heads = 1
     if module == "reformer":
         made.is_decoder = name == "ReformerModelWithLMHead"
-    model = getattr(models, name)(made)
-    return model.train(), made
+    if getattr(made, "is_encoder_decoder", False) and getattr(made, "decoder_start_token_id", None) is None:
+        made.decoder_start_token_id = 0
+    # Some parameters are made by constructors that know of no device.
+    return architecture(made).train().to(DEVICE), made
 
 
 def _encoder_decoder():
@@ -225,8 +264,9 @@ def _trainer(module, name, config, batch_of):
     model, made = _made(module, name, config)
     folder = tempfile.mkdtemp()
     arguments = TrainingArguments(
-        folder, max_steps=STEPS, per_device_train_batch_size=2, bf16=True, report_to="none", save_strategy="no", disable_tqdm=True
-    )
+        folder, max_steps=STEPS, per_device_train_batch_size=2, bf16=True, report_to="none", save_strategy="no", disable_tqdm=True,
+        use_cpu=DEVICE == "cpu",
+    )  # fmt: skip
     with torch.device("cpu"):
         rows = [batch_of(module, made) for _ in range(2 * STEPS)]
         Trainer(model=model, args=arguments, train_dataset=rows).train()
@@ -237,22 +277,27 @@ def _ids(module, config):
     text = config.get_text_config()
     vocabulary = min(getattr(text, "vocab_size", None) or 1000, 1000)
     with torch.device("cpu"):
-        return torch.randint(10, vocabulary - 10, (SEQUENCE.get(module, 64),))
+        return torch.randint(min(10, vocabulary // 4), vocabulary * 3 // 4, (SEQUENCE.get(module, 64),))
 
 
 def _tokens(module, config):
     ids = _ids(module, config)
-    return {"input_ids": ids, "labels": ids.clone()}
+    batch = {"input_ids": ids, "labels": ids.clone()}
+    return {**batch, "pixel_values": torch.randn(3, 224, 224, device="cpu")} if module == "git" else batch
 
 
 def _image(module, config):
     side = getattr(config, "image_size", None) or getattr(getattr(config, "vision_config", None), "image_size", None) or 224
     height, width = side if isinstance(side, (list, tuple)) else (side, side)
+    channels = getattr(config, "num_channels", None) or 3
     with torch.device("cpu"):
-        return {
-            "pixel_values": torch.randn(getattr(config, "num_channels", None) or 3, height, width),
-            "labels": torch.randint(config.num_labels, ()),
-        }
+        labels = torch.randint(config.num_labels, ())
+        if module == "imagegpt":
+            return {"input_ids": torch.randint(512, (1024,)), "labels": labels}
+        if module == "siglip2":
+            patches, mask = torch.randn(256, channels * config.vision_config.patch_size**2), torch.ones(256, dtype=torch.int32)
+            return {"pixel_values": patches, "pixel_attention_mask": mask, "spatial_shapes": torch.tensor([16, 16]), "labels": labels}
+        return {"pixel_values": torch.randn(channels, height, width), "labels": labels}
 
 
 def transformers_causal():
@@ -363,38 +408,76 @@ def tell(**line):
 
 def one(name, run):
     tell(begins=name)
+    # Where boxes and experts lie decides on memory.
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(0)
     torch.cuda.reset_peak_memory_stats()
     began = time.monotonic()
-    failed = None
+    failed = why_not(run)
+    line = {"name": name, "seconds": round(time.monotonic() - began, 2), "peak": torch.cuda.max_memory_allocated()}
+    if failed:
+        line |= {"failed": failed, "on_the_cpu_too": on_the_cpu(run) == failed.replace("torch.cuda.", "torch.")}
+    tell(**line)
+
+
+def why_not(run):
+    """Why it fails; None where it does not."""
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE)
+    faulthandler.dump_traceback_later(END, exit=True)
     try:
         with torch.device(DEVICE):
             run()
+        return None
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        failed = f"{type(error).__name__}: {lines[0]}"
         traceback.print_exc(file=sys.stderr)
         # What its frames hold.
         traceback.clear_frames(error.__traceback__)
-        del error
-    line = {"name": name, "seconds": round(time.monotonic() - began, 2)}
-    tell(**line, peak=torch.cuda.max_memory_allocated(), **({"failed": failed} if failed else {}))
-    gc.collect()
-    torch.cuda.empty_cache()
+        return f"{type(error).__name__}: {lines[0]}"
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        faulthandler.cancel_dump_traceback_later()
+        gc.collect()
+        # What a library keeps, most of it code, need not be gone through again after each model.
+        gc.freeze()
+        torch.cuda.empty_cache()
+
+
+def on_the_cpu(run):
+    global DEVICE
+    DEVICE = "cpu"
+    with open("/proc/self/statm") as file:
+        taken = int(file.read().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (taken + ON_THE_CPU, before[1]))
+    # Parameters that nobody fills take no time, and no memory before they are read.
+    torch.Tensor.normal_ = torch.Tensor.uniform_ = lambda tensor, *_, **__: tensor
+    try:
+        return why_not(run)
+    finally:
+        del torch.Tensor.normal_, torch.Tensor.uniform_
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        DEVICE = "cuda"
+
+
+def too_long(*_):
+    raise TimeoutError(f"it takes more than {PATIENCE} seconds of processor time")
 
 
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("group", choices=GROUPS)
-    arguments.add_argument("--only", default="")
+    arguments.add_argument("--only", nargs="*", default=[""])
     arguments.add_argument("--after")
     arguments = arguments.parse_args()
     warnings.filterwarnings("ignore")
+    signal.signal(signal.SIGPROF, too_long)
     torch.cuda.init()
     waits = arguments.after is not None
     for name, run in GROUPS[arguments.group]():
         if waits:
             waits = name != arguments.after
-        elif arguments.only in name:
+        elif any(text in name for text in arguments.only):
             one(name, run)
 
 

@@ -1,9 +1,10 @@
 """Rehearses the ecosystem: every model of models.py and every script of features.py, with the Python that runs this.
 
-    run.py --vramlab PROGRAM [--only TEXT] [--jobs N] [--nanogpt FOLDER] [--imagenet FILE]
+    run.py --vramlab PROGRAM [--only TEXT] [--again] [--jobs N] [--nanogpt FOLDER] [--imagenet FILE]
 
-Without --only it writes results.csv beside this file and the table docs/ecosystem.md. Its exit status is 1 where something that worked in
-the results.csv from before does not work any more, or needs another peak with the same versions. Needs nothing that is not Python's own.
+Writes results.csv beside this file and the table docs/ecosystem.md; with --only and --again, what was not run stays as it was there. Its exit status is
+1 where something that worked in the results.csv from before does not work any more, or needs another peak with the same versions. Needs
+nothing that is not Python's own.
 """
 
 import argparse
@@ -27,7 +28,7 @@ ROOT = HERE.parent.parent
 RESULTS, PAGE = HERE / "results.csv", ROOT / "docs" / "ecosystem.md"
 # Every model is taken as it comes, most of them at the width that it was published with, so the card is large.
 CARD = "1024GiB"
-LIMIT = 1800
+LIMIT = 7200
 PACKAGES = ["torch", "torchvision", "transformers", "timm", "peft", "accelerate", "lightning", "diffusers", "bitsandbytes", "torchao", "triton"]
 # Group of models.py: what the page calls it.
 GROUPS = {
@@ -43,19 +44,22 @@ GROUPS = {
     "diffusers": "diffusers",
 }
 
-Row = collections.namedtuple("Row", "group name works peak seconds why")
+# `alike`: the same error comes on the CPU, where nothing is simulated.
+Row = collections.namedtuple("Row", "group name works peak seconds why alike", defaults=("", False))
 
 
-def rehearse(options, flags, command, environment=None):
-    """The rehearsal's end, its output, and its answer; an empty one where there is none."""
+def rehearse(options, flags, command, environment=None, hear=lambda line: None):
+    """The rehearsal's exit status, what it says of errors, and its answer; an empty one where there is none. Lines are heard as they come."""
     with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
+        answer, errors = Path(folder) / "answer.json", Path(folder) / "errors"
         words = [options.vramlab, "rehearse", "--timeout", str(LIMIT), "--json", str(answer), *flags, "--", *command]
-        done = subprocess.run(
-            words, cwd=HERE, env={**os.environ, "HF_HUB_OFFLINE": "1", **(environment or {})}, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, errors="replace",
-        )  # fmt: skip
-        return done, json.loads(answer.read_text()) if answer.exists() else {}
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", **(environment or {})}
+        with open(errors, "w") as told, subprocess.Popen(
+            words, cwd=HERE, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=told, text=True, errors="replace"
+        ) as running:
+            for line in running.stdout:
+                hear(line)
+        return running.returncode, errors.read_text(errors="replace"), json.loads(answer.read_text()) if answer.exists() else {}
 
 
 def last_line(text):
@@ -65,34 +69,38 @@ def last_line(text):
     return next(iter((told or errors or lines)[-1:]), "")
 
 
-def models(options, group):
-    """Every model of a group; one that ends the process is told, and the next process goes on behind it."""
-    rows, after = [], None
-    while True:
-        command = [sys.executable, "models.py", group, "--only", options.only_model, *(["--after", after] if after else [])]
-        done, answer = rehearse(options, ["--gpu", CARD, "--steps", "all", "--quiet"], command)
-        begun, peaks = None, []
-        for line in done.stdout.splitlines():
-            if not line.startswith("MATRIX "):
-                continue
-            told = json.loads(line[7:])
-            if "begins" in told:
-                begun = told["begins"]
-                continue
-            begun = None
+def models(options, group, only):
+    """The models of a group with one of these texts in their name; one that ends the process is told, and the next process goes on behind it."""
+    rows, peaks, after, begun = [], [], None, None
+
+    def hear(line):
+        nonlocal begun
+        if not line.startswith("MATRIX "):
+            return
+        told = json.loads(line[7:])
+        begun = told.get("begins")
+        if not begun:
+            failed = told.get("failed", "")
             peaks.append(told["peak"])
-            failed = told.get("failed")
-            rows.append(Row(GROUPS[group], told["name"], not failed, told["peak"], told["seconds"], failed or ""))
-            print(f"{GROUPS[group]}: {told['name']}: {failed or 'works'}", file=sys.stderr, flush=True)
-        if begun is not None:
-            rows.append(Row(GROUPS[group], begun, False, "", "", f"the process ended: {last_line(done.stderr)}"))
-            after = begun
+            add(Row(GROUPS[group], told["name"], not failed, told["peak"], told["seconds"], failed, told.get("on_the_cpu_too", False)))
+
+    def add(row):
+        rows.append(row)
+        print(f"{row.group}: {row.name}: {row.why or 'works'}", file=sys.stderr, flush=True)
+
+    while True:
+        command = [sys.executable, "models.py", group, "--only", *only, *(["--after", after] if after else [])]
+        peaks.clear()
+        status, errors, answer = rehearse(options, ["--gpu", CARD, "--steps", "all", "--quiet"], command, hear=hear)
+        if begun:
+            add(Row(GROUPS[group], begun, False, "", "", f"the process ended: {last_line(errors)}"))
+            after, begun = begun, None
             continue
-        if done.returncode not in (0, 3):
-            rows.append(Row(GROUPS[group], "(the rehearsal)", False, "", "", last_line(done.stderr)))
-        elif peaks and after is None and max(peaks) != answer["peak_allocated"]:
+        if status not in (0, 3):
+            add(Row(GROUPS[group], "(the rehearsal)", False, "", "", last_line(errors)))
+        elif peaks and max(peaks) != answer["peak_allocated"]:
             why = f"PyTorch's meter says {max(peaks)} B at most and the answer {answer['peak_allocated']} B"
-            rows.append(Row(GROUPS[group], "(the answer)", False, "", "", why))
+            add(Row(GROUPS[group], "(the answer)", False, "", "", why))
         return rows
 
 
@@ -105,10 +113,10 @@ def feature(options, name):
 
 def script(options, wanted, command):
     began = time.monotonic()
-    done, answer = rehearse(options, wanted.flags, command, wanted.environment)
+    status, errors, answer = rehearse(options, wanted.flags, command, wanted.environment)
     seconds = round(time.monotonic() - began, 1)
-    works = done.returncode == wanted.status and wanted.says in done.stderr
-    why = "" if works and not wanted.status else last_line(done.stderr)
+    works = status == wanted.status and wanted.says in errors
+    why = "" if works and not wanted.status else last_line(errors)
     print(f"{wanted.group}: {wanted.title}: {'works' if works else why}", file=sys.stderr, flush=True)
     return [Row(wanted.group, wanted.title, works, answer.get("peak_allocated", ""), seconds, why)]
 
@@ -150,27 +158,33 @@ def page(rows, found):
         "",
         "Written by `just test-ecosystem`, which makes a virtual environment of its own, rehearses all of this and compares with the",
         "results from before (`peers/ecosystem/results.csv`, every row with its peak in bytes). Two training steps of each model; a Hugging",
-        "Face architecture in a plain loop and once more with its `Trainer` in bf16; few layers, the library's own widths.",
+        "Face architecture in a plain loop and once more with its `Trainer` in bf16; few layers, the library's own widths. A model that fails",
+        "is tried on the CPU: the same error there is the library's, or that of the inputs that it is given here.",
         "",
         "With " + ", ".join(f"{package} {version}" for package, version in found.items() if version != "none") + f"; Python {sys.version.split()[0]}.",
         "",
-        "| what | works | of | seconds |",
-        "|---|---:|---:|---:|",
+        "| what | works | fails on the CPU, too | fails | seconds |",
+        "|---|---:|---:|---:|---:|",
     ]
     groups = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     for group, of in groups.items():
         seconds = sum(float(row.seconds or 0) for row in of)
-        lines.append(f"| {group} | {sum(row.works for row in of)} | {len(of)} | {seconds:.0f} |")
+        alike = sum(row.alike for row in of)
+        works = sum(row.works for row in of)
+        lines.append(f"| {group} | {works} | {alike or ''} | {len(of) - works - alike or ''} | {seconds:.0f} |")
     lines += ["", "## Scripts", "", "| | peak allocated | seconds |", "|---|---:|---:|"]
     for row in rows:
         if row.group not in GROUPS.values():
             lines.append(f"| {row.group}: {cell(row.name)} | {size(row.peak) if row.works else 'does not work'} | {row.seconds} |")
-    lines += ["", "## What does not work", ""]
     failed = [row for row in rows if not row.works]
-    lines += ["| | why |", "|---|---|"] if failed else ["Nothing that was tried."]
-    lines += [f"| {row.group}: {cell(row.name)} | {cell(row.why)} |" for row in failed]
+    for title, of in (
+        ("What does not work", [row for row in failed if not row.alike]),
+        ("What fails on the CPU with the same error", [row for row in failed if row.alike]),
+    ):
+        lines += ["", f"## {title}", "", *(["| | why |", "|---|---|"] if of else ["Nothing that was tried."])]
+        lines += [f"| {row.group}: {cell(row.name)} | {cell(row.why)} |" for row in of]
     lines += ["", "## Peaks of two training steps", ""]
     for group, of in groups.items():
         if group in GROUPS.values():
@@ -179,28 +193,44 @@ def page(rows, found):
     return "\n".join(lines).rstrip() + "\n"
 
 
-def compare(rows, found):
-    """What is worse than in the results from before."""
+def read():
+    """The rows of results.csv, and the versions that they are of."""
     if not RESULTS.exists():
-        return []
+        return [], None
     with open(RESULTS) as file:
-        before = {(row["group"], row["name"]): row for row in csv.DictReader(file)}
-    same = before.pop(("versions", json.dumps(found)), None) is not None
+        rows = [Row(**{**row, "works": row["works"] == "True", "alike": row["alike"] == "True"}) for row in csv.DictReader(file)]
+    return rows[1:], json.loads(rows[0].name)
+
+
+def compare(rows, before, same):
+    """What is worse than in the results from before."""
+    before = {(row.group, row.name): row for row in before}
     worse = []
     for row in rows:
         then = before.get((row.group, row.name))
-        if then and then["works"] == "True" and not row.works:
+        if not then or not then.works:
+            continue
+        if not row.works:
             worse.append(f"{row.group}: {row.name} worked, and now: {row.why}")
-        elif same and then and row.works and then["works"] == "True" and then["peak"] != str(row.peak):
-            worse.append(f"{row.group}: {row.name} needed {then['peak']} B and now {row.peak} B")
+        elif same and then.peak != str(row.peak):
+            worse.append(f"{row.group}: {row.name} needed {then.peak} B and now {row.peak} B")
     return worse
+
+
+def merge(before, rows, whole_groups):
+    """What ran in the place of what is told of it from before."""
+    whole = {row.group for row in rows if row.group in GROUPS.values()} if whole_groups else set()
+    ran = {(row.group, row.name) for row in rows}
+    kept = [row for row in before if row.group not in whole and (row.group, row.name) not in ran]
+    order = [*GROUPS.values(), *dict.fromkeys(wanted.group for wanted, _ in features.FEATURES.values())]
+    return sorted((row for row in kept + rows if row.group in order), key=lambda row: (order.index(row.group), row.name))
 
 
 def write(rows, found):
     with open(RESULTS, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)
-        writer.writerow(Row("versions", json.dumps(found), "", "", "", ""))
+        writer.writerow(Row("versions", json.dumps(found), "", "", ""))
         writer.writerows(rows)
     PAGE.write_text(page(rows, found))
 
@@ -208,24 +238,42 @@ def write(rows, found):
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--vramlab", required=True)
-    options.add_argument("--only", default="", metavar="TEXT", help="groups and scripts whose name has this; writes nothing")
-    options.add_argument("--only-model", default="", metavar="TEXT", help="with --only: models whose name has this")
+    options.add_argument("--only", default="", metavar="TEXT", help="groups and scripts whose name has this")
+    options.add_argument("--only-model", default="", metavar="TEXT", help="models whose name has this, and no scripts")
+    options.add_argument("--again", action="store_true", help="what did not work the last time")
     options.add_argument("--jobs", type=int, default=os.cpu_count())
     options.add_argument("--nanogpt", metavar="FOLDER", help="a checkout of karpathy/nanoGPT with data prepared")
     options.add_argument("--imagenet", metavar="FILE", help="main.py of pytorch/examples' imagenet")
     options = options.parse_args()
-    found = versions()
+    found, (before, versions_before) = versions(), read()
+    same = found == versions_before
+    some = bool(options.only or options.only_model or options.again)
+    if some and before and not same:
+        sys.exit(f"run.py: {RESULTS} is of other versions of the libraries; run everything, without --only and --again")
+    failed = {(row.group, row.name) for row in before if not row.works}
+    rows = []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         # The long ones first.
-        waiting = [pool.submit(models, options, group) for group in GROUPS if options.only in group]
-        waiting += [pool.submit(feature, options, name) for name in features.FEATURES if options.only in name]
-        for wanted, command, folder in theirs(options):
-            if options.only in wanted.title:
-                waiting.append(pool.submit(script, options, wanted, ["env", "-C", folder, *command] if folder else command))
-        rows = [row for done in waiting for row in done.result()]
-    worse = compare(rows, found)
-    if not options.only:
-        write(rows, found)
+        waiting = []
+        for group in sorted((group for group in GROUPS if options.only in group), key=lambda group: not group.startswith("transformers")):
+            again = [name for of, name in failed if of == GROUPS[group]]
+            if again or not options.again:
+                waiting.append(pool.submit(models, options, group, again if options.again else [options.only_model]))
+        if not options.only_model:
+            for name, (wanted, _) in features.FEATURES.items():
+                if options.only in name and (not options.again or (wanted.group, wanted.title) in failed):
+                    waiting.append(pool.submit(feature, options, name))
+            for wanted, command, folder in theirs(options):
+                if options.only in wanted.title and (not options.again or (wanted.group, wanted.title) in failed):
+                    waiting.append(pool.submit(script, options, wanted, ["env", "-C", folder, *command] if folder else command))
+        for done in concurrent.futures.as_completed(waiting):
+            rows += done.result()
+            if some or not before:
+                # A long run that is interrupted leaves what it has seen.
+                write(merge(before, rows, not (options.only_model or options.again)), found)
+    worse = compare(rows, before, same)
+    if not some:
+        write(merge([], rows, True), found)
     works = sum(row.works for row in rows)
     print(f"{works} of {len(rows)} work", file=sys.stderr)
     for line in worse:
