@@ -45,7 +45,7 @@ pub fn protocol() -> Protocol {
         .hypothesis(
             "Activations of matrix products halve; what autocast keeps in fp32 (norms, softmax, the loss), parameters, gradients and \
              optimizer state do not, and copies of the parameters in half precision come on top: the whole peak falls by less than half. \
-             Tensor cores make compute-bound steps much faster and launch-bound ones slower, by the casts. bf16 has fp32's range and needs \
+             Tensor cores make compute-bound steps much faster and overhead-bound ones slower, by the casts. bf16 has fp32's range and needs \
              no scaler; fp16 loses small gradients without one.",
         )
         .grid(memory::grid())

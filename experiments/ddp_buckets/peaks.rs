@@ -28,8 +28,8 @@ pub fn grid() -> Grid<Peaks> {
             .rule(value(SAVED).of(views(ZeroGrad::Nothing)).confirm(within(0.95..=1.10)).refute(at_most(0.50)))
             .confirmed("Turn gradient_as_bucket_view on: the peak is lower by a whole copy of the gradients ({effect}).")
             .refuted(
-                "Turn gradient_as_bucket_view on, and expect little of it ({effect} of a copy): when activations are at their peak, \
-                 zero_grad has dropped the gradients, and the buckets are there in any case.",
+                "Turn gradient_as_bucket_view on, and expect less than a copy of the gradients from it ({effect}): when \
+                 activations are at their peak, zero_grad has dropped the gradients, and the buckets are there in any case.",
             )
             .depends(
                 "Turn gradient_as_bucket_view on. It saves a whole copy of the gradients only where {where} ({effect} of a copy over all): \

@@ -15,10 +15,10 @@ pub const LANDED: Metric = Metric::counted("landed", "share of the state on the 
 /// The same for the whole process: what the kernel counts beyond what there was before the model, over the bytes of the model.
 pub const PROCESS_PEAK: Metric = Metric::timed("process_peak", "peak resident memory during the load, relative to the model", "1");
 pub const PROCESS_HELD: Metric = Metric::timed("process_held", "resident memory with the state held, relative to the model", "1");
-pub const PROCESS_DROPPED: Metric = Metric::timed("process_dropped", "resident memory after `del`, relative to the model", "1");
+pub const PROCESS_DROPPED: Metric = Metric::timed("process_dropped", "resident memory after del, relative to the model", "1");
 /// The last after the C library was told to give back what nobody uses.
 const PROCESS_TRIMMED: Metric =
-    Metric::timed("process_trimmed", "resident memory after `del` and `malloc_trim`, relative to the model", "1");
+    Metric::timed("process_trimmed", "resident memory after del and malloc_trim, relative to the model", "1");
 
 pub fn grid() -> Grid<Loaded> {
     let held = |metric| value(metric).of(|c: &Loaded| c.reader.holds_a_state());

@@ -71,8 +71,8 @@ pub fn grid() -> Grid<Phases> {
                      does not name, push it up; gradients that were dropped come only as activations go, and keep it down.",
                 )
                 .depends(
-                    "The sum of the four is the peak where {where}; over all cells the peak is {effect} that. Temporaries of the backward \
-                     pass, which the guide does not name, push it up; gradients that were dropped before the forward pass come only as \
+                    "The sum of the four is the peak where {where}; over all configurations the peak is {effect} that. Temporaries of \
+                     the backward pass, which the guide does not name, push it up; gradients that were dropped before the forward pass come only as \
                      activations go, and keep it down.",
                 )
                 .inconclusive("It could not be shown what makes the peak ({effect} the sum)."),
