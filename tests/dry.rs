@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         ("values_are_the_documented_constants", values_are_the_documented_constants),
         ("every_model_trains", every_model_trains),
         ("every_experiment_runs", every_experiment_runs),
+        ("recurrent_networks_take_what_cudnn_keeps_for_them", recurrent_networks_take_what_cudnn_keeps_for_them),
         ("recorded_allocations_add_up_to_the_meter", recorded_allocations_add_up_to_the_meter),
         ("a_history_is_a_snapshot_that_memory_viz_reads", a_history_is_a_snapshot_that_memory_viz_reads),
         ("the_profiler_is_refused", the_profiler_is_refused),
@@ -101,6 +102,7 @@ fn play(role: &str, argument: &str) -> Result<Value> {
         }
         "values" => values()?,
         "models" => models()?,
+        "recurrent" => recurrent()?,
         "recorded" => recorded(argument)?,
         "history" => history(argument)?,
         "profiled" => {
@@ -328,6 +330,39 @@ fn models() -> Result<Value> {
     let growth = Tensor::zeros([1], (Kind::Int, Device::Cuda(0)));
     let _ = scale.f_internal_amp_update_scale_(&growth, &found, 2.0, 0.5, 2000)?;
     Ok(trained.into())
+}
+
+/// Bytes that the forward pass of an LSTM and of a GRU leaves alive; both go back, too.
+fn recurrent() -> Result<Value> {
+    let device = Dry::open()?;
+    let store = VarStore::new(device.device());
+    let layers: [&dyn Fn(&Tensor) -> Tensor; 2] = [
+        &{
+            let layer = nn::lstm(store.root(), 512, 512, Default::default());
+            move |x: &Tensor| nn::RNN::seq(&layer, x).0
+        },
+        &{
+            let layer = nn::gru(store.root(), 512, 512, Default::default());
+            move |x: &Tensor| nn::RNN::seq(&layer, x).0
+        },
+    ];
+    let mut left = Vec::new();
+    for layer in layers {
+        let x = Tensor::randn([8, 8, 512], FLOAT);
+        let before = device.memory()?.requested;
+        let y = layer(&x);
+        left.push(device.memory()?.requested - before);
+        y.f_sum(Kind::Float)?.f_backward()?;
+    }
+    ensure!(store.trainable_variables().iter().all(|v| v.grad().defined()), "each weight has its gradient");
+    Ok(serde_json::to_value(left)?)
+}
+
+fn recurrent_networks_take_what_cudnn_keeps_for_them() {
+    // The output, the first states, and what cuDNN keeps. Who calls here does not hold the last states.
+    let (output, state) = (8 * 8 * 512 * 4, 8 * 512 * 4);
+    let left = [output + 2 * state + 5 * output + 256, output + state + 6 * output + 256];
+    assert_eq!(dry_answer("recurrent", "", 8192 * MIB, ""), serde_json::json!(left));
 }
 
 fn every_model_trains() {

@@ -86,70 +86,6 @@ std::tuple<Tensor, Tensor, Tensor> batch_norm_backward(const Tensor& x, const Te
   return {at::empty_like(x, x.options(), format), at::empty(weight.sizes(), weight.options()), at::empty(weight.sizes(), weight.options())};
 }
 
-// ---- recurrent networks ------------------------------------------------------------------------------------------------------------------
-
-// All weights in one buffer, of which they become views; cuDNN's own layout is taken to be theirs, one after the other.
-Tensor flatten_weights(at::TensorList weights, int64_t, c10::SymInt, int64_t, c10::SymInt, c10::SymInt, int64_t, bool, bool) {
-  int64_t total = 0;
-  for (const Tensor& weight : weights) total += weight.numel();
-  const Tensor buffer = at::zeros({total}, weights[0].options());
-  int64_t begin = 0;
-  for (const Tensor& weight : weights) {
-    weight.set_(buffer.storage(), begin, weight.sizes(), weight.strides());
-    begin += weight.numel();
-  }
-  return buffer;
-}
-
-using Tensors = at::TensorList;
-
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> recurrent(const Tensor& x, Tensors each, int64_t, MaybeTensor flat, const Tensor& hx,
-                                                             MaybeTensor cx, int64_t, c10::SymInt hidden, c10::SymInt projection, int64_t,
-                                                             bool batch_first, double, bool, bool both_ways, SymInts batches, MaybeTensor) {
-  const int64_t width = (projection != 0 ? projection : hidden).expect_int() * (both_ways ? 2 : 1);
-  // Packed sequences lie one after the other; others are computed with the batch second.
-  const bool turned = batch_first && batches.empty();
-  const Tensor input = (turned ? x.transpose(0, 1) : x).contiguous();
-  std::vector<int64_t> sizes = input.sizes().vec();
-  sizes.back() = width;
-  const Tensor y = at::empty(sizes, x.options());
-  const Tensor hy = at::empty(hx.sizes(), hx.options());
-  const Tensor cy = cx && cx->defined() ? at::empty(cx->sizes(), cx->options()) : at::empty({0}, hx.options());
-  const Tensor reserve = at::empty({0}, x.options().dtype(at::kByte));
-  // Weights that are not flat yet are copied into one buffer.
-  int64_t total = 0;
-  for (const Tensor& weight : each) total += weight.numel();
-  const Tensor weights = flat && flat->defined() ? *flat : at::empty({total}, x.options());
-  return {turned ? y.transpose(0, 1) : y, hy, cy, reserve, weights};
-}
-
-std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>> recurrent_backward(const Tensor& x, Tensors weights, int64_t, const Tensor& buffer,
-                                                                           const Tensor& hx, MaybeTensor cx, const Tensor&, MaybeTensor,
-                                                                           MaybeTensor, MaybeTensor, int64_t, c10::SymInt, c10::SymInt,
-                                                                           int64_t, bool batch_first, double, bool, bool, SymInts batches,
-                                                                           MaybeTensor, const Tensor&, std::array<bool, 4> wanted) {
-  const bool turned = batch_first && batches.empty();
-  const Tensor input = (turned ? x.transpose(0, 1) : x).contiguous();
-  const Tensor dx = at::empty(input.sizes(), x.options());
-  const Tensor dhx = at::empty(hx.sizes(), hx.options());
-  const Tensor dcx = cx && cx->defined() ? at::empty(cx->sizes(), cx->options()) : Tensor();
-  std::vector<Tensor> dw;
-  if (wanted[3]) {
-    int64_t begin = 0;
-    const Tensor all = at::zeros(buffer.sizes(), buffer.options());
-    for (const Tensor& weight : weights) {
-      dw.push_back(all.narrow(0, begin, weight.numel()).view(weight.sizes()));
-      begin += weight.numel();
-    }
-  }
-  return {turned ? dx.transpose(0, 1) : dx, dhx, dcx, dw};
-}
-
-Tensor dropout_state(double, bool, int64_t, std::optional<at::ScalarType> type, std::optional<at::Layout> layout,
-                     std::optional<at::Device> device, std::optional<bool> pinned) {
-  return at::empty({0}, at::TensorOptions().dtype(type).layout(layout).device(device).pinned_memory(pinned));
-}
-
 // ---- attention ---------------------------------------------------------------------------------------------------------------------------
 
 // Memory in the order batch, sequence, head, width, shown as batch, head, sequence, width.
@@ -187,10 +123,8 @@ void register_cudnn(torch::Library& m) {
   }
   add(m, "cudnn_batch_norm", batch_norm);
   add(m, "cudnn_batch_norm_backward", batch_norm_backward);
-  add(m, "_cudnn_rnn_flatten_weight", flatten_weights);
-  add(m, "_cudnn_rnn", recurrent);
-  add(m, "_cudnn_rnn_backward", recurrent_backward);
-  add(m, "_cudnn_init_dropout_state", dropout_state);
+  // PyTorch's own; what they ask cuDNN is answered by ../rnn.cpp.
+  for (const char* name : {"_cudnn_rnn_flatten_weight", "_cudnn_rnn", "_cudnn_rnn_backward", "_cudnn_init_dropout_state"}) mark_registered(name);
   add(m, "_scaled_dot_product_cudnn_attention", attention);
   add(m, "_scaled_dot_product_cudnn_attention_backward", attention_backward);
 }
