@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::borrow::Cow;
-use std::cell::OnceCell;
+use std::cell::{Cell as Shared, OnceCell};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -139,6 +139,8 @@ pub struct Probe<'a> {
     figures: BTreeMap<Cow<'static, str>, (&'static str, f64)>,
     details: Vec<Sample>,
     rest: Option<i64>,
+    /// Most bytes that libraries were found to keep.
+    workspaces: Shared<i64>,
     failure: OnceCell<anyhow::Error>,
     /// Where files are kept; none where they are not.
     files: Option<&'a Path>,
@@ -153,6 +155,7 @@ impl<'a> Probe<'a> {
             figures: BTreeMap::new(),
             details: Vec::new(),
             rest: None,
+            workspaces: Shared::new(0),
             failure: OnceCell::new(),
             files: None,
         }
@@ -203,6 +206,18 @@ impl<'a> Probe<'a> {
                 None
             }
         }
+    }
+
+    /// Has cuBLAS give back its workspaces, which it keeps for each thread that has multiplied until the process ends, and gives their bytes:
+    /// what lives is theirs, too. 0 where memory is not what is measured, and on the CPU.
+    pub fn release_workspaces(&self) -> i64 {
+        let before = self.live();
+        if let Some(Err(e)) = self.meter.map(Backend::clear_workspaces) {
+            let _ = self.failure.set(e);
+        }
+        let released = before - self.live();
+        self.workspaces.set(self.workspaces.get().max(released));
+        released
     }
 
     /// Sets the meter's peaks to what lives now: what ran in this step until now counts in no peak, and a step can tell apart what it does
@@ -446,6 +461,20 @@ pub fn check_against(
     judge(expected, cell, attempt(|| outcome(prepare, cell, bench)), reference)
 }
 
+/// Does all that a check of these cells does, one after the other, and ignores what comes out: for a device without values.
+///
+/// # Errors
+/// What a cell fails with, where the relation expects no error.
+pub fn go_through(expected: &Relation, prepare: impl SetUp, cells: &[Cell], bench: &Bench) -> Result<()> {
+    for cell in cells {
+        match attempt(|| outcome(prepare, cell, bench)) {
+            Err(e) if !matches!(expected, Relation::Raises { .. }) => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// What one step of a cell computes.
 fn outcome(prepare: impl SetUp, cell: &Cell, bench: &Bench) -> Result<Vec<Quantity>> {
     let mut step = bench.set_up(prepare, cell)?;
@@ -564,6 +593,9 @@ pub fn memory_in_blocks(step: &mut dyn Step, backend: &dyn Backend, files: Optio
     count(step, backend, files, |body| held_at_peak(backend.device(), body))
 }
 
+/// What cuBLAS kept of the device's memory in the end: part of what lives and of every peak.
+const WORKSPACES: &str = "workspaces";
+
 /// What runs the measured step: it may listen to the allocator meanwhile, and gives blocks by name.
 type Listening<'a> = &'a mut dyn FnMut() -> Result<()>;
 
@@ -580,11 +612,14 @@ fn count(
     let mut probe = Probe::reading(backend, files);
     let ((), blocks) = listen(&mut || step.run(&mut probe))?;
     let after = backend.memory()?;
+    probe.release_workspaces();
     if let Some(failure) = probe.failure.into_inner() {
         return Err(failure.context("reading the memory meter"));
     }
     let mut samples = vec![sample(PEAK.name, "B", after.requested_peak as f64)];
     samples.extend(probe.rest.map(|rest| sample(STEP_PEAK.name, "B", (after.requested_peak - rest) as f64)));
+    // Where there is no such meter, nothing is kept either.
+    samples.extend((!after.others.is_empty()).then(|| sample(WORKSPACES, "B", probe.workspaces.get() as f64)));
     let unit = |metric: &str| if COUNTS.contains(&metric) { "1" } else { "B" };
     samples.extend(after.others.iter().map(|(metric, value)| sample(*metric, unit(metric), *value as f64)));
     samples.extend(probe.figures.into_iter().map(|(metric, (unit, value))| sample(metric, unit, value)));

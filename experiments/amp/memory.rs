@@ -115,10 +115,12 @@ fn tell(trainer: &mut Trainer, probe: &mut Probe) -> Result<()> {
         Ok(())
     })?;
     let peak = probe.memory().map_or(0, |memory| memory.requested_peak);
+    // They lived at the beginning, too.
+    let workspaces = probe.release_workspaces();
     probe.emit(ACTIVATIONS, activations);
     probe.emit(PARAMETERS, parameters);
     probe.emit(GRADIENTS, bytes(&trainer.model().gradients()));
-    probe.emit(STATE, rest - buffers - bytes(&data));
+    probe.emit(STATE, rest - buffers - bytes(&data) - workspaces);
     probe.emit(OTHERS, peak - rest - activations);
     probe.emit(CASTS, casts(trainer, probe)?);
     Ok(())

@@ -1,6 +1,7 @@
 //! What does each give alone, and with the others?
 
 use super::*;
+use vramlab::torch::empty_cuda_cache;
 
 /// The plain peak less what each technique saves alone.
 const PROMISED: Metric = Metric::counted("promised", "single savings added", "B");
@@ -92,6 +93,11 @@ fn step(cell: Factorial, bench: &Bench) -> Result<Step> {
         let alone = |with: With| peak_of(&with.over(&plain), device, probe);
         let without = alone(With::Nothing)?;
         let peaks = singles.iter().map(|single| alone(*single)).collect::<Result<Vec<f64>>>()?;
+        // So that it runs in memory that it took itself, as in a process of its own.
+        if device.is_cuda() {
+            empty_cuda_cache()?;
+            run(&mut Probe::idle())?;
+        }
         probe.reset_peaks();
         run(probe)?;
         let peak = probe.memory().context("the meter says nothing")?.requested_peak as f64;
@@ -106,6 +112,8 @@ fn step(cell: Factorial, bench: &Bench) -> Result<Step> {
 
 /// Peak of a third step, as the memory pass counts one, of another configuration in this process.
 fn peak_of(configuration: &Configuration, device: Device, probe: &Probe) -> Result<f64> {
+    // Its own workspaces are part of its peak.
+    probe.release_workspaces();
     let before = probe.live();
     let mut trainer = Trainer::load(configuration, device)?;
     for _ in 0..2 {

@@ -70,10 +70,10 @@ fn step(cell: Parts, bench: &Bench) -> Result<Step> {
         let data = bytes(&[batch.inputs.shallow_clone(), batch.targets.shallow_clone()]);
         probe.emit(PARAMETERS, parameters);
         probe.emit(GRADIENTS, gradients);
-        probe.emit(STATE, before_step - parameters - gradients - data);
         if let Some(memory) = probe.memory() {
             probe.emit(TEMPORARIES, memory.requested_peak - before_step);
         }
+        probe.emit(STATE, before_step - parameters - gradients - data - probe.release_workspaces());
         probe.compare(PARAMETER_ERROR, || Ok(model.parameters().iter().map(Tensor::detach).collect()))
     }))
 }
@@ -86,6 +86,8 @@ fn bytes(tensors: &[Tensor]) -> i64 {
 mod tests {
     use super::*;
     use vramlab::lab::testing::*;
+    use vramlab::measure;
+    use vramlab::torch::Backend;
 
     fn small(adam: Adam) -> Parts {
         Parts { model: ModelName("mlp-2x32"), batch: Batch(1), adam }
@@ -104,6 +106,18 @@ mod tests {
             }))
         };
         broken(&protocol(), small(Adam::Foreach), twice).sees("parameter: expected equal");
+    }
+
+    #[test]
+    fn what_cublas_keeps_is_no_optimizer_state() {
+        let Some(dry) = dry("parts::tests::what_cublas_keeps_is_no_optimizer_state") else { return };
+        let bench = Bench { device: dry.device(), platform: Platform::Dry, seed: 1 };
+        let found = measure::memory(&mut step(small(Adam::Loop), &bench).unwrap(), &dry).unwrap();
+        let figure = |name: &str| found.iter().find(|sample| sample.metric == name).map(|sample| sample.value);
+        let parameters = 4.0 * f64::from((2 * 32 * 32 + 2 * 32) + (32 * 10 + 10));
+        assert_eq!(figure(STATE.name), Some(2.0 * parameters));
+        // 32 MiB for each of the two threads that multiply, on compute capability 9.0.
+        assert!(figure("workspaces").unwrap() >= f64::from(2 * (32 << 20)), "{found:?}");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! PyTorch's own CUDA code and caching allocator run over a simulated CUDA runtime and cuBLAS, so that tch code runs unchanged on
 //! `Device::Cuda(0)`: results, temporaries inside operators, workspaces, the allocator's statistics, rounding, retries and out-of-memory
 //! errors are PyTorch's own. No kernel runs and no memory is touched: a training step of a model of any size takes milliseconds. What it
-//! gives is a prediction. cuDNN says itself what workspaces convolutions take. Of the libraries under PyTorch the rest of cuDNN, cuFFT and cuSOLVER are
+//! gives is a prediction. cuDNN says itself what workspaces convolutions take, and what it takes for recurrent
+//! layers is worked out as cuDNN does. Of the libraries under PyTorch the rest of cuDNN, cuFFT and cuSOLVER are
 //! missing: their operators have kernels in
 //! `native/dry/kernels`, with a table of what is exact and what is assumed.
 //!
@@ -15,7 +16,7 @@
 //! - Values. `item()` gives 0, or 1 for integers; a copy to the CPU gives zeros; `found_inf` stays 0. An operation whose shape depends on
 //!   values (`nonzero`, a boolean mask) is refused by name.
 //! - Time.
-//! - cuDNN's workspaces of batch norm and recurrent layers, and the CUDA context, which a real process has beside its tensors.
+//! - cuDNN's workspaces of batch norm and attention, and the CUDA context, which a real process has beside its tensors.
 //! - Of the card more than [`crate::cards`] tells: a size alone is a card of compute capability 9.0.
 //!
 //! # Where a dry run and a run that counts the CPU's bytes differ
@@ -125,6 +126,10 @@ impl Backend for Dry {
 
     fn workspaces(&self) -> Result<Vec<u64>> {
         Ok(torch::dry::workspaces()?)
+    }
+
+    fn clear_workspaces(&self) -> Result<()> {
+        Ok(torch::dry::clear_workspaces()?)
     }
 
     fn time(&self, _: &mut dyn FnMut() -> Result<()>) -> Result<f64> {

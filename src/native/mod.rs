@@ -77,6 +77,7 @@ unsafe extern "C" {
     fn vl_outside_free(memory: *mut c_void);
     fn vl_cuda_meter_read(device: i32, out: *mut i64) -> Message;
     fn vl_cuda_empty_cache() -> Message;
+    fn vl_cuda_clear_workspaces() -> Message;
     fn vl_dry_open(backend: *const c_char) -> Message;
     fn vl_dry_take(bytes: u64) -> u64;
     fn vl_dry_clear_workspaces() -> Message;
@@ -197,6 +198,15 @@ pub fn reset_cuda_peaks(device: i32) -> Result<(), NativeError> {
 pub fn empty_cuda_cache() -> Result<(), NativeError> {
     // SAFETY: no pointers.
     checked(unsafe { vl_cuda_empty_cache() })
+}
+
+/// Gives back the workspaces that cuBLAS keeps for each thread and stream that has multiplied; the next product takes a new one.
+///
+/// # Errors
+/// As for [`cuda_memory`].
+pub fn clear_cuda_workspaces() -> Result<(), NativeError> {
+    // SAFETY: no pointers.
+    checked(unsafe { vl_cuda_clear_workspaces() })
 }
 
 /// Memory of the current CUDA device that PyTorch's allocator knows nothing of, as another process or library would take it.

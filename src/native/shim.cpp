@@ -300,6 +300,12 @@ char* vl_cuda_empty_cache() {
   return guarded([] { c10::getDeviceAllocator(at::kCUDA)->emptyCache(); });
 }
 
+// Gives back the workspaces that PyTorch keeps for cuBLAS, for each thread and stream that has multiplied; libtorch_cuda exports it.
+char* vl_cuda_clear_workspaces() {
+  auto* clear = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "_ZN2at4cuda21clearCublasWorkspacesEv"));
+  return clear ? guarded([=] { clear(); }) : strdup("libtorch's CUDA half has no cuBLAS workspaces to clear");
+}
+
 static char* open_dry(const char* backend) {
   static bool open = false;
   if (open) return nullptr;

@@ -78,6 +78,14 @@ pub trait Backend {
         Ok(Vec::new())
     }
 
+    /// Gives back what cuBLAS keeps of the device's memory for each thread that has multiplied; the next product takes it again.
+    ///
+    /// # Errors
+    /// The device's message.
+    fn clear_workspaces(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Seconds that `body` takes by the device's clock, synchronised at its two edges and nowhere else.
     ///
     /// # Errors
@@ -155,6 +163,11 @@ impl Backend for Cuda {
     fn reset_peaks(&self) -> Result<()> {
         tch::Cuda::synchronize(i64::from(self.index));
         Ok(native::reset_cuda_peaks(self.index)?)
+    }
+
+    fn clear_workspaces(&self) -> Result<()> {
+        tch::Cuda::synchronize(i64::from(self.index));
+        Ok(native::clear_cuda_workspaces()?)
     }
 
     fn time(&self, body: &mut dyn FnMut() -> Result<()>) -> Result<f64> {

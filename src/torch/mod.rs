@@ -30,8 +30,9 @@ pub use inference::{Inference, inference_mode, is_inference};
 pub use memory_history::{Kept, MemoryHistory};
 pub use native::{
     CpuMemory, CudaMemory, Forked, MemoryFile, NativeError, OutsideMemory, allocations, backward_keeping_graph, batch_memory,
-    compiled_version, cpu_memory, cuda_memory, dry, empty_cuda_cache, end_process, fork_process, keep_heap, limit_cpu_memory,
-    load_cuda, loaded_library, meter, panic_message, reset_cpu_peak, reset_cuda_peaks, settings, trim_heap, use_cpu_meter, vectors,
+    clear_cuda_workspaces, compiled_version, cpu_memory, cuda_memory, dry, empty_cuda_cache, end_process, fork_process, keep_heap,
+    limit_cpu_memory, load_cuda, loaded_library, meter, panic_message, reset_cpu_peak, reset_cuda_peaks, settings, trim_heap,
+    use_cpu_meter, vectors,
 };
 pub use pickle::save_pickle;
 pub use profiler::{Profiled, Profiler, Profiling, range};
