@@ -131,6 +131,8 @@ pub fn step(cell: Epochs, bench: &Bench) -> Result<Step> {
         targets.push(batch.targets);
     }
     let ring = Ring::of(batches.iter().map(|batch| vec![batch.shallow_clone()]));
+    // One for all epochs: each stream has memory of its own, which a new one would have to take from the driver first.
+    let mut side = if cell.recipe == Recipe::Prefetched { Some(SideStream::new(bench.device)?) } else { None };
     let (device, flops) = (bench.device, model.least_training_flops(cell.batch.0) * steps as f64);
     let step = Step::new(move |probe| {
         let mut train = |inputs: &Tensor, step: usize| -> Result<()> {
@@ -140,9 +142,9 @@ pub fn step(cell: Epochs, bench: &Bench) -> Result<Step> {
             optimizer.step();
             Ok(())
         };
-        if cell.recipe == Recipe::Prefetched {
+        if let Some(side) = &mut side {
             let source = Ready { ring: ring.clone(), left: steps };
-            let mut batches = Prefetcher::new(source, SideStream::new(device)?);
+            let mut batches = Prefetcher::new(source, side);
             let mut step = 0;
             while let Some(batch) = batches.next()? {
                 train(&batch[0], step)?;
@@ -165,10 +167,26 @@ pub fn step(cell: Epochs, bench: &Bench) -> Result<Step> {
 mod tests {
     use super::*;
     use vramlab::lab::testing::*;
+    use vramlab::measure;
     use vramlab::torch::Backend;
     use vramlab::torch::transfer::host_memory;
 
     const MIB: i64 = 1 << 20;
+
+    #[test]
+    fn prefetched_epochs_stop_taking_new_memory() {
+        let Some(dry) = dry("epochs::tests::prefetched_epochs_stop_taking_new_memory") else { return };
+        let cell = Epochs { bound: Bound::Even, model: ModelName("mlp-1x64"), batch: Batch(64), recipe: Recipe::Prefetched };
+        let bench = Bench { device: dry.device(), platform: Platform::Dry, seed: 1 };
+        let mut epochs = step(cell, &bench).unwrap();
+        let mut reserved = || {
+            measure::Step::run(&mut epochs, &mut Probe::idle()).unwrap();
+            dry.memory().unwrap().reserved
+        };
+        reserved();
+        let second = reserved();
+        assert_eq!([reserved(), reserved(), reserved()], [second; 3]);
+    }
 
     #[test]
     fn copying_ahead_holds_one_batch_more_and_reuses_its_memory() {

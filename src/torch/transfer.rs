@@ -224,6 +224,21 @@ impl Transfer for SideStream {
     }
 }
 
+/// One that outlives the epoch that it copies for.
+impl<T: Transfer> Transfer for &mut T {
+    type Host = T::Host;
+    type Device = T::Device;
+    type Done = T::Done;
+
+    fn start(&mut self, host: &T::Host) -> Result<(T::Device, T::Done)> {
+        (**self).start(host)
+    }
+
+    fn hand_over(&mut self, device: &T::Device, done: &T::Done) -> Result<()> {
+        (**self).hand_over(device, done)
+    }
+}
+
 /// Gives the batches of a source on the device, in order, and copies the next ones meanwhile.
 #[derive(Debug)]
 pub struct Prefetcher<S, T: Transfer> {
