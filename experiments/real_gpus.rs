@@ -9,14 +9,14 @@ use vramlab::lab::*;
 /// `peaks.csv`: benchmark, mode, GPU, name and value of what varies, configuration as JSON, peak, and where it is from.
 const PEAKS: &str = include_str!("../peers/real_gpus/peaks.csv");
 
-const PREDICTED: Metric = Metric::counted("predicted", "peak allocated, simulated GPU", "B");
-const MEASURED: Metric = Metric::counted("measured", "peak allocated, real GPU", "B");
+const PREDICTED: Metric = Metric::counted("predicted", "predicted peak", "B");
+const MEASURED: Metric = Metric::counted("measured", "peak on the real GPU", "B");
 const INFERRED: Metric = Metric::counted("inferred", "held from before, inferred", "B");
-const PREDICTED_EVENTS: Metric = Metric::counted("events_predicted", "events, simulated GPU", "1");
-const MEASURED_EVENTS: Metric = Metric::counted("events_measured", "events, real GPU", "1");
-const IDENTICAL: Metric = Metric::counted("events_identical", "identical in order and size", "1");
-const PREDICTED_PEAK: Metric = Metric::counted("predicted_peak", "peak requested, simulated GPU", "B");
-const MEASURED_PEAK: Metric = Metric::counted("measured_peak", "peak requested, real GPU", "B");
+const PREDICTED_EVENTS: Metric = Metric::counted("events_predicted", "events of the simulated GPU", "1");
+const MEASURED_EVENTS: Metric = Metric::counted("events_measured", "events of the real GPU", "1");
+const IDENTICAL: Metric = Metric::counted("events_identical", "identical events", "1");
+const PREDICTED_PEAK: Metric = Metric::counted("predicted_peak", "predicted peak of requested bytes", "B");
+const MEASURED_PEAK: Metric = Metric::counted("measured_peak", "peak of requested bytes on the real GPU", "B");
 const MATCH: Metric = Metric::counted("match", "events", "1");
 
 name! { Benchmark "what runs" }
@@ -74,8 +74,8 @@ pub fn protocol() -> Protocol {
             .rule(agreement(PREDICTED, MEASURED, 1.0..=1.0, 0.95))
             .rule(agreement(PREDICTED, MEASURED, 0.995..=1.005, 1.0))
             .on(&[Platform::Dry, Platform::Python])
-            .confirmed("Predictions can be trusted to the byte where PyTorch's own kernels run ({effect} of what GPUs allocated).")
-            .refuted("Predictions are off ({effect} of what GPUs allocated): do not plan to the byte with them.")
+            .confirmed("Predictions can be trusted to the byte where PyTorch's own kernels run: {effect}.")
+            .refuted("Do not plan to the byte with predictions: {effect}.")
             .depends("Predictions are right to the byte where {where}."),
         )
         .plot(
@@ -112,8 +112,8 @@ pub fn protocol() -> Protocol {
             .rule(agreement(IDENTICAL, PREDICTED_EVENTS, 1.0..=1.0, 1.0))
             .rule(agreement(PREDICTED_PEAK, MEASURED_PEAK, 1.0..=1.0, 1.0))
             .on(&[Platform::Dry, Platform::Python])
-            .confirmed("A rehearsed step is the step that a GPU runs, allocation for allocation ({effect}).")
-            .refuted("Some allocations are missing or others than a GPU's ({effect}).")
+            .confirmed("A rehearsed step is the step that a GPU runs, allocation for allocation: {effect}.")
+            .refuted("Some allocations are missing or others than a GPU's: {effect}.")
             .depends("A step is the GPU's where {where}."),
         )
         .plot(

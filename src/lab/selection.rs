@@ -1,10 +1,14 @@
 //! Writes a set of cells down as a selection that a `run.json` holds.
 
 use crate::protocol::{Cell, selects};
+use std::collections::BTreeSet;
 
 /// The shortest selection that is these cells of all and no others: a conjunction of levels where there is one, else one for each cell.
 pub fn written(cells: &[Cell], all: &[Cell]) -> String {
-    let is = |select: &str| all.iter().filter(|cell| selects(select, cell)).count() == cells.len();
+    // A cell may stand in several profiles.
+    let distinct = |cells: &mut dyn Iterator<Item = &Cell>| cells.cloned().collect::<BTreeSet<_>>().len();
+    let count = distinct(&mut cells.iter());
+    let is = |select: &str| distinct(&mut all.iter().filter(|cell| selects(select, cell))) == count;
     let Some(first) = cells.first() else { return "none".to_string() };
     // The factors that all of them have, with the levels that they have of each.
     let terms: Vec<(bool, String)> = first
@@ -35,7 +39,7 @@ pub fn written(cells: &[Cell], all: &[Cell]) -> String {
             more[position] = true;
             more
         };
-        let one_more = (0..chosen.len()).rev().map(with).find(|more| is(&join(more)));
+        let one_more = (0..chosen.len()).rev().map(with).filter(|more| is(&join(more))).min_by_key(|more| join(more).len());
         chosen = one_more.unwrap_or_else(|| vec![true; terms.len()]);
     }
     if !is(&join(&chosen)) {
@@ -71,6 +75,8 @@ mod tests {
         assert_eq!(of(&["m=a k=1", "m=a k=4"]), "m=a");
         assert_eq!(of(&["m=a k=1", "m=b k=1"]), "k=1");
         assert_eq!(of(&["m=a k=1", "m=b k=4"]), "m=a k=1, m=b k=4");
+        let twice = ["m=a k=1", "m=a k=4", "m=a k=1"].map(|c| Cell::parse(c).unwrap());
+        assert_eq!(written(&twice, &all), "m=a", "one cell in two profiles is one cell");
         assert_eq!(of(&[]), "none");
     }
 }

@@ -256,10 +256,33 @@ pub fn effects(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
     Some(range(figure(protocol, evidence.rule, low), figure(protocol, evidence.rule, high)))
 }
 
+/// For one metric that should equal another: in how many configurations it does, and how far it is off in the others. None where it does in
+/// none, and the range of their ratio has to do.
+fn equalities(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
+    let Rule::Agreement { metric, reference, .. } = evidence.rule else { return None };
+    let label = |name: &str| protocol.metric(name).map_or_else(|| name.replace('_', " "), |metric| metric.label.to_string());
+    let off = |c: &crate::judge::Comparison| (c.effect.estimate - 1.0).abs();
+    let (all, equal) = (evidence.comparisons.len(), evidence.comparisons.iter().filter(|c| off(c) == 0.0).count());
+    let most = evidence.comparisons.iter().map(off).fold(0.0, f64::max) * 100.0;
+    let (ours, theirs) = (label(metric), label(reference));
+    match all - equal {
+        _ if equal == 0 => None,
+        0 => Some(format!("{ours} = {theirs} in all {}", counted(all, "configuration"))),
+        _ => Some(format!(
+            "{ours} = {theirs} in {equal} of {}, within {} % in the others",
+            counted(all, "configuration"),
+            significant(most)
+        )),
+    }
+}
+
 /// The effects of all parts of a rule, with their intervals: changes in percent where they are ratios to a baseline.
 pub fn effect_of_all(protocol: &Protocol, evidence: &[Evidence]) -> String {
     let said = |part: &Evidence| {
         let (low, high) = part.range()?;
+        if let Some(equalities) = equalities(protocol, part) {
+            return Some(equalities);
+        }
         let figure = match part.rule {
             Rule::Ratio { .. } => change(low, high),
             Rule::Exponent { along, .. } => range(format!("{along}^{low:.2}"), format!("{along}^{high:.2}")),
@@ -277,7 +300,14 @@ pub fn effect_of_all(protocol: &Protocol, evidence: &[Evidence]) -> String {
         });
         Some(format!("{what}{} {figure}{interval}", own_levels(protocol, evidence, part)))
     };
-    evidence.iter().filter_map(said).collect::<Vec<_>>().join("; ")
+    once(evidence.iter().filter_map(said))
+}
+
+/// Parts in a row; what two say alike is said once.
+fn once(parts: impl Iterator<Item = String>) -> String {
+    let mut said: Vec<String> = Vec::new();
+    parts.for_each(|part| said.extend((!said.contains(&part)).then_some(part)));
+    said.join("; ")
 }
 
 /// Parts about the same figure are told apart by the levels that their selections do not share.
@@ -296,15 +326,12 @@ fn own_levels(protocol: &Protocol, evidence: &[Evidence], part: &Evidence) -> St
 /// What `{effect}` stands for: the effects bare for a single figure, labelled where a claim has several.
 fn effect(protocol: &Protocol, judgement: &Judgement) -> String {
     let found = judgement.evidence.iter().filter_map(|e| Some((e, effects(protocol, e)?)));
-    match judgement.evidence.len() {
-        1 => found.map(|(_, text)| text).collect(),
-        _ => {
-            let said = |(e, text): (&Evidence, String)| {
-                format!("{}{} {text}", subject(protocol, e.rule), own_levels(protocol, &judgement.evidence, e))
-            };
-            found.map(said).collect::<Vec<_>>().join("; ")
-        }
-    }
+    let said = |(e, text): (&Evidence, String)| match equalities(protocol, e) {
+        Some(equalities) => equalities,
+        None if judgement.evidence.len() == 1 => text,
+        None => format!("{}{} {text}", subject(protocol, e.rule), own_levels(protocol, &judgement.evidence, e)),
+    };
+    once(found.map(said))
 }
 
 /// An interval as the report writes it; an exact figure has none.
