@@ -1,6 +1,9 @@
 //! `vramlab rehearse` beside FakeTensorMode, which is how PyTorch itself runs a script without computing: seconds of a training step of the
-//! same script, in turns. And what it takes in all to rehearse a large model without initialising it. `cargo bench --bench rehearse`.
+//! same script, in turns. And what it takes in all, imports included, for three steps of GPT-2 and for a large model that is not initialised.
+//! Beside the wall clock stands processor time, which a busy machine changes less. `cargo bench --bench rehearse`; without libtorch
+//! `cargo bench --no-default-features --features libraries --bench rehearse`.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -57,17 +60,32 @@ fn rehearse(flags: &[&str]) -> Command {
     command
 }
 
-/// What a script says at the end of its last line, and the seconds that it ran.
-fn said(command: &mut Command) -> (f64, f64) {
-    let began = Instant::now();
+/// What a command took, and the number that its script says last.
+struct Took {
+    said: f64,
+    seconds: f64,
+    processor: f64,
+}
+
+fn took(command: &mut Command) -> Took {
+    let (began, before) = (Instant::now(), processor());
     let output = command.stderr(Stdio::inherit()).output().expect("the command starts");
     assert!(output.status.success(), "{command:?}");
     let text = String::from_utf8_lossy(&output.stdout);
-    let number = text.split_whitespace().last().and_then(|word| word.parse().ok()).expect("the script says a number");
-    (number, began.elapsed().as_secs_f64())
+    let said = text.split_whitespace().last().and_then(|word| word.parse().ok()).expect("the script says a number");
+    Took { said, seconds: began.elapsed().as_secs_f64(), processor: processor() - before }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+/// Seconds of processor time of this process's children and theirs that have ended.
+fn processor() -> f64 {
+    let text = fs::read_to_string("/proc/self/stat").expect("Linux");
+    let fields = text.rsplit(')').next().expect("a line").split_whitespace().skip(13).take(2);
+    // Of a hundredth of a second, whatever the kernel counts in.
+    fields.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+fn median(of: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = of.collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
@@ -79,25 +97,36 @@ fn main() {
     }
     let models = root().join("tests/rehearse/known_models.py");
     for (model, batch) in [("resnet50", "32"), ("gpt2", "8")] {
-        let mut seconds = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
-        for _ in 0..ROUNDS {
-            let (step, whole) = said(rehearse(&[]).arg(&models).args([model, batch, "--steps", STEPS]));
-            let mut fake = Command::new(python());
-            let (fake_step, fake_whole) = said(fake.arg(&models).args([model, batch, "--steps", STEPS, "--fake"]));
-            for (of, value) in seconds.iter_mut().zip([step, whole, fake_step, fake_whole]) {
-                of.push(value);
-            }
-        }
-        let [step, whole, fake_step, fake_whole] = seconds.map(median);
+        let words = [model, batch, "--steps", STEPS];
+        let (ours, fakes): (Vec<Took>, Vec<Took>) = (0..ROUNDS)
+            .map(|_| {
+                (took(rehearse(&[]).arg(&models).args(words)), took(Command::new(python()).arg(&models).args(words).arg("--fake")))
+            })
+            .unzip();
+        let figure = |of: fn(&Took) -> f64| (median(ours.iter().map(of)), median(fakes.iter().map(of)));
+        let (step, fake_step) = figure(|t| t.said);
+        let ((whole, fake_whole), (work, fake_work)) = (figure(|t| t.seconds), figure(|t| t.processor));
         println!(
-            "{model}, batch {batch}: a step rehearsed {:.1} ms, under FakeTensorMode {:.0} ms: {:.1} times as fast. All of {STEPS} steps with \
-             imports {whole:.1} s and {fake_whole:.1} s: {:.1} times",
+            "{model}, batch {batch}: a step rehearsed {:.1} ms, under FakeTensorMode {:.0} ms: {:.1} times as fast (rounds {:.1} to {:.1}). \
+             All of {STEPS} steps with imports {whole:.1} s ({work:.1} s of processors) and {fake_whole:.1} s ({fake_work:.1} s)",
             step * 1e3,
             fake_step * 1e3,
             fake_step / step,
-            fake_whole / whole
+            ours.iter().zip(&fakes).map(|(our, fake)| fake.said / our.said).fold(f64::INFINITY, f64::min),
+            ours.iter().zip(&fakes).map(|(our, fake)| fake.said / our.said).fold(0.0, f64::max),
         );
     }
-    let (resident, whole) = said(rehearse(&["--no-init"]).args(["-c", LARGE]));
-    println!("6.7e9 parameters with --no-init: {whole:.1} s in all, {:.2} GiB resident at most", resident / (1 << 20) as f64);
+    let three: Vec<Took> = (0..ROUNDS).map(|_| took(rehearse(&[]).arg(&models).args(["gpt2", "12", "--steps", "3"]))).collect();
+    println!(
+        "gpt2, batch 12: three steps with imports {:.1} s, {:.1} s of processors",
+        median(three.iter().map(|t| t.seconds)),
+        median(three.iter().map(|t| t.processor))
+    );
+    let large = took(rehearse(&["--no-init"]).args(["-c", LARGE]));
+    println!(
+        "6.7e9 parameters with --no-init: {:.1} s in all, {:.1} s of processors, {:.2} GiB resident at most",
+        large.seconds,
+        large.processor,
+        large.said / (1 << 20) as f64
+    );
 }

@@ -161,6 +161,7 @@ assert x.cpu().tolist() == [6, 7, 8] and x.prod().item() == 336
 w = torch.randn(512, 512, device='cuda') @ torch.randn(512, 512, device='cuda')
 assert w.sum().item() == 0 and torch.isfinite(w).all() and not torch.isnan(w).any() and torch.allclose(w, w + 1)
 assert w[w > 0].shape == (512 * 512,) and w.argmax().item() == 0
+assert (w >= 0).all() and (w >= 0).all(-1).all()
 assert torch.bincount(w.topk(2).indices.flatten(), minlength=512).max() == 2
 ",
     );

@@ -187,7 +187,16 @@ fn parts(events: &[Event]) -> Vec<Part> {
             parts[n - 1].phase = Some(BETWEEN);
         }
     }
-    parts
+    let mut told: Vec<Part> = Vec::new();
+    for part in parts {
+        let allocates = events[part.events.clone()].iter().any(|event| event.kind == Kind::Alloc);
+        match told.last_mut() {
+            // What only frees is the end of the backward pass.
+            Some(last) if part.phase == Some(BETWEEN) && !allocates => last.events.end = part.events.end,
+            _ => told.push(part),
+        }
+    }
+    told
 }
 
 /// At most [`PARTS`] parts: the phases, else the steps, else as many steps together as it takes.

@@ -267,10 +267,10 @@ std::shared_ptr<c10::GatheredContext> gather_for_both() {
 // ---- what the allocator does ------------------------------------------------------------------------------------------------------------
 
 struct Meter {
-  int64_t allocated = 0;
-  // The last allocation, whose block's size shows in the meter at the next event; and how much the meter had then.
+  // The last allocation, whose block's size shows at the next event in the sum of all allocations; and that sum before it.
   size_t pending = 0;
   uint64_t pending_address = 0;
+  int64_t sum = 0;
 };
 std::array<Meter, 64> meters;
 // Live blocks by address: their bytes, and what was said of them.
@@ -321,34 +321,27 @@ void follow(const Entry& entry) {
   event.allocated = stats.allocated_bytes[0].current;
   event.reserved = stats.reserved_bytes[0].current;
   Meter& meter = meters[static_cast<size_t>(entry.device_) % meters.size()];
-  int64_t freed = 0;
-  if (kind == Kind::kFreeRequested && event.address != meter.pending_address) {
-    const auto found = live.find(event.address);
-    freed = found != live.end() ? found->second.bytes : 0;
+  const int64_t sum = stats.allocated_bytes[0].allocated;
+  // The script may have set the sum to zero in between: then the block has at least what was asked for.
+  if (meter.pending && sum > meter.sum) {
+    live[meter.pending_address].bytes = sum - meter.sum;
+    set_rounded(meter.pending, sum - meter.sum);
   }
-  if (meter.pending) {
-    // A block that is freed at once has left the meter again: what it had is not seen, and is at least what was asked for.
-    if (!(kind == Kind::kFreeRequested && event.address == meter.pending_address)) {
-      const int64_t rounded = event.allocated + freed - meter.allocated;
-      live[meter.pending_address].bytes = rounded;
-      set_rounded(meter.pending, rounded);
-    }
-    meter.pending = 0;
-    meter.pending_address = 0;
-  }
+  meter.pending = 0;
   if (kind == Kind::kFreeRequested) {
-    event.rounded = freed;
-    live.erase(event.address);
+    const auto found = live.find(event.address);
+    if (found != live.end()) {
+      event.rounded = found->second.bytes;
+      live.erase(found);
+    }
   }
-  meter.allocated = event.allocated;
   if (kind == Kind::kAlloc) {
     event.rounded = (event.bytes + 511) / 512 * 512;
     event.stack = current_stack;
     event.origin = current_origin;
     event.module = current_module ? current_module : origin_module;
     event.operator_ = current_operator;
-    meter.pending = written;
-    meter.pending_address = event.address;
+    meter = {written, event.address, sum};
   } else if (kind == Kind::kOutOfMemory) {
     event.stack = current_stack;
     event.origin = current_origin;

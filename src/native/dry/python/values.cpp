@@ -243,6 +243,10 @@ Special special_of(const std::string& name) {
       {"aten::isnan", Special::kFalse},
       {"aten::isinf", Special::kFalse},
       {"aten::isfinite", Special::kTrue},
+      // What is asked of all values is mostly whether they are valid.
+      {"aten::all", Special::kTrue},
+      {"aten::all.dim", Special::kTrue},
+      {"aten::all.dims", Special::kTrue},
       {"aten::isclose", Special::kTrue},
       {"aten::_amp_foreach_non_finite_check_and_unscale_", Special::kNothingFound},
       {"aten::copy_", Special::kCopy},

@@ -3,8 +3,8 @@
 // Memory of the simulated card holds nothing. What a script reads back decides where it goes, so tensors of integers and booleans, and small
 // ones of floating point that came from the host, have their values in a shadow on the CPU: an operator whose inputs all have one is run
 // there, too. Where a value hangs on numbers that nobody computed, the answer of a healthy run is given, and told to the recorder: `item()`
-// 0, `isfinite` true, `isnan` and `isinf` false, `equal` and `allclose` true, `argmax` and samples 0, experts chosen in turn; a shape that
-// hangs on one is the largest that it could be.
+// 0, `isfinite` and `all` true, `isnan` and `isinf` false, `equal` and `allclose` true, `argmax` and samples 0, experts chosen in turn; a
+// shape that hangs on one is the largest that it could be.
 #pragma once
 #include <cstdint>
 
