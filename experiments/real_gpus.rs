@@ -73,6 +73,10 @@ pub fn protocol() -> Protocol {
             )
             .rule(agreement(PREDICTED, MEASURED, 1.0..=1.0, 0.95))
             .rule(agreement(PREDICTED, MEASURED, 0.995..=1.005, 1.0))
+            .changed(
+                "22 November 2026: what the processes of 24 rows held from before, and how neighbourhood attention and a part of ORPO are \
+                 replayed, was found with the measured rows in view.",
+            )
             .on(&[Platform::Dry, Platform::Python])
             .confirmed("Predictions can be trusted to the byte where PyTorch's own kernels run: {effect}.")
             .refuted("Do not plan to the byte with predictions: {effect}.")

@@ -30,7 +30,16 @@ cell! { Guarded { case: Case, scaling: Scaling } }
 
 pub fn grid() -> Grid<Guarded> {
     use Case::*;
+    let loses = |of: fn(&Guarded) -> bool| {
+        ratio(ZEROS).of(move |c: &Guarded| of(c) && c.scaling == Scaling::Scaler).confirm(at_most(0.10)).refute(at_least(0.90))
+    };
+    let recovers = || {
+        let of = |c: &Guarded| c.case == BadBatch && c.scaling == Scaling::Scaler;
+        value(RECOVERED).of(of).confirm(at_least(1.0)).refute(at_most(0.99))
+    };
     let overflows = |rule: Rule<Guarded>| rule.of(|c| matches!(c.case, BadBatch | HighStart) && c.scaling == Scaling::Scaler);
+    let skips = move || overflows(value(SKIPPED)).confirm(at_least(1.0)).refute(at_most(0.0));
+    let keeps = move || overflows(value(RUINED)).confirm(at_most(0.0)).refute(at_least(1e-9));
     Grid::new("what the scaler protects from", step)
         .compare::<Scaling>()
         .quick_and_full(Guarded::cross(Case::ALL, Scaling::ALL))
@@ -41,22 +50,19 @@ pub fn grid() -> Grid<Guarded> {
         .claim(
             Claim::new("amp-scaler", "3", "GradScaler prevents underflow and overflow")
                 .on(&[Platform::Cpu, Platform::Gpu])
-                .rule(
-                    ratio(ZEROS)
-                        .of(|c: &Guarded| matches!(c.case, Converged | SmallLoss) && c.scaling == Scaling::Scaler)
-                        .confirm(at_most(0.10))
-                        .refute(at_least(0.90))
-                        // There is something to prevent.
-                        .scope(ZEROS, NOT_ZERO, 0.01),
+                // Where there is something to prevent.
+                .rule(loses(|c| matches!(c.case, Converged | SmallLoss)).scope(ZEROS, NOT_ZERO, 0.01))
+                .rule(skips())
+                .rule(keeps())
+                .rule(recovers())
+                .changed(
+                    "20 November 2026: a case was added (a loss of weight 1e-4) and a scope set (where 1 % of the gradients are lost \
+                     without the scaler). A small model that has learned its task had been seen to lose 0.2 %, which is nothing to prevent.",
                 )
-                .rule(overflows(value(SKIPPED)).confirm(at_least(1.0)).refute(at_most(0.0)))
-                .rule(overflows(value(RUINED)).confirm(at_most(0.0)).refute(at_least(1e-9)))
-                .rule(
-                    value(RECOVERED)
-                        .of(|c: &Guarded| c.case == BadBatch && c.scaling == Scaling::Scaler)
-                        .confirm(at_least(1.0))
-                        .refute(at_most(0.99)),
-                )
+                .before(loses(|c| c.case == Converged))
+                .before(skips())
+                .before(keeps())
+                .before(recovers())
                 .confirmed(
                     "With fp16, always use it: small gradients survive, a step that overflows is left out instead of ruining the \
                      parameters, and the scale finds its way back. bf16 has fp32's range and needs none.",

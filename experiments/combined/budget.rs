@@ -28,5 +28,5 @@ pub fn grid() -> Grid<Budget> {
 }
 
 fn step(cell: Budget, bench: &Bench) -> Result<Step> {
-    training(&cell.with.over(&plain(cell.model, cell.batch, OptimizerKind::AdamW)), bench.device)
+    training(&cell.with.over(&plain(cell.model, cell.batch, OptimizerKind::AdamW), cell.model), bench.device)
 }

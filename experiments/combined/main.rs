@@ -28,7 +28,7 @@ levels! {
     With "what is done about memory":
     Nothing as "none" "",
     Amp "autocast to bfloat16",
-    Checkpoint "segments of sqrt(blocks) blocks",
+    Checkpoint "segments that are best for the model: every block, or sqrt(blocks) blocks of an MLP and GPT-2",
     Accumulate "4 micro-batches of a quarter of the samples",
     AmpCheckpoint as "amp+checkpoint" "",
     AmpAccumulate as "amp+accumulate" "",
@@ -50,7 +50,7 @@ pub fn protocol() -> Protocol {
         .grid(factorial::grid())
         .grid(budget::grid())
         .threat("Dropout is off, so that gradients can be compared across precisions.")
-        .threat("Each technique has one setting: bf16, segments of sqrt(blocks), 4 micro-batches. Others trade otherwise; `vramlab plan` tries more.")
+        .threat("Each technique has one setting: bf16, the best segments of each model, 4 micro-batches. Others trade otherwise; `vramlab plan` tries more.")
         .threat("Without a device that computes, the price is the number of forward passes, which says nothing of how long each takes.")
 }
 
@@ -73,13 +73,24 @@ impl With {
         self.singles().contains(&single)
     }
 
-    /// The plain configuration with it.
-    fn over(self, plain: &Configuration) -> Configuration {
+    /// The plain configuration of a model with it.
+    fn over(self, plain: &Configuration, model: Net) -> Configuration {
         Configuration {
             precision: if self.uses(With::Amp) { Precision::AmpBf16 } else { Precision::Fp32 },
-            checkpoint: if self.uses(With::Checkpoint) { CheckpointPolicy::Sqrt } else { CheckpointPolicy::None },
+            checkpoint: if self.uses(With::Checkpoint) { model.segments() } else { CheckpointPolicy::None },
             accumulate: if self.uses(With::Accumulate) { 4 } else { 1 },
             ..plain.clone()
+        }
+    }
+}
+
+impl Net {
+    /// The segments with the lowest peak. That of GPT-2 lies in the loss over its vocabulary, where no block is recomputed and each saved
+    /// input counts.
+    fn segments(self) -> CheckpointPolicy {
+        match self {
+            Net::Mlp | Net::Gpt2 => CheckpointPolicy::Sqrt,
+            Net::SmallGpt | Net::SmallResnet | Net::Resnet50 => CheckpointPolicy::EveryBlock,
         }
     }
 }

@@ -26,6 +26,10 @@ pub fn grid() -> Grid<Peaks> {
             )
             // Half a copy or more is worth having, and is not refuted.
             .rule(value(SAVED).of(views(ZeroGrad::Nothing)).confirm(within(0.95..=1.10)).refute(at_most(0.50)))
+            .changed(
+                "22 November 2026: half a copy or less refutes. Anything below 95 % of one did, so that a saving of 94 % was called little.",
+            )
+            .before(one_copy(value(SAVED).of(views(ZeroGrad::Nothing))))
             .confirmed("Turn gradient_as_bucket_view on: the peak is lower by a whole copy of the gradients ({effect}).")
             .refuted(
                 "Turn gradient_as_bucket_view on, and expect less than a copy of the gradients from it ({effect}): when \

@@ -23,8 +23,9 @@ pub fn grid() -> Grid<Moved> {
                 "a checkpoint goes back to the device that it was saved on unless it is mapped to another, and can run it out of memory",
             )
             .on(&[Platform::Python, Platform::Gpu, Platform::Dry])
-            .rule(raised(Map::Nothing).confirm(at_least(1.0)).refute(at_most(0.0)))
-            .rule(raised(Map::Cpu).confirm(at_most(0.0)).refute(at_least(1.0)))
+            // An error tells where tensors want to go. Where they land, and that the device runs out, takes a device.
+            .rule(raised(Map::Nothing).confirm(at_least(1.0)).refute(at_most(0.0)).beside())
+            .rule(raised(Map::Cpu).confirm(at_most(0.0)).refute(at_least(1.0)).beside())
             .confirmed(
                 "Say where to: without map_location a file from a GPU goes back to it ({effect}), beside the model that is there already, \
                  and a machine without that GPU cannot load it at all. Map to the CPU.",

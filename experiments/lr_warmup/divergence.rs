@@ -27,6 +27,7 @@ pub fn grid() -> Grid<Run> {
     const MOMENTUM_RATES: [f64; 7] = [0.1, 0.2, 0.4, 0.8, 1.6, 2.4, 3.2];
     const ADAM_RATES: [f64; 6] = [0.01, 0.03, 0.1, 0.2, 0.3, 1.0];
     let small = || Run::cross(Momentum, 32, AmpBf16, 0.4, [0, 10]);
+    let mixed = |c: &Run| c.batch == LARGE && matches!(c.precision, AmpBf16 | AmpFp16);
     Grid::new("divergence", step)
         .compare::<WarmUp>()
         .quick(Run::cross(Momentum, LARGE, [Fp32, AmpBf16], [0.8, 1.6, 2.4, 3.2], [0, 10]))
@@ -43,9 +44,14 @@ pub fn grid() -> Grid<Run> {
         .claim(
             Claim::new("warmup", "3", "a large batch with mixed precision wants warm-up")
                 .on(NOT_DRY)
-                .rule(
+                .rule(frequency(DIVERGED, STARTS, 0.5).of(mixed).confirm(at_most(0.5)).refute(at_least(0.9)))
+                .changed(
+                    "20 November 2026: the rates 3.2 (momentum) and 1 (Adam) were left out of the quick profile, because nothing learns \
+                     there. 22 November 2026: they are back, counts have intervals, and there are 96 starts for 32.",
+                )
+                .before(
                     ratio(DIVERGED)
-                        .of(|c: &Run| c.batch == LARGE && matches!(c.precision, AmpBf16 | AmpFp16))
+                        .of(move |c: &Run| mixed(c) && c.rate != Rate(3.2) && c.rate != Rate(1.0))
                         .confirm(at_most(0.5))
                         .refute(at_least(0.9))
                         .scope(DIVERGED, STARTS, 0.5),

@@ -9,6 +9,10 @@ const GAP_KEPT: Metric = Metric::timed("gap_kept", "gap between epochs, persiste
 const GAP_RATIO: Metric = Metric::timed("gap_ratio", "gap between epochs, persistent_workers on / off", "x");
 const GAP_SHARE: Metric = Metric::timed("gap_share", "gap between epochs with new workers, share of the epoch", "1");
 
+/// What was changed of the claims about more workers than cores.
+const BEYOND: &str =
+    "22 November 2026: two, three and four workers for each core are judged. It had been three alone, in the quick profile.";
+
 cell! { Loading { by: By, transform: Work, samples: Samples, workers: Workers } }
 
 pub fn grid() -> Grid<Loading> {
@@ -16,6 +20,7 @@ pub fn grid() -> Grid<Loading> {
     const BY_CORES: [Workers; 5] = [Nobody, PerCore, TwoPerCore, ThreePerCore, FourPerCore];
     const WITH_ONE: [Workers; 6] = [Nobody, One, PerCore, TwoPerCore, ThreePerCore, FourPerCore];
     let beyond_cores = |c: &Loading| c.transform == Work::Heavy && matches!(c.workers, TwoPerCore | ThreePerCore | FourPerCore);
+    let three_per_core = |c: &Loading| c.transform == Work::Heavy && c.workers == ThreePerCore;
     let one_per_core = |c: &Loading| c.transform == Work::Heavy && c.workers == PerCore;
     Grid::new("loading alone", step)
         .compare::<Workers>()
@@ -55,6 +60,14 @@ pub fn grid() -> Grid<Loading> {
                         .confirm(at_most(0.95))
                         .refute(at_least(0.98)),
                 )
+                .changed(BEYOND)
+                .before(
+                    lowest(RATE)
+                        .of(three_per_core)
+                        .over(|c: &Loading| c.transform == Work::Heavy && matches!(c.workers, Nobody | PerCore | ThreePerCore))
+                        .confirm(at_most(0.95))
+                        .refute(at_least(0.98)),
+                )
                 .confirmed("Do not give it more workers than cores and hope: one such count loads only {effect} of the best.")
                 .refuted("More workers than cores do no harm to speed here ({effect} of the best); they still take memory and time to start.")
                 .depends("Too many workers slow loading down where {where}.")
@@ -64,6 +77,8 @@ pub fn grid() -> Grid<Loading> {
             Claim::new("workers-2-4x", "3", "two to four workers for each core are right")
                 .on(&[Platform::Python])
                 .rule(highest(RATE).of(beyond_cores).over(one_per_core).confirm(at_least(1.05)).refute(at_most(1.02)))
+                .changed(BEYOND)
+                .before(highest(RATE).of(three_per_core).over(one_per_core).confirm(at_least(1.05)).refute(at_most(1.02)))
                 .confirmed("Two to four workers for each core load {effect} of what one for each core does: try them.")
                 .refuted("One worker for each core is enough: two to four for each give {effect} of its images per second, for more memory.")
                 .depends("Two to four workers for each core are better where {where}.")

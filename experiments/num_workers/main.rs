@@ -9,6 +9,7 @@
 //! batch together, stands beside it.
 
 mod loading;
+mod recipe;
 mod training;
 mod waiting;
 
@@ -63,6 +64,7 @@ pub fn protocol() -> Protocol {
         .grid(loading::grid())
         .grid(waiting::grid())
         .grid(training::grid())
+        .grid(recipe::grid())
         .threat(
             "The files are in the page cache: what is measured is decoding and handing over, not a disk. Prefetching is measured with \
              samples that wait as a disk makes them wait.",

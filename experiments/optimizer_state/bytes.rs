@@ -43,6 +43,7 @@ pub fn grid() -> Grid<Bytes> {
             )
             .rule(value(TEMPORARY_RATIO).of(adam(Foreach)).confirm(at_least(0.90)).refute(at_most(0.50)))
             .rule(value(TEMPORARY_RATIO).of(adam(Fused)).confirm(at_most(0.05)).refute(at_least(0.50)))
+            .changed("22 November 2026: made a claim when the figures had been seen; it was a picture before.")
             .confirmed(
                 "Pass `fused=True` to Adam or AdamW: the step then needs no temporaries, where the default on a GPU needs as much as the \
                  model once more ({effect}).",

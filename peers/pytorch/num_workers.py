@@ -184,9 +184,50 @@ class Prefetching:
         return {"samples": self.given}
 
 
+class Recipe:
+    """Guide 3's loader with all of its settings, or the plain one: three epochs from the start of the loader."""
+
+    timing = lab.ONCE
+    times_itself = True
+    epochs = 3
+    options = {
+        "plain": {},
+        "guide": {"num_workers": 8, "pin_memory": True, "persistent_workers": True, "prefetch_factor": 4},
+    }
+
+    def __init__(self, data, settings, seed):
+        self.data, self.options, self.seed = data, self.options[settings], seed
+        self.given = []
+
+    def batches(self, data):
+        generator = torch.Generator().manual_seed(self.seed)
+        return DataLoader(data, batch_size=64, shuffle=True, generator=generator, **self.options)
+
+    def run(self, probe):
+        if not probe.timing:
+            few = Subset(self.data, range(min(CHECKED, len(self.data))))
+            self.given = [labels for _, labels in self.batches(few)]
+            return
+        start = time.perf_counter()
+        batches = self.batches(self.data)
+        for _ in range(self.epochs):
+            for batch in batches:
+                del batch
+        probe.sample("epochs_rate", "1", self.epochs * len(self.data) / (time.perf_counter() - start))
+        held = iter(batches)
+        first = next(held)
+        probe.sample("proportional", "B", lab.proportional_of_tree())
+        del first, held
+
+    def outcome(self):
+        return {"samples": self.given}
+
+
 def prepare(cell, bench):
     if "prefetch" in cell:
         return Prefetching(cell.number("prefetch"), bench.seed)
+    if "loader" in cell:
+        return Recipe(Heavy(cell.number("samples")), cell["loader"], bench.seed)
     data = {"heavy": Heavy, "light": Light}[cell["transform"]](cell.number("samples"))
     return Loading(data, workers(cell["workers"]), bench.seed)
 

@@ -5,6 +5,8 @@
 //! what it has no term for: gradients, and what lives only for a moment. The simulated GPU runs the same step on PyTorch's own
 //! allocator and counts.
 
+mod budget;
+
 use vramlab::lab::*;
 use vramlab::runner::simulate;
 use vramlab::torch::Phase;
@@ -80,6 +82,10 @@ pub fn protocol() -> Protocol {
                 // It simulates a GPU; a CPU's convolutions need other temporaries.
                 .on(&[Platform::Gpu])
                 .rule(agreement(PREDICTED, PEAK, 0.99..=1.01, 0.9))
+                .changed(
+                    "20 November 2026: no longer judged on the CPU, whose ResNets had come out 4.6 to 7.4 % apart. The CPU's figures are \
+                     shown.",
+                )
                 .confirmed("Plan with it: `vramlab predict` and `vramlab plan` give {effect} of the measured peak.")
                 .refuted(
                     "It is not good enough here: {effect} of the measured peak. It agrees where {where}; elsewhere this device's kernels \
@@ -97,6 +103,7 @@ pub fn protocol() -> Protocol {
              PyTorch allocates, so it agrees but for kernels that allocate otherwise on another device.",
         )
         .grid(configurations)
+        .grid(budget::grid())
         .threat("CPU kernels are not those that the simulated GPU runs: convolutions, attention and norms may need other temporaries.")
         .threat("Requested bytes are what tensors ask for. What a GPU's allocator reserves, and what context and libraries take, comes on top.")
         .threat(

@@ -1,0 +1,38 @@
+//! Guide 3's `DataLoader`, with all of its settings at once, against the plain one.
+
+use super::*;
+
+/// What a user waits for: several epochs, with the start of the workers in it.
+const EPOCHS_RATE: Metric = Metric::timed("epochs_rate", "samples per second over three epochs, start included", "1");
+
+levels! {
+    Settings as "loader" "settings of the loader":
+    Plain "DataLoader(dataset, batch_size=64, shuffle=True)",
+    Guide "and num_workers=8, pin_memory=True, persistent_workers=True, prefetch_factor=4, as guide 3 writes it",
+}
+
+cell! { Recipe { by: By, samples: Samples, loader: Settings } }
+
+pub fn grid() -> Grid<Recipe> {
+    Grid::new("the guide's loader", |_: Recipe, _: &Bench| bail!("PyTorch runs this cell"))
+        .compare::<Settings>()
+        .quick(Recipe::cross(By::Pytorch, 256, Settings::ALL))
+        .full(Recipe::cross(By::Pytorch, 2048, Settings::ALL))
+        .passes(CHECK | ROUNDS)
+        .metrics(&[EPOCHS_RATE, PROPORTIONAL, SAMPLES_ERROR])
+        .check(|_| equal(0.0))
+        .claim(
+            // Set on 22 November 2026, before any figure: as workers-faster.
+            Claim::new("loading-recipe", "3", "the guide's loader settings together load faster than the plain loader")
+                .on(&[Platform::Python])
+                .rule(ratio(EPOCHS_RATE).of(|c: &Recipe| c.loader == Settings::Guide).confirm(at_least(1.2)).refute(at_most(1.02)))
+                .confirmed(
+                    "Take the settings together: {effect} of the plain loader's images per second, the start of eight workers included. One \
+                     worker for each core may do the same for less memory: see the workers' own claims.",
+                )
+                .refuted("The settings do not load faster here ({effect}): eight workers are many for few cores or a short epoch.")
+                .depends("The settings load faster where {where}.")
+                .inconclusive("The settings gain little ({effect}); start with one worker for each core."),
+        )
+        .plot(bars(EPOCHS_RATE).caption("Samples per second with the guide's loader settings, against the plain loader").by::<Samples>())
+}
