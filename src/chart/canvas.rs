@@ -100,13 +100,15 @@ pub fn text_width(text: &str, size: i32) -> i32 {
     (text.chars().count() as f64 * 0.6 * f64::from(size)).ceil() as i32
 }
 
-/// A text cut to a width, with an ellipsis where something is missing.
+/// A text cut to a width, with an ellipsis where something is missing: names of rows differ at their ends, and units stand there.
 pub fn shortened(text: &str, size: i32, width: i32) -> String {
     if text_width(text, size) <= width {
         return text.to_string();
     }
     let fitting = (f64::from(width) / (0.6 * f64::from(size))) as usize;
-    text.chars().take(fitting.saturating_sub(1)).chain(['…']).collect()
+    let (kept, all) = (fitting.saturating_sub(1), text.chars().count());
+    let tail = kept * 2 / 5;
+    text.chars().take(kept - tail).chain(['…']).chain(text.chars().skip(all - tail.min(all))).collect()
 }
 
 /// Breaks a text into lines that fit a width, and cuts words that do not; a number stays with its unit.
@@ -368,7 +370,8 @@ mod tests {
     fn text_is_cut_to_its_width() {
         assert_eq!(shortened("fits", 10, 24), "fits");
         let cut = shortened("does not fit at all", 10, 60);
-        assert!(cut.ends_with('…') && text_width(&cut, 10) <= 60, "{cut}");
+        assert!(cut == "does n…all" && text_width(&cut, 10) <= 60, "{cut}");
+        assert_eq!(shortened("does not fit", 10, -5), "…");
     }
 
     #[test]

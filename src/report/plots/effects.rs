@@ -22,7 +22,7 @@ pub fn effects(view: &View, factors: &[&'static str]) -> Result<Option<String>> 
         return Ok(None);
     };
     let header = (apart.join(" · "), "on average".to_string());
-    let title = format!("{}, with over without; of two, that ratio with the other over without", view.label());
+    let title = format!("{}, with / without; of two: that ratio beside the other / alone", view.label());
     paint(view, &clusters, header, &Lengths { title: &title, unit: "x", baseline: Some("1x: no effect") }).map(Some)
 }
 

@@ -19,6 +19,7 @@ pub fn intervals(view: &View, clusters: &[&'static str]) -> Result<Option<String
         let own = view.recorded.grid_of(cell).map_or("", |grid| grid.studied);
         let of = levels(cell, &factors.iter().copied().filter(|factor| *factor != own).collect::<Vec<_>>());
         let level = view.level_label(own, cell.get(own).unwrap_or(""));
+        let level = if level.parse::<f64>().is_ok() { format!("{own} = {level}") } else { level };
         // Who ran it stands in the axis's name.
         if own == BY && !of.is_empty() {
             return if factors.contains(&"workers") { view.level_label("workers", &of) } else { of };
