@@ -31,7 +31,7 @@ import torch.nn.functional as F
 STEPS = 2
 DEVICE = "cuda"
 # Seconds of processor time that a model may take, and of wall clock after which its process is ended.
-PATIENCE, END = 90, 600
+TIMEOUT, END = 90, 600
 # Bytes that a model which failed may take of the host.
 ON_THE_CPU = 8 << 30
 
@@ -422,7 +422,7 @@ def one(name, run):
 
 def why_not(run):
     """Why it fails; None where it does not."""
-    signal.setitimer(signal.ITIMER_PROF, PATIENCE)
+    signal.setitimer(signal.ITIMER_PROF, TIMEOUT)
     faulthandler.dump_traceback_later(END, exit=True)
     try:
         with torch.device(DEVICE):
@@ -461,7 +461,7 @@ def on_the_cpu(run):
 
 
 def too_long(*_):
-    raise TimeoutError(f"it takes more than {PATIENCE} seconds of processor time")
+    raise TimeoutError(f"it takes more than {TIMEOUT} seconds of processor time")
 
 
 def main():

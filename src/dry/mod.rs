@@ -94,7 +94,7 @@ pub fn prepare_python(command: &mut Command, card: impl Into<Card>) -> Result<()
 
 const KEEPING: &str = "keeping a library of the simulated GPU in memory";
 
-/// The simulated device `cuda:0` of this process. Its meter is that of a CUDA device; it has no clock.
+/// The simulated GPU, `cuda:0` of this process. Its meter is that of a CUDA device; it has no clock.
 #[derive(Debug)]
 pub struct Dry(());
 
