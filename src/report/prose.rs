@@ -327,8 +327,9 @@ fn own_levels(protocol: &Protocol, evidence: &[Evidence], part: &Evidence) -> St
 fn effect(protocol: &Protocol, judgement: &Judgement) -> String {
     let found = judgement.evidence.iter().filter_map(|e| Some((e, effects(protocol, e)?)));
     let said = |(e, text): (&Evidence, String)| match equalities(protocol, e) {
+        // A claim of one part has a sentence around a bare figure.
+        _ if judgement.evidence.len() == 1 => text,
         Some(equalities) => equalities,
-        None if judgement.evidence.len() == 1 => text,
         None => format!("{}{} {text}", subject(protocol, e.rule), own_levels(protocol, &judgement.evidence, e)),
     };
     once(found.map(said))
