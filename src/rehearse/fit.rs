@@ -4,6 +4,7 @@ use super::answer::Verdict;
 use super::check::Tolerance;
 use super::launch::{BAD_INPUT, Device, Rehearsal, RehearseOptions, Variant, card_of, write_json};
 use super::libraries::libraries;
+use super::show::short_failure;
 use super::template::Template;
 use crate::cards::Card;
 use crate::units::Bytes;
@@ -175,7 +176,8 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
         let command = template.with(&rehearsal.options.command, number);
         let variant = Variant { command: Some(command), ..Variant::default() };
         let rehearsal = Rehearsal { variant, ..rehearsal.clone() };
-        let answer = rehearsal.answer(&rehearsal.run_in_silence()?)?;
+        let run = rehearsal.run_in_silence()?;
+        let answer = rehearsal.answer(&run)?;
         rehearsals += 1;
         let told = |what: &str| {
             if !quiet {
@@ -197,8 +199,7 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
                 Ok(Seen::OutOfMemory { idle: idle.max(0) })
             }
             Verdict::ScriptFailed => {
-                let why = worst.and_then(|w| w.exception.as_ref());
-                let why = why.map_or("it ended with an error".to_string(), |e| format!("{}: {}", e.kind, e.message));
+                let why = short_failure(&answer, &run);
                 Err(ScriptFailed(format!("the script failed with {}: {why}", template.text(number))).into())
             }
         }

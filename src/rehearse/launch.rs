@@ -12,6 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -82,7 +84,7 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "N", default_value = "2", requires = "what_if")]
     pub(super) cards: u32,
 
-    /// With --what-if: try only these techniques, by their names, separated by commas
+    /// With --what-if: try only these techniques, separated by commas; with + between their names they are tried together
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "what_if")]
     pub(super) only: Vec<String>,
 
@@ -235,6 +237,19 @@ pub(super) struct Run {
     /// Whether a Python came up that had the hook, and one that found no torch.
     hooked: bool,
     without_torch: Option<String>,
+    /// The last line that a silent run wrote to its standard error.
+    last_words: String,
+}
+
+impl Run {
+    /// How the command ended, and what it said to that where nobody saw it.
+    pub fn end(&self) -> String {
+        let end = match (self.status.signal(), self.status.code()) {
+            (Some(signal), _) => format!("it was ended by signal {signal}"),
+            (None, code) => format!("it ended with status {}", code.unwrap_or_default()),
+        };
+        if self.last_words.is_empty() { end } else { format!("{end}: {}", self.last_words) }
+    }
 }
 
 /// Larger than any card, and an allocator with expandable segments can reserve it several times.
@@ -321,8 +336,12 @@ impl Rehearsal<'_> {
 
     pub fn run(&self, session: &Path, card: Card, again: bool) -> Result<Run> {
         let mut command = self.command(session, card);
+        let mut heard = None;
         if again {
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let file = tempfile::tempfile().context("making a temporary file")?;
+            let end = file.try_clone().context("opening a temporary file")?;
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(end);
+            heard = Some(file);
         }
         // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is told.
         ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).ok();
@@ -336,6 +355,7 @@ impl Rehearsal<'_> {
             traces: Vec::new(),
             hooked: false,
             without_torch: None,
+            last_words: heard.map_or_else(String::new, last_line),
         };
         for entry in fs::read_dir(session).with_context(|| format!("reading {}", session.display()))? {
             let path = entry?.path();
@@ -442,19 +462,26 @@ impl Rehearsal<'_> {
         if let Some(python) = run.without_torch.as_ref().filter(|_| run.traces.is_empty()) {
             bail!("{} has no PyTorch; install it there: {} -m pip install torch", python.trim(), python.trim());
         }
+        let failed = !run.status.success() && run.traces.iter().all(|trace| trace.devices.is_none() && trace.exception.is_none());
+        let when = if run.traces.is_empty() { "imported torch" } else { "used the GPU" };
+        ensure!(!failed, "'{name}' never {when}: {}", run.end());
         ensure!(!run.traces.is_empty(), "'{name}' ran and never imported torch, so there is nothing to rehearse");
-        ensure!(
-            run.status.success()
-                || run.traces.iter().any(|trace| trace.devices.is_some())
-                || run.traces.iter().any(|t| t.exception.is_some()),
-            "'{name}' ended before it used the GPU"
-        );
         ensure!(
             !run.status.success(),
             "'{name}' ran and never used the GPU; if it has a flag for the device, set it, as in --device cuda"
         );
         Ok(())
     }
+}
+
+/// The last line of a file with anything in it.
+fn last_line(mut file: File) -> String {
+    let mut end = Vec::new();
+    let length = file.metadata().map_or(0, |file| file.len());
+    // What cannot be read is not told.
+    file.seek(SeekFrom::Start(length.saturating_sub(4096))).and_then(|_| file.read_to_end(&mut end)).ok();
+    let end = String::from_utf8_lossy(&end);
+    end.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default().to_string()
 }
 
 /// What each process needs of each card, the worst first.

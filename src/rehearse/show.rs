@@ -1,6 +1,7 @@
 //! The answer on the terminal.
 
 use super::answer::{Answer, Held, Line, ProcessAnswer, Verdict};
+use super::launch::Run;
 use crate::units::Bytes;
 use std::fmt::Write;
 use std::path::Path;
@@ -66,10 +67,10 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
 }
 
 /// In a few words why a script did not end well.
-pub fn short_failure(answer: &Answer) -> String {
+pub fn short_failure(answer: &Answer, run: &Run) -> String {
     match answer.processes.iter().find_map(|process| process.exception.as_ref()) {
         Some(e) => format!("{}: {}", e.kind, e.message.lines().next().unwrap_or_default()),
-        None => "it ended with an error before its first step".to_string(),
+        None => run.end(),
     }
 }
 

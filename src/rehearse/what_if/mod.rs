@@ -8,7 +8,7 @@ use super::answer::{Gpu, Verdict};
 use super::launch::{Device, Rehearsal, Run, Variant, status, write_json};
 use super::show::short_failure;
 use super::trace::Told;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::env;
@@ -19,14 +19,15 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// What `techniques.py` does, and the group of which a script takes one.
-const TECHNIQUES: [(&str, &str); 15] = [
+const TECHNIQUES: [(&str, &str); 16] = [
     ("autocast-bf16", "precision"),
     ("autocast-fp16", "precision"),
     ("fused", "update"),
     ("foreach", "update"),
     ("for-loop", "update"),
     ("factored", "update"),
-    ("8-bit-state", "update"),
+    ("8-bit-torchao", "update"),
+    ("8-bit-bitsandbytes", "update"),
     ("optimizer-in-backward", "update"),
     ("zero-grad-to-none", "gradients"),
     ("checkpoint-every", "checkpointing"),
@@ -55,13 +56,17 @@ struct Choice {
     names: Vec<String>,
     groups: Vec<&'static str>,
     variant: Variant,
-    change: String,
-    snippet: String,
+    /// What to write where no technique says it: flags of the command, the environment.
+    words: String,
+}
+
+/// Those of some texts that say something.
+fn joined<'a>(texts: impl IntoIterator<Item = &'a String>, between: &str) -> String {
+    texts.into_iter().filter(|text| !text.is_empty()).map(String::as_str).collect::<Vec<_>>().join(between)
 }
 
 impl Choice {
     fn and(&self, other: &Choice) -> Choice {
-        let both = |a: &str, b: &str, between: &str| [a, b].into_iter().filter(|t| !t.is_empty()).collect::<Vec<_>>().join(between);
         Choice {
             names: [&self.names[..], &other.names].concat(),
             groups: [&self.groups[..], &other.groups].concat(),
@@ -71,8 +76,7 @@ impl Choice {
                 command: other.variant.command.clone().or_else(|| self.variant.command.clone()),
                 counts: true,
             },
-            change: both(&self.change, &other.change, "; "),
-            snippet: both(&self.snippet, &other.snippet, "\n\n"),
+            words: joined([&self.words, &other.words], "\n\n"),
         }
     }
 
@@ -113,6 +117,8 @@ struct Row {
 impl Row {
     fn of(choice: Choice, measured: &Measured, base: &Measured) -> Row {
         let (reserved, allocated) = measured.peaks.unzip();
+        let told: Vec<&Told> =
+            choice.variant.techniques.iter().flat_map(|name| measured.told.iter().find(|told| told.technique == *name)).collect();
         let flops = measured.flops.zip(base.flops).map(|(now, before)| (now.cast_signed() - before.cast_signed(), before));
         Row {
             techniques: choice.names.clone(),
@@ -123,8 +129,8 @@ impl Row {
             extra_share: flops.map_or(0.0, |(extra, before)| extra as f64 / before.max(1) as f64),
             seconds: measured.seconds,
             fits: measured.fits,
-            change: choice.change.clone(),
-            snippet: choice.snippet.clone(),
+            change: joined(told.iter().map(|told| &told.change), "; "),
+            snippet: joined([&choice.words].into_iter().chain(told.iter().map(|told| &told.snippet)), "\n\n"),
             reason: measured.peaks.is_none().then(|| "out of memory".to_string()),
             choice,
             ..Row::default()
@@ -238,8 +244,7 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
             names: vec![name.to_string()],
             groups: vec!["allocator"],
             variant: Variant { settings: vec![(ALLOCATOR, value)], ..Variant::default() },
-            change: String::new(),
-            snippet: format!("PYTORCH_ALLOC_CONF={value}  # in the environment; {ALLOCATOR} before PyTorch 2.9"),
+            words: format!("PYTORCH_ALLOC_CONF={value}  # in the environment; {ALLOCATOR} before PyTorch 2.9"),
         };
         match set {
             Some(set) => left_out.push(Row::refused(choice, format!("{set} is set already"))),
@@ -258,10 +263,8 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
                 choices.push(Choice {
                     names: vec![format!("accumulate-{factor}x")],
                     groups: vec!["accumulation"],
-                    variant: Variant { command: Some(with), ..Variant::default() },
-                    change: "BatchNorm sees the smaller batch, and a mean over unequal numbers of targets weighs them differently"
-                        .into(),
-                    snippet: format!("{} {}  # on the command line", batch.text(now / factor), accumulation.text(steps * factor)),
+                    variant: Variant { command: Some(with), techniques: vec!["accumulate"], ..Variant::default() },
+                    words: format!("{} {}  # on the command line", batch.text(now / factor), accumulation.text(steps * factor)),
                 });
             }
         }
@@ -269,17 +272,37 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
     for choice in &mut choices {
         choice.variant.counts = true;
     }
-    let only = &rehearsal.options.only;
-    if !only.is_empty() {
-        let names = choices.iter().flat_map(|choice| &choice.names).chain(left_out.iter().flat_map(|row| &row.techniques));
-        let known: Vec<&str> = names.map(String::as_str).collect();
-        for name in only {
-            ensure!(known.contains(&name.as_str()), "--only: there is no technique '{name}'; there are {}", known.join(", "));
-        }
-        choices.retain(|choice| only.contains(&choice.names[0]));
-        left_out.retain(|row| only.contains(&row.techniques[0]));
+    match rehearsal.options.only.is_empty() {
+        true => Ok((choices, left_out)),
+        false => only(&rehearsal.options.only, &choices, &left_out),
     }
-    Ok((choices, left_out))
+}
+
+/// Those of `--only`: names, and names joined by + for what is tried together.
+fn only(wanted: &[String], choices: &[Choice], left_out: &[Row]) -> Result<(Vec<Choice>, Vec<Row>)> {
+    let mut sets = Vec::new();
+    let mut refused: Vec<Row> = Vec::new();
+    'sets: for wanted in wanted {
+        let mut set: Option<Choice> = None;
+        for name in wanted.split('+') {
+            if let Some(row) = left_out.iter().find(|row| row.techniques[0] == name) {
+                refused.push(row.clone());
+                continue 'sets;
+            }
+            let Some(choice) = choices.iter().find(|choice| choice.names[0] == name) else {
+                let names = choices.iter().flat_map(|choice| &choice.names).chain(left_out.iter().flat_map(|row| &row.techniques));
+                let known: Vec<&str> = names.map(String::as_str).collect();
+                bail!("--only: there is no technique '{name}'; there are {}", known.join(", "));
+            };
+            set = Some(match set {
+                None => choice.clone(),
+                Some(set) if set.goes_with(choice) => set.and(choice),
+                Some(set) => bail!("--only: {} and {name} are alternatives; a script takes one of them", set.names.join("+")),
+            });
+        }
+        sets.extend(set);
+    }
+    Ok((sets, refused))
 }
 
 /// A rehearsal each, as many at once as there are cores.
@@ -309,7 +332,7 @@ fn try_all(rehearsal: &Rehearsal, base: &Measured, choices: Vec<Choice>) -> Vec<
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-fn try_one(rehearsal: &Rehearsal, base: &Measured, mut choice: Choice) -> Row {
+fn try_one(rehearsal: &Rehearsal, base: &Measured, choice: Choice) -> Row {
     let variant = Rehearsal { variant: choice.variant.clone(), ..rehearsal.clone() };
     let measured = match measure(&variant, !base.fits) {
         Ok(measured) => measured,
@@ -332,12 +355,6 @@ fn try_one(rehearsal: &Rehearsal, base: &Measured, mut choice: Choice) -> Row {
     if let Some(silent) = silent.filter(|_| measured.peaks.is_some()) {
         let reason = format!("{silent} found nothing in the script to apply to");
         return Row::refused(choice, reason);
-    }
-    if choice.names.len() == 1
-        && let [told, ..] = &measured.told[..]
-    {
-        choice.change.clone_from(&told.change);
-        choice.snippet.clone_from(&told.snippet);
     }
     Row::of(choice, &measured, base)
 }
@@ -402,7 +419,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<Measured, Failed>> {
     }
     let answer = rehearsal.answer(&run)?;
     Ok(match answer.verdict {
-        Verdict::ScriptFailed => Err(Failed { why: short_failure(&answer), told: told(&run) }),
+        Verdict::ScriptFailed => Err(Failed { why: short_failure(&answer, &run), told: told(&run) }),
         verdict => Ok(Measured {
             peaks: (verdict == Verdict::Fits).then_some((answer.peak_reserved, answer.peak_allocated)),
             fits: verdict == Verdict::Fits,
@@ -462,10 +479,14 @@ fn combinations(rows: &[Row]) -> Vec<Choice> {
             }
         }
     }
-    let mut seen: Vec<Vec<String>> = rows.iter().map(|row| row.techniques.clone()).collect();
-    sets.retain(|set| {
-        let mut names = set.names.clone();
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
         names.sort();
+        names
+    };
+    let mut seen: Vec<Vec<String>> = rows.iter().map(|row| sorted(&row.techniques)).collect();
+    sets.retain(|set| {
+        let names = sorted(&set.names);
         let is_new = !seen.contains(&names);
         seen.push(names);
         is_new && set.names.len() > 1

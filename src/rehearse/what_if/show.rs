@@ -89,8 +89,8 @@ pub fn recommendation(gpu: &Gpu, rows: &[Row]) -> String {
 /// What the techniques change in the result, each once.
 fn changes(rows: &[Row]) -> Vec<&str> {
     let mut changes = Vec::new();
-    for change in rows.iter().filter(|row| row.techniques.len() == 1 && !row.change.is_empty()).map(|row| row.change.as_str()) {
-        if !changes.contains(&change) {
+    for change in rows.iter().flat_map(|row| row.change.split("; ")) {
+        if !change.is_empty() && !changes.contains(&change) {
             changes.push(change);
         }
     }

@@ -14,7 +14,7 @@ import textwrap
 import types
 import weakref
 
-from . import process
+from . import imports, process
 
 TECHNIQUES = {}
 
@@ -433,54 +433,86 @@ class ToNone(Technique):
             kind.zero_grad = zero_grad
 
 
-@technique("8-bit-state")
-class EightBit(Technique):
-    """Adam or AdamW whose moments have 8 bits a value, of torchao or of bitsandbytes, whichever is installed."""
+class Instead(Technique):
+    """Another optimizer for Adam and AdamW, however the script came by these classes; under a Trainer the one that its arguments name."""
+
+    # What TrainingArguments call it.
+    by_trainer = ""
 
     def begin(self):
-        torch = self.torch
-        package = next((name for name in ("torchao", "bitsandbytes") if importlib.util.find_spec(name)), None)
-        if package is None:
-            return self.never("neither torchao nor bitsandbytes is installed")
         self.refused("the script makes no Adam or AdamW")
         for name in ("Adam", "AdamW"):
-            replaced = getattr(torch.optim, name)
+            self.swap(getattr(self.torch.optim, name))
+        imports.when_imported("transformers.trainer", self.in_trainer)
 
-            class Instead:
-                # `fused` and its kin are not taken over.
-                def __new__(cls, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=None, name=name, **more):
-                    optim = importlib.import_module(f"{package}.optim")
-                    self.applied(
-                        f"import {package}\noptimizer = {package}.optim.{name}8bit(model.parameters(), lr=...)  # instead of {name}",
-                        "another optimizer: its moments rounded to 8 bits",
-                    )
-                    if weight_decay is None:
-                        weight_decay = 1e-2 if name == "AdamW" else 0
-                    return getattr(optim, f"{name}8bit")(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+    def swap(self, kind):
+        original = kind.__init__
+        signature = inspect.signature(original)
 
-            Instead.__name__ = Instead.__qualname__ = name
-            setattr(torch.optim, name, Instead)
-            setattr(sys.modules[replaced.__module__], name, Instead)
+        @functools.wraps(original)
+        def init(optimizer, *arguments, **more):
+            # What is derived from it, as AdamW is from Adam, is another one.
+            if type(optimizer) is not kind:
+                return original(optimizer, *arguments, **more)
+            given = signature.bind(optimizer, *arguments, **more)
+            given.apply_defaults()
+            given = given.arguments
+            optimizer.__class__ = self.kind(kind.__name__)
+            optimizer.__init__(given["params"], **{name: given[name] for name in self.taken})
+            self.applied(self.lines(kind.__name__), self.change)
+
+        kind.__init__ = init
+
+    def in_trainer(self, module):
+        create = module.Trainer.create_optimizer
+
+        @functools.wraps(create)
+        def create_optimizer(trainer, *arguments, **more):
+            names = type(trainer.args.optim)
+            if trainer.optimizer is None and trainer.args.optim in (names("adamw_torch"), names("adamw_torch_fused")):
+                if getattr(trainer, "optimizer_cls_and_kwargs", None) is None:
+                    trainer.args.optim = names(self.by_trainer)
+                    self.applied(f'TrainingArguments(..., optim="{self.by_trainer}")', self.change)
+            return create(trainer, *arguments, **more)
+
+        module.Trainer.create_optimizer = create_optimizer
+
+
+@technique("8-bit-torchao", "8-bit-bitsandbytes")
+class EightBit(Instead):
+    """Adam or AdamW whose moments have 8 bits a value."""
+
+    change = "another optimizer: its moments rounded to 8 bits"
+    # Whether the step is fused, for instance, is not the script's choice there.
+    taken = ("lr", "betas", "eps", "weight_decay")
+
+    def begin(self):
+        self.package = self.name.removeprefix("8-bit-")
+        if importlib.util.find_spec(self.package) is None:
+            self.never(f"{self.package} is not installed")
+        self.by_trainer = {"torchao": "adamw_torch_8bit", "bitsandbytes": "adamw_bnb_8bit"}[self.package]
+        super().begin()
+
+    def kind(self, name):
+        return getattr(importlib.import_module(f"{self.package}.optim"), f"{name}8bit")
+
+    def lines(self, name):
+        return f"import {self.package}.optim\noptimizer = {self.package}.optim.{name}8bit(model.parameters(), lr=...)  # instead of {name}"
 
 
 @technique("factored")
-class Factored(Technique):
+class Factored(Instead):
     """Adafactor, whose second moment is a row and a column, instead of Adam or AdamW."""
 
-    def begin(self):
-        torch = self.torch
-        for name in ("Adam", "AdamW"):
-            replaced = getattr(torch.optim, name)
+    change = "another optimizer: no first moment, a factored second one"
+    taken = ("lr", "weight_decay")
+    by_trainer = "adafactor"
 
-            class Instead(torch.optim.Adafactor):
-                def __init__(instead, params, lr=1e-3, betas=None, eps=None, weight_decay=0.0, name=name, **more):
-                    self.applied(f"optimizer = torch.optim.Adafactor(model.parameters(), lr=...)  # instead of {name}", "another optimizer: no first moment, a factored second one")
-                    super().__init__(params, lr=lr, weight_decay=weight_decay)
+    def kind(self, name):
+        return self.torch.optim.Adafactor
 
-            Instead.__name__ = Instead.__qualname__ = name
-            setattr(torch.optim, name, Instead)
-            setattr(sys.modules[replaced.__module__], name, Instead)
-        self.refused("the script makes no Adam or AdamW")
+    def lines(self, name):
+        return f"optimizer = torch.optim.Adafactor(model.parameters(), lr=...)  # instead of {name}"
 
 
 # ---- modules ------------------------------------------------------------------------------------------------------------------------------
@@ -537,10 +569,8 @@ class Checkpoint(Technique):
         if not any(p.requires_grad for p in root.parameters()):
             return
         pretrained = next((m for m in root.modules() if getattr(m, "supports_gradient_checkpointing", False)), None)
-        if pretrained is not None and self.name == "checkpoint-every":
-            return self.by_transformers(pretrained)
         if pretrained is not None:
-            return self.refused("transformers checkpoints every block or none")
+            return self.by_transformers(pretrained)
         lists = repeated(root)
         if not lists:
             return self.refused("no list of repeated blocks in the model")
@@ -549,12 +579,20 @@ class Checkpoint(Technique):
             self.applied(*done)
 
     def by_transformers(self, model):
-        if model.is_gradient_checkpointing:
+        """As its own switch does it, which later versions call activation checkpointing."""
+        if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
             return self.refused("the script checkpoints itself")
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        later = hasattr(model, "activation_checkpointing_enable")
+        what = "activation_checkpointing" if later else "gradient_checkpointing"
+        options = {"use_reentrant": False}
+        strides = {"every_n_layers": 2} if self.name == "checkpoint-second" else {}
+        if self.name == "checkpoint-sqrt" or (strides and not later):
+            return self.refused("transformers checkpoints single layers" + ("" if later else ", and all of them"))
+        getattr(model, f"{what}_enable")(**{f"{what}_kwargs": options}, **strides)
         if uses_trainer():
-            return self.applied('TrainingArguments(..., gradient_checkpointing=True, gradient_checkpointing_kwargs={"use_reentrant": False})')
-        self.applied('model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})')
+            return self.applied(f"TrainingArguments(..., {what}=True, {what}_kwargs={options | strides})".replace("'", '"'))
+        more = "".join(f", {name}={value}" for name, value in strides.items())
+        self.applied(f"model.{what}_enable({what}_kwargs={options}{more})".replace("'", '"'))
 
     def every(self, lists, stride=1):
         from torch.utils.checkpoint import checkpoint
@@ -595,13 +633,13 @@ for block in {of_list(path, module, blocks)}{slices}:
 
 
 def in_segments(blocks):
-    """Blocks that are called one after the other, as about sqrt(n) segments of which each keeps its input alone."""
-    from math import isqrt
+    """Blocks that are called one after the other, as segments of sqrt(n) of which each keeps its input alone."""
+    from math import ceil, sqrt
 
     from torch.utils.checkpoint import checkpoint
 
     blocks = list(blocks)
-    size = -(-len(blocks) // max(isqrt(len(blocks)), 1))
+    size = ceil(sqrt(len(blocks)))
     for start in range(0, len(blocks), size):
         forwards = [block.forward for block in blocks[start : start + size]]
 
@@ -671,6 +709,60 @@ model = model.to(memory_format=torch.channels_last)
 images = images.to(memory_format=torch.channels_last)  # in the loop
 """
         )
+
+
+# ---- the batch ------------------------------------------------------------------------------------------------------------------------------
+
+
+@technique("accumulate")
+class Accumulate(Technique):
+    """The command's own flags do it; what that changes in the result shows in the script."""
+
+    def begin(self):
+        self.changes = []
+        self.applied("")
+        self.at_first_forward(self.first)
+        self.follow_targets()
+
+    def changes_too(self, what):
+        self.changes.append(what)
+        self.applied("", " and ".join(self.changes))
+
+    def first(self, root):
+        batch_norm = self.torch.nn.modules.batchnorm._BatchNorm
+        if not self.changes and any(isinstance(module, batch_norm) and module.training for module in root.modules()):
+            self.changes_too("BatchNorm sees the smaller batch")
+
+    def follow_targets(self):
+        """A mean over more targets in one batch than in another weighs them differently."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        torch = self.torch
+        functional = torch.nn.functional
+        original = functional.cross_entropy
+        signature = inspect.signature(original)
+        counts = set()
+
+        @functools.wraps(original)
+        def cross_entropy(*arguments, **more):
+            given = signature.bind(*arguments, **more)
+            given.apply_defaults()
+            given = given.arguments
+            target = given["target"]
+            if given["reduction"] == "mean" and torch.is_grad_enabled() and not target.is_floating_point():
+                # Counted on the CPU, where it asks nothing of the GPU's memory.
+                known = counts.copy()
+                counts.add(int((target.detach().cpu() != given["ignore_index"]).sum()))
+                if known and len(counts) == 2 and counts != known:
+                    self.changes_too("targets weigh by how many others their batch has")
+            return original(*arguments, **more)
+
+        def restored(*_):
+            functional.cross_entropy = original
+
+        functional.cross_entropy = cross_entropy
+        # One step tells, and a clock may run in the others.
+        register_optimizer_step_post_hook(restored)
 
 
 # ---- several cards --------------------------------------------------------------------------------------------------------------------------
