@@ -221,6 +221,8 @@ def merge(before, rows, whole_groups):
     """What ran in the place of what is told of it from before."""
     whole = {row.group for row in rows if row.group in GROUPS.values()} if whole_groups else set()
     ran = {(row.group, row.name) for row in rows}
+    # What is told of a group as a whole.
+    ran |= {(row.group, name) for row in rows for name in ("(the rehearsal)", "(the answer)")}
     kept = [row for row in before if row.group not in whole and (row.group, row.name) not in ran]
     order = [*GROUPS.values(), *dict.fromkeys(wanted.group for wanted, _ in features.FEATURES.values())]
     return sorted((row for row in kept + rows if row.group in order), key=lambda row: (order.index(row.group), row.name))
@@ -256,7 +258,7 @@ def main():
         # The long ones first.
         waiting = []
         for group in sorted((group for group in GROUPS if options.only in group), key=lambda group: not group.startswith("transformers")):
-            again = [name for of, name in failed if of == GROUPS[group]]
+            again = ["" if name.startswith("(") else name for of, name in failed if of == GROUPS[group]]
             if again or not options.again:
                 waiting.append(pool.submit(models, options, group, again if options.again else [options.only_model]))
         if not options.only_model:
