@@ -11,34 +11,35 @@ use vramlab::results::{Command, Identity, Journal, Manifest, PassRecord, Run, SC
 use vramlab::rounds::Rounds;
 use vramlab::torch;
 
-static PROTOCOL: Protocol = Protocol {
-    name: "bench",
-    title: "",
-    question: "",
-    hypothesis: "",
-    factors: &[],
-    grids: &[Grid {
-        name: "all",
-        profiles: &[Profile::Full],
-        studied: "k",
-        axes: &[axis("a", &["1", "2", "3", "4", "5"]), axis("b", &["1", "2", "3", "4"]), axis("k", &["1", "2", "4", "8"])],
-        passes: &[Pass::Time],
-        only_on: &[],
-    }],
-    metrics: &[TIME],
-    checks: &[],
-    claims: &[Claim {
-        id: "faster",
-        from: "",
-        text: "",
-        judged_on: &[Platform::Cpu],
-        rule: Rule::Ratio { metric: TIME.name, of: "", confirm: Bound::AtMost(0.9), refute: Bound::AtLeast(0.9), scope: None },
-        meaning: Meaning { confirmed: "", refuted: "", depends: "", inconclusive: "" },
-    }],
-    published: &[],
-    plots: &[],
-    threats: &[],
-};
+fn protocol() -> Protocol {
+    Protocol {
+        name: "bench".into(),
+        grids: vec![Grid {
+            name: "all".into(),
+            profiles: vec![Profile::Full],
+            studied: "k".into(),
+            axes: vec![axis("a", &["1", "2", "3", "4", "5"]), axis("b", &["1", "2", "3", "4"]), axis("k", &["1", "2", "4", "8"])],
+            passes: vec![Pass::Time],
+            only_on: vec![],
+        }],
+        metrics: vec![TIME],
+        claims: vec![Claim {
+            id: "faster".into(),
+            from: "".into(),
+            text: "".into(),
+            judged_on: vec![Platform::Cpu],
+            rule: Rule::Ratio {
+                metric: TIME.name.into(),
+                of: "".into(),
+                confirm: Bound::AtMost(0.9),
+                refute: Bound::AtLeast(0.9),
+                scope: None,
+            },
+            meaning: Meaning::default(),
+        }],
+        ..Protocol::default()
+    }
+}
 
 fn manifest() -> Manifest {
     Manifest {
@@ -57,13 +58,13 @@ fn manifest() -> Manifest {
         planned: Vec::new(),
         rounds: Rounds::fixed(25),
         commands: vec![Command::default()],
-        protocol: PROTOCOL.clone(),
+        protocol: protocol(),
     }
 }
 
 /// 80 cells, 25 rounds, 10 samples: 20 000 samples.
 fn records() -> Vec<PassRecord> {
-    let cells = PROTOCOL.grids[0].cells();
+    let cells = protocol().grids[0].cells();
     let pass = |round: u32, cell: &Cell| {
         let sample = |n: u32| Sample {
             metric: TIME.name.into(),
@@ -102,10 +103,10 @@ fn lab(c: &mut Criterion) {
     drop(journal);
     drop(write(dir.path(), &records));
     c.bench_function("read 20 000 samples", |b| b.iter(|| Run::read(black_box(dir.path()))));
-    let rounds = Rounds::fixed(25);
+    let (protocol, rounds) = (protocol(), Rounds::fixed(25));
     let taken = Taken { profile: Profile::Full, device: Platform::Cpu, rounds: &rounds };
     c.bench_function("judge 60 comparisons of 25 rounds", |b| {
-        b.iter(|| judge(&PROTOCOL, taken, &Samples::new(black_box(&records))))
+        b.iter(|| judge(&protocol, taken, &Samples::new(black_box(&records))))
     });
     for (name, metered) in [("libtorch's own allocator", false), ("the counting allocator", true)] {
         torch::use_cpu_meter(metered);

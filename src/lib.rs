@@ -47,4 +47,4 @@ pub mod tune;
 pub mod units;
 
 #[cfg(feature = "torch")]
-pub use runner::{run, run_constant};
+pub use runner::run;

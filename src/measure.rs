@@ -2,7 +2,7 @@
 
 use crate::machine::Conditions;
 use crate::protocol::{
-    ACTIVATIONS, BANDWIDTH, Cell, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Pass, Platform, Relation, STEP_PEAK, TIME, is_detail,
+    ACTIVATIONS, BANDWIDTH, Cell, HELD, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Pass, Platform, Relation, Role, STEP_PEAK, TIME,
 };
 use crate::results::{Sample, Status, replace_file};
 pub use crate::torch::is_out_of_memory;
@@ -17,67 +17,86 @@ use std::io::Write;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
-/// One step of a cell, ready to be measured: only what `run` does counts.
-pub trait Step {
-    /// Does one whole step. Figures that only the step can see are given to `probe`.
-    ///
-    /// # Errors
-    /// What the step fails with; where the protocol expects an error, its message is compared.
-    fn run(&mut self, probe: &mut Probe) -> Result<()>;
+/// What one step does.
+pub type Run = Box<dyn FnMut(&mut Probe) -> Result<()>>;
 
-    /// What the last step computed, for comparison with the baseline; the first is the one that the relation is about.
-    ///
-    /// # Errors
-    /// A quantity that is not there.
-    fn outcome(&self) -> Result<Vec<Quantity>>;
+/// One step of a cell, ready to be measured: only what the closure does counts; everything else was set up before.
+pub struct Step {
+    run: Run,
+    items: f64,
+    least_flops: f64,
+    link_bytes: f64,
+    pub(crate) timing: Timing,
+    times_itself: bool,
+    start: Vec<(String, Tensor)>,
+}
 
-    /// What the first step begins with, by name, where a PyTorch reference is to begin with the same numbers: parameters and buffers, under
-    /// their names in the model, and inputs.
-    fn start(&self) -> Vec<(String, Tensor)> {
-        Vec::new()
+impl Step {
+    /// Does one whole step at each call. Figures that only the step can see are given with [`Probe::emit`]; what is compared with the
+    /// baseline's, with [`Probe::compare`].
+    pub fn new(run: impl FnMut(&mut Probe) -> Result<()> + 'static) -> Step {
+        let (timing, start) = (Timing::default(), Vec::new());
+        Step { run: Box::new(run), items: 1.0, least_flops: 0.0, link_bytes: 0.0, timing, times_itself: false, start }
     }
 
     /// Equal work items in one step; time is given for each.
-    fn items(&self) -> f64 {
-        1.0
+    pub fn items(self, items: i64) -> Step {
+        Step { items: items as f64, ..self }
     }
 
-    /// The least fp32 operations of one step, where they can be told. A step that claims more than the device's specified rate is a
-    /// timing bug.
-    fn least_flops(&self) -> f64 {
-        0.0
+    /// The least fp32 operations of one step. A step that claims more than the device's specified rate is a timing bug.
+    pub fn least_flops(self, least_flops: f64) -> Step {
+        Step { least_flops, ..self }
     }
 
     /// Bytes that one step moves over the link between host and device, in one direction, where that is what is measured. A step that moves
     /// more than the link's specified rate is a timing bug.
-    fn link_bytes(&self) -> f64 {
-        0.0
+    pub fn link_bytes(self, bytes: i64) -> Step {
+        Step { link_bytes: bytes as f64, ..self }
     }
 
-    /// Whether the step is a procedure that gives the times of its parts itself, so that the time of the whole is no figure.
-    fn times_itself(&self) -> bool {
-        false
+    /// How long to warm up and how much to sample in the time pass. What happens once in a process (a load, a first epoch) has no warm-up and
+    /// one sample, and gets its spread from the rounds.
+    pub fn timing(self, timing: Timing) -> Step {
+        Step { timing, ..self }
     }
 
-    /// How long to warm up and how much to sample in the time pass. What happens once in a process (a load, a first epoch) has no warm-up
-    /// and one sample, and gets its spread from the rounds.
-    fn timing(&self) -> Timing {
-        Timing::default()
+    /// The step is a procedure whose parts it times itself ([`Probe::emit`]): the time of the whole is no figure.
+    pub fn times_itself(self) -> Step {
+        Step { times_itself: true, ..self }
+    }
+
+    /// What the first step begins with, by name, where PyTorch's side of the comparison is to begin with the same numbers: parameters and
+    /// buffers, under their names in the model, and inputs.
+    pub fn start(self, start: Vec<(String, Tensor)>) -> Step {
+        Step { start, ..self }
+    }
+
+    /// What [`Step::start`] was told.
+    pub fn begins_with(&self) -> &[(String, Tensor)] {
+        &self.start
+    }
+
+    /// Changes what each step does; the closure is given what it did before. Tests break techniques with it.
+    pub fn wrapped(self, mut change: impl FnMut(&mut Run, &mut Probe) -> Result<()> + 'static) -> Step {
+        let mut run = self.run;
+        Step { run: Box::new(move |probe| change(&mut run, probe)), ..self }
+    }
+
+    /// Does one whole step.
+    ///
+    /// # Errors
+    /// What the step fails with; where the protocol expects an error, its message is compared.
+    pub fn run(&mut self, probe: &mut Probe) -> Result<()> {
+        (self.run)(probe)
     }
 }
 
 /// A computed result: the gradients, say.
 #[derive(Debug)]
 pub struct Quantity {
-    pub name: &'static str,
+    pub name: String,
     pub tensors: Vec<Tensor>,
-}
-
-impl Quantity {
-    /// Another handle to the same tensors.
-    pub fn share(&self) -> Quantity {
-        Quantity { name: self.name, tensors: self.tensors.iter().map(Tensor::shallow_clone).collect() }
-    }
 }
 
 /// A figure, as steps have it.
@@ -110,8 +129,8 @@ pub struct Emitted {
 
 impl From<Metric> for Emitted {
     fn from(metric: Metric) -> Emitted {
-        let Metric { name, unit, pass, .. } = metric;
-        Emitted { name: name.into(), unit, pass, point: 0, is_detail: is_detail(name) }
+        let Metric { name, unit, pass, role, .. } = metric;
+        Emitted { name: name.into(), unit, pass, point: 0, is_detail: role != Role::Column }
     }
 }
 
@@ -257,7 +276,7 @@ impl<'a> Probe<'a> {
     /// What `tensors` fails with.
     pub fn compare(&mut self, error: Metric, tensors: impl FnOnce() -> Result<Vec<Tensor>>) -> Result<()> {
         if let Some(compared) = &mut self.compared {
-            let name = error.name.strip_suffix("_error").unwrap_or(error.name);
+            let name = error.name.strip_suffix("_error").unwrap_or(error.name).to_string();
             compared.push(Quantity { name, tensors: tensors()? });
         }
         Ok(())
@@ -280,55 +299,9 @@ impl<'a> Probe<'a> {
         self.compared.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Gives a figure in bytes; of several under one name the largest counts.
-    pub fn record(&mut self, metric: &'static str, bytes: i64) {
-        if self.meter.is_some() {
-            let figure = self.figures.entry(metric.into()).or_insert(("B", f64::NEG_INFINITY));
-            figure.1 = figure.1.max(bytes as f64);
-        }
-    }
-
-    /// Gives a figure in the metric's own unit; of several the last counts.
-    pub fn figure(&mut self, metric: &Metric, value: f64) {
-        if self.meter.is_some() {
-            self.figures.insert(metric.name.into(), (metric.unit, value));
-        }
-    }
-
-    /// Gives a figure or a point of a curve that tables leave out: its name has a dot; see [`crate::protocol::is_detail`]. `point` counts
-    /// the points of a curve and is 0 for a single figure.
-    pub fn detail(&mut self, metric: String, unit: &str, point: u32, value: f64) {
-        if self.meter.is_some() {
-            self.details.push(Sample { sample: point, ..sample(metric, unit, value) });
-        }
-    }
-
-    /// Says by how many bytes a reference's figure is larger than ours, and for which reason: the label of a metric that the protocol has
-    /// for it; see [`crate::pairs::STATED`].
-    pub fn stated(&mut self, reason: &Metric, of: &Metric, bytes: i64) {
-        let name = format!("{}.{}", reason.name, of.name);
-        self.details.retain(|detail| detail.metric != name);
-        self.detail(name, "B", 0, bytes as f64);
-    }
-
     /// Whether time is what is measured, and with it what moves from run to run.
     pub fn is_timing(&self) -> bool {
         self.sampled.is_some()
-    }
-
-    /// Gives a figure that moves from run to run, as time does: bytes of the whole process, the time of a part of the step. Its metric is
-    /// one of the time pass; it gets rounds and intervals.
-    pub fn sample(&mut self, metric: &Metric, value: f64) {
-        if let Some(sampled) = &mut self.sampled {
-            sampled.push(sample(metric.name, metric.unit, value));
-        }
-    }
-
-    /// As [`Probe::sample`], of a detail that tables leave out; see [`crate::protocol::is_detail`].
-    pub fn sample_detail(&mut self, metric: String, unit: &str, value: f64) {
-        if let Some(sampled) = &mut self.sampled {
-            sampled.push(sample(metric, unit, value));
-        }
     }
 
     /// Whether files are kept; see [`Probe::keep`].
@@ -372,18 +345,13 @@ impl<'a> Probe<'a> {
         let before = self.live();
         let result = forward()?;
         let kept = self.live() - before;
-        self.record(ACTIVATIONS.name, kept);
+        self.emit(ACTIVATIONS, kept);
         Ok(result)
     }
 }
 
 /// Builds the step of a cell; everything that is not measured happens here.
-pub type Prepare = fn(&Cell, &Bench) -> Result<Box<dyn Step>>;
-
-/// A [`Prepare`], or a closure that does the same.
-pub trait SetUp: Fn(&Cell, &Bench) -> Result<Box<dyn Step>> + Copy {}
-
-impl<F: Fn(&Cell, &Bench) -> Result<Box<dyn Step>> + Copy> SetUp for F {}
+pub type SetUp<'a> = &'a dyn Fn(&Cell, &Bench) -> Result<Step>;
 
 /// Where a cell is set up.
 #[derive(Debug, Clone, Copy)]
@@ -403,7 +371,7 @@ impl Bench {
     ///
     /// # Errors
     /// What `prepare` fails with.
-    pub fn set_up(&self, prepare: impl SetUp, cell: &Cell) -> Result<Box<dyn Step>> {
+    pub fn set_up(&self, prepare: SetUp, cell: &Cell) -> Result<Step> {
         tch::manual_seed(self.seed);
         let step = prepare(cell, self).with_context(|| format!("setting up {cell}"))?;
         tch::manual_seed(self.seed + 1);
@@ -442,7 +410,7 @@ fn sample(metric: impl Into<String>, unit: &str, value: f64) -> Sample {
 ///
 /// # Errors
 /// The baseline fails, which leaves nothing to compare with.
-pub fn check(expected: &Relation, prepare: impl SetUp, cell: &Cell, baseline: &Cell, bench: &Bench) -> Result<Found> {
+pub fn check(expected: &Relation, prepare: SetUp, cell: &Cell, baseline: &Cell, bench: &Bench) -> Result<Found> {
     let reference = attempt(|| outcome(prepare, baseline, bench)).context("the baseline that this cell is compared with")?;
     check_against(expected, prepare, cell, &reference, bench)
 }
@@ -451,13 +419,7 @@ pub fn check(expected: &Relation, prepare: impl SetUp, cell: &Cell, baseline: &C
 ///
 /// # Errors
 /// Outcomes that do not match.
-pub fn check_against(
-    expected: &Relation,
-    prepare: impl SetUp,
-    cell: &Cell,
-    reference: &[Quantity],
-    bench: &Bench,
-) -> Result<Found> {
+pub fn check_against(expected: &Relation, prepare: SetUp, cell: &Cell, reference: &[Quantity], bench: &Bench) -> Result<Found> {
     judge(expected, cell, attempt(|| outcome(prepare, cell, bench)), reference)
 }
 
@@ -465,7 +427,7 @@ pub fn check_against(
 ///
 /// # Errors
 /// What a cell fails with, where the relation expects no error.
-pub fn go_through(expected: &Relation, prepare: impl SetUp, cells: &[Cell], bench: &Bench) -> Result<()> {
+pub fn go_through(expected: &Relation, prepare: SetUp, cells: &[Cell], bench: &Bench) -> Result<()> {
     for cell in cells {
         match attempt(|| outcome(prepare, cell, bench)) {
             Err(e) if !matches!(expected, Relation::Raises { .. }) => return Err(e),
@@ -476,10 +438,11 @@ pub fn go_through(expected: &Relation, prepare: impl SetUp, cells: &[Cell], benc
 }
 
 /// What one step of a cell computes.
-fn outcome(prepare: impl SetUp, cell: &Cell, bench: &Bench) -> Result<Vec<Quantity>> {
+fn outcome(prepare: SetUp, cell: &Cell, bench: &Bench) -> Result<Vec<Quantity>> {
     let mut step = bench.set_up(prepare, cell)?;
-    step.run(&mut Probe::comparing())?;
-    step.outcome()
+    let mut probe = Probe::comparing();
+    step.run(&mut probe)?;
+    Ok(probe.take_compared())
 }
 
 /// Puts an outcome against the relation that is expected of it.
@@ -499,7 +462,7 @@ fn judge(expected: &Relation, cell: &Cell, found: Result<Vec<Quantity>>, referen
     };
     let mut samples = vec![sample("raised", "1", 0.0)];
     let mut scale_and_error = None;
-    let names = |quantities: &[Quantity]| quantities.iter().map(|quantity| quantity.name).collect::<Vec<_>>();
+    let names = |quantities: &[Quantity]| quantities.iter().map(|quantity| quantity.name.clone()).collect::<Vec<_>>();
     ensure!(names(&found) == names(reference), "{:?} are to be compared with {:?}", names(&found), names(reference));
     for (quantity, reference) in found.iter().zip(reference) {
         let wanted = if scale_and_error.is_none() { wanted_scale(expected, cell)? } else { 1.0 };
@@ -507,7 +470,7 @@ fn judge(expected: &Relation, cell: &Cell, found: Result<Vec<Quantity>>, referen
         samples.push(sample(format!("{}_error", quantity.name), "1", apart));
         if scale_and_error.is_none() {
             let error = if wanted == 1.0 { apart } else { distance(&quantity.tensors, &reference.tensors, wanted)? };
-            scale_and_error = Some((quantity.name, wanted, error));
+            scale_and_error = Some((&quantity.name, wanted, error));
         }
     }
     let (name, wanted, error) = scale_and_error.context("the step gives no outcome to compare")?;
@@ -573,7 +536,7 @@ pub fn distance(a: &[Tensor], b: &[Tensor], scale: f64) -> Result<f64> {
 ///
 /// # Errors
 /// What the step or the meter fails with.
-pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>> {
+pub fn memory(step: &mut Step, backend: &dyn Backend) -> Result<Vec<Sample>> {
     memory_keeping(step, backend, None)
 }
 
@@ -581,15 +544,15 @@ pub fn memory(step: &mut dyn Step, backend: &dyn Backend) -> Result<Vec<Sample>>
 ///
 /// # Errors
 /// As for [`memory`]; a file cannot be written.
-pub fn memory_keeping(step: &mut dyn Step, backend: &dyn Backend, files: Option<&Path>) -> Result<Vec<Sample>> {
+pub fn memory_keeping(step: &mut Step, backend: &dyn Backend, files: Option<&Path>) -> Result<Vec<Sample>> {
     count(step, backend, files, |body| Ok((body()?, BTreeMap::new())))
 }
 
-/// As [`memory_keeping`], and tells what lives at the step's peak, block by block, as details `held.OPERATION.BYTES`; see [`held_at_peak`].
+/// As [`memory_keeping`], and tells what lives at the step's peak, block by block, as parts of [`HELD`]; see [`held_at_peak`].
 ///
 /// # Errors
 /// As for [`memory_keeping`].
-pub fn memory_in_blocks(step: &mut dyn Step, backend: &dyn Backend, files: Option<&Path>) -> Result<Vec<Sample>> {
+pub fn memory_in_blocks(step: &mut Step, backend: &dyn Backend, files: Option<&Path>) -> Result<Vec<Sample>> {
     count(step, backend, files, |body| held_at_peak(backend.device(), body))
 }
 
@@ -600,7 +563,7 @@ const WORKSPACES: &str = "workspaces";
 type Listening<'a> = &'a mut dyn FnMut() -> Result<()>;
 
 fn count(
-    step: &mut dyn Step,
+    step: &mut Step,
     backend: &dyn Backend,
     files: Option<&Path>,
     listen: impl FnOnce(Listening) -> Result<((), BTreeMap<String, i64>)>,
@@ -624,7 +587,7 @@ fn count(
     samples.extend(after.others.iter().map(|(metric, value)| sample(*metric, unit(metric), *value as f64)));
     samples.extend(probe.figures.into_iter().map(|(metric, (unit, value))| sample(metric, unit, value)));
     samples.extend(probe.details);
-    samples.extend(blocks.into_iter().map(|(name, blocks)| sample(format!("held.{name}"), "1", blocks as f64)));
+    samples.extend(blocks.into_iter().map(|(name, blocks)| sample(format!("{}.{name}", HELD.name), HELD.unit, blocks as f64)));
     Ok(samples)
 }
 
@@ -649,7 +612,7 @@ impl Default for Timing {
 ///
 /// # Errors
 /// What the step or the clock fails with.
-pub fn time(step: &mut dyn Step, backend: &dyn Backend, plan: Timing, conditions: &dyn Fn() -> Conditions) -> Result<Found> {
+pub fn time(step: &mut Step, backend: &dyn Backend, plan: Timing, conditions: &dyn Fn() -> Conditions) -> Result<Found> {
     let mut probe = Probe::timing();
     let (mut steps, mut spent, mut last) = (0, 0.0, f64::INFINITY);
     while steps < plan.warm_up_steps || spent < plan.warm_up_seconds {
@@ -660,7 +623,7 @@ pub fn time(step: &mut dyn Step, backend: &dyn Backend, plan: Timing, conditions
     drop(probe.take_samples());
     // Without warm-up each step stands for itself.
     let batch = (plan.least_sample / last.max(1e-9)).ceil().max(1.0);
-    let items = batch * step.items();
+    let items = batch * step.items;
     let mut samples = Vec::new();
     let mut throttled = 0;
     for index in 0..plan.samples {
@@ -670,11 +633,11 @@ pub fn time(step: &mut dyn Step, backend: &dyn Backend, plan: Timing, conditions
         let reason = before.throttled.or(after.throttled).map(|why| format!("throttled: {why}")).unwrap_or_default();
         throttled += usize::from(!reason.is_empty());
         let number = u32::try_from(index)?;
-        if !step.times_itself() {
+        if !step.times_itself {
             samples.push(Sample { sample: number, reason, ..sample(TIME.name, "s", seconds / items) });
         }
-        if step.link_bytes() > 0.0 {
-            let bandwidth = step.link_bytes() * batch / seconds;
+        if step.link_bytes > 0.0 {
+            let bandwidth = step.link_bytes * batch / seconds;
             samples.push(Sample { sample: number, ..sample(BANDWIDTH.name, BANDWIDTH.unit, bandwidth) });
             let share = after.link.map(|link| sample(LINK_SHARE.name, LINK_SHARE.unit, bandwidth / link));
             samples.extend(share.map(|share| Sample { sample: number, ..share }));
@@ -683,7 +646,7 @@ pub fn time(step: &mut dyn Step, backend: &dyn Backend, plan: Timing, conditions
         samples.extend(readings.map(|(metric, unit, value)| Sample { sample: number, ..sample(metric, unit, value) }));
     }
     samples.extend(probe.take_samples());
-    samples.push(sample(LEAST_FLOPS.name, LEAST_FLOPS.unit, step.least_flops() / step.items()));
+    samples.push(sample(LEAST_FLOPS.name, LEAST_FLOPS.unit, step.least_flops / step.items));
     if throttled == plan.samples {
         let reason = "every sample was taken while the device was throttled".to_string();
         return Ok(Found { samples, status: Status::Invalid, reason });
@@ -697,53 +660,11 @@ mod tests {
     use crate::stats::{mean, median, standard_deviation};
     use crate::torch::{Cpu, Memory};
     use rand::{RngExt, SeedableRng};
-    use std::cell::Cell as Shared;
-
-    /// A step that sleeps for a time of known mean and spread, uniform on 2 ms ± 0.5 ms, and notes how long it really slept: a loaded
-    /// machine wakes it late.
-    struct Sleeping {
-        random: rand_chacha::ChaCha8Rng,
-        slept: Vec<f64>,
-    }
-
-    impl Step for Sleeping {
-        fn run(&mut self, _: &mut Probe) -> Result<()> {
-            let start = std::time::Instant::now();
-            std::thread::sleep(std::time::Duration::from_secs_f64(self.random.random_range(1.5e-3..2.5e-3)));
-            self.slept.push(start.elapsed().as_secs_f64());
-            Ok(())
-        }
-
-        fn outcome(&self) -> Result<Vec<Quantity>> {
-            Ok(vec![])
-        }
-    }
+    use std::cell::{Cell as Shared, RefCell};
+    use std::rc::Rc;
 
     fn times(found: &Found) -> Vec<f64> {
         found.samples.iter().filter(|s| s.metric == "time").map(|s| s.value).collect()
-    }
-
-    /// A step that gives a figure of its own, which counts the steps so far.
-    struct Counting {
-        steps: u32,
-    }
-
-    const STEPS: Metric = Metric { name: "steps", label: "steps so far", unit: "1", pass: crate::protocol::Pass::Time };
-
-    impl Step for Counting {
-        fn run(&mut self, probe: &mut Probe) -> Result<()> {
-            self.steps += 1;
-            probe.sample(&STEPS, f64::from(self.steps));
-            Ok(())
-        }
-
-        fn outcome(&self) -> Result<Vec<Quantity>> {
-            Ok(vec![])
-        }
-
-        fn timing(&self) -> Timing {
-            Timing { warm_up_steps: 0, warm_up_seconds: 0.0, samples: 1, least_sample: 1e-3 }
-        }
     }
 
     #[test]
@@ -751,8 +672,13 @@ mod tests {
         let of = |found: &Found| -> Vec<(u32, f64)> {
             found.samples.iter().filter(|s| s.metric == "steps").map(|s| (s.sample, s.value)).collect()
         };
-        let mut step = Counting { steps: 0 };
-        let once = step.timing();
+        let mut steps = 0;
+        let mut step = Step::new(move |probe| {
+            steps += 1;
+            probe.emit(Metric::timed("steps", "steps so far", "1"), steps);
+            Ok(())
+        });
+        let once = Timing { warm_up_steps: 0, warm_up_seconds: 0.0, samples: 1, least_sample: 1e-3 };
         let found = time(&mut step, &Cpu::new(None), once, &Conditions::default).unwrap();
         assert_eq!(of(&found), [(0, 1.0)]);
         let plan = Timing { warm_up_steps: 2, warm_up_seconds: 0.0, samples: 3, least_sample: 0.0 };
@@ -762,23 +688,48 @@ mod tests {
 
     #[test]
     fn a_sleeping_step_is_measured_right() {
-        let mut step = Sleeping { random: rand_chacha::ChaCha8Rng::seed_from_u64(1), slept: Vec::new() };
+        // It sleeps for a time of known mean and spread, uniform on 2 ms ± 0.5 ms, and notes how long it really slept: a loaded machine wakes it
+        // late.
+        let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(1);
+        let slept = Rc::new(RefCell::new(Vec::new()));
+        let notes = slept.clone();
+        let mut step = Step::new(move |_| {
+            let start = std::time::Instant::now();
+            std::thread::sleep(std::time::Duration::from_secs_f64(random.random_range(1.5e-3..2.5e-3)));
+            notes.borrow_mut().push(start.elapsed().as_secs_f64());
+            Ok(())
+        });
         // One step to a sample.
         let plan = Timing { samples: 200, least_sample: 1e-3, ..Timing::default() };
         let found = time(&mut step, &Cpu::new(None), plan, &Conditions::default).unwrap();
         let times = times(&found);
         assert_eq!(times.len(), 200);
         assert!(times.iter().all(|t| *t >= 1.5e-3), "no sleep is shorter than asked for");
-        let slept = &step.slept[step.slept.len() - 200..];
+        let slept = slept.borrow();
+        let slept = &slept[slept.len() - 200..];
         let close = |a: f64, b: f64| (a / b - 1.0).abs() < 0.02;
         assert!(close(median(&times), median(slept)), "median {} of {}", median(&times), median(slept));
         assert!(standard_deviation(&times) > 0.2e-3, "the spread of 0.29 ms is seen");
     }
 
-    /// A clock that the test moves, so that batching and spread are exact.
+    /// A clock that the test's steps move, so that batching and spread are exact.
+    #[derive(Default)]
     struct Fake {
-        now: Shared<f64>,
+        now: Rc<Shared<f64>>,
+        steps: Rc<Shared<usize>>,
         calls: Shared<usize>,
+    }
+
+    impl Fake {
+        /// Steps of these lengths in seconds, in turn.
+        fn steps_of(&self, lengths: &'static [f64]) -> Step {
+            let (now, steps) = (self.now.clone(), self.steps.clone());
+            Step::new(move |_| {
+                now.set(now.get() + lengths[steps.get() % lengths.len()]);
+                steps.set(steps.get() + 1);
+                Ok(())
+            })
+        }
     }
 
     impl Backend for Fake {
@@ -798,31 +749,10 @@ mod tests {
         }
     }
 
-    struct Ticking<'a> {
-        clock: &'a Fake,
-        lengths: Vec<f64>,
-        steps: usize,
-        items: f64,
-    }
-
-    impl Step for Ticking<'_> {
-        fn run(&mut self, _: &mut Probe) -> Result<()> {
-            self.clock.now.set(self.clock.now.get() + self.lengths[self.steps % self.lengths.len()]);
-            self.steps += 1;
-            Ok(())
-        }
-        fn outcome(&self) -> Result<Vec<Quantity>> {
-            Ok(vec![])
-        }
-        fn items(&self) -> f64 {
-            self.items
-        }
-    }
-
     #[test]
     fn mean_and_spread_of_a_known_step_come_out() {
-        let clock = Fake { now: Shared::new(0.0), calls: Shared::new(0) };
-        let mut step = Ticking { clock: &clock, lengths: vec![0.008, 0.012], steps: 0, items: 4.0 };
+        let clock = Fake::default();
+        let mut step = clock.steps_of(&[0.008, 0.012]).items(4);
         let found = time(&mut step, &clock, Timing { samples: 40, ..Timing::default() }, &Conditions::default).unwrap();
         let times = times(&found);
         assert!((mean(&times) - 0.0025).abs() < 1e-12, "four items a step");
@@ -831,24 +761,10 @@ mod tests {
         assert!((3..=6).contains(&warm_up), "warm-up lasts three steps and 50 ms: {warm_up}");
     }
 
-    struct Moving<'a>(Ticking<'a>);
-
-    impl Step for Moving<'_> {
-        fn run(&mut self, probe: &mut Probe) -> Result<()> {
-            self.0.run(probe)
-        }
-        fn outcome(&self) -> Result<Vec<Quantity>> {
-            Ok(vec![])
-        }
-        fn link_bytes(&self) -> f64 {
-            6e6
-        }
-    }
-
     #[test]
     fn bytes_that_move_become_a_share_of_their_link() {
-        let clock = Fake { now: Shared::new(0.0), calls: Shared::new(0) };
-        let mut step = Moving(Ticking { clock: &clock, lengths: vec![0.0004], steps: 0, items: 1.0 });
+        let clock = Fake::default();
+        let mut step = clock.steps_of(&[0.0004]).link_bytes(6_000_000);
         let link = || Conditions { link: Some(60e9), ..Conditions::default() };
         let found = time(&mut step, &clock, Timing::default(), &link).unwrap();
         let of = |metric: &str| -> Vec<f64> { found.samples.iter().filter(|s| s.metric == metric).map(|s| s.value).collect() };
@@ -861,18 +777,18 @@ mod tests {
 
     #[test]
     fn short_steps_are_timed_several_at_once() {
-        let clock = Fake { now: Shared::new(0.0), calls: Shared::new(0) };
-        let mut step = Ticking { clock: &clock, lengths: vec![0.0003], steps: 0, items: 1.0 };
+        let clock = Fake::default();
+        let mut step = clock.steps_of(&[0.0003]);
         let found = time(&mut step, &clock, Timing::default(), &Conditions::default).unwrap();
         assert!(times(&found).iter().all(|t| (t - 0.0003).abs() < 1e-12));
-        let sampled = step.steps - (clock.calls.get() - 10);
+        let sampled = clock.steps.get() - (clock.calls.get() - 10);
         assert_eq!(sampled, 170, "seventeen steps of 0.3 ms make a sample of at least 5 ms");
     }
 
     #[test]
     fn throttled_samples_are_marked_and_a_cell_of_nothing_else_is_invalid() {
-        let clock = Fake { now: Shared::new(0.0), calls: Shared::new(0) };
-        let mut step = Ticking { clock: &clock, lengths: vec![0.01], steps: 0, items: 1.0 };
+        let clock = Fake::default();
+        let mut step = clock.steps_of(&[0.01]);
         let hot = || Conditions { readings: vec![("sm_clock", "Hz", 1e9)], throttled: Some("thermal".into()), link: None };
         let found = time(&mut step, &clock, Timing::default(), &hot).unwrap();
         assert_eq!(found.status, Status::Invalid);
@@ -887,7 +803,7 @@ mod tests {
     }
 
     fn gradient(values: &[f32]) -> Vec<Quantity> {
-        vec![Quantity { name: "gradient", tensors: vec![Tensor::from_slice(values)] }]
+        vec![Quantity { name: "gradient".into(), tensors: vec![Tensor::from_slice(values)] }]
     }
 
     #[test]
@@ -899,10 +815,10 @@ mod tests {
         let equal = Relation::Equal { tolerance: 1e-6 };
         assert_eq!(status(&equal, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Ok);
         assert_eq!(status(&equal, Ok(gradient(&[3.0, 4.001]))).unwrap(), Status::Invalid);
-        let times = Relation::Times { factor: "k", tolerance: 1e-6 };
+        let times = Relation::Times { factor: "k".into(), tolerance: 1e-6 };
         assert_eq!(status(&times, Ok(gradient(&[12.0, 16.0]))).unwrap(), Status::Ok);
         assert_eq!(status(&times, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Invalid);
-        let divided = Relation::DividedBy { factor: "k", tolerance: 1e-6 };
+        let divided = Relation::DividedBy { factor: "k".into(), tolerance: 1e-6 };
         assert_eq!(status(&divided, Ok(gradient(&[0.75, 1.0]))).unwrap(), Status::Ok);
         let differs = Relation::Differs { at_least: 0.1, at_most: 10.0 };
         assert_eq!(status(&differs, Ok(gradient(&[3.0, 0.0]))).unwrap(), Status::Ok);
@@ -912,7 +828,7 @@ mod tests {
         assert_eq!(status(&missing, Ok(gradient(&[0.0, 0.0]))).unwrap(), Status::Ok);
         assert_eq!(status(&missing, Ok(gradient(&[3.0, 3.5]))).unwrap(), Status::Invalid);
         assert_eq!(status(&missing, Ok(gradient(&[-3.0, -4.0]))).unwrap(), Status::Invalid);
-        let raises = Relation::Raises { message: "modified" };
+        let raises = Relation::Raises { message: "modified".into() };
         assert_eq!(status(&raises, Err(anyhow::anyhow!("has been modified by"))).unwrap(), Status::Ok);
         assert_eq!(status(&raises, Err(anyhow::anyhow!("another error"))).unwrap(), Status::Invalid);
         assert_eq!(status(&raises, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Invalid);

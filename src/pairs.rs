@@ -1,21 +1,11 @@
 //! Ours and PyTorch's side by side, where both did the very same: are values and bytes equal, why not, and which takes how much of the
 //! other's time.
 
-use crate::protocol::{BY, Cell, Grid, Metric, Pass, Profile, Protocol, TIME};
+use crate::protocol::{BY, Cell, Grid, HELD, Metric, Pass, Profile, Protocol, Role, TIME};
 use crate::results::Samples;
 use crate::stats::Interval;
 use crate::units::{plain, quantity, ratio};
 use std::collections::BTreeMap;
-
-/// A metric that a protocol names so says in its label why PyTorch's bytes are more than ours. A step of ours gives, as a detail
-/// `stated.REASON.METRIC`, by how many bytes of that metric they are.
-pub const STATED: &str = "stated.";
-
-/// A metric that a protocol names so is one of its metrics in bytes, with the stated differences taken out: what must be equal to the byte.
-pub const MATCHED: &str = "matched.";
-
-/// Details of this prefix say how many blocks live at the peak, by the operation that made them and by size.
-const HELD: &str = "held.";
 
 /// Blocks that a note names.
 const NAMED: usize = 6;
@@ -34,7 +24,7 @@ pub struct Pairs {
 }
 
 /// Puts both sides of each comparison beside one another; none where a profile has no grid in which both do the same.
-pub fn pairs(protocol: &'static Protocol, profile: Profile, samples: &Samples) -> Option<Pairs> {
+pub fn pairs(protocol: &Protocol, profile: Profile, samples: &Samples) -> Option<Pairs> {
     let cells: Vec<Cell> = protocol.grids(profile).filter(|grid| grid.is_shared()).flat_map(Grid::cells).collect();
     let has_figures = |cell: &&Cell| protocol.metrics.iter().any(|metric| samples.value(cell, metric.name).is_some());
     let ours: Vec<&Cell> = cells.iter().filter(|cell| !cell.is_reference()).filter(has_figures).collect();
@@ -47,7 +37,7 @@ pub fn pairs(protocol: &'static Protocol, profile: Profile, samples: &Samples) -
     head.extend(["values", "bytes", "time, PyTorch", "time, vramlab", "ratio", "95 % interval", "rounds"].map(str::to_string));
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
     for cell in ours {
-        let pair = Pair { protocol, samples, ours: cell, theirs: cell.with(BY, "pytorch") };
+        let pair = Pair { protocol, samples, ours: cell, theirs: cell.other_side() };
         let mut row: Vec<String> = varied.iter().map(|factor| cell.get(factor).unwrap_or_default().to_string()).collect();
         row.extend([pair.values(), pair.bytes()]);
         row.extend(pair.times());
@@ -59,7 +49,7 @@ pub fn pairs(protocol: &'static Protocol, profile: Profile, samples: &Samples) -
 
 /// One comparison.
 struct Pair<'a> {
-    protocol: &'static Protocol,
+    protocol: &'a Protocol,
     samples: &'a Samples,
     ours: &'a Cell,
     theirs: Cell,
@@ -67,9 +57,9 @@ struct Pair<'a> {
 
 const NOTHING: &str = "–";
 
-impl Pair<'_> {
-    fn metrics(&self, pass: Pass) -> impl Iterator<Item = &'static Metric> {
-        self.protocol.metrics.iter().filter(move |metric| metric.pass == pass && !metric.name.contains('.'))
+impl<'a> Pair<'a> {
+    fn metrics(&self, pass: Pass) -> impl Iterator<Item = &'a Metric> {
+        self.protocol.metrics.iter().filter(move |metric| metric.pass == pass && metric.role == Role::Column)
     }
 
     /// How far apart what was computed is, at most.
@@ -83,8 +73,8 @@ impl Pair<'_> {
     }
 
     /// Each figure in bytes that both sides have, with ours less theirs.
-    fn differences(&self) -> Vec<(&'static Metric, i64)> {
-        let of = |metric: &'static Metric| {
+    fn differences(&self) -> Vec<(&'a Metric, i64)> {
+        let of = |metric: &'a Metric| {
             let (ours, theirs) = (self.samples.value(self.ours, metric.name)?, self.samples.value(&self.theirs, metric.name)?);
             Some((metric, (ours - theirs) as i64))
         };
@@ -108,9 +98,9 @@ impl Pair<'_> {
     }
 
     /// Why PyTorch has more bytes of a metric, and how many; negative where it has fewer.
-    fn stated(&self, of: &Metric) -> Vec<(&'static str, i64)> {
-        let reasons = self.protocol.metrics.iter().filter(|metric| metric.name.starts_with(STATED));
-        let bytes = |reason: &'static Metric| {
+    fn stated(&self, of: &Metric) -> Vec<(&'a str, i64)> {
+        let reasons = self.protocol.metrics.iter().filter(|metric| metric.role == Role::Reason);
+        let bytes = |reason: &'a Metric| {
             let bytes = self.samples.value(self.ours, &format!("{}.{}", reason.name, of.name))?;
             (bytes != 0.0).then_some((reason.label, bytes as i64))
         };
@@ -150,8 +140,9 @@ impl Pair<'_> {
 
     /// The blocks that live at one side's peak and not at the other's.
     fn blocks(&self) -> String {
+        let prefix = format!("{}.", HELD.name);
         let of = |cell: &Cell| -> BTreeMap<String, i64> {
-            self.samples.details(cell, HELD).map(|(name, count)| (name.to_string(), count as i64)).collect()
+            self.samples.details(cell, &prefix).map(|(name, count)| (name.to_string(), count as i64)).collect()
         };
         let (mut apart, theirs) = (of(self.ours), of(&self.theirs));
         for (block, count) in theirs {
@@ -193,32 +184,26 @@ mod tests {
     use crate::protocol::{PEAK, axis};
     use crate::results::{PassRecord, Sample, Status};
 
-    const PROTOCOL: Protocol = Protocol {
-        name: "x",
-        title: "",
-        question: "",
-        hypothesis: "",
-        factors: &[],
-        grids: &[Grid {
-            name: "g",
-            profiles: &[Profile::Quick],
-            studied: BY,
-            axes: &[axis("k", &["1", "2", "3"]), axis("model", &["mlp"]), axis(BY, &["pytorch", "vramlab"])],
-            passes: &[Pass::Check, Pass::Memory, Pass::Time],
-            only_on: &[],
-        }],
-        metrics: &[
-            Metric { name: "gradient_error", label: "gradient error", unit: "1", pass: Pass::Check },
-            PEAK,
-            Metric { name: "stated.counters", label: "Python counts in tensors", unit: "B", pass: Pass::Memory },
-            TIME,
-        ],
-        checks: &[],
-        claims: &[],
-        published: &[],
-        plots: &[],
-        threats: &[],
-    };
+    fn protocol() -> Protocol {
+        Protocol {
+            name: "x".into(),
+            grids: vec![Grid {
+                name: "g".into(),
+                profiles: vec![Profile::Quick],
+                studied: BY.into(),
+                axes: vec![axis("k", &["1", "2", "3"]), axis("model", &["mlp"]), axis(BY, &["pytorch", "vramlab"])],
+                passes: vec![Pass::Check, Pass::Memory, Pass::Time],
+                only_on: vec![],
+            }],
+            metrics: vec![
+                Metric::compared("gradient_error", "gradient error"),
+                PEAK,
+                Metric::counted("counters", "Python counts in tensors", "B").reason(),
+                TIME,
+            ],
+            ..Protocol::default()
+        }
+    }
 
     fn record(cell: &str, pass: Pass, round: u32, figures: &[(&str, f64)]) -> PassRecord {
         let sample = |(metric, value): &(&str, f64)| Sample {
@@ -247,7 +232,7 @@ mod tests {
             ));
             let stated = if k == "2" { 72.0 } else { 0.0 };
             let held = if k == "3" { 5.0 } else { 3.0 };
-            let figures = [("requested_peak", peak), ("stated.counters.requested_peak", stated), ("held.aten::mm.4096", held)];
+            let figures = [("requested_peak", peak), ("counters.requested_peak", stated), ("held.aten::mm.4096", held)];
             records.push(record(&ours, Pass::Memory, 1, &figures));
         }
         for round in 1..=3 {
@@ -255,7 +240,7 @@ mod tests {
             records.push(record("k=1 model=mlp by=pytorch", Pass::Time, round, &[("time", 2e-3 * drift)]));
             records.push(record("k=1 model=mlp by=vramlab", Pass::Time, round, &[("time", 1e-3 * drift)]));
         }
-        let found = pairs(&PROTOCOL, Profile::Quick, &Samples::new(&records)).unwrap();
+        let found = pairs(&protocol(), Profile::Quick, &Samples::new(&records)).unwrap();
         assert_eq!((found.factors, found.head[0].as_str(), found.throughout), (1, "k", vec!["model = mlp".to_string()]));
         let row = |n: usize| found.rows[n].iter().map(String::as_str).collect::<Vec<_>>();
         assert_eq!(row(0), ["1", "equal", "equal", "4.00 ms", "2.00 ms", "0.50x", "0.50x to 0.50x", "3"]);
@@ -269,6 +254,6 @@ mod tests {
                  of aten::div).",
             ]
         );
-        assert_eq!(pairs(&PROTOCOL, Profile::Full, &Samples::new(&records)), None);
+        assert_eq!(pairs(&protocol(), Profile::Full, &Samples::new(&records)), None);
     }
 }

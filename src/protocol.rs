@@ -1,126 +1,75 @@
 //! What an experiment is, as plain data: factors, cells, metrics, checks, claims and their rules.
 //!
-//! An experiment file writes its [`Protocol`] as a constant. The same value is stored in every `run.json`, so that old results keep
-//! the protocol they were taken with and the reporter needs no list of experiments.
+//! [`crate::lab`] makes a [`Protocol`] of what an experiment says. It is stored in every `run.json`, so that old results keep the protocol
+//! they were taken with and the reporter needs no list of experiments.
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
-
-/// How text and lists that are constants in an experiment file are read back from a `run.json`: they are kept for the life of the
-/// process, which reads a handful of them once.
-mod kept {
-    use serde::{Deserialize, Deserializer};
-
-    pub fn text<'de, D: Deserializer<'de>>(input: D) -> Result<&'static str, D::Error> {
-        String::deserialize(input).map(|text| &*text.leak())
-    }
-
-    pub fn texts<'de, D: Deserializer<'de>>(input: D) -> Result<&'static [&'static str], D::Error> {
-        let texts = Vec::<String>::deserialize(input)?;
-        Ok(texts.into_iter().map(|text| &*text.leak()).collect::<Vec<&'static str>>().leak())
-    }
-
-    pub fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(input: D) -> Result<&'static [T], D::Error> {
-        Vec::<T>::deserialize(input).map(|items| &*items.leak())
-    }
-
-    pub fn one<'de, D: Deserializer<'de>, T: Deserialize<'de>>(input: D) -> Result<&'static T, D::Error> {
-        T::deserialize(input).map(|item| &*Box::leak(Box::new(item)))
-    }
-
-    pub fn perhaps<'de, D: Deserializer<'de>, T: Deserialize<'de>>(input: D) -> Result<Option<&'static T>, D::Error> {
-        Option::<T>::deserialize(input).map(|item| item.map(|item| &*Box::leak(Box::new(item))))
-    }
-}
-
-/// Text that is a constant, or was read from a `run.json`. (An alias, so that serde does not take it for a borrow of its input.)
-pub type Text = &'static str;
+use std::sync::{Mutex, PoisonError};
 
 /// One experiment: what is asked, what is varied, what is measured, and how each claim is judged.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Protocol {
     /// File name of the experiment and of its results.
-    #[serde(deserialize_with = "kept::text")]
-    pub name: Text,
-    #[serde(deserialize_with = "kept::text")]
-    pub title: Text,
-    #[serde(deserialize_with = "kept::text")]
-    pub question: Text,
+    pub name: String,
+    pub title: String,
+    pub question: String,
     /// What is expected and why, written down before measuring.
-    #[serde(deserialize_with = "kept::text")]
-    pub hypothesis: Text,
-    #[serde(deserialize_with = "kept::list")]
-    pub factors: &'static [Factor],
-    #[serde(deserialize_with = "kept::list")]
-    pub grids: &'static [Grid],
-    #[serde(deserialize_with = "kept::list")]
-    pub metrics: &'static [Metric],
+    pub hypothesis: String,
+    pub factors: Vec<Factor>,
+    pub grids: Vec<Grid>,
+    pub metrics: Vec<Metric>,
     /// The relation to the baseline that each cell must show before anything of it is timed; the first that applies counts.
-    #[serde(deserialize_with = "kept::list")]
-    pub checks: &'static [Check],
-    #[serde(deserialize_with = "kept::list")]
-    pub claims: &'static [Claim],
+    pub checks: Vec<Check>,
+    pub claims: Vec<Claim>,
     /// Figures of others that this experiment's figures are put against.
-    #[serde(default, deserialize_with = "kept::list")]
-    pub published: &'static [Published],
-    #[serde(deserialize_with = "kept::list")]
-    pub plots: &'static [Plot],
+    #[serde(default)]
+    pub published: Vec<Published>,
+    pub plots: Vec<Plot>,
     /// Threats to validity.
-    #[serde(deserialize_with = "kept::texts")]
-    pub threats: &'static [&'static str],
+    pub threats: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Factor {
-    #[serde(deserialize_with = "kept::text")]
-    pub name: Text,
+    pub name: String,
     /// What is varied, in a few words; also the axis label of a plot.
-    #[serde(deserialize_with = "kept::text")]
-    pub meaning: Text,
+    pub meaning: String,
     /// What single levels mean, where their names do not say it.
-    #[serde(deserialize_with = "kept::list")]
-    pub levels: &'static [Level],
+    pub levels: Vec<Level>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Level {
-    #[serde(deserialize_with = "kept::text")]
-    pub name: Text,
-    #[serde(deserialize_with = "kept::text")]
-    pub meaning: Text,
+    pub name: String,
+    pub meaning: String,
 }
 
 /// A full factorial over its axes. Grids of one name are parts of one table (models that need their own sizes, say).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Grid {
-    #[serde(deserialize_with = "kept::text")]
-    pub name: Text,
-    #[serde(deserialize_with = "kept::list")]
-    pub profiles: &'static [Profile],
+    pub name: String,
+    pub profiles: Vec<Profile>,
     /// The factor whose levels are compared; its first level in this grid is their baseline.
-    #[serde(deserialize_with = "kept::text")]
-    pub studied: Text,
-    #[serde(deserialize_with = "kept::list")]
-    pub axes: &'static [Axis],
-    #[serde(deserialize_with = "kept::list")]
-    pub passes: &'static [Pass],
+    pub studied: String,
+    pub axes: Vec<Axis>,
+    pub passes: Vec<Pass>,
     /// Devices that have what the grid is about; on others its cells are skipped. Empty: all.
-    #[serde(default, deserialize_with = "kept::list")]
-    pub only_on: &'static [Platform],
+    #[serde(default)]
+    pub only_on: Vec<Platform>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Axis {
-    #[serde(deserialize_with = "kept::text")]
-    pub factor: Text,
-    #[serde(deserialize_with = "kept::texts")]
-    pub levels: &'static [&'static str],
+    pub factor: String,
+    pub levels: Vec<String>,
 }
 
 /// Shorthand for an [`Axis`], so that a grid reads as a table.
-pub const fn axis(factor: &'static str, levels: &'static [&'static str]) -> Axis {
-    Axis { factor, levels }
+pub fn axis(factor: &str, levels: &[&str]) -> Axis {
+    Axis { factor: factor.to_string(), levels: levels.iter().map(|level| (*level).to_string()).collect() }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -177,58 +126,143 @@ impl fmt::Display for Profile {
     }
 }
 
+/// Text that lives as long as the process. (An alias, so that serde does not take it for a borrow of its input.)
+pub type Text = &'static str;
+
 /// A figure that tables and rules can name.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
-    #[serde(deserialize_with = "kept::text")]
+    #[serde(deserialize_with = "interned")]
     pub name: Text,
     /// Column head and axis label, without the unit.
-    #[serde(deserialize_with = "kept::text")]
+    #[serde(deserialize_with = "interned")]
     pub label: Text,
     /// `B`, `s`, `1`, or `x` for a ratio.
-    #[serde(deserialize_with = "kept::text")]
+    #[serde(deserialize_with = "interned")]
     pub unit: Text,
     pub pass: Pass,
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub role: Role,
+    /// Whether two memory passes may differ in it: other processes move what is used of a device.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub moves: bool,
+}
+
+/// What a metric is there for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// A column of tables.
+    #[default]
+    Column,
+    /// Tables leave it out; rules, pictures and whoever reads the samples may want it.
+    Detail,
+    /// Its label says why PyTorch's bytes are more than ours; a step of ours gives, as the part `REASON.METRIC`, by how many bytes of that
+    /// metric they are.
+    Reason,
+}
+
+/// Reads text that a metric names: constants of experiments in which the same few come again and again, so each is kept once for the life
+/// of the process.
+fn interned<'de, D: serde::Deserializer<'de>>(input: D) -> std::result::Result<&'static str, D::Error> {
+    String::deserialize(input).map(|text| intern(&text))
+}
+
+/// The one copy of a text that lives as long as the process.
+pub fn intern(text: &str) -> &'static str {
+    static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(same) = known.get(text) {
+        return same;
+    }
+    let own: &'static str = text.to_string().leak();
+    known.insert(own);
+    own
+}
+
+fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Metric {
+    const fn new(name: &'static str, label: &'static str, unit: &'static str, pass: Pass) -> Metric {
+        Metric { name, label, unit, pass, role: Role::Column, moves: false }
+    }
+
+    /// A figure that is counted once, as bytes are.
+    pub const fn counted(name: &'static str, label: &'static str, unit: &'static str) -> Metric {
+        Metric::new(name, label, unit, Pass::Memory)
+    }
+
+    /// A figure that moves from run to run, as times do, and so gets rounds.
+    pub const fn timed(name: &'static str, label: &'static str, unit: &'static str) -> Metric {
+        Metric::new(name, label, unit, Pass::Time)
+    }
+
+    /// The relative error of something that is compared with the baseline's; its name ends in `_error`.
+    pub const fn compared(name: &'static str, label: &'static str) -> Metric {
+        Metric::new(name, label, "1", Pass::Check)
+    }
+
+    /// The same figure under another label.
+    pub const fn labelled(self, label: &'static str) -> Metric {
+        Metric { label, ..self }
+    }
+
+    /// A figure for rules and pictures, which tables leave out.
+    pub const fn detail(self) -> Metric {
+        Metric { role: Role::Detail, ..self }
+    }
+
+    /// Why PyTorch's bytes are more than ours; see [`Role::Reason`].
+    pub const fn reason(self) -> Metric {
+        Metric { role: Role::Reason, ..self }
+    }
+
+    /// A count that other processes move, so that two passes may differ in it.
+    pub const fn moving(self) -> Metric {
+        Metric { moves: true, ..self }
+    }
 }
 
 /// Peak of the bytes that tensors asked for during one step; the same notion on every device.
-pub const PEAK: Metric = Metric { name: "requested_peak", label: "peak memory", unit: "B", pass: Pass::Memory };
+pub const PEAK: Metric = Metric::counted("requested_peak", "peak memory", "B");
 /// What a step needs at its peak beyond what lives between steps: parameters, optimizer state, data.
-pub const STEP_PEAK: Metric = Metric { name: "step_peak", label: "transient peak", unit: "B", pass: Pass::Memory };
+pub const STEP_PEAK: Metric = Metric::counted("step_peak", "transient peak", "B");
 /// Bytes still held for the backward pass when the forward pass is done.
-pub const ACTIVATIONS: Metric = Metric { name: "activations", label: "saved activations", unit: "B", pass: Pass::Memory };
+pub const ACTIVATIONS: Metric = Metric::counted("activations", "saved activations", "B");
 /// Bytes of the gradients when the backward pass is done.
-pub const GRADIENTS: Metric = Metric { name: "gradients", label: "gradients", unit: "B", pass: Pass::Memory };
+pub const GRADIENTS: Metric = Metric::counted("gradients", "gradients", "B");
 /// Wall-clock or device time of one work item of a step, after warm-up.
-pub const TIME: Metric = Metric { name: "time", label: "time per step", unit: "s", pass: Pass::Time };
+pub const TIME: Metric = Metric::timed("time", "time per step", "s");
 /// Floating-point operations a second of one operation. The highest in fp32 on a machine is what its other figures are put against.
-pub const COMPUTED: Metric = Metric { name: "computed", label: "rate", unit: "FLOP/s", pass: Pass::Time };
+pub const COMPUTED: Metric = Metric::timed("computed", "rate", "FLOP/s");
 /// The least fp32 operations of one work item, where they can be told, else 0: beside each time.
-pub const LEAST_FLOPS: Metric = Metric { name: "least_flops", label: "operations, at least", unit: "1", pass: Pass::Time };
+pub const LEAST_FLOPS: Metric = Metric::timed("least_flops", "operations, at least", "1");
 /// Bytes a second over the link between host and device.
-pub const BANDWIDTH: Metric = Metric { name: "bandwidth", label: "bandwidth", unit: "B/s", pass: Pass::Time };
+pub const BANDWIDTH: Metric = Metric::timed("bandwidth", "bandwidth", "B/s");
 /// The same over what the link is specified for; more than 1 is a timing bug, and the cell invalid.
-pub const LINK_SHARE: Metric = Metric { name: "link_share", label: "share of the link's bandwidth", unit: "1", pass: Pass::Time };
+pub const LINK_SHARE: Metric = Metric::timed("link_share", "share of the link's bandwidth", "1");
 
-/// The factor that the runner itself sets: the device is limited to as much memory as the level says (`96MiB`).
+/// Blocks that live at a step's peak, as parts `held.OPERATION.BYTES`.
+pub const HELD: Metric = Metric::counted("held", "blocks alive at the peak", "1").detail();
+
+// Factors that mean something to the runner and the report. Only the lab's own types of levels may be spelt so.
+
+/// Who runs a cell: `vramlab`, as do all cells without it, or `pytorch`, the experiment's PyTorch reference (`peers/pytorch/`), whose figures
+/// carry verdicts about [`Platform::Python`].
+pub const BY: &str = "by";
+/// The device is limited to as much memory as the level says (`96MiB`).
 pub const DEVICE_MEMORY: &str = "device-memory";
-
-/// The other factor that the runner itself sets: the allocator's settings (`PYTORCH_ALLOC_CONF`), or `default`.
+/// The allocator's settings (`PYTORCH_ALLOC_CONF`), or `default`.
 pub const ALLOC_CONF: &str = "alloc-conf";
-
-/// The factor by which the runner sets how many threads libtorch computes with: a number, or `all`, which is as many as the user says or
-/// the machine has.
+/// How many threads libtorch computes with: a number, or `all`, which is as many as the user says or the machine has.
 pub const THREADS: &str = "threads";
-
-/// The factor whose levels are types of numbers.
+/// Types of numbers.
 pub const DTYPE: &str = "dtype";
 
-/// The factor that says who runs a cell: `vramlab`, as do all cells without it, or `pytorch`, the experiment's PyTorch reference
-/// (`peers/pytorch/`), whose figures carry verdicts about [`Platform::Python`].
-pub const BY: &str = "by";
-
 /// Which cells something applies to: `k=4 recipe=divide|weighted`, or several such alternatives after commas; empty applies to all.
-pub type Select = Text;
+pub type Select = String;
 
 /// Whether a cell has every level that one of the selection's alternatives names.
 pub fn selects(select: &str, cell: &Cell) -> bool {
@@ -241,7 +275,6 @@ pub fn selects(select: &str, cell: &Cell) -> bool {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Check {
-    #[serde(deserialize_with = "kept::text")]
     pub when: Select,
     pub expect: Relation,
 }
@@ -255,14 +288,12 @@ pub enum Relation {
     },
     /// The baseline times the number that the cell's level of `factor` is.
     Times {
-        #[serde(deserialize_with = "kept::text")]
-        factor: Text,
+        factor: String,
         tolerance: f64,
     },
     /// The baseline divided by the number that the cell's level of `factor` is.
     DividedBy {
-        #[serde(deserialize_with = "kept::text")]
-        factor: Text,
+        factor: String,
         tolerance: f64,
     },
     /// So many times the baseline.
@@ -281,8 +312,7 @@ pub enum Relation {
     },
     /// The step fails with a message that contains this text.
     Raises {
-        #[serde(deserialize_with = "kept::text")]
-        message: Text,
+        message: String,
     },
 }
 
@@ -311,52 +341,39 @@ impl fmt::Display for Platform {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
-    #[serde(deserialize_with = "kept::text")]
-    pub id: Text,
+    pub id: String,
     /// The guides that make it, by number.
-    #[serde(deserialize_with = "kept::text")]
-    pub from: Text,
+    pub from: String,
     /// The claim in our words.
-    #[serde(deserialize_with = "kept::text")]
-    pub text: Text,
-    #[serde(deserialize_with = "kept::list")]
-    pub judged_on: &'static [Platform],
+    pub text: String,
+    pub judged_on: Vec<Platform>,
     pub rule: Rule,
     pub meaning: Meaning,
 }
 
 /// What a verdict means for the reader. `{effect}` and `{where}` stand for the measured effect and for the conditions under which
 /// the claim holds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meaning {
-    #[serde(deserialize_with = "kept::text")]
-    pub confirmed: Text,
-    #[serde(deserialize_with = "kept::text")]
-    pub refuted: Text,
-    #[serde(deserialize_with = "kept::text")]
-    pub depends: Text,
-    #[serde(deserialize_with = "kept::text")]
-    pub inconclusive: Text,
+    pub confirmed: String,
+    pub refuted: String,
+    pub depends: String,
+    pub inconclusive: String,
 }
 
 /// A figure that someone published, and what reproduces it here. It is judged as claims are, and never mixed with them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Published {
-    #[serde(deserialize_with = "kept::text")]
-    pub id: Text,
-    #[serde(deserialize_with = "kept::text")]
-    pub source: Text,
+    pub id: String,
+    pub source: String,
     /// The figure as its source gives it.
-    #[serde(deserialize_with = "kept::text")]
-    pub figure: Text,
+    pub figure: String,
     /// Whose figures may be put against it.
-    #[serde(deserialize_with = "kept::list")]
-    pub judged_on: &'static [Platform],
+    pub judged_on: Vec<Platform>,
     /// What reproduces it (confirms) and what does not (refutes); none where nothing that is measured here can be compared with it.
     pub rule: Option<Rule>,
     /// In what the cells here differ from the source's setup; without a rule, why nothing can be compared.
-    #[serde(deserialize_with = "kept::text")]
-    pub setup: Text,
+    pub setup: String,
 }
 
 /// Cells that the quick profile times at most.
@@ -365,32 +382,13 @@ const MOST_TIMED: usize = 10;
 /// How far from a published figure a figure is still its reproduction: a tenth of it either way.
 pub const REPRODUCES: f64 = 0.10;
 
-/// What reproduces a published ratio of a metric to its baseline's.
-pub const fn published_ratio(metric: &Metric, of: Select, figure: f64) -> Rule {
-    let (confirm, refute) = around(figure);
-    Rule::Ratio { metric: metric.name, of, confirm, refute, scope: None }
-}
-
-/// What reproduces a published value of a metric, in the metric's unit.
-pub const fn published_value(metric: &Metric, of: Select, figure: f64) -> Rule {
-    let (confirm, refute) = around(figure);
-    Rule::Value { metric: metric.name, of, confirm, refute }
-}
-
-const fn around(figure: f64) -> (Bound, Bound) {
-    let (low, high) = (figure * (1.0 - REPRODUCES), figure * (1.0 + REPRODUCES));
-    (Bound::Within(low, high), Bound::Outside(low, high))
-}
-
 /// How figures become a verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
     /// The metric of each selected cell over that of its baseline cell: exact for bytes, an interval for times.
     Ratio {
-        #[serde(deserialize_with = "kept::text")]
-        metric: Text,
-        #[serde(deserialize_with = "kept::text")]
+        metric: String,
         of: Select,
         confirm: Bound,
         refute: Bound,
@@ -399,12 +397,9 @@ pub enum Rule {
     },
     /// How many of so many attempts came out so, as a share, over the baseline's share: with an interval, because both are counts of chance.
     Frequency {
-        #[serde(deserialize_with = "kept::text")]
-        metric: Text,
+        metric: String,
         /// The metric that counts the attempts.
-        #[serde(deserialize_with = "kept::text")]
-        attempts: Text,
-        #[serde(deserialize_with = "kept::text")]
+        attempts: String,
         of: Select,
         confirm: Bound,
         refute: Bound,
@@ -412,84 +407,31 @@ pub enum Rule {
         least: f64,
     },
     /// The metric of each selected cell as it is.
-    Value {
-        #[serde(deserialize_with = "kept::text")]
-        metric: Text,
-        #[serde(deserialize_with = "kept::text")]
-        of: Select,
-        confirm: Bound,
-        refute: Bound,
-    },
+    Value { metric: String, of: Select, confirm: Bound, refute: Bound },
     /// Growth exponent of the metric along a numeric factor, between its two largest levels.
-    Exponent {
-        #[serde(deserialize_with = "kept::text")]
-        metric: Text,
-        #[serde(deserialize_with = "kept::text")]
-        along: Text,
-        #[serde(deserialize_with = "kept::text")]
-        of: Select,
-        confirm: Bound,
-        refute: Bound,
-    },
+    Exponent { metric: String, along: String, of: Select, confirm: Bound, refute: Bound },
     /// Of the selected cells that differ in the studied factor alone, the one with the lowest or highest metric, over the highest of those
     /// that `over` selects: 'some of these are worse than the best', 'the best of these is better than that one'.
-    Picked {
-        #[serde(deserialize_with = "kept::text")]
-        metric: Text,
-        pick: Pick,
-        #[serde(deserialize_with = "kept::text")]
-        of: Select,
-        #[serde(deserialize_with = "kept::text")]
-        over: Select,
-        confirm: Bound,
-        refute: Bound,
-    },
+    Picked { metric: String, pick: Pick, of: Select, over: Select, confirm: Bound, refute: Bound },
     /// Whether one metric predicts another: their ratio, within each selected cell, lies in bounds in at least a share of the cells.
-    Agreement {
-        #[serde(deserialize_with = "kept::text")]
-        metric: Text,
-        #[serde(deserialize_with = "kept::text")]
-        reference: Text,
-        #[serde(deserialize_with = "kept::text")]
-        of: Select,
-        within: Bound,
-        share: f64,
-    },
+    Agreement { metric: String, reference: String, of: Select, within: Bound, share: f64 },
     /// Whether an effect grows along a numeric factor: Spearman's rank correlation of the factor and the metric's ratio to its baseline,
     /// over the selected cells that differ in that factor alone.
-    Trend {
-        #[serde(deserialize_with = "kept::text")]
-        metric: Text,
-        #[serde(deserialize_with = "kept::text")]
-        along: Text,
-        #[serde(deserialize_with = "kept::text")]
-        of: Select,
-        confirm: Bound,
-        refute: Bound,
-    },
+    Trend { metric: String, along: String, of: Select, confirm: Bound, refute: Bound },
     /// How often levels that are one thing under several names would be called different: the share of resamplings, each of two names
     /// and of rounds looked at as [`crate::rounds::usual`] says for the profile, in which the interval of a look excludes 1.
-    FalseAlarms {
-        #[serde(deserialize_with = "kept::text")]
-        metric: Text,
-        #[serde(deserialize_with = "kept::text")]
-        of: Select,
-        at_most: f64,
-    },
+    FalseAlarms { metric: String, of: Select, at_most: f64 },
     /// Holds where all of these hold.
-    All(#[serde(deserialize_with = "kept::list")] &'static [Rule]),
+    All(Vec<Rule>),
     /// A part that is judged where it can be and that does not decide: without it a claim can still be confirmed.
-    Beside(#[serde(deserialize_with = "kept::one")] &'static Rule),
+    Beside(Box<Rule>),
     /// A rule that was changed after a look at figures.
     Changed {
         /// What was changed, when and why.
-        #[serde(deserialize_with = "kept::text")]
-        what: Text,
+        what: String,
         /// The rule without the change; none where nothing that is measured today can answer it.
-        #[serde(deserialize_with = "kept::perhaps")]
-        before: Option<&'static Rule>,
-        #[serde(deserialize_with = "kept::one")]
-        now: &'static Rule,
+        before: Option<Box<Rule>>,
+        now: Box<Rule>,
     },
 }
 
@@ -524,25 +466,19 @@ impl fmt::Display for Bound {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Share {
-    #[serde(deserialize_with = "kept::text")]
-    pub part: Text,
-    #[serde(deserialize_with = "kept::text")]
-    pub whole: Text,
+    pub part: String,
+    pub whole: String,
     pub at_least: f64,
 }
 
 /// A picture that answers a question at a glance; one is drawn for each machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plot {
-    #[serde(deserialize_with = "kept::text")]
-    pub name: Text,
+    pub name: String,
     /// What the picture shows, as a sentence for its caption.
-    #[serde(deserialize_with = "kept::text")]
-    pub caption: Text,
-    #[serde(deserialize_with = "kept::text")]
+    pub caption: String,
     pub of: Select,
-    #[serde(deserialize_with = "kept::text")]
-    pub metric: Text,
+    pub metric: String,
     pub kind: PlotKind,
 }
 
@@ -550,88 +486,36 @@ pub struct Plot {
 #[serde(rename_all = "kebab-case")]
 pub enum PlotKind {
     /// The metric over a numeric factor, both axes logarithmic; a line for each combination of the `series` factors.
-    Lines {
-        #[serde(deserialize_with = "kept::text")]
-        x: Text,
-        #[serde(deserialize_with = "kept::texts")]
-        series: &'static [&'static str],
-    },
+    Lines { x: String, series: Vec<String> },
     /// The metric relative to its baseline as bars, with intervals where there are any; a cluster for each combination of the
     /// `clusters` factors, a bar for each level of the studied factor.
-    Bars {
-        #[serde(deserialize_with = "kept::texts")]
-        clusters: &'static [&'static str],
-    },
+    Bars { clusters: Vec<String> },
     /// Main effects on the metric over a full factorial design, and the interactions of each two, as ratios with intervals where there are
     /// any. Each level that a factor does not begin with is a thing of its own, `a+b` is two; a cluster for each combination of the other
     /// factors that vary.
-    Effects {
-        #[serde(deserialize_with = "kept::texts")]
-        factors: &'static [&'static str],
-    },
+    Effects { factors: Vec<String> },
     /// One point for each cell on a logarithmic axis, a row for each combination of the `rows` factors, a mark for each level of the
     /// studied factor, and a line at the threshold.
-    Dots {
-        #[serde(deserialize_with = "kept::texts")]
-        rows: &'static [&'static str],
-        threshold: f64,
-    },
+    Dots { rows: Vec<String>, threshold: f64 },
     /// What a whole is made of: a bar for each cell, named by the `rows` factors, whose parts are the details of the samples with this
     /// prefix.
-    Shares {
-        #[serde(deserialize_with = "kept::texts")]
-        rows: &'static [&'static str],
-        #[serde(deserialize_with = "kept::text")]
-        prefix: Text,
-    },
+    Shares { rows: Vec<String>, prefix: String },
     /// In place of a picture a table for each cell, named by the `rows` factors: what it is made of, the largest parts first, at most
     /// `most` of them and one row for the rest. The parts are details of the samples; each column's name is the prefix of its own, and
     /// the first column's figures rank them.
-    Ranking {
-        #[serde(deserialize_with = "kept::texts")]
-        rows: &'static [&'static str],
-        #[serde(deserialize_with = "kept::text")]
-        part: Text,
-        #[serde(deserialize_with = "kept::list")]
-        columns: &'static [Metric],
-        most: usize,
-    },
+    Ranking { rows: Vec<String>, part: String, columns: Vec<Metric>, most: usize },
     /// Bytes stacked by what they are for, through the phases of a step: a panel for each cell, named by the `panels` factors (with
     /// several, the levels of the first share a row and its scale). The layers, the lowest first, are details of the samples: curves
     /// that are told at the points where they change. The metric `boundary` tells at which point each of the `phases` begins, and
     /// after the last where it ends.
-    Area {
-        #[serde(deserialize_with = "kept::texts")]
-        panels: &'static [&'static str],
-        #[serde(deserialize_with = "kept::list")]
-        layers: &'static [Metric],
-        #[serde(deserialize_with = "kept::text")]
-        boundary: Text,
-        #[serde(deserialize_with = "kept::texts")]
-        phases: &'static [&'static str],
-    },
+    Area { panels: Vec<String>, layers: Vec<Metric>, boundary: String, phases: Vec<String> },
     /// The metric, from left to right, against the first of other metrics that there are figures of, from bottom to top: a point for each
     /// cell, named by the level of the studied factor, a look for each level of the `looks` factors, and a line along the cells
     /// that no other is better than in both.
-    Pareto {
-        #[serde(deserialize_with = "kept::texts")]
-        against: &'static [&'static str],
-        #[serde(deserialize_with = "kept::texts")]
-        looks: &'static [&'static str],
-    },
+    Pareto { against: Vec<String>, looks: Vec<String> },
     /// The metric, from bottom to top, against a reference that it should equal, from left to right: a point for each cell, a look for each
     /// level of the `looks` factors, and the line on which both are the same.
-    Against {
-        #[serde(deserialize_with = "kept::text")]
-        reference: Text,
-        #[serde(deserialize_with = "kept::texts")]
-        looks: &'static [&'static str],
-    },
-}
-
-/// Whether a metric is a detail: pictures and whoever reads the samples may want it, tables leave it out. Its name has a dot.
-pub fn is_detail(metric: &str) -> bool {
-    metric.contains('.')
+    Against { reference: String, looks: Vec<String> },
 }
 
 /// One combination of levels. Its canonical text is its identity everywhere: `model=mlp k=4`.
@@ -676,6 +560,26 @@ impl Cell {
         self.get(BY) == Some("pytorch")
     }
 
+    /// The other side of a comparison with PyTorch in Python.
+    pub fn other_side(&self) -> Cell {
+        self.with(BY, if self.is_reference() { "vramlab" } else { "pytorch" })
+    }
+
+    /// The settings of the caching allocator that the cell asks for; none for those that there are.
+    pub fn alloc_conf(&self) -> Option<&str> {
+        self.get(ALLOC_CONF).filter(|level| *level != "default")
+    }
+
+    /// The threads that the cell asks for; none where it takes as many as there are.
+    pub fn threads(&self) -> Option<&str> {
+        self.get(THREADS).filter(|level| *level != "all")
+    }
+
+    /// Whether the cell computes in fp32.
+    pub fn is_fp32(&self) -> bool {
+        self.get(DTYPE) == Some("fp32")
+    }
+
     /// The cell with another level of one factor.
     pub fn with(&self, factor: &str, level: &str) -> Cell {
         let replace = |(f, l): &(String, String)| (f.clone(), if f == factor { level.to_string() } else { l.clone() });
@@ -711,7 +615,7 @@ impl Grid {
     /// All cells of the grid, the last axis running fastest.
     pub fn cells(&self) -> Vec<Cell> {
         let mut cells = vec![Vec::new()];
-        for axis in self.axes {
+        for axis in &self.axes {
             cells = cells
                 .iter()
                 .flat_map(|prefix| {
@@ -727,8 +631,8 @@ impl Grid {
     }
 
     /// The levels of a factor in this grid; empty where it has no such axis.
-    pub fn levels_of(&self, factor: &str) -> &'static [&'static str] {
-        self.axes.iter().find(|axis| axis.factor == factor).map_or(&[], |axis| axis.levels)
+    pub fn levels_of(&self, factor: &str) -> &[String] {
+        self.axes.iter().find(|axis| axis.factor == factor).map_or(&[], |axis| &axis.levels)
     }
 
     /// Whether both sides of each comparison do the very same: a grid that studies [`BY`] and checks. Ours then hands its start over to the
@@ -738,13 +642,13 @@ impl Grid {
     }
 
     /// The first level of the studied factor.
-    pub fn baseline_level(&self) -> &'static str {
-        self.levels_of(self.studied).first().copied().unwrap_or("")
+    pub fn baseline_level(&self) -> &str {
+        self.levels_of(&self.studied).first().map_or("", String::as_str)
     }
 
     /// The cell that `cell` is compared with: itself where it is a baseline.
     pub fn baseline_of(&self, cell: &Cell) -> Cell {
-        cell.with(self.studied, self.baseline_level())
+        cell.with(&self.studied, self.baseline_level())
     }
 
     pub fn contains(&self, cell: &Cell) -> bool {
@@ -752,92 +656,94 @@ impl Grid {
             && cell
                 .levels()
                 .iter()
-                .zip(self.axes)
-                .all(|((factor, level), axis)| factor == axis.factor && axis.levels.contains(&level.as_str()))
+                .zip(&self.axes)
+                .all(|((factor, level), axis)| *factor == axis.factor && axis.levels.contains(level))
     }
 }
 
 impl Protocol {
-    pub fn grids(&self, profile: Profile) -> impl Iterator<Item = &'static Grid> {
+    pub fn grids(&self, profile: Profile) -> impl Iterator<Item = &Grid> {
         self.grids.iter().filter(move |grid| grid.profiles.contains(&profile))
     }
 
     /// The grid of a profile that plans this cell.
-    pub fn grid_of(&self, profile: Profile, cell: &Cell) -> Option<&'static Grid> {
+    pub fn grid_of(&self, profile: Profile, cell: &Cell) -> Option<&Grid> {
         self.grids(profile).find(|grid| grid.contains(cell))
     }
 
-    pub fn metric(&self, name: &str) -> Option<&'static Metric> {
+    pub fn metric(&self, name: &str) -> Option<&Metric> {
         self.metrics.iter().find(|metric| metric.name == name)
     }
 
-    pub fn factor(&self, name: &str) -> Option<&'static Factor> {
+    pub fn factor(&self, name: &str) -> Option<&Factor> {
         self.factors.iter().find(|factor| factor.name == name)
     }
 
     /// The relation that this cell must show to its baseline.
-    pub fn check_of(&self, cell: &Cell) -> Option<&'static Relation> {
-        self.checks.iter().find(|check| selects(check.when, cell)).map(|check| &check.expect)
+    pub fn check_of(&self, cell: &Cell) -> Option<&Relation> {
+        self.checks.iter().find(|check| selects(&check.when, cell)).map(|check| &check.expect)
     }
 
-    /// What looks like a safeguard and is none: checks that no pass runs, or that let a wrong outcome pass; rules that give what moves no
-    /// interval.
-    pub fn empty_safeguards(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        for (position, check) in self.checks.iter().enumerate() {
-            let is_run = |grid: &&Grid| {
-                let applies = |cell: &Cell| self.checks.iter().position(|other| selects(other.when, cell)) == Some(position);
-                // Against itself a baseline shows nothing, unless it is to fail; a check that must name baselines stands beside one that shows.
-                let shows =
-                    |cell: &Cell| grid.baseline_of(cell) != *cell || matches!(self.check_of(cell), Some(Relation::Raises { .. }));
-                let cells = grid.cells();
-                grid.passes.contains(&Pass::Check) && cells.iter().any(applies) && cells.iter().any(shows)
-            };
-            if !self.grids.iter().any(|grid| is_run(&grid)) {
-                found.push(format!("no pass runs the check of '{}': drop it, or give cells of it the pass", check.when));
-            }
-            if let Some(what) = check.expect.lets_pass() {
-                found.push(format!("the check of '{}' lets {what} pass, so it checks nothing", check.when));
-            }
+    /// Rules of claims and published figures, each with the id of what it answers.
+    fn judged(&self) -> impl Iterator<Item = (&str, &Rule)> {
+        let claims = self.claims.iter().map(|claim| (claim.id.as_str(), &claim.rule));
+        claims.chain(self.published.iter().filter_map(|p| Some((p.id.as_str(), p.rule.as_ref()?))))
+    }
+
+    /// What is wrong with the protocol itself: names that nothing defines or that two things have, cells planned twice, levels that cannot be
+    /// written, selections of cells and levels that nobody plans, safeguards that guard nothing.
+    pub fn mistakes(&self) -> Vec<String> {
+        [self.doubled(), self.unplanned(), self.unmeasurable(), self.empty_safeguards()].concat()
+    }
+
+    /// Names that two things have.
+    fn doubled(&self) -> Vec<String> {
+        let doubled = |what: &str, names: Vec<&str>| -> Vec<String> {
+            let is_second = |(position, name): &(usize, &&str)| names[..*position].contains(name);
+            names.iter().enumerate().filter(is_second).map(|(_, name)| format!("two {what} are called '{name}'")).collect()
+        };
+        let claims = self.claims.iter().map(|claim| claim.id.as_str());
+        [
+            doubled("factors", self.factors.iter().map(|factor| factor.name.as_str()).collect()),
+            doubled("metrics", self.metrics.iter().map(|metric| metric.name).collect()),
+            doubled("claims or published figures", claims.chain(self.published.iter().map(|p| p.id.as_str())).collect()),
+            doubled("pictures", self.plots.iter().map(|plot| plot.name.as_str()).collect()),
+        ]
+        .concat()
+    }
+
+    /// Selections of cells and levels that no grid has.
+    fn unplanned(&self) -> Vec<String> {
+        fn selected_by(rule: &Rule) -> Vec<&str> {
+            let over = if let Rule::Picked { over, .. } = rule { Some(over.as_str()) } else { None };
+            rule.select().into_iter().chain(over).collect()
         }
-        for rule in self.claims.iter().flat_map(|claim| claim.rule.parts()) {
-            if let Rule::Exponent { metric, .. } | Rule::Agreement { metric, .. } = rule
-                && self.metric(metric).is_some_and(|metric| metric.pass == Pass::Time)
-            {
-                found.push(format!("'{metric}' moves from run to run, and this kind of rule gives it no interval"));
+        let planned: Vec<Cell> = self.grids.iter().flat_map(Grid::cells).collect();
+        let has = |factor: &str, level: &str| self.grids.iter().any(|grid| grid.levels_of(factor).iter().any(|own| own == level));
+        let mut found = Vec::new();
+        for (what, select) in self
+            .judged()
+            .flat_map(|(id, rule)| rule.parts().into_iter().flat_map(selected_by).map(move |select| (id, select)))
+            .chain(self.plots.iter().map(|plot| (plot.name.as_str(), plot.of.as_str())))
+            .chain(self.checks.iter().map(|check| ("a check", check.when.as_str())))
+        {
+            if !planned.iter().any(|cell| selects(select, cell)) {
+                found.push(format!("{what} is about '{select}', and no such cell is planned"));
+            }
+            for (factor, levels) in select.split([',', ' ']).filter_map(|term| term.split_once('=')) {
+                let unknown = levels.split('|').filter(|level| !has(factor, level));
+                found.extend(unknown.map(|level| format!("{what} is about '{factor}={level}', and no grid has that level")));
             }
         }
         found
     }
 
-    /// What is wrong with the protocol itself: names that nothing defines, cells planned twice, levels that cannot be written, selections of
-    /// cells that nobody plans.
-    pub fn mistakes(&self) -> Vec<String> {
+    /// What cannot be measured or told as it is planned.
+    fn unmeasurable(&self) -> Vec<String> {
         let mut found = Vec::new();
-        let planned: Vec<Cell> = self.grids.iter().flat_map(Grid::cells).collect();
-        let selected_by = |rule: &Rule| -> Vec<&'static str> {
-            let over = if let Rule::Picked { over, .. } = rule { Some(*over) } else { None };
-            rule.select().into_iter().chain(over).collect()
-        };
-        let judged =
-            self.claims.iter().map(|c| (c.id, &c.rule)).chain(self.published.iter().filter_map(|p| Some((p.id, p.rule.as_ref()?))));
-        for (id, select) in judged
-            .flat_map(|(id, rule)| rule.parts().into_iter().flat_map(selected_by).map(move |select| (id, select)))
-            .chain(self.plots.iter().map(|plot| (plot.name, plot.of)))
-            .chain(self.checks.iter().map(|check| ("a check", check.when)))
-        {
-            if !planned.iter().any(|cell| selects(select, cell)) {
-                found.push(format!("{id} is about '{select}', and no such cell is planned"));
-            }
-        }
-        for (position, plot) in self.plots.iter().enumerate() {
-            if self.plots[..position].iter().any(|other| other.name == plot.name) {
-                found.push(format!("two pictures are called '{}'", plot.name));
-            }
-        }
-        for claim in self.claims {
-            let Meaning { confirmed, refuted, depends, inconclusive } = claim.meaning;
-            if [confirmed, refuted, depends, inconclusive].contains(&"") {
+        for claim in &self.claims {
+            let Meaning { confirmed, refuted, depends, inconclusive } = &claim.meaning;
+            if [confirmed, refuted, depends, inconclusive].iter().any(|text| text.is_empty()) {
                 found.push(format!("a verdict on '{}' has no meaning", claim.id));
             }
         }
@@ -847,9 +753,9 @@ impl Protocol {
         if timed > MOST_TIMED {
             found.push(format!("profile quick times {timed} cells, more than {MOST_TIMED}: nobody waits so long"));
         }
-        for grid in self.grids {
-            for axis in grid.axes {
-                if self.factor(axis.factor).is_none() {
+        for grid in &self.grids {
+            for axis in &grid.axes {
+                if self.factor(&axis.factor).is_none() {
                     found.push(format!("grid '{}' varies '{}', which is no factor", grid.name, axis.factor));
                 }
                 if axis.levels.iter().any(|l| l.is_empty() || l.contains([' ', '=', '|', ','])) {
@@ -859,7 +765,7 @@ impl Protocol {
                     ));
                 }
             }
-            if grid.levels_of(grid.studied).len() < 2 {
+            if grid.levels_of(&grid.studied).len() < 2 {
                 found.push(format!("grid '{}' studies '{}' and has fewer than two levels of it", grid.name, grid.studied));
             }
         }
@@ -877,9 +783,38 @@ impl Protocol {
                 found.push(format!("profile {profile} plans a cell twice"));
             }
         }
-        let rules = self.claims.iter().map(|c| &c.rule).chain(self.published.iter().filter_map(|p| p.rule.as_ref()));
-        let named = rules.flat_map(Rule::metrics).chain(self.plots.iter().map(|p| p.metric));
+        let named = self.judged().flat_map(|(_, rule)| rule.metrics()).chain(self.plots.iter().map(|p| p.metric.as_str()));
         found.extend(named.filter(|m| self.metric(m).is_none()).map(|m| format!("'{m}' is no metric of the protocol")));
+        found
+    }
+
+    /// What looks like a safeguard and is none: checks that no pass runs, or that let a wrong outcome pass; rules that give what moves no
+    /// interval.
+    fn empty_safeguards(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (position, check) in self.checks.iter().enumerate() {
+            let is_run = |grid: &Grid| {
+                let applies = |cell: &Cell| self.checks.iter().position(|other| selects(&other.when, cell)) == Some(position);
+                // Against itself a baseline shows nothing, unless it is to fail; a check that must name baselines stands beside one that shows.
+                let shows =
+                    |cell: &Cell| grid.baseline_of(cell) != *cell || matches!(self.check_of(cell), Some(Relation::Raises { .. }));
+                let cells = grid.cells();
+                grid.passes.contains(&Pass::Check) && cells.iter().any(applies) && cells.iter().any(shows)
+            };
+            if !self.grids.iter().any(is_run) {
+                found.push(format!("no pass runs the check of '{}': drop it, or give cells of it the pass", check.when));
+            }
+            if let Some(what) = check.expect.lets_pass() {
+                found.push(format!("the check of '{}' lets {what} pass, so it checks nothing", check.when));
+            }
+        }
+        for rule in self.claims.iter().flat_map(|claim| claim.rule.parts()) {
+            if let Rule::Exponent { metric, .. } | Rule::Agreement { metric, .. } = rule
+                && self.metric(metric).is_some_and(|metric| metric.pass == Pass::Time)
+            {
+                found.push(format!("'{metric}' moves from run to run, and this kind of rule gives it no interval"));
+            }
+        }
         found
     }
 }
@@ -907,7 +842,7 @@ impl Relation {
                 Some("a copy of the baseline's outcome")
             }
             Relation::Missing { at_least } if *at_least > 1.0 => Some("no outcome at all"),
-            Relation::Raises { message: "" } => Some("any error"),
+            Relation::Raises { message } if message.is_empty() => Some("any error"),
             _ => None,
         }
     }
@@ -915,7 +850,7 @@ impl Relation {
 
 impl Rule {
     /// The cells that the rule is about; none for a rule of several parts.
-    pub fn select(&self) -> Option<&'static str> {
+    pub fn select(&self) -> Option<&str> {
         match self {
             Rule::Ratio { of, .. } | Rule::Value { of, .. } | Rule::Exponent { of, .. } => Some(of),
             Rule::Trend { of, .. } | Rule::Agreement { of, .. } | Rule::Picked { of, .. } => Some(of),
@@ -941,21 +876,21 @@ impl Rule {
     }
 
     /// What of the rule was changed after a look at figures, and the rule as it was.
-    pub fn changed(&self) -> Option<(Text, Option<&'static Rule>)> {
+    pub fn changed(&self) -> Option<(&str, Option<&Rule>)> {
         match self {
-            Rule::Changed { what, before, .. } => Some((what, *before)),
+            Rule::Changed { what, before, .. } => Some((what, before.as_deref())),
             _ => None,
         }
     }
 
     /// Whether the rule reads this cell's figures.
     pub fn selects(&self, cell: &Cell) -> bool {
-        let beside = if let Rule::Picked { over, .. } = self { Some(*over) } else { None };
+        let beside = if let Rule::Picked { over, .. } = self { Some(over.as_str()) } else { None };
         self.select().into_iter().chain(beside).any(|select| selects(select, cell))
     }
 
     /// The metrics that the rule reads.
-    pub fn metrics(&self) -> Vec<&'static str> {
+    pub fn metrics(&self) -> Vec<&str> {
         match self {
             Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Exponent { metric, .. } => vec![metric],
             Rule::Trend { metric, .. } | Rule::Picked { metric, .. } => vec![metric],
@@ -973,25 +908,59 @@ impl Rule {
 mod tests {
     use super::*;
 
-    const GRID: Grid = Grid {
-        name: "memory",
-        profiles: &[Profile::Quick],
-        studied: "k",
-        axes: &[axis("model", &["mlp", "gpt"]), axis("k", &["1", "4"])],
-        passes: &[Pass::Memory],
-        only_on: &[],
-    };
+    fn grid() -> Grid {
+        Grid {
+            name: "memory".into(),
+            profiles: vec![Profile::Smoke, Profile::Quick, Profile::Full],
+            studied: "k".into(),
+            axes: vec![axis("model", &["mlp", "gpt"]), axis("k", &["1", "4"])],
+            passes: vec![Pass::Check],
+            only_on: vec![],
+        }
+    }
+
+    fn protocol() -> Protocol {
+        let factor = |name: &str| Factor { name: name.into(), meaning: String::new(), levels: vec![] };
+        Protocol {
+            factors: vec![factor("model"), factor("k")],
+            grids: vec![grid()],
+            metrics: vec![PEAK, TIME],
+            checks: vec![check("")],
+            ..Protocol::default()
+        }
+    }
+
+    fn check(when: &str) -> Check {
+        Check { when: when.into(), expect: Relation::Equal { tolerance: 1e-4 } }
+    }
+
+    fn rule(of: &str) -> Rule {
+        let (confirm, refute) = (Bound::AtMost(0.6), Bound::AtLeast(0.9));
+        Rule::Ratio { metric: PEAK.name.into(), of: of.into(), confirm, refute, scope: None }
+    }
+
+    fn claim(id: &str, of: &str) -> Claim {
+        let [confirmed, refuted, depends, inconclusive] = [(); 4].map(|()| "so".to_string());
+        let meaning = Meaning { confirmed, refuted, depends, inconclusive };
+        Claim { id: id.into(), from: String::new(), text: String::new(), judged_on: vec![], rule: rule(of), meaning }
+    }
+
+    fn published(id: &str) -> Published {
+        let [source, figure, setup] = [(); 3].map(|()| String::new());
+        Published { id: id.into(), source, figure, judged_on: vec![], rule: None, setup }
+    }
 
     #[test]
     fn cells_and_baselines() {
-        let cells = GRID.cells();
+        let grid = grid();
+        let cells = grid.cells();
         assert_eq!(
             cells.iter().map(Cell::to_string).collect::<Vec<_>>(),
             ["model=mlp k=1", "model=mlp k=4", "model=gpt k=1", "model=gpt k=4"]
         );
-        assert_eq!(GRID.baseline_of(&cells[3]), cells[2]);
+        assert_eq!(grid.baseline_of(&cells[3]), cells[2]);
         assert_eq!(cells[3].without(&["k"]), "model=gpt");
-        assert!(GRID.contains(&cells[1]) && !GRID.contains(&cells[1].with("k", "8")));
+        assert!(grid.contains(&cells[1]) && !grid.contains(&cells[1].with("k", "8")));
         for cell in &cells {
             assert_eq!(Cell::parse(&cell.to_string()).as_ref(), Ok(cell));
         }
@@ -1006,50 +975,73 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_two_things_have_is_a_mistake() {
+        assert_eq!(protocol().mistakes(), Vec::<String>::new());
+        let twice = |of: &str| format!("two {of}");
+        let two_claims = Protocol { claims: vec![claim("less", ""), claim("more", ""), claim("less", "k=4")], ..protocol() };
+        assert_eq!(two_claims.mistakes(), [twice("claims or published figures are called 'less'")]);
+        let two_published = Protocol { published: vec![published("table"), published("table")], ..protocol() };
+        assert_eq!(two_published.mistakes(), [twice("claims or published figures are called 'table'")]);
+        let of_both = Protocol { claims: vec![claim("less", "")], published: vec![published("less")], ..protocol() };
+        assert_eq!(of_both.mistakes(), [twice("claims or published figures are called 'less'")]);
+        let other_unit = Metric { unit: "1", ..PEAK };
+        let two_metrics = Protocol { metrics: vec![PEAK, TIME, other_unit], ..protocol() };
+        assert_eq!(two_metrics.mistakes(), [twice("metrics are called 'requested_peak'")]);
+        let mut two_factors = protocol();
+        two_factors.factors.push(two_factors.factors[1].clone());
+        assert_eq!(two_factors.mistakes(), [twice("factors are called 'k'")]);
+    }
+
+    #[test]
+    fn a_selection_of_what_nobody_plans_is_a_mistake() {
+        let claimed = |of: &str| Protocol { claims: vec![claim("less", of)], ..protocol() }.mistakes();
+        assert_eq!(claimed("model=mlp|gpt k=4"), Vec::<String>::new());
+        assert_eq!(claimed("k=4|16"), ["less is about 'k=16', and no grid has that level"]);
+        let found = claimed("depth=8");
+        assert_eq!(
+            found,
+            ["less is about 'depth=8', and no such cell is planned", "less is about 'depth=8', and no grid has that level"]
+        );
+        let published = Published { rule: Some(rule("model=mlp k=16")), ..published("table") };
+        assert_eq!(Protocol { published: vec![published], ..protocol() }.mistakes().len(), 2);
+        // Each level is planned somewhere, and never both together.
+        let other = Grid { axes: vec![axis("model", &["bert"]), axis("k", &["1", "8"])], ..grid() };
+        let plot = Plot {
+            name: "p".into(),
+            caption: String::new(),
+            of: "model=bert k=4".into(),
+            metric: TIME.name.into(),
+            kind: PlotKind::Bars { clusters: vec![] },
+        };
+        let apart = Protocol { grids: vec![grid(), other], plots: vec![plot], ..protocol() };
+        assert_eq!(apart.mistakes(), ["p is about 'model=bert k=4', and no such cell is planned"]);
+    }
+
+    #[test]
     fn checks_that_nothing_runs_and_that_check_nothing_are_mistakes() {
-        const GRIDS: [Grid; 2] = [
-            Grid { profiles: &[Profile::Smoke, Profile::Quick, Profile::Full], passes: &[Pass::Check], ..GRID },
-            Grid { profiles: &[], axes: &[axis("model", &["bert"]), axis("k", &["1", "4"])], ..GRID },
-        ];
-        const FACTORS: [Factor; 2] =
-            [Factor { name: "model", meaning: "", levels: &[] }, Factor { name: "k", meaning: "", levels: &[] }];
-        fn checked(checks: &'static [Check]) -> Protocol {
-            Protocol {
-                name: "x",
-                title: "",
-                question: "",
-                hypothesis: "",
-                factors: &FACTORS,
-                grids: &GRIDS,
-                metrics: &[],
-                checks,
-                claims: &[],
-                published: &[],
-                plots: &[],
-                threats: &[],
-            }
-        }
-        const RIGHT: Check = Check { when: "", expect: Relation::Equal { tolerance: 1e-4 } };
-        const UNRUN: [Check; 2] = [Check { when: "model=bert", expect: Relation::Equal { tolerance: 1e-4 } }, RIGHT];
-        const HIDDEN: [Check; 2] = [RIGHT, Check { when: "k=4", expect: Relation::Equal { tolerance: 1e-4 } }];
-        const OF_BASELINES: [Check; 2] = [Check { when: "k=1", expect: Relation::Equal { tolerance: 1e-4 } }, RIGHT];
-        const SOUND: [Check; 1] = [RIGHT];
-        assert_eq!(checked(&SOUND).empty_safeguards(), Vec::<String>::new());
-        assert_eq!(checked(&OF_BASELINES).empty_safeguards(), Vec::<String>::new());
-        for unrun in [&UNRUN, &HIDDEN] {
-            let found = checked(unrun).empty_safeguards();
+        let uncounted = Grid { passes: vec![Pass::Memory], axes: vec![axis("model", &["bert"]), axis("k", &["1", "4"])], ..grid() };
+        let found = |checks: Vec<Check>| Protocol { grids: vec![grid(), uncounted.clone()], checks, ..protocol() }.mistakes();
+        assert_eq!(found(vec![check("")]), Vec::<String>::new());
+        assert_eq!(
+            found(vec![check("k=1"), check("")]),
+            Vec::<String>::new(),
+            "one that names baselines stands beside one that shows"
+        );
+        for unrun in [vec![check("model=bert"), check("")], vec![check(""), check("k=4")]] {
+            let found = found(unrun);
             assert!(found.len() == 1 && found[0].starts_with("no pass runs the check"), "{found:?}");
         }
+        assert!(found(vec![]).iter().all(|mistake| mistake.starts_with("no check applies to ")) && found(vec![]).len() == 12);
         use Relation::{Differs, Equal, Missing, Raises, Scaled, Times};
         for empty in [
             Equal { tolerance: 0.6 },
             Equal { tolerance: f64::NAN },
-            Times { factor: "k", tolerance: 1.0 },
+            Times { factor: "k".into(), tolerance: 1.0 },
             Scaled { by: 1.0, tolerance: 1e-4 },
             Scaled { by: 4.0, tolerance: 0.8 },
             Differs { at_least: 0.0, at_most: 2.0 },
             Missing { at_least: 0.0 },
-            Raises { message: "" },
+            Raises { message: String::new() },
         ] {
             assert!(empty.lets_pass().is_some(), "{empty:?}");
         }
@@ -1058,7 +1050,7 @@ mod tests {
             Scaled { by: 4.0, tolerance: 1e-4 },
             Differs { at_least: 1e-3, at_most: 2.0 },
             Missing { at_least: 0.25 },
-            Raises { message: "CUDA" },
+            Raises { message: "CUDA".into() },
         ] {
             assert_eq!(sound.lets_pass(), None, "{sound:?}");
         }

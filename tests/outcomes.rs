@@ -1,125 +1,98 @@
 //! What a cell can come to, on the real runner: this file is a small experiment whose cells fail in every way that there is, and the
 //! test that runs it. (No harness: the runner starts this program again for each cell.)
 
-use anyhow::{Result, bail};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::time::{Duration, Instant};
-use tch::{Device, Kind, Tensor};
-use vramlab::measure::{Bench, Probe, Quantity, Step};
-use vramlab::protocol::*;
+use vramlab::lab::*;
+use vramlab::protocol::Pass;
 use vramlab::results::{Run, Status};
 
-const PROTOCOL: Protocol = Protocol {
-    // Results belong to an experiment that exists; this one stands in for it.
-    name: "empty_cache",
-    title: "Every outcome",
-    question: "What becomes of a cell?",
-    hypothesis: "A row, whatever happens.",
-    factors: &[
-        Factor { name: "fate", meaning: "what happens", levels: &[] },
-        Factor { name: DEVICE_MEMORY, meaning: "limit", levels: &[] },
-        Factor { name: BY, meaning: "who", levels: &[] },
-    ],
-    grids: &[
-        Grid {
-            name: "fates",
-            profiles: &[Profile::Smoke, Profile::Quick, Profile::Full],
-            studied: "fate",
-            axes: &[axis("fate", &["fine", "wrong", "error", "panic", "abort", "hang", "uneven", "impossible", "setup"])],
-            passes: &[Pass::Check, Pass::Memory, Pass::Time],
-            only_on: &[],
-        },
-        Grid {
-            name: "limits",
-            profiles: &[Profile::Smoke, Profile::Quick, Profile::Full],
-            studied: "fate",
-            axes: &[axis(DEVICE_MEMORY, &["1MiB"]), axis("fate", &["fine", "big"])],
-            passes: &[Pass::Memory],
-            only_on: &[],
-        },
-        Grid {
-            name: "references",
-            profiles: &[Profile::Smoke, Profile::Quick, Profile::Full],
-            studied: "fate",
-            axes: &[axis(BY, &["pytorch"]), axis("fate", &["fine", "wrong", "error", "big", "abort"])],
-            passes: &[Pass::Check, Pass::Time],
-            only_on: &[],
-        },
-        Grid {
-            name: "both sides do the same",
-            profiles: &[Profile::Smoke, Profile::Quick, Profile::Full],
-            studied: BY,
-            axes: &[axis("fate", &["shared", "other", "denormal"]), axis(BY, &["pytorch", "vramlab"])],
-            passes: &[Pass::Check, Pass::Memory],
-            only_on: &[],
-        },
-    ],
-    metrics: &[PEAK, TIME, Metric { name: "steps", label: "steps", unit: "1", pass: Pass::Time }],
-    checks: &[Check { when: "", expect: Relation::Equal { tolerance: 0.0 } }],
-    claims: &[],
-    published: &[],
-    plots: &[],
-    threats: &[],
-};
-
-struct Fated {
-    fate: String,
-    value: Tensor,
-    result: Tensor,
-    runs: usize,
+levels! {
+    Fate "what happens":
+    Fine "", Wrong "", Error "", Panic "", Abort "", Hang "", Uneven "", Impossible "", Setup "", Big "", Shared "", Other "", Denormal ""
 }
 
-fn prepare(cell: &Cell, _: &Bench) -> Result<Box<dyn Step>> {
-    let fate = cell.level("fate")?.to_string();
-    if fate == "setup" {
-        bail!("nothing to set up");
-    }
+cell! { Fated { fate: Fate } }
+cell! { Limited { limit: DeviceMemory, fate: Fate } }
+cell! { Reference { by: By, fate: Fate } }
+cell! { Both { fate: Fate, by: By } }
+
+/// How many steps a process of PyTorch's ran.
+const STEPS: Metric = Metric::timed("steps", "steps", "1");
+
+fn protocol() -> Protocol {
+    use Fate::*;
+    let fates = Grid::new("fates", |cell: Fated, _| step(cell.fate))
+        .compare::<Fate>()
+        .always(Fated::cross([Fine, Wrong, Error, Panic, Abort, Hang, Uneven, Impossible, Setup]))
+        .check(|_| equal(0.0));
+    let limits = Grid::new("limits", |cell: Limited, _| step(cell.fate))
+        .compare::<Fate>()
+        .always(Limited::cross("1MiB", [Fine, Big]))
+        .passes(COUNT);
+    let references = Grid::new("references", |cell: Reference, _| step(cell.fate))
+        .compare::<Fate>()
+        .always(Reference::cross(By::Pytorch, [Fine, Wrong, Error, Big, Abort]))
+        .passes(CHECK | ROUNDS)
+        .metrics(&[STEPS])
+        .check(|_| equal(0.0));
+    let both = Grid::new("both sides do the same", |cell: Both, _| step(cell.fate))
+        .compare::<By>()
+        .always(Both::cross([Shared, Other, Denormal], [By::Pytorch, By::Vramlab]))
+        .passes(CHECK | COUNT)
+        .check(|_| equal(0.0));
+    // Results belong to an experiment that exists; this one stands in for it.
+    Protocol::new("empty_cache", "Every outcome")
+        .question("What becomes of a cell?")
+        .hypothesis("A row, whatever happens.")
+        .grid(fates.no_plots())
+        .grid(limits.no_plots())
+        .grid(references.no_plots())
+        .grid(both.no_plots())
+}
+
+fn step(fate: Fate) -> Result<Step> {
+    ensure!(fate != Fate::Setup, "nothing to set up");
+    let float = (Kind::Float, Device::Cpu);
     // Of no round number, and another one in each process: only what is handed over can be the same.
     let value = Tensor::from_slice(&[f64::from(std::process::id()) + 0.1]);
-    Ok(Box::new(Fated { fate, value, result: Tensor::zeros([1], (Kind::Float, Device::Cpu)), runs: 0 }))
-}
-
-impl Step for Fated {
-    fn run(&mut self, probe: &mut Probe) -> Result<()> {
+    let step = Step::new(move |probe| {
         probe.at_rest();
-        self.runs += 1;
-        let float = (Kind::Float, Device::Cpu);
-        self.result = Tensor::ones([16], float);
-        match self.fate.as_str() {
-            "wrong" => self.result = Tensor::ones([16], float) * 2.0,
-            "shared" | "other" => self.result = Tensor::ones([16], float) * 3.0,
-            "error" => bail!("a step that fails"),
-            "panic" => panic!("a step that panics"),
-            "abort" => std::process::abort(),
-            "hang" => std::thread::sleep(Duration::from_secs(3600)),
-            "big" => drop(Tensor::ones([1 << 20], float)),
-            // Each process has another number, so two passes count different bytes.
-            "uneven" => drop(Tensor::ones([1000 + i64::from(std::process::id() % 1000)], float)),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn outcome(&self) -> Result<Vec<Quantity>> {
-        Ok(vec![Quantity { name: "result", tensors: vec![self.result.shallow_clone()] }])
-    }
-
-    fn start(&self) -> Vec<(String, Tensor)> {
-        vec![("value".to_string(), self.value.shallow_clone())]
-    }
-
-    fn least_flops(&self) -> f64 {
-        if self.fate == "impossible" { 1e18 } else { 0.0 }
-    }
+        let ones = Tensor::ones([16], float);
+        let result = match fate {
+            Fate::Fine | Fate::Impossible | Fate::Setup | Fate::Denormal => ones,
+            Fate::Wrong => ones * 2.0,
+            Fate::Shared | Fate::Other => ones * 3.0,
+            Fate::Error => bail!("a step that fails"),
+            Fate::Panic => panic!("a step that panics"),
+            Fate::Abort => std::process::abort(),
+            Fate::Hang => {
+                std::thread::sleep(Duration::from_secs(3600));
+                ones
+            }
+            Fate::Big => {
+                drop(Tensor::ones([1 << 20], float));
+                ones
+            }
+            Fate::Uneven => {
+                // Each process has another number, so two passes count different bytes.
+                drop(Tensor::ones([1000 + i64::from(std::process::id() % 1000)], float));
+                ones
+            }
+        };
+        probe.compare(RESULT_ERROR, || Ok(vec![result]))
+    });
+    let least = if fate == Fate::Impossible { 1e18 } else { 0.0 };
+    Ok(step.start(vec![("value".to_string(), value)]).least_flops(least))
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     // The flags of the experiment: started by the test below, or by the runner for one cell.
     if arguments.iter().any(|a| ["--child", "--template", "--profile"].contains(&a.as_str())) {
-        return vramlab::run_constant(&PROTOCOL, prepare);
+        return vramlab::run(protocol());
     }
     every_outcome_is_a_row();
     println!("test every_outcome_is_a_row ... ok");

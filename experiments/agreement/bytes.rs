@@ -9,32 +9,28 @@ pub const LIVE_BACKWARD: Metric = Metric::counted("live_backward", "live after b
 pub const LIVE_STEP: Metric = Metric::counted("live_step", "live after the step", "B");
 
 // What must be equal to the byte: the three figures above and the peak, with the stated differences taken out.
-pub const MATCHED_PEAK: Metric = Metric::counted("matched.requested_peak", "peak memory, less what is stated", "B");
-pub const MATCHED_FORWARD: Metric = Metric::counted("matched.live_forward", "live after forward, less what is stated", "B");
-pub const MATCHED_BACKWARD: Metric = Metric::counted("matched.live_backward", "live after backward, less what is stated", "B");
-pub const MATCHED_STEP: Metric = Metric::counted("matched.live_step", "live after the step, less what is stated", "B");
+pub const MATCHED_PEAK: Metric = Metric::counted("matched_requested_peak", "peak memory, less what is stated", "B").detail();
+pub const MATCHED_FORWARD: Metric =
+    Metric::counted("matched_live_forward", "live after forward, less what is stated", "B").detail();
+pub const MATCHED_BACKWARD: Metric =
+    Metric::counted("matched_live_backward", "live after backward, less what is stated", "B").detail();
+pub const MATCHED_STEP: Metric = Metric::counted("matched_live_step", "live after the step, less what is stated", "B").detail();
 
 // Why PyTorch's bytes are not ours, each with its formula in `Training::stated`.
-pub const COUNTERS: Metric = Metric::counted(
-    "stated.counters",
-    "PyTorch's AdamW counts the steps of each parameter in a tensor of 4 bytes, libtorch's in a number",
-    "B",
-);
-pub const DENOMINATOR: Metric = Metric::counted(
-    "stated.denominator",
-    "Python's loop over the parameters holds what it divided the last one by until it has that of the next",
-    "B",
-);
-pub const NUMBER: Metric = Metric::counted(
-    "stated.number",
-    "Python makes a tensor of 8 bytes of the number that the loss is divided by, and autograd keeps it",
-    "B",
-);
-pub const RANDOM_STATE: Metric = Metric::counted(
-    "stated.random-state",
+pub const COUNTERS: Metric =
+    reason("counters", "PyTorch's AdamW counts the steps of each parameter in a tensor of 4 bytes, libtorch's in a number");
+pub const DENOMINATOR: Metric =
+    reason("denominator", "Python's loop over the parameters holds what it divided the last one by until it has that of the next");
+pub const NUMBER: Metric =
+    reason("number", "Python makes a tensor of 8 bytes of the number that the loss is divided by, and autograd keeps it");
+pub const RANDOM_STATE: Metric = reason(
+    "random_state",
     "a segment is run to its end again here, with the program's own random state put aside; PyTorch stops before the last operation",
-    "B",
 );
+
+const fn reason(name: &'static str, why: &'static str) -> Metric {
+    Metric::counted(name, why, "B").reason()
+}
 
 /// The state of the CPU's random number generator, as a tensor.
 const RANDOM_STATE_BYTES: i64 = 5056;
@@ -113,7 +109,7 @@ mod tests {
             found += 1;
             let ours = count(&protocol(), with(cell, By::Vramlab));
             for (metric, bytes) in theirs {
-                assert_eq!(ours.detail(&format!("matched.{metric}")), Some(*bytes), "{cell:?}: {metric}");
+                assert_eq!(ours.detail(&format!("matched_{metric}")), Some(*bytes), "{cell:?}: {metric}");
                 let reasons = [COUNTERS, DENOMINATOR, NUMBER, RANDOM_STATE];
                 let difference: f64 = reasons.iter().filter_map(|reason| ours.detail(&format!("{}.{metric}", reason.name))).sum();
                 stated += usize::from(difference != 0.0);

@@ -176,7 +176,7 @@ mod tests {
         let plain = cell("mlp-8x64", 32, Optimizer::Sgd, Technique::Nothing);
         let same = |bench: &Bench| {
             let step = step(plain, bench)?;
-            assert!(vramlab::measure::Step::start(&step).iter().any(|(name, _)| name == "inputs"), "both sides need one start");
+            assert!(step.begins_with().iter().any(|(name, _)| name == "inputs"), "both sides need one start");
             Ok(step)
         };
         beside(&protocol(), plain, same).holds();

@@ -14,7 +14,6 @@ levels! {
     Convolution "3 x 3 over 64 channels of 56 x 56, forward",
     Attention "the fused kernel, 64 numbers to a head, forward",
 }
-levels! { Dtype "type of the numbers": Fp32 "", Bf16 "", Fp16 "" }
 
 cell! { ByType { operation: Operation, size: Size, dtype: Dtype } }
 

@@ -167,7 +167,6 @@ pub fn step(cell: Epochs, bench: &Bench) -> Result<Step> {
 mod tests {
     use super::*;
     use vramlab::lab::testing::*;
-    use vramlab::measure;
     use vramlab::torch::Backend;
     use vramlab::torch::transfer::host_memory;
 
@@ -180,7 +179,7 @@ mod tests {
         let bench = Bench { device: dry.device(), platform: Platform::Dry, seed: 1 };
         let mut epochs = step(cell, &bench).unwrap();
         let mut reserved = || {
-            measure::Step::run(&mut epochs, &mut Probe::idle()).unwrap();
+            epochs.run(&mut Probe::idle()).unwrap();
             dry.memory().unwrap().reserved
         };
         reserved();

@@ -87,12 +87,11 @@ fn pin(host: &Tensor) -> Result<Tensor> {
 mod tests {
     use super::*;
     use vramlab::lab::testing::*;
-    use vramlab::measure;
 
     fn runs_twice(what: impl std::fmt::Debug, step: Result<Step>) {
         let mut step = step.unwrap_or_else(|e| panic!("{what:?}: {e:#}"));
         for _ in 0..2 {
-            measure::Step::run(&mut step, &mut Probe::idle()).unwrap_or_else(|e| panic!("{what:?}: {e:#}"));
+            step.run(&mut Probe::idle()).unwrap_or_else(|e| panic!("{what:?}: {e:#}"));
         }
     }
 

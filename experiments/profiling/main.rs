@@ -18,9 +18,9 @@ const EVENTS: Metric = Metric::timed("events", "profiler events per step", "1");
 const FILE: Metric = Metric::timed("file_size", "trace file size per step", "B");
 const HOST: Metric = Metric::timed("host_memory", "host memory of the first recording", "B");
 const ALLOCATED_SHARE: Metric =
-    Metric::counted("allocated_of_device", "max_memory_allocated, relative to memory in use on the device", "1");
+    Metric::counted("allocated_of_device", "max_memory_allocated, relative to memory in use on the device", "1").moving();
 const RESERVED_SHARE: Metric =
-    Metric::counted("reserved_of_device", "max_memory_reserved, relative to memory in use on the device", "1");
+    Metric::counted("reserved_of_device", "max_memory_reserved, relative to memory in use on the device", "1").moving();
 /// Of the trace that guide 3's recipe leaves.
 const TRACED_STEPS: Metric = Metric::counted("traced_steps", "steps in the recipe's trace", "1");
 const TRACED_MEMORY: Metric = Metric::counted("traced_memory", "allocations and frees in the recipe's trace", "1");

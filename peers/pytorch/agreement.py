@@ -23,7 +23,7 @@ def tell(probe, metric):
     """Gives what lives now; ours differs from it by what is stated there and by nothing else."""
     live = probe.live()
     probe.record(metric, live)
-    probe.record(f"matched.{metric}", live)
+    probe.record(f"matched_{metric}", live)
 
 
 class Training:
@@ -85,7 +85,7 @@ class Training:
         tell(probe, "live_backward")
         self.optimizer.step()
         tell(probe, "live_step")
-        probe.record("matched.requested_peak", probe.peak())
+        probe.record("matched_requested_peak", probe.peak())
 
     def outcome(self):
         parameters = models.parameters(self.model)
@@ -111,7 +111,7 @@ class Inference(Training):
         with torch.no_grad():
             self.loss = models.loss(self.model(self.inputs), self.targets)
         tell(probe, "live_forward")
-        probe.record("matched.requested_peak", probe.peak())
+        probe.record("matched_requested_peak", probe.peak())
 
     def outcome(self):
         return {"loss": [self.loss]}
@@ -128,7 +128,7 @@ class OptimizerStep(Training):
         probe.at_rest()
         self.optimizer.step()
         tell(probe, "live_step")
-        probe.record("matched.requested_peak", probe.peak())
+        probe.record("matched_requested_peak", probe.peak())
 
     def outcome(self):
         return {"parameter": models.parameters(self.model)}

@@ -148,8 +148,7 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
 /// Both sides of each comparison, metric by metric; none where there is no figure.
 fn table(results: &Path) -> Result<Option<String>> {
     let run = Run::read(results)?;
-    // It is read once, and the program ends after it.
-    let protocol: &'static Protocol = Box::leak(Box::new(run.manifest.protocol.clone()));
+    let protocol = &run.manifest.protocol;
     let samples = Samples::new(&run.passes);
     if let Some(pairs) = pairs(protocol, run.manifest.profile, &samples) {
         let rows: Vec<Vec<String>> = std::iter::once(pairs.head).chain(pairs.rows).collect();
@@ -163,7 +162,7 @@ fn table(results: &Path) -> Result<Option<String>> {
     let mut rows = vec![["", "", "PyTorch", "vramlab", "ratio", "95 % interval", "rounds"].map(str::to_string).to_vec()];
     for metric in protocol.metrics.iter().filter(|metric| metric.pass == Pass::Time) {
         for cell in ours(protocol, run.manifest.profile) {
-            let theirs = cell.with(BY, "pytorch");
+            let theirs = cell.other_side();
             let figure =
                 |cell: &Cell| samples.value(cell, metric.name).map_or("–".to_string(), |value| quantity(value, metric.unit));
             let over = samples.ratio(&cell, &theirs, metric, 0.05);

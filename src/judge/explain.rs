@@ -84,7 +84,7 @@ pub(super) fn holds_where<'a>(parts: impl Iterator<Item = &'a Evidence>) -> Hold
 }
 
 /// The factors of which a selection leaves one level.
-fn fixed_by(select: &'static str) -> Vec<&'static str> {
+fn fixed_by(select: &str) -> Vec<&str> {
     // Of alternatives none is fixed.
     if select.contains(',') {
         return Vec::new();
@@ -162,13 +162,12 @@ mod tests {
     use crate::protocol::{Bound, Rule};
     use crate::stats::Interval;
 
-    const FAILS: Rule =
-        Rule::Value { metric: "failing", of: "call=never", confirm: Bound::AtLeast(0.01), refute: Bound::AtMost(0.0) };
-    const WORKS: Rule =
-        Rule::Value { metric: "failing", of: "call=always", confirm: Bound::AtMost(0.0), refute: Bound::AtLeast(0.01) };
-    const KINDS: Rule = Rule::Value { metric: "x", of: "call=a|b", confirm: Bound::AtMost(0.0), refute: Bound::AtLeast(1.0) };
+    /// Of no more than a selection.
+    fn rule(of: &str) -> Rule {
+        Rule::Value { metric: "failing".into(), of: of.into(), confirm: Bound::AtMost(0.0), refute: Bound::AtLeast(0.01) }
+    }
 
-    fn part(rule: &'static Rule, found: &[(&str, bool)]) -> Evidence {
+    fn part(of: &str, found: &[(&str, bool)]) -> Evidence {
         let comparison = |(cell, holds): &(&str, bool)| Comparison {
             cell: Cell::parse(cell).unwrap(),
             baseline: None,
@@ -176,27 +175,27 @@ mod tests {
             rounds: 1,
             outcome: if *holds { Outcome::Confirms } else { Outcome::Refutes },
         };
-        Evidence { verdict: Verdict::Depends, comparisons: found.iter().map(comparison).collect(), ..Evidence::nothing(rule) }
+        Evidence { verdict: Verdict::Depends, comparisons: found.iter().map(comparison).collect(), ..Evidence::nothing(&rule(of)) }
     }
 
     /// What fails without a call has to work with it, in the same setting; each in another one is nothing.
     #[test]
     fn parts_hold_together_or_not_at_all() {
-        let fails = part(&FAILS, &[("who=me call=never", false), ("who=other call=never", true)]);
-        let works = part(&WORKS, &[("who=me call=always", true), ("who=other call=always", false)]);
+        let fails = part("call=never", &[("who=me call=never", false), ("who=other call=never", true)]);
+        let works = part("call=always", &[("who=me call=always", true), ("who=other call=always", false)]);
         assert_eq!(holds_where([&fails, &works].into_iter()), Holds { paths: vec![], held: 0, of: 2 });
-        let works = part(&WORKS, &[("who=me call=always", true), ("who=other call=always", true)]);
+        let works = part("call=always", &[("who=me call=always", true), ("who=other call=always", true)]);
         assert_eq!(holds_where([&fails, &works].into_iter()).paths, ["who=other"]);
         // The same said by two parts is said once.
-        let alone = part(&KINDS, &[("who=me call=a size=1", false), ("who=me call=b size=1", true)]);
-        let again = part(&KINDS, &[("who=me call=a", false), ("who=me call=b", true)]);
+        let alone = part("call=a|b", &[("who=me call=a size=1", false), ("who=me call=b size=1", true)]);
+        let again = part("call=a|b", &[("who=me call=a", false), ("who=me call=b", true)]);
         assert_eq!(holds_where([&alone, &again].into_iter()).paths, ["call=b"]);
     }
 
     #[test]
     fn the_model_decides_and_not_the_batch_that_it_has() {
         let found = [("batch=4 model=gpt call=a", true), ("batch=32 model=bert call=a", true), ("batch=8 model=mlp call=a", false)];
-        assert_eq!(holds_where([&part(&KINDS, &found)].into_iter()).paths, ["model=gpt|bert"]);
+        assert_eq!(holds_where([&part("call=a|b", &found)].into_iter()).paths, ["model=gpt|bert"]);
         // Also where a batch alone would tell them all, and one batch is that of two models.
         let found = [
             ("batch=4 model=gpt call=a", false),
@@ -207,6 +206,6 @@ mod tests {
             ("batch=1024 model=mlp call=a", false),
             ("batch=16384 model=mlp call=a", true),
         ];
-        assert_eq!(holds_where([&part(&KINDS, &found)].into_iter()).paths, ["model=resnet", "model=mlp batch=16384"]);
+        assert_eq!(holds_where([&part("call=a|b", &found)].into_iter()).paths, ["model=resnet", "model=mlp batch=16384"]);
     }
 }

@@ -28,7 +28,7 @@ pub struct Taken<'a> {
 /// A claim, judged on one machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
-    pub claim: &'static Claim,
+    pub claim: Claim,
     /// Whose figures these are: the device's, or those that PyTorch in Python gave on it.
     pub platform: Platform,
     pub verdict: Verdict,
@@ -45,7 +45,7 @@ pub struct Judgement {
 /// What was changed of a claim after a look at figures, and what these figures say without the change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changed {
-    pub what: &'static str,
+    pub what: String,
     /// None where nothing that is measured today can answer the claim as it was.
     pub without: Option<(Verdict, Vec<Evidence>)>,
 }
@@ -78,8 +78,8 @@ fn verdicts(evidence: &[Evidence]) -> Vec<Verdict> {
 
 /// Judges every claim of a protocol from the samples of one run. Cells that the PyTorch reference ran are judged apart from ours, so a
 /// claim may have two judgements.
-pub fn judge(protocol: &'static Protocol, taken: Taken, samples: &Samples) -> Vec<Judgement> {
-    let both = |claim: &'static Claim| {
+pub fn judge(protocol: &Protocol, taken: Taken, samples: &Samples) -> Vec<Judgement> {
+    let both = |claim: &Claim| {
         let own = judge_claim(protocol, claim, taken.device, taken, samples);
         let reference = judge_claim(protocol, claim, Platform::Python, taken, samples);
         match (own.is_about_something(), reference.is_about_something()) {
@@ -91,28 +91,23 @@ pub fn judge(protocol: &'static Protocol, taken: Taken, samples: &Samples) -> Ve
     protocol.claims.iter().flat_map(both).collect()
 }
 
-fn judge_claim(
-    protocol: &'static Protocol,
-    claim: &'static Claim,
-    platform: Platform,
-    taken: Taken,
-    samples: &Samples,
-) -> Judgement {
-    let judged = |rule: &'static Rule| {
+fn judge_claim(protocol: &Protocol, claim: &Claim, platform: Platform, taken: Taken, samples: &Samples) -> Judgement {
+    let judged = |rule: &Rule| {
         let evidence = weigh_parts(protocol, rule, platform, taken, true, samples);
         (whole(&evidence), evidence)
     };
     let (verdict, evidence) = judged(&claim.rule);
     let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
     let holds = holds_where(mixed);
-    let changed = claim.rule.changed().map(|(what, before)| Changed { what, without: before.map(judged) });
-    Judgement { claim, platform, verdict, carries: claim.judged_on.contains(&platform), evidence, holds, changed }
+    let changed = claim.rule.changed().map(|(what, before)| Changed { what: what.to_string(), without: before.map(judged) });
+    let carries = claim.judged_on.contains(&platform);
+    Judgement { claim: claim.clone(), platform, verdict, carries, evidence, holds, changed }
 }
 
 /// The evidence for each part of a rule.
 fn weigh_parts(
-    protocol: &'static Protocol,
-    rule: &'static Rule,
+    protocol: &Protocol,
+    rule: &Rule,
     platform: Platform,
     taken: Taken,
     times_count: bool,
@@ -121,7 +116,7 @@ fn weigh_parts(
     let Taken { profile, device, rounds } = taken;
     let cells = Cells { protocol, profile, rounds, device, references: platform == Platform::Python };
     let is_timed = |rule: &Rule| rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
-    let weigh = |(rule, decides): (&'static Rule, bool)| {
+    let weigh = |(rule, decides): (&Rule, bool)| {
         let is_judged = is_about(&cells, rule) && (times_count || !is_timed(rule));
         Evidence { is_judged, decides, ..weigh(&cells, rule, samples) }
     };
@@ -129,14 +124,14 @@ fn weigh_parts(
 }
 
 /// The cells whose times a claim or a published figure that this platform carries leaves undecided: what more rounds are for.
-pub fn undecided(protocol: &'static Protocol, taken: Taken, samples: &Samples) -> BTreeSet<Cell> {
+pub fn undecided(protocol: &Protocol, taken: Taken, samples: &Samples) -> BTreeSet<Cell> {
     let claims = judge(protocol, taken, samples).into_iter().filter(|j| j.carries).flat_map(|j| j.evidence);
     let published = reproduce(protocol, taken, samples).into_iter().filter(|r| r.comparable).flat_map(|r| r.evidence);
     let mut cells = BTreeSet::new();
     for evidence in claims.chain(published).filter(|evidence| evidence.is_judged) {
         let straddling: Vec<&Comparison> = evidence.comparisons.iter().filter(|c| c.outcome == Outcome::Straddles).collect();
         for (grid, cell) in protocol.grids(taken.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell))) {
-            let belongs = |c: &&Comparison| match evidence.rule {
+            let belongs = |c: &&Comparison| match &evidence.rule {
                 Rule::Trend { along, .. } => cell.without(&[along]) == c.cell.without(&[along]),
                 Rule::Picked { .. } | Rule::FalseAlarms { .. } => {
                     grid.contains(&c.cell) && grid.baseline_of(&c.cell) == grid.baseline_of(&cell)
@@ -154,7 +149,7 @@ pub fn undecided(protocol: &'static Protocol, taken: Taken, samples: &Samples) -
 /// A published figure, put against one machine's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reproduction {
-    pub published: &'static Published,
+    pub published: Published,
     /// Whose figures these are: the device's, or those that PyTorch in Python gave on it.
     pub platform: Platform,
     /// `Confirmed` is reproduced, `Refuted` not reproduced, `Depends` reproduced in part.
@@ -175,21 +170,21 @@ impl Reproduction {
 }
 
 /// Puts one run's figures against those that others published. Times were published of GPUs, so only a GPU's are put against them.
-pub fn reproduce(protocol: &'static Protocol, taken: Taken, samples: &Samples) -> Vec<Reproduction> {
-    let on = |published: &'static Published, platform| {
+pub fn reproduce(protocol: &Protocol, taken: Taken, samples: &Samples) -> Vec<Reproduction> {
+    let on = |published: &Published, platform| {
         let times_count = taken.device == Platform::Gpu;
-        let weighed = |rule: &'static Rule| weigh_parts(protocol, rule, platform, taken, times_count, samples);
+        let weighed = |rule: &Rule| weigh_parts(protocol, rule, platform, taken, times_count, samples);
         let evidence = published.rule.as_ref().map_or(Vec::new(), weighed);
         let comparable = published.judged_on.contains(&platform) && evidence.iter().any(|e| e.is_judged);
-        let without = |rule: &'static Rule| {
+        let without = |rule: &Rule| {
             let evidence = weighed(rule);
             (reproduced(&evidence), evidence)
         };
         let changed = published.rule.as_ref().and_then(Rule::changed);
-        let changed = changed.map(|(what, before)| Changed { what, without: before.map(without) });
-        Reproduction { published, platform, verdict: reproduced(&evidence), comparable, evidence, changed }
+        let changed = changed.map(|(what, before)| Changed { what: what.to_string(), without: before.map(without) });
+        Reproduction { published: published.clone(), platform, verdict: reproduced(&evidence), comparable, evidence, changed }
     };
-    let both = |published| {
+    let both = |published: &Published| {
         let (own, reference) = (on(published, taken.device), on(published, Platform::Python));
         let has_figures = |r: &Reproduction| r.evidence.iter().any(|e| !e.comparisons.is_empty());
         match (has_figures(&own), has_figures(&reference)) {
@@ -255,72 +250,66 @@ mod tests {
 
     const UNSAID: &Rounds = &Rounds::unsaid();
     const ON_CPU: Taken = Taken { profile: Profile::Quick, device: Platform::Cpu, rounds: UNSAID };
-    const MEANING: Meaning = Meaning { confirmed: "", refuted: "", depends: "", inconclusive: "" };
 
-    const PROTOCOL: Protocol = Protocol {
-        name: "x",
-        title: "",
-        question: "",
-        hypothesis: "",
-        factors: &[],
-        grids: &[Grid {
-            name: "memory",
-            profiles: &[Profile::Quick],
-            studied: "k",
-            axes: &[axis("model", &["mlp", "gpt"]), axis("depth", &["8", "16", "32"]), axis("k", &["1", "4"])],
-            passes: &[Pass::Memory, Pass::Time],
-            only_on: &[],
-        }],
-        metrics: &[PEAK, ACTIVATIONS, TIME],
-        checks: &[],
-        claims: &[
-            Claim {
-                id: "less",
-                from: "",
-                text: "",
-                judged_on: &[Platform::Cpu],
-                rule: Rule::Ratio {
-                    metric: "requested_peak",
-                    of: "k=4",
-                    confirm: Bound::AtMost(0.6),
-                    refute: Bound::AtLeast(0.9),
-                    scope: Some(Share { part: "activations", whole: "requested_peak", at_least: 0.5 }),
+    fn protocol() -> Protocol {
+        Protocol {
+            name: "x".into(),
+            grids: vec![Grid {
+                name: "memory".into(),
+                profiles: vec![Profile::Quick],
+                studied: "k".into(),
+                axes: vec![axis("model", &["mlp", "gpt"]), axis("depth", &["8", "16", "32"]), axis("k", &["1", "4"])],
+                passes: vec![Pass::Memory, Pass::Time],
+                only_on: vec![],
+            }],
+            metrics: vec![PEAK, ACTIVATIONS, TIME],
+            claims: vec![
+                Claim {
+                    id: "less".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: Rule::Ratio {
+                        metric: "requested_peak".into(),
+                        of: "k=4".into(),
+                        confirm: Bound::AtMost(0.6),
+                        refute: Bound::AtLeast(0.9),
+                        scope: Some(Share { part: "activations".into(), whole: "requested_peak".into(), at_least: 0.5 }),
+                    },
+                    meaning: Meaning::default(),
                 },
-                meaning: MEANING,
-            },
-            Claim {
-                id: "fast",
-                from: "",
-                text: "",
-                judged_on: &[Platform::Gpu],
-                rule: Rule::Ratio {
-                    metric: "time",
-                    of: "k=4",
-                    confirm: Bound::AtMost(1.5),
-                    refute: Bound::AtLeast(1.5),
-                    scope: None,
+                Claim {
+                    id: "fast".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Gpu],
+                    rule: Rule::Ratio {
+                        metric: "time".into(),
+                        of: "k=4".into(),
+                        confirm: Bound::AtMost(1.5),
+                        refute: Bound::AtLeast(1.5),
+                        scope: None,
+                    },
+                    meaning: Meaning::default(),
                 },
-                meaning: MEANING,
-            },
-            Claim {
-                id: "grows",
-                from: "",
-                text: "",
-                judged_on: &[Platform::Cpu],
-                rule: Rule::Exponent {
-                    metric: "requested_peak",
-                    along: "depth",
-                    of: "k=1",
-                    confirm: Bound::Within(0.9, 1.1),
-                    refute: Bound::AtMost(0.8),
+                Claim {
+                    id: "grows".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: Rule::Exponent {
+                        metric: "requested_peak".into(),
+                        along: "depth".into(),
+                        of: "k=1".into(),
+                        confirm: Bound::Within(0.9, 1.1),
+                        refute: Bound::AtMost(0.8),
+                    },
+                    meaning: Meaning::default(),
                 },
-                meaning: MEANING,
-            },
-        ],
-        published: &[],
-        plots: &[],
-        threats: &[],
-    };
+            ],
+            ..Protocol::default()
+        }
+    }
 
     fn pass(cell: &Cell, pass: Pass, round: u32, figures: &[(&str, f64)]) -> PassRecord {
         let sample = |(metric, value): &(&str, f64)| Sample {
@@ -344,13 +333,13 @@ mod tests {
     /// Judges one claim with peaks, activation shares and times given by cell.
     fn judged(id: &str, peak: impl Fn(&Cell) -> f64, share: impl Fn(&Cell) -> f64, time: impl Fn(&Cell, u32) -> f64) -> Judgement {
         let mut records = Vec::new();
-        for cell in PROTOCOL.grids[0].cells() {
+        for cell in protocol().grids[0].cells() {
             let p = peak(&cell);
             records.push(pass(&cell, Pass::Memory, 1, &[("requested_peak", p), ("activations", p * share(&cell))]));
             records.extend((1..=6).map(|round| pass(&cell, Pass::Time, round, &[("time", time(&cell, round))])));
         }
         let samples = Samples::new(&records);
-        judge(&PROTOCOL, ON_CPU, &samples).into_iter().find(|j| j.claim.id == id).unwrap()
+        judge(&protocol(), ON_CPU, &samples).into_iter().find(|j| j.claim.id == id).unwrap()
     }
 
     fn is(cell: &Cell, select: &str) -> bool {
@@ -359,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_contrast_averages_over_what_else_varies() {
-        let metric = |pass| Metric { name: "y", label: "", unit: "", pass };
+        let metric = |pass| Metric { pass, ..Metric::counted("y", "", "") };
         let cells: Vec<Cell> = ["with=none", "with=a", "with=b", "with=a+b"].map(|text| Cell::parse(text).unwrap()).into();
         // a halves; with b beside it, it leaves three quarters.
         let values = [(8.0, 0), (4.0, 1), (2.0, 2), (1.5, 3)];
@@ -434,33 +423,35 @@ mod tests {
         assert!((j.evidence[0].comparisons[0].effect.estimate - 0.5).abs() < 1e-9);
     }
 
-    const TREND: Protocol = Protocol {
-        claims: &[Claim {
-            id: "trend",
-            from: "",
-            text: "",
-            judged_on: &[Platform::Cpu],
-            rule: Rule::Trend {
-                metric: "time",
-                along: "depth",
-                of: "model=gpt",
-                confirm: Bound::AtLeast(0.8),
-                refute: Bound::AtMost(0.8),
-            },
-            meaning: MEANING,
-        }],
-        ..PROTOCOL
-    };
+    fn of_trend() -> Protocol {
+        Protocol {
+            claims: vec![Claim {
+                id: "trend".into(),
+                from: "".into(),
+                text: "".into(),
+                judged_on: vec![Platform::Cpu],
+                rule: Rule::Trend {
+                    metric: "time".into(),
+                    along: "depth".into(),
+                    of: "model=gpt".into(),
+                    confirm: Bound::AtLeast(0.8),
+                    refute: Bound::AtMost(0.8),
+                },
+                meaning: Meaning::default(),
+            }],
+            ..protocol()
+        }
+    }
 
     /// Judges the trend of the ratio of k=4 to k=1 over the depths, given by depth and round.
     fn trend(ratio: impl Fn(f64, u32) -> f64) -> Judgement {
         let mut records = Vec::new();
-        for cell in PROTOCOL.grids[0].cells() {
+        for cell in protocol().grids[0].cells() {
             let depth = cell.get("depth").unwrap().parse().unwrap();
             let time = |round| if is(&cell, "k=4") { ratio(depth, round) } else { 1.0 };
             records.extend((1..=6).map(|round| pass(&cell, Pass::Time, round, &[("time", time(round))])));
         }
-        judge(&TREND, ON_CPU, &Samples::new(&records)).remove(0)
+        judge(&of_trend(), ON_CPU, &Samples::new(&records)).remove(0)
     }
 
     #[test]
@@ -490,7 +481,7 @@ mod tests {
         ];
         let samples = Samples::new(&records);
         assert_eq!(samples.value(&cell, "requested_peak"), None);
-        let j = judge(&PROTOCOL, ON_CPU, &samples);
+        let j = judge(&protocol(), ON_CPU, &samples);
         assert_eq!(j[0].verdict, Verdict::NotMeasured);
         assert!(j[0].evidence[0].missing.contains(&(cell, "invalid: gradients differ".to_string())));
     }
@@ -499,7 +490,7 @@ mod tests {
     fn what_failed_keeps_the_others_from_being_every_one() {
         let with = |status, reason: &str| {
             let mut records = Vec::new();
-            for cell in PROTOCOL.grids[0].cells() {
+            for cell in protocol().grids[0].cells() {
                 let peak = if is(&cell, "k=4") { 50.0 } else { 100.0 };
                 let mut record = pass(&cell, Pass::Memory, 1, &[("requested_peak", peak), ("activations", 0.9 * peak)]);
                 if is(&cell, "model=gpt depth=32 k=4") {
@@ -507,7 +498,7 @@ mod tests {
                 }
                 records.push(record);
             }
-            judge(&PROTOCOL, ON_CPU, &Samples::new(&records)).remove(0)
+            judge(&protocol(), ON_CPU, &Samples::new(&records)).remove(0)
         };
         assert_eq!(with(Status::Ok, "").verdict, Verdict::Confirmed);
         for failure in [Status::Crashed, Status::Timeout, Status::Error, Status::Invalid] {
@@ -542,78 +533,85 @@ mod tests {
 
     #[test]
     fn a_part_about_what_a_platform_lacks_does_not_count_there() {
-        const fn at_most_one(of: &'static str) -> Rule {
-            Rule::Value { metric: "requested_peak", of, confirm: Bound::AtMost(1.0), refute: Bound::AtLeast(2.0) }
+        fn at_most_one(of: &str) -> Rule {
+            Rule::Value { metric: "requested_peak".into(), of: of.into(), confirm: Bound::AtMost(1.0), refute: Bound::AtLeast(2.0) }
         }
-        const fn grid(axes: &'static [Axis], only_on: &'static [Platform]) -> Grid {
-            Grid { name: "", profiles: &[Profile::Quick], studied: "moment", axes, passes: &[Pass::Memory], only_on }
+        fn grid(axis: Axis, only_on: &[Platform]) -> Grid {
+            let (profiles, passes, only_on) = (vec![Profile::Quick], vec![Pass::Memory], only_on.to_vec());
+            Grid { name: String::new(), profiles, studied: "moment".into(), axes: vec![axis], passes, only_on }
         }
-        const HALVES: Protocol = Protocol {
-            grids: &[
-                grid(&[axis("moment", &["before", "dropped"])], &[]),
-                grid(&[axis("moment", &["emptied", "later"])], &[Platform::Gpu]),
-            ],
-            claims: &[Claim {
-                id: "two-parts",
-                from: "",
-                text: "",
-                judged_on: &[Platform::Cpu],
-                rule: Rule::All(&[at_most_one("moment=dropped"), at_most_one("moment=emptied")]),
-                meaning: MEANING,
-            }],
-            ..PROTOCOL
-        };
-        const BESIDE: Protocol = Protocol {
-            claims: &[Claim {
-                id: "beside",
-                from: "",
-                text: "",
-                judged_on: &[Platform::Cpu],
-                rule: Rule::All(&[at_most_one("moment=dropped"), Rule::Beside(&at_most_one("moment=emptied"))]),
-                meaning: MEANING,
-            }],
-            ..HALVES
-        };
-        let on = |protocol, device, dropped: f64| {
+        fn halves() -> Protocol {
+            Protocol {
+                grids: vec![
+                    grid(axis("moment", &["before", "dropped"]), &[]),
+                    grid(axis("moment", &["emptied", "later"]), &[Platform::Gpu]),
+                ],
+                claims: vec![Claim {
+                    id: "two-parts".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: Rule::All(vec![at_most_one("moment=dropped"), at_most_one("moment=emptied")]),
+                    meaning: Meaning::default(),
+                }],
+                ..protocol()
+            }
+        }
+        fn beside() -> Protocol {
+            Protocol {
+                claims: vec![Claim {
+                    id: "beside".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: Rule::All(vec![at_most_one("moment=dropped"), Rule::Beside(Box::new(at_most_one("moment=emptied")))]),
+                    meaning: Meaning::default(),
+                }],
+                ..halves()
+            }
+        }
+        let on = |protocol: &Protocol, device, dropped: f64| {
             let records = [pass(&Cell::parse("moment=dropped").unwrap(), Pass::Memory, 1, &[("requested_peak", dropped)])];
             let judged = judge(protocol, Taken { device, ..ON_CPU }, &Samples::new(&records)).remove(0);
             (judged.verdict, judged.parts(), judged.holds_in_part())
         };
         use Verdict::{Confirmed, Inconclusive, Refuted};
-        assert_eq!(on(&HALVES, Platform::Cpu, 0.5), (Inconclusive, (1, 2), true), "the other part decides, too");
-        assert_eq!(on(&HALVES, Platform::Cpu, 2.5), (Refuted, (1, 2), false));
-        assert_eq!(on(&HALVES, Platform::Gpu, 0.5), (Inconclusive, (2, 2), false), "there it lacks");
-        assert_eq!(on(&BESIDE, Platform::Cpu, 0.5), (Confirmed, (1, 2), false));
-        assert_eq!(on(&BESIDE, Platform::Gpu, 0.5), (Inconclusive, (2, 2), false));
+        assert_eq!(on(&halves(), Platform::Cpu, 0.5), (Inconclusive, (1, 2), true), "the other part decides, too");
+        assert_eq!(on(&halves(), Platform::Cpu, 2.5), (Refuted, (1, 2), false));
+        assert_eq!(on(&halves(), Platform::Gpu, 0.5), (Inconclusive, (2, 2), false), "there it lacks");
+        assert_eq!(on(&beside(), Platform::Cpu, 0.5), (Confirmed, (1, 2), false));
+        assert_eq!(on(&beside(), Platform::Gpu, 0.5), (Inconclusive, (2, 2), false));
     }
 
     #[test]
     fn a_verdict_without_what_was_changed_stands_beside_it() {
-        const NARROWER: Protocol = Protocol {
-            claims: &[Claim {
-                rule: Rule::Changed {
-                    what: "a scope",
-                    before: Some(&Rule::Ratio {
-                        metric: "requested_peak",
-                        of: "k=4",
-                        confirm: Bound::AtMost(0.6),
-                        refute: Bound::AtLeast(0.9),
-                        scope: None,
-                    }),
-                    now: &PROTOCOL.claims[0].rule,
-                },
-                ..PROTOCOL.claims[0]
-            }],
-            ..PROTOCOL
-        };
+        fn narrower() -> Protocol {
+            Protocol {
+                claims: vec![Claim {
+                    rule: Rule::Changed {
+                        what: "a scope".into(),
+                        before: Some(Box::new(Rule::Ratio {
+                            metric: "requested_peak".into(),
+                            of: "k=4".into(),
+                            confirm: Bound::AtMost(0.6),
+                            refute: Bound::AtLeast(0.9),
+                            scope: None,
+                        })),
+                        now: Box::new(protocol().claims[0].rule.clone()),
+                    },
+                    ..protocol().claims[0].clone()
+                }],
+                ..protocol()
+            }
+        }
         let mut records = Vec::new();
-        for cell in PROTOCOL.grids[0].cells() {
+        for cell in protocol().grids[0].cells() {
             let is_mlp = is(&cell, "model=mlp");
             let peak = if is(&cell, "k=4") && is_mlp { 50.0 } else { 100.0 };
             let share = if is_mlp { 0.9 } else { 0.1 };
             records.push(pass(&cell, Pass::Memory, 1, &[("requested_peak", peak), ("activations", share * peak)]));
         }
-        let judged = judge(&NARROWER, ON_CPU, &Samples::new(&records)).remove(0);
+        let judged = judge(&narrower(), ON_CPU, &Samples::new(&records)).remove(0);
         let without = judged.changed.and_then(|changed| changed.without).map(|(verdict, _)| verdict);
         assert_eq!((judged.verdict, without), (Verdict::Confirmed, Some(Verdict::Depends)));
     }
@@ -628,23 +626,40 @@ mod tests {
         assert_eq!(combine(&[NotMeasured]), NotMeasured);
     }
 
-    const PUBLISHED: Protocol = Protocol {
-        published: &[
-            Published {
-                id: "table",
-                source: "",
-                figure: "",
-                judged_on: &[Platform::Cpu, Platform::Gpu],
-                rule: Some(Rule::All(&[
-                    published_ratio(&PEAK, "model=mlp depth=8 k=4", 0.5),
-                    published_ratio(&TIME, "model=mlp depth=8 k=4", 1.2),
-                ])),
-                setup: "",
-            },
-            Published { id: "nowhere", source: "", figure: "", judged_on: &[Platform::Cpu], rule: None, setup: "no such data" },
-        ],
-        ..PROTOCOL
-    };
+    /// Within a tenth of a published ratio.
+    fn published_ratio(metric: Metric, low: f64, high: f64) -> Rule {
+        Rule::Ratio {
+            metric: metric.name.into(),
+            of: "model=mlp depth=8 k=4".into(),
+            confirm: Bound::Within(low, high),
+            refute: Bound::Outside(low, high),
+            scope: None,
+        }
+    }
+
+    fn published() -> Protocol {
+        Protocol {
+            published: vec![
+                Published {
+                    id: "table".into(),
+                    source: "".into(),
+                    figure: "".into(),
+                    judged_on: vec![Platform::Cpu, Platform::Gpu],
+                    rule: Some(Rule::All(vec![published_ratio(PEAK, 0.45, 0.55), published_ratio(TIME, 1.08, 1.32)])),
+                    setup: "".into(),
+                },
+                Published {
+                    id: "nowhere".into(),
+                    source: "".into(),
+                    figure: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: None,
+                    setup: "no such data".into(),
+                },
+            ],
+            ..protocol()
+        }
+    }
 
     #[test]
     fn a_published_figure_is_reproduced_within_a_tenth_and_a_table_in_parts() {
@@ -659,7 +674,7 @@ mod tests {
                 records.push(pass(&cell("1"), Pass::Time, round, &[("time", 1.0)]));
                 records.push(pass(&cell("4"), Pass::Time, round, &[("time", time * wobble)]));
             }
-            let mut all = reproduce(&PUBLISHED, Taken { device: platform, ..ON_CPU }, &Samples::new(&records));
+            let mut all = reproduce(&published(), Taken { device: platform, ..ON_CPU }, &Samples::new(&records));
             (all.remove(0), all.remove(0))
         };
         let verdict = |peak, time| found(peak, time, Platform::Gpu).0.verdict;
@@ -682,25 +697,27 @@ mod tests {
         assert_eq!(place(beside, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Refutes);
     }
 
-    const ALIKE: Protocol = Protocol {
-        grids: &[Grid {
-            name: "one level",
-            profiles: &[Profile::Quick],
-            studied: "name",
-            axes: &[axis("name", &["a", "b", "c", "d"])],
-            passes: &[Pass::Time],
-            only_on: &[],
-        }],
-        claims: &[Claim {
-            id: "same-level",
-            from: "",
-            text: "",
-            judged_on: &[Platform::Cpu],
-            rule: Rule::FalseAlarms { metric: "time", of: "", at_most: 0.1 },
-            meaning: MEANING,
-        }],
-        ..PROTOCOL
-    };
+    fn alike() -> Protocol {
+        Protocol {
+            grids: vec![Grid {
+                name: "one level".into(),
+                profiles: vec![Profile::Quick],
+                studied: "name".into(),
+                axes: vec![axis("name", &["a", "b", "c", "d"])],
+                passes: vec![Pass::Time],
+                only_on: vec![],
+            }],
+            claims: vec![Claim {
+                id: "same-level".into(),
+                from: "".into(),
+                text: "".into(),
+                judged_on: vec![Platform::Cpu],
+                rule: Rule::FalseAlarms { metric: "time".into(), of: "".into(), at_most: 0.1 },
+                meaning: Meaning::default(),
+            }],
+            ..protocol()
+        }
+    }
 
     #[test]
     fn a_name_that_is_always_slower_raises_false_alarms() {
@@ -717,7 +734,7 @@ mod tests {
                     records.push(pass(&cell, Pass::Time, round, &[("time", time)]));
                 }
             }
-            judge(&ALIKE, ON_CPU, &Samples::new(&records)).remove(0)
+            judge(&alike(), ON_CPU, &Samples::new(&records)).remove(0)
         };
         let alike = judged(400, 0.0);
         assert_eq!(alike.verdict, Verdict::Confirmed, "{:?}", alike.evidence[0].comparisons);
@@ -730,46 +747,48 @@ mod tests {
         assert_eq!(judged(4, 0.0).verdict, Verdict::NotMeasured, "too few rounds");
     }
 
-    const REFERENCES: Protocol = Protocol {
-        grids: &[Grid {
-            name: "references",
-            profiles: &[Profile::Quick],
-            studied: "k",
-            axes: &[axis("by", &["vramlab", "pytorch"]), axis("k", &["1", "4"])],
-            passes: &[Pass::Time],
-            only_on: &[],
-        }],
-        claims: &[
-            Claim {
-                id: "both",
-                from: "",
-                text: "",
-                judged_on: &[Platform::Cpu, Platform::Python],
-                rule: Rule::Ratio {
-                    metric: "time",
-                    of: "k=4",
-                    confirm: Bound::AtMost(0.9),
-                    refute: Bound::AtLeast(1.1),
-                    scope: None,
+    fn references() -> Protocol {
+        Protocol {
+            grids: vec![Grid {
+                name: "references".into(),
+                profiles: vec![Profile::Quick],
+                studied: "k".into(),
+                axes: vec![axis("by", &["vramlab", "pytorch"]), axis("k", &["1", "4"])],
+                passes: vec![Pass::Time],
+                only_on: vec![],
+            }],
+            claims: vec![
+                Claim {
+                    id: "both".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu, Platform::Python],
+                    rule: Rule::Ratio {
+                        metric: "time".into(),
+                        of: "k=4".into(),
+                        confirm: Bound::AtMost(0.9),
+                        refute: Bound::AtLeast(1.1),
+                        scope: None,
+                    },
+                    meaning: Meaning::default(),
                 },
-                meaning: MEANING,
-            },
-            Claim {
-                id: "python",
-                from: "",
-                text: "",
-                judged_on: &[Platform::Python],
-                rule: Rule::Value {
-                    metric: "time",
-                    of: "by=pytorch k=1",
-                    confirm: Bound::AtLeast(1.5),
-                    refute: Bound::AtMost(1.5),
+                Claim {
+                    id: "python".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Python],
+                    rule: Rule::Value {
+                        metric: "time".into(),
+                        of: "by=pytorch k=1".into(),
+                        confirm: Bound::AtLeast(1.5),
+                        refute: Bound::AtMost(1.5),
+                    },
+                    meaning: Meaning::default(),
                 },
-                meaning: MEANING,
-            },
-        ],
-        ..PROTOCOL
-    };
+            ],
+            ..protocol()
+        }
+    }
 
     #[test]
     fn references_are_judged_apart() {
@@ -797,8 +816,8 @@ mod tests {
                 })
             })
             .collect();
-        let judged = judge(&REFERENCES, ON_CPU, &Samples::new(&records));
-        let found: Vec<_> = judged.iter().map(|j| (j.claim.id, j.platform, j.verdict, j.carries)).collect();
+        let judged = judge(&references(), ON_CPU, &Samples::new(&records));
+        let found: Vec<_> = judged.iter().map(|j| (j.claim.id.as_str(), j.platform, j.verdict, j.carries)).collect();
         assert_eq!(
             found,
             [
@@ -811,55 +830,57 @@ mod tests {
         assert!(value.rounds == 5 && value.effect.low < 2.006 && 2.006 < value.effect.high, "an interval over rounds: {value:?}");
     }
 
-    const COUNTS: Protocol = Protocol {
-        grids: &[Grid {
-            name: "workers",
-            profiles: &[Profile::Quick],
-            studied: "workers",
-            axes: &[axis("transform", &["light", "heavy"]), axis("workers", &["0", "1x", "2x", "4x"])],
-            passes: &[Pass::Time],
-            only_on: &[],
-        }],
-        metrics: &[Metric { name: "rate", label: "images/s", unit: "1", pass: Pass::Time }],
-        claims: &[
-            Claim {
-                id: "some-worse",
-                from: "",
-                text: "",
-                judged_on: &[Platform::Cpu],
-                rule: Rule::Picked {
-                    metric: "rate",
-                    pick: Pick::Lowest,
-                    of: "workers=2x|4x",
-                    over: "",
-                    confirm: Bound::AtMost(0.95),
-                    refute: Bound::AtLeast(0.98),
+    fn counts() -> Protocol {
+        Protocol {
+            grids: vec![Grid {
+                name: "workers".into(),
+                profiles: vec![Profile::Quick],
+                studied: "workers".into(),
+                axes: vec![axis("transform", &["light", "heavy"]), axis("workers", &["0", "1x", "2x", "4x"])],
+                passes: vec![Pass::Time],
+                only_on: vec![],
+            }],
+            metrics: vec![Metric::timed("rate", "images/s", "1")],
+            claims: vec![
+                Claim {
+                    id: "some-worse".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: Rule::Picked {
+                        metric: "rate".into(),
+                        pick: Pick::Lowest,
+                        of: "workers=2x|4x".into(),
+                        over: "".into(),
+                        confirm: Bound::AtMost(0.95),
+                        refute: Bound::AtLeast(0.98),
+                    },
+                    meaning: Meaning::default(),
                 },
-                meaning: MEANING,
-            },
-            Claim {
-                id: "best-better",
-                from: "",
-                text: "",
-                judged_on: &[Platform::Cpu],
-                rule: Rule::Picked {
-                    metric: "rate",
-                    pick: Pick::Highest,
-                    of: "workers=2x|4x",
-                    over: "workers=1x",
-                    confirm: Bound::AtLeast(1.05),
-                    refute: Bound::AtMost(1.02),
+                Claim {
+                    id: "best-better".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: Rule::Picked {
+                        metric: "rate".into(),
+                        pick: Pick::Highest,
+                        of: "workers=2x|4x".into(),
+                        over: "workers=1x".into(),
+                        confirm: Bound::AtLeast(1.05),
+                        refute: Bound::AtMost(1.02),
+                    },
+                    meaning: Meaning::default(),
                 },
-                meaning: MEANING,
-            },
-        ],
-        ..PROTOCOL
-    };
+            ],
+            ..protocol()
+        }
+    }
 
     /// Both claims about worker counts, from images per second at 0, 1x, 2x and 4x.
     fn counted_workers(rates: fn(&str) -> [f64; 4], spread: f64) -> Vec<Judgement> {
         let mut records = Vec::new();
-        for cell in COUNTS.grids[0].cells() {
+        for cell in counts().grids[0].cells() {
             let at = ["0", "1x", "2x", "4x"].iter().position(|level| cell.get("workers") == Some(level)).unwrap();
             let rate = rates(cell.get("transform").unwrap())[at];
             records.extend((1..=6).map(|round| {
@@ -867,7 +888,7 @@ mod tests {
                 pass(&cell, Pass::Time, round, &[("rate", rate * (1.0 + noise))])
             }));
         }
-        judge(&COUNTS, ON_CPU, &Samples::new(&records))
+        judge(&counts(), ON_CPU, &Samples::new(&records))
     }
 
     #[test]
@@ -888,13 +909,13 @@ mod tests {
 
     #[test]
     fn a_cell_that_failed_is_missing_and_the_others_are_compared() {
-        let cells = COUNTS.grids[0].cells();
+        let cells = counts().grids[0].cells();
         let records: Vec<PassRecord> = cells
             .iter()
             .filter(|cell| !is(cell, "workers=4x"))
             .flat_map(|cell| (1..=5).map(move |round| pass(cell, Pass::Time, round, &[("rate", 100.0 + f64::from(round))])))
             .collect();
-        let judged = judge(&COUNTS, ON_CPU, &Samples::new(&records));
+        let judged = judge(&counts(), ON_CPU, &Samples::new(&records));
         let evidence = &judged[1].evidence[0];
         assert_eq!((evidence.comparisons.len(), evidence.missing.len()), (2, 2));
     }

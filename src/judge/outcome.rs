@@ -57,7 +57,7 @@ pub struct Comparison {
 /// What one rule found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evidence {
-    pub rule: &'static Rule,
+    pub rule: Rule,
     pub verdict: Verdict,
     pub comparisons: Vec<Comparison>,
     /// Cells that the rule selects and its scope leaves out.
@@ -73,9 +73,18 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    pub(super) fn nothing(rule: &'static Rule) -> Evidence {
+    pub(super) fn nothing(rule: &Rule) -> Evidence {
         let (verdict, is_judged, decides) = (Verdict::NotMeasured, true, true);
-        Evidence { rule, verdict, comparisons: Vec::new(), out_of_scope: 0, missing: Vec::new(), failed: 0, is_judged, decides }
+        Evidence {
+            rule: rule.clone(),
+            verdict,
+            comparisons: Vec::new(),
+            out_of_scope: 0,
+            missing: Vec::new(),
+            failed: 0,
+            is_judged,
+            decides,
+        }
     }
 
     /// Smallest and largest estimate.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// The cells that a claim is judged by, and how they were measured.
 pub(super) struct Cells<'a> {
-    pub protocol: &'static Protocol,
+    pub protocol: &'a Protocol,
     pub profile: Profile,
     pub rounds: &'a Rounds,
     /// What they ran on.
@@ -23,15 +23,15 @@ pub(super) struct Cells<'a> {
     pub references: bool,
 }
 
-impl Cells<'_> {
+impl<'a> Cells<'a> {
     /// Cells that a rule selects, each with its grid.
-    fn selected(&self, of: &str) -> impl Iterator<Item = (&'static Grid, Cell)> {
+    fn selected(&self, of: &str) -> impl Iterator<Item = (&'a Grid, Cell)> {
         let cells = self.protocol.grids(self.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell)));
         cells.filter(move |(_, cell)| cell.is_reference() == self.references && selects(of, cell))
     }
 
     /// Those that the metric's pass is run over.
-    fn measured(&self, of: &str, metric: &Metric) -> impl Iterator<Item = (&'static Grid, Cell)> {
+    fn measured(&self, of: &str, metric: &Metric) -> impl Iterator<Item = (&'a Grid, Cell)> {
         let pass = metric.pass;
         self.selected(of).filter(move |(grid, _)| grid.passes.contains(&pass))
     }
@@ -69,7 +69,7 @@ impl Cells<'_> {
 /// Whether a part of a claim is about anything that is there. One about the caching allocator says nothing of a CPU, one about `torch.load`
 /// nothing of our own readers, one about times nothing of a simulated GPU, and the others are judged. A part that the profile plans no
 /// cell for at all is one that lacks.
-pub(super) fn is_about(cells: &Cells, rule: &'static Rule) -> bool {
+pub(super) fn is_about(cells: &Cells, rule: &Rule) -> bool {
     let metrics = || rule.metrics().into_iter().filter_map(|name| cells.protocol.metric(name));
     if cells.device == Platform::Dry && metrics().any(|metric| metric.pass != Pass::Memory) {
         return false;
@@ -81,7 +81,7 @@ pub(super) fn is_about(cells: &Cells, rule: &'static Rule) -> bool {
     selected.peek().is_none() || selected.any(|(grid, cell)| cell.is_reference() == cells.references && is_there(grid))
 }
 
-pub(super) fn weigh(planned: &Cells, rule: &'static Rule, samples: &Samples) -> Evidence {
+pub(super) fn weigh(planned: &Cells, rule: &Rule, samples: &Samples) -> Evidence {
     let mut evidence = Evidence::nothing(rule);
     match rule {
         Rule::Ratio { metric, of, confirm, refute, scope } => {
@@ -157,7 +157,7 @@ fn alarms(planned: &Cells, (metric, of): (&str, &str), at_most: f64, samples: &S
     let mut same: BTreeMap<String, Vec<(Cell, ByRound)>> = BTreeMap::new();
     for (grid, cell) in planned.selected(of) {
         match samples.logs_by_round(&cell, metric) {
-            Some(logs) => same.entry(cell.without(&[grid.studied])).or_default().push((cell, logs)),
+            Some(logs) => same.entry(cell.without(&[&grid.studied])).or_default().push((cell, logs)),
             None => evidence.missing.push(missing(samples, cell)),
         }
     }
@@ -216,7 +216,7 @@ fn ratios(
     };
     let in_scope = |baseline: &Cell| {
         let Some(share) = scope else { return Some(true) };
-        Some(samples.value(baseline, share.part)? / samples.value(baseline, share.whole)? >= share.at_least)
+        Some(samples.value(baseline, &share.part)? / samples.value(baseline, &share.whole)? >= share.at_least)
     };
     let pairs = compared(planned, (of, metric), in_scope, evidence);
     let found: Vec<Option<(Interval, usize)>> = match metric.pass {

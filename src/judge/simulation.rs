@@ -7,42 +7,45 @@ use crate::rounds::{Rounds, usual};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-const MEANING: Meaning = Meaning { confirmed: "", refuted: "", depends: "", inconclusive: "" };
-
-const fn claim(id: &'static str, rule: Rule) -> Claim {
-    Claim { id, from: "", text: "", judged_on: &[Platform::Cpu], rule, meaning: MEANING }
+fn claim(id: &str, rule: Rule) -> Claim {
+    let judged_on = vec![Platform::Cpu];
+    Claim { id: id.into(), from: String::new(), text: String::new(), judged_on, rule, meaning: Meaning::default() }
 }
 
-const RATE: Metric = Metric { name: "rate", label: "", unit: "1/s", pass: Pass::Time };
+const RATE: Metric = Metric::timed("rate", "", "1/s");
 
 /// Three levels against a baseline, by a ratio of times; and one of them by a rate of its own.
-const PROTOCOL: Protocol = Protocol {
-    name: "noise",
-    title: "",
-    question: "",
-    hypothesis: "",
-    factors: &[],
-    grids: &[Grid {
-        name: "g",
-        profiles: &[Profile::Quick, Profile::Full],
-        studied: "k",
-        axes: &[axis("k", &["1", "2", "3", "4"])],
-        passes: &[Pass::Time],
-        only_on: &[],
-    }],
-    metrics: &[PEAK, TIME, RATE],
-    checks: &[],
-    claims: &[
-        claim(
-            "faster",
-            Rule::Ratio { metric: "time", of: "", confirm: Bound::AtMost(0.8), refute: Bound::AtLeast(0.8), scope: None },
-        ),
-        claim("value", Rule::Value { metric: "rate", of: "k=2|3", confirm: Bound::AtLeast(1.0), refute: Bound::AtMost(1.0) }),
-    ],
-    published: &[],
-    plots: &[],
-    threats: &[],
-};
+fn protocol() -> Protocol {
+    Protocol {
+        name: "noise".into(),
+        grids: vec![Grid {
+            name: "g".into(),
+            profiles: vec![Profile::Quick, Profile::Full],
+            studied: "k".into(),
+            axes: vec![axis("k", &["1", "2", "3", "4"])],
+            passes: vec![Pass::Time],
+            only_on: vec![],
+        }],
+        metrics: vec![PEAK, TIME, RATE],
+        claims: vec![
+            claim(
+                "faster",
+                Rule::Ratio {
+                    metric: "time".into(),
+                    of: "".into(),
+                    confirm: Bound::AtMost(0.8),
+                    refute: Bound::AtLeast(0.8),
+                    scope: None,
+                },
+            ),
+            claim(
+                "value",
+                Rule::Value { metric: "rate".into(), of: "k=2|3".into(), confirm: Bound::AtLeast(1.0), refute: Bound::AtMost(1.0) },
+            ),
+        ],
+        ..Protocol::default()
+    }
+}
 
 /// What moves the times of processes on a machine that others use, too.
 #[derive(Debug, Clone, Copy)]
@@ -82,12 +85,12 @@ impl Machine {
 
     /// One round of all cells, in a random order. Every true ratio is `ratio`, every true rate 1.
     fn round(&mut self, round: u32, ratio: f64, records: &mut Vec<PassRecord>) {
-        let mut cells = PROTOCOL.grids[0].cells();
+        let mut cells = protocol().grids[0].cells();
         for last in (1..cells.len()).rev() {
             cells.swap(last, self.random.random_range(0..=last));
         }
         for cell in cells {
-            let is_baseline = PROTOCOL.grids[0].baseline_of(&cell) == cell;
+            let is_baseline = protocol().grids[0].baseline_of(&cell) == cell;
             let time = self.process().exp() * if is_baseline { 1.0 } else { ratio };
             // A rate is symmetric around its mean, and no drift moves it: it stands for one that is no ratio.
             let rate = 1.0 + 0.03 * self.normal();
@@ -122,7 +125,7 @@ fn decided_by_noise(noise: Noise, profile: Profile, looks: &[u32], judged_by: &R
         for round in 1..=looks.iter().copied().max().unwrap_or(0) {
             machine.round(round, 0.8, &mut records);
             if looks.contains(&round) {
-                for (found, judgement) in found.iter_mut().zip(judge(&PROTOCOL, taken, &Samples::new(&records))) {
+                for (found, judgement) in found.iter_mut().zip(judge(&protocol(), taken, &Samples::new(&records))) {
                     assert!(!judgement.evidence[0].comparisons.is_empty(), "nothing was compared");
                     *found |= judgement.evidence[0].comparisons.iter().any(|c| c.outcome != Outcome::Straddles);
                 }
@@ -161,10 +164,10 @@ fn an_effect_beyond_the_threshold_is_decided_rightly() {
     let mut machine = Machine { random: ChaCha8Rng::seed_from_u64(1), noise: Noise::Processes, run: 0.0 };
     let mut records = Vec::new();
     (1..=5).for_each(|round| machine.round(round, 0.6, &mut records));
-    let judged = judge(&PROTOCOL, taken, &Samples::new(&records)).remove(0);
+    let judged = judge(&protocol(), taken, &Samples::new(&records)).remove(0);
     assert!(judged.evidence[0].comparisons.iter().all(|c| c.outcome == Outcome::Confirms && c.rounds == 5), "{judged:?}");
     assert!(
-        undecided(&PROTOCOL, taken, &Samples::new(&records)).iter().all(|cell| cell.get("k") != Some("4")),
+        undecided(&protocol(), taken, &Samples::new(&records)).iter().all(|cell| cell.get("k") != Some("4")),
         "only the rate is open"
     );
 }

@@ -200,59 +200,54 @@ impl Judged {
     ///
     /// # Errors
     /// Says what the rule lacks.
-    pub fn plain(self, select: &mut impl FnMut(&[protocol::Cell]) -> &'static str) -> Result<protocol::Rule, String> {
+    pub fn plain(self, select: &mut impl FnMut(&[protocol::Cell]) -> String) -> Result<protocol::Rule, String> {
         if self.of.is_empty() {
             return Err("is about no cell that is planned".to_string());
         }
         let of = select(&self.of);
         let bounds = self.confirm.zip(self.refute).ok_or("does not say what confirms and what refutes it");
-        let along = |along: Option<String>| along.map(kept).ok_or("does not say along which number");
+        let along = |along: Option<String>| along.ok_or("does not say along which number");
         let decides = self.decides;
         let plain = match self.read {
             Read::Ratio { metric, scope } => {
                 let (confirm, refute) = bounds?;
                 let share = |(part, whole, at_least): (Metric, Metric, f64)| protocol::Share {
-                    part: part.name,
-                    whole: whole.name,
+                    part: part.name.into(),
+                    whole: whole.name.into(),
                     at_least,
                 };
-                protocol::Rule::Ratio { metric: metric.name, of, confirm, refute, scope: scope.map(share) }
+                protocol::Rule::Ratio { metric: metric.name.into(), of, confirm, refute, scope: scope.map(share) }
             }
             Read::Value { metric } => {
                 let (confirm, refute) = bounds?;
-                protocol::Rule::Value { metric: metric.name, of, confirm, refute }
+                protocol::Rule::Value { metric: metric.name.into(), of, confirm, refute }
             }
             Read::Growth { metric, along: factor } => {
                 let (confirm, refute) = bounds?;
-                protocol::Rule::Exponent { metric: metric.name, along: along(factor)?, of, confirm, refute }
+                protocol::Rule::Exponent { metric: metric.name.into(), along: along(factor)?, of, confirm, refute }
             }
             Read::Trend { metric, along: factor } => {
                 let (confirm, refute) = bounds?;
-                protocol::Rule::Trend { metric: metric.name, along: along(factor)?, of, confirm, refute }
+                protocol::Rule::Trend { metric: metric.name.into(), along: along(factor)?, of, confirm, refute }
             }
             Read::Picked { metric, pick } => {
                 let (confirm, refute) = bounds?;
                 if self.over.is_empty() {
                     return Err("picks over no cell that is planned".to_string());
                 }
-                protocol::Rule::Picked { metric: metric.name, pick, of, over: select(&self.over), confirm, refute }
+                protocol::Rule::Picked { metric: metric.name.into(), pick, of, over: select(&self.over), confirm, refute }
             }
             Read::Agreement { metric, reference, within, share } => {
-                protocol::Rule::Agreement { metric: metric.name, reference: reference.name, of, within, share }
+                protocol::Rule::Agreement { metric: metric.name.into(), reference: reference.name.into(), of, within, share }
             }
-            Read::FalseAlarms { metric, at_most } => protocol::Rule::FalseAlarms { metric: metric.name, of, at_most },
+            Read::FalseAlarms { metric, at_most } => protocol::Rule::FalseAlarms { metric: metric.name.into(), of, at_most },
             Read::Frequency { metric, attempts, least } => {
                 let (confirm, refute) = bounds?;
-                protocol::Rule::Frequency { metric: metric.name, attempts: attempts.name, of, confirm, refute, least }
+                protocol::Rule::Frequency { metric: metric.name.into(), attempts: attempts.name.into(), of, confirm, refute, least }
             }
         };
-        Ok(if decides { plain } else { protocol::Rule::Beside(Box::leak(Box::new(plain))) })
+        Ok(if decides { plain } else { protocol::Rule::Beside(Box::new(plain)) })
     }
-}
-
-/// Text that lives as long as the process, which makes one protocol.
-pub(super) fn kept(text: String) -> &'static str {
-    text.leak()
 }
 
 /// What a guide says, in our words, and what its verdicts mean for the reader. In their texts `{effect}` and `{where}` stand for the
@@ -279,10 +274,10 @@ impl<C: Cell> Claim<C> {
     /// `from` names the guides that make the claim, by number.
     pub fn new(id: &'static str, from: &'static str, text: &'static str) -> Self {
         let meaning = protocol::Meaning {
-            confirmed: "It holds: {effect}.",
-            refuted: "It does not hold: {effect}.",
-            depends: "It holds only where {where}.",
-            inconclusive: "What was measured ({effect}) is too close to the thresholds for a verdict.",
+            confirmed: "It holds: {effect}.".into(),
+            refuted: "It does not hold: {effect}.".into(),
+            depends: "It holds only where {where}.".into(),
+            inconclusive: "What was measured ({effect}) is too close to the thresholds for a verdict.".into(),
         };
         Claim { told: Told { id, from, text, on: None, meaning, changed: None }, rules: Vec::new(), before: Vec::new() }
     }
@@ -314,27 +309,27 @@ impl<C: Cell> Claim<C> {
 
     /// Why nothing judges it.
     pub fn not_measured(mut self, why: &'static str) -> Self {
-        self.told.meaning.inconclusive = why;
+        self.told.meaning.inconclusive = why.into();
         self.on(&[])
     }
 
     pub fn confirmed(mut self, text: &'static str) -> Self {
-        self.told.meaning.confirmed = text;
+        self.told.meaning.confirmed = text.into();
         self
     }
 
     pub fn refuted(mut self, text: &'static str) -> Self {
-        self.told.meaning.refuted = text;
+        self.told.meaning.refuted = text.into();
         self
     }
 
     pub fn depends(mut self, text: &'static str) -> Self {
-        self.told.meaning.depends = text;
+        self.told.meaning.depends = text.into();
         self
     }
 
     pub fn inconclusive(mut self, text: &'static str) -> Self {
-        self.told.meaning.inconclusive = text;
+        self.told.meaning.inconclusive = text.into();
         self
     }
 

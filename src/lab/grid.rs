@@ -4,8 +4,7 @@ use super::claims::{Claim, Judged, Published, PublishedText, Rule, Told};
 use super::levels::{Cell, FactorText, Has, Level};
 use super::metrics;
 use super::plots::{Drawn, Plot, bars};
-use super::step::Step;
-use crate::measure::Bench;
+use crate::measure::{Bench, Step};
 use crate::protocol::{self, Metric, PEAK, Pass, Platform, Profile, Relation, TIME};
 use anyhow::Result;
 use std::any::Any;
@@ -64,7 +63,7 @@ pub fn missing(at_least: f64) -> Relation {
 
 /// The step fails with a message that contains this text.
 pub fn raises(message: &'static str) -> Relation {
-    Relation::Raises { message }
+    Relation::Raises { message: message.into() }
 }
 
 /// Cells, with what is special about them.
@@ -296,11 +295,11 @@ impl<C: Cell> Grid<C> {
     }
 }
 
-/// Each metric once, by its name.
+/// Each metric once; the first label that it is given counts. Two that share a name and no more are a mistake that the protocol has.
 pub(super) fn distinct(metrics: impl Iterator<Item = Metric>) -> Vec<Metric> {
     let mut found: Vec<Metric> = Vec::new();
     for metric in metrics {
-        if !found.iter().any(|known| known.name == metric.name) {
+        if !found.iter().any(|known| Metric { label: metric.label, ..*known } == metric) {
             found.push(metric);
         }
     }
@@ -349,12 +348,12 @@ impl<C: Cell> AnyGrid for Grid<C> {
         for group in &self.groups {
             match axes(&factors, &group.chosen.cells) {
                 Some(axes) => grids.push(protocol::Grid {
-                    name: self.name,
-                    profiles: group.profiles,
-                    studied: studied.to_string().leak(),
-                    axes: axes.leak(),
-                    passes: self.passes_of(group).plain().leak(),
-                    only_on: group.chosen.on.as_ref().unwrap_or(&self.on).clone().leak(),
+                    name: self.name.into(),
+                    profiles: group.profiles.to_vec(),
+                    studied: studied.into(),
+                    axes,
+                    passes: self.passes_of(group).plain(),
+                    only_on: group.chosen.on.as_ref().unwrap_or(&self.on).clone(),
                 }),
                 None => say("has cells that are not all combinations of some levels: give them in several calls".to_string()),
             }
@@ -410,16 +409,15 @@ impl<C: Cell> Grid<C> {
 /// The levels whose combinations are these cells, in their order; none where they are not all of them.
 fn axes<C: Cell>(factors: &[FactorText], cells: &[C]) -> Option<Vec<protocol::Axis>> {
     let texts: Vec<Vec<String>> = cells.iter().map(Cell::texts).collect();
-    let mut axes = Vec::new();
-    for (position, factor) in factors.iter().enumerate() {
-        let mut levels: Vec<&'static str> = Vec::new();
+    let axis = |(position, factor): (usize, &FactorText)| {
+        let mut levels: Vec<String> = Vec::new();
         for text in texts.iter().map(|texts| &texts[position]) {
-            if !levels.contains(&text.as_str()) {
-                levels.push(text.clone().leak());
+            if !levels.contains(text) {
+                levels.push(text.clone());
             }
         }
-        axes.push(protocol::Axis { factor: factor.name.clone().leak(), levels: levels.leak() });
-    }
-    let whole = protocol::Grid { name: "", profiles: &[], studied: "", axes: axes.clone().leak(), passes: &[], only_on: &[] };
-    whole.cells().iter().eq(cells.iter().map(Cell::plain).collect::<Vec<_>>().iter()).then_some(axes)
+        protocol::Axis { factor: factor.name.clone(), levels }
+    };
+    let whole = protocol::Grid { axes: factors.iter().enumerate().map(axis).collect(), ..protocol::Grid::default() };
+    whole.cells().into_iter().eq(cells.iter().map(Cell::plain)).then_some(whole.axes)
 }

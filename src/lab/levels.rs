@@ -1,6 +1,8 @@
 //! Levels of factors and cells of grids, as types of an experiment: a level that no `match` handles, and one that is misspelt, do not
 //! compile.
 
+use crate::protocol::{ALLOC_CONF, BY, DEVICE_MEMORY, DTYPE, THREADS};
+use std::any::TypeId;
 use std::fmt::Debug;
 
 /// What a factor of an experiment can be: an option of an enum (`levels!`), a number (`number!`) or a name (`name!`).
@@ -13,6 +15,10 @@ pub trait Level: Copy + PartialEq + Debug + Send + Sync + 'static {
     fn meanings() -> Vec<(String, &'static str)> {
         Vec::new()
     }
+    /// Every option, where the levels are options.
+    fn options() -> Vec<String> {
+        Vec::new()
+    }
     /// The level, as results spell it.
     fn text(&self) -> String;
 }
@@ -23,11 +29,29 @@ pub struct FactorText {
     pub name: String,
     pub meaning: &'static str,
     pub levels: Vec<(String, &'static str)>,
+    pub options: Vec<String>,
+    /// Whether the type is one of those below, by which the runner and the report go.
+    pub is_known: bool,
 }
 
 impl FactorText {
     pub fn of<L: Level>() -> FactorText {
-        FactorText { name: L::factor(), meaning: L::meaning(), levels: L::meanings() }
+        let known = [
+            TypeId::of::<By>(),
+            TypeId::of::<DeviceMemory>(),
+            TypeId::of::<AllocConf>(),
+            TypeId::of::<Threads>(),
+            TypeId::of::<Dtype>(),
+        ];
+        let is_known = known.contains(&TypeId::of::<L>());
+        FactorText { name: L::factor(), meaning: L::meaning(), levels: L::meanings(), options: L::options(), is_known }
+    }
+
+    /// What is wrong with the factor: another type has the name of one that the runner and the report go by.
+    pub(super) fn mistake(&self) -> Option<String> {
+        let is_taken = [BY, DEVICE_MEMORY, ALLOC_CONF, THREADS, DTYPE].contains(&self.name.as_str());
+        let why = "and the runner and the report go by it: use the lab's type, or give yours another name with `as`";
+        (is_taken && !self.is_known).then(|| format!("the lab has a factor '{}', {why}", self.name))
     }
 }
 
@@ -128,6 +152,9 @@ macro_rules! levels {
             fn meanings() -> Vec<(String, &'static str)> {
                 let all: &[($name, &str)] = &[$(($name::$level, $told)),+];
                 all.iter().filter(|(_, told)| !told.is_empty()).map(|(level, told)| ($crate::lab::Level::text(level), *told)).collect()
+            }
+            fn options() -> Vec<String> {
+                Self::ALL.iter().map($crate::lab::Level::text).collect()
             }
             fn text(&self) -> String {
                 match self { $($name::$level => $crate::spelled!($level $($text)?)),+ }
@@ -246,7 +273,7 @@ macro_rules! cell {
     };
 }
 
-// Factors that several experiments share. Some set how the runner starts a cell's process.
+// Factors that several experiments share, by the names that `protocol` has for them. The first set how the runner starts a cell's process.
 
 levels! {
     /// Who runs a cell: this program, or PyTorch in Python (`peers/pytorch/NAME.py`).
@@ -266,6 +293,11 @@ name! {
 name! {
     /// How many threads libtorch computes with: a number, or `all`, which is as many as the user says or the machine has.
     Threads "threads"
+}
+
+levels! {
+    /// What an operation computes in. The highest rate in fp32 is what a machine's other figures are put against.
+    Dtype "type of the numbers": Fp32 "", Bf16 "", Fp16 ""
 }
 
 macro_rules! known_options {
@@ -314,6 +346,15 @@ mod tests {
             Learning::cross([0.05, 3.2]).iter().map(|c| c.plain().to_string()).collect::<Vec<_>>(),
             ["rate=0.05", "rate=3.2"]
         );
+    }
+
+    #[test]
+    fn the_labs_own_factors_have_the_names_that_the_runner_goes_by() {
+        let names = [By::factor(), DeviceMemory::factor(), AllocConf::factor(), Threads::factor(), Dtype::factor()];
+        assert_eq!(names, [BY, DEVICE_MEMORY, ALLOC_CONF, THREADS, DTYPE]);
+        let cell = |by| crate::protocol::Cell::new(vec![(BY.to_string(), Level::text(&by))]);
+        assert!(cell(By::Pytorch).is_reference() && cell(By::Vramlab).other_side() == cell(By::Pytorch));
+        assert!(crate::protocol::Cell::new(vec![(DTYPE.to_string(), Dtype::Fp32.text())]).is_fp32());
     }
 
     #[test]

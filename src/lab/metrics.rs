@@ -1,28 +1,6 @@
-//! The figures that experiments share, and how an experiment declares its own.
+//! The figures that experiments share.
 
-use crate::protocol::{ACTIVATIONS, GRADIENTS, Metric, PEAK, Pass, STEP_PEAK, TIME};
-
-impl Metric {
-    /// A figure that is counted once, as bytes are.
-    pub const fn counted(name: &'static str, label: &'static str, unit: &'static str) -> Metric {
-        Metric { name, label, unit, pass: Pass::Memory }
-    }
-
-    /// A figure that moves from run to run, as times do, and so gets rounds.
-    pub const fn timed(name: &'static str, label: &'static str, unit: &'static str) -> Metric {
-        Metric { name, label, unit, pass: Pass::Time }
-    }
-
-    /// The relative error of something that is compared with the baseline's; its name ends in `_error`.
-    pub const fn compared(name: &'static str, label: &'static str) -> Metric {
-        Metric { name, label, unit: "1", pass: Pass::Check }
-    }
-
-    /// The same figure under another label.
-    pub const fn labelled(self, label: &'static str) -> Metric {
-        Metric { label, ..self }
-    }
-}
+use crate::protocol::{ACTIVATIONS, GRADIENTS, Metric, PEAK, STEP_PEAK, TIME};
 
 /// 1 where the step failed, 0 where it did not.
 pub const RAISED: Metric = Metric::compared("raised", "error raised");

@@ -11,10 +11,9 @@ mod metrics;
 mod plots;
 mod protocol;
 mod selection;
-mod step;
 pub mod testing;
 
-pub use crate::measure::{Bench, Probe, Timing};
+pub use crate::measure::{Bench, Probe, Step, Timing};
 pub use crate::protocol::{
     ACTIVATIONS, BANDWIDTH, COMPUTED, GRADIENTS, LINK_SHARE, Metric, PEAK, Platform, Relation, STEP_PEAK, TIME,
 };
@@ -25,10 +24,9 @@ pub use claims::{
     value, within,
 };
 pub use grid::{CHECK, COUNT, Choose, Chosen, Grid, Passes, ROUNDS, differs, equal, missing, raises, scaled};
-pub use levels::{AllocConf, By, Cell, DeviceMemory, FactorText, Has, Level, Many, Threads, spelling};
+pub use levels::{AllocConf, By, Cell, DeviceMemory, Dtype, FactorText, Has, Level, Many, Threads, spelling};
 pub use metrics::{GRADIENT_ERROR, LOSS_ERROR, OUTPUT_ERROR, PARAMETER_ERROR, RAISED, RESULT_ERROR, UPDATE_ERROR};
 pub use plots::{Plot, against, area, bars, dots, effects, lines, pareto, ranking, shares};
 pub use protocol::Protocol;
 pub use std::process::ExitCode;
-pub use step::Step;
 pub use tch::{Device, Kind, Reduction, Tensor, no_grad};

@@ -1,8 +1,8 @@
 //! Pictures of a grid.
 
-use super::claims::{Predicate, chosen, kept};
+use super::claims::{Predicate, chosen};
 use super::levels::{Cell, Has, Level};
-use crate::protocol::{self, Metric, PEAK, PlotKind};
+use crate::protocol::{self, Metric, PEAK, PlotKind, intern};
 
 /// A picture that answers a question at a glance; one is drawn for each machine.
 pub struct Plot<C> {
@@ -142,27 +142,26 @@ impl<C: Cell> Plot<C> {
 }
 
 impl Drawn {
-    pub fn plain(self, of: &'static str) -> protocol::Plot {
-        let texts = |texts: Vec<String>| &*texts.into_iter().map(kept).collect::<Vec<_>>().leak();
-        let names = |metrics: Vec<Metric>| &*metrics.into_iter().map(|metric| metric.name).collect::<Vec<_>>().leak();
-        let by = texts(self.by);
+    pub fn plain(self, of: String) -> protocol::Plot {
+        let names = |metrics: Vec<Metric>| metrics.into_iter().map(|metric| metric.name.into()).collect();
+        let by = self.by;
         let kind = match self.kind {
             Kind::Bars => PlotKind::Bars { clusters: by },
-            Kind::Lines => PlotKind::Lines { x: kept(self.x), series: by },
+            Kind::Lines => PlotKind::Lines { x: self.x, series: by },
             Kind::Dots(threshold) => PlotKind::Dots { rows: by, threshold },
             Kind::Effects => PlotKind::Effects { factors: by },
-            Kind::Shares(parts) => PlotKind::Shares { rows: by, prefix: kept(format!("{}.", parts.name)) },
+            Kind::Shares(parts) => PlotKind::Shares { rows: by, prefix: format!("{}.", parts.name) },
             Kind::Ranking { part, columns, most } => {
-                let column = |metric: Metric| Metric { name: kept(format!("{}.", metric.name)), ..metric };
-                let columns = columns.into_iter().map(column).collect::<Vec<_>>().leak();
-                PlotKind::Ranking { rows: by, part, columns, most }
+                let column = |metric: Metric| Metric { name: intern(&format!("{}.", metric.name)), ..metric };
+                PlotKind::Ranking { rows: by, part: part.into(), columns: columns.into_iter().map(column).collect(), most }
             }
             Kind::Area { layers, boundary, phases } => {
-                PlotKind::Area { panels: by, layers: layers.leak(), boundary: boundary.name, phases: phases.leak() }
+                let phases = phases.into_iter().map(str::to_string).collect();
+                PlotKind::Area { panels: by, layers, boundary: boundary.name.into(), phases }
             }
             Kind::Pareto(against) => PlotKind::Pareto { against: names(against), looks: by },
-            Kind::Against(reference) => PlotKind::Against { reference: reference.name, looks: by },
+            Kind::Against(reference) => PlotKind::Against { reference: reference.name.into(), looks: by },
         };
-        protocol::Plot { name: kept(self.name), caption: kept(self.caption), of, metric: self.metric.name, kind }
+        protocol::Plot { name: self.name, caption: self.caption, of, metric: self.metric.name.into(), kind }
     }
 }

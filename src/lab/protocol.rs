@@ -1,10 +1,10 @@
 //! A protocol: one experiment, from its question to its threats, and how it becomes the plain data that a `run.json` holds.
 
-use super::claims::{Judged, kept, usual_platforms};
+use super::claims::{Judged, usual_platforms};
 use super::grid::{AnyGrid, Erased, Grid, distinct};
 use super::levels::{Cell, FactorText};
 use super::selection::written;
-use crate::measure::{self, Bench};
+use crate::measure::{Bench, Step};
 use crate::protocol::{self, Factor, Level, Rule};
 use anyhow::{Context, Result};
 
@@ -64,9 +64,9 @@ impl Protocol {
     ///
     /// # Errors
     /// No grid plans the cell; what its setup fails with.
-    pub fn prepare(&self, cell: &protocol::Cell, bench: &Bench) -> Result<Box<dyn measure::Step>> {
+    pub fn prepare(&self, cell: &protocol::Cell, bench: &Bench) -> Result<Step> {
         let step = self.grids.iter().find_map(|grid| grid.step_of(cell, bench));
-        Ok(Box::new(step.with_context(|| format!("no cell '{cell}' is planned"))??))
+        step.with_context(|| format!("no cell '{cell}' is planned"))?
     }
 
     /// The protocol as plain data, or everything that is wrong with it.
@@ -82,7 +82,7 @@ impl Protocol {
         let mut all: Vec<protocol::Cell> = grids.iter().flat_map(protocol::Grid::cells).collect();
         all.sort();
         all.dedup();
-        let mut select = |cells: &[protocol::Cell]| kept(written(cells, &all));
+        let mut select = |cells: &[protocol::Cell]| written(cells, &all);
         let mut checks = Vec::new();
         let mut metrics = Vec::new();
         let (mut claims, mut published, mut plots, mut answers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -107,10 +107,9 @@ impl Protocol {
                 None => mistakes.push(format!("a rule answers '{id}', which no grid claims")),
             }
         }
-        let mut whole = |id: &str, parts: Vec<Judged>, mistakes: &mut Vec<String>| -> &'static [Rule] {
+        let mut whole = |id: &str, parts: Vec<Judged>, mistakes: &mut Vec<String>| -> Vec<Rule> {
             let plain = parts.into_iter().map(|part| part.plain(&mut select));
-            let rules = plain.filter_map(|rule| rule.map_err(|e| mistakes.push(format!("'{id}' {e}"))).ok());
-            rules.collect::<Vec<_>>().leak()
+            plain.filter_map(|rule| rule.map_err(|e| mistakes.push(format!("'{id}' {e}"))).ok()).collect()
         };
         let claims: Vec<protocol::Claim> = claims
             .into_iter()
@@ -118,11 +117,12 @@ impl Protocol {
                 if parts.is_empty() && told.on.as_ref().is_none_or(|on| !on.is_empty()) {
                     mistakes.push(format!("nothing judges the claim '{}': give it a rule, or say .not_measured(why)", told.id));
                 }
-                let judged_on = told.on.clone().unwrap_or_else(|| usual_platforms(&parts)).leak();
+                let judged_on = told.on.clone().unwrap_or_else(|| usual_platforms(&parts));
                 let rule = joined(whole(told.id, parts, &mut mistakes));
                 let before = joined(whole(told.id, before, &mut mistakes));
                 let rule = changed(told.changed, before, rule);
-                protocol::Claim { id: told.id, from: told.from, text: told.text, judged_on, rule, meaning: told.meaning }
+                let (id, from, text) = (told.id.into(), told.from.into(), told.text.into());
+                protocol::Claim { id, from, text, judged_on, rule, meaning: told.meaning }
             })
             .collect();
         let published: Vec<protocol::Published> = published
@@ -131,27 +131,26 @@ impl Protocol {
                 let rule = (!parts.is_empty()).then(|| joined(whole(told.id, parts, &mut mistakes)));
                 let before = joined(whole(told.id, before, &mut mistakes));
                 let rule = rule.map(|rule| changed(told.changed, before, rule));
-                let (id, source, figure, setup) = (told.id, told.source, told.figure, told.setup);
-                protocol::Published { id, source, figure, judged_on: told.on.leak(), rule, setup }
+                let (id, source, figure, setup) = (told.id.into(), told.source.into(), told.figure.into(), told.setup.into());
+                protocol::Published { id, source, figure, judged_on: told.on, rule, setup }
             })
             .collect();
         let plots: Vec<protocol::Plot> = plots.into_iter().map(|(drawn, cells)| drawn.plain(select(&cells))).collect();
         let plain = protocol::Protocol {
-            name: self.name,
-            title: self.title,
-            question: self.question,
-            hypothesis: self.hypothesis,
-            factors: factors.leak(),
-            grids: grids.leak(),
-            metrics: distinct(metrics.into_iter()).leak(),
-            checks: checks.leak(),
-            claims: claims.leak(),
-            published: published.leak(),
-            plots: plots.leak(),
-            threats: self.threats.clone().leak(),
+            name: self.name.into(),
+            title: self.title.into(),
+            question: self.question.into(),
+            hypothesis: self.hypothesis.into(),
+            factors,
+            grids,
+            metrics: distinct(metrics.into_iter()),
+            checks,
+            claims,
+            published,
+            plots,
+            threats: self.threats.iter().map(|threat| (*threat).into()).collect(),
         };
         mistakes.extend(plain.mistakes());
-        mistakes.extend(plain.empty_safeguards());
         if mistakes.is_empty() { Ok(plain) } else { Err(mistakes) }
     }
 
@@ -167,11 +166,18 @@ impl Protocol {
                 None => found.push(factor.clone()),
             }
         }
-        let level = |(name, meaning): (String, &'static str)| Level { name: kept(name), meaning };
-        let factor = |factor: FactorText| Factor {
-            name: kept(factor.name),
-            meaning: factor.meaning,
-            levels: factor.levels.into_iter().map(level).collect::<Vec<_>>().leak(),
+        let plans =
+            |name: &str, level: &String| grids.iter().flat_map(|grid| &grid.grids).any(|grid| grid.levels_of(name).contains(level));
+        for factor in &found {
+            mistakes.extend(factor.mistake());
+            let unplanned = factor.options.iter().filter(|level| !factor.is_known && !plans(&factor.name, level));
+            mistakes.extend(unplanned.map(|level| format!("no grid has the level '{level}' of '{}'", factor.name)));
+        }
+        let level = |(name, meaning): (String, &'static str)| Level { name, meaning: meaning.into() };
+        let factor = |FactorText { name, meaning, levels, .. }| Factor {
+            name,
+            meaning: String::from(meaning),
+            levels: levels.into_iter().map(level).collect(),
         };
         found.into_iter().map(factor).collect()
     }
@@ -183,17 +189,14 @@ impl Protocol {
 
 /// A rule with what was changed of it, if anything was.
 fn changed(what: Option<&'static str>, before: Rule, now: Rule) -> Rule {
-    let before = (!before.parts().is_empty()).then(|| &*Box::leak(Box::new(before)));
+    let before = (!before.parts().is_empty()).then(|| Box::new(before));
     match what {
-        Some(what) => Rule::Changed { what, before, now: Box::leak(Box::new(now)) },
+        Some(what) => Rule::Changed { what: what.into(), before, now: Box::new(now) },
         None => now,
     }
 }
 
 /// One rule, or all of several.
-fn joined(rules: &'static [Rule]) -> Rule {
-    match rules {
-        [rule] => rule.clone(),
-        rules => Rule::All(rules),
-    }
+fn joined(mut rules: Vec<Rule>) -> Rule {
+    if rules.len() == 1 { rules.remove(0) } else { Rule::All(rules) }
 }

@@ -82,11 +82,10 @@ fn compared<C: Cell>(
     let _turn = alone();
     let baseline = grid.baseline_of(&cell).expect("the grid compares something");
     let relation = grid.relation_of(&cell).expect("the grid has a check");
-    let prepare = |plain: &crate::protocol::Cell, bench: &Bench| -> Result<Box<dyn measure::Step>> {
-        let is_baseline = *plain == baseline.plain() && baseline != cell;
-        Ok(Box::new(if is_baseline { set_up_baseline(bench)? } else { set_up(bench)? }))
+    let prepare = |plain: &crate::protocol::Cell, bench: &Bench| -> Result<Step> {
+        if *plain == baseline.plain() && baseline != cell { set_up_baseline(bench) } else { set_up(bench) }
     };
-    let found = measure::check(&relation, prepare, &cell.plain(), &baseline.plain(), &BENCH);
+    let found = measure::check(&relation, &prepare, &cell.plain(), &baseline.plain(), &BENCH);
     Checked(found.unwrap_or_else(|e| Found::failed(&e)))
 }
 
@@ -127,12 +126,11 @@ impl Counted {
 pub fn count<C: Cell>(protocol: &Protocol, cell: C) -> Counted {
     let _turn = alone();
     let grid = grid(protocol, &cell);
-    let prepare =
-        |_: &crate::protocol::Cell, bench: &Bench| -> Result<Box<dyn measure::Step>> { Ok(Box::new(grid.step(cell, bench)?)) };
+    let prepare = |_: &crate::protocol::Cell, bench: &Bench| -> Result<Step> { grid.step(cell, bench) };
     // What the setup allocates is counted, too.
     let meter = Cpu::new(None);
-    let mut step = BENCH.set_up(prepare, &cell.plain()).expect("the cell is set up");
-    Counted(measure::memory(&mut *step, &meter).expect("the step runs"))
+    let mut step = BENCH.set_up(&prepare, &cell.plain()).expect("the cell is set up");
+    Counted(measure::memory(&mut step, &meter).expect("the step runs"))
 }
 
 /// A cell with another level: `with(cell, Recipe::Add)`.

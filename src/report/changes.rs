@@ -7,20 +7,20 @@ use crate::judge::{Changed, Verdict};
 use crate::protocol::Platform;
 
 /// A claim or published figure that was changed, with its verdicts by machine.
-struct Row {
-    id: &'static str,
-    what: &'static str,
+struct Row<'a> {
+    id: &'a str,
+    what: &'a str,
     now: Vec<String>,
     without: Vec<String>,
 }
 
 /// The table, as Markdown: a row for each change.
-pub fn table(recorded: &[Recorded]) -> String {
+pub fn table<'a>(recorded: &'a [Recorded]) -> String {
     let mut rows: Vec<Row> = Vec::new();
     for run in recorded {
-        let mut add = |id: &'static str, changed: &Changed, platform: Platform, carries: bool, now: Verdict, against| {
+        let mut add = |id: &'a str, changed: &'a Changed, platform: Platform, carries: bool, now: Verdict, against| {
             let position = rows.iter().position(|row| row.id == id).unwrap_or_else(|| {
-                rows.push(Row { id, what: changed.what, now: Vec::new(), without: Vec::new() });
+                rows.push(Row { id, what: &changed.what, now: Vec::new(), without: Vec::new() });
                 rows.len() - 1
             });
             let without = changed.without.as_ref().map(|(verdict, _)| *verdict);
@@ -33,12 +33,12 @@ pub fn table(recorded: &[Recorded]) -> String {
         };
         for judged in &run.judgements {
             if let Some(changed) = &judged.changed {
-                add(judged.claim.id, changed, judged.platform, judged.carries, judged.verdict, Against::Claim);
+                add(&judged.claim.id, changed, judged.platform, judged.carries, judged.verdict, Against::Claim);
             }
         }
         for found in &run.reproductions {
             if let Some(changed) = &found.changed {
-                add(found.published.id, changed, found.platform, found.comparable, found.verdict, Against::Published);
+                add(&found.published.id, changed, found.platform, found.comparable, found.verdict, Against::Published);
             }
         }
     }

@@ -66,20 +66,20 @@ pub struct Part {
 }
 
 /// The claims of an experiment over all machines: ids with their texts, in the order in which they first appear.
-pub fn claims_of(of_experiment: &[Recorded]) -> Vec<(&'static str, &'static str)> {
+pub fn claims_of(of_experiment: &[Recorded]) -> Vec<(&str, &str)> {
     let mut claims: Vec<(&str, &str)> = Vec::new();
-    for claim in of_experiment.iter().flat_map(|r| r.protocol.claims) {
+    for claim in of_experiment.iter().flat_map(|r| &r.protocol.claims) {
         if !claims.iter().any(|(id, _)| *id == claim.id) {
-            claims.push((claim.id, claim.text));
+            claims.push((&claim.id, &claim.text));
         }
     }
     claims
 }
 
 /// The published figures that an experiment is about, over all machines, in the order in which they first appear.
-pub fn published_of(of_experiment: &[Recorded]) -> Vec<&'static Published> {
-    let mut all: Vec<&'static Published> = Vec::new();
-    for published in of_experiment.iter().flat_map(|r| r.protocol.published) {
+pub fn published_of(of_experiment: &[Recorded]) -> Vec<&Published> {
+    let mut all: Vec<&Published> = Vec::new();
+    for published in of_experiment.iter().flat_map(|r| &r.protocol.published) {
         if !all.iter().any(|p| p.id == published.id) {
             all.push(published);
         }
@@ -94,7 +94,7 @@ pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
             || of_experiment.iter().flat_map(|r| r.judgements.iter().map(move |j| (r, j))).filter(|(_, j)| j.claim.id == id);
         ClaimSection {
             id: slug(id),
-            from: judged().next().map_or_else(Default::default, |(_, j)| guides(j.claim.from)),
+            from: judged().next().map_or_else(Default::default, |(_, j)| guides(&j.claim.from)),
             is_self_check: is_self_check(&of_experiment[0], id),
             text: text.to_string(),
             findings: judged()
@@ -108,10 +108,10 @@ pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
 
 /// The published figures of one experiment with the findings of its machines.
 pub fn published_sections(of_experiment: &[Recorded]) -> Vec<PublishedSection> {
-    let section = |published: &'static Published| {
+    let section = |published: &Published| {
         let found = of_experiment.iter().flat_map(|r| r.reproductions.iter().map(move |found| (r, found)));
         PublishedSection {
-            id: slug(published.id),
+            id: slug(&published.id),
             source: published.source.to_string(),
             figure: published.figure.to_string(),
             setup: published.setup.to_string(),
@@ -126,7 +126,7 @@ fn reproduction(recorded: &Recorded, found: &Reproduction) -> Finding {
         machine: recorded.machine.clone(),
         device: prose::platform(found.platform).to_string(),
         verdict: prose::reproduction(found),
-        meaning: prose::why(recorded.protocol, found),
+        meaning: prose::why(&recorded.protocol, found),
         evidence: found.evidence.iter().map(|evidence| part(recorded, evidence, Against::Published)).collect(),
     }
 }
@@ -136,21 +136,21 @@ fn finding(recorded: &Recorded, judgement: &Judgement) -> Finding {
         machine: recorded.machine.clone(),
         device: prose::platform(judgement.platform).to_string(),
         verdict: prose::standing(judgement),
-        meaning: prose::meaning(recorded.protocol, judgement),
+        meaning: prose::meaning(&recorded.protocol, judgement),
         evidence: judgement.evidence.iter().map(|evidence| part(recorded, evidence, Against::Claim)).collect(),
     }
 }
 
 fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> Part {
-    let protocol = recorded.protocol;
-    let (confirm, refute) = prose::thresholds(protocol, evidence.rule).unwrap_or_default();
+    let protocol = &recorded.protocol;
+    let (confirm, refute) = prose::thresholds(protocol, &evidence.rule).unwrap_or_default();
     let common = common(&evidence.comparisons);
-    let row = |c: &Comparison| comparison_row(recorded, evidence.rule, c, &common, against);
+    let row = |c: &Comparison| comparison_row(recorded, &evidence.rule, c, &common, against);
     let many = evidence.comparisons.len() > FEW;
     let shown = if many { most_telling(&evidence.comparisons) } else { evidence.comparisons.iter().collect() };
     Part {
         verdict: prose::verdict(evidence.verdict, against),
-        comparison: prose::comparison(protocol, evidence.rule),
+        comparison: prose::comparison(protocol, &evidence.rule),
         confirm,
         refute,
         tally: tally(&evidence.comparisons, against),
@@ -166,7 +166,7 @@ fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> Part {
         shown: shown.into_iter().map(row).collect(),
         common: common
             .iter()
-            .filter(|(factor, _)| !is_named(evidence.rule, factor))
+            .filter(|(factor, _)| !is_named(&evidence.rule, factor))
             .map(|(factor, level)| format!("{factor} = {level}"))
             .collect::<Vec<_>>()
             .join(", "),
@@ -234,7 +234,7 @@ fn comparison_row(
         (Rule::Trend { along, .. }, _) => {
             format!(
                 "`{}`",
-                Some(comparison.cell.without(&[&factors[..], &[*along]].concat()))
+                Some(comparison.cell.without(&[&factors[..], &[along.as_str()]].concat()))
                     .filter(|n| !n.is_empty())
                     .unwrap_or_else(|| "all".to_string())
             )
@@ -244,8 +244,8 @@ fn comparison_row(
     let rounds = if comparison.effect.is_exact() { "–".to_string() } else { comparison.rounds.to_string() };
     vec![
         cell,
-        prose::figure(recorded.protocol, rule, comparison.effect.estimate),
-        prose::interval(recorded.protocol, rule, comparison.effect),
+        prose::figure(&recorded.protocol, rule, comparison.effect.estimate),
+        prose::interval(&recorded.protocol, rule, comparison.effect),
         rounds,
         prose::outcome(comparison.outcome, against).to_string(),
     ]
@@ -289,13 +289,13 @@ fn most_telling(comparisons: &[Comparison]) -> Vec<&Comparison> {
 }
 
 fn out_of_scope(recorded: &Recorded, evidence: &Evidence) -> String {
-    match evidence.rule {
+    match &evidence.rule {
         Rule::Ratio { scope: Some(share), .. } => {
             let outside = match evidence.out_of_scope {
                 0 => "none outside".to_string(),
                 n => format!("{} outside", prose::counted(n, "configuration")),
             };
-            format!("Judged only where, {}: {outside}", prose::scope(recorded.protocol, share))
+            format!("Judged only where, {}: {outside}", prose::scope(&recorded.protocol, share))
         }
         _ => String::new(),
     }

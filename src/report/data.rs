@@ -2,7 +2,7 @@
 
 use super::markup::slug;
 use super::recorded::Recorded;
-use crate::protocol::{Cell, Metric, is_detail};
+use crate::protocol::{Cell, Metric, Role};
 use crate::results::Status;
 use anyhow::{Context, Result};
 
@@ -17,7 +17,7 @@ pub struct Table {
 pub const FOLDER: &str = "data";
 
 pub fn path(run: &Recorded) -> String {
-    format!("{FOLDER}/{}-{}.csv", slug(run.protocol.name), slug(&run.machine))
+    format!("{FOLDER}/{}-{}.csv", slug(&run.protocol.name), slug(&run.machine))
 }
 
 /// Whether there is anything to tell of a run.
@@ -36,10 +36,11 @@ fn has_row(run: &Recorded, cell: &Cell) -> bool {
 /// The rows cannot be formatted.
 pub fn table(run: &Recorded) -> Result<Table> {
     let cells = run.all_cells();
-    let factors = run.protocol.factors.iter().map(|f| f.name).filter(|name| cells.iter().any(|cell| cell.get(name).is_some()));
+    let factors =
+        run.protocol.factors.iter().map(|f| f.name.as_str()).filter(|name| cells.iter().any(|cell| cell.get(name).is_some()));
     let factors: Vec<&str> = factors.collect();
     let has_values = |metric: &&Metric| cells.iter().any(|cell| run.samples.value(cell, metric.name).is_some());
-    let metrics: Vec<&Metric> = run.protocol.metrics.iter().filter(|m| !is_detail(m.name)).filter(has_values).collect();
+    let metrics: Vec<&Metric> = run.protocol.metrics.iter().filter(|m| m.role == Role::Column).filter(has_values).collect();
     let mut writer = csv::Writer::from_writer(Vec::new());
     // A factor may have the name of a metric.
     let name = |m: &Metric| if factors.contains(&m.name) { m.label } else { m.name };

@@ -40,7 +40,7 @@ pub fn diff(a: &Path, b: &Path) -> Result<String> {
                 continue;
             }
             let said = |run: &Recorded, j: &Judgement| {
-                format!("{}: {}", prose::standing(j), prose::effect_of_all(run.protocol, &j.evidence))
+                format!("{}: {}", prose::standing(j), prose::effect_of_all(&run.protocol, &j.evidence))
             };
             writeln!(verdicts, "{}\n  A {}\n  B {}", judgement.claim.id, said(a, judgement), said(b, other))?;
         }
@@ -48,7 +48,7 @@ pub fn diff(a: &Path, b: &Path) -> Result<String> {
     writeln!(text, "Verdicts: {same} the same; different:\n{}", or_none(&verdicts))?;
     let (mut compared, mut apart) = (0, String::new());
     for (a, b) in &pairs {
-        for metric in a.protocol.metrics {
+        for metric in &a.protocol.metrics {
             let Some(other) = b.protocol.metric(metric.name) else { continue };
             for cell in a.all_cells() {
                 let Some((mine, theirs)) = a.ratio(&cell, metric).zip(b.ratio(&cell, other)) else { continue };

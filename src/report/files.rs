@@ -31,7 +31,7 @@ pub fn of(recorded: &Recorded) -> Vec<Linked> {
     let linked = |from: &PathBuf| {
         let name = from.file_name()?.to_string_lossy().into_owned();
         let size = std::fs::metadata(from).map_or_else(|_| "missing".to_string(), |m| Bytes(m.len()).to_string());
-        let path = format!("{FOLDER}/{}-{}-{}", slug(recorded.protocol.name), slug(&recorded.machine), slug(&name));
+        let path = format!("{FOLDER}/{}-{}-{}", slug(&recorded.protocol.name), slug(&recorded.machine), slug(&name));
         let link = Markdown::link(&name, &path);
         Some(Linked { opens: Markdown::trusted(opens(&name).to_string()), path, size, link, from: from.clone() })
     };

@@ -213,7 +213,7 @@ fn guides(recorded: &[Recorded], pages: &[Page]) -> Vec<GuideLine> {
         for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
             for (id, _) in claims_of(runs) {
                 let is_from =
-                    |run: &Recorded| run.protocol.claims.iter().any(|c| c.id == id && guides_of(c.from).any(|n| n == number));
+                    |run: &Recorded| run.protocol.claims.iter().any(|c| c.id == id && guides_of(&c.from).any(|n| n == number));
                 if runs.iter().any(is_from) {
                     *counts.entry(standing(&rows, id)).or_default() += 1;
                 }

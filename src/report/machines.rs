@@ -78,8 +78,8 @@ pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     let mut claims: BTreeMap<(&str, &str), BTreeSet<(u8, &str)>> = BTreeMap::new();
     let mut checks: BTreeMap<(&str, &str), bool> = BTreeMap::new();
     for (run, judgement) in own.flat_map(|run| run.judgements.iter().map(move |judgement| (run, judgement))) {
-        let id = (run.protocol.name, judgement.claim.id);
-        if pages::is_self_check(run, judgement.claim.id) {
+        let id = (run.protocol.name.as_str(), judgement.claim.id.as_str());
+        if pages::is_self_check(run, &judgement.claim.id) {
             if judgement.carries && judgement.verdict != Verdict::NotMeasured {
                 *checks.entry(id).or_insert(true) &= judgement.verdict == Verdict::Confirmed;
             }

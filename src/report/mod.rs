@@ -263,11 +263,11 @@ fn published(recorded: &[Recorded]) -> Vec<PublishedLine> {
     for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
         for section in claims::published_sections(runs) {
             let found = runs.iter().flat_map(|run| run.reproductions.iter().map(move |found| (run, found)));
-            let own = found.filter(|(_, found)| markup::slug(found.published.id) == section.id);
+            let own = found.filter(|(_, found)| markup::slug(&found.published.id) == section.id);
             let compared = own.filter(|(_, found)| found.comparable && found.verdict != crate::judge::Verdict::NotMeasured);
             let said: Vec<String> = compared
                 .map(|(run, found)| {
-                    let effect = prose::effect_of_all(run.protocol, &found.evidence);
+                    let effect = prose::effect_of_all(&run.protocol, &found.evidence);
                     format!("{}, {}: {effect}", prose::reproduction(found), prose::whose(found.platform, &run.machine))
                 })
                 .collect();
@@ -291,7 +291,8 @@ const SENTENCES: [(&str, &str); 1] = [("optimizer_state", "temporaries")];
 
 /// What a page says instead of drawing it, machine by machine.
 fn sentences_of(runs: &[Recorded]) -> Vec<String> {
-    let is_said = |run: &Recorded, plot: &crate::protocol::Plot| SENTENCES.contains(&(run.protocol.name, plot.name));
+    let is_said =
+        |run: &Recorded, plot: &crate::protocol::Plot| SENTENCES.contains(&(run.protocol.name.as_str(), plot.name.as_str()));
     let said = |run: &Recorded| -> Vec<String> {
         run.protocol.plots.iter().filter(|plot| is_said(run, plot)).filter_map(|plot| plots::sentence(run, plot)).collect()
     };
@@ -301,7 +302,7 @@ fn sentences_of(runs: &[Recorded]) -> Vec<String> {
 fn pictures_of(runs: &[Recorded]) -> Result<Vec<Picture>> {
     let mut pictures = Vec::new();
     let is_drawn = |plot: &&crate::protocol::Plot| {
-        let named = (runs[0].protocol.name, plot.name);
+        let named = (runs[0].protocol.name.as_str(), plot.name.as_str());
         !matches!(plot.kind, PlotKind::Ranking { .. }) && !LEFT_OUT.contains(&named) && !SENTENCES.contains(&named)
     };
     for plot in runs[0].protocol.plots.iter().filter(is_drawn) {

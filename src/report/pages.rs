@@ -106,11 +106,11 @@ pub struct Page {
 
 /// What a page is called, also where the report does not know its experiment.
 pub fn title(run: &Recorded) -> String {
-    subject(run.protocol.name).map_or_else(|| run.protocol.title.to_string(), |subject| subject.title.to_string())
+    subject(&run.protocol.name).map_or_else(|| run.protocol.title.to_string(), |subject| subject.title.to_string())
 }
 
 pub fn kind(run: &Recorded) -> Kind {
-    subject(run.protocol.name).map_or(Kind::Technique, |subject| subject.kind)
+    subject(&run.protocol.name).map_or(Kind::Technique, |subject| subject.kind)
 }
 
 /// Whether a claim is about the lab itself.
@@ -121,15 +121,15 @@ pub fn is_self_check(run: &Recorded, id: &str) -> bool {
 /// The page of an experiment from all machines that ran it.
 pub fn page(runs: &[Recorded], pictures: Vec<Shown>) -> Page {
     let first = &runs[0];
-    let known = subject(first.protocol.name);
+    let known = subject(&first.protocol.name);
     let is_own = |id: &str| kind(first) == Kind::SelfCheck || !is_self_check(first, id);
     let verdicts: Vec<VerdictRow> = verdicts(runs).into_iter().filter(|row| is_own(&row.id)).collect();
     let undecided = claims::claims_of(runs).into_iter().filter(|(id, _)| is_own(id));
     let undecided = undecided.filter(|(id, _)| !verdicts.iter().any(|row| row.id == *id && row.kind != "informational"));
     Page {
-        name: slug(first.protocol.name),
+        name: slug(&first.protocol.name),
         title: title(first),
-        file: format!("{}.md", slug(first.protocol.name)),
+        file: format!("{}.md", slug(&first.protocol.name)),
         question: first.protocol.question.to_string(),
         hypothesis: first.protocol.hypothesis.to_string(),
         headlines: known.map_or_else(Vec::new, |subject| headlines(runs, subject)),
@@ -179,8 +179,8 @@ const SAME: &str = "; the same verdict from ";
 fn advice(runs: &[Recorded], is_own: &dyn Fn(&str) -> bool) -> Vec<Advice> {
     let mut all: Vec<(&str, Verdict, Advice)> = Vec::new();
     let judged = runs.iter().flat_map(|run| run.judgements.iter().map(move |judgement| (run, judgement)));
-    for (run, judgement) in judged.filter(|(_, j)| j.carries && j.verdict != Verdict::NotMeasured && is_own(j.claim.id)) {
-        let text = prose::advice(run.protocol, judgement);
+    for (run, judgement) in judged.filter(|(_, j)| j.carries && j.verdict != Verdict::NotMeasured && is_own(&j.claim.id)) {
+        let text = prose::advice(&run.protocol, judgement);
         let rests_on = format!("{} on {}", basis(judgement), prose::whose(judgement.platform, &run.machine));
         match all.iter_mut().find(|(id, verdict, _)| *id == judgement.claim.id && *verdict == judgement.verdict) {
             // Its figures are those of the machine that is named first.
@@ -188,7 +188,7 @@ fn advice(runs: &[Recorded], is_own: &dyn Fn(&str) -> bool) -> Vec<Advice> {
                 let same = advice.rests_on.replace(SAME, "; ");
                 *advice = Advice { text, rests_on: format!("{rests_on}{SAME}{same}") };
             }
-            None => all.push((judgement.claim.id, judgement.verdict, Advice { text, rests_on })),
+            None => all.push((&judgement.claim.id, judgement.verdict, Advice { text, rests_on })),
         }
     }
     let ids: Vec<&str> = claims::claims_of(runs).into_iter().map(|(id, _)| id).collect();
@@ -208,10 +208,10 @@ pub fn verdicts(runs: &[Recorded]) -> Vec<VerdictRow> {
         for run in runs {
             for judgement in run.judgements.iter().filter(|j| j.claim.id == id && j.verdict != Verdict::NotMeasured) {
                 rows.push(VerdictRow {
-                    effect: prose::effect_of_all(run.protocol, &judgement.evidence),
+                    effect: prose::effect_of_all(&run.protocol, &judgement.evidence),
                     claim: Markdown::text(text),
                     id: slug(id),
-                    guides: guides(judgement.claim.from),
+                    guides: guides(&judgement.claim.from),
                     machine: prose::whose(judgement.platform, &run.machine),
                     verdict: prose::standing(judgement),
                     kind: if judgement.carries { judgement.verdict.to_string() } else { "informational".to_string() },
@@ -231,7 +231,7 @@ pub fn guides(from: &str) -> Markdown {
 
 /// The ratios of a machine's first metric in bytes, and of its times.
 fn pivots(run: &Recorded) -> Vec<Pivot> {
-    let has_ratio = |metric: &&'static Metric| compared(run, "").iter().any(|cell| run.ratio(cell, metric).is_some());
+    let has_ratio = |metric: &&Metric| compared(run, "").iter().any(|cell| run.ratio(cell, metric).is_some());
     let bytes = run.protocol.metrics.iter().filter(|m| m.unit == "B" && m.pass == Pass::Memory).filter(has_ratio);
     let bytes = run.protocol.metric(PEAK.name).filter(has_ratio).or_else(|| bytes.clone().next());
     let time = run.protocol.metric(TIME.name).filter(has_ratio);
@@ -239,9 +239,9 @@ fn pivots(run: &Recorded) -> Vec<Pivot> {
 }
 
 /// A table for each factor that is studied.
-fn pivots_of(run: &Recorded, metric: &'static Metric) -> Vec<Pivot> {
+fn pivots_of(run: &Recorded, metric: &Metric) -> Vec<Pivot> {
     let cells: Vec<Cell> = compared(run, "").into_iter().filter(|cell| run.ratio(cell, metric).is_some()).collect();
-    let studied_by = |cell: &Cell| run.grid_of(cell).map_or("", |grid| grid.studied);
+    let studied_by = |cell: &Cell| run.grid_of(cell).map_or("", |grid| grid.studied.as_str());
     let mut studied: Vec<&str> = Vec::new();
     for factor in cells.iter().map(studied_by) {
         if !studied.contains(&factor) {
@@ -257,11 +257,12 @@ fn pivots_of(run: &Recorded, metric: &'static Metric) -> Vec<Pivot> {
         .collect()
 }
 
-fn pivot(run: &Recorded, metric: &'static Metric, studied: &str, cells: &[&Cell]) -> Option<Pivot> {
+fn pivot(run: &Recorded, metric: &Metric, studied: &str, cells: &[&Cell]) -> Option<Pivot> {
     let first = cells.first()?;
     let grid = run.grid_of(first)?;
     let varies = |factor: &&str| cells.iter().any(|cell| cell.get(factor) != first.get(factor));
-    let others: Vec<&str> = run.protocol.factors.iter().map(|f| f.name).filter(|name| *name != studied).filter(varies).collect();
+    let others: Vec<&str> =
+        run.protocol.factors.iter().map(|f| f.name.as_str()).filter(|name| *name != studied).filter(varies).collect();
     let mut levels: Vec<&str> = Vec::new();
     let mut keys: Vec<Vec<String>> = Vec::new();
     let key = |cell: &Cell| others.iter().map(|factor| cell.get(factor).unwrap_or("").to_string()).collect::<Vec<_>>();
@@ -330,7 +331,7 @@ fn factors(runs: &[Recorded]) -> Vec<Factor> {
     let cells: Vec<Cell> = runs.iter().flat_map(Recorded::all_cells).collect();
     let factor = |factor: &crate::protocol::Factor| {
         let mut levels: Vec<&str> = Vec::new();
-        for level in cells.iter().filter_map(|cell| cell.get(factor.name)) {
+        for level in cells.iter().filter_map(|cell| cell.get(&factor.name)) {
             if !levels.contains(&level) {
                 levels.push(level);
             }

@@ -243,7 +243,7 @@ pub fn comparison(protocol: &Protocol, rule: &Rule) -> String {
 
 pub fn scope(protocol: &Protocol, share: &Share) -> String {
     let label = |name: &str| protocol.metric(name).map_or(name.to_string(), |metric| metric.label.to_string());
-    format!("in the baseline, {} make at least {:.0} % of {}", label(share.part), share.at_least * 100.0, label(share.whole))
+    format!("in the baseline, {} make at least {:.0} % of {}", label(&share.part), share.at_least * 100.0, label(&share.whole))
 }
 
 fn range(low: String, high: String) -> String {
@@ -253,13 +253,13 @@ fn range(low: String, high: String) -> String {
 /// Smallest to largest effect of one part of a rule; none where nothing was compared.
 pub fn effects(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
     let (low, high) = evidence.range()?;
-    Some(range(figure(protocol, evidence.rule, low), figure(protocol, evidence.rule, high)))
+    Some(range(figure(protocol, &evidence.rule, low), figure(protocol, &evidence.rule, high)))
 }
 
 /// For one metric that should equal another: in how many configurations it does, and how far it is off in the others. None where it does in
 /// none, and the range of their ratio has to do.
 fn equalities(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
-    let Rule::Agreement { metric, reference, .. } = evidence.rule else { return None };
+    let Rule::Agreement { metric, reference, .. } = &evidence.rule else { return None };
     let label = |name: &str| protocol.metric(name).map_or_else(|| name.replace('_', " "), |metric| metric.label.to_string());
     let off = |c: &crate::judge::Comparison| (c.effect.estimate - 1.0).abs();
     let (all, equal) = (evidence.comparisons.len(), evidence.comparisons.iter().filter(|c| off(c) == 0.0).count());
@@ -283,19 +283,19 @@ pub fn effect_of_all(protocol: &Protocol, evidence: &[Evidence]) -> String {
         if let Some(equalities) = equalities(protocol, part) {
             return Some(equalities);
         }
-        let figure = match part.rule {
+        let figure = match &part.rule {
             Rule::Ratio { .. } => change(low, high),
             Rule::Exponent { along, .. } => range(format!("{along}^{low:.2}"), format!("{along}^{high:.2}")),
             _ => effects(protocol, part)?,
         };
-        let what = match part.rule {
+        let what = match &part.rule {
             Rule::Exponent { metric, .. } => format!("{} grows as", protocol.metric(metric).map_or("", |m| m.label)),
             rule => subject(protocol, rule),
         };
         let interval = spread(part).map_or(String::new(), |(low, high, rounds)| {
             // In the effect's own unit.
             let span =
-                if matches!(part.rule, Rule::Ratio { .. }) { change(low, high) } else { span(protocol, part.rule, low, high) };
+                if matches!(part.rule, Rule::Ratio { .. }) { change(low, high) } else { span(protocol, &part.rule, low, high) };
             format!(" (95 % CI {span}, n = {rounds})")
         });
         Some(format!("{what}{} {figure}{interval}", own_levels(protocol, evidence, part)))
@@ -312,10 +312,12 @@ fn once(parts: impl Iterator<Item = String>) -> String {
 
 /// Parts about the same figure are told apart by the levels that their selections do not share.
 fn own_levels(protocol: &Protocol, evidence: &[Evidence], part: &Evidence) -> String {
-    let terms = |part: &Evidence| part.rule.select().unwrap_or_default().split_whitespace().collect::<Vec<_>>();
+    fn terms(part: &Evidence) -> Vec<&str> {
+        part.rule.select().unwrap_or_default().split_whitespace().collect()
+    }
     let alike: Vec<Vec<&str>> = evidence
         .iter()
-        .filter(|other| !other.comparisons.is_empty() && subject(protocol, other.rule) == subject(protocol, part.rule))
+        .filter(|other| !other.comparisons.is_empty() && subject(protocol, &other.rule) == subject(protocol, &part.rule))
         .map(terms)
         .collect();
     let own = terms(part).into_iter().filter(|term| !alike.iter().all(|terms| terms.contains(term)));
@@ -330,7 +332,7 @@ fn effect(protocol: &Protocol, judgement: &Judgement) -> String {
         // A claim of one part has a sentence around a bare figure.
         _ if judgement.evidence.len() == 1 => text,
         Some(equalities) => equalities,
-        None => format!("{}{} {text}", subject(protocol, e.rule), own_levels(protocol, &judgement.evidence, e)),
+        None => format!("{}{} {text}", subject(protocol, &e.rule), own_levels(protocol, &judgement.evidence, e)),
     };
     once(found.map(said))
 }
@@ -349,7 +351,7 @@ pub fn intervals(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
         return None;
     }
     let Some((low, high, rounds)) = spread(evidence) else { return Some("exact".to_string()) };
-    Some(format!("95 % CI {}, n = {rounds}", span(protocol, evidence.rule, low, high)))
+    Some(format!("95 % CI {}, n = {rounds}", span(protocol, &evidence.rule, low, high)))
 }
 
 /// Ends of all intervals, and the rounds behind them; none where every figure is exact.
@@ -368,10 +370,10 @@ fn span(protocol: &Protocol, rule: &Rule, low: f64, high: f64) -> String {
 pub fn meaning(protocol: &Protocol, judgement: &Judgement) -> String {
     let meaning = &judgement.claim.meaning;
     let text = match judgement.verdict {
-        Verdict::Confirmed => meaning.confirmed,
-        Verdict::Refuted => meaning.refuted,
-        Verdict::Depends => meaning.depends,
-        Verdict::Inconclusive => meaning.inconclusive,
+        Verdict::Confirmed => &meaning.confirmed,
+        Verdict::Refuted => &meaning.refuted,
+        Verdict::Depends => &meaning.depends,
+        Verdict::Inconclusive => &meaning.inconclusive,
         // What nobody's figures may carry was not left out by chance: the claim says why.
         Verdict::NotMeasured if judgement.claim.judged_on.is_empty() => return format!("Not measured: {}", meaning.inconclusive),
         Verdict::NotMeasured => return not_measured(&judgement.evidence, Against::Claim),
@@ -389,7 +391,7 @@ pub fn meaning(protocol: &Protocol, judgement: &Judgement) -> String {
     };
     match (judgement.carries, judgement.platform) {
         (false, _) => {
-            let whose = carriers(judgement.claim.judged_on);
+            let whose = carriers(&judgement.claim.judged_on);
             format!("Informational: {whose} carry this verdict. These figures alone would say: {}.", judgement.verdict)
         }
         (true, Platform::Dry) => format!("A prediction, from bytes alone. {text}"),
@@ -406,10 +408,10 @@ pub fn whose(of: Platform, machine: &str) -> String {
 pub fn advice(protocol: &Protocol, judgement: &Judgement) -> String {
     let meaning = &judgement.claim.meaning;
     let text = match judgement.verdict {
-        Verdict::Confirmed => meaning.confirmed,
-        Verdict::Refuted => meaning.refuted,
-        Verdict::Depends => meaning.depends,
-        Verdict::Inconclusive | Verdict::NotMeasured => meaning.inconclusive,
+        Verdict::Confirmed => &meaning.confirmed,
+        Verdict::Refuted => &meaning.refuted,
+        Verdict::Depends => &meaning.depends,
+        Verdict::Inconclusive | Verdict::NotMeasured => &meaning.inconclusive,
     };
     filled(protocol, judgement, text)
 }
@@ -437,7 +439,7 @@ pub fn why(protocol: &Protocol, reproduction: &Reproduction) -> String {
     };
     match (reproduction.comparable, reproduction.verdict) {
         (false, _) if !reproduction.published.judged_on.contains(&reproduction.platform) => {
-            format!("Not comparable: {} be put against it.", carriers(reproduction.published.judged_on))
+            format!("Not comparable: {} be put against it.", carriers(&reproduction.published.judged_on))
         }
         (false, _) => "Not comparable: only times of a GPU may be put against it.".to_string(),
         (true, Verdict::NotMeasured) => not_measured(&reproduction.evidence, Against::Published),

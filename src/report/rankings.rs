@@ -1,5 +1,6 @@
 //! What cells are made of, as tables: the largest parts first. See [`PlotKind::Ranking`].
 
+use super::plots::texts;
 use super::recorded::Recorded;
 use crate::protocol::{Cell, Metric, Plot, PlotKind, selects};
 use crate::units::quantity;
@@ -17,10 +18,10 @@ pub struct Ranking {
 
 /// The rankings of an experiment on one machine, one for each cell that has figures for it.
 pub fn rankings(recorded: &Recorded) -> Vec<Ranking> {
-    let of_plot = |plot: &'static Plot| -> Vec<Ranking> {
-        let PlotKind::Ranking { rows, part, columns, most } = plot.kind else { return Vec::new() };
-        let cells = recorded.all_cells().into_iter().filter(|cell| selects(plot.of, cell));
-        cells.filter_map(|cell| ranking(recorded, plot, &cell, (rows, part, columns, most))).collect()
+    let of_plot = |plot: &Plot| -> Vec<Ranking> {
+        let PlotKind::Ranking { rows, part, columns, most } = &plot.kind else { return Vec::new() };
+        let cells = recorded.all_cells().into_iter().filter(|cell| selects(&plot.of, cell));
+        cells.filter_map(|cell| ranking(recorded, plot, &cell, (&texts(rows), part, columns, *most))).collect()
     };
     recorded.protocol.plots.iter().flat_map(of_plot).collect()
 }

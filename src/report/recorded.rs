@@ -2,13 +2,12 @@
 
 use super::words;
 use crate::judge::{Judgement, Reproduction, Taken, judge, reproduce};
-use crate::protocol::{
-    COMPUTED, Cell, Claim, DTYPE, Factor, Grid, LEAST_FLOPS, Level, Meaning, Metric, Pass, Platform, Plot, Protocol, TIME,
-};
+use crate::protocol::{COMPUTED, Cell, Claim, Grid, LEAST_FLOPS, Metric, Pass, Platform, Protocol, TIME, intern};
 use crate::results::{Manifest, PassRecord, Run, Samples, Status, holds_results};
 use crate::stats::Interval;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 /// Error rate of the intervals that tables and plots show; verdicts use their own, widened for many comparisons.
@@ -22,7 +21,7 @@ pub struct Recorded {
     /// Name of the results folder, which names the machine.
     pub machine: String,
     pub manifest: Manifest,
-    pub protocol: &'static Protocol,
+    pub protocol: Protocol,
     pub passes: Vec<PassRecord>,
     pub files: Vec<PathBuf>,
     pub samples: Samples,
@@ -38,16 +37,15 @@ pub struct Recorded {
 impl Recorded {
     fn new(machine: &str, run: Run) -> Result<Recorded> {
         let Run { manifest, passes, files } = run;
-        for grid in manifest.protocol.grids {
+        for grid in &manifest.protocol.grids {
             let cells = grid.axes.iter().try_fold(1usize, |cells, axis| cells.checked_mul(axis.levels.len()));
             ensure!(cells.is_some_and(|cells| cells <= MOST_CELLS), "the grid '{}' plans more than {MOST_CELLS} cells", grid.name);
         }
-        // Judgements point into the protocol; it lives as long as the process, which reads a handful of them once.
-        let protocol: &'static Protocol = Box::leak(Box::new(in_todays_words(manifest.protocol.clone())));
+        let protocol = in_todays_words(manifest.protocol.clone());
         let samples = Samples::new(&passes);
         let taken = Taken { profile: manifest.profile, device: manifest.identity.platform, rounds: &manifest.rounds };
-        let judgements = judge(protocol, taken, &samples);
-        let reproductions = reproduce(protocol, taken, &samples);
+        let judgements = judge(&protocol, taken, &samples);
+        let reproductions = reproduce(&protocol, taken, &samples);
         let mut outcomes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>> = BTreeMap::new();
         for record in &passes {
             let by_pass = outcomes.entry(record.cell.clone()).or_default();
@@ -83,11 +81,11 @@ impl Recorded {
     }
 
     /// The grids of the profile that was run.
-    pub fn grids(&self) -> impl Iterator<Item = &'static Grid> {
+    pub fn grids(&self) -> impl Iterator<Item = &Grid> {
         self.protocol.grids(self.manifest.profile)
     }
 
-    pub fn grid_of(&self, cell: &Cell) -> Option<&'static Grid> {
+    pub fn grid_of(&self, cell: &Cell) -> Option<&Grid> {
         self.protocol.grid_of(self.manifest.profile, cell)
     }
 
@@ -135,7 +133,7 @@ impl Recorded {
 
     /// The highest rate among this run's operations in fp32.
     fn highest_rate(&self) -> Option<f64> {
-        let cells = self.all_cells().into_iter().filter(|cell| cell.get(DTYPE) == Some("fp32"));
+        let cells = self.all_cells().into_iter().filter(|cell| cell.is_fp32());
         cells.filter_map(|cell| self.samples.value(&cell, COMPUTED.name)).reduce(f64::max)
     }
 
@@ -181,7 +179,7 @@ pub fn read_all(results: &Path) -> Result<Vec<Recorded>> {
         run.fastest = fastest.get(&run.machine).copied();
     }
     recorded.sort_by(|a, b| {
-        let key = |r: &Recorded| (r.protocol.name, r.platform(), r.machine.clone());
+        let key = |r: &Recorded| (r.protocol.name.clone(), r.platform(), r.machine.clone());
         key(a).cmp(&key(b))
     });
     Ok(recorded)
@@ -219,35 +217,22 @@ fn read_one(machine: &Path, experiment: &Path) -> Result<Recorded> {
 }
 
 /// The protocol with the labels and phrases that pages use.
-fn in_todays_words(recorded: Protocol) -> Protocol {
-    let text = |text: &str| -> &'static str { words::text(text).leak() };
-    let metric = |metric: &Metric| Metric { label: text(words::label(metric.name, metric.label)), ..*metric };
-    let claim = |claim: &Claim| Claim {
-        text: text(claim.text),
-        meaning: Meaning {
-            confirmed: text(claim.meaning.confirmed),
-            refuted: text(claim.meaning.refuted),
-            depends: text(claim.meaning.depends),
-            inconclusive: text(claim.meaning.inconclusive),
-        },
-        ..claim.clone()
-    };
-    let factor = |factor: &Factor| Factor {
-        meaning: text(factor.meaning),
-        levels: factor.levels.iter().map(|l| Level { name: l.name, meaning: text(l.meaning) }).collect::<Vec<_>>().leak(),
-        ..factor.clone()
-    };
-    let plot = |plot: &Plot| Plot { caption: text(plot.caption), ..plot.clone() };
-    Protocol {
-        question: text(recorded.question),
-        hypothesis: text(recorded.hypothesis),
-        factors: recorded.factors.iter().map(factor).collect::<Vec<_>>().leak(),
-        metrics: recorded.metrics.iter().map(metric).collect::<Vec<_>>().leak(),
-        claims: recorded.claims.iter().map(claim).collect::<Vec<_>>().leak(),
-        plots: recorded.plots.iter().map(plot).collect::<Vec<_>>().leak(),
-        threats: recorded.threats.iter().map(|threat| text(threat)).collect::<Vec<_>>().leak(),
-        ..recorded
+fn in_todays_words(mut protocol: Protocol) -> Protocol {
+    let Protocol { question, hypothesis, factors, metrics, claims, plots, threats, .. } = &mut protocol;
+    let mut texts: Vec<&mut String> = vec![question, hypothesis];
+    texts.extend(factors.iter_mut().flat_map(|f| iter::once(&mut f.meaning).chain(f.levels.iter_mut().map(|l| &mut l.meaning))));
+    for Claim { text, meaning, .. } in claims {
+        texts.extend([text, &mut meaning.confirmed, &mut meaning.refuted, &mut meaning.depends, &mut meaning.inconclusive]);
     }
+    texts.extend(plots.iter_mut().map(|plot| &mut plot.caption));
+    texts.extend(threats);
+    for text in texts {
+        *text = words::text(text);
+    }
+    for metric in metrics {
+        metric.label = intern(&words::text(words::label(metric.name, metric.label)));
+    }
+    protocol
 }
 
 fn name_of(path: &Path) -> String {

@@ -27,7 +27,7 @@ pub struct Table {
 
 /// Ours and PyTorch's where both did the very same: what is equal, and which takes how long.
 pub fn beside_pytorch(recorded: &Recorded) -> Option<Table> {
-    let pairs = pairs(recorded.protocol, recorded.manifest.profile, &recorded.samples)?;
+    let pairs = pairs(&recorded.protocol, recorded.manifest.profile, &recorded.samples)?;
     let throughout =
         if pairs.throughout.is_empty() { String::new() } else { format!(" Throughout: {}.", pairs.throughout.join(", ")) };
     Some(Table {
@@ -63,7 +63,7 @@ pub fn notes_of(recorded: &Recorded) -> Vec<String> {
 
 /// What was checked before measuring, and how well it held.
 fn checks(recorded: &Recorded, cells: &[Cell]) -> Vec<String> {
-    let mut groups: Vec<(&'static Relation, Vec<&Cell>)> = Vec::new();
+    let mut groups: Vec<(&Relation, Vec<&Cell>)> = Vec::new();
     let was_checked =
         |cell: &&Cell| recorded.outcome(cell, Pass::Check).is_some_and(|(s, _)| matches!(s, Status::Ok | Status::Invalid));
     for cell in cells.iter().filter(was_checked) {

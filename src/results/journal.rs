@@ -188,18 +188,10 @@ mod tests {
             rounds: Rounds::fixed(5),
             commands: vec![Command { argv: vec!["x".into()], ..Command::default() }],
             protocol: Protocol {
-                name: "x",
-                title: "x \"quoted\"",
-                question: "",
-                hypothesis: "",
-                factors: &[],
-                grids: &[],
-                metrics: &[],
-                checks: &[],
-                claims: &[],
-                published: &[],
-                plots: &[],
-                threats: &["one\nline"],
+                name: "x".into(),
+                title: "x \"quoted\"".into(),
+                threats: vec!["one\nline".into()],
+                ..Protocol::default()
             },
         }
     }

@@ -99,6 +99,14 @@ pub(super) fn read(path: &Path) -> Result<Manifest> {
         let command: serde_json::Map<_, _> = own.into_iter().flatten().collect();
         fields.insert("commands".to_string(), serde_json::json!([command]));
     }
+    // Before metrics had roles, their names said them.
+    for metric in value.pointer_mut("/protocol/metrics").and_then(serde_json::Value::as_array_mut).into_iter().flatten() {
+        let name = metric["name"].as_str().unwrap_or_default();
+        let role = if name.starts_with("stated.") { "reason" } else { "detail" };
+        if let Some(fields) = name.contains('.').then_some(metric).and_then(serde_json::Value::as_object_mut) {
+            fields.entry("role").or_insert(role.into());
+        }
+    }
     serde_json::from_value(value).with_context(|| format!("{} is no manifest of schema {SCHEMA}", path.display()))
 }
 

@@ -45,7 +45,7 @@ impl Place {
                 n => format!("{machine}-{YOURS}-{n}"),
             };
             number += 1;
-            let experiment = out.join(&name).join(manifest.protocol.name);
+            let experiment = out.join(&name).join(&manifest.protocol.name);
             if reference.lines().any(|line| line.trim() == name) {
                 if holds_results(&experiment) {
                     left.push(Left { dir: experiment, why: vec!["it is the reference that came with the project".to_string()] });

@@ -57,7 +57,7 @@ impl Samples {
         })
     }
 
-    /// The details of a cell whose names have a prefix, by the rest of the name; see [`crate::protocol::is_detail`].
+    /// The details of a cell whose names have a prefix, by the rest of the name: the parts of a metric.
     pub fn details<'a>(&'a self, cell: &'a Cell, prefix: &'a str) -> impl Iterator<Item = (&'a str, f64)> + 'a {
         let own = self.rounds.range((cell.clone(), prefix.to_string())..);
         let own = own.take_while(move |((of, metric), _)| of == cell && metric.starts_with(prefix));

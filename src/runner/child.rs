@@ -1,11 +1,10 @@
 //! A child process: one pass over one cell, told to the parent line by line.
 
-use super::SetUp;
 use super::exchange;
 use super::spec::{Message, Spec};
 use crate::dry::Dry;
 use crate::machine::{DeviceChoice, Gpu, libtorch_version};
-use crate::measure::{self, Bench, Found, Timing};
+use crate::measure::{self, Bench, Found, SetUp, Timing};
 use crate::protocol::{Cell, Pass, Protocol};
 use crate::results::Status;
 use crate::torch::{Backend, Cpu, Cuda, attempt, end_process, keep_heap};
@@ -15,7 +14,7 @@ use std::fs::File;
 use std::io::Write;
 
 /// Runs one pass, writes its rows to the pipe that was this process's standard output, and ends the process.
-pub fn run(protocol: &'static Protocol, prepare: SetUp, spec: &str) -> ! {
+pub fn run(protocol: &Protocol, prepare: SetUp, spec: &str) -> ! {
     let told = take_pipe().and_then(|mut pipe| {
         // A panic becomes a row; the default hook would only fill the parent's pipe.
         std::panic::set_hook(Box::new(|_| {}));
@@ -47,7 +46,7 @@ fn tell(pipe: &mut File, message: &Message) -> Result<()> {
     pipe.write_all(&line).context("telling the parent")
 }
 
-fn pass(protocol: &'static Protocol, prepare: SetUp, spec: &str) -> Result<Found> {
+fn pass(protocol: &Protocol, prepare: SetUp, spec: &str) -> Result<Found> {
     let spec: Spec = serde_json::from_str(spec).context("--child is for the program's own use")?;
     end_with_parent(spec.parent)?;
     libtorch_version()?;
@@ -62,7 +61,7 @@ fn pass(protocol: &'static Protocol, prepare: SetUp, spec: &str) -> Result<Found
     }
     if spec.hand_over {
         let files = spec.exchange.as_ref().context("a start is handed over by a file")?;
-        exchange::write_start(&*bench.set_up(prepare, &cell)?, &files.start)?;
+        exchange::write_start(&bench.set_up(prepare, &cell)?, &files.start)?;
         return Ok(Found { samples: Vec::new(), status: Status::Ok, reason: String::new() });
     }
     match spec.pass {
@@ -78,7 +77,7 @@ fn pass(protocol: &'static Protocol, prepare: SetUp, spec: &str) -> Result<Found
             let mut step = bench.set_up(prepare, &cell)?;
             // What a comparison with the reference names in a difference.
             let counted = if spec.exchange.is_some() { measure::memory_in_blocks } else { measure::memory_keeping };
-            let samples = counted(&mut *step, &*backend, spec.files.as_deref())?;
+            let samples = counted(&mut step, &*backend, spec.files.as_deref())?;
             Ok(Found { samples, status: Status::Ok, reason: String::new() })
         }
         Pass::Time => {
@@ -89,14 +88,14 @@ fn pass(protocol: &'static Protocol, prepare: SetUp, spec: &str) -> Result<Found
                 DeviceChoice::Dry(_) => None,
             };
             let conditions = || gpu.as_ref().map(Gpu::conditions).unwrap_or_default();
-            let timing = step.timing();
+            let timing = step.timing;
             // A GPU that was idle takes its time to reach its clock.
             let warm_up_seconds = match choice {
                 DeviceChoice::Cuda(_) if timing.warm_up_steps > 0 => timing.warm_up_seconds.max(0.3),
                 _ => timing.warm_up_seconds,
             };
             let timing = Timing { warm_up_seconds, ..timing };
-            measure::time(&mut *step, &*backend, timing, &conditions)
+            measure::time(&mut step, &*backend, timing, &conditions)
         }
     }
 }

@@ -11,13 +11,13 @@ use tch::{Device, Tensor};
 ///
 /// # Errors
 /// The step hands nothing over; the file cannot be written.
-pub fn write_start(step: &dyn Step, path: &Path) -> Result<()> {
-    let start = step.start();
+pub fn write_start(step: &Step, path: &Path) -> Result<()> {
+    let start = step.begins_with();
     ensure!(
         !start.is_empty(),
         "this step hands nothing over, so no reference can begin as it does: Step::start is to give its tensors"
     );
-    let start: Vec<(String, Tensor)> = start.into_iter().map(|(name, t)| (name, t.detach().to_device(Device::Cpu))).collect();
+    let start: Vec<(String, Tensor)> = start.iter().map(|(name, t)| (name.clone(), t.detach().to_device(Device::Cpu))).collect();
     Tensor::write_safetensors(&start, path)
         .with_context(|| format!("writing a cell's start to {}; TMPDIR names another folder for temporary files", path.display()))
 }
@@ -40,8 +40,7 @@ pub fn read_outcome(path: &Path) -> Result<Vec<Quantity>> {
     }
     let ordered = |(name, mut tensors): (String, Vec<(usize, Tensor)>)| {
         tensors.sort_by_key(|(number, _)| *number);
-        // A child reads one outcome, and ends.
-        Quantity { name: &*name.leak(), tensors: tensors.into_iter().map(|(_, tensor)| tensor).collect() }
+        Quantity { name, tensors: tensors.into_iter().map(|(_, tensor)| tensor).collect() }
     };
     Ok(quantities.into_iter().map(ordered).collect())
 }
@@ -49,22 +48,7 @@ pub fn read_outcome(path: &Path) -> Result<Vec<Quantity>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Probe;
     use tch::Kind;
-
-    struct Handing(Vec<(String, Tensor)>);
-
-    impl Step for Handing {
-        fn run(&mut self, _: &mut Probe) -> Result<()> {
-            Ok(())
-        }
-        fn outcome(&self) -> Result<Vec<Quantity>> {
-            Ok(vec![])
-        }
-        fn start(&self) -> Vec<(String, Tensor)> {
-            self.0.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
-        }
-    }
 
     #[test]
     fn starts_and_outcomes_come_back_as_they_were() {
@@ -73,14 +57,15 @@ mod tests {
         let value = |i: i64| Tensor::full([2], i, (Kind::Float, Device::Cpu));
         // Eleven, so that their order is not that of their names.
         let tensors: Vec<(String, Tensor)> = (0..11).map(|i| (format!("gradient/{i}"), value(i))).collect();
-        let with_gradient = Handing(vec![("weight".into(), value(3).set_requires_grad(true))]);
+        let handing = |start| Step::new(|_| Ok(())).start(start);
+        let with_gradient = handing(vec![("weight".into(), value(3).set_requires_grad(true))]);
         write_start(&with_gradient, &path).unwrap();
         assert_eq!(SafetensorsFile::open(&path).unwrap().tensor("weight").unwrap(), value(3));
-        write_start(&Handing(tensors), &path).unwrap();
+        write_start(&handing(tensors), &path).unwrap();
         let outcome = read_outcome(&path).unwrap();
-        assert_eq!((outcome.len(), outcome[0].name), (1, "gradient"));
+        assert_eq!((outcome.len(), outcome[0].name.as_str()), (1, "gradient"));
         assert_eq!(outcome[0].tensors, (0..11).map(value).collect::<Vec<_>>());
-        assert!(write_start(&Handing(vec![]), &path).unwrap_err().to_string().contains("Step::start"));
+        assert!(write_start(&handing(vec![]), &path).unwrap_err().to_string().contains("Step::start"));
         write_start(&with_gradient, &path).unwrap();
         assert!(read_outcome(&path).unwrap_err().to_string().contains("'weight' is no tensor of an outcome"));
     }

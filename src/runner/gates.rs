@@ -2,8 +2,9 @@
 
 use super::plan::Planned;
 use crate::machine::DeviceChoice;
-use crate::protocol::{LEAST_FLOPS, Pass, Platform, TIME};
+use crate::protocol::{LEAST_FLOPS, Pass, Platform, PlotKind, Protocol, TIME};
 use crate::results::PassRecord;
+use crate::torch::DEVICE_USED;
 use crate::units::Seconds;
 
 /// Why a pass is not run on a device at all; none where it is.
@@ -17,7 +18,7 @@ pub fn beyond_device(choice: DeviceChoice, pass: Pass) -> Option<&'static str> {
 
 /// Why a pass over a cell is not run on a device; none where it is.
 pub fn impossible(choice: DeviceChoice, planned: &Planned, pass: Pass) -> Option<String> {
-    let only_on = planned.grid.only_on;
+    let only_on = &planned.grid.only_on;
     if !only_on.is_empty() && !only_on.contains(&choice.platform()) {
         let names: Vec<String> = only_on.iter().map(Platform::to_string).collect();
         return Some(format!("this is about what only these devices have: {}", names.join(", ")));
@@ -35,15 +36,20 @@ pub fn has_reference(choice: DeviceChoice, planned: &Planned) -> bool {
 
 /// Whether two memory passes may differ in a metric: other processes move what is used on a device, and threads that allocate at the same
 /// time do so in either order, which moves points of a curve and not its ends.
-fn may_move(metric: &str) -> bool {
-    ["device_used", "device_returned", "allocated_of_device", "reserved_of_device"].contains(&metric)
-        || metric.starts_with("curve.")
+fn may_move(protocol: &Protocol, metric: &str) -> bool {
+    let is_curve = |kind: &PlotKind| match kind {
+        PlotKind::Area { layers, boundary, .. } => *boundary == metric || layers.iter().any(|layer| layer.name == metric),
+        _ => false,
+    };
+    metric == DEVICE_USED
+        || protocol.metric(metric).is_some_and(|known| known.moves)
+        || protocol.plots.iter().any(|plot| is_curve(&plot.kind))
 }
 
 /// Counted memory is deterministic: what two passes say apart is an error of the lab or of the technique.
-pub fn counted_difference(first: &PassRecord, second: &PassRecord) -> Option<String> {
+pub fn counted_difference(protocol: &Protocol, first: &PassRecord, second: &PassRecord) -> Option<String> {
     let counted = |record: &PassRecord| -> Vec<(String, f64)> {
-        let counted = record.samples.iter().filter(|s| !may_move(&s.metric));
+        let counted = record.samples.iter().filter(|s| !may_move(protocol, &s.metric));
         counted.map(|s| (s.metric.clone(), s.value)).collect()
     };
     let (a, b) = (counted(first), counted(second));
@@ -72,7 +78,7 @@ pub fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::Cell;
+    use crate::protocol::{Cell, Metric, Plot};
     use crate::results::{Sample, Status};
 
     fn record(pass: Pass, figures: &[(&str, f64)]) -> PassRecord {
@@ -97,12 +103,19 @@ mod tests {
 
     #[test]
     fn memory_passes_must_agree_in_what_is_counted() {
-        let first = record(Pass::Memory, &[("requested_peak", 100.0), ("device_used", 5.0), ("curve.temporaries", 3.0)]);
-        let moved = record(Pass::Memory, &[("requested_peak", 100.0), ("device_used", 9.0), ("curve.temporaries", 4.0)]);
-        assert_eq!(counted_difference(&first, &moved), None);
-        let reason = counted_difference(&first, &record(Pass::Memory, &[("requested_peak", 104.0), ("device_used", 5.0)])).unwrap();
+        let temporaries = Metric::counted("temporaries", "temporaries", "B");
+        let area = PlotKind::Area { panels: vec![], layers: vec![temporaries], boundary: "phase".into(), phases: vec![] };
+        let plot = Plot { name: "".into(), caption: "".into(), of: "".into(), metric: "requested_peak".into(), kind: area };
+        let metrics = vec![Metric::counted("free", "free", "B").moving()];
+        let protocol = Protocol { metrics, plots: vec![plot], ..Protocol::default() };
+        let counted = |peak, others| {
+            record(Pass::Memory, &[("requested_peak", peak), ("device_used", others), ("temporaries", others), ("free", others)])
+        };
+        let difference = |second| counted_difference(&protocol, &counted(100.0, 5.0), &second);
+        assert_eq!(difference(counted(100.0, 9.0)), None);
+        let reason = difference(counted(104.0, 5.0)).unwrap();
         assert!(reason.contains("requested_peak was 100 and then 104"), "{reason}");
-        assert!(counted_difference(&first, &record(Pass::Memory, &[])).is_some());
+        assert!(difference(record(Pass::Memory, &[])).is_some());
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub(crate) use start::prepare_cuda;
 pub use start::{interruptible, stopped};
 
 use crate::lab;
-use crate::measure::{Bench, Prepare, Step};
-use crate::protocol::{Cell, Pass, Protocol};
+use crate::measure::SetUp;
+use crate::protocol::{Pass, Protocol, intern};
 use crate::torch::allow_tf32;
 use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches};
@@ -42,32 +42,19 @@ pub const EXPERIMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/exp
 /// Exit status after Ctrl-C, as shells count it: 128 + SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
-/// What sets up the cells of a protocol.
-type SetUp<'a> = &'a dyn Fn(&Cell, &Bench) -> Result<Box<dyn Step>>;
-
 /// The `main` of an experiment: parses the command line, and runs the protocol's cells or, as a child, one of them.
 pub fn run(protocol: lab::Protocol) -> ExitCode {
     match protocol.plain() {
-        Ok(plain) => begin(Box::leak(Box::new(plain)), protocol.own_rounds(), &|cell, bench| protocol.prepare(cell, bench)),
-        Err(mistakes) => refuse(protocol.name(), &mistakes),
+        Ok(plain) => begin(&plain, protocol.own_rounds(), &|cell, bench| protocol.prepare(cell, bench)),
+        Err(mistakes) => {
+            let list: String = mistakes.iter().map(|mistake| format!("\n  - {mistake}")).collect();
+            eprintln!("{}: the protocol has mistakes, so nothing is run:{list}", protocol.name());
+            ExitCode::from(2)
+        }
     }
 }
 
-/// As [`run`], of a protocol that is a constant.
-pub fn run_constant(protocol: &'static Protocol, prepare: Prepare) -> ExitCode {
-    match &protocol.mistakes()[..] {
-        [] => begin(protocol, None, &prepare),
-        mistakes => refuse(protocol.name, mistakes),
-    }
-}
-
-fn refuse(name: &str, mistakes: &[String]) -> ExitCode {
-    let list: String = mistakes.iter().map(|mistake| format!("\n  - {mistake}")).collect();
-    eprintln!("{name}: the protocol has mistakes, so nothing is run:{list}");
-    ExitCode::from(2)
-}
-
-fn begin(protocol: &'static Protocol, rounds: Option<u32>, prepare: SetUp) -> ExitCode {
+fn begin(protocol: &Protocol, rounds: Option<u32>, prepare: SetUp) -> ExitCode {
     let options = match parse(protocol) {
         Ok(options) => options,
         Err(error) => error.exit(),
@@ -92,15 +79,15 @@ fn begin(protocol: &'static Protocol, rounds: Option<u32>, prepare: SetUp) -> Ex
     }
 }
 
-fn parse(protocol: &'static Protocol) -> Result<Options, clap::Error> {
-    let command = Options::command().name(protocol.name).about(protocol.title).long_about(format!(
+fn parse(protocol: &Protocol) -> Result<Options, clap::Error> {
+    let command = Options::command().name(intern(&protocol.name)).about(protocol.title.clone()).long_about(format!(
         "{}\n\n{}\n\nResults go to OUT/MACHINE/{}, raw and resumable: the same command again goes on where it stopped.",
         protocol.title, protocol.question, protocol.name
     ));
     Options::from_arg_matches(&command.try_get_matches()?)
 }
 
-fn start(protocol: &'static Protocol, rounds: Option<u32>, options: &Options) -> Result<u8> {
+fn start(protocol: &Protocol, rounds: Option<u32>, options: &Options) -> Result<u8> {
     let choice = options.device();
     let profile = options.profile(choice);
     let plan = match plan::Plan::new(protocol, profile, options) {

@@ -8,24 +8,24 @@ use rand_chacha::ChaCha8Rng;
 
 /// A cell, and where it belongs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Planned {
+pub struct Planned<'p> {
     pub cell: Cell,
     pub baseline: Cell,
-    pub grid: &'static Grid,
+    pub grid: &'p Grid,
 }
 
 /// The cells of a run, those that are worth most first.
 #[derive(Debug, Clone)]
-pub struct Plan {
-    pub cells: Vec<Planned>,
+pub struct Plan<'p> {
+    pub cells: Vec<Planned<'p>>,
 }
 
-impl Plan {
+impl<'p> Plan<'p> {
     /// Plans a profile's cells, less what the user left out. A cell brings its baseline along: without it, it answers nothing.
     ///
     /// # Errors
     /// Nothing is left to run.
-    pub fn new(protocol: &'static Protocol, profile: Profile, options: &Options) -> Result<Plan> {
+    pub fn new(protocol: &'p Protocol, profile: Profile, options: &Options) -> Result<Plan<'p>> {
         let mut all: Vec<(usize, Planned)> = Vec::new();
         for grid in protocol.grids(profile) {
             for cell in grid.cells() {
@@ -57,7 +57,7 @@ impl Plan {
     }
 
     /// Cells that are timed side by side, a group for each comparison, the group that is worth most first.
-    pub fn timed_groups(&self) -> Vec<Vec<Planned>> {
+    pub fn timed_groups(&self) -> Vec<Vec<Planned<'p>>> {
         let mut groups: Vec<Vec<Planned>> = Vec::new();
         for planned in self.cells.iter().filter(|p| p.grid.passes.contains(&Pass::Time)) {
             match groups.iter_mut().find(|group| group[0].baseline == planned.baseline) {
@@ -71,7 +71,7 @@ impl Plan {
 
 /// Puts cells into an order in which a run that ends early has answered most: what answers each part of each claim first, in a middle
 /// place, then what answers each once more, and last what no claim is about. The cells come with the middle ones first.
-fn by_worth(protocol: &'static Protocol, cells: Vec<Planned>) -> Vec<Planned> {
+fn by_worth<'p>(protocol: &Protocol, cells: Vec<Planned<'p>>) -> Vec<Planned<'p>> {
     let rules = protocol.claims.iter().map(|claim| &claim.rule).chain(protocol.published.iter().filter_map(|p| p.rule.as_ref()));
     let parts = rules.flat_map(Rule::parts);
     let mut questions: Vec<Vec<Vec<&Planned>>> = parts
@@ -97,7 +97,10 @@ fn by_worth(protocol: &'static Protocol, cells: Vec<Planned>) -> Vec<Planned> {
 }
 
 /// The cells that a part of a claim is about, in the least sets that give a figure.
-fn answers<'a>(rule: &Rule, cells: impl Iterator<Item = &'a Planned>) -> Vec<Vec<&'a Planned>> {
+fn answers<'a, 'p>(rule: &Rule, cells: impl Iterator<Item = &'a Planned<'p>>) -> Vec<Vec<&'a Planned<'p>>>
+where
+    'p: 'a,
+{
     let mut sets: Vec<(String, Vec<&Planned>)> = Vec::new();
     for planned in cells.filter(|p| rule.selects(&p.cell)) {
         let set = match rule {
@@ -118,7 +121,7 @@ fn answers<'a>(rule: &Rule, cells: impl Iterator<Item = &'a Planned>) -> Vec<Vec
 
 /// How far a cell is from its experiment's centre: baselines and middle levels answer most, so they run first.
 fn remoteness(grid: &Grid, cell: &Cell) -> usize {
-    let steps = cell.levels().iter().zip(grid.axes).map(|((_, level), axis)| {
+    let steps = cell.levels().iter().zip(&grid.axes).map(|((_, level), axis)| {
         let position = axis.levels.iter().position(|l| l == level).unwrap_or(0);
         let middle = axis.levels.len() / 2;
         if axis.factor == grid.studied && position == 0 { 0 } else { position.abs_diff(middle) }
@@ -127,7 +130,7 @@ fn remoteness(grid: &Grid, cell: &Cell) -> usize {
 }
 
 /// The order of one round: groups in an order of their own, and the levels of each directly after one another.
-pub fn round_order(groups: &[Vec<Planned>], round: u32, seed: u32) -> Vec<Planned> {
+pub fn round_order<'p>(groups: &[Vec<Planned<'p>>], round: u32, seed: u32) -> Vec<Planned<'p>> {
     let mut random = ChaCha8Rng::seed_from_u64(u64::from(seed) << 32 | u64::from(round));
     let mut order: Vec<Vec<Planned>> = groups.to_vec();
     order.shuffle(&mut random);
@@ -143,30 +146,23 @@ mod tests {
     use crate::protocol::{Bound, Claim, Meaning, axis};
     use clap::Parser;
 
-    const PROTOCOL: Protocol = Protocol {
-        name: "x",
-        title: "",
-        question: "",
-        hypothesis: "",
-        factors: &[],
-        grids: &[Grid {
-            name: "g",
-            profiles: &[Profile::Quick],
-            studied: "k",
-            axes: &[axis("depth", &["8", "16", "32"]), axis("k", &["1", "2", "4"])],
-            passes: &[Pass::Memory, Pass::Time],
-            only_on: &[],
-        }],
-        metrics: &[],
-        checks: &[],
-        claims: &[],
-        published: &[],
-        plots: &[],
-        threats: &[],
-    };
+    fn protocol() -> Protocol {
+        Protocol {
+            name: "x".into(),
+            grids: vec![Grid {
+                name: "g".into(),
+                profiles: vec![Profile::Quick],
+                studied: "k".into(),
+                axes: vec![axis("depth", &["8", "16", "32"]), axis("k", &["1", "2", "4"])],
+                passes: vec![Pass::Memory, Pass::Time],
+                only_on: vec![],
+            }],
+            ..Protocol::default()
+        }
+    }
 
-    fn plan(args: &[&str]) -> Result<Plan> {
-        Plan::new(&PROTOCOL, Profile::Quick, &Options::try_parse_from([&["x"], args].concat()).unwrap())
+    fn plan<'p>(protocol: &'p Protocol, args: &[&str]) -> Result<Plan<'p>> {
+        Plan::new(protocol, Profile::Quick, &Options::try_parse_from([&["x"], args].concat()).unwrap())
     }
 
     fn texts(cells: &[Planned]) -> Vec<String> {
@@ -175,7 +171,7 @@ mod tests {
 
     #[test]
     fn baselines_and_middle_levels_come_first() {
-        let order = texts(&plan(&[]).unwrap().cells);
+        let order = texts(&plan(&protocol(), &[]).unwrap().cells);
         assert_eq!(order.len(), 9);
         assert_eq!(&order[..2], ["depth=16 k=1", "depth=16 k=2"]);
         assert!(order[8] != "depth=8 k=1");
@@ -183,43 +179,44 @@ mod tests {
 
     #[test]
     fn each_claim_gets_an_answer_before_any_gets_a_second() {
-        const RATIO: Rule =
-            Rule::Ratio { metric: "m", of: "k=4", confirm: Bound::AtMost(0.6), refute: Bound::AtLeast(0.9), scope: None };
-        const GROWTH: Rule =
-            Rule::Exponent { metric: "m", along: "depth", of: "k=2", confirm: Bound::AtMost(0.6), refute: Bound::AtLeast(0.9) };
-        const CLAIMED: Protocol = Protocol { claims: &[claim(RATIO), claim(GROWTH)], ..PROTOCOL };
-        let plan = Plan::new(&CLAIMED, Profile::Quick, &Options::try_parse_from(["x"]).unwrap()).unwrap();
+        let (metric, confirm, refute) = (|| "m".to_string(), Bound::AtMost(0.6), Bound::AtLeast(0.9));
+        let ratio = Rule::Ratio { metric: metric(), of: "k=4".into(), confirm, refute, scope: None };
+        let growth = Rule::Exponent { metric: metric(), along: "depth".into(), of: "k=2".into(), confirm, refute };
+        let claimed = Protocol { claims: [ratio, growth].map(claim).into(), ..protocol() };
+        let plan = Plan::new(&claimed, Profile::Quick, &Options::try_parse_from(["x"]).unwrap()).unwrap();
         let order = texts(&plan.cells);
         assert_eq!(&order[..2], ["depth=16 k=1", "depth=16 k=4"], "the ratio in the middle");
         assert!(order[2..7].iter().filter(|cell| cell.ends_with("k=2")).count() == 3, "then all of the growth: {order:?}");
         assert!(order[7..].iter().filter(|cell| cell.ends_with("k=4")).count() == 2, "then the ratio elsewhere: {order:?}");
     }
 
-    const fn claim(rule: Rule) -> Claim {
-        let meaning = Meaning { confirmed: "", refuted: "", depends: "", inconclusive: "" };
-        Claim { id: "", from: "", text: "", judged_on: &[], rule, meaning }
+    fn claim(rule: Rule) -> Claim {
+        let [id, from, text] = [(); 3].map(|()| String::new());
+        Claim { id, from, text, judged_on: vec![], rule, meaning: Meaning::default() }
     }
 
     #[test]
     fn a_filtered_cell_brings_its_baseline() {
-        assert_eq!(texts(&plan(&["--filter", "depth=32 k=4"]).unwrap().cells), ["depth=32 k=1", "depth=32 k=4"]);
-        let error = plan(&["--filter", "k=77"]).unwrap_err().to_string();
+        assert_eq!(texts(&plan(&protocol(), &["--filter", "depth=32 k=4"]).unwrap().cells), ["depth=32 k=1", "depth=32 k=4"]);
+        let error = plan(&protocol(), &["--filter", "k=77"]).unwrap_err().to_string();
         assert!(error.contains("k=77") && error.contains("--list"), "{error}");
     }
 
     #[test]
     fn shards_are_whole_comparisons_and_cover_all() {
-        let mut all: Vec<String> = ["1/2", "2/2"].iter().flat_map(|s| texts(&plan(&["--shard", s]).unwrap().cells)).collect();
+        let mut all: Vec<String> =
+            ["1/2", "2/2"].iter().flat_map(|s| texts(&plan(&protocol(), &["--shard", s]).unwrap().cells)).collect();
         all.sort();
-        let mut expected = texts(&plan(&[]).unwrap().cells);
+        let mut expected = texts(&plan(&protocol(), &[]).unwrap().cells);
         expected.sort();
         assert_eq!(all, expected);
-        assert!(plan(&["--shard", "4/4"]).is_err());
+        assert!(plan(&protocol(), &["--shard", "4/4"]).is_err());
     }
 
     #[test]
     fn levels_of_a_comparison_stay_side_by_side_in_changing_order() {
-        let groups = plan(&[]).unwrap().timed_groups();
+        let protocol = protocol();
+        let groups = plan(&protocol, &[]).unwrap().timed_groups();
         assert_eq!(groups.len(), 3);
         let orders: Vec<Vec<String>> = (1..=6).map(|round| texts(&round_order(&groups, round, 1))).collect();
         for order in &orders {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_secs(5);
 
 pub struct Progress {
-    name: &'static str,
+    name: String,
     bar: Option<ProgressBar>,
     done: u64,
     total: u64,
@@ -22,7 +22,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub fn new(name: &'static str, share: Option<Share>) -> Progress {
+    pub fn new(name: &str, share: Option<Share>) -> Progress {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(share.map_or(0, |share| (share.before + share.own + share.after) as u64));
             let template = match share {
@@ -37,7 +37,7 @@ impl Progress {
             bar
         });
         let now = Instant::now();
-        let progress = Progress { name, bar, done: 0, total: 0, start: now, last_line: now, share };
+        let progress = Progress { name: name.to_string(), bar, done: 0, total: 0, start: now, last_line: now, share };
         progress.show(name);
         progress
     }

@@ -63,9 +63,9 @@ pub fn provided(
 fn needed(spec: &Spec, cell: &Cell) -> Result<Option<(Cell, Spec)>> {
     let Some(files) = &spec.exchange else { return Ok(None) };
     let (other, hand_over) = match cell.is_reference() {
-        true if !files.start.exists() => (cell.with(BY, "vramlab"), true),
+        true if !files.start.exists() => (cell.other_side(), true),
         // It is there unless an earlier run did the reference's check.
-        false if spec.pass == Pass::Check && !spec.hand_over && !files.outcome.exists() => (cell.with(BY, "pytorch"), false),
+        false if spec.pass == Pass::Check && !spec.hand_over && !files.outcome.exists() => (cell.other_side(), false),
         _ => return Ok(None),
     };
     let reference = if hand_over { None } else { Some(for_reference(spec.threads)?) };

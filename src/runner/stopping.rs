@@ -6,7 +6,7 @@ use crate::protocol::{Pass, Profile, Protocol, Rule};
 use crate::rounds::{Rounds, usual};
 
 /// The rounds of a run: those that the user says, or the experiment, or else the profile.
-pub fn rounds(protocol: &'static Protocol, choice: DeviceChoice, profile: Profile, asked: Option<u32>, own: Option<u32>) -> Rounds {
+pub fn rounds(protocol: &Protocol, choice: DeviceChoice, profile: Profile, asked: Option<u32>, own: Option<u32>) -> Rounds {
     let usual = usual(profile);
     match (asked, profile) {
         _ if beyond_device(choice, Pass::Time).is_some() => Rounds::unsaid(),
@@ -21,7 +21,7 @@ pub fn rounds(protocol: &'static Protocol, choice: DeviceChoice, profile: Profil
 /// is promised, for ten levels.
 const DRAWINGS: u32 = 12;
 
-fn is_drawn_from(protocol: &'static Protocol) -> bool {
+fn is_drawn_from(protocol: &Protocol) -> bool {
     let mut rules = protocol.claims.iter().flat_map(|claim| claim.rule.parts());
     rules.any(|rule| matches!(rule, Rule::FalseAlarms { .. }))
 }

@@ -13,7 +13,7 @@ use super::template::Templates;
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::judge::{Judgement, Taken, judge, undecided};
 use crate::machine::{DeviceChoice, Machine, cores, exact_cpu, flags, kernel};
-use crate::protocol::{ALLOC_CONF, Cell, DEVICE_MEMORY, Pass, Platform, Profile, Protocol, Relation, THREADS};
+use crate::protocol::{Cell, DEVICE_MEMORY, Pass, Platform, Profile, Protocol, Relation};
 use crate::results::{
     BUDGET_ENDED, Command, FILES, Identity, Journal, Left, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status,
 };
@@ -31,7 +31,7 @@ use std::time::Instant;
 /// # Errors
 /// Nothing can be measured or recorded; cells that fail are rows, not errors.
 pub fn run(
-    protocol: &'static Protocol,
+    protocol: &Protocol,
     options: &Options,
     (choice, profile, rounds): (DeviceChoice, Profile, Rounds),
     plan: &Plan,
@@ -39,7 +39,7 @@ pub fn run(
 ) -> Result<u8> {
     let machine = Machine::describe(choice)?;
     interruptible()?;
-    let python = plan.cells.iter().any(|planned| has_reference(choice, planned)).then(|| Python::find(protocol.name));
+    let python = plan.cells.iter().any(|planned| has_reference(choice, planned)).then(|| Python::find(&protocol.name));
     let mut manifest = manifest(protocol, options, (choice, profile, &rounds), plan, &machine, python.as_ref())?;
     let part = options.shard.map(|Shard { index, count }| format!("{SHARD}{index}-of-{count}"));
     let Place { dir, left } = Place::find(out, part.as_deref(), &manifest);
@@ -57,7 +57,7 @@ pub fn run(
         python,
         journal,
         records,
-        progress: Progress::new(protocol.name, options.within.as_ref().and_then(|within| within.share)),
+        progress: Progress::new(&protocol.name, options.within.as_ref().and_then(|within| within.share)),
         deadline,
         budget_ended: false,
         resumed,
@@ -97,7 +97,7 @@ pub fn run(
 }
 
 fn manifest(
-    protocol: &'static Protocol,
+    protocol: &Protocol,
     options: &Options,
     (choice, profile, rounds): (DeviceChoice, Profile, &Rounds),
     plan: &Plan,
@@ -156,7 +156,7 @@ fn invocation() -> Vec<String> {
 }
 
 struct Sweep<'a> {
-    protocol: &'static Protocol,
+    protocol: &'a Protocol,
     options: &'a Options,
     choice: DeviceChoice,
     profile: Profile,
@@ -327,18 +327,18 @@ impl Sweep<'_> {
             hand_over: false,
             reference: planned.cell.is_reference().then(|| for_reference(threads)).transpose()?,
             files: (pass == Pass::Memory && round == 1 && self.profile != Profile::Smoke).then(|| self.dir.join(FILES)),
-            alloc_conf: planned.cell.get(ALLOC_CONF).filter(|conf| *conf != "default").map(str::to_string),
+            alloc_conf: planned.cell.alloc_conf().map(str::to_string),
             parent: std::process::id(),
         }))
     }
 
     /// The threads that the cell asks for, or else the user.
     fn threads(&self, cell: &Cell) -> Result<u32> {
-        match cell.get(THREADS) {
-            Some(level) if level != "all" => {
+        match cell.threads() {
+            Some(level) => {
                 level.parse().ok().filter(|n| *n > 0).with_context(|| format!("'{level}' is no number of threads, and not 'all'"))
             }
-            _ => Ok(self.options.threads()),
+            None => Ok(self.options.threads()),
         }
     }
 
@@ -383,7 +383,9 @@ impl Sweep<'_> {
             return None;
         }
         match record.pass {
-            Pass::Memory => self.find(&record.cell, Pass::Memory, 1).and_then(|first| counted_difference(first, record)),
+            Pass::Memory => {
+                self.find(&record.cell, Pass::Memory, 1).and_then(|first| counted_difference(self.protocol, first, record))
+            }
             Pass::Time => beyond_physics(record, self.machine.flops_limit?),
             Pass::Check => None,
         }

@@ -4,10 +4,11 @@
 //! checked or counted often takes less. A copy is a process of its own like any child: no tensor was allocated before, no thread and no
 //! device was opened. Timed passes are started anew all the same, since figures of the whole process would show that pages are shared.
 
+use super::child;
 use super::spec::Spec;
 use super::start::{POLL_INTERVAL, Program, command, prepare_cuda, stopped};
-use super::{SetUp, child};
 use crate::machine::DeviceChoice;
+use crate::measure::SetUp;
 use crate::protocol::{Pass, Protocol};
 use crate::torch::{Forked, end_process, fork_process};
 use anyhow::{Context, Result, bail, ensure};
@@ -189,7 +190,7 @@ impl Drop for Template {
 }
 
 /// The template's side: makes a copy for each request, and says how it ended.
-pub fn serve(protocol: &'static Protocol, prepare: SetUp, parent: u32) -> ExitCode {
+pub fn serve(protocol: &Protocol, prepare: SetUp, parent: u32) -> ExitCode {
     match child::end_with_parent(parent).and_then(|()| make_copies(protocol, prepare)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -200,7 +201,7 @@ pub fn serve(protocol: &'static Protocol, prepare: SetUp, parent: u32) -> ExitCo
     }
 }
 
-fn make_copies(protocol: &'static Protocol, prepare: SetUp) -> Result<()> {
+fn make_copies(protocol: &Protocol, prepare: SetUp) -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let request: Request = serde_json::from_str(&line?).context("--template is for the program's own use")?;
         let open = |path: &PathBuf| File::options().write(true).open(path).with_context(|| format!("opening {}", path.display()));

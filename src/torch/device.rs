@@ -25,10 +25,13 @@ impl Memory {
     /// # Errors
     /// There is no driver to say it: the CPU.
     pub fn used(&self) -> Result<i64> {
-        let used = self.others.iter().find(|(metric, _)| *metric == "device_used");
+        let used = self.others.iter().find(|(metric, _)| *metric == DEVICE_USED);
         used.map(|(_, bytes)| *bytes).ok_or_else(|| anyhow::anyhow!("only a GPU says how much of its memory is in use"))
     }
 }
+
+/// Of `Memory::others`, what is in use by whomever: other processes move it.
+pub const DEVICE_USED: &str = "device_used";
 
 /// Of `Memory::others`, those that count events and not bytes.
 pub const COUNTS: [&str; 1] = ["allocation_retries"];
@@ -48,7 +51,7 @@ pub fn caching_allocator(index: i32) -> Result<Memory> {
             ("allocated_peak", m.allocated_peak),
             ("reserved_peak", m.reserved_peak),
             ("inactive_split", m.inactive_split),
-            ("device_used", m.total - m.free),
+            (DEVICE_USED, m.total - m.free),
             ("allocation_retries", m.retries),
         ],
     })

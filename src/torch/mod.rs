@@ -23,7 +23,7 @@ pub mod transfer;
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, allow_tf32, autocast};
 pub use checkpoint::{Checkpoint, checkpoint};
-pub use device::{Backend, COUNTS, Cpu, Cuda, Memory, caching_allocator};
+pub use device::{Backend, COUNTS, Cpu, Cuda, DEVICE_USED, Memory, caching_allocator};
 pub use grad_scaler::{GradScaler, Scalable, ScalerState};
 pub use held::held_at_peak;
 pub use inference::{Inference, inference_mode, is_inference};

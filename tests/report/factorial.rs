@@ -6,53 +6,33 @@ use vramlab::results::{Manifest, PassRecord};
 
 const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
 
-const fn protocol(name: &'static str, grids: &'static [Grid], metrics: &'static [Metric], plots: &'static [Plot]) -> Protocol {
+fn protocol(name: &str, grid: Grid, metrics: &[Metric], plots: Vec<Plot>) -> Protocol {
+    let factor = |name: &str, meaning: &str| Factor { name: name.into(), meaning: meaning.into(), levels: vec![] };
     Protocol {
-        name,
-        title: name,
-        question: "",
-        hypothesis: "",
-        factors: &[
-            Factor { name: "with", meaning: "techniques", levels: &[] },
-            Factor { name: DTYPE, meaning: "type", levels: &[] },
-        ],
-        grids,
-        metrics,
-        checks: &[Check { when: "", expect: Relation::Equal { tolerance: 0.0 } }],
-        claims: &[],
-        published: &[],
+        name: name.into(),
+        title: name.into(),
+        factors: vec![factor("with", "techniques"), factor(DTYPE, "type")],
+        grids: vec![grid],
+        metrics: metrics.to_vec(),
         plots,
-        threats: &[],
+        ..Protocol::default()
     }
 }
 
-pub const DESIGN: Protocol = protocol(
-    "design",
-    &[Grid {
-        name: "factorial",
-        profiles: EVERY_PROFILE,
-        studied: "with",
-        axes: &[axis("with", &["none", "a", "b", "a+b"])],
-        passes: &[Pass::Time],
-        only_on: &[],
-    }],
-    &[TIME],
-    &[Plot { name: "effects", caption: "Effects", of: "", metric: TIME.name, kind: PlotKind::Effects { factors: &["with"] } }],
-);
+fn grid(name: &str, studied: &str, levels: &[&str]) -> Grid {
+    let (profiles, passes) = (EVERY_PROFILE.to_vec(), vec![Pass::Time]);
+    Grid { name: name.into(), profiles, studied: studied.into(), axes: vec![axis(studied, levels)], passes, only_on: vec![] }
+}
 
-pub const RATES: Protocol = protocol(
-    "rates",
-    &[Grid {
-        name: "rates",
-        profiles: EVERY_PROFILE,
-        studied: DTYPE,
-        axes: &[axis(DTYPE, &["fp32", "bf16"])],
-        passes: &[Pass::Time],
-        only_on: &[],
-    }],
-    &[TIME, COMPUTED],
-    &[],
-);
+pub fn design() -> Protocol {
+    let kind = PlotKind::Effects { factors: vec!["with".into()] };
+    let plot = Plot { name: "effects".into(), caption: "Effects".into(), of: String::new(), metric: TIME.name.into(), kind };
+    protocol("design", grid("factorial", "with", &["none", "a", "b", "a+b"]), &[TIME], vec![plot])
+}
+
+pub fn rates() -> Protocol {
+    protocol("rates", grid("rates", DTYPE, &["fp32", "bf16"]), &[TIME, COMPUTED], vec![])
+}
 
 /// 8, 4, 2 and 1.5 seconds for 1e9 operations: a halves alone and leaves three quarters beside b. One of the machine's two types is faster, and
 /// not the one that counts.

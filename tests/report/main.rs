@@ -79,8 +79,8 @@ fn rows<'a>(text: &'a str, contains: &str) -> Vec<Vec<&'a str>> {
 #[test]
 fn every_claim_has_its_effect_first_and_its_verdict_last() {
     let (_, out) = fixture_report("verdicts");
-    for protocol in [fixture::ACCUMULATION, fixture::CHECKPOINTING, fixture::INPLACE] {
-        let page = page_of(&out, protocol.name);
+    for protocol in [fixture::accumulation(), fixture::checkpointing(), fixture::inplace()] {
+        let page = page_of(&out, &protocol.name);
         for claim in protocol.claims {
             assert!(page.contains(&format!("<a id=\"{}\"></a>", claim.id)), "{} has no permalink", claim.id);
         }
@@ -100,7 +100,8 @@ fn every_claim_has_its_effect_first_and_its_verdict_last() {
     let checkpoint = page_of(&out, "checkpointing");
     let gpu = rows(&checkpoint, "nvidia-h200").into_iter().find(|row| row[1].contains("checkpoint-memory")).unwrap();
     assert!(gpu[0].contains("grows as depth^0.50") && gpu[0].contains("(95 % CI +2") && gpu[0].contains("n = 6)"), "{gpu:?}");
-    let claims: usize = [fixture::ACCUMULATION, fixture::CHECKPOINTING, fixture::INPLACE].iter().map(|p| p.claims.len()).sum();
+    let claims: usize =
+        [fixture::accumulation(), fixture::checkpointing(), fixture::inplace()].iter().map(|p| p.claims.len()).sum();
     assert!(claims > 4);
 }
 
@@ -121,7 +122,7 @@ fn published_figures_have_a_page_of_their_own() {
 fn an_old_protocol_without_published_figures_is_read() {
     let root = tempfile::tempdir().unwrap();
     let (results, out) = (root.path().join("results"), root.path().join("report"));
-    fixture::write(&results, fixture::CPU, fixture::INPLACE);
+    fixture::write(&results, fixture::CPU, fixture::inplace());
     let path = results.join("amd-epyc-2c/inplace/run.json");
     let mut run: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     assert!(run["protocol"].as_object_mut().unwrap().remove("published").is_some());
@@ -231,15 +232,16 @@ fn odd_shapes_are_drawn_whole() {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("odd");
     let _ = std::fs::remove_dir_all(&root);
     let (results, out) = (root.join("results"), root.join("report"));
-    fixture::write_with(&results, fixture::CPU, odd::ODD, odd::records);
+    fixture::write_with(&results, fixture::CPU, odd::odd(), odd::records);
     report::write(&results, &out).unwrap();
     let written: Vec<PathBuf> = files(&out).into_keys().filter(|path| path.starts_with("plots")).collect();
     // One is a table, the others are drawn for a page and for a phone.
-    assert_eq!(written.len(), 2 * (odd::ODD.plots.len() - 1));
+    assert_eq!(written.len(), 2 * (odd::odd().plots.len() - 1));
     for path in written {
         assert_whole(&out.join(path));
     }
-    let drawn = |plot: &str| std::fs::read_to_string(out.join(format!("plots/{}-{plot}-amd-epyc-2c.svg", odd::ODD.name))).unwrap();
+    let drawn =
+        |plot: &str| std::fs::read_to_string(out.join(format!("plots/{}-{plot}-amd-epyc-2c.svg", odd::odd().name))).unwrap();
     let told = |svg: &str| svg::texts(svg).1.into_iter().map(|text| text.text).collect::<Vec<_>>();
     // The peak is that of the curves, in the phase that it falls in, and a layer that has nothing is not in the legend.
     let areas = told(&drawn("areas"));
@@ -271,7 +273,7 @@ fn odd_shapes_are_drawn_whole() {
 fn kept_files_come_along_and_are_linked_with_what_opens_them() {
     let root = tempfile::tempdir().unwrap();
     let (results, out) = (root.path().join("results"), root.path().join("report"));
-    fixture::write(&results, fixture::CPU, fixture::INPLACE);
+    fixture::write(&results, fixture::CPU, fixture::inplace());
     report::write(&results, &out).unwrap();
     assert!(!text(&out).contains("files/") && !out.join("files").exists());
     let folder = results.join("amd-epyc-2c/inplace/files");
@@ -301,7 +303,7 @@ fn kept_files_come_along_and_are_linked_with_what_opens_them() {
 fn effects_are_averaged_and_times_stand_beside_the_fastest_rate() {
     let root = tempfile::tempdir().unwrap();
     let (results, out) = (root.path().join("results"), root.path().join("report"));
-    for protocol in [factorial::DESIGN, factorial::RATES] {
+    for protocol in [factorial::design(), factorial::rates()] {
         fixture::write_with(&results, fixture::CPU, protocol, factorial::records);
     }
     report::write(&results, &out).unwrap();
@@ -321,7 +323,7 @@ fn effects_are_averaged_and_times_stand_beside_the_fastest_rate() {
 fn one_machine_alone_and_a_run_cut_short() {
     let root = tempfile::tempdir().unwrap();
     let (results, out) = (root.path().join("results"), root.path().join("report"));
-    fixture::write(&results, fixture::CPU, fixture::INPLACE);
+    fixture::write(&results, fixture::CPU, fixture::inplace());
     let samples = results.join("amd-epyc-2c/inplace/samples.csv");
     let rows = std::fs::read_to_string(&samples).unwrap();
     let cut = rows.find("workload=chain grad=without form=plain").unwrap();
@@ -387,7 +389,7 @@ fn the_command_says_what_is_wrong_and_fails() {
     std::fs::create_dir_all(results.join("some-machine")).unwrap();
     let (success, message) = run(&results, &out);
     assert!(!success && message.contains("no results in") && !out.exists(), "{message}");
-    fixture::write(&results, fixture::CPU, fixture::INPLACE);
+    fixture::write(&results, fixture::CPU, fixture::inplace());
     std::fs::write(&out, "a file").unwrap();
     let (success, message) = run(&results, &out);
     assert!(!success && message.contains("cannot write the report to") && message.contains("--out"), "{message}");
@@ -401,5 +403,5 @@ fn the_command_says_what_is_wrong_and_fails() {
 fn an_old_protocol_is_read_from_its_results() {
     let (results, _) = fixture_report("old");
     let run = Run::read(&results.join("nvidia-h200/accumulation")).unwrap();
-    assert_eq!(run.manifest.protocol, fixture::ACCUMULATION);
+    assert_eq!(run.manifest.protocol, fixture::accumulation());
 }

@@ -5,133 +5,134 @@ use vramlab::protocol::*;
 use vramlab::results::{Manifest, PassRecord, Sample, Status};
 
 const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
-const ERROR: Metric = Metric { name: "some_error", label: "relative error", unit: "1", pass: Pass::Check };
+const ERROR: Metric = Metric::compared("some_error", "relative error");
 
-pub const ODD: Protocol = Protocol {
-    name: "odd-shapes-of-every-kind",
-    title: "Odd shapes",
-    question: "Is every picture whole?",
-    hypothesis: "It is.",
-    factors: &[
-        Factor { name: "kind", meaning: "a kind with a long name", levels: &[] },
-        Factor { name: "size", meaning: "size", levels: &[] },
-        Factor { name: "way", meaning: "way of doing it", levels: &[] },
+pub fn odd() -> Protocol {
+    Protocol {
+    name: "odd-shapes-of-every-kind".into(),
+    title: "Odd shapes".into(),
+    question: "Is every picture whole?".into(),
+    hypothesis: "It is.".into(),
+    factors: vec![
+        Factor { name: "kind".into(), meaning: "a kind with a long name".into(), levels: vec![] },
+        Factor { name: "size".into(), meaning: "size".into(), levels: vec![] },
+        Factor { name: "way".into(), meaning: "way of doing it".into(), levels: vec![] },
     ],
-    grids: &[
+    grids: vec![
         Grid {
-            name: "many",
-            profiles: EVERY_PROFILE,
-            studied: "way",
-            axes: &[
+            name: "many".into(),
+            profiles: EVERY_PROFILE.to_vec(),
+            studied: "way".into(),
+            axes: vec![
                 axis("kind", &["a-transformer-with-a-very-long-name-indeed", "b"]),
                 axis("size", &["1", "3", "100", "101", "1000000"]),
                 axis("way", &["plain", "first-of-many-ways", "second", "third", "fourth", "fifth", "sixth", "seventh"]),
             ],
-            passes: &[Pass::Check, Pass::Memory, Pass::Time],
-            only_on: &[],
+            passes: vec![Pass::Check, Pass::Memory, Pass::Time],
+            only_on: vec![],
         },
         Grid {
-            name: "single",
-            profiles: EVERY_PROFILE,
-            studied: "way",
-            axes: &[axis("kind", &["alone"]), axis("way", &["plain", "other"])],
-            passes: &[Pass::Memory],
-            only_on: &[],
+            name: "single".into(),
+            profiles: EVERY_PROFILE.to_vec(),
+            studied: "way".into(),
+            axes: vec![axis("kind", &["alone"]), axis("way", &["plain", "other"])],
+            passes: vec![Pass::Memory],
+            only_on: vec![],
         },
         Grid {
-            name: "steps",
-            profiles: EVERY_PROFILE,
-            studied: "way",
-            axes: &[
+            name: "steps".into(),
+            profiles: EVERY_PROFILE.to_vec(),
+            studied: "way".into(),
+            axes: vec![
                 axis("kind", &["a-step-of-a-very-long-name-indeed-which-goes-on", "step"]),
                 axis("way", &["plain", "steep", "lost"]),
             ],
-            passes: &[Pass::Memory],
-            only_on: &[],
+            passes: vec![Pass::Memory],
+            only_on: vec![],
         },
     ],
-    metrics: &[PEAK, TIME, ERROR],
-    checks: &[Check { when: "", expect: Relation::Equal { tolerance: 1.0 } }],
-    claims: &[],
-    published: &[],
-    plots: &[
+    metrics: vec![PEAK, TIME, ERROR],
+    checks: vec![Check { when: "".into(), expect: Relation::Equal { tolerance: 1.0 } }],
+    plots: vec![
         Plot {
-            name: "lines",
-            caption: "Lines of seconds, a great many of them, one over the other, with a caption that goes on and on, as if it had no end.",
-            of: "",
-            metric: "time",
-            kind: PlotKind::Lines { x: "size", series: &["way"] },
+            name: "lines".into(),
+            caption: "Lines of seconds, a great many of them, one over the other, with a caption that goes on and on, as if it had no end.".into(),
+            of: "".into(),
+            metric: "time".into(),
+            kind: PlotKind::Lines { x: "size".into(), series: vec!["way".into()] },
         },
         Plot {
-            name: "flat",
-            caption: "Bytes in a narrow range.",
-            of: "kind=b way=plain|second",
-            metric: "requested_peak",
-            kind: PlotKind::Lines { x: "size", series: &["way"] },
+            name: "flat".into(),
+            caption: "Bytes in a narrow range.".into(),
+            of: "kind=b way=plain|second".into(),
+            metric: "requested_peak".into(),
+            kind: PlotKind::Lines { x: "size".into(), series: vec!["way".into()] },
         },
-        Plot { name: "bars", caption: "Bars.", of: "size=1|100", metric: "time", kind: PlotKind::Bars { clusters: &["size"] } },
+        Plot { name: "bars".into(), caption: "Bars.".into(), of: "size=1|100".into(), metric: "time".into(), kind: PlotKind::Bars { clusters: vec!["size".into()] } },
         Plot {
-            name: "small",
-            caption: "One bar.",
-            of: "kind=alone",
-            metric: "requested_peak",
-            kind: PlotKind::Bars { clusters: &[] },
-        },
-        Plot {
-            name: "zeros",
-            caption: "Nothing but zeros.",
-            of: "kind=b",
-            metric: "some_error",
-            kind: PlotKind::Dots { rows: &["size"], threshold: 1e-6 },
+            name: "small".into(),
+            caption: "One bar.".into(),
+            of: "kind=alone".into(),
+            metric: "requested_peak".into(),
+            kind: PlotKind::Bars { clusters: vec![] },
         },
         Plot {
-            name: "spread",
-            caption: "Errors of every size.",
-            of: "way=second|third",
-            metric: "some_error",
-            kind: PlotKind::Dots { rows: &["kind", "size"], threshold: 1e-6 },
+            name: "zeros".into(),
+            caption: "Nothing but zeros.".into(),
+            of: "kind=b".into(),
+            metric: "some_error".into(),
+            kind: PlotKind::Dots { rows: vec!["size".into()], threshold: 1e-6 },
         },
         Plot {
-            name: "areas",
-            caption: "Layers, a cell of which ran out of memory.",
-            of: "kind=step|a-step-of-a-very-long-name-indeed-which-goes-on",
-            metric: "requested_peak",
+            name: "spread".into(),
+            caption: "Errors of every size.".into(),
+            of: "way=second|third".into(),
+            metric: "some_error".into(),
+            kind: PlotKind::Dots { rows: vec!["kind".into(), "size".into()], threshold: 1e-6 },
+        },
+        Plot {
+            name: "areas".into(),
+            caption: "Layers, a cell of which ran out of memory.".into(),
+            of: "kind=step|a-step-of-a-very-long-name-indeed-which-goes-on".into(),
+            metric: "requested_peak".into(),
             kind: PlotKind::Area {
-                panels: &["kind", "way"],
-                layers: LAYERS,
-                boundary: "curve.phase",
-                phases: &["up", "and", "down"],
+                panels: vec!["kind".into(), "way".into()],
+                layers: layers().to_vec(),
+                boundary: "curve.phase".into(),
+                phases: vec!["up".into(), "and".into(), "down".into()],
             },
         },
         Plot {
-            name: "shares",
-            caption: "Parts of a whole, most of them too small for a colour.",
-            of: "kind=step|a-step-of-a-very-long-name-indeed-which-goes-on",
-            metric: "requested_peak",
-            kind: PlotKind::Shares { rows: &["kind", "way"], prefix: "part." },
+            name: "shares".into(),
+            caption: "Parts of a whole, most of them too small for a colour.".into(),
+            of: "kind=step|a-step-of-a-very-long-name-indeed-which-goes-on".into(),
+            metric: "requested_peak".into(),
+            kind: PlotKind::Shares { rows: vec!["kind".into(), "way".into()], prefix: "part.".into() },
         },
         Plot {
-            name: "ranking",
-            caption: "Parts that are ranked",
-            of: "way=plain|lost",
-            metric: "requested_peak",
+            name: "ranking".into(),
+            caption: "Parts that are ranked".into(),
+            of: "way=plain|lost".into(),
+            metric: "requested_peak".into(),
             kind: PlotKind::Ranking {
-                rows: &["kind", "way"],
-                part: "part",
-                columns: &[layer("part.", "bytes"), layer("never.", "what nobody told"), layer("again.", "bytes again")],
+                rows: vec!["kind".into(), "way".into()],
+                part: "part".into(),
+                columns: vec![layer("part.", "bytes"), layer("never.", "what nobody told"), layer("again.", "bytes again")],
                 most: 3,
             },
         },
     ],
-    threats: &[],
-};
-
-const fn layer(name: &'static str, label: &'static str) -> Metric {
-    Metric { name, label, unit: "B", pass: Pass::Memory }
+ ..Protocol::default()
+}
 }
 
-const LAYERS: &[Metric] =
-    &[layer("curve.low", "a lower layer"), layer("curve.none", "nothing"), layer("curve.high", "a higher layer of a long name")];
+const fn layer(name: &'static str, label: &'static str) -> Metric {
+    Metric::counted(name, label, "B")
+}
+
+fn layers() -> [Metric; 3] {
+    [layer("curve.low", "a lower layer"), layer("curve.none", "nothing"), layer("curve.high", "a higher layer of a long name")]
+}
 
 /// Where the curves of a step have their peak, in bytes: the lower layer's and the higher one's.
 pub const STEEP: [f64; 2] = [3e6, 9e6];

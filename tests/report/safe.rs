@@ -17,7 +17,7 @@ const HOSTILE: [&str; 4] = [
 
 fn results(root: &Path) -> PathBuf {
     let results = root.join("results");
-    fixture::write(&results, fixture::CPU, fixture::INPLACE);
+    fixture::write(&results, fixture::CPU, fixture::inplace());
     results
 }
 
@@ -202,7 +202,7 @@ fn hostile_text_in_any_field_of_the_samples_stays_text() {
         std::fs::write(folder.join(name), "kept").unwrap();
         let machine = results.join(name);
         std::fs::rename(results.join("amd-epyc-2c"), &machine).unwrap();
-        fixture::write(&results, fixture::GPU, fixture::INPLACE);
+        fixture::write(&results, fixture::GPU, fixture::inplace());
         report::write(&results, &out).unwrap();
         assert_safe(&out, name);
         std::fs::rename(machine, results.join("amd-epyc-2c")).unwrap();

@@ -15,11 +15,11 @@ const COLUMNS: usize = 2;
 const MOST_POINTS: usize = 1 << 20;
 
 /// What a picture of areas shows, as the protocol says it.
-pub struct Design {
-    pub panels: &'static [&'static str],
-    pub layers: &'static [Metric],
-    pub boundary: &'static str,
-    pub phases: &'static [&'static str],
+pub struct Design<'a> {
+    pub panels: &'a [&'a str],
+    pub layers: &'a [Metric],
+    pub boundary: &'a str,
+    pub phases: &'a [String],
 }
 
 pub fn area(view: &View, design: &Design) -> Result<Option<String>> {
@@ -96,7 +96,7 @@ fn read(record: &PassRecord, design: &Design) -> Option<Course> {
     let curves: Vec<BTreeMap<usize, f64>> = design.layers.iter().map(|layer| curve(layer.name)).collect();
     let at = |curve: &BTreeMap<usize, f64>, point: usize| curve.range(..=point).next_back().map_or(0.0, |(_, value)| *value);
     let points = (0..count).map(|point| curves.iter().map(|curve| at(curve, point)).collect()).collect();
-    let phase = |(name, points): (&&str, Range<usize>)| Phase {
+    let phase = |(name, points): (&String, Range<usize>)| Phase {
         name: name.to_string(),
         group: String::new(),
         place: format!("in {name}"),
@@ -110,16 +110,6 @@ mod tests {
     use super::*;
     use crate::protocol::Pass;
     use crate::results::Sample;
-
-    const DESIGN: Design = Design {
-        panels: &["model"],
-        layers: &[
-            Metric { name: "curve.a", label: "a", unit: "B", pass: Pass::Memory },
-            Metric { name: "curve.b", label: "b", unit: "B", pass: Pass::Memory },
-        ],
-        boundary: "curve.phase",
-        phases: &["forward", "backward"],
-    };
 
     fn record(samples: &[(&str, u32, f64)]) -> PassRecord {
         let sample = |(metric, sample, value): &(&str, u32, f64)| Sample {
@@ -142,12 +132,15 @@ mod tests {
 
     #[test]
     fn curves_are_read_from_the_points_where_they_change() {
+        let layers = ["curve.a", "curve.b"].map(|name| Metric::counted(name, "", "B"));
+        let names = ["forward", "backward"].map(str::to_string);
+        let design = Design { panels: &["model"], layers: &layers, boundary: "curve.phase", phases: &names };
         let phases = [("curve.phase", 0, 0.0), ("curve.phase", 2, 1.0), ("curve.phase", 5, 2.0)];
         let curves = [("curve.a", 0, 10.0), ("curve.b", 0, 0.0), ("curve.b", 2, 30.0), ("curve.b", 4, 5.0)];
-        let course = read(&record(&[&phases[..], &curves].concat()), &DESIGN).unwrap();
+        let course = read(&record(&[&phases[..], &curves].concat()), &design).unwrap();
         assert_eq!(course.points, [[10.0, 0.0], [10.0, 0.0], [10.0, 30.0], [10.0, 30.0], [10.0, 5.0]]);
         assert_eq!((course.peak(), course.place(course.peak())), (2, "in backward"));
-        assert!(read(&record(&curves), &DESIGN).is_none(), "no phases");
-        assert!(read(&record(&phases[..2]), &DESIGN).is_none(), "a phase too few");
+        assert!(read(&record(&curves), &design).is_none(), "no phases");
+        assert!(read(&record(&phases[..2]), &design).is_none(), "a phase too few");
     }
 }

@@ -69,27 +69,27 @@ impl Cluster {
     }
 }
 
-pub fn bars(view: &View, clusters: &[&'static str]) -> Result<Option<String>> {
+pub fn bars(view: &View, clusters: &[&str]) -> Result<Option<String>> {
     let view = &view.only(|grid| clusters.iter().all(|factor| !grid.levels_of(factor).is_empty()));
     let Some(grid) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)) else {
         return Ok(None);
     };
     let view = &view.only(|other| other.studied == grid.studied);
-    let factors = view.telling(clusters, &[grid.studied]);
+    let factors = view.telling(clusters, &[&grid.studied]);
     let header = (factors.join(" · "), grid.studied.to_string());
     let clusters = collect(view, &factors, name_width(view, &header.0));
     if clusters.iter().all(|c| c.bars.iter().all(|bar| bar.outcome.is_err())) {
         return Ok(None);
     }
-    let baseline = format!("1x: {}", words::doing(grid.studied, grid.baseline_level()));
+    let baseline = format!("1x: {}", words::doing(&grid.studied, grid.baseline_level()));
     let title = format!("{} relative to the baseline", view.label());
     paint(view, &clusters, header, &Lengths { title: &title, unit: "x", baseline: Some(&baseline) }).map(Some)
 }
 
 /// The amounts of all levels, the baseline among them; a figure that is relative to a model's size is told in bytes of that model.
-pub fn amounts(view: &View, clusters: &[&'static str]) -> Result<Option<String>> {
+pub fn amounts(view: &View, clusters: &[&str]) -> Result<Option<String>> {
     let view = &view.only(|grid| clusters.iter().all(|factor| !grid.levels_of(factor).is_empty()));
-    let Some(studied) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)).map(|grid| grid.studied) else {
+    let Some(studied) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)).map(|grid| grid.studied.as_str()) else {
         return Ok(None);
     };
     let view = &view.only(|other| other.studied == studied);
@@ -150,7 +150,7 @@ fn collect(view: &View, factors: &[&str], width: i32) -> Vec<Cluster> {
         });
         let compared = cells.iter().filter(|(cell, grid)| *cell != &grid.baseline_of(cell));
         let bars = compared.map(|(cell, grid)| {
-            let level = shortened(cell.get(grid.studied).unwrap_or(""), SMALL, NAMES);
+            let level = shortened(cell.get(&grid.studied).unwrap_or(""), SMALL, NAMES);
             let rank = seen.iter().position(|l| *l == level).unwrap_or_else(|| {
                 seen.push(level.clone());
                 seen.len() - 1

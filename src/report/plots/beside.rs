@@ -50,9 +50,9 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
     let title = format!("{} of {} published ratios come out within a tenth", rows.iter().filter(near).count(), rows.len());
     let machines = found.iter().map(|(run, found)| prose::whose(found.platform, &run.machine));
     let series: Vec<String> = std::iter::once("published, a tenth either way".to_string()).chain(machines).collect();
-    let name = format!("published-beside-{}", slug(published.id));
+    let name = format!("published-beside-{}", slug(&published.id));
     Picture::drawn(&name, format!("Published figures beside ours: {}", published.figure), |width| {
-        let head = Head::new(&title, published.source, width);
+        let head = Head::new(&title, &published.source, width);
         let axis = Axis { title: "change against the table's baseline".to_string(), tick: percent, reference: 1.0 };
         ranges(&Ranges { head: &head, axes: vec![axis], series: series.clone(), rows: rows.clone() }).map(Some)
     })

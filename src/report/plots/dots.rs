@@ -19,9 +19,9 @@ struct Row {
     values: Vec<(usize, f64)>,
 }
 
-pub fn dots(view: &View, rows: &[&'static str], threshold: f64) -> Result<Option<String>> {
+pub fn dots(view: &View, rows: &[&str], threshold: f64) -> Result<Option<String>> {
     let view = &view.only(|grid| rows.iter().all(|factor| !grid.levels_of(factor).is_empty()));
-    let Some(studied) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)).map(|grid| grid.studied) else {
+    let Some(studied) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)).map(|grid| grid.studied.as_str()) else {
         return Ok(None);
     };
     // Unlike a line or a bar, several cells may share a row and a mark: each stays a point.

@@ -12,7 +12,7 @@ use anyhow::Result;
 /// A cell, and what it has that the plain one has not.
 type Treated<'a> = (&'a Cell, Vec<&'a str>);
 
-pub fn effects(view: &View, factors: &[&'static str]) -> Result<Option<String>> {
+pub fn effects(view: &View, factors: &[&str]) -> Result<Option<String>> {
     // What is not complete over all factors may be over fewer, apart for each level of the others.
     let Some((clusters, apart)) = (1..=factors.len()).rev().find_map(|kept| {
         let apart = view.telling(&[], &factors[..kept]);
@@ -27,7 +27,7 @@ pub fn effects(view: &View, factors: &[&'static str]) -> Result<Option<String>> 
 }
 
 /// The thing that changes most on average.
-pub fn finding(view: &View, factors: &[&'static str]) -> Option<String> {
+pub fn finding(view: &View, factors: &[&str]) -> Option<String> {
     let apart = (1..=factors.len()).rev().find_map(|kept| {
         let clusters = collect(view, &factors[..kept], &view.telling(&[], &factors[..kept]));
         (!clusters.is_empty()).then_some(clusters)
@@ -60,8 +60,9 @@ fn collect(view: &View, factors: &[&str], apart: &[&str]) -> Vec<Cluster> {
 /// The levels of a cell that are not what the factor's grid begins with: `amp+checkpoint` is two things.
 fn treatments<'a>(view: &View, cell: &'a Cell, factors: &[&str]) -> Vec<&'a str> {
     let Some(grid) = view.recorded.grid_of(cell) else { return Vec::new() };
-    let changed =
-        factors.iter().filter_map(|factor| cell.get(factor).filter(|level| grid.levels_of(factor).first() != Some(level)));
+    let changed = factors
+        .iter()
+        .filter_map(|factor| cell.get(factor).filter(|level| grid.levels_of(factor).first().is_none_or(|first| first != level)));
     changed.flat_map(|level| level.split('+')).collect()
 }
 

@@ -1,6 +1,6 @@
 //! What a picture shows, as its title: from the figures that it draws.
 
-use super::{View, levels};
+use super::{View, levels, texts};
 use crate::protocol::{Cell, Plot, PlotKind};
 use crate::report::effects::{change, percent};
 use crate::report::{prose, words};
@@ -13,15 +13,17 @@ pub fn finding(view: &View, plot: &Plot) -> Option<String> {
         PlotKind::Bars { .. } if super::tells_amounts(view) => of_amounts(view),
         PlotKind::Bars { .. } => of_levels(view),
         // Less of a share is no saving.
-        PlotKind::Lines { x, series } if words::unit(view.metric.name, view.metric.unit) == "%" => of_share_lines(view, x, series),
-        PlotKind::Lines { x, series } => of_lines(view, x, series),
-        PlotKind::Dots { rows, .. } => of_values(view, rows),
+        PlotKind::Lines { x, series } if words::unit(view.metric.name, view.metric.unit) == "%" => {
+            of_share_lines(view, x, &texts(series))
+        }
+        PlotKind::Lines { x, series } => of_lines(view, x, &texts(series)),
+        PlotKind::Dots { rows, .. } => of_values(view, &texts(rows)),
         PlotKind::Shares { prefix, .. } => of_shares(view, prefix),
-        PlotKind::Effects { factors } => super::effects::finding(view, factors),
-        PlotKind::Pareto { against, .. } => super::pareto::finding(view, against),
+        PlotKind::Effects { factors } => super::effects::finding(view, &texts(factors)),
+        PlotKind::Pareto { against, .. } => super::pareto::finding(view, &texts(against)),
         PlotKind::Against { reference, .. } => super::against::finding(view, reference),
         PlotKind::Area { panels, layers, boundary, phases } => {
-            super::area::finding(view, &super::area::Design { panels, layers, boundary, phases })
+            super::area::finding(view, &super::area::Design { panels: &texts(panels), layers, boundary, phases })
         }
         PlotKind::Ranking { .. } => None,
     }
@@ -32,7 +34,7 @@ fn of_levels(view: &View) -> Option<String> {
     let mut by_level: Vec<(String, Vec<crate::stats::Interval>)> = Vec::new();
     for cell in &view.cells {
         let Some(ratio) = view.recorded.ratio(cell, view.metric) else { continue };
-        let studied = view.recorded.grid_of(cell)?.studied;
+        let studied = &view.recorded.grid_of(cell)?.studied;
         let level = cell.get(studied)?;
         if words::is_a_limit(studied, level) {
             continue;
@@ -81,7 +83,7 @@ fn changes(what: &str, label: &str, low: f64, high: f64) -> String {
 }
 
 /// At the largest level that several lines have, the lowest against the first; of one line, how it grows.
-fn of_lines(view: &View, x: &str, series: &[&'static str]) -> Option<String> {
+fn of_lines(view: &View, x: &str, series: &[&str]) -> Option<String> {
     let factors = view.telling(series, &[x]);
     let at = |cell: &Cell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
@@ -148,7 +150,7 @@ fn of_lines(view: &View, x: &str, series: &[&'static str]) -> Option<String> {
 }
 
 /// The shares at the far end of the axis, for each level of the first factor.
-fn of_share_lines(view: &View, x: &str, series: &[&'static str]) -> Option<String> {
+fn of_share_lines(view: &View, x: &str, series: &[&str]) -> Option<String> {
     let first = view.telling(series, &[x]).into_iter().next();
     let mut groups: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     for cell in &view.cells {
@@ -205,7 +207,7 @@ const FEW: usize = 5;
 
 /// The level of the factor that a cell's grid studies, as titles name it.
 fn studied(view: &View) -> impl Fn(&Cell) -> Option<String> {
-    |cell| view.recorded.grid_of(cell).and_then(|grid| Some(words::doing(grid.studied, cell.get(grid.studied)?)))
+    |cell| view.recorded.grid_of(cell).and_then(|grid| Some(words::doing(&grid.studied, cell.get(&grid.studied)?)))
 }
 
 /// Smallest and largest value of each level.

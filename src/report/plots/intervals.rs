@@ -10,13 +10,13 @@ use crate::units::tick;
 use anyhow::Result;
 
 /// A row for each comparison, named by what tells it from others, with its 95 % interval.
-pub fn intervals(view: &View, clusters: &[&'static str]) -> Result<Option<String>> {
+pub fn intervals(view: &View, clusters: &[&str]) -> Result<Option<String>> {
     let compared = |cell: &&Cell| view.recorded.ratio(cell, view.metric).is_some();
     let cells: Vec<&Cell> = view.cells.iter().filter(compared).collect();
     let Some(grid) = cells.first().and_then(|cell| view.recorded.grid_of(cell)) else { return Ok(None) };
-    let factors = view.telling(clusters, &[grid.studied]);
+    let factors = view.telling(clusters, &[&grid.studied]);
     let name = |cell: &Cell| {
-        let own = view.recorded.grid_of(cell).map_or("", |grid| grid.studied);
+        let own = view.recorded.grid_of(cell).map_or("", |grid| &grid.studied);
         let of = levels(cell, &factors.iter().copied().filter(|factor| *factor != own).collect::<Vec<_>>());
         let level = view.level_label(own, cell.get(own).unwrap_or(""));
         let level = if level.parse::<f64>().is_ok() { format!("{own} = {level}") } else { level };
@@ -34,7 +34,7 @@ pub fn intervals(view: &View, clusters: &[&'static str]) -> Result<Option<String
             panels: vec![vec![Dot { series: 0, middle: ratio.estimate, low: ratio.low, high: ratio.high, text }]],
         })
     };
-    let title = format!("change against {}, 95 % CI", words::doing(grid.studied, grid.baseline_level()));
+    let title = format!("change against {}, 95 % CI", words::doing(&grid.studied, grid.baseline_level()));
     let axis = Axis { title, tick: percent, reference: 1.0 };
     ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: cells.iter().filter_map(row).collect() }).map(Some)
 }

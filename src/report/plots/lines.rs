@@ -30,7 +30,7 @@ struct Series {
     out_of_memory: Vec<f64>,
 }
 
-pub fn lines(view: &View, x: &'static str, series: &[&'static str]) -> Result<Option<String>> {
+pub fn lines(view: &View, x: &str, series: &[&str]) -> Result<Option<String>> {
     let view = &view.only(|grid| !grid.levels_of(x).is_empty());
     let factors = view.telling(series, &[x]);
     let all = collect(view, x, &factors);
@@ -51,7 +51,7 @@ pub fn lines(view: &View, x: &'static str, series: &[&'static str]) -> Result<Op
 }
 
 /// Two panels, side by side or on a phone one below the other, for lines that would hide each other in one.
-fn panels(view: &View, x: &'static str, (factor, split): (&str, &[String]), rest: &[&'static str]) -> Result<String> {
+fn panels(view: &View, x: &str, (factor, split): (&str, &[String]), rest: &[&str]) -> Result<String> {
     let (width, narrow) = (view.head.width, view.head.width <= NARROW);
     let mut known: Vec<String> = Vec::new();
     let of_level = |level: &String| {

@@ -54,14 +54,14 @@ impl Picture {
 /// # Errors
 /// The drawing library fails.
 pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
-    let Some(metric) = recorded.protocol.metric(plot.metric) else {
+    let Some(metric) = recorded.protocol.metric(&plot.metric) else {
         return Ok(None);
     };
     let draw = |width: i32| -> Result<Option<String>> {
         let mut view = View::new(recorded, plot, metric, width);
         let finding = if is_error(metric) { intervals::signed_finding(&view) } else { None };
         if let Some(finding) = finding.or_else(|| findings::finding(&view, plot)) {
-            view.head = Head::new(&finding, &format!("{} {}", full_stop(plot.caption), whose(recorded)), width);
+            view.head = Head::new(&finding, &format!("{} {}", full_stop(&plot.caption), whose(recorded)), width);
         }
         if is_error(metric)
             && let Some(svg) = intervals::signed(&view)?
@@ -69,30 +69,35 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
             return Ok(Some(svg));
         }
         match &plot.kind {
-            PlotKind::Lines { x, series } => lines::lines(&view, x, series),
-            PlotKind::Bars { clusters } if tells_amounts(&view) => bars::amounts(&view, clusters),
+            PlotKind::Lines { x, series } => lines::lines(&view, x, &texts(series)),
+            PlotKind::Bars { clusters } if tells_amounts(&view) => bars::amounts(&view, &texts(clusters)),
             // Times are no bars from zero: a difference of a few percent would not be seen.
-            PlotKind::Bars { clusters } if metric.pass == Pass::Time => intervals::intervals(&view, clusters),
-            PlotKind::Bars { clusters } => bars::bars(&view, clusters),
-            PlotKind::Effects { factors } => effects::effects(&view, factors),
-            PlotKind::Dots { rows, threshold } => dots::dots(&view, rows, *threshold),
-            PlotKind::Shares { rows, prefix } => shares::shares(&view, rows, prefix),
+            PlotKind::Bars { clusters } if metric.pass == Pass::Time => intervals::intervals(&view, &texts(clusters)),
+            PlotKind::Bars { clusters } => bars::bars(&view, &texts(clusters)),
+            PlotKind::Effects { factors } => effects::effects(&view, &texts(factors)),
+            PlotKind::Dots { rows, threshold } => dots::dots(&view, &texts(rows), *threshold),
+            PlotKind::Shares { rows, prefix } => shares::shares(&view, &texts(rows), prefix),
             PlotKind::Area { panels, layers, boundary, phases } => {
-                area::area(&view, &area::Design { panels, layers, boundary, phases })
+                area::area(&view, &area::Design { panels: &texts(panels), layers, boundary, phases })
             }
             // A table, which stands among the others.
             PlotKind::Ranking { .. } => Ok(None),
-            PlotKind::Pareto { against, looks } => pareto::pareto(&view, against, looks),
-            PlotKind::Against { reference, looks } => against::against(&view, reference, looks),
+            PlotKind::Pareto { against, looks } => pareto::pareto(&view, &texts(against), &texts(looks)),
+            PlotKind::Against { reference, looks } => against::against(&view, reference, &texts(looks)),
         }
     };
-    let name = format!("{}-{}-{}", slug(recorded.protocol.name), slug(plot.name), slug(&recorded.machine));
+    let name = format!("{}-{}-{}", slug(&recorded.protocol.name), slug(&plot.name), slug(&recorded.machine));
     Picture::drawn(&name, format!("{} {}", plot.caption, whose(recorded)), draw)
+}
+
+/// Borrowed names.
+pub fn texts(own: &[String]) -> Vec<&str> {
+    own.iter().map(String::as_str).collect()
 }
 
 /// What a plot would show, in words; nothing where the figures do not give a sentence.
 pub fn sentence(recorded: &Recorded, plot: &Plot) -> Option<String> {
-    let metric = recorded.protocol.metric(plot.metric)?;
+    let metric = recorded.protocol.metric(&plot.metric)?;
     findings::finding(&View::new(recorded, plot, metric, WIDE), plot).map(|finding| format!("{finding} ({})", whose(recorded)))
 }
 
@@ -102,7 +107,7 @@ fn full_stop(caption: &str) -> String {
 
 /// Whether bars stand for bytes, and not for ratios to a baseline.
 fn tells_amounts(view: &View) -> bool {
-    AMOUNTS.contains(&view.recorded.protocol.name) && view.metric.pass != Pass::Check
+    AMOUNTS.contains(&view.recorded.protocol.name.as_str()) && view.metric.pass != Pass::Check
 }
 
 /// Whether a metric is the size of a relative error whose sign stands in another one.
@@ -118,16 +123,16 @@ fn whose(recorded: &Recorded) -> String {
 /// The cells that a plot shows, with what it asks of each.
 struct View<'a> {
     recorded: &'a Recorded,
-    metric: &'static Metric,
+    metric: &'a Metric,
     head: Head,
     cells: Vec<Cell>,
 }
 
 impl<'a> View<'a> {
-    fn new(recorded: &'a Recorded, plot: &Plot, metric: &'static Metric, width: i32) -> View<'a> {
+    fn new(recorded: &'a Recorded, plot: &Plot, metric: &'a Metric, width: i32) -> View<'a> {
         let grids = recorded.grids().filter(|grid| grid.passes.contains(&metric.pass));
-        let cells = grids.flat_map(|grid| recorded.cells(grid)).filter(|cell| selects(plot.of, cell)).collect();
-        View { recorded, metric, head: Head::new(plot.caption, &whose(recorded), width), cells }
+        let cells = grids.flat_map(|grid| recorded.cells(grid)).filter(|cell| selects(&plot.of, cell)).collect();
+        View { recorded, metric, head: Head::new(&plot.caption, &whose(recorded), width), cells }
     }
 
     /// The view without the cells of other grids: one that holds a factor fixed has no line along it, one without a factor no
@@ -175,9 +180,9 @@ impl<'a> View<'a> {
 
     /// The factors that tell cells apart: the plot's own where they vary, then any other that does, so that no two cells of
     /// different kind ever share a mark.
-    fn telling(&self, own: &[&'static str], shown_otherwise: &[&str]) -> Vec<&'static str> {
+    fn telling<'b>(&'b self, own: &[&'b str], shown_otherwise: &[&str]) -> Vec<&'b str> {
         let varies = |factor: &str| self.cells.iter().any(|cell| cell.get(factor) != self.cells[0].get(factor));
-        let others = self.recorded.protocol.factors.iter().map(|f| f.name);
+        let others = self.recorded.protocol.factors.iter().map(|f| f.name.as_str());
         let others = others.filter(|name| !own.contains(name) && !shown_otherwise.contains(name));
         own.iter().copied().chain(others).filter(|factor| varies(factor)).collect()
     }

@@ -25,22 +25,22 @@ struct Dot {
 
 /// Draws the plot's metric against the first of `against` that some cell has; a look for each level of the `looks` factors, a name for each
 /// level of the studied one.
-pub fn pareto(view: &View, against: &[&'static str], looks: &[&'static str]) -> Result<Option<String>> {
+pub fn pareto(view: &View, against: &[&str], looks: &[&str]) -> Result<Option<String>> {
     let Some((other, kinds, looks, dots)) = collect(view, against, looks) else { return Ok(None) };
     draw(view, other, &looks.join(" · "), &kinds, &dots).map(Some)
 }
 
 /// The settings that nothing beats in both.
-pub fn finding(view: &View, against: &[&'static str]) -> Option<String> {
+pub fn finding(view: &View, against: &[&str]) -> Option<String> {
     let (other, _, _, dots) = collect(view, against, &[])?;
     let front: Vec<&str> = dots.iter().filter(|dot| dot.on_front).map(|dot| dot.name.as_str()).collect();
     Some(format!("{} of {} settings are Pareto-optimal in {} and {}", front.len(), dots.len(), view.label(), other.label))
 }
 
-type Trade<'a> = (&'static Metric, Vec<String>, Vec<&'a str>, Vec<Dot>);
+type Trade<'a> = (&'a Metric, Vec<String>, Vec<&'a str>, Vec<Dot>);
 
 /// What is drawn: the other metric, the kinds of cells, the factors that tell them, and a dot for each cell.
-fn collect<'a>(view: &View, against: &[&'static str], looks: &[&'a str]) -> Option<Trade<'a>> {
+fn collect<'a>(view: &View<'a>, against: &[&str], looks: &[&'a str]) -> Option<Trade<'a>> {
     let metrics = against.iter().filter_map(|name| view.recorded.protocol.metric(name));
     let has = |metric: &&Metric| view.cells.iter().any(|cell| view.recorded.samples.value(cell, metric.name).is_some());
     let other = metrics.into_iter().find(has)?;
@@ -50,7 +50,7 @@ fn collect<'a>(view: &View, against: &[&'static str], looks: &[&'a str]) -> Opti
     let dot = |cell| {
         let (x, y) = (view.value(cell)?, view.recorded.samples.value(cell, other.name)?);
         let kind = levels(cell, &looks);
-        let name = cell.get(view.recorded.grid_of(cell)?.studied)?.to_string();
+        let name = cell.get(&view.recorded.grid_of(cell)?.studied)?.to_string();
         let known = kinds.iter().position(|k| *k == kind).unwrap_or_else(|| {
             kinds.push(kind);
             kinds.len() - 1
