@@ -52,7 +52,7 @@ pub fn odd() -> Protocol {
         },
     ],
     metrics: vec![PEAK, TIME, ERROR],
-    checks: vec![Check { when: "".into(), expect: Relation::Equal { tolerance: 1.0 } }],
+    checks: vec![Check { when: "".into(), expect: Relation::Equal { tolerance: 0.5 } }],
     plots: vec![
         Plot {
             name: "lines".into(),
