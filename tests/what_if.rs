@@ -274,8 +274,12 @@ fn it_agrees_with_the_labs_predictions() {
     assert_eq!(row(&rows, &["accumulate-4x"])["change"], "");
     for (arguments, policy, more) in SEGMENTS {
         let batch = if arguments.contains(&"--accumulate") { "8" } else { "32" };
-        let (lab, twin) = (predict(&[policy, more].concat()), rehearse(&[], &[&["--batch", batch], arguments].concat()));
-        assert_eq!((&twin["peak_allocated"], &twin["peak_reserved"]), (&lab["allocated"], &lab["reserved"]), "{arguments:?}");
+        let (lab, rehearsed) = (predict(&[policy, more].concat()), rehearse(&[], &[&["--batch", batch], arguments].concat()));
+        assert_eq!(
+            (&rehearsed["peak_allocated"], &rehearsed["peak_reserved"]),
+            (&lab["allocated"], &lab["reserved"]),
+            "{arguments:?}"
+        );
     }
     for (name, policy) in [("checkpoint-every", EVERY), ("checkpoint-sqrt", SQRT)] {
         let less = predict(&policy)["allocated"].as_i64().unwrap() - row(&rows, &[name])["peak_allocated"].as_i64().unwrap();

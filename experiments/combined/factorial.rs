@@ -115,6 +115,7 @@ mod tests {
     #[test]
     fn each_family_has_its_own_segments() {
         let peak = |policy| {
+            let _turn = alone();
             let plain = plain(Net::SmallGpt, Batch(4), OptimizerKind::Sgd);
             let configuration = Configuration { checkpoint: policy, ..plain };
             let mut step = training(&configuration, Device::Cpu).unwrap();

@@ -238,7 +238,7 @@ pub(super) struct Run {
     hooked: bool,
     without_torch: Option<String>,
     /// The last line that a silent run wrote to its standard error.
-    last_words: String,
+    last_line_of_stderr: String,
 }
 
 impl Run {
@@ -248,7 +248,7 @@ impl Run {
             (Some(signal), _) => format!("it was ended by signal {signal}"),
             (None, code) => format!("it ended with status {}", code.unwrap_or_default()),
         };
-        if self.last_words.is_empty() { end } else { format!("{end}: {}", self.last_words) }
+        if self.last_line_of_stderr.is_empty() { end } else { format!("{end}: {}", self.last_line_of_stderr) }
     }
 }
 
@@ -355,7 +355,7 @@ impl Rehearsal<'_> {
             traces: Vec::new(),
             hooked: false,
             without_torch: None,
-            last_words: heard.map_or_else(String::new, last_line),
+            last_line_of_stderr: heard.map_or_else(String::new, last_line),
         };
         for entry in fs::read_dir(session).with_context(|| format!("reading {}", session.display()))? {
             let path = entry?.path();

@@ -497,8 +497,8 @@ fn records(machine: Machine, protocol: &Protocol, cell: &Cell, n: usize) -> Vec<
 fn trouble(machine: Machine, protocol: &Protocol, cell: &Cell, pass: Pass) -> Option<(Status, &'static str)> {
     let budget = |fits: f64| cell.get("batch").is_some() && memory(protocol, cell).0 > fits * MIB;
     match (machine.platform, protocol.name.as_str(), pass) {
-        (Platform::Dry, _, Pass::Time) => Some((Status::Skipped, "a dry device has no time")),
-        (Platform::Dry, _, Pass::Check) => Some((Status::Skipped, "a dry device computes nothing that could be compared")),
+        (Platform::Dry, _, Pass::Time) => Some((Status::Skipped, "the simulated GPU has no time")),
+        (Platform::Dry, _, Pass::Check) => Some((Status::Skipped, "the simulated GPU computes nothing that could be compared")),
         (Platform::Cpu, "checkpointing", Pass::Memory) if budget(2000.0) => {
             Some((Status::Oom, "tried to allocate 96.0 MiB | limit 2.0 GiB"))
         }
