@@ -20,6 +20,8 @@ pub enum DeviceChoice {
     Cuda(u32),
     /// A simulated GPU, which allocates and never computes.
     Dry(Card),
+    /// A simulated GPU in the place of a real one: all that would run there runs, checks and times, too, and no figure of them is kept.
+    Plumbing(Card),
 }
 
 /// Memory of a simulated GPU where none is named.
@@ -40,6 +42,8 @@ impl FromStr for DeviceChoice {
                 Ok(card) => Ok(DeviceChoice::Dry(card)),
                 Err(e) => Err(format!("'{text}' is no device: {e}; a simulated GPU is written like dry:24GiB or dry:rtx-4090")),
             },
+            // For `gpu-day --rehearse`.
+            Some(("plumbing", card)) => card.parse().map(DeviceChoice::Plumbing),
             _ => Err(format!("'{text}' is no device; there are cpu, cuda, cuda:N, dry, dry:MEMORY and dry:CARD")),
         }
     }
@@ -51,6 +55,7 @@ impl fmt::Display for DeviceChoice {
             DeviceChoice::Cpu => f.pad("cpu"),
             DeviceChoice::Cuda(index) => f.pad(&format!("cuda:{index}")),
             DeviceChoice::Dry(card) => f.pad(&format!("dry:{card}")),
+            DeviceChoice::Plumbing(card) => f.pad(&format!("plumbing:{card}")),
         }
     }
 }
@@ -59,7 +64,7 @@ impl DeviceChoice {
     pub fn platform(self) -> Platform {
         match self {
             DeviceChoice::Cpu => Platform::Cpu,
-            DeviceChoice::Cuda(_) => Platform::Gpu,
+            DeviceChoice::Cuda(_) | DeviceChoice::Plumbing(_) => Platform::Gpu,
             DeviceChoice::Dry(_) => Platform::Dry,
         }
     }
@@ -119,7 +124,7 @@ impl Machine {
                 let device_memory = gpu.as_ref().and_then(Gpu::memory);
                 Ok(Machine { slug: slug(&name), hardware, libtorch, device_memory, flops_limit: fp32_limit(&name) })
             }
-            DeviceChoice::Dry(card) => {
+            DeviceChoice::Dry(card) | DeviceChoice::Plumbing(card) => {
                 ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
                 let library = beside_libtorch("libc10_cuda.so");
                 ensure!(
@@ -379,7 +384,10 @@ impl Gpu {
         let nvml = first.or_else(|e| others().ok_or(e)).map_err(|e| {
             anyhow::anyhow!("no NVIDIA driver answers on this machine ({e}); with a GPU in it, install the driver; without one, use --device cpu")
         })?;
-        let physical = visible(index, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?;
+        Gpu::shown_by(nvml, visible(index, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?)
+    }
+
+    fn shown_by(nvml: Nvml, physical: u32) -> Result<Gpu> {
         let count = nvml.device_count().context("asking the driver for its GPUs")?;
         ensure!(physical < count, "there is no GPU {physical}: the driver shows {count}");
         Ok(Gpu { nvml, index: physical })
@@ -482,6 +490,53 @@ pub fn flags(threads: usize) -> Result<BTreeMap<String, String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
+
+    /// An NVML with one GPU, compiled for the test: an H200 whose link has this generation, or -1 where NVML does not support the question.
+    fn nvml(folder: &Path, generation: i32) -> Nvml {
+        let source = r#"
+            #include <cstring>
+            using Device = void*;
+            struct Memory { unsigned version; unsigned long long total, reserved, free, used; };
+            extern "C" {
+            int nvmlInit_v2() { return 0; }
+            int nvmlShutdown() { return 0; }
+            int nvmlSystemGetDriverVersion(char* text, unsigned) { std::strcpy(text, "580.65.06"); return 0; }
+            int nvmlDeviceGetCount_v2(unsigned* count) { *count = 1; return 0; }
+            int nvmlDeviceGetHandleByIndex_v2(unsigned, Device* device) { *device = device; return 0; }
+            int nvmlDeviceGetName(Device, char* name, unsigned) { std::strcpy(name, "NVIDIA H200"); return 0; }
+            int nvmlDeviceGetMemoryInfo_v2(Device, Memory* memory) {
+              memory->total = 143771ull << 20;
+              memory->reserved = 600ull << 20;
+              return 0;
+            }
+            int nvmlDeviceGetMaxPcieLinkGeneration(Device, unsigned* value) { *value = GENERATION; return GENERATION < 0 ? 3 : 0; }
+            int nvmlDeviceGetMaxPcieLinkWidth(Device, unsigned* value) { *value = 16; return 0; }
+            }"#;
+        let (file, library) = (folder.join("nvml.cpp"), folder.join(format!("nvml{generation}.so")));
+        std::fs::write(&file, source.replace("GENERATION", &generation.to_string())).unwrap();
+        let compiled = Command::new("c++").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&file).status().unwrap();
+        assert!(compiled.success());
+        Nvml::builder().lib_path(library.as_os_str()).init().unwrap()
+    }
+
+    #[test]
+    fn what_nvml_tells_is_taken_and_what_it_does_not_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        for (generation, link) in [(5, Some(63e9)), (0, None), (-1, None)] {
+            let gpu = Gpu::shown_by(nvml(folder.path(), generation), 0).unwrap();
+            assert_eq!(gpu.name(), "NVIDIA H200");
+            // As CUDA has it: without what the driver keeps.
+            assert_eq!(gpu.memory(), Some((143_771 - 600) << 20));
+            assert_eq!(gpu.describe()["driver"], "580.65.06");
+            assert!(!gpu.describe().contains_key("gpu power limit"));
+            let found = gpu.conditions();
+            assert_eq!((found.readings, found.throttled), (vec![], None));
+            assert_eq!(found.link.map(|link| (link / 1e9).round() * 1e9), link);
+        }
+        let error = Gpu::shown_by(nvml(folder.path(), 5), 1).unwrap_err().to_string();
+        assert!(error.contains("no GPU 1") && error.contains("shows 1"), "{error}");
+    }
 
     #[test]
     fn devices_parse() {

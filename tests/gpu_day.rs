@@ -21,6 +21,10 @@ fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
     let first = said(&day(&out, &only));
     assert!(first.contains("3 of 3 done") && first.contains("smoke-empty_cache (at most"), "{first}");
     assert!(folder.path().join("day.tar.xz").metadata().unwrap().len() > 1000);
+    // Checks and times are gone through, too, and leave no figure.
+    let machine = std::fs::read_dir(out.join("smoke")).unwrap().next().unwrap().unwrap().path();
+    let rows = std::fs::read_to_string(machine.join("empty_cache/samples.csv")).unwrap();
+    assert!(rows.contains("gone through on a simulated GPU") && !rows.contains(",time,"), "{rows}");
     let events = std::fs::read_to_string(out.join("events-inference-128.log")).unwrap();
     assert!(events.contains("\"identical\": 2560") || events.contains("\"identical\""), "{events}");
     // It goes on, and nothing is left.

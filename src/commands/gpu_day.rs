@@ -25,7 +25,7 @@ pub struct GpuDayOptions {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// Go through the day without a GPU: on a simulated H200, the smallest cells, and what only counts bytes
+    /// Go through the day without a GPU: all of it on a simulated H200, with the smallest cells; only what counts bytes gives figures
     #[arg(long)]
     pub rehearse: bool,
 }
@@ -190,7 +190,7 @@ impl Day {
 
     /// What a task starts, one after the other.
     fn commands(&self, task: Task, limit: Duration) -> Vec<Command> {
-        let (device, profile) = if self.rehearse { ("dry:h200", "smoke") } else { ("cuda", "full") };
+        let (device, profile) = if self.rehearse { ("plumbing:h200", "smoke") } else { ("cuda", "full") };
         let experiment = |name: &str, profile: &str, results: &str| {
             let mut command = Command::new(self.programs.join(name));
             command.args(["--device", device, "--profile", profile, "--budget", &limit.as_secs().max(1).to_string()]);

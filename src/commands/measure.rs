@@ -134,7 +134,7 @@ pub fn measure(options: &MeasureOptions) -> Result<()> {
     let total = match choice {
         DeviceChoice::Cpu => available_memory(),
         DeviceChoice::Cuda(_) => Machine::describe(choice)?.device_memory,
-        DeviceChoice::Dry(_) => {
+        DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_) => {
             bail!("a simulated GPU runs nothing, so nothing can be measured on it; `vramlab predict` takes the same flags")
         }
     };

@@ -3,15 +3,17 @@
 use super::exchange;
 use super::spec::{Message, Spec};
 use crate::dry::Dry;
-use crate::machine::{DeviceChoice, Gpu, libtorch_version};
+use crate::machine::{Conditions, DeviceChoice, Gpu, libtorch_version};
 use crate::measure::{self, Bench, Found, SetUp, Timing};
 use crate::protocol::{Cell, Pass, Protocol};
 use crate::results::Status;
-use crate::torch::{Backend, Cpu, Cuda, attempt, end_process, keep_heap};
+use crate::torch::{Backend, Cpu, Cuda, Memory, attempt, end_process, keep_heap};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::fs::File;
 use std::io::Write;
+use std::time::Instant;
+use tch::Device;
 
 /// Runs one pass, writes its rows to the pipe that was this process's standard output, and ends the process.
 pub fn run(protocol: &Protocol, prepare: SetUp, spec: &str) -> ! {
@@ -64,6 +66,9 @@ fn pass(protocol: &Protocol, prepare: SetUp, spec: &str) -> Result<Found> {
         exchange::write_start(&bench.set_up(prepare, &cell)?, &files.start)?;
         return Ok(Found { samples: Vec::new(), status: Status::Ok, reason: String::new() });
     }
+    if let (DeviceChoice::Plumbing(_), Pass::Check | Pass::Time) = (choice, spec.pass) {
+        return gone_through(protocol, prepare, &spec, &*backend, &bench);
+    }
     match spec.pass {
         Pass::Check => {
             let grid = protocol.grid_of(spec.profile, &cell).with_context(|| format!("no cell '{cell}' is planned"))?;
@@ -83,9 +88,8 @@ fn pass(protocol: &Protocol, prepare: SetUp, spec: &str) -> Result<Found> {
         Pass::Time => {
             let mut step = bench.set_up(prepare, &cell)?;
             let gpu = match choice {
-                DeviceChoice::Cpu => None,
                 DeviceChoice::Cuda(index) => Gpu::open(index).ok(),
-                DeviceChoice::Dry(_) => None,
+                DeviceChoice::Cpu | DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_) => None,
             };
             let conditions = || gpu.as_ref().map(Gpu::conditions).unwrap_or_default();
             let timing = step.timing;
@@ -100,6 +104,54 @@ fn pass(protocol: &Protocol, prepare: SetUp, spec: &str) -> Result<Found> {
     }
 }
 
+/// Runs all of a check or of a time pass where no figure of it is one.
+fn gone_through(protocol: &Protocol, prepare: SetUp, spec: &Spec, backend: &dyn Backend, bench: &Bench) -> Result<Found> {
+    let cell = Cell::parse(&spec.cell).map_err(anyhow::Error::msg)?;
+    if spec.pass == Pass::Time {
+        let mut step = bench.set_up(prepare, &cell)?;
+        let timing = Timing { samples: 1, warm_up_seconds: 0.0, ..step.timing };
+        measure::time(&mut step, backend, timing, &Conditions::default)?;
+    } else {
+        let expected = protocol.check_of(&cell).with_context(|| format!("no check applies to '{cell}'"))?;
+        let baseline = Cell::parse(&spec.baseline).map_err(anyhow::Error::msg)?;
+        measure::go_through(expected, prepare, &[baseline, cell], bench)?;
+    }
+    let reason = "gone through on a simulated GPU, which gives no figures".to_string();
+    Ok(Found { samples: Vec::new(), status: Status::Skipped, reason })
+}
+
+/// A simulated GPU whose events are told by the host's clock: how long it takes to launch nothing.
+#[derive(Debug)]
+struct HostClock(Dry);
+
+impl Backend for HostClock {
+    fn device(&self) -> Device {
+        self.0.device()
+    }
+
+    fn memory(&self) -> Result<Memory> {
+        self.0.memory()
+    }
+
+    fn reset_peaks(&self) -> Result<()> {
+        self.0.reset_peaks()
+    }
+
+    fn workspaces(&self) -> Result<Vec<u64>> {
+        self.0.workspaces()
+    }
+
+    fn clear_workspaces(&self) -> Result<()> {
+        self.0.clear_workspaces()
+    }
+
+    fn time(&self, body: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+        let start = Instant::now();
+        body()?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+}
+
 /// Opens the device that was chosen.
 ///
 /// # Errors
@@ -110,6 +162,7 @@ pub(crate) fn open(choice: DeviceChoice, memory_limit: Option<u64>) -> Result<Bo
         // Its limit came with the environment.
         DeviceChoice::Cuda(index) => Box::new(Cuda::new(i32::try_from(index)?)?),
         DeviceChoice::Dry(_) => Box::new(Dry::open()?),
+        DeviceChoice::Plumbing(_) => Box::new(HostClock(Dry::open()?)),
     })
 }
 

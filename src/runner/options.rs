@@ -126,7 +126,7 @@ impl Options {
         match (self.profile, device) {
             (Some(ProfileName::Smoke), _) => Profile::Smoke,
             (Some(ProfileName::Quick), _) | (None, DeviceChoice::Cpu) => Profile::Quick,
-            (Some(ProfileName::Full), _) | (None, DeviceChoice::Cuda(_) | DeviceChoice::Dry(_)) => Profile::Full,
+            (Some(ProfileName::Full), _) | (None, _) => Profile::Full,
         }
     }
 

@@ -343,9 +343,8 @@ impl Sweep<'_> {
     }
 
     fn keep(&mut self, mut record: PassRecord) -> Result<()> {
-        if let Some(reason) = self.contradiction(&record) {
-            record.status = Status::Invalid;
-            record.reason = reason;
+        if let Some((status, reason)) = self.contradiction(&record) {
+            (record.status, record.reason) = (status, reason);
         }
         self.journal.append(&record)?;
         self.progress.done(&record);
@@ -378,15 +377,16 @@ impl Sweep<'_> {
     }
 
     /// What a second pass or the limits of physics have against a record.
-    fn contradiction(&self, record: &PassRecord) -> Option<String> {
+    fn contradiction(&self, record: &PassRecord) -> Option<(Status, String)> {
         if record.status != Status::Ok {
             return None;
         }
         match record.pass {
             Pass::Memory => {
-                self.find(&record.cell, Pass::Memory, 1).and_then(|first| counted_difference(self.protocol, first, record))
+                let apart = counted_difference(self.protocol, self.find(&record.cell, Pass::Memory, 1)?, record)?;
+                Some((apart.status(self.choice), apart.reason))
             }
-            Pass::Time => beyond_physics(record, self.machine.flops_limit?),
+            Pass::Time => Some((Status::Invalid, beyond_physics(record, self.machine.flops_limit?)?)),
             Pass::Check => None,
         }
     }
@@ -520,7 +520,7 @@ fn side_by_side(choice: DeviceChoice, threads: u32) -> usize {
         DeviceChoice::Cuda(_) => 1,
         DeviceChoice::Cpu => (cores() / threads as usize).max(1),
         // It computes nothing, so one thread is all that a cell takes.
-        DeviceChoice::Dry(_) => cores(),
+        DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_) => cores(),
     }
 }
 

@@ -121,7 +121,7 @@ fn suits(choice: DeviceChoice, spec: &Spec) -> bool {
     match choice {
         _ if spec.pass == Pass::Time => false,
         DeviceChoice::Cpu => true,
-        DeviceChoice::Dry(_) => as_it_is,
+        DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_) => as_it_is,
         DeviceChoice::Cuda(_) => false,
     }
 }
