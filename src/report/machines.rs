@@ -3,7 +3,6 @@
 use super::pages;
 use super::prose;
 use super::recorded::Recorded;
-use super::words;
 use crate::judge::Verdict;
 use crate::results::{Manifest, Status};
 use crate::units::Bytes;
@@ -52,9 +51,7 @@ pub fn setups(recorded: &[Recorded]) -> Vec<SetupRow> {
 
 fn setup(run: &Recorded) -> Setup {
     let Manifest { identity, profile, .. } = &run.manifest;
-    let pairs = |map: &BTreeMap<String, String>| {
-        map.iter().map(|(name, value)| words::text(&format!("{name}: {value}"))).collect::<Vec<_>>()
-    };
+    let pairs = |map: &BTreeMap<String, String>| map.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>();
     let mut hardware = pairs(&identity.hardware);
     if let Some(limit) = identity.memory_limit {
         hardware.push(format!("memory limited to {}", Bytes(limit)));

@@ -1,13 +1,11 @@
 //! One experiment on one machine, as read from its results folder, with what the report asks of it.
 
-use super::words;
 use crate::judge::{Judgement, Reproduction, Taken, judge, reproduce};
-use crate::protocol::{COMPUTED, Cell, Claim, Grid, LEAST_FLOPS, Metric, Pass, Platform, Protocol, TIME, intern};
+use crate::protocol::{COMPUTED, Cell, Grid, LEAST_FLOPS, Metric, Pass, Platform, Protocol, TIME};
 use crate::results::{Manifest, PassRecord, Run, Samples, Status, holds_results};
 use crate::stats::Interval;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
-use std::iter;
 use std::path::{Path, PathBuf};
 
 /// Error rate of the intervals that tables and plots show; verdicts use their own, widened for many comparisons.
@@ -41,7 +39,7 @@ impl Recorded {
             let cells = grid.axes.iter().try_fold(1usize, |cells, axis| cells.checked_mul(axis.levels.len()));
             ensure!(cells.is_some_and(|cells| cells <= MOST_CELLS), "the grid '{}' plans more than {MOST_CELLS} cells", grid.name);
         }
-        let protocol = in_todays_words(manifest.protocol.clone());
+        let protocol = manifest.protocol.clone();
         let samples = Samples::new(&passes);
         let taken = Taken { profile: manifest.profile, device: manifest.identity.platform, rounds: &manifest.rounds };
         let judgements = judge(&protocol, taken, &samples);
@@ -214,25 +212,6 @@ fn read_one(machine: &Path, experiment: &Path) -> Result<Recorded> {
         run.manifest.protocol.name
     );
     Recorded::new(&name_of(machine), run).with_context(|| format!("reading {}", experiment.display()))
-}
-
-/// The protocol with the labels and phrases that pages use.
-fn in_todays_words(mut protocol: Protocol) -> Protocol {
-    let Protocol { question, hypothesis, factors, metrics, claims, plots, threats, .. } = &mut protocol;
-    let mut texts: Vec<&mut String> = vec![question, hypothesis];
-    texts.extend(factors.iter_mut().flat_map(|f| iter::once(&mut f.meaning).chain(f.levels.iter_mut().map(|l| &mut l.meaning))));
-    for Claim { text, meaning, .. } in claims {
-        texts.extend([text, &mut meaning.confirmed, &mut meaning.refuted, &mut meaning.depends, &mut meaning.inconclusive]);
-    }
-    texts.extend(plots.iter_mut().map(|plot| &mut plot.caption));
-    texts.extend(threats);
-    for text in texts {
-        *text = words::text(text);
-    }
-    for metric in metrics {
-        metric.label = intern(&words::text(words::label(metric.name, metric.label)));
-    }
-    protocol
 }
 
 fn name_of(path: &Path) -> String {

@@ -19,8 +19,7 @@ pub const GUIDES: [Guide; 5] = [
 
 /// The numbers of the guides that a claim comes from.
 pub fn guides_of(from: &str) -> impl Iterator<Item = usize> {
-    // Results of before 22 November 2026 count from 000.
-    from.split_whitespace().filter_map(|number| Some(number.parse::<usize>().ok()? + usize::from(number.len() == 3)))
+    from.split_whitespace().filter_map(|number| number.parse().ok())
 }
 
 /// What a page is for.
