@@ -59,7 +59,7 @@ pub fn protocol() -> Protocol {
                      few batches of 256 had been seen to be most of the smaller one. 22 November 2026: it asks for growth, too.",
                 )
                 .before(saves(|c| c.samples != Samples(2048) && c.samples != Samples(4096)))
-                .confirmed("Load in batches: the peak is {effect} of what loading everything takes, and does not grow with the data set.")
+                .confirmed("Load in batches, whose peak does not grow with the data set. Against loading everything: {effect}.")
                 .refuted(
                     "Batches save no memory here: they take {effect} of what loading everything does, since the loader's few batches are \
                      most of the data set.",

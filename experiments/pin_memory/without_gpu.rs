@@ -30,7 +30,7 @@ pub fn grid() -> Grid<WithoutGpu> {
                 .confirmed("PyTorch's DataLoader warns and does nothing: leave pin_memory off without a GPU.")
                 .refuted("Something changes all the same: {effect}.")
                 .depends("Nothing is gained where {where}.")
-                .inconclusive("The loader warns; its time changes by {effect}, not clearly within 5 %."),
+                .inconclusive("Pinning without a GPU gains nothing that could be seen, and warns ({effect}); its time is not clearly within 5 %."),
         )
         .claim(
             Claim::new("pin-refused", "", "this project's pinned memory is refused without a GPU, with the reason")
