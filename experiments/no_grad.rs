@@ -66,7 +66,7 @@ pub fn protocol() -> Protocol {
         .full(of(Mlp, 32, 32, &[64]))
         .metrics(&[KEPT])
         .check(|_| equal(1e-6))
-        .answers("no-grad", value(KEPT).of(|c: &Forward| c.mode == Mode::NoGrad).holds(at_most(1.01)))
+        .answers("no-grad", value(KEPT).of(|c: &Forward| c.mode == Mode::NoGrad).holds(at_most(1.01)).beside())
         .plot(bars(TIME).caption("Time of a forward pass against the recorded one").by::<Family>().by::<Depth>());
     Protocol::new("no_grad", "Inference without gradients")
         .question("Does inference under no_grad keep no activations, how does its peak grow with depth, and is inference mode better still?")

@@ -109,7 +109,21 @@ pub fn conditions(select: &str) -> String {
         Some((factor, levels)) => format!("{factor} = {}", alternatives(&levels.split('|').collect::<Vec<_>>())),
         None => term.to_string(),
     };
-    select.split_whitespace().map(term).collect::<Vec<_>>().join(" and ")
+    let shared: Vec<String> = shared_terms(select).into_iter().map(term).collect();
+    let listed = select.split(", ").count();
+    match (shared.is_empty(), listed) {
+        (_, 1) => shared.join(" and "),
+        (true, _) => format!("the configuration is one of {listed}"),
+        (false, _) => format!("{} ({listed} configurations)", shared.join(" and ")),
+    }
+}
+
+/// The terms of a selection; where it lists configurations, those that all of them share.
+fn shared_terms(select: &str) -> Vec<&str> {
+    let mut listed = select.split(", ").map(|cell| cell.split_whitespace().collect::<Vec<_>>());
+    let first = listed.next().unwrap_or_default();
+    let others: Vec<Vec<&str>> = listed.collect();
+    first.into_iter().filter(|term| others.iter().all(|other| other.contains(term))).collect()
 }
 
 /// `a`, `a or b`, `a, b or c`.
@@ -313,7 +327,7 @@ fn once(parts: impl Iterator<Item = String>) -> String {
 /// Parts about the same figure are told apart by the levels that their selections do not share.
 fn own_levels(protocol: &Protocol, evidence: &[Evidence], part: &Evidence) -> String {
     fn terms(part: &Evidence) -> Vec<&str> {
-        part.rule.select().unwrap_or_default().split_whitespace().collect()
+        shared_terms(part.rule.select().unwrap_or_default())
     }
     let alike: Vec<Vec<&str>> = evidence
         .iter()
@@ -472,6 +486,7 @@ mod tests {
         assert_eq!(conditions("recipe=add reduction=sum|none"), "recipe = add and reduction = sum or none");
         assert_eq!(conditions("k=2|4|8"), "k = 2, 4 or 8");
         assert_eq!(conditions(""), "");
+        assert_eq!(conditions("k=2 mode=a, k=4 mode=a"), "mode = a (2 configurations)");
     }
 
     #[test]
