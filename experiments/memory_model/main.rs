@@ -125,8 +125,8 @@ fn step(cell: Training, bench: &Bench) -> Result<Step> {
         ..Configuration::new(cell.model.0, cell.batch.0)
     };
     let mut trainer = Trainer::load(&configuration, bench.device)?;
-    // A prediction is put beside none.
-    let is_dry = bench.platform == Platform::Dry;
+    // A prediction is put beside none, and a test's program cannot run again as a simulated GPU.
+    let has_prediction = bench.platform != Platform::Dry && !cfg!(test);
     Ok(Step::new(move |probe| {
         // An iteration begins by dropping the gradients of the one before.
         let gradients: usize = trainer.model().gradients().iter().filter(|g| g.defined()).map(|g| g.numel() * 4).sum();
@@ -146,7 +146,7 @@ fn step(cell: Training, bench: &Bench) -> Result<Step> {
         let formula = formula(trainer.model().parameter_count(), cell.optimizer, kept);
         probe.emit(MISSING, needed - formula);
         emit(probe, [FORMULA, FORMULA_SIGNED, FORMULA_ERROR, FORMULA_WRONG], formula, needed);
-        if !is_dry {
+        if has_prediction {
             let samples = simulate(&cell.plain())?;
             let peak = samples.iter().find(|sample| sample.metric == PEAK.name);
             let predicted = peak.context("the simulated GPU reported no peak")?.value;
