@@ -17,6 +17,19 @@ impl Project {
         Project(tempfile::tempdir().unwrap())
     }
 
+    /// The project itself, as a person gets it.
+    fn cloned() -> Project {
+        let project = Project::new();
+        project.git(&["clone", "--quiet", "--depth", "1", &format!("file://{}", env!("CARGO_MANIFEST_DIR")), "."]);
+        project
+    }
+
+    fn git(&self, arguments: &[&str]) -> String {
+        let output = Command::new("git").args(arguments).current_dir(self.0.path()).output().unwrap();
+        assert!(output.status.success(), "git {arguments:?}: {}", said(&output));
+        said(&output)
+    }
+
     fn output(&self, program: &str, arguments: &[&str]) -> Output {
         Command::new(program).args(arguments).args(SMOKE).current_dir(self.0.path()).output().unwrap()
     }
@@ -109,6 +122,28 @@ fn results_of_other_sources_stay_and_what_is_measured_goes_beside_them() {
     let again = project.run_all();
     assert!(again.status.success() && said(&again).contains("run-all: 0 passes"), "{}", said(&again));
     assert_eq!(project.machines(), machines, "the second run goes on with the first");
+}
+
+#[test]
+fn a_clone_measures_beside_the_results_that_came_with_it() {
+    let (elsewhere, project) = (Project::new(), Project::cloned());
+    let measured = elsewhere.accumulation();
+    let machine = name(measured.parent().unwrap());
+    let came = project.path(&format!("results/{machine}/accumulation"));
+    std::fs::create_dir_all(&came).unwrap();
+    for entry in std::fs::read_dir(&measured).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_file()) {
+        std::fs::copy(entry.path(), came.join(entry.file_name())).unwrap();
+    }
+    spoil(&came.join("run.json"));
+    project.git(&["add", "results"]);
+
+    let output = project.run_all();
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let own = format!("{machine}-yours");
+    assert!(!Run::read(&project.path(&format!("results/{own}/accumulation"))).unwrap().passes.is_empty(), "{text}");
+    assert_eq!(project.git(&["diff", "--name-only", "--", "results"]), "", "what came with the project is as it was");
+    assert!(project.report().contains(&own), "the report shows both");
 }
 
 #[test]

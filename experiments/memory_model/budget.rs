@@ -55,8 +55,12 @@ fn train(cell: Budget, bench: &Bench) -> Result<Step> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::configurations::{Accumulate, FORMULA, Training, counting};
     use super::*;
     use vramlab::lab::testing::*;
+    use vramlab::measure;
+    use vramlab::torch::Cpu;
+    use vramlab::training::{CheckpointPolicy, Precision};
 
     #[test]
     fn a_device_has_what_the_formula_says() {
@@ -65,8 +69,10 @@ mod tests {
         for (told, (model, optimizer)) in AS_TOLD.into_iter().zip(models) {
             let (accumulate, checkpoint) = (Accumulate(1), CheckpointPolicy::None);
             let (model, batch, precision) = (ModelName(model), Batch(64), Precision::Fp32);
-            let formula =
-                count(&protocol(), Training { model, batch, optimizer, precision, accumulate, checkpoint }).figure(FORMULA);
+            let _turn = alone();
+            let cell = Training { model, batch, optimizer, precision, accumulate, checkpoint };
+            let counted = measure::memory(&mut counting(cell, &BENCH, false).unwrap(), &Cpu::new(None)).unwrap();
+            let formula = counted.iter().find(|sample| sample.metric == FORMULA.name).unwrap().value;
             assert_eq!(format!("{}MiB", (formula / f64::from(1 << 20)).ceil()), told, "{model:?}");
         }
     }

@@ -1,10 +1,10 @@
 //! Does training get faster? An epoch of a training whose batches lie in host memory.
 
+use super::ready::Ready;
 use super::*;
-use std::sync::Arc;
 use tch::nn::{OptimizerConfig, Sgd};
 use vramlab::models::Model;
-use vramlab::torch::transfer::{Event, Next, Prefetcher, Ring, SideStream, Source};
+use vramlab::torch::transfer::{Prefetcher, Ring, SideStream};
 
 levels! {
     Bound "what limits the training":
@@ -84,30 +84,6 @@ pub fn grid() -> Grid<Epochs> {
 /// Different batches in host memory; an epoch goes through them several times.
 const BUFFERS: usize = 4;
 
-/// Host batches in their order, from a ring that is refilled with the same data: what a loader would do meanwhile is left out.
-pub struct Ready {
-    pub ring: Ring<Vec<Tensor>, Event>,
-    /// Batches that are still to come.
-    pub left: usize,
-}
-
-impl Source for Ready {
-    type Host = Vec<Tensor>;
-    type Done = Event;
-
-    fn next(&mut self, _: bool) -> Result<Next<Vec<Tensor>>> {
-        if self.left == 0 {
-            return Ok(Next::End);
-        }
-        self.left -= 1;
-        Ok(self.ring.take()?.map_or(Next::End, Next::Batch))
-    }
-
-    fn give_back(&mut self, batch: Vec<Tensor>, until: Arc<Event>) {
-        self.ring.give_back(batch, Some(until));
-    }
-}
-
 pub fn step(cell: Epochs, bench: &Bench) -> Result<Step> {
     let (lies_in, non_blocking) = match cell.recipe {
         Recipe::Pageable => (Memory::Pageable, false),
@@ -168,9 +144,6 @@ mod tests {
     use super::*;
     use vramlab::lab::testing::*;
     use vramlab::torch::Backend;
-    use vramlab::torch::transfer::host_memory;
-
-    const MIB: i64 = 1 << 20;
 
     #[test]
     fn prefetched_epochs_stop_taking_new_memory() {
@@ -185,28 +158,5 @@ mod tests {
         reserved();
         let second = reserved();
         assert_eq!([reserved(), reserved(), reserved()], [second; 3]);
-    }
-
-    #[test]
-    fn copying_ahead_holds_one_batch_more_and_reuses_its_memory() {
-        let Some(dry) = dry("epochs::tests::copying_ahead_holds_one_batch_more_and_reuses_its_memory") else { return };
-        let cuda = Device::Cuda(0);
-        for (ahead, held) in [(0, 1), (1, 2), (3, 4)] {
-            let buffer = || vec![pinned(&[32 * MIB], Kind::Uint8).unwrap(), pinned(&[64], Kind::Int64).unwrap()];
-            let source = Ready { ring: Ring::of([buffer(), buffer()]), left: 20 };
-            let mut batches = Prefetcher::ahead(source, SideStream::new(cuda).unwrap(), ahead);
-            dry.reset_peaks().unwrap();
-            let mut seen = 0;
-            while let Some(batch) = batches.next().unwrap() {
-                assert_eq!((batch[0].device(), batch[0].size(), batch[1].kind()), (cuda, vec![32 * MIB], Kind::Int64));
-                seen += 1;
-            }
-            assert_eq!((seen, dry.memory().unwrap().requested_peak), (20, held * (32 * MIB + 512)), "{ahead} ahead");
-            // Events are asked for where memory is.
-            drop(Tensor::empty([MIB], (Kind::Uint8, cuda)));
-            assert_eq!(dry.memory().unwrap().requested, 0);
-            drop(batches);
-            assert_eq!(host_memory().unwrap().locked, 2 * (32 * MIB + 512), "the ring is locked once and for all");
-        }
     }
 }

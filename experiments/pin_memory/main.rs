@@ -8,6 +8,7 @@ mod copies;
 mod epochs;
 mod held;
 mod reads;
+mod ready;
 mod sending;
 mod without_gpu;
 

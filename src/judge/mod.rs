@@ -117,7 +117,7 @@ fn weigh_parts(
     let cells = Cells { protocol, profile, rounds, device, references: platform == Platform::Python };
     let is_timed = |rule: &Rule| rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
     let weigh = |(rule, decides): (&Rule, bool)| {
-        let is_judged = is_about(&cells, rule) && (times_count || !is_timed(rule));
+        let is_judged = is_about(&cells, rule, decides) && (times_count || !is_timed(rule));
         Evidence { is_judged, decides, ..weigh(&cells, rule, samples) }
     };
     rule.weighed().into_iter().map(weigh).collect()
@@ -581,6 +581,12 @@ mod tests {
         assert_eq!(on(&halves(), Platform::Gpu, 0.5), (Inconclusive, (2, 2), false), "there it lacks");
         assert_eq!(on(&beside(), Platform::Cpu, 0.5), (Confirmed, (1, 2), false));
         assert_eq!(on(&beside(), Platform::Gpu, 0.5), (Inconclusive, (2, 2), false));
+        let in_full = |mut protocol: Protocol| {
+            protocol.grids[1] = Grid { profiles: vec![Profile::Full], ..grid(axis("moment", &["emptied", "later"]), &[]) };
+            protocol
+        };
+        assert_eq!(on(&in_full(beside()), Platform::Cpu, 0.5), (Confirmed, (1, 2), false));
+        assert_eq!(on(&in_full(halves()), Platform::Cpu, 0.5), (Inconclusive, (2, 2), false), "the profile lacks what decides");
     }
 
     #[test]

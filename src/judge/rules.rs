@@ -68,8 +68,8 @@ impl<'a> Cells<'a> {
 
 /// Whether a part of a claim is about anything that is there. One about the caching allocator says nothing of a CPU, one about `torch.load`
 /// nothing of our own readers, one about times nothing of a simulated GPU, and the others are judged. A part that the profile plans no
-/// cell for at all is one that lacks.
-pub(super) fn is_about(cells: &Cells, rule: &Rule) -> bool {
+/// cell for at all is one that lacks if it decides; if it only stands beside, another profile has it.
+pub(super) fn is_about(cells: &Cells, rule: &Rule, decides: bool) -> bool {
     let metrics = || rule.metrics().into_iter().filter_map(|name| cells.protocol.metric(name));
     if cells.device == Platform::Dry && metrics().any(|metric| metric.pass != Pass::Memory) {
         return false;
@@ -78,7 +78,10 @@ pub(super) fn is_about(cells: &Cells, rule: &Rule) -> bool {
     let planned = cells.protocol.grids(cells.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell)));
     let mut selected = planned.filter(|(_, cell)| selects(of, cell)).peekable();
     let is_there = |grid: &Grid| grid.only_on.is_empty() || grid.only_on.contains(&cells.device);
-    selected.peek().is_none() || selected.any(|(grid, cell)| cell.is_reference() == cells.references && is_there(grid))
+    if selected.peek().is_none() {
+        return decides;
+    }
+    selected.any(|(grid, cell)| cell.is_reference() == cells.references && is_there(grid))
 }
 
 pub(super) fn weigh(planned: &Cells, rule: &Rule, samples: &Samples) -> Evidence {
