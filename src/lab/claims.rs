@@ -252,22 +252,64 @@ impl Judged {
 
 /// What a guide says, in our words, and what its verdicts mean for the reader. In their texts `{effect}` and `{where}` stand for the
 /// measured effect and for the conditions under which the claim holds.
-pub struct Claim<C> {
-    pub(super) told: Told,
-    rules: Vec<Rule<C>>,
+pub type Claim<C> = Stated<Told, Rule<C>>;
+
+/// What somebody says, and what judges it.
+#[derive(Debug)]
+pub struct Stated<T, R> {
+    pub(super) told: T,
+    pub(super) rules: Vec<R>,
+    pub(super) changed: Option<&'static str>,
     /// The rules without what was changed after a look.
-    before: Vec<Rule<C>>,
+    pub(super) before: Vec<R>,
+}
+
+impl<T> Stated<T, Judged> {
+    /// Its rules, those before a change among them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Judged> {
+        self.rules.iter().chain(&self.before)
+    }
+}
+
+impl<T: Clone, C: Cell> Stated<T, Rule<C>> {
+    fn of(told: T) -> Self {
+        Stated { told, rules: Vec::new(), changed: None, before: Vec::new() }
+    }
+
+    /// What judges it. A claim needs all to hold; of a published figure each reproduces a part, and without any, nothing that is measured
+    /// here can be compared.
+    pub fn rule(mut self, rule: Rule<C>) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// What was changed after a look at figures: when, what and why. [`Stated::before`] says how it was judged without the change.
+    pub fn changed(mut self, what: &'static str) -> Self {
+        self.changed = Some(what);
+        self
+    }
+
+    /// What judged it before it was changed; that verdict is given beside the other. Where no rule is given, no figure that is taken today
+    /// can tell.
+    pub fn before(mut self, rule: Rule<C>) -> Self {
+        self.before.push(rule);
+        self
+    }
+
+    pub(super) fn erase(&self, cells: &[C]) -> Stated<T, Judged> {
+        let erased = |rules: &[Rule<C>]| rules.iter().map(|rule| rule.erase(cells)).collect();
+        Stated { told: self.told.clone(), rules: erased(&self.rules), changed: self.changed, before: erased(&self.before) }
+    }
 }
 
 /// What of a claim does not depend on cells.
 #[derive(Debug, Clone)]
-pub(super) struct Told {
-    pub id: &'static str,
-    pub from: &'static str,
-    pub text: &'static str,
-    pub on: Option<Vec<Platform>>,
-    pub meaning: protocol::Meaning,
-    pub changed: Option<&'static str>,
+pub struct Told {
+    pub(super) id: &'static str,
+    pub(super) from: &'static str,
+    pub(super) text: &'static str,
+    pub(super) on: Option<Vec<Platform>>,
+    pub(super) meaning: protocol::Meaning,
 }
 
 impl<C: Cell> Claim<C> {
@@ -279,26 +321,7 @@ impl<C: Cell> Claim<C> {
             depends: "It holds only where {where}.".into(),
             inconclusive: "What was measured ({effect}) is too close to the thresholds for a verdict.".into(),
         };
-        Claim { told: Told { id, from, text, on: None, meaning, changed: None }, rules: Vec::new(), before: Vec::new() }
-    }
-
-    /// What judges the claim; where there are several, all must hold.
-    pub fn rule(mut self, rule: Rule<C>) -> Self {
-        self.rules.push(rule);
-        self
-    }
-
-    /// What was changed after a look at figures: when, what and why. [`Claim::before`] says how it was judged without the change.
-    pub fn changed(mut self, what: &'static str) -> Self {
-        self.told.changed = Some(what);
-        self
-    }
-
-    /// What judged the claim before it was changed; its verdict is given beside the claim's. Where no rule is given, no figure that is taken
-    /// today can tell.
-    pub fn before(mut self, rule: Rule<C>) -> Self {
-        self.before.push(rule);
-        self
+        Stated::of(Told { id, from, text, on: None, meaning })
     }
 
     /// Whose figures may carry a verdict; else those of CPUs and GPUs and, where bytes are counted, the simulated GPU's.
@@ -332,11 +355,6 @@ impl<C: Cell> Claim<C> {
         self.told.meaning.inconclusive = text.into();
         self
     }
-
-    pub(super) fn erase(&self, cells: &[C]) -> (Told, Vec<Judged>, Vec<Judged>) {
-        let erased = |rules: &[Rule<C>]| rules.iter().map(|rule| rule.erase(cells)).collect();
-        (self.told.clone(), erased(&self.rules), erased(&self.before))
-    }
 }
 
 /// Platforms whose figures a rule's parts can be judged by.
@@ -347,46 +365,21 @@ pub(super) fn usual_platforms(parts: &[Judged]) -> Vec<Platform> {
 }
 
 /// A figure that someone published, and what reproduces it here.
-pub struct Published<C> {
-    pub(super) told: PublishedText,
-    rules: Vec<Rule<C>>,
-    /// The rules without what was changed after a look.
-    before: Vec<Rule<C>>,
-}
+pub type Published<C> = Stated<PublishedText, Rule<C>>;
 
 #[derive(Debug, Clone)]
-pub(super) struct PublishedText {
-    pub id: &'static str,
-    pub source: &'static str,
-    pub figure: &'static str,
-    pub on: Vec<Platform>,
-    pub setup: &'static str,
-    pub changed: Option<&'static str>,
+pub struct PublishedText {
+    pub(super) id: &'static str,
+    pub(super) source: &'static str,
+    pub(super) figure: &'static str,
+    pub(super) on: Vec<Platform>,
+    pub(super) setup: &'static str,
 }
 
 impl<C: Cell> Published<C> {
     /// `figure` is the figure as its source gives it.
     pub fn new(id: &'static str, source: &'static str, figure: &'static str) -> Self {
-        let told = PublishedText { id, source, figure, on: vec![Platform::Gpu], setup: "", changed: None };
-        Published { told, rules: Vec::new(), before: Vec::new() }
-    }
-
-    /// What reproduces it; where there are several, each is a part of it. Without any, nothing that is measured here can be compared.
-    pub fn rule(mut self, rule: Rule<C>) -> Self {
-        self.rules.push(rule);
-        self
-    }
-
-    /// What was changed after a look at figures; see [`Claim::changed`].
-    pub fn changed(mut self, what: &'static str) -> Self {
-        self.told.changed = Some(what);
-        self
-    }
-
-    /// What reproduced it before it was changed; see [`Claim::before`].
-    pub fn before(mut self, rule: Rule<C>) -> Self {
-        self.before.push(rule);
-        self
+        Stated::of(PublishedText { id, source, figure, on: vec![Platform::Gpu], setup: "" })
     }
 
     /// Whose figures may be put against it; else a GPU's.
@@ -399,10 +392,5 @@ impl<C: Cell> Published<C> {
     pub fn setup(mut self, setup: &'static str) -> Self {
         self.told.setup = setup;
         self
-    }
-
-    pub(super) fn erase(&self, cells: &[C]) -> (PublishedText, Vec<Judged>, Vec<Judged>) {
-        let erased = |rules: &[Rule<C>]| rules.iter().map(|rule| rule.erase(cells)).collect();
-        (self.told.clone(), erased(&self.rules), erased(&self.before))
     }
 }

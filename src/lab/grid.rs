@@ -1,6 +1,6 @@
 //! A grid: the cells of one kind, what runs them, what each must show, and what they answer.
 
-use super::claims::{Claim, Judged, Published, PublishedText, Rule, Told};
+use super::claims::{Claim, Judged, Published, PublishedText, Rule, Stated, Told};
 use super::levels::{Cell, FactorText, Has, Level};
 use super::metrics;
 use super::plots::{Drawn, Plot, bars};
@@ -313,9 +313,9 @@ pub(super) struct Erased {
     pub grids: Vec<protocol::Grid>,
     pub checks: Vec<(Relation, Vec<protocol::Cell>)>,
     pub metrics: Vec<Metric>,
-    pub claims: Vec<(Told, Vec<Judged>, Vec<Judged>)>,
+    pub claims: Vec<Stated<Told, Judged>>,
     pub answers: Vec<(&'static str, Judged)>,
-    pub published: Vec<(PublishedText, Vec<Judged>, Vec<Judged>)>,
+    pub published: Vec<Stated<PublishedText, Judged>>,
     pub plots: Vec<(Drawn, Vec<protocol::Cell>)>,
     pub mistakes: Vec<String>,
 }
@@ -369,10 +369,7 @@ impl<C: Cell> AnyGrid for Grid<C> {
         let claims: Vec<_> = self.claims.iter().map(|claim| claim.erase(&cells)).collect();
         let published: Vec<_> = self.published.iter().map(|published| published.erase(&cells)).collect();
         let answers: Vec<_> = self.answers.iter().map(|(id, rule)| (*id, rule.erase(&cells))).collect();
-        let parts = claims
-            .iter()
-            .flat_map(|(_, parts, before)| parts.iter().chain(before))
-            .chain(published.iter().flat_map(|(_, parts, before)| parts.iter().chain(before)));
+        let parts = (claims.iter().flat_map(Stated::all)).chain(published.iter().flat_map(Stated::all));
         let judged: Vec<Metric> = parts.chain(answers.iter().map(|(_, part)| part)).flat_map(Judged::metrics).collect();
         let (telling, baseline) = (self.telling(), self.baseline_text(studied));
         let usual: Vec<Plot<C>> = [(COUNT, PEAK), (ROUNDS, TIME)]

@@ -1,6 +1,6 @@
 //! A protocol: one experiment, from its question to its threats, and how it becomes the plain data that a `run.json` holds.
 
-use super::claims::{Judged, usual_platforms};
+use super::claims::{Judged, Stated, usual_platforms};
 use super::grid::{AnyGrid, Erased, Grid, distinct};
 use super::levels::{Cell, FactorText};
 use super::selection::written;
@@ -100,10 +100,10 @@ impl Protocol {
             }
         }
         for (id, part) in answers {
-            let claim = claims.iter_mut().find(|(told, ..)| told.id == id).map(|(_, parts, _)| parts);
-            let figure = published.iter_mut().find(|(told, ..)| told.id == id).map(|(_, parts, _)| parts);
+            let claim = claims.iter_mut().find(|claim| claim.told.id == id).map(|claim| &mut claim.rules);
+            let figure = published.iter_mut().find(|figure| figure.told.id == id).map(|figure| &mut figure.rules);
             match claim.or(figure) {
-                Some(parts) => parts.push(part),
+                Some(rules) => rules.push(part),
                 None => mistakes.push(format!("a rule answers '{id}', which no grid claims")),
             }
         }
@@ -113,24 +113,24 @@ impl Protocol {
         };
         let claims: Vec<protocol::Claim> = claims
             .into_iter()
-            .map(|(told, parts, before)| {
-                if parts.is_empty() && told.on.as_ref().is_none_or(|on| !on.is_empty()) {
+            .map(|Stated { told, rules, changed: what, before }| {
+                if rules.is_empty() && told.on.as_ref().is_none_or(|on| !on.is_empty()) {
                     mistakes.push(format!("nothing judges the claim '{}': give it a rule, or say .not_measured(why)", told.id));
                 }
-                let judged_on = told.on.clone().unwrap_or_else(|| usual_platforms(&parts));
-                let rule = joined(whole(told.id, parts, &mut mistakes));
+                let judged_on = told.on.clone().unwrap_or_else(|| usual_platforms(&rules));
+                let rule = joined(whole(told.id, rules, &mut mistakes));
                 let before = joined(whole(told.id, before, &mut mistakes));
-                let rule = changed(told.changed, before, rule);
+                let rule = changed(what, before, rule);
                 let (id, from, text) = (told.id.into(), told.from.into(), told.text.into());
                 protocol::Claim { id, from, text, judged_on, rule, meaning: told.meaning }
             })
             .collect();
         let published: Vec<protocol::Published> = published
             .into_iter()
-            .map(|(told, parts, before)| {
-                let rule = (!parts.is_empty()).then(|| joined(whole(told.id, parts, &mut mistakes)));
+            .map(|Stated { told, rules, changed: what, before }| {
+                let rule = (!rules.is_empty()).then(|| joined(whole(told.id, rules, &mut mistakes)));
                 let before = joined(whole(told.id, before, &mut mistakes));
-                let rule = rule.map(|rule| changed(told.changed, before, rule));
+                let rule = rule.map(|rule| changed(what, before, rule));
                 let (id, source, figure, setup) = (told.id.into(), told.source.into(), told.figure.into(), told.setup.into());
                 protocol::Published { id, source, figure, judged_on: told.on, rule, setup }
             })

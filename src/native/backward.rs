@@ -1,4 +1,4 @@
-//! The safe wrapper of `backward.cpp`.
+//! The safe wrapper of `autograd.cpp`.
 
 use super::{Message, NativeError, checked};
 use tch::Tensor;

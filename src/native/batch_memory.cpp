@@ -21,8 +21,8 @@ char* vl_batch_memory_take(int64_t bytes, int32_t page_locked, void** data, void
 void vl_batch_memory_free(void* owner) { delete static_cast<c10::DataPtr*>(owner); }
 
 // A tensor over memory that its caller keeps alive until `give_back(keeper)`, which is called once, whatever happens here.
-char* vl_batch_memory_lend(void* data, const int64_t* shape, size_t dimensions, int8_t kind, void* keeper, void (*give_back)(void*),
-                           at::Tensor** out) {
+char* vl_tensor_over(void* data, const int64_t* shape, size_t dimensions, int8_t kind, void* keeper, void (*give_back)(void*),
+                     at::Tensor** out) {
   return guarded([&] {
     const std::shared_ptr<void> kept(keeper, give_back);
     const auto options = at::TensorOptions(at::kCPU).dtype(static_cast<at::ScalarType>(kind));

@@ -18,7 +18,7 @@ use torch_sys::C_tensor;
 unsafe extern "C" {
     fn vl_batch_memory_take(bytes: i64, page_locked: i32, data: *mut *mut c_void, owner: *mut *mut c_void) -> Message;
     fn vl_batch_memory_free(owner: *mut c_void);
-    fn vl_batch_memory_lend(
+    pub(super) fn vl_tensor_over(
         data: *mut c_void,
         shape: *const i64,
         dimensions: usize,
@@ -170,7 +170,7 @@ impl<T: Element> Block<T> {
                 let keeper: Box<Keeper> = Box::new(Box::new(move || give_back(self)));
                 let keeper = Box::into_raw(keeper).cast();
                 // SAFETY: the block, and with it `data`, lives in the keeper until C++ calls `return_block`, which it does once.
-                unsafe { vl_batch_memory_lend(data, full.as_ptr(), full.len(), T::NUMBER, keeper, return_block, &mut tensor) }
+                unsafe { vl_tensor_over(data, full.as_ptr(), full.len(), T::NUMBER, keeper, return_block, &mut tensor) }
             }
         };
         checked(message)?;

@@ -1,4 +1,4 @@
-//! The safe wrapper of `inference.cpp`.
+//! The safe wrapper of `autograd.cpp`.
 
 use super::{Message, NativeError, checked};
 use std::marker::PhantomData;

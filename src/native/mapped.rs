@@ -1,24 +1,12 @@
 //! Files in memory, as bytes and as tensors.
 
-use super::{Message, NativeError, checked};
+use super::batch_memory::vl_tensor_over;
+use super::{NativeError, checked};
 use memmap2::{Mmap, MmapMut, MmapOptions};
 use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use tch::{Kind, Tensor};
-use torch_sys::C_tensor;
-
-unsafe extern "C" {
-    fn vl_tensor_over(
-        data: *mut c_void,
-        sizes: *const i64,
-        dimensions: usize,
-        dtype: i8,
-        owner: *mut c_void,
-        drop: extern "C" fn(*mut c_void),
-        out: *mut *mut C_tensor,
-    ) -> Message;
-}
 
 /// Maps a whole file for reading. Only the pages that are read come into memory.
 ///
