@@ -38,7 +38,7 @@ fn each_allocation_and_free_of_a_step_is_that_of_a_gpu() {
     }
 }
 
-/// Series of `peaks.csv` by their number; all of them are cells of `experiments/real_gpus.rs`.
+/// Series of `peaks.csv` by their number; all of them are cells of `experiments/real_gpus/`.
 #[test]
 fn peaks_are_those_that_others_measured() {
     for (series, card, benchmark) in [(1, "a100-80g", "embedding"), (4, "a100-80g", "geglu"), (11, "rtx-3090", "sparsemax")] {

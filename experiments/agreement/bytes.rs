@@ -4,18 +4,6 @@ use super::training::Training;
 use super::*;
 use vramlab::torch::optimizers::Implementation;
 
-pub const LIVE_FORWARD: Metric = Metric::counted("live_forward", "live after forward", "B");
-pub const LIVE_BACKWARD: Metric = Metric::counted("live_backward", "live after backward", "B");
-pub const LIVE_STEP: Metric = Metric::counted("live_step", "live after the step", "B");
-
-// What must be equal to the byte: the three figures above and the peak, with the stated differences taken out.
-pub const MATCHED_PEAK: Metric = Metric::counted("matched_requested_peak", "peak memory, less what is stated", "B").detail();
-pub const MATCHED_FORWARD: Metric =
-    Metric::counted("matched_live_forward", "live after forward, less what is stated", "B").detail();
-pub const MATCHED_BACKWARD: Metric =
-    Metric::counted("matched_live_backward", "live after backward, less what is stated", "B").detail();
-pub const MATCHED_STEP: Metric = Metric::counted("matched_live_step", "live after the step, less what is stated", "B").detail();
-
 // Why PyTorch's bytes are not ours, each with its formula in `Training::stated`.
 pub const COUNTERS: Metric =
     reason("counters", "PyTorch's AdamW counts the steps of each parameter in a tensor of 4 bytes, libtorch's in a number");

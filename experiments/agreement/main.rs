@@ -11,6 +11,16 @@ mod training;
 
 use vramlab::lab::*;
 
+const LIVE_FORWARD: Metric = Metric::counted("live_forward", "live after forward", "B");
+const LIVE_BACKWARD: Metric = Metric::counted("live_backward", "live after backward", "B");
+const LIVE_STEP: Metric = Metric::counted("live_step", "live after the step", "B");
+
+// What must be equal to the byte: the three figures above and the peak, with the stated differences taken out.
+const MATCHED_PEAK: Metric = Metric::counted("matched_requested_peak", "peak memory, less what is stated", "B").detail();
+const MATCHED_FORWARD: Metric = Metric::counted("matched_live_forward", "live after forward, less what is stated", "B").detail();
+const MATCHED_BACKWARD: Metric = Metric::counted("matched_live_backward", "live after backward, less what is stated", "B").detail();
+const MATCHED_STEP: Metric = Metric::counted("matched_live_step", "live after the step, less what is stated", "B").detail();
+
 name! { ModelName as "model" "model" }
 number! { Batch "samples" }
 levels! {

@@ -1,6 +1,5 @@
 //! The step, as PyTorch's side has it in `peers/pytorch/agreement.py`.
 
-use super::bytes::{LIVE_BACKWARD, LIVE_FORWARD, LIVE_STEP, MATCHED_BACKWARD, MATCHED_FORWARD, MATCHED_STEP};
 use super::*;
 use vramlab::models::{self, Block, Model};
 use vramlab::torch::ddp::{self, DdpOptions};

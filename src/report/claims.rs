@@ -1,9 +1,9 @@
 //! Claims and published figures as the report shows them, each with its evidence.
 
 use super::markup::{Markdown, slug};
-use super::pages::{guides, is_self_check};
 use super::prose::{self, Against};
 use super::recorded::Recorded;
+use super::techniques::{guides, is_self_check};
 use crate::judge::{Comparison, Evidence, Judgement, Outcome, Reproduction, Verdict};
 use crate::protocol::{Cell, Published, Rule};
 use crate::results::Status;

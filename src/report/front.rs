@@ -3,10 +3,11 @@
 use super::claims::claims_of;
 use super::effects::{self, Effect, percent};
 use super::markup::Markdown;
-use super::pages::{self, Page, Shown as Picture, VerdictRow};
+use super::pages::{Page, VerdictRow};
+use super::plots::PictureLink;
 use super::prose;
 use super::recorded::Recorded;
-use super::techniques::{GUIDES, Kind, SUBJECTS, Shown, Subject, guides_of};
+use super::techniques::{GUIDES, Kind, SUBJECTS, Shown, Subject, guides_of, is_self_check};
 use crate::judge::Verdict;
 use crate::protocol::{Cell, PEAK, TIME};
 use crate::units::quantity;
@@ -59,7 +60,7 @@ pub struct Unknown {
 pub struct Front {
     pub command: Markdown,
     pub lead: String,
-    pub pictures: Vec<Picture>,
+    pub pictures: Vec<PictureLink>,
     pub steps: Option<Steps>,
     pub techniques: Vec<Line>,
     pub not_worth: Vec<String>,
@@ -94,7 +95,13 @@ pub fn shown(recorded: &[Recorded]) -> Vec<(&'static Subject, &'static Shown, Ve
     all
 }
 
-pub fn front(recorded: &[Recorded], machines: &[&Recorded], pages: &[Page], pictures: Vec<Picture>, command: &Markdown) -> Front {
+pub fn front(
+    recorded: &[Recorded],
+    machines: &[&Recorded],
+    pages: &[Page],
+    pictures: Vec<PictureLink>,
+    command: &Markdown,
+) -> Front {
     let shown = shown(recorded);
     let costs = |memory: &[Effect]| memory.iter().all(|effect| effect.middle > 1.02) && !memory.is_empty();
     let link = |subject: &Subject, label: &str| Markdown::link(label, &format!("{}.md", subject.experiment));
@@ -250,7 +257,7 @@ fn trust(recorded: &[Recorded], pages: &[Page]) -> Vec<Markdown> {
     let mut lines = Vec::new();
     let (mut hold, mut all) = (0, 0);
     for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
-        for (id, _) in claims_of(runs).into_iter().filter(|(id, _)| pages::is_self_check(&runs[0], id)) {
+        for (id, _) in claims_of(runs).into_iter().filter(|(id, _)| is_self_check(&runs[0], id)) {
             let judged = runs.iter().flat_map(|run| &run.judgements).filter(|j| j.claim.id == id && j.carries);
             let verdicts: Vec<Verdict> = judged.map(|j| j.verdict).filter(|verdict| *verdict != Verdict::NotMeasured).collect();
             all += usize::from(!verdicts.is_empty());

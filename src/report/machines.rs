@@ -1,8 +1,8 @@
 //! The machines behind a report: how each was set up, what it found on the whole, and what went wrong there.
 
-use super::pages;
 use super::prose;
 use super::recorded::Recorded;
+use super::techniques::is_self_check;
 use crate::judge::Verdict;
 use crate::results::{Manifest, Status};
 use crate::units::Bytes;
@@ -76,7 +76,7 @@ pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     let mut checks: BTreeMap<(&str, &str), bool> = BTreeMap::new();
     for (run, judgement) in own.flat_map(|run| run.judgements.iter().map(move |judgement| (run, judgement))) {
         let id = (run.protocol.name.as_str(), judgement.claim.id.as_str());
-        if pages::is_self_check(run, &judgement.claim.id) {
+        if is_self_check(run, &judgement.claim.id) {
             if judgement.carries && judgement.verdict != Verdict::NotMeasured {
                 *checks.entry(id).or_insert(true) &= judgement.verdict == Verdict::Confirmed;
             }

@@ -164,7 +164,7 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     let mut pages: Vec<Page> = Vec::new();
     for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
         let own = pictures_of(runs)?;
-        let mut page = pages::page(runs, own.iter().map(Picture::shown).collect());
+        let mut page = pages::page(runs, own.iter().map(Picture::link).collect());
         page.headlines.extend(sentences_of(runs));
         pages.push(page);
         pictures.extend(own);
@@ -174,7 +174,7 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     pages.sort_by(|a, b| saving(a).total_cmp(&saving(b)).then(known(a).cmp(&known(b))));
     let overview = plots::overview(&front::shown(recorded), &machines)?;
     let recipes = recipes::read(results)?;
-    let mut front = front::front(recorded, &machines, &pages, overview.iter().map(Picture::shown).collect(), &command);
+    let mut front = front::front(recorded, &machines, &pages, overview.iter().map(Picture::link).collect(), &command);
     if recipes.is_some() {
         front.others.insert(0, Markdown::link("Recipes for 12 to 80 GiB", "recipes.md"));
     }
@@ -241,7 +241,7 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
 /// The lab's claims about itself that stand among those of techniques, and those of its own experiments.
 fn self_checks(recorded: &[Recorded]) -> Vec<pages::VerdictRow> {
     let by_experiment =
-        recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name).filter(|r| pages::kind(&r[0]) != Kind::SelfCheck);
+        recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name).filter(|r| techniques::kind(&r[0]) != Kind::SelfCheck);
     let rows = by_experiment
         .flat_map(|runs| pages::verdicts(runs).into_iter().filter(|row| techniques::SELF_CHECKS.contains(&row.id.as_str())));
     rows.collect()

@@ -5,25 +5,18 @@ use super::data;
 use super::effects::{self, Effect, compared, percent, rests_on};
 use super::files;
 use super::markup::{Markdown, slug};
+use super::plots::PictureLink;
 use super::prose;
 use super::rankings::{self, Ranking};
 use super::recorded::Recorded;
 use super::tables;
-use super::techniques::{GUIDES, Kind, SELF_CHECKS, Subject, guides_of, subject};
+use super::techniques::{Kind, Shown, Subject, guides, is_self_check, kind, subject, title};
 use crate::judge::{Judgement, Verdict};
 use crate::protocol::{Cell, Metric, PEAK, Pass, TIME};
 use serde::Serialize;
 
 /// Rows of a table that stand in the open; the others are in the data.
 const ROWS: usize = 14;
-
-/// A picture with its narrow form for phones.
-#[derive(Debug, Clone, Serialize)]
-pub struct Shown {
-    pub file: String,
-    pub narrow: String,
-    pub alt: String,
-}
 
 /// What a claim's verdict says to do, and what that rests on.
 #[derive(Debug, Serialize)]
@@ -85,7 +78,7 @@ pub struct Page {
     pub advice_title: &'static str,
     pub advice: Vec<Advice>,
     pub code: Markdown,
-    pub pictures: Vec<Shown>,
+    pub pictures: Vec<PictureLink>,
     pub fails: Vec<String>,
     pub verdicts: Vec<VerdictRow>,
     pub pivots: Vec<Pivot>,
@@ -104,22 +97,8 @@ pub struct Page {
     pub kind: Kind,
 }
 
-/// What a page is called, also where the report does not know its experiment.
-pub fn title(run: &Recorded) -> String {
-    subject(&run.protocol.name).map_or_else(|| run.protocol.title.to_string(), |subject| subject.title.to_string())
-}
-
-pub fn kind(run: &Recorded) -> Kind {
-    subject(&run.protocol.name).map_or(Kind::Technique, |subject| subject.kind)
-}
-
-/// Whether a claim is about the lab itself.
-pub fn is_self_check(run: &Recorded, id: &str) -> bool {
-    kind(run) == Kind::SelfCheck || SELF_CHECKS.contains(&id)
-}
-
 /// The page of an experiment from all machines that ran it.
-pub fn page(runs: &[Recorded], pictures: Vec<Shown>) -> Page {
+pub fn page(runs: &[Recorded], pictures: Vec<PictureLink>) -> Page {
     let first = &runs[0];
     let known = subject(&first.protocol.name);
     let is_own = |id: &str| kind(first) == Kind::SelfCheck || !is_self_check(first, id);
@@ -157,7 +136,7 @@ pub fn page(runs: &[Recorded], pictures: Vec<Shown>) -> Page {
 /// `Accumulate 4 micro-batches: peak memory −56 % to −75 % (simulated GPU: gpt-12x768, ...); time 0 % to +8 % (CPU: ...)`.
 fn headlines(runs: &[Recorded], subject: &Subject) -> Vec<String> {
     let runs: Vec<&Recorded> = runs.iter().collect();
-    let of = |shown: &super::techniques::Shown, metric: &str| -> Vec<String> {
+    let of = |shown: &Shown, metric: &str| -> Vec<String> {
         let said = effects::effects(&runs, shown, metric).into_iter().map(|effect: Effect| {
             let run = runs.iter().find(|run| run.machine == effect.machine);
             let (label, device) = run.map_or(("", ""), |run| (effects::label(run, metric), prose::platform(run.platform())));
@@ -165,7 +144,7 @@ fn headlines(runs: &[Recorded], subject: &Subject) -> Vec<String> {
         });
         said.collect()
     };
-    let line = |shown: &super::techniques::Shown| {
+    let line = |shown: &Shown| {
         let said = [of(shown, shown.memory), of(shown, shown.time)].concat();
         (!said.is_empty()).then(|| format!("{}: {}.", shown.label, said.join("; ")))
     };
@@ -220,13 +199,6 @@ pub fn verdicts(runs: &[Recorded]) -> Vec<VerdictRow> {
         }
     }
     rows
-}
-
-/// The guides that make a claim, as links to the list of guides.
-pub fn guides(from: &str) -> Markdown {
-    let known = guides_of(from).filter(|number| (1..=GUIDES.len()).contains(number));
-    let links = known.map(|number| Markdown::link(&number.to_string(), "README.md#the-five-guides").as_str().to_string());
-    Markdown::trusted(links.collect::<Vec<_>>().join(", "))
 }
 
 /// The ratios of a machine's first metric in bytes, and of its times.

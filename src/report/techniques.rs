@@ -1,6 +1,9 @@
 //! What the report knows of its subjects beside their figures: the page that an experiment's results stand on, the lines of PyTorch that a
 //! technique takes, and where it does not help. Figures and verdicts come from results alone.
 
+use super::markup::Markdown;
+use super::recorded::Recorded;
+
 /// A guide whose claims are tested.
 pub struct Guide {
     pub title: &'static str,
@@ -20,6 +23,13 @@ pub const GUIDES: [Guide; 5] = [
 /// The numbers of the guides that a claim comes from.
 pub fn guides_of(from: &str) -> impl Iterator<Item = usize> {
     from.split_whitespace().filter_map(|number| number.parse().ok())
+}
+
+/// The guides that make a claim, as links to the list of guides.
+pub fn guides(from: &str) -> Markdown {
+    let known = guides_of(from).filter(|number| (1..=GUIDES.len()).contains(number));
+    let links = known.map(|number| Markdown::link(&number.to_string(), "README.md#the-five-guides").as_str().to_string());
+    Markdown::trusted(links.collect::<Vec<_>>().join(", "))
 }
 
 /// What a page is for.
@@ -301,4 +311,18 @@ pub const SUBJECTS: &[Subject] = &[
 /// What is known of an experiment.
 pub fn subject(experiment: &str) -> Option<&'static Subject> {
     SUBJECTS.iter().find(|subject| subject.experiment == experiment)
+}
+
+/// What a page is called, also where the report does not know its experiment.
+pub fn title(run: &Recorded) -> String {
+    subject(&run.protocol.name).map_or_else(|| run.protocol.title.to_string(), |subject| subject.title.to_string())
+}
+
+pub fn kind(run: &Recorded) -> Kind {
+    subject(&run.protocol.name).map_or(Kind::Technique, |subject| subject.kind)
+}
+
+/// Whether a claim is about the lab itself.
+pub fn is_self_check(run: &Recorded, id: &str) -> bool {
+    kind(run) == Kind::SelfCheck || SELF_CHECKS.contains(&id)
 }

@@ -14,7 +14,6 @@ mod pareto;
 mod shares;
 
 use super::markup::slug;
-use super::pages::Shown;
 use super::prose;
 use super::recorded::Recorded;
 use super::techniques::AMOUNTS;
@@ -22,9 +21,18 @@ use crate::chart::{Head, NARROW, WIDE};
 use crate::protocol::{Cell, Grid, Metric, Pass, Plot, PlotKind, selects};
 use crate::results::Status;
 use anyhow::Result;
+use serde::Serialize;
 
 pub use beside::beside;
 pub use overview::overview;
+
+/// A picture with its narrow form for phones.
+#[derive(Debug, Clone, Serialize)]
+pub struct PictureLink {
+    pub file: String,
+    pub narrow: String,
+    pub alt: String,
+}
 
 #[derive(Debug, Clone)]
 pub struct Picture {
@@ -44,8 +52,8 @@ impl Picture {
         Ok(Some(Picture { file: format!("{name}.svg"), narrow: format!("{name}-narrow.svg"), alt, svg, narrow_svg }))
     }
 
-    pub fn shown(&self) -> Shown {
-        Shown { file: self.file.clone(), narrow: self.narrow.clone(), alt: self.alt.clone() }
+    pub fn link(&self) -> PictureLink {
+        PictureLink { file: self.file.clone(), narrow: self.narrow.clone(), alt: self.alt.clone() }
     }
 }
 

@@ -1,0 +1,44 @@
+//! Each allocation and free of whole steps.
+
+use super::*;
+
+const PREDICTED_EVENTS: Metric = Metric::counted("events_predicted", "events of the simulated GPU", "1");
+const MEASURED_EVENTS: Metric = Metric::counted("events_measured", "events of the real GPU", "1");
+const IDENTICAL: Metric = Metric::counted("events_identical", "identical events", "1");
+const PREDICTED_PEAK: Metric = Metric::counted("predicted_peak", "predicted peak of requested bytes", "B");
+const MEASURED_PEAK: Metric = Metric::counted("measured_peak", "peak of requested bytes on the real GPU", "B");
+const MATCH: Metric = Metric::counted("match", "events", "1");
+
+name! { Record "file of events" }
+cell! { Step24 { record: Record, by: By } }
+
+pub fn grid() -> Grid<Step24> {
+    let records = ["medium_128_inference", "medium_128_training", "medium_512_inference", "medium_512_training", "small_cnn"];
+    Grid::new("events", |_: Step24, _: &Bench| bail!("peers/pytorch/real_gpus.py runs this"))
+        .compare::<Record>()
+        .passes(COUNT)
+        .on(&[Platform::Dry])
+        .quick(Step24::cross(["medium_128_inference", "medium_128_training"], By::Pytorch))
+        .full(Step24::cross(records, By::Pytorch))
+        .metrics(&[PREDICTED_EVENTS, MEASURED_EVENTS, IDENTICAL, PREDICTED_PEAK, MEASURED_PEAK])
+        .claim(
+            Claim::new(
+                "real-gpu-events",
+                "this lab",
+                "the simulated GPU makes each allocation and free of a step that a real GPU made, in order and size",
+            )
+            .rule(agreement(IDENTICAL, MEASURED_EVENTS, 1.0..=1.0, 1.0))
+            .rule(agreement(IDENTICAL, PREDICTED_EVENTS, 1.0..=1.0, 1.0))
+            .rule(agreement(PREDICTED_PEAK, MEASURED_PEAK, 1.0..=1.0, 1.0))
+            .on(&[Platform::Dry, Platform::Python])
+            .confirmed("A rehearsed step is the step that a GPU runs, allocation for allocation: {effect}.")
+            .refuted("Some allocations are missing or others than a GPU's: {effect}.")
+            .depends("A step is the GPU's where {where}."),
+        )
+        .plot(
+            shares(IDENTICAL, MATCH)
+                .named("events")
+                .caption("Allocations and frees of one step that are those of the real GPU's record, in order and size")
+                .by::<Record>(),
+        )
+}

@@ -1,0 +1,101 @@
+//! Peaks of single operators, on many cards.
+
+use super::*;
+
+/// Benchmark, mode, GPU, name and value of what varies, configuration as JSON, peak, and where it is from.
+const PEAKS: &str = include_str!("../../peers/real_gpus/peaks.csv");
+
+const PREDICTED: Metric = Metric::counted("predicted", "predicted peak", "B");
+const MEASURED: Metric = Metric::counted("measured", "peak on the real GPU", "B");
+const INFERRED: Metric = Metric::counted("inferred", "held from before, inferred", "B");
+
+name! { Benchmark "what runs" }
+name! { Mode "passes that are run" }
+name! { Gpu "the GPU of the record" }
+name! { Setup "the configuration's values" }
+name! { Size "what varies" }
+cell! { Peak { benchmark: Benchmark, mode: Mode, gpu: Gpu, setup: Setup, size: Size, by: By } }
+
+pub fn grid() -> Grid<Peak> {
+    let mut peaks = Grid::new("peaks", |_: Peak, _: &Bench| bail!("peers/pytorch/real_gpus.py runs this"))
+        .compare::<Size>()
+        .passes(COUNT)
+        .on(&[Platform::Dry])
+        .metrics(&[PREDICTED, MEASURED, INFERRED])
+        .claim(
+            Claim::new(
+                "real-gpu-peaks",
+                "this lab",
+                "the simulated GPU predicts the peak allocated memory of real GPUs to the byte",
+            )
+            .rule(agreement(PREDICTED, MEASURED, 1.0..=1.0, 0.95))
+            .rule(agreement(PREDICTED, MEASURED, 0.995..=1.005, 1.0))
+            .changed(
+                "22 November 2026: what the processes of 24 rows held from before, and how neighbourhood attention and a part of ORPO are \
+                 replayed, was found with the measured rows in view.",
+            )
+            .on(&[Platform::Dry, Platform::Python])
+            .confirmed("Predictions can be trusted to the byte where PyTorch's own kernels run: {effect}.")
+            .refuted("Do not plan to the byte with predictions: {effect}.")
+            .depends("Predictions are right to the byte where {where}."),
+        )
+        .plot(
+            against(PREDICTED, MEASURED)
+                .named("peaks")
+                .caption("Predicted peaks of allocated memory against those published of real GPUs")
+                .by::<Benchmark>(),
+        );
+    for rows in series() {
+        peaks = match rows[..] {
+            [first, .., last] => peaks.quick(vec![first, last]),
+            _ => peaks.quick(rows.clone()),
+        };
+        if rows[0].benchmark == Benchmark("softmax") {
+            peaks = peaks.smoke(rows[..2].to_vec());
+        }
+        peaks = peaks.full(rows);
+    }
+    peaks
+}
+
+/// The rows of `peaks.csv` by series: one benchmark, mode, GPU and configuration.
+fn series() -> Vec<Vec<Peak>> {
+    let mut found: Vec<Vec<Peak>> = Vec::new();
+    for row in csv::Reader::from_reader(PEAKS.as_bytes()).records() {
+        let row = row.expect("peaks.csv is a table");
+        let kept = |text: String| -> &'static str { text.leak() };
+        let cell = Peak {
+            benchmark: Benchmark(kept(row[0].to_string())),
+            mode: Mode(kept(row[1].to_string())),
+            gpu: Gpu(kept(row[2].replace(' ', "-"))),
+            // As peers/real_gpus/replay.py spells it.
+            setup: Setup(kept(row[5].replace(['{', '}', '"', ' '], "").replace("torch.", "").replace(',', ";"))),
+            size: Size(kept(format!("{}{}", &row[3], &row[4]))),
+            by: By::Pytorch,
+        };
+        match found.last_mut() {
+            Some(known) if with_size(known[0], cell.size) == cell => known.push(cell),
+            _ => found.push(vec![cell]),
+        }
+    }
+    found
+}
+
+fn with_size(cell: Peak, size: Size) -> Peak {
+    Peak { size, ..cell }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_a_cell_and_every_series_in_the_quick_profile() {
+        let plain = protocol().plain().unwrap();
+        let events = 5;
+        let cells = |profile| plain.grids.iter().filter(|g| g.profiles.contains(&profile)).flat_map(|g| g.cells()).count();
+        let rows = PEAKS.lines().count() - 1;
+        assert_eq!(cells(vramlab::protocol::Profile::Full), rows + events);
+        assert_eq!(cells(vramlab::protocol::Profile::Quick), 2 * series().len() + 2);
+    }
+}
