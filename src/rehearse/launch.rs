@@ -1,12 +1,10 @@
 //! Runs a command under rehearsal and gathers what its processes told.
 
 use super::answer::{Answer, Gpu, ProcessAnswer, Verdict, process_answers};
-use super::check::{Earlier, Tolerance};
-use super::libraries::{Libraries, cache, libraries};
+use super::check::Tolerance;
+use super::libraries::{Libraries, cache};
 use super::template::Template;
 use super::trace::Trace;
-use super::what_if::what_if;
-use super::{files, show};
 use crate::cards::{self, Card};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
@@ -116,58 +114,6 @@ pub(super) enum Device {
 
 /// Exit status of a command line that is no rehearsal.
 pub(super) const BAD_INPUT: u8 = 2;
-
-/// Exit status where the peak grew since the answer of `--check`.
-const GREW: u8 = 4;
-
-/// Rehearses the command, says what came of it, and gives the exit status.
-pub fn rehearse(options: &RehearseOptions) -> u8 {
-    run(options).unwrap_or_else(|error| {
-        eprintln!("vramlab: {error:#}");
-        BAD_INPUT
-    })
-}
-
-fn run(options: &RehearseOptions) -> Result<u8> {
-    ensure!(
-        !options.command.is_empty(),
-        "there is no command to rehearse; write it after --, as in: vramlab rehearse -- python train.py"
-    );
-    let card = card_of(&options.gpu, options)?;
-    let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
-    let rehearsal = Rehearsal { options, libraries: libraries()?, card, variant: Variant::default() };
-    if options.what_if {
-        return what_if(&rehearsal);
-    }
-    let session = rehearsal.session()?;
-    let run = rehearsal.run(session.path(), card, false)?;
-    let mut answer = rehearsal.answer(&run)?;
-    if answer.verdict == Verdict::DoesNotFit {
-        answer.needed_memory = rehearsal.needed();
-        if let Some(needed) = answer.needed_memory {
-            answer.headroom = answer.gpu.memory - needed;
-        }
-    }
-    if let Some(path) = &options.json {
-        write_json(path, &answer)?;
-    }
-    if let Some(folder) = &options.out {
-        files::write(folder, &answer, &run.traces)?;
-    }
-    if !options.quiet {
-        eprint!("{}", show::answer(&answer));
-    }
-    if let Some(earlier) = earlier
-        && answer.verdict != Verdict::ScriptFailed
-    {
-        let (text, grew) = earlier.compare(&answer, options.tolerance);
-        eprint!("{text}");
-        if grew {
-            return Ok(GREW);
-        }
-    }
-    Ok(status(answer.verdict))
-}
 
 pub(super) fn status(verdict: Verdict) -> u8 {
     match verdict {
@@ -391,7 +337,7 @@ impl Rehearsal<'_> {
     }
 
     /// What a card would need to have: the rehearsal once more on a card that is large enough for anything, in silence.
-    fn needed(&self) -> Option<i64> {
+    pub fn needed(&self) -> Option<i64> {
         let session = self.session().ok()?;
         let run = self.run(session.path(), self.card.with_memory(LARGE), true).ok()?;
         let answers = answers(&run.traces);

@@ -6,6 +6,7 @@
 
 mod answer;
 mod check;
+mod command;
 mod files;
 mod fit;
 mod launch;
@@ -16,6 +17,7 @@ mod trace;
 mod what_if;
 
 pub use answer::{Answer, Block, Category, ProcessAnswer, Verdict};
+pub use command::rehearse;
 pub use fit::{FitOptions, fit};
-pub use launch::{RehearseOptions, rehearse};
+pub use launch::RehearseOptions;
 pub use trace::{Event, Exception, Frame, Kind, Label, Phase, Process, Trace, is_library};

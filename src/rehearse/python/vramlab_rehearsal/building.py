@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 
-from . import LIBRARIES, process
+from . import LIBRARIES, notes
 
 
 def library(torch):
@@ -56,5 +56,5 @@ def _compile(torch, version, abi, path):
 
 
 def _refuse(reason):
-    process.note(refused=reason)
+    notes.note(refused=reason)
     sys.exit(2)

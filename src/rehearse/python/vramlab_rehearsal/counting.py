@@ -3,7 +3,7 @@
 Counted in the step after the last that is recorded, because what counts can hold tensors for longer.
 """
 
-from . import process
+from .notes import note
 
 _counter = None
 
@@ -22,7 +22,7 @@ def end():
         return False
     counter, _counter = _counter, None
     counter.__exit__(None, None, None)
-    process.note(flops=counter.flops)
+    note(flops=counter.flops)
     return True
 
 

@@ -5,7 +5,7 @@ import functools
 import os
 import re
 
-from . import process
+from . import building, notes
 
 FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
 library = None
@@ -24,14 +24,12 @@ def refuse(torch):
     return None
 
 
-def wait_for_cuda(torch):
-    # Before whatever else waits for CUDA to come up.
-    torch.cuda._queued_calls.insert(0, (functools.partial(_open, torch), []))
+def wait_for_cuda(torch, follow):
+    """Opens the library when CUDA comes up, before whatever else waits for that, and then has the script followed."""
+    torch.cuda._queued_calls.insert(0, (functools.partial(_open, torch, follow), []))
 
 
-def _open(torch):
-    from . import building, labels, steps
-
+def _open(torch, follow):
     global library
     opened = ctypes.PyDLL(building.library(torch))
     opened.vl_open.restype = ctypes.c_void_p
@@ -41,18 +39,15 @@ def _open(torch):
     opened.vl_label.argtypes = (ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint32)
     opened.vl_label.restype = None
     opened.vl_set_module.restype = None
-    checked(opened, opened.vl_open(process.folder.encode()))
+    checked(opened, opened.vl_open(notes.folder.encode()))
     library = opened
-    process.note(device=torch.cuda.get_device_name(0), devices=torch.cuda.device_count())
+    notes.note(device=torch.cuda.get_device_name(0), devices=torch.cuda.device_count())
     _share_history(torch)
-    labels.follow(torch)
-    steps.follow(torch)
+    follow(torch)
 
 
 def leave_untouched(torch):
     """Large floating-point tensors on the host stay as they are, whatever is written to them."""
-    from . import building
-
     opened = ctypes.PyDLL(building.library(torch))
     opened.vl_leave_untouched.restype = ctypes.c_void_p
     opened.vl_forget.argtypes = (ctypes.c_void_p,)
@@ -63,7 +58,7 @@ def checked(opened, message):
     if message:
         text = ctypes.string_at(message).decode("utf-8", "replace")
         opened.vl_forget(message)
-        process.note(refused=text)
+        notes.note(refused=text)
         raise RuntimeError(f"vramlab rehearse: {text}")
 
 
@@ -79,24 +74,15 @@ def tell_of_strangers(failed):
         return [os.path.basename(path) for path in listing().decode("utf-8", "replace").splitlines()]
 
     for name in told("libnvidia-ml.so.1", "vramlab_dry_strangers"):
-        process.note(note=f"{name} has CUDA kernels of its own: they were not launched; what it allocates through PyTorch is counted")
+        notes.note(note=f"{name} has CUDA kernels of its own: they were not launched; what it allocates through PyTorch is counted")
     for name in told("libcuda.so.1", "vramlab_driver_strangers") if failed else ():
-        process.note(
+        notes.note(
             note=f"{name} brings a CUDA runtime of its own, linked into it, which a rehearsal cannot stand in for: rehearse the script without it"
         )
 
 
-def label_everything():
-    """Before the end: gradients and buffers that no optimizer's step has shown."""
-    if library is not None:
-        from . import labels
-
-        labels.label_all()
-
-
 def ended(enough_seen):
     if library is not None:
-        label_everything()
         library.vl_ended(int(enough_seen))
 
 

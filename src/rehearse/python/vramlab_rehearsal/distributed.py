@@ -8,7 +8,7 @@ what this one says.
 import functools
 import os
 
-from . import process
+from .notes import note
 
 
 def follow(torch):
@@ -35,7 +35,7 @@ def follow(torch):
         _register(torch)
         size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
         rank = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
-        process.note(note=f"rank {rank} of {size}: collectives move nothing and give back what they were given")
+        note(note=f"rank {rank} of {size}: collectives move nothing and give back what they were given")
         return init(backend=BACKEND, world_size=size, rank=rank, store=distributed.HashStore())
 
     distributed.init_process_group = init_process_group

@@ -3,7 +3,8 @@
 import threading
 import weakref
 
-from . import device, process
+from . import device
+from .notes import note
 
 PARAMETER, GRADIENT, STATE, BUFFER, DATA = 1, 2, 3, 4, 5
 
@@ -27,7 +28,7 @@ def _number_of(kind, table, name, **more):
     number = table.get(name)
     if number is None:
         number = table[name] = len(table) + 1
-        process.note(**{kind: number, "name": name}, **more)
+        note(**{kind: number, "name": name}, **more)
     return number
 
 

@@ -4,20 +4,21 @@ import os
 import statistics
 import time
 
-from . import process
+from .notes import note
 
 
-def follow(torch):
+def follow(torch, stop):
     wanted = os.environ.get("VRAMLAB_REHEARSAL_STEPS", "3")
-    _Meter(torch, None if wanted == "all" else int(wanted))
+    _Meter(torch, None if wanted == "all" else int(wanted), stop)
 
 
 class _Meter:
-    def __init__(self, torch, wanted):
+    def __init__(self, torch, wanted, stop):
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.torch = torch
         self.wanted = wanted
+        self.stop = stop
         self.counts = {}
         self.moments = []
         self.is_up = False
@@ -28,7 +29,7 @@ class _Meter:
         """Before PyTorch's allocator has anything."""
         free, memory = self.torch.cuda.mem_get_info()
         self.is_up = True
-        process.note(gpu=self.torch.cuda.get_device_name(), memory=memory, taken=memory - free)
+        note(gpu=self.torch.cuda.get_device_name(), memory=memory, taken=memory - free)
 
     def ends(self, optimizer, *_):
         if not self.is_up:
@@ -41,11 +42,11 @@ class _Meter:
             self.moments.append(time.perf_counter())
             self.tell()
         if self.wanted is not None and steps >= self.wanted:
-            process.stop(steps)
+            self.stop(steps)
 
     def tell(self):
         cuda = self.torch.cuda
         # From the end of a step to that of the next: the first step, which warms up, is none of them.
         times = [after - before for before, after in zip(self.moments, self.moments[1:])]
         seconds = statistics.median(times) if times else None
-        process.note(meters=dict(peak_allocated=cuda.max_memory_allocated(), peak_reserved=cuda.max_memory_reserved(), seconds=seconds))
+        note(meters=dict(peak_allocated=cuda.max_memory_allocated(), peak_reserved=cuda.max_memory_reserved(), seconds=seconds))

@@ -1,29 +1,23 @@
-"""This process in the report: its folder, what is noted there, how it ended."""
+"""This process under rehearsal: what is put in place at its start, how it is stopped, how it ended."""
 
 import atexit
-import json
 import os
 import sys
 import threading
-import time
 import traceback
 
-folder = ""
-_names = -1
-_owner = 0
+from . import counting, device, distributed, labels, steps, switches
+from .notes import note, open_folder
+
 _stopped = False
 
 
 def begin(torch):
     """Opens this process's folder, and puts everything in place that waits for CUDA. False where that cannot be, which is noted."""
-    global folder, _names, _owner
-    _owner = os.getpid()
-    folder = os.path.join(os.environ["VRAMLAB_REHEARSAL"], f"{_owner}-{time.monotonic_ns()}")
-    os.makedirs(folder)
-    _names = os.open(os.path.join(folder, "names"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    open_folder()
     rank = os.environ.get("VRAMLAB_REHEARSAL_RANK") or os.environ.get("RANK")
     note(
-        process=_owner,
+        process=os.getpid(),
         parent=os.getppid(),
         arguments=getattr(sys, "orig_argv", sys.argv),
         python=sys.version.split()[0],
@@ -32,8 +26,6 @@ def begin(torch):
         rank=int(rank) if rank and rank.isdigit() else None,
         alloc_conf=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
     )
-    from . import device, distributed, switches
-
     refused = device.refuse(torch)
     if refused:
         note(refused=refused)
@@ -43,9 +35,9 @@ def begin(torch):
     if os.environ.get("VRAMLAB_REHEARSAL_MEASURE"):
         from . import measuring
 
-        measuring.follow(torch)
+        measuring.follow(torch, stop)
     else:
-        device.wait_for_cuda(torch)
+        device.wait_for_cuda(torch, _follow)
         switches.follow(torch)
         distributed.follow(torch)
     if os.environ.get("VRAMLAB_REHEARSAL_TECHNIQUES"):
@@ -55,23 +47,19 @@ def begin(torch):
     return True
 
 
-def note(**line):
-    """One line of the file `names`, written at once."""
-    if os.getpid() == _owner:
-        os.write(_names, (json.dumps(line) + "\n").encode("utf-8", "replace"))
+def _follow(torch):
+    labels.follow(torch)
+    steps.follow(torch, stop)
 
 
-def stop(steps):
+def stop(after):
     """Ends the script as if it had ended by itself; one step later where its operations are to be counted."""
     global _stopped
-    from . import counting
-
     again = _stopped
     if not _stopped:
-        from . import device
-
+        _label_everything()
         device.ended(True)
-        note(stopped=steps)
+        note(stopped=after)
         _stopped = True
         if os.environ.get("VRAMLAB_REHEARSAL_COUNTS"):
             return counting.begin()
@@ -88,21 +76,24 @@ def stop(steps):
 
 def _ended():
     note(ended=True)
-    from . import device
-
     device.tell_of_strangers(failed=False)
+    _label_everything()
     device.ended(_stopped)
     device.close()
 
 
-def _watch_exceptions(torch):
-    from . import device
+def _label_everything():
+    """Before the end: gradients and buffers that no optimizer's step has shown."""
+    if device.library is not None:
+        labels.label_all()
 
+
+def _watch_exceptions(torch):
     def noted(kind, value, trace):
         frames = [[frame.filename, frame.lineno or 0, frame.name] for frame in traceback.extract_tb(trace)]
         out_of_memory = isinstance(value, torch.OutOfMemoryError)
         # What is alive is still there.
-        device.label_everything()
+        _label_everything()
         device.tell_of_strangers(failed=True)
         note(
             exception=f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__,

@@ -2,12 +2,12 @@
 
 import os
 
-from . import device, labels, process
+from . import device, labels
 
 
-def follow(torch):
+def follow(torch, stop):
     wanted = os.environ.get("VRAMLAB_REHEARSAL_STEPS", "3")
-    _Steps(torch, None if wanted == "all" else int(wanted))
+    _Steps(torch, None if wanted == "all" else int(wanted), stop)
     _follow_backward(torch)
 
 
@@ -35,10 +35,11 @@ def _follow_backward(torch):
 
 
 class _Steps:
-    def __init__(self, torch, wanted):
+    def __init__(self, torch, wanted, stop):
         from torch.optim import optimizer
 
         self.wanted = wanted
+        self.stop = stop
         self.counts = {}
         self.depth = 0
         self.ended = 0
@@ -67,4 +68,4 @@ class _Steps:
         self.ended = steps
         device.library.vl_end_step()
         if self.wanted is not None and steps >= self.wanted:
-            process.stop(steps)
+            self.stop(steps)

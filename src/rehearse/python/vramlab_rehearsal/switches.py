@@ -3,7 +3,8 @@
 import functools
 import os
 
-from . import device, imports, process
+from . import device, imports
+from .notes import note
 
 
 def follow(torch):
@@ -21,7 +22,7 @@ def _do_not_compile(torch):
     compile_module = torch.nn.Module.compile
 
     def told():
-        process.note(note="torch.compile was turned off: this is the memory of eager execution, mostly more than the compiled one's")
+        note(note="torch.compile was turned off: this is the memory of eager execution, mostly more than the compiled one's")
 
     @functools.wraps(torch.compile)
     def compile(model=None, **more):
@@ -40,7 +41,7 @@ def _do_not_compile(torch):
 
 def _launch_nothing(jit):
     def run(self, *arguments, **more):
-        process.note(note="Triton kernels were not launched: what they are given is allocated, and nothing is computed")
+        note(note="Triton kernels were not launched: what they are given is allocated, and nothing is computed")
 
     jit.JITFunction.run = run
 
@@ -58,7 +59,7 @@ def _tell_of_graphs(torch):
 
     @functools.wraps(begin)
     def capture_begin(self, *arguments, **more):
-        process.note(note="CUDA graphs: what is captured ran as it is, once; a replay has nothing to do")
+        note(note="CUDA graphs: what is captured ran as it is, once; a replay has nothing to do")
         return begin(self, *arguments, **more)
 
     torch.cuda.CUDAGraph.capture_begin = capture_begin
@@ -66,7 +67,7 @@ def _tell_of_graphs(torch):
 
 def _leave_uninitialised(torch):
     """New parameters are memory that nobody touches, which a host gives only when it is written to."""
-    process.note(note="--no-init: large floating-point tensors on the host were left uninitialised")
+    note(note="--no-init: large floating-point tensors on the host were left uninitialised")
     device.leave_untouched(torch)
     init = torch.nn.init
 

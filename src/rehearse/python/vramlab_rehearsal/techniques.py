@@ -14,7 +14,8 @@ import textwrap
 import types
 import weakref
 
-from . import imports, process
+from . import imports
+from .notes import note
 
 TECHNIQUES = {}
 
@@ -59,7 +60,7 @@ class Technique:
     def _say(self, **more):
         if self.said != more:
             self.said = more
-            process.note(technique=self.name, **more)
+            note(technique=self.name, **more)
 
     def end_where_nothing_comes_of_it(self):
         """What a whole step had nothing for is not waited for any longer."""

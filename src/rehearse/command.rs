@@ -1,0 +1,61 @@
+//! `vramlab rehearse`: one rehearsal and its answer, or the techniques tried on it.
+
+use super::answer::Verdict;
+use super::check::Earlier;
+use super::launch::{BAD_INPUT, Rehearsal, RehearseOptions, Variant, card_of, status, write_json};
+use super::libraries::libraries;
+use super::what_if::what_if;
+use super::{files, show};
+use anyhow::{Result, ensure};
+
+/// Exit status where the peak grew since the answer of `--check`.
+const GREW: u8 = 4;
+
+/// Rehearses the command, says what came of it, and gives the exit status.
+pub fn rehearse(options: &RehearseOptions) -> u8 {
+    run(options).unwrap_or_else(|error| {
+        eprintln!("vramlab: {error:#}");
+        BAD_INPUT
+    })
+}
+
+fn run(options: &RehearseOptions) -> Result<u8> {
+    ensure!(
+        !options.command.is_empty(),
+        "there is no command to rehearse; write it after --, as in: vramlab rehearse -- python train.py"
+    );
+    let card = card_of(&options.gpu, options)?;
+    let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
+    let rehearsal = Rehearsal { options, libraries: libraries()?, card, variant: Variant::default() };
+    if options.what_if {
+        return what_if(&rehearsal);
+    }
+    let session = rehearsal.session()?;
+    let run = rehearsal.run(session.path(), card, false)?;
+    let mut answer = rehearsal.answer(&run)?;
+    if answer.verdict == Verdict::DoesNotFit {
+        answer.needed_memory = rehearsal.needed();
+        if let Some(needed) = answer.needed_memory {
+            answer.headroom = answer.gpu.memory - needed;
+        }
+    }
+    if let Some(path) = &options.json {
+        write_json(path, &answer)?;
+    }
+    if let Some(folder) = &options.out {
+        files::write(folder, &answer, &run.traces)?;
+    }
+    if !options.quiet {
+        eprint!("{}", show::answer(&answer));
+    }
+    if let Some(earlier) = earlier
+        && answer.verdict != Verdict::ScriptFailed
+    {
+        let (text, grew) = earlier.compare(&answer, options.tolerance);
+        eprint!("{text}");
+        if grew {
+            return Ok(GREW);
+        }
+    }
+    Ok(status(answer.verdict))
+}
