@@ -2,7 +2,8 @@
 //!
 //! `cards.csv` holds them: memory in bytes as `cudaMemGetInfo` gives it (what is left when the driver has taken its part; rounded to MiB
 //! where only PyTorch's out-of-memory messages tell it), compute capability, multiprocessors, resident threads of one, shared memory of a
-//! block, of a block that asks for more and of a multiprocessor, L2 cache, and what a process's CUDA context takes, which is assumed.
+//! block, of a block that asks for more and of a multiprocessor, L2 cache, and what a process's CUDA context takes: as others recorded it, of
+//! an idle process where there is such a record. Kernels, which are loaded when they are first used, added up to 90 MiB where both are known.
 
 use crate::units::Bytes;
 use serde::{Serialize, Serializer};
@@ -26,7 +27,7 @@ pub struct Card {
     pub shared_opt_in: u64,
     pub shared_per_multiprocessor: u64,
     pub l2: u64,
-    /// Bytes of a process's CUDA context; assumed, as `context_source` says.
+    /// Bytes of a process's CUDA context, as others recorded it on this card or one like it; assumed here. `context_source` says where.
     pub context: u64,
     pub context_source: &'static str,
 }
@@ -75,7 +76,8 @@ impl Card {
     /// A card of compute capability 9.0 with so many bytes.
     pub fn of_size(memory: u64) -> Card {
         let usual = all().iter().find(|card| card.name == Some(USUAL)).unwrap_or(&all()[0]);
-        Card { name: None, title: "vramlab simulated GPU", memory, ..*usual }
+        let (context, context_source) = (512 << 20, "about what the largest cards' take, rounded");
+        Card { name: None, title: "vramlab simulated GPU", memory, context, context_source, ..*usual }
     }
 
     /// The card with another size of memory.
