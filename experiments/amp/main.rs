@@ -5,6 +5,7 @@
 //! Memory is asked of real models, speed from steps that only launch kernels to steps that only compute, and the scaler of a
 //! small task that is really learned.
 
+mod bandwidth;
 mod learning;
 mod memory;
 mod scaler;
@@ -49,9 +50,14 @@ pub fn protocol() -> Protocol {
              no scaler; fp16 loses small gradients without one.",
         )
         .grid(memory::grid())
+        .grid(bandwidth::grid())
         .grid(time::grid())
         .grid(learning::grid())
         .grid(scaler::grid())
+        .threat(
+            "Gradients are compared with batch norms that normalise by their running statistics: with a batch's own, ResNet-50's at its random \
+             start is another one in bf16.",
+        )
         .threat("Dropout is off, so that two configurations differ in precision alone; a mask costs each precision the same byte per element.")
         .threat("A CPU has no tensor cores, and most have no fast fp16: its times are informational, and fp16 is not timed.")
         .threat("The task that is learned is small (32 features, 10 classes). What diverges in large models, diverges there in other ways.")
@@ -81,12 +87,7 @@ impl Computed {
     }
 }
 
-/// What a gradient in half precision may be apart from fp32's.
-fn rounded(model: ModelName) -> Relation {
-    match model {
-        // Batch norm divides by small differences of rounded numbers.
-        ModelName("resnet50") => equal(0.5),
-        // Eight bits of bf16, added up over a model.
-        _ => equal(0.1),
-    }
+/// What a gradient in half precision may be apart from fp32's: bf16 keeps eight bits of each product, and of these models it makes 0.5 to 3 %.
+fn rounded() -> Relation {
+    equal(5e-2)
 }

@@ -25,7 +25,7 @@ pub fn grid() -> Grid<Timed> {
         .full(of(&["resnet50"], 128, Compute))
         .full(of(&["recipe"], 512, Recipe))
         .passes(CHECK | ROUNDS)
-        .check(|c| rounded(c.model))
+        .check(|_| rounded())
         .claim(
             Claim::new("amp-faster", "3", "tensor cores make it much faster")
                 .on(&[Platform::Gpu])

@@ -26,11 +26,11 @@ pub fn grid() -> Grid<Factorial> {
         .smoke(Factorial::cross(Net::Mlp, 64, Sgd, FEW).passes(CHECK | COUNT))
         .metrics(&[PEAK, FORWARDS, TIME.labelled("time per sample")])
         .check(|c| match c.model {
-            // Batch norm sees each micro-batch by itself, so its gradients are those of other samples.
-            Net::Resnet50 if c.with.uses(With::Accumulate) => differs(1e-3..=2.0),
-            Net::Resnet50 => equal(0.5),
-            // Eight bits of bf16, added up over a model.
-            Net::Mlp | Net::SmallGpt | Net::Gpt2 | Net::SmallResnet => equal(0.1),
+            // bf16 keeps eight bits of each product.
+            _ if c.with.uses(With::Amp) => equal(5e-2),
+            // The same sums in another order; on a GPU cuDNN chooses other algorithms for other batches.
+            Net::SmallResnet | Net::Resnet50 => equal(1e-4),
+            Net::Mlp | Net::SmallGpt | Net::Gpt2 => equal(1e-5),
         })
         .claim(
             Claim::new("amp-and-checkpoint", "3", "mixed precision and checkpointing together save the most")
@@ -110,6 +110,23 @@ mod tests {
         check(&protocol(), cell(Net::SmallResnet, 4, With::AmpCheckpoint)).holds();
         let all = cell(Net::SmallGpt, 8, With::All);
         broken(&protocol(), all, |bench| step(with(all, Batch(4)), bench)).sees("gradient: expected equal");
+    }
+
+    #[test]
+    fn the_check_sees_a_lost_micro_batch_through_batch_norms_and_half_precision() {
+        let cell = |model, with| cell(model, 4, with);
+        check(&protocol(), cell(Net::Resnet50, With::Accumulate)).holds();
+        let lost = |bench: &Bench| {
+            // Of four micro-batches that are alike, three.
+            Ok(step(cell(Net::Resnet50, With::Accumulate), bench)?.wrapped(|run, probe| {
+                run(probe)?;
+                probe.alter_compared(|gradient| gradient * 0.75);
+                Ok(())
+            }))
+        };
+        broken(&protocol(), cell(Net::Resnet50, With::Accumulate), lost).sees("gradient: expected equal within 1e-4");
+        let half = |bench: &Bench| step(cell(Net::SmallResnet, With::AmpAccumulate), bench);
+        broken(&protocol(), cell(Net::SmallResnet, With::Accumulate), half).sees("gradient: expected equal within 1e-4");
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub struct Trainer {
     iterations: u32,
     skipped_steps: u32,
     keeps_gradients: bool,
+    /// Whether layers are as in training.
+    trains: bool,
 }
 
 impl Trainer {
@@ -58,6 +60,7 @@ impl Trainer {
                 iterations: 0,
                 skipped_steps: 0,
                 keeps_gradients: false,
+                trains: true,
             })
         })
     }
@@ -66,6 +69,12 @@ impl Trainer {
     /// does, in place of dropping them.
     pub fn keep_gradients(&mut self) {
         self.keeps_gradients = true;
+    }
+
+    /// From now on layers are as PyTorch's `eval()` makes them: batch norms normalise by their running statistics, and nothing is dropped out.
+    /// A sample's gradient then depends on no other sample.
+    pub fn eval(&mut self) {
+        self.trains = false;
     }
 
     pub fn configuration(&self) -> &Configuration {
@@ -155,23 +164,23 @@ impl Trainer {
 
     fn logits(&self, inputs: &Tensor) -> Result<Tensor> {
         let Some(length) = self.configuration.checkpoint.segment(self.model.blocks.len()) else {
-            return Ok(self.model.forward(inputs, true));
+            return Ok(self.model.forward(inputs, self.trains));
         };
-        let mut x = self.model.stem.forward(inputs, true);
+        let mut x = self.model.stem.forward(inputs, self.trains);
         for blocks in self.model.blocks.chunks(length) {
-            x = segment(blocks, &x)?;
+            x = segment(blocks, &x, self.trains)?;
         }
-        Ok(self.model.head.forward(&x, true))
+        Ok(self.model.head.forward(&x, self.trains))
     }
 }
 
 /// Runs blocks as one checkpointed segment.
-fn segment(blocks: &[Box<dyn Block>], x: &Tensor) -> Result<Tensor> {
+fn segment(blocks: &[Box<dyn Block>], x: &Tensor, trains: bool) -> Result<Tensor> {
     let own: Vec<Box<dyn Block>> = blocks.iter().map(|block| block.share()).collect();
     let mut outputs = checkpoint(&[x], move |x| {
         let mut x = x[0].shallow_clone();
         for block in &own {
-            x = block.forward(&x, true);
+            x = block.forward(&x, trains);
         }
         Ok(vec![x])
     })?;
