@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         ("tensors_of_two_devices_do_not_mix", tensors_of_two_devices_do_not_mix),
         ("a_process_is_dry_or_real", a_process_is_dry_or_real),
         ("values_are_the_documented_constants", values_are_the_documented_constants),
+        ("kernels_that_pytorch_compiles_while_it_runs_run_nothing", kernels_that_pytorch_compiles_while_it_runs_run_nothing),
         ("every_model_trains", every_model_trains),
         ("every_experiment_runs", every_experiment_runs),
         ("recurrent_networks_take_what_cudnn_keeps_for_them", recurrent_networks_take_what_cudnn_keeps_for_them),
@@ -101,6 +102,7 @@ fn play(role: &str, argument: &str) -> Result<Value> {
             serde_json::json!(torch::load_cuda().map_err(|e| e.0).err())
         }
         "values" => values()?,
+        "compiled" => compiled()?,
         "models" => models()?,
         "recurrent" => recurrent()?,
         "recorded" => recorded(argument)?,
@@ -271,6 +273,19 @@ fn values_are_the_documented_constants() {
 }
 
 // ---- what it runs ------------------------------------------------------------------------------------------------------------------------
+
+/// As trunc_normal_, with which torchvision's vision transformers begin.
+fn compiled() -> Result<Value> {
+    let dry = Dry::open()?;
+    let x = Tensor::zeros([1000], FLOAT);
+    let before = dry.memory()?.requested;
+    drop(x.f_erfinv()?);
+    Ok(serde_json::json!([before, dry.memory()?.requested_peak]))
+}
+
+fn kernels_that_pytorch_compiles_while_it_runs_run_nothing() {
+    assert_eq!(dry_answer("compiled", "", 1 << 30, ""), serde_json::json!([4000, 8000]));
+}
 
 fn optimizer(name: &str, store: &VarStore) -> Result<Optimizer> {
     Ok(match name {

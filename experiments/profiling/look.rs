@@ -84,7 +84,7 @@ impl Looking {
             Tool::ProfilerShapes => profiled(profiling),
             Tool::ProfilerMemory => profiled(Profiling { memory: true, ..profiling }),
             Tool::ProfilerFull => profiled(Profiling { memory: true, flops: true, ..profiling }),
-            Tool::Recipe => bail!("guide 3's recipe is PyTorch's in Python"),
+            Tool::Recipe | Tool::Memlab => bail!("PyTorch in Python has this tool"),
             Tool::Timeline => {
                 let mut recorder = Recorder::begin(backend, Recording { meter: false, operations: true })?;
                 trainer.record(Mark::LOADED, &mut recorder)?;

@@ -24,7 +24,9 @@ const RESERVED_SHARE: Metric =
 /// Of the trace that guide 3's recipe leaves.
 const TRACED_STEPS: Metric = Metric::counted("traced_steps", "steps in the recipe's trace", "1");
 const TRACED_MEMORY: Metric = Metric::counted("traced_memory", "allocations and frees in the recipe's trace", "1");
-/// By operation.
+/// Of all lines, the highest peak that pytorch_memlab tells.
+const PEAK_TOLD: Metric = Metric::counted("peak_told", "peak by line, relative to the step's", "1");
+/// By operation, or by line.
 const OWN_TIME: Metric = Metric::timed("self_time", "self time", "s");
 const ALLOCATED: Metric = Metric::counted("allocated", "allocated", "B");
 
@@ -41,6 +43,7 @@ levels! {
     Timeline "this project's recorder: each allocation with its phase and operation",
     Statistics "the allocator's statistics, read after each step",
     History "the history of CUDA's allocator, for memory_viz",
+    Memlab as "memlab" "pytorch_memlab's LineProfiler over the step, line by line",
 }
 
 cell! { Looked { bound: Bound, model: ModelName, batch: Batch, by: By, tool: Tool } }
@@ -94,6 +97,7 @@ fn grid() -> Grid<Looked> {
         .quick(small(Vramlab, &[Nothing, ProfilerShapes, ProfilerMemory, Timeline, Statistics]))
         .quick(large("mlp-8x256", 512, Vramlab, &[Nothing, ProfilerMemory]))
         .quick(small(Pytorch, &[Nothing, ProfilerShapes, ProfilerMemory, Recipe]))
+        .quick_and_full(Looked::cross(Bound::Launch, "mlp-8x64", 64, Pytorch, [Nothing, Memlab]).passes(COUNT).on(CUDA))
         .full(small(Vramlab, &OURS))
         .full(large("mlp-8x4096", 4096, Vramlab, &OURS))
         .full(small(Pytorch, &THEIRS))
@@ -133,6 +137,19 @@ fn grid() -> Grid<Looked> {
                 ),
         )
         .claim(
+            // Thresholds of 22 November 2026, before the first run: as profiler's, and as peak-statistics'.
+            Claim::new("memlab", "2", "pytorch_memlab shows what takes memory, line by line")
+                .on(&[Platform::Gpu, Platform::Dry, Platform::Python])
+                .rule(value(MEMORY_TOLD).of(|c: &Looked| c.tool == Memlab).confirm(at_least(0.95)).refute(at_most(0.05)))
+                .rule(value(PEAK_TOLD).of(|c: &Looked| c.tool == Memlab).confirm(within(0.99..=1.01)).refute(outside(0.90..=1.10)))
+                .confirmed(
+                    "Use it: it assigns what a step allocates to its lines, and its highest peak is the step's ({effect}). All of \
+                     the backward pass is one line, though; what operations take in there the profiler shows, with profile_memory.",
+                )
+                .refuted("It does not show what takes memory: {effect}.")
+                .inconclusive("It shows some of it ({effect})."),
+        )
+        .claim(
             Claim::new("peak-statistics", "2 3", "max_memory_allocated is the peak GPU memory")
                 .on(&[Platform::Gpu])
                 .rule(
@@ -168,4 +185,11 @@ fn grid() -> Grid<Looked> {
         )
         .plot(operations(RECORDING, &[OWN_TIME, ALLOCATED]).named("top-time").caption("Operations with most time"))
         .plot(operations(MEMORY_TOLD, &[ALLOCATED, OWN_TIME]).named("top-memory").caption("Operations that allocate most"))
+        .plot(
+            ranking(MEMORY_TOLD, "line", &[ALLOCATED], 10)
+                .named("lines")
+                .caption("Lines that allocate most, by pytorch_memlab")
+                .of(|c: &Looked| c.tool == Memlab)
+                .by::<ModelName>(),
+        )
 }

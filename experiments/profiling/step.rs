@@ -66,7 +66,7 @@ fn count(looking: &mut Looking, cell: Looked, probe: &mut Probe, backend: &dyn B
         Tool::Statistics => device_shares(probe, backend),
         Tool::ProfilerMemory => keep(probe, told.file, kept("trace") + ".json.gz"),
         Tool::History => keep(probe, told.file, kept("snapshot") + ".pickle"),
-        Tool::Nothing | Tool::ProfilerShapes | Tool::Recipe | Tool::ProfilerFull | Tool::Timeline => Ok(()),
+        Tool::Nothing | Tool::ProfilerShapes | Tool::Recipe | Tool::ProfilerFull | Tool::Timeline | Tool::Memlab => Ok(()),
     }
 }
 
@@ -131,7 +131,7 @@ mod tests {
     // One test, because a process has one profiler and its allocations are counted.
     #[test]
     fn a_tool_changes_nothing_and_tells_the_bytes_that_were_allocated() {
-        for tool in Tool::ALL.iter().filter(|tool| !matches!(tool, Tool::History | Tool::Recipe)) {
+        for tool in Tool::ALL.iter().filter(|tool| !matches!(tool, Tool::History | Tool::Recipe | Tool::Memlab)) {
             check(&protocol(), looked(*tool)).holds();
         }
         // As a tool that runs the step a second time, to see its memory and then its time.

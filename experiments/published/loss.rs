@@ -7,9 +7,6 @@ const LOSS: Metric = Metric::counted("loss_copies", "peak of the loss / logits",
 const GRADIENT: Metric = Metric::counted("gradient_copies", "peak of its gradient / logits", "1");
 const BOTH: Metric = Metric::counted("both_copies", "peak of both / logits", "1");
 
-number! { Vocabulary "tokens that there are" }
-number! { Width "features of a token" }
-number! { Tokens "tokens of a step" }
 levels! { Softcap "what is done with the logits first": Tanh "30 tanh(logits / 30), as in Gemma 2", Nothing as "none" "" }
 
 cell! { Logits { vocabulary: Vocabulary, width: Width, tokens: Tokens, softcap: Softcap } }

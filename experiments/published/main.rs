@@ -9,6 +9,7 @@
 mod layer;
 mod loss;
 mod parts;
+mod recipes;
 mod table;
 
 use vramlab::lab::*;
@@ -16,6 +17,9 @@ use vramlab::models::Model;
 
 name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
+number! { Vocabulary "tokens that there are" }
+number! { Width "features of a token" }
+number! { Tokens "tokens of a step" }
 
 /// Kernels that the published figures are of; their allocations are known without them.
 const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
@@ -36,6 +40,10 @@ pub fn protocol() -> Protocol {
         .grid(parts::grid())
         .grid(table::grid())
         .grid(loss::grid())
+        .grid(recipes::in_backward())
+        .grid(recipes::few_bits())
+        .grid(recipes::tiled_loss())
+        .grid(recipes::low_rank())
         .threat(
             "Sources name neither every setting nor the version of every kernel; within a tenth of a figure says that it travels, not that \
              it is the same.",

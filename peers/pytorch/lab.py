@@ -138,9 +138,11 @@ def transforms():
     return found
 
 
-def main(prepare):
+def main(prepare, opens_gpu=True):
     """Runs the pass that the command line asks for and writes its rows to what was standard output. A template runs one in each copy of
-    itself."""
+    itself. A simulated GPU is opened first, unless the twin does it by itself."""
+    global _opens_gpu
+    _opens_gpu = opens_gpu
     asked, what = sys.argv[1:] if len(sys.argv) == 3 else (None, None)
     if asked == "--child":
         _run(prepare, json.loads(what))
@@ -148,6 +150,16 @@ def main(prepare):
         _serve(prepare, int(what))
     else:
         sys.exit(f"{sys.argv[0]} is run by the experiment of the same name, not by hand")
+
+
+_opens_gpu = True
+
+
+def _open_simulated_gpu():
+    sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "real_gpus"))
+    from replay import open_simulated_gpu
+
+    open_simulated_gpu()
 
 
 def _serve(prepare, parent):
@@ -205,6 +217,8 @@ def _run(prepare, spec):
         meter.open_library(spec["reference"]["meter"])
         # To PyTorch a simulated GPU is a GPU.
         device = "cuda" if spec["device"].startswith("dry") else spec["device"]
+        if device != spec["device"] and _opens_gpu:
+            _open_simulated_gpu()
         bench = Bench(torch.device(device), spec["seed"], spec["threads"])
         if spec["exchange"]:
             bench.start = exchange.read(spec["exchange"]["start"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import inspect
 import json
 import os
 import tempfile
@@ -57,6 +58,8 @@ class Looked:
         self.items = float(self.active)
         if self.tool in ("statistics", "history") and bench.device.type != "cuda":
             raise lab.Unavailable("PyTorch keeps statistics and a history of a CUDA device's memory only")
+        # Its profiler resets the peaks at each line, so that the meter's own figures would be those of the last.
+        self.tells_all = self.tool == "memlab"
         self.model, width = mlp(cell["model"], bench.device)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
         batch = cell.number("batch")
@@ -131,7 +134,32 @@ class Looked:
             else:
                 self.look(folder, 1)
 
+    def by_line(self, probe):
+        """What pytorch_memlab tells of a step, against a step without it."""
+        try:
+            from pytorch_memlab import LineProfiler
+        except ImportError as error:
+            raise lab.Unavailable(f"this needs pytorch_memlab; `just peers` installs it ({error})")
+        statistic = lambda name: torch.cuda.memory_stats()[name]
+        self.step()
+        torch.cuda.reset_peak_memory_stats()
+        before = statistic("requested_bytes.all.allocated")
+        self.step()
+        allocated, peak = statistic("requested_bytes.all.allocated") - before, statistic("requested_bytes.all.peak")
+        with LineProfiler(Looked.step) as profiler:
+            self.step()
+        lines = profiler.display(None, ("requested_bytes.all.allocated", "requested_bytes.all.peak"))._line_records
+        of_lines, peaks = lines["requested_bytes"]["all"]["allocated"], lines["requested_bytes"]["all"]["peak"]
+        probe.figure("memory_told", "1", float(of_lines.sum()) / allocated)
+        probe.figure("peak_told", "1", float(peaks.max()) / peak)
+        source, first = inspect.getsourcelines(Looked.step)
+        for (_, line), bytes in of_lines.items():
+            if bytes > 0:
+                probe.figure(f"allocated.{source[line - first].strip()}", "B", float(bytes))
+
     def count(self, probe, folder):
+        if self.tool == "memlab":
+            return self.by_line(probe)
         if self.device.type == "cuda":
             allocated = lambda: torch.cuda.memory_stats()["requested_bytes.all.allocated"]
             before = allocated()

@@ -64,4 +64,4 @@ def prepare(cell, bench):
     raise ValueError(f"peaks.csv has no row for {cell}")
 
 
-lab.main(prepare)
+lab.main(prepare, opens_gpu=False)

@@ -71,7 +71,11 @@ pub fn prepare_beside(command: &mut Command, card: impl Into<Card>, taken: u64) 
     static DRIVER: OnceLock<MemoryFile> = OnceLock::new();
     let runtime = MemoryFile::once(&RUNTIME, "vramlab-dry-runtime", torch::dry::RUNTIME).context(KEEPING)?.path();
     let driver = MemoryFile::once(&DRIVER, "vramlab-dry-driver", torch::dry::DRIVER).context(KEEPING)?.path();
-    let mut preload = format!("{}:{}", runtime.display(), driver.display());
+    // The real one, which libtorch opens otherwise, does not work over the simulated runtime.
+    static COMPILERS: [OnceLock<MemoryFile>; 2] = [const { OnceLock::new() }; 2];
+    let [old, new] = [0, 1].map(|i| MemoryFile::once(&COMPILERS[i], "vramlab-dry-nvrtc", torch::dry::COMPILERS[i]));
+    let libraries = [runtime, driver, old.context(KEEPING)?.path(), new.context(KEEPING)?.path()];
+    let mut preload = libraries.map(|library| library.display().to_string()).join(":");
     if let Some(others) = std::env::var("LD_PRELOAD").ok().filter(|others| !others.is_empty()) {
         preload = format!("{preload}:{others}");
     }

@@ -32,10 +32,14 @@ pub fn impossible(choice: DeviceChoice, planned: &Planned, pass: Pass) -> Option
     beyond_device(choice, pass).map(str::to_string)
 }
 
-/// Whether PyTorch in Python runs a cell here: on a simulated GPU only what is about that device alone.
+/// Whether PyTorch in Python runs a cell here: on a simulated GPU only what its grid says to be about such devices.
 pub fn has_reference(choice: DeviceChoice, planned: &Planned) -> bool {
-    let is_simulated = matches!(choice, DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_));
-    planned.cell.is_reference() && (!is_simulated || planned.grid.only_on == [Platform::Dry])
+    planned.cell.is_reference()
+        && match choice {
+            DeviceChoice::Dry(_) => planned.grid.only_on.contains(&Platform::Dry),
+            DeviceChoice::Plumbing(_) => false,
+            DeviceChoice::Cpu | DeviceChoice::Cuda(_) => true,
+        }
 }
 
 /// Whether two memory passes may differ in a metric: other processes move what is used on a device, and threads that allocate at the same

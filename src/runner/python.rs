@@ -25,7 +25,7 @@ const VERSIONS: &str = "\
 import platform, torch
 from importlib import metadata
 print(platform.python_version(), torch.__version__)
-for name in ('torchvision', 'Pillow', 'numpy'):
+for name in ('torchvision', 'Pillow', 'numpy', 'pytorch_memlab'):
     try:
         print(name, metadata.version(name))
     except metadata.PackageNotFoundError:

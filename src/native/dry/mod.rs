@@ -14,6 +14,10 @@ pub const RUNTIME: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dry_runtime
 /// The simulated CUDA driver, to be preloaded beside it.
 pub const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dry_driver.so"));
 
+/// The simulated compilers of kernels that PyTorch compiles while it runs, under the names of CUDA 12's and 13's, to be preloaded, too.
+pub const COMPILERS: [&[u8]; 2] =
+    [include_bytes!(concat!(env!("OUT_DIR"), "/dry_nvrtc12.so")), include_bytes!(concat!(env!("OUT_DIR"), "/dry_nvrtc13.so"))];
+
 /// The kernels that take the place of PyTorch's where those cannot run, to be opened in a process that has the runtime; empty as [`RUNTIME`] is.
 pub const BACKEND: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dry_backend.so"));
 

@@ -1,0 +1,215 @@
+"""The twin of experiments/published: recipes of others whose memory they published, written anew in PyTorch."""
+
+import lab
+import torch
+import torch.nn.functional as F
+
+# Bytes of one copy of the logits, in fp32, that a tile may have: as ALST, for a quarter of its tokens.
+TILE = 2**30 // 4
+
+
+def vision_transformer(name, device, **options):
+    """torchvision's, with random parameters that are made on the device."""
+    try:
+        from torchvision import models
+    except ImportError as error:
+        raise lab.Unavailable(f"this needs torchvision; `just peers` installs it ({error})")
+    with device:
+        return {"vit-l16": models.vit_l_16, "vit-h14": models.vit_h_14}[name](**options)
+
+
+class InBackward:
+    """Adam as it is by default, or a step of each parameter as soon as its gradient is there, which is then dropped."""
+
+    def __init__(self, cell, bench):
+        self.device = bench.device
+        self.model = vision_transformer(cell["model"], bench.device)
+        parameters = list(self.model.parameters())
+        self.optimizer = None
+        if cell["stepping"] == "in-the-end":
+            self.optimizer = torch.optim.Adam(parameters)
+            return
+        alone = {parameter: torch.optim.Adam([parameter], foreach=False) for parameter in parameters}
+
+        def update(parameter):
+            alone[parameter].step()
+            alone[parameter].zero_grad()
+
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(update)
+
+    def run(self, probe):
+        image = torch.rand(1, 3, 224, 224, device=self.device)
+        self.model(image).sum().backward()
+        if self.optimizer:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def outcome(self):
+        return {"parameter": [parameter.detach() for parameter in self.model.parameters()]}
+
+
+class QuantisedState:
+    """The state of torchao's AdamW of 8 or 4 bits. Its step is one compiled kernel for each parameter, without temporaries."""
+
+    def __init__(self, parameters, bits):
+        # Numbers that share a scale, as they were when the table was published.
+        block = {8: 2048, 4: 128}[bits]
+        self.parameters, self.state = parameters, []
+        for parameter in parameters:
+            numbers = parameter.numel()
+            for _ in range(2):
+                if numbers >= 4096 and numbers % block == 0:
+                    codes = torch.zeros(numbers * bits // 8, dtype=torch.uint8, device=parameter.device)
+                    scales = torch.zeros(numbers // block, device=parameter.device)
+                    self.state += [codes, scales, torch.zeros(2**bits, device=parameter.device)]
+                else:
+                    self.state.append(torch.zeros_like(parameter))
+
+    def step(self):
+        with torch.no_grad():
+            for parameter in self.parameters:
+                parameter.add_(parameter.grad, alpha=-1e-4)
+
+    def zero_grad(self):
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+class FewBits:
+    """A ViT fine-tuned under autocast to bf16, with AdamW's state in fp32 or in few bits."""
+
+    def __init__(self, cell, bench):
+        self.model = vision_transformer(cell["model"], bench.device, num_classes=45)
+        parameters = list(self.model.parameters())
+        bits = cell.number("bits")
+        self.optimizer = torch.optim.AdamW(parameters) if bits == 32 else QuantisedState(parameters, bits)
+        self.images = torch.randn(cell.number("batch"), 3, 224, 224, device=bench.device)
+        self.targets = torch.randint(0, 45, (cell.number("batch"),), device=bench.device)
+
+    def run(self, probe):
+        with torch.autocast(self.images.device.type, torch.bfloat16):
+            loss = F.cross_entropy(self.model(self.images), self.targets)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class TiledLoss(torch.autograd.Function):
+    """Cross-entropy of logits that are made a tile at a time, with the gradients of each tile at once."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, targets):
+        rows = max(1, TILE // (4 * weight.shape[0]))
+        of_hidden, of_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        total = torch.zeros((), device=hidden.device)
+        for start in range(0, len(hidden), rows):
+            tile, own = hidden[start : start + rows].detach().requires_grad_(), weight.detach().requires_grad_()
+            with torch.enable_grad():
+                loss = F.cross_entropy((tile @ own.T).float(), targets[start : start + rows], reduction="sum") / len(targets)
+            gradient, of_tile = torch.autograd.grad(loss, (tile, own))
+            of_hidden[start : start + rows] = gradient
+            of_weight += of_tile
+            total += loss.detach()
+            # A name of the last tile must not live through the next.
+            del loss, gradient, of_tile
+        ctx.save_for_backward(of_hidden, of_weight)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        of_hidden, of_weight = ctx.saved_tensors
+        return of_hidden * gradient, of_weight * gradient, None
+
+
+class Loss:
+    """The loss over a large vocabulary, of all tokens at once as Hugging Face's models compute it, or in tiles."""
+
+    tells_all = True
+
+    def __init__(self, cell, bench):
+        self.tokens, self.vocabulary = cell.number("tokens"), cell.number("vocabulary")
+        options = {"device": bench.device, "dtype": torch.bfloat16}
+        width = cell.number("width")
+        self.hidden = (torch.randn(self.tokens, width, **options) * 0.05).requires_grad_()
+        self.weight = (torch.randn(self.vocabulary, width, **options) * 0.05).requires_grad_()
+        self.targets = torch.randint(0, self.vocabulary, (self.tokens,), device=bench.device)
+        self.tiled = cell["loss"] == "tiled"
+
+    def gradients(self, tiled):
+        if tiled:
+            loss = TiledLoss.apply(self.hidden, self.weight, self.targets)
+        else:
+            logits = self.hidden @ self.weight.T
+            loss = F.cross_entropy(logits.float(), self.targets)
+        return torch.autograd.grad(loss, (self.hidden, self.weight))
+
+    def peak(self, probe, tiled):
+        probe.reset_peaks()
+        before = probe.live()
+        self.gradients(tiled)
+        return probe.peak() - before
+
+    def run(self, probe):
+        if not probe.reading:
+            self.given = self.gradients(self.tiled)
+            return
+        self.given = None
+        peak = self.peak(probe, self.tiled)
+        probe.figure("above", "B", peak)
+        if self.tiled:
+            copy = 4 * self.tokens * self.vocabulary
+            probe.figure("saved_copies", "1", (self.peak(probe, False) - peak) / copy)
+
+    def outcome(self):
+        return {"gradient": list(self.given)}
+
+
+class LowRank:
+    """Adam's two moments for the parameters of a LLaMA, in bf16, of whole gradients or of their projections (GaLore)."""
+
+    tells_all = True
+    # Width, width of the MLP, layers, vocabulary, and the rank that it was trained with.
+    models = {"llama-7b": (4096, 11008, 32, 32000, 1024), "llama-tiny": (64, 176, 2, 256, 16)}
+
+    def __init__(self, cell, bench):
+        self.model, self.low, self.device = self.models[cell["model"]], cell["moments"] == "of-projections", bench.device
+
+    def bytes(self, probe, shapes, rank):
+        """What state takes: of a matrix that is projected, its moments and the projection."""
+        before, kept = probe.live(), []
+        for shape in shapes:
+            if rank and len(shape) == 2:
+                short, long = min(shape), max(shape)
+                shapes_of = [(rank, long), (rank, long), (short, rank)]
+            else:
+                shapes_of = [shape, shape]
+            kept += [torch.zeros(*of, dtype=torch.bfloat16, device=self.device) for of in shapes_of]
+        return probe.live() - before
+
+    def run(self, probe):
+        if not probe.reading:
+            return
+        width, inner, layers, vocabulary, rank = self.model
+        layer = [(width, width)] * 4 + [(inner, width)] * 3
+        # Embeddings, head and norms are not projected.
+        others = [(vocabulary * width,)] * 2 + [(width,)] * (2 * layers + 1)
+
+        def whole(rank):
+            # All layers are alike, and together they need a larger device.
+            return layers * self.bytes(probe, layer, rank) + self.bytes(probe, others, None)
+
+        state = whole(rank if self.low else None)
+        probe.figure("state", "B", state)
+        probe.figure("state_left", "1", state / whole(None))
+
+
+def prepare(cell, bench):
+    for factor, recipe in [("stepping", InBackward), ("bits", FewBits), ("loss", Loss), ("moments", LowRank)]:
+        if factor in cell:
+            return recipe(cell, bench)
+    raise ValueError(f"no recipe for {cell}")
+
+
+if __name__ == "__main__":
+    lab.main(prepare)
