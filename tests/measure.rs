@@ -131,7 +131,8 @@ fn flags_that_make_no_sense_are_explained() {
         (&["--model", "mlp", "--batch", "8", "--checkpoint", "all"], "there are none, every-block, sqrt"),
         (&["--model", "mlp", "--batch", "8", "--device-memory", "much"], "write it like 24GiB"),
         (&["--model", "mlp", "--batch", "8", "--device", "gpu"], "there are cpu, cuda, cuda:N"),
-        (&["--model", "mlp", "--batch", "8", "--device", "dry"], "nothing can be measured on it"),
+        (&["--model", "mlp", "--batch", "8", "--device", "dry:rtx-9999"], "there are rtx-3090"),
+        (&["--model", "mlp", "--batch", "8", "--device", "dry:100MiB"], "has no room for tensors beside CUDA context"),
         (&["--batch", "8"], "--model <NAME>"),
         (&["--model", "mlp"], "--batch <N>"),
     ] {
@@ -140,4 +141,34 @@ fn flags_that_make_no_sense_are_explained() {
         assert!(!output.status.success() && told.contains(why), "{flags:?}: no '{why}' in:\n{told}");
         assert!(output.stdout.is_empty(), "{flags:?} printed something");
     }
+}
+
+#[test]
+fn on_a_simulated_gpu_it_tells_the_bytes_that_predict_tells_and_no_times() {
+    let run = |flags: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        let output = command.args(flags).args(["--model", "gpt-2x32", "--batch", "4", "--accumulate", "2"]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let [measured, predicted] =
+        [&["measure", "--device", "dry:rtx-4090", "--json"][..], &["predict", "--gpu", "rtx-4090", "--json"]]
+            .map(|flags| serde_json::from_str::<Value>(&run(flags)).unwrap());
+    for key in ["device", "device_memory", "fits", "parameters", "second_iteration"] {
+        assert_eq!(measured[key], predicted[key], "{key}");
+    }
+    let bytes = |report: &Value| {
+        let phases = report["phases"].as_array().unwrap().iter();
+        phases.map(|phase| ["phase", "live", "peak", "at_peak"].map(|key| phase[key].clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(bytes(&measured), bytes(&predicted));
+    assert_eq!(measured["step_seconds"], Value::Null);
+    let text = run(&["measure", "--device", "dry:rtx-4090"]);
+    assert!(
+        text.contains("predicted: a simulated GPU computes nothing, so it has no times") && !text.contains(" a step, "),
+        "{text}"
+    );
+    // Its allocator is held to the limit, too.
+    let limited = run(&["measure", "--device", "dry:rtx-4090", "--device-memory", "16MiB"]);
+    assert!(limited.contains("does not fit: 16.0 MiB ran out in "), "{limited}");
 }

@@ -1,7 +1,9 @@
-//! `vramlab measure`: a training step really run, in a process of its own.
+//! `vramlab measure`: a training step really run, in a process of its own. On a simulated GPU it is run, too, for its bytes; it has no times.
 
-use super::{ConfigurationFlags, bytes_by_phase};
+use super::{ConfigurationFlags, bytes_by_phase, dry_child};
+use crate::dry;
 use crate::machine::{DeviceChoice, Machine, available_memory, cores, libtorch_version};
+use crate::predict::taken;
 use crate::runner::{end_with_parent, exit_reason, open, prepare_cuda};
 use crate::stats::{mad, median};
 use crate::torch::{self, Backend, Categories, Mark, Phase, Recorder, Recording, Stage};
@@ -38,7 +40,8 @@ pub struct MeasureOptions {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub batch: i64,
 
-    /// Where to measure: cpu, cuda or cuda:N [default: the first GPU that libtorch can use, else cpu]
+    /// Where to measure: cpu, cuda or cuda:N; dry:CARD or dry:SIZE predicts the bytes alone [default: the first GPU that libtorch can use,
+    /// else cpu]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
 
@@ -134,9 +137,11 @@ pub fn measure(options: &MeasureOptions) -> Result<()> {
     let total = match choice {
         DeviceChoice::Cpu => available_memory(),
         DeviceChoice::Cuda(_) => Machine::describe(choice)?.device_memory,
-        DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_) => {
-            bail!("a simulated GPU runs nothing, so nothing can be measured on it; `vramlab predict` takes the same flags")
+        DeviceChoice::Dry(card) => {
+            dry_child::check(card)?;
+            Some(card.memory)
         }
+        DeviceChoice::Plumbing(_) => bail!("plumbing:CARD is for `vramlab gpu-day --rehearse`; dry:CARD predicts a card's bytes"),
     };
     let limit = options.device_memory.map(|bytes| bytes.0).or(total);
     let found = launch(choice, limit, total)?;
@@ -157,6 +162,9 @@ fn launch(choice: DeviceChoice, limit: Option<u64>, total: Option<u64>) -> Resul
     if let Some(limit) = limit {
         command.args(["--device-memory", &limit.to_string()]);
     }
+    if let DeviceChoice::Dry(card) = choice {
+        dry::prepare_beside(&mut command, card, taken(&card))?;
+    }
     if choice != DeviceChoice::Cpu {
         prepare_cuda(&mut command, limit.filter(|limit| Some(*limit) < total), total, None);
     }
@@ -175,19 +183,20 @@ fn child(options: &MeasureOptions, configuration: &Configuration, choice: Device
     std::panic::set_hook(Box::new(|_| {}));
     tch::set_num_threads(i32::try_from(threads(options))?);
     let limit = options.device_memory.map(|bytes| bytes.0);
-    let found = open(choice, limit).and_then(|backend| train(configuration, &*backend));
+    let is_timed = !matches!(choice, DeviceChoice::Dry(_));
+    let found = open(choice, limit).and_then(|backend| train(configuration, &*backend, is_timed));
     let told = found.map_or_else(|error| Told::Error(format!("{error:#}")), Told::Found);
     println!("{}", serde_json::to_string(&told)?);
     Ok(())
 }
 
-/// Follows the allocations of the first iterations, then times further ones.
-fn train(configuration: &Configuration, backend: &dyn Backend) -> Result<Found> {
+/// Follows the allocations of the first iterations, then times further ones where there is a clock.
+fn train(configuration: &Configuration, backend: &dyn Backend, is_timed: bool) -> Result<Found> {
     tch::manual_seed(1);
     let mut found = Found::default();
     let mut progress = Progress::new();
     let mut last = None;
-    let result = run(configuration, backend, &mut found, &mut progress, &mut last);
+    let result = run(configuration, backend, is_timed, &mut found, &mut progress, &mut last);
     let Err(error) = result else { return Ok(found) };
     let at = last.map_or((0, Phase::Load), |mark: Mark| mark.following(configuration.accumulate));
     found.out_of_memory = OutOfMemory::of(&error, at);
@@ -201,6 +210,7 @@ fn train(configuration: &Configuration, backend: &dyn Backend) -> Result<Found> 
 fn run(
     configuration: &Configuration,
     backend: &dyn Backend,
+    is_timed: bool,
     found: &mut Found,
     progress: &mut Progress,
     last: &mut Option<Mark>,
@@ -214,6 +224,9 @@ fn run(
     });
     found.stages = recorder.end().stages_in_detail();
     followed?;
+    if !is_timed {
+        return Ok(());
+    }
     let trainer = trainer.as_mut().context("nothing was loaded")?;
     let mut again = || {
         trainer.iterate(&mut |mark, _| {
@@ -297,7 +310,8 @@ impl<'a> Report<'a> {
             max: samples.iter().copied().fold(0.0, f64::max),
             samples,
         });
-        ensure!(found.out_of_memory.is_some() || spread.is_some(), "the measurement ended without a single step");
+        let is_timed = !matches!(choice, DeviceChoice::Dry(_));
+        ensure!(found.out_of_memory.is_some() || spread.is_some() || !is_timed, "the measurement ended without a single step");
         Ok(Report {
             schema: SCHEMA,
             command: "measure",
@@ -334,7 +348,7 @@ impl<'a> Report<'a> {
                     spread.samples.len()
                 );
             }
-            (None, None) => {}
+            (None, None) => text += &format!("fits in {limit}\npredicted: a simulated GPU computes nothing, so it has no times\n"),
         }
         if self.skipped_steps > 0 {
             text += &format!("{} steps were skipped: a gradient overflowed\n", self.skipped_steps);
