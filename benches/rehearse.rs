@@ -1,6 +1,6 @@
 //! `vramlab rehearse` beside FakeTensorMode, which is how PyTorch itself runs a script without computing: seconds of a training step of the
-//! same script, in turns. And what it takes in all, imports included, for three steps of GPT-2 and for a large model that is not initialised.
-//! Beside the wall clock stands processor time, which a busy machine changes less. `cargo bench --bench rehearse`; without libtorch
+//! same script, in turns: of processors, all threads together, which a busy machine changes little, and by the clock. And what it takes in all,
+//! imports included, for three steps of GPT-2 and for a large model that is not initialised. `cargo bench --bench rehearse`; without libtorch
 //! `cargo bench --no-default-features --features libraries --bench rehearse`.
 
 use std::fs;
@@ -60,9 +60,9 @@ fn rehearse(flags: &[&str]) -> Command {
     command
 }
 
-/// What a command took, and the number that its script says last.
+/// What a command took, and the numbers that its script says last.
 struct Took {
-    said: f64,
+    said: Vec<f64>,
     seconds: f64,
     processor: f64,
 }
@@ -72,7 +72,8 @@ fn took(command: &mut Command) -> Took {
     let output = command.stderr(Stdio::inherit()).output().expect("the command starts");
     assert!(output.status.success(), "{command:?}");
     let text = String::from_utf8_lossy(&output.stdout);
-    let said = text.split_whitespace().last().and_then(|word| word.parse().ok()).expect("the script says a number");
+    let said: Vec<f64> = text.lines().last().unwrap_or_default().split(' ').filter_map(|word| word.parse().ok()).collect();
+    assert!(!said.is_empty(), "{command:?} says no number");
     Took { said, seconds: began.elapsed().as_secs_f64(), processor: processor() - before }
 }
 
@@ -103,18 +104,22 @@ fn main() {
                 (took(rehearse(&[]).arg(&models).args(words)), took(Command::new(python()).arg(&models).args(words).arg("--fake")))
             })
             .unzip();
-        let figure = |of: fn(&Took) -> f64| (median(ours.iter().map(of)), median(fakes.iter().map(of)));
-        let (step, fake_step) = figure(|t| t.said);
-        let ((whole, fake_whole), (work, fake_work)) = (figure(|t| t.seconds), figure(|t| t.processor));
-        println!(
-            "{model}, batch {batch}: a step rehearsed {:.1} ms, under FakeTensorMode {:.0} ms: {:.1} times as fast (rounds {:.1} to {:.1}). \
-             All of {STEPS} steps with imports {whole:.1} s ({work:.1} s of processors) and {fake_whole:.1} s ({fake_work:.1} s)",
-            step * 1e3,
-            fake_step * 1e3,
-            fake_step / step,
-            ours.iter().zip(&fakes).map(|(our, fake)| fake.said / our.said).fold(f64::INFINITY, f64::min),
-            ours.iter().zip(&fakes).map(|(our, fake)| fake.said / our.said).fold(0.0, f64::max),
-        );
+        println!("{model}, batch {batch}, {ROUNDS} rounds of {STEPS} steps:");
+        for (at, what) in [(1, "of processors"), (0, "by the clock")] {
+            let of = |took: &Took| took.said[at];
+            let ratios: Vec<f64> = ours.iter().zip(&fakes).map(|(our, fake)| of(fake) / of(our)).collect();
+            println!(
+                "  a step rehearsed {:.1} ms {what}, under FakeTensorMode {:.0} ms: {:.1} times as fast (rounds {:.1} to {:.1})",
+                median(ours.iter().map(of)) * 1e3,
+                median(fakes.iter().map(of)) * 1e3,
+                median(ratios.iter().copied()),
+                ratios.iter().copied().fold(f64::INFINITY, f64::min),
+                ratios.iter().copied().fold(0.0, f64::max),
+            );
+        }
+        let all = |of: &[Took]| (median(of.iter().map(|t| t.seconds)), median(of.iter().map(|t| t.processor)));
+        let ((whole, work), (fake_whole, fake_work)) = (all(&ours), all(&fakes));
+        println!("  with imports {whole:.1} s ({work:.1} s of processors), and {fake_whole:.1} s ({fake_work:.1} s)");
     }
     let three: Vec<Took> = (0..ROUNDS).map(|_| took(rehearse(&[]).arg(&models).args(["gpt2", "12", "--steps", "3"]))).collect();
     println!(
@@ -127,6 +132,6 @@ fn main() {
         "6.7e9 parameters with --no-init: {:.1} s in all, {:.1} s of processors, {:.2} GiB resident at most",
         large.seconds,
         large.processor,
-        large.said / (1 << 20) as f64
+        large.said[0] / (1 << 20) as f64
     );
 }

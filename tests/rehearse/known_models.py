@@ -2,12 +2,14 @@
 
     known_models.py MODEL BATCH [--optimizer adamw] [--steps 2] [--fake]
 
-A tensor of MARK bytes comes and goes between loading and training. Prints the seconds of the steps after the first; `--fake` takes them on
-the CPU under FakeTensorMode, which is how PyTorch itself runs a script without computing.
+A tensor of MARK bytes comes and goes between loading and training. Prints the median of the steps after the first: seconds by the clock, and
+of processors, all threads together; `--fake` takes them on the CPU under FakeTensorMode, which is how PyTorch itself runs a script without
+computing.
 """
 
 import argparse
 import contextlib
+import statistics
 import time
 
 import torch
@@ -212,15 +214,17 @@ def train(model, batch, steps, optimizer, device):
     optimizer = OPTIMIZERS[optimizer](model.parameters())
     times = []
     for step in range(steps):
-        times.append(time.perf_counter())
+        times.append(now())
         optimizer.zero_grad()
         loss = F.cross_entropy(model(inputs), targets.reshape(-1))
         loss.backward()
         del loss
-        if step + 1 == steps:
-            times.append(time.perf_counter())
         optimizer.step()
     return times
+
+
+def now():
+    return time.perf_counter(), time.process_time()
 
 
 def main():
@@ -240,7 +244,8 @@ def main():
     with without_computing:
         times = train(arguments.model, arguments.batch, arguments.steps, arguments.optimizer, "cpu" if arguments.fake else "cuda")
     if arguments.steps > 2:
-        print("seconds of a step", (times[-2] - times[1]) / (arguments.steps - 2))
+        steps = [[end - begin for begin, end in zip(*pair)] for pair in zip(times[1:], times[2:])]
+        print("seconds of a step", *(statistics.median(of) for of in zip(*steps)))
 
 
 if __name__ == "__main__":

@@ -69,8 +69,10 @@ EXPORTED int vl_enter(int phase) {
 EXPORTED void vl_end_step() { vramlab::rehearsal::end_step(); }
 EXPORTED void vl_set_module(uint32_t module) { vramlab::rehearsal::set_module(module); }
 EXPORTED void vl_set_backward_stack() { vramlab::rehearsal::set_backward_stack(); }
-EXPORTED void vl_label(uint64_t address, int64_t category, uint32_t name) {
-  vramlab::rehearsal::label(address, static_cast<Category>(category), name);
+// Of each label its address, its category and the number of its tensor's name.
+EXPORTED void vl_label(const uint64_t* labels, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    vramlab::rehearsal::label(labels[3 * i], static_cast<Category>(labels[3 * i + 1]), static_cast<uint32_t>(labels[3 * i + 2]));
 }
 EXPORTED void vl_ended(int enough_seen) { vramlab::rehearsal::ended(enough_seen != 0); }
 EXPORTED void vl_close_python() { vramlab::rehearsal::close_python(); }

@@ -45,7 +45,8 @@ namespace vramlab::rehearsal {
 namespace {
 
 namespace caching = c10::cuda::CUDACachingAllocator;
-using Entry = c10::CachingDeviceAllocator::TraceEntry;
+// In older versions of PyTorch these are CUDA's allocator's own, in newer ones every device's.
+using Entry = caching::TraceEntry;
 
 // ---- the two files -----------------------------------------------------------------------------------------------------------------------
 
@@ -53,7 +54,6 @@ constexpr size_t kHeader = 64, kChunk = 4 << 20;
 
 std::mutex mutex;
 int events_file = -1, names_file = -1;
-pid_t owner = 0;
 size_t written = kHeader;
 char* chunk = nullptr;
 size_t chunk_begin = 0;
@@ -66,8 +66,10 @@ std::atomic<bool> python_is_there{true};
 
 thread_local uint32_t current_stack = 0, current_origin = 0, current_module = 0, origin_module = 0, current_operator = 0;
 
+bool is_open() { return events_file >= 0; }
+
 // A child that was forked writes nothing: it has no device of its own.
-bool is_open() { return events_file >= 0 && owner == getpid(); }
+void leave_to_the_parent() { events_file = -1; }
 
 // Room for one record; none where the disk is full. Records are multiples of 80 bytes from 64 on, so one can lie across two chunks: each
 // chunk is mapped with a page of the next.
@@ -277,6 +279,7 @@ std::array<Meter, 64> meters;
 struct Live {
   int64_t bytes = 0;
   Category category = Category::kOther;
+  uint32_t name = 0;
 };
 std::unordered_map<uint64_t, Live> live;
 
@@ -341,6 +344,7 @@ void follow(const Entry& entry) {
     event.origin = current_origin;
     event.module = current_module ? current_module : origin_module;
     event.operator_ = current_operator;
+    live.erase(event.address);
     meter = {written, event.address, sum};
   } else if (kind == Kind::kOutOfMemory) {
     event.stack = current_stack;
@@ -353,17 +357,14 @@ void follow(const Entry& entry) {
 
 // recordHistory has other parameters in other versions of PyTorch.
 template <typename... More>
-void call_record_history(void (caching::CUDAAllocator::*record)(bool, c10::CachingDeviceAllocator::CreateContextFn, size_t,
-                                                              c10::CachingDeviceAllocator::RecordContext, More...),
-                         std::shared_ptr<c10::GatheredContext> (*gather)(), uint64_t entries,
-                         c10::CachingDeviceAllocator::RecordContext when) {
+void call_record_history(void (caching::CUDAAllocator::*record)(bool, caching::CreateContextFn, size_t, caching::RecordContext, More...),
+                         std::shared_ptr<c10::GatheredContext> (*gather)(), uint64_t entries, caching::RecordContext when) {
   (caching::get()->*record)(true, gather, entries, when, std::decay_t<More>{}...);
 }
 
 }  // namespace
 
 void open_recorder(const std::string& folder) {
-  owner = getpid();
   began = std::chrono::steady_clock::now();
   names_file = open((folder + "/names").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   TORCH_CHECK(names_file >= 0, "writing ", folder, "/names: ", std::strerror(errno));
@@ -372,9 +373,10 @@ void open_recorder(const std::string& folder) {
   struct Header {
     char magic[8];
     uint32_t record, pid;
-  } header{{}, sizeof(Event), static_cast<uint32_t>(owner)};
+  } header{{}, sizeof(Event), static_cast<uint32_t>(getpid())};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   TORCH_CHECK(pwrite(file, &header, sizeof header, 0) == sizeof header, "writing ", folder, "/events: ", std::strerror(errno));
+  TORCH_CHECK(pthread_atfork(nullptr, nullptr, leave_to_the_parent) == 0, "following forks");
   events_file = file;
 }
 
@@ -389,7 +391,7 @@ void follow_allocator() {
 }
 
 void gather_stacks(bool theirs, uint64_t entries) {
-  using When = c10::CachingDeviceAllocator::RecordContext;
+  using When = caching::RecordContext;
   if (theirs) {
     call_record_history(&caching::CUDAAllocator::recordHistory, &gather_for_both, entries, When::ALL);
   } else {
@@ -419,12 +421,11 @@ void set_backward_stack() { backward_stack = gather_stack(); }
 void label(uint64_t address, Category category, uint32_t name) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (!is_open()) return;
-  // Once is enough where it has no name.
-  if (name == 0) {
-    Live& block = live[address];
-    if (block.category == category) return;
-    block.category = category;
-  }
+  // Once is enough; the address of a part of a block has nobody who forgets it with the block.
+  Live& block = live[address];
+  if (block.category == category && (name == 0 || (block.name == name && block.bytes > 0))) return;
+  block.category = category;
+  block.name = name;
   Event event = now(Kind::kLabel);
   event.address = address;
   event.bytes = static_cast<int64_t>(category);

@@ -8,6 +8,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <mutex>
@@ -172,14 +173,23 @@ struct OnCpu {
   }
 };
 
+// A tensor, or those of a list; others have none.
+template <typename Function>
+void each_tensor(const IValue& value, const Function& function) {
+  if (value.isTensor()) {
+    function(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const IValue& one : value.toListRef()) function(one.toTensor());
+  } else if (value.isOptionalTensorList()) {
+    for (const IValue& one : value.toListRef())
+      if (one.isTensor()) function(one.toTensor());
+  }
+}
+
 struct Tensors {
   std::vector<Tensor> list;
   void add(const IValue& value) {
-    if (value.isTensor()) {
-      list.push_back(value.toTensor());
-    } else if (value.isTensorList()) {
-      for (const Tensor& tensor : value.toTensorVector()) list.push_back(tensor);
-    }
+    each_tensor(value, [this](const Tensor& tensor) { list.push_back(tensor); });
   }
 };
 
@@ -308,8 +318,9 @@ struct Around final : c10::OperatorKernel {
     for (const auto& argument : schema.arguments()) {
       if (argument.is_out()) overwrites = true;
     }
-    for (const auto& argument : schema.arguments()) {
-      if (argument.alias_info() && argument.alias_info()->isWrite()) writes = true;
+    for (size_t i = 0; i < schema.arguments().size(); i++) {
+      const auto* alias = schema.arguments()[i].alias_info();
+      if (alias && alias->isWrite()) written_arguments.push_back(i);
     }
   }
 
@@ -323,29 +334,43 @@ struct Around final : c10::OperatorKernel {
     const auto begin = stack->end() - static_cast<std::ptrdiff_t>(count);
     // Copied where something is left to do after the kernel.
     OnCpu cpu;
-    Stack arguments;
-    if (runs_on_cpu) {
+    Stack arguments, before, targets;
+    cpu.is_known = runs_on_cpu && may_be_known(begin, count);
+    if (cpu.is_known) {
       arguments.reserve(count);
       for (size_t i = 0; i < count && cpu.is_known; i++)
         arguments.push_back(cpu.argument(*(begin + static_cast<std::ptrdiff_t>(i)), op.schema().arguments()[i], overwrites));
-    } else {
-      cpu.is_known = false;
     }
-    Stack before;
-    if (writes || special != Special::kNone) before.assign(begin, stack->end());
+    if (special != Special::kNone) before.assign(begin, stack->end());
+    for (const size_t i : written_arguments) targets.push_back(*(begin + static_cast<std::ptrdiff_t>(i)));
     if (special == Special::kItem || special == Special::kEqual) return answer(op, keys, stack, cpu, arguments, before);
     if (special == Special::kShape) return shape(op, keys, stack, cpu, arguments, before);
     kernel.callBoxed(op, keys, stack);
-    Tensors results;
     const size_t returned = op.schema().returns().size();
-    for (size_t i = returned; i > 0; i--) results.add((*stack)[stack->size() - i]);
-    Tensors written;
-    for (size_t i = 0; i < before.size(); i++) {
-      const auto* alias = op.schema().arguments()[i].alias_info();
-      if (alias && alias->isWrite()) written.add(before[i]);
+    const c10::ArrayRef<IValue> values(stack->data() + stack->size() - returned, returned);
+    if (!cpu.is_known && special == Special::kNone) {
+      // By far the most of them.
+      for (const IValue& value : values) each_tensor(value, lose);
+      for (const IValue& value : targets) each_tensor(value, lose);
+      return;
     }
-    if (cpu.is_known && worth(results, written) && compute(op, arguments, before, results, written, cpu.is_imagined)) return;
+    Tensors results, written;
+    for (const IValue& value : values) results.add(value);
+    for (const IValue& value : targets) written.add(value);
+    if (cpu.is_known && worth(results, written) && compute(op, arguments, results, written, cpu.is_imagined)) return;
     unknown(before, results, written);
+  }
+
+  // Whether the values of all arguments could be known by their types and sizes, before anything of them is copied.
+  bool may_be_known(Stack::const_iterator begin, size_t count) const {
+    bool may = true;
+    for (size_t i = 0; i < count && may; i++) {
+      if (overwrites && std::find(written_arguments.begin(), written_arguments.end(), i) != written_arguments.end()) continue;
+      each_tensor(*(begin + static_cast<std::ptrdiff_t>(i)), [&](const Tensor& tensor) {
+        if (may && tensor.defined() && tensor.is_cuda() && tensor.numel() > 0 && !can_be_known(tensor)) may = false;
+      });
+    }
+    return may;
   }
 
   // Whether there is a result whose values are kept.
@@ -358,17 +383,13 @@ struct Around final : c10::OperatorKernel {
     return false;
   }
 
-  bool compute(const c10::OperatorHandle& op, Stack& arguments, const Stack& before, const Tensors& results, const Tensors& written,
-               bool is_imagined) {
+  bool compute(const c10::OperatorHandle& op, Stack& arguments, const Tensors& results, const Tensors& written, bool is_imagined) {
     Stack inputs = arguments;
     if (!run_on_cpu(op, &arguments)) return false;
-    if (writes) {
+    if (!written_arguments.empty()) {
       // In place, or into an argument: those are the results.
       Tensors values;
-      for (size_t i = 0; i < inputs.size(); i++) {
-        const auto* alias = op.schema().arguments()[i].alias_info();
-        if (alias && alias->isWrite()) values.add(inputs[i]);
-      }
+      for (const size_t i : written_arguments) values.add(inputs[i]);
       for (size_t i = 0; i < written.list.size() && i < values.list.size(); i++) put(written.list[i], values.list[i], is_imagined);
       return true;
     }
@@ -488,7 +509,9 @@ struct Around final : c10::OperatorKernel {
   c10::KernelFunction kernel;
   std::string name, told;
   Special special = Special::kNone;
-  bool runs_on_cpu = false, overwrites = false, writes = false;
+  bool runs_on_cpu = false, overwrites = false;
+  // In place, or into an argument: by their places.
+  std::vector<size_t> written_arguments;
   std::atomic<uint32_t> number_{0};
 };
 

@@ -36,7 +36,7 @@ def _open(torch, follow):
     opened.vl_gather_stacks.restype = ctypes.c_void_p
     opened.vl_gather_stacks.argtypes = (ctypes.c_int, ctypes.c_uint64)
     opened.vl_forget.argtypes = (ctypes.c_void_p,)
-    opened.vl_label.argtypes = (ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint32)
+    opened.vl_label.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     opened.vl_label.restype = None
     opened.vl_set_module.restype = None
     checked(opened, opened.vl_open(notes.folder.encode()))

@@ -1,5 +1,6 @@
 """What blocks are for, and in which module they were made."""
 
+import array
 import threading
 import weakref
 
@@ -14,6 +15,8 @@ _roots = weakref.WeakSet()
 _optimizers = weakref.WeakSet()
 _names = weakref.WeakKeyDictionary()
 _parameters = {}
+# Labels that are not told yet: address, category and number of the name of each.
+_waiting = array.array("Q")
 _here = threading.local()
 
 
@@ -76,6 +79,7 @@ def label_root(root):
             _label(parameter.grad, GRADIENT, name)
     for name, buffer in root.named_buffers():
         _label(buffer, BUFFER, f"{kind}.{name}")
+    _tell()
 
 
 def label_all():
@@ -92,8 +96,10 @@ def gradients(optimizer):
         for parameter in group["params"]:
             name = _parameters.get(id(parameter), "")
             _label(parameter, PARAMETER, name)
-            if parameter.grad is not None:
-                _label(parameter.grad, GRADIENT, name)
+            gradient = parameter.grad
+            if gradient is not None:
+                _label(gradient, GRADIENT, name)
+    _tell()
 
 
 def state(optimizer):
@@ -101,9 +107,11 @@ def state(optimizer):
 
     for parameter, values in optimizer.state.items():
         if isinstance(values, dict):
+            name = _parameters.get(id(parameter), "")
             for value in values.values():
                 if isinstance(value, torch.Tensor):
-                    _label(value, STATE, _parameters.get(id(parameter), ""))
+                    _label(value, STATE, name)
+    _tell()
 
 
 def _label(tensor, category, name):
@@ -113,7 +121,7 @@ def _label(tensor, category, name):
         for part in flatten()[0]:
             _label(getattr(tensor, part), category, name)
         return
-    if tensor.device.type != "cuda":
+    if not tensor.is_cuda:
         return
     try:
         address = tensor.data_ptr()
@@ -121,4 +129,11 @@ def _label(tensor, category, name):
         # No storage: a fake tensor, or one that is sparse.
         return
     if address:
-        device.library.vl_label(address, category, _number_of("tensor", _tensors, name) if name else 0)
+        number = _tensors.get(name) or (_number_of("tensor", _tensors, name) if name else 0)
+        _waiting.extend((address, category, number))
+
+
+def _tell():
+    address, length = _waiting.buffer_info()
+    device.library.vl_label(address, length // 3)
+    del _waiting[:]
