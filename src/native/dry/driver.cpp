@@ -3,6 +3,8 @@
 // (NCCL, cuDNN) get no entry point and find no device to use.
 #include "callers.h"
 
+#include <dlfcn.h>
+
 #include <cstddef>
 #include <cstdlib>
 #include <mutex>
@@ -24,6 +26,16 @@ int no_entry_point(const void* caller) {
   const VramlabLibrary library = vramlab_library_of(caller);
   if (!library.is_pytorchs()) strangers.mark(strangers.add(library));
   return kNotFound;
+}
+
+// A function of the driver's that runtime.cpp has, as PyTorch asks the runtime for it.
+using Function = int (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
+Function entry(const char* name) {
+  using Find = int (*)(const char*, void**, unsigned, unsigned long long, int*);
+  static const auto find = reinterpret_cast<Find>(dlsym(RTLD_DEFAULT, "cudaGetDriverEntryPointByVersion"));
+  void* found = nullptr;
+  if (find) find(name, &found, 0, 0, nullptr);
+  return reinterpret_cast<Function>(found);
 }
 }  // namespace
 
@@ -130,4 +142,29 @@ int cuLinkAddData_v2() { return kNotFound; }
 int cuLinkComplete() { return kNotFound; }
 int cuPointerGetAttribute() { return kNotFound; }
 int cuTensorMapEncodeTiled() { return kNotFound; }
+
+// ---- pages of expandable segments: PyTorch before 2.8 looks for these here, and stops where one is missing ---------------------------------
+
+// Whole numbers and addresses, five at most.
+#define PAGES(name)                                                                       \
+  int name(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e) {                  \
+    static const Function function = entry(#name);                                        \
+    return function ? function(a, b, c, d, e) : kNotFound;                                \
+  }
+PAGES(cuMemAddressFree)
+PAGES(cuMemAddressReserve)
+PAGES(cuMemCreate)
+PAGES(cuMemGetAllocationGranularity)
+PAGES(cuMemMap)
+PAGES(cuMemRelease)
+PAGES(cuMemSetAccess)
+PAGES(cuMemUnmap)
+#undef PAGES
+int cuMemExportToShareableHandle() { return kNotFound; }
+int cuMemImportFromShareableHandle() { return kNotFound; }
+int cuMemsetD32Async() { return kNotFound; }
+int cuMulticastAddDevice() { return kNotFound; }
+int cuMulticastBindMem() { return kNotFound; }
+int cuMulticastCreate() { return kNotFound; }
+int cuStreamWriteValue32() { return kNotFound; }
 }

@@ -724,3 +724,8 @@ extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void**
   if (result) *result = cudaDriverEntryPointSuccess;
   return cudaSuccess;
 }
+// CUDA 12's, which some builds of PyTorch for it ask.
+extern "C" cudaError_t cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long flags,
+                                               cudaDriverEntryPointQueryResult* result) {
+  return cudaGetDriverEntryPointByVersion(name, function, 0, flags, result);
+}

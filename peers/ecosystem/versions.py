@@ -1,0 +1,95 @@
+"""Rehearses small models with each version of PyTorch that `vramlab rehearse` is for, in virtual environments that are gone afterwards.
+
+    versions.py --vramlab PROGRAM [--folder FOLDER] [--keep] [VERSION...]
+
+Prints the table that docs/rehearse.md has. Beside the models: memory that runs out, with the message of PyTorch's own allocator, and expandable
+segments. Its exit status is 1 where something does not work. A version is some 3 GB to fetch.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+VERSIONS = ["2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0"]
+MODELS = ["mlp", "convnet", "gpt"]
+OLDER = "2.5.1"
+TELL = "import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.version())"
+
+
+def rehearse(options, python, flags, words, **environment):
+    """Exit status, what was said, and the answer."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        command = [options.vramlab, "rehearse", *flags, "--json", str(answer), "--", str(python), *words]
+        done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr, json.loads(answer.read_text()) if answer.exists() else {}
+
+
+def model(options, python, name, **environment):
+    """The peak in bytes, which PyTorch's own meter must say, too."""
+    flags = ["--gpu", "rtx-4090", "--steps", "all"]
+    status, said, answer = rehearse(options, python, flags, [str(HERE / "small_models.py"), name], **environment)
+    peaks = f"peaks {answer.get('peak_allocated')} {answer.get('peak_reserved')}"
+    if status != 0 or peaks not in said:
+        raise RuntimeError(f"{name}: status {status}, {peaks}\n{said}")
+    return answer["peak_allocated"]
+
+
+def row(options, version, folder):
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = folder / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", f"torch=={version}", "numpy"], check=True)
+    found = subprocess.run([python, "-c", TELL], check=True, capture_output=True, text=True).stdout.split()
+    peaks = [model(options, python, name) for name in MODELS]
+    expandable = model(options, python, "gpt", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+    status, said, _ = rehearse(options, python, ["--gpu", "2GiB"], [str(HERE / "small_models.py"), "gpt"])
+    if status != 3 or "CUDA out of memory. Tried to allocate" not in said:
+        raise RuntimeError(f"memory that runs out: status {status}\n{said}")
+    return [found[0], found[1], found[2], *(f"{peak:,}" for peak in [*peaks, expandable])]
+
+
+def refused(options, folder):
+    """An older version gets one line."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = folder / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", f"torch=={OLDER}", "numpy"], check=True)
+    status, said, _ = rehearse(options, python, [], ["-c", "import torch; torch.zeros(1, device='cuda')"])
+    if status != 2 or said.strip().count("\n") or not said.startswith("vramlab: PyTorch 2.5"):
+        raise RuntimeError(f"{OLDER}: status {status}\n{said}")
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--vramlab", required=True)
+    options.add_argument("--folder", type=Path, help="where the environments are made")
+    options.add_argument("--keep", action="store_true", help="leave them there")
+    options.add_argument("versions", nargs="*", metavar="VERSION", default=[OLDER, *VERSIONS])
+    options = options.parse_args()
+    folder = options.folder or Path(tempfile.mkdtemp())
+    print("| PyTorch | CUDA | cuDNN |", " | ".join(MODELS), "| gpt, expandable segments |")
+    print("|---|---|---|" + "---:|" * (len(MODELS) + 1))
+    failed = False
+    for version in options.versions:
+        environment = folder / version
+        try:
+            if version == OLDER:
+                refused(options, environment)
+            else:
+                print("|", " | ".join(row(options, version, environment)), "|", flush=True)
+        except (RuntimeError, subprocess.CalledProcessError) as error:
+            print(f"{version}: {error}", file=sys.stderr, flush=True)
+            failed = True
+        finally:
+            if not options.keep:
+                shutil.rmtree(environment, ignore_errors=True)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
