@@ -6,7 +6,9 @@ use super::launch::{BAD_INPUT, Rehearsal, RehearseOptions, Variant, card_of, sta
 use super::libraries::libraries;
 use super::what_if::what_if;
 use super::{files, show};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::path::Path;
 
 /// Exit status where the peak grew since the answer of `--check`.
 const GREW: u8 = 4;
@@ -24,7 +26,18 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         !options.command.is_empty(),
         "there is no command to rehearse; write it after --, as in: vramlab rehearse -- python train.py"
     );
+    if let Some(flag) = options.command[0].to_str().filter(|word| word.starts_with('-')) {
+        bail!("there is no flag '{flag}'; vramlab rehearse --help lists them, and the command comes after --");
+    }
     let card = card_of(&options.gpu, options)?;
+    // Before a script has run for nothing.
+    if let Some(folder) = &options.out {
+        let can_write = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
+        can_write.with_context(|| format!("--out {}: files cannot be written there", folder.display()))?;
+    }
+    if let Some(parent) = options.json.as_deref().and_then(Path::parent) {
+        ensure!(parent.as_os_str().is_empty() || parent.is_dir(), "--json: there is no folder {}", parent.display());
+    }
     let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
     let rehearsal = Rehearsal { options, libraries: libraries()?, card, variant: Variant::default() };
     if options.what_if {
@@ -39,14 +52,16 @@ fn run(options: &RehearseOptions) -> Result<u8> {
             answer.headroom = answer.gpu.memory - needed;
         }
     }
+    if !options.quiet {
+        let terminal = rustix::termios::tcgetwinsize(std::io::stderr()).ok().filter(|size| size.ws_col > 0);
+        let text = show::answer(&answer);
+        eprint!("{}", terminal.map_or_else(|| text.clone(), |size| show::wrapped(&text, size.ws_col.into())));
+    }
     if let Some(path) = &options.json {
         write_json(path, &answer)?;
     }
     if let Some(folder) = &options.out {
         files::write(folder, &answer, &run.traces)?;
-    }
-    if !options.quiet {
-        eprint!("{}", show::answer(&answer));
     }
     if let Some(earlier) = earlier
         && answer.verdict != Verdict::ScriptFailed

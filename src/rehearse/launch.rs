@@ -6,6 +6,7 @@ use super::libraries::{Libraries, cache};
 use super::template::Template;
 use super::trace::Trace;
 use crate::cards::{self, Card};
+use crate::units::Bytes;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -143,7 +144,12 @@ pub(super) fn card_of(gpu: &str, options: &RehearseOptions) -> Result<Card> {
     );
     ensure!((1..=16).contains(&options.gpus), "--gpus {}: a process can see 1 to 16", options.gpus);
     ensure!(options.cards > 1, "--cards {}: write a number from 2 on", options.cards);
-    ensure!(card.memory > card.context, "--gpu {gpu}: the CUDA context alone takes {} bytes", card.context);
+    ensure!(
+        card.memory > card.context,
+        "--gpu {gpu}: that is {} of memory, and the CUDA context alone takes {}; write a size like 24GiB",
+        Bytes(card.memory),
+        Bytes(card.context)
+    );
     if let (Some(size), Some(rank)) = (options.world_size, options.rank) {
         ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
     }
@@ -379,8 +385,8 @@ impl Rehearsal<'_> {
             (_, true) => notes.push("interrupted; this is what was seen until then".to_string()),
             _ => {}
         }
-        if failed && let Some(signal) = run.status.signal().filter(|_| !run.timed_out) {
-            notes.push(format!("the command was ended by signal {signal}"));
+        if failed && !run.timed_out && !run.interrupted && processes.iter().all(|process| process.exception.is_none()) {
+            notes.push(format!("the command did not end well: {}", run.end()));
         }
         Ok(Answer {
             schema: 1,
@@ -401,6 +407,8 @@ impl Rehearsal<'_> {
 
     /// Why nothing was seen.
     fn nothing(&self, run: &Run, name: &str) -> Result<()> {
+        ensure!(!run.interrupted, "interrupted before '{name}' used the GPU");
+        ensure!(!run.timed_out, "the time of --timeout was over before '{name}' used the GPU");
         ensure!(
             run.hooked || !run.traces.is_empty(),
             "'{name}' started no Python that vramlab could see; the command must start one, without its flags -I, -E and -S"

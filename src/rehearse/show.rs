@@ -18,6 +18,33 @@ pub fn answer(answer: &Answer) -> String {
     text
 }
 
+/// For a terminal of so many columns: lines that are longer go on below, a little further in.
+pub fn wrapped(text: &str, columns: usize) -> String {
+    let mut wrapped = String::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let mut length = 0;
+        for (at, word) in line[indent..].split(' ').enumerate() {
+            let width = word.chars().count();
+            if at == 0 {
+                wrapped.push_str(&line[..indent]);
+                length = indent;
+            } else if length + 1 + width > columns && !word.is_empty() {
+                wrapped.push('\n');
+                wrapped.push_str(&" ".repeat(indent + 4));
+                length = indent + 4;
+            } else {
+                wrapped.push(' ');
+                length += 1;
+            }
+            wrapped.push_str(word);
+            length += width;
+        }
+        wrapped.push('\n');
+    }
+    wrapped
+}
+
 fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     let gpu = &answer.gpu;
     writeln!(text)?;
@@ -34,22 +61,21 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     };
     writeln!(text)?;
     let row = |text: &mut String, name: &str, value: i64, what: &str| {
-        writeln!(text, "  {name:<16} {:>10}  {:>15} B   {what}", bytes(value), value)
+        writeln!(text, "  {name:<14} {:>10}  {value:>13} B  {what}", bytes(value))
     };
     row(text, "peak requested", answer.peak_requested, "what tensors asked for")?;
-    row(text, "peak allocated", answer.peak_allocated, "the same, rounded up by the allocator")?;
+    row(text, "peak allocated", answer.peak_allocated, "rounded up by the allocator")?;
     row(text, "peak reserved", answer.peak_reserved, "what the allocator had of the GPU")?;
-    let context = format!("with {} of CUDA context (assumed)", bytes(gpu.context));
+    let context = format!("with {} of context (assumed)", bytes(gpu.context));
     row(text, "on the GPU", answer.peak_on_device, &context)?;
     if answer.headroom >= 0 && answer.verdict == Verdict::Fits {
         row(text, "headroom", answer.headroom, &format!("of {} ({})", bytes(gpu.memory), gpu.name))?;
     }
     writeln!(text)?;
     place(text, worst)?;
-    writeln!(text)?;
-    writeln!(text, "  What fills it: {}", shares(&worst.peak.categories, worst.peak.bytes))?;
-    table(text, "by module", &worst.peak.modules, worst.peak.bytes)?;
-    table(text, "by line", &worst.peak.lines, worst.peak.bytes)?;
+    table(text, "What fills it", &worst.peak.categories, usize::MAX, worst.peak.bytes)?;
+    table(text, "by module", &worst.peak.modules, ROWS, worst.peak.bytes)?;
+    table(text, "by line", &worst.peak.lines, ROWS, worst.peak.bytes)?;
     phases(text, worst)?;
     let idle = worst.fragmentation.reserved_beyond_allocated;
     if worst.peak_reserved > 0 {
@@ -94,7 +120,13 @@ pub(super) fn headline(answer: &Answer) -> String {
         ),
         Verdict::DoesNotFit => {
             let more = match answer.needed_memory {
-                Some(needed) => format!(" It would need {} on the GPU, {} more.", bytes(needed), bytes(needed - gpu.memory)),
+                Some(needed) if needed > gpu.memory => {
+                    format!(" It would need {} on the GPU, {} more.", bytes(needed), bytes(needed - gpu.memory))
+                }
+                Some(needed) => format!(
+                    " {} on the GPU would do: a limit of the script's own, as by set_per_process_memory_fraction, or fragmentation is in the way.",
+                    bytes(needed)
+                ),
                 None => String::new(),
             };
             format!("DOES NOT FIT {card}: out of memory {steps}.{more}")
@@ -147,20 +179,21 @@ fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     }
 }
 
-fn shares(held: &[Held], total: i64) -> String {
-    let share =
-        |held: &Held| format!("{} {} ({:.0} %)", held.name, bytes(held.bytes), held.bytes as f64 / total.max(1) as f64 * 100.0);
-    held.iter().map(share).collect::<Vec<String>>().join(", ")
+/// Per cent of a total, whole ones.
+pub(super) fn share_of(part: i64, total: i64) -> String {
+    match part as f64 / total.max(1) as f64 * 100.0 {
+        share if share < 0.5 => "<1 %".to_string(),
+        share => format!("{share:.0} %"),
+    }
 }
 
 const ROWS: usize = 6;
 
-fn table(text: &mut String, title: &str, held: &[Held], total: i64) -> std::fmt::Result {
+fn table(text: &mut String, title: &str, held: &[Held], rows: usize, total: i64) -> std::fmt::Result {
     writeln!(text)?;
     writeln!(text, "  {title}")?;
-    for row in held.iter().take(ROWS) {
-        let share = row.bytes as f64 / total.max(1) as f64 * 100.0;
-        writeln!(text, "    {:>10}  {share:>3.0} %  {}", bytes(row.bytes), short(&row.name))?;
+    for row in held.iter().take(rows) {
+        writeln!(text, "    {:>10}  {:>5}  {}", bytes(row.bytes), share_of(row.bytes, total), short(&row.name))?;
     }
     Ok(())
 }
@@ -216,4 +249,16 @@ fn notes(text: &mut String, answer: &Answer) -> std::fmt::Result {
         writeln!(text)?;
     }
     answer.notes.iter().try_for_each(|note| writeln!(text, "  Note: {note}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrapped;
+
+    #[test]
+    fn long_lines_go_on_below_and_others_stay() {
+        assert_eq!(wrapped("\n  a  b\n  one two three\n", 9), "\n  a  b\n  one two\n      three\n");
+        assert_eq!(wrapped("  a  b\n", 6), "  a  b\n");
+        assert_eq!(wrapped("longer-than-that x\n", 6), "longer-than-that\n    x\n");
+    }
 }

@@ -5,7 +5,7 @@ use super::who;
 use crate::chart::{Areas, Head, NARROW, Panel, Plot, WIDE, areas};
 use crate::inline::{document, picture_address};
 use crate::rehearse::answer::{Answer, Block, Held, module_of};
-use crate::rehearse::show::{headline, place_of, short};
+use crate::rehearse::show::{headline, place_of, share_of, short};
 use crate::units::Bytes;
 use anyhow::{Context, Result};
 use minijinja::context;
@@ -124,7 +124,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         let share = |row: &Held| Share {
             name: short(&row.name),
             size: bytes(row.bytes),
-            share: format!("{:.0} %", row.bytes as f64 / peak.bytes.max(1) as f64 * 100.0),
+            share: share_of(row.bytes, peak.bytes),
             blocks: row.blocks,
         };
         held.iter().map(share).collect()
@@ -186,11 +186,11 @@ fn figures(answer: &Answer, view: &View) -> Vec<Row> {
     let process = view.process;
     let row = |what: &str, value: i64, note: String| Row { what: what.to_string(), size: bytes(value), bytes: value, note };
     let on_device = process.peak_reserved + answer.gpu.context;
-    let context = format!("with {} of CUDA context (assumed)", bytes(answer.gpu.context));
+    let context = format!("with {} of context (assumed)", bytes(answer.gpu.context));
     let beyond = bytes(process.fragmentation.reserved_beyond_allocated);
     let mut rows = vec![
         row("peak requested", process.peak_requested, "what tensors asked for".to_string()),
-        row("peak allocated", process.peak_allocated, "the same, rounded up by the allocator".to_string()),
+        row("peak allocated", process.peak_allocated, "rounded up by the allocator".to_string()),
         row(
             "peak reserved",
             process.peak_reserved,
