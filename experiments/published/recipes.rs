@@ -3,7 +3,7 @@
 use super::*;
 
 /// What the loss and its gradients need above what lived before.
-const ABOVE: Metric = Metric::counted("above", "peak above rest", "B");
+const ABOVE: Metric = Metric::counted("above", "peak above what lived before", "B");
 /// By what tiles lower that, over the bytes of one copy of the logits in fp32.
 const SAVED: Metric = Metric::counted("saved_copies", "saved / logits in fp32", "1");
 const STATE: Metric = Metric::counted("state", "optimizer state", "B");

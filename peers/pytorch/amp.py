@@ -1,4 +1,4 @@
-"""The twin of experiments/amp for what needs PyTorch's dispatcher: the bytes that the operations of a step read and write."""
+"""The PyTorch reference for experiments/amp, of what needs PyTorch's dispatcher: the bytes that the operations of a step read and write."""
 
 import lab
 import models

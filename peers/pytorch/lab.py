@@ -140,7 +140,7 @@ def transforms():
 
 def main(prepare, opens_gpu=True):
     """Runs the pass that the command line asks for and writes its rows to what was standard output. A template runs one in each copy of
-    itself. A simulated GPU is opened first, unless the twin does it by itself."""
+    itself. A simulated GPU is opened first, unless the reference does it by itself."""
     global _opens_gpu
     _opens_gpu = opens_gpu
     asked, what = sys.argv[1:] if len(sys.argv) == 3 else (None, None)

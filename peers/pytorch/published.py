@@ -1,4 +1,4 @@
-"""The twin of experiments/published: recipes of others whose memory they published, written anew in PyTorch."""
+"""The PyTorch reference for experiments/published: recipes of others whose memory they published, written anew in PyTorch."""
 
 import lab
 import torch
