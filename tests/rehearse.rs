@@ -163,6 +163,9 @@ assert w.sum().item() == 0 and torch.isfinite(w).all() and not torch.isnan(w).an
 assert w[w > 0].shape == (512 * 512,) and w.argmax().item() == 0
 assert (w >= 0).all() and (w >= 0).all(-1).all()
 assert torch.bincount(w.topk(2).indices.flatten(), minlength=512).max() == 2
+part = torch.randn(5, 2048, device='cuda', requires_grad=True)
+torch.randn(2, 5, 2048, device='cuda').masked_scatter(mask.unsqueeze(-1), part).square().sum().backward()
+assert part.grad.shape == (5, 2048)
 ",
     );
     assert!(seen.output.status.success(), "{}", seen.error());

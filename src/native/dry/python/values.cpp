@@ -492,11 +492,23 @@ struct Around final : c10::OperatorKernel {
         learn(results.back(), values, cpu.is_imagined);
       }
     } else {
-      imagined(told.c_str());
-      results = largest(name, before);
+      const std::optional<int64_t> selected = selected_by_mask(before);
+      if (!selected) imagined(told.c_str());
+      results = selected ? std::vector<Tensor>{at::empty({*selected}, before[0].toTensor().options())} : largest(name, before);
       for (const Tensor& result : results) lose(result);
     }
     for (const Tensor& result : results) stack->push_back(result);
+  }
+
+  // Of numbers that nobody knows, how many a mask selects whose values are known: gradients of masked_scatter.
+  std::optional<int64_t> selected_by_mask(const Stack& arguments) const {
+    if (name != "aten::masked_select") return std::nullopt;
+    bool is_imagined = false;
+    const Tensor mask = known(arguments[1].toTensor(), &is_imagined);
+    if (!mask.defined() || is_imagined) return std::nullopt;
+    const c10::InferenceMode normal(false);
+    const at::NoGradGuard no_grad;
+    return mask.expand(at::infer_size(arguments[0].toTensor().sizes(), mask.sizes())).sum().item<int64_t>();
   }
 
   // Only what runs is named in the trace.
