@@ -82,11 +82,12 @@ def models(options, group, only):
         if not begun:
             failed = told.get("failed", "")
             peaks.append(told["peak"])
-            add(Row(GROUPS[group], told["name"], not failed, told["peak"], told["seconds"], failed, told.get("on_the_cpu_too", False)))
+            why, alike = failed or told["note"], told.get("on_the_cpu_too", False)
+            add(Row(GROUPS[group], told["name"], not failed, told["peak"], told["seconds"], why, alike))
 
     def add(row):
         rows.append(row)
-        print(f"{row.group}: {row.name}: {row.why or 'works'}", file=sys.stderr, flush=True)
+        print(f"{row.group}: {row.name}: {'works' if row.works else row.why}", file=sys.stderr, flush=True)
 
     while True:
         command = [sys.executable, "models.py", group, "--only", *only, *(["--after", after] if after else [])]
@@ -158,7 +159,8 @@ def page(rows, found):
         "",
         "Written by `just test-ecosystem`, which makes a virtual environment of its own, rehearses all of this and compares with the",
         "results from before (`peers/ecosystem/results.csv`, every row with its peak in bytes). Two training steps of each model; a Hugging",
-        "Face architecture in a plain loop and once more with its `Trainer` in bf16; few layers, the library's own widths. A model that fails",
+        "Face architecture in a plain loop and once more with its `Trainer` in bf16, or in 32 bits where its own code does not know bf16 and says",
+        "so on a GPU, too; few layers, the library's own widths. A model that fails",
         "is tried on the CPU: the same error there is the library's, or that of the inputs that it is given here.",
         "",
         "With " + ", ".join(f"{package} {version}" for package, version in found.items() if version != "none") + f"; Python {sys.version.split()[0]}.",
@@ -188,7 +190,7 @@ def page(rows, found):
     lines += ["", "## Peaks of two training steps", ""]
     for group, of in groups.items():
         if group in GROUPS.values():
-            told = ", ".join(f"{cell(row.name)} {size(row.peak)}" for row in of if row.works)
+            told = ", ".join(f"{cell(row.name)}{row.why and f' {row.why}'} {size(row.peak)}" for row in of if row.works)
             lines += [f"<details><summary>{group}</summary>", "", told, "", "</details>", ""]
     return "\n".join(lines).rstrip() + "\n"
 
