@@ -35,6 +35,11 @@ impl Scene {
     }
 
     fn run(&self, flags: &[&str], arguments: &[&str]) -> (Output, Value) {
+        self.run_with(None, flags, arguments)
+    }
+
+    /// With a variable of the environment.
+    fn run_with(&self, variable: Option<(&str, &str)>, flags: &[&str], arguments: &[&str]) -> (Output, Value) {
         let json = self.path("answer.json");
         let output = Command::new(VRAMLAB)
             .args(flags)
@@ -43,6 +48,7 @@ impl Scene {
             .arg(self.path("train.py"))
             .args(arguments)
             .env("VRAMLAB_CACHE", self.0.path())
+            .envs(variable)
             .output()
             .unwrap();
         let answer = std::fs::read_to_string(&json).map_or(Value::Null, |text| serde_json::from_str(&text).unwrap());
@@ -183,16 +189,37 @@ fn snippets_pasted_into_the_script_ask_for_the_same_bytes_as_the_hooks() {
 }
 
 #[test]
-fn accumulation_names_batch_norm_where_the_model_has_it() {
-    let scene = Scene::new(&source());
-    let flags =
-        ["rehearse", "--what-if", "--only", "accumulate-2x", "--batch", "--batch-size {}", "--accumulation", "--grad-accum {}"];
+fn what_is_written_on_the_command_line_and_into_the_environment_asks_for_the_same_bytes() {
+    let as_it_is = source().replace("lr=1e-3", "lr=1e-3, fused=True");
+    let scene = Scene::new(&as_it_is);
+    let names = ["foreach", "accumulate-2x", "expandable-segments", "max-split-size", "round-up-power-of-2"];
+    let only = names.join(",");
+    let flags = ["rehearse", "--what-if", "--only", &only, "--batch", "--batch-size {}", "--accumulation", "--grad-accum {}"];
     let (output, rows) = scene.run(&flags, &["--batch-size", "16"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    for name in names {
+        let row = row(&rows, &[name]);
+        let text = row["snippet"].as_str().unwrap_or_else(|| panic!("{row}")).split("  #").next().unwrap();
+        let (mut variable, mut arguments) = (None, vec!["--batch-size", "16"]);
+        match name {
+            "foreach" => scene.write(&as_it_is.replace("model.parameters(), lr=1e-3, fused=True", &{
+                let (_, arguments) = text.split_once('(').unwrap();
+                arguments.trim_end_matches(')').replace("...", "model.parameters(), lr=1e-3")
+            })),
+            "accumulate-2x" => arguments = text.split(' ').collect(),
+            _ => variable = text.split_once('='),
+        }
+        let (output, answer) = scene.run_with(variable, &["rehearse"], &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        for figure in ["peak_allocated", "peak_reserved"] {
+            assert_eq!(answer[figure], row[figure], "{figure} with {name}: {text}");
+        }
+        scene.write(&as_it_is);
+    }
     let row = row(&rows, &["accumulate-2x"]);
-    assert_eq!(row["change"], "BatchNorm sees the smaller batch", "{row}");
-    assert!(
-        row["snippet"].as_str().unwrap().starts_with("--batch-size 8 --grad-accum 2") && row["saved"].as_i64() > Some(0),
+    assert_eq!(
+        (&row["change"], row["saved"].as_i64() > Some(0)),
+        (&Value::from("BatchNorm sees the smaller batch"), true),
         "{row}"
     );
 }
@@ -365,12 +392,21 @@ fn a_peak_that_grew_is_named_with_its_line() {
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     std::fs::rename(scene.path("answer.json"), &earlier).unwrap();
     let check = ["rehearse", "--check", earlier.to_str().unwrap()];
-    let (same, _) = scene.run(&check, &[]);
+    let (same, again) = scene.run(&check, &[]);
     assert_eq!(same.status.code(), Some(0), "{}", said(&same));
-    scene.write(&source().replace("return x + self.mix", "x = x * 1\n        return x + self.mix"));
-    let (grew, _) = scene.run(&check, &["--batch-size", "20"]);
+    let without_process = |mut answer: Value| {
+        answer["processes"][0]["process"].take();
+        answer
+    };
+    let first = serde_json::from_str(&std::fs::read_to_string(&earlier).unwrap()).unwrap();
+    assert_eq!(without_process(again), without_process(first));
+    // The lines below the new one have other numbers and hold what they did.
+    scene.write(&source().replace("return x + self.mix", "x = x.sin()\n        return x + self.mix"));
+    let (grew, _) = scene.run(&check, &["--batch-size", "16"]);
     assert_eq!(grew.status.code(), Some(4), "{}", said(&grew));
-    assert!(said(&grew).contains("THE PEAK GREW") && said(&grew).contains("train.py:"), "{}", said(&grew));
-    let (tolerated, _) = scene.run(&[&check[..], &["--tolerance", "200%"]].concat(), &["--batch-size", "20"]);
+    let named: Vec<String> = said(&grew).lines().filter(|line| line.starts_with("    +")).map(str::to_string).collect();
+    assert!(said(&grew).contains("THE PEAK GREW") && named.len() == 1, "{}", said(&grew));
+    assert!(named[0].contains("train.py:23  (nothing before)  x = x.sin()"), "{named:?}");
+    let (tolerated, _) = scene.run(&[&check[..], &["--tolerance", "200%"]].concat(), &["--batch-size", "16"]);
     assert_eq!(tolerated.status.code(), Some(0), "{}", said(&tolerated));
 }

@@ -106,7 +106,7 @@ class ResNet50(nn.Module):
     def head(self, x):
         return self.classifier(x.mean((2, 3)))
 
-    batch = Vit.batch
+    batch = staticmethod(Vit.batch)
 
 
 MODELS = {"gpt2-medium": lambda: Gpt2(24, 1024), "vit-l16": lambda: Vit(24, 1024), "resnet50": ResNet50}

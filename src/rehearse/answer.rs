@@ -3,6 +3,7 @@
 use super::trace::{Event, Exception, Frame, Kind, Label, Phase, Trace};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
+use std::fs;
 
 /// What memory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -255,6 +256,19 @@ pub struct Answer {
     pub notes: Vec<String>,
 }
 
+impl Answer {
+    /// Reads what is written in the lines that hold memory at the peak; of a file that is not there, nothing.
+    pub fn quote(&mut self) {
+        let mut files: HashMap<String, String> = HashMap::new();
+        for held in self.processes.iter_mut().flat_map(|process| &mut process.peak.lines) {
+            let Some((file, number)) = held.name.rsplit_once(':') else { continue };
+            let text = files.entry(file.to_string()).or_insert_with(|| fs::read_to_string(file).unwrap_or_default());
+            let number: usize = number.parse().unwrap_or_default();
+            held.source = text.lines().nth(number.wrapping_sub(1)).map(|line| line.trim().to_string());
+        }
+    }
+}
+
 /// One process on one card.
 #[derive(Debug, Clone, Serialize)]
 pub struct ProcessAnswer {
@@ -290,7 +304,7 @@ pub struct Peak {
     pub categories: Vec<Held>,
     /// Modules of the same place in repeated blocks are one: `h.*.mlp`.
     pub modules: Vec<Held>,
-    /// Lines outside of PyTorch.
+    /// Lines outside of PyTorch, all of them.
     pub lines: Vec<Held>,
 }
 
@@ -313,6 +327,9 @@ pub struct Held {
     pub name: String,
     pub bytes: i64,
     pub blocks: usize,
+    /// Of a line: what is written there, by which a later version of the file knows it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -354,8 +371,8 @@ pub struct Failure {
     pub line: Option<Line>,
 }
 
-/// How many lines and modules are told.
-const TOLD: usize = 12;
+/// How many modules are told, and how many lines on a page.
+pub const TOLD: usize = 12;
 
 /// What a process needs of each card that it used, the worst first.
 pub fn process_answers(trace: &Trace) -> Vec<ProcessAnswer> {
@@ -430,15 +447,16 @@ fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
         let mut held: HashMap<String, Held> = HashMap::new();
         for block in &live {
             let name = name(block).unwrap_or_else(|| "elsewhere".to_string());
-            let entry = held.entry(name.clone()).or_insert(Held { name, bytes: 0, blocks: 0 });
+            let entry = held.entry(name.clone()).or_insert(Held { name, bytes: 0, blocks: 0, source: None });
             entry.bytes += block.rounded;
             entry.blocks += 1;
         }
         let mut held: Vec<Held> = held.into_values().collect();
         held.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
-        held.truncate(TOLD);
         held
     };
+    let mut modules = by(&|block| module_of(trace, block).map(|name| alike(&name)));
+    modules.truncate(TOLD);
     Peak {
         step: event.step + 1,
         phase: event.phase.name(),
@@ -449,7 +467,7 @@ fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
         operator: trace.operators.get(&event.operator).cloned(),
         bytes: live.iter().map(|block| block.rounded).sum(),
         categories: by(&|block| Some(block.category.name().to_string())),
-        modules: by(&|block| module_of(trace, block).map(|name| alike(&name))),
+        modules,
         lines: by(&|block| {
             let made = &events[block.made];
             let frame = trace.line(if made.origin != 0 { made.origin } else { made.stack })?;

@@ -1,6 +1,7 @@
 //! `--check`: a rehearsal held against an earlier one, as a test of memory.
 
 use super::answer::{Answer, Held};
+use super::show::moment;
 use crate::units::Bytes;
 use anyhow::{Context, Result};
 use serde::Deserialize;
@@ -43,18 +44,27 @@ impl Tolerance {
 /// As much of an earlier answer as is compared.
 #[derive(Debug, Deserialize)]
 pub struct Earlier {
+    gpu: EarlierGpu,
     peak_allocated: i64,
     peak_reserved: i64,
     processes: Vec<EarlierProcess>,
 }
 
 #[derive(Debug, Deserialize)]
+struct EarlierGpu {
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
 struct EarlierProcess {
+    torch: String,
     peak: EarlierPeak,
 }
 
 #[derive(Debug, Deserialize)]
 struct EarlierPeak {
+    step: u32,
+    phase: String,
     lines: Vec<Held>,
 }
 
@@ -86,37 +96,97 @@ impl Earlier {
                 if more { "  GREW" } else { "" }
             );
         }
-        let lines = |held: Option<&Vec<Held>>| by_line(held.map_or(&[], Vec::as_slice));
-        let before = lines(self.processes.first().map(|process| &process.peak.lines));
-        let after = lines(now.processes.first().map(|process| &process.peak.lines));
-        let mut changes: Vec<(&String, i64, i64)> = after
-            .iter()
-            .map(|(line, bytes)| (line, before.get(line).copied().unwrap_or(0), *bytes))
-            .filter(|(_, before, after)| after > before)
-            .collect();
-        changes.sort_by_key(|(_, before, after)| before - after);
-        if grew && !changes.is_empty() {
-            let _ = writeln!(text, "\n  Lines that hold more at the peak than they did:");
-            for (line, before, after) in changes {
+        if let (Some(before), Some(after)) = (self.processes.first(), now.processes.first()) {
+            let (moments, gpus) = ((before.peak.phase.as_str(), before.peak.step), (&self.gpu.name, &now.gpu.name));
+            if moments != (after.peak.phase, after.peak.step) {
+                let (was, is) = (moment(moments.0, moments.1), moment(after.peak.phase, after.peak.step));
+                let _ = writeln!(text, "  The peak was {was} and is {is}.");
+            }
+            if gpus.0 != gpus.1 || before.torch != after.torch {
                 let _ = writeln!(
                     text,
-                    "    +{:>10}  {line}  ({} before)",
-                    Bytes((after - before).unsigned_abs()).to_string(),
-                    Bytes(before.unsigned_abs())
+                    "  The earlier answer is of {} and PyTorch {}, this one of {} and PyTorch {}.",
+                    gpus.0, before.torch, gpus.1, after.torch
                 );
             }
+            if grew {
+                text += &grown(&before.peak.lines, &after.peak.lines);
+            }
         }
-        let verdict = if grew { "THE PEAK GREW by more than --tolerance allows" } else { "The peak did not grow" };
-        (format!("\n{verdict}, compared with --check:\n{text}"), grew)
+        let verdict = if grew { "THE PEAK GREW" } else { "The peak did not grow" };
+        let by = if tolerance.of(self.peak_reserved) > 0 { " by more than --tolerance allows" } else { "" };
+        (format!("\n{verdict}{by}, compared with --check:\n{text}"), grew)
     }
 }
 
-/// By file and line without the folder, which is another one on another machine.
-fn by_line(held: &[Held]) -> BTreeMap<String, i64> {
+/// The lines that hold more than they did.
+fn grown(before: &[Held], after: &[Held]) -> String {
+    let (before, after) = (by_line(before), by_line(after));
+    // A line that was rewritten is the one that had its number, unless that has gone to another place.
+    let rewritten: BTreeMap<&str, i64> =
+        before.iter().filter(|(line, _)| !after.contains_key(*line)).map(|(_, (name, bytes))| (*name, *bytes)).collect();
+    let mut changes: Vec<(&str, &str, i64, Option<i64>)> = Vec::new();
+    for ((file, source), (name, bytes)) in &after {
+        let held = before.get(&(*file, *source)).map(|(_, bytes)| *bytes).or_else(|| rewritten.get(name).copied());
+        if *bytes > held.unwrap_or(0) {
+            changes.push((name, source, *bytes, held));
+        }
+    }
+    if changes.is_empty() {
+        return "\n  No line holds more at the peak than it did: the allocator keeps more of what was freed.\n".to_string();
+    }
+    changes.sort_by_key(|(.., bytes, held)| held.unwrap_or(0) - bytes);
+    let width = changes.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    let mut text = "\n  Lines that hold more at the peak than they did:\n".to_string();
+    for (name, source, bytes, held) in changes {
+        let more = Bytes((bytes - held.unwrap_or(0)).unsigned_abs()).to_string();
+        let before = held.map_or("nothing".to_string(), |bytes| Bytes(bytes.unsigned_abs()).to_string());
+        let _ = writeln!(text, "    +{more:>10}  {name:<width$}  ({before} before)  {source:.72}");
+    }
+    text
+}
+
+/// What lines hold, by file and by what is written there, as long as that is known: their numbers change with every line above them. The
+/// names are without the folder, which is another one on another machine.
+fn by_line(held: &[Held]) -> BTreeMap<(&str, &str), (&str, i64)> {
     let mut lines = BTreeMap::new();
     for held in held {
         let name = held.name.rsplit('/').next().unwrap_or(&held.name);
-        *lines.entry(name.to_string()).or_insert(0) += held.bytes;
+        let (file, number) = name.rsplit_once(':').unwrap_or((name, ""));
+        let (_, bytes) = lines.entry((file, held.source.as_deref().unwrap_or(number))).or_insert((name, 0));
+        *bytes += held.bytes;
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(lines: &[(&str, i64, &str)]) -> Vec<Held> {
+        let held = |(name, bytes, source): &(&str, i64, &str)| Held {
+            name: name.to_string(),
+            bytes: *bytes << 20,
+            blocks: 1,
+            source: (!source.is_empty()).then(|| source.to_string()),
+        };
+        lines.iter().map(held).collect()
+    }
+
+    #[test]
+    fn a_line_is_known_by_what_is_written_there() {
+        let before =
+            held(&[("/a/t.py:7", 8, "y = f(x)"), ("/a/t.py:9", 4, "z = g(y)"), ("/a/t.py:9", 1, "z = g(y)"), ("elsewhere", 1, "")]);
+        let moved = held(&[("/b/t.py:8", 8, "y = f(x)"), ("/b/t.py:10", 5, "z = g(y)"), ("elsewhere", 1, "")]);
+        assert!(grown(&before, &moved).contains("No line holds more"), "{}", grown(&before, &moved));
+        let grew = held(&[("/b/t.py:8", 8, "y = f(x)"), ("/b/t.py:9", 2, "y = y * 1"), ("/b/t.py:10", 6, "z = g(y)")]);
+        let text = grown(&before, &grew);
+        assert!(!text.contains("t.py:8") && text.contains("t.py:9   (nothing before)  y = y * 1"), "{text}");
+        assert!(text.contains("1.00 MiB  t.py:10  (5.00 MiB before)  z = g(y)"), "{text}");
+        let rewritten = held(&[("/b/t.py:7", 9, "y = f(x + 1)"), ("/b/t.py:9", 5, "z = g(y)")]);
+        assert!(grown(&before, &rewritten).contains("(8.00 MiB before)  y = f(x + 1)"), "{}", grown(&before, &rewritten));
+        // An answer of a machine that has the file no more.
+        let unquoted = held(&[("/a/t.py:7", 9, ""), ("/a/t.py:9", 5, "")]);
+        assert!(grown(&before, &unquoted).contains("t.py:7"), "{}", grown(&before, &unquoted));
+    }
 }

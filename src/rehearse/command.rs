@@ -46,6 +46,7 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     let session = rehearsal.session()?;
     let run = rehearsal.run(session.path(), card, false)?;
     let mut answer = rehearsal.answer(&run)?;
+    answer.quote();
     if answer.verdict == Verdict::DoesNotFit {
         answer.needed_memory = rehearsal.needed();
         if let Some(needed) = answer.needed_memory {
@@ -67,8 +68,10 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         && answer.verdict != Verdict::ScriptFailed
     {
         let (text, grew) = earlier.compare(&answer, options.tolerance);
-        eprint!("{text}");
-        if grew {
+        if grew || !options.quiet {
+            eprint!("{text}");
+        }
+        if grew && answer.verdict == Verdict::Fits {
             return Ok(GREW);
         }
     }

@@ -2,8 +2,9 @@
 
 use super::answer::Verdict;
 use super::check::Tolerance;
-use super::launch::{BAD_INPUT, Device, Rehearsal, RehearseOptions, Variant, card_of, write_json};
+use super::launch::{BAD_INPUT, Device, Rehearsal, RehearseOptions, Variant, card_of, print_answer, write_json};
 use super::libraries::libraries;
+use super::replay::{self, Course};
 use super::show::short_failure;
 use super::template::Template;
 use crate::cards::Card;
@@ -11,6 +12,7 @@ use crate::units::Bytes;
 use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use serde::Serialize;
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::thread;
@@ -135,7 +137,7 @@ fn run(options: &FitOptions) -> Result<u8> {
         write_json(path, &fits)?;
     }
     if !options.quiet {
-        eprint!("{}", table(&fits));
+        print_answer(options.json.as_deref(), &table(&fits));
     }
     Ok(if fits.iter().all(|fit| fit.largest > 0) { 0 } else { 3 })
 }
@@ -150,6 +152,11 @@ fn table(fits: &[Fit]) -> String {
         };
         let (peak, headroom) = (bytes(fit.peak_reserved), bytes(fit.headroom));
         text += &format!("  {:<12} {largest:>16} {peak:>14} {headroom:>14} {:>11}\n", fit.gpu, fit.rehearsals);
+    }
+    let too_small: Vec<&str> = fits.iter().filter(|fit| fit.largest == 0).map(|fit| fit.gpu.as_str()).collect();
+    if !too_small.is_empty() {
+        let gpus = too_small.join(", ");
+        text += &format!("\n  Not even 1 fits {gpus}: vramlab rehearse --gpu {} --what-if tells what would help.\n", too_small[0]);
     }
     text
 }
@@ -172,7 +179,10 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
     let now = template.number(&rehearsal.options.command);
     let mut best: Option<(u64, i64, i64)> = None;
     let mut rehearsals = 0;
-    let largest = search(now.unwrap_or(FIRST), room, |number| {
+    let courses: RefCell<Vec<(u64, Course)>> = RefCell::default();
+    let border = |low, high| replay::largest(rehearsal, &courses.borrow(), low, high);
+    let first = now.unwrap_or(if of == "context" { FIRST_CONTEXT } else { FIRST });
+    let largest = search(first, room, border, |number| {
         let command = template.with(&rehearsal.options.command, number);
         let variant = Variant { command: Some(command), ..Variant::default() };
         let rehearsal = Rehearsal { variant, ..rehearsal.clone() };
@@ -191,6 +201,11 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
                 if best.is_none_or(|(most, ..)| number > most) {
                     best = Some((number, answer.peak_reserved, answer.headroom));
                 }
+                if let Some((worst, trace)) = worst.and_then(|worst| Some((worst, run.traces.iter().find(|t| t.process.id == worst.process)?))) {
+                    let mut courses = courses.borrow_mut();
+                    courses.push((number, Course::of(trace, worst.device)));
+                    courses.sort_by_key(|(number, _)| *number);
+                }
                 Ok(Seen::Fits { allocated: answer.peak_allocated })
             }
             Verdict::DoesNotFit => {
@@ -200,9 +215,18 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
             }
             Verdict::ScriptFailed => {
                 let why = short_failure(&answer, &run);
-                Err(ScriptFailed(format!("the script failed with {}: {why}", template.text(number))).into())
+                let fits = best.map_or(String::new(), |(most, ..)| format!("; with {} it fits {card}", template.text(most)));
+                Err(ScriptFailed(format!("the script failed with {}: {why}{fits}", template.text(number))).into())
             }
         }
+    })
+    .map_err(|error| match error.downcast::<NoMatter>() {
+        Ok(NoMatter(less, more)) => anyhow!(
+            "the peak is the same with {} and with {}, so there is no largest: is this the flag that the script reads, and has it data for more?",
+            template.text(less),
+            template.text(more)
+        ),
+        Err(error) => error,
     })?;
     Ok(Fit {
         gpu: card.to_string(),
@@ -215,6 +239,18 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
     })
 }
 
+/// Two numbers with the same peak.
+#[derive(Debug)]
+struct NoMatter(u64, u64);
+
+impl std::fmt::Display for NoMatter {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "the peak is the same with {} and with {}", self.0, self.1)
+    }
+}
+
+impl std::error::Error for NoMatter {}
+
 /// What a rehearsal of one number showed.
 enum Seen {
     /// Most bytes allocated.
@@ -225,18 +261,28 @@ enum Seen {
 
 /// The first number tried where the command has none; models with BatchNorm do not take 1.
 const FIRST: u64 = 4;
+/// Shorter sequences are padded by some kernels.
+const FIRST_CONTEXT: u64 = 256;
 /// No number larger than this is tried.
 const MOST: u64 = 1 << 24;
 
-/// The largest number that fits into so many bytes: the line through the largest two that fitted says where the border should be, then each
-/// side of it is tried until two neighbours are on both sides. 0 where 1 does not fit.
-fn search(first: u64, room: i64, mut rehearse: impl FnMut(u64) -> Result<Seen>) -> Result<u64> {
+/// The largest number that fits into so many bytes; 0 where 1 does not fit. `border` says from two that fitted where it should be, between
+/// one that fits and one that does not; then each side of it is tried until two neighbours are on both sides. Where it cannot say, the line
+/// through the bytes of the two is gone along.
+fn search(
+    first: u64,
+    room: i64,
+    border: impl Fn(u64, u64) -> Option<u64>,
+    mut rehearse: impl FnMut(u64) -> Result<Seen>,
+) -> Result<u64> {
     let (mut low, mut high) = (0, MOST + 1);
     let mut fitted: Vec<(u64, i64)> = Vec::new();
     let mut idle = None;
     // Whether the last one fitted, how often the border was guessed since memory ran out first, and how far the next one is.
     let (mut guesses, mut stride, mut turned) = (0, 0, false);
     let mut last_fitted = None;
+    // Whether `border` has said something, and how often that did not fit.
+    let (mut has_said, mut misses) = (false, 0);
     let mut next = first.clamp(1, MOST);
     loop {
         let fits = match rehearse(next)? {
@@ -252,6 +298,22 @@ fn search(first: u64, room: i64, mut rehearse: impl FnMut(u64) -> Result<Seen>) 
                 false
             }
         };
+        if high - low <= 1 {
+            break;
+        }
+        let said = match fits || !has_said {
+            true if fitted.len() > 1 => border(low, high),
+            true => None,
+            false => {
+                misses += 1;
+                Some(high - ((high - low) >> 6_u32.saturating_sub(misses)).max(1))
+            }
+        };
+        if let Some(said) = said {
+            has_said = true;
+            next = said.clamp(low + 1, high - 1);
+            continue;
+        }
         let guess = match fitted[..] {
             [] => Some(high / 8),
             [(one, _)] if idle.is_none() => Some(one * 2),
@@ -260,9 +322,7 @@ fn search(first: u64, room: i64, mut rehearse: impl FnMut(u64) -> Result<Seen>) 
                 let slope = (after - before) as f64 / (more - less) as f64;
                 if slope <= 0.0 && idle.is_none() {
                     if fitted.len() > 3 {
-                        bail!(
-                            "the peak is the same with {less} and with {more}: the command does not seem to heed the number it is told"
-                        );
+                        bail!(NoMatter(less, more));
                     }
                     Some(more * 64)
                 } else if slope <= 0.0 || guesses > 1 {
@@ -278,9 +338,6 @@ fn search(first: u64, room: i64, mut rehearse: impl FnMut(u64) -> Result<Seen>) 
         if stride == 0 && guesses > 1 {
             stride = (high / 128).max(1);
             turned = false;
-        }
-        if high - low <= 1 {
-            break;
         }
         next = match guess {
             Some(guess) => guess.clamp(low + 1, high - 1),
@@ -302,14 +359,19 @@ mod tests {
     /// A script whose bytes are linear in the number, and an allocator of which a share lies idle when memory runs out.
     fn tried(constant: i64, each: i64, share: f64, room: i64, first: u64) -> (u64, usize) {
         let mut tries = 0;
-        let largest = search(first, room, |number| {
-            tries += 1;
-            let allocated = constant + each * number.cast_signed();
-            Ok(match (allocated as f64 * (1.0 + share)) as i64 <= room {
-                true => Seen::Fits { allocated },
-                false => Seen::OutOfMemory { idle: (room as f64 * share / (1.0 + share)) as i64 },
-            })
-        });
+        let largest = search(
+            first,
+            room,
+            |_, _| None,
+            |number| {
+                tries += 1;
+                let allocated = constant + each * number.cast_signed();
+                Ok(match (allocated as f64 * (1.0 + share)) as i64 <= room {
+                    true => Seen::Fits { allocated },
+                    false => Seen::OutOfMemory { idle: (room as f64 * share / (1.0 + share)) as i64 },
+                })
+            },
+        );
         (largest.unwrap(), tries)
     }
 
@@ -329,9 +391,33 @@ mod tests {
     }
 
     #[test]
+    fn what_the_allocator_says_is_tried_first() {
+        // Right, and wrong by a share of what is not known yet.
+        for (exact, share, most) in [(74_368, 0.0, 4), (19, 0.0, 4), (74_368, 0.03, 8), (74_368, -0.03, 8), (333, 0.1, 8)] {
+            let (largest, tries) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+            let border = |low: u64, high: u64| {
+                let said = exact as f64 + (exact - low) as f64 * share;
+                Some((said.round() as u64).clamp(low, high - 1))
+            };
+            let found = search(4, 1 << 30, border, |number| {
+                tries.set(tries.get() + 1);
+                Ok(match number <= exact {
+                    true => {
+                        largest.set(largest.get().max(number));
+                        Seen::Fits { allocated: number.cast_signed() }
+                    }
+                    false => Seen::OutOfMemory { idle: 0 },
+                })
+            });
+            assert_eq!((found.unwrap(), largest.get()), (exact, exact));
+            assert!(tries.get() <= most, "{} tries for {exact} where {share} was wrong", tries.get());
+        }
+    }
+
+    #[test]
     fn nothing_fits_and_everything_fits() {
         assert_eq!(tried(2 << 30, 1 << 20, 0.0, 1 << 30, 4).0, 0);
-        let heedless = search(4, 1 << 30, |_| Ok(Seen::Fits { allocated: 100 }));
-        assert!(heedless.unwrap_err().to_string().contains("heed"));
+        let heedless = search(4, 1 << 30, |_, _| None, |_| Ok(Seen::Fits { allocated: 100 }));
+        assert!(heedless.unwrap_err().to_string().contains("same with"));
     }
 }

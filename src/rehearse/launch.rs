@@ -134,6 +134,14 @@ pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
+/// Prints an answer on the standard output, unless JSON is there.
+pub(super) fn print_answer(json: Option<&Path>, text: &str) {
+    match json.is_some_and(|path| path.as_os_str() == "-") {
+        true => eprint!("{text}"),
+        false => print!("{text}"),
+    }
+}
+
 /// The card of that name, once the other flags are seen to be possible.
 pub(super) fn card_of(gpu: &str, options: &RehearseOptions) -> Result<Card> {
     let card: Card = gpu.parse().map_err(|e| anyhow::anyhow!("--gpu: {e}"))?;

@@ -11,6 +11,7 @@ mod files;
 mod fit;
 mod launch;
 mod libraries;
+mod replay;
 mod show;
 mod template;
 mod trace;

@@ -155,13 +155,18 @@ pub(super) fn short(file: &str) -> String {
     Path::new(file).strip_prefix(&here).map_or_else(|_| file.to_string(), |path| path.display().to_string())
 }
 
+/// When something was, in words.
+pub(super) fn moment(phase: &str, step: u32) -> String {
+    match phase {
+        "load" => "while loading".to_string(),
+        "optimizer" => format!("in the optimizer's step {step}"),
+        phase => format!("in the {phase} pass of step {step}"),
+    }
+}
+
 fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let peak = &worst.peak;
-    let phase = match peak.phase {
-        "load" => "while loading".to_string(),
-        "optimizer" => format!("in the optimizer's step {}", peak.step),
-        phase => format!("in the {phase} pass of step {}", peak.step),
-    };
+    let phase = moment(peak.phase, peak.step);
     match &worst.out_of_memory {
         Some(oom) => writeln!(text, "  Memory ran out {phase}, for {} with {} free.", bytes(oom.tried), bytes(oom.free))?,
         None => writeln!(text, "  The peak is {phase}.")?,

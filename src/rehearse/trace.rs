@@ -33,7 +33,7 @@
 //!
 //! | line | |
 //! |---|---|
-//! | `{"process":PID,"parent":PID,"arguments":[..],"python":..,"torch":..,"cuda":..,"rank":N or null,"alloc_conf":..}` | the first |
+//! | `{"process":PID,"parent":PID,"arguments":[..],"executable":..,"python":..,"torch":..,"cuda":..,"rank":N or null,"alloc_conf":..}` | the first |
 //! | `{"device":NAME,"devices":N}` | CUDA came up |
 //! | `{"frame":N,"file":..,"line":N,"function":..}` | |
 //! | `{"stack":N,"frames":[N,..]}` | innermost first |
@@ -200,6 +200,9 @@ pub struct Process {
     pub id: u32,
     pub parent: u32,
     pub arguments: Vec<String>,
+    /// Python's own path.
+    #[serde(default)]
+    pub executable: String,
     pub python: String,
     pub torch: String,
     pub cuda: Option<String>,

@@ -4,7 +4,7 @@ use super::course::{LAYERS, View, layer};
 use super::who;
 use crate::chart::{Areas, Head, NARROW, Panel, Plot, WIDE, areas};
 use crate::inline::{document, picture_address};
-use crate::rehearse::answer::{Answer, Block, Held, module_of};
+use crate::rehearse::answer::{Answer, Block, Held, TOLD, module_of};
 use crate::rehearse::show::{headline, place_of, share_of, short};
 use crate::units::Bytes;
 use anyhow::{Context, Result};
@@ -127,7 +127,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
             share: share_of(row.bytes, peak.bytes),
             blocks: row.blocks,
         };
-        held.iter().map(share).collect()
+        held.iter().take(TOLD).map(share).collect()
     };
     let at: Vec<String> = [("at", &peak.line), ("called from", &peak.called_from), ("back of", &peak.forward_line)]
         .into_iter()

@@ -5,7 +5,7 @@ mod picture;
 mod show;
 
 use super::answer::{Gpu, Verdict};
-use super::launch::{Device, Rehearsal, Run, Variant, status, write_json};
+use super::launch::{Device, Rehearsal, Run, Variant, print_answer, status, write_json};
 use super::show::short_failure;
 use super::trace::Told;
 use anyhow::{Context, Result, bail};
@@ -56,6 +56,8 @@ struct Choice {
     names: Vec<String>,
     groups: Vec<&'static str>,
     variant: Variant,
+    /// Into how many micro-batches it divides a batch; 0 where it does not.
+    micro_batches: u64,
     /// What to write where no technique says it: flags of the command, the environment.
     words: String,
 }
@@ -76,6 +78,7 @@ impl Choice {
                 command: other.variant.command.clone().or_else(|| self.variant.command.clone()),
                 counts: true,
             },
+            micro_batches: self.micro_batches.max(other.micro_batches),
             words: joined([&self.words, &other.words], "\n\n"),
         }
     }
@@ -155,10 +158,12 @@ impl Row {
         self.extra_share < 1e-3 && !self.choice.groups.contains(&CARDS)
     }
 
-    /// Cheapest first: one card, little to compute, nothing changed in the result, few lines, few bytes.
-    fn cost(&self) -> (bool, i64, bool, usize, i64) {
+    /// Cheapest first: one card, little to compute, nothing changed in the result, few lines, large micro-batches, few bytes.
+    fn cost(&self) -> (bool, i64, bool, usize, u64, i64) {
         let more_cards = self.choice.groups.contains(&CARDS);
-        (more_cards, self.price(), !self.change.is_empty(), self.techniques.len(), self.peak_reserved.unwrap_or(i64::MAX))
+        let price = if self.seconds.is_none() && self.is_free() { 0 } else { self.price() };
+        let bytes = self.peak_reserved.unwrap_or(i64::MAX);
+        (more_cards, price, !self.change.is_empty(), self.techniques.len(), self.choice.micro_batches, bytes)
     }
 }
 
@@ -207,17 +212,9 @@ pub(super) fn what_if(rehearsal: &Rehearsal) -> Result<u8> {
         fs::write(&path, picture).with_context(|| format!("writing {}", path.display()))?;
     }
     if !options.quiet {
-        print_answer(options.json.as_deref().is_some_and(|path| path.as_os_str() == "-"), &text);
+        print_answer(options.json.as_deref(), &text);
     }
     Ok(status(if rows.iter().any(|row| row.fits) { Verdict::Fits } else { Verdict::DoesNotFit }))
-}
-
-/// The answer is what was asked for: on the standard output, unless JSON is there.
-fn print_answer(json_is_there: bool, text: &str) {
-    match json_is_there {
-        true => eprint!("{text}"),
-        false => print!("{text}"),
-    }
 }
 
 fn say(quiet: bool, what: &str) {
@@ -245,6 +242,7 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
             groups: vec!["allocator"],
             variant: Variant { settings: vec![(ALLOCATOR, value)], ..Variant::default() },
             words: format!("PYTORCH_ALLOC_CONF={value}  # in the environment; {ALLOCATOR} before PyTorch 2.9"),
+            ..Choice::default()
         };
         match set {
             Some(set) => left_out.push(Row::refused(choice, format!("{set} is set already"))),
@@ -263,6 +261,7 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
                 choices.push(Choice {
                     names: vec![format!("accumulate-{factor}x")],
                     groups: vec!["accumulation"],
+                    micro_batches: factor,
                     variant: Variant { command: Some(with), techniques: vec!["accumulate"], ..Variant::default() },
                     words: format!("{} {}  # on the command line", batch.text(now / factor), accumulation.text(steps * factor)),
                 });

@@ -3,13 +3,16 @@
 use super::super::answer::Gpu;
 use super::Row;
 use super::show::recommendation;
-use crate::chart::{Anchor, EDGE, FAINT, GRID, Hatch, Head, INK, LinearScale, SMALL, TEXT, WIDE, look, picture, shortened};
+use crate::chart::{
+    Anchor, EDGE, FAINT, GRID, Hatch, Head, INK, LinearScale, SMALL, TEXT, WIDE, look, picture, shortened, text_width,
+};
 use crate::units::{Bytes, Seconds, tick};
 use anyhow::Result;
 
 const LINE: i32 = 26;
-const LABELS: i32 = 350;
-const FIGURES: i32 = 160;
+/// The most that names may take of the width.
+const LABELS: i32 = 430;
+const FIGURES: i32 = 180;
 
 /// An SVG document of the rows that were measured, in their order.
 pub fn draw(rows: &[Row], gpu: &Gpu) -> Result<String> {
@@ -18,7 +21,8 @@ pub fn draw(rows: &[Row], gpu: &Gpu) -> Result<String> {
     let room = (gpu.memory - gpu.context).unsigned_abs();
     let below = format!("Most memory that PyTorch reserves; the line is what {} has for it, hatched bars do not fit.", gpu.name);
     let head = Head::new(&recommendation(gpu, rows), &below, WIDE);
-    let (from, to) = (EDGE + LABELS, WIDE - EDGE - FIGURES);
+    let labels = measured.iter().map(|(row, _)| text_width(&row.name(), TEXT)).max().unwrap_or(0).min(LABELS);
+    let (from, to) = (EDGE + labels + 8, WIDE - EDGE - FIGURES);
     let most = measured.iter().map(|(_, peak)| peak.unsigned_abs()).max().unwrap_or(0);
     let high = if most * 2 > room { most.max(room) } else { most };
     // The unit of which round numbers stand below.
@@ -38,7 +42,7 @@ pub fn draw(rows: &[Row], gpu: &Gpu) -> Result<String> {
             let y = top + LINE * number + LINE / 2;
             let color = look(if row.techniques.is_empty() { 1 } else { 0 }).color;
             let hatch = if row.fits { Hatch::None } else { look(1).hatch };
-            canvas.text((from - 8, y), &shortened(&row.name(), TEXT, LABELS), TEXT, INK, Anchor::End);
+            canvas.text((from - 8, y), &shortened(&row.name(), TEXT, labels), TEXT, INK, Anchor::End);
             canvas.bar((from, y - 8), (at(peak.unsigned_abs()), y + 8), color, hatch);
             let more = match row.seconds {
                 Some(seconds) => format!(", {}", Seconds(seconds)),

@@ -126,7 +126,9 @@ fn write_answer(text: &mut String, gpu: &Gpu, base: Option<u64>, rows: &[Row]) -
     let changes = changes(rows);
     for row in rows {
         let Some(peak) = row.peak_reserved else { continue };
-        let share = row.saved.map_or(String::new(), |saved| format!("{:.0} %", saved as f64 / before.max(1) as f64 * 100.0));
+        // Rounded first, and without the sign of a zero.
+        let share = |saved: i64| (saved as f64 / before.max(1) as f64 * 100.0).round() + 0.0;
+        let share = row.saved.map_or(String::new(), |saved| format!("{:.0} %", share(saved)));
         let time = row.seconds.map_or(String::new(), |seconds| format!("{:>10}  ", Seconds(seconds).to_string()));
         let line = format!(
             "  {} {:<width$}  {:>10}  {:>10} {share:>5}  {:>10}  {:>20}  {time}{:<4}  {}",

@@ -20,6 +20,7 @@ def begin(torch):
         process=os.getpid(),
         parent=os.getppid(),
         arguments=getattr(sys, "orig_argv", sys.argv),
+        executable=sys.executable,
         python=sys.version.split()[0],
         torch=str(torch.__version__),
         cuda=torch.version.cuda,
