@@ -223,7 +223,12 @@ impl Day {
                 };
                 let simulated = |side: &str| {
                     let mut command = own();
-                    command.args(["rehearse", "--quiet", "--gpu", "h200", "--"]).arg(&self.python).arg("-B").arg(&replay);
+                    // What it records is written after the last step.
+                    command
+                        .args(["rehearse", "--quiet", "--steps", "all", "--gpu", "h200", "--"])
+                        .arg(&self.python)
+                        .arg("-B")
+                        .arg(&replay);
                     command.args(["record", pass, length]).arg(file(side));
                     command
                 };
