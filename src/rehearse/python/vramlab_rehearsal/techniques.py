@@ -796,6 +796,8 @@ class Sharded(Technique):
             return
         if distributed.is_initialized():
             return self.never("the script uses several processes itself")
+        if uses_trainer():
+            return self.never("a Trainer does it by itself: TrainingArguments(..., fsdp=True); rehearse that with --world-size and --rank")
         if len({p.dtype for p in root.parameters()}) > 1:
             return self.never("the model's parameters are of several types")
         names = {id(p): name for name, p in root.named_parameters(remove_duplicate=False)}
