@@ -92,16 +92,18 @@ mod tests {
 
     #[test]
     fn what_is_touched_is_resident_and_stays_in_the_peak() {
-        reset_peak_resident().unwrap();
-        let before = resident().unwrap();
-        // Much more than other tests of this process take or give back meanwhile.
-        let mut block = vec![0u8; 512 << 20];
-        block.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-        let with = resident().unwrap();
-        assert!(with >= before + 256 * MIB, "{before} and then {with}");
-        drop(std::hint::black_box(block));
-        assert!(resident().unwrap() + 256 * MIB < with);
-        assert!(peak_resident().unwrap() + MIB >= with);
+        // Other tests of this process take and give back gigabytes meanwhile, but not at every attempt.
+        let is_seen = |_| {
+            reset_peak_resident().unwrap();
+            let before = resident().unwrap();
+            let mut block = vec![0u8; 512 << 20];
+            block.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+            let with = resident().unwrap();
+            drop(std::hint::black_box(block));
+            let after = resident().unwrap();
+            with >= before + 256 * MIB && after + 256 * MIB < with && peak_resident().unwrap() + MIB >= with
+        };
+        assert!((0..10).any(is_seen));
     }
 
     #[test]

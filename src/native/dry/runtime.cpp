@@ -608,6 +608,8 @@ struct NvmlProcess {
   unsigned long long bytes;
 };
 int nvmlInit_v2() { return 0; }
+
+int nvmlShutdown() { return 0; }
 // A card's address on the bus is its number: 0000:0N:00.0, as cudaDeviceGetPCIBusId has it.
 int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, void** device) {
   const char* number = std::strchr(bus, ':');
