@@ -107,7 +107,8 @@ class TiledLoss(torch.autograd.Function):
             tile, own = hidden[start : start + rows].detach().requires_grad_(), weight.detach().requires_grad_()
             with torch.enable_grad():
                 loss = F.cross_entropy((tile @ own.T).float(), targets[start : start + rows], reduction="sum") / len(targets)
-            gradient, of_tile = torch.autograd.grad(loss, (tile, own))
+            with torch.autograd.set_multithreading_enabled(False):
+                gradient, of_tile = torch.autograd.grad(loss, (tile, own))
             of_hidden[start : start + rows] = gradient
             of_weight += of_tile
             total += loss.detach()
@@ -142,7 +143,9 @@ class Loss:
         else:
             logits = self.hidden @ self.weight.T
             loss = F.cross_entropy(logits.float(), self.targets)
-        return torch.autograd.grad(loss, (self.hidden, self.weight))
+        # In this thread, as in the tiles: autograd's own gives its last tensors back a moment later, in this figure or the next.
+        with torch.autograd.set_multithreading_enabled(False):
+            return torch.autograd.grad(loss, (self.hidden, self.weight))
 
     def peak(self, probe, tiled):
         probe.reset_peaks()
