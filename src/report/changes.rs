@@ -27,6 +27,8 @@ pub fn table<'a>(recorded: &'a [Recorded]) -> String {
             if !carries || (now == Verdict::NotMeasured && without.is_none_or(|verdict| verdict == Verdict::NotMeasured)) {
                 return;
             }
+            // As the run says it that is judged: results of another machine may be older.
+            rows[position].what = &changed.what;
             let said = |verdict| format!("{}: {}", prose::platform(platform), prose::word(verdict, against));
             rows[position].now.push(said(now));
             rows[position].without.extend(without.map(said));
