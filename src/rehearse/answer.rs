@@ -371,6 +371,15 @@ pub struct Failure {
     pub line: Option<Line>,
 }
 
+/// When something was, in words.
+pub fn moment(phase: &str, step: u32) -> String {
+    match phase {
+        "load" => "while loading".to_string(),
+        "optimizer" => format!("in the optimizer's step {step}"),
+        phase => format!("in the {phase} pass of step {step}"),
+    }
+}
+
 /// How many modules are told, and how many lines on a page.
 pub const TOLD: usize = 12;
 

@@ -1,7 +1,6 @@
 //! `--check`: a rehearsal held against an earlier one, as a test of memory.
 
-use super::answer::{Answer, Held};
-use super::show::moment;
+use super::answer::{Answer, Held, moment};
 use crate::units::Bytes;
 use anyhow::{Context, Result};
 use serde::Deserialize;

@@ -1,6 +1,6 @@
 //! The answer on the terminal.
 
-use super::answer::{Answer, Held, Line, ProcessAnswer, Verdict};
+use super::answer::{Answer, Held, Line, ProcessAnswer, Verdict, moment};
 use super::launch::Run;
 use crate::units::Bytes;
 use std::fmt::Write;
@@ -153,15 +153,6 @@ pub(super) fn short(file: &str) -> String {
     }
     let here = std::env::current_dir().unwrap_or_default();
     Path::new(file).strip_prefix(&here).map_or_else(|_| file.to_string(), |path| path.display().to_string())
-}
-
-/// When something was, in words.
-pub(super) fn moment(phase: &str, step: u32) -> String {
-    match phase {
-        "load" => "while loading".to_string(),
-        "optimizer" => format!("in the optimizer's step {step}"),
-        phase => format!("in the {phase} pass of step {step}"),
-    }
 }
 
 fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
