@@ -87,12 +87,12 @@ impl Journal {
         Ok((Journal { path, file, length, _lock: lock }, kept))
     }
 
-    /// Appends a pass and syncs it to the disk.
+    /// Appends passes and syncs them to the disk.
     ///
     /// # Errors
     /// The disk is full or gone; what was there before stays as it was.
-    pub fn append(&mut self, pass: &PassRecord) -> Result<()> {
-        let rows = write(std::slice::from_ref(pass), false)?;
+    pub fn append(&mut self, passes: &[PassRecord]) -> Result<()> {
+        let rows = write(passes, false)?;
         let written = self.file.write_all(&rows).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
             // Shrinking needs no space, so the half-written rows can go even on a full disk.
@@ -150,6 +150,7 @@ mod tests {
     use crate::rounds::Rounds;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+    use std::slice;
 
     fn pass(cell: &str, pass: Pass, round: u32, values: &[f64]) -> PassRecord {
         let samples = values.iter().enumerate().map(|(i, v)| Sample {
@@ -207,9 +208,7 @@ mod tests {
         crashed.reason = "signal 9,\n\"killed\"".into();
         let mut oom = pass("k=4", Pass::Memory, 1, &[]);
         oom.status = Status::Oom;
-        for p in [&good, &crashed, &oom] {
-            journal.append(p).unwrap();
-        }
+        journal.append(&[good.clone(), crashed, oom.clone()]).unwrap();
         drop(journal);
         let run = Run::read(dir.path()).unwrap();
         assert_eq!(run.manifest, manifest());
@@ -250,7 +249,7 @@ mod tests {
         let write = |part: &str, cell: &str, manifest: &mut Manifest| {
             manifest.planned = vec![cell.to_string()];
             let (mut journal, _) = Journal::open(&dir.path().join(part), manifest, true).unwrap();
-            journal.append(&pass(cell, Pass::Memory, 1, &[1.0])).unwrap();
+            journal.append(&[pass(cell, Pass::Memory, 1, &[1.0])]).unwrap();
         };
         write("shard-1-of-2", "k=1", &mut manifest());
         write("shard-2-of-2", "k=2", &mut manifest());
@@ -336,7 +335,7 @@ mod tests {
     fn other_schemas_and_damaged_rows_are_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let (mut journal, _) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
-        journal.append(&pass("k=1", Pass::Time, 1, &[0.25, 0.5])).unwrap();
+        journal.append(&[pass("k=1", Pass::Time, 1, &[0.25, 0.5])]).unwrap();
         drop(journal);
         let file = dir.path().join(SAMPLES);
         let text = std::fs::read_to_string(&file).unwrap();
@@ -368,14 +367,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut journal, _) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
         let first = pass("k=1", Pass::Time, 1, &[1.0]);
-        journal.append(&first).unwrap();
+        journal.append(slice::from_ref(&first)).unwrap();
         journal.file = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let error = format!("{:#}", journal.append(&pass("k=2", Pass::Time, 1, &[2.0])).unwrap_err());
+        let error = format!("{:#}", journal.append(&[pass("k=2", Pass::Time, 1, &[2.0])]).unwrap_err());
         assert!(error.contains("No space left") && error.contains("make room"), "{error}");
         assert_eq!(Run::read(dir.path()).unwrap().passes, [first]);
     }
 
     proptest! {
+        // Each case waits for the disk a dozen times.
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
         /// Cut anywhere, the file yields exactly the passes that were complete, and going on from there works.
         #[test]
         fn cut_anywhere_no_complete_pass_is_lost(cut in 0.0..1.0f64, values in proptest::collection::vec(any::<u32>(), 1..4)) {
@@ -386,7 +388,7 @@ mod tests {
             let (mut journal, _) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
             let mut ends = Vec::new();
             for p in &passes {
-                journal.append(p).unwrap();
+                journal.append(slice::from_ref(p)).unwrap();
                 ends.push(journal.length);
             }
             drop(journal);
@@ -396,9 +398,7 @@ mod tests {
             let complete = ends.iter().filter(|end| **end <= length).count();
             let (mut journal, kept) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
             prop_assert_eq!(&kept, &passes[..complete]);
-            for p in &passes[complete..] {
-                journal.append(p).unwrap();
-            }
+            journal.append(&passes[complete..]).unwrap();
             prop_assert_eq!(Run::read(dir.path()).unwrap().passes, passes);
         }
     }

@@ -22,6 +22,7 @@ use crate::units::{Bytes, Seconds, now};
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
@@ -346,7 +347,7 @@ impl Sweep<'_> {
         if let Some((status, reason)) = self.contradiction(&record) {
             (record.status, record.reason) = (status, reason);
         }
-        self.journal.append(&record)?;
+        self.journal.append(slice::from_ref(&record))?;
         self.progress.done(&record);
         self.records.push(record);
         Ok(())
@@ -495,16 +496,13 @@ impl Sweep<'_> {
     /// Writes a row for each cell that the budget left out.
     fn leave_out(&mut self, plan: &Plan) -> Result<()> {
         let seen: BTreeSet<(Cell, Pass)> = self.records.iter().map(|r| (r.cell.clone(), r.pass)).collect();
-        for planned in &plan.cells {
-            if self.is_settled(&planned.cell) {
-                continue;
-            }
-            for pass in planned.grid.passes.iter().filter(|pass| !seen.contains(&(planned.cell.clone(), **pass))) {
-                let record = PassRecord::not_run(&planned.cell, *pass, 1, Status::Skipped, BUDGET_ENDED);
-                self.journal.append(&record)?;
-                self.records.push(record);
-            }
+        let mut left_out = Vec::new();
+        for planned in plan.cells.iter().filter(|planned| !self.is_settled(&planned.cell)) {
+            let passes = planned.grid.passes.iter().filter(|pass| !seen.contains(&(planned.cell.clone(), **pass)));
+            left_out.extend(passes.map(|pass| PassRecord::not_run(&planned.cell, *pass, 1, Status::Skipped, BUDGET_ENDED)));
         }
+        self.journal.append(&left_out)?;
+        self.records.append(&mut left_out);
         Ok(())
     }
 }

@@ -407,9 +407,7 @@ pub fn write_with(results: &Path, machine: Machine, protocol: Protocol, records:
     let dir = results.join(machine.name).join(&protocol.name);
     let mut manifest = manifest(machine, protocol, &cells);
     let (mut journal, _) = Journal::open(&dir, &mut manifest, false).unwrap();
-    for record in records(&manifest) {
-        journal.append(&record).unwrap();
-    }
+    journal.append(&records(&manifest)).unwrap();
 }
 
 fn profile(machine: Machine) -> Profile {
