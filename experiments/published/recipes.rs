@@ -117,3 +117,42 @@ pub fn low_rank() -> Grid<LowRank> {
         )
         .no_plots()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    /// The cells' own recipes and checks, on a small model and few tokens, for there is no GPU that computes.
+    const CHECKED: &str = r#"
+import sys
+sys.path.insert(0, "peers/pytorch")
+import lab, published, torch
+from torch import nn
+
+published.vision_transformer = lambda name, device: nn.Sequential(nn.Conv2d(3, 4, 16, 16), nn.ReLU(), nn.Flatten(), nn.Linear(784, 8))
+published.TILE = 4 * 500 * 16
+bench = lab.Bench(torch.device("cpu"), seed=1, threads=1)
+
+def check(cell, baseline, of, tolerance):
+    spec = {"cell": cell + of, "baseline": baseline + of, "expected": {"Equal": {"tolerance": tolerance}}, "exchange": None}
+    return lab._check(published.prepare, spec, bench)[0]
+
+backward = lambda: check("stepping=in-backward", "stepping=in-the-end", " model=vit-l16", 1e-3)
+tiled = lambda: check("loss=tiled", "loss=whole", " vocabulary=500 width=16 tokens=64", 2e-2)
+print(backward(), tiled())
+hook = torch.Tensor.register_post_accumulate_grad_hook
+torch.Tensor.register_post_accumulate_grad_hook = lambda parameter, step: hook(parameter, step) if parameter.dim() > 1 else None
+published.range = lambda start, end, step: range(start, end - step, step)
+print(backward(), tiled())
+"#;
+
+    #[test]
+    fn the_checks_see_a_parameter_without_its_step_and_a_lost_tile() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let python = root.join(".venv/bin/python");
+        let output = Command::new(python).args(["-c", CHECKED]).current_dir(root).output().expect("scripts/setup made .venv");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said, "ok ok\ninvalid invalid\n", "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
