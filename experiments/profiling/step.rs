@@ -2,6 +2,7 @@
 
 use super::look::{Looking, Written};
 use super::*;
+use vramlab::dry::Dry;
 use vramlab::process;
 use vramlab::torch::{Backend, Cpu, Cuda, allocations};
 use vramlab::training::{Configuration, Trainer};
@@ -15,15 +16,20 @@ pub fn step(cell: Looked, bench: &Bench) -> Result<Step> {
     ensure!(cell.by == By::Vramlab, "the PyTorch reference runs this cell");
     let trainer = Trainer::load(&Configuration::new(cell.model.0, cell.batch.0), bench.device)?;
     let flops = ACTIVE as f64 * trainer.model().least_training_flops(cell.batch.0);
-    let backend: Option<Box<dyn Backend>> = match (bench.platform, bench.device) {
+    // A day on a GPU is rehearsed on a simulated one, beside which the profiler does not run.
+    let simulated = Dry::opened();
+    let profiles = matches!(cell.tool, Tool::ProfilerShapes | Tool::ProfilerMemory | Tool::ProfilerFull);
+    let tool = if profiles && simulated.is_some() { Tool::Nothing } else { cell.tool };
+    let backend: Option<Box<dyn Backend>> = match (bench.platform, bench.device, simulated) {
         // Of a simulated GPU there is one meter, which the memory pass has.
-        (Platform::Dry, _) => None,
-        (_, Device::Cuda(index)) => Some(Box::new(Cuda::new(i32::try_from(index)?)?)),
+        (Platform::Dry, ..) => None,
+        (_, Device::Cuda(_), Some(simulated)) => Some(Box::new(simulated)),
+        (_, Device::Cuda(index), None) => Some(Box::new(Cuda::new(i32::try_from(index)?)?)),
         // Without `Cpu::new`, which would lift a limit on the memory.
         _ => Some(Box::new(Cpu)),
     };
     let has_backend = backend.is_some();
-    let mut looking = Looking { tool: cell.tool, trainer, backend, cuda: bench.platform == Platform::Gpu };
+    let mut looking = Looking { tool, trainer, backend, cuda: bench.platform == Platform::Gpu };
     let (mut recordings, mut host) = (0, 0);
     let step = Step::new(move |probe| {
         match probe.meter() {

@@ -4,9 +4,8 @@
 //! `Device::Cuda(0)`: results, temporaries inside operators, workspaces, the allocator's statistics, rounding, retries and out-of-memory
 //! errors are PyTorch's own. No kernel runs and no memory is touched: a training step of a model of any size takes milliseconds. What it
 //! gives is a prediction. cuDNN says itself what workspaces convolutions take, and what it takes for recurrent
-//! layers is worked out as cuDNN does. Of the libraries under PyTorch the rest of cuDNN, cuFFT and cuSOLVER are
-//! missing: their operators have kernels in
-//! `native/dry/kernels`, with a table of what is exact and what is assumed.
+//! layers is worked out as cuDNN does. cuFFT and cuSPARSE are simulated and take nothing for themselves. The rest of cuDNN, cuSOLVER and MAGMA
+//! are missing: their operators have kernels in `native/dry/kernels`, with a table of what is exact and what is assumed.
 //!
 //! The simulated runtime must stand before the real one, so it is preloaded when a process starts: [`prepare`] makes a command's process a
 //! dry one, and there [`Dry::open`] opens the device. **A process is dry or real, never both.** Allocator settings are PyTorch's
@@ -16,7 +15,8 @@
 //! - Values. `item()` gives 0, or 1 for integers; a copy to the CPU gives zeros; `found_inf` stays 0. An operation whose shape depends on
 //!   values (`nonzero`, a boolean mask) is refused by name.
 //! - Time.
-//! - cuDNN's workspaces of batch norm and attention, and the CUDA context, which a real process has beside its tensors.
+//! - cuDNN's workspaces of batch norm and attention, those of cuFFT, cuSPARSE and cuSOLVER, and the CUDA context, which a real process has
+//!   beside its tensors.
 //! - Of the card more than [`crate::cards`] tells: a size alone is a card of compute capability 9.0.
 //!
 //! # Where a dry run and a run that counts the CPU's bytes differ
@@ -43,6 +43,7 @@ use crate::torch::{self, Backend, Memory, MemoryFile, NativeError, caching_alloc
 use anyhow::{Context, Result, bail, ensure};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tch::Device;
 
 pub use crate::torch::dry::{CUDNN, HeldBlock, Taken, clear_workspaces, held_blocks, is_built};
@@ -102,7 +103,15 @@ const KEEPING: &str = "keeping a library of the simulated GPU in memory";
 #[derive(Debug)]
 pub struct Dry(());
 
+/// Whether this process has opened it.
+static OPENED: AtomicBool = AtomicBool::new(false);
+
 impl Dry {
+    /// The simulated GPU that this process has opened before; none where it has opened none.
+    pub fn opened() -> Option<Dry> {
+        OPENED.load(Ordering::Acquire).then_some(Dry(()))
+    }
+
     /// Opens the simulated GPU; before the first question about CUDA in the life of a process that [`prepare`] prepared.
     ///
     /// # Errors
@@ -111,6 +120,7 @@ impl Dry {
         ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
         let backend = MemoryFile::new("vramlab-dry-backend", torch::dry::BACKEND).context(KEEPING)?;
         torch::dry::open(&backend.path()).map_err(|e| NativeError(format!("the simulated GPU cannot be opened: {e}")))?;
+        OPENED.store(true, Ordering::Release);
         Ok(Dry(()))
     }
 }
