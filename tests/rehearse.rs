@@ -578,16 +578,82 @@ print('all')
 }
 
 #[test]
-fn an_operator_without_a_kernel_names_itself_the_scripts_line_and_what_would_have_to_be_known() {
+fn operators_of_each_library_work_or_say_what_would_have_to_be_known() {
+    let seen = rehearse(&["--steps", "all"], include_str!("rehearse/operators.py"));
+    let said = seen.said();
+    let lines: Vec<Vec<&str>> =
+        said.lines().map(|line| line.splitn(3, ": ").collect()).filter(|parts: &Vec<_>| parts.len() == 3).collect();
+    let of = |library: &str| lines.iter().filter(|parts| parts[0] == library).count();
+    for library in
+        ["cublas", "cublasLt", "cudnn", "cufft", "cusolver and magma", "cusparse", "cusparseLt", "curand", "nvrtc", "nccl"]
+    {
+        assert!(of(library) > 0, "nothing of {library} ran: {said}{}", seen.error());
+    }
+    // By operator and the name under which it refuses.
+    let refused = [
+        ("lstsq", "aten::linalg_lstsq.out"),
+        ("coo @ coo", "aten::_sparse_sparse_matmul"),
+        ("csr @ csr", "aten::addmm.out"),
+        ("csr + csr", "aten::add.out"),
+        ("_cslt_sparse_mm", "aten::_cslt_compress"),
+    ];
+    for parts in &lines {
+        match refused.iter().find(|(name, _)| *name == parts[1]) {
+            None => assert_eq!(parts[2], "works", "{} of {}", parts[1], parts[0]),
+            Some((_, operator)) => {
+                let named = parts[2]
+                    .starts_with(&format!("NotImplementedError: The simulated GPU cannot run {operator}: its CUDA code calls "));
+                assert!(named && parts[2].contains("would have to be known"), "{}", parts[2]);
+            }
+        }
+    }
+    for (name, _) in refused {
+        assert!(lines.iter().any(|parts| parts[1] == name), "{name} is not in the script");
+    }
+}
+
+/// Every operator that is answered by other code than PyTorch's is in the table that says how far its bytes are a GPU's, and what the table
+/// says is left to PyTorch is.
+#[test]
+fn the_table_of_what_is_exact_holds_each_operator_that_the_backend_answers() {
     let script = "import torch
-x = torch.randn(8, 8, device='cuda')
-y = x @ x
-torch.ops.aten.geqrf(y)
+torch.zeros(1, device='cuda')
+for name in torch._C._dispatch_get_all_op_names():
+    if 'native/dry/' in torch._C._dispatch_dump(name):
+        print('answered', name)
 ";
-    let seen = rehearse(&[], script);
-    assert_eq!(seen.output.status.code(), Some(1), "{}", seen.error());
-    let said = seen.error();
-    for part in ["THE SCRIPT FAILED", "cannot run aten::geqrf", "would have to be known", "train.py:4"] {
-        assert!(said.contains(part), "{part} is missing in: {said}");
+    let said = rehearse(&["--steps", "all"], script).said();
+    let mut answered: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("answered aten::")).collect();
+    answered.sort_unstable();
+    let mut own: Vec<&str> = Vec::new();
+    let mut ours: Vec<&str> = Vec::new();
+    for line in include_str!("../src/native/dry/kernels/table.cpp").lines() {
+        let Some((name, rest)) = line.trim_start().strip_prefix("{\"").and_then(|row| row.split_once("\", Standing::")) else {
+            continue;
+        };
+        // 'as NAME' says of a row what it says of another.
+        let like = rest.split_once("\"as ").map_or(name, |(_, other)| other.split(['"', ';']).next().unwrap());
+        let is_pytorchs = |line: &str| line.contains(&format!("{{\"{like}\"")) && line.contains("PyTorch's own code");
+        match include_str!("../src/native/dry/kernels/table.cpp").lines().any(is_pytorchs) {
+            true => own.push(name),
+            false => ours.push(name),
+        }
+    }
+    ours.sort_unstable();
+    assert_eq!(answered, ours);
+    assert!(answered.len() > 40 && own.contains(&"cudnn_convolution") && own.contains(&"_fft_r2c"), "{own:?}");
+}
+
+#[test]
+fn an_operator_without_a_kernel_names_itself_the_scripts_line_and_what_would_have_to_be_known() {
+    let dense = "y = x @ x\ntorch.linalg.lstsq(y, x)\n";
+    let sparse = "y = x.to_sparse_csr()\ny @ y\n";
+    for (lines, operator) in [(dense, "aten::linalg_lstsq.out"), (sparse, "aten::addmm.out")] {
+        let seen = rehearse(&[], &format!("import torch\nx = torch.eye(8, device='cuda')\n{lines}"));
+        assert_eq!(seen.output.status.code(), Some(1), "{}", seen.error());
+        let said = seen.error();
+        for part in ["THE SCRIPT FAILED", &format!("cannot run {operator}"), "would have to be known", "train.py:4"] {
+            assert!(said.contains(part), "{part} is missing in: {said}");
+        }
     }
 }

@@ -101,4 +101,24 @@ int cudnnBackendSetAttribute(Descriptor descriptor, int attribute, int type, int
 }
 
 int cudnnBackendExecute(void*, Descriptor, Descriptor) { return 0; }
+
+// ---- what PyTorch asks by older functions, whose descriptors are cuDNN's own -----------------------------------------------------------------
+
+// These take no workspace.
+int cudnnSpatialTfGridGeneratorForward() { return 0; }
+int cudnnSpatialTfGridGeneratorBackward() { return 0; }
+int cudnnSpatialTfSamplerForward() { return 0; }
+int cudnnSpatialTfSamplerBackward() { return 0; }
+
+// Its workspace only cuDNN knows, on a GPU; here it takes none.
+int cudnnGetCTCLossWorkspaceSize(void*, Descriptor, Descriptor, const int*, const int*, const int*, int, Descriptor, size_t* bytes) {
+  *bytes = 0;
+  return 0;
+}
+int cudnnGetCTCLossWorkspaceSize_v8(void*, int, Descriptor, Descriptor, Descriptor, size_t* bytes) {
+  *bytes = 0;
+  return 0;
+}
+int cudnnCTCLoss() { return 0; }
+int cudnnCTCLoss_v8() { return 0; }
 }

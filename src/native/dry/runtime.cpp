@@ -589,7 +589,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block, shared, 0);
 }
 
-// ---- NCCL between the cards of one process, as DataParallel calls it: nothing moves -------------------------------------------------------
+// ---- NCCL between the cards of one process, as DataParallel and torch.cuda.nccl call it: nothing moves -----------------------------------
 
 int ncclCommInitAll(void** communicators, int count, const int*) {
   static char one;
@@ -598,8 +598,11 @@ int ncclCommInitAll(void** communicators, int count, const int*) {
 }
 int ncclGroupStart() { return 0; }
 int ncclGroupEnd() { return 0; }
+int ncclAllGather() { return 0; }
+int ncclAllReduce() { return 0; }
 int ncclBcast() { return 0; }
 int ncclReduce() { return 0; }
+int ncclReduceScatter() { return 0; }
 
 // ---- NVML: one process, this one, uses the card ----------------------------------------------------------------------------------------
 

@@ -113,9 +113,11 @@ void register_cudnn(torch::Library& m) {
   auto* const answers = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "vramlab_dry_cudnn"));
   if (answers && answers()) {
     // PyTorch's own: cuDNN tells their workspaces (../cudnn.cpp).
-    mark_registered("cudnn_convolution");
-    mark_registered("cudnn_convolution_transpose");
+    for (const char* name : {"cudnn_convolution", "cudnn_convolution_transpose", "cudnn_convolution_relu", "cudnn_convolution_add_relu"})
+      mark_registered(name);
   } else {
+    for (const char* name : {"cudnn_convolution_relu", "cudnn_convolution_add_relu"})
+      add(m, name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
     add(m, "cudnn_convolution", convolution);
     add(m, "cudnn_convolution_transpose", transposed);
     at::native::cudnn_convolution_backward_stub.set_cuda_dispatch_ptr(&convolution_backward);
@@ -123,8 +125,11 @@ void register_cudnn(torch::Library& m) {
   }
   add(m, "cudnn_batch_norm", batch_norm);
   add(m, "cudnn_batch_norm_backward", batch_norm_backward);
-  // PyTorch's own; what they ask cuDNN is answered by ../rnn.cpp.
-  for (const char* name : {"_cudnn_rnn_flatten_weight", "_cudnn_rnn", "_cudnn_rnn_backward", "_cudnn_init_dropout_state"}) mark_registered(name);
+  // PyTorch's own; what they ask cuDNN is answered by ../rnn.cpp and ../cudnn.cpp.
+  for (const char* name : {"_cudnn_rnn_flatten_weight", "_cudnn_rnn", "_cudnn_rnn_backward", "_cudnn_init_dropout_state", "_cudnn_ctc_loss",
+                           "_cudnn_ctc_loss.Tensor", "cudnn_grid_sampler", "cudnn_grid_sampler_backward", "cudnn_affine_grid_generator",
+                           "cudnn_affine_grid_generator_backward"})
+    mark_registered(name);
   add(m, "_scaled_dot_product_cudnn_attention", attention);
   add(m, "_scaled_dot_product_cudnn_attention_backward", attention_backward);
 }

@@ -1,4 +1,4 @@
-// Operators whose CUDA code calls a library that is not simulated: shapes from meta, memory from the allocator, and none for what the
+// Operators of linear algebra, whose CUDA code calls libraries that are not simulated: shapes from meta, memory from the allocator, and none for what the
 // library takes for itself, which is unknown.
 #include "kernels.h"
 #include <ATen/native/Resize.h>
@@ -96,6 +96,14 @@ bool has_meta_kernel(const c10::OperatorHandle& op) {
          op.hasKernelForDispatchKey(Key::CompositeExplicitAutogradNonFunctional);
 }
 
+// Without a meta kernel. It is what makes a matrix orthogonal (torch.nn.utils.parametrizations).
+std::tuple<Tensor, Tensor> geqrf(const Tensor& a) {
+  TORCH_CHECK(a.dim() >= 2, "torch.geqrf: input must have at least 2 dimensions.");
+  std::vector<int64_t> scalars(a.sizes().begin(), a.sizes().end() - 2);
+  scalars.push_back(std::min(a.size(-2), a.size(-1)));
+  return {at::empty(a.mT().sizes(), a.options()).mT(), at::empty(scalars, a.options())};
+}
+
 }  // namespace
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -120,22 +128,19 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 }
 
 void register_libraries(torch::Library& m) {
+  add(m, "geqrf", geqrf);
+  // PyTorch's own; what they ask is answered by ../cufft.cpp and ../cusparse.cpp.
+  mark_registered("products of sparse matrices");
+  for (const char* name : {"_fft_c2c", "_fft_c2c.out", "_fft_r2c", "_fft_r2c.out", "_fft_c2r", "_fft_c2r.out"}) mark_registered(name);
   for (const char* name : {
-           // cuFFT
-           "_fft_c2c", "_fft_c2c.out", "_fft_r2c", "_fft_r2c.out", "_fft_c2r", "_fft_c2r.out",
-           // cuSOLVER and MAGMA
            "cholesky", "cholesky.out", "cholesky_inverse", "cholesky_inverse.out", "_cholesky_solve_helper", "linalg_cholesky_ex",
            "linalg_cholesky_ex.L", "linalg_inv_ex", "linalg_inv_ex.inverse", "_linalg_det", "_linalg_det.result", "_linalg_slogdet",
            "_linalg_slogdet.sign", "_linalg_solve_ex", "_linalg_solve_ex.result", "_linalg_eigh", "_linalg_eigh.eigenvalues", "_linalg_svd",
            "_linalg_svd.U", "linalg_lu", "linalg_lu.out", "linalg_lu_factor_ex", "linalg_lu_factor_ex.out", "linalg_lu_solve",
            "linalg_lu_solve.out", "linalg_qr", "linalg_qr.out", "linalg_ldl_factor_ex", "linalg_ldl_factor_ex.out", "linalg_ldl_solve",
-           "linalg_ldl_solve.out", "linalg_lstsq.out", "linalg_eig", "linalg_eig.out", "linalg_eigvals.out", "_linalg_eigvals", "geqrf",
+           "linalg_ldl_solve.out", "linalg_lstsq.out", "linalg_eig", "linalg_eig.out", "linalg_eigvals.out", "_linalg_eigvals",
            "geqrf.a", "ormqr", "ormqr.out", "linalg_householder_product", "linalg_householder_product.out", "triangular_solve.X",
-           "linalg_solve_triangular", "linalg_solve_triangular.out",
-           // the rarer parts of cuDNN
-           "_cudnn_ctc_loss",
-           "_cudnn_ctc_loss.Tensor", "cudnn_grid_sampler", "cudnn_grid_sampler_backward", "cudnn_affine_grid_generator",
-           "cudnn_affine_grid_generator_backward", "cudnn_convolution_relu", "cudnn_convolution_add_relu"})
+           "linalg_solve_triangular", "linalg_solve_triangular.out"})
     add(m, name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 

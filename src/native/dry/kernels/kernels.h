@@ -2,7 +2,7 @@
 // user's Python. libtorch_cuda is loaded there, and PyTorch's own CUDA code runs as it is: it takes its results, temporaries and workspaces
 // from PyTorch's caching allocator, launches kernels that do nothing, and calls a cuBLAS that does nothing. So every allocation of an
 // operator is PyTorch's own, whatever its version, with sizes from the card's figures and from CUB's. What is here is the rest:
-// - operators of libraries that are not simulated: cuDNN (cudnn.cpp), and cuFFT and cuSOLVER (fallback.cpp);
+// - operators of libraries that are not simulated: parts of cuDNN (cudnn.cpp), and cuSOLVER and MAGMA (fallback.cpp);
 // - what a value decides (values.cpp): memory holds none, so what is read from it gets a fixed answer.
 // The table of what is exact, assumed and unknown is in table.cpp.
 #pragma once

@@ -3,7 +3,8 @@
 // Every operator that is not here runs PyTorch's own CUDA code and is exact: allocations, sizes, order and lifetimes are what that code asks
 // for on the simulated GPU, cuBLAS's workspaces, reductions' staging buffers and CUB's temporary storage among them. One thing in
 // it is assumed: how many blocks of a kernel a multiprocessor holds (../runtime.cpp), which sizes the storage of CUB's reductions and
-// selections (nonzero, masked_select, unique, boolean indices).
+// selections (nonzero, masked_select, unique, boolean indices). Where values decide a shape, a rehearsal gives the largest that it could be
+// (../python/values.h), and the lab refuses (values.cpp).
 #include "kernels.h"
 
 #include <cstring>
@@ -36,12 +37,12 @@ Row table[] = {
     {"cudnn_batch_norm_backward", Standing::kAssumed, "as cudnn_batch_norm"},
     {"_scaled_dot_product_cudnn_attention", Standing::kAssumed, "MHA.cpp: results and the random state; workspace taken for nothing"},
     {"_scaled_dot_product_cudnn_attention_backward", Standing::kAssumed, "MHA.cpp: gradients; an fp32 copy of dQ is likely and not counted"},
-    {"_fft_c2c", Standing::kNone, "cuFFT: results from the meta kernel"},
-    {"_fft_c2c.out", Standing::kNone, "cuFFT: results from the meta kernel"},
-    {"_fft_r2c", Standing::kNone, "cuFFT: results from the meta kernel"},
-    {"_fft_r2c.out", Standing::kNone, "cuFFT: results from the meta kernel"},
-    {"_fft_c2r", Standing::kNone, "cuFFT: results from the meta kernel"},
-    {"_fft_c2r.out", Standing::kNone, "cuFFT: results from the meta kernel"},
+    {"_fft_c2c", Standing::kAssumed, "PyTorch's own code; the workspace of cuFFT's plan taken for nothing"},
+    {"_fft_c2c.out", Standing::kAssumed, "as _fft_c2c"},
+    {"_fft_r2c", Standing::kAssumed, "as _fft_c2c"},
+    {"_fft_r2c.out", Standing::kAssumed, "as _fft_c2c"},
+    {"_fft_c2r", Standing::kAssumed, "as _fft_c2c"},
+    {"_fft_c2r.out", Standing::kAssumed, "as _fft_c2c"},
     {"cholesky", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
     {"cholesky.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
     {"cholesky_inverse", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
@@ -78,7 +79,7 @@ Row table[] = {
     {"linalg_eig.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
     {"linalg_eigvals.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
     {"_linalg_eigvals", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"geqrf", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"geqrf", Standing::kNone, "cuSOLVER or MAGMA: results"},
     {"geqrf.a", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
     {"ormqr", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
     {"ormqr.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
@@ -87,18 +88,21 @@ Row table[] = {
     {"triangular_solve.X", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
     {"linalg_solve_triangular", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
     {"linalg_solve_triangular.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    // By their key and not by name: addmm, mm, mv, bmm, hspmm, sparse_sampled_addmm, triangular_solve of SparseCUDA and SparseCsrCUDA.
+    {"products of sparse matrices", Standing::kAssumed, "PyTorch's own code; cuSPARSE's buffers taken for nothing. A sparse result is "
+     "refused: values decide its size"},
     {"_cudnn_rnn", Standing::kAssumed, "PyTorch's own code; sizes of what cuDNN keeps and takes by ../rnn.cpp's formulas"},
     {"_cudnn_rnn_backward", Standing::kAssumed, "as _cudnn_rnn"},
     {"_cudnn_rnn_flatten_weight", Standing::kAssumed, "PyTorch's own code, and cuDNN's layout without padding by ../rnn.cpp"},
     {"_cudnn_init_dropout_state", Standing::kAssumed, "PyTorch's own code; 48 bytes for every second thread of the card"},
-    {"_cudnn_ctc_loss", Standing::kNone, "cuDNN: results from the meta kernel"},
-    {"_cudnn_ctc_loss.Tensor", Standing::kNone, "cuDNN: results from the meta kernel"},
-    {"cudnn_grid_sampler", Standing::kNone, "cuDNN: results from the meta kernel"},
-    {"cudnn_grid_sampler_backward", Standing::kNone, "cuDNN: results from the meta kernel"},
-    {"cudnn_affine_grid_generator", Standing::kNone, "cuDNN: results from the meta kernel"},
-    {"cudnn_affine_grid_generator_backward", Standing::kNone, "cuDNN: results from the meta kernel"},
-    {"cudnn_convolution_relu", Standing::kNone, "cuDNN: results from the meta kernel"},
-    {"cudnn_convolution_add_relu", Standing::kNone, "cuDNN: results from the meta kernel"},
+    {"_cudnn_ctc_loss", Standing::kAssumed, "PyTorch's own code; cuDNN's workspace taken for nothing"},
+    {"_cudnn_ctc_loss.Tensor", Standing::kAssumed, "as _cudnn_ctc_loss"},
+    {"cudnn_grid_sampler", Standing::kExact, "PyTorch's own code; cuDNN takes no workspace for it"},
+    {"cudnn_grid_sampler_backward", Standing::kExact, "as cudnn_grid_sampler"},
+    {"cudnn_affine_grid_generator", Standing::kExact, "as cudnn_grid_sampler"},
+    {"cudnn_affine_grid_generator_backward", Standing::kExact, "as cudnn_grid_sampler"},
+    {"cudnn_convolution_relu", Standing::kAssumed, "as cudnn_convolution; with a cuDNN before 9.8 refused"},
+    {"cudnn_convolution_add_relu", Standing::kAssumed, "as cudnn_convolution"},
 };
 // clang-format on
 

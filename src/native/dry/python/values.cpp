@@ -302,6 +302,22 @@ Tensor in_turn(const Tensor& like, int64_t choices) {
   return numbers.view(like.sizes()).to(like.scalar_type());
 }
 
+// Runs a kernel. Where its CUDA code asks a library for what that cannot tell without a GPU, the operator is refused by name.
+void call(const c10::KernelFunction& kernel, const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  try {
+    kernel.callBoxed(op, keys, stack);
+  } catch (const c10::Error& error) {
+    const std::string said = error.what_without_backtrace(), before = " when calling `cu";
+    const size_t at = said.find(before);
+    if (said.rfind("CUDA error: ", 0) != 0 || at == std::string::npos) throw;
+    const size_t begin = at + before.size() - 2;
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "The simulated GPU cannot run ", op.schema().operator_name(), ": its CUDA code calls ",
+                                said.substr(begin, said.find('(', begin) - begin), ", which gives no answer without a GPU (",
+                                said.substr(12, at - 12), "). The size of the operator's result and the library's workspace would have to "
+                                "be known. Give it tensors on the CPU, or dense ones.");
+  }
+}
+
 struct Around final : c10::OperatorKernel {
   Around(const c10::OperatorHandle& op, c10::KernelFunction kernel) : kernel(std::move(kernel)) {
     const auto& schema = op.schema();
@@ -345,7 +361,7 @@ struct Around final : c10::OperatorKernel {
     for (const size_t i : written_arguments) targets.push_back(*(begin + static_cast<std::ptrdiff_t>(i)));
     if (special == Special::kItem || special == Special::kEqual) return answer(op, keys, stack, cpu, arguments, before);
     if (special == Special::kShape) return shape(op, keys, stack, cpu, arguments, before);
-    kernel.callBoxed(op, keys, stack);
+    call(kernel, op, keys, stack);
     const size_t returned = op.schema().returns().size();
     const c10::ArrayRef<IValue> values(stack->data() + stack->size() - returned, returned);
     if (!cpu.is_known && special == Special::kNone) {
@@ -558,6 +574,14 @@ struct Untouched final : c10::OperatorKernel {
   c10::KernelFunction kernel;
 };
 
+// ---- sparse tensors: their kernels are PyTorch's own ------------------------------------------------------------------------------------------
+
+struct Refusing final : c10::OperatorKernel {
+  explicit Refusing(c10::KernelFunction kernel) : kernel(std::move(kernel)) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) { call(kernel, op, keys, stack); }
+  c10::KernelFunction kernel;
+};
+
 }  // namespace
 
 void leave_untouched() {
@@ -581,6 +605,11 @@ void follow_values() {
     const auto op = dispatcher.findSchema(name);
     const std::string full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     if (!op || kWithoutValues.count(full)) continue;
+    for (const DispatchKey sparse : {DispatchKey::SparseCUDA, DispatchKey::SparseCsrCUDA}) {
+      if (!op->hasKernelForDispatchKey(sparse)) continue;
+      auto refusing = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Refusing>(kernel_inside(*op, sparse)));
+      kept->push_back(dispatcher.registerImpl(name, sparse, std::move(refusing), std::nullopt, nullptr, "vramlab rehearse"));
+    }
     DispatchKey key = DispatchKey::CUDA;
     if (!op->hasKernelForDispatchKey(key)) {
       if (!composite.count(full)) continue;
