@@ -217,7 +217,10 @@ fn what_saves_memory_saves_it() {
         let settings = Settings { sequence: Some(512), attention, ..Settings::default() };
         activations(&Configuration { settings, ..Configuration::new("gpt-2x64", 2) })
     };
-    assert!(attention(Attention::Fused) * 3 < attention(Attention::Explicit) * 2);
+    let explicit = attention(Attention::Explicit);
+    assert!(attention(Attention::Fused) * 3 < explicit * 2);
+    // Softmax's input of each of two layers, samples and heads.
+    assert_eq!(attention(Attention::BeforeTorch1_11) - explicit, 2 * 2 * 2 * 512 * 512 * 4);
 }
 
 /// fp16 ends at 65504: a gradient beyond it must not reach the parameters.

@@ -1,12 +1,13 @@
 //! Attention over heads, with libtorch's fused kernel or step by step.
 
 use super::layers::dropout;
+use crate::torch::kept_for_backward;
 use std::fmt;
 use std::str::FromStr;
 use tch::nn::Path;
 use tch::{Kind, Tensor};
 
-/// How attention is computed. Both give the same values; they keep very different amounts of memory for the backward pass.
+/// How attention is computed. All give the same values; they keep very different amounts of memory for the backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Attention {
     /// `scaled_dot_product_attention`: libtorch chooses the kernel. On a CPU, dropout inside attention makes it choose the explicit one.
@@ -14,19 +15,23 @@ pub enum Attention {
     Fused,
     /// Matrix product, scale, mask, softmax, dropout, matrix product: each result is a tensor of its own.
     Explicit,
+    /// As explicit, and softmax keeps its input, too, as it did in PyTorch before 1.11 (pytorch/pytorch#64000).
+    BeforeTorch1_11,
 }
 
 impl Attention {
     /// Every setting, with its name.
-    pub const ALL: [(Attention, &str); 2] = [(Attention::Fused, "fused"), (Attention::Explicit, "explicit")];
+    pub const ALL: [(Attention, &str); 3] = [
+        (Attention::Fused, "fused"),
+        (Attention::Explicit, "explicit"),
+        (Attention::BeforeTorch1_11, "explicit-before-torch-1.11"),
+    ];
 }
 
 impl fmt::Display for Attention {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.pad(match self {
-            Attention::Fused => "fused",
-            Attention::Explicit => "explicit",
-        })
+        let name = Attention::ALL.iter().find(|(attention, _)| attention == self).map_or("", |(_, name)| name);
+        f.pad(name)
     }
 }
 
@@ -64,7 +69,7 @@ impl Heads {
                 let dropout = if train { self.dropout } else { 0.0 };
                 Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, dropout, self.causal, None::<f64>, false)
             }
-            Attention::Explicit => self.explicit(&q, &k, &v, train),
+            Attention::Explicit | Attention::BeforeTorch1_11 => self.explicit(&q, &k, &v, train),
         };
         attended.transpose(1, 2).reshape([n, sequence, width])
     }
@@ -78,6 +83,10 @@ impl Heads {
         if let Some(mask) = &self.mask {
             scores = scores.masked_fill(&mask.narrow(0, 0, sequence).narrow(1, 0, sequence), f64::NEG_INFINITY);
         }
+        if self.how == Attention::BeforeTorch1_11 {
+            // Softmax's input is what autocast gives it, in fp32. A failure is a panic, as in tch's own functions.
+            scores = kept_for_backward(&scores.to_kind(Kind::Float)).unwrap_or_else(|e| panic!("{e}"));
+        }
         scores = scores.softmax(-1, None::<Kind>);
         dropout(scores, self.dropout, train).matmul(v)
     }
@@ -90,7 +99,7 @@ impl Heads {
 /// The mask of explicit causal attention, for all blocks of a model.
 pub(super) fn causal_mask(path: &Path, how: Attention, positions: i64) -> Option<Tensor> {
     let mask = || Tensor::ones([positions, positions], (Kind::Bool, path.device())).triu(1);
-    (how == Attention::Explicit).then(|| path.add("mask", mask(), false))
+    (how != Attention::Fused).then(|| path.add("mask", mask(), false))
 }
 
 #[cfg(test)]
@@ -108,9 +117,12 @@ mod tests {
                 let mask = if causal { causal_mask(&store.root(), how, 32) } else { None };
                 Heads { heads: 3, how, causal, dropout: 0.5, mask }.attend(&x[0], &x[1], &x[2], false)
             };
-            let (fused, explicit) = (attend(Attention::Fused), attend(Attention::Explicit));
-            assert!(explicit.allclose(&fused, 1e-5, 1e-5, false));
-            assert_eq!(explicit.size(), [2, 17, 24]);
+            let fused = attend(Attention::Fused);
+            for how in [Attention::Explicit, Attention::BeforeTorch1_11] {
+                let explicit = attend(how);
+                assert!(explicit.allclose(&fused, 1e-5, 1e-5, false));
+                assert_eq!(explicit.size(), [2, 17, 24]);
+            }
         }
     }
 
@@ -119,6 +131,7 @@ mod tests {
         for (attention, name) in Attention::ALL {
             assert_eq!((name.parse(), attention.to_string()), (Ok(attention), name.to_string()));
         }
-        assert_eq!("flash".parse::<Attention>(), Err("'flash' is no attention; there are fused, explicit".to_string()));
+        let error = "'flash' is no attention; there are fused, explicit, explicit-before-torch-1.11";
+        assert_eq!("flash".parse::<Attention>(), Err(error.to_string()));
     }
 }

@@ -102,6 +102,7 @@ unsafe extern "C" {
         take: Take,
         taker: *mut c_void,
     ) -> Message;
+    fn vl_keep(tensor: *const C_tensor, out: *mut *mut C_tensor) -> Message;
 }
 
 /// Turns a message of the shim into a result and frees it.
@@ -336,6 +337,19 @@ pub fn checkpoint(closure: Box<SegmentFn>, inputs: &[&Tensor], preserve_random: 
     };
     checked(message)?;
     Ok(outputs)
+}
+
+/// The same tensor, whose memory the graph holds until its gradient is there, as for an operation that reads its input in the backward pass.
+///
+/// # Errors
+/// libtorch's message.
+pub fn kept_for_backward(tensor: &Tensor) -> Result<Tensor, NativeError> {
+    let mut kept = std::ptr::null_mut();
+    // SAFETY: the tensor outlives the call, which writes a new one that belongs to us where it does not fail.
+    unsafe {
+        checked(vl_keep(tensor.as_ptr(), &raw mut kept))?;
+        Ok(Tensor::from_ptr(kept))
+    }
 }
 
 extern "C" fn call_segment(closure: *mut c_void, inputs: *const *mut C_tensor, count: usize, results: *mut Results) {

@@ -208,6 +208,16 @@ struct Checkpoint final : torch::autograd::Function<Checkpoint> {
   }
 };
 
+// ---- a tensor that is kept for the backward pass ------------------------------------------------------------------------------------
+
+struct Keeping final : torch::autograd::Function<Keeping> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input) {
+    context->save_for_backward({input});
+    return input.alias();
+  }
+  static variable_list backward(AutogradContext*, variable_list& gradients) { return {std::move(gradients[0])}; }
+};
+
 // ---- the simulated GPU ------------------------------------------------------------------------------------------------------------------
 
 // Handle of the backend, once it is open.
@@ -427,5 +437,10 @@ char* vl_checkpoint(void* closure, Call call, Drop drop, const at::Tensor* const
     for (auto& output : Checkpoint::apply(anchor, at::TensorList(tensors), segment, preserve_random != 0))
       take(taker, new at::Tensor(std::move(output)));
   });
+}
+
+// The same tensor, which the graph holds until its gradient is there.
+char* vl_keep(const at::Tensor* tensor, at::Tensor** out) {
+  return guarded([&] { *out = new at::Tensor(at::GradMode::is_enabled() ? Keeping::apply(*tensor) : *tensor); });
 }
 }

@@ -31,8 +31,8 @@ pub use memory_history::{Kept, MemoryHistory};
 pub use native::{
     CpuMemory, CudaMemory, Forked, MemoryFile, NativeError, OutsideMemory, allocations, backward_keeping_graph, batch_memory,
     clear_cuda_workspaces, compiled_version, cpu_memory, cuda_memory, dry, empty_cuda_cache, end_process, fork_process, keep_heap,
-    limit_cpu_memory, load_cuda, loaded_library, meter, panic_message, reset_cpu_peak, reset_cuda_peaks, settings, trim_heap,
-    use_cpu_meter, vectors,
+    kept_for_backward, limit_cpu_memory, load_cuda, loaded_library, meter, panic_message, reset_cpu_peak, reset_cuda_peaks,
+    settings, trim_heap, use_cpu_meter, vectors,
 };
 pub use pickle::save_pickle;
 pub use profiler::{Profiled, Profiler, Profiling, range};
