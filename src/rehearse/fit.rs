@@ -99,7 +99,7 @@ fn run(options: &FitOptions) -> Result<u8> {
         world_size: None,
         rank: None,
         no_init: options.no_init,
-        quiet: true,
+        quiet: options.quiet,
         timeout: options.timeout,
         what_if: false,
         batch: None,

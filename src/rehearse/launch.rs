@@ -83,7 +83,7 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "N", default_value = "2", requires = "what_if")]
     pub(super) cards: u32,
 
-    /// With --what-if: try only these techniques, separated by commas; with + between their names they are tried together
+    /// With --what-if: try only these techniques, each alone, separated by commas; with + between their names together
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "what_if")]
     pub(super) only: Vec<String>,
 
@@ -334,6 +334,7 @@ impl Rehearsal<'_> {
     fn wait(&self, child: &mut Child, session: &Path) -> Result<(ExitStatus, bool)> {
         let began = Instant::now();
         let mut interrupted: Option<Instant> = None;
+        let mut compiles = false;
         loop {
             if let Some(status) = child.try_wait().context("waiting for the command")? {
                 return Ok((status, false));
@@ -345,6 +346,13 @@ impl Rehearsal<'_> {
             if late || interrupted.is_some_and(|since| since.elapsed() > GRACE) {
                 end_all(session);
                 return Ok((child.wait().context("waiting for the command")?, late));
+            }
+            // Of those that run at once one compiles.
+            if let Some(version) = fs::read_to_string(session.join("compiling")).ok().filter(|text| !compiles && !text.is_empty()) {
+                compiles = true;
+                if !self.options.quiet {
+                    eprintln!("vramlab: compiling for PyTorch {version}, once; about a minute");
+                }
             }
             thread::sleep(Duration::from_millis(10));
         }

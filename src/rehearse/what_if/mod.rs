@@ -192,8 +192,10 @@ pub(super) fn what_if(rehearsal: &Rehearsal) -> Result<u8> {
         }
     };
     let mut rows = try_all(rehearsal, &base, choices);
-    let together = combinations(&rows);
-    rows.extend(try_all(rehearsal, &base, together));
+    if options.only.is_empty() {
+        let together = combinations(&rows);
+        rows.extend(try_all(rehearsal, &base, together));
+    }
     rows.append(&mut left_out);
     rows.push(Row::of(Choice::default(), &base, &base));
     mark_front(&mut rows);
@@ -500,5 +502,58 @@ fn mark_front(rows: &mut [Row]) {
         let Some(peak) = row.peak_reserved else { continue };
         let (price, techniques) = (row.price(), row.techniques.len());
         row.pareto = !points.iter().any(|(p, f, t)| *p <= peak && *f <= price && ((*p, *f) != (peak, price) || *t < techniques));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tried(name: &str, group: &'static str, peak: i64, extra_share: f64, change: &str) -> Row {
+        let choice = Choice { names: vec![name.to_string()], groups: vec![group], ..Choice::default() };
+        Row {
+            techniques: choice.names.clone(),
+            peak_reserved: Some(peak),
+            saved: Some(100 - peak),
+            extra_share,
+            change: change.to_string(),
+            choice,
+            ..Row::default()
+        }
+    }
+
+    #[test]
+    fn together_goes_the_best_of_each_group_and_nothing_that_saves_nothing() {
+        let rows = [
+            tried("bf16", "precision", 60, 0.0, "bf16"),
+            tried("fp16", "precision", 61, 0.0, "fp16"),
+            tried("fused", "update", 98, 0.0, ""),
+            tried("loop", "update", 99, 0.0, ""),
+            tried("in place", "in place", 95, 0.0, ""),
+            tried("every", "checkpointing", 40, 0.33, ""),
+            tried("second", "checkpointing", 70, 0.16, ""),
+            tried("channels last", "layout", 104, 0.0, ""),
+            tried("fsdp2", CARDS, 97, 0.0, "2 cards"),
+            Row::refused(Choice { names: vec!["8-bit".to_string()], ..Choice::default() }, "not installed".to_string()),
+        ];
+        let names: Vec<String> = combinations(&rows).iter().map(|set| set.names.join("+")).collect();
+        assert_eq!(
+            names,
+            [
+                "in place+fused",
+                "in place+fused+bf16",
+                "in place+fused+every",
+                "in place+fused+bf16+every",
+                "in place+fused+second",
+                "in place+fused+bf16+second",
+                "in place+fused+fsdp2",
+                "in place+fused+bf16+fsdp2",
+            ]
+        );
+        // What was tried together already is not tried again.
+        let both = rows[2].choice.and(&rows[4].choice);
+        let again = [&rows[..], &[Row { techniques: both.names.clone(), peak_reserved: Some(93), ..Row::default() }]].concat();
+        assert_eq!(combinations(&again).len(), names.len() - 1);
+        assert!(combinations(&rows[2..4]).is_empty(), "alternatives alone");
     }
 }

@@ -33,6 +33,11 @@ def _made():
     class Counter(TorchDispatchMode):
         flops = 0
 
+        @classmethod
+        def _should_skip_dynamo(cls):
+            # Nothing is compiled, and to say so would load the compiler.
+            return False
+
         def __torch_dispatch__(self, operator, types, arguments=(), more=None):
             more = more or {}
             result = operator(*arguments, **more)

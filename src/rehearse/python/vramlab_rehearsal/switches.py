@@ -11,6 +11,7 @@ def follow(torch):
     if "VRAMLAB_REHEARSAL_NO_INIT" in os.environ:
         _leave_uninitialised(torch)
     _do_not_compile(torch)
+    _do_not_load_the_compiler(torch)
     imports.when_imported("triton.runtime.jit", _launch_nothing)
     imports.when_imported("triton.runtime.autotuner", _tune_nothing)
     _tell_of_graphs(torch)
@@ -37,6 +38,39 @@ def _do_not_compile(torch):
 
     torch.compile = compile
     torch.nn.Module.compile = compile_in_place
+
+
+def _do_not_load_the_compiler(torch):
+    """Optimizers and checkpoints would load it to tell it to leave them alone: a third of a short rehearsal's time."""
+    optimizers = torch.optim.Optimizer
+
+    def leave_alone(owner):
+        for function in vars(owner).values():
+            # Where `torch._compile._disable_dynamo` keeps the function as the compiler gives it back.
+            if getattr(getattr(function, "__code__", None), "co_filename", "") == torch._compile.__file__:
+                setattr(function.__wrapped__, "__dynamo_disable", function.__wrapped__)
+
+    leave_alone(optimizers)
+    imports.when_imported("torch.utils.checkpoint", leave_alone)
+    for kind in vars(torch.optim).values():
+        step = vars(kind).get("step") if isinstance(kind, type) and issubclass(kind, optimizers) else None
+        if getattr(getattr(step, "__code__", None), "co_name", "") == "_use_grad":
+            kind.step = _as_differentiable(torch, step.__wrapped__)
+
+
+def _as_differentiable(torch, step):
+    """What `torch.optim.optimizer._use_grad_for_differentiable` makes of a step, without its breaks in a compiler's graph."""
+
+    @functools.wraps(step)
+    def use_grad(optimizer, *arguments, **more):
+        before = torch.is_grad_enabled()
+        try:
+            torch.set_grad_enabled(optimizer.defaults["differentiable"])
+            return step(optimizer, *arguments, **more)
+        finally:
+            torch.set_grad_enabled(before)
+
+    return use_grad
 
 
 def _launch_nothing(jit):
