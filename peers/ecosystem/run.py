@@ -1,4 +1,4 @@
-"""Rehearses the ecosystem: every model of models.py and every script of features.py, with the Python that runs this.
+"""Rehearses the ecosystem: every model of models.py, every script of features.py and the lines of lines.py, with the Python that runs this.
 
     run.py --vramlab PROGRAM [--only TEXT] [--again] [--jobs N] [--nanogpt FOLDER] [--imagenet FILE]
 
@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 import features
+import lines
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -43,6 +44,8 @@ GROUPS = {
     "peft": "PEFT on a Llama",
     "diffusers": "diffusers",
 }
+
+LINES = "lines of --what-if"
 
 # `alike`: the same error comes on the CPU, where nothing is simulated.
 Row = collections.namedtuple("Row", "group name works peak seconds why alike", defaults=("", False))
@@ -122,6 +125,30 @@ def script(options, wanted, command):
     return [Row(wanted.group, wanted.title, works, answer.get("peak_allocated", ""), seconds, why)]
 
 
+def written(options, of):
+    """A row for each technique of a script: the lines that it is told by, pasted, ask for the bytes that it was measured with."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "train.py"
+        path.write_text(of.source)
+        command = [sys.executable, str(path)]
+        _, errors, measured = rehearse(options, ["--quiet", "--what-if", "--only", ",".join(of.techniques)], command)
+        for name in of.techniques:
+            began = time.monotonic()
+            row = next((row for row in measured or [] if row["techniques"] == [name]), {"reason": last_line(errors)})
+            why = row.get("reason") or ""
+            if not why:
+                path.write_text(of.paste(of.source, row["snippet"]))
+                _, errors, answer = rehearse(options, ["--quiet"], command)
+                peaks = ("peak_allocated", "peak_reserved")
+                differ = [f"{row[peak]} B by its hooks and {answer.get(peak)} B by its lines" for peak in peaks if row[peak] != answer.get(peak)]
+                why = ", ".join(differ) if answer else last_line(errors)
+            seconds = round(time.monotonic() - began, 1)
+            rows.append(Row(LINES, f"{of.title}, {name}", not why, row.get("peak_allocated", ""), seconds, why))
+            print(f"{LINES}: {rows[-1].name}: {why or 'the bytes of its hooks'}", file=sys.stderr, flush=True)
+    return rows
+
+
 def theirs(options):
     """Other people's scripts, where somebody has them."""
     if options.nanogpt:
@@ -161,7 +188,8 @@ def page(rows, found):
         "results from before (`peers/ecosystem/results.csv`, every row with its peak in bytes). Two training steps of each model; a Hugging",
         "Face architecture in a plain loop and once more with its `Trainer` in bf16, or in 32 bits where its own code does not know bf16 and says",
         "so on a GPU, too; few layers, the library's own widths. A model that fails",
-        "is tried on the CPU: the same error there is the library's, or that of the inputs that it is given here.",
+        "is tried on the CPU: the same error there is the library's, or that of the inputs that it is given here. Lines that `--what-if` gives",
+        "for 8-bit optimizers and for a `Trainer` are pasted into the script, and work where it then asks for the bytes of the hooks.",
         "",
         "With " + ", ".join(f"{package} {version}" for package, version in found.items() if version != "none") + f"; Python {sys.version.split()[0]}.",
         "",
@@ -226,7 +254,7 @@ def merge(before, rows, whole_groups):
     # What is told of a group as a whole.
     ran |= {(row.group, name) for row in rows for name in ("(the rehearsal)", "(the answer)")}
     kept = [row for row in before if row.group not in whole and (row.group, row.name) not in ran]
-    order = [*GROUPS.values(), *dict.fromkeys(wanted.group for wanted, _ in features.FEATURES.values())]
+    order = [*GROUPS.values(), *dict.fromkeys(wanted.group for wanted, _ in features.FEATURES.values()), LINES]
     return sorted((row for row in kept + rows if row.group in order), key=lambda row: (order.index(row.group), row.name))
 
 
@@ -267,6 +295,10 @@ def main():
             for name, (wanted, _) in features.FEATURES.items():
                 if options.only in name and (not options.again or (wanted.group, wanted.title) in failed):
                     waiting.append(pool.submit(feature, options, name))
+            for of in lines.SCRIPTS:
+                titles = {(LINES, f"{of.title}, {name}") for name in of.techniques}
+                if options.only in LINES and (not options.again or titles & failed):
+                    waiting.append(pool.submit(written, options, of))
             for wanted, command, folder in theirs(options):
                 if options.only in wanted.title and (not options.again or (wanted.group, wanted.title) in failed):
                     waiting.append(pool.submit(script, options, wanted, ["env", "-C", folder, *command] if folder else command))
