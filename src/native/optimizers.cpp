@@ -81,6 +81,17 @@ extern "C" {
 // Whether two handles are of one tensor can be told by this alone: an empty tensor has no address.
 const void* vl_tensor_identity(const Tensor* tensor) { return tensor->unsafeGetTensorImpl(); }
 
+// The address of each parameter's gradient; 0 where there is none, or one without memory of its own, as a sparse one.
+char* vl_gradient_addresses(Span parameters, uint64_t* addresses) {
+  return guarded([&] {
+    for (size_t i = 0; i < parameters.count; i++) {
+      const Tensor& gradient = parameters.tensors[i]->grad();
+      const bool has = gradient.defined() && gradient.has_storage();
+      addresses[i] = has ? reinterpret_cast<uint64_t>(gradient.const_data_ptr()) : 0;
+    }
+  });
+}
+
 // Frees the gradients, or fills them with zeros.
 char* vl_zero_gradients(Span parameters, int32_t to_none) {
   return guarded([&] {

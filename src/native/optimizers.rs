@@ -82,6 +82,7 @@ type TakeState = extern "C" fn(*mut c_void, *const c_char, *mut C_tensor, i64);
 
 unsafe extern "C" {
     fn vl_tensor_identity(tensor: *const C_tensor) -> *const c_void;
+    fn vl_gradient_addresses(parameters: Span, addresses: *mut u64) -> Message;
     fn vl_zero_gradients(parameters: Span, to_none: i32) -> Message;
     fn vl_fused_adam(
         lists: *const RawAdamLists,
@@ -139,6 +140,18 @@ fn same_length(lists: &[&[&Tensor]]) -> Result<(), NativeError> {
 pub fn tensor_identity(tensor: &Tensor) -> usize {
     // SAFETY: the tensor is alive; the pointer that comes back is a number to us.
     unsafe { vl_tensor_identity(tensor.as_ptr()) as usize }
+}
+
+/// The address of each parameter's gradient; 0 where there is none, or one without memory of its own, as a sparse one.
+///
+/// # Errors
+/// libtorch's message.
+pub fn gradient_addresses(parameters: &[&Tensor]) -> Result<Vec<u64>, NativeError> {
+    let parameters = Pointers::of(parameters);
+    let mut addresses = vec![0; parameters.0.len()];
+    // SAFETY: the pointers are of live tensors, and there is room for an address of each.
+    checked(unsafe { vl_gradient_addresses(parameters.span(), addresses.as_mut_ptr()) })?;
+    Ok(addresses)
 }
 
 /// Frees the gradients of parameters, or fills them with zeros.

@@ -130,14 +130,14 @@ impl<'a> Parts<'a> {
         };
         let steps = parts.iterations.iter().zip(1..).all(|(iteration, n)| own(iteration.step, (n, Phase::Step)));
         let repeated = parts.iterations.iter().filter(|i| i.micro_batches.len() > 1).filter_map(|i| i.micro_batches.last());
-        (steps && repeated.into_iter().all(|events| is_balanced(events))).then_some(parts)
+        (steps && repeated.into_iter().all(|events| is_balanced(timeline, events))).then_some(parts)
     }
 }
 
 /// Whether events free all that they make, and nothing else.
-fn is_balanced(events: &[Event]) -> bool {
-    let mut live = std::collections::HashSet::new();
-    events.iter().all(|event| if event.freed { live.remove(&event.made) } else { live.insert(event.made) }) && live.is_empty()
+fn is_balanced(timeline: &Timeline, events: &[Event]) -> bool {
+    let mut lives = vec![false; timeline.made.len()];
+    events.iter().all(|event| std::mem::replace(&mut lives[event.made], !event.freed) == event.freed) && !lives.contains(&true)
 }
 
 /// Memory by its position among what the timelines made.

@@ -59,6 +59,9 @@ pub fn predict(dry: &Dry, configuration: &Configuration) -> Result<Prediction> {
             if mark.phase == Phase::Backward && (onward == Onward::ToStep || mark.micro_batch + 1 == configuration.accumulate) {
                 follower.steps_next();
             }
+            if mark.phase == Phase::Step && mark.iteration == FOLLOWED {
+                follower.hold()?;
+            }
             Ok(onward)
         };
         ended(Mark::LOADED, &trainer)?;

@@ -2,10 +2,10 @@
 
 use super::prediction::{Peak, Prediction};
 use crate::dry::{self, Dry, HeldBlock};
-use crate::torch::{self, Backend, Made, Mark, Phase, Recorder, Recording};
+use crate::torch::{self, Backend, Made, Mark, Numbers, Phase, Recorder, Recording};
 use crate::training::{Onward, OutOfMemory};
 use anyhow::Result;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::hash::Hasher;
 use tch::nn::VarStore;
 use tch::{Device, Tensor};
 
@@ -42,7 +42,10 @@ impl Fingerprint {
 }
 
 fn hash(address: u64, bytes: i64) -> u64 {
-    BuildHasherDefault::<DefaultHasher>::default().hash_one((address, bytes))
+    let mut hasher = Numbers::default();
+    hasher.write_u64(address);
+    hasher.write_i64(bytes);
+    hasher.finish()
 }
 
 /// Follows steps on the simulated GPU. Recording belongs to the process, so one follower is used at a time.
@@ -54,7 +57,7 @@ pub struct Follower<'a> {
     settled: Option<State>,
     /// Iteration and phase that are under way.
     at: (u32, Phase),
-    /// What the allocator held after the last step.
+    /// What the allocator held when [`Follower::hold`] was called.
     held: Vec<HeldBlock>,
 }
 
@@ -91,7 +94,6 @@ impl<'a> Follower<'a> {
         if mark.phase != Phase::Backward {
             if mark.phase == Phase::Step {
                 self.settled = None;
-                self.held = dry::held_blocks()?;
             }
             return Ok(Onward::Next);
         }
@@ -99,6 +101,15 @@ impl<'a> Follower<'a> {
         let onward = if self.settled.as_ref() == Some(&state) { Onward::ToStep } else { Onward::Next };
         self.settled = Some(state);
         Ok(onward)
+    }
+
+    /// Keeps what the allocator holds now, segments and blocks, for a snapshot: after the last step, while the model still lives.
+    ///
+    /// # Errors
+    /// The simulated GPU's message.
+    pub fn hold(&mut self) -> Result<()> {
+        self.held = dry::held_blocks()?;
+        Ok(())
     }
 
     /// Says that no micro-batch follows, so that an error of the step is not taken for one of a forward pass.

@@ -73,6 +73,6 @@ fn frame(made: &Made) -> Frame {
         0 => "load".to_string(),
         n => format!("{} of iteration {n}", made.phase),
     };
-    let file = made.parameter.clone().unwrap_or_else(|| made.category.name().to_string());
+    let file = made.parameter.as_deref().unwrap_or_else(|| made.category.name()).to_string();
     Frame { function: format!("{} made in {when}", made.category.name()), file, line: made.iteration }
 }

@@ -2,6 +2,7 @@
 
 mod attempt;
 mod autocast;
+mod by_address;
 mod checkpoint;
 pub mod ddp;
 mod device;
@@ -22,6 +23,7 @@ pub mod transfer;
 
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, allow_tf32, autocast};
+pub(crate) use by_address::Numbers;
 pub use checkpoint::{Checkpoint, checkpoint};
 pub use device::{Backend, COUNTS, Cpu, Cuda, DEVICE_USED, Memory, caching_allocator};
 pub use grad_scaler::{GradScaler, Scalable, ScalerState};

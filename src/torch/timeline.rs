@@ -40,13 +40,16 @@
 //! recording began is left out of all figures. What libraries keep in PyTorch's allocator (workspaces of cuBLAS) counts as temporary where the
 //! device does not tell it apart, which only the dry one does.
 
+use super::by_address::ByAddress;
 use super::native::allocations;
+use super::native::optimizers::gradient_addresses;
 use super::{Backend, Memory};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use tch::Tensor;
 use tch::nn::VarStore;
 
@@ -198,7 +201,7 @@ pub struct Made {
     pub iteration: u32,
     pub phase: Phase,
     /// The parameter that it is or belongs to, where it is known.
-    pub parameter: Option<String>,
+    pub parameter: Option<Arc<str>>,
     /// The operation that the program called and in which it was made, where names were asked for.
     pub operation: Option<&'static str>,
 }
@@ -309,7 +312,7 @@ impl Timeline {
 
     /// The kinds of blocks that hold most of the bytes after an event, the most first.
     pub fn held_after(&self, event: usize) -> Vec<Held> {
-        let mut kinds: HashMap<_, (usize, &Option<String>)> = HashMap::new();
+        let mut kinds: HashMap<_, (usize, &Option<Arc<str>>)> = HashMap::new();
         for made in self.living_after(event) {
             let pattern = made.parameter.as_deref().map(pattern);
             let key = (made.bytes, made.category, made.iteration, made.phase, pattern);
@@ -321,7 +324,7 @@ impl Timeline {
             category,
             iteration,
             phase,
-            name: if count == 1 { name.clone() } else { pattern },
+            name: if count == 1 { name.as_deref().map(str::to_string) } else { pattern },
         });
         let mut kinds: Vec<Held> = kinds.collect();
         // Ties are broken by all that is told, so that the list is the same every time.
@@ -430,8 +433,8 @@ pub struct Recorder<'a> {
     recording: Recording,
     timeline: Timeline,
     /// Position in the timeline of what lives, by address.
-    live: BTreeMap<u64, usize>,
-    parameters: Vec<(String, Tensor)>,
+    live: ByAddress<usize>,
+    parameters: Vec<(Arc<str>, Tensor)>,
 }
 
 impl<'a> Recorder<'a> {
@@ -444,7 +447,7 @@ impl<'a> Recorder<'a> {
             backend.reset_peaks()?;
         }
         allocations::record(backend.device(), recording.operations)?;
-        Ok(Recorder { backend, recording, timeline: Timeline::default(), live: BTreeMap::new(), parameters: Vec::new() })
+        Ok(Recorder { backend, recording, timeline: Timeline::default(), live: ByAddress::default(), parameters: Vec::new() })
     }
 
     /// Enters a phase that has just ended. Parameters are those of the store when loading ended; `data` are the inputs and targets that
@@ -459,25 +462,23 @@ impl<'a> Recorder<'a> {
             self.claim(self.live.get(&address).copied(), Category::Workspaces, None);
         }
         if mark.phase == Phase::Load {
-            self.parameters = store.variables().into_iter().collect();
+            self.parameters = store.variables().into_iter().map(|(name, tensor)| (name.into(), tensor)).collect();
             for at in 0..self.parameters.len() {
-                let made = position(&self.timeline, &self.live, &self.parameters[at].1);
+                let made = self.position(self.parameters[at].1.data_ptr() as u64);
                 self.claim(made, Category::Parameters, Some(at));
             }
             self.parameters.retain(|(_, tensor)| tensor.requires_grad());
         }
         for tensor in data {
-            self.claim(position(&self.timeline, &self.live, tensor), Category::Data, None);
+            self.claim(self.position(tensor.data_ptr() as u64), Category::Data, None);
         }
         match mark.phase {
             Phase::Load => {}
             Phase::Forward => self.claim_living(first, Category::Activations),
             Phase::Backward => {
-                for at in 0..self.parameters.len() {
-                    let gradient = self.parameters[at].1.grad();
-                    if gradient.defined() {
-                        self.claim(position(&self.timeline, &self.live, &gradient), Category::Gradients, Some(at));
-                    }
+                let parameters: Vec<&Tensor> = self.parameters.iter().map(|(_, parameter)| parameter).collect();
+                for (at, address) in gradient_addresses(&parameters)?.into_iter().enumerate() {
+                    self.claim(self.position(address), Category::Gradients, Some(at));
                 }
             }
             Phase::Step => {
@@ -500,7 +501,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// The trainable parameters with their names, once loading has ended.
-    pub fn parameters(&self) -> &[(String, Tensor)] {
+    pub fn parameters(&self) -> &[(Arc<str>, Tensor)] {
         &self.parameters
     }
 
@@ -541,6 +542,16 @@ impl<'a> Recorder<'a> {
                 });
             }
         }
+    }
+
+    /// Where in the timeline the memory is that an address lies in; none for the address 0.
+    fn position(&self, address: u64) -> Option<usize> {
+        let has = |start: u64, made: usize| (start..start + self.timeline.made[made].bytes.unsigned_abs()).contains(&address);
+        if let Some(made) = self.live.get(&address) {
+            return has(address, *made).then_some(*made);
+        }
+        // A view may begin inside of its memory.
+        (address != 0).then(|| self.live.iter().find(|(start, made)| has(**start, **made))).flatten().map(|(_, made)| *made)
     }
 
     fn claim(&mut self, made: Option<usize>, category: Category, parameter: Option<usize>) {
@@ -598,12 +609,4 @@ impl fmt::Debug for Recorder<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.debug_struct("Recorder").field("recording", &self.recording).field("timeline", &self.timeline).finish_non_exhaustive()
     }
-}
-
-/// Where in the timeline the memory is that a tensor stands in.
-fn position(timeline: &Timeline, live: &BTreeMap<u64, usize>, tensor: &Tensor) -> Option<usize> {
-    let address = tensor.data_ptr() as u64;
-    // A view may begin inside of its memory.
-    let (start, made) = live.range(..=address).next_back().filter(|_| address != 0)?;
-    (address - start < timeline.made[*made].bytes.unsigned_abs()).then_some(*made)
 }
