@@ -537,6 +537,27 @@ with torch.no_grad():
 }
 
 #[test]
+fn attentions_backward_takes_the_workspace_that_cudnn_chooses() {
+    let script = "import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+inputs = [torch.randn(4, 16, 1024, 64, device='cuda', dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+    result = torch.nn.functional.scaled_dot_product_attention(*inputs)
+gradient = torch.ones_like(result)
+torch.cuda.reset_peak_memory_stats()
+before = torch.cuda.memory_allocated()
+result.backward(gradient)
+print('backward', torch.cuda.max_memory_allocated() - before)
+";
+    let said = rehearse(&["--gpu", "h200", "--steps", "all"], script).said();
+    let peak: i64 = said.lines().find_map(|line| line.strip_prefix("backward ")?.parse().ok()).unwrap();
+    let (elements, rows) = (4 * 16 * 1024 * 64, 4 * 16 * 1024);
+    // Three gradients in bf16, that of the queries in fp32, too, and a sum for each row.
+    let expected = 3 * 2 * elements + 4 * elements + 4 * rows;
+    assert!((expected..expected + 1024).contains(&peak), "{peak} for {expected}");
+}
+
+#[test]
 fn recurrent_networks_take_what_cudnn_keeps_for_them() {
     let script = "import torch
 from torch import nn

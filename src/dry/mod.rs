@@ -3,8 +3,8 @@
 //! PyTorch's own CUDA code and caching allocator run over a simulated CUDA runtime and cuBLAS, so that tch code runs unchanged on
 //! `Device::Cuda(0)`: results, temporaries inside operators, workspaces, the allocator's statistics, rounding, retries and out-of-memory
 //! errors are PyTorch's own. No kernel runs and no memory is touched: a training step of a model of any size takes milliseconds. What it
-//! gives is a prediction. cuDNN says itself what workspaces convolutions take, and what it takes for recurrent
-//! layers is worked out as cuDNN does. cuFFT and cuSPARSE are simulated and take nothing for themselves. The rest of cuDNN, cuSOLVER and MAGMA
+//! gives is a prediction. cuDNN says itself what workspaces convolutions and attention take, and what it takes for
+//! recurrent layers is worked out as cuDNN does. cuFFT and cuSPARSE are simulated and take nothing for themselves. The rest of cuDNN, cuSOLVER and MAGMA
 //! are missing: their operators have kernels in `native/dry/kernels`, with a table of what is exact and what is assumed.
 //!
 //! The simulated runtime must stand before the real one, so it is preloaded when a process starts: [`prepare`] makes a command's process a
@@ -15,7 +15,7 @@
 //! - Values. `item()` gives 0, or 1 for integers; a copy to the CPU gives zeros; `found_inf` stays 0. An operation whose shape depends on
 //!   values (`nonzero`, a boolean mask) is refused by name.
 //! - Time.
-//! - cuDNN's workspaces of batch norm and attention, those of cuFFT, cuSPARSE and cuSOLVER, and the CUDA context, which a real process has
+//! - cuDNN's workspaces of batch norm, those of cuFFT, cuSPARSE and cuSOLVER, and the CUDA context, which a real process has
 //!   beside its tensors.
 //! - Of the card more than [`crate::cards`] tells: a size alone is a card of compute capability 9.0.
 //!

@@ -70,11 +70,13 @@ const Descriptor& device() {
 
 extern "C" {
 
-// Whether cuDNN is there and answers without a GPU. VRAMLAB_DRY_CUDNN=0 says that nobody is to ask it: convolutions then take no workspace,
-// as whoever compares with a tracker wants that knows none.
+// cuDNN's version where it is there and answers without a GPU, else 0. VRAMLAB_DRY_CUDNN=0 says that nobody is to ask it: convolutions then
+// take no workspace, as whoever compares with a tracker wants that knows none.
 int vramlab_dry_cudnn() {
   const char* const asked = std::getenv("VRAMLAB_DRY_CUDNN");
-  return !(asked && std::strcmp(asked, "0") == 0) && device() != nullptr;
+  if ((asked && std::strcmp(asked, "0") == 0) || device() == nullptr) return 0;
+  auto* const version = real<size_t()>("cudnnGetVersion");
+  return version ? static_cast<int>(version()) : 0;
 }
 
 int cudnnCreate(void** handle) {

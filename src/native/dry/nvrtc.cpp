@@ -1,5 +1,7 @@
 // A simulated compiler for kernels that PyTorch compiles while it runs (its jiterator): all of them compile to nothing, which driver.cpp
 // loads and launches. Built twice, under the sonames of CUDA 12's and 13's.
+#include <dlfcn.h>
+
 #include <cstddef>
 
 namespace {
@@ -16,9 +18,12 @@ int text(char* out) {
 }  // namespace
 
 extern "C" {
+// That of the CUDA runtime, as cuDNN wants it.
 int nvrtcVersion(int* major, int* minor) {
-  *major = 12;
-  *minor = 0;
+  int version = 12000;
+  if (auto* const runtime = reinterpret_cast<int (*)(int*)>(dlsym(RTLD_DEFAULT, "cudaRuntimeGetVersion"))) runtime(&version);
+  *major = version / 1000;
+  *minor = version % 1000 / 10;
   return 0;
 }
 int nvrtcCreateProgram(void** made, const char*, const char*, int, const char* const*, const char* const*) {
@@ -39,7 +44,6 @@ int nvrtcGetCUBIN(void*, char* out) { return text(out); }
 int nvrtcGetPTX(void*, char* out) { return text(out); }
 int nvrtcGetProgramLog(void*, char* out) { return text(out); }
 const char* nvrtcGetErrorString(int) { return "no error"; }
-// cuDNN looks this up and complains on the standard error if it is missing. It would compile a kernel by it before a launch, which never
-// comes here: NVRTC_ERROR_INTERNAL_ERROR.
-int __nvrtcCPEx(...) { return 11; }
+// By this cuDNN compiles attention's kernels when it builds a plan, which tells its workspace and is never run.
+int __nvrtcCPEx(...) { return 0; }
 }

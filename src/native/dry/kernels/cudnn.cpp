@@ -1,6 +1,6 @@
 // cuDNN's operators where PyTorch's own cannot run: results and the copies around them as in PyTorch's Conv_v8.cpp, ConvShared.cpp,
-// BatchNorm.cpp and MHA.cpp. What cuDNN takes for itself, its workspace, is assumed to be nothing. Convolutions are PyTorch's own where cuDNN
-// answers without a GPU (../cudnn.cpp).
+// BatchNorm.cpp and MHA.cpp. What cuDNN takes for itself, its workspace, is assumed to be nothing. Convolutions and attention are PyTorch's
+// own where cuDNN answers without a GPU (../cudnn.cpp).
 #include "kernels.h"
 #include <ATen/OpMathType.h>
 #include <ATen/native/ConvUtils.h>
@@ -111,7 +111,8 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(const Tensor&, const Tenso
 
 void register_cudnn(torch::Library& m) {
   auto* const answers = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "vramlab_dry_cudnn"));
-  if (answers && answers()) {
+  const int version = answers ? answers() : 0;
+  if (version) {
     // PyTorch's own: cuDNN tells their workspaces (../cudnn.cpp).
     for (const char* name : {"cudnn_convolution", "cudnn_convolution_transpose", "cudnn_convolution_relu", "cudnn_convolution_add_relu"})
       mark_registered(name);
@@ -130,8 +131,15 @@ void register_cudnn(torch::Library& m) {
                            "_cudnn_ctc_loss.Tensor", "cudnn_grid_sampler", "cudnn_grid_sampler_backward", "cudnn_affine_grid_generator",
                            "cudnn_affine_grid_generator_backward"})
     mark_registered(name);
-  add(m, "_scaled_dot_product_cudnn_attention", attention);
-  add(m, "_scaled_dot_product_cudnn_attention_backward", attention_backward);
+  // Older ones were not tried.
+  constexpr int kTellsAttention = 91900;
+  if (version >= kTellsAttention) {
+    mark_registered("_scaled_dot_product_cudnn_attention");
+    mark_registered("_scaled_dot_product_cudnn_attention_backward");
+  } else {
+    add(m, "_scaled_dot_product_cudnn_attention", attention);
+    add(m, "_scaled_dot_product_cudnn_attention_backward", attention_backward);
+  }
 }
 
 void register_kernels(torch::Library& m) {

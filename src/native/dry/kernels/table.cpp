@@ -35,8 +35,10 @@ Row table[] = {
     {"cudnn_convolution_transpose", Standing::kAssumed, "as cudnn_convolution"},
     {"cudnn_batch_norm", Standing::kAssumed, "BatchNorm.cpp: results; workspace and reserve taken for nothing"},
     {"cudnn_batch_norm_backward", Standing::kAssumed, "as cudnn_batch_norm"},
-    {"_scaled_dot_product_cudnn_attention", Standing::kAssumed, "MHA.cpp: results and the random state; workspace taken for nothing"},
-    {"_scaled_dot_product_cudnn_attention_backward", Standing::kAssumed, "MHA.cpp: gradients; an fp32 copy of dQ is likely and not counted"},
+    {"_scaled_dot_product_cudnn_attention", Standing::kExact, "PyTorch's own code, and the workspaces of the plans that cuDNN's heuristics "
+     "choose; with a cuDNN before 9.19 results and random state as in MHA.cpp, and no workspace"},
+    {"_scaled_dot_product_cudnn_attention_backward", Standing::kExact, "as _scaled_dot_product_cudnn_attention; of the workspace an fp32 copy "
+     "of dQ is most"},
     {"_fft_c2c", Standing::kAssumed, "PyTorch's own code; the workspace of cuFFT's plan taken for nothing"},
     {"_fft_c2c.out", Standing::kAssumed, "as _fft_c2c"},
     {"_fft_r2c", Standing::kAssumed, "as _fft_c2c"},
