@@ -401,12 +401,12 @@ while True:
 fn the_batch_that_fits_is_exact() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rehearse/pointwise.py");
     let scene = Scene::new(&std::fs::read_to_string(script).unwrap());
-    let (output, fits) = scene.run(&["fit", "--batch", "--batch-size {}", "--gpu", "4GiB"], &[]);
+    let (output, fits) = scene.run(&["fit", "--batch", "--batch-size {}", "--gpu", "2GiB"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let (largest, tries) = (fits[0]["largest"].as_u64().unwrap(), fits[0]["rehearsals"].as_u64().unwrap());
     assert!(tries <= 8, "{}", said(&output));
     for (batch, status) in [(largest, 0), (largest + 1, 3)] {
-        let (output, answer) = scene.run(&["rehearse", "--gpu", "4GiB"], &["--batch-size", &batch.to_string()]);
+        let (output, answer) = scene.run(&["rehearse", "--gpu", "2GiB"], &["--batch-size", &batch.to_string()]);
         assert_eq!(output.status.code(), Some(status), "{}", said(&output));
         if status == 0 {
             assert_eq!((&answer["peak_reserved"], &answer["headroom"]), (&fits[0]["peak_reserved"], &fits[0]["headroom"]));
