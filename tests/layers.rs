@@ -54,7 +54,7 @@ fn layers_point_one_way() {
         ("process", &[]),
         ("dry", &["cards", "torch"]),
         ("data", &["torch"]),
-        ("models", &[]),
+        ("models", &["torch"]),
         ("training", &["models", "torch"]),
         ("predict", &["cards", "chart", "dry", "models", "snapshot", "torch", "training", "units"]),
         ("measure", &["machine", "protocol", "results", "torch"]),
