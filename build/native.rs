@@ -87,9 +87,9 @@ const NCCL: &str = "distributed/nccl.cpp";
 /// Declarations of CUDA's runtime and of Gloo, which libtorch's headers want and which need not be there.
 const STAND_INS: [&str; 2] = ["src/native/dry/include", "src/native/distributed/include"];
 
-/// The headers that are parsed once for all files that include ATen as a whole, or what lies under torch/.
-const PRECOMPILED: &str = "#include <ATen/ATen.h>\n#include <torch/csrc/autograd/custom_function.h>\n\
-                           #include <torch/csrc/autograd/engine.h>\n#include <torch/library.h>\n";
+/// The headers that are parsed once for all files that include ATen as a whole, or what lies under torch/. What only one file wants does not
+/// belong here: each file that takes them instantiates their templates again (custom_function.h: half a second in each of 18).
+const PRECOMPILED: &str = "#include <ATen/ATen.h>\n#include <torch/csrc/autograd/engine.h>\n#include <torch/library.h>\n";
 
 /// Whether `rehearse` carries it, which needs no libtorch of its own.
 fn is_rehearsals(library: &Library) -> bool {
@@ -190,11 +190,14 @@ impl Unit {
         let mut parts = Vec::new();
         with_own_headers(&source, &mut parts);
         let headers = parts.len();
+        // A header of ours may be what includes libtorch's.
+        let wants_precompiled = parts.iter().any(|path| {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            ["#include <ATen/ATen.h>", "#include <torch/"].iter().any(|line| text.contains(line))
+        });
         STAND_INS.iter().for_each(|folder| collect(Path::new(folder), &mut parts));
         parts[headers..].sort();
         let hash = parts.iter().fold(compiler.hash, |hash, path| fnv(hash, path));
-        let text = fs::read_to_string(&source).unwrap_or_default();
-        let wants_precompiled = ["#include <ATen/ATen.h>", "#include <torch/"].iter().any(|line| text.contains(line));
         let name = source.file_stem().expect("a source has a name").to_string_lossy();
         let object = cache.join(format!("{name}-{hash:016x}.o"));
         Unit { wants_precompiled: wants_precompiled && !source.ends_with(NCCL), source, object }
