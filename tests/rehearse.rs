@@ -654,7 +654,9 @@ for name in torch._C._dispatch_get_all_op_names():
         };
         // 'as NAME' says of a row what it says of another.
         let like = rest.split_once("\"as ").map_or(name, |(_, other)| other.split(['"', ';']).next().unwrap());
-        let is_pytorchs = |line: &str| line.contains(&format!("{{\"{like}\"")) && line.contains("PyTorch's own code");
+        let is_pytorchs = |line: &str| {
+            line.contains(&format!("{{\"{like}\"")) && ["PyTorch's own code", "kLibrary"].iter().any(|text| line.contains(text))
+        };
         match include_str!("../src/native/dry/kernels/table.cpp").lines().any(is_pytorchs) {
             true => own.push(name),
             false => ours.push(name),
@@ -663,6 +665,32 @@ for name in torch._C._dispatch_get_all_op_names():
     ours.sort_unstable();
     assert_eq!(answered, ours);
     assert!(answered.len() > 40 && own.contains(&"cudnn_convolution") && own.contains(&"_fft_r2c"), "{own:?}");
+}
+
+/// What a library takes for itself is no part of any figure, and the answer says so; where no such library is at work it says nothing.
+#[test]
+fn memory_of_libraries_that_nobody_knows_is_named_with_its_line() {
+    let seen = rehearse(
+        &[],
+        "import torch
+x = (torch.randn(64, 64, device='cuda') + torch.eye(64, device='cuda')).requires_grad_()
+y = torch.linalg.inv(x @ x.mT)
+z = torch.stft(torch.randn(4, 4096, device='cuda'), 256, window=torch.ones(256, device='cuda'), return_complex=True)
+(y.sum() + z.abs().sum()).backward()
+",
+    );
+    assert!(seen.output.status.success(), "{}", seen.error());
+    let rows = seen.json["processes"][0]["uncounted"].as_array().unwrap();
+    let has = |operator: &str, library: &str, line: i64| {
+        rows.iter().any(|row| {
+            row["operator"].as_str().unwrap().contains(operator) && row["library"] == library && row["line"]["line"] == line
+        })
+    };
+    assert!(has("linalg_inv_ex", "cuSOLVER or MAGMA", 3) && has("_fft_r2c", "cuFFT", 4), "{rows:?}");
+    assert!(seen.error().contains("_fft_r2c (cuFFT) at ") && seen.error().contains("train.py:4"), "{}", seen.error());
+    let plain = rehearse(&[], "import torch\ntorch.nn.Linear(8, 8).cuda()(torch.ones(1, 8, device='cuda')).sum().backward()\n");
+    assert_eq!(plain.json["processes"][0]["uncounted"].as_array().unwrap().len(), 0);
+    assert!(!plain.error().contains("not counted"));
 }
 
 #[test]

@@ -486,6 +486,8 @@ def why_not(run):
         gc.collect()
         # What a library keeps, most of it code, need not be gone through again after each model.
         gc.freeze()
+        # cuBLAS's workspaces, one for each thread that asked: the next model asks for its own.
+        torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
 
 

@@ -284,6 +284,7 @@ pub struct ProcessAnswer {
     pub phases: Vec<PhaseRow>,
     pub fragmentation: Fragmentation,
     pub imagined: Vec<Imagined>,
+    pub uncounted: Vec<Uncounted>,
     pub out_of_memory: Option<OutOfMemory>,
     pub exception: Option<Failure>,
 }
@@ -356,6 +357,14 @@ pub struct Imagined {
     pub times: usize,
 }
 
+/// An operator whose library takes memory of its own that nobody knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Uncounted {
+    pub operator: String,
+    pub library: String,
+    pub line: Option<Line>,
+}
+
 #[derive(Debug, Clone, Serialize)]
 pub struct OutOfMemory {
     pub tried: i64,
@@ -417,6 +426,7 @@ fn on_device(trace: &Trace, blocks: &[Block], device: u16) -> ProcessAnswer {
         phases: phases(events, &meters),
         fragmentation: Fragmentation { reserved_beyond_allocated: reserved - allocated },
         imagined: imagined(trace),
+        uncounted: uncounted(trace),
         out_of_memory: ran_out.map(|at| OutOfMemory {
             tried: events[at].bytes,
             free: events[at].address.cast_signed(),
@@ -530,6 +540,20 @@ fn imagined(trace: &Trace) -> Vec<Imagined> {
         match found.iter_mut().find(|known| known.line == line && known.operator == operator) {
             Some(known) => known.times += 1,
             None => found.push(Imagined { operator, line, times: 1 }),
+        }
+    }
+    found
+}
+
+/// Such an operator allocates its results, at least.
+fn uncounted(trace: &Trace) -> Vec<Uncounted> {
+    let mut found: Vec<Uncounted> = Vec::new();
+    for event in own(trace).iter().filter(|event| event.kind == Kind::Alloc) {
+        let Some(library) = trace.uncounted.get(&event.operator) else { continue };
+        let operator = trace.operators.get(&event.operator).cloned().unwrap_or_default();
+        let row = Uncounted { operator, library: library.clone(), line: trace.line(event.stack).map(Line::from) };
+        if !found.contains(&row) {
+            found.push(row);
         }
     }
     found

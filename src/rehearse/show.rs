@@ -89,6 +89,7 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
         processes(text, answer)?;
     }
     values(text, worst)?;
+    uncounted(text, worst)?;
     notes(text, answer)
 }
 
@@ -236,6 +237,23 @@ fn values(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     }
     if worst.imagined.len() > ROWS {
         writeln!(text, "    and at {} more places", worst.imagined.len() - ROWS)?;
+    }
+    Ok(())
+}
+
+/// Memory of libraries that only a GPU tells.
+fn uncounted(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    if worst.uncounted.is_empty() {
+        return Ok(());
+    }
+    writeln!(text)?;
+    writeln!(text, "  What these take in a library, beside their results, only a GPU tells; it is not counted:")?;
+    for row in worst.uncounted.iter().take(ROWS) {
+        let place = row.line.as_ref().map_or("somewhere".to_string(), place_of);
+        writeln!(text, "    {} ({}) at {place}", row.operator, row.library)?;
+    }
+    if worst.uncounted.len() > ROWS {
+        writeln!(text, "    and at {} more places", worst.uncounted.len() - ROWS)?;
     }
     Ok(())
 }

@@ -269,6 +269,8 @@ pub struct Trace {
     pub modules: HashMap<u32, String>,
     pub tensors: HashMap<u32, String>,
     pub operators: HashMap<u32, String>,
+    /// Of operators whose library takes memory that nobody knows, the library.
+    pub uncounted: HashMap<u32, String>,
     pub notes: Vec<String>,
     pub exception: Option<Exception>,
     pub refused: Option<String>,
@@ -292,7 +294,7 @@ enum Line {
     Stack { stack: u32, frames: Vec<u32> },
     Module { module: u32, name: String },
     Tensor { tensor: u32, name: String },
-    Operator { operator: u32, name: String },
+    Operator { operator: u32, name: String, uncounted: Option<String> },
     Note { note: String },
     Exception(Exception),
     Refused { refused: String },
@@ -342,7 +344,8 @@ impl Trace {
             Line::Tensor { tensor, name } => {
                 self.tensors.insert(tensor, name);
             }
-            Line::Operator { operator, name } => {
+            Line::Operator { operator, name, uncounted } => {
+                self.uncounted.extend(uncounted.map(|library| (operator, library)));
                 self.operators.insert(operator, name);
             }
             Line::Note { note } => {

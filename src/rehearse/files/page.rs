@@ -169,6 +169,10 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
             let place = value.line.as_ref().map_or("somewhere".to_string(), place_of);
             (value.operator.as_str(), place, value.times)
         }).collect::<Vec<_>>()),
+        uncounted => Serde(process.uncounted.iter().map(|row| {
+            let place = row.line.as_ref().map_or("somewhere".to_string(), place_of);
+            (row.operator.as_str(), row.library.as_str(), place)
+        }).collect::<Vec<_>>()),
         notes => Serde(&answer.notes),
         others => Serde(&others),
         name => &names[n],

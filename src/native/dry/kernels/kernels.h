@@ -12,6 +12,8 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <torch/library.h>
 
+#include <string_view>
+
 namespace vramlab::dry {
 
 using at::IntArrayRef;
@@ -36,6 +38,9 @@ void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 void mark_registered(const char* name);
 void check_all_registered();
+
+// The library that an operator calls and that takes memory of its own which nobody knows; nullptr where there is none.
+const char* uncounted(std::string_view name);
 
 template <typename Function>
 void add(torch::Library& m, const char* name, Function&& function) {

@@ -8,6 +8,7 @@
 #include "kernels.h"
 
 #include <cstring>
+#include <string_view>
 
 namespace vramlab::dry {
 namespace {
@@ -17,7 +18,9 @@ enum class Standing {
   kExact,
   // As in the named source, with something taken on trust.
   kAssumed,
-  // Results only; what a library takes for itself is unknown.
+  // PyTorch's own code; what the named library takes for itself is unknown, and a rehearsal says so.
+  kLibrary,
+  // Results only, and as above.
   kNone,
 };
 struct Row {
@@ -39,57 +42,57 @@ Row table[] = {
      "choose; with a cuDNN before 9.19 results and random state as in MHA.cpp, and no workspace"},
     {"_scaled_dot_product_cudnn_attention_backward", Standing::kExact, "as _scaled_dot_product_cudnn_attention; of the workspace an fp32 copy "
      "of dQ is most"},
-    {"_fft_c2c", Standing::kAssumed, "PyTorch's own code; the workspace of cuFFT's plan taken for nothing"},
-    {"_fft_c2c.out", Standing::kAssumed, "as _fft_c2c"},
-    {"_fft_r2c", Standing::kAssumed, "as _fft_c2c"},
-    {"_fft_r2c.out", Standing::kAssumed, "as _fft_c2c"},
-    {"_fft_c2r", Standing::kAssumed, "as _fft_c2c"},
-    {"_fft_c2r.out", Standing::kAssumed, "as _fft_c2c"},
-    {"cholesky", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"cholesky.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"cholesky_inverse", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"cholesky_inverse.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"_cholesky_solve_helper", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_cholesky_ex", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_cholesky_ex.L", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_inv_ex", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_inv_ex.inverse", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"_linalg_det", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"_linalg_det.result", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"_linalg_slogdet", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"_linalg_slogdet.sign", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"_linalg_solve_ex", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"_linalg_solve_ex.result", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"_linalg_eigh", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"_linalg_eigh.eigenvalues", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"_linalg_svd", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"_linalg_svd.U", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_lu", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_lu.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_lu_factor_ex", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_lu_factor_ex.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_lu_solve", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_lu_solve.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_qr", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_qr.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_ldl_factor_ex", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_ldl_factor_ex.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_ldl_solve", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_ldl_solve.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_lstsq.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_eig", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_eig.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_eigvals.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"_linalg_eigvals", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"geqrf", Standing::kNone, "cuSOLVER or MAGMA: results"},
-    {"geqrf.a", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"ormqr", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"ormqr.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_householder_product", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_householder_product.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"triangular_solve.X", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_solve_triangular", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
-    {"linalg_solve_triangular.out", Standing::kNone, "cuSOLVER or MAGMA: results from the meta kernel"},
+    {"_fft_c2c", Standing::kLibrary, "cuFFT"},
+    {"_fft_c2c.out", Standing::kLibrary, "cuFFT"},
+    {"_fft_r2c", Standing::kLibrary, "cuFFT"},
+    {"_fft_r2c.out", Standing::kLibrary, "cuFFT"},
+    {"_fft_c2r", Standing::kLibrary, "cuFFT"},
+    {"_fft_c2r.out", Standing::kLibrary, "cuFFT"},
+    {"cholesky", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"cholesky.out", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"cholesky_inverse", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"cholesky_inverse.out", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"_cholesky_solve_helper", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_cholesky_ex", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_cholesky_ex.L", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_inv_ex", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_inv_ex.inverse", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"_linalg_det", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"_linalg_det.result", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"_linalg_slogdet", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"_linalg_slogdet.sign", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"_linalg_solve_ex", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"_linalg_solve_ex.result", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"_linalg_eigh", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"_linalg_eigh.eigenvalues", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"_linalg_svd", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"_linalg_svd.U", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_lu", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_lu.out", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_lu_factor_ex", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_lu_factor_ex.out", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_lu_solve", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_lu_solve.out", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_qr", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_qr.out", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_ldl_factor_ex", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_ldl_factor_ex.out", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_ldl_solve", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_ldl_solve.out", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_lstsq.out", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_eig", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_eig.out", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_eigvals.out", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"_linalg_eigvals", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"geqrf", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"geqrf.a", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"ormqr", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"ormqr.out", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_householder_product", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_householder_product.out", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"triangular_solve.X", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_solve_triangular", Standing::kNone, "cuSOLVER or MAGMA"},
+    {"linalg_solve_triangular.out", Standing::kNone, "cuSOLVER or MAGMA"},
     // By their key and not by name: addmm, mm, mv, bmm, hspmm, sparse_sampled_addmm, triangular_solve of SparseCUDA and SparseCsrCUDA.
     {"products of sparse matrices", Standing::kAssumed, "PyTorch's own code; cuSPARSE's buffers taken for nothing. A sparse result is "
      "refused: values decide its size"},
@@ -97,8 +100,8 @@ Row table[] = {
     {"_cudnn_rnn_backward", Standing::kAssumed, "as _cudnn_rnn"},
     {"_cudnn_rnn_flatten_weight", Standing::kAssumed, "PyTorch's own code, and cuDNN's layout without padding by ../rnn.cpp"},
     {"_cudnn_init_dropout_state", Standing::kAssumed, "PyTorch's own code; 48 bytes for every second thread of the card"},
-    {"_cudnn_ctc_loss", Standing::kAssumed, "PyTorch's own code; cuDNN's workspace taken for nothing"},
-    {"_cudnn_ctc_loss.Tensor", Standing::kAssumed, "as _cudnn_ctc_loss"},
+    {"_cudnn_ctc_loss", Standing::kLibrary, "cuDNN"},
+    {"_cudnn_ctc_loss.Tensor", Standing::kLibrary, "cuDNN"},
     {"cudnn_grid_sampler", Standing::kExact, "PyTorch's own code; cuDNN takes no workspace for it"},
     {"cudnn_grid_sampler_backward", Standing::kExact, "as cudnn_grid_sampler"},
     {"cudnn_affine_grid_generator", Standing::kExact, "as cudnn_grid_sampler"},
@@ -118,6 +121,15 @@ void mark_registered(const char* name) {
     }
   }
   TORCH_CHECK(false, name, " has a kernel and no row in the table of src/native/dry/kernels/table.cpp, which says how far it is exact");
+}
+
+const char* uncounted(std::string_view name) {
+  const auto base = [](std::string_view of) { return of.substr(0, of.find('.')); };
+  constexpr std::string_view kNamespace = "aten::";
+  if (name.substr(0, kNamespace.size()) == kNamespace) name.remove_prefix(kNamespace.size());
+  for (const Row& row : table)
+    if (row.standing >= Standing::kLibrary && base(row.name) == base(name)) return row.source;
+  return nullptr;
 }
 
 void check_all_registered() {

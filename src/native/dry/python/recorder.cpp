@@ -462,12 +462,13 @@ uint32_t set_operator(uint32_t name) {
   return before;
 }
 
-uint32_t operator_number(const char* name) {
+uint32_t operator_number(const char* name, const char* uncounted) {
   static std::mutex names_mutex;
   static std::unordered_map<std::string, uint32_t> numbers;
   const std::lock_guard<std::mutex> lock(names_mutex);
   const auto [found, is_new] = numbers.emplace(name, static_cast<uint32_t>(numbers.size() + 1));
-  if (is_new) write_line("{\"operator\":" + std::to_string(found->second) + ",\"name\":" + quoted(name) + "}\n");
+  const std::string more = uncounted ? ",\"uncounted\":" + quoted(uncounted) : "";
+  if (is_new) write_line("{\"operator\":" + std::to_string(found->second) + ",\"name\":" + quoted(name) + more + "}\n");
   return found->second;
 }
 

@@ -79,7 +79,8 @@ void ended(bool enough_seen);
 void imagined(const char* operator_name);
 // What the innermost kernel at work is; gives what was before.
 uint32_t set_operator(uint32_t name);
-uint32_t operator_number(const char* name);
+// `uncounted` is the library that takes memory of its own for it which nobody knows.
+uint32_t operator_number(const char* name, const char* uncounted = nullptr);
 // Nothing of Python is asked for any more.
 void close_python();
 

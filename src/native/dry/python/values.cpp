@@ -1,5 +1,6 @@
 #include "values.h"
 
+#include "../kernels/kernels.h"
 #include "recorder.h"
 #include <ATen/ATen.h>
 #include <ATen/NativeFunctions.h>
@@ -530,7 +531,7 @@ struct Around final : c10::OperatorKernel {
   // Only what runs is named in the trace.
   uint32_t number() {
     uint32_t found = number_.load(std::memory_order_relaxed);
-    if (!found) number_ = found = operator_number(name.c_str());
+    if (!found) number_ = found = operator_number(name.c_str(), vramlab::dry::uncounted(name));
     return found;
   }
 
