@@ -2,8 +2,9 @@
 
     models.py GROUP [--only TEXT...] [--after NAME]
 
-Each line begins with MATRIX: that a model begins, then its peak of torch.cuda.max_memory_allocated() and its seconds, or why it failed. One
-that failed is tried on the CPU: where it fails there with the same error, it is not the simulated GPU's. `--after` goes on behind a model that ended the process.
+Each line begins with MATRIX: that a model begins, then its peak of torch.cuda.max_memory_allocated(), less what was allocated before, and
+its seconds, or why it failed. One that failed is tried on the CPU: where it fails there with the same error, it is not the simulated GPU's.
+`--after` goes on behind a model that ended the process.
 """
 
 import argparse
@@ -458,9 +459,12 @@ def one(name, run):
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(0)
     torch.cuda.reset_peak_memory_stats()
+    # What a library keeps for the whole process is the peak's of the model that it was made for.
+    left = torch.cuda.memory_allocated()
     began = time.monotonic()
     failed = why_not(run)
-    line = {"name": name, "note": note_of(run), "seconds": round(time.monotonic() - began, 2), "peak": torch.cuda.max_memory_allocated()}
+    line = {"name": name, "note": note_of(run), "seconds": round(time.monotonic() - began, 2)}
+    line |= {"peak": torch.cuda.max_memory_allocated() - left, "left": left}
     if failed:
         line |= {"failed": failed, "on_the_cpu_too": on_the_cpu(run) == failed.replace("torch.cuda.", "torch.")}
     tell(**line)

@@ -84,7 +84,7 @@ def models(options, group, only):
         begun = told.get("begins")
         if not begun:
             failed = told.get("failed", "")
-            peaks.append(told["peak"])
+            peaks.append(told["peak"] + told["left"])
             why, alike = failed or told["note"], told.get("on_the_cpu_too", False)
             add(Row(GROUPS[group], told["name"], not failed, told["peak"], told["seconds"], why, alike))
 

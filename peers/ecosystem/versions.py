@@ -3,7 +3,8 @@
     versions.py --vramlab PROGRAM [--folder FOLDER] [--keep] [VERSION...]
 
 Prints the table that docs/rehearse.md has. Beside the models: memory that runs out, with the message of PyTorch's own allocator, and expandable
-segments. Its exit status is 1 where something does not work. A version is some 3 GB to fetch.
+segments. Then operators of each library that PyTorch opens (tests/rehearse/operators.py): how many run, and on standard error what became of
+the others. Its exit status is 1 where something does not work. A version is some 3 GB to fetch.
 """
 
 import argparse
@@ -16,7 +17,9 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+OPERATORS = HERE.parent.parent / "tests" / "rehearse" / "operators.py"
 VERSIONS = ["2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0"]
+LIBRARIES = ["cublas", "cublasLt", "cudnn", "cufft", "cusolver and magma", "cusparse", "cusparseLt", "curand", "nvrtc", "nccl"]
 MODELS = ["mlp", "convnet", "gpt"]
 OLDER = "2.5.1"
 TELL = "import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.version())"
@@ -41,6 +44,17 @@ def model(options, python, name, **environment):
     return answer["peak_allocated"]
 
 
+def operators(options, python, version):
+    """How many run, of how many."""
+    _, said, _ = rehearse(options, python, ["--gpu", "rtx-4090", "--steps", "all"], [str(OPERATORS)])
+    told = [line for line in said.splitlines() if line.split(": ")[0] in LIBRARIES and line.count(": ") > 1]
+    others = [line for line in told if not line.endswith(": works")]
+    print(*(f"{version}: {line}" for line in others), sep="\n", file=sys.stderr, flush=True)
+    if not told:
+        raise RuntimeError(f"operators:\n{said}")
+    return f"{len(told) - len(others)} of {len(told)}"
+
+
 def row(options, version, folder):
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = folder / "bin" / "python"
@@ -51,7 +65,8 @@ def row(options, version, folder):
     status, said, _ = rehearse(options, python, ["--gpu", "2GiB"], [str(HERE / "small_models.py"), "gpt"])
     if status != 3 or "CUDA out of memory. Tried to allocate" not in said:
         raise RuntimeError(f"memory that runs out: status {status}\n{said}")
-    return [found[0], found[1], found[2], *(f"{peak:,}" for peak in [*peaks, expandable])]
+    run = operators(options, python, version)
+    return [found[0], found[1], found[2], *(f"{peak:,}" for peak in [*peaks, expandable]), run]
 
 
 def refused(options, folder):
@@ -72,8 +87,8 @@ def main():
     options.add_argument("versions", nargs="*", metavar="VERSION", default=[OLDER, *VERSIONS])
     options = options.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp())
-    print("| PyTorch | CUDA | cuDNN |", " | ".join(MODELS), "| gpt, expandable segments |")
-    print("|---|---|---|" + "---:|" * (len(MODELS) + 1))
+    print("| PyTorch | CUDA | cuDNN |", " | ".join(MODELS), "| gpt, expandable segments | operators that run |")
+    print("|---|---|---|" + "---:|" * (len(MODELS) + 2))
     failed = False
     for version in options.versions:
         environment = folder / version
