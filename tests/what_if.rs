@@ -187,6 +187,65 @@ fn snippets_pasted_into_the_script_ask_for_the_same_bytes_as_the_hooks() {
     assert!(told.contains("The cheapest that fits 1050MiB") && told.contains("leaves the result as it is"), "{told}");
 }
 
+/// A training loop in functions, whose model is wrapped in a task that is called something else and has its own `to`.
+const WRAPPED: &str = "
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)
+    def forward(self, x):
+        return x + self.down(self.act(self.up(x)))
+
+class Task(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.unused = net, nn.Conv2d(1, 1, 1)
+    def forward(self, x):
+        return self.net(x).square().mean()
+    def to(self, **more):
+        raise TypeError('a task stays where it is')
+
+def epoch(task, optimizer):
+    for _ in range(3):
+        x = torch.randn(4096, 256).cuda()
+        loss = task(x)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+def main():
+    model = nn.Sequential(*[Block() for _ in range(4)]).cuda()
+    wrapped = Task(model)
+    # model
+    epoch(wrapped, torch.optim.AdamW(model.parameters()))
+
+main()
+";
+
+#[test]
+fn lines_call_the_model_what_the_script_calls_it_and_a_technique_that_fails_says_so() {
+    let scene = Scene::new(WRAPPED);
+    let (output, rows) = scene.run(&["rehearse", "--what-if", "--only", "checkpoint-every,in-place,channels-last"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    for (name, line) in [("checkpoint-every", "for block in wrapped.net:"), ("in-place", "for module in wrapped.modules():")] {
+        let row = row(&rows, &[name]);
+        let snippet = row["snippet"].as_str().unwrap();
+        assert!(snippet.contains(line), "{snippet}");
+        let indented: String = snippet.lines().map(|line| format!("    {line}\n")).collect();
+        scene.write(&WRAPPED.replace("    # model\n", &indented));
+        let (output, answer) = scene.run(&["rehearse"], &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        for figure in ["peak_allocated", "peak_reserved"] {
+            assert_eq!(answer[figure], row[figure], "{figure} with {name}");
+        }
+    }
+    let why = row(&rows, &["channels-last"])["reason"].as_str().unwrap();
+    assert!(why.contains("the script fails with it") && why.contains("a task stays where it is"), "{why}");
+}
+
 #[test]
 fn what_is_written_on_the_command_line_and_into_the_environment_asks_for_the_same_bytes() {
     let as_it_is = source().replace("lr=1e-3", "lr=1e-3, fused=True");

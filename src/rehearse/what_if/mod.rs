@@ -360,7 +360,7 @@ fn try_one(rehearsal: &Rehearsal, base: &Measured, choice: Choice) -> Row {
     Row::of(choice, &measured, base)
 }
 
-/// Why a script with a technique did not end well, and what the technique said.
+/// Why a script with a technique did not end well, or what the technique had nothing to do for.
 struct Failed {
     why: String,
     told: Vec<Told>,
@@ -383,7 +383,9 @@ fn ran_out(run: &Run) -> bool {
 /// A technique that has nothing to do ends the script, often before it used the GPU.
 fn nothing_to_do(run: &Run) -> Option<Failed> {
     let told = told(run);
-    (!ran_out(run) && told.iter().any(|told| !told.applied)).then(|| Failed { why: String::new(), told })
+    // As it is, the script ends well: an exception is the technique's, whatever it said before.
+    let fails = run.traces.iter().any(|trace| trace.exception.is_some());
+    (!fails && told.iter().any(|told| !told.applied)).then(|| Failed { why: String::new(), told })
 }
 
 /// On the card, or first on a large one, where it is known that the script as it is does not fit: what is never short of memory asks for the
@@ -420,7 +422,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<Measured, Failed>> {
     }
     let answer = rehearsal.answer(&run)?;
     Ok(match answer.verdict {
-        Verdict::ScriptFailed => Err(Failed { why: short_failure(&answer, &run), told: told(&run) }),
+        Verdict::ScriptFailed => Err(Failed { why: short_failure(&answer, &run), told: Vec::new() }),
         verdict => Ok(Measured {
             peaks: (verdict == Verdict::Fits).then_some((answer.peak_reserved, answer.peak_allocated)),
             fits: verdict == Verdict::Fits,
@@ -451,7 +453,7 @@ fn on_a_real_gpu(run: &Run) -> Result<Measured, Failed> {
     }
     let exception = run.traces.iter().find_map(|trace| trace.exception.as_ref());
     let why = exception.map(|e| format!("{}: {}", e.kind, e.message.lines().next().unwrap_or_default()));
-    Err(Failed { why: why.unwrap_or_else(|| "it ended without an optimizer step on the GPU".to_string()), told })
+    Err(Failed { why: why.unwrap_or_else(|| "it ended without an optimizer step on the GPU".to_string()), told: Vec::new() })
 }
 
 /// Those worth trying together, by what each did alone: what is free, with what changes the result, with what costs compute.

@@ -43,11 +43,14 @@ class Technique:
         self.torch = torch
         self.name = name
         self.said = None
+        # What the script calls the model.
+        self.model = "model"
         self.begin()
         self.end_where_nothing_comes_of_it()
 
     def applied(self, snippet, change=""):
-        self._say(applied=True, change=change, snippet=snippet.strip("\n"))
+        snippet = re.sub(r"\bmodel\b", self.model, snippet.strip("\n"))
+        self._say(applied=True, change=change, snippet=snippet)
 
     def refused(self, reason):
         self._say(applied=False, reason=reason)
@@ -104,6 +107,7 @@ class Technique:
             # A loss is one without parameters, and has nothing to say about the model.
             if module not in seen and next(module.parameters(), None) is not None:
                 seen.update(module.modules())
+                self.model = variable_of(module)
                 callback(module)
 
         self.around_forward(enters)
@@ -119,6 +123,26 @@ class Technique:
 
         torch.autograd.graph._engine_run_backward = engine_run_backward
         torch.autograd._engine_run_backward = engine_run_backward
+
+
+def variable_of(module):
+    """What the script calls a module: a variable of its outermost frame that has it, `model` where it can be; `model`, too, where none has it."""
+    # Without this one: a frame that refers to itself lives on, and the arguments of those that called it with it.
+    frames, frame = [], sys._getframe(1)
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    for frame in reversed(frames):
+        if "site-packages" in frame.f_code.co_filename:
+            continue
+        variables = frame.f_locals
+        names = [name for name, value in variables.items() if value is module and not name.startswith("_")]
+        if isinstance(variables, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            # Before Python 3.13 it is a copy that the frame keeps, and with it tensors that the script lets go of.
+            variables.clear()
+        if names:
+            return "model" if "model" in names else names[0]
+    return "model"
 
 
 def uses_trainer():
