@@ -225,18 +225,36 @@ def main():
 main()
 ";
 
+/// Everything that there is to try, on a card that the script does not fit: each technique alone, and then what helps together.
 #[test]
 fn lines_call_the_model_what_the_script_calls_it_and_a_technique_that_fails_says_so() {
     let scene = Scene::new(WRAPPED);
-    let (output, rows) = scene.run(&["rehearse", "--what-if", "--only", "checkpoint-every,in-place,channels-last"], &[]);
+    let (output, rows) = scene.run(&["rehearse", "--gpu", "720MiB", "--what-if"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    for (name, line) in [("checkpoint-every", "for block in wrapped.net:"), ("in-place", "for module in wrapped.modules():")] {
+    let reserved = |row: &Value| row["peak_reserved"].as_i64().unwrap();
+    let as_it_is = row(&rows, &[]);
+    assert_eq!(as_it_is["fits"], false, "{as_it_is}");
+    let together: Vec<&Value> =
+        rows.as_array().unwrap().iter().filter(|row| row["techniques"].as_array().unwrap().len() > 2).collect();
+    assert!(!together.is_empty(), "{rows}");
+    for combined in together {
+        assert!(combined["reason"].is_null() && reserved(combined) < reserved(as_it_is), "{combined}");
+        for name in combined["techniques"].as_array().unwrap() {
+            let alone = row(&rows, &[name.as_str().unwrap()]);
+            assert!(reserved(alone) < reserved(as_it_is), "{alone} is of no use, and in {combined}");
+            assert!(combined["snippet"].as_str().unwrap().contains(alone["snippet"].as_str().unwrap()), "{combined} {alone}");
+        }
+    }
+    // What does not fit is measured on a large card.
+    let pasted =
+        [("checkpoint-every", "720MiB", "for block in wrapped.net:"), ("in-place", "8GiB", "for module in wrapped.modules():")];
+    for (name, card, line) in pasted {
         let row = row(&rows, &[name]);
         let snippet = row["snippet"].as_str().unwrap();
         assert!(snippet.contains(line), "{snippet}");
         let indented: String = snippet.lines().map(|line| format!("    {line}\n")).collect();
         scene.write(&WRAPPED.replace("    # model\n", &indented));
-        let (output, answer) = scene.run(&["rehearse"], &[]);
+        let (output, answer) = scene.run(&["rehearse", "--gpu", card], &[]);
         assert_eq!(output.status.code(), Some(0), "{}", said(&output));
         for figure in ["peak_allocated", "peak_reserved"] {
             assert_eq!(answer[figure], row[figure], "{figure} with {name}");
