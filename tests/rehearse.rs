@@ -202,6 +202,20 @@ for _ in range(5):
     }
 }
 
+/// Barriers, groups of another backend, objects of other ranks: nothing waits for ranks that are not there.
+#[test]
+fn a_rank_that_is_alone_waits_for_nobody() {
+    for rank in ["0", "3"] {
+        let flags = ["--world-size", "4", "--rank", rank, "--steps", "all"];
+        let seen = rehearse(&flags, include_str!("rehearse/collectives.py"));
+        let said = seen.said();
+        assert!(said.lines().any(|line| line == "all"), "{said}{}", seen.error());
+        let others: Vec<&str> = said.lines().filter(|line| line.contains(": ") && !line.ends_with(": works")).collect();
+        assert!(others.is_empty(), "rank {rank}: {others:?}");
+        assert!(said.lines().filter(|line| line.ends_with(": works")).count() > 30, "{said}");
+    }
+}
+
 #[test]
 fn a_command_that_is_no_rehearsal_is_told_why_in_one_line() {
     let refuses = |flags: &[&str], words: &[&str], why: &str| {

@@ -1,6 +1,6 @@
 """Rehearses the ecosystem: every model of models.py, every script of features.py and the lines of lines.py, with the Python that runs this.
 
-    run.py --vramlab PROGRAM [--only TEXT] [--again] [--jobs N] [--nanogpt FOLDER] [--imagenet FILE]
+    run.py --vramlab PROGRAM [--only TEXT] [--again] [--jobs N] [--nanogpt FOLDER] [--imagenet FILE] [--torchtitan FOLDER]
 
 Writes results.csv beside this file and the table docs/ecosystem.md; with --only and --again, what was not run stays as it was there. Its exit status is
 1 where something that worked in the results.csv from before does not work any more, or needs another peak with the same versions. Needs
@@ -48,7 +48,8 @@ GROUPS = {
 LINES = "lines of --what-if"
 
 # `alike`: the same error comes on the CPU, where nothing is simulated.
-Row = collections.namedtuple("Row", "group name works peak seconds why alike", defaults=("", False))
+# `peak` is allocated; `reserved` is told of scripts.
+Row = collections.namedtuple("Row", "group name works peak seconds why alike reserved", defaults=("", False, ""))
 
 
 def rehearse(options, flags, command, environment=None, hear=lambda line: None):
@@ -122,7 +123,8 @@ def script(options, wanted, command):
     works = status == wanted.status and wanted.says in errors
     why = "" if works and not wanted.status else last_line(errors)
     print(f"{wanted.group}: {wanted.title}: {'works' if works else why}", file=sys.stderr, flush=True)
-    return [Row(wanted.group, wanted.title, works, answer.get("peak_allocated", ""), seconds, why)]
+    peak, reserved = answer.get("peak_allocated", ""), answer.get("peak_reserved", "")
+    return [Row(wanted.group, wanted.title, works, peak, seconds, why, reserved=reserved)]
 
 
 def written(options, of):
@@ -144,7 +146,8 @@ def written(options, of):
                 differ = [f"{row[peak]} B by its hooks and {answer.get(peak)} B by its lines" for peak in peaks if row[peak] != answer.get(peak)]
                 why = ", ".join(differ) if answer else last_line(errors)
             seconds = round(time.monotonic() - began, 1)
-            rows.append(Row(LINES, f"{of.title}, {name}", not why, row.get("peak_allocated", ""), seconds, why))
+            peak, reserved = row.get("peak_allocated", ""), row.get("peak_reserved", "")
+            rows.append(Row(LINES, f"{of.title}, {name}", not why, peak, seconds, why, reserved=reserved))
             print(f"{LINES}: {rows[-1].name}: {why or 'the bytes of its hooks'}", file=sys.stderr, flush=True)
     return rows
 
@@ -157,6 +160,16 @@ def theirs(options):
     if options.imagenet:
         words = [sys.executable, options.imagenet, "--dummy", "-a", "resnet50", "-b", "32", "-j", "2"]
         yield features.Feature("scripts", "pytorch/examples, imagenet --dummy, ResNet-50"), words, None
+    for ranks in (8, 128) if options.torchtitan else ():
+        # As benchmarks/llama3_h100_202412_torchtitan.md says of its table's first row.
+        words = "-m torchtitan.train --job.config_file torchtitan/models/llama3/train_configs/llama3_8b.toml --training.local_batch_size 2"
+        data = "--model.hf_assets_path tests/assets/tokenizer --training.dataset c4_test"
+        wanted = features.Feature(
+            "scripts",
+            f"torchtitan, Llama 3.1 8B, FSDP, batch 2, rank 0 of {ranks}",
+            flags=["--gpu", "96GiB", "--world-size", str(ranks), "--rank", "0"],
+        )
+        yield wanted, [sys.executable, *words.split(), *data.split()], options.torchtitan
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------------------------
@@ -204,10 +217,11 @@ def page(rows, found):
         alike = sum(row.alike for row in of)
         works = sum(row.works for row in of)
         lines.append(f"| {group} | {works} | {alike or ''} | {len(of) - works - alike or ''} | {seconds:.0f} |")
-    lines += ["", "## Scripts", "", "| | peak allocated | seconds |", "|---|---:|---:|"]
+    lines += ["", "## Scripts", "", "| | peak allocated | peak reserved | seconds |", "|---|---:|---:|---:|"]
     for row in rows:
         if row.group not in GROUPS.values():
-            lines.append(f"| {row.group}: {cell(row.name)} | {size(row.peak) if row.works else 'does not work'} | {row.seconds} |")
+            peaks = f"{size(row.peak)} | {size(row.reserved)}" if row.works else "does not work | "
+            lines.append(f"| {row.group}: {cell(row.name)} | {peaks} | {row.seconds} |")
     failed = [row for row in rows if not row.works]
     for title, of in (
         ("What does not work", [row for row in failed if not row.alike]),
@@ -276,6 +290,7 @@ def main():
     options.add_argument("--jobs", type=int, default=os.cpu_count())
     options.add_argument("--nanogpt", metavar="FOLDER", help="a checkout of karpathy/nanoGPT with data prepared")
     options.add_argument("--imagenet", metavar="FILE", help="main.py of pytorch/examples' imagenet")
+    options.add_argument("--torchtitan", metavar="FOLDER", help="a checkout of pytorch/torchtitan at v0.2.2, whose requirements are installed")
     options = options.parse_args()
     found, (before, versions_before) = versions(), read()
     same = found == versions_before

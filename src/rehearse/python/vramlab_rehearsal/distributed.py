@@ -56,9 +56,43 @@ def _renamed(get_backend):
     @functools.wraps(get_backend)
     def renamed(group=None):
         found = get_backend(group)
-        return "nccl" if found == BACKEND else found
+        return getattr(group, "asked", "nccl") if found == BACKEND else found
 
     return renamed
+
+
+def _alone_in_all_groups(distributed):
+    """Groups that a script makes later, of whatever backend, are of this rank alone, too: a real one would wait for the others for ever."""
+    c10d = distributed.distributed_c10d
+    make, broadcast, scatter = c10d._new_process_group_helper, distributed.broadcast_object_list, distributed.scatter_object_list
+
+    @functools.wraps(make)
+    def new_process_group(size, rank, ranks, backend, *arguments, **more):
+        if not distributed.is_initialized() or c10d.get_backend.__wrapped__() != BACKEND:
+            return make(size, rank, ranks, backend, *arguments, **more)
+        # Options are for the backend that was asked for.
+        made = make(size, rank, ranks, BACKEND, *arguments, **{**more, "backend_options": None})
+        if str(backend) != BACKEND and not isinstance(made[0], (int, type(None))):
+            made[0].asked = str(backend)
+        return made
+
+    def sent_by_this_one(group, source, group_source):
+        return source == distributed.get_rank() or (group_source is not None and group_source == distributed.get_rank(group))
+
+    # Objects of another rank are not there to be read; the list stays as it is.
+    @functools.wraps(broadcast)
+    def broadcast_object_list(objects, src=None, group=None, *arguments, group_src=None, **more):
+        if c10d.get_backend.__wrapped__(group) != BACKEND or sent_by_this_one(group, src, group_src):
+            broadcast(objects, src, group, *arguments, **more, **({"group_src": group_src} if group_src is not None else {}))
+
+    @functools.wraps(scatter)
+    def scatter_object_list(outputs, inputs=None, src=None, group=None, group_src=None):
+        if c10d.get_backend.__wrapped__(group) != BACKEND or sent_by_this_one(group, src, group_src):
+            scatter(outputs, inputs, src, group, **({"group_src": group_src} if group_src is not None else {}))
+
+    c10d._new_process_group_helper = new_process_group
+    for module in (distributed, c10d):
+        module.broadcast_object_list, module.scatter_object_list = broadcast_object_list, scatter_object_list
 
 
 def _register(torch):
@@ -72,6 +106,22 @@ def _register(torch):
         future = torch.futures.Future()
         future.set_result(tensors)
         return _create_work_from_future(future)
+
+    class Received(distributed.Work):
+        """From another rank, as a receiver that names none wants to know."""
+
+        def __init__(self, sender):
+            super().__init__()
+            self._sender = sender
+
+        def wait(self, *_):
+            return True
+
+        def is_completed(self):
+            return True
+
+        def _source_rank(self):
+            return self._sender
 
     class Alone(distributed.ProcessGroup):
         """One rank of a group whose others are not there."""
@@ -111,9 +161,19 @@ def _register(torch):
             return done(tensors)
 
         def recv_anysource(self, tensors, *_):
-            return done(tensors)
+            return Received((self._rank + 1) % self._size)
 
-        def barrier(self, *_):
+        # PyTorch names its options.
+        def barrier(self, opts=None):
+            return done([])
+
+        def monitored_barrier(self, *_, **__):
+            pass
+
+        def _start_coalescing(self, *_):
+            pass
+
+        def _end_coalescing(self, *_):
             return done([])
 
         def allgather(self, outputs, inputs, *_):
@@ -121,6 +181,9 @@ def _register(torch):
                 for output in each:
                     output.copy_(given)
             return done(outputs)
+
+        def allgather_coalesced(self, outputs, inputs, *_):
+            return self.allgather([[each[i] for each in outputs] for i in range(len(inputs))], inputs)
 
         def _allgather_base(self, output, given, *_):
             output.view(self._size, -1).copy_(given.reshape(1, -1).expand(self._size, -1))
@@ -170,3 +233,4 @@ def _register(torch):
     distributed.Backend.register_backend(
         BACKEND, lambda store, rank, size, timeout: Alone(rank, size), devices=["cpu", "cuda"]
     )
+    _alone_in_all_groups(distributed)
