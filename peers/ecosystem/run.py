@@ -161,15 +161,15 @@ def theirs(options):
         words = [sys.executable, options.imagenet, "--dummy", "-a", "resnet50", "-b", "32", "-j", "2"]
         yield features.Feature("scripts", "pytorch/examples, imagenet --dummy, ResNet-50"), words, None
     for ranks in (8, 128) if options.torchtitan else ():
-        # As benchmarks/llama3_h100_202412_torchtitan.md says of its table's first row.
-        words = "-m torchtitan.train --job.config_file torchtitan/models/llama3/train_configs/llama3_8b.toml --training.local_batch_size 2"
-        data = "--model.hf_assets_path tests/assets/tokenizer --training.dataset c4_test"
+        # The first row of the tables 1 and 3 of benchmarks/llama3_h100_202412_torchtitan.md, with the commit and the settings that it names.
+        words = "train.py --job.config_file train_configs/llama3_8b.toml --training.batch_size 2 --training.dataset c4_test"
         wanted = features.Feature(
             "scripts",
-            f"torchtitan, Llama 3.1 8B, FSDP, batch 2, rank 0 of {ranks}",
+            f"torchtitan at 9dec370, Llama 3.1 8B, FSDP, batch 2, rank 0 of {ranks}",
             flags=["--gpu", "96GiB", "--world-size", str(ranks), "--rank", "0"],
+            environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
         )
-        yield wanted, [sys.executable, *words.split(), *data.split()], options.torchtitan
+        yield wanted, [sys.executable, *words.split()], options.torchtitan
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def main():
     options.add_argument("--jobs", type=int, default=os.cpu_count())
     options.add_argument("--nanogpt", metavar="FOLDER", help="a checkout of karpathy/nanoGPT with data prepared")
     options.add_argument("--imagenet", metavar="FILE", help="main.py of pytorch/examples' imagenet")
-    options.add_argument("--torchtitan", metavar="FOLDER", help="a checkout of pytorch/torchtitan at v0.2.2, whose requirements are installed")
+    options.add_argument("--torchtitan", metavar="FOLDER", help="a checkout of pytorch/torchtitan at 9dec370, and Llama 3's tokenizer in it")
     options = options.parse_args()
     found, (before, versions_before) = versions(), read()
     same = found == versions_before
