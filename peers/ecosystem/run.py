@@ -1,6 +1,6 @@
 """Rehearses the ecosystem: every model of models.py, every script of features.py and the lines of lines.py, with the Python that runs this.
 
-    run.py --vramlab PROGRAM [--only TEXT] [--again] [--jobs N] [--nanogpt FOLDER] [--imagenet FILE] [--torchtitan FOLDER]
+    run.py --vramlab PROGRAM [--only TEXT] [--again] [--jobs N] [--nanogpt FOLDER] [--imagenet FILE]
 
 Writes results.csv beside this file and the table docs/ecosystem.md; with --only and --again, what was not run stays as it was there. Its exit status is
 1 where something that worked in the results.csv from before does not work any more, or needs another peak with the same versions. Needs
@@ -160,16 +160,6 @@ def theirs(options):
     if options.imagenet:
         words = [sys.executable, options.imagenet, "--dummy", "-a", "resnet50", "-b", "32", "-j", "2"]
         yield features.Feature("scripts", "pytorch/examples, imagenet --dummy, ResNet-50"), words, None
-    for ranks in (8, 128) if options.torchtitan else ():
-        # The first row of the tables 1 and 3 of benchmarks/llama3_h100_202412_torchtitan.md, with the commit and the settings that it names.
-        words = "train.py --job.config_file train_configs/llama3_8b.toml --training.batch_size 2 --training.dataset c4_test"
-        wanted = features.Feature(
-            "scripts",
-            f"torchtitan at 9dec370, Llama 3.1 8B, FSDP, batch 2, rank 0 of {ranks}",
-            flags=["--gpu", "96GiB", "--world-size", str(ranks), "--rank", "0"],
-            environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
-        )
-        yield wanted, [sys.executable, *words.split()], options.torchtitan
 
 
 # ---- what is written -------------------------------------------------------------------------------------------------------------------
@@ -290,7 +280,6 @@ def main():
     options.add_argument("--jobs", type=int, default=os.cpu_count())
     options.add_argument("--nanogpt", metavar="FOLDER", help="a checkout of karpathy/nanoGPT with data prepared")
     options.add_argument("--imagenet", metavar="FILE", help="main.py of pytorch/examples' imagenet")
-    options.add_argument("--torchtitan", metavar="FOLDER", help="a checkout of pytorch/torchtitan at 9dec370, and Llama 3's tokenizer in it")
     options = options.parse_args()
     found, (before, versions_before) = versions(), read()
     same = found == versions_before
