@@ -221,39 +221,35 @@ fn processes(text: &mut String, answer: &Answer) -> std::fmt::Result {
 
 /// Values that the script read and nobody computed.
 fn values(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    if worst.imagined.is_empty() {
-        return Ok(());
-    }
-    writeln!(text)?;
-    writeln!(text, "  Nothing is computed, so these values are imagined, those of a healthy run:")?;
-    for value in worst.imagined.iter().take(ROWS) {
-        let place = value.line.as_ref().map_or("somewhere".to_string(), place_of);
-        writeln!(
-            text,
-            "    {} at {place}{}",
-            value.operator,
-            if value.times > 1 { format!(", {} times", value.times) } else { String::new() }
-        )?;
-    }
-    if worst.imagined.len() > ROWS {
-        writeln!(text, "    and at {} more places", worst.imagined.len() - ROWS)?;
-    }
-    Ok(())
+    let times = |times| if times > 1 { format!(", {times} times") } else { String::new() };
+    let rows =
+        worst.imagined.iter().map(|row| format!("{} at {}{}", row.operator, place_or_not(row.line.as_ref()), times(row.times)));
+    at_places(text, "Nothing is computed, so these values are imagined, those of a healthy run:", rows)
 }
 
 /// Memory of libraries that only a GPU tells.
 fn uncounted(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    if worst.uncounted.is_empty() {
-        return Ok(());
+    let rows =
+        worst.uncounted.iter().map(|row| format!("{} ({}) at {}", row.operator, row.library, place_or_not(row.line.as_ref())));
+    at_places(text, "What these take in a library, beside their results, only a GPU tells; it is not counted:", rows)
+}
+
+/// As [`place_of`], where a line is known.
+pub(super) fn place_or_not(line: Option<&Line>) -> String {
+    line.map_or("somewhere".to_string(), place_of)
+}
+
+/// The first rows, if there are any, and how many more there are.
+fn at_places(text: &mut String, title: &str, rows: impl ExactSizeIterator<Item = String>) -> std::fmt::Result {
+    let count = rows.len();
+    if count > 0 {
+        writeln!(text, "\n  {title}")?;
     }
-    writeln!(text)?;
-    writeln!(text, "  What these take in a library, beside their results, only a GPU tells; it is not counted:")?;
-    for row in worst.uncounted.iter().take(ROWS) {
-        let place = row.line.as_ref().map_or("somewhere".to_string(), place_of);
-        writeln!(text, "    {} ({}) at {place}", row.operator, row.library)?;
+    for row in rows.take(ROWS) {
+        writeln!(text, "    {row}")?;
     }
-    if worst.uncounted.len() > ROWS {
-        writeln!(text, "    and at {} more places", worst.uncounted.len() - ROWS)?;
+    if count > ROWS {
+        writeln!(text, "    and at {} more places", count - ROWS)?;
     }
     Ok(())
 }

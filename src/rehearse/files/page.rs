@@ -5,7 +5,7 @@ use super::who;
 use crate::chart::{Areas, Head, NARROW, Panel, Plot, WIDE, areas};
 use crate::inline::{document, picture_address};
 use crate::rehearse::answer::{Answer, Block, Held, TOLD, module_of};
-use crate::rehearse::show::{headline, place_of, share_of, short};
+use crate::rehearse::show::{headline, place_of, place_or_not, share_of, short};
 use crate::units::Bytes;
 use anyhow::{Context, Result};
 use minijinja::context;
@@ -166,12 +166,10 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         phases => Serde(phases),
         steps_left_out => (0..=last).filter(|step| !is_told(*step)).count(),
         imagined => Serde(process.imagined.iter().map(|value| {
-            let place = value.line.as_ref().map_or("somewhere".to_string(), place_of);
-            (value.operator.as_str(), place, value.times)
+            (value.operator.as_str(), place_or_not(value.line.as_ref()), value.times)
         }).collect::<Vec<_>>()),
         uncounted => Serde(process.uncounted.iter().map(|row| {
-            let place = row.line.as_ref().map_or("somewhere".to_string(), place_of);
-            (row.operator.as_str(), row.library.as_str(), place)
+            (row.operator.as_str(), row.library.as_str(), place_or_not(row.line.as_ref()))
         }).collect::<Vec<_>>()),
         notes => Serde(&answer.notes),
         others => Serde(&others),
