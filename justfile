@@ -100,12 +100,6 @@ compare *FLAGS: _setup
     @cargo build --release --quiet
     @exec {{ quote(release / "vramlab") }} compare "$@"
 
-# Find the workers, prefetching and pinning that your own data wants
-[no-exit-message]
-tune-loader *FLAGS: _setup
-    @cargo build --release --quiet --bin vramlab
-    @exec {{ quote(release / "vramlab") }} tune-loader "$@"
-
 # Play a trace of allocations on PyTorch's caching allocator
 [no-exit-message]
 replay *FLAGS: _setup

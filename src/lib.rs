@@ -42,8 +42,6 @@ pub mod stats;
 pub mod torch;
 #[cfg(feature = "torch")]
 pub mod training;
-#[cfg(feature = "torch")]
-pub mod tune;
 pub mod units;
 
 #[cfg(feature = "torch")]

@@ -65,10 +65,9 @@ fn layers_point_one_way() {
             "commands",
             &[
                 "cards", "data", "dry", "machine", "measure", "models", "pairs", "predict", "protocol", "results", "runner",
-                "stats", "torch", "training", "tune", "units",
+                "stats", "torch", "training", "units",
             ],
         ),
-        ("tune", &["stats"]),
         ("doctor", &["machine", "measure", "models", "protocol", "stats", "torch", "units"]),
     ]);
     for (path, code) in sources(&root().join("src")) {

@@ -39,10 +39,6 @@ enum Command {
     #[cfg(feature = "torch")]
     Compare(vramlab::commands::CompareOptions),
 
-    /// Find how many workers, how much prefetching and whether pinning your own data wants
-    #[cfg(feature = "torch")]
-    TuneLoader(vramlab::commands::TuneOptions),
-
     /// Play a trace of allocations on PyTorch's caching allocator over a simulated GPU
     #[cfg(feature = "torch")]
     Replay(vramlab::commands::ReplayOptions),
@@ -133,8 +129,6 @@ fn run(command: Command) -> Result<u8> {
         Command::GpuDay(options) => vramlab::commands::gpu_day(&options),
         #[cfg(feature = "torch")]
         Command::Compare(options) => vramlab::commands::compare(&options),
-        #[cfg(feature = "torch")]
-        Command::TuneLoader(options) => vramlab::commands::tune_loader(&options).map(|()| 0),
         #[cfg(feature = "torch")]
         Command::Replay(options) => vramlab::commands::replay(&options).map(|()| 0),
         #[cfg(feature = "torch")]

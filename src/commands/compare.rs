@@ -127,8 +127,8 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
     let table = table(&account.dir)?;
     if let (None, Some(data)) = (&table, &options.data) {
         bail!(
-            "nothing could be compared, for the reasons above. An image that cannot be loaded ends both sides; \
-             `vramlab tune-loader --data {}` names such images",
+            "nothing could be compared, for the reasons above. An image that cannot be loaded ends both sides: look for a \
+             file in {} that is no whole JPEG image",
             data.display()
         );
     }

@@ -10,7 +10,6 @@ mod plan;
 mod predict;
 mod replay;
 mod table;
-mod tune_loader;
 
 pub use compare::{CompareOptions, compare};
 pub use ddp::{DdpFlags, ddp};
@@ -21,4 +20,3 @@ pub use plan::{PlanOptions, plan};
 pub use predict::{PredictOptions, predict};
 pub use replay::{ReplayOptions, replay};
 pub use table::bytes_by_phase;
-pub use tune_loader::{TuneOptions, tune_loader};
