@@ -1,55 +1,49 @@
-"""Calls a function when a module has been imported."""
+"""Calls a function when a module has been imported, in whatever way."""
 
-import importlib.machinery
+import functools
+import importlib.util
 import sys
 
+_external = importlib.util.spec_from_file_location.__globals__
+_waiting = {}
 
-def when_imported(name, callback, missing=lambda: None):
+
+def when_imported(name, callback, missing=None):
+    """Also calls `missing`, where it is given, as often as nobody finds the module."""
     if name in sys.modules:
-        callback(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, _Finder(name, callback, missing))
+        return callback(sys.modules[name])
+    _waiting[name] = callback
+    if missing:
+        # Asked last, when nobody else has found it. A script may extend sys.path and try again.
+        sys.meta_path.append(_Last(name, missing))
 
 
-class _Finder:
-    def __init__(self, name, callback, missing):
+def _spec_from_file_location(name, *arguments, **more):
+    spec = _found(name, *arguments, **more)
+    loader = getattr(spec, "loader", None)
+    if name in _waiting and loader is not None:
+        # A spec may be found again and again and never be used: it is the loading that counts.
+        loader.exec_module = functools.partial(_exec_module, loader.exec_module, name)
+    return spec
+
+
+def _exec_module(original, name, module):
+    original(module)
+    callback = _waiting.pop(name, None)
+    if callback:
+        callback(module)
+
+
+# Every finder comes here for a file's spec, also those of editable installations and those that scripts put into sys.meta_path.
+_found = _external["spec_from_file_location"]
+_external["spec_from_file_location"] = importlib.util.spec_from_file_location = _spec_from_file_location
+
+
+class _Last:
+    def __init__(self, name, missing):
         self.name = name
-        self.callback = callback
         self.missing = missing
 
     def find_spec(self, name, path=None, target=None):
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self)
-                return spec
-        # Not installed here; a script may extend sys.path and try again.
-        sys.meta_path.insert(0, self)
-        self.missing()
-        return None
-
-
-class _Loader:
-    def __init__(self, loader, finder):
-        self.loader = loader
-        self.finder = finder
-
-    def create_module(self, spec):
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module):
-        module.__spec__.loader = self.loader
-        module.__loader__ = self.loader
-        try:
-            self.loader.exec_module(module)
-        except BaseException:
-            sys.meta_path.insert(0, self.finder)
-            raise
-        self.finder.callback(module)
-
-    def __getattr__(self, name):
-        return getattr(self.loader, name)
+        if name == self.name:
+            self.missing()
