@@ -187,6 +187,80 @@ fn snippets_pasted_into_the_script_ask_for_the_same_bytes_as_the_hooks() {
     assert!(told.contains("The cheapest that fits 1050MiB") && told.contains("leaves the result as it is"), "{told}");
 }
 
+/// Techniques for the loss, for what the forward pass keeps and for the weights, on a model whose loss needs most.
+#[test]
+fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
+    const NAMES: [&str; 5] = ["chunked-loss", "fused-linear-loss", "offload-activations", "checkpoint-selective", "bf16-weights"];
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rehearse");
+    let source = std::fs::read_to_string(folder.join("large_vocabulary.py")).unwrap();
+    let scene = Scene::new(&source);
+    let only = format!("{},sdpa", NAMES.join(","));
+    let (output, rows) = scene.run(&["rehearse", "--gpu", "16GiB", "--what-if", "--only", &only], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let indented = |text: &str, by: &str| text.lines().map(|line| format!("{by}{line}\n")).collect::<String>();
+    for name in NAMES {
+        let row = row(&rows, &[name]);
+        let snippet = row["snippet"].as_str().unwrap_or_else(|| panic!("{row}"));
+        let script = match name {
+            "chunked-loss" => {
+                let (functions, _) = snippet.split_once("\n\n\nloss = ").unwrap();
+                source
+                    .replace("class Block", &format!("{functions}\n\n\nclass Block"))
+                    .replace("F.cross_entropy(logits[", "chunked_cross_entropy(logits[")
+            }
+            "offload-activations" => {
+                let (class, _) = snippet.split_once("\n\n\nwith ").unwrap();
+                source
+                    .replace("class Block", &format!("{class}\n\n\nclass Block"))
+                    .replace("        _, loss = model", "        with OffloadActivations():\n            _, loss = model")
+            }
+            // Tokens are no floating-point input.
+            "bf16-weights" => source.replace("    # model\n", &format!("    {}\n", snippet.lines().next().unwrap())),
+            _ => {
+                let (functions, call) = snippet.rsplit_once("\n\n\n").unwrap();
+                let functions = functions.replace("import torch.nn.functional as F\n", "");
+                source
+                    .replace("class Block", &format!("{functions}\n\n\nclass Block"))
+                    .replace("    # model\n", &indented(call, "    "))
+            }
+        };
+        assert!(script.len() > source.len(), "{name}: {snippet}");
+        std::fs::write(scene.path(&format!("{name}.py")), script.replace("range(4)", "range(3)")).unwrap();
+    }
+    std::fs::copy(folder.join("pasted.py"), scene.path("train.py")).unwrap();
+    let scripts = NAMES.map(|name| scene.path(&format!("{name}.py")).to_str().unwrap().to_string());
+    let arguments = scripts.each_ref().map(String::as_str);
+    let (output, _) = scene.run(&["rehearse", "--gpu", "16GiB", "--steps", "all"], &arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    for name in NAMES {
+        let row = row(&rows, &[name]);
+        let line = format!("{name} {} {}", row["peak_allocated"], row["peak_reserved"]);
+        assert!(printed.lines().any(|printed| printed == line), "{line}: {printed}");
+        assert!(row["saved"].as_i64() > Some(0), "{row}");
+    }
+    let saved = |name: &str| row(&rows, &[name])["saved"].as_i64();
+    assert!(saved("fused-linear-loss") > saved("chunked-loss") && saved("chunked-loss") > saved("checkpoint-selective"), "{rows}");
+    assert!(row(&rows, &["bf16-weights"])["change"].as_str().unwrap().contains("updates below"), "{rows}");
+    assert!(row(&rows, &["sdpa"])["reason"].as_str().unwrap().contains("transformers"), "{rows}");
+    // Its logits are wanted for something else, too.
+    scene.write(&source.replace("        # loss\n", "        _.argmax(-1)\n"));
+    let (output, rows) = scene.run(&["rehearse", "--gpu", "16GiB", "--what-if", "--only", "fused-linear-loss"], &[]);
+    let why = row(&rows, &["fused-linear-loss"])["reason"].as_str().unwrap();
+    assert!(output.status.success() && why.contains("uses its logits for more than cross-entropy: argmax"), "{why}");
+}
+
+#[test]
+fn losses_in_chunks_give_the_values_and_gradients_of_the_plain_one() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let output = Command::new(python())
+        .arg(root.join("tests/rehearse/losses_agree.py"))
+        .arg(root.join("src/rehearse/python/vramlab_rehearsal/losses.py"))
+        .output()
+        .unwrap();
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("agree"), "{}", said(&output));
+}
+
 /// A training loop in functions, whose model is wrapped in a task that is called something else and has its own `to`.
 const WRAPPED: &str = "
 import torch

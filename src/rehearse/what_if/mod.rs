@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// What `techniques.py` does, and the group of which a script takes one.
-const TECHNIQUES: [(&str, &str); 16] = [
+const TECHNIQUES: [(&str, &str); 22] = [
     ("autocast-bf16", "precision"),
     ("autocast-fp16", "precision"),
     ("fused", "update"),
@@ -33,6 +33,12 @@ const TECHNIQUES: [(&str, &str); 16] = [
     ("checkpoint-every", "checkpointing"),
     ("checkpoint-second", "checkpointing"),
     ("checkpoint-sqrt", "checkpointing"),
+    ("checkpoint-selective", "checkpointing"),
+    ("chunked-loss", "loss"),
+    ("fused-linear-loss", "loss"),
+    ("sdpa", "attention"),
+    ("offload-activations", OFFLOADING),
+    ("bf16-weights", WEIGHTS),
     ("in-place", "in place"),
     ("channels-last", "layout"),
     ("fsdp2", CARDS),
@@ -40,6 +46,12 @@ const TECHNIQUES: [(&str, &str); 16] = [
 
 /// The group of what takes more cards than one.
 const CARDS: &str = "cards";
+
+/// The group of what goes over PCI Express instead of being computed: time that no count of operations shows.
+const OFFLOADING: &str = "offloading";
+
+/// The group of what trains other numbers than the script does: never recommended before anything that does not.
+const WEIGHTS: &str = "precision of weights";
 
 /// Settings of PyTorch's allocator.
 const SETTINGS: [(&str, &str); 3] = [
@@ -153,17 +165,22 @@ impl Row {
         self.seconds.map_or(self.extra_flops.unwrap_or(0), |seconds| (seconds * 1e9) as i64)
     }
 
-    /// Whether it asks for neither more operations, to a thousandth, nor more cards.
-    fn is_free(&self) -> bool {
-        self.extra_share < 1e-3 && !self.choice.groups.contains(&CARDS)
+    fn is_of(&self, group: &str) -> bool {
+        self.choice.groups.contains(&group)
     }
 
-    /// Cheapest first: one card, little to compute, nothing changed in the result, few lines, large micro-batches, few bytes.
-    fn cost(&self) -> (bool, i64, bool, usize, u64, i64) {
-        let more_cards = self.choice.groups.contains(&CARDS);
+    /// Whether it asks for neither more operations, to a thousandth, nor more cards or traffic, and trains the same numbers.
+    fn is_free(&self) -> bool {
+        self.extra_share < 1e-3 && ![CARDS, OFFLOADING, WEIGHTS].iter().any(|group| self.is_of(group))
+    }
+
+    /// Cheapest first: one card, the same numbers, no traffic, little to compute, nothing changed in the result, few lines, large
+    /// micro-batches, few bytes.
+    fn cost(&self) -> (bool, bool, bool, i64, bool, usize, u64, i64) {
         let price = if self.seconds.is_none() && self.is_free() { 0 } else { self.price() };
         let bytes = self.peak_reserved.unwrap_or(i64::MAX);
-        (more_cards, price, !self.change.is_empty(), self.techniques.len(), self.choice.micro_batches, bytes)
+        let last = (self.is_of(CARDS), self.is_of(WEIGHTS), self.is_of(OFFLOADING));
+        (last.0, last.1, last.2, price, !self.change.is_empty(), self.techniques.len(), self.choice.micro_batches, bytes)
     }
 }
 

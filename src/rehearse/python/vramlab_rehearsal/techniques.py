@@ -150,23 +150,53 @@ def uses_trainer():
     return "transformers.trainer" in sys.modules
 
 
+class Region(Technique):
+    """A context manager from the outermost module's forward pass to the backward pass: model and loss."""
+
+    region = None
+
+    def begin(self):
+        self.around_forward(self.enters, self.leaves)
+        self.at_first_forward(self.first)
+        self.before_backward(self.leave)
+
+    def active(self):
+        return self.said is not None and self.said["applied"]
+
+    def enters(self, _):
+        # What a backward pass computes again has what its forward pass had by itself.
+        if self.region is None and self.active() and self.torch._C._current_graph_task_id() == -1:
+            self.region = self.make()
+            self.region.__enter__()
+
+    def leaves(self):
+        # Nothing goes back through what an evaluation computes.
+        if not self.torch.is_grad_enabled():
+            self.leave()
+
+    def leave(self):
+        if self.region is not None:
+            region, self.region = self.region, None
+            region.__exit__(None, None, None)
+
+
 # ---- precision ------------------------------------------------------------------------------------------------------------------------
 
 
 @technique("autocast-bf16", "autocast-fp16")
-class Autocast(Technique):
-    """From the outermost module's forward pass to the backward pass: model and loss, as PyTorch's recipe has it."""
+class Autocast(Region):
+    """Model and loss under autocast, as PyTorch's recipe has it."""
 
     def begin(self):
         torch = self.torch
         self.half = self.name.endswith("fp16")
         self.dtype = torch.float16 if self.half else torch.bfloat16
-        self.region = None
-        self.around_forward(self.enters, self.leaves)
-        self.at_first_forward(self.first)
-        self.before_backward(self.leave)
+        super().begin()
         if self.half:
             self.scale()
+
+    def make(self):
+        return self.torch.autocast("cuda", dtype=self.dtype)
 
     def first(self, root):
         torch = self.torch
@@ -201,25 +231,6 @@ scaler.update()
 """,
             change + ", loss scaled",
         )
-
-    def active(self):
-        return self.said is not None and self.said["applied"]
-
-    def enters(self, _):
-        # What a backward pass computes again has its forward pass's precision by itself.
-        if self.region is None and self.active() and self.torch._C._current_graph_task_id() == -1:
-            self.region = self.torch.autocast("cuda", dtype=self.dtype)
-            self.region.__enter__()
-
-    def leaves(self):
-        # Nothing goes back through what an evaluation computes.
-        if not self.torch.is_grad_enabled():
-            self.leave()
-
-    def leave(self):
-        if self.region is not None:
-            region, self.region = self.region, None
-            region.__exit__(None, None, None)
 
     def scale(self):
         torch = self.torch
@@ -582,7 +593,7 @@ def of_list(path, module, blocks):
     return f"[block for block in {in_script(path)} if type(block).__name__ == {type(blocks[0]).__name__!r}]"
 
 
-@technique("checkpoint-every", "checkpoint-second", "checkpoint-sqrt")
+@technique("checkpoint-every", "checkpoint-second", "checkpoint-sqrt", "checkpoint-selective")
 class Checkpoint(Technique):
     """Repeated blocks keep their input alone and run again in the backward pass."""
 
@@ -599,7 +610,8 @@ class Checkpoint(Technique):
         lists = repeated(root)
         if not lists:
             return self.refused("no list of repeated blocks in the model")
-        done = {"checkpoint-every": self.every, "checkpoint-second": self.second, "checkpoint-sqrt": self.segments}[self.name](lists)
+        kinds = {"every": self.every, "second": self.second, "sqrt": self.segments, "selective": self.selective}
+        done = kinds[self.name.removeprefix("checkpoint-")](lists)
         if done:
             self.applied(*done)
 
@@ -611,7 +623,7 @@ class Checkpoint(Technique):
         what = "activation_checkpointing" if later else "gradient_checkpointing"
         options = {"use_reentrant": False}
         strides = {"every_n_layers": 2} if self.name == "checkpoint-second" else {}
-        if self.name == "checkpoint-sqrt" or (strides and not later):
+        if self.name in ("checkpoint-sqrt", "checkpoint-selective") or (strides and not later):
             return self.refused("transformers checkpoints single layers" + ("" if later else ", and all of them"))
         getattr(model, f"{what}_enable")(**{f"{what}_kwargs": options}, **strides)
         if uses_trainer():
@@ -637,6 +649,22 @@ for block in {of_list(path, module, blocks)}{slices}:
     def second(self, lists):
         return self.every(lists, 2)
 
+    def selective(self, lists):
+        from torch.utils.checkpoint import checkpoint
+
+        chosen = functools.partial(checkpoint, use_reentrant=False, context_fn=keep_products)
+        for _, _, blocks in lists:
+            for block in blocks:
+                block.forward = functools.partial(chosen, block.forward)
+        loops = "".join(
+            f"""
+for block in {of_list(*entry)}:
+    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, context_fn=keep_products)"""
+            for entry in lists
+        )
+        source = inspect.getsource(keep_products).strip()
+        return f"import functools\nfrom torch.utils.checkpoint import checkpoint\n\n{source}\n\n{loops}", self.statistics(lists)
+
     def segments(self, lists):
         lists = [entry for entry in lists if len(entry[2]) == len(entry[1])]
         if not lists:
@@ -655,6 +683,24 @@ for block in {of_list(path, module, blocks)}{slices}:
         batch_norm = self.torch.nn.modules.batchnorm._BatchNorm
         seen = any(isinstance(module, batch_norm) for _, _, blocks in lists for block in blocks for module in block.modules())
         return "BatchNorm's running statistics are updated twice a step" if seen else ""
+
+
+def keep_products():
+    """A checkpoint keeps every second matrix product and attention's result, and computes all else again."""
+    import torch
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    aten, products = torch.ops.aten, {True: 0, False: 0}
+    attention = {aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default}
+    attention.add(aten._scaled_dot_product_cudnn_attention.default)
+
+    def policy(context, operator, *_, **__):
+        is_product = operator in (aten.mm.default, aten.addmm.default, aten.bmm.default)
+        products[context.is_recompute] += is_product
+        keeps = operator in attention or (is_product and products[context.is_recompute] % 2 == 1)
+        return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
 
 
 def in_segments(blocks):
@@ -734,6 +780,173 @@ model = model.to(memory_format=torch.channels_last)
 images = images.to(memory_format=torch.channels_last)  # in the loop
 """
         )
+
+
+@technique("bf16-weights")
+class HalfWeights(Technique):
+    """Weights, gradients and optimizer state in bfloat16."""
+
+    def begin(self):
+        self.refused("the script runs no module")
+        self.at_first_forward(self.first)
+
+    def first(self, root):
+        torch = self.torch
+        if any(p.dtype in (torch.float16, torch.bfloat16) for p in root.parameters()):
+            return self.refused("the model's parameters are in half precision already")
+        root.to(torch.bfloat16)
+        root.register_forward_pre_hook(lambda _, inputs: tuple(
+            x.to(torch.bfloat16) if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs
+        ))
+        self.applied(
+            """
+model = model.to(torch.bfloat16)  # before the optimizer is made
+inputs = inputs.to(torch.bfloat16)  # in the loop, where they are floating-point
+""",
+            "weights and optimizer state in bfloat16: updates below 1/256 of a weight are lost",
+        )
+
+
+@technique("sdpa")
+class FusedAttention(Technique):
+    """Attention without its matrix of scores, where a model of transformers computes that explicitly."""
+
+    def begin(self):
+        self.refused("the script runs no model of transformers, whose attention could be chosen")
+        self.at_first_forward(self.first)
+
+    def first(self, root):
+        models = [m for m in root.modules() if hasattr(m, "set_attn_implementation") and getattr(m, "config", None) is not None]
+        if not models:
+            return
+        chosen = getattr(models[0].config, "_attn_implementation", None)
+        if chosen != "eager":
+            return self.refused(f"the model's attention is {chosen} already")
+        models[0].set_attn_implementation("sdpa")
+        self.applied('model.set_attn_implementation("sdpa")')
+
+
+# ---- the loss -------------------------------------------------------------------------------------------------------------------------------
+
+LARGE_LOGITS = 64 << 20
+
+
+def without_module(*parts):
+    """The source of functions of losses.py, as it is pasted into a script."""
+    sources = [inspect.getsource(part).strip() for part in parts]
+    return "import torch\nimport torch.nn.functional as F\n\n\n" + "\n\n\n".join(sources)
+
+
+@technique("chunked-loss")
+class ChunkedLoss(Technique):
+    """Cross-entropy some rows at a time: of the logits' size are the logits and their gradient, and nothing in fp32."""
+
+    def begin(self):
+        from . import losses
+
+        self.refused("the script computes no cross-entropy of logits of 64 MiB or more")
+        self.chunked = losses.chunked_cross_entropy
+        self.source = without_module(losses.ChunkedCrossEntropy, losses.chunked_cross_entropy)
+        functional = self.torch.nn.functional
+        original = functional.cross_entropy
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def cross_entropy(*arguments, **more):
+            given = signature.bind(*arguments, **more)
+            given.apply_defaults()
+            given = given.arguments
+            logits, targets = given["input"], given["target"]
+            if not self.torch.is_grad_enabled() or not logits.is_cuda or logits.nbytes < LARGE_LOGITS:
+                return original(*arguments, **more)
+            others = given["weight"] is not None or given["label_smoothing"] or given["reduction"] not in ("mean", "sum")
+            if others or logits.dim() != 2 or targets.dim() != 1:
+                self.refused("the script's cross-entropy has weights, label smoothing, no reduction, or more than two dimensions")
+                return original(*arguments, **more)
+            calls = "loss = chunked_cross_entropy(logits, targets)  # instead of F.cross_entropy, with its ignore_index and reduction"
+            self.applied(f"{self.source}\n\n\n{calls}")
+            return self.chunked(logits, targets, given["ignore_index"], given["reduction"])
+
+        functional.cross_entropy = cross_entropy
+
+
+@technique("fused-linear-loss")
+class FusedLinearLoss(Technique):
+    """The product that makes the logits is put off into the loss, which computes both some rows at a time."""
+
+    def begin(self):
+        self.refused("the script runs no module")
+        self.at_first_forward(self.first)
+
+    def first(self, root):
+        from . import losses
+
+        kind = self.torch.nn.Linear
+        heads = [(path, m) for path, m in root.named_modules() if type(m) is kind and m.out_features >= max(8192, 2 * m.in_features)]
+        if not heads:
+            return self.refused("no linear layer gives logits over 8,192 classes or more")
+        path, head = heads[-1]
+        source = without_module(losses.LinearCrossEntropy, losses.DeferredLogits, losses.defer_logits)
+        technique = self
+
+        class Watched(losses.DeferredLogits):
+            @classmethod
+            def __torch_dispatch__(cls, function, types, arguments=(), more=None):
+                technique.refused(f"the script uses its logits for more than cross-entropy: {getattr(function, '__name__', function)}")
+                return super().__torch_dispatch__(function, types, arguments, more)
+
+        losses.DeferredLogits = Watched
+        losses.defer_logits(head)
+        self.applied(f"{source}\n\n\ndefer_logits({in_script(path)})")
+
+
+# ---- offloading -----------------------------------------------------------------------------------------------------------------------------
+
+
+class OffloadActivations:
+    """What the forward pass keeps for the backward pass waits in pinned host memory; parameters and small tensors stay."""
+
+    def __init__(self, least=1 << 20):
+        import torch
+
+        def pack(tensor):
+            base = tensor if tensor._base is None else tensor._base
+            if not tensor.is_cuda or isinstance(base, torch.nn.Parameter) or tensor.nbytes < least:
+                return tensor
+            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            return tensor.device, host.copy_(tensor, non_blocking=True)
+
+        def unpack(kept):
+            return kept if isinstance(kept, torch.Tensor) else kept[1].to(kept[0], non_blocking=True)
+
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+    def __enter__(self):
+        self.hooks.__enter__()
+
+    def __exit__(self, *exception):
+        self.hooks.__exit__(*exception)
+
+
+@technique("offload-activations")
+class Offload(Region):
+    def make(self):
+        return OffloadActivations()
+
+    def first(self, root):
+        if any(p.requires_grad for p in root.parameters()):
+            source = inspect.getsource(OffloadActivations).strip()
+            self.applied(
+                f"""
+{source}
+
+
+with OffloadActivations():
+    output = model(inputs)
+    loss = criterion(output, targets)
+loss.backward()
+"""
+            )
 
 
 # ---- the batch ------------------------------------------------------------------------------------------------------------------------------
