@@ -47,10 +47,10 @@ const TECHNIQUES: [(&str, &str); 22] = [
 /// The group of what takes more cards than one.
 const CARDS: &str = "cards";
 
-/// The group of what goes over PCI Express instead of being computed: time that no count of operations shows.
+/// The group of what goes over PCI Express.
 const OFFLOADING: &str = "offloading";
 
-/// The group of what trains other numbers than the script does: never recommended before anything that does not.
+/// The group of what keeps other numbers than the script does: never recommended before anything that does not.
 const WEIGHTS: &str = "precision of weights";
 
 /// Settings of PyTorch's allocator.
@@ -165,22 +165,26 @@ impl Row {
         self.seconds.map_or(self.extra_flops.unwrap_or(0), |seconds| (seconds * 1e9) as i64)
     }
 
-    fn is_of(&self, group: &str) -> bool {
-        self.choice.groups.contains(&group)
+    /// What it asks for that no count of operations shows: more cards, other numbers, traffic over PCI Express.
+    fn burdens(&self) -> [bool; 3] {
+        [CARDS, WEIGHTS, OFFLOADING].map(|group| self.choice.groups.contains(&group))
     }
 
-    /// Whether it asks for neither more operations, to a thousandth, nor more cards or traffic, and trains the same numbers.
+    fn is_offloading(&self) -> bool {
+        self.burdens()[2]
+    }
+
+    /// Whether it asks for neither more operations, to a thousandth, nor anything else.
     fn is_free(&self) -> bool {
-        self.extra_share < 1e-3 && ![CARDS, OFFLOADING, WEIGHTS].iter().any(|group| self.is_of(group))
+        self.extra_share < 1e-3 && self.burdens() == [false; 3]
     }
 
     /// Cheapest first: one card, the same numbers, no traffic, little to compute, nothing changed in the result, few lines, large
     /// micro-batches, few bytes.
-    fn cost(&self) -> (bool, bool, bool, i64, bool, usize, u64, i64) {
+    fn cost(&self) -> ([bool; 3], i64, bool, usize, u64, i64) {
         let price = if self.seconds.is_none() && self.is_free() { 0 } else { self.price() };
         let bytes = self.peak_reserved.unwrap_or(i64::MAX);
-        let last = (self.is_of(CARDS), self.is_of(WEIGHTS), self.is_of(OFFLOADING));
-        (last.0, last.1, last.2, price, !self.change.is_empty(), self.techniques.len(), self.choice.micro_batches, bytes)
+        (self.burdens(), price, !self.change.is_empty(), self.techniques.len(), self.choice.micro_batches, bytes)
     }
 }
 
@@ -515,12 +519,15 @@ fn combinations(rows: &[Row]) -> Vec<Choice> {
 }
 
 fn mark_front(rows: &mut [Row]) {
-    let points: Vec<(i64, i64, usize)> =
-        rows.iter().filter_map(|row| Some((row.peak_reserved?, row.price(), row.techniques.len()))).collect();
+    let points: Vec<(i64, i64, usize, [bool; 3])> =
+        rows.iter().filter_map(|row| Some((row.peak_reserved?, row.price(), row.techniques.len(), row.burdens()))).collect();
     for row in rows {
         let Some(peak) = row.peak_reserved else { continue };
-        let (price, techniques) = (row.price(), row.techniques.len());
-        row.pareto = !points.iter().any(|(p, f, t)| *p <= peak && *f <= price && ((*p, *f) != (peak, price) || *t < techniques));
+        let (price, techniques, burdens) = (row.price(), row.techniques.len(), row.burdens());
+        let is_lighter = |other: &[bool; 3]| other.iter().zip(burdens).all(|(other, own)| *other <= own);
+        row.pareto = !points.iter().any(|(p, f, t, b)| {
+            *p <= peak && *f <= price && is_lighter(b) && ((*p, *f) != (peak, price) || *b != burdens || *t < techniques)
+        });
     }
 }
 
@@ -553,6 +560,7 @@ mod tests {
             tried("second", "checkpointing", 70, 0.16, ""),
             tried("channels last", "layout", 104, 0.0, ""),
             tried("fsdp2", CARDS, 97, 0.0, "2 cards"),
+            tried("offload", OFFLOADING, 98, 0.0, ""),
             Row::refused(Choice { names: vec!["8-bit".to_string()], ..Choice::default() }, "not installed".to_string()),
         ];
         let names: Vec<String> = combinations(&rows).iter().map(|set| set.names.join("+")).collect();
@@ -567,8 +575,14 @@ mod tests {
                 "in place+fused+bf16+second",
                 "in place+fused+fsdp2",
                 "in place+fused+bf16+fsdp2",
+                "in place+fused+offload",
+                "in place+fused+bf16+offload",
             ]
         );
+        // Traffic is no operation: what avoids it stays on the front.
+        let mut front = [tried("offload", OFFLOADING, 30, 0.0, ""), tried("fused", "update", 60, 0.0, ""), rows[8].clone()];
+        mark_front(&mut front);
+        assert_eq!(front.map(|row| row.pareto), [true, true, false]);
         // What was tried together already is not tried again.
         let both = rows[2].choice.and(&rows[4].choice);
         let again = [&rows[..], &[Row { techniques: both.names.clone(), peak_reserved: Some(93), ..Row::default() }]].concat();

@@ -19,6 +19,7 @@ fn flops(value: i64) -> String {
 fn extra(row: &Row) -> String {
     match row.extra_flops {
         None => "not counted".to_string(),
+        Some(_) if row.extra_share.abs() < 1e-3 && row.is_offloading() => "none; PCI Express".to_string(),
         Some(_) if row.extra_share.abs() < 1e-3 => "none".to_string(),
         Some(extra) => format!("{} ({:+.0} %)", flops(extra), row.extra_share * 100.0),
     }
