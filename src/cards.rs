@@ -4,6 +4,8 @@
 //! where only PyTorch's out-of-memory messages tell it), compute capability, multiprocessors, resident threads of one, shared memory of a
 //! block, of a block that asks for more and of a multiprocessor, L2 cache, and what a process's CUDA context takes: as others recorded it, of
 //! an idle process where there is such a record. Kernels, which are loaded when they are first used, added up to 90 MiB where both are known.
+//! Then how fast it is by NVIDIA's specification: bandwidth of its memory in GB/s, dense TFLOP/s in fp32, TF32 and half precision, bandwidth to
+//! the host in GB/s in one direction.
 
 use crate::units::Bytes;
 use serde::{Serialize, Serializer};
@@ -11,8 +13,20 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
+/// How fast a card is by its specification, per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speed {
+    /// Bytes of its own memory, and of the host's.
+    pub bandwidth: f64,
+    pub host_bandwidth: f64,
+    /// Floating-point operations, dense: fp32, TF32 (fp32's where there is none), fp16 and bf16 with sums in fp32.
+    pub single: f64,
+    pub tf32: f64,
+    pub half: f64,
+}
+
 /// A card, or a size alone, which stands for a card of compute capability 9.0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Card {
     /// As on the command line; none where only a size was given.
     pub name: Option<&'static str>,
@@ -30,6 +44,8 @@ pub struct Card {
     /// Bytes of a process's CUDA context, as others recorded it on this card or one like it; assumed here. `context_source` says where.
     pub context: u64,
     pub context_source: &'static str,
+    /// None of a size alone.
+    pub speed: Option<Speed>,
 }
 
 /// What makes a process's simulated runtime this card: its line of `cards.csv` up to the L2 cache, with the size for its memory.
@@ -69,7 +85,15 @@ fn read(line: &'static str) -> Option<Card> {
         l2: number()?,
         context: number()?,
         context_source: fields.next()?,
+        speed: speed(fields),
     })
+}
+
+/// The rest of a line.
+fn speed(mut fields: std::str::Split<'static, char>) -> Option<Speed> {
+    let mut number = |unit: f64| Some(fields.next()?.parse::<f64>().ok()? * unit);
+    let (bandwidth, single, tf32, half) = (number(1e9)?, number(1e12)?, number(1e12)?, number(1e12)?);
+    Some(Speed { bandwidth, host_bandwidth: number(1e9)?, single, tf32, half })
 }
 
 impl Card {
@@ -77,7 +101,7 @@ impl Card {
     pub fn of_size(memory: u64) -> Card {
         let usual = all().iter().find(|card| card.name == Some(USUAL)).unwrap_or(&all()[0]);
         let (context, context_source) = (512 << 20, "about what the largest cards' take, rounded");
-        Card { name: None, title: "vramlab simulated GPU", memory, context, context_source, ..*usual }
+        Card { name: None, title: "vramlab simulated GPU", memory, context, context_source, speed: None, ..*usual }
     }
 
     /// The card with another size of memory.
@@ -175,6 +199,7 @@ mod tests {
     fn a_size_alone_is_a_card_of_capability_9() {
         let card: Card = "24GiB".parse().unwrap();
         assert_eq!((card.name, card.memory, card.capability, card.multiprocessors), (None, 24 << 30, (9, 0), 132));
+        assert_eq!(card.speed, None);
         assert_eq!(card.to_string(), "24GiB");
         assert_eq!(Card::from(24 << 30), card);
         assert_eq!("RTX-4090".parse::<Card>().unwrap().to_string(), "rtx-4090");

@@ -720,3 +720,71 @@ fn an_operator_without_a_kernel_names_itself_the_scripts_line_and_what_would_hav
         }
     }
 }
+
+/// Large products in bf16, one of a size that is odd.
+const TIMED: &str = "
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(4096, 8192), nn.GELU(), nn.Linear(8192, 8191)).cuda().bfloat16()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(4096, 4096, device='cuda', dtype=torch.bfloat16)
+while True:
+    loss = model(x).float().square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss.item()
+";
+
+#[test]
+fn the_time_of_a_step_is_predicted_by_card() {
+    let seen = rehearse(&["--gpu", "h100", "--gpu", "t4", "--gpu", "24GiB"], TIMED);
+    assert!(seen.output.status.success(), "{}", seen.error());
+    let time = |at: usize| &seen.json[at]["time"];
+    let seconds = |at: usize, field: &str| time(at)[field].as_f64().unwrap_or_else(|| panic!("{field}: {}", seen.json[at]));
+    // Two products forward, three backward (the first has no gradient of its input): at most the H100's 989 TFLOP/s.
+    let rows = 4096.0;
+    let flops = 2.0 * rows * (2.0 * 4096.0 * 8192.0 + 3.0 * 8192.0 * 8191.0);
+    assert!((flops / 989.4e12..5.0 * flops / 989.4e12).contains(&seconds(0, "step_seconds")), "{}", time(0));
+    // A T4 has 65 TFLOP/s.
+    assert!(seconds(1, "step_seconds") > 8.0 * seconds(0, "step_seconds"));
+    assert!(seconds(0, "low_seconds") < seconds(0, "step_seconds") && seconds(0, "step_seconds") < seconds(0, "high_seconds"));
+    assert_eq!(
+        (&time(0)["bound_by"], &time(0)["anchored"], &time(0)["predicted"]),
+        (&"compute".into(), &true.into(), &true.into())
+    );
+    assert_eq!(time(0)["phases"].as_array().unwrap().len(), 3);
+    let first = &time(0)["kernels"][0];
+    assert!(
+        first["operator"].as_str().unwrap().contains("mm") && first["line"]["file"].as_str().unwrap().ends_with("train.py"),
+        "{first}"
+    );
+    let misaligned = &time(0)["misaligned"][0];
+    assert_eq!((&misaligned["size"], &misaligned["padded"]), (&8191.into(), &8192.into()), "{}", time(0)["misaligned"]);
+    assert!(seen.json[2]["time"].is_null() && seen.json[2]["time_missing"].as_str().unwrap().contains("size alone"));
+    assert!(seen.error().contains("(predicted)"), "{}", seen.error());
+}
+
+#[test]
+fn a_step_of_small_kernels_is_bound_by_its_host() {
+    let script = "
+import torch
+model = torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(200)]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+x = torch.randn(4, 8, device='cuda')
+while True:
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+    let seen = rehearse(&["--gpu", "h100", "--host-factor", "2"], script);
+    let time = &seen.json["time"];
+    assert_eq!(time["bound_by"], "launches", "{}", seen.error());
+    assert!(
+        time["host_seconds"].as_f64() > time["device_seconds"].as_f64() && time["launches"].as_u64().unwrap() >= 1200,
+        "{time}"
+    );
+    assert!(seen.error().contains("bound by launches") && seen.error().contains("times 2"), "{}", seen.error());
+    let refused = rehearse(&["--gpu", "h100", "--host-factor", "0"], script);
+    assert!(refused.output.status.code() == Some(2) && refused.error().contains("--host-factor 0: write"), "{}", refused.error());
+}

@@ -1,5 +1,6 @@
 //! What a trace means: blocks with what they are for, the peak and what fills it, and whether the card suffices.
 
+use super::time::Prediction;
 use super::trace::{Event, Exception, Frame, Kind, Label, Phase, Trace};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -251,6 +252,10 @@ pub struct Answer {
     pub headroom: i64,
     /// What the card would need to have for the script to run; none where it suffices, or where that was not found.
     pub needed_memory: Option<i64>,
+    /// Of the process whose steps take longest; predicted.
+    pub time: Option<Prediction>,
+    /// Why there is none.
+    pub time_missing: Option<String>,
     /// The worst first.
     pub processes: Vec<ProcessAnswer>,
     pub notes: Vec<String>,

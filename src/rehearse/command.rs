@@ -1,11 +1,12 @@
 //! `vramlab rehearse`: one rehearsal and its answer, or the techniques tried on it.
 
-use super::answer::Verdict;
+use super::answer::{Answer, Verdict};
 use super::check::Earlier;
-use super::launch::{BAD_INPUT, Rehearsal, RehearseOptions, Variant, card_of, status, write_json};
+use super::launch::{BAD_INPUT, Rehearsal, RehearseOptions, Run, Variant, card_of, status, write_json};
 use super::libraries::libraries;
 use super::what_if::what_if;
-use super::{files, show};
+use super::{files, show, time};
+use crate::cards::Card;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::Path;
@@ -29,7 +30,12 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     if let Some(flag) = options.command[0].to_str().filter(|word| word.starts_with('-')) {
         bail!("there is no flag '{flag}'; vramlab rehearse --help lists them, and the command comes after --");
     }
-    let card = card_of(&options.gpu, options)?;
+    let cards = options.gpu.iter().map(|gpu| card_of(gpu, options)).collect::<Result<Vec<Card>>>()?;
+    let [card, others @ ..] = cards.as_slice() else { bail!("--gpu: name a card") };
+    ensure!(
+        others.is_empty() || (options.out.is_none() && options.check.is_none() && !options.what_if),
+        "--gpu: --out, --check and --what-if take one GPU"
+    );
     // Before a script has run for nothing.
     if let Some(folder) = &options.out {
         let can_write = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
@@ -39,19 +45,15 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         ensure!(parent.as_os_str().is_empty() || parent.is_dir(), "--json: there is no folder {}", parent.display());
     }
     let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
-    let rehearsal = Rehearsal { options, libraries: libraries()?, card, variant: Variant::default() };
+    let rehearsal = Rehearsal { options, libraries: libraries()?, card: *card, variant: Variant::default() };
     if options.what_if {
         return what_if(&rehearsal);
     }
     let session = rehearsal.session()?;
-    let run = rehearsal.run(session.path(), card, false)?;
-    let mut answer = rehearsal.answer(&run)?;
-    answer.quote();
-    if answer.verdict == Verdict::DoesNotFit {
-        answer.needed_memory = rehearsal.needed();
-        if let Some(needed) = answer.needed_memory {
-            answer.headroom = answer.gpu.memory - needed;
-        }
+    let run = rehearsal.run(session.path(), *card, false)?;
+    let answer = whole_answer(&rehearsal, &run)?;
+    if !others.is_empty() {
+        return several(&rehearsal, answer, others);
     }
     if !options.quiet {
         let terminal = rustix::termios::tcgetwinsize(std::io::stderr()).ok().filter(|size| size.ws_col > 0);
@@ -76,4 +78,35 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         }
     }
     Ok(status(answer.verdict))
+}
+
+/// With what a card would need to have where this one does not suffice.
+fn whole_answer(rehearsal: &Rehearsal, run: &Run) -> Result<Answer> {
+    let mut answer = rehearsal.answer(run)?;
+    answer.quote();
+    if answer.verdict == Verdict::DoesNotFit {
+        answer.needed_memory = rehearsal.needed();
+        if let Some(needed) = answer.needed_memory {
+            answer.headroom = answer.gpu.memory - needed;
+        }
+    }
+    Ok(answer)
+}
+
+/// The same on more cards, each rehearsed in silence: what PyTorch and its libraries choose depends on the card. The exit status is the first
+/// one's that is not 0.
+fn several(rehearsal: &Rehearsal, first: Answer, others: &[Card]) -> Result<u8> {
+    let options = rehearsal.options;
+    let mut answers = vec![first];
+    for card in others {
+        let on_card = Rehearsal { card: *card, ..rehearsal.clone() };
+        answers.push(whole_answer(&on_card, &on_card.run_in_silence()?)?);
+    }
+    if !options.quiet {
+        eprint!("{}", time::by_card(&answers));
+    }
+    if let Some(path) = &options.json {
+        write_json(path, &answers)?;
+    }
+    Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
 }

@@ -91,7 +91,8 @@ fn run(options: &FitOptions) -> Result<u8> {
         "there is no command to rehearse; write it after --, as in: vramlab fit --batch '--batch-size {{}}' -- python train.py"
     );
     let how = RehearseOptions {
-        gpu: String::new(),
+        gpu: Vec::new(),
+        host_factor: 1.0,
         steps: options.steps.clone(),
         json: None,
         out: None,

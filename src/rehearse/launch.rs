@@ -4,6 +4,7 @@ use super::answer::{Answer, Gpu, ProcessAnswer, Verdict, process_answers};
 use super::check::Tolerance;
 use super::libraries::{Libraries, cache};
 use super::template::Template;
+use super::time::{Prediction, predict};
 use super::trace::Trace;
 use crate::cards::{self, Card};
 use crate::units::Bytes;
@@ -27,9 +28,13 @@ use std::{env, fs, thread};
     after_help = "Exit status: 0 the script fits the GPU, 3 it does not, 1 the script failed, 2 there was nothing to rehearse, 4 --check: the peak grew."
 )]
 pub struct RehearseOptions {
-    /// The simulated GPU: a card's name, such as rtx-4090 or h100, or a size, such as 24GiB
+    /// The simulated GPU: a card's name, such as rtx-4090 or h100, or a size, such as 24GiB; several, each with its own --gpu, give a table
     #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
-    pub(super) gpu: String,
+    pub(super) gpu: Vec<String>,
+
+    /// The predicted time of a step: how many times as long as here the host takes between launches
+    #[arg(long, value_name = "X", default_value = "1")]
+    pub(super) host_factor: f64,
 
     /// Optimizer steps after which the script is ended, or `all`
     #[arg(long, value_name = "N|all", default_value = "3")]
@@ -157,6 +162,11 @@ pub(super) fn card_of(gpu: &str, options: &RehearseOptions) -> Result<Card> {
         "--gpu {gpu}: that is {} of memory, and the CUDA context alone takes {}; write a size like 24GiB",
         Bytes(card.memory),
         Bytes(card.context)
+    );
+    ensure!(
+        (0.01..=100.0).contains(&options.host_factor),
+        "--host-factor {}: write a number from 0.01 to 100, such as 0.7 for a host that is faster than this one",
+        options.host_factor
     );
     if let (Some(size), Some(rank)) = (options.world_size, options.rank) {
         ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
@@ -404,6 +414,10 @@ impl Rehearsal<'_> {
         if failed && !run.timed_out && !run.interrupted && processes.iter().all(|process| process.exception.is_none()) {
             notes.push(format!("the command did not end well: {}", run.end()));
         }
+        let (time, time_missing) = match self.time(run, worst.map_or(0, |answer| answer.steps)) {
+            Ok(time) => (Some(time), None),
+            Err(why) => (None, Some(why)),
+        };
         Ok(Answer {
             schema: 1,
             command: self.words().iter().map(|word| word.to_string_lossy().into_owned()).collect(),
@@ -416,9 +430,22 @@ impl Rehearsal<'_> {
             peak_on_device: on_device,
             headroom: memory - on_device,
             needed_memory: None,
+            time,
+            time_missing,
             processes,
             notes,
         })
+    }
+
+    /// Of the process whose steps take longest.
+    fn time(&self, run: &Run, steps: u32) -> Result<Prediction, String> {
+        let predicted = |trace| predict(trace, &self.card, steps, self.options.host_factor);
+        let mut tried: Vec<Result<Prediction, String>> = run.traces.iter().map(predicted).collect();
+        tried.sort_by(|a, b| {
+            let length = |one: &Result<Prediction, String>| one.as_ref().map_or(0.0, |time| time.step_seconds);
+            length(b).total_cmp(&length(a))
+        });
+        tried.into_iter().next().unwrap_or_else(|| Err("nothing ran on the GPU".to_string()))
     }
 
     /// Why nothing was seen.

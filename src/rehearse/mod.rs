@@ -14,6 +14,7 @@ mod libraries;
 mod replay;
 mod show;
 mod template;
+mod time;
 mod trace;
 mod what_if;
 

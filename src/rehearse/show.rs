@@ -2,6 +2,7 @@
 
 use super::answer::{Answer, Held, Line, ProcessAnswer, Verdict, moment};
 use super::launch::Run;
+use super::time;
 use crate::units::Bytes;
 use std::fmt::Write;
 use std::path::Path;
@@ -87,6 +88,11 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     }
     if answer.processes.len() > 1 {
         processes(text, answer)?;
+    }
+    match (&answer.time, &answer.time_missing) {
+        (Some(time), _) => time::prediction(text, time)?,
+        (None, Some(why)) => writeln!(text, "\n  The time of a step is not predicted: {why}.")?,
+        (None, None) => {}
     }
     values(text, worst)?;
     uncounted(text, worst)?;

@@ -1,6 +1,6 @@
 //! What a process under rehearsal told: the form of a trace, and its reader.
 //!
-//! Each process that imports PyTorch has a folder with two files, complete at every moment of its life, so that one that is killed, hangs or
+//! Each process that imports PyTorch has a folder with two files, and one of [`Work`], complete at every moment of its life, so that one that is killed, hangs or
 //! leaves by `os._exit` has told all that it saw.
 //!
 //! # `events`
@@ -48,6 +48,7 @@
 //! | `{"technique":NAME,"applied":BOOL,"change":..,"snippet":..,"reason":..}` | what became of a technique of [`super::what_if`]; the last word counts |
 //! | `{"flops":N}` | floating-point operations of the step after the last that is recorded |
 
+use super::time::Work;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -282,6 +283,8 @@ pub struct Trace {
     pub flops: Option<u64>,
     pub gpu: Option<RealGpu>,
     pub meters: Option<Meters>,
+    /// What operators of the first steps have for the GPU to do.
+    pub work: Vec<Work>,
 }
 
 /// A line of `names`, whichever it is.
@@ -325,6 +328,7 @@ impl Trace {
             let (records, _) = bytes[HEADER.min(bytes.len())..].as_chunks::<RECORD>();
             trace.events = records.iter().map_while(Event::read).collect();
         }
+        trace.work = Work::of_folder(folder)?;
         Ok(trace)
     }
 

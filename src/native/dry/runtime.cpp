@@ -151,6 +151,9 @@ std::map<uint64_t, Pinned> pinned;
 // Those with kernels of their own; marked when they launch one.
 VramlabLibraries strangers;
 
+// Kernels, copies and memsets that this thread has launched.
+thread_local uint64_t launches = 0;
+
 thread_local cudaError_t last_error = cudaSuccess;
 
 // What CUDA calls out of memory, in the runtime's numbers and in the driver's, which are the same.
@@ -211,6 +214,7 @@ void (*vramlab_dry_watch)(int what, const void* address) = nullptr;
 
 // Says that this runtime is loaded, and how large its card is.
 uint64_t vramlab_dry_memory() { return card_memory(); }
+uint64_t vramlab_dry_launches() { return launches; }
 const VramlabCard* vramlab_dry_card() { return &sheet(); }
 int vramlab_dry_blocks_per_multiprocessor() { return blocks_per_multiprocessor(); }
 
@@ -460,7 +464,10 @@ cudaError_t cudaPointerGetAttributes(PointerAttributes* attributes, const void* 
 
 // Where somebody else than a tensor writes to the device: nothing is there.
 cudaError_t cudaMemset(void*, int, size_t) { return cudaSuccess; }
-cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t) {
+  launches++;
+  return cudaSuccess;
+}
 
 // ---- cards, as far as somebody asks one by one ------------------------------------------------------------------------------------------
 
@@ -501,6 +508,7 @@ REFUSED(cudaIpcOpenEventHandle)
 // ---- copies: the device's memory holds nothing; what is read from it is zeros ------------------------------------------------------------
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  launches++;
   if (is_device(to)) {
     if (vramlab_dry_watch && !is_device(from)) vramlab_dry_watch(kVramlabFromHost, to);
     return cudaSuccess;
@@ -551,6 +559,7 @@ cudaError_t __cudaGetKernel(void** kernel, const void* function) {
 }
 // The first argument is the function of the host that stands for the kernel; what follows matters to nobody.
 cudaError_t cudaLaunchKernel(const void* function) {
+  launches++;
   strangers.mark(strangers.find(function));
   return cudaSuccess;
 }

@@ -5,6 +5,7 @@
 #include "../kernels/kernels.h"
 #include "recorder.h"
 #include "values.h"
+#include "work.h"
 
 #include <c10/util/Logging.h>
 #include <dlfcn.h>
@@ -75,5 +76,10 @@ EXPORTED void vl_label(const uint64_t* labels, size_t count) {
     vramlab::rehearsal::label(labels[3 * i], static_cast<Category>(labels[3 * i + 1]), static_cast<uint32_t>(labels[3 * i + 2]));
 }
 EXPORTED void vl_ended(int enough_seen) { vramlab::rehearsal::ended(enough_seen != 0); }
+// A kernel that no operator launches, as a compiled one: numbers of kind and precision are those of work.h.
+EXPORTED void vl_work(const char* name, int kind, int precision, double flops, double bytes, uint32_t launches, uint64_t stream) {
+  vramlab::rehearsal::told_work(name, static_cast<vramlab::rehearsal::WorkKind>(kind), static_cast<vramlab::rehearsal::Precision>(precision),
+                                flops, bytes, launches, stream);
+}
 EXPORTED void vl_close_python() { vramlab::rehearsal::close_python(); }
 }

@@ -1,6 +1,7 @@
 #include "recorder.h"
 #include "../card.h"
 #include "values.h"
+#include "work.h"
 
 #include <ATen/SequenceNumber.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -69,7 +70,10 @@ thread_local uint32_t current_stack = 0, current_origin = 0, current_module = 0,
 bool is_open() { return events_file >= 0; }
 
 // A child that was forked writes nothing: it has no device of its own.
-void leave_to_the_parent() { events_file = -1; }
+void leave_to_the_parent() {
+  events_file = -1;
+  leave_work();
+}
 
 // Room for one record; none where the disk is full. Records are multiples of 80 bytes from 64 on, so one can lie across two chunks: each
 // chunk is mapped with a page of the next.
@@ -257,11 +261,13 @@ void look_around() {
 }
 
 std::shared_ptr<c10::GatheredContext> gather_for_us() {
+  const OwnTime time;
   look_around();
   // PyTorch's own snapshots take no context but theirs.
   return nullptr;
 }
 std::shared_ptr<c10::GatheredContext> gather_for_both() {
+  const OwnTime time;
   look_around();
   return torch::CapturedTraceback::gather(true, true, false);
 }
@@ -310,6 +316,7 @@ void set_rounded(size_t at, int64_t rounded) {
 }
 
 void follow(const Entry& entry) {
+  const OwnTime time;
   const Kind kind = kind_of(entry.action_);
   if (kind == Kind::kFreeRequested) forget_values(entry.addr_);
   if (kind == Kind::kEnd || !is_open()) return;
@@ -378,6 +385,7 @@ void open_recorder(const std::string& folder) {
   TORCH_CHECK(pwrite(file, &header, sizeof header, 0) == sizeof header, "writing ", folder, "/events: ", std::strerror(errno));
   TORCH_CHECK(pthread_atfork(nullptr, nullptr, leave_to_the_parent) == 0, "following forks");
   events_file = file;
+  open_work(folder);
 }
 
 void follow_allocator() {
@@ -408,10 +416,18 @@ void enter(Phase next) {
 Phase phase() { return current_phase.load(); }
 
 void end_step() {
+  flush_work();
   step++;
   current_phase = Phase::kForward;
   const std::lock_guard<std::mutex> lock(mutex);
   if (is_open()) write(now(Kind::kMark));
+}
+
+uint32_t current_step() { return step.load(); }
+
+Place look_for_place() {
+  look_around();
+  return {current_phase.load(), step.load(), current_stack, current_origin, current_module ? current_module : origin_module};
 }
 
 void set_module(uint32_t module) { current_module = module; }
@@ -434,6 +450,7 @@ void label(uint64_t address, Category category, uint32_t name) {
 }
 
 void ended(bool enough_seen) {
+  flush_work();
   const std::lock_guard<std::mutex> lock(mutex);
   if (!is_open()) return;
   Event event = now(Kind::kEnded);

@@ -81,6 +81,13 @@ void imagined(const char* operator_name);
 uint32_t set_operator(uint32_t name);
 // `uncounted` is the library that takes memory of its own for it which nobody knows.
 uint32_t operator_number(const char* name, const char* uncounted = nullptr);
+uint32_t current_step();
+// Where this thread is, by the numbers of an event.
+struct Place {
+  Phase phase;
+  uint32_t step, stack, origin, module;
+};
+Place look_for_place();
 // Nothing of Python is asked for any more.
 void close_python();
 

@@ -2,6 +2,7 @@
 
 #include "../kernels/kernels.h"
 #include "recorder.h"
+#include "work.h"
 #include <ATen/ATen.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -339,9 +340,19 @@ struct Around final : c10::OperatorKernel {
       const auto* alias = schema.arguments()[i].alias_info();
       if (alias && alias->isWrite()) written_arguments.push_back(i);
     }
+    work.emplace(schema, overwrites);
   }
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+    OwnTime time;
+    WorkScope scope(*work, op, *stack);
+    run(op, keys, stack, time);
+    time.pause();
+    time.go_on();
+    scope.ends(*stack, number());
+  }
+
+  void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, OwnTime& time) {
     struct Named {
       explicit Named(uint32_t number) : before(set_operator(number)) {}
       ~Named() { set_operator(before); }
@@ -362,7 +373,9 @@ struct Around final : c10::OperatorKernel {
     for (const size_t i : written_arguments) targets.push_back(*(begin + static_cast<std::ptrdiff_t>(i)));
     if (special == Special::kItem || special == Special::kEqual) return answer(op, keys, stack, cpu, arguments, before);
     if (special == Special::kShape) return shape(op, keys, stack, cpu, arguments, before);
+    time.pause();
     call(kernel, op, keys, stack);
+    time.go_on();
     const size_t returned = op.schema().returns().size();
     const c10::ArrayRef<IValue> values(stack->data() + stack->size() - returned, returned);
     if (!cpu.is_known && special == Special::kNone) {
@@ -541,6 +554,7 @@ struct Around final : c10::OperatorKernel {
   bool runs_on_cpu = false, overwrites = false;
   // In place, or into an argument: by their places.
   std::vector<size_t> written_arguments;
+  std::optional<WorkOf> work;
   std::atomic<uint32_t> number_{0};
 };
 

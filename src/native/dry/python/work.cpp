@@ -1,0 +1,353 @@
+#include "work.h"
+
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAStream.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <vector>
+
+namespace vramlab::rehearsal {
+namespace {
+
+using at::Tensor;
+using c10::IValue;
+
+// A steady state is there by the fourth step.
+constexpr uint32_t kLastStep = 3;
+
+std::mutex work_mutex;
+int work_file = -1;
+std::vector<Work> waiting;
+
+thread_local uint64_t own = 0, told_launches = 0, records = 0;
+thread_local uint64_t last_processor = 0, last_own = 0;
+
+uint64_t clock_of(clockid_t which) {
+  timespec now{};
+  clock_gettime(which, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000000000ull + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// Of this thread, by the simulated runtime.
+uint64_t launches() {
+  static auto* const count = reinterpret_cast<uint64_t (*)()>(dlsym(RTLD_DEFAULT, "vramlab_dry_launches"));
+  return count ? count() : 0;
+}
+
+bool is_recorded() { return work_file >= 0 && current_step() <= kLastStep && phase() != Phase::kLoad; }
+
+uint64_t host_time() {
+  const uint64_t processor = clock_of(CLOCK_THREAD_CPUTIME_ID);
+  const uint64_t passed = last_processor ? processor - last_processor : 0, ours = own - last_own;
+  last_processor = processor;
+  last_own = own;
+  return passed > ours ? passed - ours : 0;
+}
+
+void keep(Work& work, uint32_t number) {
+  const Place place = look_for_place();
+  work.phase = place.phase;
+  work.step = place.step;
+  work.stack = place.stack;
+  work.origin = place.origin;
+  work.module = place.module;
+  work.operator_ = number;
+  records++;
+  const std::lock_guard<std::mutex> lock(work_mutex);
+  waiting.push_back(work);
+}
+
+bool contains(const std::string& name, std::initializer_list<const char*> parts) {
+  for (const char* part : parts)
+    if (name.find(part) != std::string::npos) return true;
+  return false;
+}
+
+WorkKind kind_of(const std::string& name) {
+  if (contains(name, {"attention"})) return contains(name, {"backward"}) ? WorkKind::kAttentionBackward : WorkKind::kAttention;
+  if (contains(name, {"convolution", "conv_depthwise", "slow_conv"})) return WorkKind::kConvolution;
+  for (const char* product : {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "_addmm_activation", "_scaled_mm", "_int_mm"})
+    if (name == product) return WorkKind::kMatmul;
+  if (contains(name, {"_foreach", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_"})) return WorkKind::kOptimizer;
+  if (contains(name, {"embedding", "index", "gather", "scatter", "masked_select", "nonzero", "put_"})) return WorkKind::kIndex;
+  if (contains(name, {"norm", "softmax", "sum", "mean", "var", "std", "max", "min", "nll_loss", "sort", "topk", "cum", "prod", "any", "all"}))
+    return WorkKind::kReduction;
+  return WorkKind::kPointwise;
+}
+
+// Bytes of the elements that are there: those of an expanded dimension are one.
+double bytes_of(const Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_cuda() || tensor.layout() != at::kStrided) return 0;
+  double elements = 1;
+  for (int64_t i = 0; i < tensor.dim(); i++)
+    if (tensor.stride(i) != 0) elements *= static_cast<double>(tensor.size(i));
+  return elements * static_cast<double>(tensor.itemsize());
+}
+
+template <typename Function>
+void each_tensor(const IValue& value, const Function& function) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) function(value.toTensor());
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    for (const IValue& one : value.toListRef())
+      if (one.isTensor() && one.toTensor().defined()) function(one.toTensor());
+  }
+}
+
+double bytes_of(const IValue& value) {
+  double bytes = 0;
+  each_tensor(value, [&](const Tensor& tensor) { bytes += bytes_of(tensor); });
+  return bytes;
+}
+
+bool allows_tf32(bool convolution) {
+  // It raises where a script mixes the old settings and the new ones.
+  try {
+    return convolution ? at::globalContext().allowTF32CuDNN() : at::globalContext().allowTF32CuBLAS();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+Precision precision_of(const Tensor& tensor, WorkKind kind) {
+  switch (tensor.scalar_type()) {
+    case at::kHalf:
+    case at::kBFloat16: return Precision::kHalf;
+    case at::kDouble: return Precision::kDouble;
+    default:
+      if (kind == WorkKind::kConvolution) return allows_tf32(true) ? Precision::kTf32 : Precision::kSingle;
+      return kind == WorkKind::kMatmul && allows_tf32(false) ? Precision::kTf32 : Precision::kSingle;
+  }
+}
+
+uint16_t aligned(int64_t leading) { return static_cast<uint16_t>(std::gcd<int64_t, int64_t>(leading, 8)); }
+
+// Of a matrix as cuBLAS gets it: what is not laid out by rows or columns is copied before.
+uint16_t alignment_of(const Tensor& matrix) {
+  const int64_t rows = matrix.size(-2), columns = matrix.size(-1);
+  if (rows <= 1 || columns <= 1) return 8;
+  if (matrix.stride(-1) == 1) return aligned(matrix.stride(-2));
+  return aligned(matrix.stride(-2) == 1 ? matrix.stride(-1) : columns);
+}
+
+uint32_t small(int64_t size) { return static_cast<uint32_t>(std::min<int64_t>(size, UINT32_MAX)); }
+
+void see_product(Work& work, const Tensor& a, const Tensor& b) {
+  if (a.dim() < 2 || b.dim() < 1) return;
+  const int64_t m = a.size(-2), k = a.size(-1), n = b.dim() > 1 ? b.size(-1) : 1, batch = a.dim() > 2 ? a.size(0) : 1;
+  work.flops = 2.0 * static_cast<double>(batch) * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  work.m = small(m), work.n = small(n), work.k = small(k), work.batch = small(batch);
+  if (b.dim() > 1) work.alignment = std::min({alignment_of(a), alignment_of(b), n > 1 ? aligned(n) : uint16_t{8}});
+}
+
+// As a product: each position of the smaller side with a filter.
+void see_convolution(Work& work, const Tensor& positions, const Tensor& weight, int times) {
+  if (weight.dim() < 3 || positions.dim() < 3) return;
+  const double filter = static_cast<double>(weight.numel()) / static_cast<double>(weight.size(0));
+  work.flops = times * 2.0 * static_cast<double>(positions.numel()) * filter;
+  work.m = small(positions.numel() / std::max<int64_t>(1, positions.size(1)));
+  work.n = small(positions.size(1)), work.k = small(static_cast<int64_t>(filter)), work.batch = 1;
+}
+
+}  // namespace
+
+// ---- the file ------------------------------------------------------------------------------------------------------------------------------
+
+void open_work(const std::string& folder) {
+  const int file = open((folder + "/work").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  TORCH_CHECK(file >= 0, "writing ", folder, "/work: ", std::strerror(errno));
+  char header[64] = {};
+  std::memcpy(header, kWorkMagic, sizeof kWorkMagic);
+  const uint32_t record = sizeof(Work);
+  std::memcpy(header + sizeof kWorkMagic, &record, sizeof record);
+  TORCH_CHECK(write(file, header, sizeof header) == sizeof header, "writing ", folder, "/work: ", std::strerror(errno));
+  work_file = file;
+}
+
+void flush_work() {
+  const std::lock_guard<std::mutex> lock(work_mutex);
+  const auto* bytes = reinterpret_cast<const char*>(waiting.data());
+  size_t left = waiting.size() * sizeof(Work);
+  while (left > 0 && work_file >= 0) {
+    const ssize_t done = write(work_file, bytes, left);
+    if (done < 0 && errno == EINTR) continue;
+    // A full disk: what is there is told.
+    if (done <= 0) work_file = -1;
+    bytes += done;
+    left -= static_cast<size_t>(done);
+  }
+  waiting.clear();
+}
+
+void leave_work() { work_file = -1; }
+
+void own_time(uint64_t nanoseconds) { own += nanoseconds; }
+
+OwnTime::OwnTime() : since(clock_of(CLOCK_MONOTONIC)) {}
+OwnTime::~OwnTime() { pause(); }
+void OwnTime::pause() {
+  if (since) own += clock_of(CLOCK_MONOTONIC) - since;
+  since = 0;
+}
+void OwnTime::go_on() { since = clock_of(CLOCK_MONOTONIC); }
+
+void told_work(const char* name, WorkKind kind, Precision precision, double flops, double bytes, uint32_t count, uint64_t stream) {
+  if (!is_recorded()) return;
+  Work work{};
+  work.kind = kind;
+  work.precision = precision;
+  work.flops = flops;
+  work.bytes = bytes;
+  work.launches = count;
+  work.stream = stream;
+  work.host_nanoseconds = host_time();
+  const OwnTime time;
+  keep(work, operator_number(name));
+}
+
+// ---- operators -----------------------------------------------------------------------------------------------------------------------------
+
+WorkOf::WorkOf(const c10::FunctionSchema& schema, bool overwrites)
+    : overwrites(overwrites), name(schema.name().substr(schema.name().find("::") + 2)) {
+  kind = kind_of(name);
+  is_library = kind == WorkKind::kMatmul || kind == WorkKind::kAttention || kind == WorkKind::kAttentionBackward ||
+               kind == WorkKind::kConvolution || contains(name, {"batch_norm", "_cudnn_rnn", "_thnn_fused"});
+}
+
+WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torch::jit::Stack& stack) : of(of), op(op), is_on(is_recorded()) {
+  if (!is_on) return;
+  launches_before = launches();
+  told_before = told_launches;
+  records_before = records;
+  const auto& formals = op.schema().arguments();
+  const auto begin = stack.end() - static_cast<std::ptrdiff_t>(formals.size());
+  const auto argument = [&](size_t i) -> const IValue& { return *(begin + static_cast<std::ptrdiff_t>(i)); };
+  const auto tensor = [&](size_t i) { return i < formals.size() && argument(i).isTensor() ? argument(i).toTensor() : Tensor(); };
+  const auto named = [&](const char* name) -> const IValue* {
+    for (size_t i = 0; i < formals.size(); i++)
+      if (formals[i].name() == name) return &argument(i);
+    return nullptr;
+  };
+  bool is_typed = false;
+  for (size_t i = 0; i < formals.size(); i++) {
+    const auto* alias = formals[i].alias_info();
+    const bool is_written = alias && alias->isWrite();
+    const double bytes = bytes_of(argument(i));
+    if (!is_written || !of.overwrites) read += bytes;
+    if (is_written) written += bytes;
+    each_tensor(argument(i), [&](const Tensor& one) {
+      if (!is_typed && one.is_cuda() && at::isFloatingType(one.scalar_type())) {
+        work.precision = precision_of(one, of.kind);
+        is_typed = true;
+      }
+    });
+  }
+  work.kind = of.kind;
+  switch (of.kind) {
+    case WorkKind::kMatmul: {
+      const bool adds = contains(of.name, {"add"});
+      const Tensor a = tensor(adds), b = tensor(adds + 1);
+      if (a.defined() && b.defined()) see_product(work, a, b);
+      break;
+    }
+    case WorkKind::kConvolution: {
+      if (contains(of.name, {"backward"})) {
+        const IValue *mask = named("output_mask"), *transposed = named("transposed");
+        const auto wanted = mask && mask->isBoolList() ? mask->toBoolList() : c10::List<bool>({true, true});
+        const int times = wanted[0] + (wanted.size() > 1 && wanted[1]);
+        // Each side reads the gradient, which is counted once, and one of input and weight.
+        if (times == 2) read += bytes_of(tensor(0));
+        if (const Tensor filter = tensor(2); filter.defined())
+          see_convolution(work, transposed && transposed->isBool() && transposed->toBool() ? tensor(1) : tensor(0), filter, times);
+      } else {
+        // The result says how many positions there are.
+        input = tensor(0);
+        weight = tensor(1);
+      }
+      break;
+    }
+    case WorkKind::kAttention:
+    case WorkKind::kAttentionBackward: {
+      const size_t first = of.kind == WorkKind::kAttentionBackward;
+      const Tensor query = tensor(first), key = tensor(first + 1);
+      if (!query.defined() || !key.defined() || query.dim() < 3) break;
+      // By position and head where a library takes them so, else by head and position.
+      const bool by_head = contains(of.name, {"scaled_dot_product", "cudnn"});
+      const IValue *causal = named("is_causal"), *mask = named("custom_mask_type"), *longest = named("max_k");
+      double keys = query.dim() == 4 ? static_cast<double>(key.size(by_head ? 2 : 1)) : 0;
+      if (query.dim() == 3) keys = longest && longest->isInt() ? static_cast<double>(longest->toInt()) : static_cast<double>(key.size(0));
+      const bool half = (causal && causal->isBool() && causal->toBool()) || (mask && mask->isInt() && mask->toInt() != 0);
+      // Two products forward; five of the same size backward.
+      work.flops = (first ? 10.0 : 4.0) * static_cast<double>(query.numel()) * keys * (half ? 0.5 : 1.0);
+      break;
+    }
+    case WorkKind::kReduction:
+      // Statistics first, then the values once more.
+      if (contains(of.name, {"batch_norm", "group_norm"})) read *= 2;
+      // One of each row.
+      if (contains(of.name, {"nll_loss"})) read = bytes_of(tensor(1));
+      break;
+    default: break;
+  }
+  const bool moves = of.name == "copy_" || of.name == "_local_scalar_dense" || of.name == "_to_copy";
+  if (moves) {
+    bool host = of.name == "_local_scalar_dense", device = false, pinned = true;
+    for (size_t i = 0; i < 2 && i < formals.size(); i++) {
+      const Tensor one = tensor(i);
+      if (!one.defined()) continue;
+      host |= one.is_cpu();
+      device |= one.is_cuda();
+      if (one.is_cpu()) pinned = one.is_pinned();
+    }
+    if (host && device) {
+      const IValue* not_blocking = named("non_blocking");
+      work.kind = WorkKind::kCopy;
+      work.synchronises = !pinned || !(not_blocking && not_blocking->isBool() && not_blocking->toBool());
+    }
+  }
+}
+
+void WorkScope::ends(const torch::jit::Stack& stack, uint32_t number) {
+  if (!is_on) return;
+  const uint64_t inside = told_launches - told_before;
+  const uint64_t all = launches() - launches_before, mine = all > inside ? all - inside : 0;
+  if (mine == 0 && !(of.is_library && records == records_before) && !work.synchronises) return;
+  told_launches += mine;
+  work.launches = static_cast<uint32_t>(mine ? mine : 1);
+  double made = 0;
+  const size_t returned = op.schema().returns().size();
+  const c10::ArrayRef<IValue> results(stack.data() + stack.size() - returned, returned);
+  for (const IValue& value : results) made += bytes_of(value);
+  switch (work.kind) {
+    case WorkKind::kConvolution:
+      if (work.flops == 0 && returned > 0 && results[0].isTensor()) {
+        const auto& result = results[0].toTensor();
+        if (weight.defined()) see_convolution(work, contains(of.name, {"transpose"}) ? input : result, weight, 1);
+      }
+      work.bytes = read + (written > 0 ? written : made);
+      break;
+    case WorkKind::kIndex:
+      // Only the rows that are looked up; what is written in place is a part, too.
+      work.bytes = written > 0 ? 3 * (read - written) : contains(of.name, {"backward"}) ? read + made : 2 * made + std::min(read, made);
+      break;
+    case WorkKind::kCopy:
+      work.bytes = std::max(read, written) > 0 ? std::max(read, written) : 8;
+      break;
+    default: work.bytes = read + (written > 0 ? written : made);
+  }
+  if (work.bytes < 0) work.bytes = made;
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  work.stream = reinterpret_cast<uint64_t>(stream.stream());
+  work.device = static_cast<uint16_t>(stream.device_index());
+  work.host_nanoseconds = host_time();
+  keep(work, number);
+}
+
+}  // namespace vramlab::rehearsal

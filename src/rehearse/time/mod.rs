@@ -1,0 +1,14 @@
+//! How long a step takes on a card that is not there: predicted from what its operators have for the GPU to do, never measured.
+//!
+//! [`work`] is what a rehearsal recorded of each operator, [`device`] how long the card takes for it, [`timeline`] how host and device go side
+//! by side, [`predict`] the answer. docs/time.md has the formulas, what they were fitted on and how far they were off.
+
+mod device;
+mod predict;
+mod show;
+mod timeline;
+mod work;
+
+pub use predict::{Prediction, predict};
+pub use show::{by_card, prediction};
+pub use work::Work;

@@ -1,0 +1,258 @@
+//! The predicted time of a step, with what bounds it, and how far such predictions were off on records that were not fitted.
+
+use super::device::{Device, Limit, Taken};
+use super::timeline::{Turn, steady};
+use super::work::{Precision, Work, WorkKind};
+use crate::cards::Card;
+use crate::rehearse::answer::{Line, TOLD};
+use crate::rehearse::trace::{Phase, Trace};
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// What the host takes to launch a kernel, beyond what it takes in a rehearsal, where a launch does nothing.
+const LAUNCH_SECONDS: f64 = 4e-6;
+
+/// Share of the predictions whose real value the interval is to hold.
+const COVERAGE: f64 = 0.8;
+
+/// A step of which the device works less than this is not bound by it.
+const BUSY: f64 = 0.9;
+
+/// What no prediction counts.
+pub const NOT_MODELLED: [&str; 5] = [
+    "loading by worker processes and disks",
+    "communication between GPUs",
+    "compiling",
+    "clocks under a power limit",
+    "other programs on the GPU",
+];
+
+/// Nothing of it was measured; times are in seconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Prediction {
+    pub gpu: String,
+    /// Always: for readers of the file.
+    pub predicted: bool,
+    /// Of an optimizer step in the steady state.
+    pub step_seconds: f64,
+    pub low_seconds: f64,
+    pub high_seconds: f64,
+    /// Of all steps that were seen, at the steady rate.
+    pub total_seconds: f64,
+    pub coverage: f64,
+    /// `compute`, `bandwidth`, `launches` (the host) or `synchronisation`.
+    pub bound_by: &'static str,
+    /// What the device works in a step; what the host takes to launch it.
+    pub device_seconds: f64,
+    pub host_seconds: f64,
+    pub host_factor: f64,
+    /// Whether the constants of most of the device's time are from records of this card.
+    pub anchored: bool,
+    pub launches: u64,
+    pub phases: Vec<PhaseTime>,
+    /// Those that take most.
+    pub kernels: Vec<KernelTime>,
+    pub misaligned: Vec<Misaligned>,
+    pub not_modelled: [&'static str; NOT_MODELLED.len()],
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PhaseTime {
+    pub phase: &'static str,
+    pub device_seconds: f64,
+    pub host_seconds: f64,
+    pub bound_by: &'static str,
+}
+
+/// Kernels of one operator at one line, of one step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KernelTime {
+    pub operator: String,
+    /// In a backward pass that of the forward pass.
+    pub line: Option<Line>,
+    pub backward: bool,
+    pub seconds: f64,
+    pub launches: u64,
+    pub bound_by: &'static str,
+}
+
+/// A size for which a product has no fast kernel.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Misaligned {
+    pub size: u32,
+    pub padded: u32,
+    pub line: Option<Line>,
+    /// What its products take in a step, and what they would take padded.
+    pub seconds: f64,
+    pub padded_seconds: f64,
+}
+
+/// Predicts a step of a process on a card, where the host takes `host_factor` times as long as here.
+///
+/// # Errors
+/// Why there is none: the card has no figures of speed, or no step ended.
+pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Result<Prediction, String> {
+    let device = Device::of(card)?;
+    let whole = trace.work.iter().map(|work| work.step).filter(|step| *step < steps).max();
+    let Some(step) = whole else {
+        return Err("no optimizer step ended, so there is no step to time".to_string());
+    };
+    let of = |step: u32| trace.work.iter().filter(move |work| work.step == step);
+    let works: Vec<&Work> = of(step).collect();
+    let before: Vec<&Work> = step.checked_sub(1).map_or_else(Vec::new, |step| of(step).collect());
+    // Of two steps alike the host's time is the shorter one: what else ran on this machine made the other longer.
+    let alike = works.len() == before.len() && works.iter().zip(&before).all(|(a, b)| a.operator == b.operator);
+    let host = |at: usize| {
+        let nanoseconds = works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
+        nanoseconds as f64 * 1e-9 * host_factor + LAUNCH_SECONDS * f64::from(works[at].launches)
+    };
+    let taken: Vec<Taken> = works.iter().map(|work| device.takes(work)).collect();
+    let turns: Vec<Turn> = (0..works.len())
+        .map(|at| Turn {
+            host: host(at),
+            device: taken[at].seconds,
+            card: works[at].device,
+            beside: works[at].kind == WorkKind::Copy && works[at].stream != 0,
+            waits: works[at].synchronises,
+        })
+        .collect();
+    let step_seconds = steady(&turns, true);
+    let device_seconds: f64 = taken.iter().map(|taken| taken.seconds).sum();
+    let host_seconds: f64 = turns.iter().map(|turn| turn.host).sum();
+    let cards = works.iter().map(|work| work.device).max().map_or(1.0, |last| f64::from(last) + 1.0);
+    let is_busy = device_seconds / cards >= BUSY * step_seconds;
+    let bound_by = match is_busy {
+        true => limit_of(&taken),
+        false if steady(&turns, false) < 0.95 * step_seconds => "synchronisation",
+        false => "launches",
+    };
+    let from_records: f64 = taken.iter().filter(|taken| taken.anchored).map(|taken| taken.seconds).sum();
+    let anchored = from_records >= 0.5 * device_seconds;
+    let (low, high) = interval(anchored, is_busy);
+    Ok(Prediction {
+        gpu: card.to_string(),
+        predicted: true,
+        step_seconds,
+        low_seconds: step_seconds * low,
+        high_seconds: step_seconds * high,
+        total_seconds: step_seconds * f64::from(steps),
+        coverage: COVERAGE,
+        bound_by,
+        device_seconds,
+        host_seconds,
+        host_factor,
+        anchored,
+        launches: works.iter().map(|work| u64::from(work.launches)).sum(),
+        phases: phases(&works, &taken, &turns),
+        kernels: kernels(trace, &works, &taken),
+        misaligned: misaligned(trace, &device, &works, step_seconds),
+        not_modelled: NOT_MODELLED,
+    })
+}
+
+/// What the real value was, at least and at most, as a part of the predicted one, in 80 of 100 records of `intervals.csv`.
+fn interval(anchored: bool, is_busy: bool) -> (f64, f64) {
+    let cell = match (anchored, is_busy) {
+        (_, false) => "host",
+        (true, true) => "anchored",
+        (false, true) => "specification",
+    };
+    let row = include_str!("intervals.csv").lines().map(|line| line.split(',').collect::<Vec<_>>()).find(|row| row[0] == cell);
+    // The tests read the file.
+    row.and_then(|row| Some((row.get(1)?.parse().ok()?, row.get(2)?.parse().ok()?))).unwrap_or((0.0, f64::INFINITY))
+}
+
+fn limit_of<'a>(taken: impl IntoIterator<Item = &'a Taken>) -> &'static str {
+    let mut sums = [(Limit::Compute, 0.0), (Limit::Bandwidth, 0.0), (Limit::Fixed, 0.0)];
+    for one in taken {
+        for (limit, sum) in &mut sums {
+            *sum += if *limit == one.limit { one.seconds } else { 0.0 };
+        }
+    }
+    sums.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |(limit, _)| limit.name())
+}
+
+fn phases(works: &[&Work], taken: &[Taken], turns: &[Turn]) -> Vec<PhaseTime> {
+    let row = |phase: Phase| {
+        let of: Vec<usize> = (0..works.len()).filter(|at| works[*at].phase == phase).collect();
+        let device_seconds: f64 = of.iter().map(|at| taken[*at].seconds).sum();
+        let host_seconds: f64 = of.iter().map(|at| turns[*at].host).sum();
+        let bound_by = if device_seconds >= BUSY * host_seconds { limit_of(of.iter().map(|at| &taken[*at])) } else { "launches" };
+        (!of.is_empty()).then_some(PhaseTime { phase: phase.name(), device_seconds, host_seconds, bound_by })
+    };
+    [Phase::Forward, Phase::Backward, Phase::Optimizer].into_iter().filter_map(row).collect()
+}
+
+/// The line that a work is of: in a backward pass, that of the forward pass.
+fn line_of(trace: &Trace, work: &Work) -> Option<Line> {
+    trace.line(if work.origin != 0 { work.origin } else { work.stack }).map(Line::from)
+}
+
+fn kernels(trace: &Trace, works: &[&Work], taken: &[Taken]) -> Vec<KernelTime> {
+    /// By operator, line, and whether it is a backward pass: what its kernels take, and how many there are.
+    type Kernels = HashMap<(u32, Option<Line>, bool), (Vec<Taken>, u64)>;
+    let mut found = Kernels::new();
+    for (work, taken) in works.iter().zip(taken) {
+        let entry = found.entry((work.operator, line_of(trace, work), work.phase == Phase::Backward)).or_default();
+        entry.0.push(*taken);
+        entry.1 += u64::from(work.launches);
+    }
+    let mut rows: Vec<KernelTime> = found
+        .into_iter()
+        .map(|((operator, line, backward), (taken, launches))| KernelTime {
+            operator: trace.operators.get(&operator).cloned().unwrap_or_default(),
+            line,
+            backward,
+            seconds: taken.iter().map(|one| one.seconds).sum(),
+            launches,
+            bound_by: limit_of(&taken),
+        })
+        .collect();
+    rows.sort_by(|a, b| {
+        b.seconds.total_cmp(&a.seconds).then_with(|| a.operator.cmp(&b.operator)).then_with(|| a.line.cmp(&b.line))
+    });
+    rows.truncate(TOLD);
+    rows
+}
+
+/// Sizes whose products would take less by 2 % of the step, the worst first.
+fn misaligned(trace: &Trace, device: &Device, works: &[&Work], step_seconds: f64) -> Vec<Misaligned> {
+    let mut found: Vec<Misaligned> = Vec::new();
+    for work in works.iter().filter(|work| work.kind == WorkKind::Matmul && matches!(work.alignment, 1..8)) {
+        if !matches!(work.precision, Precision::Half | Precision::Tf32) {
+            continue;
+        }
+        let Some(size) = [work.n, work.k, work.m].into_iter().find(|size| size % 8 != 0) else { continue };
+        let seconds = device.takes(work).seconds;
+        let padded_seconds = device.takes(&Work { alignment: 8, ..**work }).seconds;
+        match found.iter_mut().find(|known| known.size == size) {
+            Some(known) => {
+                known.seconds += seconds;
+                known.padded_seconds += padded_seconds;
+            }
+            None => found.push(Misaligned {
+                size,
+                padded: size.next_multiple_of(8),
+                line: line_of(trace, work),
+                seconds,
+                padded_seconds,
+            }),
+        }
+    }
+    found.retain(|one| one.seconds - one.padded_seconds >= 0.02 * step_seconds);
+    found.sort_by(|a, b| (b.seconds - b.padded_seconds).total_cmp(&(a.seconds - a.padded_seconds)));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_interval_holds_what_was_predicted_or_says_by_how_much_it_is_off() {
+        for (anchored, is_busy) in [(true, true), (false, true), (true, false)] {
+            let (low, high) = interval(anchored, is_busy);
+            assert!(0.1 < low && low < high && high < 10.0, "{low} to {high}");
+        }
+    }
+}

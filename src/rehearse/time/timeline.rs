@@ -1,0 +1,58 @@
+//! Host and device side by side: the host goes through the operators one by one and launches their kernels, the device runs them in that order,
+//! as soon as they are launched and the one before is done; where a value is read, the host waits for the device.
+
+/// One operator, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn {
+    /// The host's, until its kernels are launched.
+    pub host: f64,
+    pub device: f64,
+    pub card: u16,
+    /// A copy that runs beside the kernels.
+    pub beside: bool,
+    /// The host waits until it is done.
+    pub waits: bool,
+}
+
+/// Steps until what they take no longer changes.
+const STEPS: usize = 5;
+
+/// What a step takes when the same one follows on itself, in seconds.
+pub fn steady(turns: &[Turn], waits: bool) -> f64 {
+    let mut host = 0.0_f64;
+    // Of each card the kernels' queue, and that of copies beside them.
+    let mut queues = [[0.0_f64; 2]; 16];
+    let mut ends = [0.0_f64; STEPS];
+    for end in &mut ends {
+        for turn in turns {
+            host += turn.host;
+            let queue = &mut queues[usize::from(turn.card) % 16][usize::from(turn.beside)];
+            *queue = queue.max(host) + turn.device;
+            if waits && turn.waits {
+                host = host.max(*queue);
+            }
+        }
+        *end = queues.iter().flatten().fold(host, |last, queue| last.max(*queue));
+    }
+    (ends[STEPS - 1] - ends[0]) / (STEPS - 1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(host: f64, device: f64, waits: bool) -> Turn {
+        Turn { host, device, card: 0, beside: false, waits }
+    }
+
+    #[test]
+    fn the_slower_of_host_and_device_decides_and_waiting_adds() {
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(near(steady(&[turn(1.0, 3.0, false); 10], true), 30.0));
+        assert!(near(steady(&[turn(3.0, 1.0, false); 10], true), 30.0));
+        // Each waits for the other.
+        assert!(near(steady(&[turn(1.0, 3.0, true); 10], true), 40.0));
+        assert!(near(steady(&[turn(1.0, 3.0, true); 10], false), 30.0));
+        assert!(near(steady(&[], true), 0.0));
+    }
+}
