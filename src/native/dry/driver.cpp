@@ -125,6 +125,7 @@ int cuKernelGetAttribute(int* value, int, void*, int) {
 }
 int cuKernelSetAttribute(int, int, void*, int) { return 0; }
 int cuLaunchKernelEx() { return 0; }
+int cuKernelGetFunction(void** function, void*) { return cuCtxGetCurrent(function); }
 int cuLibraryGetKernel(void** kernel, void*, const char*) { return cuCtxGetCurrent(kernel); }
 int cuLibraryLoadData(void** library, const void*, void*, void**, unsigned, void*, void**, unsigned) { return cuCtxGetCurrent(library); }
 int cuLibraryLoadFromFile(void** library, const char*, void*, void**, unsigned, void*, void**, unsigned) { return cuCtxGetCurrent(library); }

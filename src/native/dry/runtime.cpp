@@ -141,6 +141,36 @@ bool take_memory(Card& of, size_t bytes) {
 // By stream, the capture that is under way on it.
 std::map<cudaStream_t, unsigned long long> captures;
 
+// What a graph keeps alive: a function that is called with its data when the last reference is gone. Here a graph and what is instantiated of
+// it are one, which lives until both are destroyed.
+struct UserObject {
+  cudaHostFn_t destroy;
+  void* data;
+  unsigned references;
+};
+std::map<cudaUserObject_t, UserObject> user_objects;
+struct Graph {
+  int owners = 1;
+  std::map<cudaUserObject_t, unsigned> retained;
+};
+std::map<cudaGraph_t, Graph> graphs;
+
+// By the number of its capture.
+cudaGraph_t graph_of(unsigned long long capture) { return reinterpret_cast<cudaGraph_t>(capture * 16); }
+
+cudaError_t disown(cudaGraph_t graph) {
+  std::map<cudaUserObject_t, unsigned> released;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = graphs.find(graph);
+    if (found == graphs.end() || --found->second.owners > 0) return cudaSuccess;
+    released = std::move(found->second.retained);
+    graphs.erase(found);
+  }
+  for (const auto& [object, references] : released) cudaUserObjectRelease(object, references);
+  return cudaSuccess;
+}
+
 struct Pinned {
   size_t bytes;
   // From cudaHostAlloc, and not registered.
@@ -313,13 +343,16 @@ const char* cudaGetErrorName(cudaError_t error) {
 // A capture is only known by its stream; what is captured has run as it is, and a launch has nothing left to do.
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   const std::lock_guard<std::mutex> lock(mutex);
-  captures[stream] = next_handle++;
+  const unsigned long long capture = captures[stream] = next_handle++;
+  graphs[graph_of(capture)];
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const std::lock_guard<std::mutex> lock(mutex);
-  captures.erase(stream);
-  *graph = reinterpret_cast<cudaGraph_t>(next_handle++ * 16);
+  const auto found = captures.find(stream);
+  if (found == captures.end()) return last_error = cudaErrorInvalidValue;
+  *graph = graph_of(found->second);
+  captures.erase(found);
   return cudaSuccess;
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -327,20 +360,23 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   *status = captures.count(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-// CUDA 12's has no list of edges and the suffix _v2; what follows the identifier is left alone in both.
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t*,
+// CUDA 12's has no list of edges and the suffix _v2; what follows the graph is left alone in both.
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
                                      const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = captures.find(stream);
   *status = found != captures.end() ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   if (id && found != captures.end()) *id = found->second;
+  if (graph && found != captures.end()) *graph = graph_of(found->second);
   return cudaSuccess;
 }
-cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t*,
+cudaError_t cudaStreamGetCaptureInfo_v2(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
                                         const cudaGraphNode_t**, size_t*) {
-  return cudaStreamGetCaptureInfo(stream, status, id, nullptr, nullptr, nullptr, nullptr);
+  return cudaStreamGetCaptureInfo(stream, status, id, graph, nullptr, nullptr, nullptr);
 }
 cudaError_t cudaGraphInstantiateWithFlags(void** executable, cudaGraph_t graph, unsigned long long) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  graphs[graph].owners++;
   *executable = graph;
   return cudaSuccess;
 }
@@ -354,8 +390,37 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t* count) {
 }
 cudaError_t cudaGraphLaunch(void*, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaGraphUpload(void*, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
-cudaError_t cudaGraphExecDestroy(void*) { return cudaSuccess; }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return disown(graph); }
+cudaError_t cudaGraphExecDestroy(void* executable) { return disown(static_cast<cudaGraph_t>(executable)); }
+cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* data, cudaHostFn_t destroy, unsigned references, unsigned) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  *object = reinterpret_cast<cudaUserObject_t>(next_handle++ * 16);
+  user_objects[*object] = {destroy, data, references};
+  return cudaSuccess;
+}
+cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned references) {
+  UserObject last{};
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = user_objects.find(object);
+    if (found == user_objects.end() || found->second.references < references) return last_error = cudaErrorInvalidValue;
+    if ((found->second.references -= references) > 0) return cudaSuccess;
+    last = found->second;
+    user_objects.erase(found);
+  }
+  // What it destroys may call this runtime.
+  last.destroy(last.data);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned references, unsigned flags) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = user_objects.find(object);
+  const auto of = graphs.find(graph);
+  if (found == user_objects.end() || of == graphs.end()) return last_error = cudaErrorInvalidValue;
+  if (!(flags & cudaGraphUserObjectMove)) found->second.references += references;
+  of->second.retained[object] += references;
+  return cudaSuccess;
+}
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = 0;
