@@ -92,7 +92,7 @@ double bytes_of(const Tensor& tensor) {
 }
 
 template <typename Function>
-void each_tensor(const IValue& value, const Function& function) {
+void each_defined_tensor(const IValue& value, const Function& function) {
   if (value.isTensor()) {
     if (value.toTensor().defined()) function(value.toTensor());
   } else if (value.isTensorList() || value.isOptionalTensorList()) {
@@ -103,7 +103,7 @@ void each_tensor(const IValue& value, const Function& function) {
 
 double bytes_of(const IValue& value) {
   double bytes = 0;
-  each_tensor(value, [&](const Tensor& tensor) { bytes += bytes_of(tensor); });
+  each_defined_tensor(value, [&](const Tensor& tensor) { bytes += bytes_of(tensor); });
   return bytes;
 }
 
@@ -167,7 +167,7 @@ void open_work(const std::string& folder) {
   std::memcpy(header, kWorkMagic, sizeof kWorkMagic);
   const uint32_t record = sizeof(Work);
   std::memcpy(header + sizeof kWorkMagic, &record, sizeof record);
-  TORCH_CHECK(write(file, header, sizeof header) == sizeof header, "writing ", folder, "/work: ", std::strerror(errno));
+  TORCH_CHECK(::write(file, header, sizeof header) == sizeof header, "writing ", folder, "/work: ", std::strerror(errno));
   work_file = file;
 }
 
@@ -176,7 +176,7 @@ void flush_work() {
   const auto* bytes = reinterpret_cast<const char*>(waiting.data());
   size_t left = waiting.size() * sizeof(Work);
   while (left > 0 && work_file >= 0) {
-    const ssize_t done = write(work_file, bytes, left);
+    const ssize_t done = ::write(work_file, bytes, left);
     if (done < 0 && errno == EINTR) continue;
     // A full disk: what is there is told.
     if (done <= 0) work_file = -1;
@@ -242,7 +242,7 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
     const double bytes = bytes_of(argument(i));
     if (!is_written || !of.overwrites) read += bytes;
     if (is_written) written += bytes;
-    each_tensor(argument(i), [&](const Tensor& one) {
+    each_defined_tensor(argument(i), [&](const Tensor& one) {
       if (!is_typed && one.is_cuda() && at::isFloatingType(one.scalar_type())) {
         work.precision = precision_of(one, of.kind);
         is_typed = true;
