@@ -1,7 +1,10 @@
 # Flags reach the programs as they were typed, quotes and all.
 set positional-arguments
 
-release := env("CARGO_TARGET_DIR", "target") / "release"
+release := absolute_path(env("CARGO_TARGET_DIR", "target") / "release")
+
+# Files that a command is given are looked for from where `just` was typed.
+there := "cd " + quote(invocation_directory())
 
 # List these recipes
 default:
@@ -57,19 +60,19 @@ doctor *FLAGS: _setup
 [no-exit-message]
 measure *FLAGS: _setup
     cargo build --release --bin vramlab
-    @exec {{ quote(release / "vramlab") }} measure "$@"
+    @{{ there }} && exec {{ quote(release / "vramlab") }} measure "$@"
 
 # Predict what a training step needs of a GPU's memory, without one
 [no-exit-message]
 predict *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
-    @exec {{ quote(release / "vramlab") }} predict "$@"
+    @{{ there }} && exec {{ quote(release / "vramlab") }} predict "$@"
 
 # Run your own training script on a simulated GPU: `just rehearse --gpu rtx-4090 -- python train.py`
 [no-exit-message]
 rehearse *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
-    @exec {{ quote(release / "vramlab") }} rehearse "$@"
+    @{{ there }} && exec {{ quote(release / "vramlab") }} rehearse "$@"
 
 # Rehearse the libraries that people train with, in a virtual environment of their own; writes docs/ecosystem.md
 [no-exit-message]
@@ -81,7 +84,7 @@ test-ecosystem *FLAGS: _setup
 [no-exit-message]
 plan *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
-    @exec {{ quote(release / "vramlab") }} plan "$@"
+    @{{ there }} && exec {{ quote(release / "vramlab") }} plan "$@"
 
 # Install what PyTorch's side of a comparison needs, torchvision above all, into .venv; then compare training steps with PyTorch's
 [no-exit-message]
@@ -104,7 +107,7 @@ compare *FLAGS: _setup
 [no-exit-message]
 replay *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
-    @exec {{ quote(release / "vramlab") }} replay "$@"
+    @{{ there }} && exec {{ quote(release / "vramlab") }} replay "$@"
 
 # Measure what only a GPU can tell, the most telling first: `just gpu-day --minutes 30`; `--rehearse` goes through it without one
 [no-exit-message]

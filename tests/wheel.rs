@@ -74,10 +74,6 @@ fn it_installs_beside_pytorch_and_gives_the_programs_bytes() {
     let scene = tempfile::tempdir().unwrap();
     let at = |name: &str| scene.path().join(name);
     let program = env!("CARGO_BIN_EXE_vramlab");
-    done(Command::new(python()).arg(root.join("scripts/wheel")).args(["--program", program, "--out"]).arg(at("dist")));
-    let wheel = fs::read_dir(at("dist")).unwrap().next().unwrap().unwrap().path();
-    assert!(wheel.to_string_lossy().contains("-py3-none-manylinux_2_"), "{}", wheel.display());
-
     // An environment that sees PyTorch, and pip, where they are installed already.
     done(Command::new(python()).args(["-m", "venv", "--without-pip"]).arg(at("venv")));
     let packages = "import importlib.util as u, os, sys, sysconfig; torch = os.path.dirname(os.path.dirname(u.find_spec('torch').origin)); \
@@ -85,7 +81,10 @@ fn it_installs_beside_pytorch_and_gives_the_programs_bytes() {
     let folder = fs::read_dir(at("venv/lib")).unwrap().next().unwrap().unwrap().path().join("site-packages");
     done(Command::new(python()).args(["-c", packages]).arg(&folder));
     let venv = at("venv/bin/python");
-    done(Command::new(&venv).args(["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]).arg(&wheel));
+    // As `pip install .` does, with the program that cargo has built here already.
+    let install = ["-m", "pip", "install", "--no-index", "--no-deps", "--no-compile", "--config-settings"];
+    let installed = done(Command::new(&venv).args(install).arg(format!("program={program}")).arg(root));
+    assert!(said(&installed).contains("Successfully installed vramlab-"), "{}", said(&installed));
 
     fs::write(at("train.py"), TRAIN).unwrap();
     fs::write(at("use.py"), USE).unwrap();

@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Measures which claims about PyTorch memory and speed hold on this machine
+/// Predict and reduce the GPU memory of PyTorch training
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 struct Arguments {
