@@ -4,6 +4,10 @@
 //! The layers, bottom up: [`stats`] and [`units`]; [`protocol`]; [`rounds`]; [`results`]; [`judge`]; from there two branches that never meet:
 //! what measures (feature `torch`) and what reports.
 
+// First, so that its macros are everybody's.
+#[macro_use]
+pub mod console;
+
 pub mod cards;
 pub mod chart;
 #[cfg(feature = "torch")]

@@ -111,14 +111,9 @@ fn the_meters_are_pytorchs_own() {
 }
 
 #[test]
-fn a_script_that_is_killed_or_hangs_or_fails_is_answered_as_far_as_it_came() {
-    for (end, flags) in [
-        ("import os; os.kill(os.getpid(), 9)", &[][..]),
-        ("import os; os._exit(5)", &[]),
-        ("raise ValueError('no')", &[]),
-        ("import time; time.sleep(1000)", &["--timeout", "40"]),
-    ] {
-        let seen = rehearse(flags, &train(end));
+fn a_script_that_is_killed_or_fails_is_answered_as_far_as_it_came() {
+    for end in ["import os; os.kill(os.getpid(), 9)", "import os; os._exit(5)", "raise ValueError('no')"] {
+        let seen = rehearse(&[], &train(end));
         assert_eq!(seen.output.status.code(), Some(1), "{end}: {}", seen.error());
         assert_eq!(seen.json["verdict"], "script_failed", "{end}");
         assert_eq!(seen.json["steps"], 2, "{end}");
@@ -135,7 +130,7 @@ kept = [torch.empty(1 << 28, device='cuda') for _ in range(4)]
     let seen = rehearse(&["--gpu", "3GiB"], script);
     assert_eq!(seen.output.status.code(), Some(3), "{}", seen.error());
     assert!(seen.error().contains("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB"), "{}", seen.error());
-    assert_eq!(seen.bytes("needed_memory") - seen.json["gpu"]["context"].as_i64().unwrap(), 4 << 30);
+    assert_eq!(seen.bytes("needs_at_least") - seen.json["gpu"]["context"].as_i64().unwrap(), 4 << 30);
     let caught = rehearse(
         &["--gpu", "3GiB"],
         &script
@@ -455,8 +450,8 @@ fn an_interrupted_script_is_answered_as_far_as_it_came() {
     rustix::process::kill_process_group(group, rustix::process::Signal::INT).unwrap();
     let output = child.wait_with_output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{error}");
-    assert!(error.contains("peak allocated") && error.contains("Note: interrupted"), "{error}");
+    assert_eq!(output.status.code(), Some(130), "{error}");
+    assert!(error.contains("peak allocated") && error.contains("INTERRUPTED in ") && !error.contains("FAILED"), "{error}");
 }
 
 #[test]

@@ -58,7 +58,7 @@ if __name__ == '__main__':
     larger = vramlab.rehearse(local, gpu='4GiB', steps=1)
     assert larger.steps == 1 and larger.categories['parameters'] == 4 * 2048 * 2049, larger
     small = vramlab.rehearse(train, (8000,), gpu='1GiB')
-    assert not small.fits and small.needed_memory > 4 * 4 * 8000 * 8000, small
+    assert not small.fits and small.needs_at_least > 4 * 4 * 8000 * 8000, small
     try:
         vramlab.rehearse(train, (64, True))
     except vramlab.RehearsalError as error:

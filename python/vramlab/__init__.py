@@ -46,8 +46,8 @@ class Report:
     peak_reserved: int
     #: What is left of the GPU, beside the CUDA context, too; negative where it does not fit.
     headroom: int
-    #: Where it does not fit: the memory that a GPU would need to have.
-    needed_memory: int | None
+    #: The smallest memory of a GPU on which it runs, its CUDA context included; None where that could not be found.
+    needs_at_least: int | None
     #: What fills the peak: parameters, gradients, optimizer state, activations, ...
     categories: dict[str, int]
     notes: list[str]
@@ -110,7 +110,7 @@ def rehearse(
         peak_allocated=found["peak_allocated"],
         peak_reserved=found["peak_reserved"],
         headroom=found["headroom"],
-        needed_memory=found["needed_memory"],
+        needs_at_least=found["needs_at_least"],
         categories={held["name"]: held["bytes"] for peak in peaks for held in peak},
         notes=found["notes"],
         text=done.stderr.strip(),

@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use vramlab::{console, eprintln, print, println};
 
 /// Predict and reduce the GPU memory of PyTorch training
 #[derive(Debug, Parser)]
@@ -89,13 +90,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse().command) {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            eprintln!("vramlab: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let code = run(Arguments::parse().command).unwrap_or_else(|error| {
+        eprintln!("vramlab: {error:#}");
+        1
+    });
+    ExitCode::from(console::status(code))
 }
 
 fn run(command: Command) -> Result<u8> {

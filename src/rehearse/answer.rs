@@ -1,10 +1,14 @@
 //! What a trace means: blocks with what they are for, the peak and what fills it, and whether the card suffices.
 
+use super::replay::Needs;
+use super::show::on_one_line;
 use super::time::Prediction;
-use super::trace::{Event, Exception, Frame, Kind, Label, Phase, Trace};
+use super::trace::{Event, Exception, Frame, Kind, Label, LineNumber, Phase, Trace, Unreached, Varied};
+use crate::cards::Card;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::ops::Range;
 
 /// What memory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -219,9 +223,31 @@ fn meters(trace: &Trace, blocks: &[Block], device: u16) -> Vec<Meter> {
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     Fits,
+    /// By less than what is assumed of the CUDA context can be wrong by.
+    BarelyFits,
     DoesNotFit,
     /// For another reason than memory.
     ScriptFailed,
+    /// By `--timeout`, before enough was seen.
+    TimedOut,
+    /// By Ctrl-C, before enough was seen.
+    Interrupted,
+}
+
+impl Verdict {
+    /// Whether it ran as long as was wanted.
+    pub fn fits(self) -> bool {
+        matches!(self, Verdict::Fits | Verdict::BarelyFits)
+    }
+}
+
+/// How far the memory of a CUDA context, which is assumed, can be from what a card shows: others' records of one card differ by up to 90 MiB;
+/// and the share of a peak that may be added by what only a GPU does.
+const UNCERTAIN: (i64, f64) = (100 << 20, 0.02);
+
+/// Whether what a script needs is so near to what a card has that it may not fit it in the end.
+pub fn is_near(needs: i64, memory: i64) -> bool {
+    memory - needs < UNCERTAIN.0 + (needs as f64 * UNCERTAIN.1) as i64
 }
 
 /// The card, as far as it decides.
@@ -248,10 +274,15 @@ pub struct Answer {
     pub peak_reserved: i64,
     /// `peak_reserved` and the context: what nvidia-smi would show at most.
     pub peak_on_device: i64,
-    /// What the card has left at its fullest; negative where the script would have gone on to need more.
+    /// What the card has left at its fullest; where it does not fit, negative by what it lacks of `needs_at_least`, as far as that is known.
     pub headroom: i64,
-    /// What the card would need to have for the script to run; none where it suffices, or where that was not found.
-    pub needed_memory: Option<i64>,
+    /// The smallest memory of a GPU on which it runs, context included: what the allocator keeps cached is given back where memory is short.
+    /// None where that was not asked for or could not be found, which the notes say.
+    pub needs_at_least: Option<i64>,
+    /// The card of `cards.csv` with the least memory that has it.
+    pub smallest_card: Option<&'static str>,
+    /// Seconds of `--timeout`, where that ended it.
+    pub timed_out_after: Option<f64>,
     /// Of the process whose steps take longest; predicted.
     pub time: Option<Prediction>,
     /// Why there is none.
@@ -262,16 +293,42 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Adds what PyTorch's allocator said of smaller cards than this one.
+    pub fn complete(&mut self, needs: Needs, card: &Card) {
+        let Some(worst) = self.processes.first_mut() else { return };
+        worst.fragmentation.reserved_if_expandable = needs.expandable;
+        if needs.least == 0 {
+            return;
+        }
+        let least = needs.least + self.gpu.context;
+        self.needs_at_least = Some(least);
+        self.smallest_card = card.smallest_with(needs.least.unsigned_abs()).and_then(|card| card.name);
+        match self.verdict {
+            Verdict::DoesNotFit => self.headroom = self.gpu.memory - least,
+            Verdict::Fits if is_near(least, self.gpu.memory) => self.verdict = Verdict::BarelyFits,
+            _ => {}
+        }
+    }
+
     /// Reads what is written in the lines that hold memory at the peak; of a file that is not there, nothing.
     pub fn quote(&mut self) {
         let mut files: HashMap<String, String> = HashMap::new();
         for held in self.processes.iter_mut().flat_map(|process| &mut process.peak.lines) {
             let Some((file, number)) = held.name.rsplit_once(':') else { continue };
-            let text = files.entry(file.to_string()).or_insert_with(|| fs::read_to_string(file).unwrap_or_default());
+            let text = files.entry(file.to_string()).or_insert_with(|| source(file).unwrap_or_default());
             let number: usize = number.parse().unwrap_or_default();
             held.source = text.lines().nth(number.wrapping_sub(1)).map(|line| line.trim().to_string());
         }
     }
+}
+
+/// The text of a source file. A code object can name any file: one that never ends, or that waits for a writer.
+fn source(file: &str) -> Option<String> {
+    const LARGEST: u64 = 16 << 20;
+    let about = fs::metadata(file).ok()?;
+    (about.is_file() && (1..=LARGEST).contains(&about.len()))
+        .then(|| fs::read(file))
+        .map(|bytes| Some(String::from_utf8_lossy(&bytes.ok()?).into_owned()))?
 }
 
 /// One process on one card.
@@ -291,7 +348,33 @@ pub struct ProcessAnswer {
     pub imagined: Vec<Imagined>,
     pub uncounted: Vec<Uncounted>,
     pub out_of_memory: Option<OutOfMemory>,
+    /// Where the script ran out of memory and went on. What those tries held is in no figure of this answer.
+    pub caught: Vec<Caught>,
+    /// What the script has and did not come to before it was stopped, and inputs whose sizes differed until then.
+    pub unreached: Vec<Unreached>,
+    pub varied: Vec<Varied>,
     pub exception: Option<Failure>,
+    /// The event of the peak, and the events of tries that were caught.
+    #[serde(skip)]
+    pub moment: usize,
+    #[serde(skip)]
+    left_out: Vec<Range<usize>>,
+}
+
+impl ProcessAnswer {
+    /// Whether an event is of a try that ran out of memory and was caught.
+    pub fn is_left_out(&self, event: usize) -> bool {
+        self.left_out.iter().any(|tried| tried.contains(&event))
+    }
+}
+
+/// Out of memory, caught by the script.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Caught {
+    pub line: Option<Line>,
+    pub times: usize,
+    /// The most that the script then had and asked for.
+    pub largest: i64,
 }
 
 /// The moment at which most bytes were allocated, or at which memory ran out.
@@ -352,6 +435,8 @@ pub struct PhaseRow {
 pub struct Fragmentation {
     /// Most reserved less most allocated: what the allocator's cache holds in pieces that nothing fitted into.
     pub reserved_beyond_allocated: i64,
+    /// Most reserved with `expandable_segments:True`; none where that is set already, or was not asked for.
+    pub reserved_if_expandable: Option<i64>,
 }
 
 /// A value that the script read and nobody computed.
@@ -397,26 +482,39 @@ pub fn moment(phase: &str, step: u32) -> String {
 /// How many modules are told, and how many lines on a page.
 pub const TOLD: usize = 12;
 
-/// What a process needs of each card that it used, the worst first.
-pub fn process_answers(trace: &Trace) -> Vec<ProcessAnswer> {
+/// What a process needs of each card that it used, the worst first. Of one that used none its exception.
+pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer> {
     let blocks = blocks(trace);
     let mut devices: Vec<u16> =
         own(trace).iter().filter(|e| matches!(e.kind, Kind::Alloc | Kind::OutOfMemory)).map(|e| e.device).collect();
     devices.sort_unstable();
     devices.dedup();
-    let mut answers: Vec<ProcessAnswer> = devices.into_iter().map(|device| on_device(trace, &blocks, device)).collect();
+    if devices.is_empty() && trace.exception.is_some() {
+        devices.push(0);
+    }
+    let mut answers: Vec<ProcessAnswer> =
+        devices.into_iter().map(|device| on_device(trace, &blocks, device, command_failed)).collect();
     answers.sort_by_key(|answer| (answer.out_of_memory.is_none(), -answer.peak_reserved));
     answers
 }
 
-fn on_device(trace: &Trace, blocks: &[Block], device: u16) -> ProcessAnswer {
+fn on_device(trace: &Trace, blocks: &[Block], device: u16, command_failed: bool) -> ProcessAnswer {
     let events = own(trace);
     let meters = meters(trace, blocks, device);
-    let most = |of: fn(&Meter) -> i64| meters.iter().map(of).max().unwrap_or(0);
-    let first_at = |of: fn(&Meter) -> i64, value: i64| meters.iter().position(|m| of(m) == value).unwrap_or(0);
+    let ran_out = ran_out(trace, device, command_failed);
+    let tries: Vec<usize> = events
+        .iter()
+        .enumerate()
+        .filter(|(at, event)| event.kind == Kind::OutOfMemory && event.device == device && Some(*at) != ran_out)
+        .map(|(at, _)| at)
+        .collect();
+    let left_out = failed_tries(events, &meters, &tries, device);
+    let mut counts = vec![true; events.len()];
+    left_out.iter().for_each(|tried| counts[tried.clone()].fill(false));
+    let counted = || meters.iter().enumerate().filter(|(at, _)| counts[*at]);
+    let most = |of: fn(&Meter) -> i64| counted().map(|(_, meter)| of(meter)).max().unwrap_or(0);
+    let first_at = |of: fn(&Meter) -> i64, value: i64| counted().find(|(_, m)| of(m) == value).map_or(0, |(at, _)| at);
     let (allocated, reserved) = (most(|m| m.allocated), most(|m| m.reserved));
-    let failed = trace.exception.as_ref().is_some_and(|e| e.out_of_memory) || (!trace.ended && trace.stopped.is_none());
-    let ran_out = events.iter().rposition(|e| e.kind == Kind::OutOfMemory && e.device == device).filter(|_| failed);
     let moment = ran_out.unwrap_or_else(|| first_at(|m| m.allocated, allocated));
     ProcessAnswer {
         process: trace.process.id,
@@ -428,8 +526,8 @@ fn on_device(trace: &Trace, blocks: &[Block], device: u16) -> ProcessAnswer {
         peak_allocated: allocated,
         peak_reserved: reserved,
         peak: peak(trace, blocks, device, moment),
-        phases: phases(events, &meters),
-        fragmentation: Fragmentation { reserved_beyond_allocated: reserved - allocated },
+        phases: phases(events, &meters, &counts),
+        fragmentation: Fragmentation { reserved_beyond_allocated: reserved - allocated, reserved_if_expandable: None },
         imagined: imagined(trace),
         uncounted: uncounted(trace),
         out_of_memory: ran_out.map(|at| OutOfMemory {
@@ -437,15 +535,82 @@ fn on_device(trace: &Trace, blocks: &[Block], device: u16) -> ProcessAnswer {
             free: events[at].address.cast_signed(),
             message: trace.exception.as_ref().filter(|e| e.out_of_memory).map(|e| e.message.clone()),
         }),
+        caught: caught(trace, &meters, &tries),
+        unreached: trace.unreached.clone(),
+        varied: trace.varied.clone(),
         exception: trace.exception.as_ref().map(failure),
+        moment,
+        left_out,
     }
 }
 
+/// The event at which memory ran out for good: the script's own end was that exception, or it did not end well and allocated nothing more.
+fn ran_out(trace: &Trace, device: u16, command_failed: bool) -> Option<usize> {
+    let events = own(trace);
+    let last = events.iter().rposition(|event| event.kind == Kind::OutOfMemory && event.device == device)?;
+    let went_on = || events[last..].iter().any(|event| event.kind == Kind::Alloc);
+    let ended_by_it = match &trace.exception {
+        Some(exception) => exception.out_of_memory || !went_on(),
+        None => trace.stopped.is_none() && command_failed && !went_on(),
+    };
+    ended_by_it.then_some(last)
+}
+
+/// What a try held that ran out of memory and was caught: the events in which more was allocated than when all of it was given back.
+fn failed_tries(events: &[Event], meters: &[Meter], tries: &[usize], device: u16) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    for (n, at) in tries.iter().copied().enumerate() {
+        let end = tries.get(n + 1).copied().unwrap_or(events.len());
+        let had = meters[at].allocated;
+        // It is given back until much is asked for again; a script that does no more frees the rest when it ends.
+        let (mut least, mut over) = (at, None);
+        for next in at..end {
+            if meters[next].allocated > meters[least].allocated + (had - meters[least].allocated) / 8 + (1 << 20) {
+                over = Some(least);
+                break;
+            }
+            if meters[next].allocated < meters[least].allocated {
+                least = next;
+            }
+        }
+        let is_alloc = |event: &Event| event.kind == Kind::Alloc && event.device == device;
+        let over = over.unwrap_or_else(|| match events[at..end].iter().position(is_alloc) {
+            Some(next) => at + next - 1,
+            None if end == events.len() => at,
+            None => end - 1,
+        });
+        let level = meters[over].allocated;
+        let begin = meters[..at].iter().rposition(|meter| meter.allocated <= level).map_or(0, |before| before + 1);
+        match found.last_mut() {
+            Some(last) if last.end >= begin => *last = last.start.min(begin)..over + 1,
+            _ => found.push(begin..over + 1),
+        }
+    }
+    found
+}
+
+fn caught(trace: &Trace, meters: &[Meter], tries: &[usize]) -> Vec<Caught> {
+    let mut found: Vec<Caught> = Vec::new();
+    for at in tries {
+        let event = &own(trace)[*at];
+        let line = trace.own_line(event.stack).or_else(|| trace.line(event.stack)).map(Line::from);
+        let largest = meters[*at].allocated.saturating_add(event.bytes);
+        match found.iter_mut().find(|known| known.line == line) {
+            Some(known) => (known.times, known.largest) = (known.times + 1, known.largest.max(largest)),
+            None => found.push(Caught { line, times: 1, largest }),
+        }
+    }
+    found
+}
+
 fn failure(exception: &Exception) -> Failure {
-    let line =
-        |(file, line, function): &(String, u32, String)| Line { file: file.clone(), line: *line, function: function.clone() };
+    let line = |(file, line, function): &(String, LineNumber, String)| Line {
+        file: file.clone(),
+        line: line.0,
+        function: on_one_line(function),
+    };
     let own = exception.frames.iter().rev().find(|(file, _, _)| !super::is_library(file)).or(exception.frames.last());
-    Failure { kind: exception.kind.clone(), message: exception.message.clone(), line: own.map(line) }
+    Failure { kind: on_one_line(&exception.kind), message: exception.message.clone(), line: own.map(line) }
 }
 
 fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
@@ -495,7 +660,7 @@ fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
         lines: by(&|block| {
             let made = &events[block.made];
             let frame = trace.line(if made.origin != 0 { made.origin } else { made.stack })?;
-            Some(format!("{}:{}", frame.file, frame.line))
+            Some(if frame.line > 0 { format!("{}:{}", frame.file, frame.line) } else { frame.file.clone() })
         }),
     }
 }
@@ -514,19 +679,20 @@ fn alike(module: &str) -> String {
     module.split('.').map(part).collect::<Vec<String>>().join(".")
 }
 
-fn phases(events: &[Event], meters: &[Meter]) -> Vec<PhaseRow> {
+fn phases(events: &[Event], meters: &[Meter], counts: &[bool]) -> Vec<PhaseRow> {
     let mut rows: Vec<PhaseRow> = Vec::new();
     let mut at = 0;
     for stretch in events.chunk_by(|a, b| (a.phase, a.step) == (b.phase, b.step)) {
-        let meters = &meters[at..at + stretch.len()];
+        let (meters, counts) = (&meters[at..at + stretch.len()], &counts[at..at + stretch.len()]);
         at += stretch.len();
         // Between two phases, and after the last step, nothing happens that is one of its own.
-        if !stretch.iter().any(|event| matches!(event.kind, Kind::Alloc | Kind::OutOfMemory)) {
+        let counted = || stretch.iter().zip(meters).zip(counts).filter(|(_, counts)| **counts).map(|(row, _)| row);
+        if !counted().any(|(event, _)| matches!(event.kind, Kind::Alloc | Kind::OutOfMemory)) {
             continue;
         }
         let (phase, last) = (stretch[0].phase, meters[meters.len() - 1]);
         let step = if phase == Phase::Load { 0 } else { stretch[0].step + 1 };
-        let peak = meters.iter().map(|meter| meter.allocated).max().unwrap_or(0);
+        let peak = counted().map(|(_, meter)| meter.allocated).max().unwrap_or(0);
         let ended =
             PhaseRow { step, phase: phase.name(), peak_allocated: peak, allocated: last.allocated, reserved: last.reserved };
         match rows.iter_mut().rfind(|row| row.phase == phase.name() && row.step == step) {

@@ -55,39 +55,42 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     if !others.is_empty() {
         return several(&rehearsal, answer, others);
     }
-    if !options.quiet {
-        let terminal = rustix::termios::tcgetwinsize(std::io::stderr()).ok().filter(|size| size.ws_col > 0);
-        let text = show::answer(&answer);
-        eprint!("{}", terminal.map_or_else(|| text.clone(), |size| show::wrapped(&text, size.ws_col.into())));
-    }
+    // Before anything is printed: whoever reads that may be gone.
     if let Some(path) = &options.json {
         write_json(path, &answer)?;
     }
     if let Some(folder) = &options.out {
         files::write(folder, &answer, &run.traces)?;
     }
+    if !options.quiet {
+        let terminal = rustix::termios::tcgetwinsize(std::io::stderr()).ok().filter(|size| size.ws_col > 0);
+        let text = show::answer(&answer);
+        eprint!("{}", terminal.map_or_else(|| text.clone(), |size| show::wrapped(&text, size.ws_col.into())));
+    }
     if let Some(earlier) = earlier
-        && answer.verdict != Verdict::ScriptFailed
+        && (answer.verdict.fits() || answer.verdict == Verdict::DoesNotFit)
     {
         let (text, grew) = earlier.compare(&answer, options.tolerance);
         if grew || !options.quiet {
             eprint!("{text}");
         }
-        if grew && answer.verdict == Verdict::Fits {
+        if grew && answer.verdict.fits() {
             return Ok(GREW);
         }
     }
     Ok(status(answer.verdict))
 }
 
-/// With what a card would need to have where this one does not suffice.
+/// With the least memory that would do, unless nobody reads it.
 fn whole_answer(rehearsal: &Rehearsal, run: &Run) -> Result<Answer> {
+    let options = rehearsal.options;
     let mut answer = rehearsal.answer(run)?;
     answer.quote();
-    if answer.verdict == Verdict::DoesNotFit {
-        answer.needed_memory = rehearsal.needed();
-        if let Some(needed) = answer.needed_memory {
-            answer.headroom = answer.gpu.memory - needed;
+    let is_read = !options.quiet || options.json.is_some() || options.out.is_some();
+    if is_read && (answer.verdict.fits() || answer.verdict == Verdict::DoesNotFit) {
+        match rehearsal.needs(&answer, &run.traces) {
+            Ok(needs) => answer.complete(needs, &rehearsal.card),
+            Err(error) => answer.notes.push(format!("the least memory that would do could not be found: {error:#}")),
         }
     }
     Ok(answer)
@@ -102,11 +105,11 @@ fn several(rehearsal: &Rehearsal, first: Answer, others: &[Card]) -> Result<u8> 
         let on_card = Rehearsal { card: *card, ..rehearsal.clone() };
         answers.push(whole_answer(&on_card, &on_card.run_in_silence()?)?);
     }
-    if !options.quiet {
-        eprint!("{}", time::by_card(&answers));
-    }
     if let Some(path) = &options.json {
         write_json(path, &answers)?;
+    }
+    if !options.quiet {
+        eprint!("{}", time::by_card(&answers));
     }
     Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
 }

@@ -1,12 +1,13 @@
 //! `vramlab fit`: the largest batch or context that fits a card, found by rehearsals: it fits, and the next one does not.
 
-use super::answer::Verdict;
+use super::answer::{ProcessAnswer, Verdict};
 use super::check::Tolerance;
 use super::launch::{BAD_INPUT, Device, Rehearsal, RehearseOptions, Variant, card_of, print_answer, write_json};
 use super::libraries::libraries;
 use super::replay::{self, Course};
 use super::show::short_failure;
 use super::template::Template;
+use super::trace::Phase;
 use crate::cards::Card;
 use crate::units::Bytes;
 use anyhow::{Result, anyhow, bail, ensure};
@@ -181,6 +182,7 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
     let mut best: Option<(u64, i64, i64)> = None;
     let mut rehearsals = 0;
     let courses: RefCell<Vec<(u64, Course)>> = RefCell::default();
+    let mut failed: Vec<(u64, Course)> = Vec::new();
     let border = |low, high| replay::largest(rehearsal, &courses.borrow(), low, high);
     let first = now.unwrap_or(if of == "context" { FIRST_CONTEXT } else { FIRST });
     let largest = search(first, room, border, |number| {
@@ -196,25 +198,36 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
             }
         };
         let worst = answer.processes.first();
+        let course = |worst: &ProcessAnswer| {
+            let trace = run.traces.iter().find(|trace| trace.process.id == worst.process)?;
+            Some(Course::of(trace, worst))
+        };
         match answer.verdict {
-            Verdict::Fits => {
+            Verdict::Fits | Verdict::BarelyFits => {
                 told(&format!("fits, {} reserved", Bytes(answer.peak_reserved.unsigned_abs())));
                 if best.is_none_or(|(most, ..)| number > most) {
                     best = Some((number, answer.peak_reserved, answer.headroom));
                 }
-                if let Some((worst, trace)) = worst.and_then(|worst| Some((worst, run.traces.iter().find(|t| t.process.id == worst.process)?))) {
+                if let Some(course) = worst.and_then(course) {
                     let mut courses = courses.borrow_mut();
-                    courses.push((number, Course::of(trace, worst.device)));
+                    courses.push((number, course));
                     courses.sort_by_key(|(number, _)| *number);
                 }
                 Ok(Seen::Fits { allocated: answer.peak_allocated })
             }
             Verdict::DoesNotFit => {
                 told("does not fit");
+                // What runs out while loading has nothing to do with a batch; after that each of another size asks for something else.
+                if let Some(course) = worst.filter(|worst| worst.peak.phase != Phase::Load.name()).and_then(course) {
+                    match failed.iter().find(|(other, of_other)| *other != number && *of_other == course) {
+                        Some((other, _)) => return Err(NoMatter(number.min(*other), number.max(*other)).into()),
+                        None => failed.push((number, course)),
+                    }
+                }
                 let idle = worst.and_then(|w| Some(room - w.out_of_memory.as_ref()?.free - w.peak.bytes)).unwrap_or(0);
                 Ok(Seen::OutOfMemory { idle: idle.max(0) })
             }
-            Verdict::ScriptFailed => {
+            Verdict::ScriptFailed | Verdict::TimedOut | Verdict::Interrupted => {
                 let why = short_failure(&answer, &run);
                 let fits = best.map_or(String::new(), |(most, ..)| format!("; with {} it fits {card}", template.text(most)));
                 Err(ScriptFailed(format!("the script failed with {}: {why}{fits}", template.text(number))).into())
@@ -223,7 +236,7 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
     })
     .map_err(|error| match error.downcast::<NoMatter>() {
         Ok(NoMatter(less, more)) => anyhow!(
-            "the peak is the same with {} and with {}, so there is no largest: is this the flag that the script reads, and has it data for more?",
+            "the command was given {} and {} and asked for the same memory, so there is no largest: is it the flag that the script reads, and has it data for more?",
             template.text(less),
             template.text(more)
         ),
@@ -240,13 +253,13 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
     })
 }
 
-/// Two numbers with the same peak.
+/// Two numbers with which the same is asked for.
 #[derive(Debug)]
 struct NoMatter(u64, u64);
 
 impl std::fmt::Display for NoMatter {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        write!(f, "the peak is the same with {} and with {}", self.0, self.1)
+        write!(f, "{} and {} make no difference", self.0, self.1)
     }
 }
 
@@ -419,6 +432,6 @@ mod tests {
     fn nothing_fits_and_everything_fits() {
         assert_eq!(tried(2 << 30, 1 << 20, 0.0, 1 << 30, 4).0, 0);
         let heedless = search(4, 1 << 30, |_, _| None, |_| Ok(Seen::Fits { allocated: 100 }));
-        assert!(heedless.unwrap_err().to_string().contains("same with"));
+        assert!(heedless.unwrap_err().to_string().contains("no difference"));
     }
 }

@@ -3,6 +3,8 @@
 use super::answer::{Answer, Gpu, ProcessAnswer, Verdict, process_answers};
 use super::check::Tolerance;
 use super::libraries::{Libraries, cache};
+use super::replay::{self, Needs};
+use super::show::on_one_line;
 use super::template::Template;
 use super::time::{Prediction, predict};
 use super::trace::Trace;
@@ -13,7 +15,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -25,7 +27,7 @@ use std::{env, fs, thread};
 #[derive(Debug, Args)]
 #[command(
     override_usage = "vramlab rehearse [OPTIONS] -- COMMAND...",
-    after_help = "Exit status: 0 the script fits the GPU, 3 it does not, 1 the script failed, 2 there was nothing to rehearse, 4 --check: the peak grew."
+    after_help = "Exit status: 0 the script fits the GPU, 3 it does not, 1 the script failed, 2 there was nothing to rehearse or no whole answer, 4 --check: the peak grew, 5 --timeout ended it before enough was seen, 130 Ctrl-C did."
 )]
 pub struct RehearseOptions {
     /// The simulated GPU: a card's name, such as rtx-4090 or h100, or a size, such as 24GiB; several, each with its own --gpu, give a table
@@ -123,9 +125,12 @@ pub(super) const BAD_INPUT: u8 = 2;
 
 pub(super) fn status(verdict: Verdict) -> u8 {
     match verdict {
-        Verdict::Fits => 0,
+        Verdict::Fits | Verdict::BarelyFits => 0,
         Verdict::ScriptFailed => 1,
         Verdict::DoesNotFit => 3,
+        Verdict::TimedOut => 5,
+        // As a shell gives it for a command that was interrupted.
+        Verdict::Interrupted => 130,
     }
 }
 
@@ -191,7 +196,7 @@ pub(super) struct Variant {
     /// Names of what `techniques.py` switches on.
     pub techniques: Vec<&'static str>,
     /// More of the environment.
-    pub settings: Vec<(&'static str, &'static str)>,
+    pub settings: Vec<(&'static str, String)>,
     /// Another command than the one given.
     pub command: Option<Vec<OsString>>,
     /// Whether floating-point operations are counted.
@@ -223,7 +228,7 @@ impl Run {
 }
 
 /// Larger than any card, and an allocator with expandable segments can reserve it several times.
-const LARGE: u64 = 1 << 40;
+pub(super) const LARGE: u64 = 1 << 40;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -281,7 +286,7 @@ impl Rehearsal<'_> {
         if self.variant.counts {
             command.env("VRAMLAB_REHEARSAL_COUNTS", "1");
         }
-        command.envs(self.variant.settings.iter().copied());
+        command.envs(self.variant.settings.iter().map(|(name, value)| (name, value)));
         command
     }
 
@@ -338,6 +343,8 @@ impl Rehearsal<'_> {
                 run.hooked = true;
             }
         }
+        // A folder's order is nobody's.
+        run.traces.sort_by_key(|trace| (trace.process.rank, trace.process.id));
         Ok(run)
     }
 
@@ -368,23 +375,32 @@ impl Rehearsal<'_> {
         }
     }
 
-    /// What a card would need to have: the rehearsal once more on a card that is large enough for anything, in silence.
-    pub fn needed(&self) -> Option<i64> {
-        let session = self.session().ok()?;
-        let run = self.run(session.path(), self.card.with_memory(LARGE), true).ok()?;
-        let answers = answers(&run.traces);
-        let finished =
-            !run.timed_out && !run.interrupted && answers.iter().all(|a| a.out_of_memory.is_none() && a.exception.is_none());
-        let most = answers.iter().map(|answer| answer.peak_reserved).max()?;
-        finished.then(|| most + self.card.context.cast_signed())
+    /// What the script needs of a card, where it ran as long as was wanted, and where it did not fit: then it is rehearsed once more on a
+    /// card that is large enough for anything, in silence.
+    ///
+    /// # Errors
+    /// That rehearsal did not come to its end, or PyTorch's allocator could not be asked.
+    pub fn needs(&self, answer: &Answer, traces: &[Trace]) -> Result<Needs> {
+        if answer.verdict.fits() {
+            return replay::needed(self, &answer.processes, traces);
+        }
+        let run = self.on_a_large_card().run_in_silence()?;
+        let again = answers(&run.traces, !run.status.success());
+        ensure!(!run.timed_out, "on a larger card it had not ended when the time of --timeout was over");
+        ensure!(again.iter().all(|a| a.out_of_memory.is_none() && a.exception.is_none()), "on a larger card {}", run.end());
+        replay::needed(self, &again, &run.traces)
     }
 
     pub fn answer(&self, run: &Run) -> Result<Answer> {
         let name = self.options.command[0].to_string_lossy();
         if let Some(refused) = run.traces.iter().find_map(|trace| trace.refused.as_ref()) {
-            bail!("{refused}");
+            bail!("{}", refused.lines().map(on_one_line).collect::<Vec<String>>().join("\n"));
         }
-        let processes = answers(&run.traces);
+        if let Some(lost) = run.traces.iter().find_map(|trace| trace.lost.as_ref()) {
+            let cache = cache()?;
+            bail!("the trace is incomplete, so there is no answer: writing to {}: {lost}; {}", cache.display(), remedy(lost));
+        }
+        let processes = answers(&run.traces, !run.status.success());
         if processes.is_empty() {
             self.nothing(run, &name)?;
         }
@@ -393,6 +409,8 @@ impl Rehearsal<'_> {
         let ran_out = processes.iter().any(|answer| answer.out_of_memory.is_some());
         let verdict = match () {
             () if ran_out => Verdict::DoesNotFit,
+            () if run.timed_out && !enough => Verdict::TimedOut,
+            () if run.interrupted && !enough => Verdict::Interrupted,
             () if failed => Verdict::ScriptFailed,
             () => Verdict::Fits,
         };
@@ -406,10 +424,8 @@ impl Rehearsal<'_> {
                 notes.push(note.clone());
             }
         }
-        match (run.timed_out, run.interrupted) {
-            (true, _) => notes.push("the time of --timeout was over; this is what was seen until then".to_string()),
-            (_, true) => notes.push("interrupted; this is what was seen until then".to_string()),
-            _ => {}
+        if run.timed_out && enough {
+            notes.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
         }
         if failed && !run.timed_out && !run.interrupted && processes.iter().all(|process| process.exception.is_none()) {
             notes.push(format!("the command did not end well: {}", run.end()));
@@ -429,7 +445,9 @@ impl Rehearsal<'_> {
             peak_reserved: figure(|p| p.peak_reserved),
             peak_on_device: on_device,
             headroom: memory - on_device,
-            needed_memory: None,
+            needs_at_least: None,
+            smallest_card: None,
+            timed_out_after: self.options.timeout.filter(|_| verdict == Verdict::TimedOut),
             time,
             time_missing,
             processes,
@@ -478,12 +496,23 @@ fn last_line(mut file: File) -> String {
     // What cannot be read is not told.
     file.seek(SeekFrom::Start(length.saturating_sub(4096))).and_then(|_| file.read_to_end(&mut end)).ok();
     let end = String::from_utf8_lossy(&end);
-    end.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default().to_string()
+    on_one_line(end.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default())
 }
 
-/// What each process needs of each card, the worst first.
-fn answers(traces: &[Trace]) -> Vec<ProcessAnswer> {
-    let mut answers: Vec<ProcessAnswer> = traces.iter().flat_map(process_answers).collect();
+/// What helps where a trace could not be written.
+fn remedy(lost: &std::io::Error) -> &'static str {
+    match lost.kind() {
+        ErrorKind::FileTooLarge => "allow larger files (ulimit -f), or rehearse fewer steps",
+        _ => "make room there, or set VRAMLAB_CACHE to a folder on another disk",
+    }
+}
+
+/// What each process needs of each card, the worst first. Those that used none are told where all are such.
+fn answers(traces: &[Trace], command_failed: bool) -> Vec<ProcessAnswer> {
+    let mut answers: Vec<ProcessAnswer> = traces.iter().flat_map(|trace| process_answers(trace, command_failed)).collect();
+    if answers.iter().any(|answer| answer.peak_reserved > 0 || answer.out_of_memory.is_some()) {
+        answers.retain(|answer| answer.peak_reserved > 0 || answer.out_of_memory.is_some());
+    }
     answers.sort_by_key(|answer| (answer.out_of_memory.is_none(), -answer.peak_reserved));
     answers
 }

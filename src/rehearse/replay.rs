@@ -1,10 +1,12 @@
-//! A script's allocations in the sizes that another number would give them, asked for again of PyTorch's own allocator: where `fit` looks
-//! for the border before it rehearses there.
+//! A script's allocations asked for again of PyTorch's own allocator, without the script: in the sizes that another number would give them,
+//! where `fit` looks for the border before it rehearses there; and as they were on smaller cards, for the least memory that would do.
 
-use super::answer::own;
-use super::launch::{Rehearsal, Variant};
+use super::answer::{ProcessAnswer, own};
+use super::launch::{LARGE, Rehearsal, Variant};
 use super::trace::{Kind, Trace};
+use anyhow::{Context, Result};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
@@ -15,10 +17,11 @@ const FREE: u8 = 1;
 const EMPTY_CACHE: u8 = 2;
 
 /// What a process asked of one card's allocator, in order.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Course {
     python: String,
-    device: u16,
+    /// How the allocator was set.
+    settings: Option<String>,
     streams: usize,
     /// With the stream that a block is for, or the number of the block that is freed.
     requests: Vec<(u8, usize)>,
@@ -27,14 +30,23 @@ pub struct Course {
 }
 
 impl Course {
-    pub fn of(trace: &Trace, device: u16) -> Course {
+    /// Without what a try of too much made, whose end was caught, and gave back.
+    pub fn of(trace: &Trace, process: &ProcessAnswer) -> Course {
         let is_told = |kind| !matches!(kind, Kind::Mark | Kind::Label | Kind::Imagined | Kind::FreeRequested);
-        let events: Vec<_> = own(trace).iter().filter(|event| event.device == device && is_told(event.kind)).collect();
+        let told = own(trace).iter().enumerate().filter(|(_, event)| event.device == process.device && is_told(event.kind));
+        let events: Vec<_> = told.collect();
         let mut streams = vec![0];
         let mut live = HashMap::new();
         let (mut requests, mut sizes) = (Vec::new(), Vec::new());
-        for (at, event) in events.iter().enumerate() {
-            let next = events.get(at + 1).map(|event| event.kind);
+        // Of each block of a failed try the request that made it, and its number.
+        let mut failed: HashMap<u64, usize> = HashMap::new();
+        let mut dropped: Vec<usize> = Vec::new();
+        for (at, (moment, event)) in events.iter().enumerate() {
+            let next = events.get(at + 1).map(|(_, event)| event.kind);
+            let is_failed = process.is_left_out(*moment);
+            if !is_failed {
+                failed.clear();
+            }
             match event.kind {
                 Kind::Alloc => {
                     let stream = streams.iter().position(|stream| *stream == event.stream).unwrap_or_else(|| {
@@ -42,33 +54,155 @@ impl Course {
                         streams.len() - 1
                     });
                     live.insert(event.address, sizes.len());
+                    if is_failed {
+                        failed.insert(event.address, requests.len());
+                    }
                     sizes.push(event.bytes);
                     requests.push((ALLOCATE, stream));
                 }
-                Kind::FreeCompleted => requests.extend(live.remove(&event.address).map(|block| (FREE, block))),
+                Kind::FreeCompleted => {
+                    let block = live.remove(&event.address);
+                    match failed.remove(&event.address) {
+                        Some(made) if is_failed => dropped.push(made),
+                        _ => requests.extend(block.map(|block| (FREE, block))),
+                    }
+                }
                 // The cache goes piece by piece. Where new memory follows, the allocator made room for it by itself, and will again.
                 Kind::SegmentFree | Kind::SegmentUnmap => match next {
-                    Some(Kind::SegmentFree | Kind::SegmentUnmap | Kind::SegmentAlloc | Kind::SegmentMap) => {}
+                    Some(Kind::SegmentFree | Kind::SegmentUnmap | Kind::SegmentAlloc | Kind::SegmentMap | Kind::OutOfMemory) => {}
                     _ => requests.push((EMPTY_CACHE, 0)),
                 },
                 _ => {}
             }
         }
+        if !dropped.is_empty() {
+            (requests, sizes) = without(&requests, &sizes, &dropped);
+        }
         // A graph is taken down in the order of addresses, which are others each time.
         for freed in requests.chunk_by_mut(|(one, _), (other, _)| (*one, *other) == (FREE, FREE)) {
             freed.sort_unstable();
         }
-        Course { python: trace.process.executable.clone(), device, streams: streams.len(), requests, sizes }
+        Course {
+            python: trace.process.executable.clone(),
+            settings: trace.process.alloc_conf.clone(),
+            streams: streams.len(),
+            requests,
+            sizes,
+        }
+    }
+
+    fn told(&self) -> ToldCourse<'_> {
+        let requests = self.requests.iter().flat_map(|(kind, which)| [usize::from(*kind), *which]).collect();
+        ToldCourse { streams: self.streams, requests, sizes: &self.sizes, allocated: 0, reserved: 0 }
+    }
+
+    /// Runs a function of `replaying.py` in the Python of the script, and gives what it answers.
+    fn asked<Asked: Serialize, Answer: DeserializeOwned>(
+        &self,
+        rehearsal: &Rehearsal,
+        function: &str,
+        asked: &Asked,
+    ) -> Result<Answer> {
+        let folder = rehearsal.session()?;
+        let path = folder.path().join("courses");
+        fs::write(&path, serde_json::to_vec(asked)?).with_context(|| format!("writing {}", path.display()))?;
+        let program = format!("import sys; from vramlab_rehearsal import replaying; replaying.{function}(sys.argv[1])");
+        let words = [self.python.as_str(), "-c", &program].map(OsString::from);
+        // Every version reads the older name.
+        let settings =
+            self.settings.iter().flat_map(|set| [("PYTORCH_ALLOC_CONF", set.clone()), ("PYTORCH_CUDA_ALLOC_CONF", set.clone())]);
+        let variant = Variant {
+            command: Some(words.into_iter().chain([path.clone().into()]).collect()),
+            settings: settings.collect(),
+            ..Variant::default()
+        };
+        let run = Rehearsal { variant, ..rehearsal.clone() }.run_in_silence()?;
+        let answer = fs::read(folder.path().join("courses.answer")).with_context(|| run.end())?;
+        serde_json::from_slice(&answer).context("reading the answer of PyTorch's allocator")
     }
 }
 
-/// What `replaying.py` reads.
+/// Requests and sizes without the blocks that some requests make.
+fn without(requests: &[(u8, usize)], sizes: &[i64], dropped: &[usize]) -> (Vec<(u8, usize)>, Vec<i64>) {
+    let mut is_dropped = vec![false; requests.len()];
+    for made in dropped {
+        is_dropped[*made] = true;
+    }
+    let (mut kept, mut kept_sizes, mut numbers) = (Vec::new(), Vec::new(), Vec::with_capacity(sizes.len()));
+    for (at, (kind, which)) in requests.iter().enumerate() {
+        match *kind {
+            ALLOCATE => {
+                numbers.push(kept_sizes.len());
+                if !is_dropped[at] {
+                    kept_sizes.push(sizes[numbers.len() - 1]);
+                    kept.push((ALLOCATE, *which));
+                }
+            }
+            FREE => kept.push((FREE, numbers[*which])),
+            _ => kept.push((*kind, *which)),
+        }
+    }
+    (kept, kept_sizes)
+}
+
+/// What a rehearsal needs of a card, beside the CUDA context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// With fewer bytes memory runs out.
+    pub least: i64,
+    /// What would be reserved with expandable segments, where they are not used already.
+    pub expandable: Option<i64>,
+}
+
+/// The least that would do for all of the processes, which are in order of what they reserved; none of them may have run out of memory.
+///
+/// # Errors
+/// PyTorch's allocator could not be asked.
+pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trace]) -> Result<Needs> {
+    let trace_of = |process: &ProcessAnswer| traces.iter().find(|trace| trace.process.id == process.process);
+    let mut courses: Vec<(Course, &ProcessAnswer)> = Vec::new();
+    for (process, trace) in processes.iter().filter_map(|process| Some((process, trace_of(process)?))) {
+        let course = Course::of(trace, process);
+        // Ranks do the same.
+        if !course.sizes.is_empty() && !courses.iter().any(|(known, _)| *known == course) {
+            courses.push((course, process));
+        }
+    }
+    let Some((first, worst)) = courses.first() else { return Ok(Needs { least: 0, expandable: None }) };
+    fn told<'a>((course, process): &'a (Course, &ProcessAnswer)) -> ToldCourse<'a> {
+        // What comes after a try that was too much finds its memory cached.
+        let reserved = if process.caught.is_empty() { process.peak_reserved } else { i64::try_from(LARGE).unwrap_or(i64::MAX) };
+        ToldCourse { allocated: process.peak_allocated, reserved, ..course.told() }
+    }
+    let is_expandable = trace_of(worst).is_some_and(|trace| trace.events.iter().any(|event| event.kind == Kind::SegmentMap));
+    let asked = ToldCourses { courses: courses.iter().map(told).collect(), expandable: !is_expandable };
+    let (needs, expandable): (Vec<Option<i64>>, Option<i64>) = first.asked(rehearsal, "needed", &asked)?;
+    Ok(Needs { least: needs.into_iter().flatten().max().unwrap_or(0), expandable })
+}
+
+/// A course as `replaying.py` reads it.
 #[derive(Serialize)]
-struct Told<'a> {
-    device: u16,
+struct ToldCourse<'a> {
     streams: usize,
+    /// Kind and number by turns.
+    requests: Vec<usize>,
+    sizes: &'a [i64],
+    /// Most bytes at once.
+    allocated: i64,
+    reserved: i64,
+}
+
+#[derive(Serialize)]
+struct ToldCourses<'a> {
+    courses: Vec<ToldCourse<'a>>,
+    /// Whether expandable segments are to be tried.
+    expandable: bool,
+}
+
+#[derive(Serialize)]
+struct ToldNumbers<'a> {
+    course: ToldCourse<'a>,
     numbers: (u64, u64),
-    requests: &'a [(u8, usize)],
     /// With the one number, and with the other.
     sizes: Vec<(i64, i64)>,
     low: u64,
@@ -79,9 +213,6 @@ struct Told<'a> {
 /// that takes a workspace from some batch on, for instance, blocks are those of one another whose bytes stayed, or grew as the number did, as
 /// the next ones do; what is left over grows as the number does. None where too much is.
 fn sizes((less, one): &(u64, Course), (more, other): &(u64, Course)) -> Option<Vec<(i64, i64)>> {
-    if one.device != other.device {
-        return None;
-    }
     let (before, after) = (&one.sizes, &other.sizes);
     if one.requests == other.requests {
         return Some(before.iter().copied().zip(after.iter().copied()).collect());
@@ -124,15 +255,7 @@ pub fn largest(rehearsal: &Rehearsal, courses: &[(u64, Course)], low: u64, high:
     if sizes.iter().all(|(with_less, with_more)| with_less == with_more) {
         return None;
     }
-    let told = Told { device: one.device, streams: one.streams, numbers, requests: &one.requests, sizes, low, high };
-    let folder = rehearsal.session().ok()?;
-    let path = folder.path().join("courses");
-    fs::write(&path, serde_json::to_vec(&told).ok()?).ok()?;
-    let program = "import sys; from vramlab_rehearsal import replaying; replaying.largest(sys.argv[1])";
-    let command = [one.python.as_str(), "-c", program].map(OsString::from).into_iter().chain([path.clone().into()]).collect();
-    let variant = Variant { command: Some(command), ..Variant::default() };
-    Rehearsal { variant, ..rehearsal.clone() }.run_in_silence().ok()?;
-    fs::read_to_string(folder.path().join("courses.largest")).ok()?.parse().ok()
+    one.asked(rehearsal, "largest", &ToldNumbers { course: one.told(), numbers, sizes, low, high }).ok()
 }
 
 #[cfg(test)]
@@ -141,7 +264,7 @@ mod tests {
 
     fn course(sizes: &[i64]) -> Course {
         let requests = (0..sizes.len()).flat_map(|block| [(ALLOCATE, 0), (FREE, block)]).collect();
-        Course { python: String::new(), device: 0, streams: 1, requests, sizes: sizes.to_vec() }
+        Course { python: String::new(), settings: None, streams: 1, requests, sizes: sizes.to_vec() }
     }
 
     #[test]

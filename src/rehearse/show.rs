@@ -1,14 +1,30 @@
 //! The answer on the terminal.
 
-use super::answer::{Answer, Held, Line, ProcessAnswer, Verdict, moment};
+use super::answer::{Answer, Caught, Held, Line, ProcessAnswer, Verdict, moment};
 use super::launch::Run;
 use super::time;
+use super::trace::{Unreached, Varied};
 use crate::units::Bytes;
 use std::fmt::Write;
 use std::path::Path;
 
 fn bytes(value: i64) -> String {
     Bytes(value.unsigned_abs()).to_string()
+}
+
+/// A name or message of a script's as it is shown: on one line, and no sequence that a terminal obeys.
+pub(super) fn on_one_line(text: &str) -> String {
+    // Beside control characters those that turn the direction of a text.
+    let is_plain =
+        |c: char| !c.is_control() && !matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().fold(String::with_capacity(text.len()), |mut shown, c| {
+        if is_plain(c) {
+            shown.push(c)
+        } else {
+            shown.extend(c.escape_default())
+        }
+        shown
+    })
 }
 
 /// The whole answer, each line ended.
@@ -52,12 +68,13 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     writeln!(text, "{}", headline(answer))?;
     let failures = answer.processes.iter().filter_map(|process| process.exception.as_ref());
     if let Some(failure) = failures.take(1).find(|_| answer.verdict == Verdict::ScriptFailed) {
-        writeln!(text, "  {}", failure.message.lines().next().unwrap_or_default())?;
+        writeln!(text, "  {}", first_line(&failure.message))?;
         if let Some(line) = &failure.line {
             writeln!(text, "    at      {}", place_of(line))?;
         }
     }
-    let Some(worst) = answer.processes.first() else {
+    let used = |worst: &&ProcessAnswer| worst.peak_reserved > 0 || worst.out_of_memory.is_some();
+    let Some(worst) = answer.processes.first().filter(used) else {
         return notes(text, answer);
     };
     writeln!(text)?;
@@ -69,8 +86,11 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     row(text, "peak reserved", answer.peak_reserved, "what the allocator had of the GPU")?;
     let context = format!("with {} of context (assumed)", bytes(gpu.context));
     row(text, "on the GPU", answer.peak_on_device, &context)?;
-    if answer.headroom >= 0 && answer.verdict == Verdict::Fits {
+    if answer.headroom >= 0 && answer.verdict.fits() {
         row(text, "headroom", answer.headroom, &format!("of {} ({})", bytes(gpu.memory), gpu.name))?;
+    }
+    if let Some(needs) = answer.needs_at_least {
+        row(text, "needs at least", needs, &smallest(answer))?;
     }
     writeln!(text)?;
     place(text, worst)?;
@@ -78,17 +98,13 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     table(text, "by module", &worst.peak.modules, ROWS, worst.peak.bytes)?;
     table(text, "by line", &worst.peak.lines, ROWS, worst.peak.bytes)?;
     phases(text, worst)?;
-    let idle = worst.fragmentation.reserved_beyond_allocated;
-    if worst.peak_reserved > 0 {
-        let share = idle as f64 / worst.peak_reserved as f64 * 100.0;
-        writeln!(text)?;
-        write!(text, "  Fragmentation: {} ({share:.0} %) more was reserved than was ever allocated at once.", bytes(idle))?;
-        let advice = share >= 15.0 && idle >= 256 << 20;
-        writeln!(text, "{}", if advice { " Try PYTORCH_ALLOC_CONF=expandable_segments:True." } else { "" })?;
-    }
+    cached(text, worst)?;
     if answer.processes.len() > 1 {
         processes(text, answer)?;
     }
+    caught(text, worst)?;
+    unreached(text, worst)?;
+    varied(text, worst)?;
     match (&answer.time, &answer.time_missing) {
         (Some(time), _) => time::prediction(text, time)?,
         (None, Some(why)) => writeln!(text, "\n  The time of a step is not predicted: {why}.")?,
@@ -99,12 +115,43 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     notes(text, answer)
 }
 
+/// What the least memory is, in words.
+pub(super) fn smallest(answer: &Answer) -> String {
+    match answer.smallest_card {
+        Some(card) => format!("the least GPU memory it runs on; smallest card: {card}"),
+        None => "the least GPU memory it runs on; no card that is known has it".to_string(),
+    }
+}
+
+/// What is reserved and was never allocated, and what would change that: said where it does, by what PyTorch's allocator itself makes of it.
+fn cached(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let (idle, reserved) = (worst.fragmentation.reserved_beyond_allocated, worst.peak_reserved);
+    if reserved == 0 {
+        return Ok(());
+    }
+    writeln!(text)?;
+    write!(text, "  Of what was reserved, {} ({}) was never allocated at once", bytes(idle), share_of(idle, reserved))?;
+    let saves = worst.fragmentation.reserved_if_expandable.map(|expandable| (expandable, reserved - expandable));
+    match saves.filter(|(_, saved)| *saved >= 64 << 20 && *saved * 20 >= reserved) {
+        Some((expandable, _)) => {
+            writeln!(text, ". With PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True it would reserve {}.", bytes(expandable))
+        }
+        None => writeln!(text, "."),
+    }
+}
+
 /// In a few words why a script did not end well.
 pub fn short_failure(answer: &Answer, run: &Run) -> String {
-    match answer.processes.iter().find_map(|process| process.exception.as_ref()) {
-        Some(e) => format!("{}: {}", e.kind, e.message.lines().next().unwrap_or_default()),
-        None => run.end(),
+    match (answer.verdict, answer.processes.iter().find_map(|process| process.exception.as_ref())) {
+        (Verdict::TimedOut, _) => "it had not ended when the time of --timeout was over".to_string(),
+        (_, Some(e)) => format!("{}: {}", e.kind, first_line(&e.message)),
+        (_, None) => run.end(),
     }
+}
+
+/// Of an exception's message.
+pub(super) fn first_line(message: &str) -> String {
+    on_one_line(message.lines().next().unwrap_or_default())
 }
 
 pub(super) fn headline(answer: &Answer) -> String {
@@ -114,35 +161,54 @@ pub(super) fn headline(answer: &Answer) -> String {
         false => format!("{} ({})", gpu.name, bytes(gpu.memory)),
     };
     let steps = match answer.steps {
-        0 if answer.verdict == Verdict::Fits => "to the end of the script, which has no optimizer step".to_string(),
+        0 if answer.verdict.fits() => "to the end of the script, which has no optimizer step".to_string(),
         0 => "before the first optimizer step ended".to_string(),
         1 => "in 1 optimizer step".to_string(),
         n => format!("in {n} optimizer steps"),
     };
+    let on_device = bytes(answer.peak_on_device);
+    let needs = answer.needs_at_least.map_or(String::new(), |needs| match bytes(needs) {
+        same if same == on_device => "; it needs no less".to_string(),
+        needs => format!("; it needs at least {needs}"),
+    });
+    let until = match answer.peak_reserved {
+        0 => "before it used the GPU.".to_string(),
+        _ => format!("{steps}; until then: {on_device} on the GPU at most."),
+    };
     match answer.verdict {
-        Verdict::Fits => format!(
-            "FITS {card}: {} on the GPU at most, {} left, seen {steps}.",
-            bytes(answer.peak_on_device),
+        Verdict::Fits => {
+            format!("FITS {card}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}.", bytes(answer.headroom))
+        }
+        Verdict::BarelyFits => format!(
+            "BARELY FITS {card}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}. The context is assumed, to within 100 MiB: it may be too little.",
             bytes(answer.headroom)
         ),
         Verdict::DoesNotFit => {
-            let more = match answer.needed_memory {
-                Some(needed) if needed > gpu.memory => {
-                    format!(" It would need {} on the GPU, {} more.", bytes(needed), bytes(needed - gpu.memory))
+            let more = match answer.needs_at_least {
+                Some(needs) if needs > gpu.memory => {
+                    let card = answer
+                        .smallest_card
+                        .map_or("no card that is known has that".to_string(), |card| format!("{card} has that"));
+                    format!(" It needs at least {}, {} more: {card}.", bytes(needs), bytes(needs - gpu.memory))
                 }
-                Some(needed) => format!(
-                    " {} on the GPU would do: a limit of the script's own, as by set_per_process_memory_fraction, or fragmentation is in the way.",
-                    bytes(needed)
+                Some(needs) => format!(
+                    " {} would do: a limit of the script's own, as by set_per_process_memory_fraction, is in the way, or it asks for more where it sees less.",
+                    bytes(needs)
                 ),
                 None => String::new(),
             };
             format!("DOES NOT FIT {card}: out of memory {steps}.{more}")
         }
+        Verdict::TimedOut => {
+            let seconds = answer.timed_out_after.map_or(String::new(), |seconds| format!(" after {seconds} s"));
+            format!("ENDED BY --timeout{seconds}, {until} Whether it fits {card} is not known.")
+        }
+        Verdict::Interrupted => format!("INTERRUPTED {until} Whether it fits {card} is not known."),
         Verdict::ScriptFailed => {
             let why = answer.processes.iter().find_map(|p| p.exception.as_ref());
             match why {
-                Some(e) => format!("THE SCRIPT FAILED with {}, {steps}; until then:", e.kind),
-                None => format!("THE SCRIPT FAILED, {steps}; until then:"),
+                Some(e) => format!("THE SCRIPT FAILED with {}, {until}", e.kind),
+                None => format!("THE SCRIPT FAILED, {until}"),
             }
         }
     }
@@ -150,16 +216,19 @@ pub(super) fn headline(answer: &Answer) -> String {
 
 /// `file:line (function)`; see [`short`].
 pub(super) fn place_of(line: &Line) -> String {
-    format!("{}:{} ({})", short(&line.file), line.line, line.function)
+    match line.line {
+        0 => format!("{} ({})", short(&line.file), line.function),
+        number => format!("{}:{number} ({})", short(&line.file), line.function),
+    }
 }
 
 /// A file from the working directory where it is below it, and one of an installed package from there.
 pub(super) fn short(file: &str) -> String {
     if let Some((_, package)) = file.split_once("/site-packages/") {
-        return package.to_string();
+        return on_one_line(package);
     }
     let here = std::env::current_dir().unwrap_or_default();
-    Path::new(file).strip_prefix(&here).map_or_else(|_| file.to_string(), |path| path.display().to_string())
+    on_one_line(&Path::new(file).strip_prefix(&here).map_or_else(|_| file.to_string(), |path| path.display().to_string()))
 }
 
 fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
@@ -223,6 +292,43 @@ fn processes(text: &mut String, answer: &Answer) -> std::fmt::Result {
         writeln!(text, "  {:<10} {rank:<6} {:<6} {allocated:>14} {reserved:>14}", process.process, process.device)?;
     }
     Ok(())
+}
+
+/// Out of memory, dealt with by the script.
+fn caught(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let title = "Out of memory was caught, and the script went on; what those tries held is left out of all figures here:";
+    at_places(text, title, worst.caught.iter().map(caught_at))
+}
+
+pub(super) fn caught_at(row: &Caught) -> String {
+    let times = if row.times > 1 { format!("{} times, the largest try", row.times) } else { "once, a try".to_string() };
+    format!("{} {times} of {}", place_or_not(row.line.as_ref()), bytes(row.largest))
+}
+
+/// What a whole run does and its first steps do not.
+fn unreached(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let rows = worst.unreached.iter().map(|row| format!("{:<11} {}", row.phase, unreached_at(row)));
+    let title = format!("Not reached in {} steps, so in no figure here; --steps all runs the script to its end:", worst.steps);
+    at_places(text, &title, rows)
+}
+
+pub(super) fn unreached_at(row: &Unreached) -> String {
+    match row.line {
+        0 => on_one_line(&row.what),
+        line => format!("{}:{line}  {}", short(&row.file), on_one_line(&row.what)),
+    }
+}
+
+fn varied(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let title = "The sizes of a batch differ from step to step; one that is larger than these would need more:";
+    at_places(text, title, worst.varied.iter().map(varied_of))
+}
+
+/// `input_ids of GPT: 8 x 312 to 8 x 512, the most in step 2`
+pub(super) fn varied_of(row: &Varied) -> String {
+    let sizes = |sizes: &[i64]| sizes.iter().map(i64::to_string).collect::<Vec<String>>().join(" x ");
+    let (input, module) = (on_one_line(&row.input), on_one_line(&row.module));
+    format!("{input} of {module}: {} to {}, the most in step {}", sizes(&row.least), sizes(&row.most), row.step)
 }
 
 /// Values that the script read and nobody computed.

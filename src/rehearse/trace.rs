@@ -1,7 +1,8 @@
 //! What a process under rehearsal told: the form of a trace, and its reader.
 //!
 //! Each process that imports PyTorch has a folder with two files, and one of [`Work`], complete at every moment of its life, so that one that is killed, hangs or
-//! leaves by `os._exit` has told all that it saw.
+//! leaves by `os._exit` has told all that it saw. Another, `lost`, is made with them: where something could not be written, because the disk
+//! is full for instance, it begins with the error's number, else with 0.
 //!
 //! # `events`
 //! Little-endian. A header of 64 bytes: `VLTRACE1`, bytes of a record (80) and process id as `u32`, zeros. Then records ([`Event`]) in the
@@ -29,7 +30,8 @@
 //! uses it. A label speaks of the block that its address lies in, from when it was made; what a block is for often shows later.
 //!
 //! # `names`
-//! JSON, an object to a line. Numbers begin at 1; 0 is none. A name stands before the first event that has its number.
+//! JSON, an object to a line. Numbers begin at 1; 0 is none. A name stands before the first event that has its number. A frame's line is -1
+//! where Python knows none. A line that is not understood is left out, and said.
 //!
 //! | line | |
 //! |---|---|
@@ -46,13 +48,17 @@
 //! | `{"stopped":STEPS}` | as many steps as were wanted |
 //! | `{"ended":true}` | Python came to its end by itself |
 //! | `{"technique":NAME,"applied":BOOL,"change":..,"snippet":..,"reason":..}` | what became of a technique of [`super::what_if`]; the last word counts |
+//! | `{"unreached":"evaluation","what":..,"file":..,"line":N}` | what the script has and did not come to before it was stopped; the place, where there is one |
+//! | `{"varied":NAME,"module":CLASS,"least":[..],"most":[..],"step":N}` | sizes of an input of the outermost module, where they differ, and when the most came |
 //! | `{"flops":N}` | floating-point operations of the step after the last that is recorded |
 
+use super::show::on_one_line;
 use super::time::Work;
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufReader, ErrorKind, Read};
 use std::path::Path;
 
 /// An enum whose variants have numbers in the file.
@@ -190,6 +196,7 @@ impl Event {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Frame {
     pub file: String,
+    /// 0 where Python knows none.
     pub line: u32,
     pub function: String,
 }
@@ -219,7 +226,17 @@ pub struct Exception {
     pub message: String,
     pub out_of_memory: bool,
     /// Outermost first.
-    pub frames: Vec<(String, u32, String)>,
+    pub frames: Vec<(String, LineNumber, String)>,
+}
+
+/// A line's number as Python gives it, which can be negative or too large; 0 where it is no line of a file.
+#[derive(Debug, Clone, Copy)]
+pub struct LineNumber(pub u32);
+
+impl<'de> Deserialize<'de> for LineNumber {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<LineNumber, D::Error> {
+        Ok(LineNumber(u32::try_from(i64::deserialize(from)?).unwrap_or(0)))
+    }
 }
 
 /// What became of a technique that was switched on from outside.
@@ -236,6 +253,30 @@ pub struct Told {
     /// Why it was not applied.
     #[serde(default)]
     pub reason: String,
+}
+
+/// What a script has and did not come to before it was stopped: evaluation, generation or saving.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Unreached {
+    #[serde(rename = "unreached")]
+    pub phase: String,
+    /// How that is known: a call, a setting, a loader that nobody read.
+    pub what: String,
+    /// Of the call; empty and 0 where it is none.
+    pub file: String,
+    pub line: u32,
+}
+
+/// Sizes of an input of the outermost module, where they were not the same at each forward pass.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Varied {
+    #[serde(rename = "varied")]
+    pub input: String,
+    pub module: String,
+    pub least: Vec<i64>,
+    pub most: Vec<i64>,
+    /// Of the most.
+    pub step: u32,
 }
 
 /// A real GPU.
@@ -258,7 +299,7 @@ pub struct Meters {
 }
 
 /// All that a process told.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Trace {
     pub process: Process,
     /// Name of the simulated card and how many there are, once CUDA came up.
@@ -273,12 +314,16 @@ pub struct Trace {
     /// Of operators whose library takes memory that nobody knows, the library.
     pub uncounted: HashMap<u32, String>,
     pub notes: Vec<String>,
+    /// Why the trace is incomplete, where it is.
+    pub lost: Option<std::io::Error>,
     pub exception: Option<Exception>,
     pub refused: Option<String>,
     /// Steps after which it was stopped.
     pub stopped: Option<u32>,
     pub ended: bool,
     pub techniques: Vec<Told>,
+    pub unreached: Vec<Unreached>,
+    pub varied: Vec<Varied>,
     /// Floating-point operations of one step, where they were counted.
     pub flops: Option<u64>,
     pub gpu: Option<RealGpu>,
@@ -293,7 +338,7 @@ pub struct Trace {
 enum Line {
     Process(Process),
     Device { device: String, devices: u32 },
-    Frame { frame: u32, file: String, line: u32, function: String },
+    Frame { frame: u32, file: String, line: LineNumber, function: String },
     Stack { stack: u32, frames: Vec<u32> },
     Module { module: u32, name: String },
     Tensor { tensor: u32, name: String },
@@ -304,6 +349,8 @@ enum Line {
     Stopped { stopped: u32 },
     Ended { ended: bool },
     Technique(Told),
+    Unreached(Unreached),
+    Varied(Varied),
     Flops { flops: u64 },
     RealGpu(RealGpu),
     Meters { meters: Meters },
@@ -317,19 +364,49 @@ impl Trace {
     pub fn read(folder: &Path) -> Result<Trace> {
         let mut trace = Trace::default();
         let names = fs::read(folder.join("names")).with_context(|| format!("reading {}/names", folder.display()))?;
+        let mut odd = 0;
         // The last line may be half written.
         for line in String::from_utf8_lossy(&names).split_inclusive('\n').filter(|line| line.ends_with('\n')) {
-            trace.name(serde_json::from_str(line).with_context(|| format!("{}/names: '{}'", folder.display(), line.trim_end()))?);
+            match serde_json::from_str(line) {
+                Ok(line) => trace.name(line),
+                Err(_) => odd += 1,
+            }
         }
+        if odd > 0 {
+            trace
+                .notes
+                .push(format!("{odd} of the process's own remarks could not be read: names of lines or modules may be missing"));
+        }
+        let lost = fs::read_to_string(folder.join("lost")).unwrap_or_default();
+        let error = lost.split_whitespace().next().and_then(|number| number.parse().ok()).filter(|number| *number != 0);
+        trace.lost = error.map(std::io::Error::from_raw_os_error);
         let events = folder.join("events");
-        if events.exists() {
-            let bytes = fs::read(&events).with_context(|| format!("reading {}", events.display()))?;
-            ensure!(bytes.starts_with(b"VLTRACE1"), "{} is no trace of this version", events.display());
-            let (records, _) = bytes[HEADER.min(bytes.len())..].as_chunks::<RECORD>();
-            trace.events = records.iter().map_while(Event::read).collect();
+        if trace.lost.is_none() && events.exists() {
+            trace.events = Trace::events(&events).with_context(|| format!("reading {}", events.display()))?;
         }
         trace.work = Work::of_folder(folder)?;
         Ok(trace)
+    }
+
+    fn events(path: &Path) -> Result<Vec<Event>> {
+        let file = File::open(path)?;
+        let mut events = Vec::new();
+        let mut file = BufReader::with_capacity(1 << 20, file);
+        let mut header = [0; HEADER];
+        let header = file.read_exact(&mut header).map(|()| header);
+        ensure!(header.is_ok_and(|header| header.starts_with(b"VLTRACE1")), "it is no trace of this version");
+        let mut record = [0; RECORD];
+        loop {
+            match file.read_exact(&mut record) {
+                Ok(()) => match Event::read(&record) {
+                    Some(event) => events.push(event),
+                    None => break,
+                },
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(events)
     }
 
     fn name(&mut self, line: Line) {
@@ -337,22 +414,23 @@ impl Trace {
             Line::Process(process) => self.process = process,
             Line::Device { device, devices } => self.devices = Some((device, devices)),
             Line::Frame { frame, file, line, function } => {
-                self.frames.insert(frame, Frame { file, line, function });
+                self.frames.insert(frame, Frame { file, line: line.0, function: on_one_line(&function) });
             }
             Line::Stack { stack, frames } => {
                 self.stacks.insert(stack, frames);
             }
             Line::Module { module, name } => {
-                self.modules.insert(module, name);
+                self.modules.insert(module, on_one_line(&name));
             }
             Line::Tensor { tensor, name } => {
-                self.tensors.insert(tensor, name);
+                self.tensors.insert(tensor, on_one_line(&name));
             }
             Line::Operator { operator, name, uncounted } => {
                 self.uncounted.extend(uncounted.map(|library| (operator, library)));
-                self.operators.insert(operator, name);
+                self.operators.insert(operator, on_one_line(&name));
             }
             Line::Note { note } => {
+                let note = on_one_line(&note);
                 if !self.notes.contains(&note) {
                     self.notes.push(note);
                 }
@@ -365,6 +443,8 @@ impl Trace {
                 self.techniques.retain(|known| known.technique != told.technique);
                 self.techniques.push(told);
             }
+            Line::Unreached(unreached) => self.unreached.push(unreached),
+            Line::Varied(varied) => self.varied.push(varied),
             Line::Flops { flops } => self.flops = Some(flops),
             Line::RealGpu(gpu) => self.gpu = Some(gpu),
             Line::Meters { meters } => self.meters = Some(meters),
@@ -381,9 +461,17 @@ impl Trace {
         self.stack(number).find(|frame| !is_beneath(&frame.file)).or_else(|| self.stack(number).next())
     }
 
+    /// Whether a file is a program that pip put beside Python: `tune`, `accelerate`.
+    fn is_installed_program(&self, file: &str) -> bool {
+        let folder = |file: &str| Path::new(file).parent().map(Path::to_path_buf);
+        Path::new(file).extension().is_none()
+            && (folder(file) == folder(&self.process.executable) || folder(file).is_some_and(|of| of.ends_with(".local/bin")))
+    }
+
     /// The innermost line of the user's own, where that is another one.
     pub fn own_line(&self, number: u32) -> Option<&Frame> {
-        self.stack(number).find(|frame| !is_library(&frame.file)).filter(|own| Some(*own) != self.line(number))
+        let is_own = |frame: &&Frame| !is_library(&frame.file) && !self.is_installed_program(&frame.file);
+        self.stack(number).find(is_own).filter(|own| Some(*own) != self.line(number))
     }
 }
 

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -43,7 +44,12 @@ const VramlabCard& sheet() {
   return card;
 }
 
-size_t card_memory() { return sheet().memory; }
+// Where a process goes through cards of several sizes: that of the one it has now.
+std::atomic<size_t> another_memory{0};
+size_t card_memory() {
+  const size_t another = another_memory.load(std::memory_order_relaxed);
+  return another ? another : sheet().memory;
+}
 
 size_t setting(const char* name, size_t otherwise) {
   const char* set = std::getenv(name);
@@ -245,6 +251,8 @@ void (*vramlab_dry_watch)(int what, const void* address) = nullptr;
 // Says that this runtime is loaded, and how large its card is.
 uint64_t vramlab_dry_memory() { return card_memory(); }
 uint64_t vramlab_dry_launches() { return launches; }
+// What is allocated may be more than that; then nothing is free.
+void vramlab_dry_set_memory(uint64_t bytes) { another_memory = bytes; }
 const VramlabCard* vramlab_dry_card() { return &sheet(); }
 int vramlab_dry_blocks_per_multiprocessor() { return blocks_per_multiprocessor(); }
 

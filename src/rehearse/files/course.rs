@@ -36,8 +36,6 @@ pub struct View<'a> {
     pub events: &'a [Event],
     /// Those of the card, in the order in which they were made.
     pub blocks: Vec<Block>,
-    /// Events that are worth a look: not the fall to nothing at the end.
-    pub shown: usize,
     /// The phases of the events that are shown.
     parts: Vec<Part>,
 }
@@ -70,12 +68,12 @@ impl<'a> View<'a> {
         let events = answer::own(trace);
         let mut blocks = answer::blocks(trace);
         blocks.retain(|block| block.device == process.device);
-        let is_oom = |event: &Event| event.kind == Kind::OutOfMemory && event.device == process.device;
-        let ran_out = process.out_of_memory.as_ref().and_then(|_| events.iter().rposition(is_oom));
+        let ran_out = process.out_of_memory.as_ref().map(|_| process.moment);
         let is_told = |event: &Event| event.kind == Kind::Alloc || event.phase == Phase::Optimizer;
         let last = ran_out.or_else(|| events.iter().rposition(is_told));
+        // What is worth a look: not the fall to nothing at the end.
         let shown = last.map_or(0, |last| last + 1);
-        View { trace, process, events, blocks, shown, parts: parts(&events[..shown]) }
+        View { trace, process, events, blocks, parts: parts(&events[..shown]) }
     }
 
     /// Bytes by layer after each event.
@@ -94,20 +92,6 @@ impl<'a> View<'a> {
             }
             Moment { event, layers }
         })
-    }
-
-    /// The event at which memory ran out, or after which most was allocated.
-    pub fn peak(&self) -> usize {
-        match self.process.out_of_memory {
-            Some(_) => self.shown.saturating_sub(1),
-            None => {
-                let most = |most: Option<Moment>, next: Moment| match most {
-                    Some(most) if most.total() >= next.total() => Some(most),
-                    _ => Some(next),
-                };
-                self.moments().take(self.shown).fold(None, most).map_or(0, |moment| moment.event)
-            }
-        }
     }
 
     /// `in backward of step 2`.

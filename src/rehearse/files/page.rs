@@ -5,7 +5,7 @@ use super::who;
 use crate::chart::{Areas, Head, NARROW, Panel, Plot, WIDE, areas};
 use crate::inline::{document, picture_address};
 use crate::rehearse::answer::{Answer, Block, Held, TOLD, module_of};
-use crate::rehearse::show::{headline, place_of, place_or_not, share_of, short};
+use crate::rehearse::show::{caught_at, headline, place_of, place_or_not, share_of, short, smallest, unreached_at, varied_of};
 use crate::units::Bytes;
 use anyhow::{Context, Result};
 use minijinja::context;
@@ -157,14 +157,18 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         torch => &process.torch,
         rows => Serde(figures(answer, view)),
         place => match &process.out_of_memory {
-            Some(oom) => format!("Memory ran out {}, for {} with {} free", view.place(view.peak()), bytes(oom.tried), bytes(oom.free)),
-            None => format!("The peak is {}", view.place(view.peak())),
+            Some(oom) => format!("Memory ran out {}, for {} with {} free", view.place(process.moment), bytes(oom.tried), bytes(oom.free)),
+            None => format!("The peak is {}", view.place(process.moment)),
         },
         at => Serde(at),
         tables => Serde([("category", shares(&peak.categories)), ("module", shares(&peak.modules)), ("line", shares(&peak.lines))]),
         blocks => Serde(largest(&mut places)),
         phases => Serde(phases),
         steps_left_out => (0..=last).filter(|step| !is_told(*step)).count(),
+        caught => Serde(process.caught.iter().map(caught_at).collect::<Vec<_>>()),
+        unreached => Serde(process.unreached.iter().map(|row| (row.phase.as_str(), unreached_at(row))).collect::<Vec<_>>()),
+        varied => Serde(process.varied.iter().map(varied_of).collect::<Vec<_>>()),
+        steps => process.steps,
         imagined => Serde(process.imagined.iter().map(|value| {
             (value.operator.as_str(), place_or_not(value.line.as_ref()), value.times)
         }).collect::<Vec<_>>()),
@@ -200,12 +204,11 @@ fn figures(answer: &Answer, view: &View) -> Vec<Row> {
         ),
         row("on the GPU", on_device, context),
     ];
-    match answer.needed_memory {
-        Some(needed) => rows.push(row("needed", needed, format!("and the GPU has {}", bytes(answer.gpu.memory)))),
-        None if answer.gpu.memory >= on_device && process.out_of_memory.is_none() => {
-            rows.push(row("headroom", answer.gpu.memory - on_device, format!("of {}", bytes(answer.gpu.memory))));
-        }
-        None => {}
+    if answer.gpu.memory >= on_device && process.out_of_memory.is_none() {
+        rows.push(row("headroom", answer.gpu.memory - on_device, format!("of {}", bytes(answer.gpu.memory))));
+    }
+    if let Some(needs) = answer.needs_at_least {
+        rows.push(row("needs at least", needs, smallest(answer)));
     }
     rows
 }
@@ -235,7 +238,7 @@ impl Places<'_> {
 
 fn largest(places: &mut Places) -> Vec<BlockLine> {
     let view = places.view;
-    let peak = view.peak();
+    let peak = view.process.moment;
     let mut live: Vec<&Block> = view.blocks.iter().filter(|block| block.lives_after(peak)).collect();
     live.sort_by_key(|block| (-block.rounded, block.made));
     live.truncate(ROWS);

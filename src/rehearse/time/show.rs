@@ -98,11 +98,15 @@ pub fn by_card(answers: &[Answer]) -> String {
     for answer in answers {
         let verdict = match answer.verdict {
             Verdict::Fits => "fits",
+            Verdict::BarelyFits => "barely fits",
             Verdict::DoesNotFit => "does not fit",
             Verdict::ScriptFailed => "failed",
+            Verdict::TimedOut => "timed out",
+            Verdict::Interrupted => "interrupted",
         };
         // Memory that ran out says nothing of what would be needed; the card that would suffice does.
-        let peak = answer.needed_memory.unwrap_or(answer.peak_on_device);
+        let needed = answer.needs_at_least.filter(|_| answer.verdict == Verdict::DoesNotFit);
+        let peak = needed.unwrap_or(answer.peak_on_device);
         let (step, more) = match &answer.time {
             Some(time) => {
                 let anchor = if time.anchored { "" } else { ", from specifications" };

@@ -6,7 +6,7 @@ mod show;
 
 use super::answer::{Gpu, Verdict};
 use super::launch::{Device, Rehearsal, Run, Variant, print_answer, status, write_json};
-use super::show::short_failure;
+use super::show::{first_line, on_one_line, short_failure};
 use super::trace::Told;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -43,6 +43,9 @@ const TECHNIQUES: [(&str, &str); 22] = [
     ("channels-last", "layout"),
     ("fsdp2", CARDS),
 ];
+
+/// The groups of what may compute parts of the forward pass again.
+const AGAIN: [&str; 2] = ["checkpointing", "loss"];
 
 /// The group of what takes more cards than one.
 const CARDS: &str = "cards";
@@ -174,9 +177,14 @@ impl Row {
         self.burdens()[2]
     }
 
-    /// Whether it asks for neither more operations, to a thousandth, nor anything else.
+    /// Whether it asks for neither more operations, to a thousandth, nor anything else. Where they could not be counted: whether it is one of
+    /// those that compute nothing again.
     fn is_free(&self) -> bool {
-        self.extra_share < 1e-3 && self.burdens() == [false; 3]
+        let computes_more = match self.extra_flops {
+            Some(_) => self.extra_share >= 1e-3,
+            None => self.choice.groups.iter().any(|group| AGAIN.contains(group)),
+        };
+        !computes_more && self.burdens() == [false; 3]
     }
 
     /// Cheapest first: one card, the same numbers, no traffic, little to compute, nothing changed in the result, few lines, large
@@ -263,7 +271,7 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
         let choice = Choice {
             names: vec![name.to_string()],
             groups: vec!["allocator"],
-            variant: Variant { settings: vec![(ALLOCATOR, value)], ..Variant::default() },
+            variant: Variant { settings: vec![(ALLOCATOR, value.to_string())], ..Variant::default() },
             words: format!("PYTORCH_ALLOC_CONF={value}  # in the environment; {ALLOCATOR} before PyTorch 2.9"),
             ..Choice::default()
         };
@@ -443,10 +451,12 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<Measured, Failed>> {
     }
     let answer = rehearsal.answer(&run)?;
     Ok(match answer.verdict {
-        Verdict::ScriptFailed => Err(Failed { why: short_failure(&answer, &run), told: Vec::new() }),
+        Verdict::ScriptFailed | Verdict::TimedOut | Verdict::Interrupted => {
+            Err(Failed { why: short_failure(&answer, &run), told: Vec::new() })
+        }
         verdict => Ok(Measured {
-            peaks: (verdict == Verdict::Fits).then_some((answer.peak_reserved, answer.peak_allocated)),
-            fits: verdict == Verdict::Fits,
+            peaks: verdict.fits().then_some((answer.peak_reserved, answer.peak_allocated)),
+            fits: verdict.fits(),
             seconds: None,
             flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
             told: told(&run),
@@ -473,7 +483,7 @@ fn on_a_real_gpu(run: &Run) -> Result<Measured, Failed> {
         });
     }
     let exception = run.traces.iter().find_map(|trace| trace.exception.as_ref());
-    let why = exception.map(|e| format!("{}: {}", e.kind, e.message.lines().next().unwrap_or_default()));
+    let why = exception.map(|e| format!("{}: {}", on_one_line(&e.kind), first_line(&e.message)));
     Err(Failed { why: why.unwrap_or_else(|| "it ended without an optimizer step on the GPU".to_string()), told: Vec::new() })
 }
 

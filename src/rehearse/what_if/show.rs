@@ -57,11 +57,13 @@ pub fn recommendation(gpu: &Gpu, rows: &[Row]) -> String {
         let saves = |row: &&Row| row.saved > row.peak_reserved.map(|peak| peak / 100) && row.is_free() && row.change.is_empty();
         let free = tried().filter(saves).max_by_key(|row| (row.saved, Reverse(row.techniques.len())));
         return match free {
-            Some(row) => format!(
-                "The script fits {name} as it is; {} would save {} at no extra compute and with the same result.",
-                row.name(),
-                bytes(row.saved.unwrap_or(0))
-            ),
+            Some(row) => {
+                let compute = match row.extra_flops {
+                    Some(_) => "at no extra compute and with the same result",
+                    None => "with the same result; what it costs in compute could not be counted",
+                };
+                format!("The script fits {name} as it is; {} would save {} {compute}.", row.name(), bytes(row.saved.unwrap_or(0)))
+            }
             None => format!("The script fits {name} as it is; nothing that was tried saves memory for free."),
         };
     }

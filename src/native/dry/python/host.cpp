@@ -7,8 +7,12 @@
 #include "values.h"
 #include "work.h"
 
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/Logging.h>
 #include <dlfcn.h>
+
+#include <utility>
+#include <vector>
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -80,6 +84,38 @@ EXPORTED void vl_ended(int enough_seen) { vramlab::rehearsal::ended(enough_seen 
 EXPORTED void vl_work(const char* name, int kind, int precision, double flops, double bytes, uint32_t launches, uint64_t stream) {
   vramlab::rehearsal::told_work(name, static_cast<vramlab::rehearsal::WorkKind>(kind), static_cast<vramlab::rehearsal::Precision>(precision),
                                 flops, bytes, launches, stream);
+}
+// Plays `count` requests, each a kind and a number: 0 allocates the next block for that stream, 1 frees that block, 2 empties the cache.
+// Gives in `reserved` the most bytes that were reserved, or -1 where memory ran out. In the end nothing is allocated and the cache is empty.
+EXPORTED char* vl_replay(const uint32_t* requests, size_t count, const uint64_t* sizes, size_t blocks, const uint64_t* streams, int device,
+                         int64_t* reserved) {
+  return guarded([&] {
+    using c10::cuda::CUDACachingAllocator::get;
+    std::vector<void*> addresses(blocks, nullptr);
+    size_t made = 0;
+    *reserved = 0;
+    get()->resetPeakStats(static_cast<c10::DeviceIndex>(device));
+    try {
+      for (size_t i = 0; i < count; i++) {
+        const uint32_t kind = requests[2 * i], which = requests[2 * i + 1];
+        if (kind == 0) {
+          addresses[made] = get()->raw_alloc_with_stream(sizes[made], reinterpret_cast<cudaStream_t>(streams[which]));
+          made++;
+        } else if (kind == 1) {
+          get()->raw_delete(std::exchange(addresses[which], nullptr));
+        } else {
+          get()->emptyCache();
+        }
+      }
+    } catch (const c10::OutOfMemoryError&) {
+      *reserved = -1;
+    }
+    if (*reserved == 0) *reserved = get()->getDeviceStats(static_cast<c10::DeviceIndex>(device)).reserved_bytes[0].peak;
+    for (void* address : addresses) {
+      if (address) get()->raw_delete(address);
+    }
+    get()->emptyCache();
+  });
 }
 EXPORTED void vl_close_python() { vramlab::rehearsal::close_python(); }
 }

@@ -15,6 +15,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <mutex>
@@ -36,7 +37,8 @@ PyFrameObject* PyFrame_GetBack(PyFrameObject*);
 PyCodeObject* PyFrame_GetCode(PyFrameObject*);
 int PyFrame_GetLineNumber(PyFrameObject*);
 PyObject* PyObject_GetAttrString(PyObject*, const char*);
-const char* PyUnicode_AsUTF8AndSize(PyObject*, ssize_t*);
+PyObject* PyUnicode_AsEncodedString(PyObject*, const char*, const char*);
+char* PyBytes_AsString(PyObject*);
 void PyErr_Clear();
 void Py_IncRef(PyObject*);
 void Py_DecRef(PyObject*);
@@ -55,6 +57,7 @@ constexpr size_t kHeader = 64, kChunk = 4 << 20;
 
 std::mutex mutex;
 int events_file = -1, names_file = -1;
+std::string lost_path;
 size_t written = kHeader;
 char* chunk = nullptr;
 size_t chunk_begin = 0;
@@ -75,7 +78,15 @@ void leave_to_the_parent() {
   leave_work();
 }
 
-// Room for one record; none where the disk is full. Records are multiples of 80 bytes from 64 on, so one can lie across two chunks: each
+// Gives what `call` gives, which may be interrupted by a signal.
+template <typename Call>
+int whatever_signals(Call call) {
+  int error = call();
+  while (error == EINTR) error = call();
+  return error;
+}
+
+// Room for one record; none where the disk is full, which `cut_trace` is told. Records are multiples of 80 bytes from 64 on, so one can lie across two chunks: each
 // chunk is mapped with a page of the next.
 Event* room() {
   constexpr size_t kBeyond = 4096;
@@ -83,11 +94,19 @@ Event* room() {
     if (chunk) munmap(chunk, kChunk + kBeyond);
     chunk = nullptr;
     const size_t begin = written / 4096 * 4096;
-    if (ftruncate(events_file, static_cast<off_t>(begin + kChunk + kBeyond)) != 0) return nullptr;
+    const auto end = static_cast<off_t>(begin + kChunk + kBeyond);
+    int error = whatever_signals([&] { return ftruncate(events_file, end) == 0 ? 0 : errno; });
     // Reserved now: a page of a file on a full disk is a bus error when it is written to.
-    if (posix_fallocate(events_file, static_cast<off_t>(begin), kChunk + kBeyond) != 0) return nullptr;
-    void* mapped = mmap(nullptr, kChunk + kBeyond, PROT_READ | PROT_WRITE, MAP_SHARED, events_file, static_cast<off_t>(begin));
-    if (mapped == MAP_FAILED) return nullptr;
+    if (!error) error = whatever_signals([&] { return posix_fallocate(events_file, static_cast<off_t>(begin), kChunk + kBeyond); });
+    void* mapped = MAP_FAILED;
+    if (!error) {
+      mapped = mmap(nullptr, kChunk + kBeyond, PROT_READ | PROT_WRITE, MAP_SHARED, events_file, static_cast<off_t>(begin));
+      if (mapped == MAP_FAILED) error = errno;
+    }
+    if (error) {
+      cut_trace(error);
+      return nullptr;
+    }
     chunk = static_cast<char*>(mapped);
     chunk_begin = begin;
   }
@@ -97,10 +116,7 @@ Event* room() {
 // Under the mutex. The kind comes last, so that a record is there whole or not at all.
 void write(const Event& event) {
   Event* place = room();
-  if (!place) {
-    events_file = -1;
-    return;
-  }
+  if (!place) return;
   Event record = event;
   record.kind = Kind::kEnd;
   std::memcpy(static_cast<void*>(place), &record, sizeof record);
@@ -120,8 +136,9 @@ Event now(Kind kind) {
 void write_line(const std::string& line) {
   if (!is_open()) return;
   // One call, at the end of the file: lines of two writers do not mix.
-  const ssize_t done = ::write(names_file, line.data(), line.size());
-  (void)done;
+  ssize_t done = ::write(names_file, line.data(), line.size());
+  while (done < 0 && errno == EINTR) done = ::write(names_file, line.data(), line.size());
+  if (done < static_cast<ssize_t>(line.size())) cut_trace(done < 0 ? errno : ENOSPC);
 }
 
 std::string quoted(const char* text) {
@@ -167,9 +184,12 @@ std::string text_of(PyCodeObject* code, const char* attribute) {
     PyErr_Clear();
     return "";
   }
-  const char* text = PyUnicode_AsUTF8AndSize(value, nullptr);
+  // A name that is not UTF-8 on disk has surrogates here.
+  PyObject* bytes = PyUnicode_AsEncodedString(value, "utf-8", "replace");
+  const char* text = bytes ? PyBytes_AsString(bytes) : nullptr;
   if (!text) PyErr_Clear();
   std::string result = text ? text : "";
+  if (bytes) Py_DecRef(bytes);
   Py_DecRef(value);
   return result;
 }
@@ -310,8 +330,7 @@ void set_rounded(size_t at, int64_t rounded) {
   if (at >= chunk_begin && chunk) {
     std::memcpy(chunk + (field - chunk_begin), &rounded, sizeof rounded);
   } else {
-    const ssize_t done = pwrite(events_file, &rounded, sizeof rounded, static_cast<off_t>(field));
-    (void)done;
+    if (pwrite(events_file, &rounded, sizeof rounded, static_cast<off_t>(field)) != sizeof rounded) cut_trace(errno);
   }
 }
 
@@ -371,8 +390,20 @@ void call_record_history(void (caching::CUDAAllocator::*record)(bool, caching::C
 
 }  // namespace
 
+// Into a file whose bytes were reserved at the start.
+void cut_trace(int error) {
+  events_file = -1;
+  const int file = open(lost_path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (file < 0) return;
+  const std::string told = std::to_string(error) + "\n";
+  const ssize_t done = pwrite(file, told.data(), told.size(), 0);
+  (void)done;
+  close(file);
+}
+
 void open_recorder(const std::string& folder) {
   began = std::chrono::steady_clock::now();
+  lost_path = folder + "/lost";
   names_file = open((folder + "/names").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   TORCH_CHECK(names_file >= 0, "writing ", folder, "/names: ", std::strerror(errno));
   const int file = open((folder + "/events").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

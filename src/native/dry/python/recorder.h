@@ -64,6 +64,8 @@ static_assert(sizeof(Event) == 80, "a record's layout is what src/rehearse/trace
 
 // Opens both files in a folder that is there.
 void open_recorder(const std::string& folder);
+// Something could not be written, by the error's number: nothing more is, and the reader is told why.
+void cut_trace(int error);
 // Has PyTorch's allocator tell what it does; after its device is there.
 void follow_allocator();
 // Takes PyTorch's history of the allocator for stacks; with `theirs` a user has it too, who gets what PyTorch gathers.

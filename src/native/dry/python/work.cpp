@@ -1,4 +1,5 @@
 #include "work.h"
+#include "recorder.h"
 
 #include <ATen/Context.h>
 #include <c10/cuda/CUDAStream.h>
@@ -178,8 +179,12 @@ void flush_work() {
   while (left > 0 && work_file >= 0) {
     const ssize_t done = ::write(work_file, bytes, left);
     if (done < 0 && errno == EINTR) continue;
-    // A full disk: what is there is told.
-    if (done <= 0) work_file = -1;
+    // A full disk.
+    if (done <= 0) {
+      work_file = -1;
+      cut_trace(done < 0 ? errno : ENOSPC);
+      break;
+    }
     bytes += done;
     left -= static_cast<size_t>(done);
   }

@@ -4,7 +4,7 @@ import array
 import threading
 import weakref
 
-from . import device
+from . import device, reach
 from .notes import note
 
 PARAMETER, GRADIENT, STATE, BUFFER, DATA = 1, 2, 3, 4, 5
@@ -35,10 +35,12 @@ def _number_of(kind, table, name, **more):
     return number
 
 
-def _enters(module, _):
+def _enters(module, arguments):
     stack = getattr(_here, "stack", None)
     if stack is None:
         stack = _here.stack = []
+    if not stack:
+        reach.enters(module, arguments)
     if not stack and module not in _roots and module not in _names:
         _see_root(module)
     number = _names.get(module)

@@ -1,5 +1,6 @@
 """This process's folder in the report, and what is noted there."""
 
+import errno
 import json
 import os
 import time
@@ -15,10 +16,22 @@ def open_folder():
     _owner = os.getpid()
     folder = os.path.join(os.environ["VRAMLAB_REHEARSAL"], f"{_owner}-{time.monotonic_ns()}")
     os.makedirs(folder)
+    # Room to say that something could not be written, taken while there is some.
+    with open(os.path.join(folder, "lost"), "wb") as file:
+        file.write(b"0" + b" " * 15)
     _names = os.open(os.path.join(folder, "names"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
 def note(**line):
-    """One line of the file `names`, written at once."""
-    if os.getpid() == _owner:
-        os.write(_names, (json.dumps(line) + "\n").encode("utf-8", "replace"))
+    """One line of the file `names`, written at once. Where that cannot be, the answer is that the trace is incomplete."""
+    if os.getpid() != _owner:
+        return
+    # Names of files that are not UTF-8 come with lone surrogates, which are no JSON.
+    text = (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+    try:
+        error = 0 if os.write(_names, text) == len(text) else errno.ENOSPC
+    except OSError as why:
+        error = why.errno
+    if error:
+        with open(os.path.join(folder, "lost"), "r+b", buffering=0) as file:
+            file.write(b"%d\n" % error)

@@ -6,7 +6,7 @@ import sys
 import threading
 import traceback
 
-from . import counting, device, distributed, labels, steps, switches
+from . import counting, device, distributed, labels, reach, steps, switches
 from .notes import note, open_folder
 
 _stopped = False
@@ -41,6 +41,7 @@ def begin(torch):
         device.wait_for_cuda(torch, _follow)
         switches.follow(torch)
         distributed.follow(torch)
+        reach.follow(torch)
     if os.environ.get("VRAMLAB_REHEARSAL_TECHNIQUES"):
         from . import techniques
 
@@ -60,6 +61,8 @@ def stop(after):
     if not _stopped:
         _label_everything()
         device.ended(True)
+        if device.library is not None:
+            reach.tell()
         note(stopped=after)
         _stopped = True
         if os.environ.get("VRAMLAB_REHEARSAL_COUNTS"):
@@ -89,10 +92,21 @@ def _label_everything():
         labels.label_all()
 
 
+def _is_of_memory(torch, value):
+    """Whether it is that memory ran out, or what a script made of that."""
+    seen = set()
+    while value is not None and id(value) not in seen:
+        if isinstance(value, torch.OutOfMemoryError):
+            return True
+        seen.add(id(value))
+        value = value.__cause__ or (None if value.__suppress_context__ else value.__context__)
+    return False
+
+
 def _watch_exceptions(torch):
     def noted(kind, value, trace):
         frames = [[frame.filename, frame.lineno or 0, frame.name] for frame in traceback.extract_tb(trace)]
-        out_of_memory = isinstance(value, torch.OutOfMemoryError)
+        out_of_memory = _is_of_memory(torch, value)
         # What is alive is still there.
         _label_everything()
         device.tell_of_strangers(failed=True)

@@ -1,54 +1,103 @@
-"""A script's allocations asked for again of PyTorch's own allocator, in the sizes that another batch would give them; nothing else runs."""
+"""A script's allocations asked for again of PyTorch's own allocator, in the sizes that another batch would give them or on a smaller card;
+nothing else runs."""
 
+import array
+import ctypes
 import json
+import os
 
-ALLOCATE, FREE, EMPTY_CACHE = range(3)
+from . import building, device, simulated
+
+# The simulated card hands out whole pages.
+PAGE = 2 << 20
+# More than anything reserves.
+LARGE = 1 << 40
 
 
 def largest(path):
-    """Writes beside the file the largest number below `high` whose allocations fit; `low` does."""
-    import torch
-
-    # The allocator is all that is wanted, with nobody who watches it.
-    torch.cuda._queued_calls.clear()
-    with open(path) as file:
-        told = json.load(file)
-    torch.cuda.set_device(told["device"])
-    others = [torch.cuda.Stream() for _ in range(told["streams"] - 1)]
-    streams = [0, *(stream.cuda_stream for stream in others)]
-    (less, more), low, high = told["numbers"], told["low"], told["high"]
+    """Writes beside the file the largest number below `high` whose allocations fit the card; `low` does."""
+    told = _read(path)
+    course = _Course(told["course"])
+    less, more = told["numbers"]
 
     def fits(number):
         sizes = [max(before + (after - before) * (number - less) // (more - less), 1) for before, after in told["sizes"]]
-        return _fit(torch, told["requests"], sizes, streams)
+        return course.reserved(sizes) is not None
 
+    _write(path, _last(told["low"], told["high"], fits))
+
+
+def needed(path):
+    """Writes beside the file for each course, in order of what they reserved, the fewest bytes with which it comes to its end: None where
+    that is no more than another's. And of the first what it reserves with expandable segments, where that is asked."""
+    import torch
+
+    told = _read(path)
+    courses = [_Course(course) for course in told["courses"]]
+    most, needs = 0, []
+    for course, each in zip(courses, told["courses"]):
+        if each["reserved"] <= most:
+            needs.append(None)
+            continue
+
+        def is_too_small(pages):
+            return course.reserved(each["sizes"], pages * PAGE) is None
+
+        # What was reserved on a card with more of it is enough, and what was allocated at once has to be there.
+        low, high = each["allocated"] // PAGE - 1, -(-each["reserved"] // PAGE)
+        needs.append((_last(low, high, is_too_small) + 1) * PAGE)
+        most = max(most, needs[-1])
+    expandable = None
+    if told["expandable"]:
+        set_settings = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or torch.cuda.memory._set_allocator_settings
+        set_settings("expandable_segments:True")
+        expandable = courses[0].reserved(told["courses"][0]["sizes"], LARGE)
+    _write(path, [needs, expandable])
+
+
+def _last(low, high, holds):
+    """The last number of which something holds: it does of `low` and does not of `high`."""
     while high - low > 1:
         middle = (low + high) // 2
-        if fits(middle):
+        if holds(middle):
             low = middle
         else:
             high = middle
-    with open(path + ".largest", "w") as file:
-        file.write(str(low))
+    return low
 
 
-def _fit(torch, requests, sizes, streams):
-    allocate = torch._C._cuda_cudaCachingAllocator_raw_alloc
-    free = torch._C._cuda_cudaCachingAllocator_raw_delete
-    blocks = []
-    try:
-        for kind, which in requests:
-            if kind == ALLOCATE:
-                blocks.append(allocate(sizes[len(blocks)], streams[which]))
-            elif kind == FREE:
-                free(blocks[which])
-                blocks[which] = 0
-            else:
-                torch.cuda.empty_cache()
-        return True
-    except torch.OutOfMemoryError:
-        return False
-    finally:
-        for block in filter(None, blocks):
-            free(block)
-        torch.cuda.empty_cache()
+class _Course:
+    def __init__(self, told):
+        import torch
+
+        # The allocator is all that is wanted, with nobody who watches it.
+        torch.cuda._queued_calls.clear()
+        torch.cuda.init()
+        self.library = ctypes.PyDLL(building.library(torch))
+        self.library.vl_replay.restype = ctypes.c_void_p
+        self.library.vl_forget.argtypes = (ctypes.c_void_p,)
+        self.others = [torch.cuda.Stream() for _ in range(told["streams"] - 1)]
+        self.streams = array.array("Q", [0, *(stream.cuda_stream for stream in self.others)])
+        self.requests = array.array("I", told["requests"])
+
+    def reserved(self, sizes, memory=None):
+        """Most bytes that were reserved with these sizes of the blocks; None where memory ran out. `memory` is what the card has for them."""
+        if memory is not None:
+            taken = int(os.environ.get("VRAMLAB_DRY_TAKEN", "0"))
+            simulated["libnvidia-ml.so.1"].vramlab_dry_set_memory(ctypes.c_uint64(memory + taken))
+        sizes = array.array("Q", sizes)
+        reserved = ctypes.c_int64()
+        streams, requests, blocks = (ctypes.c_void_p(of.buffer_info()[0]) for of in (self.streams, self.requests, sizes))
+        count, made = ctypes.c_size_t(len(self.requests) // 2), ctypes.c_size_t(len(sizes))
+        device.checked(self.library, self.library.vl_replay(requests, count, blocks, made, streams, 0, ctypes.byref(reserved)))
+        return None if reserved.value < 0 else reserved.value
+
+
+def _read(path):
+    with open(path) as file:
+        return json.load(file)
+
+
+def _write(path, answer):
+    with open(path + ".answer", "w") as file:
+        json.dump(answer, file)

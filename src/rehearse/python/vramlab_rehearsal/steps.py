@@ -2,7 +2,7 @@
 
 import os
 
-from . import device, labels
+from . import device, labels, reach
 
 
 def follow(torch, stop):
@@ -66,6 +66,7 @@ class _Steps:
             device.library.vl_enter(device.FORWARD if self.before == 0 else self.before)
             return
         self.ended = steps
+        reach.step = steps + 1
         device.library.vl_end_step()
         if self.wanted is not None and steps >= self.wanted:
             self.stop(steps)

@@ -183,6 +183,32 @@ class Region(Technique):
 # ---- precision ------------------------------------------------------------------------------------------------------------------------
 
 
+CRITERION = """
+output = model(inputs)
+loss = criterion(output, targets)
+"""
+
+
+def loss_of(torch, output):
+    """The lines from a model to its loss, by what the model gives: losses, one of them, or what a criterion takes."""
+
+    def is_loss(value):
+        return isinstance(value, torch.Tensor) and value.numel() == 1 and value.requires_grad
+
+    if is_loss(output):
+        return "loss = model(...)"
+    if is_loss(getattr(output, "loss", None)):
+        return "loss = model(...).loss"
+    if isinstance(output, dict):
+        if output and all(map(is_loss, output.values())):
+            return "losses = model(...)\nloss = sum(losses.values())"
+        if is_loss(output.get("loss")):
+            return 'loss = model(...)["loss"]'
+    if isinstance(output, (tuple, list)) and sum(map(is_loss, output)) == 1:
+        return ", ".join("loss" if is_loss(value) else "_" for value in output) + " = model(...)"
+    return CRITERION
+
+
 @technique("autocast-bf16", "autocast-fp16")
 class Autocast(Region):
     """Model and loss under autocast, as PyTorch's recipe has it."""
@@ -208,29 +234,29 @@ class Autocast(Region):
         change = f"matrix products and convolutions in {text}"
         if uses_trainer():
             return self.applied(f"TrainingArguments(..., {'fp16' if self.half else 'bf16'}=True)", change)
+        if self.half:
+            change += ", loss scaled"
+        self.applied(self.lines(CRITERION), change)
+
+        # How the script comes from the model to its loss shows in what the model gives.
+        def gave(_, __, output):
+            handle.remove()
+            if self.active():
+                self.applied(self.lines(loss_of(torch, output)), change)
+
+        handle = root.register_forward_hook(gave)
+
+    def lines(self, body):
+        body = textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
         if not self.half:
-            return self.applied(
-                """
-with torch.autocast("cuda", dtype=torch.bfloat16):
-    output = model(inputs)
-    loss = criterion(output, targets)
-loss.backward()
-""",
-                change,
-            )
-        self.applied(
-            """
-scaler = torch.amp.GradScaler("cuda")  # once
+            return f'with torch.autocast("cuda", dtype=torch.bfloat16):\n{body}\nloss.backward()'
+        return f'''scaler = torch.amp.GradScaler("cuda")  # once
 with torch.autocast("cuda", dtype=torch.float16):
-    output = model(inputs)
-    loss = criterion(output, targets)
+{body}
 scaler.scale(loss).backward()
 # scaler.unscale_(optimizer)  # before gradients are clipped
 scaler.step(optimizer)
-scaler.update()
-""",
-            change + ", loss scaled",
-        )
+scaler.update()'''
 
     def scale(self):
         torch = self.torch

@@ -1,0 +1,192 @@
+"""What the steps of a rehearsal do not reach: evaluation, generation, saving, and batches larger than those that were seen. Told by what the
+script has for it and did not come to, when it is stopped after its steps."""
+
+import ast
+import functools
+import gc
+import os
+import sys
+import weakref
+
+from . import imports
+from .notes import note
+
+step = 1
+
+_did = set()
+_evals = set()
+_iterated = weakref.WeakSet()
+# By its first parameter: models that were trained, and those that gave something without gradients.
+_trained, _asked = set(), set()
+_shapes = {}
+
+SAVING = ("save_pretrained", "save_checkpoint", "save_state", "save_model", "save_file")
+MOST_FILES, MOST_BYTES, MOST_TOLD = 100, 1 << 20, 2
+
+
+def follow(torch):
+    module, loader = torch.nn.Module, torch.utils.data.DataLoader
+    set_eval, iterate = module.eval, loader.__iter__
+
+    @functools.wraps(set_eval)
+    def evaluating(self):
+        caller = sys._getframe(1)
+        _evals.add((caller.f_code.co_filename, caller.f_lineno))
+        return set_eval(self)
+
+    @functools.wraps(iterate)
+    def iterating(self):
+        _iterated.add(self)
+        return iterate(self)
+
+    module.eval, loader.__iter__ = evaluating, iterating
+    torch.save = _that_saves(torch.save)
+    imports.when_imported("safetensors.torch", lambda saver: setattr(saver, "save_file", _that_saves(saver.save_file)))
+
+
+def _that_saves(original):
+    @functools.wraps(original)
+    def save(*arguments, **more):
+        _did.add("saving")
+        return original(*arguments, **more)
+
+    return save
+
+
+def enters(root, arguments):
+    """Before the forward pass of an outermost module, by the hook that PyTorch calls."""
+    import torch
+
+    model = id(next(root.parameters(), None))
+    if not torch.is_grad_enabled():
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_code.co_name != "generate":
+            frame = frame.f_back
+        if frame is not None:
+            _did.add("generation")
+        else:
+            _asked.add(model)
+        return
+    _trained.add(model)
+    # The hook is not told of arguments with names, its caller has them.
+    variables = sys._getframe(2).f_locals
+    named = dict(variables.get("kwargs") or ())
+    if isinstance(variables, dict):
+        # Before Python 3.13 it is a copy that the frame keeps, and with it tensors.
+        variables.clear()
+    names = getattr(getattr(root.forward, "__code__", None), "co_varnames", ())[1:]
+    for at, value in enumerate(arguments):
+        named[names[at] if at < len(names) else f"argument {at + 1}"] = value
+    for name, value in named.items():
+        _see(torch, (type(root).__name__, name), value)
+
+
+def _see(torch, key, value):
+    several = isinstance(value, (list, tuple))
+    shapes = [tuple(each.shape) for each in (value if several else [value]) if isinstance(each, torch.Tensor)]
+    if not shapes or len({len(shape) for shape in shapes}) > 1:
+        return
+    # Of several, as the images of a batch: how many, and the largest.
+    shape = ([len(shapes)] if several else []) + [max(sizes) for sizes in zip(*shapes)]
+    known = _shapes.setdefault(key, [shape, shape, step])
+    if len(known[0]) == len(shape):
+        most = [max(sizes) for sizes in zip(known[1], shape)]
+        if most != known[1]:
+            known[2] = step
+        known[:2] = [min(sizes) for sizes in zip(known[0], shape)], most
+
+
+def tell():
+    """When the script is stopped, within an optimizer's step."""
+    import torch
+
+    for (module, name), (least, most, at) in _shapes.items():
+        if least != most:
+            note(varied=name, module=module, least=least, most=most, step=at)
+    if _trained & _asked:
+        _did.add("evaluation")
+    found = {}
+    trainers, names = _look_around()
+    for trainer in trainers:
+        _of_trainer(trainer, found)
+    for loader in gc.get_objects():
+        if issubclass(type(loader), torch.utils.data.DataLoader) and loader not in _iterated and id(loader) in names:
+            found.setdefault("evaluation", []).append((f"nothing was read from the DataLoader {names[id(loader)]}", "", 0))
+    for file in _own_files():
+        _of_source(file, found)
+    for kind, evidence in found.items():
+        if kind not in _did:
+            for what, file, line in evidence[:MOST_TOLD]:
+                note(unreached=kind, what=what, file=file, line=line)
+
+
+def _look_around():
+    """Trainers that are at work, and what the script calls its objects."""
+    trainers, names = [], {}
+    frame = sys._getframe(1)
+    while frame is not None:
+        variables = frame.f_locals
+        for kind in type(variables.get("self")).__mro__:
+            if kind.__name__ == "Trainer" and kind.__module__.split(".")[0] in ("transformers", "lightning", "pytorch_lightning"):
+                trainers.append(variables["self"])
+                break
+        if _is_own(frame.f_code.co_filename):
+            names.update((id(value), name) for name, value in variables.items())
+        frame = frame.f_back
+    return {id(trainer): trainer for trainer in trainers}.values(), names
+
+
+def _of_trainer(trainer, found):
+    def add(kind, what):
+        found.setdefault(kind, []).append((what, "", 0))
+
+    arguments = getattr(trainer, "args", None)
+    if arguments is None:
+        if getattr(trainer, "enable_validation", False):
+            add("evaluation", "the Trainer's validation")
+        if getattr(trainer, "checkpoint_callback", None) is not None:
+            add("saving", "the Trainer's ModelCheckpoint")
+        return
+    # An enumeration's or a text.
+    set_to = {name: str(getattr(value, "value", value)) for name, value in vars(arguments).items()}
+    evaluates = set_to.get("eval_strategy", set_to.get("evaluation_strategy", "no"))
+    if evaluates != "no":
+        add("evaluation", f'the Trainer\'s, eval_strategy="{evaluates}"')
+        if set_to.get("predict_with_generate") == "True":
+            add("generation", "the Trainer's, predict_with_generate=True")
+    if set_to.get("save_strategy", "no") != "no":
+        add("saving", f'the Trainer\'s, save_strategy="{set_to["save_strategy"]}"')
+
+
+def _is_own(file):
+    if not file.endswith(".py") or "/vramlab_rehearsal/" in file:
+        return False
+    return not any(part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python3"))
+
+
+def _own_files():
+    files = {os.path.abspath(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    own = sorted(file for file in files if _is_own(file) and os.path.isfile(file) and os.path.getsize(file) < MOST_BYTES)
+    main = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+    return sorted(own, key=lambda file: file != main)[:MOST_FILES]
+
+
+def _of_source(file, found):
+    try:
+        with open(file, "rb") as source:
+            tree = ast.parse(source.read())
+    except (OSError, SyntaxError, ValueError):
+        return
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    for call in sorted(calls, key=lambda call: call.lineno):
+        owner = call.func.value.id if isinstance(call.func.value, ast.Name) else "..."
+        name, line = call.func.attr, call.lineno
+        if name == "eval" and not call.args and (file, line) not in _evals or name in ("evaluate", "validate"):
+            kind = "evaluation"
+        elif name == "generate":
+            kind = "generation"
+        elif name in SAVING or (owner, name) == ("torch", "save"):
+            kind = "saving"
+        else:
+            continue
+        found.setdefault(kind, []).append((f"{owner}.{name}(...)" if call.args or call.keywords else f"{owner}.{name}()", file, line))
