@@ -25,6 +25,7 @@ pub fn symbol(verdict: Verdict) -> &'static str {
         Verdict::Refuted => "✘",
         Verdict::Depends => "◐",
         Verdict::Inconclusive => "?",
+        Verdict::Incomplete => "◌",
         Verdict::NotMeasured => "–",
     }
 }
@@ -46,13 +47,15 @@ pub fn word(verdict: Verdict, against: Against) -> String {
 
 /// What became of a claim on one machine.
 pub fn standing(judgement: &Judgement) -> String {
-    let standing = standing_of(judgement.verdict, judgement.platform, judgement.carries, Against::Claim);
+    let found = (judgement.verdict, judgement.so_far(), judgement.measured());
+    let standing = standing_of(found, judgement.platform, judgement.carries, Against::Claim);
     format!("{standing}{}", in_part(judgement.verdict, judgement.parts()))
 }
 
 /// What became of a published figure on one machine.
 pub fn reproduction(reproduction: &Reproduction) -> String {
-    let standing = standing_of(reproduction.verdict, reproduction.platform, reproduction.comparable, Against::Published);
+    let found = (reproduction.verdict, reproduction.so_far(), reproduction.measured());
+    let standing = standing_of(found, reproduction.platform, reproduction.comparable, Against::Published);
     format!("{standing}{}", in_part(reproduction.verdict, reproduction.parts()))
 }
 
@@ -61,13 +64,22 @@ fn in_part(verdict: Verdict, (judged, all): (usize, usize)) -> String {
     if judged == all || verdict == Verdict::NotMeasured { String::new() } else { format!(" ({judged} of {all} parts)") }
 }
 
-fn standing_of(found: Verdict, of: Platform, carries: bool, against: Against) -> String {
+fn standing_of(
+    (found, so_far, (measured, planned)): (Verdict, Verdict, (usize, usize)),
+    of: Platform,
+    carries: bool,
+    against: Against,
+) -> String {
+    let prediction = if of == Platform::Dry { " (prediction)" } else { "" };
     match (carries, found) {
         (false, _) if against == Against::Published => format!("{SHOWN} not comparable"),
         (_, Verdict::NotMeasured) => verdict(found, against),
+        (false, Verdict::Incomplete) => format!("{SHOWN} informational, {measured} of {planned} measured"),
         (false, _) => format!("{SHOWN} informational"),
-        (true, _) if of == Platform::Dry => format!("{} (prediction)", verdict(found, against)),
-        (true, _) => verdict(found, against),
+        (true, Verdict::Incomplete) => {
+            format!("{} {measured} of {planned} measured, so far {}{prediction}", symbol(found), word(so_far, against))
+        }
+        (true, _) => format!("{}{prediction}", verdict(found, against)),
     }
 }
 
@@ -388,6 +400,10 @@ pub fn meaning(protocol: &Protocol, judgement: &Judgement) -> String {
         Verdict::Refuted => &meaning.refuted,
         Verdict::Depends => &meaning.depends,
         Verdict::Inconclusive => &meaning.inconclusive,
+        Verdict::Incomplete => {
+            let (measured, planned) = judgement.measured();
+            return format!("{measured} of {planned} configurations are measured, which is too few for a verdict.");
+        }
         // What nobody's figures may carry was not left out by chance: the claim says why.
         Verdict::NotMeasured if judgement.claim.judged_on.is_empty() => return format!("Not measured: {}", meaning.inconclusive),
         Verdict::NotMeasured => return not_measured(&judgement.evidence, Against::Claim),
@@ -425,7 +441,7 @@ pub fn advice(protocol: &Protocol, judgement: &Judgement) -> String {
         Verdict::Confirmed => &meaning.confirmed,
         Verdict::Refuted => &meaning.refuted,
         Verdict::Depends => &meaning.depends,
-        Verdict::Inconclusive | Verdict::NotMeasured => &meaning.inconclusive,
+        Verdict::Inconclusive | Verdict::Incomplete | Verdict::NotMeasured => &meaning.inconclusive,
     };
     filled(protocol, judgement, text)
 }
