@@ -1,7 +1,8 @@
 # Flags reach the programs as they were typed, quotes and all.
 set positional-arguments
 
-release := env("CARGO_TARGET_DIR", "target") / "release"
+target := env("CARGO_TARGET_DIR", "target")
+release := target / "release"
 
 # List these recipes
 default:
@@ -25,7 +26,9 @@ report *FLAGS:
 
 # Check the sources, then run every test; the flags are cargo test's
 test *FLAGS: check
+    @rm -f {{ quote(target / "tmp/left-out.txt") }}
     cargo test "$@"
+    @test ! -s {{ quote(target / "tmp/left-out.txt") }} || { echo "left out, because this machine lacks it:"; sort {{ quote(target / "tmp/left-out.txt") }} | uniq -c; }
 
 # Visit the report's page in headless Chromium: search, filters, sorting, links, at both widths, light and dark
 browser:
