@@ -39,6 +39,15 @@ recipes: _setup
     cargo build --release --bin vramlab
     scripts/recipes
 
+# Make the predictions that come with the project anew, after a change of the simulated GPU or of an experiment; minutes on two cores
+predictions: _setup
+    cargo build --release
+    rm -rf {{ quote(target / "predictions") }}
+    {{ quote(release / "vramlab") }} run-all --device dry --budget 1200 --out {{ quote(target / "predictions") }}
+    {{ quote(release / "vramlab") }} check {{ quote(target / "predictions/dry-24gib") }}
+    rm -rf results/dry-24gib && mv {{ quote(target / "predictions/dry-24gib") }} results/
+    just report
+
 # Formatting, lints and documentation, each without a warning
 check: _setup
     cargo fmt --check

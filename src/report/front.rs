@@ -20,7 +20,7 @@ const STEPS: [(&str, &str, &str); 4] = [
     ("amp", "bf16 autocast", "a GPU with bf16"),
     ("accumulate", "accumulate 4x, same effective batch", "weight losses by target count; BatchNorm changes"),
     ("amp+accumulate", "1 + 2", ""),
-    ("amp+checkpoint+accumulate", "1 + 2 + checkpointing", "transformers: every block, not sqrt(n)"),
+    ("amp+checkpoint+accumulate", "1 + 2 + checkpointing", "peak with sqrt(n) segments, time with every block: try both"),
 ];
 /// Experiments about what those steps do one by one.
 const STEPS_OF: [&str; 3] = [COMBINED, "accumulation", "amp"];
@@ -327,7 +327,10 @@ fn trust(recorded: &[Recorded], pages: &[Page]) -> Vec<Markdown> {
         ));
     }
     let of_reference = recorded.iter().filter(|run| !run.is_own);
-    let found: Vec<_> = of_reference.flat_map(|run| &run.reproductions).filter(|r| r.comparable).collect();
+    let found: Vec<_> = of_reference
+        .flat_map(|run| &run.reproductions)
+        .filter(|r| r.comparable && !matches!(r.verdict, Verdict::NotMeasured | Verdict::Incomplete))
+        .collect();
     if !found.is_empty() {
         let reproduced = found.iter().filter(|r| r.verdict == Verdict::Confirmed).count();
         lines.push(line(

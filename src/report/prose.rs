@@ -156,7 +156,7 @@ pub fn holds(holds: &Holds) -> String {
     let is_short = holds.paths.len() <= MOST_PATHS && holds.paths.iter().all(|path| path.split(' ').count() <= MOST_CONDITIONS);
     let paths: Vec<String> = holds.paths.iter().map(|path| conditions(path)).collect();
     match (holds.held, &paths[..]) {
-        (0, _) => "in no configuration that was tried".to_string(),
+        (0, _) => format!("in none of the {} that the claim is about", counted(holds.of, "configuration")),
         (held, [one]) if is_short && held < holds.of => format!("where {one}"),
         (held, [one, other]) if is_short && held < holds.of => format!("where {one}, and where {other}"),
         (held, _) => format!("in {held} of {} (see the evidence below)", counted(holds.of, "configuration")),
@@ -511,7 +511,10 @@ mod tests {
         assert_eq!(holds(&found(&["a=1|2", "b=2 c=3"], 3, 9)), "where a = 1 or 2, and where b = 2 and c = 3");
         assert_eq!(holds(&found(&["a=1 b=2 c=3"], 1, 9)), "in 1 of 9 configurations (see the evidence below)");
         assert_eq!(holds(&found(&[], 2, 9)), "in 2 of 9 configurations (see the evidence below)");
-        assert_eq!(placed("It pays only where {where}.", &found(&[], 0, 9)), "It pays in no configuration that was tried.");
+        assert_eq!(
+            placed("It pays only where {where}.", &found(&[], 0, 9)),
+            "It pays in none of the 9 configurations that the claim is about."
+        );
         assert_eq!(placed("It pays only where {where}.", &found(&["a=1"], 4, 9)), "It pays only where a = 1.");
     }
 }
