@@ -1,7 +1,8 @@
 # Flags reach the programs as they were typed, quotes and all.
 set positional-arguments
 
-release := absolute_path(env("CARGO_TARGET_DIR", "target") / "release")
+target := absolute_path(env("CARGO_TARGET_DIR", "target"))
+release := target / "release"
 
 # Files that a command is given are looked for from where `just` was typed.
 there := "cd " + quote(invocation_directory())
@@ -28,7 +29,9 @@ report *FLAGS:
 
 # Check the sources, then run every test; the flags are cargo test's
 test *FLAGS: check
+    @rm -f {{ quote(target / "tmp/left-out.txt") }}
     cargo test "$@"
+    @test ! -s {{ quote(target / "tmp/left-out.txt") }} || { echo "left out, because this machine lacks it:"; sort {{ quote(target / "tmp/left-out.txt") }} | uniq -c; }
 
 # Visit the report's page in headless Chromium: search, filters, sorting, links, at both widths, light and dark
 browser:
@@ -38,6 +41,15 @@ browser:
 recipes: _setup
     cargo build --release --bin vramlab
     scripts/recipes
+
+# Make the predictions that come with the project anew, after a change of the simulated GPU or of an experiment; minutes on two cores
+predictions: _setup
+    cargo build --release
+    rm -rf {{ quote(target / "predictions") }}
+    {{ quote(release / "vramlab") }} run-all --device dry --budget 1200 --out {{ quote(target / "predictions") }}
+    {{ quote(release / "vramlab") }} check {{ quote(target / "predictions/dry-24gib") }}
+    rm -rf results/dry-24gib && mv {{ quote(target / "predictions/dry-24gib") }} results/
+    just report
 
 # Formatting, lints and documentation, each without a warning
 check: _setup

@@ -94,7 +94,7 @@ impl<'a> Pair<'a> {
             apart.iter().all(|(metric, bytes)| self.stated(metric).iter().map(|(_, stated)| stated).sum::<i64>() == -bytes);
         let largest = apart.iter().map(|(_, bytes)| *bytes).max_by_key(|bytes| bytes.abs()).unwrap_or(0);
         let (amount, side) = (exact(largest.abs()), if largest < 0 { "less" } else { "more" });
-        if is_stated { format!("{amount} {side}, as stated") } else { format!("{amount} {side}, **not explained**") }
+        if is_stated { format!("{amount} {side}, as stated") } else { format!("{amount} {side}, not explained") }
     }
 
     /// Why PyTorch has more bytes of a metric, and how many; negative where it has fewer.
@@ -245,7 +245,7 @@ mod tests {
         let row = |n: usize| found.rows[n].iter().map(String::as_str).collect::<Vec<_>>();
         assert_eq!(row(0), ["1", "equal", "equal", "4.00 ms", "2.00 ms", "0.50x", "0.50x to 0.50x", "3"]);
         assert_eq!(row(1)[..4], ["2", "1.0e-9 apart", "72 B less, as stated", "–"]);
-        assert_eq!(row(2)[..3], ["3", "equal", "8,192 B more, **not explained**"]);
+        assert_eq!(row(2)[..3], ["3", "equal", "8,192 B more, not explained"]);
         assert_eq!(
             found.notes,
             [

@@ -1,6 +1,6 @@
 //! How many timed rounds a comparison gets: said before the first of them, and paid for where more than one look decides.
 
-use crate::protocol::Profile;
+use crate::protocol::{Pass, Profile};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -40,6 +40,11 @@ impl Rounds {
     /// The rounds that every comparison gets.
     pub fn least(&self) -> u32 {
         self.0.first().copied().unwrap_or(0)
+    }
+
+    /// How often a pass is run at least before its figure counts: what is timed in all rounds, what is counted once.
+    pub fn least_of(&self, pass: Pass) -> u32 {
+        if pass == Pass::Time { self.least().max(1) } else { 1 }
     }
 
     /// How many of the rounds that a comparison has may be judged, and at what error rate: those up to the last look that was reached. None

@@ -2,6 +2,7 @@
 //! harness: this program starts itself again, once for each rank. The store is served here, on a port that is free.)
 
 mod roles;
+mod skips;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -417,7 +418,7 @@ fn nccl_is_opened_where_cuda_is() {
 fn torchrun_starts_it() {
     let torchrun = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(".venv/bin/torchrun");
     if !torchrun.exists() {
-        println!("skipped: there is no {}", torchrun.display());
+        skips::skipped(&format!("distributed: there is no {}", torchrun.display()));
         return;
     }
     let start = |extra: &[&str]| {

@@ -1,6 +1,8 @@
 //! torch.load beside our readers: a file that is tagged as a GPU's, on a machine whose GPU PyTorch cannot see.
 #![cfg(feature = "torch")]
 
+mod skips;
+
 use std::process::Command;
 use vramlab::protocol::Pass;
 use vramlab::results::{Run, Status};
@@ -18,7 +20,7 @@ fn a_file_from_a_gpu_needs_to_be_mapped_where_there_is_none() {
     let machine = std::fs::read_dir(out.path()).unwrap().next().unwrap().unwrap().path();
     let run = Run::read(&machine.join("load_checkpoint")).unwrap();
     if run.manifest.identity.flags["python"] == "none" {
-        println!("there is no Python whose PyTorch is this libtorch: {}", run.passes[0].reason);
+        skips::skipped(&format!("load_checkpoint: no Python has this libtorch: {}", run.passes[0].reason));
         return;
     }
     let raised = |map: &str| {

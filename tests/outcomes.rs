@@ -1,6 +1,8 @@
 //! What a cell can come to, on the real runner: this file is a small experiment whose cells fail in every way that there is, and the
 //! test that runs it. (No harness: the runner starts this program again for each cell.)
 
+mod skips;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -215,7 +217,7 @@ fn references_in_python_are_cells_like_ours() {
     assert_eq!(without.manifest.identity.flags["python"], "none");
     let with = run(None);
     if with.manifest.identity.flags["python"] == "none" {
-        println!("there is no Python whose PyTorch is this libtorch: {}", with.passes[0].reason);
+        skips::skipped(&format!("outcomes: no Python has this libtorch: {}", with.passes[0].reason));
         return;
     }
     let last = |fate: &str| {

@@ -2,6 +2,8 @@
 //! each allocation and free of one step of a language model. What the records ran is run again by PyTorch in Python on the simulated GPU.
 #![cfg(feature = "torch")]
 
+mod skips;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,10 +12,10 @@ use vramlab::dry;
 
 /// Runs the replay on a card; what it says, line by line. None where no Python has the PyTorch that this test runs on.
 fn replay(card: &str, what: &str, argument: &str) -> Option<Vec<Value>> {
-    let torch = vramlab::torch::loaded_library()?;
-    let python: PathBuf = torch.ancestors().nth(6)?.join("bin/python3");
+    let torch = vramlab::torch::loaded_library().expect("the loaded libtorch is somewhere");
+    let python: PathBuf = torch.ancestors().nth(6).unwrap_or(Path::new("/")).join("bin/python3");
     if !python.exists() {
-        println!("there is no Python beside {}", torch.display());
+        skips::skipped(&format!("real_gpus: there is no Python beside {}", torch.display()));
         return None;
     }
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/real_gpus/replay.py");

@@ -1,9 +1,12 @@
 //! `vramlab run-all` where results stand already, as in a fresh clone: at smoke size, over two of the experiments, with real processes.
 #![cfg(feature = "torch")]
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 use tempfile::TempDir;
 use vramlab::results::Run;
 
@@ -190,4 +193,73 @@ fn two_runs_of_all_do_not_disturb_each_other_and_nothing_makes_no_report() {
     let output = project.output(env!("CARGO_BIN_EXE_vramlab"), &["run-all", "--filter", "k=nowhere"]);
     assert!(!output.status.success() && said(&output).contains("no cell of any experiment matches"), "{}", said(&output));
     assert!(!project.path("results-report").exists() && project.machines().is_empty());
+}
+
+/// Predictions are the same on every machine: those that came with the project stand for one's own after a sample of them was made again.
+#[test]
+fn predictions_that_came_are_taken_over_where_they_are_equal_and_made_where_not() {
+    let project = Project::new();
+    let predict = || {
+        let arguments =
+            ["run-all", "--device", "dry", "--profile", "smoke", "--filter", "recipe=full|how=batches", "--out", "results"];
+        let output = Command::new(env!("CARGO_BIN_EXE_vramlab")).args(arguments).current_dir(project.0.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        said(&output)
+    };
+    let made = predict();
+    assert!(!made.contains("made again"), "{made}");
+    let machine = name(&project.machines()[0]);
+    std::fs::write(project.path("results/reference.txt"), format!("{machine}\n")).unwrap();
+    let samples = project.path(&format!("results/{machine}/batch_loading/samples.csv"));
+    let before = std::fs::read_to_string(&samples).unwrap();
+    let taken = predict();
+    assert!(taken.contains(" made again, all equal to those that came with the project"), "{taken}");
+    assert_eq!(std::fs::read_to_string(&samples).unwrap(), before);
+    let own = project.path(&format!("results/{machine}-yours"));
+    assert!(!own.exists(), "nothing is copied, so that nobody takes it for made here");
+    // Other bytes than this machine predicts.
+    let other = |row: &str| match row.split_once(",requested_peak,B,") {
+        Some((cell, rest)) => format!("{cell},requested_peak,B,1{rest}\n"),
+        None => format!("{row}\n"),
+    };
+    std::fs::write(&samples, before.lines().map(other).collect::<String>()).unwrap();
+    let told = predict();
+    assert!(told.contains("batch_loading: not equal to results/") && told.contains("requested_peak was 1"), "{told}");
+    assert!(!Run::read(&own.join("batch_loading")).unwrap().passes.is_empty() && !own.join("accumulation").exists());
+    // Of other sources they say nothing.
+    std::fs::write(&samples, &before).unwrap();
+    spoil(&samples.with_file_name("run.json"));
+    std::fs::remove_dir_all(&own).unwrap();
+    let made = predict();
+    assert!(!made.contains("batch_loading: not equal") && own.join("batch_loading").exists(), "{made}");
+}
+
+/// Ctrl-C reaches every process of the terminal's group. One that was asked for its version and says nothing for it has not answered 'none'.
+#[test]
+fn a_signal_in_the_first_second_leaves_no_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |python: &str, meanwhile: &dyn Fn(u32)| {
+        let program = folder.path().join("python");
+        std::fs::write(&program, format!("#!/bin/sh\n{python}\n")).unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_load_checkpoint"));
+        command.args(["--device", "cpu", "--profile", "quick", "--budget", "5", "--out", "results"]).current_dir(folder.path());
+        command.env("VRAMLAB_PYTHON", &program).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let child = command.spawn().unwrap();
+        meanwhile(child.id());
+        let output = child.wait_with_output().unwrap();
+        assert!(!folder.path().join("results").exists(), "{}", said(&output));
+        (output.status.code(), said(&output))
+    };
+    let asked = folder.path().join("asked");
+    let interrupt = |id: u32| {
+        while !asked.exists() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        kill_process_group(Pid::from_raw(id as i32).unwrap(), Signal::INT).unwrap();
+    };
+    let (status, text) = run(&format!("touch '{}'; sleep 1; echo 3.11.2 2.11.0", asked.display()), &interrupt);
+    assert_eq!(status, Some(130), "{text}");
+    let (status, text) = run("kill -INT $$", &|_| ());
+    assert!(status == Some(2) && text.contains("was ended by signal 2"), "{text}");
 }

@@ -3,6 +3,7 @@
 //! no tolerance. (No harness: a dry process is a process of its own, so this program starts itself again, with a role.)
 
 mod roles;
+mod skips;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -505,7 +506,7 @@ struct CurrentAndPeak {
 fn a_gpu_takes_what_the_dry_device_takes() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/memory_cuda.json");
     let Ok(text) = std::fs::read_to_string(&file) else {
-        println!("there is no {}: nobody has run reference_memory.py on a GPU yet", file.display());
+        skips::needs_gpu(&format!("tracker: there is no {}, which reference_memory.py writes", file.display()));
         return;
     };
     let (reference, found) = (reference(), serde_json::from_str::<OnGpu>(&text).unwrap());

@@ -6,9 +6,13 @@ nothing. It is started by the experiment's own program, one process for each cel
 by the same rules (METHODOLOGY.md).
 """
 
+import gc
+
+# Nothing that is imported is garbage, and looking for some takes a tenth of the time of importing it; main() looks again.
+gc.disable()
+
 import contextlib
 import ctypes
-import gc
 import json
 import math
 import multiprocessing
@@ -143,6 +147,7 @@ def main(prepare, opens_gpu=True):
     itself. A simulated GPU is opened first, unless the reference does it by itself."""
     global _opens_gpu
     _opens_gpu = opens_gpu
+    gc.enable()
     asked, what = sys.argv[1:] if len(sys.argv) == 3 else (None, None)
     if asked == "--child":
         _run(prepare, json.loads(what))
@@ -211,6 +216,10 @@ def _run(prepare, spec):
     status, reason, rows = "ok", "", []
     try:
         _end_with_parent(spec["parent"])
+        if spec["waits"]:
+            tell("ready")
+            if not sys.stdin.readline():
+                sys.exit("the parent does not want the pass any more")
         torch.set_num_threads(spec["threads"])
         # As the lab's program: TF32 only where it is what a step is about.
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False

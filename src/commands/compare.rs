@@ -92,7 +92,7 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
     );
     let device = options.device.unwrap_or_else(DeviceChoice::best);
     ensure!(!matches!(device, DeviceChoice::Dry(_)), "PyTorch in Python runs on no simulated GPU; compare on cpu or cuda");
-    let python = Python::find(name).map_err(anyhow::Error::msg)?;
+    let python = Python::find(name)?.map_err(anyhow::Error::msg)?;
     if let Some(missing) = python.lacks(options.what.modules()) {
         bail!("{} lacks {missing}, which PyTorch's side of the comparison needs; `just peers` installs it", python.describe());
     }

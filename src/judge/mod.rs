@@ -61,6 +61,16 @@ impl Judgement {
         parts(&self.evidence)
     }
 
+    /// What the cells that were measured say, of a claim of which not all were.
+    pub fn so_far(&self) -> Verdict {
+        decided(&self.evidence)
+    }
+
+    /// How many of the cells that the claim is about here were measured, of how many.
+    pub fn measured(&self) -> (usize, usize) {
+        measured(&self.evidence)
+    }
+
     /// Whether what can be judged here holds and does not decide.
     pub fn holds_in_part(&self) -> bool {
         let judged = verdicts(&self.evidence);
@@ -70,6 +80,18 @@ impl Judgement {
 
 fn parts(evidence: &[Evidence]) -> (usize, usize) {
     (evidence.iter().filter(|e| e.is_judged).count(), evidence.len())
+}
+
+fn measured(evidence: &[Evidence]) -> (usize, usize) {
+    let judged = || evidence.iter().filter(|e| e.is_judged);
+    let planned = judged().map(|e| e.planned).sum();
+    (planned - judged().map(|e| e.awaited).sum::<usize>(), planned)
+}
+
+/// A verdict takes all of the cells that were planned for it: what a part of them says is another thing, and decides nothing.
+fn if_all_measured(verdict: Verdict, evidence: &[Evidence]) -> Verdict {
+    let (measured, planned) = measured(evidence);
+    if verdict != Verdict::NotMeasured && measured < planned { Verdict::Incomplete } else { verdict }
 }
 
 fn verdicts(evidence: &[Evidence]) -> Vec<Verdict> {
@@ -167,6 +189,16 @@ impl Reproduction {
     pub fn parts(&self) -> (usize, usize) {
         parts(&self.evidence)
     }
+
+    /// What the cells that were measured say, of a figure of which not all were.
+    pub fn so_far(&self) -> Verdict {
+        reproduced_so_far(&self.evidence)
+    }
+
+    /// How many of the cells that the figure is about here were measured, of how many.
+    pub fn measured(&self) -> (usize, usize) {
+        measured(&self.evidence)
+    }
 }
 
 /// Puts one run's figures against those that others published. Times were published of GPUs, so only a GPU's are put against them.
@@ -196,8 +228,12 @@ pub fn reproduce(protocol: &Protocol, taken: Taken, samples: &Samples) -> Vec<Re
     protocol.published.iter().flat_map(both).collect()
 }
 
-/// The verdict on a published table: a part that does not come out, or that cannot be compared here, leaves the others reproduced.
 fn reproduced(evidence: &[Evidence]) -> Verdict {
+    if_all_measured(reproduced_so_far(evidence), evidence)
+}
+
+/// The verdict on a published table: a part that does not come out, or that cannot be compared here, leaves the others reproduced.
+fn reproduced_so_far(evidence: &[Evidence]) -> Verdict {
     let judged = verdicts(evidence);
     let all = |v| judged.iter().all(|part| *part == v);
     let any = |v| judged.contains(&v);
@@ -215,8 +251,12 @@ fn reproduced(evidence: &[Evidence]) -> Verdict {
     }
 }
 
-/// The verdict on a claim. What holds of the parts that can be judged here confirms nothing where one that decides is not among them.
 fn whole(evidence: &[Evidence]) -> Verdict {
+    if_all_measured(decided(evidence), evidence)
+}
+
+/// The verdict on a claim. What holds of the parts that can be judged here confirms nothing where one that decides is not among them.
+fn decided(evidence: &[Evidence]) -> Verdict {
     let decides_elsewhere = evidence.iter().any(|e| e.decides && !e.is_judged);
     match combine(&verdicts(evidence)) {
         Verdict::Confirmed | Verdict::Depends if decides_elsewhere => Verdict::Inconclusive,
@@ -340,6 +380,41 @@ mod tests {
         }
         let samples = Samples::new(&records);
         judge(&protocol(), ON_CPU, &samples).into_iter().find(|j| j.claim.id == id).unwrap()
+    }
+
+    /// A run that was stopped has a part of its cells, and what that part says is no verdict.
+    #[test]
+    fn a_verdict_takes_all_planned_cells() {
+        use crate::results::BUDGET_ENDED;
+        let taken = Taken { rounds: &Rounds::fixed(6), ..ON_CPU };
+        let of = |id: &str, leave_out: &dyn Fn(&PassRecord) -> bool, instead: &[PassRecord]| {
+            let mut records = Vec::new();
+            for cell in protocol().grids[0].cells() {
+                let peak = if is(&cell, "k=4") { 40.0 } else { 100.0 };
+                records.push(pass(&cell, Pass::Memory, 1, &[("requested_peak", peak), ("activations", peak * 0.9)]));
+                records.extend((1..=6).map(|round| pass(&cell, Pass::Time, round, &[("time", 1.0 + f64::from(round) * 1e-3)])));
+            }
+            records.retain(|record| !leave_out(record));
+            records.extend_from_slice(instead);
+            let judged = judge(&protocol(), taken, &Samples::new(&records)).into_iter().find(|j| j.claim.id == id).unwrap();
+            (judged.verdict, judged.so_far(), judged.measured())
+        };
+        assert_eq!(of("less", &|_| false, &[]), (Verdict::Confirmed, Verdict::Confirmed, (6, 6)));
+        let one = Cell::parse("model=gpt depth=8 k=4").unwrap();
+        let is_one = |record: &PassRecord| record.cell == one;
+        let budget = |pass| PassRecord::not_run(&one, pass, 1, Status::Skipped, BUDGET_ENDED);
+        let incomplete = (Verdict::Incomplete, Verdict::Confirmed, (5, 6));
+        assert_eq!(of("less", &is_one, &[]), incomplete, "no row at all");
+        assert_eq!(of("less", &is_one, &[budget(Pass::Memory), budget(Pass::Time)]), incomplete, "a row that says why");
+        let baseline = |record: &PassRecord| is(&record.cell, "model=gpt depth=8 k=1");
+        assert_eq!(of("less", &baseline, &[]), incomplete, "what it is compared with");
+        let last_round = |record: &PassRecord| record.cell == one && record.round == 6;
+        assert_eq!(of("fast", &last_round, &[]).2, (5, 6), "a round that is lacking");
+        assert_eq!(of("less", &last_round, &[]).0, Verdict::Confirmed, "which bytes do not need");
+        // What became of a cell is an answer.
+        let out_of_memory = PassRecord::not_run(&one, Pass::Memory, 1, Status::Oom, "");
+        assert_eq!(of("less", &is_one, &[out_of_memory]), (Verdict::Confirmed, Verdict::Confirmed, (6, 6)));
+        assert_eq!(of("less", &|_| true, &[]).0, Verdict::NotMeasured);
     }
 
     fn is(cell: &Cell, select: &str) -> bool {
@@ -508,8 +583,8 @@ mod tests {
         let cut = with(Status::Skipped, crate::results::BUDGET_ENDED);
         assert_eq!(
             (cut.verdict, cut.evidence[0].missing.len()),
-            (Verdict::Confirmed, 1),
-            "what was not its turn is said, and no more"
+            (Verdict::Incomplete, 1),
+            "what was not its turn yet decides nothing"
         );
         assert_eq!(with(Status::Oom, "").verdict, Verdict::Confirmed, "running out of memory is an outcome");
     }
@@ -575,12 +650,12 @@ mod tests {
             let judged = judge(protocol, Taken { device, ..ON_CPU }, &Samples::new(&records)).remove(0);
             (judged.verdict, judged.parts(), judged.holds_in_part())
         };
-        use Verdict::{Confirmed, Inconclusive, Refuted};
+        use Verdict::{Confirmed, Incomplete, Inconclusive, Refuted};
         assert_eq!(on(&halves(), Platform::Cpu, 0.5), (Inconclusive, (1, 2), true), "the other part decides, too");
         assert_eq!(on(&halves(), Platform::Cpu, 2.5), (Refuted, (1, 2), false));
-        assert_eq!(on(&halves(), Platform::Gpu, 0.5), (Inconclusive, (2, 2), false), "there it lacks");
+        assert_eq!(on(&halves(), Platform::Gpu, 0.5), (Incomplete, (2, 2), false), "there it lacks");
         assert_eq!(on(&beside(), Platform::Cpu, 0.5), (Confirmed, (1, 2), false));
-        assert_eq!(on(&beside(), Platform::Gpu, 0.5), (Inconclusive, (2, 2), false));
+        assert_eq!(on(&beside(), Platform::Gpu, 0.5), (Incomplete, (2, 2), false));
         let in_full = |mut protocol: Protocol| {
             protocol.grids[1] = Grid { profiles: vec![Profile::Full], ..grid(axis("moment", &["emptied", "later"]), &[]) };
             protocol

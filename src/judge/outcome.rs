@@ -16,6 +16,8 @@ pub enum Verdict {
     Depends,
     /// Intervals straddle a threshold, or effects lie between the two.
     Inconclusive,
+    /// Not all of the planned cells were measured yet, so nothing is decided.
+    Incomplete,
     NotMeasured,
 }
 
@@ -26,6 +28,7 @@ impl fmt::Display for Verdict {
             Verdict::Refuted => "refuted",
             Verdict::Depends => "depends",
             Verdict::Inconclusive => "inconclusive",
+            Verdict::Incomplete => "not all measured",
             Verdict::NotMeasured => "not measured here",
         })
     }
@@ -66,6 +69,9 @@ pub struct Evidence {
     pub missing: Vec<(Cell, String)>,
     /// How many of the missing went wrong (failed, contradicted themselves), as opposed to not having been run or having run out of memory.
     pub failed: usize,
+    /// Cells that the rule is about on this platform, and how many of them are still to be measured.
+    pub planned: usize,
+    pub awaited: usize,
     /// Whether the part is about anything that this platform has.
     pub is_judged: bool,
     /// Whether the claim cannot be confirmed without this part.
@@ -82,6 +88,8 @@ impl Evidence {
             out_of_scope: 0,
             missing: Vec::new(),
             failed: 0,
+            planned: 0,
+            awaited: 0,
             is_judged,
             decides,
         }

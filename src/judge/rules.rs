@@ -10,7 +10,7 @@ use crate::stats::{
     share_ratio,
 };
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The cells that a claim is judged by, and how they were measured.
 pub(super) struct Cells<'a> {
@@ -143,12 +143,47 @@ pub(super) fn weigh(planned: &Cells, rule: &Rule, samples: &Samples) -> Evidence
         // These are taken apart before; see [`Rule::parts`].
         Rule::All(_) | Rule::Beside(_) | Rule::Changed { .. } => {}
     }
+    (evidence.planned, evidence.awaited) = awaited(planned, rule, samples);
     evidence.failed = evidence.missing.iter().filter(|(cell, _)| planned.failed(cell, samples)).count();
     evidence.verdict = match rule {
         Rule::Agreement { share, .. } => agree(&evidence.comparisons, evidence.failed, *share),
         _ => fall(&evidence.comparisons, evidence.failed),
     };
     evidence
+}
+
+/// How many cells a rule is about on this platform, and how many of those, or of what they are compared with, are still to be measured.
+fn awaited(planned: &Cells, rule: &Rule, samples: &Samples) -> (usize, usize) {
+    let passes: BTreeSet<Pass> = rule.metrics().iter().filter_map(|name| Some(planned.protocol.metric(name)?.pass)).collect();
+    let compares = matches!(rule, Rule::Ratio { .. } | Rule::Frequency { .. } | Rule::Trend { .. });
+    let (mut all, mut lacking) = (0, 0);
+    for grid in planned.protocol.grids(planned.profile) {
+        if !grid.only_on.is_empty() && !grid.only_on.contains(&planned.device) {
+            continue;
+        }
+        let own = passes.iter().filter(|pass| grid.passes.contains(pass)).collect::<Vec<_>>();
+        let selected = grid.cells().into_iter().filter(|cell| cell.is_reference() == planned.references && rule.selects(cell));
+        for cell in selected.filter(|_| !own.is_empty()) {
+            let baseline = grid.baseline_of(&cell);
+            if compares && (cell == baseline || is_out_of_scope(rule, &baseline, samples)) {
+                continue;
+            }
+            let waits = |cell: &Cell| own.iter().any(|pass| samples.is_awaited(cell, **pass, planned.rounds.least_of(**pass)));
+            all += 1;
+            lacking += usize::from(waits(&cell) || (compares && waits(&baseline)));
+        }
+    }
+    (all, lacking)
+}
+
+/// Whether a baseline's figures put what is compared with it out of a rule's scope.
+fn is_out_of_scope(rule: &Rule, baseline: &Cell, samples: &Samples) -> bool {
+    let share = |part: &str, whole: &str| Some(samples.value(baseline, part)? / samples.value(baseline, whole)?);
+    match rule {
+        Rule::Ratio { scope: Some(scope), .. } => share(&scope.part, &scope.whole).is_some_and(|share| share < scope.at_least),
+        Rule::Frequency { metric, attempts, least, .. } => share(metric, attempts).is_some_and(|share| share < *least),
+        _ => false,
+    }
 }
 
 /// The rate of false positives among cells that differ in nothing but the name of the studied level, under the rounds that the profile

@@ -17,7 +17,7 @@ struct Row<'a> {
 /// The table, as Markdown: a row for each change.
 pub fn table<'a>(recorded: &'a [Recorded]) -> String {
     let mut rows: Vec<Row> = Vec::new();
-    for run in recorded {
+    for run in recorded.iter().filter(|run| !run.is_own) {
         let mut add = |id: &'a str, changed: &'a Changed, platform: Platform, carries: bool, now: Verdict, against| {
             let position = rows.iter().position(|row| row.id == id).unwrap_or_else(|| {
                 rows.push(Row { id, what: &changed.what, now: Vec::new(), without: Vec::new() });

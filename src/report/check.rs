@@ -29,8 +29,13 @@ fn problems(run: &Recorded) -> Vec<String> {
     if run.manifest.is_dirty() {
         found.push("was taken with local changes, which nobody else has: commit them, and measure again with --fresh".to_string());
     }
-    if run.not_run() > 0 {
-        found.push(format!("{} configurations were not run: the same command goes on with them", run.not_run()));
+    let awaited = run.awaited();
+    if let Some(first) = awaited.first() {
+        let measured = run.all_cells().len() - awaited.len();
+        found.push(format!(
+            "{measured} of {} configurations are measured in full, '{first}' is not: the same command goes on with them",
+            run.all_cells().len()
+        ));
     }
     let unplanned = run.passes.iter().filter(|pass| run.grid_of(&pass.cell).is_none()).map(|pass| pass.cell.to_string());
     if let Some(cell) = unplanned.min() {
@@ -41,6 +46,7 @@ fn problems(run: &Recorded) -> Vec<String> {
             found.push(format!("'{cell}' ended as {status}: {}", reason(run, &cell, status)));
         }
     }
+    found.extend(run.refused.iter().map(|(file, why)| format!("{}: {why}", shown(&file.display().to_string()))));
     found.extend(samples(run));
     if let Ok(manifest) = serde_json::to_value(&run.manifest) {
         let mut seen = Vec::new();

@@ -149,7 +149,10 @@ fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> Part {
     let many = evidence.comparisons.len() > FEW;
     let shown = if many { most_telling(&evidence.comparisons) } else { evidence.comparisons.iter().collect() };
     Part {
-        verdict: prose::verdict(evidence.verdict, against),
+        verdict: match evidence.awaited {
+            0 => prose::verdict(evidence.verdict, against),
+            awaited => format!("{} of {} measured", evidence.planned - awaited, evidence.planned),
+        },
         comparison: prose::comparison(protocol, &evidence.rule),
         confirm,
         refute,

@@ -25,7 +25,7 @@ pub fn diff(a: &Path, b: &Path) -> Result<String> {
     let (first, second) = pairs[0];
     writeln!(text, "A: {}\nB: {}\n", machine(first), machine(second))?;
     let mut same = 0;
-    let mut verdicts = String::new();
+    let (mut verdicts, mut incomplete) = (String::new(), String::new());
     for (a, b) in &pairs {
         for judgement in &a.judgements {
             let other = b.judgements.iter().find(|o| {
@@ -35,17 +35,22 @@ pub fn diff(a: &Path, b: &Path) -> Result<String> {
             else {
                 continue;
             };
-            if other.verdict == judgement.verdict {
+            if other.verdict == judgement.verdict && judgement.verdict != Verdict::Incomplete {
                 same += 1;
                 continue;
             }
             let said = |run: &Recorded, j: &Judgement| {
                 format!("{}: {}", prose::standing(j), prose::effect_of_all(&run.protocol, &j.evidence))
             };
-            writeln!(verdicts, "{}\n  A {}\n  B {}", judgement.claim.id, said(a, judgement), said(b, other))?;
+            let is_incomplete = [judgement, other].iter().any(|j| j.verdict == Verdict::Incomplete);
+            let list = if is_incomplete { &mut incomplete } else { &mut verdicts };
+            writeln!(list, "{}\n  A {}\n  B {}", judgement.claim.id, said(a, judgement), said(b, other))?;
         }
     }
     writeln!(text, "Verdicts: {same} the same; different:\n{}", or_none(&verdicts))?;
+    if !incomplete.is_empty() {
+        writeln!(text, "Not all measured yet, so there is nothing to compare:\n{incomplete}")?;
+    }
     let (mut compared, mut apart) = (0, String::new());
     for (a, b) in &pairs {
         for metric in &a.protocol.metrics {

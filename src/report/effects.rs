@@ -16,6 +16,9 @@ pub struct Effect {
     pub high: f64,
     /// What was compared, in words: the models, or how many cells.
     pub rests_on: String,
+    /// Cells that are measured in full, and those that will be once all is.
+    pub measured: usize,
+    pub planned: usize,
 }
 
 impl Effect {
@@ -27,6 +30,12 @@ impl Effect {
         if found.is_empty() {
             return None;
         }
+        let is_awaited = |cell: &Cell| {
+            let grid = run.grid_of(cell).filter(|grid| grid.passes.contains(&metric.pass));
+            grid.is_some_and(|grid| [cell, &grid.baseline_of(cell)].iter().any(|cell| run.is_awaited(cell, metric.pass)))
+        };
+        let has_figure = |cell: &Cell| found.iter().any(|(known, _)| *known == cell);
+        let planned = cells.iter().filter(|cell| has_figure(cell) || is_awaited(cell)).count();
         let estimates: Vec<f64> = found.iter().map(|(_, ratio)| ratio.estimate).collect();
         Some(Effect {
             machine: run.machine.clone(),
@@ -35,7 +44,14 @@ impl Effect {
             low: found.iter().map(|(_, ratio)| ratio.low).fold(f64::INFINITY, f64::min),
             high: found.iter().map(|(_, ratio)| ratio.high).fold(f64::NEG_INFINITY, f64::max),
             rests_on: rests_on(found.iter().map(|(cell, _)| *cell)),
+            measured: cells.iter().filter(|cell| has_figure(cell) && !is_awaited(cell)).count(),
+            planned,
         })
+    }
+
+    /// `, 3 of 7 measured`; nothing where all are.
+    pub fn progress(&self) -> String {
+        if self.measured == self.planned { String::new() } else { format!(", {} of {} measured", self.measured, self.planned) }
     }
 
     /// `-56 % to -75 %`, the larger saving last.

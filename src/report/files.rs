@@ -3,7 +3,7 @@
 
 use super::markup::{Markdown, slug};
 use super::recorded::Recorded;
-use crate::results::replace_file;
+use crate::results::{read_kept, replace_file};
 use crate::units::Bytes;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -58,7 +58,7 @@ pub fn save(linked: &[Linked], out: &Path) -> Result<()> {
         std::fs::create_dir_all(&folder).with_context(|| format!("making the folder {}", folder.display()))?;
     }
     for file in linked {
-        let contents = std::fs::read(&file.from).with_context(|| format!("reading {}", file.from.display()))?;
+        let contents = read_kept(&file.from)?;
         replace_file(&out.join(&file.path), &contents)?;
     }
     let Ok(entries) = std::fs::read_dir(&folder) else { return Ok(()) };

@@ -9,7 +9,7 @@ use super::prose;
 use super::recorded::Recorded;
 use super::techniques::{GUIDES, Kind, SUBJECTS, Shown, Subject, guides_of, is_self_check};
 use crate::judge::Verdict;
-use crate::protocol::{Cell, PEAK, TIME};
+use crate::protocol::{Cell, PEAK, Platform, TIME};
 use crate::units::quantity;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const STEPS: [(&str, &str, &str); 4] = [
     ("amp", "bf16 autocast", "a GPU with bf16"),
     ("accumulate", "accumulate 4x, same effective batch", "weight losses by target count; BatchNorm changes"),
     ("amp+accumulate", "1 + 2", ""),
-    ("amp+checkpoint+accumulate", "1 + 2 + checkpointing", "transformers: every block, not sqrt(n)"),
+    ("amp+checkpoint+accumulate", "1 + 2 + checkpointing", "peak with sqrt(n) segments, time with every block: try both"),
 ];
 /// Experiments about what those steps do one by one.
 const STEPS_OF: [&str; 3] = [COMBINED, "accumulation", "amp"];
@@ -39,6 +39,8 @@ pub struct Line {
     /// For each machine.
     pub memory: Vec<String>,
     pub time: Vec<String>,
+    /// What the user's own machine gives; empty where there is none.
+    pub yours: String,
     pub advice: String,
     /// Whether the steps to try in order are made of it.
     pub is_a_step: bool,
@@ -48,6 +50,7 @@ pub struct Line {
 pub struct GuideLine {
     pub title: Markdown,
     pub counts: String,
+    pub yours: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -62,6 +65,8 @@ pub struct Front {
     pub lead: String,
     pub pictures: Vec<PictureLink>,
     pub steps: Option<Steps>,
+    /// The head of the column of the user's own results; none where there are none.
+    pub yours: Option<String>,
     pub techniques: Vec<Line>,
     pub not_worth: Vec<String>,
     pub others: Vec<Markdown>,
@@ -72,7 +77,7 @@ pub struct Front {
 
 /// What a technique saves, for the order of all of them: the middle of its effects on memory; what has none comes last.
 pub fn saving(recorded: &[Recorded], experiment: &str) -> f64 {
-    let runs: Vec<&Recorded> = recorded.iter().filter(|run| run.protocol.name == experiment).collect();
+    let runs: Vec<&Recorded> = recorded.iter().filter(|run| run.protocol.name == experiment && !run.is_own).collect();
     let shown = SUBJECTS.iter().filter(|subject| subject.experiment == experiment).flat_map(|subject| subject.shown);
     let middles = shown.flat_map(|shown| effects::effects(&runs, shown, shown.memory)).map(|effect| effect.middle);
     middles.fold(f64::INFINITY, f64::min)
@@ -82,7 +87,8 @@ pub fn saving(recorded: &[Recorded], experiment: &str) -> f64 {
 pub fn shown(recorded: &[Recorded]) -> Vec<(&'static Subject, &'static Shown, Vec<Effect>, Vec<Effect>)> {
     let mut all = Vec::new();
     for subject in SUBJECTS {
-        let runs: Vec<&Recorded> = recorded.iter().filter(|run| run.protocol.name == subject.experiment).collect();
+        let is_reference = |run: &&Recorded| run.protocol.name == subject.experiment && !run.is_own;
+        let runs: Vec<&Recorded> = recorded.iter().filter(is_reference).collect();
         for shown in subject.shown {
             let (memory, time) = (effects::effects(&runs, shown, shown.memory), effects::effects(&runs, shown, shown.time));
             if !memory.is_empty() || !time.is_empty() {
@@ -103,6 +109,7 @@ pub fn front(
     command: &Markdown,
 ) -> Front {
     let shown = shown(recorded);
+    let own = own_machine(machines);
     let costs = |memory: &[Effect]| memory.iter().all(|effect| effect.middle > 1.02) && !memory.is_empty();
     let link = |subject: &Subject, label: &str| Markdown::link(label, &format!("{}.md", subject.experiment));
     let line = |(subject, shown, memory, time): &(&Subject, &Shown, Vec<Effect>, Vec<Effect>)| Line {
@@ -113,6 +120,7 @@ pub fn front(
             other => said(memory, machines).into_iter().map(|text| format!("{}: {text}", other.replace('_', " "))).collect(),
         },
         time: said(time, machines),
+        yours: own.map_or(String::new(), |own| own_effects(recorded, own, subject, shown)),
         advice: shown.advice.to_string(),
         is_a_step: STEPS_OF.contains(&subject.experiment),
     };
@@ -125,13 +133,14 @@ pub fn front(
         command: command.clone(),
         lead: lead(machines),
         pictures,
-        steps: steps(recorded),
+        steps: steps(recorded, own),
+        yours: own.map(|own| format!("yours: {}", prose::whose(own.platform(), &own.machine))),
         techniques: shown.iter().filter(|(_, _, memory, _)| !costs(memory)).map(line).collect(),
         not_worth: not_worth
             .map(|(_, shown, memory, _)| format!("{}: peak memory {}", shown.label, said(memory, machines).join("; ")))
             .collect(),
         others: others.map(|page| Markdown::link(&page.title, &page.file)).collect(),
-        guides: guides(recorded, pages),
+        guides: guides(recorded),
         unknown: unknown
             .map(|page| Unknown { link: Markdown::link(&page.title, &page.file), claims: page.undecided.clone() })
             .collect(),
@@ -145,7 +154,8 @@ fn lead(machines: &[&Recorded]) -> String {
         let own = machines.iter().filter(|machine| wanted(machine));
         own.map(|machine| prose::whose(machine.platform(), &machine.machine)).collect()
     };
-    let (predicted, measured) = (named(&|machine| machine.is_prediction()), named(&|machine| !machine.is_prediction()));
+    let predicted = named(&|machine| machine.is_prediction() && !machine.is_own);
+    let (measured, own) = (named(&|machine| !machine.is_prediction() && !machine.is_own), named(&|machine| machine.is_own));
     let mut said = Vec::new();
     if !predicted.is_empty() {
         said.push(format!("Full-size memory is predicted by PyTorch's own allocator on a {}.", predicted.join(", ")));
@@ -153,10 +163,32 @@ fn lead(machines: &[&Recorded]) -> String {
     if !measured.is_empty() {
         said.push(format!("Time, and memory of small models, is measured on: {}.", measured.join(", ")));
     }
-    if machines.iter().all(|machine| machine.platform() != crate::protocol::Platform::Gpu) {
+    if machines.iter().all(|machine| machine.platform() != Platform::Gpu) {
         said.push("No GPU time has been measured yet.".to_string());
     }
+    if !own.is_empty() {
+        said.push(format!("Beside that stands what you measured, on: {}.", own.join(", ")));
+    }
     said.join(" ")
+}
+
+/// The machine whose results are the column 'yours': what measures before what predicts, a GPU before a CPU, and the last of several.
+fn own_machine<'a>(machines: &[&'a Recorded]) -> Option<&'a Recorded> {
+    let own = machines.iter().filter(|machine| machine.is_own);
+    own.max_by_key(|machine| (!machine.is_prediction(), machine.platform() == Platform::Gpu)).copied()
+}
+
+/// What the user's own machine gives of a technique.
+fn own_effects(recorded: &[Recorded], own: &Recorded, subject: &Subject, shown: &Shown) -> String {
+    let is_own = |run: &&Recorded| run.machine == own.machine && run.protocol.name == subject.experiment;
+    let runs: Vec<&Recorded> = recorded.iter().filter(is_own).collect();
+    let said = |metric: &str, what: &str| {
+        let effect = effects::effects(&runs, shown, metric).pop()?;
+        Some(format!("{what} {}{}", percent(effect.middle), effect.progress()))
+    };
+    let memory = said(shown.memory, if shown.memory == PEAK.name { "peak" } else { "reserved peak" });
+    let all: Vec<String> = memory.into_iter().chain(said(shown.time, "time")).collect();
+    if all.is_empty() { "not measured".to_string() } else { all.join("; ") }
 }
 
 /// Effects of each machine: the machine is named where there are several.
@@ -174,8 +206,12 @@ fn said(effects: &[Effect], machines: &[&Recorded]) -> Vec<String> {
 }
 
 /// What to try in which order, from the largest model that combines techniques, with AdamW.
-fn steps(recorded: &[Recorded]) -> Option<Steps> {
-    let runs: Vec<&Recorded> = recorded.iter().filter(|run| run.protocol.name == COMBINED).collect();
+fn steps(recorded: &[Recorded], own: Option<&Recorded>) -> Option<Steps> {
+    let of_combined = |wanted: &dyn Fn(&Recorded) -> bool| -> Vec<&Recorded> {
+        recorded.iter().filter(|run| run.protocol.name == COMBINED && wanted(run)).collect()
+    };
+    let runs = of_combined(&|run| !run.is_own);
+    let yours = own.and_then(|own| of_combined(&|run| run.machine == own.machine).pop());
     let plain = |run: &Recorded| -> Option<(Cell, f64)> {
         let cells = run.all_cells().into_iter().filter(|cell| {
             cell.get("with") == Some("none")
@@ -193,62 +229,78 @@ fn steps(recorded: &[Recorded]) -> Option<Steps> {
     for (n, (with, what, mind)) in STEPS.iter().enumerate() {
         let left = run.samples.value(&cell.with("with", with), PEAK.name)?;
         let time = timed.as_ref().and_then(|(run, cell)| run.ratio(&cell.with("with", with), run.protocol.metric(TIME.name)?));
-        rows.push(vec![
+        let mut row = vec![
             (n + 1).to_string(),
             (*what).to_string(),
             format!("{} to {}, {}", quantity(peak, "B"), quantity(left, "B"), percent(left / peak)),
             time.map_or(String::new(), |time| {
                 format!("{}, 95 % CI {}", percent(time.estimate), effects::change(time.low, time.high))
             }),
-            (*mind).to_string(),
-        ]);
+        ];
+        row.extend(own.map(|_| yours.and_then(|run| own_step(run, &plain(run)?.0, with)).unwrap_or_else(|| "not measured".into())));
+        row.push((*mind).to_string());
+        rows.push(row);
     }
     let device = prose::whose(run.platform(), &run.machine);
-    let head = ["", "technique", "peak memory", "time per sample", "watch out for"].map(str::to_string).to_vec();
+    let head = ["", "technique", "peak memory", "time per sample"].into_iter().chain(own.map(|_| "yours")).chain(["watch out for"]);
+    let head = head.map(str::to_string).collect();
     let times = timed.map_or(String::new(), |(run, cell)| {
         format!(" Time: {} on {}, against the plain step.", name(&cell), prose::whose(run.platform(), &run.machine))
     });
-    Some(Steps { head, rows, note: format!("Peak memory: {} with AdamW, {device}.{times}", name(&cell)) })
+    let of_yours =
+        yours.and_then(|run| Some(format!(" Yours: {} on {}.", name(&plain(run)?.0), prose::whose(run.platform(), &run.machine))));
+    let of_yours = of_yours.unwrap_or_default();
+    Some(Steps { head, rows, note: format!("Peak memory: {} with AdamW, {device}.{times}{of_yours}", name(&cell)) })
+}
+
+/// What a step gives on the user's own machine, as far as it was measured there.
+fn own_step(run: &Recorded, plain: &Cell, with: &str) -> Option<String> {
+    let cell = plain.with("with", with);
+    let ratio =
+        |metric: &str, what: &str| Some(format!("{what} {}", percent(run.ratio(&cell, run.protocol.metric(metric)?)?.estimate)));
+    let all: Vec<String> = [ratio(PEAK.name, "peak"), ratio(TIME.name, "time")].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// How many claims each guide makes, by what became of them.
-fn guides(recorded: &[Recorded], pages: &[Page]) -> Vec<GuideLine> {
-    let rows: Vec<&VerdictRow> = pages.iter().flat_map(|page| &page.verdicts).collect();
-    let mut lines = Vec::new();
-    for (guide, number) in GUIDES.iter().zip(1..) {
+fn guides(recorded: &[Recorded]) -> Vec<GuideLine> {
+    let counted = |number: usize, is_own: bool| {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
             for (id, _) in claims_of(runs) {
                 let is_from =
                     |run: &Recorded| run.protocol.claims.iter().any(|c| c.id == id && guides_of(&c.from).any(|n| n == number));
-                if runs.iter().any(is_from) {
-                    *counts.entry(standing(&rows, id)).or_default() += 1;
+                if runs.iter().any(|run| run.is_own == is_own && is_from(run)) {
+                    *counts.entry(standing(runs.iter().filter(|run| run.is_own == is_own), id)).or_default() += 1;
                 }
             }
         }
-        if counts.is_empty() {
+        let said = ["✔", "✘", "◐", "?", "◌", "not judged:"].iter().filter_map(|s| Some(format!("{s} {}", counts.get(s)?)));
+        said.collect::<Vec<_>>().join(", ")
+    };
+    let mut lines = Vec::new();
+    for (guide, number) in GUIDES.iter().zip(1..) {
+        let (counts, yours) = (counted(number, false), counted(number, true));
+        if counts.is_empty() && yours.is_empty() {
             continue;
         }
-        let said: Vec<String> =
-            ["✔", "✘", "◐", "?", "not judged:"].iter().filter_map(|s| Some(format!("{s} {}", counts.get(s)?))).collect();
         let title = if guide.address.is_empty() { Markdown::text(guide.title) } else { Markdown::link(guide.title, guide.address) };
-        lines.push(GuideLine { title, counts: said.join(", ") });
+        lines.push(GuideLine { title, counts, yours });
     }
     lines
 }
 
 /// The symbol of a claim over all machines whose figures carry it: where they differ, it depends.
-fn standing(rows: &[&VerdictRow], id: &str) -> &'static str {
-    let mut kinds: Vec<&str> =
-        rows.iter().filter(|row| row.id == id && row.kind != "informational").map(|row| row.kind.as_str()).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    match kinds[..] {
+fn standing<'a>(runs: impl Iterator<Item = &'a Recorded>, id: &str) -> &'static str {
+    let judged = runs.flat_map(|run| &run.judgements).filter(|judged| judged.claim.id == id && judged.carries);
+    let mut verdicts: Vec<Verdict> = judged.map(|judged| judged.verdict).filter(|v| *v != Verdict::NotMeasured).collect();
+    verdicts.sort_unstable();
+    verdicts.dedup();
+    match verdicts[..] {
         [] => "not judged:",
-        ["confirmed"] => "✔",
-        ["refuted"] => "✘",
-        ["inconclusive"] => "?",
-        _ => "◐",
+        [one] => prose::symbol(one),
+        _ if verdicts.contains(&Verdict::Incomplete) => prose::symbol(Verdict::Incomplete),
+        _ => prose::symbol(Verdict::Depends),
     }
 }
 
@@ -258,7 +310,8 @@ fn trust(recorded: &[Recorded], pages: &[Page]) -> Vec<Markdown> {
     let (mut hold, mut all) = (0, 0);
     for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
         for (id, _) in claims_of(runs).into_iter().filter(|(id, _)| is_self_check(&runs[0], id)) {
-            let judged = runs.iter().flat_map(|run| &run.judgements).filter(|j| j.claim.id == id && j.carries);
+            let judged = runs.iter().filter(|run| !run.is_own).flat_map(|run| &run.judgements);
+            let judged = judged.filter(|j| j.claim.id == id && j.carries);
             let verdicts: Vec<Verdict> = judged.map(|j| j.verdict).filter(|verdict| *verdict != Verdict::NotMeasured).collect();
             all += usize::from(!verdicts.is_empty());
             hold += usize::from(!verdicts.is_empty() && verdicts.iter().all(|verdict| *verdict == Verdict::Confirmed));
@@ -273,7 +326,11 @@ fn trust(recorded: &[Recorded], pages: &[Page]) -> Vec<Markdown> {
             format!("{hold} of {all} hold, among them that values and bytes are PyTorch's"),
         ));
     }
-    let found: Vec<_> = recorded.iter().flat_map(|run| &run.reproductions).filter(|r| r.comparable).collect();
+    let of_reference = recorded.iter().filter(|run| !run.is_own);
+    let found: Vec<_> = of_reference
+        .flat_map(|run| &run.reproductions)
+        .filter(|r| r.comparable && !matches!(r.verdict, Verdict::NotMeasured | Verdict::Incomplete))
+        .collect();
     if !found.is_empty() {
         let reproduced = found.iter().filter(|r| r.verdict == Verdict::Confirmed).count();
         lines.push(line(
@@ -283,11 +340,12 @@ fn trust(recorded: &[Recorded], pages: &[Page]) -> Vec<Markdown> {
         ));
     }
     if let Some(page) = pages.iter().find(|page| page.kind == Kind::RealGpus) {
-        let confirmed = page.verdicts.iter().filter(|row| row.kind == "confirmed").count();
+        let rows: Vec<&VerdictRow> = page.verdicts.iter().filter(|row| !row.is_own).collect();
+        let confirmed = rows.iter().filter(|row| row.kind == "confirmed").count();
         lines.push(line(
             "Real GPUs",
             "real-gpus.md",
-            format!("predictions beside what real GPUs allocated; {confirmed} of {} verdicts confirmed", page.verdicts.len()),
+            format!("predictions beside what real GPUs allocated; {confirmed} of {} verdicts confirmed", rows.len()),
         ));
     }
     lines.push(line("Machines", "machines.md", "hardware, versions, settings and commands".to_string()));

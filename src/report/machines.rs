@@ -77,14 +77,15 @@ pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     for (run, judgement) in own.flat_map(|run| run.judgements.iter().map(move |judgement| (run, judgement))) {
         let id = (run.protocol.name.as_str(), judgement.claim.id.as_str());
         if is_self_check(run, &judgement.claim.id) {
-            if judgement.carries && judgement.verdict != Verdict::NotMeasured {
+            if judgement.carries && !matches!(judgement.verdict, Verdict::NotMeasured | Verdict::Incomplete) {
                 *checks.entry(id).or_insert(true) &= judgement.verdict == Verdict::Confirmed;
             }
             continue;
         }
         claims.entry(id).or_default().insert(match (judgement.carries, judgement.verdict) {
-            (_, Verdict::NotMeasured) => (5, "need another device"),
-            (false, _) => (4, "informational"),
+            (_, Verdict::NotMeasured) => (6, "need another device"),
+            (false, _) => (5, "informational"),
+            (true, Verdict::Incomplete) => (4, "not all measured"),
             (true, Verdict::Confirmed) => (0, "confirmed"),
             (true, Verdict::Refuted) => (1, "refuted"),
             (true, Verdict::Depends) => (2, "depending"),
@@ -95,9 +96,11 @@ pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     for standings in claims.values() {
         // Where our side and PyTorch's differ it depends; what only one of them has is that one's.
         let judged: Vec<_> = standings.iter().filter(|(rank, _)| *rank < 4).collect();
+        let incomplete = standings.iter().find(|(rank, _)| *rank == 4).filter(|_| !judged.is_empty());
         let standing = match judged[..] {
+            _ if incomplete.is_some() => (4, "not all measured"),
             [one] => *one,
-            [] => standings.iter().next().copied().unwrap_or((5, "need another device")),
+            [] => standings.iter().next().copied().unwrap_or((6, "need another device")),
             _ => (2, "depending"),
         };
         *counts.entry(standing).or_default() += 1;
@@ -134,7 +137,7 @@ fn published_summary(recorded: &[Recorded], machine: &Recorded) -> String {
     if total == 0 { String::new() } else { format!("; {}: {}", prose::counted(total, "published figure"), said.join(", ")) }
 }
 
-/// Cells that failed, ran out of memory or were left out altogether, counted by machine and experiment.
+/// Cells that failed, ran out of memory or are not measured in full, counted by machine and experiment.
 pub fn troubles(recorded: &[Recorded]) -> Vec<String> {
     let mut lines = Vec::new();
     for run in recorded {
@@ -145,8 +148,9 @@ pub fn troubles(recorded: &[Recorded]) -> Vec<String> {
             }
         }
         let mut said: Vec<String> = counts.into_iter().map(|(status, n)| format!("{n} {}", prose::status(status))).collect();
-        if run.not_run() > 0 {
-            said.push(format!("{} not run yet", run.not_run()));
+        let awaited = run.awaited().len();
+        if awaited > 0 {
+            said.push(format!("{awaited} not measured in full yet"));
         }
         if !said.is_empty() {
             lines.push(format!("{} on {}: {}", run.protocol.name, run.machine, said.join(", ")));

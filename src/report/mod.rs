@@ -172,7 +172,8 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     let known = |page: &Page| techniques::SUBJECTS.iter().position(|s| s.experiment == page.name).unwrap_or(usize::MAX);
     let saving = |page: &Page| front::saving(recorded, &page.name);
     pages.sort_by(|a, b| saving(a).total_cmp(&saving(b)).then(known(a).cmp(&known(b))));
-    let overview = plots::overview(&front::shown(recorded), &machines)?;
+    let came: Vec<&Recorded> = machines.iter().filter(|machine| !machine.is_own).copied().collect();
+    let overview = plots::overview(&front::shown(recorded), &came)?;
     let recipes = recipes::read(results)?;
     let mut front = front::front(recorded, &machines, &pages, overview.iter().map(Picture::link).collect(), &command);
     if recipes.is_some() {
@@ -254,6 +255,7 @@ struct PublishedLine {
     figure: String,
     source: String,
     ours: String,
+    yours: String,
     setup: String,
     findings: Vec<claims::Finding>,
 }
@@ -263,16 +265,19 @@ fn published(recorded: &[Recorded]) -> Vec<PublishedLine> {
     for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
         for section in claims::published_sections(runs) {
             let found = runs.iter().flat_map(|run| run.reproductions.iter().map(move |found| (run, found)));
-            let own = found.filter(|(_, found)| markup::slug(&found.published.id) == section.id);
-            let compared = own.filter(|(_, found)| found.comparable && found.verdict != crate::judge::Verdict::NotMeasured);
-            let said: Vec<String> = compared
-                .map(|(run, found)| {
+            let of_figure = found.filter(|(_, found)| markup::slug(&found.published.id) == section.id);
+            let compared = of_figure.filter(|(_, found)| found.comparable && found.verdict != crate::judge::Verdict::NotMeasured);
+            let (yours, ours): (Vec<_>, Vec<_>) = compared.partition(|(run, _)| run.is_own);
+            let said = |found: Vec<(&Recorded, &crate::judge::Reproduction)>| -> String {
+                let each = found.into_iter().map(|(run, found)| {
                     let effect = prose::effect_of_all(&run.protocol, &found.evidence);
                     format!("{}, {}: {effect}", prose::reproduction(found), prose::whose(found.platform, &run.machine))
-                })
-                .collect();
+                });
+                each.collect::<Vec<_>>().join("; ")
+            };
             lines.push(PublishedLine {
-                ours: if said.is_empty() { "nothing here can be compared with it".to_string() } else { said.join("; ") },
+                ours: if ours.is_empty() { "nothing here can be compared with it".to_string() } else { said(ours) },
+                yours: said(yours),
                 id: section.id,
                 figure: section.figure,
                 source: section.source,

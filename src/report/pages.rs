@@ -34,7 +34,13 @@ pub struct VerdictRow {
     pub id: String,
     pub guides: Markdown,
     pub machine: String,
+    #[serde(skip)]
+    device: &'static str,
     pub verdict: String,
+    /// What the user's own results say of the same on a device of this kind.
+    pub yours: Vec<String>,
+    /// Whether the row itself is of the user's own results, because no others are of such a device.
+    pub is_own: bool,
     /// `confirmed`, `refuted`, ...: what a filter asks for.
     pub kind: String,
 }
@@ -135,20 +141,21 @@ pub fn page(runs: &[Recorded], pictures: Vec<PictureLink>) -> Page {
 
 /// `Accumulate 4 micro-batches: peak memory −56 % to −75 % (simulated GPU: gpt-12x768, ...); time 0 % to +8 % (CPU: ...)`.
 fn headlines(runs: &[Recorded], subject: &Subject) -> Vec<String> {
-    let runs: Vec<&Recorded> = runs.iter().collect();
-    let of = |shown: &Shown, metric: &str| -> Vec<String> {
-        let said = effects::effects(&runs, shown, metric).into_iter().map(|effect: Effect| {
+    let (own, others): (Vec<&Recorded>, Vec<&Recorded>) = runs.iter().partition(|run| run.is_own);
+    let of = |runs: &[&Recorded], shown: &Shown, metric: &str| -> Vec<String> {
+        let said = effects::effects(runs, shown, metric).into_iter().map(|effect: Effect| {
             let run = runs.iter().find(|run| run.machine == effect.machine);
             let (label, device) = run.map_or(("", ""), |run| (effects::label(run, metric), prose::platform(run.platform())));
-            format!("{label} {} ({device}: {})", effect.change(), effect.rests_on)
+            format!("{label} {} ({device}: {}{})", effect.change(), effect.rests_on, effect.progress())
         });
         said.collect()
     };
-    let line = |shown: &Shown| {
-        let said = [of(shown, shown.memory), of(shown, shown.time)].concat();
-        (!said.is_empty()).then(|| format!("{}: {}.", shown.label, said.join("; ")))
+    let line = |(runs, whose, shown): (&[&Recorded], &str, &Shown)| {
+        let said = [of(runs, shown, shown.memory), of(runs, shown, shown.time)].concat();
+        (!said.is_empty()).then(|| format!("{whose}{}: {}.", shown.label, said.join("; ")))
     };
-    subject.shown.iter().filter_map(line).collect()
+    let lines = |runs, whose| subject.shown.iter().filter_map(move |shown| line((runs, whose, shown))).collect::<Vec<_>>();
+    [lines(&others, ""), lines(&own, "Yours: ")].concat()
 }
 
 /// What leads to the machines whose figures fall the same way and are not those of the sentence.
@@ -157,8 +164,11 @@ const SAME: &str = "; the same verdict from ";
 /// What to do, from the verdicts that carry: once for each claim and verdict, in the words of the largest models.
 fn advice(runs: &[Recorded], is_own: &dyn Fn(&str) -> bool) -> Vec<Advice> {
     let mut all: Vec<(&str, Verdict, Advice)> = Vec::new();
-    let judged = runs.iter().flat_map(|run| run.judgements.iter().map(move |judgement| (run, judgement)));
-    for (run, judgement) in judged.filter(|(_, j)| j.carries && j.verdict != Verdict::NotMeasured && is_own(&j.claim.id)) {
+    let says = |j: &Judgement| j.carries && !matches!(j.verdict, Verdict::NotMeasured | Verdict::Incomplete) && is_own(&j.claim.id);
+    let judged = || runs.iter().flat_map(|run| run.judgements.iter().filter(|j| says(j)).map(move |judgement| (run, judgement)));
+    // The user's own results advise where no others do: elsewhere they stand beside them.
+    let is_said = |id: &str| judged().any(|(run, judgement)| !run.is_own && judgement.claim.id == id);
+    for (run, judgement) in judged().filter(|(run, judgement)| !run.is_own || !is_said(&judgement.claim.id)) {
         let text = prose::advice(&run.protocol, judgement);
         let rests_on = format!("{} on {}", basis(judgement), prose::whose(judgement.platform, &run.machine));
         match all.iter_mut().find(|(id, verdict, _)| *id == judgement.claim.id && *verdict == judgement.verdict) {
@@ -182,12 +192,24 @@ fn basis(judgement: &Judgement) -> String {
 
 /// Every claim on every machine that has figures of it.
 pub fn verdicts(runs: &[Recorded]) -> Vec<VerdictRow> {
-    let mut rows = Vec::new();
+    let mut rows: Vec<VerdictRow> = Vec::new();
     for (id, text) in claims::claims_of(runs) {
-        for run in runs {
+        let of_claim = rows.len();
+        let (others, own): (Vec<&Recorded>, Vec<&Recorded>) = runs.iter().partition(|run| !run.is_own);
+        for run in others.into_iter().chain(own) {
             for judgement in run.judgements.iter().filter(|j| j.claim.id == id && j.verdict != Verdict::NotMeasured) {
+                let effect = prose::effect_of_all(&run.protocol, &judgement.evidence);
+                let device = prose::platform(judgement.platform);
+                let same = rows[of_claim..].iter_mut().find(|row| run.is_own && row.device == device);
+                if let Some(row) = same {
+                    row.yours.push(format!("{}: {effect}", prose::standing(judgement)));
+                    continue;
+                }
                 rows.push(VerdictRow {
-                    effect: prose::effect_of_all(&run.protocol, &judgement.evidence),
+                    effect,
+                    device,
+                    yours: Vec::new(),
+                    is_own: run.is_own,
                     claim: Markdown::text(text),
                     id: slug(id),
                     guides: guides(&judgement.claim.from),

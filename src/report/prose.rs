@@ -25,6 +25,7 @@ pub fn symbol(verdict: Verdict) -> &'static str {
         Verdict::Refuted => "✘",
         Verdict::Depends => "◐",
         Verdict::Inconclusive => "?",
+        Verdict::Incomplete => "◌",
         Verdict::NotMeasured => "–",
     }
 }
@@ -46,13 +47,15 @@ pub fn word(verdict: Verdict, against: Against) -> String {
 
 /// What became of a claim on one machine.
 pub fn standing(judgement: &Judgement) -> String {
-    let standing = standing_of(judgement.verdict, judgement.platform, judgement.carries, Against::Claim);
+    let found = (judgement.verdict, judgement.so_far(), judgement.measured());
+    let standing = standing_of(found, judgement.platform, judgement.carries, Against::Claim);
     format!("{standing}{}", in_part(judgement.verdict, judgement.parts()))
 }
 
 /// What became of a published figure on one machine.
 pub fn reproduction(reproduction: &Reproduction) -> String {
-    let standing = standing_of(reproduction.verdict, reproduction.platform, reproduction.comparable, Against::Published);
+    let found = (reproduction.verdict, reproduction.so_far(), reproduction.measured());
+    let standing = standing_of(found, reproduction.platform, reproduction.comparable, Against::Published);
     format!("{standing}{}", in_part(reproduction.verdict, reproduction.parts()))
 }
 
@@ -61,13 +64,22 @@ fn in_part(verdict: Verdict, (judged, all): (usize, usize)) -> String {
     if judged == all || verdict == Verdict::NotMeasured { String::new() } else { format!(" ({judged} of {all} parts)") }
 }
 
-fn standing_of(found: Verdict, of: Platform, carries: bool, against: Against) -> String {
+fn standing_of(
+    (found, so_far, (measured, planned)): (Verdict, Verdict, (usize, usize)),
+    of: Platform,
+    carries: bool,
+    against: Against,
+) -> String {
+    let prediction = if of == Platform::Dry { " (prediction)" } else { "" };
     match (carries, found) {
         (false, _) if against == Against::Published => format!("{SHOWN} not comparable"),
         (_, Verdict::NotMeasured) => verdict(found, against),
+        (false, Verdict::Incomplete) => format!("{SHOWN} informational, {measured} of {planned} measured"),
         (false, _) => format!("{SHOWN} informational"),
-        (true, _) if of == Platform::Dry => format!("{} (prediction)", verdict(found, against)),
-        (true, _) => verdict(found, against),
+        (true, Verdict::Incomplete) => {
+            format!("{} {measured} of {planned} measured, so far {}{prediction}", symbol(found), word(so_far, against))
+        }
+        (true, _) => format!("{}{prediction}", verdict(found, against)),
     }
 }
 
@@ -144,7 +156,7 @@ pub fn holds(holds: &Holds) -> String {
     let is_short = holds.paths.len() <= MOST_PATHS && holds.paths.iter().all(|path| path.split(' ').count() <= MOST_CONDITIONS);
     let paths: Vec<String> = holds.paths.iter().map(|path| conditions(path)).collect();
     match (holds.held, &paths[..]) {
-        (0, _) => "in no configuration that was tried".to_string(),
+        (0, _) => format!("in none of the {} that the claim is about", counted(holds.of, "configuration")),
         (held, [one]) if is_short && held < holds.of => format!("where {one}"),
         (held, [one, other]) if is_short && held < holds.of => format!("where {one}, and where {other}"),
         (held, _) => format!("in {held} of {} (see the evidence below)", counted(holds.of, "configuration")),
@@ -388,6 +400,10 @@ pub fn meaning(protocol: &Protocol, judgement: &Judgement) -> String {
         Verdict::Refuted => &meaning.refuted,
         Verdict::Depends => &meaning.depends,
         Verdict::Inconclusive => &meaning.inconclusive,
+        Verdict::Incomplete => {
+            let (measured, planned) = judgement.measured();
+            return format!("{measured} of {planned} configurations are measured, which is too few for a verdict.");
+        }
         // What nobody's figures may carry was not left out by chance: the claim says why.
         Verdict::NotMeasured if judgement.claim.judged_on.is_empty() => return format!("Not measured: {}", meaning.inconclusive),
         Verdict::NotMeasured => return not_measured(&judgement.evidence, Against::Claim),
@@ -425,7 +441,7 @@ pub fn advice(protocol: &Protocol, judgement: &Judgement) -> String {
         Verdict::Confirmed => &meaning.confirmed,
         Verdict::Refuted => &meaning.refuted,
         Verdict::Depends => &meaning.depends,
-        Verdict::Inconclusive | Verdict::NotMeasured => &meaning.inconclusive,
+        Verdict::Inconclusive | Verdict::Incomplete | Verdict::NotMeasured => &meaning.inconclusive,
     };
     filled(protocol, judgement, text)
 }
@@ -495,7 +511,10 @@ mod tests {
         assert_eq!(holds(&found(&["a=1|2", "b=2 c=3"], 3, 9)), "where a = 1 or 2, and where b = 2 and c = 3");
         assert_eq!(holds(&found(&["a=1 b=2 c=3"], 1, 9)), "in 1 of 9 configurations (see the evidence below)");
         assert_eq!(holds(&found(&[], 2, 9)), "in 2 of 9 configurations (see the evidence below)");
-        assert_eq!(placed("It pays only where {where}.", &found(&[], 0, 9)), "It pays in no configuration that was tried.");
+        assert_eq!(
+            placed("It pays only where {where}.", &found(&[], 0, 9)),
+            "It pays in none of the 9 configurations that the claim is about."
+        );
         assert_eq!(placed("It pays only where {where}.", &found(&["a=1"], 4, 9)), "It pays only where a = 1.");
     }
 }

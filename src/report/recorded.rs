@@ -2,7 +2,7 @@
 
 use crate::judge::{Judgement, Reproduction, Taken, judge, reproduce};
 use crate::protocol::{COMPUTED, Cell, Grid, LEAST_FLOPS, Metric, Pass, Platform, Protocol, TIME};
-use crate::results::{Manifest, PassRecord, Run, Samples, Status, holds_results};
+use crate::results::{Manifest, PassRecord, Run, Samples, Status, holds_results, reference};
 use crate::stats::Interval;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,10 +18,14 @@ const MOST_CELLS: usize = 100_000;
 pub struct Recorded {
     /// Name of the results folder, which names the machine.
     pub machine: String,
+    /// Whether these are the user's own results, which stand beside those that came with the project.
+    pub is_own: bool,
     pub manifest: Manifest,
     pub protocol: Protocol,
     pub passes: Vec<PassRecord>,
     pub files: Vec<PathBuf>,
+    /// What stands among them and is not copied, and why.
+    pub refused: Vec<(PathBuf, String)>,
     pub samples: Samples,
     pub judgements: Vec<Judgement>,
     pub reproductions: Vec<Reproduction>,
@@ -34,7 +38,7 @@ pub struct Recorded {
 
 impl Recorded {
     fn new(machine: &str, run: Run) -> Result<Recorded> {
-        let Run { manifest, passes, files } = run;
+        let Run { manifest, passes, files, refused } = run;
         for grid in &manifest.protocol.grids {
             let cells = grid.axes.iter().try_fold(1usize, |cells, axis| cells.checked_mul(axis.levels.len()));
             ensure!(cells.is_some_and(|cells| cells <= MOST_CELLS), "the grid '{}' plans more than {MOST_CELLS} cells", grid.name);
@@ -56,10 +60,12 @@ impl Recorded {
         let planned = planned.collect::<Result<_>>()?;
         Ok(Recorded {
             machine: machine.to_string(),
+            is_own: false,
             manifest,
             protocol,
             passes,
             files,
+            refused,
             samples,
             judgements,
             reproductions,
@@ -142,9 +148,17 @@ impl Recorded {
         (worst != Status::Skipped || statuses().all(|status| status == Status::Skipped)).then_some(worst)
     }
 
-    /// How many cells of the run have no result at all: a run that was cut short.
-    pub fn not_run(&self) -> usize {
-        self.planned.iter().filter(|cell| !self.outcomes.contains_key(cell)).count()
+    /// The cells of the run that lack a pass, or some of its rounds: a run that was cut short.
+    pub fn awaited(&self) -> Vec<Cell> {
+        let lacks = |grid: &Grid, cell: &Cell| grid.passes.iter().any(|pass| self.is_awaited(cell, *pass));
+        self.grids()
+            .flat_map(|grid| self.cells(grid).into_iter().filter(move |cell| self.planned.contains(cell) && lacks(grid, cell)))
+            .collect()
+    }
+
+    /// Whether a pass over a cell is still to be run.
+    pub fn is_awaited(&self, cell: &Cell, pass: Pass) -> bool {
+        self.samples.is_awaited(cell, pass, self.manifest.rounds.least_of(pass))
     }
 }
 
@@ -167,6 +181,11 @@ pub fn read_all(results: &Path) -> Result<Vec<Recorded>> {
         recorded.extend(experiments_of(&machine)?);
     }
     ensure!(!recorded.is_empty(), nothing());
+    let came = reference(results);
+    let is_own = |run: &Recorded| !came.contains(&run.machine);
+    if !recorded.iter().all(is_own) {
+        recorded.iter_mut().for_each(|run| run.is_own = !came.contains(&run.machine));
+    }
     let mut fastest: BTreeMap<String, f64> = BTreeMap::new();
     for run in &recorded {
         if let Some(rate) = run.highest_rate() {
@@ -177,7 +196,7 @@ pub fn read_all(results: &Path) -> Result<Vec<Recorded>> {
         run.fastest = fastest.get(&run.machine).copied();
     }
     recorded.sort_by(|a, b| {
-        let key = |r: &Recorded| (r.protocol.name.clone(), r.platform(), r.machine.clone());
+        let key = |r: &Recorded| (r.protocol.name.clone(), r.is_own, r.platform(), r.machine.clone());
         key(a).cmp(&key(b))
     });
     Ok(recorded)

@@ -130,7 +130,7 @@ fn largest_errors(recorded: &Recorded, cells: &[&Cell]) -> Vec<String> {
 /// Passes without a figure, by what became of them and why.
 fn obstacles(recorded: &Recorded, cells: &[Cell]) -> Vec<String> {
     let mut groups: BTreeMap<(Pass, Status, &str), Vec<&Cell>> = BTreeMap::new();
-    let mut not_run = Vec::new();
+    let awaited = recorded.awaited();
     for cell in cells {
         for pass in [Pass::Check, Pass::Memory, Pass::Time] {
             // What cannot be measured here is no trouble, and said once, among what needs a GPU.
@@ -139,9 +139,6 @@ fn obstacles(recorded: &Recorded, cells: &[Cell]) -> Vec<String> {
                 groups.entry((pass, status, reason)).or_default().push(cell);
             }
         }
-        if recorded.samples.status(cell).is_none() {
-            not_run.push(cell);
-        }
     }
     let said = groups.into_iter().map(|((pass, status, reason), of_group)| {
         let why = if reason.is_empty() { String::new() } else { format!(" ({})", reason.trim_end_matches('.')) };
@@ -149,8 +146,12 @@ fn obstacles(recorded: &Recorded, cells: &[Cell]) -> Vec<String> {
         format!("{}: {}{why}: {which}.", what(pass), prose::status(status))
     });
     let mut notes: Vec<String> = said.collect();
-    if !not_run.is_empty() {
-        notes.push(format!("Not run, since the run was cut short (the same command goes on with it): {}.", named(&not_run)));
+    if !awaited.is_empty() {
+        let cells: Vec<&Cell> = awaited.iter().collect();
+        notes.push(format!(
+            "Not measured in full, since the run was cut short (the same command goes on with it): {}.",
+            named(&cells)
+        ));
     }
     notes
 }

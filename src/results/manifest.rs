@@ -1,5 +1,6 @@
 //! What was run, where and how: `run.json`.
 
+use super::run::read_file;
 use crate::protocol::{Platform, Profile, Protocol};
 use crate::rounds::Rounds;
 use anyhow::{Context, Result, bail};
@@ -80,9 +81,9 @@ impl Manifest {
 }
 
 pub(super) fn read(path: &Path) -> Result<Manifest> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let text = read_file(path)?;
     let mut value: serde_json::Value =
-        serde_json::from_str(&text).with_context(|| format!("{} is not valid JSON", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("{} is not valid JSON", path.display()))?;
     match value.get("schema").and_then(serde_json::Value::as_u64) {
         Some(schema) if schema == u64::from(SCHEMA) => {}
         Some(other) => bail!(
@@ -132,6 +133,18 @@ pub(super) fn differences(stored: &Manifest, now: &Manifest) -> Result<Vec<Strin
         |identity: &Identity| serde_json::to_value(Identity { hardware: compared(&identity.hardware), ..identity.clone() });
     compare("", &compared(&stored.identity)?, &compared(&now.identity)?, &mut found);
     Ok(found)
+}
+
+/// What sets two runs apart whose figures are predictions: what computes nothing allocates the same on every host, so its threads, vector
+/// instructions and Python do not.
+pub(super) fn differences_of_predictions(stored: &Manifest, now: &Manifest) -> Result<Vec<String>> {
+    let without_host = |manifest: &Manifest| {
+        let mut manifest = manifest.clone();
+        let of_host = ["interop threads", "python", "threads", "vector instructions"];
+        manifest.identity.flags.retain(|name, _| !of_host.contains(&name.as_str()));
+        manifest
+    };
+    differences(&without_host(stored), &without_host(now))
 }
 
 /// What of the hardware decides figures: a container's share of the host's memory and the driver's patch level, which change from day to day,

@@ -1,9 +1,11 @@
 //! Where a run's results go, so that whatever stands in the way of them stays as it is.
 
 use super::journal::is_held;
-use super::manifest::{MANIFEST, Manifest, differences, read};
+use super::manifest::{MANIFEST, Manifest, differences, differences_of_predictions, read};
+use super::rows::PassRecord;
 use super::run::{Run, SAMPLES, holds_results, parts};
 use anyhow::Result;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// What the folder of a machine's results is called besides where its own name is taken: by the reference results, or by those of an earlier run
@@ -35,7 +37,7 @@ impl Place {
     /// is: to open it is an error.
     pub fn find(out: &Path, part: Option<&str>, manifest: &Manifest) -> Place {
         let machine = &manifest.identity.machine;
-        let reference = std::fs::read_to_string(out.join(REFERENCE)).unwrap_or_default();
+        let reference = reference(out);
         let mut left = Vec::new();
         let mut number = 0;
         loop {
@@ -46,7 +48,7 @@ impl Place {
             };
             number += 1;
             let experiment = out.join(&name).join(&manifest.protocol.name);
-            if reference.lines().any(|line| line.trim() == name) {
+            if reference.contains(&name) {
                 if holds_results(&experiment) {
                     left.push(Left { dir: experiment, why: vec!["it is the reference that came with the project".to_string()] });
                 }
@@ -60,6 +62,29 @@ impl Place {
             left.push(Left { dir: experiment, why });
         }
     }
+}
+
+/// The predictions that came with the project, where they are what this run would make: of the same sources, protocol, libtorch and simulated
+/// GPU, of every cell, and whole. With their folder.
+///
+/// # Errors
+/// They cannot be read.
+pub fn predictions_that_came(out: &Path, manifest: &Manifest) -> Result<Option<(PathBuf, Run)>> {
+    let dir = out.join(&manifest.identity.machine).join(&manifest.protocol.name);
+    if !reference(out).contains(&manifest.identity.machine) || !holds_results(&dir) {
+        return Ok(None);
+    }
+    let run = Run::read(&dir)?;
+    let are_alike = differences_of_predictions(&run.manifest, manifest)?.is_empty();
+    let has = |cell: &String| run.passes.iter().any(|pass| pass.cell.to_string() == *cell);
+    let is_whole = manifest.planned.iter().all(has) && !run.passes.iter().any(PassRecord::is_to_be_repeated);
+    Ok((are_alike && is_whole).then_some((dir, run)))
+}
+
+/// The machines whose results came with the project, by the folder of all results.
+pub fn reference(results: &Path) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(results.join(REFERENCE)).unwrap_or_default();
+    text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_string).collect()
 }
 
 /// Why a run may not write to a folder: nothing where it may.

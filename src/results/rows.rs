@@ -80,6 +80,12 @@ impl PassRecord {
         PassRecord { cell: cell.clone(), pass, round, status, reason: reason.to_string(), seconds: None, samples: Vec::new() }
     }
 
+    /// What this record, of the other side of a comparison, makes of a pass that needed it.
+    pub fn of_other_side(self, cell: &Cell, pass: Pass, round: u32) -> PassRecord {
+        let reason = format!("the other side, {}: {}", self.cell, self.reason);
+        PassRecord { cell: cell.clone(), pass, round, reason, samples: Vec::new(), ..self }
+    }
+
     pub(super) fn is_to_be_repeated(&self) -> bool {
         self.status.is_failure() || (self.status == Status::Skipped && self.reason == BUDGET_ENDED)
     }

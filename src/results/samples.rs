@@ -1,6 +1,6 @@
 //! Questions to the samples of one run.
 
-use super::rows::{PassRecord, Status};
+use super::rows::{BUDGET_ENDED, PassRecord, Status};
 use crate::protocol::{Cell, Metric, Pass};
 use crate::stats::{Interval, mean, median, ratio_interval};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +16,8 @@ pub struct Samples {
     /// Metrics that are ratios, whose rounds are averaged as ratios are.
     ratios: BTreeSet<String>,
     passes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>>,
+    /// Rounds of each pass that had their turn.
+    turns: BTreeMap<(Cell, Pass), u32>,
 }
 
 impl Samples {
@@ -27,6 +29,7 @@ impl Samples {
             if record.status > worst.0 {
                 *worst = (record.status, record.reason.clone());
             }
+            *samples.turns.entry((record.cell.clone(), record.pass)).or_default() += u32::from(record.reason != BUDGET_ENDED);
             if record.status != Status::Ok {
                 continue;
             }
@@ -126,6 +129,18 @@ impl Samples {
     /// Whether a timed metric is a ratio, whose rounds are averaged as ratios are.
     pub fn is_ratio(&self, metric: &str) -> bool {
         self.ratios.contains(metric)
+    }
+
+    /// Whether a pass over a cell is still to be run: it had fewer rounds than `least`, and nothing that became of the cell says why.
+    pub fn is_awaited(&self, cell: &Cell, pass: Pass, least: u32) -> bool {
+        let Some(by_pass) = self.passes.get(cell) else { return true };
+        let is_an_end = |(status, reason): &(Status, String)| match status {
+            Status::Ok => false,
+            Status::Skipped => reason != BUDGET_ENDED,
+            _ => true,
+        };
+        let ended = |(of, outcome): (&Pass, &(Status, String))| is_an_end(outcome) && (*of == pass || outcome.0 != Status::Skipped);
+        !by_pass.iter().any(ended) && self.turns.get(&(cell.clone(), pass)).is_none_or(|turns| *turns < least)
     }
 
     /// What became of a cell: the worst of its passes, with the reason.

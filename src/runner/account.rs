@@ -31,6 +31,9 @@ pub struct Account {
     pub dir: PathBuf,
     /// Folders of results that the run might not add to and that are as they were.
     pub left: Vec<PathBuf>,
+    /// Of the predictions that came with the project and stand for this run's own: how many were made again, all equal, and how many there
+    /// are. None where the run made its own.
+    pub came: Option<(usize, usize)>,
     /// Passes that this run measured.
     pub passes: usize,
     /// Passes that the budget left out.
@@ -46,6 +49,10 @@ pub struct Judged {
     pub claim: String,
     pub text: String,
     pub verdict: Verdict,
+    /// What the cells that were measured say, where not all were.
+    pub so_far: Verdict,
+    /// How many of the cells that the claim is about here were measured, of how many.
+    pub measured: (usize, usize),
     /// How many parts of the claim this device can judge, of how many.
     pub parts: (usize, usize),
     /// Whether this device's figures may carry the verdict.
@@ -62,7 +69,11 @@ impl fmt::Display for Judged {
             (judged, all) if judged < all && self.verdict != Verdict::NotMeasured => format!(" ({judged} of {all} parts)"),
             _ => String::new(),
         };
-        write!(f, "{:24} {}{parts}{whose}{mark}: {}", self.claim, self.verdict, self.text)
+        let verdict = match self.verdict {
+            Verdict::Incomplete => format!("{} of {} measured, so far {}", self.measured.0, self.measured.1, self.so_far),
+            verdict => verdict.to_string(),
+        };
+        write!(f, "{:24} {verdict}{parts}{whose}{mark}: {}", self.claim, self.text)
     }
 }
 

@@ -6,22 +6,23 @@ use super::{EXPERIMENTS, INTERRUPTED, Options};
 use crate::dry;
 use crate::judge::Verdict;
 use crate::machine::DeviceChoice;
-use crate::protocol::Profile;
-use crate::results::YOURS;
+use crate::protocol::{Pass, Platform, Profile};
+use crate::results::{PassRecord, Run, YOURS, reference};
+use crate::rounds::usual;
 use crate::units::Seconds;
 use anyhow::{Context, Result, ensure};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What all predictions may take: they are made on the way to the figures.
-const PREDICTIONS: Duration = Duration::from_secs(55);
+/// What all predictions may take, where those that came with the project are not what this machine would make.
+const PREDICTIONS: Duration = Duration::from_secs(240);
 
-/// What all measurements of the quick profile may take. With the predictions and the report this is less than a quarter of an hour.
-const QUICK: Duration = Duration::from_secs(800);
+/// What all measurements of the quick profile may take, with the predictions before them. With the report this is less than a quarter of an hour.
+const QUICK: Duration = Duration::from_secs(865);
 
 /// An experiment that was cut short is gone on with, as long as there is more time left than it takes to start everything again.
 const WORTH_ANOTHER_TURN: Duration = Duration::from_secs(10);
@@ -51,6 +52,8 @@ pub struct Summary {
     passes: usize,
     failed: Vec<String>,
     cut_short: Vec<&'static str>,
+    /// Of the predictions that came with the project and are this run's, too: how many were made again, and how many there are.
+    came: (usize, usize),
     not_run: Vec<&'static str>,
     folders: BTreeSet<PathBuf>,
     left: BTreeSet<PathBuf>,
@@ -82,9 +85,11 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<Option<Summary>> {
     announce(options, &devices, &limits, &results);
     let mut all: Vec<Turn> =
         turns(&devices).map(|(device, name)| Turn { device, name, code: None, account: None, went_on: false }).collect();
-    for (device, limit) in devices.iter().zip(&limits) {
-        let later: Duration = devices.iter().zip(&limits).skip_while(|(d, _)| *d != device).skip(1).map(|(_, limit)| *limit).sum();
-        let end = Instant::now() + *limit;
+    let weights = Weights::of(&results);
+    for (position, device) in devices.iter().enumerate() {
+        let later: Duration = limits[position + 1..].iter().sum();
+        // What predictions leave over is for measuring.
+        let end = start + limits[..=position].iter().sum::<Duration>();
         // The first turn is everybody's; what is left after it is for those who were cut short.
         loop {
             let waiting: Vec<usize> = (0..all.len()).filter(|i| all[*i].device == *device && all[*i].is_waiting()).collect();
@@ -95,7 +100,8 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<Option<Summary>> {
             }
             for (position, i) in waiting.iter().enumerate() {
                 let left = end.saturating_duration_since(Instant::now()).as_secs_f64();
-                let own = (left / (waiting.len() - position) as f64).max(1.0);
+                let weight = |i: &usize| weights.of_experiment(*device, all[*i].name);
+                let own = (left * weight(i) / waiting[position..].iter().map(weight).sum::<f64>()).max(1.0);
                 let share =
                     Share { before: start.elapsed().as_secs_f64(), own, after: (left - own).max(0.0) + later.as_secs_f64() };
                 let file = scratch.path().join("account.json");
@@ -118,6 +124,30 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<Option<Summary>> {
     let summary = Summary::new(&all, start.elapsed());
     let results = kept.filter(|_| all.iter().any(|turn| turn.account.is_some()));
     Ok(Some(Summary { results, ..summary }))
+}
+
+/// What each experiment took of a device's time where the project's own results were taken: shares of the time for all are such that all end
+/// at about the same state.
+struct Weights(BTreeMap<(Platform, String), f64>);
+
+impl Weights {
+    fn of(results: &Path) -> Weights {
+        let mut weights = BTreeMap::new();
+        for (machine, (name, _)) in reference(results).iter().flat_map(|machine| EXPERIMENTS.iter().map(move |e| (machine, e))) {
+            let Ok(run) = Run::read(&results.join(machine).join(name)) else { continue };
+            // They may have more rounds than a run of all takes.
+            let usual = usual(run.manifest.profile).least();
+            let counts = |pass: &&PassRecord| pass.pass != Pass::Time || pass.round <= usual;
+            let seconds = run.passes.iter().filter(counts).filter_map(|pass| pass.seconds).sum::<f64>();
+            weights.insert((run.manifest.identity.platform, (*name).to_string()), seconds);
+        }
+        Weights(weights)
+    }
+
+    /// In seconds, with what every experiment takes; the same for all where nothing is known.
+    fn of_experiment(&self, device: DeviceChoice, name: &str) -> f64 {
+        5.0 + self.0.get(&(device.platform(), name.to_string())).copied().unwrap_or(20.0)
+    }
 }
 
 impl Turn {
@@ -158,6 +188,7 @@ fn limit(options: &Options, device: DeviceChoice, beside_others: bool) -> Durati
         (Some(budget), _) => budget,
         (None, Profile::Smoke) => each(20),
         (None, _) if is_dry => PREDICTIONS,
+        (None, Profile::Quick) if beside_others => QUICK - PREDICTIONS,
         (None, Profile::Quick) => QUICK,
         (None, Profile::Full) => each(600),
     }
@@ -238,6 +269,7 @@ impl Summary {
             found,
             passes: accounts().map(|(_, account)| account.passes).sum(),
             failed: failed.collect(),
+            came: accounts().filter_map(|(_, account)| account.came).fold((0, 0), |sum, came| (sum.0 + came.0, sum.1 + came.1)),
             cut_short: accounts().filter(|(_, account)| account.lacking > 0).map(|(turn, _)| turn.name).collect(),
             not_run: all
                 .iter()
@@ -255,6 +287,12 @@ impl fmt::Display for Summary {
         let list = |paths: &BTreeSet<PathBuf>| paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
         let took = Seconds(self.took.as_secs_f64());
         writeln!(f, "run-all: {} passes in {took}, {} cells failed", self.passes, self.failed.len())?;
+        if let (again, all @ 1..) = self.came {
+            writeln!(
+                f,
+                "  predictions: {again} of {all} made again, all equal to those that came with the project, which stand for yours"
+            )?;
+        }
         for (device, judged) in &self.found {
             let of = |verdict: Verdict| judged.iter().filter(move |judged| judged.verdict == verdict).map(|j| j.claim.as_str());
             if judged.iter().all(|judged| judged.verdict == Verdict::NotMeasured) {
@@ -270,6 +308,12 @@ impl fmt::Display for Summary {
             let refuted: Vec<&str> = of(Verdict::Refuted).collect();
             let refuted = if refuted.is_empty() { String::new() } else { format!(": {}", refuted.join(", ")) };
             writeln!(f, "  claims on {device}: {}{refuted}", counts.join(", "))?;
+            let incomplete = judged.iter().filter(|judged| judged.verdict == Verdict::Incomplete);
+            let incomplete: Vec<String> =
+                incomplete.map(|judged| format!("{} ({} of {})", judged.claim, judged.measured.0, judged.measured.1)).collect();
+            if !incomplete.is_empty() {
+                writeln!(f, "  no verdict yet on {device}, because not all of it is measured: {}", incomplete.join(", "))?;
+            }
         }
         for cell in self.failed.iter().take(3) {
             writeln!(f, "  failed: {cell}")?;

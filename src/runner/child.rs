@@ -18,6 +18,7 @@ use tch::Device;
 /// Runs one pass, writes its rows to the pipe that was this process's standard output, and ends the process.
 pub fn run(protocol: &Protocol, prepare: SetUp, spec: &str) -> ! {
     let told = take_pipe().and_then(|mut pipe| {
+        wait_for_turn(spec, &mut pipe)?;
         // A panic becomes a row; the default hook would only fill the parent's pipe.
         std::panic::set_hook(Box::new(|_| {}));
         let found = attempt(|| pass(protocol, prepare, spec)).unwrap_or_else(|e| Found::failed(&e));
@@ -33,6 +34,17 @@ pub fn run(protocol: &Protocol, prepare: SetUp, spec: &str) -> ! {
             end_process(1)
         }
     }
+}
+
+/// Says that all is loaded and waits for its turn, where the parent asks for that.
+fn wait_for_turn(spec: &str, pipe: &mut File) -> Result<()> {
+    // What is wrong with it the pass says.
+    let Ok(Spec { waits: true, parent, .. }) = serde_json::from_str(spec) else { return Ok(()) };
+    end_with_parent(parent)?;
+    tell(pipe, &Message::Ready)?;
+    let read = std::io::stdin().read_line(&mut String::new()).context("waiting for the parent")?;
+    ensure!(read > 0, "the parent does not want the pass any more");
+    Ok(())
 }
 
 /// Keeps the pipe for rows alone: whatever a library prints to standard output goes to standard error from here on.

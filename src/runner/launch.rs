@@ -4,14 +4,14 @@ use super::spec::{Message, Spec};
 use super::start::{POLL_INTERVAL, Program, command, prepare_cuda, stopped};
 use super::template::{Copied, Templates};
 use crate::machine::DeviceChoice;
-use crate::protocol::Cell;
+use crate::protocol::{Cell, Pass};
 use crate::results::{PassRecord, Status};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,61 +25,117 @@ pub fn launch(
     spec: &Spec,
     cell: &Cell,
     round: u32,
-    (choice, device_memory): (DeviceChoice, Option<u64>),
+    device: (DeviceChoice, Option<u64>),
     timeout: Duration,
 ) -> Result<Option<PassRecord>> {
-    let start = Instant::now();
-    let (mut child, stdout, stderr) = begin(program, templates, spec, choice, device_memory)?;
-    let (sender, lines) = channel();
-    let reader = std::thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
+    Started::new(begin(program, templates, spec, device)?, None).finish(spec.pass, cell, round, timeout)
+}
+
+/// A process that has begun with a pass, or waits to be told to.
+pub struct Started<'a> {
+    since: Instant,
+    child: Running<'a>,
+    lines: Receiver<String>,
+    reader: JoinHandle<()>,
+    complaints: JoinHandle<String>,
+    /// Tells it to begin.
+    go: Option<ChildStdin>,
+}
+
+impl<'a> Started<'a> {
+    /// A process that loads everything and then waits; its spec says so, too.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub fn ahead(program: Program<'a>, spec: &Spec, device: (DeviceChoice, Option<u64>)) -> Result<Started<'a>> {
+        let (mut child, stdout, stderr) = begin(program, None, spec, device)?;
+        let go = if let Running::Started(child) = &mut child { child.stdin.take() } else { None };
+        Ok(Started::new((child, stdout, stderr), go))
+    }
+
+    fn new((child, stdout, stderr): (Running<'a>, Said, Said), go: Option<ChildStdin>) -> Started<'a> {
+        let (sender, lines) = channel();
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Started { since: Instant::now(), child, lines, reader, complaints: gather(stderr), go }
+    }
+
+    /// Waits until the process says that it has loaded everything; or ends, takes too long, or Ctrl-C comes, which finishing it finds out.
+    pub fn wait_until_loaded(&self, timeout: Duration) {
+        while !stopped() && self.since.elapsed() < timeout {
+            // Before its turn it says nothing else.
+            if !matches!(self.lines.recv_timeout(POLL_INTERVAL), Err(RecvTimeoutError::Timeout)) {
                 break;
             }
         }
-    });
-    let complaints = gather(stderr);
-    let mut samples = Vec::new();
-    let mut end = None;
-    let mut cut = None;
-    loop {
-        let left = timeout.saturating_sub(start.elapsed());
-        match lines.recv_timeout(left.min(POLL_INTERVAL)) {
-            Ok(line) => match serde_json::from_str(&line) {
-                Ok(Message::Sample(sample)) => samples.push(sample),
-                Ok(Message::End { status, reason }) => end = Some((status, reason)),
-                Err(e) => end = Some((Status::Error, format!("a row that nobody understands ({e}): {line}"))),
-            },
-            Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) if stopped() => {
-                cut = Some(Cut::Interrupted);
-                break;
+    }
+
+    /// Ends a process that is not needed any more.
+    pub fn abandon(mut self) {
+        self.child.end_group();
+        let _ = self.child.wait();
+    }
+
+    /// Reads what the pass says to its end; none where Ctrl-C ended it. The time that it waited for its turn does not count.
+    pub fn finish(self, pass: Pass, cell: &Cell, round: u32, timeout: Duration) -> Result<Option<PassRecord>> {
+        let Started { since, mut child, lines, reader, complaints, go } = self;
+        let start = match go {
+            None => since,
+            Some(mut go) => {
+                // One that has ended says below how.
+                let _ = go.write_all(b"\n");
+                Instant::now()
             }
-            Err(RecvTimeoutError::Timeout) if start.elapsed() >= timeout => {
-                cut = Some(Cut::TimedOut);
-                break;
+        };
+        let mut samples = Vec::new();
+        let mut end = None;
+        let mut cut = None;
+        loop {
+            let left = timeout.saturating_sub(start.elapsed());
+            match lines.recv_timeout(left.min(POLL_INTERVAL)) {
+                Ok(line) => match serde_json::from_str(&line) {
+                    Ok(Message::Ready) => {}
+                    Ok(Message::Sample(sample)) => samples.push(sample),
+                    Ok(Message::End { status, reason }) => end = Some((status, reason)),
+                    Err(e) => end = Some((Status::Error, format!("a row that nobody understands ({e}): {line}"))),
+                },
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if stopped() => {
+                    cut = Some(Cut::Interrupted);
+                    break;
+                }
+                Err(RecvTimeoutError::Timeout) if start.elapsed() >= timeout => {
+                    cut = Some(Cut::TimedOut);
+                    break;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
             }
-            Err(RecvTimeoutError::Timeout) => {}
         }
-    }
-    if cut.is_some() {
-        child.end_group();
-    }
-    let exit = child.wait();
-    let _ = reader.join();
-    let complaints = complaints.join().unwrap_or_default();
-    let (status, reason) = match cut {
-        Some(Cut::Interrupted) => return Ok(None),
-        Some(Cut::TimedOut) => (Status::Timeout, format!("ended after {} s; --timeout allows more", timeout.as_secs())),
-        None => {
-            end.unwrap_or_else(|| (Status::Crashed, exit.map_or_else(|e| format!("{e:#}"), |exit| exit_reason(exit, &complaints))))
+        if cut.is_some() {
+            child.end_group();
         }
-    };
-    if status != Status::Ok && status != Status::Invalid {
-        samples.clear();
+        let exit = child.wait();
+        let _ = reader.join();
+        let complaints = complaints.join().unwrap_or_default();
+        let (status, reason) = match cut {
+            Some(Cut::Interrupted) => return Ok(None),
+            Some(Cut::TimedOut) => (Status::Timeout, format!("ended after {} s; --timeout allows more", timeout.as_secs())),
+            None => {
+                let crashed = || (Status::Crashed, exit.map_or_else(|e| format!("{e:#}"), |exit| exit_reason(exit, &complaints)));
+                end.unwrap_or_else(crashed)
+            }
+        };
+        if status != Status::Ok && status != Status::Invalid {
+            samples.clear();
+        }
+        let seconds = Some(start.elapsed().as_secs_f64());
+        Ok(Some(PassRecord { cell: cell.clone(), pass, round, status, reason, seconds, samples }))
     }
-    let seconds = Some(start.elapsed().as_secs_f64());
-    Ok(Some(PassRecord { cell: cell.clone(), pass: spec.pass, round, status, reason, seconds, samples }))
 }
 
 enum Cut {
@@ -121,8 +177,7 @@ fn begin<'a>(
     program: Program<'a>,
     templates: Option<&'a mut Templates>,
     spec: &Spec,
-    choice: DeviceChoice,
-    device_memory: Option<u64>,
+    (choice, device_memory): (DeviceChoice, Option<u64>),
 ) -> Result<(Running<'a>, Said, Said)> {
     if let Some(templates) = templates
         && let Some(Copied { id, stdout, stderr }) = templates.copy(program, spec, choice)
@@ -134,7 +189,7 @@ fn begin<'a>(
         prepare_cuda(&mut command, spec.memory_limit, device_memory, spec.alloc_conf.as_deref());
     }
     command.arg("--child").arg(serde_json::to_string(spec)?);
-    command.stdin(Stdio::null()).stderr(Stdio::piped());
+    command.stdin(if spec.waits { Stdio::piped() } else { Stdio::null() }).stderr(Stdio::piped());
     let mut child = command.spawn().context("starting a child process for a cell")?;
     let stdout = child.stdout.take().context("the child has no standard output")?;
     let stderr = child.stderr.take().context("the child has no standard error")?;

@@ -5,6 +5,7 @@ use crate::protocol::{Cell, Grid, Pass, Profile, Protocol, Rule};
 use anyhow::{Result, bail};
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeSet;
 
 /// A cell, and where it belongs.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,6 +13,8 @@ pub struct Planned<'p> {
     pub cell: Cell,
     pub baseline: Cell,
     pub grid: &'p Grid,
+    /// Whether its grid's studied level is counted here a second time, to see that counting it again gives the same: once for each level.
+    pub twice: bool,
 }
 
 /// The cells of a run, those that are worth most first.
@@ -30,11 +33,16 @@ impl<'p> Plan<'p> {
         for grid in protocol.grids(profile) {
             for cell in grid.cells() {
                 let baseline = grid.baseline_of(&cell);
-                all.push((remoteness(grid, &cell), Planned { cell, baseline, grid }));
+                all.push((remoteness(grid, &cell), Planned { cell, baseline, grid, twice: false }));
             }
         }
         all.sort_by_key(|(remoteness, _)| *remoteness);
-        let all = by_worth(protocol, all.into_iter().map(|(_, planned)| planned).collect());
+        let mut all = by_worth(protocol, all.into_iter().map(|(_, planned)| planned).collect());
+        let mut levels = BTreeSet::new();
+        for planned in &mut all {
+            let studied = planned.cell.get(&planned.grid.studied).unwrap_or_default();
+            planned.twice = levels.insert((planned.grid.name.clone(), studied.to_string(), planned.cell.is_reference()));
+        }
         let wanted = |p: &&Planned| options.filter.as_ref().is_none_or(|filter| filter.is_match(&p.cell.to_string()));
         let baselines: Vec<&Cell> = all.iter().filter(wanted).map(|p| &p.baseline).collect();
         if baselines.is_empty() {

@@ -3,8 +3,9 @@
 use super::spec::ForReference;
 use crate::machine::{flags, libtorch_version};
 use crate::torch::{self, MemoryFile, meter};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -36,32 +37,44 @@ impl Python {
     /// Finds the reference of an experiment and a Python for it: the one that `VRAMLAB_PYTHON` names, the one whose PyTorch this program
     /// has loaded, or `python3`.
     ///
+    /// What is missing, and what to do about it, is an answer, which decides what is measured.
+    ///
     /// # Errors
-    /// Says what is missing and what to do about it.
-    pub fn find(experiment: &str) -> Result<Python, String> {
-        let script = script(experiment)?;
+    /// There is no answer: a signal ended the Python that was asked.
+    pub fn find(experiment: &str) -> Result<Result<Python, String>> {
+        let script = match script(experiment) {
+            Ok(script) => script,
+            Err(missing) => return Ok(Err(missing)),
+        };
         let program = Python::program();
         let remedy = "set VRAMLAB_PYTHON to a python that has PyTorch 2.11";
         let failed = |what: String| format!("{} {what}; {remedy}", program.display());
-        let asked = Command::new(&program)
-            .args(["-c", VERSIONS])
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|e| failed(format!("cannot be started ({e})")))?;
+        // A group of its own: the terminal's Ctrl-C reaches the parent alone.
+        let mut command = Command::new(&program);
+        let asked = match command.args(["-c", VERSIONS]).stdin(Stdio::null()).process_group(0).output() {
+            Ok(asked) => asked,
+            Err(error) => return Ok(Err(failed(format!("cannot be started ({error})")))),
+        };
+        if let Some(signal) = asked.status.signal() {
+            bail!("{} was ended by signal {signal} before it could say its version; run the same command again", program.display());
+        }
         let answer = String::from_utf8_lossy(&asked.stdout).trim().to_string();
         let mut lines = answer.lines().filter_map(|line| line.split_once(' '));
         let Some((version, torch)) = lines.next().filter(|_| asked.status.success()) else {
             let complaint = String::from_utf8_lossy(&asked.stderr);
-            return Err(failed(format!("has no PyTorch that works ({})", complaint.lines().last().unwrap_or("it said nothing"))));
+            return Ok(Err(failed(format!(
+                "has no PyTorch that works ({})",
+                complaint.lines().last().unwrap_or("it said nothing")
+            ))));
         };
-        let ours = libtorch_version().map_err(|e| format!("{e:#}"))?;
+        let ours = libtorch_version()?;
         // What follows '+' says how it was built, which the libtorch of an archive does not tell.
         if torch.split('+').next() != ours.split('+').next() {
-            return Err(failed(format!("has PyTorch {torch}, and this program runs on {ours}")));
+            return Ok(Err(failed(format!("has PyTorch {torch}, and this program runs on {ours}"))));
         }
         let (version, torch) = (version.to_string(), torch.to_string());
         let packages = lines.map(|(name, version)| (name.to_string(), version.to_string())).collect();
-        Ok(Python { program, script, version, torch, packages })
+        Ok(Ok(Python { program, script, version, torch, packages }))
     }
 
     /// The Python that is asked first: the one that `VRAMLAB_PYTHON` names, the one whose PyTorch this program has loaded, or `python3`.

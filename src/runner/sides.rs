@@ -37,7 +37,33 @@ impl Exchanges {
     }
 }
 
-/// Runs a pass, after the other side of its comparison has written what it needs, where that is not there yet; none where Ctrl-C ended it.
+/// Whether a pass has what it needs of the other side of its comparison.
+pub enum Provision {
+    Ready,
+    /// The other side's pass did not give it.
+    Failed(PassRecord),
+    /// Ctrl-C ended it.
+    Stopped,
+}
+
+/// Has the other side of a comparison write what a pass needs, where that is not there yet.
+pub fn provide(
+    (python, templates): (Option<&Result<Python, String>>, Option<&mut Templates>),
+    spec: &Spec,
+    cell: &Cell,
+    device: (DeviceChoice, Option<u64>),
+    timeout: Duration,
+) -> Result<Provision> {
+    let Some((other, spec_of_other)) = needed(spec, cell)? else { return Ok(Provision::Ready) };
+    let given = provided((python, templates), &spec_of_other, &other, 1, device, timeout)?;
+    Ok(match given {
+        None => Provision::Stopped,
+        Some(given) if given.status == Status::Ok => Provision::Ready,
+        Some(given) => Provision::Failed(given),
+    })
+}
+
+/// Runs a pass, after the other side of its comparison has written what it needs; none where Ctrl-C ended it.
 pub fn provided(
     (python, mut templates): (Option<&Result<Python, String>>, Option<&mut Templates>),
     spec: &Spec,
@@ -46,16 +72,11 @@ pub fn provided(
     device: (DeviceChoice, Option<u64>),
     timeout: Duration,
 ) -> Result<Option<PassRecord>> {
-    if let Some((other, spec_of_other)) = needed(spec, cell)? {
-        let Some(given) = provided((python, templates.as_deref_mut()), &spec_of_other, &other, 1, device, timeout)? else {
-            return Ok(None);
-        };
-        if given.status != Status::Ok {
-            let reason = format!("the other side, {other}: {}", given.reason);
-            return Ok(Some(PassRecord { cell: cell.clone(), pass: spec.pass, round, reason, samples: Vec::new(), ..given }));
-        }
+    match provide((python, templates.as_deref_mut()), spec, cell, device, timeout)? {
+        Provision::Ready => launch(program(python, cell), templates, spec, cell, round, device, timeout),
+        Provision::Failed(given) => Ok(Some(given.of_other_side(cell, spec.pass, round))),
+        Provision::Stopped => Ok(None),
     }
-    launch(program(python, cell), templates, spec, cell, round, device, timeout)
 }
 
 /// What the other side of a comparison has to run before this side can: ours writes its start, the reference its outcome. None where it
@@ -74,7 +95,7 @@ fn needed(spec: &Spec, cell: &Cell) -> Result<Option<(Cell, Spec)>> {
 }
 
 /// Who runs a cell.
-fn program<'a>(python: Option<&'a Result<Python, String>>, cell: &Cell) -> Program<'a> {
+pub fn program<'a>(python: Option<&'a Result<Python, String>>, cell: &Cell) -> Program<'a> {
     match python {
         Some(Ok(python)) if cell.is_reference() => Program::Reference(python),
         _ => Program::Own,

@@ -25,6 +25,8 @@ pub struct Spec {
     pub exchange: Option<Exchange>,
     /// Write the cell's start for the reference, and nothing else.
     pub hand_over: bool,
+    /// Load everything, say so, and begin when told.
+    pub waits: bool,
     /// What a PyTorch reference needs besides; none for a child of our own.
     pub reference: Option<ForReference>,
     /// Settings of the caching allocator that the cell asks for.
@@ -49,6 +51,7 @@ impl Spec {
             expected: None,
             exchange: None,
             hand_over: false,
+            waits: false,
             reference: None,
             alloc_conf: None,
             files: None,
@@ -81,6 +84,11 @@ pub struct ForReference {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Message {
+    /// All is loaded, and the pass waits to be told to begin.
+    Ready,
     Sample(Sample),
-    End { status: Status, reason: String },
+    End {
+        status: Status,
+        reason: String,
+    },
 }

@@ -2,11 +2,12 @@
 
 use super::account::{Account, Judged};
 use super::gates::{beyond_physics, counted_difference, has_reference, impossible};
+use super::launch::Started;
 use super::options::{Options, Shard};
 use super::plan::{Plan, Planned, round_order};
 use super::progress::Progress;
 use super::python::{Python, for_reference};
-use super::sides::{Exchanges, provided};
+use super::sides::{Exchanges, Provision, program, provide, provided};
 use super::spec::Spec;
 use super::start::{interruptible, stopped};
 use super::template::Templates;
@@ -16,11 +17,13 @@ use crate::machine::{DeviceChoice, Machine, cores, exact_cpu, flags, kernel};
 use crate::protocol::{Cell, DEVICE_MEMORY, Pass, Platform, Profile, Protocol, Relation};
 use crate::results::{
     BUDGET_ENDED, Command, FILES, Identity, Journal, Left, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status,
+    predictions_that_came,
 };
 use crate::rounds::Rounds;
 use crate::units::{Bytes, Seconds, now};
 use anyhow::{Context, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use rand::seq::SliceRandom;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::Mutex;
@@ -41,8 +44,17 @@ pub fn run(
     let machine = Machine::describe(choice)?;
     interruptible()?;
     let python = plan.cells.iter().any(|planned| has_reference(choice, planned)).then(|| Python::find(&protocol.name));
+    let python = python.transpose()?;
     let mut manifest = manifest(protocol, options, (choice, profile, &rounds), plan, &machine, python.as_ref())?;
+    // Before a folder is chosen or made: a run that was stopped leaves nothing.
+    if stopped() {
+        return Ok(INTERRUPTED);
+    }
     let part = options.shard.map(|Shard { index, count }| format!("{SHARD}{index}-of-{count}"));
+    let setting = (choice, profile, &rounds);
+    if let Some(code) = take_over(protocol, options, setting, plan, (&machine, python.as_ref()), (&manifest, out))? {
+        return Ok(code);
+    }
     let Place { dir, left } = Place::find(out, part.as_deref(), &manifest);
     let (journal, records) = Journal::open(&dir, &mut manifest, options.fresh)?;
     let start = Instant::now();
@@ -95,6 +107,91 @@ pub fn run(
         dir.display()
     );
     Ok(if stopped() { INTERRUPTED } else { u8::from(!account.failed.is_empty()) })
+}
+
+/// One in so many predictions is made again before those that came with the project are taken for this run's own.
+const SAMPLED: usize = 8;
+
+/// In a run of all, stands by the predictions that came with the project where this run would make the same, after a sample of them was made
+/// again and was equal to the byte; gives the exit status. None where the run makes its own. Nothing is copied: they stay what they are, the
+/// project's.
+fn take_over(
+    protocol: &Protocol,
+    options: &Options,
+    (choice, profile, rounds): (DeviceChoice, Profile, &Rounds),
+    plan: &Plan,
+    (machine, python): (&Machine, Option<&Result<Python, String>>),
+    (now, out): (&Manifest, &Path),
+) -> Result<Option<u8>> {
+    let is_of_all = options.within.as_ref().filter(|within| within.share.is_some());
+    let Some(within) = is_of_all.filter(|_| matches!(choice, DeviceChoice::Dry(_)) && !options.fresh) else { return Ok(None) };
+    let Some((dir, came)) = predictions_that_came(out, now)? else { return Ok(None) };
+    let counted =
+        |planned: &&Planned| planned.grid.passes.contains(&Pass::Memory) && impossible(choice, planned, Pass::Memory).is_none();
+    let mut sample: Vec<Planned> = plan.cells.iter().filter(counted).cloned().collect();
+    let all = sample.len();
+    // Another sample each time, so that many users make all of them.
+    sample.shuffle(&mut rand::rng());
+    sample.truncate(all.div_ceil(SAMPLED).max(2));
+    sample.iter_mut().for_each(|planned| planned.twice = false);
+    let scratch = tempfile::tempdir().context("making a folder for predictions that are made again")?;
+    let mut manifest = now.clone();
+    let (journal, _) = Journal::open(scratch.path(), &mut manifest, true)?;
+    let start = Instant::now();
+    let mut sweep = Sweep {
+        protocol,
+        options,
+        choice,
+        profile,
+        machine: machine.clone(),
+        dir: scratch.path().to_path_buf(),
+        python: python.cloned(),
+        journal,
+        records: Vec::new(),
+        progress: Progress::new(&protocol.name, within.share),
+        deadline: options.budget(profile).map(|budget| start + budget),
+        budget_ended: false,
+        resumed: 0,
+        rounds: rounds.clone(),
+        exchanges: Exchanges::default(),
+    };
+    sweep.progress.expect(sample.len());
+    sweep.count(&Plan { cells: sample }, sweep.deadline)?;
+    sweep.progress.finish();
+    if stopped() {
+        return Ok(Some(INTERRUPTED));
+    }
+    let made: Vec<&PassRecord> =
+        sweep.records.iter().filter(|record| record.pass == Pass::Memory && record.seconds.is_some()).collect();
+    let theirs = |record: &PassRecord| came.passes.iter().find(|pass| pass.cell == record.cell && pass.pass == Pass::Memory);
+    let apart = made.iter().find_map(|record| match theirs(record) {
+        Some(theirs) if theirs.status != record.status => {
+            Some(format!("'{}' ends otherwise: {} {}", record.cell, record.status, record.reason))
+        }
+        Some(theirs) => counted_difference(protocol, theirs, record).map(|apart| format!("'{}': {}", record.cell, apart.reason)),
+        None => Some(format!("there is no '{}'", record.cell)),
+    });
+    if let Some(apart) = apart {
+        sweep.progress.say(&format!("{}: not equal to {}, so all are made here: {apart}", protocol.name, dir.display()));
+        return Ok(None);
+    }
+    if made.is_empty() && all > 0 {
+        return Ok(None);
+    }
+    let taken = Taken { profile, device: choice.platform(), rounds: &came.manifest.rounds };
+    let judgements = judge(protocol, taken, &Samples::new(&came.passes));
+    let account = Account {
+        dir: dir.clone(),
+        left: Vec::new(),
+        came: Some((made.len(), all)),
+        passes: made.len(),
+        lacking: 0,
+        failed: Vec::new(),
+        judged: judgements.into_iter().map(judged).collect(),
+    };
+    account.write(&within.account)?;
+    println!("{}: {} of {all} predictions made again, all equal to {}", protocol.name, made.len(), dir.display());
+    Ok(Some(0))
 }
 
 fn manifest(
@@ -187,7 +284,7 @@ struct Job {
 impl Sweep<'_> {
     fn run(&mut self, plan: &Plan) -> Result<()> {
         let groups = plan.timed_groups();
-        let untimed: usize = plan.cells.iter().map(|planned| untimed_passes(planned).len()).sum();
+        let untimed: usize = plan.cells.iter().map(|planned| self.untimed_passes(planned).len()).sum();
         let timed: usize = groups.iter().map(Vec::len).sum();
         let planned = untimed + timed * self.least_rounds() as usize;
         self.progress.expect(planned.saturating_sub(self.records.len()));
@@ -215,6 +312,18 @@ impl Sweep<'_> {
         self.records.iter().find(|r| r.cell == *cell && r.pass == pass && r.round == round)
     }
 
+    /// The check once and the memory pass, as far as the grid asks for them. On a real GPU each cell is counted twice, since the driver's
+    /// threads have a say there; elsewhere each level is in one place, and the smoke profile's few cells are.
+    fn untimed_passes(&self, planned: &Planned) -> Vec<(Pass, u32)> {
+        let twice = planned.twice || matches!(self.choice, DeviceChoice::Cuda(_)) || self.profile == Profile::Smoke;
+        let rounds = |pass: &Pass| match pass {
+            Pass::Check => 1,
+            Pass::Memory => 1 + u32::from(twice),
+            Pass::Time => 0,
+        };
+        planned.grid.passes.iter().flat_map(|pass| (1..=rounds(pass)).map(move |round| (*pass, round))).collect()
+    }
+
     /// Whether an earlier pass already says what becomes of this cell.
     fn is_settled(&self, cell: &Cell) -> bool {
         self.records.iter().any(|r| r.cell == *cell && settles(r))
@@ -226,7 +335,7 @@ impl Sweep<'_> {
         let mut chains: Vec<(&Planned, Vec<Job>)> = Vec::new();
         for planned in &plan.cells {
             let mut jobs = Vec::new();
-            for (pass, round) in untimed_passes(planned) {
+            for (pass, round) in self.untimed_passes(planned) {
                 let spec = self.ask(planned, pass, round)?;
                 jobs.extend(spec.map(|spec| Job { cell: planned.cell.clone(), spec, round }));
             }
@@ -291,16 +400,6 @@ impl Sweep<'_> {
         })
     }
 
-    /// Runs one pass over one cell and records it, unless that is done or an earlier pass settled it.
-    fn pass(&mut self, planned: &Planned, pass: Pass, round: u32) -> Result<()> {
-        let Some(spec) = self.ask(planned, pass, round)? else { return Ok(()) };
-        let device = (self.choice, self.machine.device_memory);
-        match provided((self.python.as_ref(), None), &spec, &planned.cell, round, device, self.options.timeout)? {
-            Some(record) => self.keep(record),
-            None => Ok(()),
-        }
-    }
-
     /// What a child is to be asked for; none where that is done, an earlier pass settled it, or it cannot be, which is recorded.
     fn ask(&mut self, planned: &Planned, pass: Pass, round: u32) -> Result<Option<Spec>> {
         if self.find(&planned.cell, pass, round).is_some() || self.is_settled(&planned.cell) {
@@ -326,6 +425,7 @@ impl Sweep<'_> {
             expected: self.expected(planned, pass),
             exchange: planned.grid.is_shared().then(|| self.exchanges.files(&planned.cell)).transpose()?,
             hand_over: false,
+            waits: false,
             reference: planned.cell.is_reference().then(|| for_reference(threads)).transpose()?,
             files: (pass == Pass::Memory && round == 1 && self.profile != Profile::Smoke).then(|| self.dir.join(FILES)),
             alloc_conf: planned.cell.alloc_conf().map(str::to_string),
@@ -454,11 +554,47 @@ impl Sweep<'_> {
 
     /// One timed round, until the budget ends.
     fn round(&mut self, groups: &[Vec<Planned>], round: u32) -> Result<()> {
-        for planned in round_order(groups, round, self.options.seed) {
-            if self.over() {
-                break;
+        for next in round_order(groups, round, self.options.seed).chunks(loaded_together(self.choice)) {
+            let mut jobs = Vec::new();
+            for planned in next {
+                if self.over() {
+                    break;
+                }
+                let spec = self.ask(planned, Pass::Time, round)?;
+                jobs.extend(spec.map(|spec| (planned.cell.clone(), spec)));
             }
-            self.pass(&planned, Pass::Time, round)?;
+            self.time_next(jobs, round)?;
+        }
+        Ok(())
+    }
+
+    /// Timed passes, one after the other. Their processes load libtorch side by side beforehand, and each then waits for its turn: loading
+    /// takes longer than many passes, and one core.
+    fn time_next(&mut self, jobs: Vec<(Cell, Spec)>, round: u32) -> Result<()> {
+        let device = (self.choice, self.machine.device_memory);
+        let python = self.python.clone();
+        let mut started = VecDeque::new();
+        for (cell, spec) in jobs {
+            match provide((python.as_ref(), None), &spec, &cell, device, self.options.timeout)? {
+                Provision::Ready => {
+                    let spec = Spec { waits: true, ..spec };
+                    started.push_back((Started::ahead(program(python.as_ref(), &cell), &spec, device)?, cell));
+                }
+                Provision::Failed(given) => self.keep(given.of_other_side(&cell, Pass::Time, round))?,
+                Provision::Stopped => break,
+            }
+        }
+        started.iter().for_each(|(started, _)| started.wait_until_loaded(self.options.timeout));
+        while let Some((next, cell)) = started.pop_front() {
+            // What has waited for nothing is ended.
+            match self.over() {
+                true => next.abandon(),
+                false => {
+                    if let Some(record) = next.finish(Pass::Time, &cell, round, self.options.timeout)? {
+                        self.keep(record)?;
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -468,7 +604,7 @@ impl Sweep<'_> {
         let is_done = |(pass, round): (Pass, u32)| {
             self.impossible(planned, pass).is_some() || self.find(&planned.cell, pass, round).is_some()
         };
-        self.is_settled(&planned.cell) || untimed_passes(planned).into_iter().all(is_done)
+        self.is_settled(&planned.cell) || self.untimed_passes(planned).into_iter().all(is_done)
     }
 
     /// Passes that the plan asks for at least and that are not done.
@@ -479,7 +615,7 @@ impl Sweep<'_> {
             .iter()
             .filter(|p| p.grid.passes.contains(&Pass::Time))
             .flat_map(|p| (1..=least).map(move |n| (p, Pass::Time, n)));
-        let untimed = plan.cells.iter().flat_map(|p| untimed_passes(p).into_iter().map(move |(pass, round)| (p, pass, round)));
+        let untimed = plan.cells.iter().flat_map(|p| self.untimed_passes(p).into_iter().map(move |(pass, round)| (p, pass, round)));
         let all = untimed.chain(timed);
         let lacks = |(p, pass, round): &(&Planned, Pass, u32)| {
             let round = if self.impossible(p, *pass).is_some() { &1 } else { round };
@@ -512,6 +648,15 @@ fn settles(record: &PassRecord) -> bool {
     record.status != Status::Ok && !(record.status == Status::Skipped && record.reason != BUDGET_ENDED)
 }
 
+/// How many processes load libtorch at the same time before they are timed one by one.
+fn loaded_together(choice: DeviceChoice) -> usize {
+    match choice {
+        DeviceChoice::Cpu => cores().clamp(1, 4),
+        // Each would hold memory of the GPU.
+        DeviceChoice::Cuda(_) | DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_) => 1,
+    }
+}
+
 /// How many cells can be counted at the same time without one changing the bytes of another. On a GPU they would share its memory.
 fn side_by_side(choice: DeviceChoice, threads: u32) -> usize {
     match choice {
@@ -522,38 +667,34 @@ fn side_by_side(choice: DeviceChoice, threads: u32) -> usize {
     }
 }
 
-/// The check once, the memory pass twice, as far as the grid asks for them.
-fn untimed_passes(planned: &Planned) -> Vec<(Pass, u32)> {
-    let rounds = |pass: &Pass| match pass {
-        Pass::Check => 1,
-        Pass::Memory => 2,
-        Pass::Time => 0,
-    };
-    planned.grid.passes.iter().flat_map(|pass| (1..=rounds(pass)).map(move |round| (*pass, round))).collect()
-}
-
 /// What the run came to.
 fn account(sweep: &Sweep, plan: &Plan, left: &[Left], dir: &Path) -> Account {
     let judgements = match sweep.profile {
         Profile::Smoke => Vec::new(),
         _ => judge(sweep.protocol, sweep.taken(), &Samples::new(&sweep.records)),
     };
-    let judged = |judgement: Judgement| Judged {
-        claim: judgement.claim.id.to_string(),
-        text: judgement.claim.text.to_string(),
-        verdict: judgement.verdict,
-        parts: judgement.parts(),
-        counts: judgement.carries,
-        in_python: judgement.platform == Platform::Python,
-    };
     let failed = sweep.records.iter().filter(|record| record.status.is_failure());
     let folder = if sweep.options.shard.is_some() { dir.parent().unwrap_or(dir) } else { dir };
     Account {
         dir: folder.to_path_buf(),
         left: left.iter().map(|left| left.dir.clone()).collect(),
+        came: None,
         passes: sweep.records.len() - sweep.resumed,
         lacking: sweep.lacking(plan),
         failed: failed.map(|record| format!("{} {}: {}: {}", record.pass, record.cell, record.status, record.reason)).collect(),
         judged: judgements.into_iter().map(judged).collect(),
+    }
+}
+
+fn judged(judgement: Judgement) -> Judged {
+    Judged {
+        claim: judgement.claim.id.to_string(),
+        text: judgement.claim.text.to_string(),
+        verdict: judgement.verdict,
+        so_far: judgement.so_far(),
+        measured: judgement.measured(),
+        parts: judgement.parts(),
+        counts: judgement.carries,
+        in_python: judgement.platform == Platform::Python,
     }
 }

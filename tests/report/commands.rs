@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn committed() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("results")
+    super::project::committed().join("results")
 }
 
 /// Exit status, and what was said.
@@ -73,7 +73,7 @@ fn what_must_not_be_contributed_is_refused_with_the_reason() {
             Box::new(|f| edit_json(f, "/identity/hardware/cpu", "<IMG src=x onerror=x>".into())),
         ),
         (
-            "configurations were not run",
+            "configurations are measured in full",
             Box::new(|f| edit(f, "samples.csv", |text| text.lines().take(40).map(|l| format!("{l}\n")).collect())),
         ),
         (
@@ -101,6 +101,75 @@ fn what_must_not_be_contributed_is_refused_with_the_reason() {
     let root = tempfile::tempdir().unwrap();
     let (status, said) = vramlab(&[root.path()], "check");
     assert!(status == 1 && said.contains("no results in"), "{said}");
+}
+
+/// Rows that say that the budget ended are no results, and neither are fewer rounds than were set.
+#[test]
+fn results_that_a_budget_cut_short_are_not_whole() {
+    let closing = |row: &str, pass: &str| row.contains(&format!(",pass.{pass},"));
+    let left_out = |row: &str| {
+        let (cell, rest) = row.split_once(',').unwrap();
+        let (round, _) = rest.split_once(',').unwrap();
+        format!("{cell},{round},0,pass.memory,s,,skipped,the budget ended before this cell's turn")
+    };
+    let cases: [(&str, &dyn Fn(&str) -> Option<String>); 2] = [
+        ("rows of a budget that ended", &|row| match row.starts_with("workload=chain") && !closing(row, "check") {
+            true if closing(row, "memory") => Some(left_out(row)),
+            true => None,
+            false => Some(row.to_string()),
+        }),
+        ("a round that lacks", &|row| (!row.contains(",5,") || row.contains("pass.memory")).then(|| row.to_string())),
+    ];
+    for (name, change) in cases {
+        let root = tempfile::tempdir().unwrap();
+        let folder = copy(root.path(), "amd-epyc-2c", &["inplace"]);
+        let (status, said) = vramlab(&[&folder], "check");
+        assert_eq!((status, said.contains("whole and valid")), (0, true), "{said}");
+        edit(&folder, "samples.csv", |text| text.lines().filter_map(change).map(|row| row + "\n").collect());
+        let (status, said) = vramlab(&[&folder], "check");
+        assert!(status == 1 && said.contains(" of 24 configurations are measured in full, '"), "{name}: {said}");
+    }
+}
+
+/// Whose results these are decides what stands in their folders: a link leads to a file of the reader's, a pipe to no end.
+#[test]
+fn only_files_come_into_the_report() {
+    use std::os::unix::fs::symlink;
+    let root = tempfile::tempdir().unwrap();
+    let machine = copy(root.path(), "amd-epyc-2c", &["inplace"]);
+    let folder = machine.join("inplace/files");
+    std::fs::create_dir(&folder).unwrap();
+    let secret = root.path().join("secret");
+    std::fs::write(&secret, "a secret").unwrap();
+    std::fs::write(folder.join("kept.json"), "{}").unwrap();
+    symlink(&secret, folder.join("notes.json")).unwrap();
+    symlink("/dev/zero", folder.join("zeros.json")).unwrap();
+    symlink(root.path(), folder.join("folder")).unwrap();
+    assert!(Command::new("mkfifo").arg(folder.join("pipe.json")).status().unwrap().success());
+    std::fs::File::create(folder.join("large.json")).unwrap().set_len(1 << 30).unwrap();
+    let (status, said) = vramlab(&[&machine], "check");
+    for name in ["notes.json", "zeros.json", "folder", "pipe.json", "large.json"] {
+        assert!(status == 1 && said.lines().any(|line| line.contains(&format!("files/{name}\": "))), "{name}: {said}");
+    }
+    assert!(!said.contains("kept.json"), "{said}");
+    let out = root.path().join("report");
+    let results = root.path().join("results");
+    std::fs::create_dir(&results).unwrap();
+    std::fs::rename(&machine, results.join("amd-epyc-2c")).unwrap();
+    let (status, said) = vramlab(&[Path::new("--results"), &results, Path::new("--out"), &out], "report");
+    assert_eq!(status, 0, "{said}");
+    let copied: Vec<_> = std::fs::read_dir(out.join("files")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(copied, ["inplace-amd-epyc-2c-kept.json"]);
+    // The folder itself, and the files that all results have.
+    let own = results.join("amd-epyc-2c/inplace");
+    std::fs::remove_dir_all(own.join("files")).unwrap();
+    symlink(root.path(), own.join("files")).unwrap();
+    let (status, said) = vramlab(&[&results.join("amd-epyc-2c")], "check");
+    assert!(status == 1 && said.contains("files\": is no folder"), "{said}");
+    std::fs::remove_file(own.join("samples.csv")).unwrap();
+    assert!(Command::new("mkfifo").arg(own.join("samples.csv")).status().unwrap().success());
+    let (status, said) = vramlab(&[&results.join("amd-epyc-2c")], "check");
+    assert!(status == 1 && said.contains("samples.csv is no file"), "{said}");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! The report that is committed, held against what its readers need: short, in plain words, of the results beside it.
 
-use std::path::{Path, PathBuf};
-use vramlab::report;
+use super::project::{committed, report};
+use std::path::PathBuf;
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("report")
+    committed().join("report")
 }
 
 fn pages() -> Vec<(String, String)> {
@@ -21,21 +21,17 @@ fn pages() -> Vec<(String, String)> {
 /// What README says is what the committed report says, and that is what the committed results say.
 #[test]
 fn readme_and_report_show_the_committed_results() {
-    let out = tempfile::tempdir().unwrap();
-    report::write(Path::new("results"), out.path()).unwrap();
-    let project = tempfile::tempdir().unwrap();
-    let files = ["README.md", "METHODOLOGY.md"];
-    for file in files {
-        std::fs::copy(folder().with_file_name(file), project.path().join(file)).unwrap();
+    let root = tempfile::tempdir().unwrap();
+    super::project::copy_tree(committed(), root.path(), |path| *path == folder());
+    report(root.path());
+    let remedy = "is older than results/: run `just report` and stage what it wrote";
+    for file in ["README.md", "METHODOLOGY.md"] {
+        let [made, committed] = [root.path(), committed()].map(|project| std::fs::read(project.join(file)).unwrap());
+        assert!(made == committed, "{file} {remedy}");
     }
-    report::show_summary(Path::new("results"), &project.path().join("README.md")).unwrap();
-    for file in files {
-        let committed = std::fs::read(folder().with_file_name(file)).unwrap();
-        assert!(std::fs::read(project.path().join(file)).unwrap() == committed, "{file} is older than results/: run `just report`");
-    }
-    let (made, committed) = (super::files(out.path()), super::files(&folder()));
+    let (made, committed) = (super::files(&root.path().join("report")), super::files(&folder()));
     for path in made.keys().chain(committed.keys()) {
-        assert!(made.get(path) == committed.get(path), "report/{} is older than results/: run `just report`", path.display());
+        assert!(made.get(path) == committed.get(path), "report/{} {remedy}", path.display());
     }
 }
 

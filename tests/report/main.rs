@@ -6,7 +6,9 @@ mod committed;
 mod factorial;
 mod fixture;
 mod odd;
+mod own;
 mod page;
+mod project;
 mod safe;
 mod svg;
 mod words;
@@ -331,8 +333,8 @@ fn one_machine_alone_and_a_run_cut_short() {
     report::write(&results, &out).unwrap();
     let text = text(&out);
     assert!(text.contains("plots/inplace-peak-amd-epyc-2c.svg"));
-    assert!(text.contains("inplace on amd-epyc-2c: 1 invalid, 3 not run yet"));
-    assert!(text.contains("Not run, since the run was cut short"));
+    assert!(text.contains("inplace on amd-epyc-2c: 1 invalid, 3 not measured in full yet"));
+    assert!(text.contains("Not measured in full, since the run was cut short"));
     let data = std::fs::read_to_string(out.join("data/inplace-amd-epyc-2c.csv")).unwrap();
     assert!(data.lines().any(|line| line.ends_with(",not run")), "{data}");
 }
