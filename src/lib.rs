@@ -2,7 +2,7 @@
 //! of the guides' claims hold there.
 //!
 //! The layers, bottom up: [`stats`] and [`units`]; [`protocol`]; [`rounds`]; [`results`]; [`judge`]; from there two branches that never meet:
-//! what measures (feature `torch`) and what reports.
+//! what measures (feature `torch`) and what reports. [`rehearse`] stands beside both. docs/architecture.md is the map.
 
 // First, so that its macros are everybody's.
 #[macro_use]
