@@ -28,8 +28,8 @@ ELSEWHERE = {
     "a100-pcie-80g": (1935, 19.5, 156, 312),
     "v100-pcie": (900, 14.0, 14.0, 112),
 }
-# A card of ours takes the constants of its twin where it has none of its own: the same chip with another board.
-TWINS = {
+# A card of ours takes the constants of the same chip on another board where it has none of its own.
+SAME_CHIP = {
     "a100-80g": "a100-pcie-80g",
     "a100-40g": "a100-pcie-40g",
     "a100-pcie-80g": "a100-80g",
@@ -251,8 +251,8 @@ def main():
     if options.held_out:
         for (card, kind), (rows, _) in sorted(records.items()):
             if card == options.held_out and kind in median:
-                twin = own.get((TWINS.get(card), kind))
-                error = np.log(predicted(kind, cards[card], *rows.T[:2], *(twin[:3] if twin else median[kind])) / rows.T[2])
+                relative = own.get((SAME_CHIP.get(card), kind))
+                error = np.log(predicted(kind, cards[card], *rows.T[:2], *(relative[:3] if relative else median[kind])) / rows.T[2])
                 print(f"held out {card} {kind}: median {np.median(np.abs(error)):.1%}, p90 {np.quantile(np.abs(error), 0.9):.1%}")
         return
     with open(ROOT / "src/rehearse/time/constants.csv", "w", newline="") as file:
@@ -260,11 +260,11 @@ def main():
         out.writerow("card,class,fixed_us,compute,memory,rows,median_error,fitted_on".split(","))
         for card in [name for name in cards if name not in ELSEWHERE]:
             for kind in kinds:
-                twin = TWINS.get(card)
+                relative = SAME_CHIP.get(card)
                 if (card, kind) in own:
                     values, on = own[card, kind], own[card, kind][6]
-                elif (twin, kind) in own:
-                    values, on = own[twin, kind], f"{twin}: {own[twin, kind][6]}"
+                elif (relative, kind) in own:
+                    values, on = own[relative, kind], f"{relative}: {own[relative, kind][6]}"
                 else:
                     values, on = (*median[kind], 0, 0.0), "specification: the median of the cards that have records"
                 out.writerow([card, kind, f"{values[0] * 1e6:.2f}", f"{values[1]:.3f}", f"{values[2]:.3f}", values[3],

@@ -156,6 +156,8 @@ fn take_over(
         exchanges: Exchanges::default(),
     };
     sweep.progress.expect(sample.len());
+    // However short the time is: without one of them nothing is taken over.
+    sweep.count(&Plan { cells: sample.iter().take(1).cloned().collect() }, None)?;
     sweep.count(&Plan { cells: sample }, sweep.deadline)?;
     sweep.progress.finish();
     if stopped() {
