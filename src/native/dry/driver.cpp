@@ -13,8 +13,10 @@ namespace {
 constexpr int kInvalidDevice = 101, kNotFound = 500;
 
 int device_count() {
-  const char* set = std::getenv("VRAMLAB_DRY_DEVICES");
-  const int count = set ? std::atoi(set) : 1;
+  static const int count = [] {
+    const char* set = std::getenv("VRAMLAB_DRY_DEVICES");
+    return set ? std::atoi(set) : 1;
+  }();
   return count < 1 ? 1 : count;
 }
 

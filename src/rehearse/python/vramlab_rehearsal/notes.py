@@ -5,6 +5,8 @@ import json
 import os
 import time
 
+from . import settings
+
 folder = ""
 _names = -1
 _owner = 0
@@ -14,7 +16,7 @@ def open_folder():
     """Makes the folder, in which this process alone writes, and not those that it forks."""
     global folder, _names, _owner
     _owner = os.getpid()
-    folder = os.path.join(os.environ["VRAMLAB_REHEARSAL"], f"{_owner}-{time.monotonic_ns()}")
+    folder = os.path.join(settings["VRAMLAB_REHEARSAL"], f"{_owner}-{time.monotonic_ns()}")
     os.makedirs(folder)
     # Room to say that something could not be written, taken while there is some.
     with open(os.path.join(folder, "lost"), "wb") as file:

@@ -1,14 +1,13 @@
 """What is turned off or changed because nothing is computed; each is told in the report."""
 
 import functools
-import os
 
-from . import device, imports
+from . import device, imports, settings
 from .notes import note
 
 
 def follow(torch):
-    if "VRAMLAB_REHEARSAL_NO_INIT" in os.environ:
+    if "VRAMLAB_REHEARSAL_NO_INIT" in settings:
         _leave_uninitialised(torch)
     _do_not_compile(torch)
     _do_not_load_the_compiler(torch)
