@@ -1,6 +1,7 @@
 //! The folder in which one rehearsal's processes tell what they do, and the end of those processes.
 
 use super::libraries::{Libraries, PRELOADED, cache};
+use super::nvidia_smi::NAME as NVIDIA_SMI;
 use anyhow::{Context, Result};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -31,7 +32,7 @@ impl Session {
             let programs = folder.path().join("bin");
             fs::create_dir(&programs)?;
             // This program answers by that name, too.
-            symlink(env::current_exe()?, programs.join("nvidia-smi"))?;
+            symlink(env::current_exe()?, programs.join(NVIDIA_SMI))?;
             Ok(Session { folder, _lock: lock })
         };
         make().with_context(|| format!("writing to {}; set VRAMLAB_CACHE to a folder that can be written to", cache.display()))
