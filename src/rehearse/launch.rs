@@ -235,6 +235,9 @@ pub(super) const LARGE: u64 = 1 << 40;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
+/// In the session's folder: why a process could not be rehearsed.
+const FAILED: &str = "failed";
+
 /// How long a command has to end by itself after an interruption.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -320,10 +323,10 @@ impl Rehearsal<'_> {
             traces: Vec::new(),
             hooked: false,
             without_torch: None,
-            not_set_up: None,
+            not_set_up: fs::read_to_string(session.join(FAILED)).ok(),
             last_line_of_stderr: heard.map_or_else(String::new, last_line),
         };
-        for entry in fs::read_dir(session).with_context(|| format!("reading {}", session.display()))? {
+        for entry in fs::read_dir(session).with_context(|| format!("reading {}; did the script remove it?", session.display()))? {
             let path = entry?.path();
             if path.is_dir() {
                 if path.file_name() != Some(OsStr::new("bin")) {
@@ -332,7 +335,6 @@ impl Rehearsal<'_> {
                 continue;
             }
             match path.extension().and_then(OsStr::to_str) {
-                Some("failed") => run.not_set_up = fs::read_to_string(&path).ok(),
                 Some("without-torch") => run.without_torch = fs::read_to_string(&path).ok(),
                 Some("python") => run.hooked = true,
                 _ => {}
@@ -355,7 +357,11 @@ impl Rehearsal<'_> {
                 interrupted = Some(Instant::now());
             }
             let late = self.options.timeout.is_some_and(|limit| began.elapsed().as_secs_f64() > limit);
-            if late || interrupted.is_some_and(|since| since.elapsed() > GRACE) || left.is_enough(session) {
+            if late
+                || interrupted.is_some_and(|since| since.elapsed() > GRACE)
+                || left.is_enough(session)
+                || session.join(FAILED).exists()
+            {
                 return Ok((session::end(child)?, late));
             }
             // Of those that run at once one compiles.

@@ -321,7 +321,7 @@ try:
 except BaseException as error:
     reason = f"the rehearsal could not be set up in {sys.executable or 'Python'}: {type(error).__name__}: {error}"
     try:
-        with open(os.path.join(session, f"{os.getpid()}.failed"), "w", errors="replace") as file:
+        with open(os.path.join(session, "failed"), "w", errors="replace") as file:
             file.write(reason)
     finally:
         os.write(2, f"vramlab: {reason}\n".encode("utf-8", "replace"))

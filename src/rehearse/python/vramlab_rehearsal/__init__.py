@@ -33,9 +33,9 @@ def begin():
 
 
 def fail(reason):
-    """Ends this process: what cannot be rehearsed must not run on."""
+    """Ends this process, and the rehearsal: what cannot be rehearsed must not run on."""
     try:
-        with open(os.path.join(settings["VRAMLAB_REHEARSAL"], f"{os.getpid()}.failed"), "w", errors="replace") as file:
+        with open(os.path.join(settings["VRAMLAB_REHEARSAL"], "failed"), "w", errors="replace") as file:
             file.write(reason)
         sys.stdout.flush()
     finally:
