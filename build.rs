@@ -86,11 +86,12 @@ fn write_rehearsal(carries_libraries: bool) {
     let text = format!(
         "/// Sources of the libraries, by their paths below `src/native`.\nconst SOURCES: &[(&str, &str)] = &[\n{}    (\"guarded.h\", \
          include_str!(\"{}\")),\n];\n/// Python's half.\nconst PYTHON: &[(&str, &str)] = &[\n{}];\nconst SMALL: [(&str, \
-         &[&str], &[u8]); 4] = [\n{}];\n/// For the version below.\nconst LIBRARY: &[u8] = {};\nconst TORCH_VERSION: &str = \
+         &[&str], &[u8]); {}] = [\n{}];\n/// For the version below.\nconst LIBRARY: &[u8] = {};\nconst TORCH_VERSION: &str = \
          \"{TORCH_VERSION}\";\n",
         files("src/native/dry", "src/native", &["cpp", "h"]),
         guarded.display(),
         files("src/rehearse/python", "src/rehearse/python", &["py"]),
+        native::SIMULATED.len(),
         small,
         compiled("python"),
     );

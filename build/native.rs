@@ -28,18 +28,31 @@ struct Library {
 
 /// Of those, the ones that stand for a GPU's and need nothing of libtorch, for `rehearse` to compile where there is none: name, soname,
 /// sources below `src/native/dry/`.
-pub const SIMULATED: [(&str, &str, &[&str]); 4] = [
-    ("runtime", "libnvidia-ml.so.1", &["runtime.cpp", "cublas.cpp", "cudnn.cpp", "cufft.cpp", "cusparse.cpp", "rnn.cpp"]),
+pub const SIMULATED: [(&str, &str, &[&str]); 5] = [
+    (
+        "runtime",
+        "libnvidia-ml.so.1",
+        &["runtime.cpp", "nvml.cpp", "cublas.cpp", "cudnn.cpp", "cufft.cpp", "cusparse.cpp", "rnn.cpp"],
+    ),
     ("driver", "libcuda.so.1", &["driver.cpp"]),
     ("nvrtc12", "libnvrtc.so.12", &["nvrtc.cpp"]),
     ("nvrtc13", "libnvrtc.so.13", &["nvrtc.cpp"]),
+    ("start", "libvramlab_start.so", &["start.cpp"]),
 ];
 
 const LIBRARIES: &[Library] = &[
     // c10 opens NVML by this name.
     Library {
         name: "dry_runtime",
-        from: &["dry/runtime.cpp", "dry/cublas.cpp", "dry/cudnn.cpp", "dry/cufft.cpp", "dry/cusparse.cpp", "dry/rnn.cpp"],
+        from: &[
+            "dry/runtime.cpp",
+            "dry/nvml.cpp",
+            "dry/cublas.cpp",
+            "dry/cudnn.cpp",
+            "dry/cufft.cpp",
+            "dry/cusparse.cpp",
+            "dry/rnn.cpp",
+        ],
         exports: "*",
         link: &["-Wl,-soname,libnvidia-ml.so.1"],
         needs_cuda: true,
@@ -59,6 +72,14 @@ const LIBRARIES: &[Library] = &[
         from: &["dry/nvrtc.cpp"],
         exports: "*",
         link: &["-Wl,-soname,libnvrtc.so.13"],
+        needs_cuda: true,
+    },
+    // Preloaded into programs of all kinds, so it needs the C library alone.
+    Library {
+        name: "dry_start",
+        from: &["dry/start.cpp"],
+        exports: "*",
+        link: &["-Wl,-soname,libvramlab_start.so", "-Wl,--as-needed"],
         needs_cuda: true,
     },
     Library {

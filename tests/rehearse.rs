@@ -224,9 +224,8 @@ fn a_command_that_is_no_rehearsal_is_told_why_in_one_line() {
     refuses(&[], &[], "no command");
     refuses(&[], &["no-such-program"], "spelled right");
     refuses(&[], &["true"], "started no Python");
-    refuses(&[], &[python, "-I", "-c", "import torch"], "started no Python");
     refuses(&[], &[python, "-c", "print(1)"], "never imported torch");
-    refuses(&[], &[python, "-c", "import torch"], "never used the GPU");
+    refuses(&[], &[python, "-I", "-c", "import torch"], "never used the GPU");
     refuses(&[], &["--gpuu", "python"], "no flag '--gpuu'");
     refuses(&["--gpu", "rtx-1"], &["true"], "rtx-4090");
     refuses(&["--gpu", "12"], &["true"], "a size like 24GiB");

@@ -23,6 +23,7 @@ from typing import Any, Callable, Sequence
 __all__ = ["RehearsalError", "Report", "rehearse"]
 
 PROGRAM = str(Path(__file__).with_name("bin") / "vramlab")
+CALLED = str(Path(__file__).with_name("called.py"))
 DOES_NOT_FIT = 3
 
 
@@ -81,6 +82,11 @@ def rehearse(
     """
     if not callable(function):
         raise TypeError(f"{function!r} is no function; scripts are rehearsed by `python -m vramlab rehearse -- python train.py`")
+    if CALLED in getattr(sys, "orig_argv", ()):
+        raise RehearsalError(
+            "vramlab.rehearse was called again, by the process that a rehearsal started: that process imports the script to find the function. "
+            'Put what the script does itself below `if __name__ == "__main__":`'
+        )
     with tempfile.TemporaryDirectory(prefix="vramlab-") as folder:
         call, output, answer = (Path(folder, name) for name in ("call", "output", "answer.json"))
         call.write_bytes(_call(function, args))
@@ -90,19 +96,26 @@ def rehearse(
             flags.append("--no-init")
         if timeout is not None:
             flags += ["--timeout", str(timeout)]
-        command = [sys.executable, str(Path(__file__).with_name("called.py")), str(call), str(output)]
-        done = subprocess.run(
+        command = [sys.executable, CALLED, str(call), str(output)]
+        process = subprocess.Popen(
             [PROGRAM, "rehearse", *flags, "--", *command], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
         )
+        try:
+            _, said = process.communicate()
+        except BaseException:
+            # A Ctrl-C: the program ends what it has started, and then itself.
+            process.terminate()
+            process.communicate()
+            raise
         printed = output.read_text(errors="replace")
-        if done.returncode not in (0, DOES_NOT_FIT):
+        if process.returncode not in (0, DOES_NOT_FIT):
             # What it printed has the exception; the answer as far as it came is no help.
-            told = done.stderr.strip().split("; until then:")[0]
+            told = said.strip().split("; until then:")[0]
             raise RehearsalError(f"{printed.strip()}\n{told}".strip())
         found = json.loads(answer.read_text())
     peaks = [process["peak"]["categories"] for process in found["processes"][:1]]
     return Report(
-        fits=done.returncode == 0,
+        fits=process.returncode == 0,
         gpu=found["gpu"]["name"],
         gpu_memory=found["gpu"]["memory"],
         steps=found["steps"],
@@ -113,7 +126,7 @@ def rehearse(
         needs_at_least=found["needs_at_least"],
         categories={held["name"]: held["bytes"] for peak in peaks for held in peak},
         notes=found["notes"],
-        text=done.stderr.strip(),
+        text=said.strip(),
         output=printed,
         json=found,
     )

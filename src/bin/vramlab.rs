@@ -90,6 +90,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    if words.next().is_some_and(|name| Path::new(&name).ends_with(vramlab::rehearse::NVIDIA_SMI)) {
+        let (text, status) = vramlab::rehearse::nvidia_smi(&words.collect::<Vec<String>>());
+        print!("{text}");
+        return ExitCode::from(console::status(status));
+    }
     let code = run(Arguments::parse().command).unwrap_or_else(|error| {
         eprintln!("vramlab: {error:#}");
         1

@@ -4,6 +4,7 @@ use super::answer::{Answer, Verdict};
 use super::check::Earlier;
 use super::launch::{BAD_INPUT, Rehearsal, RehearseOptions, Run, Variant, card_of, status, write_json};
 use super::libraries::libraries;
+use super::session::Session;
 use super::what_if::what_if;
 use super::{files, show, time};
 use crate::cards::Card;
@@ -49,7 +50,7 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     if options.what_if {
         return what_if(&rehearsal);
     }
-    let session = rehearsal.session()?;
+    let session = Session::new()?;
     let run = rehearsal.run(session.path(), *card, false)?;
     let answer = whole_answer(&rehearsal, &run)?;
     if !others.is_empty() {

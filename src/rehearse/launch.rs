@@ -4,6 +4,7 @@ use super::answer::{Answer, Gpu, ProcessAnswer, Verdict, process_answers};
 use super::check::Tolerance;
 use super::libraries::{Libraries, cache};
 use super::replay::{self, Needs};
+use super::session::{self, Left, Session};
 use super::show::on_one_line;
 use super::template::Template;
 use super::time::{Prediction, predict};
@@ -13,7 +14,7 @@ use crate::units::Bytes;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
+use std::{fs, thread};
 
 /// Flags of `vramlab rehearse`.
 #[derive(Debug, Args)]
@@ -212,6 +213,8 @@ pub(super) struct Run {
     /// Whether a Python came up that had the hook, and one that found no torch.
     hooked: bool,
     without_torch: Option<String>,
+    /// Why a process could not be rehearsed, which was ended before it did anything.
+    not_set_up: Option<String>,
     /// The last line that a silent run wrote to its standard error.
     last_line_of_stderr: String,
 }
@@ -232,16 +235,13 @@ pub(super) const LARGE: u64 = 1 << 40;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
+/// In the session's folder: why a process could not be rehearsed.
+const FAILED: &str = "failed";
+
 /// How long a command has to end by itself after an interruption.
 const GRACE: Duration = Duration::from_secs(5);
 
 impl Rehearsal<'_> {
-    /// A folder for what the processes tell, in the cache; gone in the end.
-    pub fn session(&self) -> Result<tempfile::TempDir> {
-        let cache = cache()?;
-        tempfile::Builder::new().prefix("session-").tempdir_in(&cache).with_context(|| format!("writing to {}", cache.display()))
-    }
-
     fn words(&self) -> &[OsString] {
         self.variant.command.as_ref().unwrap_or(&self.options.command)
     }
@@ -250,13 +250,8 @@ impl Rehearsal<'_> {
         let options = self.options;
         let mut command = Command::new(&self.words()[0]);
         command.args(&self.words()[1..]);
-        let mut path = self.libraries.folder.join("python").into_os_string();
-        if let Some(others) = env::var_os("PYTHONPATH").filter(|others| !others.is_empty()) {
-            path.push(":");
-            path.push(others);
-        }
+        session::follow(&mut command, session, &self.libraries, options.device == Device::Dry);
         command
-            .env("PYTHONPATH", path)
             .env("VRAMLAB_REHEARSAL", session)
             .env("VRAMLAB_REHEARSAL_LIBRARIES", &self.libraries.folder)
             .env("VRAMLAB_REHEARSAL_COMPILED", &self.libraries.compiled)
@@ -270,9 +265,7 @@ impl Rehearsal<'_> {
                 .env("VRAMLAB_DRY_DEVICES", options.gpus.to_string())
                 .env(cards::ENVIRONMENT, card.environment())
                 // Nothing is written outside of our own folders, and kernels for a simulated GPU are none that a real one should find.
-                .env("USE_PYTORCH_KERNEL_CACHE", "0")
-                // Which of the real cards a process may see says nothing about simulated ones.
-                .env_remove("CUDA_VISIBLE_DEVICES");
+                .env("USE_PYTORCH_KERNEL_CACHE", "0");
         }
         if let (Some(size), Some(rank)) = (options.world_size, options.rank) {
             command.env("VRAMLAB_REHEARSAL_WORLD_SIZE", size.to_string()).env("VRAMLAB_REHEARSAL_RANK", rank.to_string());
@@ -298,7 +291,7 @@ impl Rehearsal<'_> {
 
     /// A run that prints nothing.
     pub fn run_in_silence(&self) -> Result<Run> {
-        let session = self.session()?;
+        let session = Session::new()?;
         let run = self.run(session.path(), self.card, true)?;
         ensure!(!run.interrupted, "interrupted");
         Ok(run)
@@ -330,17 +323,21 @@ impl Rehearsal<'_> {
             traces: Vec::new(),
             hooked: false,
             without_torch: None,
+            not_set_up: fs::read_to_string(session.join(FAILED)).ok(),
             last_line_of_stderr: heard.map_or_else(String::new, last_line),
         };
-        for entry in fs::read_dir(session).with_context(|| format!("reading {}", session.display()))? {
+        for entry in fs::read_dir(session).with_context(|| format!("reading {}; did the script remove it?", session.display()))? {
             let path = entry?.path();
             if path.is_dir() {
-                run.traces.push(Trace::read(&path)?);
-            } else if path.extension().is_some_and(|e| e == "without-torch") {
-                run.without_torch = fs::read_to_string(&path).ok();
-                run.hooked = true;
-            } else {
-                run.hooked = true;
+                if path.file_name() != Some(OsStr::new("bin")) {
+                    run.traces.push(Trace::read(&path)?);
+                }
+                continue;
+            }
+            match path.extension().and_then(OsStr::to_str) {
+                Some("without-torch") => run.without_torch = fs::read_to_string(&path).ok(),
+                Some("python") => run.hooked = true,
+                _ => {}
             }
         }
         // A folder's order is nobody's.
@@ -351,7 +348,7 @@ impl Rehearsal<'_> {
     fn wait(&self, child: &mut Child, session: &Path) -> Result<(ExitStatus, bool)> {
         let began = Instant::now();
         let mut interrupted: Option<Instant> = None;
-        let mut compiles = false;
+        let (mut compiles, mut left) = (false, Left::none());
         loop {
             if let Some(status) = child.try_wait().context("waiting for the command")? {
                 return Ok((status, false));
@@ -360,9 +357,12 @@ impl Rehearsal<'_> {
                 interrupted = Some(Instant::now());
             }
             let late = self.options.timeout.is_some_and(|limit| began.elapsed().as_secs_f64() > limit);
-            if late || interrupted.is_some_and(|since| since.elapsed() > GRACE) {
-                end_all(session);
-                return Ok((child.wait().context("waiting for the command")?, late));
+            if late
+                || interrupted.is_some_and(|since| since.elapsed() > GRACE)
+                || left.is_enough(session)
+                || session.join(FAILED).exists()
+            {
+                return Ok((session::end(child)?, late));
             }
             // Of those that run at once one compiles.
             if let Some(version) = fs::read_to_string(session.join("compiling")).ok().filter(|text| !compiles && !text.is_empty()) {
@@ -393,6 +393,9 @@ impl Rehearsal<'_> {
 
     pub fn answer(&self, run: &Run) -> Result<Answer> {
         let name = self.options.command[0].to_string_lossy();
+        if let Some(reason) = &run.not_set_up {
+            bail!("{reason}");
+        }
         if let Some(refused) = run.traces.iter().find_map(|trace| trace.refused.as_ref()) {
             bail!("{}", refused.lines().map(on_one_line).collect::<Vec<String>>().join("\n"));
         }
@@ -472,7 +475,7 @@ impl Rehearsal<'_> {
         ensure!(!run.timed_out, "the time of --timeout was over before '{name}' used the GPU");
         ensure!(
             run.hooked || !run.traces.is_empty(),
-            "'{name}' started no Python that vramlab could see; the command must start one, without its flags -I, -E and -S"
+            "'{name}' started no Python that vramlab could see; the command must start one, and not as another user or from a program that is linked statically"
         );
         if let Some(python) = run.without_torch.as_ref().filter(|_| run.traces.is_empty()) {
             bail!("{} has no PyTorch; install it there: {} -m pip install torch", python.trim(), python.trim());
@@ -515,32 +518,4 @@ fn answers(traces: &[Trace], command_failed: bool) -> Vec<ProcessAnswer> {
     }
     answers.sort_by_key(|answer| (answer.out_of_memory.is_none(), -answer.peak_reserved));
     answers
-}
-
-/// Ends every process of a session: first asked, then made.
-fn end_all(session: &Path) {
-    use rustix::process::{Pid, Signal, kill_process};
-    for (signal, attempts) in [(Signal::TERM, 20), (Signal::KILL, 100)] {
-        for _ in 0..attempts {
-            let found = processes(session);
-            if found.is_empty() {
-                return;
-            }
-            for pid in found.iter().filter_map(|pid| Pid::from_raw(*pid)) {
-                kill_process(pid, signal).ok();
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
-    }
-}
-
-/// The processes that a session's environment is in, however they were started.
-fn processes(session: &Path) -> Vec<i32> {
-    let wanted = format!("VRAMLAB_REHEARSAL={}", session.display());
-    let is_of = |pid: i32| {
-        fs::read(format!("/proc/{pid}/environ"))
-            .is_ok_and(|environment| environment.split(|b| *b == 0).any(|set| set == wanted.as_bytes()))
-    };
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| is_of(*pid)).collect()
 }

@@ -1,27 +1,59 @@
 //! The libraries and the Python files that a rehearsal puts into a script's process, and the folder in the user's cache where they are kept.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::StatVfsMountFlags;
+use sha2::{Digest, Sha256};
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
 use std::hash::{Hash, Hasher};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 include!(concat!(env!("OUT_DIR"), "/rehearsal.rs"));
 
+/// What is preloaded into every process of a rehearsal.
+pub const PRELOADED: &str = "libvramlab_start.so";
+
 /// Where everything is kept: `$VRAMLAB_CACHE`, or `vramlab` in `$XDG_CACHE_HOME` or `~/.cache`.
 ///
 /// # Errors
-/// None of them is set.
+/// None of them is set; a rehearsal's libraries could not be loaded from there, or everybody could change them.
 pub fn cache() -> Result<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let folder = set("VRAMLAB_CACHE")
         .or_else(|| set("XDG_CACHE_HOME").map(|cache| cache.join("vramlab")))
         .or_else(|| set("HOME").map(|home| home.join(".cache/vramlab")))
         .context("there is no cache folder: set VRAMLAB_CACHE to a folder that vramlab may write to")?;
-    fs::create_dir_all(&folder)
-        .with_context(|| format!("making {}; set VRAMLAB_CACHE to a folder that can be written to", folder.display()))?;
-    fs::canonicalize(&folder).with_context(|| format!("{}", folder.display()))
+    let name = folder.display();
+    fs::create_dir_all(&folder).with_context(|| format!("making {name}; set VRAMLAB_CACHE to a folder that can be written to"))?;
+    let folder = fs::canonicalize(&folder).with_context(|| format!("{name}"))?;
+    let name = folder.display();
+    // What separates folders where programs look for libraries.
+    ensure!(
+        !folder.to_string_lossy().contains([':', ';', '$']),
+        "the cache {name}: no library can be loaded from a folder with : ; or $ in its name; set VRAMLAB_CACHE to another"
+    );
+    let mount = rustix::fs::statvfs(&folder).with_context(|| format!("asking about the disk of {name}"))?;
+    ensure!(
+        !mount.f_flag.contains(StatVfsMountFlags::NOEXEC),
+        "the cache {name} is on a disk that is mounted noexec, so no library can be loaded from it; set VRAMLAB_CACHE to a folder elsewhere"
+    );
+    is_ours(&folder)?;
+    Ok(folder)
+}
+
+/// What is loaded from a folder runs with the user's rights.
+fn is_ours(folder: &Path) -> Result<()> {
+    let about = fs::metadata(folder).with_context(|| format!("{}", folder.display()))?;
+    let own = rustix::process::geteuid().as_raw();
+    ensure!(
+        about.mode() & 0o002 == 0 || about.uid() == own,
+        "the cache {} is another user's and everybody may write to it, so what is in it is not safe to run; set VRAMLAB_CACHE to a folder of your own",
+        folder.display()
+    );
+    Ok(())
 }
 
 /// Where a process under rehearsal finds what it needs.
@@ -33,21 +65,47 @@ pub struct Libraries {
     pub compiled: PathBuf,
 }
 
-/// Fills the folders on first use.
+impl Libraries {
+    /// A folder with the GPU's driver alone, by all of its names.
+    pub fn drivers(&self) -> PathBuf {
+        self.folder.join("drivers")
+    }
+}
+
+/// Fills the folders on first use, and mends what is no longer what it was.
 ///
 /// # Errors
 /// The cache cannot be written; there is no compiler where this program carries no libraries.
 pub fn libraries() -> Result<Libraries> {
-    let (cache, sources) = (cache()?, hash(&SOURCES));
-    let carried = format!("python-{TORCH_VERSION}-abi1.so");
-    let compiled = once(&cache.join(format!("compiled-{sources:016x}")), |_| Ok(()))?;
-    if !LIBRARY.is_empty() && !compiled.join(&carried).exists() {
-        let made = compiled.join(format!("{carried}.{}", std::process::id()));
-        fs::write(&made, LIBRARY)
-            .and_then(|()| fs::rename(&made, compiled.join(&carried)))
-            .with_context(|| format!("writing {}", made.display()))?;
+    let cache = cache()?;
+    let compiled = cache.join(format!("compiled-{:016x}", hash(&SOURCES)));
+    let folder = cache.join(format!("rehearsal-{:016x}", hash(&(SOURCES, PYTHON, SMALL))));
+    if !LIBRARY.is_empty() {
+        put(&compiled.join(format!("python-{TORCH_VERSION}-abi1.so")), LIBRARY)?;
     }
-    let folder = once(&cache.join(format!("rehearsal-{:016x}", hash(&(SOURCES, PYTHON, SMALL)))), fill)?;
+    for (name, text) in SOURCES {
+        put(&folder.join("source").join(name), text.as_bytes())?;
+    }
+    for (name, text) in PYTHON {
+        put(&folder.join("python").join(name), text.as_bytes())?;
+    }
+    for (name, sources, library) in SMALL {
+        if library.is_empty() {
+            compile(&folder, name, sources)?;
+        } else {
+            put(&folder.join(name), library)?;
+        }
+    }
+    for (name, target) in [
+        ("libcuda.so.1", "libcuda.so.1"),
+        ("libcuda.so", "libcuda.so.1"),
+        ("libnvidia-ml.so.1", "libnvidia-ml.so.1"),
+        ("libnvidia-ml.so", "libnvidia-ml.so.1"),
+    ] {
+        put_link(&folder.join("drivers").join(name), &Path::new("..").join(target))?;
+    }
+    fs::create_dir_all(&compiled).with_context(|| format!("making {}", compiled.display()))?;
+    [&folder, &compiled].into_iter().try_for_each(|folder| is_ours(folder))?;
     Ok(Libraries { folder, compiled })
 }
 
@@ -57,63 +115,64 @@ fn hash(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// A folder that is made beside its place and moved there: another rehearsal finds all or nothing.
-fn once(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-    if !folder.exists() {
-        let made = folder.with_extension(std::process::id().to_string());
-        fs::create_dir_all(&made).with_context(|| format!("making {}", made.display()))?;
-        fill(&made).inspect_err(|_| drop(fs::remove_dir_all(&made)))?;
-        if fs::rename(&made, folder).is_err() {
-            // Somebody was faster.
-            fs::remove_dir_all(&made).ok();
-            ensure!(folder.exists(), "{} cannot be made", folder.display());
-        }
+/// A file with these contents, made beside its place and moved there: others find all of it or nothing.
+fn put(path: &Path, contents: &[u8]) -> Result<()> {
+    // A file that a machine lost power over can be cut, or all zeros.
+    if fs::read(path).is_ok_and(|found| found == contents) {
+        return Ok(());
     }
-    Ok(folder.to_path_buf())
-}
-
-fn fill(folder: &Path) -> Result<()> {
-    let write = |name: &Path, contents: &[u8]| -> Result<()> {
-        let path = folder.join(name);
-        fs::create_dir_all(path.parent().unwrap_or(folder))?;
-        fs::write(&path, contents).with_context(|| format!("writing {}", path.display()))
+    let folder = path.parent().unwrap_or(path);
+    let write = || -> std::io::Result<()> {
+        fs::create_dir_all(folder)?;
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        file.write_all(contents)?;
+        file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
+        file.persist(path)?;
+        Ok(())
     };
-    for (name, text) in SOURCES {
-        write(&Path::new("source").join(name), text.as_bytes())?;
-    }
-    for (name, text) in PYTHON {
-        write(&Path::new("python").join(name), text.as_bytes())?;
-    }
-    for (name, sources, compiled) in SMALL {
-        if compiled.is_empty() {
-            compile(folder, name, sources)?;
-        } else {
-            write(Path::new(name), compiled)?;
-        }
-    }
-    Ok(())
+    write().with_context(|| format!("writing {}; set VRAMLAB_CACHE to a folder that can be written to", path.display()))
 }
 
-/// Compiles a library that needs nothing of PyTorch.
+fn put_link(path: &Path, target: &Path) -> Result<()> {
+    if fs::read_link(path).is_ok_and(|found| found == target) {
+        return Ok(());
+    }
+    let folder = path.parent().unwrap_or(path);
+    let write = || -> std::io::Result<()> {
+        fs::create_dir_all(folder)?;
+        let aside = tempfile::tempdir_in(folder)?;
+        let made = aside.path().join("link");
+        symlink(target, &made)?;
+        fs::rename(&made, path)
+    };
+    write().with_context(|| format!("writing {}; set VRAMLAB_CACHE to a folder that can be written to", path.display()))
+}
+
+/// Compiles a library that needs nothing of PyTorch, unless it is there as it was compiled.
 fn compile(folder: &Path, name: &str, sources: &[&str]) -> Result<()> {
+    let (library, known) = (folder.join(name), folder.join(format!("{name}.sha256")));
+    let sum = |library: &[u8]| format!("{:x}", Sha256::digest(library));
+    if fs::read(&library).is_ok_and(|library| fs::read_to_string(&known).is_ok_and(|known| known == sum(&library))) {
+        return Ok(());
+    }
     let dry = folder.join("source/dry");
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_string());
+    let made = tempfile::tempdir_in(folder).with_context(|| format!("writing to {}", folder.display()))?;
     let mut words = compiler.split_whitespace();
     let mut command = Command::new(words.next().unwrap_or("c++"));
-    command.args(words).args(["-std=c++17", "-O2", "-shared", "-fPIC", "-g0", "-s", "-w"]);
+    command.args(words).args(["-std=c++17", "-O2", "-shared", "-fPIC", "-g0", "-s", "-w", "-Wl,--as-needed"]);
     command
         .arg(format!("-Wl,-soname,{name}"))
         .arg("-I")
         .arg(dry.join("include"))
         .args(sources.iter().map(|source| dry.join(source)));
-    let done = command.arg("-o").arg(folder.join(name)).output().with_context(|| {
+    let done = command.arg("-o").arg(made.path().join(name)).output().with_context(|| {
         format!("starting the C++ compiler {compiler}; install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++)")
     })?;
-    ensure!(
-        done.status.success(),
-        "{} does not compile with {compiler}: {}",
-        sources[0],
-        String::from_utf8_lossy(&done.stderr).trim()
-    );
-    Ok(())
+    if !done.status.success() {
+        bail!("{} does not compile with {compiler}: {}", sources[0], String::from_utf8_lossy(&done.stderr).trim());
+    }
+    let contents = fs::read(made.path().join(name)).with_context(|| format!("reading what {compiler} made of {name}"))?;
+    put(&library, &contents)?;
+    put(&known, sum(&contents).as_bytes())
 }

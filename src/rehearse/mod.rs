@@ -1,8 +1,8 @@
 //! `vramlab rehearse`: the user's own training script on a GPU that is not there.
 //!
 //! The script runs unmodified, in its own Python with its own PyTorch, on a simulated GPU: nothing is computed, and every allocation is made
-//! by PyTorch's own caching allocator. A hook that Python imports at its start (`python/`) puts the device in place and tells what the script
-//! is doing; what it tells is read here ([`Trace`]) and made into an answer ([`Answer`]). Needs no libtorch of this program's own.
+//! by PyTorch's own caching allocator. A library that is preloaded into every
+//! process (`native/dry/start.cpp`) has Python begin with our half (`python/`), which puts the device in place and tells what the script is doing; what it tells is read here ([`Trace`]) and made into an answer ([`Answer`]). Needs no libtorch of this program's own.
 
 mod answer;
 mod check;
@@ -11,7 +11,9 @@ mod files;
 mod fit;
 mod launch;
 mod libraries;
+mod nvidia_smi;
 mod replay;
+mod session;
 mod show;
 mod template;
 mod time;
@@ -22,4 +24,5 @@ pub use answer::{Answer, Block, Category, ProcessAnswer, Verdict};
 pub use command::rehearse;
 pub use fit::{FitOptions, fit};
 pub use launch::RehearseOptions;
+pub use nvidia_smi::{NAME as NVIDIA_SMI, nvidia_smi};
 pub use trace::{Event, Exception, Frame, Kind, Label, Phase, Process, Trace, is_library};

@@ -3,6 +3,7 @@
 
 use super::answer::{ProcessAnswer, own};
 use super::launch::{LARGE, Rehearsal, Variant};
+use super::session::Session;
 use super::trace::{Kind, Trace};
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -103,7 +104,7 @@ impl Course {
         function: &str,
         asked: &Asked,
     ) -> Result<Answer> {
-        let folder = rehearsal.session()?;
+        let folder = Session::new()?;
         let path = folder.path().join("courses");
         fs::write(&path, serde_json::to_vec(asked)?).with_context(|| format!("writing {}", path.display()))?;
         let program = format!("import sys; from vramlab_rehearsal import replaying; replaying.{function}(sys.argv[1])");

@@ -7,25 +7,39 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 
 namespace {
 constexpr int kInvalidDevice = 101, kNotFound = 500;
 
 int device_count() {
-  const char* set = std::getenv("VRAMLAB_DRY_DEVICES");
-  const int count = set ? std::atoi(set) : 1;
+  static const int count = [] {
+    const char* set = std::getenv("VRAMLAB_DRY_DEVICES");
+    return set ? std::atoi(set) : 1;
+  }();
   return count < 1 ? 1 : count;
 }
 
 std::mutex mutex;
 VramlabLibraries strangers;
 
-int no_entry_point(const void* caller) {
-  const std::lock_guard<std::mutex> lock(mutex);
+// This library, for what is looked for in it alone.
+void* vramlab_handle() {
+  static void* const handle = [] {
+    Dl_info own;
+    return dladdr(reinterpret_cast<void*>(&device_count), &own) ? dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+  }();
+  return handle;
+}
+
+// A function for cuda-bindings, which calls the driver for Python; none for a CUDA runtime, which would take the card for a real one.
+void* entry_point(const char* name, const void* caller) {
   const VramlabLibrary library = vramlab_library_of(caller);
+  if (std::strstr(library.name, "/cuda/bindings/")) return dlsym(vramlab_handle(), name);
+  const std::lock_guard<std::mutex> lock(mutex);
   if (!library.is_pytorchs()) strangers.mark(strangers.add(library));
-  return kNotFound;
+  return nullptr;
 }
 
 // A function of the driver's that runtime.cpp has, as PyTorch asks the runtime for it.
@@ -72,14 +86,14 @@ int cuGetErrorName(int, const char** text) {
   *text = "CUDA_ERROR_NOT_FOUND";
   return 0;
 }
-int cuGetProcAddress_v2(const char*, void** function, int, unsigned long long, int* status) {
-  *function = nullptr;
-  if (status) *status = 1;
-  return no_entry_point(__builtin_return_address(0));
+int cuGetProcAddress_v2(const char* name, void** function, int, unsigned long long, int* status) {
+  *function = entry_point(name, __builtin_return_address(0));
+  if (status) *status = *function ? 0 : 1;
+  return *function ? 0 : kNotFound;
 }
-int cuGetProcAddress(const char*, void** function, int, unsigned long long) {
-  *function = nullptr;
-  return no_entry_point(__builtin_return_address(0));
+int cuGetProcAddress(const char* name, void** function, int, unsigned long long) {
+  *function = entry_point(name, __builtin_return_address(0));
+  return *function ? 0 : kNotFound;
 }
 // Libraries that asked the driver for a function and got none, a line each: those with a CUDA runtime of their own.
 const char* vramlab_driver_strangers() {
@@ -114,6 +128,11 @@ int cuLaunchCooperativeKernel() { return 0; }
 // cuDNN looks for these when it builds a plan, which it never runs.
 int cuCtxGetLimit(size_t* value, int) {
   *value = 0;
+  return 0;
+}
+int cuCtxSetLimit(int, size_t) { return 0; }
+int cuOccupancyMaxActiveClusters(int* clusters, void*, const void*) {
+  *clusters = 1;
   return 0;
 }
 int cuCtxPushCurrent(void*) { return 0; }

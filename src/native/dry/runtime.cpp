@@ -2,11 +2,12 @@
 // GPU, and for libtorch_cuda of CUDA 12 and 13 to come up. VRAMLAB_DRY_DEVICES cards (one where it is not set; which card it is, card.h tells),
 // of whose memory VRAMLAB_DRY_TAKEN bytes are taken by others; their addresses must never be touched. Preloaded (LD_PRELOAD) into dry processes only, or
 // opened for all (RTLD_GLOBAL) before libtorch, so that its functions stand before those of libcudart, which libtorch brings along. What
-// libtorch can call and the simulated GPU does not have is refused here too, so that no call reaches a real driver. Its soname is NVML's,
+// libtorch can call and the simulated GPU does not have is refused here too, so that no call reaches a real driver. Its soname is NVML's (nvml.cpp),
 // so that c10, which opens that library to describe an out-of-memory error, finds this one; driver.cpp is there for what opens the driver.
 #include "callers.h"
 #include "card.h"
 #include "cuda_runtime_api.h"
+#include "nvml.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -84,6 +85,7 @@ bool is_device(const void* data) {
 int device_of(uint64_t address) { return static_cast<int>((address - kFirst) / stride()); }
 
 struct Card {
+  // Of a card's memory: by this process, and as its context.
   size_t used = taken_memory();
   // Where the search for addresses goes on.
   uint64_t next_address = 0;
@@ -141,7 +143,12 @@ size_t free_memory(const Card& of) { return of.used < card_memory() ? card_memor
 bool take_memory(Card& of, size_t bytes) {
   if (bytes > free_memory(of)) return false;
   of.used += bytes;
+  vramlab_dry_tell(static_cast<int>(&of - cards), of.used);
   return true;
+}
+void give_memory(Card& of, size_t bytes) {
+  of.used -= bytes;
+  vramlab_dry_tell(static_cast<int>(&of - cards), of.used);
 }
 
 // By stream, the capture that is under way on it.
@@ -321,7 +328,7 @@ cudaError_t cudaFree(void* address) {
   Card& of = cards[device_of(reinterpret_cast<uint64_t>(address))];
   const auto found = of.blocks.find(reinterpret_cast<uint64_t>(address));
   if (found == of.blocks.end()) return cudaSuccess;
-  of.used -= found->second;
+  give_memory(of, found->second);
   of.blocks.erase(found);
   return cudaSuccess;
 }
@@ -686,39 +693,6 @@ int ncclBcast() { return 0; }
 int ncclReduce() { return 0; }
 int ncclReduceScatter() { return 0; }
 
-// ---- NVML: one process, this one, uses the card ----------------------------------------------------------------------------------------
-
-struct NvmlProcess {
-  unsigned pid;
-  unsigned long long bytes;
-};
-int nvmlInit_v2() { return 0; }
-
-int nvmlShutdown() { return 0; }
-// A card's address on the bus is its number: 0000:0N:00.0, as cudaDeviceGetPCIBusId has it.
-int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, void** device) {
-  const char* number = std::strchr(bus, ':');
-  const long n = number ? std::strtol(number + 1, nullptr, 16) - 1 : 0;
-  *device = &cards[n >= 0 && n < device_count() ? n : 0];
-  return 0;
-}
-int nvmlDeviceGetComputeRunningProcesses(void* device, unsigned* count, NvmlProcess* processes) {
-  constexpr int kInsufficientSize = 7;
-  if (*count == 0) return kInsufficientSize;
-  const std::lock_guard<std::mutex> lock(mutex);
-  *count = 1;
-  processes[0] = {static_cast<unsigned>(getpid()), static_cast<Card*>(device)->used};
-  return 0;
-}
-int nvmlSystemGetCudaDriverVersion_v2(int* version) {
-  *version = 13000;
-  return 0;
-}
-constexpr int kNvmlNotSupported = 3;
-int nvmlDeviceGetNvLinkRemoteDeviceType() { return kNvmlNotSupported; }
-int nvmlDeviceGetNvLinkRemotePciInfo_v2() { return kNvmlNotSupported; }
-int nvmlDeviceGetGpuFabricInfoV() { return kNvmlNotSupported; }
-
 }  // extern "C"
 
 // ---- the driver, which expandable segments ask for pages -------------------------------------------------------------------------------
@@ -766,7 +740,7 @@ int memory_release(uint64_t handle) {
   const std::lock_guard<std::mutex> lock(mutex);
   const auto found = handles.find(handle);
   if (found == handles.end()) return 0;
-  cards[found->second.device].used -= found->second.bytes;
+  give_memory(cards[found->second.device], found->second.bytes);
   handles.erase(found);
   return 0;
 }

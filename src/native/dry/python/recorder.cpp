@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/profiler/combined_traceback.h>
 #include <unistd.h>
@@ -56,7 +57,7 @@ using Entry = caching::TraceEntry;
 constexpr size_t kHeader = 64, kChunk = 4 << 20;
 
 std::mutex mutex;
-int events_file = -1, names_file = -1;
+TraceFile events_file, names_file;
 std::string lost_path;
 size_t written = kHeader;
 char* chunk = nullptr;
@@ -70,11 +71,11 @@ std::atomic<bool> python_is_there{true};
 
 thread_local uint32_t current_stack = 0, current_origin = 0, current_module = 0, origin_module = 0, current_operator = 0;
 
-bool is_open() { return events_file >= 0; }
+bool is_open() { return events_file.is_open(); }
 
 // A child that was forked writes nothing: it has no device of its own.
 void leave_to_the_parent() {
-  events_file = -1;
+  events_file.leave();
   leave_work();
 }
 
@@ -95,12 +96,13 @@ Event* room() {
     chunk = nullptr;
     const size_t begin = written / 4096 * 4096;
     const auto end = static_cast<off_t>(begin + kChunk + kBeyond);
-    int error = whatever_signals([&] { return ftruncate(events_file, end) == 0 ? 0 : errno; });
+    const int file = events_file.get();
+    int error = file < 0 ? errno : whatever_signals([&] { return ftruncate(file, end) == 0 ? 0 : errno; });
     // Reserved now: a page of a file on a full disk is a bus error when it is written to.
-    if (!error) error = whatever_signals([&] { return posix_fallocate(events_file, static_cast<off_t>(begin), kChunk + kBeyond); });
+    if (!error) error = whatever_signals([&] { return posix_fallocate(file, static_cast<off_t>(begin), kChunk + kBeyond); });
     void* mapped = MAP_FAILED;
     if (!error) {
-      mapped = mmap(nullptr, kChunk + kBeyond, PROT_READ | PROT_WRITE, MAP_SHARED, events_file, static_cast<off_t>(begin));
+      mapped = mmap(nullptr, kChunk + kBeyond, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(begin));
       if (mapped == MAP_FAILED) error = errno;
     }
     if (error) {
@@ -136,8 +138,9 @@ Event now(Kind kind) {
 void write_line(const std::string& line) {
   if (!is_open()) return;
   // One call, at the end of the file: lines of two writers do not mix.
-  ssize_t done = ::write(names_file, line.data(), line.size());
-  while (done < 0 && errno == EINTR) done = ::write(names_file, line.data(), line.size());
+  const int file = names_file.get();
+  ssize_t done = file < 0 ? -1 : ::write(file, line.data(), line.size());
+  while (done < 0 && errno == EINTR) done = ::write(file, line.data(), line.size());
   if (done < static_cast<ssize_t>(line.size())) cut_trace(done < 0 ? errno : ENOSPC);
 }
 
@@ -330,7 +333,7 @@ void set_rounded(size_t at, int64_t rounded) {
   if (at >= chunk_begin && chunk) {
     std::memcpy(chunk + (field - chunk_begin), &rounded, sizeof rounded);
   } else {
-    if (pwrite(events_file, &rounded, sizeof rounded, static_cast<off_t>(field)) != sizeof rounded) cut_trace(errno);
+    if (pwrite(events_file.get(), &rounded, sizeof rounded, static_cast<off_t>(field)) != sizeof rounded) cut_trace(errno);
   }
 }
 
@@ -392,7 +395,7 @@ void call_record_history(void (caching::CUDAAllocator::*record)(bool, caching::C
 
 // Into a file whose bytes were reserved at the start.
 void cut_trace(int error) {
-  events_file = -1;
+  events_file.leave();
   const int file = open(lost_path.c_str(), O_WRONLY | O_CLOEXEC);
   if (file < 0) return;
   const std::string told = std::to_string(error) + "\n";
@@ -401,19 +404,42 @@ void cut_trace(int error) {
   close(file);
 }
 
+bool TraceFile::open(const std::string& path, int flags) {
+  path_ = path;
+  flags_ = flags & ~(O_CREAT | O_TRUNC);
+  descriptor_ = ::open(path.c_str(), flags | O_CLOEXEC, 0666);
+  struct stat about;
+  if (descriptor_ < 0 || fstat(descriptor_, &about) != 0) return false;
+  device_ = about.st_dev;
+  inode_ = about.st_ino;
+  return true;
+}
+
+int TraceFile::get() {
+  struct stat about;
+  const auto is_ours = [&] { return fstat(descriptor_, &about) == 0 && about.st_dev == device_ && about.st_ino == inode_; };
+  if (descriptor_ < 0 || is_ours()) return descriptor_;
+  const int before = descriptor_;
+  descriptor_ = ::open(path_.c_str(), flags_ | O_CLOEXEC);
+  if (descriptor_ >= 0 && is_ours()) return descriptor_;
+  if (descriptor_ >= 0) close(descriptor_);
+  descriptor_ = before;
+  errno = ENOENT;
+  return -1;
+}
+
 void open_recorder(const std::string& folder) {
   began = std::chrono::steady_clock::now();
   lost_path = folder + "/lost";
-  names_file = open((folder + "/names").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  TORCH_CHECK(names_file >= 0, "writing ", folder, "/names: ", std::strerror(errno));
-  const int file = open((folder + "/events").c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  TORCH_CHECK(file >= 0, "writing ", folder, "/events: ", std::strerror(errno));
+  TORCH_CHECK(names_file.open(folder + "/names", O_WRONLY | O_CREAT | O_APPEND), "writing ", folder, "/names: ", std::strerror(errno));
+  TraceFile file;
+  TORCH_CHECK(file.open(folder + "/events", O_RDWR | O_CREAT | O_TRUNC), "writing ", folder, "/events: ", std::strerror(errno));
   struct Header {
     char magic[8];
     uint32_t record, pid;
   } header{{}, sizeof(Event), static_cast<uint32_t>(getpid())};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
-  TORCH_CHECK(pwrite(file, &header, sizeof header, 0) == sizeof header, "writing ", folder, "/events: ", std::strerror(errno));
+  TORCH_CHECK(pwrite(file.get(), &header, sizeof header, 0) == sizeof header, "writing ", folder, "/events: ", std::strerror(errno));
   TORCH_CHECK(pthread_atfork(nullptr, nullptr, leave_to_the_parent) == 0, "following forks");
   events_file = file;
   open_work(folder);

@@ -66,6 +66,24 @@ static_assert(sizeof(Event) == 80, "a record's layout is what src/rehearse/trace
 void open_recorder(const std::string& folder);
 // Something could not be written, by the error's number: nothing more is, and the reader is told why.
 void cut_trace(int error);
+
+// A file of the trace. A script may close every descriptor there is, as daemons do; the number is then another file's, which is not ours to
+// write to.
+class TraceFile {
+ public:
+  // False, and errno, where it cannot be opened.
+  bool open(const std::string& path, int flags);
+  // Its descriptor, opened anew where the old one is no longer its; -1, and errno, where that cannot be.
+  int get();
+  bool is_open() const { return descriptor_ >= 0; }
+  // Nothing more is written.
+  void leave() { descriptor_ = -1; }
+
+ private:
+  std::string path_;
+  int flags_ = 0, descriptor_ = -1;
+  uint64_t device_ = 0, inode_ = 0;
+};
 // Has PyTorch's allocator tell what it does; after its device is there.
 void follow_allocator();
 // Takes PyTorch's history of the allocator for stacks; with `theirs` a user has it too, who gets what PyTorch gathers.

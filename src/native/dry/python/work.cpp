@@ -24,7 +24,7 @@ using c10::IValue;
 constexpr uint32_t kLastStep = 3;
 
 std::mutex work_mutex;
-int work_file = -1;
+TraceFile work_file;
 std::vector<Work> waiting;
 
 thread_local uint64_t own = 0, told_launches = 0, records = 0;
@@ -42,7 +42,7 @@ uint64_t launches() {
   return count ? count() : 0;
 }
 
-bool is_recorded() { return work_file >= 0 && current_step() <= kLastStep && phase() != Phase::kLoad; }
+bool is_recorded() { return work_file.is_open() && current_step() <= kLastStep && phase() != Phase::kLoad; }
 
 uint64_t host_time() {
   const uint64_t processor = clock_of(CLOCK_THREAD_CPUTIME_ID);
@@ -162,13 +162,13 @@ void see_convolution(Work& work, const Tensor& positions, const Tensor& weight, 
 // ---- the file ------------------------------------------------------------------------------------------------------------------------------
 
 void open_work(const std::string& folder) {
-  const int file = open((folder + "/work").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  TORCH_CHECK(file >= 0, "writing ", folder, "/work: ", std::strerror(errno));
+  TraceFile file;
+  TORCH_CHECK(file.open(folder + "/work", O_WRONLY | O_CREAT | O_TRUNC | O_APPEND), "writing ", folder, "/work: ", std::strerror(errno));
   char header[64] = {};
   std::memcpy(header, kWorkMagic, sizeof kWorkMagic);
   const uint32_t record = sizeof(Work);
   std::memcpy(header + sizeof kWorkMagic, &record, sizeof record);
-  TORCH_CHECK(::write(file, header, sizeof header) == sizeof header, "writing ", folder, "/work: ", std::strerror(errno));
+  TORCH_CHECK(::write(file.get(), header, sizeof header) == sizeof header, "writing ", folder, "/work: ", std::strerror(errno));
   work_file = file;
 }
 
@@ -176,12 +176,12 @@ void flush_work() {
   const std::lock_guard<std::mutex> lock(work_mutex);
   const auto* bytes = reinterpret_cast<const char*>(waiting.data());
   size_t left = waiting.size() * sizeof(Work);
-  while (left > 0 && work_file >= 0) {
-    const ssize_t done = ::write(work_file, bytes, left);
+  while (left > 0 && work_file.is_open()) {
+    const ssize_t done = ::write(work_file.get(), bytes, left);
     if (done < 0 && errno == EINTR) continue;
     // A full disk.
     if (done <= 0) {
-      work_file = -1;
+      work_file.leave();
       cut_trace(done < 0 ? errno : ENOSPC);
       break;
     }
@@ -191,7 +191,7 @@ void flush_work() {
   waiting.clear();
 }
 
-void leave_work() { work_file = -1; }
+void leave_work() { work_file.leave(); }
 
 void own_time(uint64_t nanoseconds) { own += nanoseconds; }
 

@@ -1,7 +1,8 @@
 """Python's half of `vramlab rehearse`: puts a simulated GPU under this process's PyTorch and tells the trace what the script is doing.
 
-Nothing happens before the script imports torch but for two small libraries, which stand in for the CUDA runtime and driver; what a process
-that never touches CUDA pays is their loading.
+`begin` is called before the script's first line, or before torch is imported, whichever comes first (`native/dry/start.cpp`). Nothing happens
+before the script imports torch but for two small libraries, which stand in for the CUDA runtime and driver; what a process that never touches
+CUDA pays is their loading.
 """
 
 import ctypes
@@ -10,27 +11,40 @@ import sys
 
 from . import imports
 
-LIBRARIES = os.environ.get("VRAMLAB_REHEARSAL_LIBRARIES", "")
+# As this process was started: a script may remove them from its environment.
+settings = {name: value for name, value in os.environ.items() if name.startswith("VRAMLAB_")}
+LIBRARIES = settings.get("VRAMLAB_REHEARSAL_LIBRARIES", "")
 simulated = {}
 
 
 def begin():
     # Ranks of one host, which torchrun or accelerate started, choose their card by their number.
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if ranks.isdigit() and int(ranks) > int(os.environ.get("VRAMLAB_DRY_DEVICES", "1")):
-        os.environ["VRAMLAB_DRY_DEVICES"] = ranks
+    if ranks.isdigit() and int(ranks) > int(settings.get("VRAMLAB_DRY_DEVICES", "1")):
+        os.environ["VRAMLAB_DRY_DEVICES"] = settings["VRAMLAB_DRY_DEVICES"] = ranks
     # Before anybody else can open the real ones: the dynamic loader finds a library that is loaded by its soname.
-    if "VRAMLAB_REHEARSAL_MEASURE" not in os.environ:
+    if "VRAMLAB_REHEARSAL_MEASURE" not in settings:
         for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libnvrtc.so.12", "libnvrtc.so.13"):
             simulated[name] = ctypes.CDLL(os.path.join(LIBRARIES, name), ctypes.RTLD_GLOBAL)
-    _say("python")
-    imports.when_imported("torch", _torch_is_there, lambda: _say("without-torch"))
+        # They read their settings now.
+        simulated["libnvidia-ml.so.1"].cudaMemGetInfo(ctypes.byref(ctypes.c_size_t()), ctypes.byref(ctypes.c_size_t()))
+        simulated["libcuda.so.1"].cuDeviceGetCount(ctypes.byref(ctypes.c_int()))
+    imports.when_imported("torch", _torch_is_there, _torch_is_missing)
 
 
-def _say(what):
-    """That this Python was here, for the answer where there is nothing else to tell."""
-    path = os.path.join(os.environ["VRAMLAB_REHEARSAL"], f"{os.getpid()}.{what}")
-    with open(path, "w") as file:
+def fail(reason):
+    """Ends this process, and the rehearsal: what cannot be rehearsed must not run on."""
+    try:
+        with open(os.path.join(settings["VRAMLAB_REHEARSAL"], "failed"), "w", errors="replace") as file:
+            file.write(reason)
+        sys.stdout.flush()
+    finally:
+        os.write(2, f"vramlab: {reason}\n".encode("utf-8", "replace"))
+        os._exit(2)
+
+
+def _torch_is_missing():
+    with open(os.path.join(settings["VRAMLAB_REHEARSAL"], f"{os.getpid()}.without-torch"), "w") as file:
         file.write(sys.executable)
 
 
@@ -38,4 +52,6 @@ def _torch_is_there(torch):
     from . import process
 
     if not process.begin(torch):
-        sys.exit(2)
+        # Why is noted.
+        sys.stdout.flush()
+        os._exit(2)

@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import sys
 
-from . import LIBRARIES, notes
+from . import LIBRARIES, notes, settings
 
 
 def library(torch):
     version = str(torch.__version__).split("+")[0]
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
-    path = os.path.join(os.environ["VRAMLAB_REHEARSAL_COMPILED"], f"python-{version}-abi{abi}.so")
+    path = os.path.join(settings["VRAMLAB_REHEARSAL_COMPILED"], f"python-{version}-abi{abi}.so")
     if not os.path.exists(path):
         with open(path + ".lock", "w") as lock:
             # Ranks and rehearsals that start together compile once.
@@ -32,7 +32,7 @@ def _compile(torch, version, abi, path):
             "Install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++)"
         )
     # Told by the program: what a rehearsal in silence says is heard by nobody.
-    with open(os.path.join(os.environ["VRAMLAB_REHEARSAL"], "compiling"), "w") as file:
+    with open(os.path.join(settings["VRAMLAB_REHEARSAL"], "compiling"), "w") as file:
         file.write(version)
     root = os.path.dirname(os.path.abspath(torch.__file__))
     sources = os.path.join(LIBRARIES, "source")

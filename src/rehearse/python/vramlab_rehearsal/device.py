@@ -9,6 +9,8 @@ from . import building, notes
 
 FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
 library = None
+# How many entries of PyTorch's own memory history the script wants; None where it wants none.
+_history = None
 
 
 def refuse(torch):
@@ -27,6 +29,7 @@ def refuse(torch):
 def wait_for_cuda(torch, follow):
     """Opens the library when CUDA comes up, before whatever else waits for that, and then has the script followed."""
     torch.cuda._queued_calls.insert(0, (functools.partial(_open, torch, follow), []))
+    _share_history(torch)
 
 
 def _open(torch, follow):
@@ -42,7 +45,7 @@ def _open(torch, follow):
     checked(opened, opened.vl_open(notes.folder.encode()))
     library = opened
     notes.note(device=torch.cuda.get_device_name(0), devices=torch.cuda.device_count())
-    _share_history(torch)
+    _gather_stacks()
     follow(torch)
 
 
@@ -92,15 +95,21 @@ def close():
 
 
 def _share_history(torch):
-    """A script that records PyTorch's memory history gets it; ours goes on beside it."""
+    """A script that records PyTorch's memory history, also from before CUDA comes up, gets it; ours goes on beside it."""
     record = torch.cuda.memory._record_memory_history
 
     @functools.wraps(record)
     def recording(enabled="all", *arguments, **more):
+        global _history
         result = record(enabled, *arguments, **more)
-        theirs = enabled not in (None, False)
         entries = more.get("max_entries", more.get("trace_alloc_max_entries"))
-        checked(library, library.vl_gather_stacks(int(theirs), entries or 2**62))
+        _history = None if enabled in (None, False) else entries or 2**62
+        if library is not None:
+            _gather_stacks()
         return result
 
     torch.cuda.memory._record_memory_history = recording
+
+
+def _gather_stacks():
+    checked(library, library.vl_gather_stacks(int(_history is not None), _history or 2**62))

@@ -8,18 +8,19 @@ what this one says.
 import functools
 import os
 
+from . import settings
 from .notes import note
 
 
 def follow(torch):
     if not torch.distributed.is_available():
         return
-    size = os.environ.get("VRAMLAB_REHEARSAL_WORLD_SIZE")
+    size = settings.get("VRAMLAB_REHEARSAL_WORLD_SIZE")
     if size is not None:
         # As a launcher would set them.
         os.environ.update(
             WORLD_SIZE=size,
-            RANK=os.environ["VRAMLAB_REHEARSAL_RANK"],
+            RANK=settings["VRAMLAB_REHEARSAL_RANK"],
             LOCAL_RANK="0",
             LOCAL_WORLD_SIZE="1",
             MASTER_ADDR="127.0.0.1",
@@ -30,7 +31,7 @@ def follow(torch):
 
     @functools.wraps(init)
     def init_process_group(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, *arguments, **more):
-        if os.environ.get("VRAMLAB_REHEARSAL_WORLD_SIZE") is None and not _uses_cuda(torch, backend):
+        if settings.get("VRAMLAB_REHEARSAL_WORLD_SIZE") is None and not _uses_cuda(torch, backend):
             return init(backend, init_method, timeout, world_size, rank, store, *arguments, **more)
         _register(torch)
         size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))

@@ -30,8 +30,14 @@ def _spec_from_file_location(name, *arguments, **more):
 def _exec_module(original, name, module):
     original(module)
     callback = _waiting.pop(name, None)
-    if callback:
+    if not callback:
+        return
+    try:
         callback(module)
+    except Exception as error:
+        from . import fail
+
+        fail(f"the rehearsal could not be set up for {name}: {type(error).__name__}: {error}")
 
 
 # Every finder comes here for a file's spec, also those of editable installations and those that scripts put into sys.meta_path.

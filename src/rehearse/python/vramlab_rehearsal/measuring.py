@@ -1,14 +1,14 @@
 """A script on a real GPU, by PyTorch's own meters and a clock: what `--what-if --device cuda` compares."""
 
-import os
 import statistics
 import time
 
+from . import settings
 from .notes import note
 
 
 def follow(torch, stop):
-    wanted = os.environ.get("VRAMLAB_REHEARSAL_STEPS", "3")
+    wanted = settings.get("VRAMLAB_REHEARSAL_STEPS", "3")
     _Meter(torch, None if wanted == "all" else int(wanted), stop)
 
 

@@ -5,21 +5,41 @@ import json
 import os
 import time
 
+from . import settings
+
 folder = ""
 _names = -1
+_about = None
 _owner = 0
 
 
 def open_folder():
     """Makes the folder, in which this process alone writes, and not those that it forks."""
-    global folder, _names, _owner
+    global folder, _names, _about, _owner
     _owner = os.getpid()
-    folder = os.path.join(os.environ["VRAMLAB_REHEARSAL"], f"{_owner}-{time.monotonic_ns()}")
+    folder = os.path.join(settings["VRAMLAB_REHEARSAL"], f"{_owner}-{time.monotonic_ns()}")
     os.makedirs(folder)
     # Room to say that something could not be written, taken while there is some.
     with open(os.path.join(folder, "lost"), "wb") as file:
         file.write(b"0" + b" " * 15)
-    _names = os.open(os.path.join(folder, "names"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    _names = _open()
+    _about = os.fstat(_names)
+
+
+def _open():
+    return os.open(os.path.join(folder, "names"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+
+def _file():
+    """The descriptor of `names`, opened anew where a script has closed it: the number may be another file's by now."""
+    global _names
+    try:
+        if os.path.samestat(os.fstat(_names), _about):
+            return _names
+    except OSError:
+        pass
+    _names = _open()
+    return _names
 
 
 def note(**line):
@@ -29,7 +49,7 @@ def note(**line):
     # Names of files that are not UTF-8 come with lone surrogates, which are no JSON.
     text = (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace")
     try:
-        error = 0 if os.write(_names, text) == len(text) else errno.ENOSPC
+        error = 0 if os.write(_file(), text) == len(text) else errno.ENOSPC
     except OSError as why:
         error = why.errno
     if error:

@@ -6,7 +6,7 @@ import sys
 import threading
 import traceback
 
-from . import counting, device, distributed, labels, reach, steps, switches
+from . import counting, device, distributed, labels, reach, settings, steps, switches
 from .notes import note, open_folder
 
 _stopped = False
@@ -15,7 +15,7 @@ _stopped = False
 def begin(torch):
     """Opens this process's folder, and puts everything in place that waits for CUDA. False where that cannot be, which is noted."""
     open_folder()
-    rank = os.environ.get("VRAMLAB_REHEARSAL_RANK") or os.environ.get("RANK")
+    rank = settings.get("VRAMLAB_REHEARSAL_RANK") or os.environ.get("RANK")
     note(
         process=os.getpid(),
         parent=os.getppid(),
@@ -33,7 +33,7 @@ def begin(torch):
         return False
     _watch_exceptions(torch)
     atexit.register(_ended)
-    if os.environ.get("VRAMLAB_REHEARSAL_MEASURE"):
+    if settings.get("VRAMLAB_REHEARSAL_MEASURE"):
         from . import measuring
 
         measuring.follow(torch, stop)
@@ -42,7 +42,7 @@ def begin(torch):
         switches.follow(torch)
         distributed.follow(torch)
         reach.follow(torch)
-    if os.environ.get("VRAMLAB_REHEARSAL_TECHNIQUES"):
+    if settings.get("VRAMLAB_REHEARSAL_TECHNIQUES"):
         from . import techniques
 
         techniques.begin(torch)
@@ -65,7 +65,7 @@ def stop(after):
             reach.tell()
         note(stopped=after)
         _stopped = True
-        if os.environ.get("VRAMLAB_REHEARSAL_COUNTS"):
+        if settings.get("VRAMLAB_REHEARSAL_COUNTS"):
             return counting.begin()
     elif counting.end():
         again = False

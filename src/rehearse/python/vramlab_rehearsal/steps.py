@@ -1,12 +1,10 @@
 """Phases and optimizer steps."""
 
-import os
-
-from . import device, labels, reach
+from . import device, labels, reach, settings
 
 
 def follow(torch, stop):
-    wanted = os.environ.get("VRAMLAB_REHEARSAL_STEPS", "3")
+    wanted = settings.get("VRAMLAB_REHEARSAL_STEPS", "3")
     _Steps(torch, None if wanted == "all" else int(wanted), stop)
     _follow_backward(torch)
 

@@ -1,14 +1,14 @@
 """What is turned off or changed because nothing is computed; each is told in the report."""
 
 import functools
-import os
 
-from . import device, imports
+from . import device, fail, imports, settings
 from .notes import note
 
 
 def follow(torch):
-    if "VRAMLAB_REHEARSAL_NO_INIT" in os.environ:
+    _share_with_nobody(torch)
+    if "VRAMLAB_REHEARSAL_NO_INIT" in settings:
         _leave_uninitialised(torch)
     _do_not_compile(torch)
     _do_not_load_the_compiler(torch)
@@ -71,6 +71,18 @@ def _as_differentiable(torch, step):
             torch.set_grad_enabled(before)
 
     return use_grad
+
+
+def _share_with_nobody(torch):
+    """A CUDA tensor that goes to another process would be refused in a queue's own thread, and its reader would wait for ever."""
+
+    def share(storage, *_, **__):
+        fail(
+            "the script sends a CUDA tensor to another process (torch.multiprocessing), and the simulated card's memory belongs to one process; "
+            "send it from the CPU (.cpu()), or keep both ends in one process"
+        )
+
+    torch.UntypedStorage._share_cuda_ = share
 
 
 def _launch_nothing(jit):

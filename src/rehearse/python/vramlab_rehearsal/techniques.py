@@ -14,7 +14,7 @@ import textwrap
 import types
 import weakref
 
-from . import imports
+from . import imports, settings
 from .notes import note
 
 TECHNIQUES = {}
@@ -22,7 +22,7 @@ TECHNIQUES = {}
 
 def begin(torch):
     """Switches on what the environment names, right after torch was imported."""
-    for name in os.environ.get("VRAMLAB_REHEARSAL_TECHNIQUES", "").split(","):
+    for name in settings.get("VRAMLAB_REHEARSAL_TECHNIQUES", "").split(","):
         if name:
             TECHNIQUES[name](torch, name)
 
@@ -1038,7 +1038,7 @@ class Sharded(Technique):
 
     def begin(self):
         torch = self.torch
-        self.cards = int(os.environ["VRAMLAB_REHEARSAL_CARDS"])
+        self.cards = int(settings["VRAMLAB_REHEARSAL_CARDS"])
         self.optimizers = weakref.WeakSet()
         init = torch.optim.Optimizer.__init__
 

@@ -1,0 +1,474 @@
+// What `vramlab rehearse` preloads (LD_PRELOAD) into every process that a command starts. It does three things:
+//
+// - In a Python it calls Python's half when the script begins, or torch is imported: by an audit hook, which no flag (-I, -E, -S), no
+//   environment and no sitecustomize keeps away.
+// - It hands itself on. A child that gets another environment, or none, still gets what a rehearsal needs; and whoever opens a GPU's driver,
+//   by whatever path, gets the simulated one.
+// - The first process becomes two: the command, and a guard that stays its parent and that of all orphans below it. The guard ends them when
+//   vramlab says so, or is gone.
+//
+// It is loaded into shells and compilers, too, and with whatever C++ library a program brings: it uses the C library alone.
+#include <alloca.h>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char** environ;
+
+namespace {
+
+// ---- what this process was started with --------------------------------------------------------------------------------------------------
+
+constexpr int kMost = 64;
+// Settings as `NAME=value`; a script may remove them from its own environment.
+const char* settings[kMost];
+int settings_count = 0;
+// Entries of LD_PRELOAD and LD_LIBRARY_PATH, and the folder that comes first in PATH; null outside of a rehearsal.
+const char *preload = nullptr, *folders = nullptr, *programs = nullptr;
+// The folder of the simulated driver; null where a real one is measured.
+const char* drivers = nullptr;
+// What opens a real driver finds no card by it: processes that this library is not in keep it.
+constexpr char kNoCards[] = "CUDA_VISIBLE_DEVICES=vramlab";
+
+const char* setting(const char* name) {
+  const size_t length = strlen(name);
+  for (int i = 0; i < settings_count; i++) {
+    if (strncmp(settings[i], name, length) == 0 && settings[i][length] == '=') return settings[i] + length + 1;
+  }
+  return nullptr;
+}
+
+void remember_settings() {
+  for (char** entry = environ; entry && *entry; entry++) {
+    if (strncmp(*entry, "VRAMLAB_", 8) == 0 && strncmp(*entry, "VRAMLAB_REHEARSAL_OWNER=", 24) != 0 && settings_count < kMost) {
+      settings[settings_count++] = strdup(*entry);
+    }
+  }
+  if (!setting("VRAMLAB_REHEARSAL")) return;
+  preload = setting("VRAMLAB_REHEARSAL_PRELOAD");
+  programs = setting("VRAMLAB_REHEARSAL_PROGRAMS");
+  folders = setting("VRAMLAB_REHEARSAL_FOLDERS");
+  drivers = setting("VRAMLAB_REHEARSAL_DRIVERS");
+}
+
+// ---- the environment of a child ------------------------------------------------------------------------------------------------------------
+
+bool has_part(const char* list, const char* part, const char* separators) {
+  const size_t length = strlen(part);
+  for (const char* at = list; *at;) {
+    const size_t here = strcspn(at, separators);
+    if (here == length && strncmp(at, part, length) == 0) return true;
+    at += here;
+    if (*at) at++;
+  }
+  return false;
+}
+
+struct List {
+  const char* name;
+  const char* part;
+  const char* separators;
+  // Whether it has to come first, and whether it is made where it is missing.
+  bool first, always;
+};
+
+// Bytes that `fill` wants. Both are called between vfork and exec: they take no memory but the caller's.
+size_t room_for(char* const* given) {
+  size_t entries = 0, text = 0;
+  for (; given && given[entries]; entries++) {
+    if (strncmp(given[entries], "LD_", 3) == 0 || strncmp(given[entries], "PATH=", 5) == 0) text += strlen(given[entries]);
+  }
+  const char* const parts[] = {preload, folders, programs};
+  for (const char* part : parts) text += part ? strlen(part) + 32 : 0;
+  return (entries + kMost + 8) * sizeof(char*) + text;
+}
+
+// The environment that a child gets: the given one with what is missing of a rehearsal's.
+char** fill(char* memory, char* const* given) {
+  const List lists[] = {
+      {"LD_PRELOAD", preload, ": ", false, true},
+      {"LD_LIBRARY_PATH", folders, ":;", true, true},
+      {"PATH", programs, ":", false, false},
+  };
+  size_t entries = 0;
+  while (given && given[entries]) entries++;
+  char** made = reinterpret_cast<char**>(memory);
+  char* text = memory + (entries + kMost + 8) * sizeof(char*);
+  size_t count = 0;
+  bool seen[3] = {}, has_cards = false;
+  for (size_t i = 0; i < entries; i++) {
+    made[count] = given[i];
+    for (int l = 0; l < 3; l++) {
+      const size_t length = strlen(lists[l].name);
+      if (!lists[l].part || strncmp(given[i], lists[l].name, length) != 0 || given[i][length] != '=') continue;
+      seen[l] = true;
+      const char* value = given[i] + length + 1;
+      const size_t part = strlen(lists[l].part);
+      const bool is_first = strncmp(value, lists[l].part, part) == 0 && (!value[part] || strchr(lists[l].separators, value[part]));
+      if (is_first || (!lists[l].first && has_part(value, lists[l].part, lists[l].separators))) continue;
+      made[count] = text;
+      text += sprintf(text, "%s=%s%s%s", lists[l].name, lists[l].part, *value ? ":" : "", value) + 1;
+    }
+    has_cards |= strncmp(given[i], kNoCards, sizeof "CUDA_VISIBLE_DEVICES") == 0;
+    count++;
+  }
+  for (int l = 0; l < 3; l++) {
+    if (seen[l] || !lists[l].part || !lists[l].always) continue;
+    made[count++] = text;
+    text += sprintf(text, "%s=%s", lists[l].name, lists[l].part) + 1;
+  }
+  for (int i = 0; i < settings_count; i++) {
+    const size_t name = strcspn(settings[i], "=") + 1;
+    bool is_there = false;
+    for (size_t j = 0; j < entries && !is_there; j++) is_there = strncmp(given[j], settings[i], name) == 0;
+    if (!is_there) made[count++] = const_cast<char*>(settings[i]);
+  }
+  if (drivers && !has_cards) made[count++] = const_cast<char*>(kNoCards);
+  made[count] = nullptr;
+  return made;
+}
+
+#define FILLED(given) (preload ? fill(static_cast<char*>(alloca(room_for(given))), given) : const_cast<char**>(given))
+
+// For what starts a shell inside the C library, with this process's own environment.
+void fill_own() {
+  if (!preload) return;
+  char** filled = FILLED(environ);
+  for (char** entry = filled; *entry; entry++) {
+    char name[64];
+    const size_t length = strcspn(*entry, "=");
+    if (length >= sizeof name || strcmp(*entry, kNoCards) == 0) continue;
+    memcpy(name, *entry, length);
+    name[length] = 0;
+    const char* before = getenv(name);
+    if (!before || strcmp(before, *entry + length + 1) != 0) setenv(name, *entry + length + 1, 1);
+  }
+}
+
+// The C library's functions behind those of this name that stand below. Found at the start, since a child between fork and exec must not
+// look for them.
+#define BEHIND(name) decltype(&::name) behind_##name = nullptr
+BEHIND(dlopen);
+BEHIND(dlmopen);
+BEHIND(execve);
+BEHIND(execvpe);
+BEHIND(fexecve);
+BEHIND(execveat);
+BEHIND(posix_spawn);
+BEHIND(posix_spawnp);
+BEHIND(system);
+BEHIND(popen);
+#undef BEHIND
+template <typename Function>
+Function found(Function& place, const char* name) {
+  if (!place) place = reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+  return place;
+}
+#define FIND(name) found(behind_##name, #name)
+
+// ---- the driver, by whatever path ----------------------------------------------------------------------------------------------------------
+
+bool is_library(const char* name, const char* library) {
+  const size_t length = strlen(library);
+  return strncmp(name, library, length) == 0 && (name[length] == 0 || name[length] == '.');
+}
+
+// Ours in its place, where a driver is opened.
+const char* driver_for(const char* file) {
+  static char cuda[4096], nvml[4096];
+  if (!file || !drivers) return file;
+  const char* slash = strrchr(file, '/');
+  const char* name = slash ? slash + 1 : file;
+  if (is_library(name, "libcuda.so")) {
+    snprintf(cuda, sizeof cuda, "%s/libcuda.so.1", drivers);
+    return cuda;
+  }
+  if (is_library(name, "libnvidia-ml.so")) {
+    snprintf(nvml, sizeof nvml, "%s/libnvidia-ml.so.1", drivers);
+    return nvml;
+  }
+  return file;
+}
+
+// ---- the guard -----------------------------------------------------------------------------------------------------------------------------
+
+// Sends a signal to all children; those of a child that ends become the guard's own.
+void signal_children(int signal) {
+  DIR* processes = opendir("/proc");
+  if (!processes) return;
+  const int own = getpid();
+  while (const dirent* entry = readdir(processes)) {
+    const int process = atoi(entry->d_name);
+    if (process <= 0) continue;
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) continue;
+    const ssize_t length = read(file, text, sizeof text - 1);
+    close(file);
+    text[length > 0 ? length : 0] = 0;
+    // After its name, which can hold anything: state and parent.
+    const char* after = strrchr(text, ')');
+    int parent = 0;
+    if (after && sscanf(after + 1, " %*c %d", &parent) == 1 && parent == own) kill(process, signal);
+  }
+  closedir(processes);
+}
+
+[[noreturn]] void end_as(int status) {
+  if (WIFSIGNALED(status)) {
+    prctl(PR_SET_DUMPABLE, 0);
+    signal(WTERMSIG(status), SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    kill(getpid(), WTERMSIG(status));
+  }
+  _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+}
+
+[[noreturn]] void guard(pid_t command, pid_t owner) {
+  // A Ctrl-C is for the command; vramlab asks for the end by SIGTERM, as the kernel does when vramlab is gone.
+  sigset_t all, awaited;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, nullptr);
+  sigemptyset(&awaited);
+  sigaddset(&awaited, SIGCHLD);
+  sigaddset(&awaited, SIGTERM);
+  prctl(PR_SET_NAME, "vramlab-guard");
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  bool is_ending = getppid() != owner;
+  int status = 0, rounds = 0;
+  constexpr int kAsked = 20, kMade = 120;
+  for (;;) {
+    int one = 0;
+    pid_t ended;
+    while ((ended = waitpid(-1, &one, WNOHANG)) > 0) {
+      if (ended != command) continue;
+      status = one;
+      char path[4096];
+      snprintf(path, sizeof path, "%s/command-ended", setting("VRAMLAB_REHEARSAL"));
+      const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+      if (file >= 0) close(file);
+    }
+    if (ended < 0 && errno == ECHILD) end_as(status);
+    // First asked, then made. What cannot be ended, because it is another user's, is left.
+    if (is_ending && rounds++ > kMade) end_as(status);
+    if (is_ending) signal_children(rounds < kAsked ? SIGTERM : SIGKILL);
+    const timespec a_while = {is_ending ? 0 : 3600, 100'000'000};
+    if (sigtimedwait(&awaited, nullptr, &a_while) == SIGTERM) is_ending = true;
+    if (is_ending) nanosleep(&a_while, nullptr);
+  }
+}
+
+// In the process that vramlab itself started, and in no other.
+void stand_guard() {
+  const char* set = getenv("VRAMLAB_REHEARSAL_OWNER");
+  if (!set) return;
+  const pid_t owner = atoi(set);
+  unsetenv("VRAMLAB_REHEARSAL_OWNER");
+  const pid_t before = getpid();
+  const pid_t copy = fork();
+  if (copy > 0) guard(copy, owner);
+  if (copy == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != before) _exit(2);
+  }
+}
+
+// ---- Python --------------------------------------------------------------------------------------------------------------------------------
+
+struct PyObject;
+using Hook = int (*)(const char*, PyObject*, void*);
+PyObject* (*tuple_item)(PyObject*, ssize_t);
+const char* (*utf8)(PyObject*);
+PyObject* (*new_dictionary)();
+int (*set_item)(PyObject*, const char*, PyObject*);
+PyObject* (*new_text)(const char*);
+PyObject* (*run_text)(const char*, int, PyObject*, PyObject*, void*);
+void (*clear_error)();
+
+template <typename Function>
+bool find(Function& function, const char* name) {
+  function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+  return function;
+}
+
+// Run before the script, in no module's namespace. Nothing that goes wrong here may leave the script to itself.
+constexpr char kBegin[] = R"(
+import os, sys
+try:
+    sys.path.insert(0, folder)
+    try:
+        import vramlab_rehearsal
+    finally:
+        sys.path.remove(folder)
+    vramlab_rehearsal.begin()
+except BaseException as error:
+    reason = f"the rehearsal could not be set up in {sys.executable or 'Python'}: {type(error).__name__}: {error}"
+    try:
+        with open(os.path.join(session, "failed"), "w", errors="replace") as file:
+            file.write(reason)
+    finally:
+        os.write(2, f"vramlab: {reason}\n".encode("utf-8", "replace"))
+        os._exit(2)
+)";
+
+void begin_python() {
+  constexpr int kFileInput = 257;
+  char folder[4096];
+  snprintf(folder, sizeof folder, "%s/python", setting("VRAMLAB_REHEARSAL_LIBRARIES"));
+  PyObject* names = new_dictionary();
+  if (names) {
+    set_item(names, "folder", new_text(folder));
+    set_item(names, "session", new_text(setting("VRAMLAB_REHEARSAL")));
+    if (run_text(kBegin, kFileInput, names, names, nullptr)) return;
+  }
+  static const char kSaid[] = "vramlab: the rehearsal could not be set up in this Python\n";
+  if (write(2, kSaid, sizeof kSaid - 1)) _exit(2);
+  _exit(2);
+}
+
+int audit(const char* event, PyObject* arguments, void*) {
+  static bool has_begun = false;
+  if (has_begun) return 0;
+  if (strcmp(event, "import") == 0) {
+    PyObject* item = tuple_item(arguments, 0);
+    const char* name = item ? utf8(item) : nullptr;
+    if (!name) clear_error();
+    if (!name) return 0;
+    // Where Python looks for a sitecustomize, which may import torch in ways that say nothing here.
+    const bool is_torch = strncmp(name, "torch", 5) == 0 && (!name[5] || name[5] == '.');
+    if (!is_torch && strcmp(name, "sitecustomize") != 0) return 0;
+  } else if (strncmp(event, "cpython.run_", 12) != 0) {
+    return 0;
+  }
+  has_begun = true;
+  begin_python();
+  return 0;
+}
+
+void follow_python() {
+  int (*add)(Hook, void*);
+  if (!find(add, "PySys_AddAuditHook") || !find(tuple_item, "PyTuple_GetItem") || !find(utf8, "PyUnicode_AsUTF8") ||
+      !find(new_dictionary, "PyDict_New") || !find(set_item, "PyDict_SetItemString") || !find(new_text, "PyUnicode_DecodeFSDefault") ||
+      !find(run_text, "PyRun_StringFlags") || !find(clear_error, "PyErr_Clear")) {
+    return;
+  }
+  // That this Python was here, for the answer where there is nothing else to tell.
+  char path[4096];
+  snprintf(path, sizeof path, "%s/%d.python", setting("VRAMLAB_REHEARSAL"), getpid());
+  const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (file >= 0) close(file);
+  add(audit, nullptr);
+}
+
+__attribute__((constructor)) void start() {
+  const int before = errno;
+  FIND(dlopen), FIND(dlmopen), FIND(execve), FIND(execvpe), FIND(fexecve), FIND(execveat), FIND(posix_spawn), FIND(posix_spawnp);
+  FIND(system), FIND(popen);
+  remember_settings();
+  if (preload) {
+    const char* cards = getenv("CUDA_VISIBLE_DEVICES");
+    if (cards && strcmp(cards, strchr(kNoCards, '=') + 1) == 0) unsetenv("CUDA_VISIBLE_DEVICES");
+    stand_guard();
+    follow_python();
+  }
+  errno = before;
+}
+
+// The arguments of execl and its kin, up to the null that ends them.
+#define WORDS(words, first, last)                                                    \
+  va_list all;                                                                       \
+  va_start(all, first);                                                              \
+  size_t count = 1;                                                                  \
+  while (va_arg(all, char*)) count++;                                                \
+  va_end(all);                                                                       \
+  char** words = static_cast<char**>(alloca((count + 1) * sizeof(char*)));           \
+  va_start(all, first);                                                              \
+  words[0] = const_cast<char*>(first);                                               \
+  for (size_t i = 1; i <= count; i++) words[i] = va_arg(all, char*);                 \
+  last;                                                                              \
+  va_end(all)
+
+}  // namespace
+
+extern "C" {
+
+// A library's own search path is found by who calls, so these jump and leave no frame of ours.
+#if defined(__clang__)
+#define JUMP [[clang::musttail]]
+#define JUMPS
+#else
+#define JUMP
+#define JUMPS __attribute__((optimize("O2")))
+#endif
+JUMPS void* dlopen(const char* file, int mode) {
+  FIND(dlopen);
+  file = driver_for(file);
+  JUMP return behind_dlopen(file, mode);
+}
+JUMPS void* dlmopen(Lmid_t space, const char* file, int mode) {
+  FIND(dlmopen);
+  file = driver_for(file);
+  JUMP return behind_dlmopen(space, file, mode);
+}
+
+int execve(const char* path, char* const* words, char* const* environment) {
+  return FIND(execve)(path, words, FILLED(environment));
+}
+int execv(const char* path, char* const* words) { return execve(path, words, environ); }
+int execvpe(const char* file, char* const* words, char* const* environment) {
+  return FIND(execvpe)(file, words, FILLED(environment));
+}
+int execvp(const char* file, char* const* words) { return execvpe(file, words, environ); }
+int fexecve(int file, char* const* words, char* const* environment) {
+  return FIND(fexecve)(file, words, FILLED(environment));
+}
+int execveat(int folder, const char* path, char* const* words, char* const* environment, int flags) {
+  return FIND(execveat)(folder, path, words, FILLED(environment), flags);
+}
+int execl(const char* path, const char* first, ...) {
+  WORDS(words, first, (void)0);
+  return execve(path, words, environ);
+}
+int execlp(const char* file, const char* first, ...) {
+  WORDS(words, first, (void)0);
+  return execvpe(file, words, environ);
+}
+int execle(const char* path, const char* first, ...) {
+  char** environment = nullptr;
+  WORDS(words, first, environment = va_arg(all, char**));
+  return execve(path, words, environment);
+}
+int posix_spawn(pid_t* process, const char* path, const posix_spawn_file_actions_t* actions, const posix_spawnattr_t* attributes,
+                char* const* words, char* const* environment) {
+  return FIND(posix_spawn)(process, path, actions, attributes, words, FILLED(environment));
+}
+int posix_spawnp(pid_t* process, const char* file, const posix_spawn_file_actions_t* actions, const posix_spawnattr_t* attributes,
+                 char* const* words, char* const* environment) {
+  return FIND(posix_spawnp)(process, file, actions, attributes, words, FILLED(environment));
+}
+int system(const char* line) {
+  fill_own();
+  return FIND(system)(line);
+}
+FILE* popen(const char* line, const char* mode) {
+  fill_own();
+  return FIND(popen)(line, mode);
+}
+}

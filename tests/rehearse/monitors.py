@@ -1,0 +1,49 @@
+"""What monitors, daemons and recorders do around a training; says what does not work."""
+
+import ctypes
+import os
+import subprocess
+
+import torch
+
+# Before CUDA comes up, as PyTorch's own recipe has it.
+torch.cuda.memory._record_memory_history()
+blocks = [torch.zeros(1 << 20, device="cuda") for _ in range(8)]
+gib = torch.zeros(1 << 28, device="cuda")
+traces = torch.cuda.memory._snapshot()["device_traces"][0]
+assert sum(entry["action"] == "alloc" for entry in traces) == 9, len(traces)
+torch.cuda.memory._record_memory_history(None)
+
+# As nvidia-ml-py calls it.
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+assert nvml.nvmlInitWithFlags(0) == 0
+device, memory, rates = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)(), (ctypes.c_uint * 2)()
+assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
+assert nvml.nvmlDeviceGetMemoryInfo(device, memory) == 0
+assert nvml.nvmlDeviceGetUtilizationRates(device, rates) == 0
+free, total = torch.cuda.mem_get_info()
+assert list(memory) == [total, free, total - free], (list(memory), free, total)
+
+said = subprocess.run(
+    ["nvidia-smi", "--query-gpu=name,memory.total,memory.used,index", "--format=csv,noheader,nounits"], stdout=subprocess.PIPE, text=True
+)
+mib = 1 << 20
+assert said.stdout == f"NVIDIA GeForce RTX 4090, {total // mib}, {(total - free) // mib}, 0\n", said
+listed = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, text=True)
+assert listed.stdout.startswith("GPU 0: NVIDIA GeForce RTX 4090 (UUID: GPU-"), listed
+table = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, text=True)
+assert f" {os.getpid()} " in table.stdout, table.stdout
+
+# A daemon's idiom: what was inherited is closed, and files of one's own have those numbers then.
+for last in (1024, 65536):
+    os.closerange(3, last)
+    files = [open(f"checkpoint{i}", "wb") for i in range(12)]
+    for file in files:
+        file.write(b"precious")
+        file.flush()
+    # More than a chunk of the trace.
+    for _ in range(30000):
+        torch.empty(1024, device="cuda")
+    sizes = {os.fstat(file.fileno()).st_size for file in files}
+    assert sizes == {8}, sizes
+print("all works", flush=True)
