@@ -69,6 +69,7 @@ def rehearse(
     gpus: int = 1,
     steps: int | None = 3,
     no_init: bool = False,
+    eager: bool = False,
     timeout: float | None = None,
 ) -> Report:
     """Runs `function(*args)` on a simulated GPU, and ends it after so many optimizer steps; `steps=None` lets it run to its end.
@@ -88,6 +89,8 @@ def rehearse(
         flags = ["--gpu", gpu, "--gpus", str(gpus), "--steps", "all" if steps is None else str(steps), "--json", str(answer)]
         if no_init:
             flags.append("--no-init")
+        if eager:
+            flags.append("--eager")
         if timeout is not None:
             flags += ["--timeout", str(timeout)]
         command = [sys.executable, str(Path(__file__).with_name("called.py")), str(call), str(output)]
