@@ -62,6 +62,119 @@ fn command(flags: &[&str], words: &[&str]) -> Rehearsed {
     Rehearsed { output, json, cache }
 }
 
+/// What torch.compile brings: repeated blocks, an optimizer, a break in the graph, in place changes of whole numbers.
+const COMPILED: &str = "
+import os, sys, torch
+from torch import nn
+from torch.nn import functional as F
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(256, 1024)
+        self.down = nn.Linear(1024, 256)
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(x)).square())  # the widest line
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.h = nn.ModuleList(Block() for _ in range(2))
+        self.register_buffer('seen', torch.zeros((), dtype=torch.long))
+    def forward(self, x):
+        self.seen += x.size(0)
+        for block in self.h:
+            x = block(x)
+        return x.square().mean()
+
+model = Net().cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+compiled = torch.compile(model, fullgraph=True)
+step = torch.compile(optimizer.step)
+for _ in range(3):
+    loss = compiled(torch.randn(64, 128, 256, device='cuda'))
+    loss.backward()
+    step()
+    optimizer.zero_grad()
+model.seen.item()
+print('peak', torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+from torch._dynamo.utils import counters
+print('graphs', counters['stats']['unique_graphs'], 'kept', counters['aot_autograd']['autograd_cache_hit'])
+";
+
+#[test]
+fn a_compiled_script_runs_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("train.py"), COMPILED).unwrap();
+    let run = |flags: &[&str]| {
+        let output = Command::new(VRAMLAB)
+            .args(["rehearse", "--gpu", "h100", "--steps", "all", "--json", at("answer.json").to_str().unwrap()])
+            .args(flags)
+            .arg("--")
+            .args([python(), at("train.py")])
+            .env("VRAMLAB_CACHE", at("cache"))
+            // The user's own caches of compiled graphs and kernels.
+            .env("TORCHINDUCTOR_CACHE_DIR", at("theirs/graphs"))
+            .env("TRITON_CACHE_DIR", at("theirs/kernels"))
+            .env("HOME", at("theirs"))
+            .output()
+            .unwrap();
+        let json = std::fs::read_to_string(at("answer.json")).unwrap();
+        Rehearsed { output, json: serde_json::from_str(&json).unwrap(), cache: tempfile::tempdir().unwrap() }
+    };
+    let peaks = |seen: &Rehearsed| format!("peak {} {}", seen.bytes("peak_allocated"), seen.bytes("peak_reserved"));
+    let first = run(&[]);
+    assert!(first.output.status.success(), "{}", first.error());
+    assert!(first.said().contains(&peaks(&first)), "{}, and PyTorch: {}", peaks(&first), first.said());
+    assert_eq!(first.json["steps"], 3);
+    assert_eq!(first.json["notes"], serde_json::json!([]));
+    // Lines and modules are the script's, not those of the code that Inductor writes.
+    let peak = &first.json["processes"][0]["peak"];
+    let held = |of: &str, part: &str| peak[of].as_array().unwrap().iter().any(|held| held["name"].as_str().unwrap().contains(part));
+    assert_eq!(peak["phase"], "backward", "{peak}");
+    assert_eq!(peak["forward_line"]["line"], 12, "{peak}");
+    assert!(held("modules", "Net.h.*.up") && held("lines", "train.py:12") && !held("lines", "/cache/"), "{peak}");
+    assert!(first.category("activations") > 0 && first.category("parameters") > 0, "{peak}");
+    // What a compiled kernel wrote is known to nobody.
+    assert!(first.error().contains("item at") && first.error().contains("train.py:34 (<module>)"), "{}", first.error());
+    // From what is kept, the same.
+    let second = run(&[]);
+    assert_eq!(peaks(&first), peaks(&second));
+    assert!(first.said().contains("kept 0") && !second.said().contains("kept 0"), "{} {}", first.said(), second.said());
+    assert!(!at("theirs").exists(), "the user's caches were written to");
+    let eager = run(&["--eager"]);
+    assert!(eager.bytes("peak_allocated") > first.bytes("peak_allocated"));
+    assert!(eager.error().contains("torch.compile was turned off"), "{}", eager.error());
+}
+
+#[test]
+fn graphs_of_cuda_are_compiled_and_what_inductor_cannot_runs_eagerly() {
+    let seen = rehearse(
+        &["--steps", "all"],
+        "
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).cuda()
+replayed = torch.compile(model, mode='reduce-overhead')
+with torch.no_grad():
+    for _ in range(4):
+        replayed(torch.randn(512, 256, device='cuda'))
+print('peak', torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+from torch._inductor.graph import GraphLowering
+def codegen(self):
+    raise RuntimeError('no code for it')
+GraphLowering.codegen = codegen
+broken = torch.compile(lambda x: x.sin() + 1)
+broken(torch.randn(8, device='cuda'))
+",
+    );
+    assert!(seen.output.status.success(), "{}", seen.error());
+    let peaks = format!("peak {} {}", seen.bytes("peak_allocated"), seen.bytes("peak_reserved"));
+    assert!(seen.said().contains(&peaks), "{peaks}, and PyTorch: {}", seen.said());
+    assert!(seen.error().contains("train.py:13 (<lambda>) was not compiled but ran eagerly"), "{}", seen.error());
+    assert!(seen.error().contains("no code for it") && seen.error().contains("CUDA graphs"), "{}", seen.error());
+}
+
 /// Two linear layers of 1024 x 4096 and back, with AdamW.
 const TRAIN: &str = "
 import torch

@@ -70,6 +70,7 @@ def rehearse(
     gpus: int = 1,
     steps: int | None = 3,
     no_init: bool = False,
+    eager: bool = False,
     timeout: float | None = None,
 ) -> Report:
     """Runs `function(*args)` on a simulated GPU, and ends it after so many optimizer steps; `steps=None` lets it run to its end.
@@ -94,6 +95,8 @@ def rehearse(
         flags = ["--gpu", gpu, "--gpus", str(gpus), "--steps", "all" if steps is None else str(steps), "--json", str(answer)]
         if no_init:
             flags.append("--no-init")
+        if eager:
+            flags.append("--eager")
         if timeout is not None:
             flags += ["--timeout", str(timeout)]
         command = [sys.executable, CALLED, str(call), str(output)]

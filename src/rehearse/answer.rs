@@ -705,7 +705,10 @@ fn phases(events: &[Event], meters: &[Meter], counts: &[bool]) -> Vec<PhaseRow> 
 
 fn imagined(trace: &Trace) -> Vec<Imagined> {
     let mut found: Vec<Imagined> = Vec::new();
-    for event in own(trace).iter().filter(|event| event.kind == Kind::Imagined) {
+    // Dynamo prints what it guards, Inductor keeps what it tunes with; no decision hangs on either.
+    let beside = ["/torch/_dynamo/convert_frame.py", "/torch/_inductor/runtime/triton_heuristics.py"];
+    let decides = |event: &&Event| !trace.stack(event.stack).any(|frame| beside.iter().any(|file| frame.file.ends_with(file)));
+    for event in own(trace).iter().filter(|event| event.kind == Kind::Imagined).filter(decides) {
         let line = trace.line(event.stack).map(Line::from);
         let operator = trace.operators.get(&event.operator).cloned().unwrap_or_default();
         match found.iter_mut().find(|known| known.line == line && known.operator == operator) {

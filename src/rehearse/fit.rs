@@ -49,6 +49,10 @@ pub struct FitOptions {
     #[arg(long)]
     no_init: bool,
 
+    /// Turn torch.compile off
+    #[arg(long)]
+    eager: bool,
+
     /// Print nothing but errors
     #[arg(long)]
     quiet: bool,
@@ -101,6 +105,7 @@ fn run(options: &FitOptions) -> Result<u8> {
         world_size: None,
         rank: None,
         no_init: options.no_init,
+        eager: options.eager,
         quiet: options.quiet,
         timeout: options.timeout,
         what_if: false,

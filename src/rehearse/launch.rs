@@ -67,6 +67,10 @@ pub struct RehearseOptions {
     #[arg(long)]
     pub(super) no_init: bool,
 
+    /// Turn torch.compile off, as where nothing is compiled
+    #[arg(long)]
+    pub(super) eager: bool,
+
     /// Print nothing but errors; the exit status is the answer
     #[arg(long)]
     pub(super) quiet: bool,
@@ -272,6 +276,9 @@ impl Rehearsal<'_> {
         }
         if options.no_init {
             command.env("VRAMLAB_REHEARSAL_NO_INIT", "1");
+        }
+        if options.eager {
+            command.env("VRAMLAB_REHEARSAL_EAGER", "1");
         }
         if !self.variant.techniques.is_empty() {
             command.env("VRAMLAB_REHEARSAL_TECHNIQUES", self.variant.techniques.join(","));

@@ -38,6 +38,7 @@
 //! | `{"process":PID,"parent":PID,"arguments":[..],"executable":..,"python":..,"torch":..,"cuda":..,"rank":N or null,"alloc_conf":..}` | the first |
 //! | `{"device":NAME,"devices":N}` | CUDA came up |
 //! | `{"frame":N,"file":..,"line":N,"function":..}` | |
+//! | `{"generated":FILE,"lines":[[LINE,FILE,LINE,FUNCTION,MODULE],..]}` | of a file that torch.compile wrote, what the lines from each on come from; the module as seen from the compiled function's |
 //! | `{"stack":N,"frames":[N,..]}` | innermost first |
 //! | `{"module":N,"name":"GPT.transformer.h.0","type":"Block"}` | class of the outermost module, then the path from there |
 //! | `{"tensor":N,"name":"GPT.transformer.h.0.ln_1.weight"}` | |
@@ -306,6 +307,10 @@ pub struct Trace {
     pub devices: Option<(String, u32)>,
     pub events: Vec<Event>,
     pub frames: HashMap<u32, Frame>,
+    /// By file that torch.compile wrote.
+    generated: HashMap<String, Vec<(u32, String, u32, String, String)>>,
+    /// Of frames in such files, whose line is that of the script, the module below the compiled function's.
+    compiled: HashMap<u32, String>,
     /// Numbers of frames, innermost first.
     pub stacks: HashMap<u32, Vec<u32>>,
     pub modules: HashMap<u32, String>,
@@ -339,6 +344,7 @@ enum Line {
     Process(Process),
     Device { device: String, devices: u32 },
     Frame { frame: u32, file: String, line: LineNumber, function: String },
+    Generated { generated: String, lines: Vec<(u32, String, u32, String, String)> },
     Stack { stack: u32, frames: Vec<u32> },
     Module { module: u32, name: String },
     Tensor { tensor: u32, name: String },
@@ -383,6 +389,7 @@ impl Trace {
         let events = folder.join("events");
         if trace.lost.is_none() && events.exists() {
             trace.events = Trace::events(&events).with_context(|| format!("reading {}", events.display()))?;
+            trace.find_compiled();
         }
         trace.work = Work::of_folder(folder)?;
         Ok(trace)
@@ -414,7 +421,19 @@ impl Trace {
             Line::Process(process) => self.process = process,
             Line::Device { device, devices } => self.devices = Some((device, devices)),
             Line::Frame { frame, file, line, function } => {
-                self.frames.insert(frame, Frame { file, line: line.0, function: on_one_line(&function) });
+                let line = line.0;
+                let from = self.generated.get(&file).and_then(|lines| lines[..lines.partition_point(|from| from.0 <= line)].last());
+                let known = match from {
+                    Some((_, file, line, function, module)) => {
+                        self.compiled.insert(frame, on_one_line(module));
+                        Frame { file: file.clone(), line: *line, function: on_one_line(function) }
+                    }
+                    None => Frame { file, line, function: on_one_line(&function) },
+                };
+                self.frames.insert(frame, known);
+            }
+            Line::Generated { generated, lines } => {
+                self.generated.insert(generated, lines);
             }
             Line::Stack { stack, frames } => {
                 self.stacks.insert(stack, frames);
@@ -448,6 +467,41 @@ impl Trace {
             Line::Flops { flops } => self.flops = Some(flops),
             Line::RealGpu(gpu) => self.gpu = Some(gpu),
             Line::Meters { meters } => self.meters = Some(meters),
+        }
+    }
+
+    /// Gives what compiled code allocated to its modules, and in a backward pass to the lines of the forward pass that it was made from.
+    fn find_compiled(&mut self) {
+        // By number of a stack: the frame of compiled code in it, and in a backward pass the stacks without it and of it alone.
+        let compiled: HashMap<u32, u32> = self
+            .stacks
+            .iter()
+            .filter_map(|(stack, frames)| Some((*stack, *frames.iter().find(|frame| self.compiled.contains_key(*frame))?)))
+            .collect();
+        let mut parted: HashMap<u32, (u32, u32)> = HashMap::new();
+        let mut modules: HashMap<(u32, u32), u32> = HashMap::new();
+        let after = |last: Option<&u32>| last.map_or(1, |last| last + 1);
+        let (mut next_stack, mut next_module) = (after(self.stacks.keys().max()), after(self.modules.keys().max()));
+        for event in &mut self.events {
+            let Some(&frame) = compiled.get(&event.stack) else { continue };
+            let path = &self.compiled[&frame];
+            if !path.is_empty() {
+                event.module = *modules.entry((event.module, frame)).or_insert_with(|| {
+                    let above = self.modules.get(&event.module).map_or_else(String::new, |name| format!("{name}."));
+                    self.modules.insert(next_module, format!("{above}{path}"));
+                    next_module += 1;
+                    next_module - 1
+                });
+            }
+            if event.phase == Phase::Backward {
+                (event.stack, event.origin) = *parted.entry(event.stack).or_insert_with(|| {
+                    let others = self.stacks[&event.stack].iter().copied().filter(|other| *other != frame).collect();
+                    self.stacks.insert(next_stack, others);
+                    self.stacks.insert(next_stack + 1, vec![frame]);
+                    next_stack += 2;
+                    (next_stack - 2, next_stack - 1)
+                });
+            }
         }
     }
 
@@ -488,5 +542,6 @@ fn is_beneath(file: &str) -> bool {
 
 /// Whether a file belongs to an installed package, to Python or to ourselves.
 pub fn is_library(file: &str) -> bool {
-    INSTALLED.iter().chain(&["/lib/python3", "/vramlab_rehearsal/"]).any(|part| file.contains(part)) || file.starts_with('<')
+    INSTALLED.iter().chain(&["/lib/python3", "/vramlab_rehearsal/", "/graphs/rehearsal-"]).any(|part| file.contains(part))
+        || file.starts_with('<')
 }

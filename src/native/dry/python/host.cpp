@@ -71,6 +71,7 @@ EXPORTED int vl_enter(int phase) {
   vramlab::rehearsal::enter(static_cast<Phase>(phase));
   return before;
 }
+EXPORTED void vl_lose(uint64_t address) { vramlab::rehearsal::lose_values(address); }
 EXPORTED void vl_end_step() { vramlab::rehearsal::end_step(); }
 EXPORTED void vl_set_module(uint32_t module) { vramlab::rehearsal::set_module(module); }
 EXPORTED void vl_set_backward_stack() { vramlab::rehearsal::set_backward_stack(); }

@@ -20,6 +20,7 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -67,6 +68,7 @@ std::chrono::steady_clock::time_point began;
 std::atomic<uint32_t> step{0};
 std::atomic<Phase> current_phase{Phase::kLoad};
 std::atomic<uint32_t> backward_stack{0};
+std::atomic<std::thread::id> backward_thread{};
 std::atomic<bool> python_is_there{true};
 
 thread_local uint32_t current_stack = 0, current_origin = 0, current_module = 0, origin_module = 0, current_operator = 0;
@@ -180,6 +182,8 @@ struct StackHash {
 };
 std::unordered_map<Frame, uint32_t, FrameHash> frames;
 std::unordered_map<std::vector<uint32_t>, uint32_t, StackHash> stacks;
+// The same by number, from 1 on: addresses of a map's keys stay.
+std::vector<const std::vector<uint32_t>*> by_number;
 
 std::string text_of(PyCodeObject* code, const char* attribute) {
   PyObject* value = PyObject_GetAttrString(reinterpret_cast<PyObject*>(code), attribute);
@@ -217,7 +221,8 @@ uint32_t number_of(PyFrameObject* frame) {
 
 constexpr size_t kDeepest = 96;
 
-// The stack of Python that this thread is in, innermost first; 0 where it is in none.
+// The stack of Python that this thread is in, innermost first; 0 where it is in none. In a thread of autograd's engine the one that called
+// backward() goes on below.
 uint32_t gather_stack() {
   if (!python_is_there.load() || !PyGILState_GetThisThreadState()) return 0;
   const int state = PyGILState_Ensure();
@@ -232,13 +237,18 @@ uint32_t gather_stack() {
     Py_DecRef(reinterpret_cast<PyObject*>(frame));
     frame = back;
   }
+  if (const uint32_t below = backward_stack.load(); !stack.empty() && below && torch::autograd::get_current_node() &&
+                                                    std::this_thread::get_id() != backward_thread.load()) {
+    const auto& frames_below = *by_number[below - 1];
+    stack.insert(stack.end(), frames_below.begin(), frames_below.end());
+  }
   if (!stack.empty()) {
     const auto found = stacks.find(stack);
     if (found != stacks.end()) {
       number = found->second;
     } else {
       number = static_cast<uint32_t>(stacks.size() + 1);
-      stacks.emplace(stack, number);
+      by_number.push_back(&stacks.emplace(stack, number).first->first);
       std::string line = "{\"stack\":" + std::to_string(number) + ",\"frames\":[";
       for (size_t i = 0; i < stack.size(); i++) line += (i ? "," : "") + std::to_string(stack[i]);
       write_line(line + "]}\n");
@@ -489,7 +499,10 @@ Place look_for_place() {
 
 void set_module(uint32_t module) { current_module = module; }
 
-void set_backward_stack() { backward_stack = gather_stack(); }
+void set_backward_stack() {
+  backward_stack = gather_stack();
+  backward_thread = std::this_thread::get_id();
+}
 
 void label(uint64_t address, Category category, uint32_t name) {
   const std::lock_guard<std::mutex> lock(mutex);

@@ -646,4 +646,10 @@ void forget_values(uint64_t address) {
   shadows.erase(found);
 }
 
+void lose_values(uint64_t address) {
+  if (!address) return;
+  const std::lock_guard<std::mutex> lock(shadows_mutex);
+  shadows[address] = {};
+}
+
 }  // namespace vramlab::rehearsal

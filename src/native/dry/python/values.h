@@ -16,5 +16,7 @@ void follow_values();
 void leave_untouched();
 // A block is given back, and what it held with it. Takes no lock but its own.
 void forget_values(uint64_t address);
+// A kernel of somebody else's wrote into the block what nobody knows.
+void lose_values(uint64_t address);
 
 }  // namespace vramlab::rehearsal

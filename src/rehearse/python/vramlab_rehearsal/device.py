@@ -41,12 +41,20 @@ def _open(torch, follow):
     opened.vl_forget.argtypes = (ctypes.c_void_p,)
     opened.vl_label.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     opened.vl_label.restype = None
-    opened.vl_set_module.restype = None
+    opened.vl_set_module.restype = opened.vl_lose.restype = None
+    opened.vl_lose.argtypes = (ctypes.c_uint64,)
     checked(opened, opened.vl_open(notes.folder.encode()))
     library = opened
     notes.note(device=torch.cuda.get_device_name(0), devices=torch.cuda.device_count())
     _gather_stacks()
     follow(torch)
+
+
+def lose(values):
+    """A kernel that was not launched would have written into those of these that are tensors."""
+    for value in values:
+        if getattr(value, "is_cuda", False):
+            library.vl_lose(value.untyped_storage().data_ptr())
 
 
 def leave_untouched(torch):

@@ -4,7 +4,7 @@ import array
 import threading
 import weakref
 
-from . import device, reach
+from . import calls, device, reach
 from .notes import note
 
 PARAMETER, GRADIENT, STATE, BUFFER, DATA = 1, 2, 3, 4, 5
@@ -20,11 +20,8 @@ _waiting = array.array("Q")
 _here = threading.local()
 
 
-def follow(torch):
-    from torch.nn.modules import module
-
-    module.register_module_forward_pre_hook(_enters)
-    module.register_module_forward_hook(_leaves, always_call=True)
+def follow():
+    calls.around(_enters, _leaves)
 
 
 def _number_of(kind, table, name, **more):
@@ -35,12 +32,14 @@ def _number_of(kind, table, name, **more):
     return number
 
 
-def _enters(module, arguments):
+def _enters(module, arguments, named):
+    if device.library is None:
+        return
     stack = getattr(_here, "stack", None)
     if stack is None:
         stack = _here.stack = []
     if not stack:
-        reach.enters(module, arguments)
+        reach.enters(getattr(module, "_orig_mod", module), arguments, named)
     if not stack and module not in _roots and module not in _names:
         _see_root(module)
     number = _names.get(module)
@@ -51,36 +50,52 @@ def _enters(module, arguments):
     device.library.vl_set_module(number)
 
 
-def _leaves(module, *_):
-    stack = _here.stack
+def _leaves():
+    stack = getattr(_here, "stack", None)
     if stack:
         stack.pop()
-    device.library.vl_set_module(stack[-1] if stack else 0)
+        device.library.vl_set_module(stack[-1] if stack else 0)
+
+
+def is_inside():
+    """Whether a module is at work in this thread."""
+    return bool(getattr(_here, "stack", None))
 
 
 def _see_root(root):
     """The outermost module of a forward pass: what lives in it is known by its path from there."""
     _roots.add(root)
-    kind = type(root).__name__
+    # What torch.compile puts around a module has the module's name.
+    kind = type(getattr(root, "_orig_mod", root)).__name__
     for path, module in root.named_modules():
         if module not in _names:
-            name = f"{kind}.{path}" if path else kind
+            name = _plain(f"{kind}.{path}")
             _names[module] = _number_of("module", _modules, name, type=type(module).__name__)
     label_root(root)
-    if device.library.vl_enter(device.FORWARD) not in (0, device.FORWARD):
-        # A backward pass or an optimizer's step goes through a new module: it stays what it is.
-        device.library.vl_enter(device.BACKWARD)
+    begin_forward()
+
+
+def _plain(name):
+    return ".".join(part for part in name.split(".") if part and part != "_orig_mod")
+
+
+def begin_forward():
+    """At a new module or compiled function; a backward pass or an optimizer's step that goes through one stays what it is."""
+    if device.library is not None:
+        before = device.library.vl_enter(device.FORWARD)
+        if before not in (0, device.FORWARD):
+            device.library.vl_enter(before)
 
 
 def label_root(root):
-    kind = type(root).__name__
+    kind = type(getattr(root, "_orig_mod", root)).__name__
     for name, parameter in root.named_parameters():
-        name = _parameters.setdefault(id(parameter), f"{kind}.{name}")
+        name = _parameters.setdefault(id(parameter), _plain(f"{kind}.{name}"))
         _label(parameter, PARAMETER, name)
         if parameter.grad is not None:
             _label(parameter.grad, GRADIENT, name)
     for name, buffer in root.named_buffers():
-        _label(buffer, BUFFER, f"{kind}.{name}")
+        _label(buffer, BUFFER, _plain(f"{kind}.{name}"))
     _tell()
 
 

@@ -39,6 +39,7 @@ def begin(torch):
         measuring.follow(torch, stop)
     else:
         device.wait_for_cuda(torch, _follow)
+        labels.follow()
         switches.follow(torch)
         distributed.follow(torch)
         reach.follow(torch)
@@ -50,7 +51,6 @@ def begin(torch):
 
 
 def _follow(torch):
-    labels.follow(torch)
     steps.follow(torch, stop)
 
 

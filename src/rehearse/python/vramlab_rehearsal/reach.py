@@ -53,8 +53,8 @@ def _that_saves(original):
     return save
 
 
-def enters(root, arguments):
-    """Before the forward pass of an outermost module, by the hook that PyTorch calls."""
+def enters(root, arguments, named):
+    """Before the forward pass of an outermost module."""
     import torch
 
     model = id(next(root.parameters(), None))
@@ -68,12 +68,7 @@ def enters(root, arguments):
             _asked.add(model)
         return
     _trained.add(model)
-    # The hook is not told of arguments with names, its caller has them.
-    variables = sys._getframe(2).f_locals
-    named = dict(variables.get("kwargs") or ())
-    if isinstance(variables, dict):
-        # Before Python 3.13 it is a copy that the frame keeps, and with it tensors.
-        variables.clear()
+    named = dict(named)
     names = getattr(getattr(root.forward, "__code__", None), "co_varnames", ())[1:]
     for at, value in enumerate(arguments):
         named[names[at] if at < len(names) else f"argument {at + 1}"] = value

@@ -1,6 +1,11 @@
 """Phases and optimizer steps."""
 
+import functools
+
 from . import device, labels, reach, settings
+
+# What PyTorch's optimizers call around each step.
+hooks = []
 
 
 def follow(torch, stop):
@@ -32,6 +37,22 @@ def _follow_backward(torch):
     torch.autograd._engine_run_backward = engine_run_backward
 
 
+def around(optimizers, compiled):
+    """A compiled function in which these optimizers make a step."""
+
+    @functools.wraps(compiled)
+    def step(*arguments):
+        begins, ends = hooks
+        for optimizer in optimizers:
+            begins(optimizer)
+        result = compiled(*arguments)
+        for optimizer in optimizers:
+            ends(optimizer)
+        return result
+
+    return step
+
+
 class _Steps:
     def __init__(self, torch, wanted, stop):
         from torch.optim import optimizer
@@ -42,16 +63,18 @@ class _Steps:
         self.depth = 0
         self.ended = 0
         self.before = device.FORWARD
-        optimizer.register_optimizer_step_pre_hook(self.begins)
-        optimizer.register_optimizer_step_post_hook(self.ends)
+        # Functions, which Dynamo knows again.
+        hooks.extend([lambda optimizer, *_: self.begins(optimizer), lambda optimizer, *_: self.ends(optimizer)])
+        optimizer.register_optimizer_step_pre_hook(hooks[0])
+        optimizer.register_optimizer_step_post_hook(hooks[1])
 
-    def begins(self, optimizer, *_):
+    def begins(self, optimizer):
         if self.depth == 0:
             labels.gradients(optimizer)
             self.before = device.library.vl_enter(device.OPTIMIZER)
         self.depth += 1
 
-    def ends(self, optimizer, *_):
+    def ends(self, optimizer):
         # A step that raised has not come here.
         self.depth = max(self.depth - 1, 0)
         self.counts[id(optimizer)] = self.counts.get(id(optimizer), 0) + 1

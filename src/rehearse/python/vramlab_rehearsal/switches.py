@@ -2,7 +2,7 @@
 
 import functools
 
-from . import device, fail, imports, settings
+from . import compiling, device, fail, imports, settings
 from .notes import note
 
 
@@ -10,7 +10,10 @@ def follow(torch):
     _share_with_nobody(torch)
     if "VRAMLAB_REHEARSAL_NO_INIT" in settings:
         _leave_uninitialised(torch)
-    _do_not_compile(torch)
+    if "VRAMLAB_REHEARSAL_EAGER" in settings:
+        _do_not_compile(torch)
+    else:
+        compiling.follow(torch)
     _do_not_load_the_compiler(torch)
     imports.when_imported("triton.runtime.jit", _launch_nothing)
     imports.when_imported("triton.runtime.autotuner", _tune_nothing)
@@ -40,8 +43,17 @@ def _do_not_compile(torch):
     torch.nn.Module.compile = compile_in_place
 
 
+_undo = []
+
+
+def load_the_compiler():
+    """It is there, and sees PyTorch as it is."""
+    while _undo:
+        _undo.pop()()
+
+
 def _do_not_load_the_compiler(torch):
-    """Optimizers and checkpoints would load it to tell it to leave them alone: a third of a short rehearsal's time."""
+    """Optimizers and checkpoints would load it to tell it to leave them alone: a third of a short rehearsal's time. Where somebody else does, they do."""
     optimizers = torch.optim.Optimizer
 
     def leave_alone(owner):
@@ -49,26 +61,28 @@ def _do_not_load_the_compiler(torch):
             # Where `torch._compile._disable_dynamo` keeps the function as the compiler gives it back.
             if getattr(getattr(function, "__code__", None), "co_filename", "") == torch._compile.__file__:
                 setattr(function.__wrapped__, "__dynamo_disable", function.__wrapped__)
+                _undo.append(functools.partial(delattr, function.__wrapped__, "__dynamo_disable"))
 
     leave_alone(optimizers)
     imports.when_imported("torch.utils.checkpoint", leave_alone)
     for kind in vars(torch.optim).values():
         step = vars(kind).get("step") if isinstance(kind, type) and issubclass(kind, optimizers) else None
-        if getattr(getattr(step, "__code__", None), "co_name", "") == "_use_grad":
-            kind.step = _as_differentiable(torch, step.__wrapped__)
+        code = getattr(step, "__code__", None)
+        if getattr(code, "co_name", "") == "_use_grad" and code.co_freevars == ("func",):
+            step.__code__ = _as_differentiable(None).__code__
+            _undo.append(functools.partial(setattr, step, "__code__", code))
 
 
-def _as_differentiable(torch, step):
+def _as_differentiable(func):
     """What `torch.optim.optimizer._use_grad_for_differentiable` makes of a step, without its breaks in a compiler's graph."""
 
-    @functools.wraps(step)
-    def use_grad(optimizer, *arguments, **more):
-        before = torch.is_grad_enabled()
+    def use_grad(*args, **kwargs):
+        before = torch.is_grad_enabled()  # noqa: F821 - of the module that the code is put into
         try:
-            torch.set_grad_enabled(optimizer.defaults["differentiable"])
-            return step(optimizer, *arguments, **more)
+            torch.set_grad_enabled(args[0].defaults["differentiable"])  # noqa: F821
+            return func(*args, **kwargs)
         finally:
-            torch.set_grad_enabled(before)
+            torch.set_grad_enabled(before)  # noqa: F821
 
     return use_grad
 
@@ -88,6 +102,7 @@ def _share_with_nobody(torch):
 def _launch_nothing(jit):
     def run(self, *arguments, **more):
         note(note="Triton kernels were not launched: what they are given is allocated, and nothing is computed")
+        device.lose([*arguments, *more.values()])
 
     jit.JITFunction.run = run
 

@@ -14,7 +14,7 @@ import textwrap
 import types
 import weakref
 
-from . import imports, settings
+from . import calls, imports, settings
 from .notes import note
 
 TECHNIQUES = {}
@@ -80,23 +80,21 @@ class Technique:
 
     def around_forward(self, enters, leaves=lambda: None):
         """Calls back around each outermost forward pass, before the module's hooks are looked up: a callback may add some."""
-        call = self.torch.nn.Module.__call__
-        inside = False
+        depth = 0
 
-        @functools.wraps(call)
-        def outermost(module, *arguments, **more):
-            nonlocal inside
-            if inside:
-                return call(module, *arguments, **more)
-            inside = True
-            try:
+        def enter(module, *_):
+            nonlocal depth
+            depth += 1
+            if depth == 1:
                 enters(module)
-                return call(module, *arguments, **more)
-            finally:
-                inside = False
+
+        def leave():
+            nonlocal depth
+            depth -= 1
+            if depth == 0:
                 leaves()
 
-        self.torch.nn.Module.__call__ = outermost
+        calls.around(enter, leave)
 
     def at_first_forward(self, callback):
         """Calls back with each outermost module before its first forward pass."""

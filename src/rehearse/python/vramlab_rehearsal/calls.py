@@ -1,0 +1,38 @@
+"""Functions around each call of a module, which torch.compile does not see."""
+
+import torch
+
+# Each a pair: what is called before, what after.
+_around = []
+
+
+def around(enters, leaves):
+    """Calls `enters(module, arguments, named_arguments)` before a module's own hooks are looked up; the last pair is the outermost."""
+    if not _around:
+        _begin()
+    _around.insert(0, (enters, leaves))
+
+
+def _begin():
+    module = torch.nn.modules.module
+    # As a function of that file: Dynamo goes through it without a trace and takes it for PyTorch's own.
+    names = dict(around=_around, call=torch.nn.Module.__call__, is_compiling=torch.compiler.is_compiling)
+    exec(compile(_SOURCE, module.__file__, "exec"), names)
+    call = names["_wrapped_call_impl"]
+    call.__module__ = module.__name__
+    call.__wrapped__ = names["call"]
+    torch.nn.Module.__call__ = call
+
+
+_SOURCE = """
+def _wrapped_call_impl(self, *args, **kwargs):
+    if is_compiling():
+        return call(self, *args, **kwargs)
+    for enters, _ in around:
+        enters(self, args, kwargs)
+    try:
+        return call(self, *args, **kwargs)
+    finally:
+        for _, leaves in reversed(around):
+            leaves()
+"""

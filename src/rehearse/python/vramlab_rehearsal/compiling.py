@@ -1,0 +1,243 @@
+"""torch.compile under rehearsal: Dynamo, AOTAutograd and Inductor run as they are; the kernels that Inductor writes are neither compiled nor launched.
+
+What a compiled graph allocates stands in the Python code that Inductor writes around its kernels, and that code runs. So its bytes are those of a
+GPU as long as Inductor chooses the same; where it would time alternatives on the GPU, a choice is made for it and told.
+"""
+
+import functools
+import os
+import re
+
+from . import device, imports
+from .notes import note
+
+
+def follow(torch):
+    # By the name of the folder that these files are in: others read no graphs of these.
+    from . import LIBRARIES
+
+    folder = os.path.join(os.path.dirname(LIBRARIES), "graphs", os.path.basename(LIBRARIES), str(torch.__version__))
+    for name, change in {
+        "torch._dynamo": _dynamo,
+        "torch._functorch.config": _no_remote_cache,
+        "torch._inductor.config": _one_process,
+        "torch._inductor.runtime.cache_dir_utils": functools.partial(_keep_in, folder),
+        "torch._inductor.codecache": _tell_lines,
+        "torch._inductor.runtime.triton_compat": functools.partial(_known_by_version, torch, "triton_key"),
+        "torch.utils._triton": functools.partial(_known_by_version, torch, "triton_hash_with_backend"),
+        "torch._inductor.runtime.triton_heuristics": _launch_nothing,
+        "torch._inductor.runtime.benchmarking": _time_nothing,
+        "torch._inductor.select_algorithm": _choose_the_first,
+        "torch._inductor.fx_passes.pad_mm": _pad,
+        "triton.backends.nvidia.driver": _no_driver,
+    }.items():
+        imports.when_imported(name, change)
+
+
+# ---- Dynamo ------------------------------------------------------------------------------------------------------------------------------
+
+
+def _dynamo(dynamo):
+    from torch._dynamo import exc, output_graph, trace_rules
+    from torch._dynamo.variables import functions
+
+    from . import labels, steps, switches
+
+    switches.load_the_compiler()
+    # Our functions run between the script's and are not compiled with them.
+    trace_rules.add(__package__)
+    call_compiler = output_graph.OutputGraph.call_user_compiler
+
+    @functools.wraps(call_compiler)
+    def call_user_compiler(self, graph, *arguments, **more):
+        labels.begin_forward()
+        _name_modules(graph, labels.is_inside())
+        try:
+            compiled = call_compiler(self, graph, *arguments, **more)
+        except exc.BackendCompilerFailed as error:
+            inner = getattr(error, "inner_exception", error)
+            if not getattr(self.compiler_fn, "__module__", "torch").startswith("torch") or "OutOfMemory" in type(inner).__name__:
+                raise
+            code = self.root_tx.f_code
+            why = (str(inner).strip().splitlines() or [""])[0]
+            note(
+                note=f"torch.compile: {code.co_filename}:{code.co_firstlineno} ({code.co_name}) was not compiled but ran eagerly, "
+                f"because Inductor failed here: {type(inner).__name__}: {why}"
+            )
+            compiled = graph.forward
+        stepped = getattr(self, "_vramlab_stepped", None)
+        return steps.around(stepped, compiled) if stepped else compiled
+
+    output_graph.OutputGraph.call_user_compiler = call_user_compiler
+    call_skipped = functions.SkipFunctionVariable.call_function
+
+    @functools.wraps(call_skipped)
+    def call_function(self, tx, arguments, more):
+        # An optimizer's step breaks the graph at our hooks; where no break may be, the whole graph counts as the step.
+        if self.value in steps.hooks and getattr(tx, "one_graph", False):
+            stepped = tx.output.__dict__.setdefault("_vramlab_stepped", [])
+            if arguments[0].value not in stepped:
+                stepped.append(arguments[0].value)
+            return functions.ConstantVariable.create(None)
+        return call_skipped(self, tx, arguments, more)
+
+    functions.SkipFunctionVariable.call_function = call_function
+
+
+# In a graph's stack traces, which Inductor keeps with the code that it writes, for the backward pass, too.
+_MODULE = "vramlab module "
+
+
+def _name_modules(graph, is_inside):
+    for part in graph.modules():
+        for node in getattr(getattr(part, "graph", None), "nodes", ()):
+            stack, trace = node.meta.get("nn_module_stack"), node.meta.get("stack_trace")
+            if stack and trace:
+                node.meta["stack_trace"] = f"{trace}{_MODULE}{_path(list(stack.values())[-1][0], is_inside)}\n"
+
+
+def _path(source, is_inside):
+    """Of `L['self'].layers[0].mlp`, `L['self']._modules['layers']._modules['0']...` or the like: layers.0.mlp, from the module that is at work."""
+    wrappers = r"\b(getattr|L|G|_modules|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\b"
+    parts = re.findall(r"\w+", re.sub(wrappers, "", source))
+    return ".".join(parts[1:] if is_inside else parts)
+
+
+# ---- Inductor ----------------------------------------------------------------------------------------------------------------------------
+
+
+def _no_remote_cache(config):
+    config.enable_remote_autograd_cache = False
+
+
+def _one_process(config):
+    # There is nothing to compile for which other processes would be worth their start.
+    config.compile_threads = 1
+    config.fx_graph_remote_cache = config.autotune_remote_cache = config.bundled_autotune_remote_cache = False
+
+
+def _keep_in(folder, utils):
+    """The user's own caches get no graph whose kernels were never compiled."""
+
+    def cache_dir():
+        os.makedirs(folder, exist_ok=True)
+        return folder
+
+    utils.cache_dir = cache_dir
+    utils.triton_cache_dir = lambda _: os.path.join(cache_dir(), "triton")
+
+
+def _known_by_version(torch, name, module):
+    """Instead of the hash of all of Triton's files, and ptxas asked for its version."""
+    setattr(module, name, lambda: torch.version.__version__)
+
+
+def _tell_lines(codecache):
+    load = codecache.PyCodeCache.load_by_key_path
+
+    @functools.wraps(load)
+    def load_by_key_path(key, path, linemap=None, *arguments, **more):
+        module = load(key, path, linemap, *arguments, **more)
+        lines = []
+        for number, trace in linemap or []:
+            frames = re.findall(r'File "(.+)", line (\d+), in (.+)\n', trace or "")
+            found = re.search(f"{_MODULE}(.*)", trace or "")
+            if frames:
+                file, line, function = frames[-1]
+                lines.append([number, file, int(line), function, found[1] if found else ""])
+        if lines:
+            note(generated=path, lines=lines)
+        return module
+
+    codecache.PyCodeCache.load_by_key_path = staticmethod(load_by_key_path)
+    codecache.torch_key = lambda: b"the folder is this version's"
+
+
+# ---- kernels -----------------------------------------------------------------------------------------------------------------------------
+
+
+class _Launcher:
+    """What stands for a compiled kernel: it writes what nobody knows."""
+
+    n_regs = n_spills = shared = cache_hash = None
+    store_cubin = False
+
+    def __init__(self, tuner, config):
+        self.tuner = tuner
+        self.config = config
+
+    def __call__(self, *arguments, **_):
+        tuner = self.tuner
+        if tuner.custom_kernel:
+            return device.lose(arguments)
+        mutated = tuner.mutated_arg_names
+        device.lose(value for name, value in zip(tuner.fn.arg_names, arguments) if "out_ptr" in name or name in mutated)
+
+
+def _launch_nothing(heuristics):
+    def precompile(self, *_, **__):
+        # Several configurations are tuned at the first launch, for which Inductor copies what the kernel changes; which is best is not kept.
+        self.save_cache_hook = None
+        if not self.launchers:
+            self.launchers = [_Launcher(self, config) for config in self.configs]
+
+    heuristics.CachingAutotuner.precompile = precompile
+
+
+def _time_nothing(benchmarking):
+    """What is timed runs twice, as it would the first time and beside the buffer that clears the cache of the GPU; all take as long."""
+    import torch
+
+    def timing(size):
+        def benchmark_gpu(self, function, *_, return_mode=None, **__):
+            function()
+            buffer = torch.empty(size(self), dtype=torch.int8, device="cuda")
+            function()
+            del buffer
+            return [1.0] if return_mode == "all" else 1.0
+
+        return benchmark_gpu
+
+    # triton.testing.do_bench takes 256 MB.
+    benchmarking.TritonBenchmarker.benchmark_gpu = timing(lambda _: 256_000_000)
+    benchmarking.InductorBenchmarker.benchmark_gpu = timing(lambda self: self.L2_cache_size)
+
+
+def _choose_the_first(select):
+    choose = select.AlgorithmSelectorCache.__call__
+
+    @functools.wraps(choose)
+    def chosen(self, name, choices, *arguments, **more):
+        if len(choices) > 1:
+            note(note="torch.compile: max-autotune would time kernels on the GPU; the first choice, mostly cuBLAS's or cuDNN's, was taken")
+        return choose(self, name, choices[:1], *arguments, **more)
+
+    select.AlgorithmSelectorCache.__call__ = chosen
+
+
+def _pad(pad_mm):
+    def padded(_):
+        note(
+            note="torch.compile: matrix products of sizes that tensor cores do not take whole were padded, as they mostly are where Inductor times both"
+        )
+        return True
+
+    pad_mm.get_cached_should_pad = padded
+
+
+def _no_driver(driver):
+    """What Triton asks the driver for by a library that it compiles; the rest it asks PyTorch."""
+    import torch
+
+    class Utils:
+        @staticmethod
+        def get_device_properties(index):
+            properties = torch.cuda.get_device_properties(index)
+            return dict(
+                max_shared_mem=properties.shared_memory_per_block_optin,
+                multiprocessor_count=properties.multi_processor_count,
+                max_num_regs=properties.regs_per_multiprocessor,
+                warpSize=properties.warp_size,
+            )
+
+    driver.CudaUtils = Utils
