@@ -113,6 +113,7 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
             device: taken[at].seconds,
             card: works[at].device,
             beside: works[at].kind == WorkKind::Copy && works[at].stream != 0,
+            waited: works[at].waited,
             waits: works[at].synchronises,
         })
         .collect();
