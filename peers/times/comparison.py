@@ -67,6 +67,12 @@ def band(errors):
     return math.exp(quantile(errors, tail)), math.exp(quantile(errors, 1 - tail))
 
 
+def widest(by_source):
+    """What holds a new source's rows: the widest of the bands of those that are here, where they have ten rows."""
+    bands = [band(errors) for errors in by_source if len(errors) >= 10]
+    return min(low for low, _ in bands), max(high for _, high in bands)
+
+
 def median_and_p90(errors):
     sizes = [abs(math.expm1(error)) for error in errors]
     return f"{quantile(sizes, 0.5):.1%} / {quantile(sizes, 0.9):.1%}".replace("%", " %")
@@ -79,7 +85,7 @@ def ratios(rows):
         for other in rows[:at]:
             # Variants of one script: the same model, or the same operator, with one word changed.
             words = list(zip(one["words"], other["words"]))
-            if one["card"] != other["card"] or one["words"][0] != other["words"][0] or sum(a != b for a, b in words) != 1:
+            if one["card"] != other["card"] or one["words"][:1] != other["words"][:1] or sum(a != b for a, b in words) != 1:
                 continue
             predicted, real = (math.log(one[name] / other[name]) for name in ("predicted", "measured"))
             errors.append(real - predicted)
@@ -123,11 +129,13 @@ def main():
         for cell in CELLS:
             # A cell of few takes those of all.
             own = [error(row) for row in rows if row["cell"] == cell]
-            own = own if len(own) >= 30 else [error(row) for row in rows]
-            low, high = band(own)
-            file.write(f"{cell},{low:.2f},{high:.2f},{len(own)}\n")
-        low, high = band(ratios(rows)[0])
-        file.write(f"ratio,{low:.2f},{high:.2f},{len(ratios(rows)[0])}\n")
+            some = [row for row in rows if row["cell"] == cell] if len(own) >= 30 else rows
+            low, high = widest([[error(row) for row in some if row["source"] == source] for source in COMMITS])
+            file.write(f"{cell},{low:.2f},{high:.2f},{len(some)}\n")
+        # Which of a pair comes first is nobody's choice.
+        pairs = ratios(rows)[0]
+        low, high = band([sign * error for error in pairs for sign in (1, -1)])
+        file.write(f"ratio,{low:.2f},{high:.2f},{len(pairs)}\n")
     lines += ["", "| held out | rows | inside the band of the others |", "|---|---:|---:|"]
     for source in sorted(COMMITS):
         held = [row for row in rows if row["source"] == source]
