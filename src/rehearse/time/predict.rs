@@ -22,7 +22,7 @@ const BUSY: f64 = 0.9;
 pub const NOT_MODELLED: [&str; 5] = [
     "loading by worker processes and disks",
     "communication between GPUs",
-    "compiling",
+    "compiling and Triton's kernels",
     "clocks under a power limit",
     "other programs on the GPU",
 ];
