@@ -196,6 +196,13 @@ VramlabLibraries strangers;
 
 // Kernels, copies and memsets that this thread has launched.
 thread_local uint64_t launches = 0;
+// How often it has waited for the device.
+thread_local uint64_t waits = 0;
+
+cudaError_t wait() {
+  waits++;
+  return cudaSuccess;
+}
 
 thread_local cudaError_t last_error = cudaSuccess;
 
@@ -258,6 +265,7 @@ void (*vramlab_dry_watch)(int what, const void* address) = nullptr;
 // Says that this runtime is loaded, and how large its card is.
 uint64_t vramlab_dry_memory() { return card_memory(); }
 uint64_t vramlab_dry_launches() { return launches; }
+uint64_t vramlab_dry_waits() { return waits; }
 // What is allocated may be more than that; then nothing is free.
 void vramlab_dry_set_memory(uint64_t bytes) { another_memory = bytes; }
 const VramlabCard* vramlab_dry_card() { return &sheet(); }
@@ -455,9 +463,9 @@ cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return wait(); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return wait(); }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   const std::lock_guard<std::mutex> lock(mutex);
   *event = reinterpret_cast<cudaEvent_t>(next_handle++ * 16);
@@ -468,7 +476,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return wait(); }
 // Time is not simulated, but there are programs that divide by it.
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
   *milliseconds = 0.01f;

@@ -188,6 +188,7 @@ mod tests {
             precision: Precision::Half,
             phase: crate::rehearse::trace::Phase::Forward,
             synchronises: false,
+            waited: false,
             device: 0,
             alignment,
             step: 1,

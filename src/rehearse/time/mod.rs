@@ -9,6 +9,6 @@ mod show;
 mod timeline;
 mod work;
 
-pub use predict::{Prediction, predict};
+pub use predict::{Prediction, TimeChange, predict};
 pub use show::{by_card, prediction};
 pub use work::Work;

@@ -22,7 +22,7 @@ const BUSY: f64 = 0.9;
 pub const NOT_MODELLED: [&str; 5] = [
     "loading by worker processes and disks",
     "communication between GPUs",
-    "compiling",
+    "compiling and Triton's kernels",
     "clocks under a power limit",
     "other programs on the GPU",
 ];
@@ -62,6 +62,28 @@ pub struct PhaseTime {
     pub device_seconds: f64,
     pub host_seconds: f64,
     pub bound_by: &'static str,
+}
+
+/// How much longer a variant of a script takes on the same card, as a share; predicted.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TimeChange {
+    pub share: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Prediction {
+    /// Beside the script as it is.
+    pub fn change_from(&self, before: &Prediction) -> TimeChange {
+        let ratio = self.step_seconds / before.step_seconds;
+        // The same work for the GPU is the same time of a step that the GPU bounds; the host's differs from run to run.
+        let device = self.device_seconds / before.device_seconds;
+        if (device - 1.0).abs() < 1e-3 && (ratio - 1.0).abs() < 0.02 {
+            return TimeChange { share: 0.0, low: 0.0, high: 0.0 };
+        }
+        let (low, high) = band("ratio");
+        TimeChange { share: ratio - 1.0, low: ratio * low - 1.0, high: ratio * high - 1.0 }
+    }
 }
 
 /// Kernels of one operator at one line, of one step.
@@ -113,6 +135,7 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
             device: taken[at].seconds,
             card: works[at].device,
             beside: works[at].kind == WorkKind::Copy && works[at].stream != 0,
+            waited: works[at].waited,
             waits: works[at].synchronises,
         })
         .collect();
@@ -157,6 +180,11 @@ fn interval(anchored: bool, is_busy: bool) -> (f64, f64) {
         (true, true) => "anchored",
         (false, true) => "specification",
     };
+    band(cell)
+}
+
+/// A row of `intervals.csv`.
+fn band(cell: &str) -> (f64, f64) {
     let row = include_str!("intervals.csv").lines().map(|line| line.split(',').collect::<Vec<_>>()).find(|row| row[0] == cell);
     // The tests read the file.
     row.and_then(|row| Some((row.get(1)?.parse().ok()?, row.get(2)?.parse().ok()?))).unwrap_or((0.0, f64::INFINITY))
@@ -254,5 +282,7 @@ mod tests {
             let (low, high) = interval(anchored, is_busy);
             assert!(0.1 < low && low < high && high < 10.0, "{low} to {high}");
         }
+        let (low, high) = band("ratio");
+        assert!(0.1 < low && low < 1.0 && 1.0 < high && high < 10.0, "{low} to {high}");
     }
 }

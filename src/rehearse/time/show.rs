@@ -3,24 +3,11 @@
 use super::predict::{NOT_MODELLED, Prediction};
 use crate::rehearse::answer::{Answer, Verdict};
 use crate::rehearse::show::{place_or_not, share_of};
-use crate::units::Bytes;
+use crate::units::{Bytes, Seconds};
 use std::fmt::Write;
 
-/// Three digits and a unit.
-pub fn seconds(value: f64) -> String {
-    let (value, unit) = match value {
-        v if v >= 1.0 => (v, "s"),
-        v if v >= 1e-3 => (v * 1e3, "ms"),
-        v => (v * 1e6, "us"),
-    };
-    let digits = if value >= 100.0 {
-        0
-    } else if value >= 10.0 {
-        1
-    } else {
-        2
-    };
-    format!("{value:.digits$} {unit}")
+fn seconds(value: f64) -> String {
+    Seconds(value).to_string()
 }
 
 fn between(low: f64, high: f64) -> String {
@@ -118,15 +105,4 @@ pub fn by_card(answers: &[Answer]) -> String {
         text += &row([&answer.gpu.name, verdict, &bytes(peak), &bytes(answer.headroom), &step, &more]);
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::seconds;
-
-    #[test]
-    fn three_digits_and_a_unit() {
-        let told = [0.0000123, 0.00123, 0.0456, 0.789, 1.5, 123.4].map(seconds);
-        assert_eq!(told, ["12.3 us", "1.23 ms", "45.6 ms", "789 ms", "1.50 s", "123 s"]);
-    }
 }

@@ -10,7 +10,8 @@ pub struct Turn {
     pub card: u16,
     /// A copy that runs beside the kernels.
     pub beside: bool,
-    /// The host waits until it is done.
+    /// The host waits for all before it; until it is done.
+    pub waited: bool,
     pub waits: bool,
 }
 
@@ -25,6 +26,9 @@ pub fn steady(turns: &[Turn], waits: bool) -> f64 {
     let mut ends = [0.0_f64; STEPS];
     for end in &mut ends {
         for turn in turns {
+            if waits && turn.waited {
+                host = queues.iter().flatten().fold(host, |last, queue| last.max(*queue));
+            }
             host += turn.host;
             let queue = &mut queues[usize::from(turn.card) % 16][usize::from(turn.beside)];
             *queue = queue.max(host) + turn.device;
@@ -42,7 +46,7 @@ mod tests {
     use super::*;
 
     fn turn(host: f64, device: f64, waits: bool) -> Turn {
-        Turn { host, device, card: 0, beside: false, waits }
+        Turn { host, device, card: 0, beside: false, waited: false, waits }
     }
 
     #[test]

@@ -52,8 +52,10 @@ pub struct Work {
     pub kind: WorkKind,
     pub precision: Precision,
     pub phase: Phase,
-    /// The host waits until it is done.
+    /// The host waits until it is done: bit 0 of the record's byte.
     pub synchronises: bool,
+    /// It waited for the device before: bit 1.
+    pub waited: bool,
     pub device: u16,
     /// Of a product: what its leading dimensions can all be divided by, in elements, 8 at most; 0 of anything else.
     pub alignment: u16,
@@ -94,7 +96,8 @@ impl Work {
             kind: WorkKind::of(record[0])?,
             precision: Precision::of(record[1])?,
             phase: Phase::of(record[2].into())?,
-            synchronises: record[3] != 0,
+            synchronises: record[3] & 1 != 0,
+            waited: record[3] & 2 != 0,
             device: u16_at(4),
             alignment: u16_at(6),
             step: u32_at(8),

@@ -7,6 +7,7 @@ mod show;
 use super::answer::{Gpu, Verdict};
 use super::launch::{Device, Rehearsal, Run, Variant, print_answer, status, write_json};
 use super::show::{first_line, on_one_line, short_failure};
+use super::time::{Prediction, TimeChange};
 use super::trace::Told;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -116,8 +117,13 @@ struct Row {
     /// Of a step on a real GPU: the median of those after the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     seconds: Option<f64>,
+    /// Of a step on the simulated card, and how much longer it is than the script's own; none of a size alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted_change: Option<TimeChange>,
     fits: bool,
-    /// No other needs less memory for as little time on a real GPU, as few operations on the simulated one.
+    /// No other needs less memory for as little time, measured or predicted, or as few operations where there is none.
     pareto: bool,
     /// What it changes in the result.
     change: String,
@@ -138,6 +144,8 @@ impl Row {
         let told: Vec<&Told> =
             choice.variant.techniques.iter().flat_map(|name| measured.told.iter().find(|told| told.technique == *name)).collect();
         let flops = measured.flops.zip(base.flops).map(|(now, before)| (now.cast_signed() - before.cast_signed(), before));
+        // Communication is not in the time.
+        let time = measured.time.as_ref().filter(|_| !choice.groups.contains(&CARDS));
         Row {
             techniques: choice.names.clone(),
             peak_reserved: reserved,
@@ -146,6 +154,8 @@ impl Row {
             extra_flops: flops.map(|(extra, _)| extra),
             extra_share: flops.map_or(0.0, |(extra, before)| extra as f64 / before.max(1) as f64),
             seconds: measured.seconds,
+            predicted_seconds: time.map(|time| time.step_seconds),
+            predicted_change: time.zip(base.time.as_ref()).map(|(now, before)| now.change_from(before)),
             fits: measured.fits,
             change: joined(told.iter().map(|told| &told.change), "; "),
             snippet: joined([&choice.words].into_iter().chain(told.iter().map(|told| &told.snippet)), "\n\n"),
@@ -163,9 +173,13 @@ impl Row {
         if self.techniques.is_empty() { "as it is".to_string() } else { self.techniques.join(" + ") }
     }
 
-    /// Nanoseconds where they were measured, else operations beside the script as it is.
+    /// Nanoseconds where they were measured, parts per million of the script's own time where it is predicted, else operations beside the script.
     fn price(&self) -> i64 {
-        self.seconds.map_or(self.extra_flops.unwrap_or(0), |seconds| (seconds * 1e9) as i64)
+        match (self.seconds, self.predicted_change) {
+            (Some(seconds), _) => (seconds * 1e9) as i64,
+            (None, Some(change)) => (change.share * 1e6) as i64,
+            (None, None) => self.extra_flops.unwrap_or(0),
+        }
     }
 
     /// What it asks for that no count of operations shows: more cards, other numbers, traffic over PCI Express.
@@ -177,20 +191,22 @@ impl Row {
         self.burdens()[2]
     }
 
-    /// Whether it asks for neither more operations, to a thousandth, nor anything else. Where they could not be counted: whether it is one of
-    /// those that compute nothing again.
+    /// Whether it asks for neither more operations, to a thousandth, nor a step that is predicted to be clearly longer, nor anything else. Where
+    /// operations could not be counted: whether it is one of those that compute nothing again.
     fn is_free(&self) -> bool {
         let computes_more = match self.extra_flops {
             Some(_) => self.extra_share >= 1e-3,
             None => self.choice.groups.iter().any(|group| AGAIN.contains(group)),
         };
-        !computes_more && self.burdens() == [false; 3]
+        let is_slower = self.predicted_change.is_some_and(|change| change.share >= 0.05);
+        !computes_more && !is_slower && self.burdens() == [false; 3]
     }
 
     /// Cheapest first: one card, the same numbers, no traffic, little to compute, nothing changed in the result, few lines, large
     /// micro-batches, few bytes.
     fn cost(&self) -> ([bool; 3], i64, bool, usize, u64, i64) {
-        let price = if self.seconds.is_none() && self.is_free() { 0 } else { self.price() };
+        let is_timed = self.seconds.is_some() || self.predicted_change.is_some();
+        let price = if !is_timed && self.is_free() { 0 } else { self.price() };
         let bytes = self.peak_reserved.unwrap_or(i64::MAX);
         (self.burdens(), price, !self.change.is_empty(), self.techniques.len(), self.choice.micro_batches, bytes)
     }
@@ -202,6 +218,7 @@ struct Measured {
     peaks: Option<(i64, i64)>,
     fits: bool,
     seconds: Option<f64>,
+    time: Option<Prediction>,
     flops: Option<u64>,
     told: Vec<Told>,
     gpu: Gpu,
@@ -458,6 +475,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<Measured, Failed>> {
             peaks: verdict.fits().then_some((answer.peak_reserved, answer.peak_allocated)),
             fits: verdict.fits(),
             seconds: None,
+            time: answer.time,
             flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
             told: told(&run),
             gpu: answer.gpu,
@@ -477,6 +495,7 @@ fn on_a_real_gpu(run: &Run) -> Result<Measured, Failed> {
             peaks: meters.map(|meters| (meters.peak_reserved, meters.peak_allocated)),
             fits: meters.is_some(),
             seconds: meters.and_then(|meters| meters.seconds),
+            time: None,
             flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
             told,
             gpu: Gpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },

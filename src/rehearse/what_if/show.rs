@@ -2,6 +2,7 @@
 
 use super::super::answer::Gpu;
 use super::Row;
+use crate::rehearse::time::TimeChange;
 use crate::units::{Bytes, Seconds, significant};
 use std::cmp::Reverse;
 use std::fmt::Write;
@@ -25,6 +26,16 @@ fn extra(row: &Row) -> String {
     }
 }
 
+/// The time of a step beside that of the script as it is.
+fn predicted(row: &Row, change: TimeChange) -> String {
+    let per_cent = |share: f64| format!("{:+.0}", share * 100.0 + 0.0);
+    match row.techniques.is_empty() {
+        true => Seconds(row.predicted_seconds.unwrap_or(0.0)).to_string(),
+        false if change.low == change.high => "the same".to_string(),
+        false => format!("{} % ({} to {} %)", per_cent(change.share), per_cent(change.low), per_cent(change.high)),
+    }
+}
+
 fn bytes(value: i64) -> String {
     let sign = if value < 0 { "-" } else { "" };
     format!("{sign}{}", Bytes(value.unsigned_abs()))
@@ -43,8 +54,8 @@ pub fn recommendation(gpu: &Gpu, rows: &[Row]) -> String {
     let name = &gpu.name;
     let tried = || rows.iter().filter(|row| row.peak_reserved.is_some() && !row.techniques.is_empty());
     let what = |row: &Row| {
-        let compute = match (row.extra_flops, row.seconds) {
-            (_, Some(seconds)) => format!("{} a step", Seconds(seconds)),
+        let compute = match (row.extra_flops, row.seconds.or(row.predicted_seconds)) {
+            (_, Some(seconds)) => format!("{} a step{}", Seconds(seconds), if row.seconds.is_none() { " (predicted)" } else { "" }),
             (Some(_), None) if row.extra_share < 1e-3 => "no extra compute".to_string(),
             (Some(_), None) => format!("{:.0} % more compute", row.extra_share * 100.0),
             (None, None) => "compute that could not be counted".to_string(),
@@ -120,7 +131,12 @@ fn write_answer(text: &mut String, gpu: &Gpu, base: Option<u64>, rows: &[Row]) -
         bytes(gpu.context)
     )?;
     let width = rows.iter().filter(|row| row.peak_reserved.is_some()).map(|row| row.name().len()).max().unwrap_or(0).max(9);
-    let time = if is_measured { format!("{:>10}  ", "a step") } else { String::new() };
+    let is_predicted = rows.iter().any(|row| row.predicted_change.is_some());
+    let time = match (is_measured, is_predicted) {
+        (true, _) => format!("{:>10}  ", "a step"),
+        (false, true) => format!("{:>30}  ", "a step (predicted), 80 %"),
+        (false, false) => String::new(),
+    };
     writeln!(
         text,
         "    {:<width$}  {:>10}  {:>10} {:>5}  {:>10}  {:>20}  {time}fits  changes",
@@ -132,7 +148,12 @@ fn write_answer(text: &mut String, gpu: &Gpu, base: Option<u64>, rows: &[Row]) -
         // Rounded first, and without the sign of a zero.
         let share = |saved: i64| (saved as f64 / before.max(1) as f64 * 100.0).round() + 0.0;
         let share = row.saved.map_or(String::new(), |saved| format!("{:.0} %", share(saved)));
-        let time = row.seconds.map_or(String::new(), |seconds| format!("{:>10}  ", Seconds(seconds).to_string()));
+        let time = match (row.seconds, row.predicted_change) {
+            (Some(seconds), _) => format!("{:>10}  ", Seconds(seconds).to_string()),
+            (None, Some(change)) => format!("{:>30}  ", predicted(row, change)),
+            (None, None) if is_predicted => " ".repeat(32),
+            (None, None) => String::new(),
+        };
         let line = format!(
             "  {} {:<width$}  {:>10}  {:>10} {share:>5}  {:>10}  {:>20}  {time}{:<4}  {}",
             if row.pareto { "*" } else { " " },
@@ -155,7 +176,7 @@ fn write_answer(text: &mut String, gpu: &Gpu, base: Option<u64>, rows: &[Row]) -
     writeln!(
         text,
         "\n  * nothing that was tried needs less memory for as little {}",
-        if is_measured { "time" } else { "compute" }
+        if is_measured || is_predicted { "time" } else { "compute" }
     )?;
     let not_applied: Vec<&Row> = rows.iter().filter(|row| row.reason.is_some()).collect();
     if !not_applied.is_empty() {

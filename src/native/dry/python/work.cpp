@@ -27,7 +27,7 @@ std::mutex work_mutex;
 TraceFile work_file;
 std::vector<Work> waiting;
 
-thread_local uint64_t own = 0, told_launches = 0, records = 0;
+thread_local uint64_t own = 0, told_launches = 0, records = 0, last_waits = 0;
 thread_local uint64_t last_processor = 0, last_own = 0;
 
 uint64_t clock_of(clockid_t which) {
@@ -39,6 +39,10 @@ uint64_t clock_of(clockid_t which) {
 // Of this thread, by the simulated runtime.
 uint64_t launches() {
   static auto* const count = reinterpret_cast<uint64_t (*)()>(dlsym(RTLD_DEFAULT, "vramlab_dry_launches"));
+  return count ? count() : 0;
+}
+uint64_t waits() {
+  static auto* const count = reinterpret_cast<uint64_t (*)()>(dlsym(RTLD_DEFAULT, "vramlab_dry_waits"));
   return count ? count() : 0;
 }
 
@@ -228,6 +232,8 @@ WorkOf::WorkOf(const c10::FunctionSchema& schema, bool overwrites)
 
 WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torch::jit::Stack& stack) : of(of), op(op), is_on(is_recorded()) {
   if (!is_on) return;
+  if (waits() != last_waits) work.synchronises = kWaitedBefore;
+  last_waits = waits();
   launches_before = launches();
   told_before = told_launches;
   records_before = records;
@@ -314,7 +320,7 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
     if (host && device) {
       const IValue* not_blocking = named("non_blocking");
       work.kind = WorkKind::kCopy;
-      work.synchronises = !pinned || !(not_blocking && not_blocking->isBool() && not_blocking->toBool());
+      if (!pinned || !(not_blocking && not_blocking->isBool() && not_blocking->toBool())) work.synchronises |= kWaitsAfter;
     }
   }
 }
@@ -323,7 +329,13 @@ void WorkScope::ends(const torch::jit::Stack& stack, uint32_t number) {
   if (!is_on) return;
   const uint64_t inside = told_launches - told_before;
   const uint64_t all = launches() - launches_before, mine = all > inside ? all - inside : 0;
-  if (mine == 0 && !(of.is_library && records == records_before) && !work.synchronises) return;
+  // Its own waiting is told by what it is.
+  last_waits = waits();
+  if (mine == 0 && !(of.is_library && records == records_before) && !(work.synchronises & kWaitsAfter)) {
+    // The next that launches something has waited as well.
+    if (work.synchronises) last_waits--;
+    return;
+  }
   told_launches += mine;
   work.launches = static_cast<uint32_t>(mine ? mine : 1);
   double made = 0;

@@ -27,11 +27,13 @@ enum class WorkKind : uint8_t {
 };
 enum class Precision : uint8_t { kHalf = 0, kSingle = 1, kTf32 = 2, kDouble = 3 };
 
+constexpr uint8_t kWaitsAfter = 1, kWaitedBefore = 2;
+
 struct Work {
   WorkKind kind;
   Precision precision;
   Phase phase;
-  // The host waits until it is done.
+  // The host waited for the device before it (kWaitedBefore), and waits until it is done (kWaitsAfter).
   uint8_t synchronises;
   uint16_t device;
   // Of a product's leading dimensions in elements: 8 and more are 8; 0 of anything else.

@@ -1,0 +1,151 @@
+"""The steps that others timed, to be rehearsed: python workloads.py SOURCE CASE..., as predictions.py calls it.
+
+A step that has no optimizer ends with one of a parameter of its own, so that a rehearsal knows where it ends. With VRAMLAB_BASELINES it also
+writes what two simpler ways make of the same operators: a plain roofline, and PyTorch's own estimate.
+"""
+
+import collections
+import glob
+import json
+import os
+import struct
+import sys
+
+import torch
+from torch import nn
+
+
+def timm_step(name, batch, size, layout):
+    import timm
+
+    model = timm.create_model(name, num_classes=1000).cuda().train()
+    images = torch.randn(int(batch), 3, int(size), int(size), device="cuda")
+    if layout == "nhwc":
+        model, images = model.to(memory_format=torch.channels_last), images.contiguous(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    loss_of = nn.CrossEntropyLoss()
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            output = model(images)
+            target = torch.empty(output.shape[0], dtype=torch.long, device="cuda").random_(1000)
+            loss_of(output, target).backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+
+    return step
+
+
+# Of NeuSight's model configurations: heads, hidden, layers, positions.
+GPTS = {"gpt2_large": (20, 1280, 36, 1024), "gpt3_xl": (24, 3072, 24, 2048), "gpt3_27": (32, 2560, 32, 2048)}
+
+
+def neusight_step(run):
+    import transformers
+
+    name, mode, length, batch = run.split("-")
+    if name in GPTS:
+        heads, hidden, layers, positions = GPTS[name]
+        kind, config = transformers.GPT2LMHeadModel, transformers.GPT2Config(
+            n_head=heads, n_embd=hidden, n_layer=layers, n_positions=positions)
+    elif name == "bert_large":
+        kind, config = transformers.BertLMHeadModel, transformers.BertConfig(
+            hidden_size=1024, intermediate_size=4096, num_attention_heads=16, num_hidden_layers=24)
+    else:
+        kind, config = transformers.OPTForCausalLM, transformers.OPTConfig(
+            hidden_size=2048, ffn_dim=8192, num_attention_heads=32, num_hidden_layers=24, word_embed_proj_dim=2048, dropout=0.1)
+    config._attn_implementation = "eager"
+    config.use_cache = False
+    model = kind(config).cuda()
+    ids = torch.randint(30000, (int(batch), int(length)), device="cuda")
+    ends = marker()
+
+    def infer():
+        with torch.no_grad():
+            model(ids)
+        ends()
+
+    def train():
+        model(ids, labels=ids).loss.backward()
+        model.zero_grad()
+        ends()
+
+    return train if mode == "train" else infer
+
+
+def liger_step(name, mode, size, *more):
+    make = {
+        "cross_entropy": lambda: (nn.CrossEntropyLoss(), torch.randn(8 * 2048, size, device="cuda"), torch.randint(size, (8 * 2048,), device="cuda")),
+        "layer_norm": lambda: (nn.LayerNorm(size, device="cuda"), torch.randn(4096, size, device="cuda")),
+        "softmax": lambda: (nn.Softmax(-1), torch.randn(2048, size, device="cuda", dtype=getattr(torch, more[0]))),
+        "embedding": lambda: (nn.Embedding(size, int(more[0]), device="cuda"), torch.randint(size, (int(more[1]), int(more[2])), device="cuda")),
+    }
+    size = int(size)
+    layer, first, *others = make[name]()
+    if first.is_floating_point():
+        first.requires_grad_()
+    ends = marker()
+
+    def step():
+        result = layer(first, *others)
+        if mode == "full":
+            result.backward(torch.ones_like(result))
+        ends()
+
+    return step
+
+
+def resnet_step():
+    import torchvision
+
+    model = torchvision.models.resnet50().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    images, labels = torch.randn(32, 3, 224, 224), torch.randint(1000, (32,))
+
+    def step():
+        loss = nn.functional.cross_entropy(model(images.cuda()), labels.cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def marker():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1, device="cuda"))], lr=0.0)
+    return optimizer.step
+
+
+def baselines(path, half, single, bandwidth):
+    """Sums over the operators of the last step of max(FLOPs / peak, bytes / bandwidth); PyTorch's halves the FLOPs and has 0.75 of the peak."""
+    folder = max(glob.glob(os.path.join(os.environ["VRAMLAB_REHEARSAL"], f"{os.getpid()}-*")))
+    with open(os.path.join(folder, "work"), "rb") as file:
+        records = file.read()[64:]
+    sums = collections.defaultdict(lambda: [0.0, 0.0])
+    for at in range(0, len(records), 80):
+        kind, precision = records[at : at + 2]
+        step, flops, moved = struct.unpack_from("<I4xdd", records, at + 8)
+        if kind == 8:
+            continue
+        compute, memory = flops / (half if precision == 0 else single) / 1e12, moved / bandwidth / 1e9
+        sums[step][0] += max(compute, memory)
+        sums[step][1] += max(compute / 2 / 0.75, memory)
+    with open(path, "w") as file:
+        json.dump(dict(zip(("roofline", "pytorch"), sums[max(sums)])), file)
+
+
+def main():
+    source, *case = sys.argv[1:]
+    step = {"timm": timm_step, "neusight": neusight_step, "liger": liger_step, "kineto": resnet_step}[source](*case)
+    try:
+        while True:
+            step()
+    finally:
+        if os.environ.get("VRAMLAB_BASELINES"):
+            path, *figures = os.environ["VRAMLAB_BASELINES"].split(",")
+            baselines(path, *map(float, figures))
+
+
+if __name__ == "__main__":
+    main()
