@@ -284,12 +284,12 @@ fn phases(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
 }
 
 fn processes(text: &mut String, answer: &Answer) -> std::fmt::Result {
-    writeln!(text)?;
-    writeln!(text, "  {:<10} {:<6} {:<6} {:>14} {:>14}", "process", "rank", "GPU", "allocated", "reserved")?;
+    writeln!(text, "\n  Each process on each of its GPUs, the worst first; the tables above are of the first:")?;
+    writeln!(text, "    {:<10} {:<6} {:<6} {:>14} {:>14}", "process", "rank", "GPU", "allocated", "reserved")?;
     for process in &answer.processes {
         let rank = process.rank.map_or("-".to_string(), |rank| rank.to_string());
         let (allocated, reserved) = (bytes(process.peak_allocated), bytes(process.peak_reserved));
-        writeln!(text, "  {:<10} {rank:<6} {:<6} {allocated:>14} {reserved:>14}", process.process, process.device)?;
+        writeln!(text, "    {:<10} {rank:<6} {:<6} {allocated:>14} {reserved:>14}", process.process, process.device)?;
     }
     Ok(())
 }

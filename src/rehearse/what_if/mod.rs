@@ -63,7 +63,7 @@ const SETTINGS: [(&str, &str); 3] = [
     ("max-split-size", "max_split_size_mb:128"),
     ("round-up-power-of-2", "roundup_power2_divisions:8"),
 ];
-/// Read by every version of PyTorch; the newer name is preferred where a user has set it.
+/// Read by every version of PyTorch, 2.15 included; PYTORCH_ALLOC_CONF, the newer name, by newer ones alone.
 const ALLOCATOR: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
 /// A technique, or several.
@@ -289,7 +289,7 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
             names: vec![name.to_string()],
             groups: vec!["allocator"],
             variant: Variant { settings: vec![(ALLOCATOR, value.to_string())], ..Variant::default() },
-            words: format!("PYTORCH_ALLOC_CONF={value}  # in the environment; {ALLOCATOR} before PyTorch 2.9"),
+            words: format!("{ALLOCATOR}={value}  # in the environment"),
             ..Choice::default()
         };
         match set {
