@@ -155,7 +155,7 @@ fn take_over(
         rounds: rounds.clone(),
         exchanges: Exchanges::default(),
     };
-    sweep.progress.expect(sample.len());
+    sweep.progress.expect(sample.iter().map(|planned| sweep.untimed_passes(planned).len()).sum());
     // However short the time is: without one of them nothing is taken over.
     sweep.count(&Plan { cells: sample.iter().take(1).cloned().collect() }, None)?;
     sweep.count(&Plan { cells: sample }, sweep.deadline)?;
@@ -163,8 +163,11 @@ fn take_over(
     if stopped() {
         return Ok(Some(INTERRUPTED));
     }
-    let made: Vec<&PassRecord> =
-        sweep.records.iter().filter(|record| record.pass == Pass::Memory && record.seconds.is_some()).collect();
+    let made: Vec<&PassRecord> = sweep
+        .records
+        .iter()
+        .filter(|record| record.pass == Pass::Memory && record.round == 1 && record.seconds.is_some())
+        .collect();
     let theirs = |record: &PassRecord| came.passes.iter().find(|pass| pass.cell == record.cell && pass.pass == Pass::Memory);
     let apart = made.iter().find_map(|record| match theirs(record) {
         Some(theirs) if theirs.status != record.status => {
