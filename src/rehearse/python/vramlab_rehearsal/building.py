@@ -1,8 +1,10 @@
 """The library for this version of PyTorch: one that the program carries, or one compiled on first use and kept."""
 
 import fcntl
+import functools
 import glob
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -10,9 +12,19 @@ import sys
 
 from . import LIBRARIES, notes, settings
 
+# The newest PyTorch that peers/ecosystem/versions.py has tried.
+NEWEST = (2, 15)
 
+
+@functools.cache
 def library(torch):
     version = str(torch.__version__).split("+")[0]
+    if not re.fullmatch(r"[\d.]+", version):
+        # Another build of the same unreleased version has other headers.
+        version = str(torch.__version__)
+    untried = _untried(version)
+    if untried:
+        notes.note(note=untried)
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
     path = os.path.join(settings["VRAMLAB_REHEARSAL_COMPILED"], f"python-{version}-abi{abi}.so")
     if not os.path.exists(path):
@@ -22,6 +34,17 @@ def library(torch):
             if not os.path.exists(path):
                 _compile(torch, version, abi, path)
     return path
+
+
+def _numbers(version):
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def _untried(version):
+    """What to say of a PyTorch that is newer than all that were tried; nothing of others."""
+    if _numbers(version) <= NEWEST:
+        return ""
+    return f"PyTorch {version} is newer than {'.'.join(map(str, NEWEST))}, the newest that was tried with vramlab: its bytes may differ"
 
 
 def _compile(torch, version, abi, path):
@@ -44,7 +67,7 @@ def _compile(torch, version, abi, path):
         file.writelines(f'#include "{name}"\n' for name in files)
     made = f"{path}.{os.getpid()}"
     # PyTorch's headers want C++20 from 2.15 on.
-    standard = "-std=c++20" if tuple(map(int, version.split(".")[:2])) >= (2, 15) else "-std=c++17"
+    standard = "-std=c++20" if _numbers(version) >= (2, 15) else "-std=c++17"
     command = [
         *shlex.split(compiler), standard, "-O1", "-shared", "-fPIC", "-g0", "-s", "-fvisibility=hidden", "-Wl,-Bsymbolic", "-w",
         f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{native}/include", f"-isystem{root}/include",
@@ -55,7 +78,8 @@ def _compile(torch, version, abi, path):
     os.unlink(unit)
     if done.returncode != 0:
         first = next((line for line in done.stdout.splitlines() if "error" in line), done.stdout.strip()[-300:])
-        _refuse(f"the library for PyTorch {version} does not compile with {compiler}: {first}")
+        untried = _untried(version)
+        _refuse(f"the library for PyTorch {version} does not compile with {compiler}: {first}" + (f" ({untried})" if untried else ""))
     os.rename(made, path)
 
 
