@@ -120,13 +120,10 @@ def cell(text):
 def compared(entry, row):
     """What a real GPU took, and how far off the rehearsal is."""
     published = entry.get("published")
-    if not published:
+    if not published or row["verdict"] == "script_failed" or row["allocated"] == "":
         return ""
     if entry["measure"] == "fits":
-        held = f"said to fit {published:g} GB"
-        return held + ("" if row["allocated"] == "" else f": {'yes' if int(row['reserved']) < published * 1e9 else 'no'}")
-    if row["allocated"] == "":
-        return f"{published:g} GiB {entry['measure']}"
+        return f"said to fit {published:g} GB: {'yes' if int(row['reserved']) < published * 1e9 else 'no'}"
     share = int(row[entry["measure"]]) / 2**30 / published - 1
     return f"{published:g} GiB {entry['measure']}: {share:+.1%}"
 
