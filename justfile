@@ -86,7 +86,7 @@ rehearse *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
     @{{ there }} && exec {{ quote(release / "vramlab") }} rehearse "$@"
 
-# Rehearse the libraries that people train with, in a virtual environment of their own; writes docs/ecosystem.md
+# Rehearse entry points of the frameworks that people train with, each started as its documentation says; writes docs/ecosystem.md
 [no-exit-message]
 test-ecosystem *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab

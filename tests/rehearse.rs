@@ -287,7 +287,11 @@ fn one_rank_of_many_allocates_what_it_would() {
     let script = "
 import os, torch, torch.distributed as dist
 from torch import nn
-dist.init_process_group('nccl')
+if WRAP == 'ddp':
+    dist.init_process_group('nccl')
+else:
+    # It makes the default group itself.
+    dist.device_mesh.init_device_mesh('cuda', (4,))
 assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (1, 4, 'nccl')
 model = nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 1024)).cuda()
 if WRAP == 'ddp':
@@ -302,7 +306,7 @@ for _ in range(5):
 ";
     let bytes: i64 = 2 * (1024 * 1024 + 1024) * 4;
     for (wrap, state) in [("ddp", 2 * bytes), ("fsdp", 2 * bytes / 4)] {
-        let seen = rehearse(&["--world-size", "4", "--rank", "1"], &format!("WRAP = '{wrap}'{script}"));
+        let seen = rehearse(&["--world-size", "4", "--rank", "1", "--timeout", "200"], &format!("WRAP = '{wrap}'{script}"));
         assert!(seen.output.status.success(), "{}", seen.error());
         let found = seen.category("optimizer state");
         assert!((state..state + 4096).contains(&found), "{wrap}: {found} and {state}");

@@ -1,4 +1,4 @@
-"""Small training scripts, each around one thing that scripts do. run.py rehearses each with its flags: `python features.py NAME`."""
+"""Small training scripts, each around one thing of PyTorch's that scripts do. versions.py rehearses each: `python features.py NAME`."""
 
 import dataclasses
 import sys
@@ -10,22 +10,20 @@ STEPS = 4
 class Feature:
     """How a script is rehearsed. `{python}` and `{script}` stand in `command`, which is `python features.py NAME` where it is empty."""
 
-    group: str
     title: str
     flags: list = dataclasses.field(default_factory=list)
     command: str = ""
     environment: dict = dataclasses.field(default_factory=dict)
-    # Exit status of the rehearsal, and what the answer must say.
-    status: int = 0
+    # What the answer must say.
     says: str = ""
 
 
 FEATURES = {}
 
 
-def feature(group, title, **more):
+def feature(title, **more):
     def add(function):
-        FEATURES[function.__name__] = (Feature(group, title, **more), function)
+        FEATURES[function.__name__] = (Feature(title, **more), function)
         return function
 
     return add
@@ -77,12 +75,12 @@ def in_group():
 # ---- PyTorch -----------------------------------------------------------------------------------------------------------------------------
 
 
-@feature("PyTorch", "a plain loop")
+@feature("a plain loop")
 def plain():
     train(network().cuda())
 
 
-@feature("PyTorch", "fp16 autocast, GradScaler, gradient clipping")
+@feature("fp16 autocast, GradScaler, gradient clipping")
 def grad_scaler():
     import torch
 
@@ -101,7 +99,7 @@ def grad_scaler():
     assert scaler.get_scale() >= 65536, "a healthy run's scale does not shrink"
 
 
-@feature("PyTorch", "activation checkpointing, both kinds")
+@feature("activation checkpointing, both kinds")
 def checkpoint():
     import torch
     from torch.utils.checkpoint import checkpoint
@@ -118,7 +116,7 @@ def checkpoint():
     assert max(peaks[1:]) < 0.5 * peaks[0], peaks
 
 
-@feature("PyTorch", "torch.compile", says="torch.compile was turned off")
+@feature("torch.compile")
 def compile():
     import torch
 
@@ -131,7 +129,7 @@ def compile():
         optimizer.zero_grad()
 
 
-@feature("PyTorch", "CUDA graphs: captured whole, and make_graphed_callables", says="CUDA graphs")
+@feature("CUDA graphs: captured whole, and make_graphed_callables", says="CUDA graphs")
 def graphs():
     import torch
 
@@ -160,12 +158,12 @@ def graphs():
     train(graphed)
 
 
-@feature("PyTorch", "DataLoader with worker processes and pinned memory")
+@feature("DataLoader with worker processes and pinned memory")
 def loader():
     train(network().cuda(), batches(num_workers=2, pin_memory=True, persistent_workers=True, prefetch_factor=2))
 
 
-@feature("PyTorch", "streams, events, record_stream, prefetching")
+@feature("streams, events, record_stream, prefetching")
 def streams():
     import torch
 
@@ -187,7 +185,7 @@ def streams():
         assert begun.elapsed_time(ended) > 0
 
 
-@feature("PyTorch", "mem_get_info, memory statistics, set_per_process_memory_fraction")
+@feature("mem_get_info, memory statistics, set_per_process_memory_fraction")
 def statistics():
     import torch
 
@@ -214,7 +212,7 @@ def _with_settings(title, settings):
         train(network().cuda())
 
     run.__name__ = name
-    feature("PyTorch", title, environment={"PYTORCH_ALLOC_CONF": settings, "PYTORCH_CUDA_ALLOC_CONF": settings})(run)
+    feature(title, environment={"PYTORCH_ALLOC_CONF": settings, "PYTORCH_CUDA_ALLOC_CONF": settings})(run)
 
 
 _with_settings("allocator: expandable segments", "expandable_segments:True")
@@ -222,7 +220,7 @@ _with_settings("allocator: max_split_size_mb, garbage collection", "max_split_si
 _with_settings("allocator: roundup_power2_divisions", "roundup_power2_divisions:4")
 
 
-@feature("PyTorch", "a Triton kernel of one's own, autotuned", says="Triton kernels were not launched")
+@feature("a Triton kernel of one's own, autotuned", says="Triton kernels were not launched")
 def triton():
     import torch
     import triton
@@ -259,7 +257,7 @@ def triton():
         optimizer.zero_grad()
 
 
-@feature("PyTorch", "attention: flash, memory-efficient, flex, with masks")
+@feature("attention: flash, memory-efficient, flex, with masks")
 def attention():
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -273,7 +271,7 @@ def attention():
             scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
 
 
-@feature("PyTorch", "recurrent networks, embedding bags, CTC, FFT, linear algebra")
+@feature("recurrent networks, embedding bags, CTC, FFT, linear algebra")
 def others():
     import torch
     from torch import nn
@@ -300,7 +298,7 @@ def others():
 # ---- many processes ----------------------------------------------------------------------------------------------------------------------
 
 
-@feature("many GPUs", "DDP, rank 1 of 4", flags=RANK)
+@feature("DDP, rank 1 of 4", flags=RANK)
 def ddp():
     import torch
 
@@ -311,7 +309,7 @@ def ddp():
     train(model, torch.utils.data.DataLoader(samples, batch_size=32, sampler=sampler))
 
 
-@feature("many GPUs", "FSDP, rank 1 of 4", flags=RANK)
+@feature("FSDP, rank 1 of 4", flags=RANK)
 def fsdp():
     import torch
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
@@ -322,7 +320,7 @@ def fsdp():
     train(model)
 
 
-@feature("many GPUs", "FSDP2, mixed precision, rank 1 of 4", flags=RANK)
+@feature("FSDP2, mixed precision, rank 1 of 4", flags=RANK)
 def fsdp2():
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -340,7 +338,7 @@ def fsdp2():
         optimizer.zero_grad()
 
 
-@feature("many GPUs", "ZeroRedundancyOptimizer, rank 1 of 4", flags=RANK)
+@feature("ZeroRedundancyOptimizer, rank 1 of 4", flags=RANK)
 def zero():
     import torch
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -350,7 +348,7 @@ def zero():
     train(model, optimizer=ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3))
 
 
-@feature("many GPUs", "a pipeline's stage, rank 1 of 4, 1F1B", flags=RANK)
+@feature("a pipeline's stage, rank 1 of 4, 1F1B", flags=RANK)
 def pipeline():
     import torch
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
@@ -366,7 +364,7 @@ def pipeline():
         optimizer.zero_grad()
 
 
-@feature("many GPUs", "tensor parallel by DTensor, rank 1 of 4", flags=RANK)
+@feature("tensor parallel by DTensor, rank 1 of 4", flags=RANK)
 def tensor_parallel():
     import torch
     from torch.distributed.device_mesh import init_device_mesh
@@ -381,7 +379,7 @@ def tensor_parallel():
     train(model, optimizer=torch.optim.AdamW(model.parameters(), foreach=False))
 
 
-@feature("many GPUs", "two cards in one process, DataParallel and a split model", flags=["--gpus", "2"])
+@feature("two cards in one process, DataParallel and a split model", flags=["--gpus", "2"])
 def two_cards():
     import torch
 
@@ -391,7 +389,7 @@ def two_cards():
     second(first(torch.randn(8, 512, device="cuda:0")).to("cuda:1")).sum().backward()
 
 
-@feature("many GPUs", "torchrun, two processes, DDP", command="{python} -m torch.distributed.run --nproc-per-node 2 {script} torchrun")
+@feature("torchrun, two processes, DDP", command="{python} -m torch.distributed.run --nproc-per-node 2 {script} torchrun")
 def torchrun():
     import os
 
@@ -401,232 +399,6 @@ def torchrun():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     train(torch.nn.parallel.DistributedDataParallel(network().cuda()))
     torch.distributed.destroy_process_group()
-
-
-# ---- libraries ---------------------------------------------------------------------------------------------------------------------------
-
-
-def _accelerated():
-    import torch
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(mixed_precision="fp16", gradient_accumulation_steps=2)
-    model = network()
-    model, optimizer, data = accelerator.prepare(model, torch.optim.AdamW(model.parameters()), batches(4 * STEPS))
-    for x, y in data:
-        with accelerator.accumulate(model):
-            accelerator.backward(torch.nn.functional.mse_loss(model(x), y))
-            if accelerator.sync_gradients:
-                accelerator.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-@feature("libraries", "accelerate, fp16 and accumulation")
-def accelerate():
-    _accelerated()
-
-
-@feature("libraries", "accelerate launch", command="{python} -m accelerate.commands.launch --num_processes 1 {script} accelerate_launch")
-def accelerate_launch():
-    _accelerated()
-
-
-@feature(
-    "libraries",
-    "accelerate launch, two processes",
-    command="{python} -m accelerate.commands.launch --multi_gpu --num_processes 2 {script} accelerate_launch_two",
-)
-def accelerate_launch_two():
-    _accelerated()
-
-
-@feature("libraries", "Lightning, bf16")
-def lightning():
-    import lightning
-    import torch
-
-    class Module(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.network = network()
-
-        def training_step(self, batch, _):
-            x, y = batch
-            loss = torch.nn.functional.mse_loss(self.network(x), y)
-            self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self):
-            return torch.optim.AdamW(self.parameters())
-
-    trainer = lightning.Trainer(
-        max_epochs=1, precision="bf16-mixed", accelerator="gpu", devices=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(Module(), batches())
-
-
-@feature("libraries", "Hugging Face Trainer: Llama, gradient checkpointing, accumulation, evaluation, a saved checkpoint")
-def trainer():
-    import tempfile
-
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
-
-    config = LlamaConfig(hidden_size=512, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=8, vocab_size=4096)
-    rows = [{"input_ids": ids, "labels": ids} for ids in torch.randint(4096, (64, 256))]
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            folder, per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=STEPS, bf16=True, gradient_checkpointing=True,
-            report_to="none", eval_strategy="steps", eval_steps=2, save_steps=2, disable_tqdm=True,
-        )  # fmt: skip
-        Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=rows, eval_dataset=rows[:8]).train()
-
-
-@feature("libraries", "generate with a cache, sampling and beams", flags=["--steps", "all"])
-def generate():
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(hidden_size=512, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=8, vocab_size=4096)
-    model = LlamaForCausalLM(config).cuda().eval()
-    ids = torch.randint(4096, (2, 32)).cuda()
-    for more in ({"do_sample": True}, {"num_beams": 2}):
-        model.generate(ids, max_new_tokens=8, eos_token_id=None, pad_token_id=0, **more)
-
-
-@feature("extensions", "bitsandbytes: 8-bit AdamW, 4-bit linear layers")
-def bitsandbytes():
-    import bitsandbytes as bnb
-
-    model = network()
-    model.append(bnb.nn.Linear4bit(512, 512, compute_dtype=None))
-    model = model.cuda()
-    train(model, optimizer=bnb.optim.AdamW8bit([p for p in model.parameters() if p.requires_grad]))
-
-
-@feature("extensions", "torchao: 8-bit AdamW")
-def torchao():
-    from torchao.optim import AdamW8bit
-
-    model = network().cuda()
-    train(model, optimizer=AdamW8bit(model.parameters()))
-
-
-# ---- ways to start a script --------------------------------------------------------------------------------------------------------------
-
-
-def _started(name, title, command):
-    FEATURES[name] = (Feature("commands", title, command=command), plain)
-
-
-_started("module", "python -m", "{python} -m features plain")
-_started("shell_script", "a shell script", "sh {folder}/train.sh {python} {script}")
-_started("uv_run", "uv run", "{bin}/uv run --no-project --offline --python {python} {script} plain")
-_started("one_liner", "python -c", "{python} -c 'import features; features.plain()'")
-_started("spawned", "a Python that starts another", "{python} -c 'import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))' {python} {script} plain")
-
-
-# ---- scripts of the shape of well-known ones -----------------------------------------------------------------------------------------------
-
-
-@feature("scripts", "the shape of nanoGPT's train.py: bf16, fused AdamW, accumulation, memory-mapped tokens")
-def nanogpt():
-    import tempfile
-
-    import numpy
-    import torch
-    import torch.nn.functional as F
-    from torch import nn
-
-    class Attention(nn.Module):
-        def __init__(self, width, heads):
-            super().__init__()
-            self.heads = heads
-            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-
-        def forward(self, x):
-            n, t, c = x.shape
-            q, k, v = (part.view(n, t, self.heads, -1).transpose(1, 2) for part in self.qkv(x).split(c, 2))
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            return self.out(y.transpose(1, 2).contiguous().view(n, t, c))
-
-    class Block(nn.Module):
-        def __init__(self, width, heads):
-            super().__init__()
-            self.norm, self.attention = nn.LayerNorm(width), Attention(width, heads)
-            self.mlp = block(width)
-
-        def forward(self, x):
-            x = x + self.attention(self.norm(x))
-            return x + self.mlp(x)
-
-    class Gpt(nn.Module):
-        def __init__(self, vocabulary=50304, context=1024, width=768, heads=12, layers=12):
-            super().__init__()
-            self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
-            self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-            self.tokens.weight = self.head.weight
-
-        def forward(self, ids, targets):
-            x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
-            for part in self.blocks:
-                x = part(x)
-            logits = self.head(self.norm(x))
-            return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1), ignore_index=-1)
-
-    with tempfile.NamedTemporaryFile() as file:
-        numpy.random.default_rng(0).integers(0, 50257, 1 << 18, dtype=numpy.uint16).tofile(file.name)
-        data = numpy.memmap(file.name, dtype=numpy.uint16, mode="r")
-
-        def batch():
-            at = torch.randint(len(data) - 1024, (12,))
-            x, y = (torch.stack([torch.from_numpy(data[i + o : i + o + 1024].astype(numpy.int64)) for i in at]) for o in (0, 1))
-            return x.pin_memory().to("cuda", non_blocking=True), y.pin_memory().to("cuda", non_blocking=True)
-
-        torch.backends.cuda.matmul.allow_tf32 = True
-        model = torch.compile(Gpt().to("cuda"))
-        decayed = [p for p in model.parameters() if p.dim() >= 2]
-        others = [p for p in model.parameters() if p.dim() < 2]
-        groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-        optimizer = torch.optim.AdamW(groups, lr=6e-4, betas=(0.9, 0.95), fused=True)
-        scaler = torch.amp.GradScaler("cuda", enabled=False)
-        for step in range(STEPS):
-            for _ in range(2):
-                with torch.autocast("cuda", torch.bfloat16):
-                    loss = model(*batch()) / 2
-                scaler.scale(loss).backward()
-            scaler.unscale_(optimizer)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad(set_to_none=True)
-            print(f"iter {step}: loss {loss.item():.4f}")
-
-
-@feature("scripts", "the shape of pytorch/examples' imagenet --dummy: ResNet-18, workers, top-5 accuracy")
-def imagenet():
-    import torch
-    from torchvision import datasets, models, transforms
-
-    model = models.resnet18().cuda()
-    criterion = torch.nn.CrossEntropyLoss().cuda()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30)
-    data = datasets.FakeData(32 * STEPS, (3, 224, 224), 1000, transforms.ToTensor())
-    for images, target in torch.utils.data.DataLoader(data, batch_size=32, shuffle=True, num_workers=2, pin_memory=True):
-        images, target = images.cuda(non_blocking=True), target.cuda(non_blocking=True)
-        output = model(images)
-        loss = criterion(output, target)
-        _, found = output.topk(5, 1, True, True)
-        right = found.t().eq(target.view(1, -1).expand_as(found.t()))
-        print(f"loss {loss.item():.3f}, top 5 {right[:5].reshape(-1).float().sum(0).item():.0f}")
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    scheduler.step()
 
 
 if __name__ == "__main__":

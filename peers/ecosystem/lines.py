@@ -1,7 +1,17 @@
 """The lines that `vramlab rehearse --what-if` tells people to write, written: does a script with them ask for the bytes that the technique
-was measured with? Here are those that name another library; tests/what_if.rs has the others."""
+was measured with? Here are those that name another library; tests/what_if.rs has the others.
+
+    lines.py PROGRAM        with the Python that runs this, which has transformers, accelerate, torchao and bitsandbytes
+
+Its exit status is 1 where a script with the lines asks for other bytes.
+"""
 
 import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 
 @dataclasses.dataclass
@@ -64,3 +74,37 @@ SCRIPTS = [
         as_arguments,
     ),
 ]
+
+
+def rehearse(folder, flags):
+    """The answer of train.py in the folder, and what was said."""
+    answer = folder / "answer.json"
+    answer.unlink(missing_ok=True)
+    words = [sys.argv[1], "rehearse", "--quiet", "--json", str(answer), *flags, "--", sys.executable, str(folder / "train.py")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    return json.loads(answer.read_text()) if answer.exists() else {}, done.stderr.strip()
+
+
+def main():
+    failed = False
+    for script in SCRIPTS:
+        with tempfile.TemporaryDirectory() as folder:
+            train = Path(folder) / "train.py"
+            train.write_text(script.source)
+            measured, said = rehearse(Path(folder), ["--what-if", "--only", ",".join(script.techniques)])
+            for technique in script.techniques:
+                row = next((row for row in measured or [] if row["techniques"] == [technique]), {"reason": said})
+                why = row.get("reason") or ""
+                if not why:
+                    train.write_text(script.paste(script.source, row["snippet"]))
+                    answer, said = rehearse(Path(folder), [])
+                    differ = [peak for peak in ("peak_allocated", "peak_reserved") if row[peak] != answer.get(peak)]
+                    told = ", ".join(f"{peak} {row[peak]} B by its hooks and {answer.get(peak)} B by its lines" for peak in differ)
+                    why = told if answer else said
+                print(f"{script.title}, {technique}: {why or 'the bytes of its hooks'}", flush=True)
+                failed |= bool(why)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

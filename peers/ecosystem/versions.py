@@ -3,18 +3,21 @@
     versions.py --vramlab PROGRAM [--folder FOLDER] [--keep] [VERSION...]
 
 Prints the table that docs/rehearse.md has. Beside the models: memory that runs out, with the message of PyTorch's own allocator, and expandable
-segments. Then operators of each library that PyTorch opens (tests/rehearse/operators.py): how many run, and on standard error what became of
-the others. Its exit status is 1 where something does not work. A version is some 3 GB to fetch.
+segments. Then operators of each library that PyTorch opens (tests/rehearse/operators.py) and the scripts of features.py: how many run, and on
+standard error what became of the others. Its exit status is 1 where something does not work. A version is some 3 GB to fetch.
 """
 
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import features
 
 HERE = Path(__file__).resolve().parent
 OPERATORS = HERE.parent.parent / "tests" / "rehearse" / "operators.py"
@@ -55,6 +58,19 @@ def operators(options, python, version):
     return f"{len(told) - len(others)} of {len(told)}"
 
 
+def scripts(options, python, version):
+    """How many of features.py run, of how many."""
+    failed = []
+    for name, (wanted, _) in features.FEATURES.items():
+        script = HERE / "features.py"
+        words = shlex.split(wanted.command.format(python=python, script=script))[1:] if wanted.command else [script, name]
+        status, said, _ = rehearse(options, python, wanted.flags, map(str, words), **wanted.environment)
+        if status != 0 or wanted.says not in said:
+            failed.append(f"{version}: {wanted.title}: status {status}: {said.strip().splitlines()[-1:]}")
+    print(*failed, sep="\n", file=sys.stderr, flush=True)
+    return f"{len(features.FEATURES) - len(failed)} of {len(features.FEATURES)}"
+
+
 def row(options, version, folder):
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = folder / "bin" / "python"
@@ -65,8 +81,8 @@ def row(options, version, folder):
     status, said, _ = rehearse(options, python, ["--gpu", "2GiB"], [str(HERE / "small_models.py"), "gpt"])
     if status != 3 or "CUDA out of memory. Tried to allocate" not in said:
         raise RuntimeError(f"memory that runs out: status {status}\n{said}")
-    run = operators(options, python, version)
-    return [found[0], found[1], found[2], *(f"{peak:,}" for peak in [*peaks, expandable]), run]
+    runs = [operators(options, python, version), scripts(options, python, version)]
+    return [found[0], found[1], found[2], *(f"{peak:,}" for peak in [*peaks, expandable]), *runs]
 
 
 def refused(options, folder):
@@ -87,8 +103,8 @@ def main():
     options.add_argument("versions", nargs="*", metavar="VERSION", default=[OLDER, *VERSIONS])
     options = options.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp())
-    print("| PyTorch | CUDA | cuDNN |", " | ".join(MODELS), "| gpt, expandable segments | operators that run |")
-    print("|---|---|---|" + "---:|" * (len(MODELS) + 2))
+    print("| PyTorch | CUDA | cuDNN |", " | ".join(MODELS), "| gpt, expandable segments | operators that run | scripts of features.py that run |")
+    print("|---|---|---|" + "---:|" * (len(MODELS) + 3))
     failed = False
     for version in options.versions:
         environment = folder / version

@@ -7,6 +7,7 @@ what this one says.
 
 import functools
 import os
+import sys
 
 from . import settings
 from .notes import note
@@ -39,11 +40,9 @@ def follow(torch):
         note(note=f"rank {rank} of {size}: collectives move nothing and give back what they were given")
         return init(backend=BACKEND, world_size=size, rank=rank, store=distributed.HashStore())
 
-    distributed.init_process_group = init_process_group
-    distributed.distributed_c10d.init_process_group = init_process_group
+    _replace(init, init_process_group)
     # Scripts ask for the backend that they wanted.
-    for module in (distributed, distributed.distributed_c10d):
-        module.get_backend = _renamed(module.get_backend)
+    _replace(distributed.get_backend, _renamed(distributed.get_backend))
 
 
 BACKEND = "vramlab"
@@ -51,6 +50,13 @@ BACKEND = "vramlab"
 
 def _uses_cuda(torch, backend):
     return torch.cuda.is_available() and (backend is None or "nccl" in str(backend) or "cuda" in str(backend))
+
+
+def _replace(was, by):
+    """In each module that has the function by its name already: torch.distributed.device_mesh makes the default group with its own."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(was.__name__) is was:
+            setattr(module, was.__name__, by)
 
 
 def _renamed(get_backend):

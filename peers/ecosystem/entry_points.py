@@ -1,0 +1,210 @@
+"""Rehearses entry points of other people's frameworks, unmodified, each started as its documentation says: entry_points.toml has them.
+
+    entry_points.py --folder FOLDER --prepare                          prints the shell commands that clone, install and make the inputs
+    entry_points.py --folder FOLDER --vramlab PROGRAM [--only TEXT]    rehearses, and writes entry_points.csv and docs/ecosystem.md
+    entry_points.py --page                                             writes docs/ecosystem.md alone
+
+FOLDER has clones/OWNER/NAME, envs/ENVIRONMENT and data; it fetches nothing itself. With --only what was not run stays as it was. Needs nothing
+that is not Python's own.
+"""
+
+import argparse
+import csv
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LIST, RESULTS, PAGE = HERE / "entry_points.toml", HERE / "entry_points.csv", HERE.parent.parent / "docs" / "ecosystem.md"
+FIELDS = ["name", "project", "version", "torch", "gpu", "command", "status", "verdict", "steps", "allocated", "reserved", "seconds", "why"]
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "WANDB_MODE": "disabled",
+    "TOKENIZERS_PARALLELISM": "false",
+    "MPLBACKEND": "agg",
+    "DO_NOT_TRACK": "1",
+}
+TIMEOUT = 400
+
+
+def prepare(told, folder):
+    """Shell commands that bring everything."""
+    q = shlex.quote
+    for project in told["projects"]:
+        if "commit" not in project:
+            continue
+        name, commit = project["name"], project["commit"]
+        clone = folder / "clones" / name
+        yield f"[ -d {q(str(clone))} ] || git clone -q https://github.com/{name} {q(str(clone))}"
+        yield f"git -C {q(str(clone))} checkout -q {commit}"
+    for name, environment in told["environments"].items():
+        python = q(str(folder / "envs" / name / "bin" / "python"))
+        yield f"[ -x {python} ] || python3 -m venv {q(str(folder / 'envs' / name))}"
+        yield f"{python} -m pip install -q {' '.join(map(q, environment['packages'].split()))}"
+        for project in environment.get("from_clones", []):
+            yield f"{python} -m pip install -q --no-build-isolation {q(str(folder / 'clones' / project))}"
+    yield f"{q(str(folder / 'envs' / 'hf' / 'bin' / 'python'))} {q(str(HERE / 'inputs.py'))} {q(str(folder / 'data'))}"
+
+
+def rehearse(entry, options):
+    """The row of an entry point."""
+    folder, project = options.folder, entry["project"]
+    environment, out = folder / "envs" / entry["environment"], folder / "out" / "".join(c if c.isalnum() else "-" for c in entry["name"])
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    places = {"clone": folder / "clones" / project, "clones": folder / "clones", "data": folder / "data", "hub": folder / "data" / "hub", "out": out, "here": HERE}
+
+    def placed(text):
+        for name, place in places.items():
+            text = text.replace("{" + name + "}", str(place))
+        return text
+
+    variables = {**os.environ, **OFFLINE, **{name: placed(value) for name, value in entry.get("variables", {}).items()}}
+    variables |= {"PATH": f"{environment / 'bin'}:{variables['PATH']}", "HF_HOME": str(folder / "data" / "hf"), "TORCH_HOME": str(folder / "data" / "torch")}
+    where = placed(entry.get("folder", "{out}"))
+    if "before" in entry:
+        subprocess.run(placed(entry["before"]), shell=True, check=True, cwd=out, env=variables)
+    answer, log, command = out / "answer.json", folder / "out" / f"{out.name}.log", " ".join(entry["command"].split())
+    words = [options.vramlab, "rehearse", "--gpu", entry["gpu"], "--timeout", str(TIMEOUT), "--json", str(answer), *entry.get("flags", "").split(), "--"]
+    began = time.monotonic()
+    with open(log, "w") as file:
+        status = subprocess.run(
+            words + shlex.split(placed(command)), cwd=where, env=variables, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+        ).returncode
+    seconds = round(time.monotonic() - began, 1)
+    found = json.loads(answer.read_text()) if answer.exists() else {}
+    processes = found.get("processes") or [{}]
+    version = entry.get("commit") or installed(environment, project)
+    exception = next((one["exception"] for one in processes if one.get("exception")), None)
+    why = "" if status in (0, 3) else last_line(log.read_text(errors="replace"), exception)
+    return {
+        "name": entry["name"], "project": project, "version": version, "torch": processes[0].get("torch", ""), "gpu": entry["gpu"], "command": command,
+        "status": status, "verdict": found.get("verdict", ""), "steps": found.get("steps", ""), "allocated": found.get("peak_allocated", ""),
+        "reserved": found.get("peak_reserved", ""), "seconds": seconds, "why": why,
+    }  # fmt: skip
+
+
+def last_line(text, exception):
+    """What is to blame, in a line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith("vramlab: ")]
+    errors = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception"))]
+    return str(exception or next(iter((errors or told or lines)[-1:]), ""))[:300]
+
+
+def installed(environment, package):
+    python = environment / "bin" / "python"
+    done = subprocess.run([python, "-c", f"import importlib.metadata as m; print(m.version({package!r}))"], capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+# ---- what is written -------------------------------------------------------------------------------------------------------------------
+
+
+def gib(size):
+    return f"{int(size) / 2**30:.2f}" if size not in ("", None) else ""
+
+
+def cell(text):
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def compared(entry, row):
+    """What a real GPU took, and how far off the rehearsal is."""
+    published = entry.get("published")
+    if not published or row["verdict"] == "script_failed" or row["allocated"] == "":
+        return ""
+    if entry["measure"] == "fits":
+        return f"said to fit {published:g} GB: {'yes' if int(row['reserved']) < published * 1e9 else 'no'}"
+    share = int(row[entry["measure"]]) / 2**30 / published - 1
+    return f"{published:g} GiB {entry['measure']}: {share:+.1%}"
+
+
+def page(entries, rows):
+    found = [(entry, rows[entry["name"]]) for entry in entries if entry["name"] in rows]
+    works = [row for _, row in found if row["status"] in ("0", "3")]
+    versions = sorted({row["torch"] for row in works if row["torch"]})
+    lines = [
+        "# Other people's programs under rehearsal",
+        "",
+        f"{len(works)} of {len(found)} entry points of other people's frameworks are rehearsed to an answer: unmodified, each started as its documentation says,",
+        "with local inputs and checkpoints whose weights are zero, PyTorch " + ", ".join(versions) + ".",
+        "Written by `just test-ecosystem` (`peers/ecosystem/entry_points.toml` has the list, `entry_points.csv` every row in bytes).",
+        "Where its authors publish what it takes, the last column has it.",
+        "",
+        "| entry point | GPU | answer | peak allocated, GiB | reserved, GiB | seconds | compared with a real GPU |",
+        "|---|---|---|---:|---:|---:|---|",
+    ]
+    verdicts = {"fits": "fits", "does_not_fit": "does not fit", "failed": "the script failed"}
+    for entry, row in found:
+        verdict = verdicts.get(row["verdict"], row["verdict"].replace("_", " ")) or f"none, status {row['status']}"
+        peaks = f"{gib(row['allocated'])} | {gib(row['reserved'])}"
+        lines.append(
+            f"| {entry['project'].split('/')[-1]}: {cell(entry['name'])} | {row['gpu']} | {verdict} | {peaks} | {float(row['seconds']):.0f} | {compared(entry, row)} |"
+        )
+    lines += ["", "<details><summary>What differs from the figures of real GPUs, and why</summary>", "", "| entry point | published by | why |", "|---|---|---|"]
+    lines += [f"| {cell(entry['name'])} | {cell(entry['source'])} | {cell(entry.get('why', ''))} |" for entry, _ in found if "source" in entry]
+    lines += ["", "</details>", "", "<details><summary>What does not work</summary>", ""]
+    failed = [(entry, row) for entry, row in found if row["status"] not in ("0", "3")]
+    lines += ["| entry point | what it says | why |", "|---|---|---|"] if failed else ["Nothing that was tried."]
+    lines += [f"| {cell(entry['name'])} | {cell(row['why'])} | {cell(entry.get('fails', ''))} |" for entry, row in failed]
+    lines += ["", "</details>", "", "<details><summary>The commands, and what in them is not as documented</summary>", ""]
+    lines += [
+        "`{hub}` is a folder with models and data sets under the names of the Hugging Face hub, `{data}` has other inputs, `{clone}` is the repository, `{out}` is empty.",
+        "", "| entry point | of | command | changed |", "|---|---|---|---|",
+    ]  # fmt: skip
+    for entry, row in found:
+        lines.append(f"| {cell(entry['name'])} | {row['project']} {row['version']} | `{cell(row['command'])}` | {cell(entry.get('changed', ''))} |")
+    return "\n".join([*lines, "", "</details>", ""])
+
+
+def read():
+    """Rows from before, by name."""
+    if not RESULTS.exists():
+        return {}
+    with open(RESULTS) as file:
+        return {row["name"]: row for row in csv.DictReader(file)}
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--folder", type=lambda text: Path(text).resolve())
+    options.add_argument("--vramlab")
+    options.add_argument("--only", default="", metavar="TEXT", help="entry points whose name or project has this")
+    options.add_argument("--again", action="store_true", help="those that gave no answer the last time, and those that were never run")
+    options.add_argument("--prepare", action="store_true")
+    options.add_argument("--page", action="store_true")
+    options = options.parse_args()
+    told = tomllib.loads(LIST.read_text())
+    entries = [{**project, "project": project["name"], **start} for project in told["projects"] for start in project["starts"]]
+    rows = read()
+    if options.prepare:
+        print("set -euo pipefail", *prepare(told, options.folder), sep="\n")
+        return
+    if not options.page:
+        for entry in entries:
+            name = entry["name"]
+            answered = name in rows and rows[name]["status"] in ("0", "3")
+            if options.only not in f"{entry['project']} {name}" or (options.again and answered):
+                continue
+            row = rehearse(entry, options)
+            rows = read()
+            rows[name] = {key: str(value) for key, value in row.items()}
+            print(f"{name}: status {row['status']}, {row['verdict']}, {gib(row['allocated'])} GiB, {row['seconds']} s {row['why']}", file=sys.stderr, flush=True)
+            with open(RESULTS, "w", newline="") as file:
+                writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows[entry["name"]] for entry in entries if entry["name"] in rows)
+    PAGE.write_text(page(entries, rows))
+
+
+if __name__ == "__main__":
+    main()
