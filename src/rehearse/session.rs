@@ -105,6 +105,9 @@ const LEFT: Duration = Duration::from_secs(10);
 /// How long a command that has ended may take to start the Python that it leaves.
 const STARTING: Duration = Duration::from_secs(2);
 
+/// How long a Python that it leaves may take to import PyTorch.
+const IMPORTING: Duration = Duration::from_secs(60);
+
 /// Whether those that a command has left behind are waited for: those that train are, helpers are not.
 pub(super) struct Left {
     since: Option<Instant>,
@@ -137,7 +140,8 @@ impl Left {
             (true, false) => false,
             (true, true) => since.elapsed() > LEFT,
             (false, true) => true,
-            (false, false) => !pythons && since.elapsed() > STARTING,
+            // Without PyTorch so far: it may be about to be imported, or never.
+            (false, false) => since.elapsed() > if pythons { IMPORTING } else { STARTING },
         }
     }
 }

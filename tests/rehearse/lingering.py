@@ -6,13 +6,7 @@ import subprocess
 import sys
 import time
 
-STUBBORN = """
-import os, signal, time
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, signal.SIG_IGN)
-print(os.getpid(), file=open("pids", "a"), flush=True)
-time.sleep(600)
-"""
+STUBBORN = "trap '' INT TERM HUP; echo $$ >> pids; sleep 600; sleep 600"
 
 if os.fork() == 0:
     # A daemon: it has left its parent and its session, and has no environment.
@@ -21,7 +15,7 @@ if os.fork() == 0:
         print(os.getpid(), file=open("pids", "a"), flush=True)
         os.execve("/bin/sleep", ["sleep", "600"], {})
     os._exit(0)
-subprocess.Popen([sys.executable, "-c", STUBBORN])
+subprocess.Popen(["sh", "-c", STUBBORN])
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 print(os.getpid(), file=open("pids", "a"), flush=True)
 while len(open("pids").read().split()) < 3:

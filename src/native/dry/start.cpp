@@ -269,9 +269,12 @@ void signal_children(int signal) {
     // First asked, then made. What cannot be ended, because it is another user's, is left.
     if (is_ending && rounds++ > kMade) end_as(status);
     if (is_ending) signal_children(rounds < kAsked ? SIGTERM : SIGKILL);
-    const timespec a_while = {is_ending ? 0 : 3600, 100'000'000};
-    if (sigtimedwait(&awaited, nullptr, &a_while) == SIGTERM) is_ending = true;
-    if (is_ending) nanosleep(&a_while, nullptr);
+    if (is_ending) {
+      const timespec a_while = {0, 100'000'000};
+      nanosleep(&a_while, nullptr);
+    } else if (sigwaitinfo(&awaited, nullptr) == SIGTERM) {
+      is_ending = true;
+    }
   }
 }
 
