@@ -300,3 +300,86 @@ fn the_least_memory_is_where_it_still_runs_and_a_page_less_is_not() {
     let (code, less) = at(bytes("needs_at_least") - (2 << 20));
     assert_eq!((code, &less["verdict"], &less["needs_at_least"]), (Some(3), &"does_not_fit".into(), &answer["needs_at_least"]));
 }
+
+/// What is evaluated and saved after the steps that a rehearsal sees, and batches of two lengths; a teacher is asked in every step.
+const LATER: &str = "
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(256, 256)
+    def forward(self, ids, mask=None):
+        return self.up(ids)
+def evaluate(model, loader):
+    model.eval()
+    with torch.no_grad():
+        for x in loader: model(x.cuda())
+teacher = Net().cuda()
+teacher.eval()
+model = Net().cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+val_loader = torch.utils.data.DataLoader(torch.randn(64, 256), batch_size=32)
+if EARLY: evaluate(model, val_loader)
+for step in range(4):
+    length = 10 + 7 * (step % 2)
+    x = torch.randn(8, length, 256, device='cuda')
+    with torch.no_grad(): teacher(x)
+    model(x, mask=torch.ones(8, length, device='cuda')).sum().backward()
+    optimizer.step()
+evaluate(model, val_loader)
+torch.save(model.state_dict(), '/dev/null')
+";
+
+#[test]
+fn what_the_steps_do_not_reach_is_named_and_so_are_sizes_that_differ() {
+    let seen = |early: &str, flags: &[&str]| {
+        let scene = Scene::new(&LATER.replace("EARLY", early));
+        let (output, answer) = scene.run(flags);
+        assert_eq!(output.status.code(), Some(0), "{}", error(&output));
+        let rows = answer["processes"][0]["unreached"].as_array().unwrap();
+        let rows = rows
+            .iter()
+            .map(|row| format!("{} {} {}", row["unreached"].as_str().unwrap(), row["what"].as_str().unwrap(), row["line"]));
+        (rows.collect::<Vec<String>>(), answer["processes"][0]["varied"].clone(), error(&output))
+    };
+    let (rows, varied, said) = seen("False", &[]);
+    assert_eq!(
+        rows,
+        ["evaluation nothing was read from the DataLoader val_loader 0", "evaluation model.eval() 10", "saving torch.save(...) 26"],
+        "{said}"
+    );
+    assert!(
+        said.contains("Not reached in 3 steps") && said.contains("--steps all") && said.contains("train.py:26  torch.save(...)"),
+        "{said}"
+    );
+    let ids = varied.as_array().unwrap().iter().find(|row| row["varied"] == "ids").unwrap();
+    assert_eq!(
+        (&ids["least"], &ids["most"], &ids["step"]),
+        (&vec![8, 10, 256].into(), &vec![8, 17, 256].into(), &2.into()),
+        "{varied}"
+    );
+    assert!(said.contains("mask of Net: 8 x 10 to 8 x 17, the most in step 2"), "{said}");
+    // What was reached is not said to be missing, and a run to its end has everything.
+    let (rows, ..) = seen("True", &[]);
+    assert_eq!(rows, ["saving torch.save(...) 26"]);
+    let (rows, varied, _) = seen("False", &["--steps", "all"]);
+    assert_eq!((rows.len(), varied), (0, Value::Array(Vec::new())));
+}
+
+#[test]
+fn a_flag_that_nobody_reads_is_no_batch_of_which_not_even_one_fits() {
+    let scene = Scene::new(
+        "import torch\nmodel = torch.nn.Linear(8, 1 << 20).cuda()\nmodel(torch.randn(1 << 13, 8, device='cuda')).sum().backward()\n",
+    );
+    let output = Command::new(VRAMLAB)
+        .args(["fit", "--gpu", "8GiB", "--batch", "--batch-size {}", "--"])
+        .arg(python())
+        .arg(scene.path("train.py"))
+        .env("VRAMLAB_CACHE", scene.path("cache"))
+        .output()
+        .unwrap();
+    let said = error(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("given --batch-size 1 and --batch-size 4 and asked for the same memory"), "{said}");
+    assert!(said.contains("is it the flag that the script reads") && !said.contains("Not even 1"), "{said}");
+}
