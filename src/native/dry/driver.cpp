@@ -81,6 +81,11 @@ int cuGetProcAddress(const char*, void** function, int, unsigned long long) {
   *function = nullptr;
   return no_entry_point(__builtin_return_address(0));
 }
+// cuDNN's attention plans (since 9.2x) ask for it and believe that each driver has it.
+int cuGetExportTable(const void** table, const void*) {
+  *table = nullptr;
+  return kNotFound;
+}
 // Libraries that asked the driver for a function and got none, a line each: those with a CUDA runtime of their own.
 const char* vramlab_driver_strangers() {
   const std::lock_guard<std::mutex> lock(mutex);
