@@ -95,6 +95,11 @@ int cuGetProcAddress(const char* name, void** function, int, unsigned long long)
   *function = entry_point(name, __builtin_return_address(0));
   return *function ? 0 : kNotFound;
 }
+// cuDNN's attention plans (since 9.2x) ask for it and believe that each driver has it.
+int cuGetExportTable(const void** table, const void*) {
+  *table = nullptr;
+  return kNotFound;
+}
 // Libraries that asked the driver for a function and got none, a line each: those with a CUDA runtime of their own.
 const char* vramlab_driver_strangers() {
   const std::lock_guard<std::mutex> lock(mutex);
