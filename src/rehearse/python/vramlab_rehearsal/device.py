@@ -86,6 +86,14 @@ def ended(enough_seen):
         library.vl_ended(int(enough_seen))
 
 
+def lose(arguments):
+    """A kernel that is not PyTorch's was given these: what it may have written is not known."""
+    if library is None:
+        return
+    found = [each.data_ptr() for each in arguments if getattr(each, "is_cuda", False)]
+    library.vl_lose((ctypes.c_uint64 * len(found))(*found), ctypes.c_size_t(len(found)))
+
+
 def close():
     if library is not None:
         library.vl_close_python()

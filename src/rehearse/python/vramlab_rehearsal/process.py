@@ -40,6 +40,7 @@ def begin(torch):
     else:
         device.wait_for_cuda(torch, _follow)
         switches.follow(torch)
+        steps.leave_out_trials()
         distributed.follow(torch)
         reach.follow(torch)
     if os.environ.get("VRAMLAB_REHEARSAL_TECHNIQUES"):

@@ -76,6 +76,7 @@ def _as_differentiable(torch, step):
 def _launch_nothing(jit):
     def run(self, *arguments, **more):
         note(note="Triton kernels were not launched: what they are given is allocated, and nothing is computed")
+        device.lose((*arguments, *more.values()))
 
     jit.JITFunction.run = run
 
