@@ -445,6 +445,17 @@ pub struct Imagined {
     pub operator: String,
     pub line: Option<Line>,
     pub times: usize,
+    /// Where it decided a size: elements that were taken, the least and the most, and the most that there could have been. The least is 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<ImaginedSize>,
+}
+
+/// Elements of results whose shape hangs on values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ImaginedSize {
+    pub least: i64,
+    pub most: i64,
+    pub possible: i64,
 }
 
 /// An operator whose library takes memory of its own that nobody knows.
@@ -711,9 +722,18 @@ fn imagined(trace: &Trace) -> Vec<Imagined> {
     for event in own(trace).iter().filter(|event| event.kind == Kind::Imagined).filter(decides) {
         let line = trace.line(event.stack).map(Line::from);
         let operator = trace.operators.get(&event.operator).cloned().unwrap_or_default();
+        let (taken, possible) = (event.rounded, i64::try_from(event.address).unwrap_or(0));
+        let size = (possible > 0).then_some(ImaginedSize { least: taken, most: taken, possible });
         match found.iter_mut().find(|known| known.line == line && known.operator == operator) {
-            Some(known) => known.times += 1,
-            None => found.push(Imagined { operator, line, times: 1 }),
+            Some(known) => {
+                known.times += 1;
+                known.size = known.size.zip(size).map(|(a, b)| ImaginedSize {
+                    least: a.least.min(b.least),
+                    most: a.most.max(b.most),
+                    possible: a.possible.max(b.possible),
+                });
+            }
+            None => found.push(Imagined { operator, line, times: 1, size }),
         }
     }
     found

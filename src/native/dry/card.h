@@ -2,6 +2,7 @@
 // name, title, memory, compute capability, multiprocessors, threads of a multiprocessor, shared memory of a block, of a block that asks
 // for more, of a multiprocessor, L2 cache.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 struct VramlabCard {
@@ -19,3 +20,6 @@ extern "C" int vramlab_dry_blocks_per_multiprocessor();
 // Who follows a process's memory sets this to be told what a block is for: it is filled from the host, or is a library's workspace.
 enum VramlabUse { kVramlabFromHost = 1, kVramlabWorkspace = 2 };
 extern "C" void (*vramlab_dry_watch)(int use, const void* address);
+
+// The same one sets this to be told of kernels that are not PyTorch's: the device addresses that their parameters begin with.
+extern "C" void (*vramlab_dry_launched)(const uint64_t* addresses, size_t count);

@@ -29,6 +29,8 @@ void register_all() {
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   vramlab::dry::register_kernels(library);
   vramlab::rehearsal::follow_values();
+  auto** const launched = static_cast<void (**)(const uint64_t*, size_t)>(dlsym(RTLD_DEFAULT, "vramlab_dry_launched"));
+  if (launched) *launched = &vramlab::rehearsal::lose_values;
 }
 
 }  // namespace
@@ -71,7 +73,6 @@ EXPORTED int vl_enter(int phase) {
   vramlab::rehearsal::enter(static_cast<Phase>(phase));
   return before;
 }
-EXPORTED void vl_lose(uint64_t address) { vramlab::rehearsal::lose_values(address); }
 EXPORTED void vl_end_step() { vramlab::rehearsal::end_step(); }
 EXPORTED void vl_set_module(uint32_t module) { vramlab::rehearsal::set_module(module); }
 EXPORTED void vl_set_backward_stack() { vramlab::rehearsal::set_backward_stack(); }
@@ -80,6 +81,8 @@ EXPORTED void vl_label(const uint64_t* labels, size_t count) {
   for (size_t i = 0; i < count; i++)
     vramlab::rehearsal::label(labels[3 * i], static_cast<Category>(labels[3 * i + 1]), static_cast<uint32_t>(labels[3 * i + 2]));
 }
+// A kernel that PyTorch knows nothing of was given these addresses.
+EXPORTED void vl_lose(const uint64_t* addresses, size_t count) { vramlab::rehearsal::lose_values(addresses, count); }
 EXPORTED void vl_ended(int enough_seen) { vramlab::rehearsal::ended(enough_seen != 0); }
 // A kernel that no operator launches, as a compiled one: numbers of kind and precision are those of work.h.
 EXPORTED void vl_work(const char* name, int kind, int precision, double flops, double bytes, uint32_t launches, uint64_t stream) {

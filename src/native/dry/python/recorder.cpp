@@ -531,12 +531,29 @@ void ended(bool enough_seen) {
   write(event);
 }
 
-void imagined(const char* what) {
+// A loop that waits for a value which never changes allocates, at most, what it gave back before: it is told from a slow script by how often.
+void tell_of_endless(uint32_t stack) {
+  constexpr uint32_t kMany = 10000;
+  static std::unordered_map<uint32_t, std::pair<uint32_t, uint32_t>> seen;
+  auto& [in_step, times] = seen[stack];
+  if (in_step != step.load()) times = 0;
+  in_step = step.load();
+  if (++times != kMany) return;
+  constexpr const char* said = "the same line has read 10,000 values that nobody computed in one step: a loop that waits for such a value never ends "
+                               "(the most frequent line below; --timeout ends the script)";
+  write_line(std::string("{\"note\":") + quoted(said) + "}\n");
+  std::fprintf(stderr, "vramlab: %s\n", said);
+}
+
+void imagined(const char* what, int64_t size, int64_t most) {
   const uint32_t stack = gather_stack(), name = operator_number(what);
   const std::lock_guard<std::mutex> lock(mutex);
   if (!is_open()) return;
+  tell_of_endless(stack);
   Event event = now(Kind::kImagined);
   event.bytes = 1;
+  event.rounded = size;
+  event.address = static_cast<uint64_t>(most);
   event.stack = stack ? stack : backward_stack.load();
   event.module = current_module;
   event.operator_ = name;

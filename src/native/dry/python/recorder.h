@@ -29,7 +29,8 @@ enum class Kind : uint8_t {
   kMark = 9,
   // The block that `address` lies in is for `bytes` (a Category), `module` names its tensor (0: nothing).
   kLabel = 10,
-  // A value was asked for that comes from numbers nobody computed: `bytes` is how often here, `operator_` what asked.
+  // A value was asked for that comes from numbers nobody computed: `bytes` is how often here, `operator_` what asked. Where it decided a size,
+  // `rounded` is the one that was taken, and `address` the largest that it could be.
   kImagined = 11,
   // What follows is not the script's own: `bytes` is 1 where enough steps were seen, 0 where Python ended by itself.
   kEnded = 12,
@@ -96,7 +97,8 @@ void set_module(uint32_t module);
 void set_backward_stack();
 void label(uint64_t address, Category category, uint32_t name);
 void ended(bool enough_seen);
-void imagined(const char* operator_name);
+// `size` is what was taken where it decides a shape, and `most` what that could be.
+void imagined(const char* operator_name, int64_t size = 0, int64_t most = 0);
 // What the innermost kernel at work is; gives what was before.
 uint32_t set_operator(uint32_t name);
 // `uncounted` is the library that takes memory of its own for it which nobody knows.

@@ -28,18 +28,22 @@ using torch::jit::Stack;
 
 // ---- shadows: of each block that holds values which are known, its bytes on the CPU ---------------------------------------------------------
 
-// More than this has no shadow, and is not computed.
-constexpr size_t kMostWhole = 16 << 20, kMostFloating = 16 << 10;
+// More than this has no shadow, and is not computed: whole numbers as many as say which token goes to which expert, floating point only as much
+// as lengths and counts are, and casts of whole numbers. All shadows together stay below the last.
+constexpr size_t kMostWhole = 256 << 20, kMostFloating = 16 << 10, kMostAltogether = 1 << 30;
 
 struct Shadow {
   // Bytes; undefined where somebody wrote what nobody knows.
   Tensor bytes;
   // Known, as an answer of a healthy run and not as a value.
-  bool is_imagined = false;
+  bool is_imagined = false, is_large_floating = false;
 };
 
 std::mutex shadows_mutex;
 std::unordered_map<uint64_t, Shadow> shadows;
+// Of those, under the mutex: all bytes; and how many are of floating point beyond kMostFloating.
+size_t shadow_bytes = 0;
+std::atomic<size_t> large_floating{0};
 
 bool is_whole(at::ScalarType type) { return at::isIntegralType(type, /*includeBool=*/true); }
 
@@ -54,6 +58,14 @@ bool can_be_known(const Tensor& tensor) {
   return bytes <= (is_whole(tensor.scalar_type()) ? kMostWhole : kMostFloating) && tensor.storage_offset() >= 0;
 }
 
+// A cast of whole numbers, and what was written into one since.
+bool has_large_shadow(const Tensor& tensor) {
+  if (!large_floating.load(std::memory_order_relaxed) || !tensor.is_cuda() || tensor.layout() != at::kStrided || !tensor.has_storage()) return false;
+  const std::lock_guard<std::mutex> lock(shadows_mutex);
+  const auto found = shadows.find(address_of(tensor));
+  return found != shadows.end() && found->second.bytes.defined() && found->second.bytes.nbytes() == tensor.storage().nbytes();
+}
+
 Tensor over(const Tensor& bytes, const Tensor& like) {
   // A tensor that reaches beyond its storage would be an error of the script's own.
   return at::empty({0}, like.options().device(at::kCPU).pinned_memory(false))
@@ -63,7 +75,7 @@ Tensor over(const Tensor& bytes, const Tensor& like) {
 // The values of a tensor, as a view of its block's shadow; undefined where they are not known.
 Tensor known(const Tensor& tensor, bool* is_imagined) {
   if (tensor.numel() == 0) return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
-  if (!can_be_known(tensor)) return {};
+  if (!can_be_known(tensor) && !has_large_shadow(tensor)) return {};
   Shadow shadow;
   {
     const std::lock_guard<std::mutex> lock(shadows_mutex);
@@ -77,10 +89,21 @@ Tensor known(const Tensor& tensor, bool* is_imagined) {
   return tensor.is_conj() ? view.conj() : tensor.is_neg() ? view._neg_view() : view;
 }
 
+// Under the mutex. What was there is handed out, to be destroyed without it.
+Shadow replace_shadow(uint64_t address, Shadow shadow) {
+  Shadow& place = shadows[address];
+  if (place.bytes.defined()) shadow_bytes -= place.bytes.nbytes();
+  large_floating -= place.is_large_floating;
+  if (shadow.bytes.defined()) shadow_bytes += shadow.bytes.nbytes();
+  large_floating += shadow.is_large_floating;
+  std::swap(place, shadow);
+  return shadow;
+}
+
 void set_shadow(const Tensor& tensor, Shadow shadow) {
   if (const uint64_t address = address_of(tensor)) {
     const std::lock_guard<std::mutex> lock(shadows_mutex);
-    shadows[address] = std::move(shadow);
+    shadow = replace_shadow(address, std::move(shadow));
   }
 }
 
@@ -88,21 +111,22 @@ void set_shadow(const Tensor& tensor, Shadow shadow) {
 void lose(const Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cuda() || tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.numel() == 0) return;
   if (is_whole(tensor.scalar_type()) && tensor.storage().nbytes() <= kMostWhole) return set_shadow(tensor, {});
-  const std::lock_guard<std::mutex> lock(shadows_mutex);
-  if (!shadows.empty()) shadows.erase(address_of(tensor));
+  forget_values(address_of(tensor));
 }
 
 // Writes values into a tensor's shadow. Where there is none, the tensor must fill its block, or be the first to be written of whole numbers.
-void learn(const Tensor& tensor, const Tensor& values, bool is_imagined) {
+void learn(const Tensor& tensor, const Tensor& values, bool is_imagined, bool is_cast = false) {
   if (tensor.numel() == 0) return;
-  if (!can_be_known(tensor)) return lose(tensor);
+  const bool is_large_floating = !can_be_known(tensor);
+  if (is_large_floating && !has_large_shadow(tensor) && (!is_cast || tensor.storage().nbytes() > kMostWhole)) return lose(tensor);
   // A shadow outlives the script's modes.
   const c10::InferenceMode normal(false);
   const at::NoGradGuard no_grad;
   Shadow shadow;
-  bool is_written = false;
+  bool is_written = false, is_full = false;
   {
     const std::lock_guard<std::mutex> lock(shadows_mutex);
+    is_full = shadow_bytes + tensor.storage().nbytes() > kMostAltogether;
     const auto found = shadows.find(address_of(tensor));
     if (found != shadows.end()) {
       shadow = found->second;
@@ -112,11 +136,13 @@ void learn(const Tensor& tensor, const Tensor& values, bool is_imagined) {
   const size_t bytes = tensor.storage().nbytes();
   const bool fills = tensor.is_non_overlapping_and_dense() && static_cast<size_t>(tensor.numel()) * tensor.itemsize() + 512 > bytes;
   if (!shadow.bytes.defined() || shadow.bytes.nbytes() != bytes) {
-    if (!fills && (is_written || !is_whole(tensor.scalar_type()))) return lose(tensor);
-    shadow = {at::zeros({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte)), false};
+    if (is_full || (!fills && (is_written || !is_whole(tensor.scalar_type())))) return lose(tensor);
+    const auto options = at::TensorOptions(at::kByte);
+    shadow = {fills ? at::empty({static_cast<int64_t>(bytes)}, options) : at::zeros({static_cast<int64_t>(bytes)}, options), false};
   }
   over(shadow.bytes, tensor).copy_(values);
   shadow.is_imagined = is_imagined || (shadow.is_imagined && !fills);
+  shadow.is_large_floating = is_large_floating;
   set_shadow(tensor, std::move(shadow));
 }
 
@@ -222,6 +248,7 @@ enum class Special {
   // Of numbers that nobody knows: the first, or for several each in turn.
   kFirst,
   kInTurn,
+  kBestInTurn,
   kTrue,
   kFalse,
   // A healthy scaler finds nothing infinite.
@@ -242,13 +269,13 @@ Special special_of(const std::string& name) {
       {"aten::unique_dim_consecutive", Special::kShape},
       {"aten::repeat_interleave.Tensor", Special::kShape},
       {"aten::bincount", Special::kShape},
-      {"aten::argmax", Special::kFirst},
-      {"aten::argmin", Special::kFirst},
-      {"aten::argmax.out", Special::kFirst},
-      {"aten::argmin.out", Special::kFirst},
+      {"aten::argmax", Special::kBestInTurn},
+      {"aten::argmin", Special::kBestInTurn},
+      {"aten::argmax.out", Special::kBestInTurn},
+      {"aten::argmin.out", Special::kBestInTurn},
       {"aten::multinomial", Special::kFirst},
-      {"aten::max.dim", Special::kFirst},
-      {"aten::min.dim", Special::kFirst},
+      {"aten::max.dim", Special::kBestInTurn},
+      {"aten::min.dim", Special::kBestInTurn},
       {"aten::topk", Special::kInTurn},
       {"aten::sort", Special::kInTurn},
       {"aten::sort.stable", Special::kInTurn},
@@ -299,9 +326,38 @@ std::vector<Tensor> largest(const std::string& name, const Stack& arguments) {
   return {at::empty({self.numel()}, self.options()), indices(self.sizes()), indices({self.numel()})};
 }
 
-Tensor in_turn(const Tensor& like, int64_t choices) {
-  const Tensor numbers = at::arange(like.numel(), at::TensorOptions(at::kLong)).remainder(std::max<int64_t>(1, choices));
+Tensor in_turn(const Tensor& like, int64_t choices, int64_t first = 0) {
+  const Tensor numbers = at::arange(first, first + like.numel(), at::TensorOptions(at::kLong)).remainder(std::max<int64_t>(1, choices));
   return numbers.view(like.sizes()).to(like.scalar_type());
+}
+
+// ---- indices and masks that nobody knows, for an operator that applies them to whole numbers which are known -------------------------------------
+
+// By the places of its arguments: what is looked up or written to, the dimension (-1: a list of indices has them all), indices or a mask.
+struct Choosing {
+  int self = 0, dim = -1, chosen = -1;
+  bool is_write = false;
+};
+
+const Choosing* choosing_of(const std::string& name) {
+  static const std::unordered_map<std::string, Choosing> choosing = {
+      {"aten::index.Tensor", {0, -1, 1, false}},       {"aten::_index_put_impl_", {0, -1, 1, true}}, {"aten::gather", {0, 1, 2, false}},
+      {"aten::index_select", {0, 1, 2, false}},        {"aten::scatter.value", {0, 1, 2, true}},     {"aten::scatter_.value", {0, 1, 2, true}},
+      {"aten::scatter.src", {0, 1, 2, true}},          {"aten::scatter_.src", {0, 1, 2, true}},      {"aten::masked_fill_.Scalar", {0, -1, 1, true}},
+      {"aten::masked_fill_.Tensor", {0, -1, 1, true}}, {"aten::where.self", {1, -1, 0, false}},
+  };
+  const auto found = choosing.find(name);
+  return found == choosing.end() ? nullptr : &found->second;
+}
+
+// A mask that hits one half, each another one.
+Tensor one_half(const Tensor& like) {
+  static std::atomic<uint64_t> masks{0};
+  const uint64_t odd = (2 * masks++ + 1) * 0x9e3779b97f4a7c15ull;
+  Tensor mask = at::empty({like.numel()}, at::TensorOptions(at::kBool));
+  bool* const values = mask.data_ptr<bool>();
+  for (int64_t i = 0; i < like.numel(); i++) values[i] = ((static_cast<uint64_t>(i) + 1) * odd ^ odd >> 29) * 0xbf58476d1ce4e5b9ull >> 63;
+  return mask.view(like.sizes()).to(like.scalar_type());
 }
 
 // Runs a kernel. Where its CUDA code asks a library for what that cannot tell without a GPU, the operator is refused by name.
@@ -340,6 +396,7 @@ struct Around final : c10::OperatorKernel {
       const auto* alias = schema.arguments()[i].alias_info();
       if (alias && alias->isWrite()) written_arguments.push_back(i);
     }
+    choosing = choosing_of(name);
     work.emplace(schema, overwrites);
   }
 
@@ -369,6 +426,7 @@ struct Around final : c10::OperatorKernel {
       for (size_t i = 0; i < count && cpu.is_known; i++)
         arguments.push_back(cpu.argument(*(begin + static_cast<std::ptrdiff_t>(i)), op.schema().arguments()[i], overwrites));
     }
+    if (!cpu.is_known && choosing && runs_on_cpu && imagine(op, begin, count, cpu, arguments)) imagined(told.c_str());
     if (special != Special::kNone) before.assign(begin, stack->end());
     for (const size_t i : written_arguments) targets.push_back(*(begin + static_cast<std::ptrdiff_t>(i)));
     if (special == Special::kItem || special == Special::kEqual) return answer(op, keys, stack, cpu, arguments, before);
@@ -387,8 +445,56 @@ struct Around final : c10::OperatorKernel {
     Tensors results, written;
     for (const IValue& value : values) results.add(value);
     for (const IValue& value : targets) written.add(value);
-    if (cpu.is_known && worth(results, written) && compute(op, arguments, results, written, cpu.is_imagined)) return;
+    const bool is_cast = special == Special::kCopy && cpu.is_known && is_whole(before[1].toTensor().scalar_type());
+    if (cpu.is_known && (is_cast || worth(results, written)) && compute(op, arguments, results, written, cpu.is_imagined, is_cast)) return;
     unknown(before, results, written);
+  }
+
+  // The operator's arguments with indices in turn, or a mask that hits one half, in place of those that nobody knows.
+  bool imagine(const c10::OperatorHandle& op, Stack::const_iterator begin, size_t count, OnCpu& cpu, Stack& arguments) const {
+    const auto at = [&](int i) -> const IValue& { return *(begin + i); };
+    if (!at(choosing->self).isTensor()) return false;
+    const Tensor& self = at(choosing->self).toTensor();
+    const auto is_kept = [](const Tensor& tensor) { return is_whole(tensor.scalar_type()) ? can_be_known(tensor) : has_large_shadow(tensor); };
+    if (!self.defined() || !self.is_cuda() || self.numel() == 0 || !is_kept(self)) return false;
+    const bool is_list = !at(choosing->chosen).isTensor();
+    bool is_possible = true;
+    static std::atomic<int64_t> places{0};
+    int64_t dim = choosing->dim < 0 ? 0 : c10::maybe_wrap_dim(at(choosing->dim).toInt(), std::max<int64_t>(1, self.dim()));
+    cpu = {};
+    const auto chosen = [&](const Tensor& given) -> Tensor {
+      const bool is_mask = given.scalar_type() == at::kBool || given.scalar_type() == at::kByte;
+      const int64_t choices = self.dim() && dim < self.dim() ? self.size(dim) : 1;
+      dim += is_mask ? given.dim() : 1;
+      if (given.is_cpu()) return given;
+      Tensor values = known(given, &cpu.is_imagined);
+      if (values.defined()) return values;
+      if (static_cast<size_t>(given.numel()) * given.itemsize() > kMostWhole || (is_mask && name == "aten::index.Tensor")) {
+        is_possible = false;
+        return {};
+      }
+      cpu.is_imagined = true;
+      // Those who write in turn do not meet.
+      return is_mask ? one_half(given) : in_turn(given, choices, choosing->is_write ? places.fetch_add(given.numel()) % std::max<int64_t>(1, choices) : 0);
+    };
+    arguments.clear();
+    for (size_t i = 0; i < count && cpu.is_known && is_possible; i++) {
+      const IValue& value = at(static_cast<int>(i));
+      if (static_cast<int>(i) != choosing->chosen) {
+        arguments.push_back(cpu.argument(value, op.schema().arguments()[i], overwrites));
+      } else if (is_list) {
+        c10::List<std::optional<Tensor>> list;
+        for (const std::optional<Tensor>& each : value.toOptionalTensorVector()) {
+          if (!each || !each->defined()) dim++;
+          list.push_back(each && each->defined() ? std::optional<Tensor>(chosen(*each)) : std::nullopt);
+        }
+        arguments.push_back(list);
+      } else {
+        arguments.push_back(chosen(value.toTensor()));
+      }
+    }
+    if (!is_possible) cpu.is_known = false;
+    return cpu.is_known;
   }
 
   // Whether the values of all arguments could be known by their types and sizes, before anything of them is copied.
@@ -397,7 +503,7 @@ struct Around final : c10::OperatorKernel {
     for (size_t i = 0; i < count && may; i++) {
       if (overwrites && std::find(written_arguments.begin(), written_arguments.end(), i) != written_arguments.end()) continue;
       each_tensor(*(begin + static_cast<std::ptrdiff_t>(i)), [&](const Tensor& tensor) {
-        if (may && tensor.defined() && tensor.is_cuda() && tensor.numel() > 0 && !can_be_known(tensor)) may = false;
+        if (may && tensor.defined() && tensor.is_cuda() && tensor.numel() > 0 && !can_be_known(tensor) && !has_large_shadow(tensor)) may = false;
       });
     }
     return may;
@@ -407,35 +513,37 @@ struct Around final : c10::OperatorKernel {
   bool worth(const Tensors& results, const Tensors& written) const {
     for (const auto* tensors : {&results, &written}) {
       for (const Tensor& tensor : tensors->list) {
-        if (tensor.defined() && (tensor.is_cpu() || can_be_known(tensor))) return true;
+        if (tensor.defined() && (tensor.is_cpu() || can_be_known(tensor) || has_large_shadow(tensor))) return true;
       }
     }
     return false;
   }
 
-  bool compute(const c10::OperatorHandle& op, Stack& arguments, const Tensors& results, const Tensors& written, bool is_imagined) {
+  bool compute(const c10::OperatorHandle& op, Stack& arguments, const Tensors& results, const Tensors& written, bool is_imagined, bool is_cast) {
+    // On the CPU it counts floating point alone.
+    if (name == "aten::histc" && is_whole(arguments[0].toTensor().scalar_type())) arguments[0] = arguments[0].toTensor().to(at::kDouble);
     Stack inputs = arguments;
     if (!run_on_cpu(op, &arguments)) return false;
     if (!written_arguments.empty()) {
       // In place, or into an argument: those are the results.
       Tensors values;
       for (const size_t i : written_arguments) values.add(inputs[i]);
-      for (size_t i = 0; i < written.list.size() && i < values.list.size(); i++) put(written.list[i], values.list[i], is_imagined);
+      for (size_t i = 0; i < written.list.size() && i < values.list.size(); i++) put(written.list[i], values.list[i], is_imagined, is_cast);
       return true;
     }
     Tensors values;
     for (const IValue& value : arguments) values.add(value);
-    for (size_t i = 0; i < results.list.size() && i < values.list.size(); i++) put(results.list[i], values.list[i], is_imagined);
+    for (size_t i = 0; i < results.list.size() && i < values.list.size(); i++) put(results.list[i], values.list[i], is_imagined, is_cast);
     return true;
   }
 
-  void put(const Tensor& to, const Tensor& values, bool is_imagined) {
+  void put(const Tensor& to, const Tensor& values, bool is_imagined, bool is_cast) {
     if (!to.defined() || !values.defined()) return;
     if (to.is_cpu()) {
       // A copy to the host.
       if (!values.is_same(to)) to.copy_(values);
     } else if (to.sizes() == values.sizes()) {
-      learn(to, values, is_imagined);
+      learn(to, values, is_imagined, is_cast);
     } else {
       lose(to);
     }
@@ -459,6 +567,13 @@ struct Around final : c10::OperatorKernel {
       case Special::kFirst: return whole([&](const Tensor& like) { return at::zeros(like.sizes(), on_cpu(like)); });
       case Special::kTrue: return whole([&](const Tensor& like) { return at::ones(like.sizes(), on_cpu(like)); });
       case Special::kFalse: return whole([&](const Tensor& like) { return at::zeros(like.sizes(), on_cpu(like)); });
+      case Special::kBestInTurn: {
+        // As experts of which each token chooses one: balanced.
+        const Tensor& self = before[0].toTensor();
+        const bool of_all = before.size() < 2 || !before[1].isInt() || self.dim() == 0;
+        const int64_t choices = of_all ? self.numel() : self.size(before[1].toInt());
+        return whole([&](const Tensor& like) { return in_turn(like, choices); });
+      }
       case Special::kInTurn: {
         const Tensor& self = before[0].toTensor();
         return whole([&](const Tensor& like) { return in_turn(like, self.dim() ? self.size(-1) : 1); });
@@ -515,7 +630,7 @@ struct Around final : c10::OperatorKernel {
     torch::jit::drop(*stack, op.schema().arguments().size());
     std::vector<Tensor> results;
     if (cpu.is_known && run_on_cpu(op, &arguments)) {
-      if (cpu.is_imagined) imagined(told.c_str());
+      if (cpu.is_imagined) imagined(told.c_str(), arguments[0].toTensor().size(0), most(before));
       for (const IValue& value : arguments) {
         const Tensor& values = value.toTensor();
         results.push_back(at::empty_strided(values.sizes(), values.strides(), values.options().device(before[0].toTensor().device())));
@@ -523,12 +638,15 @@ struct Around final : c10::OperatorKernel {
       }
     } else {
       const std::optional<int64_t> selected = selected_by_mask(before);
-      if (!selected) imagined(told.c_str());
       results = selected ? std::vector<Tensor>{at::empty({*selected}, before[0].toTensor().options())} : largest(name, before);
+      if (!selected) imagined(told.c_str(), results[0].size(0), most(before));
       for (const Tensor& result : results) lose(result);
     }
     for (const Tensor& result : results) stack->push_back(result);
   }
+
+  // Elements, of which a shape from values is at most.
+  static int64_t most(const Stack& arguments) { return std::max<int64_t>(1, arguments[0].toTensor().numel()); }
 
   // Of numbers that nobody knows, how many a mask selects whose values are known: gradients of masked_scatter.
   std::optional<int64_t> selected_by_mask(const Stack& arguments) const {
@@ -554,6 +672,7 @@ struct Around final : c10::OperatorKernel {
   bool runs_on_cpu = false, overwrites = false;
   // In place, or into an argument: by their places.
   std::vector<size_t> written_arguments;
+  const Choosing* choosing = nullptr;
   std::optional<WorkOf> work;
   std::atomic<uint32_t> number_{0};
 };
@@ -640,16 +759,26 @@ void follow_values() {
 void forget_values(uint64_t address) {
   Shadow gone;
   const std::lock_guard<std::mutex> lock(shadows_mutex);
-  const auto found = shadows.find(address);
-  if (found == shadows.end()) return;
-  gone = std::move(found->second);
-  shadows.erase(found);
+  if (shadows.empty() || !shadows.count(address)) return;
+  gone = replace_shadow(address, {});
+  shadows.erase(address);
 }
 
-void lose_values(uint64_t address) {
-  if (!address) return;
+void lose_values(const uint64_t* addresses, size_t count) {
+  std::vector<Shadow> gone;
   const std::lock_guard<std::mutex> lock(shadows_mutex);
-  shadows[address] = {};
+  for (auto& [begin, shadow] : shadows) {
+    if (!shadow.bytes.defined()) continue;
+    const uint64_t end = begin + shadow.bytes.nbytes();
+    for (size_t i = 0; i < count; i++) {
+      if (addresses[i] < begin || addresses[i] >= end) continue;
+      gone.push_back(replace_shadow(begin, {}));
+      break;
+    }
+  }
+  // Of blocks that nobody had written to.
+  for (size_t i = 0; i < count; i++)
+    if (addresses[i]) shadows.try_emplace(addresses[i]);
 }
 
 }  // namespace vramlab::rehearsal

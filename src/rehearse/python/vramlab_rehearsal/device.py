@@ -42,19 +42,12 @@ def _open(torch, follow):
     opened.vl_label.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     opened.vl_label.restype = None
     opened.vl_set_module.restype = opened.vl_lose.restype = None
-    opened.vl_lose.argtypes = (ctypes.c_uint64,)
+    opened.vl_lose.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     checked(opened, opened.vl_open(notes.folder.encode()))
     library = opened
     notes.note(device=torch.cuda.get_device_name(0), devices=torch.cuda.device_count())
     _gather_stacks()
     follow(torch)
-
-
-def lose(values):
-    """A kernel that was not launched would have written into those of these that are tensors."""
-    for value in values:
-        if getattr(value, "is_cuda", False):
-            library.vl_lose(value.untyped_storage().data_ptr())
 
 
 def leave_untouched(torch):
@@ -95,6 +88,14 @@ def tell_of_strangers(failed):
 def ended(enough_seen):
     if library is not None:
         library.vl_ended(int(enough_seen))
+
+
+def lose(arguments):
+    """A kernel that is not PyTorch's was given these: what it may have written is not known."""
+    if library is None:
+        return
+    found = [each.untyped_storage().data_ptr() for each in arguments if getattr(each, "is_cuda", False)]
+    library.vl_lose((ctypes.c_uint64 * len(found))(*found), len(found))
 
 
 def close():

@@ -2,12 +2,15 @@
 
 A process of `--world-size N --rank R`, or one that torchrun started, gets a process group of its rank and size whose collectives end at once
 and leave what they were given. A reduction gives back its input, a gather its input for each rank: what the ranks would tell each other is
-what this one says.
+what this one says. Ranks that are all there, as torchrun starts them, wait for each other at barriers, and give each other objects.
 """
 
+import atexit
 import functools
 import os
+import pickle
 import sys
+import time
 
 from . import settings
 from .notes import note
@@ -38,7 +41,9 @@ def follow(torch):
         size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
         rank = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
         note(note=f"rank {rank} of {size}: collectives move nothing and give back what they were given")
-        return init(backend=BACKEND, world_size=size, rank=rank, store=distributed.HashStore())
+        if size > 1 and os.environ.get("VRAMLAB_REHEARSAL_WORLD_SIZE") is None:
+            store = _met(distributed, init_method, size, rank, store, timeout)
+        return init(backend=BACKEND, world_size=size, rank=rank, store=store if _others else distributed.HashStore())
 
     _replace(init, init_process_group)
     # Scripts ask for the backend that they wanted.
@@ -46,6 +51,69 @@ def follow(torch):
 
 
 BACKEND = "vramlab"
+# Of ranks that are all there, as torchrun starts them: the store in which they meet.
+_others = None
+
+
+def _met(distributed, init_method, size, rank, store, timeout):
+    """The store that a launcher has for its ranks, or that the script gives; None where they do not meet."""
+    global _others
+    try:
+        if store is None:
+            store, _, _ = next(distributed.rendezvous(init_method or "env://", rank, size, **({"timeout": timeout} if timeout else {})))
+    except Exception as error:
+        note(note=f"the ranks did not meet ({error}): none waits for another")
+        return None
+    _others = distributed.PrefixStore("vramlab", store)
+    # Who waits for a rank that has ended waits no more.
+    atexit.register(_leave, _others)
+    return store
+
+
+def _leave(store):
+    try:
+        store.add("ended", 1)
+    except RuntimeError:
+        # Its keeper has ended.
+        pass
+
+
+_meetings = {}
+
+
+def _wait_for_all(name, size):
+    """Until all ranks of the group have come here as often as this one, or one has ended."""
+    if _others is None:
+        return
+    turn = _meetings[name] = _meetings.get(name, 0) + 1
+    key, pause = f"{name}/{turn}", 0.001
+    try:
+        _others.add(key, 1)
+        while _others.add(key, 0) < size and not _others.add("ended", 0):
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+    except RuntimeError:
+        return
+
+
+def _sent(name, rank, mine, theirs):
+    """Objects by the store, which are real: gives `mine` to the others, and back what the ranks `theirs` gave; None for one that has ended."""
+    turn = _meetings[name] = _meetings.get(name, 0) + 1
+    found = {}
+    try:
+        if mine is not None:
+            _others.set(f"{name}/{turn}/{rank}", pickle.dumps(mine[0]))
+        for other in theirs:
+            key, pause = f"{name}/{turn}/{other}", 0.001
+            while not _others.check([key]):
+                if _others.add("ended", 0):
+                    return found
+                time.sleep(pause)
+                pause = min(2 * pause, 0.1)
+            found[other] = pickle.loads(_others.get(key))
+    except RuntimeError:
+        pass
+    return found
 
 
 def _uses_cuda(torch, backend):
@@ -86,9 +154,16 @@ def _alone_in_all_groups(distributed):
     def sent_by_this_one(group, source, group_source):
         return source == distributed.get_rank() or (group_source is not None and group_source == distributed.get_rank(group))
 
-    # Objects of another rank are not there to be read; the list stays as it is.
+    # Objects of another rank are not there to be read where this one is alone; the list stays as it is.
     @functools.wraps(broadcast)
     def broadcast_object_list(objects, src=None, group=None, *arguments, group_src=None, **more):
+        if _others is not None and c10d.get_backend.__wrapped__(group) == BACKEND:
+            ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
+            source = ranks[group_src] if group_src is not None else src or 0
+            rank = distributed.get_rank()
+            given = _sent(f"objects{ranks}", rank, (list(objects),) if rank == source else None, [source])
+            objects[:] = given.get(source, objects)
+            return
         if c10d.get_backend.__wrapped__(group) != BACKEND or sent_by_this_one(group, src, group_src):
             broadcast(objects, src, group, *arguments, **more, **({"group_src": group_src} if group_src is not None else {}))
 
@@ -97,9 +172,31 @@ def _alone_in_all_groups(distributed):
         if c10d.get_backend.__wrapped__(group) != BACKEND or sent_by_this_one(group, src, group_src):
             scatter(outputs, inputs, src, group, **({"group_src": group_src} if group_src is not None else {}))
 
+    gather_all, gather = distributed.all_gather_object, distributed.gather_object
+
+    @functools.wraps(gather_all)
+    def all_gather_object(objects, mine, group=None):
+        if _others is None or c10d.get_backend.__wrapped__(group) != BACKEND:
+            return gather_all(objects, mine, group)
+        ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
+        given = _sent(f"objects{ranks}", distributed.get_rank(), (mine,), ranks)
+        objects[:] = [given.get(rank, mine) for rank in ranks]
+
+    @functools.wraps(gather)
+    def gather_object(mine, objects=None, dst=None, group=None, group_dst=None):
+        if _others is None or c10d.get_backend.__wrapped__(group) != BACKEND:
+            return gather(mine, objects, dst, group, **({"group_dst": group_dst} if group_dst is not None else {}))
+        ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
+        target = ranks[group_dst] if group_dst is not None else dst or 0
+        rank = distributed.get_rank()
+        given = _sent(f"objects{ranks}", rank, (mine,), ranks if rank == target else [])
+        if rank == target:
+            objects[:] = [given.get(other, mine) for other in ranks]
+
     c10d._new_process_group_helper = new_process_group
     for module in (distributed, c10d):
         module.broadcast_object_list, module.scatter_object_list = broadcast_object_list, scatter_object_list
+        module.all_gather_object, module.gather_object = all_gather_object, gather_object
 
 
 def _register(torch):
@@ -172,10 +269,15 @@ def _register(torch):
 
         # PyTorch names its options.
         def barrier(self, opts=None):
+            _wait_for_all(f"barrier {self._members()}", self._size)
             return done([])
 
         def monitored_barrier(self, *_, **__):
-            pass
+            self.barrier()
+
+        def _members(self):
+            # A group's name is the rank's own where it was made for some ranks only.
+            return distributed.get_process_group_ranks(self)
 
         def _start_coalescing(self, *_):
             pass

@@ -41,6 +41,7 @@ def begin(torch):
         device.wait_for_cuda(torch, _follow)
         labels.follow()
         switches.follow(torch)
+        steps.leave_out_trials()
         distributed.follow(torch)
         reach.follow(torch)
     if settings.get("VRAMLAB_REHEARSAL_TECHNIQUES"):

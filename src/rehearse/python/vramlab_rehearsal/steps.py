@@ -1,8 +1,11 @@
 """Phases and optimizer steps."""
 
 import functools
+import gc
+import weakref
 
-from . import device, labels, reach, settings
+from . import device, imports, labels, reach, settings
+from .notes import note
 
 # What PyTorch's optimizers call around each step.
 hooks = []
@@ -10,31 +13,75 @@ hooks = []
 
 def follow(torch, stop):
     wanted = settings.get("VRAMLAB_REHEARSAL_STEPS", "3")
-    _Steps(torch, None if wanted == "all" else int(wanted), stop)
-    _follow_backward(torch)
+    steps = _Steps(torch, None if wanted == "all" else int(wanted), stop)
+    _follow_backward(torch, steps)
+    labels.before_roots = steps.look
 
 
-def _follow_backward(torch):
-    library = device.library
-    original = torch.autograd.graph._engine_run_backward
-    depth = 0
+def _follow_backward(torch, steps):
+    """Every backward pass goes through autograd's engine: PyTorch's own, and those of scripts that call it themselves, as Megatron's."""
+    variable = torch.autograd.Variable
+    variable._execution_engine = _Engine(variable._execution_engine, steps)
 
-    def engine_run_backward(*arguments, **more):
-        nonlocal depth
-        if depth:
-            return original(*arguments, **more)
+
+class _Engine:
+    """Autograd's engine, whose backward passes are told."""
+
+    def __init__(self, engine, steps):
+        self._engine = engine
+        self._steps = steps
+        self._depth = 0
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+    def run_backward(self, *arguments, **more):
+        if self._depth:
+            return self._engine.run_backward(*arguments, **more)
+        library = device.library
+        # Its last argument, by its place or by its name.
+        if more.get("accumulate_grad", arguments[-1] if len(arguments) > 6 else False):
+            self._steps.backward_begins()
         library.vl_set_backward_stack()
         before = library.vl_enter(device.BACKWARD)
-        depth += 1
+        self._depth += 1
         try:
-            return original(*arguments, **more)
+            return self._engine.run_backward(*arguments, **more)
         finally:
-            depth -= 1
+            self._depth -= 1
             # An optimizer's step that calls backward (LBFGS) is an optimizer's step again after it.
             library.vl_enter(before if before != 0 else device.FORWARD)
+            self._steps.backward_ended()
 
-    torch.autograd.graph._engine_run_backward = engine_run_backward
-    torch.autograd._engine_run_backward = engine_run_backward
+
+_trials = 0
+# By library, the function that tries batches or learning rates in training steps which are not the training.
+_FINDERS = {"batch_size_scaling": "_scale_batch_size", "lr_finder": "_lr_find"}
+
+
+def leave_out_trials():
+    """Steps that a finder makes are trials: the training's are counted after it."""
+    for package in ("lightning.pytorch", "pytorch_lightning"):
+        for module, name in _FINDERS.items():
+            imports.when_imported(f"{package}.tuner.{module}", functools.partial(_leave_out, name))
+
+
+def _leave_out(name, module):
+    find = getattr(module, name, None)
+    if find is None:
+        return
+
+    @functools.wraps(find)
+    def finding(*arguments, **more):
+        global _trials
+        note(note=f"the steps that {name} tried are not counted: the training's begin after it")
+        _trials += 1
+        try:
+            return find(*arguments, **more)
+        finally:
+            _trials -= 1
+
+    setattr(module, name, finding)
 
 
 def around(optimizers, compiled):
@@ -54,15 +101,28 @@ def around(optimizers, compiled):
 
 
 class _Steps:
+    # A script that leaves out every batch that is too large may never make as many steps one after the other.
+    MOST_RESTARTS = 32
+
     def __init__(self, torch, wanted, stop):
         from torch.optim import optimizer
 
+        self.torch = torch
         self.wanted = wanted
         self.stop = stop
-        self.counts = {}
+        # By optimizer, its steps, and how many backward passes there had been at the last.
+        self.counts = weakref.WeakKeyDictionary()
+        self.at = weakref.WeakKeyDictionary()
+        self.backwards = 0
+        self.is_backward = False
+        self.out_of_memory = 0
+        self.restarts = 0
         self.depth = 0
         self.ended = 0
         self.before = device.FORWARD
+        # Without an optimizer of PyTorch's: a parameter, and the version that its gradient had after the last backward pass.
+        self.witness = None
+        self.by_hand = 0
         # Functions, which Dynamo knows again.
         hooks.extend([lambda optimizer, *_: self.begins(optimizer), lambda optimizer, *_: self.ends(optimizer)])
         optimizer.register_optimizer_step_pre_hook(hooks[0])
@@ -77,17 +137,66 @@ class _Steps:
     def ends(self, optimizer):
         # A step that raised has not come here.
         self.depth = max(self.depth - 1, 0)
-        self.counts[id(optimizer)] = self.counts.get(id(optimizer), 0) + 1
+        self.restart_after_trials()
+        # Several steps without a backward pass between them are parts of one: DeepSpeed's, for each group of parameters.
+        is_part = self.backwards > 0 and self.at.get(optimizer) == self.backwards
+        self.at[optimizer] = self.backwards
+        if not is_part:
+            self.counts[optimizer] = self.counts.get(optimizer, 0) + 1
         if self.depth:
             return
         labels.state(optimizer)
         # Several optimizers take turns: a step has ended when each has made it, or one begins to lead.
         steps = max(min(self.counts.values()), max(self.counts.values()) - 1)
-        if steps == self.ended:
+        if is_part or steps == self.ended:
             device.library.vl_enter(device.FORWARD if self.before == 0 else self.before)
             return
+        self.end_step(steps)
+
+    def end_step(self, steps):
         self.ended = steps
         reach.step = steps + 1
         device.library.vl_end_step()
-        if self.wanted is not None and steps >= self.wanted:
+        if self.wanted is not None and steps >= self.wanted and not _trials:
             self.stop(steps)
+
+    def restart_after_trials(self):
+        """Steps are counted from where memory ran out last and the script went on, and from the end of a finder's trials."""
+        out_of_memory = sum(self.torch._C._cuda_memoryStats(each)["num_ooms"] for each in range(self.torch.cuda.device_count()))
+        if out_of_memory != self.out_of_memory and self.restarts < self.MOST_RESTARTS or _trials:
+            self.restarts += not _trials
+            self.counts.clear()
+            self.ended = 0
+        self.out_of_memory = out_of_memory
+
+    def backward_begins(self):
+        self.look()
+        self.is_backward = True
+
+    def backward_ended(self):
+        self.is_backward = False
+        self.backwards += 1
+        if not self.counts:
+            self.witness = next(
+                ((weakref.ref(each), each.grad._version) for root in list(labels._roots) for each in root.parameters() if each.grad is not None),
+                None,
+            )
+
+    def look(self):
+        """Where no optimizer of PyTorch's makes steps: one has ended when gradients were cleared or written to since the backward pass."""
+        if self.witness is None or self.counts or self.is_backward:
+            return
+        parameter, version = self.witness[0](), self.witness[1]
+        if parameter is None or (parameter.grad is not None and parameter.grad._version == version):
+            return
+        self.witness = None
+        kind = self.torch.optim.Optimizer
+        if self.by_hand == 0 and any(issubclass(type(each), kind) for each in gc.get_objects()):
+            # It will make one.
+            return
+        if self.by_hand == 0:
+            note(
+                note="no step of a torch.optim.Optimizer was seen: steps are counted where gradients were cleared or written to after a backward pass"
+            )
+        self.by_hand += 1
+        self.end_step(self.by_hand)

@@ -102,7 +102,7 @@ def _share_with_nobody(torch):
 def _launch_nothing(jit):
     def run(self, *arguments, **more):
         note(note="Triton kernels were not launched: what they are given is allocated, and nothing is computed")
-        device.lose([*arguments, *more.values()])
+        device.lose((*arguments, *more.values()))
 
     jit.JITFunction.run = run
 
