@@ -299,6 +299,9 @@ pub struct Meters {
     pub seconds: Option<f64>,
 }
 
+/// The line of a compiled file from which on this holds; the file, line and function of the script that it comes from; and the module.
+type Origin = (u32, String, u32, String, String);
+
 /// All that a process told.
 #[derive(Debug, Default)]
 pub struct Trace {
@@ -308,7 +311,7 @@ pub struct Trace {
     pub events: Vec<Event>,
     pub frames: HashMap<u32, Frame>,
     /// By file that torch.compile wrote.
-    generated: HashMap<String, Vec<(u32, String, u32, String, String)>>,
+    generated: HashMap<String, Vec<Origin>>,
     /// Of frames in such files, whose line is that of the script, the module below the compiled function's.
     compiled: HashMap<u32, String>,
     /// Numbers of frames, innermost first.
@@ -344,7 +347,7 @@ enum Line {
     Process(Process),
     Device { device: String, devices: u32 },
     Frame { frame: u32, file: String, line: LineNumber, function: String },
-    Generated { generated: String, lines: Vec<(u32, String, u32, String, String)> },
+    Generated { generated: String, lines: Vec<Origin> },
     Stack { stack: u32, frames: Vec<u32> },
     Module { module: u32, name: String },
     Tensor { tensor: u32, name: String },

@@ -85,9 +85,12 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(reading)
 }
 
+/// A path that is not read, and why.
+type Refused = (PathBuf, String);
+
 /// The files that cells kept, in order of name, and apart from them what must not be opened: results come from others, and a link leads
 /// to any file of the reader's, a pipe to no end.
-fn files(dir: &Path) -> Result<(Vec<PathBuf>, Vec<(PathBuf, String)>)> {
+fn files(dir: &Path) -> Result<(Vec<PathBuf>, Vec<Refused>)> {
     let folder = dir.join(FILES);
     let Ok(kind) = folder.symlink_metadata() else { return Ok(Default::default()) };
     if !kind.is_dir() {

@@ -112,7 +112,8 @@ fn results_that_a_budget_cut_short_are_not_whole() {
         let (round, _) = rest.split_once(',').unwrap();
         format!("{cell},{round},0,pass.memory,s,,skipped,the budget ended before this cell's turn")
     };
-    let cases: [(&str, &dyn Fn(&str) -> Option<String>); 2] = [
+    type Change<'a> = &'a dyn Fn(&str) -> Option<String>;
+    let cases: [(&str, Change); 2] = [
         ("rows of a budget that ended", &|row| match row.starts_with("workload=chain") && !closing(row, "check") {
             true if closing(row, "memory") => Some(left_out(row)),
             true => None,

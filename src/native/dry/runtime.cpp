@@ -223,18 +223,18 @@ int blocks_per_multiprocessor() {
 // Where cudaDeviceProp has the fields that somebody reads; CUDA 13 left out some of CUDA 12's between them.
 struct Layout {
   size_t size, processors, l2, threads_per_processor, shared_per_processor, registers_per_processor, shared_opt_in, blocks_per_processor,
-      reserved_shared;
+      reserved_shared, bus;
 };
-constexpr Layout kCuda13 = {1008, 384, 596, 604, 624, 632, 672, 688, 696};
-constexpr Layout kCuda12 = {1032, 388, 616, 624, 640, 648, 696, 712, 720};
+constexpr Layout kCuda13 = {1008, 384, 596, 604, 624, 632, 672, 688, 696, 568};
+constexpr Layout kCuda12 = {1032, 388, 616, 624, 640, 648, 696, 712, 720, 584};
 
-cudaError_t properties(void* out, const Layout& layout) {
+cudaError_t properties(void* out, int device, const Layout& layout) {
   auto* raw = static_cast<char*>(out);
   const auto set = [raw](size_t offset, auto value) { std::memcpy(raw + offset, &value, sizeof value); };
   std::memset(raw, 0, layout.size);
   std::strcpy(raw, sheet().title);
   // These have the same place in both.
-  constexpr size_t kMemory = 288, kSharedPerBlock = 296, kRegistersPerBlock = 304, kWarp = 308, kThreads = 320, kBlockSize = 324,
+  constexpr size_t kUuidsLast = 271, kMemory = 288, kSharedPerBlock = 296, kRegistersPerBlock = 304, kWarp = 308, kThreads = 320, kBlockSize = 324,
                    kGridSize = 336, kConstant = 352, kMajor = 360, kMinor = 364;
   set(kMemory, card_memory());
   set(kSharedPerBlock, size_t(sheet().shared_per_block));
@@ -255,6 +255,9 @@ cudaError_t properties(void* out, const Layout& layout) {
   set(layout.shared_opt_in, size_t(sheet().shared_opt_in));
   set(layout.blocks_per_processor, blocks_per_multiprocessor());
   set(layout.reserved_shared, size_t(kReservedShared));
+  // As NVML tells it: by these c10's allocator finds the card there.
+  set(layout.bus, device + 1);
+  set(kUuidsLast, static_cast<char>(device));
   return cudaSuccess;
 }
 
@@ -333,10 +336,10 @@ cudaError_t cudaDriverGetVersion(int* version) {
 }
 cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 // CUDA 13's, and under its own name CUDA 12's.
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int) { return properties(out, kCuda13); }
-cudaError_t cudaGetDeviceProperties_v2(void* out, int) { return properties(out, kCuda12); }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* out, int device) { return properties(out, device, kCuda13); }
+cudaError_t cudaGetDeviceProperties_v2(void* out, int device) { return properties(out, device, kCuda12); }
 // By the numbers of cudaDeviceAttr, which are the driver's, too. What is not here a card does not have.
-cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int) {
+cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int device) {
   switch (attribute) {
     case 1: case 2: case 3: *value = kThreadsPerBlock; break;
     case 4: *value = 64; break;
@@ -348,6 +351,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int) {
     case 12: case 82: *value = kRegisters; break;
     case 16: *value = sheet().multiprocessors; break;
     case 31: case 41: case 78: case 79: case 80: case 83: case 95: *value = 1; break;
+    case 33: *value = device + 1; break;
     case 38: *value = int(sheet().l2); break;
     case 39: *value = sheet().threads_per_multiprocessor; break;
     case 75: *value = sheet().major; break;
