@@ -46,4 +46,6 @@ for last in (1024, 65536):
         torch.empty(1024, device="cuda")
     sizes = {os.fstat(file.fileno()).st_size for file in files}
     assert sizes == {8}, sizes
+    for file in files:
+        file.close()
 print("all works", flush=True)
