@@ -47,7 +47,7 @@ def prepare(told, folder):
         yield f"git -C {q(str(clone))} checkout -q {commit}"
     for name, environment in told["environments"].items():
         python = q(str(folder / "envs" / name / "bin" / "python"))
-        yield f"[ -x {python} ] || python3 -m venv {q(str(folder / 'envs' / name))}"
+        yield f"[ -x {python} ] || {environment.get('python', 'python3')} -m venv {q(str(folder / 'envs' / name))}"
         yield f"{python} -m pip install -q {' '.join(map(q, environment['packages'].split()))}"
         for project in environment.get("from_clones", []):
             yield f"{python} -m pip install -q --no-build-isolation {q(str(folder / 'clones' / project))}"

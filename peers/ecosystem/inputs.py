@@ -342,6 +342,8 @@ def pictures():
     rows = [f"{ROOT}/captioned/{one['file_name']}\t{one['text']}\n" for one in told * 4]
     (ROOT / "captions.csv").write_text("filepath\ttitle\n" + "".join(rows))
     coco = [number for number in range(1, 91) if number not in (12, 26, 29, 30, 45, 66, 68, 69, 71, 83)]
+    # detectron2 refuses COCO with other names.
+    called = torchvision.models.detection.FasterRCNN_ResNet50_FPN_Weights.DEFAULT.meta["categories"]
     for split, many in (("train", 64), ("val", 8)):
         images, annotations = [], []
         for number in range(1, many + 1):
@@ -364,7 +366,7 @@ def pictures():
             (ROOT / "yolo" / "labels" / split / f"{name}.txt").write_text("".join(boxes))
             picture(ROOT / "yolo" / "images" / split / f"{name}.jpg", width, height)
         (ROOT / "coco" / "annotations").mkdir(exist_ok=True)
-        whole = dict(info={}, images=images, annotations=annotations, categories=[dict(id=number, name=str(number)) for number in coco])
+        whole = dict(info={}, images=images, annotations=annotations, categories=[dict(id=number, name=called[number]) for number in coco])
         (ROOT / "coco" / "annotations" / f"instances_{split}2017.json").write_text(json.dumps(whole))
     names = "".join(f"  {number}: c{number}\n" for number in range(80))
     (ROOT / "coco8.yaml").write_text(f"path: {ROOT}/yolo\ntrain: images/train\nval: images/val\nnames:\n{names}")
