@@ -30,8 +30,6 @@ pub mod measure;
 pub mod models;
 pub mod pairs;
 #[cfg(feature = "torch")]
-pub mod predict;
-#[cfg(feature = "torch")]
 pub mod process;
 pub mod protocol;
 pub mod rehearse;

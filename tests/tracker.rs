@@ -5,7 +5,7 @@
 mod roles;
 mod skips;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,9 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tch::Reduction;
 use vramlab::dry::{self, Dry};
 use vramlab::models::{Attention, Model, Settings};
-use vramlab::predict::{self, Follower};
 use vramlab::torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad};
-use vramlab::torch::{self, Categories, Event, Mark, Marked, Phase, Stage, Timeline};
+use vramlab::torch::{self, Backend, Categories, Event, Mark, Marked, Phase, Recorder, Recording, Stage, Timeline};
 
 fn main() -> ExitCode {
     let tests: &[(&str, fn())] = &[
@@ -169,39 +168,37 @@ fn follow(steps: &Steps) -> Result<Answer> {
         true => Settings { sequence: Some(steps.length), attention: Attention::Explicit, ..Settings::default() },
         false => Settings { image: Some(steps.length), ..Settings::default() },
     };
-    let (mut variables, mut trainable, mut blocks) = (BTreeMap::new(), 0, Vec::new());
-    let prediction = predict::follow(&dry, |follower: &mut Follower| {
-        multiply(follower.device())?;
-        let model = Model::with(&steps.model, &settings, follower.device())?;
-        let mut optimizer = Optimizer::new(&model.store, algorithm, 1e-3, implementation)?;
-        let batch = model.batch(steps.batch);
-        variables = model.store.variables().into_iter().map(|(name, tensor)| (name, tensor.size())).collect();
-        trainable = model.parameter_count();
-        let mut ended = |mark: Mark| -> Result<()> {
-            follower.ended(mark, &model.store, &[&batch.inputs, &batch.targets])?;
-            let held = dry::held_blocks()?;
-            let unsplit = held.iter().filter(|b| b.requested > 0).map(|b| b.bytes - rounded(b.requested)).sum();
-            blocks.push(Blocks { allocated: torch::cuda_memory(0)?.allocated, unsplit, ..Blocks::default() });
-            Ok(())
-        };
-        ended(Mark::LOADED)?;
-        for iteration in 1..=2 {
-            let mark = |phase| Mark { iteration, phase, micro_batch: 0 };
-            optimizer.zero_grad(ZeroGrad::ToNone)?;
-            let loss = model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean);
-            ended(mark(Phase::Forward))?;
-            loss.f_backward()?;
-            drop(loss);
-            ended(mark(Phase::Backward))?;
-            optimizer.step()?;
-            ended(mark(Phase::Step))?;
-        }
+    let mut blocks = Vec::new();
+    let mut recorder = Recorder::begin(&dry, Recording { meter: true, operations: false })?;
+    multiply(dry.device())?;
+    let model = Model::with(&steps.model, &settings, dry.device())?;
+    let mut optimizer = Optimizer::new(&model.store, algorithm, 1e-3, implementation)?;
+    let batch = model.batch(steps.batch);
+    let mut ended = |mark: Mark| -> Result<()> {
+        recorder.ended(mark, &model.store, &[&batch.inputs, &batch.targets])?;
+        let held = dry::held_blocks()?;
+        let unsplit = held.iter().filter(|b| b.requested > 0).map(|b| b.bytes - rounded(b.requested)).sum();
+        blocks.push(Blocks { allocated: torch::cuda_memory(0)?.allocated, unsplit, ..Blocks::default() });
         Ok(())
-    })?;
-    ensure!(prediction.out_of_memory.is_none(), "the card is too small");
-    round(&prediction.timeline, &mut blocks);
-    let products = products(&prediction.timeline, if steps.model.starts_with("gpt") { scores(steps) } else { 0 });
-    let mut phases = prediction.phases;
+    };
+    ended(Mark::LOADED)?;
+    for iteration in 1..=2 {
+        let mark = |phase| Mark { iteration, phase, micro_batch: 0 };
+        optimizer.zero_grad(ZeroGrad::ToNone)?;
+        let loss = model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean);
+        ended(mark(Phase::Forward))?;
+        loss.f_backward()?;
+        drop(loss);
+        ended(mark(Phase::Backward))?;
+        optimizer.step()?;
+        ended(mark(Phase::Step))?;
+    }
+    let timeline = recorder.end();
+    let variables = model.store.variables().into_iter().map(|(name, tensor)| (name, tensor.size())).collect();
+    let trainable = model.parameter_count();
+    round(&timeline, &mut blocks);
+    let products = products(&timeline, if steps.model.starts_with("gpt") { scores(steps) } else { 0 });
+    let mut phases = timeline.stages();
     for (stage, blocks) in phases.iter_mut().zip(&mut blocks) {
         for categories in [&mut stage.at_end, &mut stage.at_peak] {
             categories.workspaces -= WORKSPACES;

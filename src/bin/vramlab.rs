@@ -28,10 +28,6 @@ enum Command {
     #[cfg(feature = "torch")]
     GpuDay(vramlab::commands::GpuDayOptions),
 
-    /// Really train a model for some steps, and say where its memory goes and how long a step takes
-    #[cfg(feature = "torch")]
-    Measure(Box<vramlab::commands::MeasureOptions>),
-
     /// Train a model as one of several processes, started by torchrun, and say where the memory of its gradient buckets goes
     #[cfg(feature = "torch")]
     Ddp(Box<vramlab::commands::DdpFlags>),
@@ -43,14 +39,6 @@ enum Command {
     /// Play a trace of allocations on PyTorch's caching allocator over a simulated GPU
     #[cfg(feature = "torch")]
     Replay(vramlab::commands::ReplayOptions),
-
-    /// Say what training a model would need of a GPU's memory, without one
-    #[cfg(feature = "torch")]
-    Predict(Box<vramlab::commands::PredictOptions>),
-
-    /// Find the configurations of a training step that fit a GPU, without one
-    #[cfg(feature = "torch")]
-    Plan(Box<vramlab::commands::PlanOptions>),
 
     /// Run your own training script, unmodified, on a simulated GPU: does it fit, and what fills the memory?
     Rehearse(Box<vramlab::rehearse::RehearseOptions>),
@@ -138,12 +126,6 @@ fn run(command: Command) -> Result<u8> {
         Command::Replay(options) => vramlab::commands::replay(&options).map(|()| 0),
         #[cfg(feature = "torch")]
         Command::Ddp(flags) => vramlab::commands::ddp(&flags).map(|()| 0),
-        #[cfg(feature = "torch")]
-        Command::Measure(options) => vramlab::commands::measure(&options).map(|()| 0),
-        #[cfg(feature = "torch")]
-        Command::Predict(options) => vramlab::commands::predict(&options).map(|()| 0),
-        #[cfg(feature = "torch")]
-        Command::Plan(options) => vramlab::commands::plan(&options).map(|()| 0),
         Command::Diff { a, b } => {
             print!("{}", vramlab::report::diff(&a, &b)?);
             Ok(0)

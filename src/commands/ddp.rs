@@ -30,7 +30,7 @@ const FOLLOWED: u32 = 3;
 The launcher's RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who is who. On the CPU the processes talk with Gloo (by the
 interface in GLOO_SOCKET_IFNAME, or this machine's name), on GPUs with NCCL. Rank 0 prints.")]
 pub struct DdpFlags {
-    /// A model as for `vramlab measure`: resnet50, gpt2, bert-base, mlp-DEPTHxWIDTH and others
+    /// A model of the lab: resnet50, gpt2, bert-base, mlp-DEPTHxWIDTH and others
     #[arg(long, value_name = "NAME")]
     pub model: String,
 

@@ -48,25 +48,13 @@ use tch::Device;
 
 pub use crate::torch::dry::{CUDNN, HeldBlock, Taken, clear_workspaces, held_blocks, is_built};
 
-/// Environment variable of the bytes of it that are taken by others than PyTorch's allocator.
-const TAKEN: &str = "VRAMLAB_DRY_TAKEN";
-
 /// Makes the process that `command` starts a dry one, with such a card. This program must live until then.
 ///
 /// # Errors
 /// This program was built with a libtorch without CUDA; the kernel gives no memory file.
 pub fn prepare(command: &mut Command, card: impl Into<Card>) -> Result<()> {
-    prepare_beside(command, card, 0)
-}
-
-/// As [`prepare`], with `taken` of the card's bytes in use by others than PyTorch's allocator: a CUDA context, libraries, neighbours.
-///
-/// # Errors
-/// As for [`prepare`]; nothing of the card is left.
-pub fn prepare_beside(command: &mut Command, card: impl Into<Card>, taken: u64) -> Result<()> {
     let card = card.into();
     ensure!(card.memory > 0, "a card without memory can hold nothing");
-    ensure!(taken < card.memory, "a card of {} bytes has no room beside the {taken} bytes that are taken of it", card.memory);
     ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
     static RUNTIME: OnceLock<MemoryFile> = OnceLock::new();
     static DRIVER: OnceLock<MemoryFile> = OnceLock::new();
@@ -80,7 +68,7 @@ pub fn prepare_beside(command: &mut Command, card: impl Into<Card>, taken: u64) 
     if let Some(others) = std::env::var("LD_PRELOAD").ok().filter(|others| !others.is_empty()) {
         preload = format!("{preload}:{others}");
     }
-    command.env("LD_PRELOAD", preload).env(cards::ENVIRONMENT, card.environment()).env(TAKEN, taken.to_string());
+    command.env("LD_PRELOAD", preload).env(cards::ENVIRONMENT, card.environment());
     // Nothing of a simulated GPU should stay in the caches of a real one.
     command.env("USE_PYTORCH_KERNEL_CACHE", "0");
     Ok(())

@@ -6,7 +6,7 @@ use super::launch::{BAD_INPUT, Rehearsal, RehearseOptions, Run, Variant, card_of
 use super::libraries::libraries;
 use super::session::Session;
 use super::what_if::what_if;
-use super::{files, show, time};
+use super::{files, preset, show, time};
 use crate::cards::Card;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
@@ -24,13 +24,17 @@ pub fn rehearse(options: &RehearseOptions) -> u8 {
 }
 
 fn run(options: &RehearseOptions) -> Result<u8> {
-    ensure!(
-        !options.command.is_empty(),
-        "there is no command to rehearse; write it after --, as in: vramlab rehearse -- python train.py"
-    );
-    if let Some(flag) = options.command[0].to_str().filter(|word| word.starts_with('-')) {
-        bail!("there is no flag '{flag}'; vramlab rehearse --help lists them, and the command comes after --");
+    if options.model.is_none() {
+        let first = options
+            .command
+            .first()
+            .context("there is no command to rehearse; write it after --, as in: vramlab rehearse -- python train.py")?;
+        if let Some(flag) = first.to_str().filter(|word| word.starts_with('-')) {
+            bail!("there is no flag '{flag}'; vramlab rehearse --help lists them, and the command comes after --");
+        }
     }
+    let libraries = libraries()?;
+    let options = &preset::resolved(options, &libraries)?;
     let cards = options.gpu.iter().map(|gpu| card_of(gpu, options)).collect::<Result<Vec<Card>>>()?;
     let [card, others @ ..] = cards.as_slice() else { bail!("--gpu: name a card") };
     ensure!(
@@ -46,7 +50,7 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         ensure!(parent.as_os_str().is_empty() || parent.is_dir(), "--json: there is no folder {}", parent.display());
     }
     let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
-    let rehearsal = Rehearsal { options, libraries: libraries()?, card: *card, variant: Variant::default() };
+    let rehearsal = Rehearsal { options, libraries, card: *card, variant: Variant::default() };
     if options.what_if {
         return what_if(&rehearsal);
     }

@@ -4,6 +4,7 @@ use super::answer::{ProcessAnswer, Verdict};
 use super::check::Tolerance;
 use super::launch::{BAD_INPUT, Device, Rehearsal, RehearseOptions, Variant, card_of, print_answer, write_json};
 use super::libraries::libraries;
+use super::preset;
 use super::replay::{self, Course};
 use super::show::short_failure;
 use super::template::Template;
@@ -12,6 +13,7 @@ use crate::cards::Card;
 use crate::units::Bytes;
 use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
+use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -25,8 +27,12 @@ use std::thread;
     after_help = "Exit status: 0 found, 1 the script failed, 2 there was nothing to rehearse, 3 not even 1 fits a GPU."
 )]
 pub struct FitOptions {
+    /// A model that comes with vramlab in place of a command, as for `vramlab rehearse`
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::MODELS), conflicts_with = "batch")]
+    model: Option<String>,
+
     /// How the command is told its batch, as in '--batch-size {}'
-    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, required_unless_present = "context")]
+    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, required_unless_present_any = ["context", "model"])]
     batch: Option<Template>,
 
     /// How it is told the length of its sequences, as in '--seq-len {}'
@@ -92,9 +98,14 @@ pub fn fit(options: &FitOptions) -> u8 {
 
 fn run(options: &FitOptions) -> Result<u8> {
     ensure!(
-        !options.command.is_empty(),
+        !options.command.is_empty() || options.model.is_some(),
         "there is no command to rehearse; write it after --, as in: vramlab fit --batch '--batch-size {{}}' -- python train.py"
     );
+    let libraries = libraries()?;
+    let (command, batch) = match &options.model {
+        Some(model) => (preset::command(model, 1, &options.command, &libraries), Some(preset::batch())),
+        None => (options.command.clone(), options.batch.clone()),
+    };
     let how = RehearseOptions {
         gpu: Vec::new(),
         host_factor: 1.0,
@@ -116,11 +127,11 @@ fn run(options: &FitOptions) -> Result<u8> {
         device: Device::Dry,
         check: None,
         tolerance: Tolerance::Bytes(0),
-        command: options.command.clone(),
+        model: None,
+        command,
     };
-    let libraries = libraries()?;
     let mut fits = Vec::new();
-    for (of, template) in [("batch", &options.batch), ("context", &options.context)] {
+    for (of, template) in [("batch", &batch), ("context", &options.context)] {
         let Some(template) = template else { continue };
         let mut cards = Vec::new();
         for gpu in &options.gpu {

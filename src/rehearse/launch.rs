@@ -3,6 +3,7 @@
 use super::answer::{Answer, Gpu, ProcessAnswer, Verdict, process_answers};
 use super::check::Tolerance;
 use super::libraries::{Libraries, cache};
+use super::preset::{self, BatchFlag};
 use super::replay::{self, Needs};
 use super::session::{self, Left, Session};
 use super::show::on_one_line;
@@ -12,6 +13,7 @@ use super::trace::Trace;
 use crate::cards::{self, Card};
 use crate::units::Bytes;
 use anyhow::{Context, Result, bail, ensure};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
@@ -25,9 +27,9 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 /// Flags of `vramlab rehearse`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(
-    override_usage = "vramlab rehearse [OPTIONS] -- COMMAND...",
+    override_usage = "vramlab rehearse [OPTIONS] -- COMMAND...\n       vramlab rehearse [OPTIONS] --model NAME --batch N [-- FLAGS...]",
     after_help = "Exit status: 0 the script fits the GPU, 3 it does not, 1 the script failed, 2 there was nothing to rehearse or no whole answer, 4 --check: the peak grew, 5 --timeout ended it before enough was seen, 130 Ctrl-C did."
 )]
 pub struct RehearseOptions {
@@ -83,9 +85,13 @@ pub struct RehearseOptions {
     #[arg(long)]
     pub(super) what_if: bool,
 
-    /// With --what-if: how the command is told its batch, as in '--batch-size {}'
-    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, requires = "what_if", requires = "accumulation")]
-    pub(super) batch: Option<Template>,
+    /// Rehearse a model that comes with vramlab in place of a command; flags after -- are its training's, `-- --help` lists them
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::MODELS))]
+    pub(super) model: Option<String>,
+
+    /// With --model: samples of a micro-batch. With --what-if: how the command is told its batch, as in '--batch-size {}'
+    #[arg(long, value_name = "N|FLAG {}", allow_hyphen_values = true)]
+    pub(super) batch: Option<BatchFlag>,
 
     /// With --what-if: how the command is told how many batches it accumulates before a step, as in '--grad-accum {}'
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, requires = "batch")]

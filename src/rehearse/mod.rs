@@ -12,6 +12,7 @@ mod fit;
 mod launch;
 mod libraries;
 mod nvidia_smi;
+mod preset;
 mod replay;
 mod session;
 mod show;

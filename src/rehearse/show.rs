@@ -335,13 +335,16 @@ pub(super) fn varied_of(row: &Varied) -> String {
 fn values(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let times = |times| if times > 1 { format!(", {times} times") } else { String::new() };
     let size = |size: Option<ImaginedSize>| match size {
-        Some(ImaginedSize { least, most, possible }) if least < most => format!(", taken as {least} to {most}, could be 0 to {possible}"),
+        Some(ImaginedSize { least, most, possible }) if least < most => {
+            format!(", taken as {least} to {most}, could be 0 to {possible}")
+        }
         Some(ImaginedSize { most, possible, .. }) => format!(", taken as {most}, could be 0 to {possible}"),
         None => String::new(),
     };
-    let rows = worst.imagined.iter().map(|row| {
-        format!("{} at {}{}{}", row.operator, place_or_not(row.line.as_ref()), times(row.times), size(row.size))
-    });
+    let rows = worst
+        .imagined
+        .iter()
+        .map(|row| format!("{} at {}{}{}", row.operator, place_or_not(row.line.as_ref()), times(row.times), size(row.size)));
     at_places(text, "Nothing is computed, so these values are imagined, those of a healthy run:", rows)
 }
 

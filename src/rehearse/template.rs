@@ -22,6 +22,11 @@ impl FromStr for Template {
 }
 
 impl Template {
+    /// Of these words, one of which has the hole.
+    pub fn of<const N: usize>(words: [&str; N]) -> Template {
+        Template(words.map(str::to_string).to_vec())
+    }
+
     fn filled(&self, number: u64) -> impl Iterator<Item = OsString> {
         self.0.iter().map(move |word| OsString::from(word.replace(HOLE, &number.to_string())))
     }

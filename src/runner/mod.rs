@@ -20,12 +20,10 @@ mod template;
 
 pub use account::{Account, Judged, Share, Within};
 pub use all::{Summary, run_all};
-pub(crate) use child::{end_with_parent, open};
-pub(crate) use launch::exit_reason;
+pub(crate) use child::open;
 pub use options::Options;
 pub use python::Python;
 pub use simulate::simulate;
-pub(crate) use start::prepare_cuda;
 pub use start::{interruptible, stopped};
 
 use crate::lab;

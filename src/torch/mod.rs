@@ -23,7 +23,6 @@ pub mod transfer;
 
 pub use attempt::{attempt, is_out_of_memory};
 pub use autocast::{Autocast, allow_tf32, autocast};
-pub(crate) use by_address::Numbers;
 pub use checkpoint::{Checkpoint, checkpoint};
 pub use device::{Backend, COUNTS, Cpu, Cuda, DEVICE_USED, Memory, caching_allocator};
 pub use grad_scaler::{GradScaler, Scalable, ScalerState};
@@ -39,4 +38,4 @@ pub use native::{
 pub use pickle::save_pickle;
 pub use profiler::{Profiled, Profiler, Profiling, range};
 pub use safetensors::SafetensorsFile;
-pub use timeline::{Categories, Category, Event, Held, Made, Mark, Marked, Moment, Phase, Recorder, Recording, Stage, Timeline};
+pub use timeline::{Categories, Category, Event, Made, Mark, Marked, Moment, Phase, Recorder, Recording, Stage, Timeline};

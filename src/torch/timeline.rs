@@ -46,7 +46,7 @@ use super::native::optimizers::gradient_addresses;
 use super::{Backend, Memory};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -87,16 +87,6 @@ pub struct Mark {
 
 impl Mark {
     pub const LOADED: Mark = Mark { iteration: 0, phase: Phase::Load, micro_batch: 0 };
-
-    /// Iteration and phase that follow this mark, where a step accumulates so many micro-batches.
-    pub fn following(self, accumulate: i64) -> (u32, Phase) {
-        match self.phase {
-            Phase::Load | Phase::Step => (self.iteration + 1, Phase::Forward),
-            Phase::Forward => (self.iteration, Phase::Backward),
-            Phase::Backward if self.micro_batch + 1 < accumulate => (self.iteration, Phase::Forward),
-            Phase::Backward => (self.iteration, Phase::Step),
-        }
-    }
 }
 
 /// Bytes by what they are for. The sum is what the device's meter shows.
@@ -247,31 +237,9 @@ pub struct Stage {
     pub at_end: Categories,
     /// What lived at the peak. What a checkpointed segment computes again is temporary.
     pub at_peak: Categories,
-    /// The kinds of blocks that held most of the peak, where they were asked for.
-    pub largest: Vec<Held>,
     /// What else the device's meter shows at the end, by metric; where it was not asked, nothing.
     pub others: BTreeMap<String, i64>,
-    /// The event after which most bytes lived; none before the first.
-    #[serde(skip)]
-    pub peak_event: Option<usize>,
 }
-
-/// Blocks of one kind that live at a moment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
-    pub count: usize,
-    /// Bytes of each.
-    pub bytes: i64,
-    pub category: Category,
-    /// When they were allocated: iteration (0 while loading) and phase.
-    pub iteration: u32,
-    pub phase: Phase,
-    /// The parameter that they are or belong to, where it is known; `*` stands for numbers that differ.
-    pub name: Option<String>,
-}
-
-/// Kinds of blocks that are listed.
-const LISTED: usize = 12;
 
 /// Metrics of a meter that are peaks: of several micro-batches the highest counts.
 const PEAKS: [&str; 2] = ["allocated_peak", "reserved_peak"];
@@ -310,29 +278,6 @@ impl Timeline {
         self.made.iter().zip(lives).filter(|(_, lives)| *lives).map(|(made, _)| made)
     }
 
-    /// The kinds of blocks that hold most of the bytes after an event, the most first.
-    pub fn held_after(&self, event: usize) -> Vec<Held> {
-        let mut kinds: HashMap<_, (usize, &Option<Arc<str>>)> = HashMap::new();
-        for made in self.living_after(event) {
-            let pattern = made.parameter.as_deref().map(pattern);
-            let key = (made.bytes, made.category, made.iteration, made.phase, pattern);
-            kinds.entry(key).and_modify(|kind| kind.0 += 1).or_insert((1, &made.parameter));
-        }
-        let kinds = kinds.into_iter().map(|((bytes, category, iteration, phase, pattern), (count, name))| Held {
-            count,
-            bytes,
-            category,
-            iteration,
-            phase,
-            name: if count == 1 { name.as_deref().map(str::to_string) } else { pattern },
-        });
-        let mut kinds: Vec<Held> = kinds.collect();
-        // Ties are broken by all that is told, so that the list is the same every time.
-        kinds.sort_by_cached_key(|t| (-(t.count as i64) * t.bytes, -t.bytes, t.category, t.iteration, t.phase, t.name.clone()));
-        kinds.truncate(LISTED);
-        kinds
-    }
-
     /// Each phase that ended, its micro-batches joined.
     pub fn stages(&self) -> Vec<Stage> {
         let mut moments = self.moments();
@@ -340,11 +285,11 @@ impl Timeline {
         let mut from = 0usize;
         let mut stages: Vec<Stage> = Vec::new();
         for mark in &self.marks {
-            let (mut most, mut at) = (now, from.checked_sub(1));
+            let mut most = now;
             for moment in moments.by_ref().take(mark.events - from) {
                 now = moment.live;
                 if now.total() > most.total() {
-                    (most, at) = (now, Some(moment.event));
+                    most = now;
                 }
             }
             from = mark.events;
@@ -356,20 +301,9 @@ impl Timeline {
                 peak: most.total(),
                 at_end: now,
                 at_peak: most,
-                largest: Vec::new(),
                 others: others.map(|(metric, value)| (metric.to_string(), *value)).collect(),
-                peak_event: at,
             };
             join(&mut stages, stage);
-        }
-        stages
-    }
-
-    /// As [`Timeline::stages`], with what held most of each peak.
-    pub fn stages_in_detail(&self) -> Vec<Stage> {
-        let mut stages = self.stages();
-        for stage in &mut stages {
-            stage.largest = stage.peak_event.map(|event| self.held_after(event)).unwrap_or_default();
         }
         stages
     }
@@ -401,7 +335,7 @@ fn join(stages: &mut Vec<Stage>, mut stage: Stage) {
     let earlier = stages.iter().rposition(|s| (s.iteration, s.phase) == (stage.iteration, stage.phase));
     if let Some(earlier) = earlier.map(|at| stages.remove(at)) {
         if earlier.peak > stage.peak {
-            (stage.peak, stage.at_peak, stage.peak_event) = (earlier.peak, earlier.at_peak, earlier.peak_event);
+            (stage.peak, stage.at_peak) = (earlier.peak, earlier.at_peak);
         }
         for metric in PEAKS {
             if let (Some(now), Some(before)) = (stage.others.get_mut(metric), earlier.others.get(metric)) {
@@ -410,12 +344,6 @@ fn join(stages: &mut Vec<Stage>, mut stage: Stage) {
         }
     }
     stages.push(stage);
-}
-
-/// `block.*.up.weight` of `block.7.up.weight`.
-fn pattern(name: &str) -> String {
-    let part = |part: &str| if part.bytes().all(|b| b.is_ascii_digit()) { "*".to_string() } else { part.to_string() };
-    name.split(['.', '|']).map(part).collect::<Vec<_>>().join(".")
 }
 
 /// What is recorded besides the allocations.
@@ -510,16 +438,6 @@ impl<'a> Recorder<'a> {
         std::mem::take(&mut self.timeline)
     }
 
-    /// Ends the recording where an iteration's phase was broken off, as by memory that ran out. Its events are kept, also those by which
-    /// all was freed but the parameters, which the recorder holds.
-    pub fn end_within(mut self, (iteration, phase): (u32, Phase)) -> Timeline {
-        self.take((iteration, phase));
-        if phase == Phase::Forward {
-            self.claim_unfinished();
-        }
-        std::mem::take(&mut self.timeline)
-    }
-
     /// Reads what was allocated and freed since.
     fn take(&mut self, (iteration, phase): (u32, Phase)) {
         for event in allocations::take() {
@@ -578,21 +496,6 @@ impl<'a> Recorder<'a> {
         for &at in self.live.values() {
             if made[at].category == Category::Activations && made[at].iteration < iteration {
                 made[at].category = Category::Temporaries;
-            }
-        }
-    }
-
-    /// Claims what a forward pass had made and kept when it was broken off.
-    fn claim_unfinished(&mut self) {
-        let begun = self.timeline.marks.last().map_or(0, |mark| mark.events);
-        let last = self.timeline.events.iter().rposition(|event| !event.freed).map_or(begun, |at| at + 1).max(begun);
-        let (passed, after) = self.timeline.events.split_at(last);
-        let gone: Vec<usize> = passed[begun..].iter().filter(|event| event.freed).map(|event| event.made).collect();
-        // What was freed afterwards was freed because the pass was broken off.
-        for event in after.iter().filter(|event| !gone.contains(&event.made)) {
-            let made = &mut self.timeline.made[event.made];
-            if made.category == Category::Temporaries {
-                made.category = Category::Activations;
             }
         }
     }

@@ -5,9 +5,7 @@
 //! a gradient overflowed.
 
 mod configuration;
-mod out_of_memory;
 mod trainer;
 
 pub use configuration::{CheckpointPolicy, Configuration, OptimizerKind, Precision};
-pub use out_of_memory::OutOfMemory;
-pub use trainer::{Onward, Trainer};
+pub use trainer::Trainer;

@@ -7,15 +7,6 @@ use crate::torch::{GradScaler, Mark, Phase, Recorder, ScalerState, attempt, auto
 use anyhow::{Result, ensure};
 use tch::{Device, Reduction, Tensor};
 
-/// Where an iteration goes on after a phase.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Onward {
-    /// As always.
-    Next,
-    /// Past the micro-batches that are left, to the optimizer's step. Only where values do not matter and each of them would do the same.
-    ToStep,
-}
-
 /// The loss scale that `amp-fp16` starts with. PyTorch's default of 65536 overflows in the first steps of many models and is halved until it
 /// fits; those steps are left out, and an optimizer that was not stepped has no state. From 1024 on the first step counts.
 const FIRST_LOSS_SCALE: f64 = 1024.0;
@@ -114,19 +105,11 @@ impl Trainer {
     /// # Errors
     /// libtorch's message, out of memory included; what `ended` fails with.
     pub fn iterate(&mut self, ended: &mut dyn FnMut(Mark, &Trainer) -> Result<()>) -> Result<()> {
-        self.iterate_onward(&mut |mark, trainer| ended(mark, trainer).map(|()| Onward::Next))
-    }
-
-    /// As [`Trainer::iterate`], where `ended` also says after a backward pass whether micro-batches are left out.
-    ///
-    /// # Errors
-    /// As for [`Trainer::iterate`].
-    pub fn iterate_onward(&mut self, ended: &mut dyn FnMut(Mark, &Trainer) -> Result<Onward>) -> Result<()> {
         self.iterations += 1;
         attempt(|| self.iteration(ended))
     }
 
-    fn iteration(&mut self, ended: &mut dyn FnMut(Mark, &Trainer) -> Result<Onward>) -> Result<()> {
+    fn iteration(&mut self, ended: &mut dyn FnMut(Mark, &Trainer) -> Result<()>) -> Result<()> {
         self.optimizer.zero_grad(if self.keeps_gradients { ZeroGrad::ToZero } else { ZeroGrad::ToNone })?;
         let (iteration, count, samples) = (self.iterations, self.configuration.accumulate, self.configuration.micro_batch());
         for micro_batch in 0..count {
@@ -138,9 +121,7 @@ impl Trainer {
             ended(Mark { iteration, phase: Phase::Forward, micro_batch }, self)?;
             loss.f_backward()?;
             drop(loss);
-            if ended(Mark { iteration, phase: Phase::Backward, micro_batch }, self)? == Onward::ToStep {
-                break;
-            }
+            ended(Mark { iteration, phase: Phase::Backward, micro_batch }, self)?;
         }
         if self.scaler.step(&mut self.optimizer)? == Some(false) {
             self.skipped_steps += 1;

@@ -6,6 +6,7 @@ mod show;
 
 use super::answer::{Gpu, Verdict};
 use super::launch::{Device, Rehearsal, Run, Variant, print_answer, status, write_json};
+use super::preset::BatchFlag;
 use super::show::{first_line, on_one_line, short_failure};
 use super::time::{Prediction, TimeChange};
 use super::trace::Told;
@@ -297,7 +298,7 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
             None => choices.push(choice),
         }
     }
-    if let (Some(batch), Some(accumulation)) = (&rehearsal.options.batch, &rehearsal.options.accumulation) {
+    if let (Some(BatchFlag::Told(batch)), Some(accumulation)) = (&rehearsal.options.batch, &rehearsal.options.accumulation) {
         let command = &rehearsal.options.command;
         let now = batch.number(command).with_context(|| {
             format!("--batch: the command has to say its batch, so that it can be divided; write {} into it", batch.text(32))

@@ -1,0 +1,270 @@
+"""The models that `vramlab rehearse --model NAME` trains: published ones in plain PyTorch, with the techniques of the guides as flags.
+
+Layers, and the order in which they allocate, are those of the lab's own models (src/models).
+"""
+
+import argparse
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Attention(nn.Module):
+    def __init__(self, heads, causal, dropout):
+        super().__init__()
+        self.heads, self.causal, self.dropout = heads, causal, dropout
+
+    def forward(self, queries, keys, values):
+        n, sequence, width = queries.shape
+        q, k, v = (t.view(n, sequence, self.heads, width // self.heads).transpose(1, 2) for t in (queries, keys, values))
+        attended = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout, is_causal=self.causal)
+        return attended.transpose(1, 2).reshape(n, sequence, width)
+
+
+class PreNorm(nn.Module):
+    """The block of GPT and ViT."""
+
+    def __init__(self, width, causal, gelu, epsilon, dropout):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width, epsilon)
+        self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp_norm = nn.LayerNorm(width, epsilon)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.heads, self.gelu, self.dropout = Attention(width // 64, causal, dropout), gelu, dropout
+
+    def attend(self, x):
+        q, k, v = self.qkv(self.attention_norm(x)).chunk(3, -1)
+        return self.projection(self.heads(q, k, v))
+
+    def forward(self, x):
+        x = x + dropped(self.attend(x), self.dropout)
+        hidden = F.gelu(self.up(self.mlp_norm(x)), approximate=self.gelu)
+        branch = dropped(self.down(hidden), self.dropout)
+        return x + branch
+
+
+def dropped(x, probability):
+    return F.dropout(x, probability) if probability > 0 else x
+
+
+class Gpt2(nn.Module):
+    def __init__(self, layers=12, width=768, vocabulary=50257, positions=1024, dropout=0.1):
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
+        self.block = nn.Sequential(*(PreNorm(width, True, "tanh", 1e-5, dropout) for _ in range(layers)))
+        self.norm, self.dropout = nn.LayerNorm(width), dropout
+
+    def forward(self, x):
+        positions = self.positions.weight[: x.shape[1]]
+        x = dropped(self.tokens(x) + positions, self.dropout)
+        logits = F.linear(self.norm(self.block(x)), self.tokens.weight)
+        return logits.reshape(-1, logits.shape[-1])
+
+    def batch(self, n, length=None):
+        shape = (n, length or self.positions.num_embeddings)
+        return torch.randint(self.tokens.num_embeddings, shape), torch.randint(self.tokens.num_embeddings, shape)
+
+
+class PostNorm(nn.Module):
+    """BERT's block."""
+
+    def __init__(self, width, dropout):
+        super().__init__()
+        self.query, self.key, self.value = nn.Linear(width, width), nn.Linear(width, width), nn.Linear(width, width)
+        self.projection, self.heads = nn.Linear(width, width), Attention(width // 64, False, dropout)
+        self.attention_norm = nn.LayerNorm(width, 1e-12)
+        self.up, self.down, self.dropout = nn.Linear(width, 4 * width), nn.Linear(4 * width, width), dropout
+        self.mlp_norm = nn.LayerNorm(width, 1e-12)
+
+    def attend(self, x):
+        query, key, value = self.query(x), self.key(x), self.value(x)
+        return self.projection(self.heads(query, key, value))
+
+    def forward(self, x):
+        x = self.attention_norm(dropped(self.attend(x), self.dropout) + x)
+        return self.mlp_norm(dropped(self.down(F.gelu(self.up(x))), self.dropout) + x)
+
+
+class Bert(nn.Module):
+    def __init__(self, layers=12, width=768, vocabulary=30522, positions=512, dropout=0.1):
+        super().__init__()
+        self.tokens, self.positions, self.types = nn.Embedding(vocabulary, width), nn.Embedding(positions, width), nn.Embedding(2, width)
+        self.register_buffer("type_ids", torch.zeros(1, positions, dtype=torch.long))
+        self.norm, self.dropout = nn.LayerNorm(width, 1e-12), dropout
+        self.block = nn.Sequential(*(PostNorm(width, dropout) for _ in range(layers)))
+        self.pooler, self.classifier = nn.Linear(width, width), nn.Linear(width, 2)
+
+    def embed(self, x):
+        types = self.types(self.type_ids[:, : x.shape[1]].expand_as(x))
+        tokens = self.tokens(x)
+        total = tokens + types
+        # In the order in which Rust's addition drops them.
+        del types, tokens
+        total = total + self.positions.weight[: x.shape[1]]
+        return dropped(self.norm(total), self.dropout)
+
+    def forward(self, x):
+        pooled = self.pooler(self.block(self.embed(x)).select(1, 0)).tanh()
+        return self.classifier(dropped(pooled, self.dropout))
+
+    def batch(self, n, length=None):
+        return torch.randint(self.tokens.num_embeddings, (n, length or self.positions.num_embeddings)), torch.randint(2, (n,))
+
+
+class Vit(nn.Module):
+    def __init__(self, layers=24, width=1024, image=224):
+        super().__init__()
+        # A module's own parameters come before those of its parts.
+        self.image, self.patches, self.bias = image, nn.Parameter(torch.zeros(width, 3, 16, 16)), nn.Parameter(torch.zeros(width))
+        self.token, self.positions = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.zeros(1, (image // 16) ** 2 + 1, width))
+        self.block = nn.Sequential(*(PreNorm(width, False, "none", 1e-6, 0.0) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width, 1e-6), nn.Linear(width, 1000)
+
+    def embed(self, x):
+        patches = F.conv2d(x, self.patches, self.bias, 16).flatten(2, 3).transpose(1, 2)
+        token = self.token.expand(x.shape[0], -1, -1)
+        return torch.cat([token, patches], 1) + self.positions
+
+    def forward(self, x):
+        return self.head(self.norm(self.block(self.embed(x))).select(1, 0))
+
+    def batch(self, n):
+        return torch.randn(n, 3, self.image, self.image), torch.randint(1000, (n,))
+
+
+class Convolution(nn.Module):
+    """Without bias, and batch norm without its counter of batches."""
+
+    def __init__(self, inputs, outputs, kernel, stride=1):
+        super().__init__()
+        self.stride, self.kernel = stride, nn.Parameter(torch.zeros(outputs, inputs, kernel, kernel))
+        self.weight, self.bias = nn.Parameter(torch.ones(outputs)), nn.Parameter(torch.zeros(outputs))
+        self.register_buffer("mean", torch.zeros(outputs))
+        self.register_buffer("variance", torch.ones(outputs))
+
+    def forward(self, x):
+        x = F.conv2d(x, self.kernel, None, self.stride, self.kernel.shape[2] // 2)
+        return F.batch_norm(x, self.mean, self.variance, self.weight, self.bias, True)
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, inputs, channels, stride):
+        super().__init__()
+        outputs = 4 * channels
+        self.first, self.second = Convolution(inputs, channels, 1), Convolution(channels, channels, 3, stride)
+        self.third = Convolution(channels, outputs, 1)
+        self.downsample = Convolution(inputs, outputs, 1, stride) if stride != 1 or inputs != outputs else None
+
+    def forward(self, x):
+        branch = self.first(x)
+        branch = self.second(branch.relu_())
+        branch = self.third(branch.relu_())
+        branch += x if self.downsample is None else self.downsample(x)
+        return branch.relu_()
+
+
+class ResNet50(nn.Module):
+    def __init__(self, image=224):
+        super().__init__()
+        self.image, self.stem = image, Convolution(3, 64, 7, 2)
+        blocks, inputs = [], 64
+        for stage, count in enumerate((3, 4, 6, 3)):
+            channels = 64 << stage
+            for i in range(count):
+                blocks.append(Bottleneck(inputs, channels, 2 if stage > 0 and i == 0 else 1))
+                inputs = 4 * channels
+        self.block, self.head = nn.Sequential(*blocks), nn.Linear(inputs, 1000)
+
+    def pooled(self, x):
+        x = self.stem(x).relu_()
+        return F.max_pool2d(x, 3, 2, 1)
+
+    def forward(self, x):
+        return self.head(self.block(self.pooled(x)).mean((2, 3)))
+
+    def batch(self, n):
+        return torch.randn(n, 3, self.image, self.image), torch.randint(1000, (n,))
+
+
+MODELS = {
+    "gpt2": Gpt2,
+    "gpt2-medium": lambda **more: Gpt2(24, 1024, **more),
+    "gpt2-large": lambda **more: Gpt2(36, 1280, **more),
+    "gpt2-xl": lambda **more: Gpt2(48, 1600, **more),
+    "bert-base": Bert,
+    "bert-large": lambda **more: Bert(24, 1024, **more),
+    "vit-l16": Vit,
+    "resnet50": ResNet50,
+}
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, 1e-3, foreach=False),
+    "adam": lambda parameters: torch.optim.Adam(parameters, 1e-5),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, 1e-5),
+    "adamw-loop": lambda parameters: torch.optim.AdamW(parameters, 1e-5, foreach=False),
+    "adamw-fused": lambda parameters: torch.optim.AdamW(parameters, 1e-5, fused=True),
+}
+SEGMENTS = {"none": lambda blocks: 0, "every-block": lambda blocks: 1, "sqrt": lambda blocks: math.ceil(math.sqrt(blocks))}
+
+
+class Segments(nn.Sequential):
+    """Blocks of which so many at once are computed again in the backward pass."""
+
+    def __init__(self, blocks, length):
+        super().__init__(*blocks)
+        self.length = length
+
+    def forward(self, x):
+        blocks = list(self)
+        for first in range(0, len(blocks), self.length):
+            x = checkpoint(nn.Sequential(*blocks[first : first + self.length]), x, use_reentrant=False)
+        return x
+
+
+def step(model, optimizer, inputs, targets, accumulate=1, bf16=False):
+    optimizer.zero_grad()
+    for x, y in zip(inputs.chunk(accumulate), targets.chunk(accumulate)):
+        with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+            loss = F.cross_entropy(model(x), y.reshape(-1))
+        if accumulate > 1:
+            loss = loss / accumulate
+        loss.backward()
+        del loss
+    optimizer.step()
+
+
+def main():
+    flags = argparse.ArgumentParser(prog="vramlab rehearse --model NAME --batch N --", description="trains a model of the lab's")
+    flags.add_argument("--model", choices=MODELS, required=True, help=argparse.SUPPRESS)
+    flags.add_argument("--batch", type=int, default=1, help=argparse.SUPPRESS)
+    flags.add_argument("--accumulate", type=int, default=1, help="micro-batches of --batch samples that a step accumulates")
+    flags.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw")
+    flags.add_argument("--bf16", action="store_true", help="train under autocast")
+    flags.add_argument("--checkpoint", choices=SEGMENTS, default="none", help="what is computed again in the backward pass")
+    flags.add_argument("--seq", type=int, help="tokens of a sample, of models that read text")
+    flags.add_argument("--image", type=int, help="pixels along the side of an image, of models that see")
+    flags.add_argument("--compile", action="store_true", help="compile the model")
+    given = flags.parse_args()
+    reads = given.model.startswith(("gpt", "bert"))
+    if (given.image if reads else given.seq) is not None:
+        flags.error(f"{given.model} {'reads text: --seq' if reads else 'sees images: --image'} is its flag")
+    with torch.device("cuda"):
+        model = MODELS[given.model](**({"image": given.image} if given.image else {}))
+        if given.seq and given.seq > model.positions.num_embeddings:
+            flags.error(f"--seq {given.seq}: {given.model} has {model.positions.num_embeddings} positions")
+        inputs, targets = model.batch(given.batch * given.accumulate, *([given.seq] if reads else []))
+    length = SEGMENTS[given.checkpoint](len(model.block))
+    if length:
+        model.block = Segments(model.block, length)
+    optimizer = OPTIMIZERS[given.optimizer](model.parameters())
+    if given.compile:
+        model.compile()
+    # Rehearsals end a script after the steps that they want to see.
+    for _ in range(20):
+        step(model, optimizer, inputs, targets, given.accumulate, given.bf16)
+
+
+if __name__ == "__main__":
+    main()
