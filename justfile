@@ -37,7 +37,7 @@ test *FLAGS: check
 browser:
     cargo test --no-default-features --test report --target-dir target/report browser -- --ignored
 
-# Find what fits 12, 24, 48 and 80 GiB for three families of models, and rehearse it in Python, for the report's recipes
+# Rehearse what to train with on four cards, for three families of models: the report's recipes
 recipes: _setup
     cargo build --release --bin vramlab
     scripts/recipes
@@ -68,19 +68,7 @@ doctor *FLAGS: _setup
     cargo build --release --bin vramlab
     @exec {{ quote(release / "vramlab") }} doctor "$@"
 
-# Train a model for some steps: where its memory goes, how long a step takes; `just measure --help` shows the flags
-[no-exit-message]
-measure *FLAGS: _setup
-    cargo build --release --bin vramlab
-    @{{ there }} && exec {{ quote(release / "vramlab") }} measure "$@"
-
-# Predict what a training step needs of a GPU's memory, without one
-[no-exit-message]
-predict *FLAGS: _setup
-    @cargo build --release --quiet --bin vramlab
-    @{{ there }} && exec {{ quote(release / "vramlab") }} predict "$@"
-
-# Run your own training script on a simulated GPU: `just rehearse --gpu rtx-4090 -- python train.py`
+# Run your own training script on a simulated GPU: `just rehearse --gpu rtx-4090 -- python train.py`; or a model: `just rehearse --model gpt2 --batch 8`
 [no-exit-message]
 rehearse *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
@@ -91,12 +79,6 @@ rehearse *FLAGS: _setup
 test-ecosystem *FLAGS: _setup
     @cargo build --release --quiet --bin vramlab
     @scripts/ecosystem {{ quote(release / "vramlab") }} "$@"
-
-# Find what fits a GPU: precision, checkpointing, micro-batch, optimizer
-[no-exit-message]
-plan *FLAGS: _setup
-    @cargo build --release --quiet --bin vramlab
-    @{{ there }} && exec {{ quote(release / "vramlab") }} plan "$@"
 
 # Install what PyTorch's side of a comparison needs, torchvision above all, into .venv; then compare training steps with PyTorch's
 [no-exit-message]

@@ -54,7 +54,7 @@ pub fn protocol() -> Protocol {
             "Gradients are compared with batch norms that normalise by their running statistics. With a batch's own, micro-batches and \
              rounding change a ResNet's training, which no check here judges.",
         )
-        .threat("Each technique has one setting: bf16, the best segments of each model, 4 micro-batches. Others trade otherwise; `vramlab plan` tries more.")
+        .threat("Each technique has one setting: bf16, the best segments of each model, 4 micro-batches. Others trade otherwise; `vramlab rehearse --what-if` tries more.")
         .threat("Without a device that computes, the price is the number of forward passes, which says nothing of how long each takes.")
 }
 

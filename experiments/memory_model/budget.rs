@@ -31,7 +31,7 @@ pub fn grid() -> Grid<Budget> {
                 .confirmed("What the formula says is enough.")
                 .refuted(
                     "It is not enough: on a device of as much memory as it says, the allocator refuses. Leave half of it free, or let \
-                     `vramlab predict` tell.",
+                     `vramlab rehearse` tell.",
                 )
                 .depends("It is enough where {where}; elsewhere the allocator refuses."),
         )

@@ -59,7 +59,7 @@ pub fn grid() -> Grid<Training> {
                     "Do not plan with it: it gives {effect} of the peak even where 'activations' is read in its favour. It has no \
                      term for gradients, which is what it leaves out where parameters dominate, and none for what a recomputed segment or a \
                      backward pass needs for a moment, which is the most of it under checkpointing. It is within 10 % where {where}. \
-                     `vramlab predict` gives the peak instead.",
+                     `vramlab rehearse` gives the peak instead.",
                 )
                 .depends("It is right where {where}.")
                 .inconclusive("It could not be shown how good it is."),
@@ -73,7 +73,7 @@ pub fn grid() -> Grid<Training> {
                     "20 November 2026: no longer judged on the CPU, whose ResNets had come out 4.6 to 7.4 % apart. The CPU's figures are \
                      shown.",
                 )
-                .confirmed("Plan with it: `vramlab predict` and `vramlab plan` give {effect} of the measured peak.")
+                .confirmed("Plan with it: `vramlab rehearse` gives {effect} of the measured peak.")
                 .refuted(
                     "It is not good enough here: {effect} of the measured peak. It agrees where {where}; elsewhere this device's kernels \
                      allocate otherwise than the simulated GPU's.",

@@ -177,7 +177,7 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     let recipes = recipes::read(results)?;
     let mut front = front::front(recorded, &machines, &pages, overview.iter().map(Picture::link).collect(), &command);
     if recipes.is_some() {
-        front.others.insert(0, Markdown::link("Recipes for 12 to 80 GiB", "recipes.md"));
+        front.others.insert(0, Markdown::link("Recipes by card", "recipes.md"));
     }
     pictures.extend(overview);
 

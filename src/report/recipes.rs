@@ -1,68 +1,75 @@
-//! What to train with on a card of some size: the cheapest configurations that fit, as `vramlab plan` found them, with the lines of PyTorch.
+//! What to train with on a card: for each the fastest of the combinations that fit, as rehearsals predict them, with the lines of PyTorch.
 
 use super::markup::Markdown;
-use crate::units::Bytes;
+use crate::units::{Bytes, Seconds};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// Beside the machines' folders; `just recipes` writes it.
 const FILE: &str = "recipes.json";
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 
 #[derive(Debug, Deserialize)]
-struct Planned {
+struct Rehearsed {
     schema: u32,
-    recipes: Vec<Plan>,
+    recipes: Vec<OnCard>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Plan {
+struct OnCard {
     model: String,
-    device_memory: u64,
-    /// Nothing where nothing fits.
-    configuration: Option<Configuration>,
-    device_used: Option<u64>,
-    /// The training script with this configuration, and what its rehearsal needed of the card.
-    script: Option<String>,
-    rehearsed: Option<u64>,
+    card: String,
+    /// Samples of a step.
+    batch: u64,
+    rehearsals: usize,
+    /// Combinations of precision and checkpointing of which some micro-batch fits.
     fitting: usize,
-    tried: usize,
+    /// Nothing where nothing fits.
+    best: Option<Combination>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Configuration {
-    batch: u64,
-    optimizer: String,
+struct Combination {
     precision: String,
     checkpoint: String,
-    accumulate: u64,
+    micro_batch: u64,
+    peak_on_device: u64,
+    seconds: StepSeconds,
+    /// What was rehearsed.
+    command: String,
+}
+
+/// Predicted, with an interval of 80 %.
+#[derive(Debug, Deserialize)]
+struct StepSeconds {
+    step: f64,
+    low: f64,
+    high: f64,
 }
 
 /// One line of the table.
 #[derive(Debug, Serialize)]
 pub struct Recipe {
     pub model: String,
-    pub memory: String,
-    pub batch: String,
+    pub card: String,
+    pub batch: u64,
     pub what: String,
     pub needs: String,
-    pub rehearsed: String,
-    pub fitting: String,
-    /// The command that was rehearsed.
-    pub script: Markdown,
+    pub time: String,
+    /// How many of the combinations fit, and after how many rehearsals that was known.
+    pub tried: String,
+    pub command: Option<Markdown>,
 }
 
 #[derive(Debug, Serialize)]
 pub struct Recipes {
     pub recipes: Vec<Recipe>,
-    /// Whether each was rehearsed, too.
-    pub are_rehearsed: bool,
     /// Lines of PyTorch for each technique that some recipe has.
     pub code: Vec<(Markdown, Markdown)>,
 }
 
-/// The recipes of a results folder; none where nothing was planned.
+/// The recipes of a results folder; none where nothing was rehearsed.
 ///
 /// # Errors
 /// The file is damaged.
@@ -72,69 +79,65 @@ pub fn read(results: &Path) -> Result<Option<Recipes>> {
         return Ok(None);
     }
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let planned: Planned =
+    let rehearsed: Rehearsed =
         serde_json::from_str(&text).with_context(|| format!("{} is damaged; `just recipes` writes it anew", path.display()))?;
-    ensure!(planned.schema == SCHEMA, "{} is of schema {}, and this vramlab reads schema {SCHEMA}", path.display(), planned.schema);
-    let uses =
-        |has: &dyn Fn(&Configuration) -> bool| planned.recipes.iter().filter_map(|plan| plan.configuration.as_ref()).any(has);
+    ensure!(
+        rehearsed.schema == SCHEMA,
+        "{} is of schema {}, and this vramlab reads schema {SCHEMA}",
+        path.display(),
+        rehearsed.schema
+    );
+    let best = || rehearsed.recipes.iter().filter_map(|on_card| Some((on_card, on_card.best.as_ref()?)));
     let code = [
         (
-            uses(&|c| c.precision != "fp32"),
+            best().any(|(_, best)| best.precision != "fp32"),
             "bf16 autocast",
             "with torch.autocast(\"cuda\", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)",
         ),
         (
-            uses(&|c| c.accumulate > 1),
+            best().any(|(on_card, best)| best.micro_batch < on_card.batch),
             "k micro-batches",
             "for x, y in micro_batches:  # k of them\n    loss = criterion(model(x), y) / k\n    loss.backward()\noptimizer.step()\noptimizer.zero_grad()",
         ),
         (
-            uses(&|c| c.checkpoint != "none"),
+            best().any(|(_, best)| best.checkpoint != "none"),
             "checkpointing",
             "x = checkpoint(block, x, use_reentrant=False)  # in the model's forward, for every block or segment",
         ),
     ];
     let used = code.into_iter().filter(|(used, ..)| *used);
     let code = used.map(|(_, name, lines)| (Markdown::text(name), Markdown::trusted(lines.to_string()))).collect();
-    let are_rehearsed = planned.recipes.iter().all(|plan| plan.configuration.is_none() || plan.rehearsed.is_some());
-    Ok(Some(Recipes { recipes: planned.recipes.iter().map(recipe).collect(), are_rehearsed, code }))
+    Ok(Some(Recipes { recipes: rehearsed.recipes.iter().map(recipe).collect(), code }))
 }
 
-fn recipe(plan: &Plan) -> Recipe {
-    let (batch, what, needs) = match (&plan.configuration, plan.device_used) {
-        (Some(c), Some(used)) => {
-            let mut what =
-                vec![c.precision.replace("amp-bf16", "bf16 autocast").replace("amp-fp16", "fp16 autocast with GradScaler")];
-            if c.accumulate > 1 {
-                what.push(format!("{} micro-batches of {}", c.accumulate, c.batch / c.accumulate));
+fn recipe(on_card: &OnCard) -> Recipe {
+    let (what, needs, time) = match &on_card.best {
+        Some(best) => {
+            let mut what = vec![best.precision.replace("bf16", "bf16 autocast")];
+            if best.micro_batch < on_card.batch {
+                what.push(format!("{} micro-batches of {}", on_card.batch / best.micro_batch, best.micro_batch));
             }
-            match c.checkpoint.as_str() {
+            match best.checkpoint.as_str() {
                 "none" => {}
                 "sqrt" => what.push("checkpointing in segments of sqrt(n) blocks".to_string()),
                 "every-block" => what.push("checkpointing of every block".to_string()),
                 other => what.push(format!("checkpointing: {other}")),
             }
-            (
-                c.batch.to_string(),
-                format!("{}, {}", c.optimizer.replace("adamw", "AdamW"), what.join(", ")),
-                Bytes(used).to_string(),
-            )
+            let StepSeconds { step, low, high } = best.seconds;
+            let time = format!("{} ({} to {})", Seconds(step), Seconds(low), Seconds(high));
+            (what.join(", "), Bytes(best.peak_on_device).to_string(), time)
         }
-        _ => (String::new(), "nothing that was tried fits".to_string(), String::new()),
+        None => ("nothing that was tried fits".to_string(), String::new(), String::new()),
     };
-    let rehearsed = match (&plan.configuration, plan.rehearsed) {
-        (_, Some(bytes)) => format!("fits with {}", Bytes(bytes)),
-        (Some(_), None) => "not rehearsed".to_string(),
-        (None, None) => String::new(),
-    };
+    let command = |best: &Combination| Markdown::text(&format!("`{}`", best.command.replace('`', "'")));
     Recipe {
-        model: plan.model.clone(),
-        memory: Bytes(plan.device_memory).to_string(),
-        batch,
+        model: on_card.model.clone(),
+        card: on_card.card.clone(),
+        batch: on_card.batch,
         what,
         needs,
-        rehearsed,
-        script: Markdown::text(&plan.script.as_ref().map_or(String::new(), |script| format!("`{}`", script.replace('`', "'")))),
-        fitting: format!("{} of {}", plan.fitting, plan.tried),
+        time,
+        tried: format!("{} fit, {} rehearsals", on_card.fitting, on_card.rehearsals),
+        command: on_card.best.as_ref().map(command),
     }
 }

@@ -1,4 +1,4 @@
-"""A model of the lab's in training, as the lab trains it, in plain PyTorch: what --what-if makes of it is held against `vramlab predict`."""
+"""A model of the lab's in training, as the lab trains it, in plain PyTorch: what --what-if makes of it is held against the lab's recorder."""
 
 import argparse
 import sys
