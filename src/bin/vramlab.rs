@@ -24,7 +24,7 @@ enum Command {
     #[cfg(feature = "torch")]
     Doctor,
 
-    /// What half an hour on a machine with a GPU is worth most for, in that order, until the time is over; packed to carry home
+    /// Run the most useful GPU experiments within a time budget and pack the results
     #[cfg(feature = "torch")]
     GpuDay(vramlab::commands::GpuDayOptions),
 

@@ -25,7 +25,7 @@ pub struct GpuDayOptions {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// Go through the day without a GPU: all of it on a simulated H200, with the smallest cells; only what counts bytes gives figures
+    /// Dry run on a simulated H200, with the smallest cells; only what counts bytes gives figures
     #[arg(long)]
     pub rehearse: bool,
 }

@@ -53,7 +53,7 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
 
-    /// How many such GPUs each process sees
+    /// GPUs visible to each process
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) gpus: u32,
 

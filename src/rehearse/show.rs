@@ -345,7 +345,7 @@ fn values(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
         .imagined
         .iter()
         .map(|row| format!("{} at {}{}{}", row.operator, place_or_not(row.line.as_ref()), times(row.times), size(row.size)));
-    at_places(text, "Nothing is computed, so these values are imagined, those of a healthy run:", rows)
+    at_places(text, "Nothing is computed, so these values are placeholders, as a healthy run gives them:", rows)
 }
 
 /// Memory of libraries that only a GPU tells.

@@ -619,7 +619,7 @@ def of_list(path, module, blocks):
 
 @technique("checkpoint-every", "checkpoint-second", "checkpoint-sqrt", "checkpoint-selective")
 class Checkpoint(Technique):
-    """Repeated blocks keep their input alone and run again in the backward pass."""
+    """Repeated blocks keep only their input and run again in the backward pass."""
 
     def begin(self):
         self.refused("the script runs no module")
