@@ -314,6 +314,28 @@ for _ in range(5):
     }
 }
 
+/// As stages of a pipeline, of which the last has the vocabulary.
+#[test]
+fn of_all_ranks_the_one_that_needs_most_is_named() {
+    let script = "
+import torch, torch.distributed as dist
+dist.init_process_group('nccl')
+rank = dist.get_rank()
+model = torch.nn.Linear(1024, 32768 if rank == dist.get_world_size() - 1 else 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    model(torch.randn(8, 1024, device='cuda')).sum().backward()
+    optimizer.step()
+";
+    let seen = rehearse(&["--world-size", "4", "--rank", "all", "--steps", "1"], script);
+    assert!(seen.output.status.success(), "{}", seen.error());
+    let ranks: Vec<&Value> = seen.json.as_array().unwrap().iter().map(|answer| &answer["processes"][0]["rank"]).collect();
+    assert_eq!(ranks, [0, 1, 2, 3]);
+    let peaks: Vec<i64> = seen.json.as_array().unwrap().iter().map(|answer| answer["peak_requested"].as_i64().unwrap()).collect();
+    assert!(peaks[0] == peaks[1] && peaks[1] == peaks[2] && peaks[3] > peaks[0] + 128 * (1 << 20), "{peaks:?}");
+    assert!(seen.error().contains("Rank 3 needs most"), "{}", seen.error());
+}
+
 /// Barriers, groups of another backend, objects of other ranks: nothing waits for ranks that are not there.
 #[test]
 fn a_rank_that_is_alone_waits_for_nobody() {

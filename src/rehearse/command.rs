@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, Verdict};
 use super::check::Earlier;
-use super::launch::{BAD_INPUT, Rehearsal, RehearseOptions, Run, Variant, card_of, status, write_json};
+use super::launch::{BAD_INPUT, RANK, Rank, Rehearsal, RehearseOptions, Run, Variant, card_of, status, write_json};
 use super::libraries::libraries;
 use super::session::Session;
 use super::what_if::what_if;
@@ -54,6 +54,13 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     if options.what_if {
         return what_if(&rehearsal);
     }
+    if options.rank == Some(Rank::All) {
+        ensure!(
+            others.is_empty() && options.out.is_none() && options.check.is_none(),
+            "--rank all takes one GPU, and neither --out nor --check"
+        );
+        return all_ranks(&rehearsal, options.world_size.unwrap_or(1));
+    }
     let session = Session::new()?;
     let run = rehearsal.run(session.path(), *card, false)?;
     let answer = whole_answer(&rehearsal, &run)?;
@@ -101,6 +108,36 @@ fn whole_answer(rehearsal: &Rehearsal, run: &Run) -> Result<Answer> {
     Ok(answer)
 }
 
+/// The ranks of a job that may differ: the first two, as stages of a pipeline or groups of experts part there, the middle one and the last.
+/// Prints them side by side, and the answer of the one that needs most. The exit status is the first one's that is not 0.
+fn all_ranks(rehearsal: &Rehearsal, size: u32) -> Result<u8> {
+    let options = rehearsal.options;
+    let mut ranks = vec![0, 1, size / 2, size.saturating_sub(1)];
+    ranks.retain(|rank| *rank < size);
+    ranks.sort_unstable();
+    ranks.dedup();
+    let mut answers = Vec::new();
+    for rank in &ranks {
+        if !options.quiet {
+            eprintln!("vramlab: rank {rank} of {size}");
+        }
+        let variant = Variant { settings: vec![(RANK, rank.to_string())], ..Variant::default() };
+        let one = Rehearsal { variant, ..rehearsal.clone() };
+        answers.push(whole_answer(&one, &one.run_in_silence()?)?);
+    }
+    if let Some(path) = &options.json {
+        write_json(path, &answers)?;
+    }
+    let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    let most = answers.iter().enumerate().max_by_key(|(_, answer)| (!answer.verdict.fits(), answer.peak_on_device));
+    if let Some((at, answer)) = most.filter(|_| !options.quiet) {
+        eprint!("{}", show::answer(answer));
+        eprint!("{}", time::side_by_side("rank", names.iter().map(String::as_str).zip(&answers)));
+        eprintln!("\n  Rank {} needs most: the answer above is its.", names[at]);
+    }
+    Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
+}
+
 /// The same on more cards, each rehearsed in silence: what PyTorch and its libraries choose depends on the card. The exit status is the first
 /// one's that is not 0.
 fn several(rehearsal: &Rehearsal, first: Answer, others: &[Card]) -> Result<u8> {
@@ -114,7 +151,7 @@ fn several(rehearsal: &Rehearsal, first: Answer, others: &[Card]) -> Result<u8> 
         write_json(path, &answers)?;
     }
     if !options.quiet {
-        eprint!("{}", time::by_card(&answers));
+        eprint!("{}", time::side_by_side("GPU", answers.iter().map(|answer| (answer.gpu.name.as_str(), answer))));
     }
     Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
 }

@@ -22,6 +22,7 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -61,9 +62,9 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "N", requires = "rank")]
     pub(super) world_size: Option<u32>,
 
-    /// Which rank
-    #[arg(long, value_name = "R", requires = "world_size")]
-    pub(super) rank: Option<u32>,
+    /// Which rank; `all` rehearses those that may differ, the first two, the middle and the last, and says which needs most
+    #[arg(long, value_name = "R|all", requires = "world_size")]
+    pub(super) rank: Option<Rank>,
 
     /// Leave new parameters uninitialised, so that large models need little host memory
     #[arg(long)]
@@ -122,6 +123,24 @@ pub struct RehearseOptions {
     pub(super) command: Vec<OsString>,
 }
 
+/// What `--rank` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rank {
+    One(u32),
+    All,
+}
+
+impl FromStr for Rank {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rank, String> {
+        match text {
+            "all" => Ok(Rank::All),
+            _ => text.parse().map(Rank::One).map_err(|_| format!("'{text}' is no rank: a number from 0 on, or all")),
+        }
+    }
+}
+
 /// What the variants of `--what-if` run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Device {
@@ -130,6 +149,9 @@ pub(super) enum Device {
     /// A real one.
     Cuda,
 }
+
+/// Environment variable of the rank that a process is.
+pub(super) const RANK: &str = "VRAMLAB_REHEARSAL_RANK";
 
 /// Exit status of a command line that is no rehearsal.
 pub(super) const BAD_INPUT: u8 = 2;
@@ -184,7 +206,7 @@ pub(super) fn card_of(gpu: &str, options: &RehearseOptions) -> Result<Card> {
         "--host-factor {}: write a number from 0.01 to 100, such as 0.7 for a host that is faster than this one",
         options.host_factor
     );
-    if let (Some(size), Some(rank)) = (options.world_size, options.rank) {
+    if let (Some(size), Some(Rank::One(rank))) = (options.world_size, options.rank) {
         ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
     }
     if let Some(seconds) = options.timeout {
@@ -278,7 +300,8 @@ impl Rehearsal<'_> {
                 .env("USE_PYTORCH_KERNEL_CACHE", "0");
         }
         if let (Some(size), Some(rank)) = (options.world_size, options.rank) {
-            command.env("VRAMLAB_REHEARSAL_WORLD_SIZE", size.to_string()).env("VRAMLAB_REHEARSAL_RANK", rank.to_string());
+            let rank = if let Rank::One(rank) = rank { rank } else { 0 };
+            command.env("VRAMLAB_REHEARSAL_WORLD_SIZE", size.to_string()).env(RANK, rank.to_string());
         }
         if options.no_init {
             command.env("VRAMLAB_REHEARSAL_NO_INIT", "1");

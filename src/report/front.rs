@@ -18,7 +18,11 @@ use std::collections::BTreeMap;
 const COMBINED: &str = "combined";
 const STEPS: [(&str, &str, &str); 4] = [
     ("amp", "bf16 autocast", "a GPU with bf16"),
-    ("accumulate", "accumulate 4x, same effective batch", "with padding, divide the summed loss by the number of real tokens; BatchNorm changes"),
+    (
+        "accumulate",
+        "accumulate 4x, same effective batch",
+        "with padding, divide the summed loss by the number of real tokens; BatchNorm changes",
+    ),
     ("amp+accumulate", "1 + 2", ""),
     ("amp+checkpoint+accumulate", "1 + 2 + checkpointing", "peak with sqrt(n) segments, time with every block: try both"),
 ];

@@ -10,5 +10,5 @@ mod timeline;
 mod work;
 
 pub use predict::{Prediction, TimeChange, predict};
-pub use show::{by_card, prediction};
+pub use show::{prediction, side_by_side};
 pub use work::Work;

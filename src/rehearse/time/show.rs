@@ -72,7 +72,7 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
 }
 
 /// Answers of several cards in one table.
-pub fn by_card(answers: &[Answer]) -> String {
+pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a str, &'a Answer)>) -> String {
     let bytes = |value: i64| match value < 0 {
         true => format!("-{}", Bytes(value.unsigned_abs())),
         false => Bytes(value.unsigned_abs()).to_string(),
@@ -81,8 +81,9 @@ pub fn by_card(answers: &[Answer]) -> String {
         let [gpu, verdict, peak, headroom, step, between] = cells;
         format!("  {gpu:<12} {verdict:<13} {peak:>12} {headroom:>12} {step:>11}  {between}").trim_end().to_string() + "\n"
     };
-    let mut text = "\n".to_string() + &row(["GPU", "", "on the GPU", "headroom", "a step", "80 %, and what bounds it (predicted)"]);
-    for answer in answers {
+    let mut text =
+        "\n".to_string() + &row([heading, "", "on the GPU", "headroom", "a step", "80 %, and what bounds it (predicted)"]);
+    for (name, answer) in answers {
         let verdict = match answer.verdict {
             Verdict::Fits => "fits",
             Verdict::BarelyFits => "barely fits",
@@ -102,7 +103,7 @@ pub fn by_card(answers: &[Answer]) -> String {
             }
             None => ("-".to_string(), answer.time_missing.clone().unwrap_or_default()),
         };
-        text += &row([&answer.gpu.name, verdict, &bytes(peak), &bytes(answer.headroom), &step, &more]);
+        text += &row([name, verdict, &bytes(peak), &bytes(answer.headroom), &step, &more]);
     }
     text
 }
