@@ -37,7 +37,7 @@ test *FLAGS: check
 browser:
     cargo test --no-default-features --test report --target-dir target/report browser -- --ignored
 
-# Rehearse what to train with on four cards, for three families of models: the report's recipes
+# Rehearse what to train with on two cards, for three families of models: the report's recipes
 recipes: _setup
     cargo build --release --bin vramlab
     scripts/recipes
