@@ -478,6 +478,7 @@ impl Rehearsal<'_> {
             command: self.words().iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             gpu: self.gpu(),
             verdict,
+            no_code: run.traces.iter().find_map(|trace| trace.no_code.clone()),
             steps: worst.map_or(0, |answer| answer.steps),
             peak_requested: figure(|p| p.peak_requested),
             peak_allocated: figure(|p| p.peak_allocated),

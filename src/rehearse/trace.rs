@@ -326,6 +326,8 @@ pub struct Trace {
     pub lost: Option<std::io::Error>,
     pub exception: Option<Exception>,
     pub refused: Option<String>,
+    /// That this PyTorch has no code for the card, and what to do.
+    pub no_code: Option<String>,
     /// Steps after which it was stopped.
     pub stopped: Option<u32>,
     pub ended: bool,
@@ -355,6 +357,7 @@ enum Line {
     Note { note: String },
     Exception(Exception),
     Refused { refused: String },
+    NoCode { no_code: String },
     Stopped { stopped: u32 },
     Ended { ended: bool },
     Technique(Told),
@@ -459,6 +462,7 @@ impl Trace {
             }
             Line::Exception(exception) => self.exception = Some(exception),
             Line::Refused { refused } => self.refused = Some(refused),
+            Line::NoCode { no_code } => self.no_code = Some(no_code),
             Line::Stopped { stopped } => self.stopped = Some(stopped),
             Line::Ended { ended } => self.ended = ended,
             Line::Technique(told) => {

@@ -739,11 +739,14 @@ struct FunctionAttributes {
   size_t shared, constant, local;
   int threads_per_block, registers, ptx, binary, cache_mode, dynamic_shared, carve_out;
 };
-// CUB chooses its tiles by the version of the code that the card takes of those that PyTorch is built for: 8.9 takes 8.6's. Registers are
-// a kernel's own, and nobody asks for them before memory is sized but through the occupancy below.
+std::atomic<int> code{0};
+// The version of the code that the card takes of those that PyTorch is built for: who knows them sets it.
+void vramlab_dry_set_code(int version) { code = version; }
+// CUB chooses its tiles by that version, and refuses one that PyTorch is not built for. Registers are a kernel's own, and nobody asks for them
+// before memory is sized but through the occupancy below.
 cudaError_t cudaFuncGetAttributes(FunctionAttributes* attributes, const void*) {
   const int capability = 10 * sheet().major + sheet().minor;
-  const int version = capability == 89 ? 86 : capability;
+  const int version = code ? code.load() : capability == 89 ? 86 : capability;
   *attributes = {0, 0, 0, kThreadsPerBlock, 32, version, version, 0, static_cast<int>(sheet().shared_per_block), -1};
   return cudaSuccess;
 }

@@ -46,8 +46,34 @@ def _open(torch, follow):
     checked(opened, opened.vl_open(notes.folder.encode()))
     library = opened
     notes.note(device=torch.cuda.get_device_name(0), devices=torch.cuda.device_count())
+    _choose_code(torch)
     _gather_stacks()
     follow(torch)
+
+
+def _choose_code(torch):
+    """Which of the code that this PyTorch is built for the card takes; where none, that it would not run there is told."""
+    from . import simulated
+
+    card = 10 * torch.cuda.get_device_capability(0)[0] + torch.cuda.get_device_capability(0)[1]
+    # sm_90a is machine code of that card alone, compute_90 is compiled by the driver for whatever is newer.
+    built = [(kind, int(number), only) for kind, number, only in re.findall(r"(sm|compute)_(\d+)([a-z]*)", " ".join(torch.cuda.get_arch_list()))]
+
+    def takes(kind, number, only):
+        return number == card or (number < card and not only and (kind == "compute" or number // 10 == card // 10))
+
+    taken = [number for kind, number, only in built if takes(kind, number, only)]
+    if built:
+        simulated["libnvidia-ml.so.1"].vramlab_dry_set_code(max(taken, default=min(number for _, number, _ in built)))
+    if taken or not built:
+        return
+    releases = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", {})
+    fitting = [cuda for cuda, numbers in releases.items() if any(takes("sm", number, "") for number in numbers)]
+    notes.note(
+        no_code=f"PyTorch {torch.__version__} has no code for this card (compute capability {card // 10}.{card % 10}; it has "
+        f"{', '.join(torch.cuda.get_arch_list())}) and fails there with \"no kernel image is available\": install "
+        + (f"its build for CUDA {' or '.join(fitting)}" if fitting else "a build that has (https://pytorch.org/get-started/locally)")
+    )
 
 
 def leave_untouched(torch):
