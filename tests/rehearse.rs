@@ -454,16 +454,23 @@ model(torch.randn(1 << 14, 1024, device='cuda'))
     assert!(seen.error().contains("at      models/mlp.py:4 (forward)"), "{}", seen.error());
 }
 
-/// As an extension built by nvcc: it registers its kernels, launches one, and asks its CUDA runtime for something that needs a GPU.
+/// As an extension built by nvcc: it registers its kernels, launches one, gives one a tensor's address to write to, and asks its CUDA runtime
+/// for something that needs a GPU.
 const EXTENSION: &str = r#"
 #include <dlfcn.h>
+struct dim3 { unsigned x, y, z; };
 extern "C" {
-int cudaLaunchKernel(const void*, ...);
+int cudaLaunchKernel(const void*, dim3, dim3, void**, unsigned long, void*);
 void** __cudaRegisterFatBinary(void*);
 static long binary[3];
 static void kernel() {}
 __attribute__((constructor)) void registers() { __cudaRegisterFatBinary(binary); }
-int launches() { return cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), 0, 0, 0, 0, 0); }
+static int launch(void** parameters) { return cudaLaunchKernel(reinterpret_cast<const void*>(&kernel), {1, 1, 1}, {1, 1, 1}, parameters, 0, nullptr); }
+int launches() { return launch(nullptr); }
+int strangers_kernel(void* tensor) {
+  void* parameters[] = {&tensor};
+  return launch(parameters);
+}
 // What a runtime that is linked into a library does first.
 int starts_its_own_runtime() {
   using Find = int (*)(const char*, void**, int, unsigned long long, int*);
@@ -473,13 +480,78 @@ int starts_its_own_runtime() {
 }
 "#;
 
-#[test]
-fn kernels_of_an_extensions_own_are_told_and_one_that_cannot_run_gets_one_line() {
-    let folder = tempfile::tempdir().unwrap();
-    let (source, library) = (folder.path().join("extension.cpp"), folder.path().join("fused_ext.so"));
+fn extension(folder: &Path) -> PathBuf {
+    let (source, library) = (folder.join("extension.cpp"), folder.join("fused_ext.so"));
     std::fs::write(&source, EXTENSION).unwrap();
     let compiled = Command::new("c++").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap();
     assert!(compiled.success());
+    library
+}
+
+fn own(script: &str) -> String {
+    format!("{}/tests/rehearse/{script}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn what_other_kernels_write_is_lost_and_experts_get_their_share() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = extension(folder.path());
+    let sampled = command(&[], &[python().to_str().unwrap(), &own("sampling.py"), library.to_str().unwrap()]);
+    let shared = command(&[], &[python().to_str().unwrap(), &own("experts.py")]);
+    // How many boxes a kernel keeps, and how many tokens come to an expert, is said with its range.
+    let sizes = [
+        (&sampled, "sampling.py", "boxes[keep].shape == (2000,)", 2000, 2000),
+        (&shared, "experts.py", "torch.where(mask[expert])", 256, 32768),
+        (&shared, "experts.py", "for counts in", 256, 32768),
+    ];
+    for (seen, script, line, taken, possible) in sizes {
+        assert!(seen.output.status.success() && seen.json["steps"] == 3, "{}", seen.error());
+        let script = std::fs::read_to_string(own(script)).unwrap();
+        let number = 1 + script.lines().position(|text| text.contains(line)).unwrap();
+        let imagined = seen.json["processes"][0]["imagined"].as_array().unwrap();
+        let size = imagined.iter().find(|row| row["line"]["line"] == number && row["size"] != Value::Null).map(|row| &row["size"]);
+        assert_eq!(size, Some(&serde_json::json!({ "least": taken, "most": taken, "possible": possible })), "{imagined:?}");
+        assert!(seen.error().contains(&format!(", taken as {taken}, could be 0 to {possible}")), "{}", seen.error());
+    }
+}
+
+#[test]
+fn steps_without_an_optimizer_are_seen_and_a_card_that_pytorch_has_no_code_for_is_said() {
+    let seen = command(&["--gpu", "v100", "--timeout", "120"], &[python().to_str().unwrap(), &own("by_hand.py")]);
+    assert!(seen.output.status.success(), "{}", seen.error());
+    assert_eq!(seen.json["steps"], 3, "{}", seen.error());
+    assert!(seen.error().contains("steps are counted where gradients were cleared"), "{}", seen.error());
+    let phases = seen.json["processes"][0]["phases"].as_array().unwrap();
+    assert!(phases.iter().any(|row| row["step"] == 3 && row["phase"] == "backward"), "{phases:?}");
+    let no_code = seen.json["no_code"].as_str().unwrap_or_default();
+    assert!(
+        no_code.contains("has no code for this card (compute capability 7.0") && no_code.contains("install its build for CUDA"),
+        "{no_code}"
+    );
+    assert!(seen.error().lines().any(|line| line.starts_with("FITS v100") && line.contains(no_code)), "{}", seen.error());
+}
+
+#[test]
+fn ranks_that_torchrun_starts_wait_for_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = format!(
+        "cd '{}' && exec '{}' -m torch.distributed.run --standalone --nproc-per-node 2 '{}'",
+        folder.path().display(),
+        python().display(),
+        own("ranks.py")
+    );
+    let seen = command(&["--timeout", "200"], &["sh", "-c", &line]);
+    assert!(seen.output.status.success(), "{}{}", seen.said(), seen.error());
+    for rank in ["rank 0 met", "rank 1 met"] {
+        assert_eq!(seen.said().matches(rank).count(), 3, "{}{}", seen.said(), seen.error());
+    }
+    assert_eq!(seen.json["processes"].as_array().map(Vec::len), Some(2), "{}", seen.error());
+}
+
+#[test]
+fn kernels_of_an_extensions_own_are_told_and_one_that_cannot_run_gets_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = extension(folder.path());
     let script = |call: &str| {
         let library = library.display();
         format!(

@@ -267,6 +267,9 @@ pub struct Answer {
     pub command: Vec<String>,
     pub gpu: Gpu,
     pub verdict: Verdict,
+    /// Where the PyTorch of the script has no code for the card: that it would fail there, and what to install.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_code: Option<String>,
     /// Optimizer steps that ended.
     pub steps: u32,
     pub peak_requested: i64,
@@ -445,7 +448,7 @@ pub struct Imagined {
     pub operator: String,
     pub line: Option<Line>,
     pub times: usize,
-    /// Where it decided a size: elements that were taken, the least and the most, and the most that there could have been. The least is 0.
+    /// Where it decided a size, or is a count: elements that were taken, the least and the most, and the most that there could have been.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<ImaginedSize>,
 }

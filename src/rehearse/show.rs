@@ -154,7 +154,15 @@ pub(super) fn first_line(message: &str) -> String {
     on_one_line(message.lines().next().unwrap_or_default())
 }
 
+/// The first line: the verdict, and what it does not say.
 pub(super) fn headline(answer: &Answer) -> String {
+    match &answer.no_code {
+        Some(why) => format!("{} But {}.", verdict(answer), first_line(why)),
+        None => verdict(answer),
+    }
+}
+
+fn verdict(answer: &Answer) -> String {
     let gpu = &answer.gpu;
     let card = match gpu.name.bytes().next().is_some_and(|b| b.is_ascii_digit()) {
         true => format!("a GPU of {}", bytes(gpu.memory)),
@@ -331,20 +339,24 @@ pub(super) fn varied_of(row: &Varied) -> String {
     format!("{input} of {module}: {} to {}, the most in step {}", sizes(&row.least), sizes(&row.most), row.step)
 }
 
-/// Values that the script read and nobody computed.
-fn values(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    let times = |times| if times > 1 { format!(", {times} times") } else { String::new() };
-    let size = |size: Option<ImaginedSize>| match size {
+/// What was taken for a size that nobody computed, and its range.
+pub(super) fn size_of(size: Option<ImaginedSize>) -> String {
+    match size {
         Some(ImaginedSize { least, most, possible }) if least < most => {
             format!(", taken as {least} to {most}, could be 0 to {possible}")
         }
         Some(ImaginedSize { most, possible, .. }) => format!(", taken as {most}, could be 0 to {possible}"),
         None => String::new(),
-    };
+    }
+}
+
+/// Values that the script read and nobody computed.
+fn values(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let times = |times| if times > 1 { format!(", {times} times") } else { String::new() };
     let rows = worst
         .imagined
         .iter()
-        .map(|row| format!("{} at {}{}{}", row.operator, place_or_not(row.line.as_ref()), times(row.times), size(row.size)));
+        .map(|row| format!("{} at {}{}{}", row.operator, place_or_not(row.line.as_ref()), times(row.times), size_of(row.size)));
     at_places(text, "Nothing is computed, so these values are placeholders, as a healthy run gives them:", rows)
 }
 

@@ -5,7 +5,9 @@ use super::who;
 use crate::chart::{Areas, Head, NARROW, Panel, Plot, WIDE, areas};
 use crate::inline::{document, picture_address};
 use crate::rehearse::answer::{Answer, Block, Held, TOLD, module_of};
-use crate::rehearse::show::{caught_at, headline, place_of, place_or_not, share_of, short, smallest, unreached_at, varied_of};
+use crate::rehearse::show::{
+    caught_at, headline, place_of, place_or_not, share_of, short, size_of, smallest, unreached_at, varied_of,
+};
 use crate::units::Bytes;
 use anyhow::{Context, Result};
 use minijinja::context;
@@ -170,7 +172,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         varied => Serde(process.varied.iter().map(varied_of).collect::<Vec<_>>()),
         steps => process.steps,
         imagined => Serde(process.imagined.iter().map(|value| {
-            (value.operator.as_str(), place_or_not(value.line.as_ref()), value.times)
+            (value.operator.as_str(), place_or_not(value.line.as_ref()), value.times, size_of(value.size))
         }).collect::<Vec<_>>()),
         uncounted => Serde(process.uncounted.iter().map(|row| {
             (row.operator.as_str(), row.library.as_str(), place_or_not(row.line.as_ref()))

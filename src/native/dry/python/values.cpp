@@ -245,6 +245,8 @@ enum class Special {
   kEqual,
   // The shape of its results depends on values.
   kShape,
+  // Counts, which scripts take for sizes.
+  kCounts,
   // Of numbers that nobody knows: the first, or for several each in turn.
   kFirst,
   kInTurn,
@@ -269,6 +271,7 @@ Special special_of(const std::string& name) {
       {"aten::unique_dim_consecutive", Special::kShape},
       {"aten::repeat_interleave.Tensor", Special::kShape},
       {"aten::bincount", Special::kShape},
+      {"aten::histc", Special::kCounts},
       {"aten::argmax", Special::kBestInTurn},
       {"aten::argmin", Special::kBestInTurn},
       {"aten::argmax.out", Special::kBestInTurn},
@@ -446,7 +449,11 @@ struct Around final : c10::OperatorKernel {
     for (const IValue& value : values) results.add(value);
     for (const IValue& value : targets) written.add(value);
     const bool is_cast = special == Special::kCopy && cpu.is_known && is_whole(before[1].toTensor().scalar_type());
-    if (cpu.is_known && (is_cast || worth(results, written)) && compute(op, arguments, results, written, cpu.is_imagined, is_cast)) return;
+    if (cpu.is_known && (is_cast || worth(results, written)) && compute(op, arguments, results, written, cpu.is_imagined, is_cast)) {
+      if (cpu.is_imagined && special == Special::kCounts) tell_size(results.list[0], before);
+      if (cpu.is_imagined && special == Special::kCopy && written.list[0].is_cpu()) imagined("copy to the CPU");
+      return;
+    }
     unknown(before, results, written);
   }
 
@@ -630,23 +637,40 @@ struct Around final : c10::OperatorKernel {
     torch::jit::drop(*stack, op.schema().arguments().size());
     std::vector<Tensor> results;
     if (cpu.is_known && run_on_cpu(op, &arguments)) {
-      if (cpu.is_imagined) imagined(told.c_str(), arguments[0].toTensor().size(0), most(before));
       for (const IValue& value : arguments) {
         const Tensor& values = value.toTensor();
         results.push_back(at::empty_strided(values.sizes(), values.strides(), values.options().device(before[0].toTensor().device())));
         learn(results.back(), values, cpu.is_imagined);
       }
+      if (cpu.is_imagined) tell_size(results[0], before);
     } else {
       const std::optional<int64_t> selected = selected_by_mask(before);
       results = selected ? std::vector<Tensor>{at::empty({*selected}, before[0].toTensor().options())} : largest(name, before);
-      if (!selected) imagined(told.c_str(), results[0].size(0), most(before));
+      if (!selected) tell_size(results[0], before);
       for (const Tensor& result : results) lose(result);
     }
     for (const Tensor& result : results) stack->push_back(result);
   }
 
-  // Elements, of which a shape from values is at most.
-  static int64_t most(const Stack& arguments) { return std::max<int64_t>(1, arguments[0].toTensor().numel()); }
+  // What was taken of values that nobody knows, and the most that it could be: how many elements a result has, or how many are of the most
+  // frequent kind. Where there is no such bound, as for repetitions, none.
+  void tell_size(const Tensor& result, const Stack& before) const {
+    const Tensor& self = before[0].toTensor();
+    if (name == "aten::repeat_interleave.Tensor") return imagined(told.c_str());
+    if (name == "aten::unique_dim" || name == "aten::unique_dim_consecutive") {
+      const int64_t dim = before[1].toInt();
+      return imagined(told.c_str(), result.size(dim), self.size(dim));
+    }
+    if (special == Special::kCounts || name == "aten::bincount") {
+      const c10::InferenceMode normal(false);
+      const at::NoGradGuard no_grad;
+      const Tensor counts = known(result, nullptr);
+      return counts.defined() && counts.numel() ? imagined(told.c_str(), counts.max().to(at::kLong).item<int64_t>(), self.numel())
+                                                : imagined(told.c_str());
+    }
+    const int64_t most = name == "aten::masked_select" ? c10::multiply_integers(at::infer_size(self.sizes(), before[1].toTensor().sizes())) : self.numel();
+    imagined(told.c_str(), result.size(0), std::max<int64_t>(1, most));
+  }
 
   // Of numbers that nobody knows, how many a mask selects whose values are known: gradients of masked_scatter.
   std::optional<int64_t> selected_by_mask(const Stack& arguments) const {

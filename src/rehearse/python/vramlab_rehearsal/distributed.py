@@ -154,29 +154,33 @@ def _alone_in_all_groups(distributed):
     def sent_by_this_one(group, source, group_source):
         return source == distributed.get_rank() or (group_source is not None and group_source == distributed.get_rank(group))
 
+    def is_ours(group):
+        # Who is no member is told so by PyTorch.
+        return group is not distributed.GroupMember.NON_GROUP_MEMBER and c10d.get_backend.__wrapped__(group) == BACKEND
+
     # Objects of another rank are not there to be read where this one is alone; the list stays as it is.
     @functools.wraps(broadcast)
     def broadcast_object_list(objects, src=None, group=None, *arguments, group_src=None, **more):
-        if _others is not None and c10d.get_backend.__wrapped__(group) == BACKEND:
+        if _others is not None and is_ours(group):
             ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
             source = ranks[group_src] if group_src is not None else src or 0
             rank = distributed.get_rank()
             given = _sent(f"objects{ranks}", rank, (list(objects),) if rank == source else None, [source])
             objects[:] = given.get(source, objects)
             return
-        if c10d.get_backend.__wrapped__(group) != BACKEND or sent_by_this_one(group, src, group_src):
+        if not is_ours(group) or sent_by_this_one(group, src, group_src):
             broadcast(objects, src, group, *arguments, **more, **({"group_src": group_src} if group_src is not None else {}))
 
     @functools.wraps(scatter)
     def scatter_object_list(outputs, inputs=None, src=None, group=None, group_src=None):
-        if c10d.get_backend.__wrapped__(group) != BACKEND or sent_by_this_one(group, src, group_src):
+        if not is_ours(group) or sent_by_this_one(group, src, group_src):
             scatter(outputs, inputs, src, group, **({"group_src": group_src} if group_src is not None else {}))
 
     gather_all, gather = distributed.all_gather_object, distributed.gather_object
 
     @functools.wraps(gather_all)
     def all_gather_object(objects, mine, group=None):
-        if _others is None or c10d.get_backend.__wrapped__(group) != BACKEND:
+        if _others is None or not is_ours(group):
             return gather_all(objects, mine, group)
         ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
         given = _sent(f"objects{ranks}", distributed.get_rank(), (mine,), ranks)
@@ -184,7 +188,7 @@ def _alone_in_all_groups(distributed):
 
     @functools.wraps(gather)
     def gather_object(mine, objects=None, dst=None, group=None, group_dst=None):
-        if _others is None or c10d.get_backend.__wrapped__(group) != BACKEND:
+        if _others is None or not is_ours(group):
             return gather(mine, objects, dst, group, **({"group_dst": group_dst} if group_dst is not None else {}))
         ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
         target = ranks[group_dst] if group_dst is not None else dst or 0

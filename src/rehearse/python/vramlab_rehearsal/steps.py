@@ -117,6 +117,7 @@ class _Steps:
         self.is_backward = False
         self.out_of_memory = 0
         self.restarts = 0
+        self.was_trial = False
         self.depth = 0
         self.ended = 0
         self.before = device.FORWARD
@@ -163,11 +164,13 @@ class _Steps:
     def restart_after_trials(self):
         """Steps are counted from where memory ran out last and the script went on, and from the end of a finder's trials."""
         out_of_memory = sum(self.torch._C._cuda_memoryStats(each)["num_ooms"] for each in range(self.torch.cuda.device_count()))
-        if out_of_memory != self.out_of_memory and self.restarts < self.MOST_RESTARTS or _trials:
-            self.restarts += not _trials
+        if out_of_memory != self.out_of_memory and self.restarts < self.MOST_RESTARTS or self.was_trial:
+            self.restarts += not self.was_trial
             self.counts.clear()
+            self.at.clear()
             self.ended = 0
         self.out_of_memory = out_of_memory
+        self.was_trial = _trials > 0
 
     def backward_begins(self):
         self.look()
