@@ -409,6 +409,29 @@ z = torch.empty(1 << 24, device='cuda')
 }
 
 #[test]
+fn averages_of_weights_that_came_from_the_host_are_no_data() {
+    let script = "
+import copy, torch
+from torch import nn
+model = nn.Linear(1024, 1024, bias=False)
+module, tensor = copy.deepcopy(model).requires_grad_(False).cuda(), model.weight.detach().clone().cuda()
+model, x = model.cuda(), torch.randn(512, 1024).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with torch.no_grad():
+        module.weight.data.lerp_(model.weight, 0.1)
+        tensor.lerp_(model.weight, 0.1)
+";
+    let seen = rehearse(&["--gpu", "24GiB"], script);
+    let weight = 1024 * 1024 * 4;
+    assert_eq!((seen.category("data"), seen.category("other")), (512 * 1024 * 4, 2 * weight), "{}", seen.json["processes"][0]["peak"]);
+    assert_eq!((seen.category("parameters"), seen.category("optimizer state")), (weight, 2 * weight));
+}
+
+#[test]
 fn memory_that_runs_out_in_the_optimizers_step_counts_what_it_made_as_state() {
     let script = "
 import torch

@@ -85,6 +85,8 @@ def rehearse(entry, options):
     version = entry.get("commit") or installed(environment, project)
     exception = next((one["exception"] for one in processes if one.get("exception")), None)
     why = "" if status in (0, 3) else last_line(log.read_text(errors="replace"), exception)
+    for place, path in [*places.items(), ("env", environment)]:
+        why = why.replace(str(path.resolve()), "{" + place + "}").replace(str(path), "{" + place + "}")
     return {
         "name": entry["name"], "project": project, "version": version, "torch": processes[0].get("torch", ""), "gpu": entry["gpu"], "command": command,
         "status": status, "verdict": found.get("verdict", ""), "steps": found.get("steps", ""), "allocated": found.get("peak_allocated", ""),
@@ -97,7 +99,9 @@ def last_line(text, exception):
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in lines if line.startswith("vramlab: ")]
     errors = [line for line in lines if line.split(":")[0].endswith(("Error", "Exception"))]
-    return str(exception or next(iter((errors or told or lines)[-1:]), ""))[:300]
+    if exception:
+        return f"{exception['type']}: {exception['message']}".splitlines()[0][:300]
+    return next(iter((errors or told or lines)[-1:]), "")[:300]
 
 
 def installed(environment, package):

@@ -110,8 +110,15 @@ pub fn blocks(trace: &Trace) -> Vec<Block> {
                     && event.address < blocks[block].address + blocks[block].rounded.unsigned_abs().max(1)
                 {
                     let label = Label::of(event.bytes).unwrap_or(Label::Other);
-                    // A parameter that is loaded from the host stays one.
-                    if label != Label::Data || labels[block].0 == Label::Other {
+                    let before = labels[block].0;
+                    let stays = match label {
+                        // A parameter that is loaded from the host stays one.
+                        Label::Data => before != Label::Other,
+                        // Weights of which nothing else is known: they are no data, and stay what else they are.
+                        Label::Other => before != Label::Data,
+                        _ => false,
+                    };
+                    if !stays {
                         labels[block] = (label, if event.module != 0 { event.module } else { labels[block].1 });
                     }
                 }

@@ -1,13 +1,14 @@
 """What blocks are for, and in which module they were made."""
 
 import array
+import gc
 import threading
 import weakref
 
 from . import calls, device, reach
 from .notes import note
 
-PARAMETER, GRADIENT, STATE, BUFFER, DATA = 1, 2, 3, 4, 5
+OTHER, PARAMETER, GRADIENT, STATE, BUFFER = 0, 1, 2, 3, 4
 
 _modules = {}
 _tensors = {}
@@ -110,6 +111,22 @@ def label_all():
     # What a step that ran out of memory had made.
     for optimizer in list(_optimizers):
         state(optimizer)
+    _label_averages()
+
+
+def _label_averages():
+    """Weights that no forward pass went through, such as a moving average's, are no data where they came from the host."""
+    import torch
+
+    # Not isinstance, which asks a script's lazy objects for their class.
+    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor) and each.is_cuda]
+    shapes = {each.shape for each in tensors if isinstance(each, torch.nn.Parameter)}
+    for each in tensors:
+        # A plain tensor is one where it was written to and has a parameter's shape.
+        plain = type(each) is torch.Tensor and not each.is_nested and each.is_leaf and not each.requires_grad
+        if isinstance(each, torch.nn.Parameter) or (plain and each._version > 0 and each.shape in shapes):
+            _label(each, OTHER, "")
+    _tell()
 
 
 def gradients(optimizer):
