@@ -314,6 +314,47 @@ for _ in range(5):
     }
 }
 
+/// The script's own lines and variables, of a loss that is kept and a sum that keeps its graphs; and nothing is told of a script that keeps
+/// what it should.
+#[test]
+fn memory_that_grows_is_told_with_what_keeps_it() {
+    let script = |keeps: &str, adds: &str| {
+        format!(
+            "
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda()
+mean = torch.optim.swa_utils.AveragedModel(model)
+optimizer = torch.optim.AdamW(model.parameters())
+losses, total = [], 0
+def evaluate(x):
+    return model(x).square().mean()
+for step in range(20):
+    x = torch.randn(256, 1024, device='cuda')
+    loss = (model(x) - x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    losses.append({keeps})
+    total = total + {adds}
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    mean.update_parameters(model)
+"
+        )
+    };
+    let grows = rehearse(&[], &script("loss", "evaluate(x)"));
+    let growth = &grows.json["processes"][0]["growth"];
+    assert!(growth["bytes_per_step"].as_i64().unwrap() > 8 << 20, "{growth}");
+    let kept: Vec<&str> = growth["kept_by"].as_array().unwrap().iter().map(|keeper| keeper["keeps"].as_str().unwrap()).collect();
+    assert_eq!(kept, ["losses", "total"]);
+    let lines: Vec<&str> = growth["lines"].as_array().unwrap().iter().map(|line| line["name"].as_str().unwrap()).collect();
+    assert!(lines[0].ends_with("train.py:9"), "{lines:?}");
+    assert!(grows.error().contains("Memory grows: each step leaves"), "{}", grows.error());
+    let honest = rehearse(&["--steps", "4"], &script("loss.item()", "evaluate(x).item()"));
+    assert_eq!(honest.json["processes"][0]["growth"], Value::Null, "{}", honest.error());
+    assert!(!honest.error().contains("Memory grows"));
+}
+
 /// As stages of a pipeline, of which the last has the vocabulary.
 #[test]
 fn of_all_ranks_the_one_that_needs_most_is_named() {
@@ -427,7 +468,12 @@ for _ in range(3):
 ";
     let seen = rehearse(&["--gpu", "24GiB"], script);
     let weight = 1024 * 1024 * 4;
-    assert_eq!((seen.category("data"), seen.category("other")), (512 * 1024 * 4, 2 * weight), "{}", seen.json["processes"][0]["peak"]);
+    assert_eq!(
+        (seen.category("data"), seen.category("other")),
+        (512 * 1024 * 4, 2 * weight),
+        "{}",
+        seen.json["processes"][0]["peak"]
+    );
     assert_eq!((seen.category("parameters"), seen.category("optimizer state")), (weight, 2 * weight));
 }
 

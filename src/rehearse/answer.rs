@@ -1,5 +1,6 @@
 //! What a trace means: blocks with what they are for, the peak and what fills it, and whether the card suffices.
 
+use super::growth::{Growth, growth};
 use super::replay::Needs;
 use super::show::on_one_line;
 use super::time::Prediction;
@@ -363,6 +364,8 @@ pub struct ProcessAnswer {
     /// What the script has and did not come to before it was stopped, and inputs whose sizes differed until then.
     pub unreached: Vec<Unreached>,
     pub varied: Vec<Varied>,
+    /// What each step leaves behind, where memory grows from step to step.
+    pub growth: Option<Growth>,
     pub exception: Option<Failure>,
     /// The event of the peak, and the events of tries that were caught.
     #[serde(skip)]
@@ -536,13 +539,20 @@ fn on_device(trace: &Trace, blocks: &[Block], device: u16, command_failed: bool)
     let most = |of: fn(&Meter) -> i64| counted().map(|(_, meter)| of(meter)).max().unwrap_or(0);
     let first_at = |of: fn(&Meter) -> i64, value: i64| counted().find(|(_, m)| of(m) == value).map_or(0, |(at, _)| at);
     let (allocated, reserved) = (most(|m| m.allocated), most(|m| m.reserved));
+    let steps = events.last().map_or(0, |event| event.step);
+    let own_line = |block: &Block| {
+        let made = &events[block.made];
+        let stack = if made.origin != 0 { made.origin } else { made.stack };
+        let frame = trace.own_line(stack).or_else(|| trace.line(stack))?;
+        Some(format!("{}:{}", frame.file, frame.line))
+    };
     let moment = ran_out.unwrap_or_else(|| first_at(|m| m.allocated, allocated));
     ProcessAnswer {
         process: trace.process.id,
         rank: trace.process.rank,
         device,
         torch: trace.process.torch.clone(),
-        steps: events.last().map_or(0, |event| event.step),
+        steps,
         peak_requested: most(|m| m.requested),
         peak_allocated: allocated,
         peak_reserved: reserved,
@@ -559,6 +569,7 @@ fn on_device(trace: &Trace, blocks: &[Block], device: u16, command_failed: bool)
         caught: caught(trace, &meters, &tries),
         unreached: trace.unreached.clone(),
         varied: trace.varied.clone(),
+        growth: growth(trace, blocks, device, steps, own_line),
         exception: trace.exception.as_ref().map(failure),
         moment,
         left_out,

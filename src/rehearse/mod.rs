@@ -9,6 +9,7 @@ mod check;
 mod command;
 mod files;
 mod fit;
+mod growth;
 mod launch;
 mod libraries;
 mod nvidia_smi;

@@ -3,7 +3,7 @@
 use super::answer::{Answer, Caught, Held, ImaginedSize, Line, ProcessAnswer, Verdict, moment};
 use super::launch::Run;
 use super::time;
-use super::trace::{Unreached, Varied};
+use super::trace::{Keeper, Unreached, Varied};
 use crate::units::Bytes;
 use std::fmt::Write;
 use std::path::Path;
@@ -105,6 +105,7 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     caught(text, worst)?;
     unreached(text, worst)?;
     varied(text, worst)?;
+    growth(text, worst)?;
     match (&answer.time, &answer.time_missing) {
         (Some(time), _) => time::prediction(text, time)?,
         (None, Some(why)) => writeln!(text, "\n  The time of a step is not predicted: {why}.")?,
@@ -330,6 +331,36 @@ pub(super) fn unreached_at(row: &Unreached) -> String {
 fn varied(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let title = "The sizes of a batch differ from step to step; one that is larger than these would need more:";
     at_places(text, title, worst.varied.iter().map(varied_of))
+}
+
+fn growth(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let Some(growth) = &worst.growth else { return Ok(()) };
+    let more = if worst.steps < 6 { "; --steps 6 tells whether it goes on" } else { "" };
+    let title =
+        format!("Memory grows: each step leaves {} behind that nothing frees{more}. Made at:", bytes(growth.bytes_per_step));
+    at_places(text, &title, growth.lines.iter().take(LISTED).map(growth_at))?;
+    if growth.kept_by.is_empty() {
+        return Ok(());
+    }
+    at_places(text, "Kept by:", growth.kept_by.iter().map(keeper_of))
+}
+
+/// Lines that are listed of what grows.
+pub(super) const LISTED: usize = 6;
+
+pub(super) fn growth_at(line: &Held) -> String {
+    format!("{}  {} in {} blocks", short(&line.name), bytes(line.bytes), line.blocks)
+}
+
+/// `losses, a list of 3 tensors (train.py, main)`
+pub(super) fn keeper_of(keeper: &Keeper) -> String {
+    format!(
+        "{}, {} ({}, {})",
+        on_one_line(&keeper.name),
+        on_one_line(&keeper.what),
+        short(&keeper.file),
+        on_one_line(&keeper.function)
+    )
 }
 
 /// `input_ids of GPT: 8 x 312 to 8 x 512, the most in step 2`

@@ -49,6 +49,7 @@
 //! | `{"stopped":STEPS}` | as many steps as were wanted |
 //! | `{"ended":true}` | Python came to its end by itself |
 //! | `{"technique":NAME,"applied":BOOL,"change":..,"snippet":..,"reason":..}` | what became of a technique of [`super::what_if`]; the last word counts |
+//! | `{"keeps":NAME,"what":..,"file":..,"function":..}` | a variable of the script that holds tensors of several steps |
 //! | `{"unreached":"evaluation","what":..,"file":..,"line":N}` | what the script has and did not come to before it was stopped; the place, where there is one |
 //! | `{"varied":NAME,"module":CLASS,"least":[..],"most":[..],"step":N}` | sizes of an input of the outermost module, where they differ, and when the most came |
 //! | `{"flops":N}` | floating-point operations of the step after the last that is recorded |
@@ -268,6 +269,17 @@ pub struct Unreached {
     pub line: u32,
 }
 
+/// A variable of the script that holds tensors of several steps.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Keeper {
+    #[serde(rename = "keeps")]
+    pub name: String,
+    /// How: a list of tensors, a sum with the graphs of what was added.
+    pub what: String,
+    pub file: String,
+    pub function: String,
+}
+
 /// Sizes of an input of the outermost module, where they were not the same at each forward pass.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Varied {
@@ -334,6 +346,7 @@ pub struct Trace {
     pub techniques: Vec<Told>,
     pub unreached: Vec<Unreached>,
     pub varied: Vec<Varied>,
+    pub keepers: Vec<Keeper>,
     /// Floating-point operations of one step, where they were counted.
     pub flops: Option<u64>,
     pub gpu: Option<RealGpu>,
@@ -363,6 +376,7 @@ enum Line {
     Technique(Told),
     Unreached(Unreached),
     Varied(Varied),
+    Keeper(Keeper),
     Flops { flops: u64 },
     RealGpu(RealGpu),
     Meters { meters: Meters },
@@ -471,6 +485,7 @@ impl Trace {
             }
             Line::Unreached(unreached) => self.unreached.push(unreached),
             Line::Varied(varied) => self.varied.push(varied),
+            Line::Keeper(keeper) => self.keepers.push(keeper),
             Line::Flops { flops } => self.flops = Some(flops),
             Line::RealGpu(gpu) => self.gpu = Some(gpu),
             Line::Meters { meters } => self.meters = Some(meters),

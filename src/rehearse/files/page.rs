@@ -6,7 +6,8 @@ use crate::chart::{Areas, Head, NARROW, Panel, Plot, WIDE, areas};
 use crate::inline::{document, picture_address};
 use crate::rehearse::answer::{Answer, Block, Held, TOLD, module_of};
 use crate::rehearse::show::{
-    caught_at, headline, place_of, place_or_not, share_of, short, size_of, smallest, unreached_at, varied_of,
+    LISTED, caught_at, growth_at, headline, keeper_of, place_of, place_or_not, share_of, short, size_of, smallest, unreached_at,
+    varied_of,
 };
 use crate::units::Bytes;
 use anyhow::{Context, Result};
@@ -169,6 +170,10 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         steps_left_out => (0..=last).filter(|step| !is_told(*step)).count(),
         caught => Serde(process.caught.iter().map(caught_at).collect::<Vec<_>>()),
         unreached => Serde(process.unreached.iter().map(|row| (row.phase.as_str(), unreached_at(row))).collect::<Vec<_>>()),
+        growth => Serde(process.growth.as_ref().map(|growth| {
+            let lines: Vec<String> = growth.lines.iter().take(LISTED).map(growth_at).collect();
+            (bytes(growth.bytes_per_step), lines, growth.kept_by.iter().map(keeper_of).collect::<Vec<_>>())
+        })),
         varied => Serde(process.varied.iter().map(varied_of).collect::<Vec<_>>()),
         steps => process.steps,
         imagined => Serde(process.imagined.iter().map(|value| {

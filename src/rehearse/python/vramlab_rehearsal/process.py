@@ -1,6 +1,8 @@
 """This process under rehearsal: what is put in place at its start, how it is stopped, how it ended."""
 
 import atexit
+import collections
+import itertools
 import os
 import sys
 import threading
@@ -64,6 +66,7 @@ def stop(after):
         device.ended(True)
         if device.library is not None:
             reach.tell()
+            _tell_keepers()
         note(stopped=after)
         _stopped = True
         if settings.get("VRAMLAB_REHEARSAL_COUNTS"):
@@ -77,6 +80,35 @@ def stop(after):
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _tell_keepers():
+    """Variables of the script, and attributes of its objects, that hold tensors of several steps: lists of them, and sums with their graphs."""
+    told = set()
+    frame = sys._getframe()
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if reach.is_own(file):
+            for name, value in list(frame.f_locals.items()):
+                parts = list(vars(value).items())[:200] if type(value).__module__ == "__main__" and hasattr(value, "__dict__") else []
+                for name, value in [(name, value), *((f"{name}.{part}", of) for part, of in parts)]:
+                    what = _holds(value)
+                    if what and id(value) not in told:
+                        told.add(id(value))
+                        note(keeps=name, what=what, file=file, function=frame.f_code.co_name)
+        frame = frame.f_back
+
+
+def _holds(value):
+    if isinstance(value, (list, tuple, set, dict, collections.deque)):
+        members = list(itertools.islice(value.values() if isinstance(value, dict) else value, 10000))
+        tensors = sum(1 for each in members if getattr(each, "is_cuda", False) and getattr(each, "grad_fn", None) is not None)
+        return f"a {type(value).__name__} of {tensors} tensors with their graphs" if tensors > 1 else None
+    depth, node = 0, getattr(value, "grad_fn", None) if getattr(value, "is_cuda", False) else None
+    while node is not None and node.name() == "AddBackward0" and depth < 100:
+        depth += 1
+        node = next((of for of, _ in node.next_functions if of is not None), None)
+    return f"a sum with the graphs of {depth} steps or more" if depth > 1 else None
 
 
 def _ended():

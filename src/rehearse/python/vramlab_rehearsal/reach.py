@@ -125,7 +125,7 @@ def _look_around():
             if kind.__name__ == "Trainer" and kind.__module__.split(".")[0] in ("transformers", "lightning", "pytorch_lightning"):
                 trainers.append(variables["self"])
                 break
-        if _is_own(frame.f_code.co_filename):
+        if is_own(frame.f_code.co_filename):
             names.update((id(value), name) for name, value in variables.items())
         frame = frame.f_back
     return {id(trainer): trainer for trainer in trainers}.values(), names
@@ -153,7 +153,7 @@ def _of_trainer(trainer, found):
         add("saving", f'the Trainer\'s, save_strategy="{set_to["save_strategy"]}"')
 
 
-def _is_own(file):
+def is_own(file):
     if not file.endswith(".py") or "/vramlab_rehearsal/" in file:
         return False
     return not any(part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python3"))
@@ -161,7 +161,7 @@ def _is_own(file):
 
 def _own_files():
     files = {os.path.abspath(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
-    own = sorted(file for file in files if _is_own(file) and os.path.isfile(file) and os.path.getsize(file) < MOST_BYTES)
+    own = sorted(file for file in files if is_own(file) and os.path.isfile(file) and os.path.getsize(file) < MOST_BYTES)
     main = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "")
     return sorted(own, key=lambda file: file != main)[:MOST_FILES]
 
