@@ -121,10 +121,15 @@ def cell(text):
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
+def answered(row):
+    """What fits and what does not; a script that failed or was cut has no peak to tell."""
+    return row["status"] in ("0", "3")
+
+
 def compared(entry, row):
     """What a real GPU took, and how far off the rehearsal is."""
     published = entry.get("published")
-    if not published or row["verdict"] == "script_failed" or row["allocated"] == "":
+    if not published or not answered(row):
         return ""
     if entry["measure"] == "fits":
         return f"said to fit {published:g} GB: {'yes' if int(row['reserved']) < published * 1e9 else 'no'}"
@@ -134,7 +139,7 @@ def compared(entry, row):
 
 def page(entries, rows):
     found = [(entry, rows[entry["name"]]) for entry in entries if entry["name"] in rows]
-    works = [row for _, row in found if row["status"] in ("0", "3")]
+    works = [row for _, row in found if answered(row)]
     versions = sorted({row["torch"] for row in works if row["torch"]})
     lines = [
         "# Other people's programs under rehearsal",
@@ -147,17 +152,16 @@ def page(entries, rows):
         "| entry point | GPU | answer | peak allocated, GiB | reserved, GiB | seconds | compared with a real GPU |",
         "|---|---|---|---:|---:|---:|---|",
     ]
-    verdicts = {"fits": "fits", "does_not_fit": "does not fit", "failed": "the script failed"}
     for entry, row in found:
-        verdict = verdicts.get(row["verdict"], row["verdict"].replace("_", " ")) or f"none, status {row['status']}"
-        peaks = f"{gib(row['allocated'])} | {gib(row['reserved'])}"
+        verdict = row["verdict"].replace("_", " ") or f"none, status {row['status']}"
+        peaks = f"{gib(row['allocated'])} | {gib(row['reserved'])}" if answered(row) else " | "
         lines.append(
             f"| {entry['project'].split('/')[-1]}: {cell(entry['name'])} | {row['gpu']} | {verdict} | {peaks} | {float(row['seconds']):.0f} | {compared(entry, row)} |"
         )
     lines += ["", "<details><summary>What differs from the figures of real GPUs, and why</summary>", "", "| entry point | published by | why |", "|---|---|---|"]
     lines += [f"| {cell(entry['name'])} | {cell(entry['source'])} | {cell(entry.get('why', ''))} |" for entry, _ in found if "source" in entry]
     lines += ["", "</details>", "", "<details><summary>What does not work</summary>", ""]
-    failed = [(entry, row) for entry, row in found if row["status"] not in ("0", "3")]
+    failed = [(entry, row) for entry, row in found if not answered(row)]
     lines += ["| entry point | what it says | why |", "|---|---|---|"] if failed else ["Nothing that was tried."]
     lines += [f"| {cell(entry['name'])} | {cell(row['why'])} | {cell(entry.get('fails', ''))} |" for entry, row in failed]
     lines += ["", "</details>", "", "<details><summary>The commands, and what in them is not as documented</summary>", ""]
@@ -196,8 +200,7 @@ def main():
     if not options.page:
         for entry in entries:
             name = entry["name"]
-            answered = name in rows and rows[name]["status"] in ("0", "3")
-            if options.only not in f"{entry['project']} {name}" or (options.again and answered):
+            if options.only not in f"{entry['project']} {name}" or (options.again and name in rows and answered(rows[name])):
                 continue
             row = rehearse(entry, options)
             rows = read()
