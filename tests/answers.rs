@@ -253,6 +253,13 @@ fn memory_that_ran_out_and_was_caught_is_told_and_decides_nothing() {
     );
     let (output, answer) = scene.run(&[]);
     assert_eq!((output.status.code(), &answer["verdict"]), (Some(3), &"does_not_fit".into()), "{}", error(&output));
+    // What a batch finder would take of a larger card is not what it needs.
+    let scene = Scene::new(
+        "import torch\ntry: torch.empty(1 << 40, device='cuda')\nexcept torch.OutOfMemoryError: torch.ones(8, device='cuda')\ntorch.empty(1 << 38, device='cuda')\n",
+    );
+    let (output, answer) = scene.run(&[]);
+    assert_eq!((output.status.code(), &answer["needs_at_least"]), (Some(3), &Value::Null), "{}", error(&output));
+    assert!(answer["notes"].to_string().contains("goes on with less where memory runs out"), "{}", error(&output));
 }
 
 #[test]
