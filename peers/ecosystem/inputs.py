@@ -450,7 +450,7 @@ def graphs():
     (plain / "cora.content").write_text("".join(f"{n}\t" + "\t".join(map(str, dense[n])) + f"\tkind{kinds[n]}\n" for n in range(nodes)))
     (plain / "cora.cites").write_text("".join(f"{one}\t{other}\n" for one, other in edges))
     # MUTAG in the format of TU Dortmund's collection.
-    raw = ROOT / "TU" / "MUTAG" / "MUTAG" / "raw"
+    raw = ROOT / "TU" / "MUTAG" / "raw"
     raw.mkdir(parents=True, exist_ok=True)
     of_graph, pairs, of_edge = [], [], []
     for number in range(188):
