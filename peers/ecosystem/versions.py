@@ -4,7 +4,7 @@
 
 Prints the table that docs/rehearse.md has. Beside the models: memory that runs out, with the message of PyTorch's own allocator, and expandable
 segments. Then operators of each library that PyTorch opens (tests/rehearse/operators.py) and the scripts of features.py: how many run, and on
-standard error what became of the others. Its exit status is 1 where something does not work. A version is some 3 GB to fetch.
+standard error what became of the others. Its exit status is 1 where something does not work. A version takes some 5 GB of disk.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import features
 
 HERE = Path(__file__).resolve().parent
 OPERATORS = HERE.parent.parent / "tests" / "rehearse" / "operators.py"
-VERSIONS = ["2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0"]
+VERSIONS = ["2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0"]
 LIBRARIES = ["cublas", "cublasLt", "cudnn", "cufft", "cusolver and magma", "cusparse", "cusparseLt", "curand", "nvrtc", "nccl"]
 MODELS = ["mlp", "convnet", "gpt"]
 OLDER = "2.5.1"
@@ -71,10 +71,17 @@ def scripts(options, python, version):
     return f"{len(features.FEATURES) - len(failed)} of {len(features.FEATURES)}"
 
 
-def row(options, version, folder):
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+def environment(version, folder):
+    """Its Python; one that was kept is taken as it is."""
     python = folder / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", f"torch=={version}", "numpy"], check=True)
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-cache-dir", f"torch=={version}", "numpy"], check=True)
+    return python
+
+
+def row(options, version, folder):
+    python = environment(version, folder)
     found = subprocess.run([python, "-c", TELL], check=True, capture_output=True, text=True).stdout.split()
     peaks = [model(options, python, name) for name in MODELS]
     expandable = model(options, python, "gpt", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
@@ -87,9 +94,7 @@ def row(options, version, folder):
 
 def refused(options, folder):
     """An older version gets one line."""
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    python = folder / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", f"torch=={OLDER}", "numpy"], check=True)
+    python = environment(OLDER, folder)
     status, said, _ = rehearse(options, python, [], ["-c", "import torch; torch.zeros(1, device='cuda')"])
     if status != 2 or said.strip().count("\n") or not said.startswith("vramlab: PyTorch 2.5"):
         raise RuntimeError(f"{OLDER}: status {status}\n{said}")
@@ -99,7 +104,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--vramlab", required=True)
     options.add_argument("--folder", type=Path, help="where the environments are made")
-    options.add_argument("--keep", action="store_true", help="leave them there")
+    options.add_argument("--keep", action="store_true", help="leave them there, for another run")
     options.add_argument("versions", nargs="*", metavar="VERSION", default=[OLDER, *VERSIONS])
     options = options.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp())
@@ -107,18 +112,18 @@ def main():
     print("|---|---|---|" + "---:|" * (len(MODELS) + 3))
     failed = False
     for version in options.versions:
-        environment = folder / version
+        made = folder / version
         try:
             if version == OLDER:
-                refused(options, environment)
+                refused(options, made)
             else:
-                print("|", " | ".join(row(options, version, environment)), "|", flush=True)
+                print("|", " | ".join(row(options, version, made)), "|", flush=True)
         except (RuntimeError, subprocess.CalledProcessError) as error:
             print(f"{version}: {error}", file=sys.stderr, flush=True)
             failed = True
         finally:
             if not options.keep:
-                shutil.rmtree(environment, ignore_errors=True)
+                shutil.rmtree(made, ignore_errors=True)
     sys.exit(failed)
 
 

@@ -368,14 +368,16 @@ void call(const c10::KernelFunction& kernel, const c10::OperatorHandle& op, c10:
   try {
     kernel.callBoxed(op, keys, stack);
   } catch (const c10::Error& error) {
-    const std::string said = error.what_without_backtrace(), before = " when calling `cu";
+    const std::string said = error.what_without_backtrace(), before = " when calling `";
     const size_t at = said.find(before);
     if (said.rfind("CUDA error: ", 0) != 0 || at == std::string::npos) throw;
-    const size_t begin = at + before.size() - 2;
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "The simulated GPU cannot run ", op.schema().operator_name(), ": its CUDA code calls ",
-                                said.substr(begin, said.find('(', begin) - begin), ", which gives no answer without a GPU (",
-                                said.substr(12, at - 12), "). The size of the operator's result and the library's workspace would have to "
-                                "be known. Give it tensors on the CPU, or dense ones.");
+    const size_t begin = at + before.size();
+    // 2.15 names the variable that has the answer of cuSPARSELt's start.
+    const bool names_it = said.rfind("cu", begin) == begin;
+    const std::string function = names_it ? said.substr(begin, said.find('(', begin) - begin) : "a library";
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "The simulated GPU cannot run ", op.schema().operator_name(), ": its CUDA code calls ", function,
+                                ", which gives no answer without a GPU (", said.substr(12, at - 12), "). The size of the operator's result and "
+                                "the library's workspace would have to be known. Give it tensors on the CPU, or dense ones.");
   }
 }
 

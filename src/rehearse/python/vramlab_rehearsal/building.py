@@ -66,8 +66,8 @@ def _compile(torch, version, abi, path):
     with open(unit, "w") as file:
         file.writelines(f'#include "{name}"\n' for name in files)
     made = f"{path}.{os.getpid()}"
-    # PyTorch's headers want C++20 from 2.15 on.
-    standard = "-std=c++20" if _numbers(version) >= (2, 15) else "-std=c++17"
+    # Headers of newer versions want C++20.
+    standard = "-std=c++20" if _numbers(version) >= (2, 12) else "-std=c++17"
     command = [
         *shlex.split(compiler), standard, "-O1", "-shared", "-fPIC", "-g0", "-s", "-fvisibility=hidden", "-Wl,-Bsymbolic", "-w",
         f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{native}/include", f"-isystem{root}/include",

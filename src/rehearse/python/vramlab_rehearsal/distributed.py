@@ -242,6 +242,12 @@ def _register(torch):
         def getBackendName(self):
             return BACKEND
 
+        # Of this group itself is asked what a backend can.
+        supports_coalescing = supports_splitting = False
+
+        def _get_backend(self, _):
+            return self
+
         @property
         def pg_name(self):
             return distributed.distributed_c10d._world.pg_names[self]
@@ -342,6 +348,14 @@ def _register(torch):
             if output.shape == given.shape:
                 output.copy_(given)
             return done([output])
+
+        # As newer versions of PyTorch call them.
+        all_gather_single, all_gather_single_coalesced = _allgather_base, allgather_into_tensor_coalesced
+        reduce_scatter_single, reduce_scatter_single_coalesced = _reduce_scatter_base, reduce_scatter_tensor_coalesced
+        all_to_all_single = alltoall_base
+
+        def gather_single(self, output, given, *_):
+            return self._allgather_base(output, given) if output.numel() else done([output])
 
     distributed.Backend.register_backend(
         BACKEND, lambda store, rank, size, timeout: Alone(rank, size), devices=["cpu", "cuda"]

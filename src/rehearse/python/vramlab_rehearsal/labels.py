@@ -160,7 +160,8 @@ def _label(tensor, category, name):
         for part in flatten()[0]:
             _label(getattr(tensor, part), category, name)
         return
-    if not tensor.is_cuda:
+    # The mesh of a distributed tensor is one of its parts in newer versions of PyTorch.
+    if not getattr(tensor, "is_cuda", False):
         return
     try:
         address = tensor.data_ptr()
