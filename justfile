@@ -113,10 +113,10 @@ gpu-day *FLAGS: _setup
 dist:
     scripts/dist
 
-# Pack dist/vramlab-*.whl, `vramlab rehearse` and its Python package for people without Rust
-wheel: _setup
+# Pack dist/vramlab-*.whl, `vramlab rehearse` and its Python package for people without Rust; `just wheel --newest` for a release
+wheel *FLAGS: _setup
     cargo build --release --no-default-features --features libraries --bin vramlab --target-dir target/wheel
-    scripts/wheel --program target/wheel/release/vramlab
+    scripts/wheel --program target/wheel/release/vramlab "$@"
 
 _setup:
     @scripts/setup

@@ -355,7 +355,9 @@ def pipeline():
 
     in_group()
     model = block().cuda()
-    stage = PipelineStage(model, 1, 4, torch.device("cuda"), input_args=torch.randn(8, 512, device="cuda"))
+    # Both: else newer versions of PyTorch ask the rank before for the shapes.
+    sample = torch.randn(8, 512, device="cuda")
+    stage = PipelineStage(model, 1, 4, torch.device("cuda"), input_args=sample, output_args=sample)
     schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=torch.nn.functional.mse_loss)
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(STEPS):

@@ -287,6 +287,7 @@ impl Rehearsal<'_> {
             .env("VRAMLAB_REHEARSAL", session)
             .env("VRAMLAB_REHEARSAL_LIBRARIES", &self.libraries.folder)
             .env("VRAMLAB_REHEARSAL_COMPILED", &self.libraries.compiled)
+            .env("VRAMLAB_REHEARSAL_CARRIED", &self.libraries.carried)
             .env("VRAMLAB_REHEARSAL_CARDS", options.cards.to_string())
             .env("VRAMLAB_REHEARSAL_STEPS", &options.steps);
         if options.device == Device::Cuda {

@@ -63,6 +63,8 @@ pub struct Libraries {
     pub folder: PathBuf,
     /// What is compiled for a version of PyTorch; there for the version that this program was built with.
     pub compiled: PathBuf,
+    /// The same for further versions, where a wheel brings them: beside the program.
+    pub carried: PathBuf,
 }
 
 impl Libraries {
@@ -78,7 +80,9 @@ impl Libraries {
 /// The cache cannot be written; there is no compiler where this program carries no libraries.
 pub fn libraries() -> Result<Libraries> {
     let cache = cache()?;
-    let compiled = cache.join(format!("compiled-{:016x}", hash(&SOURCES)));
+    let name = format!("compiled-{:016x}", hash(&SOURCES));
+    let compiled = cache.join(&name);
+    let carried = std::env::current_exe().context("looking for this program")?.with_file_name(name);
     let folder = cache.join(format!("rehearsal-{:016x}", hash(&(SOURCES, PYTHON, SMALL))));
     if !LIBRARY.is_empty() {
         put(&compiled.join(format!("python-{TORCH_VERSION}-abi1.so")), LIBRARY)?;
@@ -106,7 +110,7 @@ pub fn libraries() -> Result<Libraries> {
     }
     fs::create_dir_all(&compiled).with_context(|| format!("making {}", compiled.display()))?;
     [&folder, &compiled].into_iter().try_for_each(|folder| is_ours(folder))?;
-    Ok(Libraries { folder, compiled })
+    Ok(Libraries { folder, compiled, carried })
 }
 
 fn hash(value: &impl Hash) -> u64 {

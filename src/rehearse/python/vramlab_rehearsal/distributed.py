@@ -197,10 +197,39 @@ def _alone_in_all_groups(distributed):
         if rank == target:
             objects[:] = [given.get(other, mine) for other in ranks]
 
+    send, receive = distributed.send_object_list, distributed.recv_object_list
+
+    def among(group, rank, group_rank):
+        return rank if group_rank is None else distributed.get_process_group_ranks(group or distributed.group.WORLD)[group_rank]
+
+    @functools.wraps(send)
+    def send_object_list(objects, dst=None, group=None, device=None, group_dst=None, **more):
+        if c10d.get_backend.__wrapped__(group) != BACKEND:
+            return send(objects, dst, group, device, **({"group_dst": group_dst} if group_dst is not None else {}), **more)
+        if _others is not None:
+            rank = distributed.get_rank()
+            _sent(f"{rank} to {among(group, dst, group_dst)}", rank, (list(objects),), [])
+
+    @functools.wraps(receive)
+    def recv_object_list(objects, src=None, group=None, device=None, group_src=None, **more):
+        if c10d.get_backend.__wrapped__(group) != BACKEND:
+            return receive(objects, src, group, device, **({"group_src": group_src} if group_src is not None else {}), **more)
+        rank = distributed.get_rank()
+        source = among(group, src, group_src)
+        given = _sent(f"{source} to {rank}", rank, None, [source]) if _others is not None and source is not None else {}
+        if source not in given:
+            raise RuntimeError(
+                f"vramlab rehearse: rank {rank} waits for objects of rank {source}, which is not there. Rehearse all ranks, with torchrun; "
+                "or have the script need none: a PipelineStage takes its shapes from input_args and output_args"
+            )
+        objects[:] = given[source]
+        return source
+
     c10d._new_process_group_helper = new_process_group
     for module in (distributed, c10d):
         module.broadcast_object_list, module.scatter_object_list = broadcast_object_list, scatter_object_list
         module.all_gather_object, module.gather_object = all_gather_object, gather_object
+        module.send_object_list, module.recv_object_list = send_object_list, recv_object_list
 
 
 def _register(torch):
