@@ -356,7 +356,7 @@ def pipeline():
     in_group()
     model = block().cuda()
     # Both: else newer versions of PyTorch ask the rank before for the shapes.
-    sample = torch.randn(8, 512, device="cuda")
+    sample = torch.randn(8, 512, device="cuda", requires_grad=True)
     stage = PipelineStage(model, 1, 4, torch.device("cuda"), input_args=sample, output_args=sample)
     schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=torch.nn.functional.mse_loss)
     optimizer = torch.optim.AdamW(model.parameters())
