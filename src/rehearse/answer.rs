@@ -45,7 +45,7 @@ impl Category {
     }
 }
 
-/// A piece of memory from its allocation to its end; moments are positions in [`Trace::events`].
+/// A piece of memory from its allocation to its end; moments are positions among the trace's events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     pub made: usize,
