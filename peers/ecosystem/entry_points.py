@@ -118,7 +118,7 @@ def gib(size):
 
 
 def cell(text):
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def answered(row):
