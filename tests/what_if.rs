@@ -190,7 +190,15 @@ fn snippets_pasted_into_the_script_ask_for_the_same_bytes_as_the_hooks() {
 /// Techniques for the loss, for what the forward pass keeps and for the weights, on a model whose loss needs most.
 #[test]
 fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
-    const NAMES: [&str; 5] = ["chunked-loss", "fused-linear-loss", "offload-activations", "checkpoint-selective", "bf16-weights"];
+    const NAMES: [&str; 7] = [
+        "chunked-loss",
+        "fused-linear-loss",
+        "offload-activations",
+        "checkpoint-selective",
+        "bf16-weights",
+        "offload-optimizer",
+        "lora",
+    ];
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rehearse");
     let source = std::fs::read_to_string(folder.join("large_vocabulary.py")).unwrap();
     let scene = Scene::new(&source);
@@ -213,6 +221,12 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
                 source
                     .replace("class Block", &format!("{class}\n\n\nclass Block"))
                     .replace("        _, loss = model", "        with OffloadActivations():\n            _, loss = model")
+            }
+            "offload-optimizer" => {
+                let (function, call) = snippet.rsplit_once("\n\n\n").unwrap();
+                source
+                    .replace("class Block", &format!("{function}\n\n\nclass Block"))
+                    .replace("    for _ in range(4)", &format!("    {call}\n    for _ in range(4)"))
             }
             // Tokens are no floating-point input.
             "bf16-weights" => source.replace("    # model\n", &format!("    {}\n", snippet.lines().next().unwrap())),
@@ -242,10 +256,17 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
     let saved = |name: &str| row(&rows, &[name])["saved"].as_i64();
     assert!(saved("fused-linear-loss") > saved("chunked-loss") && saved("chunked-loss") > saved("checkpoint-selective"), "{rows}");
     assert!(row(&rows, &["bf16-weights"])["change"].as_str().unwrap().contains("updates below"), "{rows}");
+    assert!(row(&rows, &["lora"])["change"].as_str().unwrap().contains("another thing is trained"), "{rows}");
     assert!(row(&rows, &["sdpa"])["reason"].as_str().unwrap().contains("transformers"), "{rows}");
     // Its logits are wanted for something else, too.
-    scene.write(&source.replace("        # loss\n", "        _.argmax(-1)\n"));
-    let (output, rows) = scene.run(&["rehearse", "--gpu", "16GiB", "--what-if", "--only", "fused-linear-loss"], &[]);
+    // Half of it is frozen, and its optimizer keeps nothing.
+    let frozen = source.replace("    # model\n", "    model.embedding.requires_grad_(False)\n").replace("AdamW(", "SGD(");
+    scene.write(&frozen.replace("        # loss\n", "        _.argmax(-1)\n"));
+    let only = "fused-linear-loss,lora,offload-optimizer";
+    let (output, rows) = scene.run(&["rehearse", "--gpu", "16GiB", "--what-if", "--only", only], &[]);
+    for (name, why) in [("lora", "freezes parameters itself"), ("offload-optimizer", "keeps no state")] {
+        assert!(row(&rows, &[name])["reason"].as_str().is_some_and(|reason| reason.contains(why)), "{rows}");
+    }
     let why = row(&rows, &["fused-linear-loss"])["reason"].as_str().unwrap();
     assert!(output.status.success() && why.contains("uses its logits for more than cross-entropy: argmax"), "{why}");
 }
@@ -256,6 +277,17 @@ fn losses_in_chunks_give_the_values_and_gradients_of_the_plain_one() {
     let output = Command::new(python())
         .arg(root.join("tests/rehearse/losses_agree.py"))
         .arg(root.join("src/rehearse/python/vramlab_rehearsal/losses.py"))
+        .output()
+        .unwrap();
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("agree"), "{}", said(&output));
+}
+
+#[test]
+fn a_model_with_lora_merged_gives_what_the_unmerged_one_gives() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let output = Command::new(python())
+        .arg(root.join("tests/rehearse/lora_agrees.py"))
+        .arg(root.join("src/rehearse/python/vramlab_rehearsal/techniques.py"))
         .output()
         .unwrap();
     assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("agree"), "{}", said(&output));

@@ -21,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// What `techniques.py` does, and the group of which a script takes one.
-const TECHNIQUES: [(&str, &str); 22] = [
+const TECHNIQUES: [(&str, &str); 24] = [
     ("autocast-bf16", "precision"),
     ("autocast-fp16", "precision"),
     ("fused", "update"),
@@ -40,6 +40,8 @@ const TECHNIQUES: [(&str, &str); 22] = [
     ("fused-linear-loss", "loss"),
     ("sdpa", "attention"),
     ("offload-activations", OFFLOADING),
+    ("offload-optimizer", STATE_OFFLOADING),
+    ("lora", TRAINED),
     ("bf16-weights", WEIGHTS),
     ("in-place", "in place"),
     ("channels-last", "layout"),
@@ -52,8 +54,12 @@ const AGAIN: [&str; 2] = ["checkpointing", "loss"];
 /// The group of what takes more cards than one.
 const CARDS: &str = "cards";
 
-/// The group of what goes over PCI Express.
+/// The groups of what goes over PCI Express: activations, and the optimizer's state.
 const OFFLOADING: &str = "offloading";
+const STATE_OFFLOADING: &str = "offloading of state";
+
+/// The group of what trains something else than the script does: recommended last of all.
+const TRAINED: &str = "what is trained";
 
 /// The group of what keeps other numbers than the script does: never recommended before anything that does not.
 const WEIGHTS: &str = "precision of weights";
@@ -183,13 +189,14 @@ impl Row {
         }
     }
 
-    /// What it asks for that no count of operations shows: more cards, other numbers, traffic over PCI Express.
-    fn burdens(&self) -> [bool; 3] {
-        [CARDS, WEIGHTS, OFFLOADING].map(|group| self.choice.groups.contains(&group))
+    /// What it asks for that no count of operations shows: another thing trained, more cards, other numbers, traffic over PCI Express.
+    fn burdens(&self) -> [bool; 4] {
+        let is_in = |group| self.choice.groups.contains(&group);
+        [is_in(TRAINED), is_in(CARDS), is_in(WEIGHTS), self.is_offloading()]
     }
 
     fn is_offloading(&self) -> bool {
-        self.burdens()[2]
+        [OFFLOADING, STATE_OFFLOADING].iter().any(|group| self.choice.groups.contains(group))
     }
 
     /// Whether it asks for neither more operations, to a thousandth, nor a step that is predicted to be clearly longer, nor anything else. Where
@@ -200,12 +207,12 @@ impl Row {
             None => self.choice.groups.iter().any(|group| AGAIN.contains(group)),
         };
         let is_slower = self.predicted_change.is_some_and(|change| change.share >= 0.05);
-        !computes_more && !is_slower && self.burdens() == [false; 3]
+        !computes_more && !is_slower && self.burdens() == [false; 4]
     }
 
-    /// Cheapest first: one card, the same numbers, no traffic, little to compute, nothing changed in the result, few lines, large
+    /// Cheapest first: the same thing trained, one card, the same numbers, no traffic, little to compute, nothing changed in the result, few lines, large
     /// micro-batches, few bytes.
-    fn cost(&self) -> ([bool; 3], i64, bool, usize, u64, i64) {
+    fn cost(&self) -> ([bool; 4], i64, bool, usize, u64, i64) {
         let is_timed = self.seconds.is_some() || self.predicted_change.is_some();
         let price = if !is_timed && self.is_free() { 0 } else { self.price() };
         let bytes = self.peak_reserved.unwrap_or(i64::MAX);
@@ -549,12 +556,12 @@ fn combinations(rows: &[Row]) -> Vec<Choice> {
 }
 
 fn mark_front(rows: &mut [Row]) {
-    let points: Vec<(i64, i64, usize, [bool; 3])> =
+    let points: Vec<(i64, i64, usize, [bool; 4])> =
         rows.iter().filter_map(|row| Some((row.peak_reserved?, row.price(), row.techniques.len(), row.burdens()))).collect();
     for row in rows {
         let Some(peak) = row.peak_reserved else { continue };
         let (price, techniques, burdens) = (row.price(), row.techniques.len(), row.burdens());
-        let is_lighter = |other: &[bool; 3]| other.iter().zip(burdens).all(|(other, own)| *other <= own);
+        let is_lighter = |other: &[bool; 4]| other.iter().zip(burdens).all(|(other, own)| *other <= own);
         row.pareto = !points.iter().any(|(p, f, t, b)| {
             *p <= peak && *f <= price && is_lighter(b) && ((*p, *f) != (peak, price) || *b != burdens || *t < techniques)
         });
@@ -609,6 +616,8 @@ mod tests {
                 "in place+fused+bf16+offload",
             ]
         );
+        // What trains another thing comes after all that does not, however little it costs.
+        assert!(tried("lora", TRAINED, 10, -0.3, "another thing").cost() > rows[8].cost());
         // Traffic is no operation: what avoids it stays on the front.
         let mut front = [tried("offload", OFFLOADING, 30, 0.0, ""), tried("fused", "update", 60, 0.0, ""), rows[8].clone()];
         mark_front(&mut front);

@@ -329,8 +329,8 @@ def when_scaler_is_made(torch, callback):
 # ---- optimizers -----------------------------------------------------------------------------------------------------------------------
 
 
-def replace_steps(torch, step):
-    """Has every optimizer call `step(optimizer, original, ...)` for its step; gives all that there are, as they come."""
+def follow_optimizers(torch, made=lambda optimizer: None):
+    """Calls back with each optimizer that is made, and gives all that there are, as they come."""
     optimizers = weakref.WeakSet()
     init = torch.optim.Optimizer.__init__
 
@@ -338,15 +338,22 @@ def replace_steps(torch, step):
     def followed(optimizer, *arguments, **more):
         init(optimizer, *arguments, **more)
         optimizers.add(optimizer)
+        made(optimizer)
 
+    torch.optim.Optimizer.__init__ = followed
+    return optimizers
+
+
+def replace_steps(torch, step):
+    """Has every optimizer call `step(optimizer, original, ...)` for its step; gives all that there are, as they come."""
+    def made(optimizer):
         def replaced(self, *arguments, **more):
             return step(self, functools.partial(type(self).step, self), *arguments, **more)
 
         # A bound method, because schedulers look into it.
         optimizer.step = types.MethodType(functools.wraps(type(optimizer).step)(replaced), optimizer)
 
-    torch.optim.Optimizer.__init__ = followed
-    return optimizers
+    return follow_optimizers(torch, made)
 
 
 @technique("fused", "foreach", "for-loop")
@@ -831,6 +838,61 @@ inputs = inputs.to(torch.bfloat16)  # in the loop, where they are floating-point
         )
 
 
+def add_lora(model, blocks, rank=8, alpha=16):
+    """Freezes a model and adds to each linear layer of its blocks a product of two matrices of a low rank, which alone is trained."""
+    import torch
+    from torch import nn
+
+    model.requires_grad_(False)
+    for layer in [layer for block in blocks for layer in block.modules() if type(layer) is nn.Linear]:
+        weight = layer.weight
+        layer.lora_a = nn.Parameter(torch.empty(rank, layer.in_features, dtype=weight.dtype, device=weight.device))
+        layer.lora_b = nn.Parameter(torch.zeros(layer.out_features, rank, dtype=weight.dtype, device=weight.device))
+        nn.init.kaiming_uniform_(layer.lora_a, a=5**0.5)
+
+        def forward(x, layer=layer, plain=layer.forward):
+            return plain(x) + nn.functional.linear(nn.functional.linear(x, layer.lora_a), layer.lora_b) * (alpha / rank)
+
+        layer.forward = forward
+
+
+@technique("lora")
+class LowRank(Technique):
+    """The model is frozen; what is trained are matrices of rank 8 beside the linear layers of its blocks."""
+
+    def begin(self):
+        self.optimizers = follow_optimizers(self.torch)
+        self.refused("the script runs no module")
+        self.at_first_forward(self.first)
+
+    def first(self, root):
+        if self.said is not None and self.said["applied"]:
+            return
+        parameters = list(root.parameters())
+        if not any(p.requires_grad for p in parameters):
+            return
+        if self.torch.distributed.is_initialized():
+            return self.never("the script uses several processes itself: freeze before the model is wrapped")
+        if not all(p.requires_grad for p in parameters):
+            return self.refused("the script freezes parameters itself")
+        linear = self.torch.nn.Linear
+        lists = [entry for entry in repeated(root) if any(type(layer) is linear for block in entry[2] for layer in block.modules())]
+        if not lists:
+            return self.refused("no linear layers in repeated blocks of the model")
+        layers = [layer for _, _, blocks in lists for block in blocks for layer in block.modules() if type(layer) is linear]
+        add_lora(root, [block for _, _, blocks in lists for block in blocks])
+        # An optimizer that was made before takes the new matrices where it had the weight.
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                had = {id(p) for p in group["params"]}
+                group["params"].extend(p for layer in layers if id(layer.weight) in had for p in (layer.lora_a, layer.lora_b))
+        blocks = of_list(*lists[0]) if len(lists) == 1 else "[" + ", ".join(f"*{of_list(*entry)}" for entry in lists) + "]"
+        self.applied(
+            f"{inspect.getsource(add_lora).strip()}\n\n\nadd_lora(model, {blocks})  # before the optimizer is made",
+            "another thing is trained: matrices of rank 8 beside frozen weights",
+        )
+
+
 @technique("sdpa")
 class FusedAttention(Technique):
     """Attention without its matrix of scores, where a model of transformers computes that explicitly."""
@@ -973,6 +1035,49 @@ loss.backward()
             )
 
 
+def offload_state(optimizer, least=1 << 16):
+    """Between steps an optimizer's state waits in pinned host memory; it is on the GPU while the optimizer steps."""
+    import torch
+
+    host = {}
+
+    def large(optimizer, device):
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items():
+                if type(value) is torch.Tensor and value.nbytes >= least and value.device.type == device and parameter.is_cuda:
+                    yield parameter, state, name, value
+
+    def fetch(optimizer, *_):
+        for parameter, state, name, value in large(optimizer, "cpu"):
+            state[name] = value.to(parameter.device, non_blocking=True)
+
+    def send(optimizer, *_):
+        for parameter, state, name, value in large(optimizer, "cuda"):
+            if (parameter, name) not in host:
+                host[parameter, name] = torch.empty_like(value, device="cpu", pin_memory=True)
+            state[name] = host[parameter, name].copy_(value)
+
+    optimizer.register_step_pre_hook(fetch)
+    optimizer.register_step_post_hook(send)
+
+
+@technique("offload-optimizer")
+class OffloadOptimizer(Technique):
+    def begin(self):
+        self.refused("the script's optimizer keeps no state of 64 KiB or more on the GPU")
+        follow_optimizers(self.torch, self.made)
+
+    def made(self, optimizer):
+        offload_state(optimizer)
+        optimizer.register_step_post_hook(self.stepped)
+
+    def stepped(self, optimizer, *_):
+        values = (value for state in optimizer.state.values() for value in state.values())
+        if any(isinstance(value, self.torch.Tensor) and value.is_pinned() for value in values):
+            call = "trainer.create_optimizer()\noffload_state(trainer.optimizer)" if uses_trainer() else "offload_state(optimizer)"
+            self.applied(f"{inspect.getsource(offload_state).strip()}\n\n\n{call}")
+
+
 # ---- the batch ------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -1035,17 +1140,8 @@ class Sharded(Technique):
     """Parameters, gradients and optimizer state in shards, one for each card, gathered block by block; each card has its own batch."""
 
     def begin(self):
-        torch = self.torch
         self.cards = int(settings["VRAMLAB_REHEARSAL_CARDS"])
-        self.optimizers = weakref.WeakSet()
-        init = torch.optim.Optimizer.__init__
-
-        @functools.wraps(init)
-        def followed(optimizer, *arguments, **more):
-            init(optimizer, *arguments, **more)
-            self.optimizers.add(optimizer)
-
-        torch.optim.Optimizer.__init__ = followed
+        self.optimizers = follow_optimizers(self.torch)
         self.refused("the script runs no module")
         self.at_first_forward(self.first)
 
