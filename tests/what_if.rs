@@ -251,7 +251,9 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
         let row = row(&rows, &[name]);
         let line = format!("{name} {} {}", row["peak_allocated"], row["peak_reserved"]);
         assert!(printed.lines().any(|printed| printed == line), "{line}: {printed}");
-        assert!(row["saved"].as_i64() > Some(0), "{row}");
+        // The step itself, with all its state, reserves here as much as the backward pass does without.
+        let figure = if name == "offload-optimizer" { "peak_allocated" } else { "peak_reserved" };
+        assert!(row[figure].as_i64() < self::row(&rows, &[])[figure].as_i64(), "{row}");
     }
     let saved = |name: &str| row(&rows, &[name])["saved"].as_i64();
     assert!(saved("fused-linear-loss") > saved("chunked-loss") && saved("chunked-loss") > saved("checkpoint-selective"), "{rows}");
