@@ -103,7 +103,7 @@ fn joined(mut first: OsString, others: &OsString) -> OsString {
 const LEFT: Duration = Duration::from_secs(10);
 
 /// How long a command that has ended may take to start the Python that it leaves.
-const STARTING: Duration = Duration::from_secs(20);
+const STARTING: Duration = Duration::from_secs(2);
 
 /// How long a Python that it leaves may take to import PyTorch.
 const IMPORTING: Duration = Duration::from_secs(60);

@@ -249,7 +249,6 @@ void signal_children(int signal) {
   sigaddset(&awaited, SIGCHLD);
   sigaddset(&awaited, SIGTERM);
   prctl(PR_SET_NAME, "vramlab-guard");
-  prctl(PR_SET_CHILD_SUBREAPER, 1);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   bool is_ending = getppid() != owner;
   int status = 0, rounds = 0;
@@ -285,8 +284,11 @@ void stand_guard() {
   const pid_t owner = atoi(set);
   unsetenv("VRAMLAB_REHEARSAL_OWNER");
   const pid_t before = getpid();
+  // Before there is a command: one that leaves at once would leave its children to init. What is forked does not inherit it.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t copy = fork();
   if (copy > 0) guard(copy, owner);
+  if (copy < 0) prctl(PR_SET_CHILD_SUBREAPER, 0);
   if (copy == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != before) _exit(2);
