@@ -30,7 +30,7 @@
 //!     }
 //!     let timeline = recorder.end();
 //!     if let Some(peak) = timeline.peak() {
-//!         println!("{} bytes at most: {:?}", peak.live.total(), timeline.held_after(peak.event));
+//!         println!("{} bytes at most: {:?}", peak.live.total(), peak.live);
 //!     }
 //!     Ok(())
 //! }
