@@ -222,11 +222,14 @@ def stable_diffusion():
 
 
 def torch_hub():
-    """Weights of torchvision's that are in its cache already."""
+    """Weights of torchvision's that are in its cache already, and a repository there whose models DINO lists at its start."""
     folder = ROOT / "torch" / "hub" / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
     for name, file in (("resnet50", "resnet50-0676ba61.pth"), ("mobilenet_v3_large", "mobilenet_v3_large-8738ca79.pth")):
         torch.save(getattr(torchvision.models, name)().state_dict(), folder / file)
+    listed = ROOT / "torch" / "hub" / "facebookresearch_xcit_main"
+    listed.mkdir(exist_ok=True)
+    (listed / "hubconf.py").touch()
 
 
 # ---- data sets -------------------------------------------------------------------------------------------------------------------------
