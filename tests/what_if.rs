@@ -203,8 +203,16 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
     let source = std::fs::read_to_string(folder.join("large_vocabulary.py")).unwrap();
     let scene = Scene::new(&source);
     let only = format!("{},sdpa", NAMES.join(","));
-    let (output, rows) = scene.run(&["rehearse", "--gpu", "16GiB", "--what-if", "--only", &only], &[]);
+    let (output, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", &only], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    // By time, and no longer by what each saves.
+    let tried: Vec<f64> = rows.as_array().unwrap().iter().filter_map(|row| row["predicted_seconds"].as_f64()).collect();
+    assert!(tried.len() == NAMES.len() + 1 && tried.windows(2).all(|pair| pair[0] < pair[1] * 1.01), "{rows}");
+    let (offloaded, as_it_is) = (row(&rows, &["offload-activations"]), row(&rows, &[]));
+    assert!(offloaded["predicted_change"]["share"].as_f64() > Some(0.05) && offloaded["extra_flops"] == 0, "{offloaded}");
+    assert_eq!(as_it_is["predicted_change"]["share"], 0.0, "{as_it_is}");
+    let told = said(&output);
+    assert!(told.contains("the fastest at the top; times are predicted") && !told.contains("extra compute"), "{told}");
     let indented = |text: &str, by: &str| text.lines().map(|line| format!("{by}{line}\n")).collect::<String>();
     for name in NAMES {
         let row = row(&rows, &[name]);
@@ -244,7 +252,7 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
     std::fs::copy(folder.join("pasted.py"), scene.path("train.py")).unwrap();
     let scripts = NAMES.map(|name| scene.path(&format!("{name}.py")).to_str().unwrap().to_string());
     let arguments = scripts.each_ref().map(String::as_str);
-    let (output, _) = scene.run(&["rehearse", "--gpu", "16GiB", "--steps", "all"], &arguments);
+    let (output, _) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--steps", "all"], &arguments);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     for name in NAMES {
@@ -381,6 +389,7 @@ fn what_is_written_on_the_command_line_and_into_the_environment_asks_for_the_sam
     let flags = ["rehearse", "--what-if", "--only", &only, "--batch", "--batch-size {}", "--accumulation", "--grad-accum {}"];
     let (output, rows) = scene.run(&flags, &["--batch-size", "16"]);
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("there is no time to sort by, because a size alone has no speed"), "{}", said(&output));
     for name in names {
         let row = row(&rows, &[name]);
         let text = row["snippet"].as_str().unwrap_or_else(|| panic!("{row}")).split("  #").next().unwrap();

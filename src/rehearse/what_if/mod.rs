@@ -130,7 +130,8 @@ struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     predicted_change: Option<TimeChange>,
     fits: bool,
-    /// No other needs less memory for as little time, measured or predicted, or as few operations where there is none.
+    /// No other needs less memory for as little time, measured or predicted, or as few operations where the card has no time. Where it has, a
+    /// row without one is never marked.
     pareto: bool,
     /// What it changes in the result.
     change: String,
@@ -141,9 +142,15 @@ struct Row {
     /// The same as a share of the script's own.
     #[serde(skip)]
     extra_share: f64,
+    /// The script's own step has a predicted time, and this has none.
+    #[serde(skip)]
+    is_without_time: bool,
     #[serde(skip)]
     choice: Choice,
 }
+
+/// A variant whose step is predicted to take less than this much longer is called free.
+const FREE: f64 = 0.05;
 
 impl Row {
     fn of(choice: Choice, measured: &Measured, base: &Measured) -> Row {
@@ -152,7 +159,7 @@ impl Row {
             choice.variant.techniques.iter().flat_map(|name| measured.told.iter().find(|told| told.technique == *name)).collect();
         let flops = measured.flops.zip(base.flops).map(|(now, before)| (now.cast_signed() - before.cast_signed(), before));
         // Communication is not in the time.
-        let time = measured.time.as_ref().filter(|_| !choice.groups.contains(&CARDS));
+        let time = measured.time.as_ref().ok().filter(|_| !choice.groups.contains(&CARDS));
         Row {
             techniques: choice.names.clone(),
             peak_reserved: reserved,
@@ -162,7 +169,8 @@ impl Row {
             extra_share: flops.map_or(0.0, |(extra, before)| extra as f64 / before.max(1) as f64),
             seconds: measured.seconds,
             predicted_seconds: time.map(|time| time.step_seconds),
-            predicted_change: time.zip(base.time.as_ref()).map(|(now, before)| now.change_from(before)),
+            predicted_change: time.zip(base.time.as_ref().ok()).map(|(now, before)| now.change_from(before)),
+            is_without_time: time.is_none() && base.time.is_ok(),
             fits: measured.fits,
             change: joined(told.iter().map(|told| &told.change), "; "),
             snippet: joined([&choice.words].into_iter().chain(told.iter().map(|told| &told.snippet)), "\n\n"),
@@ -180,41 +188,47 @@ impl Row {
         if self.techniques.is_empty() { "as it is".to_string() } else { self.techniques.join(" + ") }
     }
 
-    /// Nanoseconds where they were measured, parts per million of the script's own time where it is predicted, else operations beside the script.
+    /// Nanoseconds where they were measured, per cent of the script's own time where it is predicted, else operations beside the script.
     fn price(&self) -> i64 {
         match (self.seconds, self.predicted_change) {
             (Some(seconds), _) => (seconds * 1e9) as i64,
-            (None, Some(change)) => (change.share * 1e6) as i64,
+            // Less than one per cent is below what the host's time differs by from run to run.
+            (None, Some(change)) => (change.share * 100.0).round() as i64,
+            (None, None) if self.is_without_time => i64::MAX,
             (None, None) => self.extra_flops.unwrap_or(0),
         }
     }
 
-    /// What it asks for that no count of operations shows: another thing trained, more cards, other numbers, traffic over PCI Express.
+    fn is_timed(&self) -> bool {
+        self.seconds.is_some() || self.predicted_change.is_some()
+    }
+
+    /// What it asks for that its price does not show: another thing trained, more cards, other numbers, and where the price is a count of
+    /// operations, traffic over PCI Express.
     fn burdens(&self) -> [bool; 4] {
         let is_in = |group| self.choice.groups.contains(&group);
-        [is_in(TRAINED), is_in(CARDS), is_in(WEIGHTS), self.is_offloading()]
+        [is_in(TRAINED), is_in(CARDS), is_in(WEIGHTS), self.is_offloading() && !self.is_timed()]
     }
 
     fn is_offloading(&self) -> bool {
         [OFFLOADING, STATE_OFFLOADING].iter().any(|group| self.choice.groups.contains(group))
     }
 
-    /// Whether it asks for neither more operations, to a thousandth, nor a step that is predicted to be clearly longer, nor anything else. Where
-    /// operations could not be counted: whether it is one of those that compute nothing again.
+    /// Whether it asks for no clearly longer step, by the predicted time where there is one, and for nothing else. Without a time: for no more
+    /// operations, to a thousandth; where they could not be counted, whether it is one of those that compute nothing again.
     fn is_free(&self) -> bool {
-        let computes_more = match self.extra_flops {
-            Some(_) => self.extra_share >= 1e-3,
-            None => self.choice.groups.iter().any(|group| AGAIN.contains(group)),
+        let costs = match (self.predicted_change, self.extra_flops) {
+            (Some(change), _) => change.share >= FREE,
+            (None, Some(_)) => self.extra_share >= 1e-3,
+            (None, None) => self.choice.groups.iter().any(|group| AGAIN.contains(group)),
         };
-        let is_slower = self.predicted_change.is_some_and(|change| change.share >= 0.05);
-        !computes_more && !is_slower && self.burdens() == [false; 4]
+        !costs && self.burdens() == [false; 4]
     }
 
-    /// Cheapest first: the same thing trained, one card, the same numbers, no traffic, little to compute, nothing changed in the result, few lines, large
-    /// micro-batches, few bytes.
+    /// Cheapest first: the same thing trained, one card, the same numbers, no traffic, little time or little to compute, nothing changed in the
+    /// result, few lines, large micro-batches, few bytes.
     fn cost(&self) -> ([bool; 4], i64, bool, usize, u64, i64) {
-        let is_timed = self.seconds.is_some() || self.predicted_change.is_some();
-        let price = if !is_timed && self.is_free() { 0 } else { self.price() };
+        let price = if !self.is_timed() && self.is_free() { 0 } else { self.price() };
         let bytes = self.peak_reserved.unwrap_or(i64::MAX);
         (self.burdens(), price, !self.change.is_empty(), self.techniques.len(), self.choice.micro_batches, bytes)
     }
@@ -226,7 +240,8 @@ struct Measured {
     peaks: Option<(i64, i64)>,
     fits: bool,
     seconds: Option<f64>,
-    time: Option<Prediction>,
+    /// Predicted; why there is none, which is empty on a real GPU.
+    time: Result<Prediction, String>,
     flops: Option<u64>,
     told: Vec<Told>,
     gpu: Gpu,
@@ -253,11 +268,11 @@ pub(super) fn what_if(rehearsal: &Rehearsal) -> Result<u8> {
     rows.append(&mut left_out);
     rows.push(Row::of(Choice::default(), &base, &base));
     mark_front(&mut rows);
-    rows.sort_by_key(|row| (Reverse(row.saved), row.peak_reserved, row.cost()));
+    sort(&mut rows);
     if let Some(path) = &options.json {
         write_json(path, &rows)?;
     }
-    let text = show::answer(&base.gpu, base.flops, &rows);
+    let text = show::answer(&base, &rows);
     if let Some(folder) = &options.out {
         fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
         write_json(&folder.join("what-if.json"), &rows)?;
@@ -483,7 +498,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<Measured, Failed>> {
             peaks: verdict.fits().then_some((answer.peak_reserved, answer.peak_allocated)),
             fits: verdict.fits(),
             seconds: None,
-            time: answer.time,
+            time: answer.time.ok_or(answer.time_missing.unwrap_or_default()),
             flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
             told: told(&run),
             gpu: answer.gpu,
@@ -503,7 +518,7 @@ fn on_a_real_gpu(run: &Run) -> Result<Measured, Failed> {
             peaks: meters.map(|meters| (meters.peak_reserved, meters.peak_allocated)),
             fits: meters.is_some(),
             seconds: meters.and_then(|meters| meters.seconds),
-            time: None,
+            time: Err(String::new()),
             flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
             told,
             gpu: Gpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
@@ -555,6 +570,15 @@ fn combinations(rows: &[Row]) -> Vec<Choice> {
     sets
 }
 
+/// By time where there is one: what fits before what does not, the fastest first; else by what each saves. What was not applied comes last.
+fn sort(rows: &mut [Row]) {
+    if rows.iter().any(Row::is_timed) {
+        rows.sort_by_key(|row| (row.peak_reserved.is_none(), !row.fits, row.price(), row.cost()));
+    } else {
+        rows.sort_by_key(|row| (Reverse(row.saved), row.peak_reserved, row.cost()));
+    }
+}
+
 fn mark_front(rows: &mut [Row]) {
     let points: Vec<(i64, i64, usize, [bool; 4])> =
         rows.iter().filter_map(|row| Some((row.peak_reserved?, row.price(), row.techniques.len(), row.burdens()))).collect();
@@ -562,9 +586,10 @@ fn mark_front(rows: &mut [Row]) {
         let Some(peak) = row.peak_reserved else { continue };
         let (price, techniques, burdens) = (row.price(), row.techniques.len(), row.burdens());
         let is_lighter = |other: &[bool; 4]| other.iter().zip(burdens).all(|(other, own)| *other <= own);
-        row.pareto = !points.iter().any(|(p, f, t, b)| {
-            *p <= peak && *f <= price && is_lighter(b) && ((*p, *f) != (peak, price) || *b != burdens || *t < techniques)
-        });
+        row.pareto = !row.is_without_time
+            && !points.iter().any(|(p, f, t, b)| {
+                *p <= peak && *f <= price && is_lighter(b) && ((*p, *f) != (peak, price) || *b != burdens || *t < techniques)
+            });
     }
 }
 
@@ -618,7 +643,7 @@ mod tests {
         );
         // What trains another thing comes after all that does not, however little it costs.
         assert!(tried("lora", TRAINED, 10, -0.3, "another thing").cost() > rows[8].cost());
-        // Traffic is no operation: what avoids it stays on the front.
+        // A count of operations does not show traffic: what avoids it stays on the front.
         let mut front = [tried("offload", OFFLOADING, 30, 0.0, ""), tried("fused", "update", 60, 0.0, ""), rows[8].clone()];
         mark_front(&mut front);
         assert_eq!(front.map(|row| row.pareto), [true, true, false]);
@@ -627,5 +652,44 @@ mod tests {
         let again = [&rows[..], &[Row { techniques: both.names.clone(), peak_reserved: Some(93), ..Row::default() }]].concat();
         assert_eq!(combinations(&again).len(), names.len() - 1);
         assert!(combinations(&rows[2..4]).is_empty(), "alternatives alone");
+    }
+
+    #[test]
+    fn where_a_card_has_a_time_the_fastest_that_fits_is_first_and_operations_decide_nothing() {
+        let timed = |name, group, peak, share: f64| Row {
+            predicted_change: Some(TimeChange { share, low: share - 0.1, high: share + 0.1 }),
+            predicted_seconds: Some(1.0 + share),
+            extra_flops: Some(0),
+            fits: peak <= 60,
+            ..tried(name, group, peak, 0.0, "")
+        };
+        let mut rows = [
+            timed("as it is", "", 100, 0.0),
+            // Micro-batches compute no more, and take much longer.
+            timed("accumulate", "accumulation", 20, 0.8),
+            Row { extra_flops: Some(1 << 40), extra_share: 0.3, ..timed("checkpoint", "checkpointing", 50, 0.2) },
+            timed("offload", OFFLOADING, 40, 0.3),
+            timed("slower", "update", 55, 0.25),
+            Row { is_without_time: true, fits: true, ..tried("fsdp2", CARDS, 10, 0.0, "2 cards") },
+            Row { extra_flops: Some(1 << 20), extra_share: 0.01, ..timed("fast", "precision", 90, -0.4) },
+        ];
+        mark_front(&mut rows);
+        sort(&mut rows);
+        let names: Vec<(&str, bool)> = rows.iter().map(|row| (row.techniques[0].as_str(), row.pareto)).collect();
+        assert_eq!(
+            names,
+            [
+                ("checkpoint", true),
+                ("slower", false),
+                ("offload", true),
+                ("accumulate", true),
+                ("fsdp2", false),
+                ("fast", true),
+                ("as it is", false)
+            ]
+        );
+        let cheapest = rows.iter().filter(|row| row.fits).min_by_key(|row| row.cost());
+        assert_eq!(cheapest.map(Row::name).as_deref(), Some("checkpoint"));
+        assert!(rows.iter().filter(|row| row.is_free()).all(|row| ["fast", "as it is"].contains(&row.techniques[0].as_str())));
     }
 }

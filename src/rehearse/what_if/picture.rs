@@ -46,6 +46,9 @@ pub fn draw(rows: &[Row], gpu: &Gpu) -> Result<String> {
             canvas.bar((from, y - 8), (at(peak.unsigned_abs()), y + 8), color, hatch);
             let more = match row.seconds {
                 Some(seconds) => format!(", {}", Seconds(seconds)),
+                None if row.predicted_seconds.is_some() => {
+                    row.predicted_seconds.map_or(String::new(), |s| format!(", {} predicted", Seconds(s)))
+                }
                 None if row.extra_share.abs() >= 1e-3 => format!(", {:+.0} % compute", row.extra_share * 100.0),
                 None => String::new(),
             };

@@ -1,7 +1,7 @@
 //! The answer on the terminal: what to do, the table, why not, the lines to write.
 
 use super::super::answer::Gpu;
-use super::Row;
+use super::{Measured, Row};
 use crate::rehearse::time::TimeChange;
 use crate::units::{Bytes, Seconds, significant};
 use std::cmp::Reverse;
@@ -26,14 +26,19 @@ fn extra(row: &Row) -> String {
     }
 }
 
-/// The time of a step beside that of the script as it is.
-fn predicted(row: &Row, change: TimeChange) -> String {
-    let per_cent = |share: f64| format!("{:+.0}", share * 100.0 + 0.0);
-    match row.techniques.is_empty() {
-        true => Seconds(row.predicted_seconds.unwrap_or(0.0)).to_string(),
-        false if change.low == change.high => "the same".to_string(),
-        false => format!("{} % ({} to {} %)", per_cent(change.share), per_cent(change.low), per_cent(change.high)),
+/// `+24 % (19 to 30 %)`: how much longer a step takes than that of the script as it is.
+fn longer(change: TimeChange) -> String {
+    let per_cent = |share: f64| (share * 100.0).round() + 0.0;
+    match change.low == change.high {
+        true => "the same".to_string(),
+        false => format!("{:+.0} % ({:+.0} to {:+.0} %)", per_cent(change.share), per_cent(change.low), per_cent(change.high)),
     }
+}
+
+/// The time of a step, predicted, beside that of the script as it is.
+fn predicted(row: &Row, change: TimeChange) -> String {
+    let seconds = Seconds(row.predicted_seconds.unwrap_or(0.0));
+    if row.techniques.is_empty() { seconds.to_string() } else { format!("{seconds}, {}", longer(change)) }
 }
 
 fn bytes(value: i64) -> String {
@@ -41,11 +46,11 @@ fn bytes(value: i64) -> String {
     format!("{sign}{}", Bytes(value.unsigned_abs()))
 }
 
-/// The answer whole, each line ended; `flops` are those of a step of the script as it is.
-pub fn answer(gpu: &Gpu, flops: Option<u64>, rows: &[Row]) -> String {
+/// The answer whole, each line ended; `base` is the script as it is.
+pub fn answer(base: &Measured, rows: &[Row]) -> String {
     let mut text = String::new();
     // Writing into a string cannot fail.
-    let _ = write_answer(&mut text, gpu, flops, rows);
+    let _ = write_answer(&mut text, base, rows);
     text
 }
 
@@ -55,7 +60,10 @@ pub fn recommendation(gpu: &Gpu, rows: &[Row]) -> String {
     let tried = || rows.iter().filter(|row| row.peak_reserved.is_some() && !row.techniques.is_empty());
     let what = |row: &Row| {
         let compute = match (row.extra_flops, row.seconds.or(row.predicted_seconds)) {
-            (_, Some(seconds)) => format!("{} a step{}", Seconds(seconds), if row.seconds.is_none() { " (predicted)" } else { "" }),
+            (_, Some(seconds)) => {
+                let than = row.predicted_change.map_or(String::new(), |change| format!(", {}, predicted", longer(change)));
+                format!("{} a step{than}", Seconds(seconds))
+            }
             (Some(_), None) if row.extra_share < 1e-3 => "no extra compute".to_string(),
             (Some(_), None) => format!("{:.0} % more compute", row.extra_share * 100.0),
             (None, None) => "compute that could not be counted".to_string(),
@@ -66,28 +74,39 @@ pub fn recommendation(gpu: &Gpu, rows: &[Row]) -> String {
     if as_it_is.is_some_and(|row| row.fits) {
         // A hundredth is not worth a line.
         let saves = |row: &&Row| row.saved > row.peak_reserved.map(|peak| peak / 100) && row.is_free() && row.change.is_empty();
-        let free = tried().filter(saves).max_by_key(|row| (row.saved, Reverse(row.techniques.len())));
-        return match free {
+        let free = match tried().filter(saves).max_by_key(|row| (row.saved, Reverse(row.techniques.len()))) {
             Some(row) => {
-                let compute = match row.extra_flops {
-                    Some(_) => "at no extra compute and with the same result",
-                    None => "with the same result; what it costs in compute could not be counted",
+                let cost = match (row.predicted_change, row.extra_flops) {
+                    (Some(change), _) if change.low == change.high => {
+                        "in the same time (predicted) and with the same result".to_string()
+                    }
+                    (Some(change), _) => format!("with the same result; a step takes {} (predicted)", longer(change)),
+                    (None, Some(_)) => "at no extra compute and with the same result".to_string(),
+                    (None, None) => "with the same result; what it costs in compute could not be counted".to_string(),
                 };
-                format!("The script fits {name} as it is; {} would save {} {compute}.", row.name(), bytes(row.saved.unwrap_or(0)))
+                format!("{} would save {} {cost}", row.name(), bytes(row.saved.unwrap_or(0)))
             }
-            None => format!("The script fits {name} as it is; nothing that was tried saves memory for free."),
+            None => "nothing that was tried saves memory for free".to_string(),
         };
+        // Where the whole band is below the script's own time.
+        let is_faster = |row: &&Row| row.fits && row.predicted_change.is_some_and(|change| change.high < 0.0);
+        let fastest = tried().filter(is_faster).min_by_key(|row| row.cost()).map_or(String::new(), |row| {
+            let change = if row.change.is_empty() { "with the same result" } else { &row.change };
+            format!(" The fastest: {} ({change}).", what(row))
+        });
+        return format!("The script fits {name} as it is; {free}.{fastest}");
     }
     let cheapest = |wanted: &dyn Fn(&Row) -> bool| tried().filter(|row| row.fits && wanted(row)).min_by_key(|row| row.cost());
+    let best = if rows.iter().any(Row::is_timed) { "fastest" } else { "cheapest" };
     match (cheapest(&|_| true), cheapest(&|row| row.change.is_empty())) {
         (Some(row), _) if row.change.is_empty() => {
-            format!("The cheapest that fits {name} leaves the result as it is: {}.", what(row))
+            format!("The {best} that fits {name} leaves the result as it is: {}.", what(row))
         }
         (Some(row), Some(same)) => {
-            format!("The cheapest that fits {name}: {} ({}); with the same result: {}.", what(row), row.change, what(same))
+            format!("The {best} that fits {name}: {} ({}); with the same result: {}.", what(row), row.change, what(same))
         }
         (Some(row), None) => {
-            format!("The cheapest that fits {name}: {} ({}); nothing that fits leaves the result as it is.", what(row), row.change)
+            format!("The {best} that fits {name}: {} ({}); nothing that fits leaves the result as it is.", what(row), row.change)
         }
         (None, _) => match tried().min_by_key(|row| row.peak_reserved) {
             Some(row) => format!(
@@ -117,15 +136,21 @@ fn letters(row: &Row, changes: &[&str]) -> String {
     of_row.map(|(letter, _)| letter.to_string()).collect::<Vec<String>>().join(" ")
 }
 
-fn write_answer(text: &mut String, gpu: &Gpu, base: Option<u64>, rows: &[Row]) -> std::fmt::Result {
+fn write_answer(text: &mut String, base: &Measured, rows: &[Row]) -> std::fmt::Result {
+    let gpu = &base.gpu;
     writeln!(text, "\n{}\n", recommendation(gpu, rows))?;
     let before = rows.iter().find(|row| row.techniques.is_empty()).and_then(|row| row.peak_reserved).unwrap_or(0);
-    let step = base.map_or("not counted".to_string(), |n| flops(n.cast_signed()).trim_start_matches('+').to_string());
+    let step = base.flops.map_or("not counted".to_string(), |n| flops(n.cast_signed()).trim_start_matches('+').to_string());
     let is_measured = rows.iter().any(|row| row.seconds.is_some());
     let context = if is_measured { "taken by CUDA and by others" } else { "of CUDA context" };
+    let order = match &base.time {
+        Ok(_) => "What fits comes first, the fastest at the top; times are predicted".to_string(),
+        Err(why) if why.is_empty() => "What fits comes first, the fastest at the top".to_string(),
+        Err(why) => format!("By what each saves; there is no time to sort by, because {why}"),
+    };
     writeln!(
         text,
-        "  On {} ({}). Peaks are memory that PyTorch reserves, {} {context} not included; a step's compute is {step}.\n",
+        "  On {} ({}). Peaks are memory that PyTorch reserves, {} {context} not included; a step's compute is {step}.\n  {order}.\n",
         gpu.name,
         bytes(gpu.memory),
         bytes(gpu.context)
@@ -134,13 +159,20 @@ fn write_answer(text: &mut String, gpu: &Gpu, base: Option<u64>, rows: &[Row]) -
     let is_predicted = rows.iter().any(|row| row.predicted_change.is_some());
     let time = match (is_measured, is_predicted) {
         (true, _) => format!("{:>10}  ", "a step"),
-        (false, true) => format!("{:>30}  ", "a step (predicted), 80 %"),
+        (false, true) => format!("{:>32}  ", "a step (predicted), 80 %"),
         (false, false) => String::new(),
     };
+    // Operations say nothing more where there is a time; JSON has them.
+    let compute = |text: &str| if is_predicted { String::new() } else { format!("{text:>20}  ") };
     writeln!(
         text,
-        "    {:<width$}  {:>10}  {:>10} {:>5}  {:>10}  {:>20}  {time}fits  changes",
-        "technique", "reserved", "saves", "", "allocated", "extra compute"
+        "    {:<width$}  {:>10}  {:>10} {:>5}  {:>10}  {}{time}fits  changes",
+        "technique",
+        "reserved",
+        "saves",
+        "",
+        "allocated",
+        compute("extra compute")
     )?;
     let changes = changes(rows);
     for row in rows {
@@ -150,18 +182,18 @@ fn write_answer(text: &mut String, gpu: &Gpu, base: Option<u64>, rows: &[Row]) -
         let share = row.saved.map_or(String::new(), |saved| format!("{:.0} %", share(saved)));
         let time = match (row.seconds, row.predicted_change) {
             (Some(seconds), _) => format!("{:>10}  ", Seconds(seconds).to_string()),
-            (None, Some(change)) => format!("{:>30}  ", predicted(row, change)),
-            (None, None) if is_predicted => " ".repeat(32),
+            (None, Some(change)) => format!("{:>32}  ", predicted(row, change)),
+            (None, None) if is_predicted => format!("{:>32}  ", "not predicted"),
             (None, None) => String::new(),
         };
         let line = format!(
-            "  {} {:<width$}  {:>10}  {:>10} {share:>5}  {:>10}  {:>20}  {time}{:<4}  {}",
+            "  {} {:<width$}  {:>10}  {:>10} {share:>5}  {:>10}  {}{time}{:<4}  {}",
             if row.pareto { "*" } else { " " },
             row.name(),
             bytes(peak),
             row.saved.map_or("-".to_string(), bytes),
             row.peak_allocated.map_or("-".to_string(), bytes),
-            extra(row),
+            compute(&extra(row)),
             if row.fits { "yes" } else { "no" },
             letters(row, &changes)
         );
