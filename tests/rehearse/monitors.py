@@ -21,6 +21,9 @@ device, memory, rates = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)(), (ctypes.c
 assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)) == 0
 assert nvml.nvmlDeviceGetMemoryInfo(device, memory) == 0
 assert nvml.nvmlDeviceGetUtilizationRates(device, rates) == 0
+# PyTorch 2.12 and newer ask for the fabric before the first expandable segment.
+fabric = ctypes.create_string_buffer(b"\xff" * 40, 40)
+assert nvml.nvmlDeviceGetGpuFabricInfoV(device, fabric) == 0 and fabric[28] == b"\0"
 free, total = torch.cuda.mem_get_info()
 assert list(memory) == [total, free, total - free], (list(memory), free, total)
 

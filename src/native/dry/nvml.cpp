@@ -258,6 +258,16 @@ int nvmlDeviceGetMigMode(const void*, unsigned* current, unsigned* pending) {
   *pending = 0;
   return is(current, 0u);
 }
+// A card outside a fabric: PyTorch asks before its first expandable segment (`get_fabric_access` in ATen/cuda/PeerToPeerAccess.cpp) and
+// takes anything but success for an error. The state comes after the cluster's id of 16 bytes, a status and the clique's id.
+int nvmlDeviceGetGpuFabricInfo(const void*, void* out) {
+  std::memset(out, 0, 25);
+  return kSuccess;
+}
+int nvmlDeviceGetGpuFabricInfoV(const void* device, void* out) {
+  // After the version, which the caller has set.
+  return nvmlDeviceGetGpuFabricInfo(device, static_cast<char*>(out) + 4);
+}
 #define ZERO(name) \
   int name(const void*, unsigned* value) { return is(value, 0u); }
 #define ZERO_OF(name) \
@@ -285,8 +295,6 @@ NOT_SUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
 NOT_SUPPORTED(nvmlDeviceGetNvLinkState)
 NOT_SUPPORTED(nvmlDeviceGetNvLinkVersion)
 NOT_SUPPORTED(nvmlDeviceGetNvLinkCapability)
-NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfo)
-NOT_SUPPORTED(nvmlDeviceGetGpuFabricInfoV)
 NOT_SUPPORTED(nvmlDeviceGetBAR1MemoryInfo)
 NOT_SUPPORTED(nvmlDeviceGetBoardId)
 NOT_SUPPORTED(nvmlDeviceGetBrand)
