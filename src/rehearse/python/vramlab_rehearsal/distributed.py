@@ -12,7 +12,7 @@ import pickle
 import sys
 import time
 
-from . import settings
+from . import imports, settings
 from .notes import note
 
 
@@ -48,6 +48,7 @@ def follow(torch):
     _replace(init, init_process_group)
     # Scripts ask for the backend that they wanted.
     _replace(distributed.get_backend, _renamed(distributed.get_backend))
+    imports.when_imported("torch.distributed.pipelining.stage", _vote_alone)
 
 
 BACKEND = "vramlab"
@@ -230,6 +231,33 @@ def _alone_in_all_groups(distributed):
         module.broadcast_object_list, module.scatter_object_list = broadcast_object_list, scatter_object_list
         module.all_gather_object, module.gather_object = all_gather_object, gather_object
         module.send_object_list, module.recv_object_list = send_object_list, recv_object_list
+
+
+def _vote_alone(pipelining):
+    """From PyTorch 2.12 on, stages vote whether they know their shapes, and pass the product on. Ranks that are not there vote as this one does."""
+    import torch.distributed as distributed
+
+    stage = pipelining.PipelineStage
+    vote, result = getattr(stage, "_warmup_forward_vote", None), getattr(stage, "_warmup_backward_result", None)
+    if not vote or not result:
+        return
+
+    def alone(group):
+        return _others is None and distributed.distributed_c10d.get_backend.__wrapped__(group) == BACKEND
+
+    @functools.wraps(vote)
+    def own_vote(self, has_backward, received_acc=None):
+        if not alone(self.group):
+            return vote(self, has_backward, received_acc)
+        known = not pipelining.InferenceMode.needs_dynamic(self._user_meta, has_backward)
+        mine = pipelining.torch.tensor([int(known)], dtype=pipelining.torch.int32, device=self.device)
+        return mine if received_acc is None else received_acc * mine
+
+    @functools.wraps(result)
+    def own_result(self, received_result=None):
+        return received_result if alone(self.group) else result(self, received_result)
+
+    stage._warmup_forward_vote, stage._warmup_backward_result = own_vote, own_result
 
 
 def _register(torch):
