@@ -145,6 +145,13 @@ fn a_compiled_script_runs_as_it_is() {
     assert!(!at("theirs").exists(), "the user's caches were written to");
     let eager = run(&["--eager"]);
     assert!(eager.bytes("peak_allocated") > first.bytes("peak_allocated"));
+    // Kernels that Inductor writes take time, and less than those that they are made of.
+    let device_seconds = |seen: &Rehearsed| seen.json["time"]["device_seconds"].as_f64().unwrap();
+    let kernels = first.json["time"]["kernels"].as_array().unwrap();
+    let made = kernels.iter().find(|kernel| kernel["operator"].as_str().unwrap().starts_with("triton_"));
+    assert!(made.is_some_and(|kernel| kernel["line"]["file"].as_str().unwrap().ends_with("train.py")), "{kernels:?}");
+    let share = device_seconds(&first) / device_seconds(&eager);
+    assert!((0.3..0.95).contains(&share), "{share}");
     assert!(eager.error().contains("torch.compile was turned off"), "{}", eager.error());
 }
 

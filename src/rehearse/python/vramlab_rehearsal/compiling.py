@@ -5,6 +5,7 @@ GPU as long as Inductor chooses the same; where it would time alternatives on th
 """
 
 import functools
+import math
 import os
 import re
 
@@ -165,9 +166,21 @@ class _Launcher:
     def __init__(self, tuner, config):
         self.tuner = tuner
         self.config = config
+        # As Inductor names its kernels (torch/_inductor/codegen/triton.py): poi, red, per (a persistent reduction), for (each).
+        self.is_reduction = tuner.fn.__name__.startswith(("triton_red_", "triton_per_"))
+        # Of a table that is looked up in, only so many elements are read. One over many tensors (foreach) has no size of its own.
+        hints = () if tuner.fn.__name__.startswith("triton_for_") else tuner.size_hints or ()
+        self.most = math.prod(hints.values() if isinstance(hints, dict) else hints) or math.inf
+
+    def _traffic(self, arguments):
+        """Bytes that a launch reads and writes: each tensor once, and twice what is changed in place."""
+        changed = self.tuner.mutated_arg_names or ()
+        tensors = [(name, each) for name, each in zip(self.tuner.fn.arg_names, arguments) if getattr(each, "is_cuda", False)]
+        return sum(min(each.numel(), self.most) * each.element_size() * (1 + (name in changed)) for name, each in tensors)
 
     def __call__(self, *arguments, **_):
         tuner = self.tuner
+        device.tell_kernel(tuner.fn.__name__, self.is_reduction, self._traffic(arguments))
         if tuner.custom_kernel:
             return device.lose(arguments)
         mutated = tuner.mutated_arg_names

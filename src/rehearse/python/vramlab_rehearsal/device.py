@@ -43,6 +43,9 @@ def _open(torch, follow):
     opened.vl_label.restype = None
     opened.vl_set_module.restype = opened.vl_lose.restype = None
     opened.vl_lose.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    number = ctypes.c_int
+    opened.vl_work.argtypes = (ctypes.c_char_p, number, number, ctypes.c_double, ctypes.c_double, ctypes.c_uint32, ctypes.c_uint64)
+    opened.vl_work.restype = None
     checked(opened, opened.vl_open(notes.folder.encode()))
     library = opened
     notes.note(device=torch.cuda.get_device_name(0), devices=torch.cuda.device_count())
@@ -122,6 +125,13 @@ def lose(arguments):
         return
     found = [each.untyped_storage().data_ptr() for each in arguments if getattr(each, "is_cuda", False)]
     library.vl_lose((ctypes.c_uint64 * len(found))(*found), len(found))
+
+
+def tell_kernel(name, is_reduction, traffic):
+    """A launch of a compiled kernel, for the time of a step."""
+    if library is not None:
+        # Kind and precision by their numbers in native/dry/python/work.h; without operations the precision does not matter.
+        library.vl_work(name.encode(), 5 if is_reduction else 0, 1, 0.0, traffic, 1, 0)
 
 
 def close():
