@@ -1044,6 +1044,9 @@ fn the_time_of_a_step_is_predicted_by_card() {
     assert_eq!((&misaligned["size"], &misaligned["padded"]), (&8191.into(), &8192.into()), "{}", time(0)["misaligned"]);
     assert!(seen.json[2]["time"].is_null() && seen.json[2]["time_missing"].as_str().unwrap().contains("size alone"));
     assert!(seen.error().contains("(predicted)"), "{}", seen.error());
+    assert_eq!((&time(0)["samples"], &time(0)["tokens"]), (&4096.into(), &Value::Null));
+    assert!((seconds(0, "samples_per_second") * seconds(0, "step_seconds") / 4096.0 - 1.0).abs() < 1e-9);
+    assert!(seen.error().contains(" samples/s"), "{}", seen.error());
 }
 
 #[test]

@@ -8,9 +8,10 @@ use super::preset;
 use super::replay::{self, Course};
 use super::show::short_failure;
 use super::template::Template;
+use super::time::Prediction;
 use super::trace::Phase;
 use crate::cards::Card;
-use crate::units::Bytes;
+use crate::units::{Bytes, Seconds, significant};
 use anyhow::{Result, anyhow, bail, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
@@ -83,9 +84,43 @@ struct Fit {
     peak_reserved: Option<i64>,
     headroom: Option<i64>,
     rehearsals: usize,
+    /// In order.
+    tried: Vec<Tried>,
+    /// Twice as much brings less than [`GAIN`] more throughput from here on; predicted, and between numbers that were tried interpolated. None
+    /// where the throughput is not known, or still grows by more.
+    enough: Option<u64>,
     /// Largest that was allowed to be tried without finding an end.
     #[serde(skip)]
     without_end: bool,
+}
+
+/// One rehearsal of a number.
+#[derive(Debug, Clone, Serialize)]
+struct Tried {
+    number: u64,
+    fits: bool,
+    peak_reserved: Option<i64>,
+    /// Predicted.
+    time: Option<TriedTime>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct TriedTime {
+    step_seconds: f64,
+    samples_per_second: Option<f64>,
+    tokens_per_second: Option<f64>,
+}
+
+impl TriedTime {
+    fn of(time: &Prediction) -> TriedTime {
+        let Prediction { step_seconds, samples_per_second, tokens_per_second, .. } = *time;
+        TriedTime { step_seconds, samples_per_second, tokens_per_second }
+    }
+
+    /// Tokens of text, else samples.
+    fn rate(&self) -> Option<f64> {
+        self.tokens_per_second.or(self.samples_per_second)
+    }
 }
 
 /// Finds what fits, says it, and gives the exit status.
@@ -171,12 +206,69 @@ fn table(fits: &[Fit]) -> String {
         let (peak, headroom) = (bytes(fit.peak_reserved), bytes(fit.headroom));
         text += &format!("  {:<12} {largest:>16} {peak:>14} {headroom:>14} {:>11}\n", fit.gpu, fit.rehearsals);
     }
+    for fit in fits {
+        throughput(&mut text, fit);
+    }
     let too_small: Vec<&str> = fits.iter().filter(|fit| fit.largest == 0).map(|fit| fit.gpu.as_str()).collect();
     if !too_small.is_empty() {
         let gpus = too_small.join(", ");
         text += &format!("\n  Not even 1 fits {gpus}: vramlab rehearse --gpu {} --what-if tells what would help.\n", too_small[0]);
     }
     text
+}
+
+/// What each number that fitted brings, and from which on more brings nothing.
+fn throughput(text: &mut String, fit: &Fit) {
+    let timed: Vec<(u64, TriedTime)> = fit.tried.iter().filter_map(|tried| Some((tried.number, tried.time?))).collect();
+    let Some((_, first)) = timed.first() else { return };
+    let unit = if first.tokens_per_second.is_some() { "tokens/s" } else { "samples/s" };
+    *text += &format!("\n  {}: throughput (predicted)\n", fit.gpu);
+    for (number, time) in &timed {
+        let rate = time.rate().map_or("-".to_string(), |rate| format!("{} {unit}", significant(rate)));
+        *text += &format!(
+            "    {:<16} {rate:>20} {:>12} a step\n",
+            format!("{} {number}", fit.of),
+            Seconds(time.step_seconds).to_string()
+        );
+    }
+    *text += &match fit.enough {
+        Some(enough) => format!(
+            "    From about {} {enough} on more brings nothing: twice as much gives less than {:.0} % more throughput.\n",
+            fit.of,
+            GAIN * 100.0
+        ),
+        None if timed.len() > 1 && fit.of == "batch" && first.rate().is_some() => {
+            format!("    At the largest that fits twice as much still gives {:.0} % more throughput, or more.\n", GAIN * 100.0)
+        }
+        None => String::new(),
+    };
+}
+
+/// Twice as much of a batch that brings less than this more throughput brings nothing.
+const GAIN: f64 = 0.02;
+
+/// The number from which on twice as much brings less than [`GAIN`] more throughput, by numbers that fitted and what a step of each does in a
+/// second. Between two the time of a step is interpolated.
+fn enough(rates: &[(u64, f64)]) -> Option<u64> {
+    let ((first, _), (last, _)) = (rates.first()?, rates.last()?);
+    // A step's time is number / rate, times a factor that is the same for all.
+    let time = |number: f64| {
+        let above = rates.iter().position(|(each, _)| *each as f64 >= number).unwrap_or(rates.len() - 1).max(1);
+        let [(a, fast_a), (b, fast_b)] = [rates[above - 1], rates[above]].map(|(number, rate)| (number as f64, rate));
+        let (time_a, time_b) = (a / fast_a, b / fast_b);
+        time_a + (time_b - time_a) * (number - a) / (b - a)
+    };
+    let mut found = None;
+    let mut number = *first;
+    while rates.len() > 1 && number * 2 <= *last {
+        let gain = 2.0 * time(number as f64) / time(number as f64 * 2.0) - 1.0;
+        match gain < GAIN {
+            true => found = found.or(Some(number)),
+            false => found = None,
+        }
+        number += (number / 16).max(1);
+    }
+    found
 }
 
 /// The script's own exception, that is none of memory.
@@ -196,6 +288,7 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
     let room = (card.memory - card.context).cast_signed();
     let now = template.number(&rehearsal.options.command);
     let mut best: Option<(u64, i64, i64)> = None;
+    let mut tried: Vec<Tried> = Vec::new();
     let mut rehearsals = 0;
     let courses: RefCell<Vec<(u64, Course)>> = RefCell::default();
     let mut failed: Vec<(u64, Course)> = Vec::new();
@@ -208,6 +301,11 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
         let run = rehearsal.run_in_silence()?;
         let answer = rehearsal.answer(&run)?;
         rehearsals += 1;
+        if matches!(answer.verdict, Verdict::Fits | Verdict::BarelyFits | Verdict::DoesNotFit) {
+            let fits = answer.verdict.fits();
+            let time = answer.time.as_ref().filter(|_| fits).map(TriedTime::of);
+            tried.push(Tried { number, fits, peak_reserved: fits.then_some(answer.peak_reserved), time });
+        }
         let told = |what: &str| {
             if !quiet {
                 eprintln!("vramlab: {card}, {}: {what}", template.text(number));
@@ -258,7 +356,11 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
         ),
         Err(error) => error,
     })?;
+    tried.sort_by_key(|tried| tried.number);
+    let rates: Vec<(u64, f64)> = tried.iter().filter_map(|tried| Some((tried.number, tried.time?.rate()?))).collect();
     Ok(Fit {
+        enough: if of == "batch" { enough(&rates) } else { None },
+        tried,
         gpu: card.to_string(),
         of,
         largest,
@@ -442,6 +544,19 @@ mod tests {
             assert_eq!((found.unwrap(), largest.get()), (exact, exact));
             assert!(tries.get() <= most, "{} tries for {exact} where {share} was wrong", tries.get());
         }
+    }
+
+    #[test]
+    fn more_brings_nothing_from_where_a_doubling_gains_less_than_two_per_cent() {
+        // A step takes 10 ms and 1 ms for each sample: twice as much of n gains 10 / (10 + 2 n).
+        let rate = |n: u64| (n, n as f64 / (10.0 + n as f64));
+        let of = |numbers: &[u64]| enough(&numbers.iter().map(|n| rate(*n)).collect::<Vec<_>>());
+        let found = of(&[4, 8, 1000, 1024]).unwrap();
+        assert!((245..280).contains(&found), "{found}");
+        assert_eq!(of(&[4, 8, 300]), None);
+        // Of one that was tried, and of none, nothing is known; nor where the host bounds all of them.
+        assert_eq!((of(&[4]), enough(&[]), enough(&[(4, 4.0), (64, 64.0)])), (None, None, None));
+        assert_eq!(enough(&[(8, 100.0), (16, 100.0), (64, 101.0)]), Some(8));
     }
 
     #[test]

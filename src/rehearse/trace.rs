@@ -52,6 +52,7 @@
 //! | `{"keeps":NAME,"what":..,"file":..,"function":..}` | a variable of the script that holds tensors of several steps |
 //! | `{"unreached":"evaluation","what":..,"file":..,"line":N}` | what the script has and did not come to before it was stopped; the place, where there is one |
 //! | `{"varied":NAME,"module":CLASS,"least":[..],"most":[..],"step":N}` | sizes of an input of the outermost module, where they differ, and when the most came |
+//! | `{"batches":[[SAMPLES,TOKENS],..]}` | of the first steps: what went through the model; 0 tokens where its input is no text |
 //! | `{"flops":N}` | floating-point operations of the step after the last that is recorded |
 
 use super::show::on_one_line;
@@ -347,6 +348,8 @@ pub struct Trace {
     pub unreached: Vec<Unreached>,
     pub varied: Vec<Varied>,
     pub keepers: Vec<Keeper>,
+    /// Samples and tokens of the first steps.
+    pub batches: Vec<(u64, u64)>,
     /// Floating-point operations of one step, where they were counted.
     pub flops: Option<u64>,
     pub gpu: Option<RealGpu>,
@@ -377,6 +380,7 @@ enum Line {
     Unreached(Unreached),
     Varied(Varied),
     Keeper(Keeper),
+    Batches { batches: Vec<(u64, u64)> },
     Flops { flops: u64 },
     RealGpu(RealGpu),
     Meters { meters: Meters },
@@ -486,6 +490,7 @@ impl Trace {
             Line::Unreached(unreached) => self.unreached.push(unreached),
             Line::Varied(varied) => self.varied.push(varied),
             Line::Keeper(keeper) => self.keepers.push(keeper),
+            Line::Batches { batches } => self.batches = batches,
             Line::Flops { flops } => self.flops = Some(flops),
             Line::RealGpu(gpu) => self.gpu = Some(gpu),
             Line::Meters { meters } => self.meters = Some(meters),

@@ -6,6 +6,7 @@ use super::work::{Precision, Work, WorkKind};
 use crate::cards::Card;
 use crate::rehearse::answer::{Line, TOLD};
 use crate::rehearse::trace::{Phase, Trace};
+use crate::units::significant;
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -22,7 +23,7 @@ const BUSY: f64 = 0.9;
 pub const NOT_MODELLED: [&str; 5] = [
     "loading by worker processes and disks",
     "communication between GPUs",
-    "compiling and Triton's kernels",
+    "compiling and kernels of extensions",
     "clocks under a power limit",
     "other programs on the GPU",
 ];
@@ -39,6 +40,11 @@ pub struct Prediction {
     pub high_seconds: f64,
     /// Of all steps that were seen, at the steady rate.
     pub total_seconds: f64,
+    /// What goes through the model in that step, of this process, where its input shows it; tokens of text alone.
+    pub samples: Option<u64>,
+    pub tokens: Option<u64>,
+    pub samples_per_second: Option<f64>,
+    pub tokens_per_second: Option<f64>,
     pub coverage: f64,
     /// `compute`, `bandwidth`, `launches` (the host) or `synchronisation`.
     pub bound_by: &'static str,
@@ -62,6 +68,15 @@ pub struct PhaseTime {
     pub device_seconds: f64,
     pub host_seconds: f64,
     pub bound_by: &'static str,
+}
+
+impl Prediction {
+    /// `1120 samples/s`, and of text the tokens; empty where they are not known.
+    pub fn throughput(&self) -> String {
+        let rates = [(self.tokens_per_second, "tokens/s"), (self.samples_per_second, "samples/s")];
+        let known = rates.into_iter().filter_map(|(rate, unit)| Some(format!("{} {unit}", significant(rate?))));
+        known.collect::<Vec<String>>().join(", ")
+    }
 }
 
 /// How much longer a variant of a script takes on the same card, as a share; predicted.
@@ -152,6 +167,9 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
     let from_records: f64 = taken.iter().filter(|taken| taken.anchored).map(|taken| taken.seconds).sum();
     let anchored = from_records >= 0.5 * device_seconds;
     let (low, high) = interval(anchored, is_busy);
+    let (samples, tokens) = trace.batches.get(step as usize).copied().unwrap_or_default();
+    let known = |count: u64| (count > 0).then_some(count);
+    let rate = |count: u64| known(count).map(|count| count as f64 / step_seconds);
     Ok(Prediction {
         gpu: card.to_string(),
         predicted: true,
@@ -159,6 +177,10 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         low_seconds: step_seconds * low,
         high_seconds: step_seconds * high,
         total_seconds: step_seconds * f64::from(steps),
+        samples: known(samples),
+        tokens: known(tokens),
+        samples_per_second: rate(samples),
+        tokens_per_second: rate(tokens),
         coverage: COVERAGE,
         bound_by,
         device_seconds,

@@ -40,6 +40,9 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
         time.launches,
         if time.host_factor == 1.0 { String::new() } else { format!(" (times {})", time.host_factor) }
     )?;
+    if !time.throughput().is_empty() {
+        writeln!(text, "    That is {} (predicted).", time.throughput())?;
+    }
     for row in &time.phases {
         writeln!(
             text,
@@ -77,12 +80,13 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
         true => format!("-{}", Bytes(value.unsigned_abs())),
         false => Bytes(value.unsigned_abs()).to_string(),
     };
-    let row = |cells: [&str; 6]| {
-        let [gpu, verdict, peak, headroom, step, between] = cells;
-        format!("  {gpu:<12} {verdict:<13} {peak:>12} {headroom:>12} {step:>11}  {between}").trim_end().to_string() + "\n"
+    let row = |cells: [&str; 7]| {
+        let [gpu, verdict, peak, headroom, step, throughput, between] = cells;
+        format!("  {gpu:<12} {verdict:<13} {peak:>12} {headroom:>12} {step:>11} {throughput:>17}  {between}").trim_end().to_string()
+            + "\n"
     };
-    let mut text =
-        "\n".to_string() + &row([heading, "", "on the GPU", "headroom", "a step", "80 %, and what bounds it (predicted)"]);
+    let mut text = "\n".to_string()
+        + &row([heading, "", "on the GPU", "headroom", "a step", "throughput", "80 %, and what bounds it (predicted)"]);
     for (name, answer) in answers {
         let verdict = match answer.verdict {
             Verdict::Fits => "fits",
@@ -95,6 +99,9 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
         // Memory that ran out says nothing of what would be needed; the card that would suffice does.
         let needed = answer.needs_at_least.filter(|_| answer.verdict == Verdict::DoesNotFit);
         let peak = needed.unwrap_or(answer.peak_on_device);
+        let throughput = answer.time.as_ref().map(Prediction::throughput).unwrap_or_default();
+        // Of text the tokens.
+        let throughput = throughput.split(", ").next().unwrap_or_default();
         let (step, more) = match &answer.time {
             Some(time) => {
                 let anchor = if time.anchored { "" } else { ", from specifications" };
@@ -103,7 +110,7 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
             }
             None => ("-".to_string(), answer.time_missing.clone().unwrap_or_default()),
         };
-        text += &row([name, verdict, &bytes(peak), &bytes(answer.headroom), &step, &more]);
+        text += &row([name, verdict, &bytes(peak), &bytes(answer.headroom), &step, throughput, &more]);
     }
     text
 }

@@ -113,6 +113,8 @@ def _holds(value):
 
 def _ended():
     note(ended=True)
+    if not _stopped:
+        reach.tell_batches()
     device.tell_of_strangers(failed=False)
     _label_everything()
     device.ended(_stopped)

@@ -2,6 +2,7 @@
 script has for it and did not come to, when it is stopped after its steps."""
 
 import ast
+import collections.abc
 import functools
 import gc
 import os
@@ -19,9 +20,14 @@ _iterated = weakref.WeakSet()
 # By its first parameter: models that were trained, and those that gave something without gradients.
 _trained, _asked = set(), set()
 _shapes = {}
+# By step and model: samples that went through it, and tokens.
+_batches = {}
+_batches_of = 0
 
 SAVING = ("save_pretrained", "save_checkpoint", "save_state", "save_model", "save_file")
 MOST_FILES, MOST_BYTES, MOST_TOLD = 100, 1 << 20, 2
+# As many steps as have a record of what their operators do (native/dry/python/work.cpp), and some more.
+MOST_BATCHES = 8
 
 
 def follow(torch):
@@ -74,6 +80,32 @@ def enters(root, arguments, named):
         named[names[at] if at < len(names) else f"argument {at + 1}"] = value
     for name, value in named.items():
         _see(torch, (type(root).__name__, name), value)
+    # Not what checkpointing computes again, nor a loss, which has no parameters.
+    if model != id(None) and torch._C._current_graph_task_id() == -1:
+        _count(torch, model, named)
+
+
+def _count(torch, model, named):
+    """Samples are the rows of the first input that has some; tokens its elements, where they are whole numbers in rows."""
+    global _batches_of
+    if step > MOST_BATCHES:
+        return
+    # A step that is counted anew, after trials, begins anew.
+    if _batches_of != step:
+        _batches_of = step
+        _batches[step] = {}
+    values = [inner for value in named.values() for inner in (value.values() if isinstance(value, collections.abc.Mapping) else [value])]
+    for value in values:
+        samples = tokens = 0
+        if isinstance(value, torch.Tensor) and value.dim() > 0:
+            is_text = value.dim() == 2 and not (value.is_floating_point() or value.is_complex())
+            samples, tokens = value.shape[0], value.numel() if is_text else 0
+        elif isinstance(value, (list, tuple)) and value and all(isinstance(each, torch.Tensor) for each in value):
+            samples = len(value)
+        if samples:
+            before = _batches[step].get(model, (0, 0))
+            _batches[step][model] = before[0] + samples, before[1] + tokens
+            return
 
 
 def _see(torch, key, value):
@@ -91,10 +123,18 @@ def _see(torch, key, value):
         known[:2] = [min(sizes) for sizes in zip(known[0], shape)], most
 
 
+def tell_batches():
+    """Of each step, what went through the model that most went through."""
+    last = max(_batches, default=0)
+    if last:
+        note(batches=[max(_batches.get(number, {}).values(), default=(0, 0)) for number in range(1, last + 1)])
+
+
 def tell():
     """When the script is stopped, within an optimizer's step."""
     import torch
 
+    tell_batches()
     for (module, name), (least, most, at) in _shapes.items():
         if least != most:
             note(varied=name, module=module, least=least, most=most, step=at)
