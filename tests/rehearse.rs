@@ -1072,3 +1072,54 @@ while True:
     let refused = rehearse(&["--gpu", "h100", "--host-factor", "0"], script);
     assert!(refused.output.status.code() == Some(2) && refused.error().contains("--host-factor 0: write"), "{}", refused.error());
 }
+
+/// Data sets that sleep, so that a busy machine changes nothing: one for half a second a batch in workers, one for nothing in the script's process.
+#[test]
+fn what_the_loader_gives_is_set_beside_what_the_card_consumes() {
+    let script = |seconds: f64, workers: usize, method: &str| {
+        format!(
+            "
+import time, torch
+
+class Images(torch.utils.data.Dataset):
+    def __len__(self):
+        return 256
+    def __getitem__(self, at):
+        time.sleep({seconds} / 16)
+        return torch.ones(256), at
+
+if __name__ == '__main__':
+    model = torch.nn.Linear(256, 10).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in torch.utils.data.DataLoader(Images(), 16, num_workers={workers}, multiprocessing_context={method}):
+        torch.nn.functional.cross_entropy(model(x.cuda()), y.cuda() % 10).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"
+        )
+    };
+    for method in ["'fork'", "'spawn'"] {
+        let seen = rehearse(&["--gpu", "h100"], &script(0.5, 2, method));
+        let loading = &seen.json["time"]["loading"];
+        let number =
+            |field: &str| loading[field].as_f64().unwrap_or_else(|| panic!("{field}: {}, {}", seen.json["time"], seen.error()));
+        assert_eq!((&loading["loader"], &loading["workers"]), (&"Images of 256 samples".into(), &2.into()));
+        assert!(number("seconds_per_batch") >= 0.5 && number("gives_per_second") <= 64.0, "{loading}");
+        assert!(number("waits") > 0.5 && number("workers_needed") > 2.0, "{loading}");
+        assert!(
+            seen.error().contains("your loader gives") && seen.error().contains("workers of this CPU would do"),
+            "{}",
+            seen.error()
+        );
+    }
+    // Without workers the host loads, between its launches.
+    let seen = rehearse(&["--gpu", "h100"], &script(0.5, 0, "None"));
+    assert!(seen.json["time"]["loading"]["waits"].as_f64() > Some(0.5), "{}", seen.json["time"]["loading"]);
+    // A fast one beside a step that takes a T4 a second: 13 TFLOP in fp32, of which it has 8 in a second.
+    let layers = "torch.nn.Sequential(torch.nn.Linear(256, 4096), torch.nn.Linear(4096, 4096), torch.nn.Linear(4096, 10))";
+    let large =
+        script(0.0, 1, "'fork'").replace("torch.nn.Linear(256, 10)", layers).replace("x.cuda()", "x.cuda().repeat(4096, 1)");
+    let seen = rehearse(&["--gpu", "t4"], &large.replace("y.cuda()", "y.cuda().repeat(4096)"));
+    assert_eq!(seen.json["time"]["loading"]["workers_needed"], 1, "{}", seen.json["time"]["loading"]);
+    assert!(seen.error().contains("it does not wait"), "{}", seen.error());
+}

@@ -8,7 +8,7 @@ use super::replay::{self, Needs};
 use super::session::{self, Left, Session};
 use super::show::on_one_line;
 use super::template::Template;
-use super::time::{Prediction, predict};
+use super::time::{Loading, Prediction, predict};
 use super::trace::Trace;
 use crate::cards::{self, Card};
 use crate::units::Bytes;
@@ -502,7 +502,11 @@ impl Rehearsal<'_> {
 
     /// Of the process whose steps take longest.
     fn time(&self, run: &Run, steps: u32) -> Result<Prediction, String> {
-        let predicted = |trace| predict(trace, &self.card, steps, self.options.host_factor);
+        let predicted = |trace: &Trace| {
+            let mut time = predict(trace, &self.card, steps, self.options.host_factor)?;
+            time.loading = Loading::of(trace, &run.traces, &time, steps);
+            Ok(time)
+        };
         let mut tried: Vec<Result<Prediction, String>> = run.traces.iter().map(predicted).collect();
         tried.sort_by(|a, b| {
             let length = |one: &Result<Prediction, String>| one.as_ref().map_or(0.0, |time| time.step_seconds);

@@ -1,6 +1,6 @@
 //! What a process under rehearsal told: the form of a trace, and its reader.
 //!
-//! Each process that imports PyTorch has a folder with two files, and one of [`Work`], complete at every moment of its life, so that one that is killed, hangs or
+//! Each process that imports PyTorch has a folder with two files, and one of [`Work`] and one of [`Fetch`], complete at every moment of its life, so that one that is killed, hangs or
 //! leaves by `os._exit` has told all that it saw. Another, `lost`, is made with them: where something could not be written, because the disk
 //! is full for instance, it begins with the error's number, else with 0.
 //!
@@ -53,10 +53,11 @@
 //! | `{"unreached":"evaluation","what":..,"file":..,"line":N}` | what the script has and did not come to before it was stopped; the place, where there is one |
 //! | `{"varied":NAME,"module":CLASS,"least":[..],"most":[..],"step":N}` | sizes of an input of the outermost module, where they differ, and when the most came |
 //! | `{"batches":[[SAMPLES,TOKENS],..]}` | of the first steps: what went through the model; 0 tokens where its input is no text |
+//! | `{"loader":NAME,"workers":N,"batches":N}` | a DataLoader, and batches that were taken from it to train |
 //! | `{"flops":N}` | floating-point operations of the step after the last that is recorded |
 
 use super::show::on_one_line;
-use super::time::Work;
+use super::time::{Fetch, Loader, Work};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::HashMap;
@@ -350,6 +351,9 @@ pub struct Trace {
     pub keepers: Vec<Keeper>,
     /// Samples and tokens of the first steps.
     pub batches: Vec<(u64, u64)>,
+    pub loaders: Vec<Loader>,
+    /// What was fetched for DataLoaders, by this process or workers that it forked.
+    pub fetches: Vec<Fetch>,
     /// Floating-point operations of one step, where they were counted.
     pub flops: Option<u64>,
     pub gpu: Option<RealGpu>,
@@ -381,6 +385,7 @@ enum Line {
     Varied(Varied),
     Keeper(Keeper),
     Batches { batches: Vec<(u64, u64)> },
+    Loader(Loader),
     Flops { flops: u64 },
     RealGpu(RealGpu),
     Meters { meters: Meters },
@@ -416,6 +421,7 @@ impl Trace {
             trace.find_compiled();
         }
         trace.work = Work::of_folder(folder)?;
+        trace.fetches = Fetch::of_folder(folder);
         Ok(trace)
     }
 
@@ -491,6 +497,7 @@ impl Trace {
             Line::Varied(varied) => self.varied.push(varied),
             Line::Keeper(keeper) => self.keepers.push(keeper),
             Line::Batches { batches } => self.batches = batches,
+            Line::Loader(loader) => self.loaders.push(loader),
             Line::Flops { flops } => self.flops = Some(flops),
             Line::RealGpu(gpu) => self.gpu = Some(gpu),
             Line::Meters { meters } => self.meters = Some(meters),

@@ -1,6 +1,7 @@
 //! The predicted time of a step, with what bounds it, and how far such predictions were off on records that were not fitted.
 
 use super::device::{Device, Limit, Taken};
+use super::loading::Loading;
 use super::timeline::{Turn, steady};
 use super::work::{Precision, Work, WorkKind};
 use crate::cards::Card;
@@ -21,7 +22,7 @@ const BUSY: f64 = 0.9;
 
 /// What no prediction counts.
 pub const NOT_MODELLED: [&str; 5] = [
-    "loading by worker processes and disks",
+    "loading of data",
     "communication between GPUs",
     "compiling and kernels of extensions",
     "clocks under a power limit",
@@ -59,6 +60,8 @@ pub struct Prediction {
     /// Those that take most.
     pub kernels: Vec<KernelTime>,
     pub misaligned: Vec<Misaligned>,
+    /// What the script's DataLoader gives beside it; it is in no other figure here.
+    pub loading: Option<Loading>,
     pub not_modelled: [&'static str; NOT_MODELLED.len()],
 }
 
@@ -191,6 +194,7 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         phases: phases(&works, &taken, &turns),
         kernels: kernels(trace, &works, &taken),
         misaligned: misaligned(trace, &device, &works, step_seconds),
+        loading: None,
         not_modelled: NOT_MODELLED,
     })
 }

@@ -71,6 +71,9 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
             place_or_not(one.line.as_ref())
         )?;
     }
+    if let Some(loading) = &time.loading {
+        writeln!(text, "  {}.", loading.text())?;
+    }
     writeln!(text, "  Not in the time: {}.", NOT_MODELLED.join(", "))
 }
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 
-from . import counting, device, distributed, labels, reach, settings, steps, switches
+from . import counting, device, distributed, labels, loading, reach, settings, steps, switches
 from .notes import note, open_folder
 
 _stopped = False
@@ -46,6 +46,7 @@ def begin(torch):
         steps.leave_out_trials()
         distributed.follow(torch)
         reach.follow(torch)
+        loading.follow(torch)
     if settings.get("VRAMLAB_REHEARSAL_TECHNIQUES"):
         from . import techniques
 
@@ -66,6 +67,7 @@ def stop(after):
         device.ended(True)
         if device.library is not None:
             reach.tell()
+            loading.tell()
             _tell_keepers()
         note(stopped=after)
         _stopped = True
@@ -115,6 +117,7 @@ def _ended():
     note(ended=True)
     if not _stopped:
         reach.tell_batches()
+        loading.tell()
     device.tell_of_strangers(failed=False)
     _label_everything()
     device.ended(_stopped)

@@ -1,0 +1,104 @@
+"""How long the script's own DataLoader takes for a batch: the time inside of a fetch, in workers and in the script's process, whoever waits for it.
+
+A worker writes its own lines: one that was forked has no other way to tell. They stand in the file `loading` of the folder of the process that it
+was forked from, or of its own where it was spawned.
+"""
+
+import functools
+import json
+import multiprocessing
+import os
+import time
+
+from . import notes
+
+# Fetches that a process tells of.
+MOST = 100
+
+_told = 0
+_owner = 0
+# By name of a loader: its workers, and batches that were taken from it outside of no_grad.
+_taken = {}
+
+
+def follow(torch):
+    from torch.utils.data import dataloader
+    from torch.utils.data._utils import fetch
+
+    for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        kind.fetch = _timed(kind.fetch)
+    base = dataloader._BaseDataLoaderIter
+    take = base.__next__
+
+    @functools.wraps(take)
+    def taking(self):
+        batch = take(self)
+        if torch.is_grad_enabled():
+            name = _name(self._dataset)
+            _taken[name] = (self._num_workers, _taken.get(name, (0, 0))[1] + 1)
+        return batch
+
+    base.__next__ = taking
+
+
+def _name(dataset):
+    try:
+        return f"{type(dataset).__name__} of {len(dataset)} samples"
+    except (TypeError, NotImplementedError):
+        return type(dataset).__name__
+
+
+def _waited_for_a_core():
+    """Seconds in which this thread could have run and no core was free, which is the rehearsal's and others' doing (proc(5), schedstat)."""
+    try:
+        with open("/proc/thread-self/schedstat") as file:
+            return int(file.read().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _timed(original):
+    @functools.wraps(original)
+    def fetch(self, index):
+        global _told, _owner
+        # A forked worker has what its parent told.
+        if _owner != os.getpid():
+            _told, _owner = 0, os.getpid()
+        if _told >= MOST:
+            return original(self, index)
+        waited, worked, began = _waited_for_a_core(), time.thread_time(), time.perf_counter()
+        batch = original(self, index)
+        seconds, worked, waited = time.perf_counter() - began, time.thread_time() - worked, _waited_for_a_core() - waited
+        _told += 1
+        parent = multiprocessing.parent_process()
+        _write(
+            loads=_name(self.dataset),
+            worker=_owner,
+            owner=parent.pid if parent and _is_worker() else _owner,
+            seconds=max(seconds - waited, worked),
+            processor_seconds=worked,
+            samples=len(index) if isinstance(index, (list, tuple)) else 0,
+        )
+        return batch
+
+    return fetch
+
+
+def _is_worker():
+    from torch.utils.data import get_worker_info
+
+    return get_worker_info() is not None
+
+
+def _write(**line):
+    try:
+        with open(os.path.join(notes.folder, "loading"), "ab", buffering=0) as file:
+            file.write((json.dumps(line) + "\n").encode("utf-8", "replace"))
+    except OSError:
+        # Nothing of it is in the answer then.
+        pass
+
+
+def tell():
+    for name, (workers, batches) in _taken.items():
+        notes.note(loader=name, workers=workers, batches=batches)
