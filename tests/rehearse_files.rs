@@ -33,7 +33,7 @@ fn rehearse(folder: &Path, fail: bool) -> (Output, PathBuf) {
     std::fs::write(&script, SCRIPT.replace("FAIL", if fail { "True" } else { "False" })).unwrap();
     let out = folder.join("out");
     let output = Command::new(env!("CARGO_BIN_EXE_vramlab"))
-        .args(["rehearse", "--gpu", "24GiB", "--steps", "all", "--out", out.to_str().unwrap(), "--"])
+        .args(["rehearse", "--gpu", "rtx-4090", "--steps", "all", "--out", out.to_str().unwrap(), "--"])
         .args([python(), script])
         .env("VRAMLAB_CACHE", folder.join("cache"))
         .output()
@@ -96,6 +96,18 @@ fn a_folder_holds_the_whole_rehearsal() {
     assert_eq!((most("allocated"), most("reserved")), (Some(peak), Some(reserved)));
     let slices = |name: &str| events.iter().filter(|e| e["ph"] == "X" && e["name"] == name).count();
     assert_eq!(["load", "step 1", "step 3", "backward", "optimizer"].map(slices), [1, 1, 1, 3, 3]);
+
+    // The kernels of a step, one after the other, add up to the time of the card; those of modules are in the page.
+    let predicted: Vec<&Value> = events.iter().filter(|event| event["cat"] == "predicted").collect();
+    let at = |event: &Value, field: &str| event[field].as_f64().unwrap();
+    assert!(predicted.windows(2).all(|pair| at(pair[0], "ts") + at(pair[0], "dur") <= at(pair[1], "ts") + 1e-6), "{predicted:?}");
+    let total: f64 = predicted.iter().map(|event| at(event, "dur") * 1e-6).sum();
+    assert!((total / at(&answer["time"], "device_seconds") - 1.0).abs() < 1e-9 && total > 0.0, "{total}: {}", answer["time"]);
+    assert!(
+        page.contains("Time of a step (predicted)") && page.contains("<td class=\"name\">Sequential.*</td><td class=\"number\">"),
+        "{}",
+        answer["time"]["modules"]
+    );
 
     let pickle = std::fs::read(out.join("snapshot.pickle")).unwrap();
     memory_viz::reads_as_memory_viz(&pickle);

@@ -706,7 +706,7 @@ pub fn module_of(trace: &Trace, block: &Block) -> Option<String> {
 }
 
 /// A module's path with a star for each number: the same place in each of the repeated blocks.
-fn alike(module: &str) -> String {
+pub fn alike(module: &str) -> String {
     let part = |part: &str| if part.bytes().all(|b| b.is_ascii_digit()) { "*".to_string() } else { part.to_string() };
     module.split('.').map(part).collect::<Vec<String>>().join(".")
 }

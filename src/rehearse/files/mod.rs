@@ -30,6 +30,8 @@ pub fn write(folder: &Path, answer: &Answer, traces: &[Trace]) -> Result<()> {
         Ok(writeln!(out)?)
     })?;
     let names = names(&answer.processes);
+    // Predicted for one process; those of others are alike.
+    let time = |n: usize| answer.time.as_ref().filter(|_| n == 0);
     for (n, process) in answer.processes.iter().enumerate() {
         let Some(trace) = traces.iter().find(|trace| trace.process.id == process.process) else { continue };
         let view = View::new(trace, process);
@@ -37,7 +39,7 @@ pub fn write(folder: &Path, answer: &Answer, traces: &[Trace]) -> Result<()> {
         save(&file("memory", "svg"), |out| Ok(out.write_all(page::picture(answer, &view, crate::chart::WIDE)?.0.as_bytes())?))?;
         save(&file("memory", "html"), |out| Ok(out.write_all(page::page(answer, &view, &names, n)?.as_bytes())?))?;
         save(&file("snapshot", "pickle"), |out| Ok(snapshot::of(&view).write(out)?))?;
-        save(&file("trace", "json"), |out| perfetto::write(&view, out))?;
+        save(&file("trace", "json"), |out| perfetto::write(&view, time(n), out))?;
     }
     Ok(())
 }

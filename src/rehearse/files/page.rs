@@ -9,7 +9,8 @@ use crate::rehearse::show::{
     LISTED, caught_at, growth_at, headline, keeper_of, place_of, place_or_not, share_of, short, size_of, smallest, unreached_at,
     varied_of,
 };
-use crate::units::Bytes;
+use crate::rehearse::time::{ModuleTime, Prediction};
+use crate::units::{Bytes, Seconds};
 use anyhow::{Context, Result};
 use minijinja::context;
 use minijinja::value::Serde;
@@ -167,6 +168,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         tables => Serde([("category", shares(&peak.categories)), ("module", shares(&peak.modules)), ("line", shares(&peak.lines))]),
         blocks => Serde(largest(&mut places)),
         phases => Serde(phases),
+        time => Serde(answer.time.as_ref().filter(|_| n == 0).map(time_of)),
         steps_left_out => (0..=last).filter(|step| !is_told(*step)).count(),
         caught => Serde(process.caught.iter().map(caught_at).collect::<Vec<_>>()),
         unreached => Serde(process.unreached.iter().map(|row| (row.phase.as_str(), unreached_at(row))).collect::<Vec<_>>()),
@@ -193,6 +195,18 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         data => json.replace('<', "\\u003c"),
     };
     document(include_str!("page.html"), &style, script, values)
+}
+
+/// A sentence, and of each module the time of its kernels with its share; all of it predicted.
+fn time_of(time: &Prediction) -> (String, Vec<[String; 4]>) {
+    let row = |row: &ModuleTime| {
+        let share = share_of((row.seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64);
+        let name = if row.module.is_empty() { "outside of modules".to_string() } else { row.module.clone() };
+        [name, Seconds(row.seconds).to_string(), share, row.bound_by.to_string()]
+    };
+    let between = format!("{} to {}", Seconds(time.low_seconds), Seconds(time.high_seconds));
+    let sentence = format!("{} on {} (80 %: {between}), bound by {}", Seconds(time.step_seconds), time.gpu, time.bound_by);
+    (sentence, time.modules.iter().map(row).collect())
 }
 
 fn figures(answer: &Answer, view: &View) -> Vec<Row> {

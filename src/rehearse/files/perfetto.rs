@@ -1,15 +1,18 @@
 //! The timeline as <https://ui.perfetto.dev> and `chrome://tracing` open it.
 //!
-//! Time on their axis is the allocator's: one microsecond is one event, since nothing ran that could be timed.
+//! Time on their axis is the allocator's: one microsecond is one event, since nothing ran that could be timed. The
+//! kernels of a predicted step are a process of their own, on an axis of time.
 
 use super::course::{LAYERS, View, layer};
 use super::{MOST_EVENTS, who};
+use crate::rehearse::time::Prediction;
 use crate::rehearse::trace::{Kind, Phase};
 use anyhow::Result;
 use serde_json::json;
 use std::io::Write;
 
-pub fn write(view: &View, out: &mut dyn Write) -> Result<()> {
+/// With a prediction, the kernels of a step are a process of their own, each stream a thread, on an axis of predicted time.
+pub fn write(view: &View, time: Option<&Prediction>, out: &mut dyn Write) -> Result<()> {
     let process = view.process.process;
     let end = view.events.len();
     let from = end.saturating_sub(MOST_EVENTS);
@@ -79,6 +82,24 @@ pub fn write(view: &View, out: &mut dyn Write) -> Result<()> {
             "ph": "i", "s": "t", "pid": process, "tid": 1, "cat": "memory", "ts": block.made,
             "name": format!("{} of {}", crate::units::Bytes(block.rounded.unsigned_abs()), LAYERS[layer(block.category)].0),
             "args": {"bytes": block.bytes, "line": line, "operator": view.trace.operators.get(&event.operator)},
+        }))?;
+    }
+    // No process has this number.
+    let predicted = u32::MAX;
+    for (at, span) in time.iter().flat_map(|time| &time.spans).enumerate() {
+        let stream = u32::from(span.card) * 2 + u32::from(span.beside) + 1;
+        if at == 0 {
+            let name = "a step on the GPU (predicted; microseconds of this axis are of time)";
+            put(json!({"ph": "M", "pid": predicted, "tid": stream, "name": "process_name", "args": {"name": name}}))?;
+        }
+        put(json!({
+            "ph": "X", "pid": predicted, "tid": stream, "cat": "predicted", "name": span.operator,
+            "ts": span.begin * 1e6, "dur": span.seconds * 1e6,
+            "args": {
+                "predicted": true,
+                "module": span.module,
+                "line": span.line.as_ref().map(|line| format!("{}:{} ({})", line.file, line.line, line.function)),
+            },
         }))?;
     }
     Ok(writeln!(out, "\n]}}")?)

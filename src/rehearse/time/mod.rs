@@ -11,6 +11,6 @@ mod timeline;
 mod work;
 
 pub use loading::{Fetch, Loader, Loading};
-pub use predict::{Prediction, TimeChange, predict};
+pub use predict::{ModuleTime, Prediction, TimeChange, predict};
 pub use show::{prediction, side_by_side};
 pub use work::Work;

@@ -2,10 +2,10 @@
 
 use super::device::{Device, Limit, Taken};
 use super::loading::Loading;
-use super::timeline::{Turn, steady};
+use super::timeline::{Turn, begins, steady};
 use super::work::{Precision, Work, WorkKind};
 use crate::cards::Card;
-use crate::rehearse::answer::{Line, TOLD};
+use crate::rehearse::answer::{Line, TOLD, alike};
 use crate::rehearse::trace::{Phase, Trace};
 use crate::units::significant;
 use serde::Serialize;
@@ -57,11 +57,15 @@ pub struct Prediction {
     pub anchored: bool,
     pub launches: u64,
     pub phases: Vec<PhaseTime>,
+    /// Those whose kernels take most, backward passes included; the same place in repeated blocks is one.
+    pub modules: Vec<ModuleTime>,
     /// Those that take most.
     pub kernels: Vec<KernelTime>,
     pub misaligned: Vec<Misaligned>,
     /// What the script's DataLoader gives beside it; it is in no other figure here.
     pub loading: Option<Loading>,
+    #[serde(skip)]
+    pub spans: Vec<Span>,
     pub not_modelled: [&'static str; NOT_MODELLED.len()],
 }
 
@@ -80,6 +84,28 @@ impl Prediction {
         let known = rates.into_iter().filter_map(|(rate, unit)| Some(format!("{} {unit}", significant(rate?))));
         known.collect::<Vec<String>>().join(", ")
     }
+}
+
+/// Kernels of a module at its own work, not that of modules in it; of all that belong to none, one row with an empty name.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModuleTime {
+    pub module: String,
+    pub seconds: f64,
+    pub launches: u64,
+    pub bound_by: &'static str,
+}
+
+/// A kernel on the predicted time line of a step, in seconds since the host began it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Span {
+    pub operator: String,
+    pub line: Option<Line>,
+    pub module: String,
+    pub card: u16,
+    /// A copy that runs beside the kernels.
+    pub beside: bool,
+    pub begin: f64,
+    pub seconds: f64,
 }
 
 /// How much longer a variant of a script takes on the same card, as a share; predicted.
@@ -191,6 +217,8 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         host_factor,
         anchored,
         launches: works.iter().map(|work| u64::from(work.launches)).sum(),
+        modules: modules(trace, &works, &taken),
+        spans: spans(trace, &works, &turns),
         phases: phases(&works, &taken, &turns),
         kernels: kernels(trace, &works, &taken),
         misaligned: misaligned(trace, &device, &works, step_seconds),
@@ -235,6 +263,42 @@ fn phases(works: &[&Work], taken: &[Taken], turns: &[Turn]) -> Vec<PhaseTime> {
         (!of.is_empty()).then_some(PhaseTime { phase: phase.name(), device_seconds, host_seconds, bound_by })
     };
     [Phase::Forward, Phase::Backward, Phase::Optimizer].into_iter().filter_map(row).collect()
+}
+
+fn module_of(trace: &Trace, work: &Work) -> String {
+    trace.modules.get(&work.module).map(|module| alike(module)).unwrap_or_default()
+}
+
+fn modules(trace: &Trace, works: &[&Work], taken: &[Taken]) -> Vec<ModuleTime> {
+    let mut found: HashMap<String, (Vec<Taken>, u64)> = HashMap::new();
+    for (work, taken) in works.iter().zip(taken) {
+        let entry = found.entry(module_of(trace, work)).or_default();
+        entry.0.push(*taken);
+        entry.1 += u64::from(work.launches);
+    }
+    let row = |(module, (taken, launches)): (String, (Vec<Taken>, u64))| ModuleTime {
+        module,
+        seconds: taken.iter().map(|one| one.seconds).sum(),
+        launches,
+        bound_by: limit_of(&taken),
+    };
+    let mut rows: Vec<ModuleTime> = found.into_iter().map(row).collect();
+    rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then_with(|| a.module.cmp(&b.module)));
+    rows.truncate(TOLD);
+    rows
+}
+
+fn spans(trace: &Trace, works: &[&Work], turns: &[Turn]) -> Vec<Span> {
+    let span = |((work, turn), begin): ((&&Work, &Turn), f64)| Span {
+        operator: trace.operators.get(&work.operator).cloned().unwrap_or_default(),
+        line: line_of(trace, work),
+        module: module_of(trace, work),
+        card: turn.card,
+        beside: turn.beside,
+        begin,
+        seconds: turn.device,
+    };
+    works.iter().zip(turns).zip(begins(turns)).map(span).collect()
 }
 
 /// The line that a work is of: in a backward pass, that of the forward pass.

@@ -53,6 +53,12 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
             row.bound_by
         )?;
     }
+    writeln!(text, "  Modules whose kernels take most (predicted)")?;
+    for row in time.modules.iter().take(ROWS) {
+        let share = share_of((row.seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64);
+        let name = if row.module.is_empty() { "outside of modules" } else { &row.module };
+        writeln!(text, "    {:>10}  {share:>5}  {:<9}  {name}", seconds(row.seconds), row.bound_by)?;
+    }
     writeln!(text, "  Kernels that take most (predicted)")?;
     for row in time.kernels.iter().take(ROWS) {
         let share = share_of((row.seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64);

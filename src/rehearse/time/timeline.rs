@@ -20,25 +20,40 @@ const STEPS: usize = 5;
 
 /// What a step takes when the same one follows on itself, in seconds.
 pub fn steady(turns: &[Turn], waits: bool) -> f64 {
+    let (ends, _) = run(turns, waits);
+    (ends[STEPS - 1] - ends[0]) / (STEPS - 1) as f64
+}
+
+/// When the device begins each, in the last of such steps, since the end of the one before.
+pub fn begins(turns: &[Turn]) -> Vec<f64> {
+    let (ends, mut begins) = run(turns, true);
+    begins.iter_mut().for_each(|begin| *begin = (*begin - ends[STEPS - 2]).max(0.0));
+    begins
+}
+
+/// The end of each step, and when the device began each turn of the last one.
+fn run(turns: &[Turn], waits: bool) -> ([f64; STEPS], Vec<f64>) {
+    let mut begins = vec![0.0; turns.len()];
     let mut host = 0.0_f64;
     // Of each card the kernels' queue, and that of copies beside them.
     let mut queues = [[0.0_f64; 2]; 16];
     let mut ends = [0.0_f64; STEPS];
     for end in &mut ends {
-        for turn in turns {
+        for (turn, begin) in turns.iter().zip(&mut begins) {
             if waits && turn.waited {
                 host = queues.iter().flatten().fold(host, |last, queue| last.max(*queue));
             }
             host += turn.host;
             let queue = &mut queues[usize::from(turn.card) % 16][usize::from(turn.beside)];
-            *queue = queue.max(host) + turn.device;
+            *begin = queue.max(host);
+            *queue = *begin + turn.device;
             if waits && turn.waits {
                 host = host.max(*queue);
             }
         }
         *end = queues.iter().flatten().fold(host, |last, queue| last.max(*queue));
     }
-    (ends[STEPS - 1] - ends[0]) / (STEPS - 1) as f64
+    (ends, begins)
 }
 
 #[cfg(test)]
@@ -58,5 +73,8 @@ mod tests {
         assert!(near(steady(&[turn(1.0, 3.0, true); 10], true), 40.0));
         assert!(near(steady(&[turn(1.0, 3.0, true); 10], false), 30.0));
         assert!(near(steady(&[], true), 0.0));
+        // Kernels follow on each other where the device is the slower one.
+        let begins = begins(&[turn(1.0, 3.0, false); 3]);
+        assert!(near(begins[1] - begins[0], 3.0) && near(begins[2] - begins[1], 3.0), "{begins:?}");
     }
 }
