@@ -98,12 +98,11 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, requires = "batch")]
     pub(super) accumulation: Option<Template>,
 
-    /// With --what-if: how many such GPUs FSDP2 is tried on
+    /// With --what-if: how many such GPUs zero1, zero2 and fsdp2 are tried on
     #[arg(long, value_name = "N", default_value = "2", requires = "what_if")]
     pub(super) cards: u32,
 
-    /// With --what-if: try only these techniques, each alone, separated by commas; with + between their names together
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "what_if")]
+    #[arg(long, help = super::what_if::only_help(), value_name = "NAMES", value_delimiter = ',', requires = "what_if")]
     pub(super) only: Vec<String>,
 
     /// With --what-if: `cuda` measures on a real GPU, bytes and times; `dry` is the simulated one

@@ -13,6 +13,8 @@ for path in sys.argv[1:]:
     torch.cuda.reset_peak_memory_stats()
     exec(compile(source.read_text(), path, "exec"), {"__name__": "__main__"})
     print(source.stem, torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), flush=True)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()

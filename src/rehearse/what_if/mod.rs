@@ -21,7 +21,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// What `techniques.py` does, and the group of which a script takes one.
-const TECHNIQUES: [(&str, &str); 24] = [
+const TECHNIQUES: [(&str, &str); 28] = [
     ("autocast-bf16", "precision"),
     ("autocast-fp16", "precision"),
     ("fused", "update"),
@@ -43,8 +43,12 @@ const TECHNIQUES: [(&str, &str); 24] = [
     ("offload-optimizer", STATE_OFFLOADING),
     ("lora", TRAINED),
     ("bf16-weights", WEIGHTS),
+    ("compile", COMPILING),
+    ("memory-budget", COMPILING),
     ("in-place", "in place"),
     ("channels-last", "layout"),
+    ("zero1", CARDS),
+    ("zero2", CARDS),
     ("fsdp2", CARDS),
 ];
 
@@ -63,6 +67,21 @@ const TRAINED: &str = "what is trained";
 
 /// The group of what keeps other numbers than the script does: never recommended before anything that does not.
 const WEIGHTS: &str = "precision of weights";
+
+/// The group of what compiles the model, and those that go with it: what the others change would be compiled with the model, and the hook's form of it
+/// is not the one that its lines have.
+const COMPILING: &str = "compiling";
+const BESIDE_COMPILING: [&str; 7] = ["precision", "update", "gradients", OFFLOADING, STATE_OFFLOADING, "allocator", "accumulation"];
+
+/// What `--only` takes.
+pub(super) fn only_help() -> String {
+    let names: Vec<&str> = TECHNIQUES.iter().chain(&SETTINGS).map(|(name, _)| *name).collect();
+    format!(
+        "With --what-if: try only these techniques, each alone, separated by commas; with + between their names together. There are {}, and with \
+        --accumulation accumulate-2x, accumulate-4x, accumulate-8x",
+        names.join(", ")
+    )
+}
 
 /// Settings of PyTorch's allocator.
 const SETTINGS: [(&str, &str); 3] = [
@@ -107,9 +126,15 @@ impl Choice {
     }
 
     fn goes_with(&self, other: &Choice) -> bool {
-        !self.groups.iter().any(|group| other.groups.contains(group))
+        let is_beside = |a: &Choice, b: &Choice| {
+            !a.groups.contains(&COMPILING) || b.groups.iter().all(|group| BESIDE_COMPILING.contains(group))
+        };
+        !self.groups.iter().any(|group| other.groups.contains(group)) && is_beside(self, other) && is_beside(other, self)
     }
 }
+
+/// The heaviest first.
+type Burdens = [bool; 5];
 
 /// What became of a choice.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -158,8 +183,8 @@ impl Row {
         let told: Vec<&Told> =
             choice.variant.techniques.iter().flat_map(|name| measured.told.iter().find(|told| told.technique == *name)).collect();
         let flops = measured.flops.zip(base.flops).map(|(now, before)| (now.cast_signed() - before.cast_signed(), before));
-        // Communication is not in the time.
-        let time = measured.time.as_ref().ok().filter(|_| !choice.groups.contains(&CARDS));
+        // Communication is not in the time, nor what compiling costs at the start.
+        let time = measured.time.as_ref().ok().filter(|_| !choice.groups.iter().any(|group| [CARDS, COMPILING].contains(group)));
         Row {
             techniques: choice.names.clone(),
             peak_reserved: reserved,
@@ -204,10 +229,10 @@ impl Row {
     }
 
     /// What it asks for that its price does not show: another thing trained, more cards, other numbers, and where the price is a count of
-    /// operations, traffic over PCI Express.
-    fn burdens(&self) -> [bool; 4] {
+    /// operations, traffic over PCI Express; and a compiler.
+    fn burdens(&self) -> Burdens {
         let is_in = |group| self.choice.groups.contains(&group);
-        [is_in(TRAINED), is_in(CARDS), is_in(WEIGHTS), self.is_offloading() && !self.is_timed()]
+        [is_in(TRAINED), is_in(CARDS), is_in(WEIGHTS), self.is_offloading() && !self.is_timed(), is_in(COMPILING)]
     }
 
     fn is_offloading(&self) -> bool {
@@ -222,12 +247,12 @@ impl Row {
             (None, Some(_)) => self.extra_share >= 1e-3,
             (None, None) => self.choice.groups.iter().any(|group| AGAIN.contains(group)),
         };
-        !costs && self.burdens() == [false; 4]
+        !costs && self.burdens() == Burdens::default()
     }
 
-    /// Cheapest first: the same thing trained, one card, the same numbers, no traffic, little time or little to compute, nothing changed in the
+    /// Cheapest first: the same thing trained, one card, the same numbers, no traffic, no compiler, little time or little to compute, nothing changed in the
     /// result, few lines, large micro-batches, few bytes.
-    fn cost(&self) -> ([bool; 4], i64, bool, usize, u64, i64) {
+    fn cost(&self) -> (Burdens, i64, bool, usize, u64, i64) {
         let price = if !self.is_timed() && self.is_free() { 0 } else { self.price() };
         let bytes = self.peak_reserved.unwrap_or(i64::MAX);
         (self.burdens(), price, !self.change.is_empty(), self.techniques.len(), self.choice.micro_batches, bytes)
@@ -580,12 +605,12 @@ fn sort(rows: &mut [Row]) {
 }
 
 fn mark_front(rows: &mut [Row]) {
-    let points: Vec<(i64, i64, usize, [bool; 4])> =
+    let points: Vec<(i64, i64, usize, Burdens)> =
         rows.iter().filter_map(|row| Some((row.peak_reserved?, row.price(), row.techniques.len(), row.burdens()))).collect();
     for row in rows {
         let Some(peak) = row.peak_reserved else { continue };
         let (price, techniques, burdens) = (row.price(), row.techniques.len(), row.burdens());
-        let is_lighter = |other: &[bool; 4]| other.iter().zip(burdens).all(|(other, own)| *other <= own);
+        let is_lighter = |other: &Burdens| other.iter().zip(burdens).all(|(other, own)| *other <= own);
         row.pareto = !row.is_without_time
             && !points.iter().any(|(p, f, t, b)| {
                 *p <= peak && *f <= price && is_lighter(b) && ((*p, *f) != (peak, price) || *b != burdens || *t < techniques)

@@ -35,6 +35,10 @@ def follow(torch):
         imports.when_imported(name, change)
 
 
+# Called with the reason where a graph could not be compiled and runs eagerly.
+when_it_fails = []
+
+
 # ---- Dynamo ------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -60,10 +64,12 @@ def _dynamo(dynamo):
             if not getattr(self.compiler_fn, "__module__", "torch").startswith("torch") or "OutOfMemory" in type(inner).__name__:
                 raise
             code = self.root_tx.f_code
-            why = (str(inner).strip().splitlines() or [""])[0]
+            why = f"{type(inner).__name__}: {(str(inner).strip().splitlines() or [''])[0]}"
+            for told in when_it_fails:
+                told(why)
             note(
                 note=f"torch.compile: {code.co_filename}:{code.co_firstlineno} ({code.co_name}) was not compiled but ran eagerly, "
-                f"because Inductor failed here: {type(inner).__name__}: {why}"
+                f"because Inductor failed here: {why}"
             )
             compiled = graph.forward
         stepped = getattr(self, "_vramlab_stepped", None)

@@ -14,7 +14,7 @@ import textwrap
 import types
 import weakref
 
-from . import calls, imports, settings
+from . import calls, compiling, imports, settings
 from .notes import note
 
 TECHNIQUES = {}
@@ -1078,6 +1078,39 @@ class OffloadOptimizer(Technique):
             self.applied(f"{inspect.getsource(offload_state).strip()}\n\n\n{call}")
 
 
+# ---- the compiler -----------------------------------------------------------------------------------------------------------------------
+
+
+@technique("compile", "memory-budget")
+class Compile(Technique):
+    """torch.compile of the model, and with half of the activations that it would keep by itself."""
+
+    def begin(self):
+        self.refused("the script runs no module but what it compiles itself")
+        if "VRAMLAB_REHEARSAL_EAGER" in settings:
+            self.never("--eager turns torch.compile off")
+        if importlib.util.find_spec("triton") is None:
+            self.never("triton, in which torch.compile writes its kernels, is not installed")
+        compiling.when_it_fails.append(lambda why: self.refused(f"torch.compile fails: {why}"))
+        self.at_first_forward(self.first)
+
+    def first(self, root):
+        from torch._dynamo import OptimizedModule
+
+        if any(isinstance(module, OptimizedModule) or module._compiled_call_impl is not None for module in root.modules()):
+            return self.refused("the script compiles the model itself")
+        if not any(p.requires_grad for p in root.parameters()):
+            return
+        lines = "TrainingArguments(..., torch_compile=True)" if uses_trainer() else "model.compile()"
+        if self.name == "memory-budget":
+            import torch._functorch.config
+
+            torch._functorch.config.activation_memory_budget = 0.5
+            lines = f"import torch._functorch.config\ntorch._functorch.config.activation_memory_budget = 0.5\n{lines}"
+        root.compile()
+        self.applied(lines)
+
+
 # ---- the batch ------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -1135,12 +1168,98 @@ class Accumulate(Technique):
 # ---- several cards --------------------------------------------------------------------------------------------------------------------------
 
 
-@technique("fsdp2")
-class Sharded(Technique):
-    """Parameters, gradients and optimizer state in shards, one for each card, gathered block by block; each card has its own batch."""
+class OnCards(Technique):
+    """One of several processes, each with a card and a batch of its own."""
 
     def begin(self):
         self.cards = int(settings["VRAMLAB_REHEARSAL_CARDS"])
+        self.change = f"{self.cards} cards, each with a batch of this size"
+        self.first_lines = f"""
+# torchrun --nproc-per-node={self.cards} train.py
+import os
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+torch.distributed.init_process_group("nccl")"""
+
+    def meet(self):
+        """Makes this process one of them, unless the script has several itself."""
+        if self.torch.distributed.is_initialized():
+            return self.never("the script uses several processes itself")
+        if uses_trainer():
+            return self.never("a Trainer does it by itself: TrainingArguments(..., fsdp=True); rehearse that with --world-size and --rank")
+        self.torch.distributed.init_process_group("nccl", world_size=self.cards, rank=0)
+
+
+@technique("zero1")
+class ShardedState(OnCards):
+    """The optimizer's state in shards, one for each card; parameters and gradients are whole on each."""
+
+    def begin(self):
+        super().begin()
+        self.refused("the script makes no optimizer of PyTorch's")
+        self.kinds = []
+        optim = self.torch.optim
+        for kind in list(vars(optim).values()):
+            if isinstance(kind, type) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer:
+                self.swap(kind)
+        self.at_first_forward(self.replicate)
+
+    def swap(self, kind):
+        original = kind.__init__
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def init(optimizer, *arguments, **more):
+            if type(optimizer) is not kind:
+                return original(optimizer, *arguments, **more)
+            # Each card's own, for its shard, is made as the script makes it.
+            kind.__init__ = original
+            if not self.kinds:
+                self.meet()
+            self.kinds.append(kind.__name__)
+            from torch.distributed.optim import ZeroRedundancyOptimizer
+
+            _, (_, parameters), *options = signature.bind(optimizer, *arguments, **more).arguments.items()
+            optimizer.__class__ = ZeroRedundancyOptimizer
+            optimizer.__init__(parameters, kind, **dict(options))
+            kind.__init__ = init
+
+        kind.__init__ = init
+
+    def replicate(self, root):
+        """Gradients are averaged as DistributedDataParallel does it, with the script's module at its heart and in its place."""
+        if not self.kinds or not any(p.requires_grad for p in root.parameters()):
+            return
+        replica = self.torch.nn.parallel.DistributedDataParallel(root, gradient_as_bucket_view=True)
+        plain, inside = root.forward, False
+
+        def forward(*arguments, **more):
+            nonlocal inside
+            if inside:
+                return plain(*arguments, **more)
+            inside = True
+            try:
+                return replica(*arguments, **more)
+            finally:
+                inside = False
+
+        root.forward = forward
+        self.applied(
+            f"""{self.first_lines}
+from torch.distributed.optim import ZeroRedundancyOptimizer
+model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.{self.kinds[0]}, ...)  # instead of {self.kinds[0]}
+""",
+            self.change,
+        )
+
+
+@technique("zero2", "fsdp2")
+class Sharded(OnCards):
+    """Parameters, gradients and optimizer state in shards, one for each card, gathered block by block; with `zero2` parameters stay gathered until
+    their backward pass."""
+
+    def begin(self):
+        super().begin()
         self.optimizers = follow_optimizers(self.torch)
         self.refused("the script runs no module")
         self.at_first_forward(self.first)
@@ -1148,35 +1267,28 @@ class Sharded(Technique):
     def first(self, root):
         from torch.distributed.fsdp import fully_shard
 
-        distributed = self.torch.distributed
         if not any(p.requires_grad for p in root.parameters()):
             return
-        if distributed.is_initialized():
-            return self.never("the script uses several processes itself")
-        if uses_trainer():
-            return self.never("a Trainer does it by itself: TrainingArguments(..., fsdp=True); rehearse that with --world-size and --rank")
         if len({p.dtype for p in root.parameters()}) > 1:
             return self.never("the model's parameters are of several types")
+        self.meet()
         names = {id(p): name for name, p in root.named_parameters(remove_duplicate=False)}
-        distributed.init_process_group("nccl", world_size=self.cards, rank=0)
+        options = {"reshard_after_forward": False} if self.name == "zero2" else {}
+        more = "".join(f", {name}={value}" for name, value in options.items())
         lists = repeated(root)
         for _, _, blocks in lists:
             for block in blocks:
-                fully_shard(block)
-        fully_shard(root)
+                fully_shard(block, **options)
+        fully_shard(root, **options)
         sharded = dict(root.named_parameters(remove_duplicate=False))
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["params"] = [sharded[names[id(p)]] if id(p) in names else p for p in group["params"]]
-        loops = "".join(f"for block in {of_list(*entry)}:\n    fully_shard(block)\n" for entry in lists)
+        loops = "".join(f"for block in {of_list(*entry)}:\n    fully_shard(block{more})\n" for entry in lists)
         self.applied(
-            f"""
-# torchrun --nproc-per-node={self.cards} train.py
-import os
+            f"""{self.first_lines}
 from torch.distributed.fsdp import fully_shard
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-torch.distributed.init_process_group("nccl")
-{loops}fully_shard(model)  # before the optimizer is made
+{loops}fully_shard(model{more})  # before the optimizer is made
 """,
-            f"{self.cards} cards, each with a batch of this size",
+            self.change,
         )
