@@ -362,6 +362,29 @@ for step in range(20):
     assert!(!honest.error().contains("Memory grows"));
 }
 
+/// By an attention mask, or by the id that the embedding has for it; where neither tells, nothing is said.
+#[test]
+fn padding_is_told_where_masks_or_ids_tell_it() {
+    let script = "
+import torch
+from torch import nn
+rows = [torch.cat([torch.randint(1, 100, (length,)), torch.zeros(16 - length, dtype=torch.int64)]) for length in (4, 8, 12, 16) * 2]
+if KNOWN == 'by mask':
+    rows = [{'attention_mask': (row > 0).long(), 'ids': row} for row in rows]
+model = nn.Sequential(nn.Embedding(100, 8, padding_idx=0 if KNOWN == 'by id' else None), nn.Linear(8, 1)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.utils.data.DataLoader(rows, batch_size=4):
+    model((batch['ids'] if KNOWN == 'by mask' else batch).cuda()).sum().backward()
+    optimizer.step()
+";
+    for (known, told) in [("by mask", Some("(by attention_mask)")), ("by id", Some("(by id 0, the")), ("not", None)] {
+        let seen = rehearse(&["--steps", "2"], &format!("KNOWN = '{known}'\n{script}"));
+        assert!(seen.output.status.success(), "{}", seen.error());
+        let line = told.map(|by| format!("37 % of the tokens in the DataLoader's batches are padding {by}"));
+        assert!(line.map_or(!seen.error().contains("padding"), |line| seen.error().contains(&line)), "{known}: {}", seen.error());
+    }
+}
+
 /// As stages of a pipeline, of which the last has the vocabulary.
 #[test]
 fn of_all_ranks_the_one_that_needs_most_is_named() {

@@ -9,7 +9,7 @@ import os
 import sys
 import weakref
 
-from . import imports
+from . import imports, padding
 from .notes import note
 
 step = 1
@@ -46,6 +46,7 @@ def follow(torch):
         return iterate(self)
 
     module.eval, loader.__iter__ = evaluating, iterating
+    padding.follow(torch)
     torch.save = _that_saves(torch.save)
     imports.when_imported("safetensors.torch", lambda saver: setattr(saver, "save_file", _that_saves(saver.save_file)))
 
@@ -79,6 +80,8 @@ def enters(root, arguments, named):
     for at, value in enumerate(arguments):
         named[names[at] if at < len(names) else f"argument {at + 1}"] = value
     for name, value in named.items():
+        if isinstance(value, torch.Tensor):
+            padding.given(value)
         _see(torch, (type(root).__name__, name), value)
     # Not what checkpointing computes again, nor a loss, which has no parameters.
     if model != id(None) and torch._C._current_graph_task_id() == -1:
@@ -138,6 +141,7 @@ def tell():
     for (module, name), (least, most, at) in _shapes.items():
         if least != most:
             note(varied=name, module=module, least=least, most=most, step=at)
+    padding.tell()
     if _trained & _asked:
         _did.add("evaluation")
     found = {}

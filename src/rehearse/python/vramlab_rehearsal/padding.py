@@ -1,0 +1,75 @@
+"""What share of tokens is padding, where a DataLoader's batches tell it: their values are real as long as they are on the host."""
+
+import collections
+import functools
+
+from .notes import note
+
+# Tokens of the batches, and those that their masks leave out.
+_masked = [0, 0]
+# Of batches without a mask: how often each id is there, by the shape of the tensor; and the shapes that a model was given.
+_ids = collections.defaultdict(collections.Counter)
+_given = set()
+
+LEAST_SHARE, MOST_BATCHES = 0.01, 100
+_batches = 0
+
+
+def follow(torch):
+    iterator = torch.utils.data.dataloader._BaseDataLoaderIter
+    following = iterator.__next__
+
+    @functools.wraps(following)
+    def next_batch(self):
+        batch = following(self)
+        if torch.is_grad_enabled():
+            _see(torch, batch)
+        return batch
+
+    iterator.__next__ = next_batch
+
+
+def _see(torch, batch):
+    global _batches
+    _batches += 1
+    named = isinstance(batch, collections.abc.Mapping)
+    mask = batch.get("attention_mask") if named else None
+    values = batch.values() if named else batch if isinstance(batch, (list, tuple)) else [batch]
+    if _batches > MOST_BATCHES:
+        return
+    if isinstance(mask, torch.Tensor) and mask.dim() == 2 and mask.device.type == "cpu":
+        _masked[0] += mask.numel()
+        _masked[1] += int((mask == 0).sum())
+    elif mask is None:
+        for ids in values:
+            if isinstance(ids, torch.Tensor) and ids.dim() == 2 and ids.dtype in (torch.int32, torch.int64) and ids.device.type == "cpu":
+                found, counts = ids.unique(return_counts=True)
+                _ids[tuple(ids.shape)].update(dict(zip(found.tolist(), counts.tolist())))
+                # What comes after them are targets, whose padding is another number.
+                break
+
+
+def given(tensor):
+    """What a model is given in training."""
+    if not tensor.is_floating_point():
+        _given.add(tuple(tensor.shape))
+
+
+def tell():
+    import torch
+
+    from . import labels
+
+    modules = [module for root in list(labels._roots) for module in root.modules() if isinstance(module, torch.nn.Embedding)]
+    pads = {module.padding_idx for module in modules if module.padding_idx is not None}
+    tokens, padding, by = *_masked, "attention_mask"
+    if tokens == 0 and len(pads) == 1:
+        counted = [_ids[shape] for shape in _given if shape in _ids]
+        (pad,) = pads
+        tokens, padding = sum(each.total() for each in counted), sum(each[pad] for each in counted)
+        by = f"id {pad}, the embedding's padding_idx"
+    if padding and padding >= LEAST_SHARE * tokens:
+        note(
+            note=f"{100 * padding // tokens} % of the tokens in the DataLoader's batches are padding (by {by}): sequences that are packed, or grouped by length, "
+            "take less memory and time for as many tokens"
+        )
