@@ -37,10 +37,11 @@ test *FLAGS: check
 browser:
     cargo test --no-default-features --test report --target-dir target/report browser -- --ignored
 
-# Rehearse what to train with on two cards, for three families of models: the report's recipes
+# Rehearse what to train with on two cards, and every technique on four models: the report's recipes, and its order of what to try
 recipes: _setup
     cargo build --release --bin vramlab
     scripts/recipes
+    scripts/techniques
 
 # Make the predictions that come with the project anew, after a change of the simulated GPU or of an experiment; minutes on two cores
 predictions: _setup

@@ -9,7 +9,8 @@ use std::ffi::OsString;
 use std::str::FromStr;
 
 /// Names of the models in `python/presets/train.py`.
-pub const MODELS: [&str; 8] = ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "bert-base", "bert-large", "vit-l16", "resnet50"];
+pub const MODELS: [&str; 9] =
+    ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "bert-base", "bert-large", "llama-1b", "vit-l16", "resnet50"];
 
 /// What `--batch` says: a preset's batch, or how the user's command is told its batch.
 #[derive(Debug, Clone)]

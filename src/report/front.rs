@@ -3,38 +3,19 @@
 use super::claims::claims_of;
 use super::effects::{self, Effect, percent};
 use super::markup::Markdown;
+use super::order::Order;
 use super::pages::{Page, VerdictRow};
 use super::plots::PictureLink;
 use super::prose;
 use super::recorded::Recorded;
 use super::techniques::{GUIDES, Kind, SUBJECTS, Shown, Subject, guides_of, is_self_check};
 use crate::judge::Verdict;
-use crate::protocol::{Cell, PEAK, Platform, TIME};
-use crate::units::quantity;
+use crate::protocol::{PEAK, Platform};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The experiment that combines techniques, and what to try in which order; see its factor `with`.
-const COMBINED: &str = "combined";
-const STEPS: [(&str, &str, &str); 4] = [
-    ("amp", "bf16 autocast", "a GPU with bf16"),
-    (
-        "accumulate",
-        "accumulate 4x, same effective batch",
-        "with padding, divide the summed loss by the number of real tokens; BatchNorm changes",
-    ),
-    ("amp+accumulate", "1 + 2", ""),
-    ("amp+checkpoint+accumulate", "1 + 2 + checkpointing", "peak with sqrt(n) segments, time with every block: try both"),
-];
-/// Experiments about what those steps do one by one.
-const STEPS_OF: [&str; 3] = [COMBINED, "accumulation", "amp"];
-
-#[derive(Debug, Serialize)]
-pub struct Steps {
-    pub head: Vec<String>,
-    pub rows: Vec<Vec<String>>,
-    pub note: String,
-}
+/// Experiments whose technique `--what-if` tries, too.
+const IN_ORDER: [&str; 4] = ["combined", "accumulation", "amp", "checkpointing"];
 
 #[derive(Debug, Serialize)]
 pub struct Line {
@@ -46,8 +27,8 @@ pub struct Line {
     /// What the user's own machine gives; empty where there is none.
     pub yours: String,
     pub advice: String,
-    /// Whether the steps to try in order are made of it.
-    pub is_a_step: bool,
+    /// Whether what is tried in order has it, too.
+    pub is_in_order: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -68,7 +49,7 @@ pub struct Front {
     pub command: Markdown,
     pub lead: String,
     pub pictures: Vec<PictureLink>,
-    pub steps: Option<Steps>,
+    pub order: Option<Order>,
     /// The head of the column of the user's own results; none where there are none.
     pub yours: Option<String>,
     pub techniques: Vec<Line>,
@@ -109,6 +90,7 @@ pub fn front(
     recorded: &[Recorded],
     machines: &[&Recorded],
     pages: &[Page],
+    order: Option<Order>,
     pictures: Vec<PictureLink>,
     command: &Markdown,
 ) -> Front {
@@ -126,7 +108,7 @@ pub fn front(
         time: said(time, machines),
         yours: own.map_or(String::new(), |own| own_effects(recorded, own, subject, shown)),
         advice: shown.advice.to_string(),
-        is_a_step: STEPS_OF.contains(&subject.experiment),
+        is_in_order: IN_ORDER.contains(&subject.experiment),
     };
     let not_worth = shown.iter().filter(|(_, _, memory, _)| costs(memory));
     let others = pages
@@ -137,7 +119,7 @@ pub fn front(
         command: command.clone(),
         lead: lead(machines),
         pictures,
-        steps: steps(recorded, own),
+        order,
         yours: own.map(|own| format!("yours: {}", prose::whose(own.platform(), &own.machine))),
         techniques: shown.iter().filter(|(_, _, memory, _)| !costs(memory)).map(line).collect(),
         not_worth: not_worth
@@ -207,63 +189,6 @@ fn said(effects: &[Effect], machines: &[&Recorded]) -> Vec<String> {
     };
     let all: Vec<String> = effects.iter().map(one).collect();
     if all.is_empty() { vec!["not measured".to_string()] } else { all }
-}
-
-/// What to try in which order, from the largest model that combines techniques, with AdamW.
-fn steps(recorded: &[Recorded], own: Option<&Recorded>) -> Option<Steps> {
-    let of_combined = |wanted: &dyn Fn(&Recorded) -> bool| -> Vec<&Recorded> {
-        recorded.iter().filter(|run| run.protocol.name == COMBINED && wanted(run)).collect()
-    };
-    let runs = of_combined(&|run| !run.is_own);
-    let yours = own.and_then(|own| of_combined(&|run| run.machine == own.machine).pop());
-    let plain = |run: &Recorded| -> Option<(Cell, f64)> {
-        let cells = run.all_cells().into_iter().filter(|cell| {
-            cell.get("with") == Some("none")
-                && cell.get("optimizer") == Some("adamw")
-                && cell.get("model").is_some_and(|m| m.starts_with("gpt"))
-        });
-        cells.filter_map(|cell| Some((run.samples.value(&cell, PEAK.name)?, cell))).map(|(peak, cell)| (cell, peak)).next()
-    };
-    let (run, (cell, peak)) = runs.iter().filter_map(|run| Some((*run, plain(run)?))).max_by(|a, b| a.1.1.total_cmp(&b.1.1))?;
-    let timed = runs.iter().filter_map(|run| Some((*run, plain(run)?.0))).find(|(run, cell)| {
-        run.protocol.metric(TIME.name).is_some_and(|time| run.ratio(&cell.with("with", STEPS[0].0), time).is_some())
-    });
-    let name = |cell: &Cell| format!("{}, batch {}", cell.get("model").unwrap_or("?"), cell.get("batch").unwrap_or("?"));
-    let mut rows = Vec::new();
-    for (n, (with, what, mind)) in STEPS.iter().enumerate() {
-        let left = run.samples.value(&cell.with("with", with), PEAK.name)?;
-        let time = timed.as_ref().and_then(|(run, cell)| run.ratio(&cell.with("with", with), run.protocol.metric(TIME.name)?));
-        let mut row = vec![
-            (n + 1).to_string(),
-            (*what).to_string(),
-            format!("{} to {}, {}", quantity(peak, "B"), quantity(left, "B"), percent(left / peak)),
-            time.map_or(String::new(), |time| {
-                format!("{}, 95 % CI {}", percent(time.estimate), effects::change(time.low, time.high))
-            }),
-        ];
-        row.extend(own.map(|_| yours.and_then(|run| own_step(run, &plain(run)?.0, with)).unwrap_or_else(|| "not measured".into())));
-        row.push((*mind).to_string());
-        rows.push(row);
-    }
-    let device = prose::whose(run.platform(), &run.machine);
-    let head = ["", "technique", "peak memory", "time per sample"].into_iter().chain(own.map(|_| "yours")).chain(["watch out for"]);
-    let head = head.map(str::to_string).collect();
-    let times = timed.map_or(String::new(), |(run, cell)| {
-        format!(" Time: {} on {}, against the plain step.", name(&cell), prose::whose(run.platform(), &run.machine))
-    });
-    let of_yours =
-        yours.and_then(|run| Some(format!(" Yours: {} on {}.", name(&plain(run)?.0), prose::whose(run.platform(), &run.machine))));
-    let of_yours = of_yours.unwrap_or_default();
-    Some(Steps { head, rows, note: format!("Peak memory: {} with AdamW, {device}.{times}{of_yours}", name(&cell)) })
-}
-
-/// What a step gives on the user's own machine, as far as it was measured there.
-fn own_step(run: &Recorded, plain: &Cell, with: &str) -> Option<String> {
-    let cell = plain.with("with", with);
-    let ratio =
-        |metric: &str, what: &str| Some(format!("{what} {}", percent(run.ratio(&cell, run.protocol.metric(metric)?)?.estimate)));
-    let all: Vec<String> = [ratio(PEAK.name, "peak"), ratio(TIME.name, "time")].into_iter().flatten().collect();
-    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// How many claims each guide makes, by what became of them.

@@ -23,6 +23,12 @@ impl Markdown {
         Markdown(markup)
     }
 
+    /// Lines of code, to stand between two fences: nothing ends the block, and no character is there that cannot be seen.
+    pub fn code(text: &str) -> Markdown {
+        let lines: Vec<String> = text.lines().map(|line| line.chars().filter(|c| !c.is_control()).collect()).collect();
+        Markdown(lines.join("\n").replace("```", "` ` `"))
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

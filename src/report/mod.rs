@@ -13,6 +13,7 @@ mod files;
 mod front;
 mod machines;
 mod markup;
+mod order;
 mod page;
 mod pages;
 mod plots;
@@ -40,6 +41,9 @@ use recorded::Recorded;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use techniques::Kind;
+
+/// Memory through a step of GPT-2 and others, on the simulated GPU.
+const THROUGH_A_STEP: &str = "step_timeline-phases-dry-24gib.svg";
 
 /// A report that is not written yet.
 #[derive(Debug)]
@@ -172,10 +176,13 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     let known = |page: &Page| techniques::SUBJECTS.iter().position(|s| s.experiment == page.name).unwrap_or(usize::MAX);
     let saving = |page: &Page| front::saving(recorded, &page.name);
     pages.sort_by(|a, b| saving(a).total_cmp(&saving(b)).then(known(a).cmp(&known(b))));
-    let came: Vec<&Recorded> = machines.iter().filter(|machine| !machine.is_own).copied().collect();
-    let overview = plots::overview(&front::shown(recorded), &came)?;
+    let order = order::read(results)?;
+    let overview = order.as_ref().map(plots::overview).transpose()?.flatten();
+    // The shape of a step's memory, which every technique changes.
+    let shape = pictures.iter().find(|picture| picture.file == THROUGH_A_STEP).map(Picture::link);
+    let shown = overview.iter().map(Picture::link).chain(shape).collect();
     let recipes = recipes::read(results)?;
-    let mut front = front::front(recorded, &machines, &pages, overview.iter().map(Picture::link).collect(), &command);
+    let mut front = front::front(recorded, &machines, &pages, order, shown, &command);
     if recipes.is_some() {
         front.others.insert(0, Markdown::link("Recipes by card", "recipes.md"));
     }
@@ -190,6 +197,9 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     let sorted = |kind: Kind| pages.iter().filter(move |page| page.kind == kind).collect::<Vec<&Page>>();
     for page in sorted(Kind::Technique) {
         written.push((page.file.clone(), render("subject", context! { command => Serde(&command), page => Serde(page) })?));
+    }
+    if let Some(order) = &front.order {
+        written.push(("order.md".to_string(), render("order", context! { command => Serde(&command), order => Serde(order) })?));
     }
     if let Some(recipes) = &recipes {
         written.push((
@@ -349,6 +359,7 @@ fn templates() -> Result<Environment<'static>> {
         ("several", include_str!("several.md.j2")),
         ("machines", include_str!("machines.md.j2")),
         ("recipes", include_str!("recipes.md.j2")),
+        ("order", include_str!("order.md.j2")),
     ] {
         templates.add_template(name, text).with_context(|| format!("parsing the template '{name}'"))?;
     }

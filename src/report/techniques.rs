@@ -73,9 +73,6 @@ pub struct Subject {
 /// Claims that the lab makes about itself, among the claims of techniques.
 pub const SELF_CHECKS: [&str; 2] = ["dry-run", "pin-refused"];
 
-/// Experiments that are about no training step: they stand in the table, not in the picture of training techniques.
-pub const NO_TRAINING: [&str; 2] = ["no_grad", "batch_loading"];
-
 /// Experiments whose bars are bytes: what is left of a tensor, or what a load takes, has no baseline that a reader would divide by.
 pub const AMOUNTS: [&str; 2] = ["free_tensors", "load_checkpoint"];
 

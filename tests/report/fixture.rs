@@ -1,5 +1,6 @@
 //! Results of three made-up experiments on three made-up machines, with figures of a plausible size and every kind of outcome.
 
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 use vramlab::protocol::*;
@@ -389,6 +390,33 @@ pub fn write_all(results: &Path) {
             write(results, machine, protocol);
         }
     }
+    std::fs::write(results.join("techniques.json"), techniques().to_string()).unwrap();
+}
+
+/// Techniques that were tried on two models: each as a share of the model's 10 GiB, and the change of the time of a step.
+fn techniques() -> Value {
+    let technique = |(name, share, time, changes): (&str, f64, f64, &str)| {
+        json!({
+            "name": name, "peak_reserved": (share * 1e10) as u64, "time": {"share": time, "low": time - 0.1, "high": time + 0.1},
+            "changes_training": !changes.is_empty(), "change": changes, "snippet": format!("{name}()  # ```\n<b>|</b>"),
+        })
+    };
+    let model = |name: &str, techniques: Vec<(&str, f64, f64, &str)>| {
+        let refused = [json!({"name": "far", "reason": "no <b>far</b> | here"})];
+        json!({
+            "model": name, "card": "rtx-4090", "batch": 8, "command": format!("vramlab rehearse --model {name}"), "peak_reserved": 10_000_000_000_u64,
+            "step_seconds": 0.2, "techniques": techniques.into_iter().map(technique).collect::<Vec<_>>(), "refused": refused,
+        })
+    };
+    let shared = [("halving", 0.5, 0.2, ""), ("freezing", 0.2, -0.3, "another thing is trained"), ("idle", 0.99, 0.0, "")];
+    let both = |more: &[(&'static str, f64, f64, &'static str)]| [&shared, more].concat();
+    json!({
+        "schema": 1,
+        "models": [
+            model("gpt2", both(&[("free", 0.9, 0.0, ""), ("dear", 0.4, 4.0, ""), ("far", 0.8, 0.01, "")])),
+            model("resnet50", both(&[("free", 0.6, 0.0, ""), ("dear", 0.4, 4.0, "")])),
+        ],
+    })
 }
 
 pub fn write(results: &Path, machine: Machine, protocol: Protocol) {

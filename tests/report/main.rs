@@ -192,6 +192,28 @@ fn tables_are_whole() {
     }
 }
 
+/// What is free comes first, what costs time by what it saves for it, what trains something else last; what saves nothing is only named.
+#[test]
+fn techniques_are_tried_in_the_order_of_what_they_cost() {
+    let (_, out) = fixture_report("order");
+    let front = page_of(&out, "README");
+    let table = section(&front, "## Out of memory? Try in this order");
+    let rows: Vec<Vec<&str>> = table.lines().filter(|line| line.starts_with('|')).map(|line| line.split(" | ").collect()).collect();
+    let found: Vec<String> = rows[2..].iter().map(|row| row[1].trim_matches(['`', '*']).to_string()).collect();
+    let slower = "Slower, largest saving for the time first";
+    assert_eq!(
+        found,
+        ["As fast, and the same is trained", "free", "far", slower, "halving", "dear", "Trains something else", "freezing"]
+    );
+    assert_eq!((rows[3][2], rows[3][3]), ("−25 % (−40 % to −10 %)", "0 %"));
+    let page = page_of(&out, "order");
+    assert!(page.contains("| `free` | −10 %, time 0 % (−10 % to +10 %) | −40 %, time 0 % (−10 % to +10 %) |"), "{page}");
+    assert!(page.contains("| `far` | −20 %, time +1 % (−9 % to +11 %) | no &lt;b&gt;far&lt;/b&gt; &#124; here |"), "{page}");
+    assert!(page.contains("less than 3 % on each of these models: idle."), "{page}");
+    // Code stays code: nothing in it ends the block.
+    assert!(page.contains("```python\nfree()  # ` ` `\n<b>|</b>\n```\n"), "{page}");
+}
+
 #[test]
 fn pictures_are_linked_whole_and_nothing_in_them_is_clipped() {
     let (_, out) = fixture_report("pictures");
@@ -361,6 +383,7 @@ fn outdated_plots_go_and_other_files_stay() {
     std::fs::write(out.join("notes.md"), "mine").unwrap();
     std::fs::write(out.join("gone.md"), "<!-- Made by `vramlab report`; edit nothing here. -->\nof an earlier report").unwrap();
     std::fs::remove_dir_all(results.join("dry-24gib")).unwrap();
+    std::fs::remove_file(results.join("techniques.json")).unwrap();
     report::write(&results, &out).unwrap();
     let left = files(&out);
     assert!(left.keys().all(|path| !path.to_string_lossy().contains("dry")), "{:?}", left.keys());

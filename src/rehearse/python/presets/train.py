@@ -1,6 +1,6 @@
 """The models that `vramlab rehearse --model NAME` trains: published ones in plain PyTorch, with the techniques of the guides as flags.
 
-Layers, and the order in which they allocate, are those of the lab's own models (src/models).
+Layers, and the order in which they allocate, are those of the lab's own models (src/models), but for Llama, which only stands here.
 """
 
 import argparse
@@ -135,6 +135,60 @@ class Vit(nn.Module):
         return torch.randn(n, 3, self.image, self.image), torch.randint(1000, (n,))
 
 
+class LlamaBlock(nn.Module):
+    def __init__(self, width, heads, groups, hidden):
+        super().__init__()
+        self.heads, self.groups = heads, groups
+        self.attention_norm, self.mlp_norm = nn.RMSNorm(width, 1e-5), nn.RMSNorm(width, 1e-5)
+        size = width // heads
+        self.query, self.projection = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.key, self.value = nn.Linear(width, groups * size, bias=False), nn.Linear(width, groups * size, bias=False)
+        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def rotated(self, x):
+        """Rotary position embedding; the angles are those of Llama 3, without its scaling for long contexts."""
+        sequence, size = x.shape[-2:]
+        rates = 500000.0 ** (-torch.arange(0, size, 2, device=x.device) / size)
+        angles = torch.outer(torch.arange(sequence, device=x.device), rates).repeat(1, 2)
+        first, second = x.chunk(2, -1)
+        return x * angles.cos().to(x.dtype) + torch.cat([-second, first], -1) * angles.sin().to(x.dtype)
+
+    def attend(self, x):
+        n, sequence, width = x.shape
+        split = lambda t, heads: t.view(n, sequence, heads, width // self.heads).transpose(1, 2)
+        x = self.attention_norm(x)
+        q, k = self.rotated(split(self.query(x), self.heads)), self.rotated(split(self.key(x), self.groups))
+        # Not enable_gqa, which only some of PyTorch's kernels take.
+        k, v = (t.repeat_interleave(self.heads // self.groups, 1) for t in (k, split(self.value(x), self.groups)))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.projection(attended.transpose(1, 2).reshape(n, sequence, width))
+
+    def forward(self, x):
+        x = x + self.attend(x)
+        hidden = self.mlp_norm(x)
+        return x + self.down(F.silu(self.gate(hidden)) * self.up(hidden))
+
+
+class Llama(nn.Module):
+    """Llama 3.2 1B by its published configuration, the head tied to the embedding."""
+
+    def __init__(self, layers=16, width=2048, heads=32, groups=8, hidden=8192, vocabulary=128256):
+        super().__init__()
+        self.tokens, self.norm = nn.Embedding(vocabulary, width), nn.RMSNorm(width, 1e-5)
+        self.block = nn.Sequential(*(LlamaBlock(width, heads, groups, hidden) for _ in range(layers)))
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, x):
+        logits = self.head(self.norm(self.block(self.tokens(x))))
+        return logits.reshape(-1, logits.shape[-1])
+
+    def batch(self, n, length=None):
+        shape = (n, length or 2048)
+        return torch.randint(self.tokens.num_embeddings, shape), torch.randint(self.tokens.num_embeddings, shape)
+
+
 class Convolution(nn.Module):
     """Without bias, and batch norm without its counter of batches."""
 
@@ -196,6 +250,7 @@ MODELS = {
     "gpt2-xl": lambda **more: Gpt2(48, 1600, **more),
     "bert-base": Bert,
     "bert-large": lambda **more: Bert(24, 1024, **more),
+    "llama-1b": Llama,
     "vit-l16": Vit,
     "resnet50": ResNet50,
 }
@@ -247,13 +302,14 @@ def main():
     flags.add_argument("--image", type=int, help="pixels along the side of an image, of models that see")
     flags.add_argument("--compile", action="store_true", help="compile the model")
     given = flags.parse_args()
-    reads = given.model.startswith(("gpt", "bert"))
+    reads = given.model.startswith(("gpt", "bert", "llama"))
     if (given.image if reads else given.seq) is not None:
         flags.error(f"{given.model} {'reads text: --seq' if reads else 'sees images: --image'} is its flag")
     with torch.device("cuda"):
         model = MODELS[given.model](**({"image": given.image} if given.image else {}))
-        if given.seq and given.seq > model.positions.num_embeddings:
-            flags.error(f"--seq {given.seq}: {given.model} has {model.positions.num_embeddings} positions")
+        positions = getattr(model, "positions", None)
+        if given.seq and positions is not None and given.seq > positions.num_embeddings:
+            flags.error(f"--seq {given.seq}: {given.model} has {positions.num_embeddings} positions")
         inputs, targets = model.batch(given.batch * given.accumulate, *([given.seq] if reads else []))
     length = SEGMENTS[given.checkpoint](len(model.block))
     if length:
