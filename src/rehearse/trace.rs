@@ -428,6 +428,10 @@ impl Trace {
     fn events(path: &Path) -> Result<Vec<Event>> {
         let file = File::open(path)?;
         let mut events = Vec::new();
+        // Its process was killed before it wrote anything.
+        if file.metadata()?.len() == 0 {
+            return Ok(events);
+        }
         let mut file = BufReader::with_capacity(1 << 20, file);
         let mut header = [0; HEADER];
         let header = file.read_exact(&mut header).map(|()| header);
@@ -578,4 +582,21 @@ fn is_beneath(file: &str) -> bool {
 pub fn is_library(file: &str) -> bool {
     INSTALLED.iter().chain(&["/lib/python3", "/vramlab_rehearsal/", "/graphs/rehearsal-"]).any(|part| file.contains(part))
         || file.starts_with('<')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_was_killed_at_once_has_no_events_and_what_is_no_trace_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        write("names", "");
+        write("events", "");
+        assert!(Trace::read(folder.path()).unwrap().events.is_empty());
+        write("events", &"another format ".repeat(10));
+        let error = format!("{:#}", Trace::read(folder.path()).unwrap_err());
+        assert!(error.contains("it is no trace of this version"), "{error}");
+    }
 }
