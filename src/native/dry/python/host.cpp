@@ -83,6 +83,8 @@ EXPORTED void vl_label(const uint64_t* labels, size_t count) {
 }
 // A kernel that PyTorch knows nothing of was given these addresses.
 EXPORTED void vl_lose(const uint64_t* addresses, size_t count) { vramlab::rehearsal::lose_values(addresses, count); }
+// Copies the bytes of a block whose values are known and real; 0 where they are not.
+EXPORTED int vl_values(uint64_t address, void* into, size_t bytes) { return vramlab::rehearsal::copy_values(address, into, bytes) ? 1 : 0; }
 EXPORTED void vl_ended(int enough_seen) { vramlab::rehearsal::ended(enough_seen != 0); }
 // A kernel that no operator launches, as a compiled one: numbers of kind and precision are those of work.h.
 EXPORTED void vl_work(const char* name, int kind, int precision, double flops, double bytes, uint32_t launches, uint64_t stream) {

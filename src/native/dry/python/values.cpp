@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <mutex>
 #include <set>
@@ -805,6 +806,14 @@ void lose_values(const uint64_t* addresses, size_t count) {
   // Of blocks that nobody had written to.
   for (size_t i = 0; i < count; i++)
     if (addresses[i]) shadows.try_emplace(addresses[i]);
+}
+
+bool copy_values(uint64_t address, void* into, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(shadows_mutex);
+  const auto found = shadows.find(address);
+  if (found == shadows.end() || !found->second.bytes.defined() || found->second.is_imagined || found->second.bytes.nbytes() != bytes) return false;
+  std::memcpy(into, found->second.bytes.const_data_ptr(), bytes);
+  return true;
 }
 
 }  // namespace vramlab::rehearsal

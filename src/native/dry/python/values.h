@@ -19,5 +19,7 @@ void leave_untouched();
 void forget_values(uint64_t address);
 // A kernel that is not PyTorch's was given these addresses, and may have written there.
 void lose_values(const uint64_t* addresses, size_t count);
+// What a block of so many bytes holds; false where it is not known, or hangs on numbers that nobody computed.
+bool copy_values(uint64_t address, void* into, size_t bytes);
 
 }  // namespace vramlab::rehearsal

@@ -43,6 +43,7 @@ def _open(torch, follow):
     opened.vl_label.restype = None
     opened.vl_set_module.restype = opened.vl_lose.restype = None
     opened.vl_lose.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    opened.vl_values.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t)
     number = ctypes.c_int
     opened.vl_work.argtypes = (ctypes.c_char_p, number, number, ctypes.c_double, ctypes.c_double, ctypes.c_uint32, ctypes.c_uint64)
     opened.vl_work.restype = None
@@ -125,6 +126,19 @@ def lose(arguments):
         return
     found = [each.untyped_storage().data_ptr() for each in arguments if getattr(each, "is_cuda", False)]
     library.vl_lose((ctypes.c_uint64 * len(found))(*found), len(found))
+
+
+def values(tensor):
+    """What a tensor on the simulated card holds, on the CPU; None where that is not known, or hangs on numbers that nobody computed."""
+    import torch
+
+    storage = tensor.untyped_storage()
+    if library is None or tensor.numel() == 0:
+        return None
+    found = bytearray(storage.nbytes())
+    if not library.vl_values(storage.data_ptr(), (ctypes.c_char * len(found)).from_buffer(found), len(found)):
+        return None
+    return torch.frombuffer(found, dtype=tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
 def tell_kernel(name, is_reduction, traffic):

@@ -2,7 +2,8 @@
 
 A process of `--world-size N --rank R`, or one that torchrun started, gets a process group of its rank and size whose collectives end at once
 and leave what they were given. A reduction gives back its input, a gather its input for each rank: what the ranks would tell each other is
-what this one says. Ranks that are all there, as torchrun starts them, wait for each other at barriers, and give each other objects.
+what this one says. Ranks that are all there, as torchrun starts them, wait for each other at barriers, and give each other objects and the
+values of small tensors of whole numbers, by which programs agree on sizes.
 """
 
 import atexit
@@ -12,7 +13,7 @@ import pickle
 import sys
 import time
 
-from . import imports, settings
+from . import device, imports, settings
 from .notes import note
 
 
@@ -40,9 +41,10 @@ def follow(torch):
         _register(torch)
         size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
         rank = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
-        note(note=f"rank {rank} of {size}: collectives move nothing and give back what they were given")
         if size > 1 and os.environ.get("VRAMLAB_REHEARSAL_WORLD_SIZE") is None:
             store = _met(distributed, init_method, size, rank, store, timeout)
+        moved = "nothing but objects and small tensors of whole numbers" if _others else "nothing"
+        note(note=f"rank {rank} of {size}: collectives move {moved} and give back what they were given")
         return init(backend=BACKEND, world_size=size, rank=rank, store=store if _others else distributed.HashStore())
 
     _replace(init, init_process_group)
@@ -115,6 +117,18 @@ def _sent(name, rank, mine, theirs):
     except RuntimeError:
         pass
     return found
+
+
+# More elements than this are data, on which no program hangs its way.
+MOST_VALUES = 1 << 14
+
+
+def _values(tensor):
+    """A list of a tensor's whole numbers; None where there are too many, or where they are not known."""
+    if tensor.numel() > MOST_VALUES or str(tensor.layout) != "torch.strided" or tensor.device.type not in ("cpu", "cuda"):
+        return None
+    known = tensor if tensor.device.type == "cpu" else device.values(tensor)
+    return None if known is None else known.tolist()
 
 
 def _uses_cuda(torch, backend):
@@ -267,6 +281,14 @@ def _register(torch):
     if hasattr(distributed.Backend, BACKEND.upper()):
         return
 
+    whole = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    reductions = [
+        (distributed.ReduceOp.SUM, lambda values: values.sum(0)),
+        (distributed.ReduceOp.PRODUCT, lambda values: values.prod(0)),
+        (distributed.ReduceOp.MIN, lambda values: values.amin(0)),
+        (distributed.ReduceOp.MAX, lambda values: values.amax(0)),
+    ]
+
     def done(tensors):
         future = torch.futures.Future()
         future.set_result(tensors)
@@ -313,16 +335,30 @@ def _register(torch):
         def group_name(self):
             return self.pg_name
 
-        def allreduce(self, tensors, *_):
+        def _told(self, tensor, sources):
+            """What ranks of this group, all of whom are there, have in a tensor of whole numbers; a rank that knows no values is left out."""
+            if _others is None or self._size == 1 or tensor.dtype not in whole:
+                return {}
+            members, rank = self._members(), distributed.get_rank()
+            mine = (_values(tensor),) if self._rank in sources else None
+            found = _sent(f"values{members}", rank, mine, [members[each] for each in sources])
+            return {members.index(each): torch.tensor(values) for each, values in found.items() if values is not None}
+
+        def allreduce(self, tensors, options=None, *_):
+            for tensor in tensors:
+                told = self._told(tensor, range(self._size))
+                reduce = next((reduce for kind, reduce in reductions if options is None or options.reduceOp == kind), None)
+                if reduce and len(told) == self._size:
+                    tensor.copy_(reduce(torch.stack(list(told.values())).to(torch.int64)))
             return done(tensors)
 
-        def allreduce_coalesced(self, tensors, *_):
-            return done(tensors)
+        # Whose result is nobody's may have it, too.
+        allreduce_coalesced = reduce = allreduce
 
-        def reduce(self, tensors, *_):
-            return done(tensors)
-
-        def broadcast(self, tensors, *_):
+        def broadcast(self, tensors, options, *_):
+            for tensor in tensors:
+                for values in self._told(tensor, [options.rootRank]).values():
+                    tensor.copy_(values)
             return done(tensors)
 
         def send(self, tensors, *_):
@@ -354,15 +390,19 @@ def _register(torch):
 
         def allgather(self, outputs, inputs, *_):
             for each, given in zip(outputs, inputs):
-                for output in each:
-                    output.copy_(given)
+                told = self._told(given, range(self._size))
+                for rank, output in enumerate(each):
+                    output.copy_(told.get(rank, given))
             return done(outputs)
 
         def allgather_coalesced(self, outputs, inputs, *_):
             return self.allgather([[each[i] for each in outputs] for i in range(len(inputs))], inputs)
 
         def _allgather_base(self, output, given, *_):
-            output.view(self._size, -1).copy_(given.reshape(1, -1).expand(self._size, -1))
+            parts = output.view(self._size, -1)
+            parts.copy_(given.reshape(1, -1).expand(self._size, -1))
+            for rank, values in self._told(given, range(self._size)).items():
+                parts[rank].copy_(values.reshape(-1))
             return done([output])
 
         def allgather_into_tensor_coalesced(self, outputs, inputs, *_):
