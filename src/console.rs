@@ -4,7 +4,7 @@
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Result, Write};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// Why the standard output could not be written.
 static LOST: OnceLock<String> = OnceLock::new();
@@ -27,6 +27,13 @@ pub fn print(text: Arguments, more: &str) {
 /// To the standard error, of which nobody can be told that it is gone.
 pub fn print_error(text: Arguments, more: &str) {
     write(std::io::stderr().lock(), text, more).ok();
+}
+
+/// A file beyond the limit of `ulimit -f` is an error of whoever writes it, and not this process's end without a word. Programs that it starts
+/// have the signal as it was: a handler, unlike a signal that is ignored, is no child's.
+pub fn outlive_limits() {
+    // Where that fails, it is as before.
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()).ok();
 }
 
 /// The exit status of a program that would have this one, once everything is printed.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -121,6 +121,24 @@ fn a_damaged_cache_is_mended_and_one_that_cannot_serve_is_refused_before_the_fir
         assert!(!folder.path().join("ran").exists(), "the script ran: {error}");
     };
     refused(&folder.path().join("a:b"), "no library can be loaded from a folder with : ; or $ in its name");
+    // What everybody can write to could hold anybody's library.
+    let open = folder.path().join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    refused(&open, "can be written to by everybody");
+    // No file as large as our libraries may be written, and the script has that limit, too.
+    let limited = "umask 0; ulimit -f 20; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", limited, "sh"]).arg(env!("CARGO_BIN_EXE_vramlab")).env("VRAMLAB_CACHE", folder.path().join("limited"));
+    let output = command.current_dir(folder.path()).args(["rehearse", "--"]).arg(python()).args(["-c", ran]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{:?}", output.status);
+    let made = fs::metadata(folder.path().join("limited")).unwrap().permissions().mode();
+    assert_eq!(made & 0o022, 0, "others can write to a cache that we made: {made:o}");
+    assert!(
+        text(&output.stderr).contains("allow larger files (ulimit -f)") && !folder.path().join("ran").exists(),
+        "{}",
+        text(&output.stderr)
+    );
     // Nobody can write there, not even root.
     refused(Path::new("/proc/self/vramlab"), "making /proc/self/vramlab");
     // A space ends a name in LD_PRELOAD.

@@ -78,6 +78,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    console::outlive_limits();
     let mut words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     if words.next().is_some_and(|name| Path::new(&name).ends_with(vramlab::rehearse::NVIDIA_SMI)) {
         let (text, status) = vramlab::rehearse::nvidia_smi(&words.collect::<Vec<String>>());

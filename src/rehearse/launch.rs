@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, Gpu, ProcessAnswer, Verdict, process_answers};
 use super::check::Tolerance;
-use super::libraries::{Libraries, cache};
+use super::libraries::{Libraries, cache, remedy};
 use super::preset::{self, BatchFlag};
 use super::replay::{self, Needs};
 use super::session::{self, Left, Session};
@@ -18,7 +18,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -545,14 +545,6 @@ fn last_line(mut file: File) -> String {
     file.seek(SeekFrom::Start(length.saturating_sub(4096))).and_then(|_| file.read_to_end(&mut end)).ok();
     let end = String::from_utf8_lossy(&end);
     on_one_line(end.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default())
-}
-
-/// What helps where a trace could not be written.
-fn remedy(lost: &std::io::Error) -> &'static str {
-    match lost.kind() {
-        ErrorKind::FileTooLarge => "allow larger files (ulimit -f), or rehearse fewer steps",
-        _ => "make room there, or set VRAMLAB_CACHE to a folder on another disk",
-    }
 }
 
 /// What each process needs of each card, the worst first. Those that used none are told where all are such.

@@ -4,10 +4,10 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::StatVfsMountFlags;
 use sha2::{Digest, Sha256};
 use std::collections::hash_map::DefaultHasher;
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::hash::{Hash, Hasher};
-use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -27,7 +27,7 @@ pub fn cache() -> Result<PathBuf> {
         .or_else(|| set("HOME").map(|home| home.join(".cache/vramlab")))
         .context("there is no cache folder: set VRAMLAB_CACHE to a folder that vramlab may write to")?;
     let name = folder.display();
-    fs::create_dir_all(&folder).with_context(|| format!("making {name}; set VRAMLAB_CACHE to a folder that can be written to"))?;
+    make_folder(&folder).with_context(|| format!("making {name}; set VRAMLAB_CACHE to a folder that can be written to"))?;
     let folder = fs::canonicalize(&folder).with_context(|| format!("{name}"))?;
     let name = folder.display();
     // What separates folders where programs look for libraries.
@@ -44,16 +44,34 @@ pub fn cache() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// What is loaded from a folder runs with the user's rights.
+/// A folder that others can read, whatever the user's umask lets groups write to.
+fn make_folder(folder: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o755).create(folder)
+}
+
+/// What is loaded from a folder runs with the user's rights, so nobody else but root may write to it.
 fn is_ours(folder: &Path) -> Result<()> {
     let about = fs::metadata(folder).with_context(|| format!("{}", folder.display()))?;
-    let own = rustix::process::geteuid().as_raw();
-    ensure!(
-        about.mode() & 0o002 == 0 || about.uid() == own,
-        "the cache {} is another user's and everybody may write to it, so what is in it is not safe to run; set VRAMLAB_CACHE to a folder of your own",
-        folder.display()
-    );
-    Ok(())
+    let Some(who) = others_who_write(about.uid(), about.gid(), about.mode(), rustix::process::geteuid().as_raw()) else {
+        return Ok(());
+    };
+    let name = folder.display();
+    let mend = if about.uid() == rustix::process::geteuid().as_raw() { format!("`chmod go-w {name}`, or ") } else { String::new() };
+    bail!("the cache {name} {who}, so what is in it is not safe to run: {mend}set VRAMLAB_CACHE to a folder of your own");
+}
+
+/// Who but `user` and root can put files into a folder; none where nobody can.
+fn others_who_write(owner: u32, group: u32, mode: u32, user: u32) -> Option<String> {
+    const STICKY: u32 = 0o1000;
+    // In a sticky folder, as /tmp is, nobody replaces what others made, and each folder in it is looked at by itself.
+    let by = |bits| mode & bits != 0 && mode & STICKY == 0;
+    match () {
+        () if owner != user && owner != 0 => Some(format!("belongs to another user (uid {owner})")),
+        () if by(0o002) => Some("can be written to by everybody".to_string()),
+        // A group of the owner's number has the owner alone, as Debian's and Fedora's users have it.
+        () if by(0o020) && group != owner => Some(format!("can be written to by a group (gid {group})")),
+        () => None,
+    }
 }
 
 /// Where a process under rehearsal finds what it needs.
@@ -108,7 +126,7 @@ pub fn libraries() -> Result<Libraries> {
     ] {
         put_link(&folder.join("drivers").join(name), &Path::new("..").join(target))?;
     }
-    fs::create_dir_all(&compiled).with_context(|| format!("making {}", compiled.display()))?;
+    make_folder(&compiled).with_context(|| format!("making {}", compiled.display()))?;
     [&folder, &compiled].into_iter().try_for_each(|folder| is_ours(folder))?;
     Ok(Libraries { folder, compiled, carried })
 }
@@ -127,14 +145,29 @@ fn put(path: &Path, contents: &[u8]) -> Result<()> {
     }
     let folder = path.parent().unwrap_or(path);
     let write = || -> std::io::Result<()> {
-        fs::create_dir_all(folder)?;
+        make_folder(folder)?;
         let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(contents)?;
         file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
         file.persist(path)?;
         Ok(())
     };
-    write().with_context(|| format!("writing {}; set VRAMLAB_CACHE to a folder that can be written to", path.display()))
+    write().map_err(|error| not_written(error, path))
+}
+
+/// Says what helps where the cache cannot be written.
+pub fn not_written(error: std::io::Error, path: &Path) -> anyhow::Error {
+    let remedy = remedy(&error);
+    anyhow::Error::new(error).context(format!("writing {}; {remedy}", path.display()))
+}
+
+/// What helps where a file in the cache cannot be written.
+pub fn remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::FileTooLarge => "allow larger files (ulimit -f)",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room there, or set VRAMLAB_CACHE to a folder on another disk",
+        _ => "set VRAMLAB_CACHE to a folder that can be written to",
+    }
 }
 
 fn put_link(path: &Path, target: &Path) -> Result<()> {
@@ -143,13 +176,13 @@ fn put_link(path: &Path, target: &Path) -> Result<()> {
     }
     let folder = path.parent().unwrap_or(path);
     let write = || -> std::io::Result<()> {
-        fs::create_dir_all(folder)?;
+        make_folder(folder)?;
         let aside = tempfile::tempdir_in(folder)?;
         let made = aside.path().join("link");
         symlink(target, &made)?;
         fs::rename(&made, path)
     };
-    write().with_context(|| format!("writing {}; set VRAMLAB_CACHE to a folder that can be written to", path.display()))
+    write().map_err(|error| not_written(error, path))
 }
 
 /// Compiles a library that needs nothing of PyTorch, unless it is there as it was compiled.
@@ -179,4 +212,21 @@ fn compile(folder: &Path, name: &str, sources: &[&str]) -> Result<()> {
     let contents = fs::read(made.path().join(name)).with_context(|| format!("reading what {compiler} made of {name}"))?;
     put(&library, &contents)?;
     put(&known, sum(&contents).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::others_who_write;
+
+    #[test]
+    fn a_cache_is_trusted_where_nobody_but_its_user_and_root_can_write() {
+        let refused = |owner, group, mode| others_who_write(owner, group, mode, 1000);
+        for (owner, group, mode) in [(1000, 100, 0o755), (1000, 1000, 0o775), (0, 0, 0o755), (0, 0, 0o1777), (1000, 100, 0o2755)] {
+            assert_eq!(refused(owner, group, mode), None, "{owner} {group} {mode:o}");
+        }
+        assert!(refused(1001, 1001, 0o755).unwrap().contains("another user (uid 1001)"));
+        assert!(refused(1000, 1000, 0o777).unwrap().contains("everybody"));
+        assert!(refused(0, 0, 0o777).unwrap().contains("everybody"));
+        assert!(refused(1000, 100, 0o2775).unwrap().contains("a group (gid 100)"));
+    }
 }

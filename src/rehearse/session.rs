@@ -1,6 +1,6 @@
 //! The folder in which one rehearsal's processes tell what they do, and the end of those processes.
 
-use super::libraries::{Libraries, PRELOADED, cache};
+use super::libraries::{Libraries, PRELOADED, cache, not_written};
 use super::nvidia_smi::NAME as NVIDIA_SMI;
 use anyhow::{Context, Result};
 use rustix::fs::FlockOperation;
@@ -35,7 +35,7 @@ impl Session {
             symlink(env::current_exe()?, programs.join(NVIDIA_SMI))?;
             Ok(Session { folder, _lock: lock })
         };
-        make().with_context(|| format!("writing to {}; set VRAMLAB_CACHE to a folder that can be written to", cache.display()))
+        make().map_err(|error| not_written(error, &cache))
     }
 
     pub fn path(&self) -> &Path {

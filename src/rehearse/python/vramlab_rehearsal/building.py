@@ -84,6 +84,8 @@ def _compile(torch, version, abi, path):
         first = next((line for line in done.stdout.splitlines() if "error" in line), done.stdout.strip()[-300:])
         untried = _untried(version)
         _refuse(f"the library for PyTorch {version} does not compile with {compiler}: {first}" + (f" ({untried})" if untried else ""))
+    # Whatever the umask lets groups write to.
+    os.chmod(made, 0o755)
     os.rename(made, path)
 
 
