@@ -14,7 +14,7 @@ default:
 # Run one experiment on the best device there is; `just run NAME --help` shows its flags
 [no-exit-message]
 run NAME *FLAGS: (_known NAME) _setup
-    cargo build --release --bin "$1"
+    cargo build --release -p experiments --bin "$1"
     @shift && exec {{ quote(release / NAME) }} "$@"
 
 # Run every experiment on the best device there is, then write report/
@@ -25,7 +25,7 @@ run-all *FLAGS: _setup
 
 # Write report/ and README's table of what to try from results/; needs no libtorch
 report *FLAGS:
-    cargo run --release --no-default-features --bin vramlab --target-dir target/report -- report --readme README.md "$@"
+    cargo run --release -p vramlab -- report --readme README.md "$@"
 
 # Check the sources, then run every test; the flags are cargo test's
 test *FLAGS: check
@@ -35,11 +35,11 @@ test *FLAGS: check
 
 # Visit the report's page in headless Chromium: search, filters, sorting, links, at both widths, light and dark
 browser:
-    cargo test --no-default-features --test report --target-dir target/report browser -- --ignored
+    cargo test -p vramlab --test report browser -- --ignored
 
 # Rehearse what to train with on two cards, and every technique on four models: the report's recipes, and its order of what to try
 recipes: _setup
-    cargo build --release --bin vramlab
+    cargo build --release -p vramlab
     scripts/recipes
     scripts/techniques
 
@@ -56,7 +56,6 @@ predictions: _setup
 check: _setup
     cargo fmt --check
     cargo clippy --all-targets -- -D warnings
-    cargo clippy --no-default-features --lib --bins --target-dir target/report -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps
 
 # Time the lab's own hot paths; the flags are cargo bench's
@@ -66,19 +65,19 @@ bench *FLAGS: _setup
 # Say what this machine has, what is missing and what to do about it
 [no-exit-message]
 doctor *FLAGS: _setup
-    cargo build --release --bin vramlab
+    cargo build --release -p vramlab -p commands
     @exec {{ quote(release / "vramlab") }} doctor "$@"
 
 # Run your own training script on a simulated GPU: `just rehearse --gpu rtx-4090 -- python train.py`; or a model: `just rehearse --model gpt2 --batch 8`
 [no-exit-message]
 rehearse *FLAGS: _setup
-    @cargo build --release --quiet --bin vramlab
+    @cargo build --release --quiet -p vramlab
     @{{ there }} && exec {{ quote(release / "vramlab") }} rehearse "$@"
 
 # Rehearse entry points of the frameworks that people train with, each started as its documentation says; writes docs/ecosystem.md
 [no-exit-message]
 test-ecosystem *FLAGS: _setup
-    @cargo build --release --quiet --bin vramlab
+    @cargo build --release --quiet -p vramlab
     @scripts/ecosystem {{ quote(release / "vramlab") }} "$@"
 
 # Install what PyTorch's side of a comparison needs, torchvision above all, into .venv; then compare training steps with PyTorch's
@@ -101,7 +100,7 @@ compare *FLAGS: _setup
 # Play a trace of allocations on PyTorch's caching allocator
 [no-exit-message]
 replay *FLAGS: _setup
-    @cargo build --release --quiet --bin vramlab
+    @cargo build --release --quiet -p vramlab -p commands
     @{{ there }} && exec {{ quote(release / "vramlab") }} replay "$@"
 
 # Measure what only a GPU can tell, the most telling first: `just gpu-day --minutes 30`; `--rehearse` goes through it without one
@@ -116,8 +115,8 @@ dist:
 
 # Pack dist/vramlab-*.whl, `vramlab rehearse` and its Python package for people without Rust; `just wheel --newest` for a release
 wheel *FLAGS: _setup
-    cargo build --release --no-default-features --features libraries --bin vramlab --target-dir target/wheel
-    scripts/wheel --program target/wheel/release/vramlab "$@"
+    cargo build --release -p vramlab
+    scripts/wheel --program {{ quote(release / "vramlab") }} "$@"
 
 _setup:
     @scripts/setup
@@ -125,4 +124,4 @@ _setup:
 [no-exit-message]
 _known NAME:
     @test -f "experiments/$1.rs" -o -d "experiments/$1" || { \
-        echo "There is no experiment '$1'. There are: $(cd experiments && echo * | sed 's/\.rs//g')" >&2; exit 2; }
+        echo "There is no experiment '$1'. There are: $(cd experiments && echo [a-z]* | sed 's/\.rs//g')" >&2; exit 2; }

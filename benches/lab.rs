@@ -1,15 +1,14 @@
 //! The lab's own hot paths: recording, reading and judging samples, and the meter's cost for a tensor.
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use record::judge::{Taken, judge};
+use record::protocol::*;
+use record::results::{Command, Identity, Journal, Manifest, PassRecord, Run, SCHEMA, Sample, Samples, Status};
+use record::rounds::Rounds;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
-use vramlab::judge::{Taken, judge};
-use vramlab::protocol::*;
-use vramlab::results::{Command, Identity, Journal, Manifest, PassRecord, Run, SCHEMA, Sample, Samples, Status};
-use vramlab::rounds::Rounds;
-use vramlab::torch;
 
 fn protocol() -> Protocol {
     Protocol {

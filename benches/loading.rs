@@ -1,10 +1,10 @@
 //! Where a sample's time goes in the loader, and how many samples a second come out: `cargo bench --bench loading`.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use loader::*;
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
-use vramlab::data::*;
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;

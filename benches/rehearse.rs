@@ -1,7 +1,7 @@
 //! `vramlab rehearse` beside FakeTensorMode, which is how PyTorch itself runs a script without computing: seconds of a training step of the
 //! same script, in turns: of processors, all threads together, which a busy machine changes little, and by the clock. And what it takes in all,
 //! imports included, for three steps of GPT-2 and for a large model that is not initialised. `cargo bench --bench rehearse`; without libtorch
-//! `cargo bench --no-default-features --features libraries --bench rehearse`.
+//! `cargo bench --bench rehearse`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ for step in range(3):
 ";
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    common::root()
 }
 
 fn python() -> PathBuf {

@@ -3,9 +3,9 @@
 //! Guides 1 and 2 say that `Dataset` and `DataLoader` keep memory small because only what is needed is loaded, that batches and iterators
 //! save the device's memory, and that batches need fewer transfers than single samples.
 
+use harness::lab::*;
+use loader::*;
 use std::sync::Arc;
-use vramlab::data::*;
-use vramlab::lab::*;
 
 const FEATURES_ERROR: Metric = Metric::compared("features_error", "difference of features");
 
@@ -25,7 +25,7 @@ levels! {
 cell! { Loading { samples: Samples, side: Side, batch: Batch, how: How } }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {
@@ -170,7 +170,7 @@ fn features(loads: impl Iterator<Item = Result<Tensor>>, at_once: i64, weight: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_a_lost_sample() {

@@ -3,9 +3,9 @@
 //! Guide 4 recommends `torch.no_grad()` for inference, since nothing of the forward pass is needed again. `eval()` alone does not do
 //! it: every level here runs the model as `eval()` has it, so that outputs are comparable, and the baseline records all the same.
 
-use vramlab::lab::*;
-use vramlab::models::Model;
-use vramlab::torch::inference_mode;
+use harness::lab::*;
+use models::Model;
+use torch::inference_mode;
 
 /// What of a forward pass lives when it is done, its input included, over the bytes of input and output.
 const KEPT: Metric = Metric::counted("kept", "memory after forward, relative to input and output", "1");
@@ -19,7 +19,7 @@ levels! { Mode "how the forward pass is run": Grad "recorded, as after eval() al
 cell! { Forward { model: Family, width: Width, batch: Batch, depth: Depth, mode: Mode } }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {
@@ -111,7 +111,7 @@ fn bytes(tensor: &Tensor) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     const SMALL: Forward = Forward { model: Family::Mlp, width: Width(32), batch: Batch(256), depth: Depth(4), mode: Mode::NoGrad };
 

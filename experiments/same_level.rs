@@ -4,10 +4,10 @@
 //! place in the round that is always slower, a machine that drifts within a round, samples that hang together taken for independent ones.
 //! Nothing of that is evened out here: rounds are taken as any experiment takes them, and drawn from again as they are.
 
+use harness::lab::*;
+use models::Model;
 use tch::nn::{OptimizerConfig, Sgd};
-use vramlab::lab::*;
-use vramlab::models::Model;
-use vramlab::torch::attempt;
+use torch::attempt;
 
 name! { ModelName as "model" "model" }
 number! { Batch "samples" }
@@ -18,7 +18,7 @@ levels! {
 cell! { Named { model: ModelName, batch: Batch, name: Name } }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {
@@ -77,7 +77,7 @@ fn training(cell: Named, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_another_batch() {

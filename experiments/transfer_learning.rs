@@ -3,10 +3,10 @@
 //! Guide 3 says that its techniques serve transfer learning and large models as well. A frozen backbone needs no gradients and no
 //! optimizer state, and autograd need not keep its activations: unless it is only left out of the optimizer.
 
+use harness::lab::*;
+use models::{Block, Model};
 use std::collections::HashSet;
-use vramlab::lab::*;
-use vramlab::models::{Block, Model};
-use vramlab::torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad, named_parameters};
+use torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad, named_parameters};
 
 const STATE: Metric = Metric::counted("state", "optimizer state", "B");
 /// Of all parameters, those that the optimizer moves.
@@ -26,7 +26,7 @@ levels! {
 cell! { Transfer { model: ModelName, batch: Batch, part: Part, rest: Rest } }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {
@@ -165,7 +165,7 @@ fn bytes(tensor: &Tensor) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_what_is_frozen_too_much_and_other_data() {

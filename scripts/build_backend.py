@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGET = ROOT / "target" / "wheel"
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 
 
 def get_requires_for_build_wheel(config_settings=None):
@@ -31,7 +31,7 @@ def _build():
     cargo = shutil.which("cargo") or shutil.which("cargo", path=str(Path.home() / ".cargo" / "bin"))
     if cargo is None:
         sys.exit("vramlab is compiled by cargo, which is not on PATH. Install Rust from https://rustup.rs, or take a wheel of a release.")
-    flags = ["--release", "--locked", "--no-default-features", "--bin", "vramlab", "--target-dir", str(TARGET)]
+    flags = ["--release", "--locked", "--package", "vramlab", "--target-dir", str(TARGET)]
     # pip shows what cargo says where it fails, or with --verbose.
     subprocess.run([cargo, "build", *flags], cwd=ROOT, env={**os.environ, "CARGO_TERM_COLOR": "never"}, check=True)
     return TARGET / "release" / "vramlab"

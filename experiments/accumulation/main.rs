@@ -7,16 +7,16 @@
 mod memory;
 mod update;
 
+use harness::lab::*;
+use models::{Batch, Model};
 use tch::nn::{Adam, OptimizerConfig, Sgd};
-use vramlab::lab::*;
-use vramlab::models::{Batch, Model};
 
 name! { ModelName as "model" "model" }
 number! { K "micro-batches in a step" }
 levels! { Optimizer "optimizer": Sgd "", Adam "" }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

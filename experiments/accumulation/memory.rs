@@ -92,7 +92,7 @@ fn step(cell: Memory, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     const SMALL: Memory = Memory { model: ModelName("mlp-2x32"), batch: Samples(256), hold: Hold::EffectiveBatch, k: K(4) };
 

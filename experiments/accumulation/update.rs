@@ -1,7 +1,7 @@
 //! Is it the same update?
 
 use super::*;
-use vramlab::models::IGNORED;
+use models::IGNORED;
 
 levels! { Reduce as "reduction" "how the loss is reduced over its targets": Mean "", Sum "" }
 levels! { Tail "last micro-batch": Even "as large as the others", Ragged "three samples short" }
@@ -106,7 +106,7 @@ fn step(cell: Update, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_a_wrong_recipe() {

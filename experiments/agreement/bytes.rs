@@ -2,7 +2,7 @@
 
 use super::training::Training;
 use super::*;
-use vramlab::torch::optimizers::Implementation;
+use torch::optimizers::Implementation;
 
 // Why PyTorch's bytes are not ours, each with its formula in `Training::stated`.
 pub const COUNTERS: Metric =
@@ -76,9 +76,9 @@ impl Training {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use harness::lab::testing::*;
+    use record::protocol::Profile;
     use std::collections::BTreeMap;
-    use vramlab::lab::testing::*;
-    use vramlab::protocol::Profile;
 
     /// Bytes that PyTorch in Python counted (peers/pytorch/reference_agreement.py): ours are the same to the byte once the stated differences
     /// are taken out, and without them they are not.

@@ -9,7 +9,7 @@ mod bytes;
 mod claims;
 mod training;
 
-use vramlab::lab::*;
+use harness::lab::*;
 
 const LIVE_FORWARD: Metric = Metric::counted("live_forward", "live after forward", "B");
 const LIVE_BACKWARD: Metric = Metric::counted("live_backward", "live after backward", "B");
@@ -45,7 +45,7 @@ levels! {
 cell! { Side { model: ModelName, batch: Batch, optimizer: Optimizer, technique: Technique, threads: Threads, by: By } }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

@@ -1,11 +1,11 @@
 //! The step, as PyTorch's side has it in `peers/pytorch/agreement.py`.
 
 use super::*;
-use vramlab::models::{self, Block, Model};
-use vramlab::torch::ddp::{self, DdpOptions};
-use vramlab::torch::distributed::ProcessGroup;
-use vramlab::torch::optimizers::{self, Algorithm, Implementation, ZeroGrad};
-use vramlab::torch::{autocast, checkpoint};
+use models::{self, Block, Model};
+use torch::ddp::{self, DdpOptions};
+use torch::distributed::ProcessGroup;
+use torch::optimizers::{self, Algorithm, Implementation, ZeroGrad};
+use torch::{autocast, checkpoint};
 
 /// What accumulation splits a batch into.
 const MICRO_BATCHES: i64 = 4;
@@ -159,7 +159,7 @@ fn segment(blocks: &[Box<dyn Block>], x: Tensor) -> Result<Tensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     /// What PyTorch's side gives is stood in for by ours: both sides compute the same, or the check says so.
     #[test]

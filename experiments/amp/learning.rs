@@ -44,7 +44,7 @@ fn step(cell: Learned, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn gradients_are_fp32s_and_the_task_is_learned() {

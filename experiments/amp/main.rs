@@ -12,9 +12,9 @@ mod scaler;
 mod task;
 mod time;
 
-use vramlab::lab::*;
-use vramlab::torch::{GradScaler, ScalerState, allow_tf32, autocast};
-use vramlab::training::Precision;
+use harness::lab::*;
+use models::training::Precision;
+use torch::{GradScaler, ScalerState, allow_tf32, autocast};
 
 /// Mean over samples that were not trained on, computed in fp32.
 const LOSS: Metric = Metric::counted("loss", "loss after training", "1");
@@ -34,7 +34,7 @@ levels! {
 }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

@@ -1,9 +1,9 @@
 //! How much memory does it save, and of what?
 
 use super::*;
-use vramlab::models::Settings;
-use vramlab::torch::{Autocast, Phase};
-use vramlab::training::{Configuration, OptimizerKind, Trainer};
+use models::Settings;
+use models::training::{Configuration, OptimizerKind, Trainer};
+use torch::{Autocast, Phase};
 
 const PARAMETERS: Metric = Metric::counted("parameters", "parameters", "B");
 const STATE: Metric = Metric::counted("optimizer_state", "optimizer state", "B");
@@ -151,7 +151,7 @@ fn casts(trainer: &Trainer, probe: &Probe) -> Result<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_half_a_batch_and_bytes_are_what_can_be_worked_out_by_hand() {

@@ -2,8 +2,7 @@
 
 use super::task::{SAMPLES, Task, scaler_in};
 use super::*;
-use vramlab::measure::distance;
-use vramlab::models;
+use harness::measure::distance;
 
 /// Of the parameters' gradients, those that are 0 where fp32's are not.
 const ZEROS: Metric = Metric::counted("zeros", "gradients lost to 0", "1");
@@ -159,7 +158,7 @@ fn small_gradients(task: &mut Task, steps: i64, weight: f64, scaler: &mut GradSc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     fn guarded(case: Case, scaling: Scaling) -> Guarded {
         Guarded { case, scaling }

@@ -1,8 +1,8 @@
 //! A task that is learned from made-up samples: which of ten directions a vector points to most.
 
 use super::*;
+use models::{Batch, Model};
 use tch::nn::{Adam, Optimizer, OptimizerConfig};
-use vramlab::models::{Batch, Model};
 
 const FEATURES: i64 = 32;
 const CLASSES: i64 = 10;

@@ -7,12 +7,12 @@
 mod moving;
 mod types;
 
-use vramlab::lab::*;
+use harness::lab::*;
 
 number! { Size "MiB copied as fp32, side of the matrices, images, or tokens of 4 sequences" }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

@@ -1,9 +1,9 @@
 //! How fast is each operation in each type?
 
 use super::*;
+use harness::machine::specification;
 use std::time::Instant;
 use tch::Cuda;
-use vramlab::machine::specification;
 
 const SHARE: Metric = Metric::timed("share", "share of the specified peak", "1");
 
@@ -146,7 +146,7 @@ impl Operation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_a_wrong_result_in_every_operation() {

@@ -122,7 +122,7 @@ pub fn segmented(model: Model, batch: Batch, policy: Policy) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn a_segment_keeps_its_input_alone() {

@@ -68,9 +68,9 @@ fn paired(blocks: &[Box<dyn Block>], x: Tensor, length: Option<usize>) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use harness::lab::testing::*;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use vramlab::lab::testing::*;
-    use vramlab::torch::{Autocast, Checkpoint};
+    use torch::{Autocast, Checkpoint};
 
     /// The case with each block run by `run`.
     fn each(case: Case, run: fn(&dyn Block, &Tensor) -> Result<Tensor>) -> impl Fn(&Bench) -> Result<Step> {

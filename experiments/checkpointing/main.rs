@@ -7,10 +7,10 @@ mod budget;
 mod depth;
 mod gradients;
 
+use harness::lab::*;
+use models::{Block, Model};
 use tch::nn::{OptimizerConfig, Sgd};
-use vramlab::lab::*;
-use vramlab::models::{Block, Model};
-use vramlab::torch::{autocast, checkpoint};
+use torch::{autocast, checkpoint};
 
 number! { Batch "samples" }
 number! { Depth "blocks" }
@@ -24,7 +24,7 @@ levels! {
 }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

@@ -96,7 +96,7 @@ fn step(cell: Factorial, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     fn cell(model: Net, batch: i64, with: With) -> Factorial {
         Factorial { model, batch: Batch(batch), optimizer: OptimizerKind::Sgd, with }
@@ -136,7 +136,7 @@ mod tests {
             let plain = plain(Net::SmallGpt, Batch(4), OptimizerKind::Sgd);
             let configuration = Configuration { checkpoint: policy, ..plain };
             let mut step = training(&configuration, Device::Cpu).unwrap();
-            let samples = vramlab::measure::memory(&mut step, &vramlab::torch::Cpu::new(None)).unwrap();
+            let samples = harness::measure::memory(&mut step, &torch::Cpu::new(None)).unwrap();
             samples.iter().find(|sample| sample.metric == PEAK.name).unwrap().value
         };
         let own = count(&protocol(), cell(Net::SmallGpt, 4, With::Checkpoint));

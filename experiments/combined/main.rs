@@ -7,10 +7,10 @@
 mod budget;
 mod factorial;
 
-use vramlab::lab::*;
-use vramlab::models::Settings;
-use vramlab::torch::allow_tf32;
-use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
+use harness::lab::*;
+use models::Settings;
+use models::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
+use torch::allow_tf32;
 
 /// Micro-batches, each as often as it is computed.
 const FORWARDS: Metric = Metric::counted("forwards", "forward passes per step", "1");
@@ -37,7 +37,7 @@ levels! {
 }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

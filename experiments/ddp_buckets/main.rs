@@ -12,8 +12,8 @@ mod peaks;
 mod price;
 mod training;
 
+use harness::lab::*;
 use training::{Phase, Run, Update};
-use vramlab::lab::*;
 
 name! { ModelName as "model" "model" }
 number! { Batch "samples" }
@@ -31,7 +31,7 @@ levels! {
 }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

@@ -106,7 +106,7 @@ fn step(cell: Moments, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn buckets_are_counted_as_can_be_worked_out_by_hand() {

@@ -101,7 +101,7 @@ fn step(cell: Peaks, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn what_views_save_is_a_copy_of_the_gradients() {

@@ -41,7 +41,7 @@ fn step(cell: Price, bench: &Bench, processes: usize) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_gradients_that_are_shared_out_to_nobody() {

@@ -1,10 +1,10 @@
 //! A training run in one process, with or without DDP, which can stop at any phase.
 
 use super::*;
+use models::{self, Model};
 use tch::nn::{AdamW, Optimizer, OptimizerConfig, Sgd};
-use vramlab::models::{self, Model};
-use vramlab::torch::ddp::{Ddp, DdpOptions};
-use vramlab::torch::distributed::ProcessGroup;
+use torch::ddp::{Ddp, DdpOptions};
+use torch::distributed::ProcessGroup;
 
 /// What is trained, to be begun again and again from the same random state.
 pub struct Run {

@@ -91,7 +91,7 @@ fn step(c: Cache, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_a_step_that_is_left_out() {

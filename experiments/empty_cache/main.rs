@@ -7,8 +7,8 @@
 mod cache;
 mod train;
 
+use harness::lab::*;
 use train::train;
-use vramlab::lab::*;
 
 /// What the allocator holds from the device and no tensor uses, after a training step and what the policy does then.
 const CACHED: Metric = Metric::counted("cached", "unused reserved memory", "B");
@@ -35,7 +35,7 @@ levels! {
 cell! { Tight { model: ModelName, batch: Batch, steps: Steps, neighbour: Neighbour, memory: DeviceMemory, policy: Policy } }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

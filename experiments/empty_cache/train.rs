@@ -1,11 +1,11 @@
 //! Training on sequences of varying length, with calls of empty_cache in between.
 
 use super::*;
+use models::Model;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tch::nn::{Adam, OptimizerConfig};
-use vramlab::models::Model;
-use vramlab::torch::{CudaMemory, OutsideMemory, attempt, cuda_memory, empty_cuda_cache, is_out_of_memory};
+use torch::{CudaMemory, OutsideMemory, attempt, cuda_memory, empty_cuda_cache, is_out_of_memory};
 
 pub fn train(model: ModelName, batch: Batch, steps: Steps, neighbour: Neighbour, policy: Policy, bench: &Bench) -> Result<Step> {
     let device = bench.device;

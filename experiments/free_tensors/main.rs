@@ -9,8 +9,8 @@ mod process;
 mod step;
 mod tensors;
 
+use harness::lab::*;
 use step::step;
-use vramlab::lab::*;
 
 const ALLOCATED: Metric = Metric::counted("allocated", "allocated memory", "B");
 const RESERVED: Metric = Metric::counted("reserved", "reserved memory", "B");
@@ -60,7 +60,7 @@ levels! {
 cell! { Dropping { watched: Watched, dropped: Dropped, size: Size, reference: Reference, moment: Moment } }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

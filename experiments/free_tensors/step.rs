@@ -1,12 +1,12 @@
 //! Makes something, drops it, and looks at memory before and after.
 
 use super::*;
+use base::units::Bytes;
+use harness::process;
+use models::Model;
 use std::any::Any;
 use tch::nn::{Adam, OptimizerConfig};
-use vramlab::models::Model;
-use vramlab::process;
-use vramlab::torch::{empty_cuda_cache, trim_heap};
-use vramlab::units::Bytes;
+use torch::{empty_cuda_cache, trim_heap};
 
 const SMALL_TENSOR: i64 = 64 << 10;
 /// Bytes of a tensor that has nothing to do with the drop. CUDA's allocator gives it a segment that it fills, so that it shares none with

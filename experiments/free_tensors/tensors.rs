@@ -59,7 +59,7 @@ pub fn grid() -> Grid<Dropping> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     fn dropped(dropped: Dropped, size: &'static str, reference: Reference) -> Dropping {
         Dropping { watched: Watched::Tensors, dropped, size: Size(size), reference, moment: Moment::Dropped }

@@ -66,7 +66,7 @@ fn step(cell: SavedTensor, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_a_missing_error_and_a_missing_difference() {

@@ -6,10 +6,10 @@
 mod autograd;
 mod memory;
 
-use vramlab::lab::*;
+use harness::lab::*;
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

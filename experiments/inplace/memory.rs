@@ -116,7 +116,7 @@ impl Form {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     fn small(workload: Workload, mode: Mode, form: Form) -> Pointwise {
         Pointwise { workload, elements: Elements(32 << 10), mode, form }

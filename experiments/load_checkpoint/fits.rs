@@ -2,8 +2,8 @@
 
 use super::load::Load;
 use super::*;
-use vramlab::measure::is_out_of_memory;
-use vramlab::torch::attempt;
+use harness::measure::is_out_of_memory;
+use torch::attempt;
 
 levels! { Kept as "state" "what becomes of the loaded state before a training step": Drop "it is dropped", Keep "it is kept" }
 

@@ -1,11 +1,11 @@
 //! A checkpoint, and how each reader brings it into a model.
 
 use super::*;
+use models::Model;
 use std::path::{Path, PathBuf};
 use tch::nn::{Adam, OptimizerConfig};
 use tempfile::TempDir;
-use vramlab::models::Model;
-use vramlab::torch::{SafetensorsFile, save_pickle};
+use torch::{SafetensorsFile, save_pickle};
 
 /// Named tensors, as a reader gives them.
 pub type State = Vec<(String, Tensor)>;

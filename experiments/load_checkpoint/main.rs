@@ -10,7 +10,7 @@ mod place;
 mod process;
 mod without_gpu;
 
-use vramlab::lab::*;
+use harness::lab::*;
 
 /// 1 where the memory sufficed, 0 where it ran out.
 const FITS: Metric = Metric::counted("fits", "fits", "1");
@@ -45,7 +45,7 @@ const SMALL: ModelName = ModelName("mlp-8x2048");
 const LARGE: ModelName = ModelName("mlp-4x4096");
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

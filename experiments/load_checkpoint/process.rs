@@ -2,8 +2,8 @@
 
 use super::load::{Load, bytes};
 use super::*;
-use vramlab::process;
-use vramlab::torch::trim_heap;
+use harness::process;
+use torch::trim_heap;
 
 /// Bytes of tensors on the model's device over those of the model: at the peak of the load, while the loaded state is held, and when it
 /// is dropped.
@@ -117,7 +117,7 @@ pub fn step(cell: Loaded, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     fn small(reader: Reader) -> Loaded {
         Loaded { model: ModelName("mlp-2x256"), by: By::Vramlab, saved: Saved::Cpu, map: Map::Cpu, reader }

@@ -9,12 +9,12 @@ mod same_batches;
 mod side_by_side;
 mod stages;
 
+use harness::lab::*;
+use harness::process::proportional_of_tree;
+use loader::*;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use vramlab::data::*;
-use vramlab::lab::*;
-use vramlab::process::proportional_of_tree;
 
 const RATE: Metric = Metric::timed("rate", "images a second", "1");
 const FIRST: Metric = Metric::timed("first_batch", "time to the first batch", "s");
@@ -27,7 +27,7 @@ levels! { Size "pixels of an image, about": Photographs as "500x375" "", Thumbna
 number! { Workers "workers; with 0 the training's own thread loads" }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

@@ -25,7 +25,7 @@ fn step(cell: SameBatches, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_batches_that_depend_on_the_workers() {

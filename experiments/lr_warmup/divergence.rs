@@ -1,8 +1,8 @@
 //! How many of many starts learn nothing, with and without warm-up?
 
 use super::*;
+use base::stats::{median, wilson_interval};
 use training::{MEMBERS, STEPS, Schedule, Task};
-use vramlab::stats::{median, wilson_interval};
 
 const STARTS: Metric = Metric::counted("starts", "starts", "1");
 const DIVERGED: Metric = Metric::counted("diverged", "diverged", "1");
@@ -122,7 +122,7 @@ fn learned(before: &[f64], after: &[f64]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn a_calm_rate_learns_and_a_wild_one_does_not() {

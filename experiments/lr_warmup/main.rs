@@ -12,9 +12,9 @@ mod networks;
 mod same_task;
 mod training;
 
+use harness::lab::*;
+use models::training::Precision;
 use std::ops::Range;
-use vramlab::lab::*;
-use vramlab::training::Precision;
 
 levels! { Algorithm as "optimizer" "optimizer": Momentum "SGD with momentum 0.9", Adam "" }
 number! { Batch "samples of a step, of 1024" }
@@ -23,7 +23,7 @@ number! { Batch "samples of a step, of 1024" }
 const NOT_DRY: &[Platform] = &[Platform::Cpu, Platform::Gpu];
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

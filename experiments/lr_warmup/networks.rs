@@ -1,7 +1,7 @@
 //! Many small networks at once, and the optimizer over them.
 
 use super::*;
-use vramlab::torch::Scalable;
+use torch::Scalable;
 
 /// Networks of three layers with ReLU between them, each tensor with the member as its first dimension; and the optimizer over them.
 pub struct Networks {

@@ -26,7 +26,7 @@ fn step(cell: SameTask, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_another_task() {

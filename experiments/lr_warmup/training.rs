@@ -2,7 +2,7 @@
 
 use super::*;
 use networks::Networks;
-use vramlab::torch::{GradScaler, allow_tf32, autocast};
+use torch::{GradScaler, allow_tf32, autocast};
 
 /// Starts of each cell: where all of them diverge, with warm-up and without, the ratio's interval lies within a tenth of 1.
 pub const MEMBERS: i64 = 96;

@@ -4,7 +4,7 @@
 //! (a test holds them to it), and the allocator says whether a step fits.
 
 use super::*;
-use vramlab::measure::is_out_of_memory;
+use harness::measure::is_out_of_memory;
 
 const FITS: Metric = Metric::counted("fits", "fits", "1");
 
@@ -57,10 +57,10 @@ fn train(cell: Budget, bench: &Bench) -> Result<Step> {
 mod tests {
     use super::super::configurations::{Accumulate, FORMULA, Training, counting};
     use super::*;
-    use vramlab::lab::testing::*;
-    use vramlab::measure;
-    use vramlab::torch::Cpu;
-    use vramlab::training::{CheckpointPolicy, Precision};
+    use harness::lab::testing::*;
+    use harness::measure;
+    use models::training::{CheckpointPolicy, Precision};
+    use torch::Cpu;
 
     #[test]
     fn a_device_has_what_the_formula_says() {

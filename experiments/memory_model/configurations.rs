@@ -1,9 +1,9 @@
 //! How far off are the formula and the simulated GPU?
 
 use super::*;
-use vramlab::runner::simulate;
-use vramlab::torch::Phase;
-use vramlab::training::{CheckpointPolicy, Precision};
+use harness::runner::simulate;
+use models::training::{CheckpointPolicy, Precision};
+use torch::Phase;
 
 pub const FORMULA: Metric = Metric::counted("formula", "peak by the formula", "B");
 const PREDICTED: Metric = Metric::counted("predicted", "predicted peak", "B");
@@ -157,7 +157,7 @@ fn wrong_calls(predicted: f64, needed: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_a_segment_of_other_samples() {

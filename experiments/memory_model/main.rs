@@ -8,14 +8,14 @@
 mod budget;
 mod configurations;
 
-use vramlab::lab::*;
-use vramlab::training::{Configuration, OptimizerKind, Trainer};
+use harness::lab::*;
+use models::training::{Configuration, OptimizerKind, Trainer};
 
 name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

@@ -175,7 +175,7 @@ fn drain<D: Dataset>(mut epoch: Epoch<'_, D>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_an_order_that_depends_on_the_workers() {

@@ -13,11 +13,11 @@ mod recipe;
 mod training;
 mod waiting;
 
+use harness::lab::*;
+use harness::process::proportional_of_tree;
+use loader::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vramlab::data::*;
-use vramlab::lab::*;
-use vramlab::process::proportional_of_tree;
 
 const PROPORTIONAL: Metric = Metric::timed("proportional", "memory of all processes (PSS)", "B");
 const SAMPLES_ERROR: Metric = Metric::compared("samples_error", "difference of samples");
@@ -45,7 +45,7 @@ const BATCH: usize = 16;
 const ONCE: Timing = Timing { warm_up_steps: 0, warm_up_seconds: 0.0, samples: 1, least_sample: 0.0 };
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

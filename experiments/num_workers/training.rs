@@ -1,8 +1,8 @@
 //! How much does training gain from workers?
 
 use super::*;
+use models::Model;
 use tch::nn::{self, Module, OptimizerConfig};
-use vramlab::models::Model;
 
 levels! {
     Network as "model" "what is trained":
@@ -106,7 +106,7 @@ fn network(network: Network, device: Device) -> Result<(nn::VarStore, Net)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_samples_that_are_lost() {

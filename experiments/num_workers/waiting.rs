@@ -118,7 +118,7 @@ fn memory(prefetch: usize) -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_an_order_that_depends_on_prefetching() {

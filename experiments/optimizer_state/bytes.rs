@@ -2,8 +2,8 @@
 
 use super::step::{size, step_of};
 use super::*;
-use vramlab::models::Model;
-use vramlab::torch::optimizers::named_parameters;
+use models::Model;
+use torch::optimizers::named_parameters;
 
 name! { ModelName as "model" "model" }
 
@@ -81,7 +81,7 @@ fn step(cell: Bytes, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_another_algorithm() {

@@ -8,7 +8,7 @@ mod bytes;
 mod step;
 mod time;
 
-use vramlab::lab::*;
+use harness::lab::*;
 
 const STATE: Metric = Metric::counted("state", "optimizer state", "B");
 const CLAIMED: Metric = Metric::counted("claimed", "state by the guide", "B");
@@ -35,7 +35,7 @@ levels! {
 }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

@@ -1,7 +1,7 @@
 //! An optimizer's step, or copies of the bytes that it must move.
 
 use super::*;
-use vramlab::torch::optimizers::{Algorithm, Implementation, Optimizer};
+use torch::optimizers::{Algorithm, Implementation, Optimizer};
 
 const RATE: f64 = 1e-3;
 /// Steps before the one that is measured, so that there is a past to remember.

@@ -38,7 +38,7 @@ fn step(Time { parameters, tensors, optimizer, implementation }: Time, bench: &B
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_a_copy_that_updates() {

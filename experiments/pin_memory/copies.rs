@@ -104,7 +104,7 @@ pub fn step(cell: Copies, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn copies_from_pinned_memory_need_a_gpu() {

@@ -2,9 +2,9 @@
 
 use super::ready::Ready;
 use super::*;
+use models::Model;
 use tch::nn::{OptimizerConfig, Sgd};
-use vramlab::models::Model;
-use vramlab::torch::transfer::{Prefetcher, Ring, SideStream};
+use torch::transfer::{Prefetcher, Ring, SideStream};
 
 levels! {
     Bound "what limits the training":
@@ -142,8 +142,8 @@ pub fn step(cell: Epochs, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
-    use vramlab::torch::Backend;
+    use harness::lab::testing::*;
+    use torch::Backend;
 
     #[test]
     fn prefetched_epochs_stop_taking_new_memory() {

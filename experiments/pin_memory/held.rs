@@ -1,8 +1,8 @@
 //! How much memory do pinned batches take, on the host and on the device?
 
 use super::*;
-use vramlab::machine::total_memory;
-use vramlab::torch::transfer::host_memory;
+use harness::machine::total_memory;
+use torch::transfer::host_memory;
 
 /// Bytes that the device's tensors take for each byte that was sent.
 const DEVICE_BYTES: Metric = Metric::counted("device_bytes", "device bytes for each byte sent", "1");

@@ -12,8 +12,8 @@ mod ready;
 mod sending;
 mod without_gpu;
 
-use vramlab::lab::*;
-use vramlab::torch::transfer::{Stream, copy, pinned};
+use harness::lab::*;
+use torch::transfer::{Stream, copy, pinned};
 
 const VALUES_ERROR: Metric = Metric::compared("values_error", "error of the values that were read");
 
@@ -31,7 +31,7 @@ levels! {
 }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {
@@ -87,7 +87,7 @@ fn pin(host: &Tensor) -> Result<Tensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     fn runs_twice(what: impl std::fmt::Debug, step: Result<Step>) {
         let mut step = step.unwrap_or_else(|e| panic!("{what:?}: {e:#}"));

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::sync::Arc;
-use vramlab::torch::transfer::{Event, Next, Ring, Source};
+use torch::transfer::{Event, Next, Ring, Source};
 
 /// Host batches in their order, from a ring that is refilled with the same data: what a loader would do meanwhile is left out.
 pub struct Ready {
@@ -31,9 +31,9 @@ impl Source for Ready {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
-    use vramlab::torch::Backend;
-    use vramlab::torch::transfer::{Prefetcher, SideStream, host_memory};
+    use harness::lab::testing::*;
+    use torch::Backend;
+    use torch::transfer::{Prefetcher, SideStream, host_memory};
 
     const MIB: i64 = 1 << 20;
 

@@ -67,7 +67,7 @@ fn step(cell: WithoutGpu, _: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_memory_that_is_granted_without_a_gpu() {

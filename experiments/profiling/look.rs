@@ -1,12 +1,12 @@
 //! A training that a tool looks at, and what the tool told.
 
 use super::*;
+use models::training::Trainer;
 use std::fs;
 use std::time::Instant;
 use tch::Cuda;
-use vramlab::torch::profiler::{Operation, Range, Source};
-use vramlab::torch::{Backend, Mark, MemoryHistory, Phase, Profiled, Profiler, Profiling, Recorder, Recording};
-use vramlab::training::Trainer;
+use torch::profiler::{Operation, Range, Source};
+use torch::{Backend, Mark, MemoryHistory, Phase, Profiled, Profiler, Profiling, Recorder, Recording};
 
 /// Allocations and frees that a history keeps.
 const ENTRIES: u64 = 1_000_000;

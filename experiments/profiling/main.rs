@@ -7,8 +7,8 @@
 mod look;
 mod step;
 
+use harness::lab::*;
 use step::step;
-use vramlab::lab::*;
 
 const WHOLE: Metric = TIME.labelled("time per step, with starting, stopping and writing");
 const RECORDING: Metric = Metric::timed("recording", "time per step while it records", "s");
@@ -49,7 +49,7 @@ levels! {
 cell! { Looked { bound: Bound, model: ModelName, batch: Batch, by: By, tool: Tool } }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

@@ -2,10 +2,10 @@
 
 use super::look::{Looking, Written};
 use super::*;
-use vramlab::dry::Dry;
-use vramlab::process;
-use vramlab::torch::{Backend, Cpu, Cuda, allocations};
-use vramlab::training::{Configuration, Trainer};
+use harness::process;
+use models::training::{Configuration, Trainer};
+use torch::dry::Dry;
+use torch::{Backend, Cpu, Cuda, allocations};
 
 /// Steps that are recorded at once in the time pass: guide 3's `active=3`.
 const ACTIVE: usize = 3;
@@ -127,8 +127,8 @@ fn time(looking: &mut Looking, probe: &mut Probe, recordings: usize, host: &mut 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
-    use vramlab::measure::memory_keeping;
+    use harness::lab::testing::*;
+    use harness::measure::memory_keeping;
 
     fn looked(tool: Tool) -> Looked {
         Looked { bound: Bound::Launch, model: ModelName("mlp-8x64"), batch: Batch(32), by: By::Vramlab, tool }

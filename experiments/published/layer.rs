@@ -1,7 +1,7 @@
 //! What does a transformer layer save for the backward pass?
 
 use super::*;
-use vramlab::models::{self, Settings};
+use models::{self, Settings};
 
 const FORMULA: Metric = Metric::counted("formula", "the formula", "B");
 /// Width of one head in the published GPTs.
@@ -82,7 +82,7 @@ fn step(cell: Layer, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     fn small(attention: Attention) -> Layer {
         Layer { model: ModelName("gpt-2x64"), batch: Batch(2), sequence: Sequence(32), attention }

@@ -74,7 +74,7 @@ fn step(cell: Logits, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     fn small(softcap: Softcap) -> Logits {
         Logits { vocabulary: Vocabulary(4096), width: Width(16), tokens: Tokens(64), softcap }

@@ -12,8 +12,8 @@ mod parts;
 mod recipes;
 mod table;
 
-use vramlab::lab::*;
-use vramlab::models::Model;
+use harness::lab::*;
+use models::Model;
 
 name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
@@ -25,7 +25,7 @@ number! { Tokens "tokens of a step" }
 const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

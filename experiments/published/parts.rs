@@ -1,8 +1,8 @@
 //! What do the parts of a step with Adam take?
 
 use super::*;
-use vramlab::torch::attempt;
-use vramlab::torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad};
+use torch::attempt;
+use torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad};
 
 const PARAMETERS: Metric = Metric::counted("parameters", "parameters", "B");
 const STATE: Metric = Metric::counted("optimizer_state", "optimizer state", "B");
@@ -85,9 +85,9 @@ fn bytes(tensors: &[Tensor]) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
-    use vramlab::measure;
-    use vramlab::torch::Backend;
+    use harness::lab::testing::*;
+    use harness::measure;
+    use torch::Backend;
 
     fn small(adam: Adam) -> Parts {
         Parts { model: ModelName("mlp-2x32"), batch: Batch(1), adam }

@@ -120,7 +120,6 @@ pub fn low_rank() -> Grid<LowRank> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::process::Command;
 
     /// The cells' own recipes and checks, on a small model and few tokens, for there is no GPU that computes.
@@ -149,7 +148,7 @@ print(backward(), tiled())
 
     #[test]
     fn the_checks_see_a_parameter_without_its_step_and_a_lost_tile() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = common::root();
         let python = root.join(".venv/bin/python");
         let output = Command::new(python).args(["-c", CHECKED]).current_dir(root).output().expect("scripts/setup made .venv");
         let said = String::from_utf8_lossy(&output.stdout);

@@ -1,8 +1,8 @@
 //! What do accumulation, checkpointing and fp16 leave of BERT-large's memory, and what do they cost?
 
 use super::*;
-use vramlab::models::Attention;
-use vramlab::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
+use models::Attention;
+use models::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
 
 const RESERVED: Metric = Metric::counted("reserved_peak", "peak reserved memory", "B");
 const SHOWN: Metric = Metric::counted("shown", "peak reserved memory and the source's CUDA context", "B");
@@ -126,7 +126,7 @@ fn step(cell: Table, bench: &Bench) -> Result<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     #[test]
     fn the_check_sees_a_lost_micro_batch() {

@@ -7,10 +7,10 @@
 mod events;
 mod peaks;
 
-use vramlab::lab::*;
+use harness::lab::*;
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

@@ -95,7 +95,7 @@ mod tests {
         let events = 5;
         let cells = |profile| plain.grids.iter().filter(|g| g.profiles.contains(&profile)).flat_map(|g| g.cells()).count();
         let rows = PEAKS.lines().count() - 1;
-        assert_eq!(cells(vramlab::protocol::Profile::Full), rows + events);
-        assert_eq!(cells(vramlab::protocol::Profile::Quick), 2 * series().len() + 2);
+        assert_eq!(cells(record::protocol::Profile::Full), rows + events);
+        assert_eq!(cells(record::protocol::Profile::Quick), 2 * series().len() + 2);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::collections::BTreeMap;
-use vramlab::torch::Category;
+use torch::Category;
 
 /// The curves of the picture, bottom to top: what stays lies below what comes and goes.
 pub const LAYERS: [(Metric, Category); 6] = [
@@ -61,7 +61,7 @@ pub fn emit(probe: &mut Probe, timeline: &Timeline) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     /// No peak is lost, and each phase ends where the meter says.
     #[test]

@@ -1,10 +1,10 @@
 //! What the recording of a cell's steps says in figures.
 
 use super::*;
+use models::training::Trainer;
 use phases::ITERATIONS;
 use std::ops::RangeInclusive;
-use vramlab::torch::Stage;
-use vramlab::training::Trainer;
+use torch::Stage;
 
 pub const MODEL: Metric = bytes("model", "model");
 pub const DATA: Metric = bytes("data", "one batch");
@@ -106,7 +106,7 @@ pub fn emit(probe: &mut Probe, timeline: &Timeline, trainer: &Trainer) -> Result
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
+    use harness::lab::testing::*;
 
     /// 2 blocks of linear 32 x 32 and GELU, a classifier of 10, a batch of 64, fp32, with AdamW.
     pub fn small(zero_grad: ZeroGrad) -> Phases {

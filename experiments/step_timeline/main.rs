@@ -9,9 +9,9 @@ mod curves;
 mod figures;
 mod phases;
 
-use vramlab::lab::*;
-use vramlab::torch::{Phase, Timeline};
-use vramlab::training::OptimizerKind;
+use harness::lab::*;
+use models::training::OptimizerKind;
+use torch::{Phase, Timeline};
 
 name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
@@ -24,7 +24,7 @@ levels! {
 cell! { Phases { model: ModelName, batch: Batch, optimizer: OptimizerKind, zero_grad: ZeroGrad } }
 
 fn main() -> ExitCode {
-    vramlab::run(protocol())
+    harness::run(protocol())
 }
 
 pub fn protocol() -> Protocol {

@@ -3,8 +3,8 @@
 use super::*;
 use curves::{BOUNDARY, LAYERS, PHASES, SAVED};
 use figures::{ALL, BACKWARDED, FORWARDED, KEPT, LOADED, NEXT_PEAK, PEAKED};
-use vramlab::torch::{Mark, Recorder, Recording};
-use vramlab::training::{Configuration, Trainer};
+use models::training::{Configuration, Trainer};
+use torch::{Mark, Recorder, Recording};
 
 /// Iterations that a cell runs. The second is the first that has optimizer state from its beginning; the third shows that it goes on so.
 pub const ITERATIONS: u32 = 3;
@@ -161,9 +161,9 @@ fn train(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vramlab::lab::testing::*;
-    use vramlab::models::Model;
-    use vramlab::torch::optimizers::{Optimizer, ZeroGrad as Zeroing};
+    use harness::lab::testing::*;
+    use models::Model;
+    use torch::optimizers::{Optimizer, ZeroGrad as Zeroing};
 
     /// Trains as the experiment does, and leaves gradients as they are unless it is told not to.
     fn stand_in(bench: &Bench, zeroes: bool) -> Result<Step> {

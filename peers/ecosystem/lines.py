@@ -1,5 +1,5 @@
 """The lines that `vramlab rehearse --what-if` tells people to write, written: does a script with them ask for the bytes that the technique
-was measured with? Here are those that name another library; tests/what_if.rs has the others.
+was measured with? Here are those that name another library; tests/rehearse/what_if.rs has the others.
 
     lines.py PROGRAM        with the Python that runs this, which has transformers, accelerate, torchao and bitsandbytes
 

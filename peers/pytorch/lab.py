@@ -168,7 +168,7 @@ def _open_simulated_gpu():
 
 
 def _serve(prepare, parent):
-    """Makes a copy of this process for each request, and says how it ended; see src/runner/template.rs."""
+    """Makes a copy of this process for each request, and says how it ended; see src/harness/src/runner/template.rs."""
     _end_with_parent(parent)
     # What optimizers and checkpointing import when they are first used.
     import torch._dynamo  # noqa: F401
@@ -231,7 +231,7 @@ def _run(prepare, spec):
         bench = Bench(torch.device(device), spec["seed"], spec["threads"])
         if spec["exchange"]:
             bench.start = exchange.read(spec["exchange"]["start"])
-            # As src/native/heap.rs.
+            # As src/torch/src/native/heap.rs.
             mallopt = ctypes.CDLL(None).mallopt
             if not (mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)):
                 raise RuntimeError("malloc does not keep what is freed, and both sides of a comparison must do the same")

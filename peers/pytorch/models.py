@@ -1,4 +1,4 @@
-"""The lab's models in plain PyTorch: the same layers under the same names, so that a state of one fits the other (src/models/)."""
+"""The lab's models in plain PyTorch: the same layers under the same names, so that a state of one fits the other (src/models)."""
 
 import torch
 import torch.nn.functional as F

@@ -75,7 +75,7 @@ class Waiting(Dataset):
 
 
 def cache():
-    """As cache_folder() in src/data/textured.rs."""
+    """As cache_folder() in src/loader/src/textured.rs."""
     for name, below in [("VRAMLAB_DATA", ""), ("XDG_CACHE_HOME", "vramlab"), ("HOME", ".cache/vramlab")]:
         if os.environ.get(name):
             return Path(os.environ[name]) / below

@@ -1,5 +1,5 @@
 """Writes tests/reference/checkpoint.json: what torch.utils.checkpoint (use_reentrant=False) gives in small scenes, for
-tests/checkpoint_scenes.rs.
+tests/torch/checkpoint_scenes.rs.
 
     .venv/bin/python peers/pytorch/reference_checkpoint.py
 

@@ -1,4 +1,4 @@
-"""Writes tests/reference/grad_scaler.json: what PyTorch's GradScaler does, for the tests of src/torch/grad_scaler.rs to compare with.
+"""Writes tests/reference/grad_scaler.json: what PyTorch's GradScaler does, for the tests of src/torch/src/grad_scaler.rs to compare with.
 
     .venv/bin/python peers/pytorch/reference_grad_scaler.py
 

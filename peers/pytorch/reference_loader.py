@@ -3,7 +3,7 @@ torchvision's RandomResizedCrop takes.
 
     .venv/bin/python peers/pytorch/reference_loader.py
 
-tests/loader_reference.rs compares. Without shuffling the order is compared itself. A shuffled order cannot be the same, because the
+tests/loader/reference.rs compares. Without shuffling the order is compared itself. A shuffled order cannot be the same, because the
 generators are others; nor can random parts, of which the averages are compared.
 """
 

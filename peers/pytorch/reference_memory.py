@@ -2,7 +2,7 @@
 
     .venv/bin/python peers/pytorch/reference_memory.py
 
-tests/tracker.rs runs the same steps on vramlab's simulated GPU and compares; so it does those of small models that are drawn at random. The
+tests/experiments/tracker.rs runs the same steps on vramlab's simulated GPU and compares; so it does those of small models that are drawn at random. The
 tracker is torch.distributed._tools.mem_tracker.MemTracker over fake tensors: nothing is computed, and no GPU is needed. Its tensors say
 that they are on the CPU, because without a GPU autograd runs no backward pass on `cuda`; shapes, and so bytes, are the same. What it
 rounds on CUDA, to 512 bytes for each storage, is written beside it.

@@ -2,7 +2,7 @@
 
     .venv/bin/python peers/pytorch/reference_meter.py
 
-tests/meter.rs runs the same operations under vramlab's counting allocator and compares every allocation: its bytes, and when it is freed.
+tests/torch/meter.rs runs the same operations under vramlab's counting allocator and compares every allocation: its bytes, and when it is freed.
 Both run the same libtorch on one thread, so nothing may differ. Tensors are made before the profiler begins, and each operation runs once
 before. There is no convolution: what oneDNN needs for one depends on the CPU.
 """

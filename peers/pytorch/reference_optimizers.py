@@ -2,7 +2,7 @@
 
     .venv/bin/python peers/pytorch/reference_optimizers.py
 
-tests/optimizers.rs holds vramlab's optimizers to these values. Gradients come from a formula that both sides compute in double precision.
+tests/torch/optimizers.rs holds vramlab's optimizers to these values. Gradients come from a formula that both sides compute in double precision.
 """
 
 import json

@@ -33,9 +33,9 @@ RECORDED_ON = "NVIDIA H100 80GB HBM3"
 
 def become(title):
     """Makes this process's simulated GPU the card that PyTorch calls so; before CUDA comes up."""
-    with open(Path(__file__).parents[2] / "src/cards.csv") as cards:
+    with open(Path(__file__).parents[2] / "src/sim/src/cards.csv") as cards:
         line = next(line for line in cards if line.split(",")[1] == title)
-    # As src/cards.rs writes it.
+    # As src/sim/src/cards.rs writes it.
     os.environ["VRAMLAB_DRY_CARD"] = ",".join(line.split(",")[:10])
 
 

@@ -1,5 +1,5 @@
 """Sets what was predicted (predictions.csv, written first) beside what others measured: peers/times/comparison.csv, the table in docs/time.md,
-and the intervals in src/rehearse/time/intervals.csv.
+and the intervals in src/rehearse/src/time/intervals.csv.
 
     python peers/times/comparison.py FOLDER
 """
@@ -129,7 +129,7 @@ def main():
                      f"{math.exp(quantile([error(row) for row in some], 0.5)):.2f} | "
                      + " | ".join(median_and_p90([-error(row, one) for row in some]) for one in ("roofline", "pytorch"))
                      + f" | {median_and_p90(pairs) if pairs else '-'} | {f'{sum(signs) / len(signs):.0%} of {len(signs)}'.replace('%', ' %') if signs else '-'} |")
-    with open(ROOT / "src/rehearse/time/intervals.csv", "w") as file:
+    with open(ROOT / "src/rehearse/src/time/intervals.csv", "w") as file:
         file.write("cell,low,high,residuals\n")
         for cell in CELLS:
             # A cell of few takes all; there is no record of a step bound by its host, whose own speed is unknown besides: assumed, the square.

@@ -87,7 +87,7 @@ def main():
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--program", default=ROOT / "target/debug/vramlab")
     options = parser.parse_args()
-    speeds = {row["name"]: row for row in csv.DictReader(open(ROOT / "src/cards.csv"))}
+    speeds = {row["name"]: row for row in csv.DictReader(open(ROOT / "src/sim/src/cards.csv"))}
     path = HERE / "predictions.csv"
     there = {(row["source"], row["case"], row["card"]) for row in rows_of(path)} if path.exists() else set()
     with open(path, "a", newline="") as file:

@@ -1,8 +1,8 @@
 //! A full factorial design of two techniques on a machine whose fastest rate is known.
 
 use super::fixture;
-use vramlab::protocol::*;
-use vramlab::results::{Manifest, PassRecord};
+use record::protocol::*;
+use record::results::{Manifest, PassRecord};
 
 const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
 

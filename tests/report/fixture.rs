@@ -1,11 +1,11 @@
 //! Results of three made-up experiments on three made-up machines, with figures of a plausible size and every kind of outcome.
 
+use record::protocol::*;
+use record::results::{Command, Identity, Journal, Manifest, PassRecord, SCHEMA, Sample, Status};
+use record::rounds::Rounds;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
-use vramlab::protocol::*;
-use vramlab::results::{Command, Identity, Journal, Manifest, PassRecord, SCHEMA, Sample, Status};
-use vramlab::rounds::Rounds;
 
 const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
 const MIB: f64 = 1048576.0;

@@ -16,8 +16,8 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use vramlab::report;
-use vramlab::results::Run;
+
+use record::results::Run;
 
 /// Results of all fixtures and their report, in a folder that is left for who wants to look at it.
 fn fixture_report(name: &str) -> (PathBuf, PathBuf) {

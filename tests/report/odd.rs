@@ -1,8 +1,8 @@
 //! An experiment that nobody would plan, with shapes that strain every picture: long names, many levels, effects of a factor of 40,
 //! baselines without memory, values of 0, a single point.
 
-use vramlab::protocol::*;
-use vramlab::results::{Manifest, PassRecord, Sample, Status};
+use record::protocol::*;
+use record::results::{Manifest, PassRecord, Sample, Status};
 
 const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
 const ERROR: Metric = Metric::compared("some_error", "relative error");

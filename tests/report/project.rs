@@ -1,12 +1,12 @@
 //! The project as it is committed, whatever its user has measured since: `just run-all` writes to `results/` and `report/`.
 
+use record::results::reference;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use vramlab::results::reference;
 
 const PARTS: [&str; 4] = ["README.md", "METHODOLOGY.md", "results", "report"];
 
@@ -27,7 +27,7 @@ pub fn committed() -> &'static Path {
     COPY.get_or_init(|| {
         let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("committed");
         let _ = fs::remove_dir_all(&to);
-        let source = copy(Path::new(env!("CARGO_MANIFEST_DIR")), &to);
+        let source = copy(common::root(), &to);
         eprintln!("tests of results and report read {source:?}, in {}", to.display());
         to
     })

@@ -5,7 +5,6 @@ use super::page::{all, read};
 use pulldown_cmark::{Event, Options, Parser, Tag};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use vramlab::report;
 
 /// Ways to run a script, to load something from elsewhere, and to lead away.
 const HOSTILE: [&str; 4] = [

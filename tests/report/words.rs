@@ -40,7 +40,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 
 #[test]
 fn sources_and_documents_use_the_words_of_pytorch_and_statistics() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = common::root();
     let mut files: Vec<PathBuf> =
         ["README.md", "METHODOLOGY.md", "CONTRIBUTING.md", "justfile", "build.rs"].map(|name| root.join(name)).into();
     for folder in ["src", "experiments", "peers", "python", "docs", "scripts", "benches", "build", "tests"] {

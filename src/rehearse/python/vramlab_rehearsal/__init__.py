@@ -1,6 +1,6 @@
 """Python's half of `vramlab rehearse`: puts a simulated GPU under this process's PyTorch and tells the trace what the script is doing.
 
-`begin` is called before the script's first line, or before torch is imported, whichever comes first (`native/dry/start.cpp`). Nothing happens
+`begin` is called before the script's first line, or before torch is imported, whichever comes first (`src/sim/native/start.cpp`). Nothing happens
 before the script imports torch but for two small libraries, which stand in for the CUDA runtime and driver; what a process that never touches
 CUDA pays is their loading.
 """

@@ -62,8 +62,7 @@ def _compile(torch, version, abi, path):
     with open(os.path.join(settings["VRAMLAB_REHEARSAL"], "compiling"), "w") as file:
         file.write(version)
     root = os.path.dirname(os.path.abspath(torch.__file__))
-    sources = os.path.join(LIBRARIES, "source")
-    native = os.path.join(sources, "dry")
+    native = os.path.join(LIBRARIES, "source")
     files = sorted(glob.glob(os.path.join(native, "kernels", "*.cpp")) + glob.glob(os.path.join(native, "python", "*.cpp")))
     # One unit: PyTorch's headers are most of the work.
     unit = f"{path}.{os.getpid()}.cpp"

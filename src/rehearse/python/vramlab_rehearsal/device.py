@@ -144,7 +144,7 @@ def values(tensor):
 def tell_kernel(name, is_reduction, traffic):
     """A launch of a compiled kernel, for the time of a step."""
     if library is not None:
-        # Kind and precision by their numbers in native/dry/python/work.h; without operations the precision does not matter.
+        # Kind and precision by their numbers in src/sim/native/python/work.h; without operations the precision does not matter.
         library.vl_work(name.encode(), 5 if is_reduction else 0, 1, 0.0, traffic, 1, 0)
 
 

@@ -26,7 +26,7 @@ _batches_of = 0
 
 SAVING = ("save_pretrained", "save_checkpoint", "save_state", "save_model", "save_file")
 MOST_FILES, MOST_BYTES, MOST_TOLD = 100, 1 << 20, 2
-# As many steps as have a record of what their operators do (native/dry/python/work.cpp), and some more.
+# As many steps as have a record of what their operators do (src/sim/native/python/work.cpp), and some more.
 MOST_BATCHES = 8
 
 

@@ -1,0 +1,137 @@
+//! Axes: where a value lies in pixels, and which values are written beside it.
+
+use base::units::{binary_unit, tick};
+
+/// An axis from one pixel to another: logarithmic, but linear for shares of a whole.
+#[derive(Debug, Clone, Copy)]
+pub struct Scale {
+    low: f64,
+    high: f64,
+    is_linear: bool,
+    from: i32,
+    to: i32,
+}
+
+impl Scale {
+    /// An axis over all positive values, with some room at both ends; at least a factor of `least` wide.
+    pub fn over(values: impl Iterator<Item = f64>, least: f64, from: i32, to: i32) -> Scale {
+        let (low, high) =
+            values.filter(|v| v.is_finite() && *v > 0.0).fold((f64::INFINITY, 0.0f64), |(low, high), v| (low.min(v), high.max(v)));
+        let (low, high) = if high > 0.0 { (low, high) } else { (1.0, 1.0) };
+        let room = (high / low).powf(0.06).max((least / (high / low)).sqrt());
+        Scale { low: low / room, high: high * room, is_linear: false, from, to }
+    }
+
+    /// From nothing to all.
+    pub fn of_shares(from: i32, to: i32) -> Scale {
+        Scale { low: 0.0, high: 1.04, is_linear: true, from, to }
+    }
+
+    pub fn at(&self, value: f64) -> i32 {
+        let share = match self.is_linear {
+            true => (value - self.low) / (self.high - self.low),
+            false => (value / self.low).ln() / (self.high / self.low).ln(),
+        };
+        self.from + (share * f64::from(self.to - self.from)).round() as i32
+    }
+
+    /// Round values on the axis with their labels, in the unit `B`, `s`, `1`, or `x` for ratios.
+    pub fn ticks(&self, unit: &str) -> Vec<(i32, String)> {
+        if self.is_linear {
+            return (0..=5).map(|fifths| (self.at(f64::from(fifths) / 5.0), format!("{} %", fifths * 20))).collect();
+        }
+        let values = if unit == "B" { binary_ticks(self.low, self.high) } else { decimal_ticks(self.low, self.high) };
+        values.into_iter().map(|value| (self.at(value), tick(value, unit))).collect()
+    }
+}
+
+/// A linear axis from 0.
+#[derive(Debug, Clone, Copy)]
+pub struct LinearScale {
+    pub high: f64,
+    pub from: i32,
+    pub to: i32,
+}
+
+impl LinearScale {
+    pub fn at(&self, value: f64) -> i32 {
+        self.from + (value / self.high * f64::from(self.to - self.from)).round() as i32
+    }
+
+    pub fn ticks(&self) -> Vec<f64> {
+        let step = nice_step(self.high / 6.0);
+        (0..).map(|i| f64::from(i) * step).take_while(|v| *v <= self.high).collect()
+    }
+
+    /// Round in binary units, at most six.
+    pub fn binary_ticks(&self) -> Vec<f64> {
+        let step = (self.high / 5.0).log2().ceil().exp2().max(1.0);
+        (0..).map(|i| f64::from(i) * step).take_while(|v| *v <= self.high).collect()
+    }
+}
+
+/// 1, 2 or 5 times a power of ten, not below `least`.
+fn nice_step(least: f64) -> f64 {
+    let power = 10f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|step| *step >= least * 0.999).unwrap_or(power * 10.0)
+}
+
+const MOST_TICKS: usize = 7;
+const FEWEST_TICKS: usize = 3;
+
+/// Of several rows of candidates, densest first, the first that is not too dense; evenly spaced ones where that is too sparse.
+fn choose(rows: impl Iterator<Item = Vec<f64>>, low: f64, high: f64, even_unit: f64) -> Vec<f64> {
+    let within = |row: Vec<f64>| row.into_iter().filter(|v| *v >= low * 0.999 && *v <= high * 1.001).collect::<Vec<_>>();
+    let fitting = rows.map(within).find(|row| row.len() <= MOST_TICKS).unwrap_or_default();
+    if fitting.len() >= FEWEST_TICKS {
+        return fitting;
+    }
+    let step = nice_step((high - low) / even_unit / 5.0) * even_unit;
+    let first = (low / step).ceil() as i64;
+    (first..).map(|i| i as f64 * step).take_while(|v| *v <= high).take(12).filter(|v| *v > 0.0).collect()
+}
+
+fn binary_ticks(low: f64, high: f64) -> Vec<f64> {
+    let rows = (1..=8).map(|stride| (0..64).step_by(stride).map(|e| 2f64.powi(e)).collect());
+    choose(rows, low, high, binary_unit(low))
+}
+
+fn decimal_ticks(low: f64, high: f64) -> Vec<f64> {
+    let decades = |multiples: &'static [f64], stride: usize| -> Vec<f64> {
+        (-18..=18).step_by(stride).flat_map(|e| multiples.iter().map(move |m| m * 10f64.powi(e))).collect()
+    };
+    let dense = [decades(&[1.0, 2.0, 5.0], 1), decades(&[1.0, 3.0], 1)];
+    let rows = dense.into_iter().chain([1, 2, 3, 6, 9].into_iter().map(|stride| decades(&[1.0], stride)));
+    choose(rows, low, high, 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(low: f64, high: f64, unit: &str) -> Vec<String> {
+        Scale { low, high, is_linear: false, from: 0, to: 100 }.ticks(unit).into_iter().map(|(_, label)| label).collect()
+    }
+
+    #[test]
+    fn ticks_are_round_in_the_unit_of_people() {
+        let mib = f64::from(1 << 20);
+        assert_eq!(labels(30.0 * mib, 600.0 * mib, "B"), ["32 MiB", "64 MiB", "128 MiB", "256 MiB", "512 MiB"]);
+        assert_eq!(labels(300.0 * mib, 350.0 * mib, "B"), ["300 MiB", "310 MiB", "320 MiB", "330 MiB", "340 MiB", "350 MiB"]);
+        assert_eq!(labels(0.009, 0.11, "s"), ["10 ms", "20 ms", "50 ms", "100 ms"]);
+        assert_eq!(labels(0.4, 2.5, "x"), ["0.5x", "1x", "2x"]);
+        assert_eq!(labels(1e-9, 1.0, "1"), ["1e-8", "1e-6", "1e-4", "0.01", "1"]);
+    }
+
+    #[test]
+    fn a_scale_spans_its_values() {
+        let scale = Scale::over([2.0, 32.0].into_iter(), 2.0, 0, 400);
+        assert!(scale.at(2.0) > 0 && scale.at(32.0) < 400 && scale.at(8.0) == 200);
+        let single = Scale::over([5.0].into_iter(), 2.0, 0, 400);
+        assert_eq!(single.at(5.0), 200);
+        let shares = Scale::of_shares(100, 0);
+        assert!(shares.at(0.0) == 100 && shares.at(0.5) > 50 && shares.ticks("%")[5].1 == "100 %");
+        let nothing = Scale::over(std::iter::empty(), 2.0, 0, 400);
+        assert!(!nothing.ticks("B").is_empty() || nothing.at(1.0) == 200);
+    }
+}

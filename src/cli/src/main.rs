@@ -1,0 +1,151 @@
+//! The program `vramlab`. It needs no libtorch; the lab's commands are those of `vramlab-lab`, which it starts.
+
+use anyhow::{Context, Result, ensure};
+use base::{console, eprintln, print, println};
+use clap::{Args, Parser, Subcommand};
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Predict and reduce the GPU memory of PyTorch training
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run your own training script, unmodified, on a simulated GPU: does it fit, and what fills the memory?
+    Rehearse(Box<rehearse::RehearseOptions>),
+
+    /// Find the largest batch or context of your own training script that fits a GPU, without one
+    Fit(Box<rehearse::FitOptions>),
+
+    /// Set two machines' results side by side: which verdicts differ, which effects lie apart beyond their intervals
+    Diff {
+        /// Folder of one machine, results/MACHINE
+        #[arg(value_name = "A")]
+        a: PathBuf,
+        /// Folder of another, or of the same at another time
+        #[arg(value_name = "B")]
+        b: PathBuf,
+    },
+
+    /// Check that a machine's results are whole and valid, as CONTRIBUTING.md asks; fails with what is wrong
+    Check {
+        /// Folder of one machine, results/MACHINE
+        #[arg(value_name = "DIR")]
+        machine: PathBuf,
+    },
+
+    /// Write the report, pages and pictures, from the results of all machines
+    Report {
+        /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json
+        #[arg(long, value_name = "DIR", default_value = "results")]
+        results: PathBuf,
+        /// Folder for README.md and the other pages, index.html, plots/ and data/
+        #[arg(long, value_name = "DIR", default_value = "report")]
+        out: PathBuf,
+        /// Put the table of what to try between the marks of this README, too
+        #[arg(long, value_name = "FILE")]
+        readme: Option<PathBuf>,
+    },
+
+    #[command(flatten)]
+    Lab(Lab),
+}
+
+/// Commands of `vramlab-lab`, which is linked to libtorch: what follows them is read there.
+#[derive(Debug, Subcommand)]
+#[command(disable_help_flag = true)]
+enum Lab {
+    /// Run every experiment, then write the report into report/, or with --out DIR into DIR-report/; the flags are those of an experiment
+    RunAll(Rest),
+
+    /// Say what this machine has, what is missing and what would fix it
+    Doctor(Rest),
+
+    /// Run the most useful GPU experiments within a time budget and pack the results
+    GpuDay(Rest),
+
+    /// Train a model as one of several processes, started by torchrun, and say where the memory of its gradient buckets goes
+    Ddp(Rest),
+
+    /// Run ours and PyTorch's side by side, and print both
+    Compare(Rest),
+
+    /// Play a trace of allocations on PyTorch's caching allocator over a simulated GPU
+    Replay(Rest),
+}
+
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+struct Rest {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    rest: Vec<OsString>,
+}
+
+fn main() -> ExitCode {
+    console::outlive_limits();
+    let mut words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+    if words.next().is_some_and(|name| Path::new(&name).ends_with(rehearse::NVIDIA_SMI)) {
+        let (text, status) = rehearse::nvidia_smi(&words.collect::<Vec<String>>());
+        print!("{text}");
+        return ExitCode::from(console::status(status));
+    }
+    let code = run(Arguments::parse().command).unwrap_or_else(|error| {
+        eprintln!("vramlab: {error:#}");
+        1
+    });
+    ExitCode::from(console::status(code))
+}
+
+fn run(command: Command) -> Result<u8> {
+    match command {
+        Command::Diff { a, b } => {
+            print!("{}", report::diff(&a, &b)?);
+            Ok(0)
+        }
+        Command::Check { machine } => {
+            let problems = report::check(&machine)?;
+            for problem in &problems {
+                println!("{problem}");
+            }
+            ensure!(problems.is_empty(), "{} must not be contributed as they are: see above", machine.display());
+            println!("{}: whole and valid", machine.display());
+            Ok(0)
+        }
+        Command::Rehearse(options) => Ok(rehearse::rehearse(&options)),
+        Command::Fit(options) => Ok(rehearse::fit(&options)),
+        Command::Report { results, out, readme } => {
+            report(&results, &out)?;
+            if let Some(readme) = readme {
+                report::show_summary(&results, &readme)?;
+            }
+            Ok(0)
+        }
+        Command::Lab(_) => lab(),
+    }
+}
+
+/// Goes on as the lab's program, with the same arguments.
+fn lab() -> Result<u8> {
+    let program = std::env::current_exe().context("finding this program's own file")?.with_file_name("vramlab-lab");
+    ensure!(
+        program.exists(),
+        "this command measures, which takes the lab and libtorch 2.11, and {} is not there: `just setup`, then `cargo build --release` in a \
+         clone of the project build it",
+        program.display()
+    );
+    let error = std::process::Command::new(&program).args(std::env::args_os().skip(1)).exec();
+    Err(error).with_context(|| format!("starting {}", program.display()))
+}
+
+fn report(results: &Path, out: &Path) -> Result<()> {
+    let written = report::write(results, out)?;
+    println!("wrote {}", written.display());
+    Ok(())
+}

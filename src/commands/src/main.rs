@@ -1,0 +1,77 @@
+//! The program `vramlab-lab`: the lab's own commands, which `vramlab` starts by their names. Each experiment is a program of its own.
+
+use anyhow::Result;
+use base::{console, eprintln, println};
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measure what techniques save and cost
+#[derive(Debug, Parser)]
+#[command(name = "vramlab", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run every experiment, then write the report into report/, or with --out DIR into DIR-report/; the flags are those of an experiment
+    RunAll(Box<harness::runner::Options>),
+
+    /// Say what this machine has, what is missing and what would fix it
+    Doctor,
+
+    /// Run the most useful GPU experiments within a time budget and pack the results
+    GpuDay(commands::GpuDayOptions),
+
+    /// Train a model as one of several processes, started by torchrun, and say where the memory of its gradient buckets goes
+    Ddp(Box<commands::DdpFlags>),
+
+    /// Run ours and PyTorch's side by side, and print both
+    Compare(commands::CompareOptions),
+
+    /// Play a trace of allocations on PyTorch's caching allocator over a simulated GPU
+    Replay(commands::ReplayOptions),
+}
+
+fn main() -> ExitCode {
+    console::outlive_limits();
+    let code = run(Arguments::parse().command).unwrap_or_else(|error| {
+        eprintln!("vramlab: {error:#}");
+        1
+    });
+    ExitCode::from(console::status(code))
+}
+
+fn run(command: Command) -> Result<u8> {
+    match command {
+        Command::RunAll(options) => {
+            let flags: Vec<String> = std::env::args().skip_while(|a| a != "run-all").skip(1).collect();
+            let Some(summary) = harness::runner::run_all(&options, &flags)? else { return Ok(0) };
+            let written = match &summary.results {
+                None if summary.code == harness::runner::INTERRUPTED => return Ok(summary.code),
+                None if options.out.is_some() => "there are no results, so there is no report".to_string(),
+                None => "smoke results are not kept and make no report; name a folder with --out to keep them".to_string(),
+                Some(results) => {
+                    // What is measured elsewhere leaves the report of results/ as it is.
+                    let out = match &options.out {
+                        Some(_) => PathBuf::from(format!("{}-report", results.components().as_path().display())),
+                        None => "report".into(),
+                    };
+                    match report::write(results, &out) {
+                        Ok(report) => format!("report: {}", report.display()),
+                        Err(error) => format!("no report: {error:#}; `vramlab report` writes it when that is mended"),
+                    }
+                }
+            };
+            println!("{summary}  {written}");
+            Ok(summary.code)
+        }
+        Command::Doctor => harness::doctor::run().map(|()| 0),
+        Command::GpuDay(options) => commands::gpu_day(&options),
+        Command::Compare(options) => commands::compare(&options),
+        Command::Replay(options) => commands::replay(&options).map(|()| 0),
+        Command::Ddp(flags) => commands::ddp(&flags).map(|()| 0),
+    }
+}

@@ -1,0 +1,420 @@
+//! A grid: the cells of one kind, what runs them, what each must show, and what they answer.
+
+use super::claims::{Claim, Judged, Published, PublishedText, Rule, Stated, Told};
+use super::levels::{Cell, FactorText, Has, Level};
+use super::metrics;
+use super::plots::{Drawn, Plot, bars};
+use crate::measure::{Bench, Step};
+use anyhow::Result;
+use record::protocol::{self, Metric, PEAK, Pass, Platform, Profile, Relation, TIME};
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::ops::{BitOr, RangeInclusive};
+
+/// What is done with a cell: [`CHECK`], [`COUNT`] and [`ROUNDS`], joined with `|`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Passes(u8);
+
+/// Compares the cell with its baseline.
+pub const CHECK: Passes = Passes(1);
+/// Counts bytes over one step.
+pub const COUNT: Passes = Passes(2);
+/// Takes times, in rounds.
+pub const ROUNDS: Passes = Passes(4);
+
+impl BitOr for Passes {
+    type Output = Passes;
+
+    fn bitor(self, other: Passes) -> Passes {
+        Passes(self.0 | other.0)
+    }
+}
+
+impl Passes {
+    fn has(self, other: Passes) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    fn plain(self) -> Vec<Pass> {
+        let all = [(CHECK, Pass::Check), (COUNT, Pass::Memory), (ROUNDS, Pass::Time)];
+        all.into_iter().filter(|(own, _)| self.has(*own)).map(|(_, pass)| pass).collect()
+    }
+}
+
+/// The outcome is the baseline's, within a relative error.
+pub fn equal(tolerance: f64) -> Relation {
+    Relation::Equal { tolerance }
+}
+
+/// The outcome is so many times the baseline's.
+pub fn scaled(by: f64, tolerance: f64) -> Relation {
+    Relation::Scaled { by, tolerance }
+}
+
+/// A wrong result that nothing reports: the relative error lies in this range. Zero is no such result; see [`missing`].
+pub fn differs(by: RangeInclusive<f64>) -> Relation {
+    Relation::Differs { at_least: *by.start(), at_most: *by.end() }
+}
+
+/// This share of the outcome, or more, is not there; it may be zero.
+pub fn missing(at_least: f64) -> Relation {
+    Relation::Missing { at_least }
+}
+
+/// The step fails with a message that contains this text.
+pub fn raises(message: &'static str) -> Relation {
+    Relation::Raises { message: message.into() }
+}
+
+/// Cells, with what is special about them.
+#[derive(Debug, Clone)]
+pub struct Chosen<C> {
+    cells: Vec<C>,
+    passes: Option<Passes>,
+    on: Option<Vec<Platform>>,
+}
+
+impl<C: Cell> From<Vec<C>> for Chosen<C> {
+    fn from(cells: Vec<C>) -> Self {
+        Chosen { cells, passes: None, on: None }
+    }
+}
+
+/// What can be said of some cells of a grid that does not hold for all.
+pub trait Choose<C>: Into<Chosen<C>> {
+    /// Other passes than the grid's.
+    fn passes(self, passes: Passes) -> Chosen<C> {
+        Chosen { passes: Some(passes), ..self.into() }
+    }
+
+    /// Only these devices have what these cells are about; on others they are skipped.
+    fn on(self, platforms: &[Platform]) -> Chosen<C> {
+        Chosen { on: Some(platforms.to_vec()), ..self.into() }
+    }
+}
+
+impl<C, T: Into<Chosen<C>>> Choose<C> for T {}
+
+struct Group<C> {
+    profiles: &'static [Profile],
+    chosen: Chosen<C>,
+}
+
+/// How a cell becomes its baseline: with the compared level of another.
+type Baseline<C> = fn(C, &C) -> C;
+
+/// What sets a cell up.
+type SetUp<C> = Box<dyn Fn(C, &Bench) -> Result<Step>>;
+
+/// The relation that a cell must show.
+type Check<C> = Box<dyn Fn(&C) -> Relation>;
+
+pub struct Grid<C> {
+    name: &'static str,
+    set_up: SetUp<C>,
+    compared: Option<(String, Baseline<C>)>,
+    groups: Vec<Group<C>>,
+    passes: Passes,
+    on: Vec<Platform>,
+    check: Option<Check<C>>,
+    metrics: Vec<Metric>,
+    claims: Vec<Claim<C>>,
+    answers: Vec<(&'static str, Rule<C>)>,
+    published: Vec<Published<C>>,
+    plots: Option<Vec<Plot<C>>>,
+}
+
+impl<C: Cell> Grid<C> {
+    /// Grids of one name are parts of one table. `set_up` builds the step of a cell; everything that is not measured happens there.
+    pub fn new(name: &'static str, set_up: impl Fn(C, &Bench) -> Result<Step> + 'static) -> Self {
+        Grid {
+            name,
+            set_up: Box::new(set_up),
+            compared: None,
+            groups: Vec::new(),
+            passes: CHECK | COUNT | ROUNDS,
+            on: Vec::new(),
+            check: None,
+            metrics: Vec::new(),
+            claims: Vec::new(),
+            answers: Vec::new(),
+            published: Vec::new(),
+            plots: None,
+        }
+    }
+
+    /// The factor whose levels are compared. The first of it among the cells that are given together is their baseline.
+    pub fn compare<L: Level>(mut self) -> Self
+    where
+        C: Has<L>,
+    {
+        self.compared = Some((L::factor(), |cell, first| cell.with(first.level())));
+        self
+    }
+
+    fn group(mut self, profiles: &'static [Profile], cells: impl Into<Chosen<C>>) -> Self {
+        self.groups.push(Group { profiles, chosen: cells.into() });
+        self
+    }
+
+    /// Cells of the profile that is the default on a CPU: all combinations of some levels.
+    pub fn quick(self, cells: impl Into<Chosen<C>>) -> Self {
+        self.group(&[Profile::Quick], cells)
+    }
+
+    /// Cells of the profile that is the default on a GPU.
+    pub fn full(self, cells: impl Into<Chosen<C>>) -> Self {
+        self.group(&[Profile::Full], cells)
+    }
+
+    /// Cells that take seconds, for tests.
+    pub fn smoke(self, cells: impl Into<Chosen<C>>) -> Self {
+        self.group(&[Profile::Smoke], cells)
+    }
+
+    /// Cells of the quick and the full profile.
+    pub fn quick_and_full(self, cells: impl Into<Chosen<C>>) -> Self {
+        self.group(&[Profile::Quick, Profile::Full], cells)
+    }
+
+    /// Cells of every profile.
+    pub fn always(self, cells: impl Into<Chosen<C>>) -> Self {
+        self.group(&[Profile::Smoke, Profile::Quick, Profile::Full], cells)
+    }
+
+    /// What is done with each cell, where it is not everything.
+    pub fn passes(self, passes: Passes) -> Self {
+        Grid { passes, ..self }
+    }
+
+    /// Devices that have what the grid is about; on others its cells are skipped.
+    pub fn on(self, platforms: &[Platform]) -> Self {
+        Grid { on: platforms.to_vec(), ..self }
+    }
+
+    /// The relation to its baseline that a cell must show before anything of it is timed.
+    pub fn check(self, check: impl Fn(&C) -> Relation + 'static) -> Self {
+        Grid { check: Some(Box::new(check)), ..self }
+    }
+
+    /// Figures that the step gives beside the usual ones, in the order of the table's columns.
+    pub fn metrics(mut self, metrics: &[Metric]) -> Self {
+        self.metrics.extend_from_slice(metrics);
+        self
+    }
+
+    pub fn claim(mut self, claim: Claim<C>) -> Self {
+        self.claims.push(claim);
+        self
+    }
+
+    /// Another part of a claim or a published figure that stands with another grid of this protocol.
+    pub fn answers(mut self, id: &'static str, rule: Rule<C>) -> Self {
+        self.answers.push((id, rule));
+        self
+    }
+
+    pub fn published(mut self, published: Published<C>) -> Self {
+        self.published.push(published);
+        self
+    }
+
+    /// A picture. A grid without any has bars of its peak memory and of its time.
+    pub fn plot(mut self, plot: Plot<C>) -> Self {
+        self.plots.get_or_insert_default().push(plot);
+        self
+    }
+
+    /// No picture at all.
+    pub fn no_plots(self) -> Self {
+        Grid { plots: Some(Vec::new()), ..self }
+    }
+
+    fn cells(&self) -> impl Iterator<Item = C> {
+        self.groups.iter().flat_map(|group| group.chosen.cells.iter().copied())
+    }
+
+    pub(super) fn plans(&self, cell: &C) -> bool {
+        self.cells().any(|planned| planned == *cell)
+    }
+
+    fn passes_of(&self, group: &Group<C>) -> Passes {
+        group.chosen.passes.unwrap_or(self.passes)
+    }
+
+    /// The cell that a cell is compared with, planned or not.
+    pub fn baseline_of(&self, cell: &C) -> Option<C> {
+        let (_, baseline) = self.compared.as_ref()?;
+        let group = self.groups.iter().find(|group| group.chosen.cells.contains(cell)).or(self.groups.first())?;
+        Some(baseline(*cell, group.chosen.cells.first()?))
+    }
+
+    pub fn relation_of(&self, cell: &C) -> Option<Relation> {
+        self.check.as_ref().map(|check| check(cell))
+    }
+
+    /// Sets up a cell, planned or not.
+    ///
+    /// # Errors
+    /// What its setup fails with.
+    pub fn step(&self, cell: C, bench: &Bench) -> Result<Step> {
+        (self.set_up)(cell, bench)
+    }
+
+    /// The metrics that tables show: the grid's own, those of its claims and pictures, and the usual ones.
+    fn all_metrics(&self, judged: &[Metric], passes: Passes) -> Vec<Metric> {
+        let plotted = self.plots.iter().flatten().map(|plot| plot.metric());
+        let usual = [(CHECK, metrics::COMPARED), (COUNT, metrics::COUNTED), (ROUNDS, metrics::TIMED)];
+        let usual = usual.into_iter().filter(|(pass, _)| passes.has(*pass)).flat_map(|(_, metrics)| metrics.iter().copied());
+        let all = self.metrics.iter().copied().chain(judged.iter().copied()).chain(plotted).chain(usual);
+        distinct(all)
+    }
+
+    /// The fewest factors that tell the comparisons of each profile apart: names of clusters and rows.
+    fn telling(&self) -> Vec<String> {
+        let compared = self.compared.as_ref().map_or("", |(factor, _)| factor.as_str());
+        let mut kept: Vec<String> = C::factors().into_iter().map(|f| f.name).filter(|name| name != compared).collect();
+        let tells = |factors: &[String]| {
+            [Profile::Smoke, Profile::Quick, Profile::Full].iter().all(|profile| {
+                let groups = self.groups.iter().filter(|group| group.profiles.contains(profile));
+                let cells: Vec<protocol::Cell> = groups.flat_map(|g| g.chosen.cells.iter().map(Cell::plain)).collect();
+                let told = |cell: &protocol::Cell| factors.iter().map(|f| cell.get(f).map(str::to_string)).collect::<Vec<_>>();
+                let comparisons: BTreeSet<String> = cells.iter().map(|cell| cell.without(&[compared])).collect();
+                let named: BTreeSet<_> = cells.iter().map(told).collect();
+                named.len() == comparisons.len()
+            })
+        };
+        for position in (0..kept.len()).rev() {
+            let mut fewer = kept.clone();
+            fewer.remove(position);
+            if tells(&fewer) {
+                kept = fewer;
+            }
+        }
+        kept
+    }
+}
+
+/// Each metric once; the first label that it is given counts. Two that share a name and no more are a mistake that the protocol has.
+pub(super) fn distinct(metrics: impl Iterator<Item = Metric>) -> Vec<Metric> {
+    let mut found: Vec<Metric> = Vec::new();
+    for metric in metrics {
+        if !found.iter().any(|known| Metric { label: metric.label, ..*known } == metric) {
+            found.push(metric);
+        }
+    }
+    found
+}
+
+/// A grid without its types.
+#[derive(Debug)]
+pub(super) struct Erased {
+    pub factors: Vec<FactorText>,
+    pub grids: Vec<protocol::Grid>,
+    pub checks: Vec<(Relation, Vec<protocol::Cell>)>,
+    pub metrics: Vec<Metric>,
+    pub claims: Vec<Stated<Told, Judged>>,
+    pub answers: Vec<(&'static str, Judged)>,
+    pub published: Vec<Stated<PublishedText, Judged>>,
+    pub plots: Vec<(Drawn, Vec<protocol::Cell>)>,
+    pub mistakes: Vec<String>,
+}
+
+/// What a protocol needs of a grid, whatever its cells are.
+pub(super) trait AnyGrid {
+    fn erase(&self) -> Erased;
+    /// Sets up a planned cell; none where the grid plans no such cell.
+    fn step_of(&self, cell: &protocol::Cell, bench: &Bench) -> Option<Result<Step>>;
+    fn as_any(&self) -> &dyn Any;
+}
+
+impl<C: Cell> AnyGrid for Grid<C> {
+    fn erase(&self) -> Erased {
+        let mut mistakes = Vec::new();
+        let mut say = |what: String| mistakes.push(format!("grid '{}' {what}", self.name));
+        let cells: Vec<C> = self.cells().collect();
+        let factors = C::factors();
+        let studied = self.compared.as_ref().map_or("", |(factor, _)| factor.as_str());
+        if studied.is_empty() {
+            say("compares nothing: say .compare::<Factor>()".to_string());
+        }
+        let passes = self.groups.iter().map(|group| self.passes_of(group)).reduce(BitOr::bitor).unwrap_or(self.passes);
+        match &self.check {
+            None if passes.has(CHECK) => say("checks its cells against nothing: say .check(|cell| ...)".to_string()),
+            Some(_) if !passes.has(CHECK) => say("has a check that no pass runs".to_string()),
+            _ => {}
+        }
+        let mut grids = Vec::new();
+        for group in &self.groups {
+            match axes(&factors, &group.chosen.cells) {
+                Some(axes) => grids.push(protocol::Grid {
+                    name: self.name.into(),
+                    profiles: group.profiles.to_vec(),
+                    studied: studied.into(),
+                    axes,
+                    passes: self.passes_of(group).plain(),
+                    only_on: group.chosen.on.as_ref().unwrap_or(&self.on).clone(),
+                }),
+                None => say("has cells that are not all combinations of some levels: give them in several calls".to_string()),
+            }
+        }
+        let mut checks: Vec<(Relation, Vec<protocol::Cell>)> = Vec::new();
+        for (cell, check) in cells.iter().zip(std::iter::repeat(&self.check)) {
+            let Some(relation) = check.as_ref().map(|check| check(cell)) else { continue };
+            match checks.iter_mut().find(|(known, _)| *known == relation) {
+                Some((_, cells)) => cells.push(cell.plain()),
+                None => checks.push((relation, vec![cell.plain()])),
+            }
+        }
+        let claims: Vec<_> = self.claims.iter().map(|claim| claim.erase(&cells)).collect();
+        let published: Vec<_> = self.published.iter().map(|published| published.erase(&cells)).collect();
+        let answers: Vec<_> = self.answers.iter().map(|(id, rule)| (*id, rule.erase(&cells))).collect();
+        let parts = (claims.iter().flat_map(Stated::all)).chain(published.iter().flat_map(Stated::all));
+        let judged: Vec<Metric> = parts.chain(answers.iter().map(|(_, part)| part)).flat_map(Judged::metrics).collect();
+        let (telling, baseline) = (self.telling(), self.baseline_text(studied));
+        let usual: Vec<Plot<C>> = [(COUNT, PEAK), (ROUNDS, TIME)]
+            .into_iter()
+            .filter(|(pass, _)| self.plots.is_none() && passes.has(*pass))
+            .map(|(_, metric)| bars(metric))
+            .collect();
+        let plots = usual.iter().chain(self.plots.iter().flatten()).map(|plot| plot.erase(&cells, &telling, &baseline)).collect();
+        let metrics = self.all_metrics(&judged, passes);
+        Erased { factors, grids, checks, metrics, claims, answers, published, plots, mistakes }
+    }
+
+    fn step_of(&self, cell: &protocol::Cell, bench: &Bench) -> Option<Result<Step>> {
+        let typed = self.cells().find(|typed| typed.plain() == *cell)?;
+        Some(self.step(typed, bench))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl<C: Cell> Grid<C> {
+    /// `form = plain`, or each of several.
+    fn baseline_text(&self, studied: &str) -> String {
+        let first = |group: &Group<C>| group.chosen.cells.first().and_then(|cell| cell.plain().get(studied).map(str::to_string));
+        let mut levels: Vec<String> = self.groups.iter().filter_map(first).collect();
+        levels.sort();
+        levels.dedup();
+        format!("{studied} = {}", levels.join(" or "))
+    }
+}
+
+/// The levels whose combinations are these cells, in their order; none where they are not all of them.
+fn axes<C: Cell>(factors: &[FactorText], cells: &[C]) -> Option<Vec<protocol::Axis>> {
+    let texts: Vec<Vec<String>> = cells.iter().map(Cell::texts).collect();
+    let axis = |(position, factor): (usize, &FactorText)| {
+        let mut levels: Vec<String> = Vec::new();
+        for text in texts.iter().map(|texts| &texts[position]) {
+            if !levels.contains(text) {
+                levels.push(text.clone());
+            }
+        }
+        protocol::Axis { factor: factor.name.clone(), levels }
+    };
+    let whole = protocol::Grid { axes: factors.iter().enumerate().map(axis).collect(), ..protocol::Grid::default() };
+    whole.cells().into_iter().eq(cells.iter().map(Cell::plain)).then_some(whole.axes)
+}

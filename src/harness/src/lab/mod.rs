@@ -1,0 +1,35 @@
+//! What an experiment is written with: `use crate::lab::*`.
+//!
+//! Levels are types (`levels!`, `number!`, `name!`), a cell is a struct of them (`cell!`), and each [`Grid`] of cells owns the function that
+//! sets its cells up, the relation that each must show to its baseline, and the claims that it answers. When a run is planned, all of it
+//! becomes the plain data of [`record::protocol`], which `run.json` holds, so that whoever reads results needs no experiment.
+
+mod claims;
+mod grid;
+mod levels;
+mod metrics;
+mod plots;
+mod protocol;
+mod selection;
+pub mod testing;
+
+pub use crate::cell;
+pub use crate::levels;
+pub use crate::measure::{Bench, MetricDetail, Probe, Step, Timing};
+pub use crate::name;
+pub use crate::number;
+pub use anyhow::{Context, Result, bail, ensure};
+pub use claims::{
+    Claim, Published, Rule, agreement, at_least, at_most, false_alarms, frequency, growth, highest, lowest, outside, ratio, trend,
+    value, within,
+};
+pub use grid::{CHECK, COUNT, Choose, Chosen, Grid, Passes, ROUNDS, differs, equal, missing, raises, scaled};
+pub use levels::{AllocConf, By, Cell, DeviceMemory, Dtype, FactorText, Has, Level, Many, Threads, spelling};
+pub use metrics::{GRADIENT_ERROR, LOSS_ERROR, OUTPUT_ERROR, PARAMETER_ERROR, RAISED, RESULT_ERROR, UPDATE_ERROR};
+pub use plots::{Plot, against, area, bars, dots, effects, lines, pareto, ranking, shares};
+pub use protocol::Protocol;
+pub use record::protocol::{
+    ACTIVATIONS, BANDWIDTH, COMPUTED, GRADIENTS, LINK_SHARE, Metric, PEAK, Platform, Relation, STEP_PEAK, TIME,
+};
+pub use std::process::ExitCode;
+pub use tch::{Device, Kind, Reduction, Tensor, no_grad};

@@ -1,0 +1,167 @@
+//! Pictures of a grid.
+
+use super::claims::{Predicate, chosen};
+use super::levels::{Cell, Has, Level};
+use record::protocol::{self, Metric, PEAK, PlotKind, intern};
+
+/// A picture that answers a question at a glance; one is drawn for each machine.
+pub struct Plot<C> {
+    drawn: Drawn,
+    of: Predicate<C>,
+}
+
+/// What of a picture does not depend on cells.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Drawn {
+    pub name: String,
+    pub caption: String,
+    pub metric: Metric,
+    kind: Kind,
+    /// Factors by which figures are grouped; none says those that tell a grid's comparisons apart.
+    by: Vec<String>,
+    x: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Kind {
+    Bars,
+    Lines,
+    Dots(f64),
+    Effects,
+    Shares(Metric),
+    Ranking { part: &'static str, columns: Vec<Metric>, most: usize },
+    Area { layers: Vec<Metric>, boundary: Metric, phases: Vec<&'static str> },
+    Pareto(Vec<Metric>),
+    Against(Metric),
+}
+
+fn plot<C>(metric: Metric, kind: Kind) -> Plot<C> {
+    let name = if metric.name == PEAK.name { "peak".to_string() } else { metric.name.replace('_', "-") };
+    Plot { drawn: Drawn { name, caption: String::new(), metric, kind, by: Vec::new(), x: String::new() }, of: None }
+}
+
+/// The metric relative to its baseline: a bar for each compared level, a cluster for each combination of the other factors.
+pub fn bars<C>(metric: Metric) -> Plot<C> {
+    plot(metric, Kind::Bars)
+}
+
+/// The metric over a number ([`Plot::over`]), both axes logarithmic; a line for each combination of the factors that [`Plot::by`] names.
+pub fn lines<C>(metric: Metric) -> Plot<C> {
+    plot(metric, Kind::Lines)
+}
+
+/// A point for each cell on a logarithmic axis, a mark for each compared level, and a line at the threshold.
+pub fn dots<C>(metric: Metric, threshold: f64) -> Plot<C> {
+    plot(metric, Kind::Dots(threshold))
+}
+
+/// Main effects on the metric over a full factorial design, and the interactions of each two.
+pub fn effects<C>(metric: Metric) -> Plot<C> {
+    plot(metric, Kind::Effects)
+}
+
+/// What a whole is made of: a bar for each cell, whose parts are those that the step gave of this metric ([`Metric::part`]).
+pub fn shares<C>(metric: Metric, parts: Metric) -> Plot<C> {
+    plot(metric, Kind::Shares(parts))
+}
+
+/// In place of a picture a table for each cell: its parts, those with most of the first column first.
+pub fn ranking<C>(metric: Metric, part: &'static str, columns: &[Metric], most: usize) -> Plot<C> {
+    plot(metric, Kind::Ranking { part, columns: columns.to_vec(), most })
+}
+
+/// Bytes stacked by what they are for through the phases of a step: curves whose points the step gave ([`Metric::at`]), the lowest first.
+pub fn area<C>(metric: Metric, layers: &[Metric], boundary: Metric, phases: &[&'static str]) -> Plot<C> {
+    plot(metric, Kind::Area { layers: layers.to_vec(), boundary, phases: phases.to_vec() })
+}
+
+/// The metric against the first of others that there are figures of; a line along the cells that no other is better than in both.
+pub fn pareto<C>(metric: Metric, against: &[Metric]) -> Plot<C> {
+    plot(metric, Kind::Pareto(against.to_vec()))
+}
+
+/// The metric against what it should equal, with the line on which both are the same; a look for each level of what [`Plot::by`] names.
+pub fn against<C>(metric: Metric, reference: Metric) -> Plot<C> {
+    plot(metric, Kind::Against(reference))
+}
+
+impl<C: Cell> Plot<C> {
+    /// Another name than the metric's own; it is part of the picture's file name.
+    pub fn named(mut self, name: &str) -> Self {
+        self.drawn.name = name.to_string();
+        self
+    }
+
+    /// What the picture shows, as a sentence.
+    pub fn caption(mut self, caption: &str) -> Self {
+        self.drawn.caption = caption.to_string();
+        self
+    }
+
+    /// The cells that are drawn; else all.
+    pub fn of(self, of: impl Fn(&C) -> bool + 'static) -> Self {
+        Plot { of: Some(Box::new(of)), ..self }
+    }
+
+    /// Groups figures by a factor, after those named before.
+    pub fn by<L: Level>(mut self) -> Self
+    where
+        C: Has<L>,
+    {
+        self.drawn.by.push(L::factor());
+        self
+    }
+
+    /// The number along the axis of [`lines`].
+    pub fn over<L: Level>(mut self) -> Self
+    where
+        C: Has<L>,
+    {
+        self.drawn.x = L::factor();
+        self
+    }
+
+    pub(super) fn metric(&self) -> Metric {
+        self.drawn.metric
+    }
+
+    /// The picture with its cells; `telling` are the factors that tell comparisons apart, and `baseline` what they are compared with.
+    pub(super) fn erase(&self, cells: &[C], telling: &[String], baseline: &str) -> (Drawn, Vec<protocol::Cell>) {
+        let mut drawn = self.drawn.clone();
+        if drawn.by.is_empty() && matches!(drawn.kind, Kind::Bars | Kind::Dots(_)) {
+            drawn.by = telling.to_vec();
+        }
+        if drawn.caption.is_empty() {
+            let label = drawn.metric.label;
+            let label =
+                label.chars().next().map_or(String::new(), |first| first.to_uppercase().chain(label.chars().skip(1)).collect());
+            drawn.caption = if drawn.kind == Kind::Bars { format!("{label} against {baseline}") } else { label };
+        }
+        (drawn, chosen(&self.of, cells))
+    }
+}
+
+impl Drawn {
+    pub fn plain(self, of: String) -> protocol::Plot {
+        let names = |metrics: Vec<Metric>| metrics.into_iter().map(|metric| metric.name.into()).collect();
+        let by = self.by;
+        let kind = match self.kind {
+            Kind::Bars => PlotKind::Bars { clusters: by },
+            Kind::Lines => PlotKind::Lines { x: self.x, series: by },
+            Kind::Dots(threshold) => PlotKind::Dots { rows: by, threshold },
+            Kind::Effects => PlotKind::Effects { factors: by },
+            Kind::Shares(parts) => PlotKind::Shares { rows: by, prefix: format!("{}.", parts.name) },
+            Kind::Ranking { part, columns, most } => {
+                let column = |metric: Metric| Metric { name: intern(&format!("{}.", metric.name)), ..metric };
+                PlotKind::Ranking { rows: by, part: part.into(), columns: columns.into_iter().map(column).collect(), most }
+            }
+            Kind::Area { layers, boundary, phases } => {
+                let phases = phases.into_iter().map(str::to_string).collect();
+                PlotKind::Area { panels: by, layers, boundary: boundary.name.into(), phases }
+            }
+            Kind::Pareto(against) => PlotKind::Pareto { against: names(against), looks: by },
+            Kind::Against(reference) => PlotKind::Against { reference: reference.name.into(), looks: by },
+        };
+        protocol::Plot { name: self.name, caption: self.caption, of, metric: self.metric.name.into(), kind }
+    }
+}

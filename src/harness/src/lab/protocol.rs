@@ -1,0 +1,202 @@
+//! A protocol: one experiment, from its question to its threats, and how it becomes the plain data that a `run.json` holds.
+
+use super::claims::{Judged, Stated, usual_platforms};
+use super::grid::{AnyGrid, Erased, Grid, distinct};
+use super::levels::{Cell, FactorText};
+use super::selection::written;
+use crate::measure::{Bench, Step};
+use anyhow::{Context, Result};
+use record::protocol::{self, Factor, Level, Rule};
+
+/// One experiment.
+pub struct Protocol {
+    name: &'static str,
+    title: &'static str,
+    question: &'static str,
+    hypothesis: &'static str,
+    grids: Vec<Box<dyn AnyGrid>>,
+    threats: Vec<&'static str>,
+    rounds: Option<u32>,
+}
+
+impl Protocol {
+    /// `name` is that of the experiment's file or folder, and of its results.
+    pub fn new(name: &'static str, title: &'static str) -> Protocol {
+        Protocol { name, title, question: "", hypothesis: "", grids: Vec::new(), threats: Vec::new(), rounds: None }
+    }
+
+    pub fn question(self, question: &'static str) -> Protocol {
+        Protocol { question, ..self }
+    }
+
+    /// What is expected and why, written down before measuring.
+    pub fn hypothesis(self, hypothesis: &'static str) -> Protocol {
+        Protocol { hypothesis, ..self }
+    }
+
+    pub fn grid<C: Cell>(mut self, grid: Grid<C>) -> Protocol {
+        self.grids.push(Box::new(grid));
+        self
+    }
+
+    /// Timed rounds that every comparison gets, where the profile's are too few for what is claimed: a number that was set before measuring.
+    pub fn rounds(self, rounds: u32) -> Protocol {
+        Protocol { rounds: Some(rounds), ..self }
+    }
+
+    pub(crate) fn own_rounds(&self) -> Option<u32> {
+        self.rounds
+    }
+
+    /// A threat to validity.
+    pub fn threat(mut self, threat: &'static str) -> Protocol {
+        self.threats.push(threat);
+        self
+    }
+
+    /// The grid that these cells belong to: that which plans this one, or else the first of this kind.
+    pub(super) fn grid_of<C: Cell>(&self, cell: &C) -> Option<&Grid<C>> {
+        let grids = || self.grids.iter().filter_map(|grid| grid.as_any().downcast_ref::<Grid<C>>());
+        grids().find(|grid| grid.plans(cell)).or_else(|| grids().next())
+    }
+
+    /// Sets up a planned cell.
+    ///
+    /// # Errors
+    /// No grid plans the cell; what its setup fails with.
+    pub fn prepare(&self, cell: &protocol::Cell, bench: &Bench) -> Result<Step> {
+        let step = self.grids.iter().find_map(|grid| grid.step_of(cell, bench));
+        step.with_context(|| format!("no cell '{cell}' is planned"))?
+    }
+
+    /// The protocol as plain data, or everything that is wrong with it.
+    ///
+    /// # Errors
+    /// Each mistake.
+    pub fn plain(&self) -> Result<protocol::Protocol, Vec<String>> {
+        let mut mistakes = Vec::new();
+        let mut erased: Vec<Erased> = self.grids.iter().map(|grid| grid.erase()).collect();
+        mistakes.extend(erased.iter_mut().flat_map(|grid| std::mem::take(&mut grid.mistakes)));
+        let factors = self.factors(&erased, &mut mistakes);
+        let grids: Vec<protocol::Grid> = erased.iter_mut().flat_map(|grid| std::mem::take(&mut grid.grids)).collect();
+        let mut all: Vec<protocol::Cell> = grids.iter().flat_map(protocol::Grid::cells).collect();
+        all.sort();
+        all.dedup();
+        let mut select = |cells: &[protocol::Cell]| written(cells, &all);
+        let mut checks = Vec::new();
+        let mut metrics = Vec::new();
+        let (mut claims, mut published, mut plots, mut answers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for grid in erased {
+            checks.extend(grid.checks.into_iter().map(|(expect, cells)| protocol::Check { when: select(&cells), expect }));
+            metrics.extend(grid.metrics);
+            claims.extend(grid.claims);
+            published.extend(grid.published);
+            answers.extend(grid.answers);
+            for (drawn, cells) in grid.plots {
+                match plots.iter_mut().find(|(known, _): &&mut (_, Vec<_>)| *known == drawn) {
+                    Some((_, known)) => known.extend(cells),
+                    None => plots.push((drawn, cells)),
+                }
+            }
+        }
+        for (id, part) in answers {
+            let claim = claims.iter_mut().find(|claim| claim.told.id == id).map(|claim| &mut claim.rules);
+            let figure = published.iter_mut().find(|figure| figure.told.id == id).map(|figure| &mut figure.rules);
+            match claim.or(figure) {
+                Some(rules) => rules.push(part),
+                None => mistakes.push(format!("a rule answers '{id}', which no grid claims")),
+            }
+        }
+        let mut whole = |id: &str, parts: Vec<Judged>, mistakes: &mut Vec<String>| -> Vec<Rule> {
+            let plain = parts.into_iter().map(|part| part.plain(&mut select));
+            plain.filter_map(|rule| rule.map_err(|e| mistakes.push(format!("'{id}' {e}"))).ok()).collect()
+        };
+        let claims: Vec<protocol::Claim> = claims
+            .into_iter()
+            .map(|Stated { told, rules, changed: what, before }| {
+                if rules.is_empty() && told.on.as_ref().is_none_or(|on| !on.is_empty()) {
+                    mistakes.push(format!("nothing judges the claim '{}': give it a rule, or say .not_measured(why)", told.id));
+                }
+                let judged_on = told.on.clone().unwrap_or_else(|| usual_platforms(&rules));
+                let rule = joined(whole(told.id, rules, &mut mistakes));
+                let before = joined(whole(told.id, before, &mut mistakes));
+                let rule = changed(what, before, rule);
+                let (id, from, text) = (told.id.into(), told.from.into(), told.text.into());
+                protocol::Claim { id, from, text, judged_on, rule, meaning: told.meaning }
+            })
+            .collect();
+        let published: Vec<protocol::Published> = published
+            .into_iter()
+            .map(|Stated { told, rules, changed: what, before }| {
+                let rule = (!rules.is_empty()).then(|| joined(whole(told.id, rules, &mut mistakes)));
+                let before = joined(whole(told.id, before, &mut mistakes));
+                let rule = rule.map(|rule| changed(what, before, rule));
+                let (id, source, figure, setup) = (told.id.into(), told.source.into(), told.figure.into(), told.setup.into());
+                protocol::Published { id, source, figure, judged_on: told.on, rule, setup }
+            })
+            .collect();
+        let plots: Vec<protocol::Plot> = plots.into_iter().map(|(drawn, cells)| drawn.plain(select(&cells))).collect();
+        let plain = protocol::Protocol {
+            name: self.name.into(),
+            title: self.title.into(),
+            question: self.question.into(),
+            hypothesis: self.hypothesis.into(),
+            factors,
+            grids,
+            metrics: distinct(metrics.into_iter()),
+            checks,
+            claims,
+            published,
+            plots,
+            threats: self.threats.iter().map(|threat| (*threat).into()).collect(),
+        };
+        mistakes.extend(plain.mistakes());
+        if mistakes.is_empty() { Ok(plain) } else { Err(mistakes) }
+    }
+
+    /// The factors of all grids, each once.
+    fn factors(&self, grids: &[Erased], mistakes: &mut Vec<String>) -> Vec<Factor> {
+        let mut found: Vec<FactorText> = Vec::new();
+        for factor in grids.iter().flat_map(|grid| &grid.factors) {
+            match found.iter().find(|known| known.name == factor.name) {
+                Some(known) if known != factor => {
+                    mistakes.push(format!("two types of level are both spelt '{}' and say different things", factor.name));
+                }
+                Some(_) => {}
+                None => found.push(factor.clone()),
+            }
+        }
+        let plans =
+            |name: &str, level: &String| grids.iter().flat_map(|grid| &grid.grids).any(|grid| grid.levels_of(name).contains(level));
+        for factor in &found {
+            mistakes.extend(factor.mistake());
+            let unplanned = factor.options.iter().filter(|level| !factor.is_known && !plans(&factor.name, level));
+            mistakes.extend(unplanned.map(|level| format!("no grid has the level '{level}' of '{}'", factor.name)));
+        }
+        let level = |(name, meaning): (String, &'static str)| Level { name, meaning: meaning.into() };
+        let factor = |FactorText { name, meaning, levels, .. }| Factor {
+            name,
+            meaning: String::from(meaning),
+            levels: levels.into_iter().map(level).collect(),
+        };
+        found.into_iter().map(factor).collect()
+    }
+
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// A rule with what was changed of it, if anything was.
+fn changed(what: Option<&'static str>, before: Rule, now: Rule) -> Rule {
+    let before = (!before.parts().is_empty()).then(|| Box::new(before));
+    match what {
+        Some(what) => Rule::Changed { what: what.into(), before, now: Box::new(now) },
+        None => now,
+    }
+}
+
+/// One rule, or all of several.
+fn joined(mut rules: Vec<Rule>) -> Rule {
+    if rules.len() == 1 { rules.remove(0) } else { Rule::All(rules) }
+}

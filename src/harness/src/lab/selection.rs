@@ -1,0 +1,82 @@
+//! Writes a set of cells down as a selection that a `run.json` holds.
+
+use record::protocol::{Cell, selects};
+use std::collections::BTreeSet;
+
+/// The shortest selection that is these cells of all and no others: a conjunction of levels where there is one, else one for each cell.
+pub fn written(cells: &[Cell], all: &[Cell]) -> String {
+    // A cell may stand in several profiles.
+    let distinct = |cells: &mut dyn Iterator<Item = &Cell>| cells.cloned().collect::<BTreeSet<_>>().len();
+    let count = distinct(&mut cells.iter());
+    let is = |select: &str| distinct(&mut all.iter().filter(|cell| selects(select, cell))) == count;
+    let Some(first) = cells.first() else { return "none".to_string() };
+    // The factors that all of them have, with the levels that they have of each.
+    let terms: Vec<(bool, String)> = first
+        .levels()
+        .iter()
+        .filter(|(factor, _)| cells.iter().all(|cell| cell.get(factor).is_some()))
+        .map(|(factor, _)| {
+            let mut levels: Vec<&str> = Vec::new();
+            for level in cells.iter().filter_map(|cell| cell.get(factor)) {
+                if !levels.contains(&level) {
+                    levels.push(level);
+                }
+            }
+            let kin = all.iter().filter(|cell| cell.levels().iter().map(|(f, _)| f).eq(first.levels().iter().map(|(f, _)| f)));
+            let restricts = kin.filter_map(|cell| cell.get(factor)).any(|level| !levels.contains(&level));
+            (restricts, format!("{factor}={}", levels.join("|")))
+        })
+        .collect();
+    let join = |chosen: &[bool]| {
+        let texts = terms.iter().zip(chosen).filter(|(_, chosen)| **chosen).map(|((_, text), _)| text.as_str());
+        texts.collect::<Vec<_>>().join(" ")
+    };
+    // What restricts; where cells of another kind fit, too, with one more factor that those lack; and then without what is not needed.
+    let mut chosen: Vec<bool> = terms.iter().map(|(restricts, _)| *restricts).collect();
+    if !is(&join(&chosen)) {
+        let with = |position: usize| {
+            let mut more = chosen.clone();
+            more[position] = true;
+            more
+        };
+        let one_more = (0..chosen.len()).rev().map(with).filter(|more| is(&join(more))).min_by_key(|more| join(more).len());
+        chosen = one_more.unwrap_or_else(|| vec![true; terms.len()]);
+    }
+    if !is(&join(&chosen)) {
+        return cells.iter().map(Cell::to_string).collect::<Vec<_>>().join(", ");
+    }
+    for position in 0..chosen.len() {
+        let mut fewer = chosen.clone();
+        fewer[position] = false;
+        if is(&join(&fewer)) {
+            chosen = fewer;
+        }
+    }
+    join(&chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selection_is_the_cells_and_no_others() {
+        let all: Vec<Cell> =
+            ["m=a k=1", "m=a k=4", "m=b k=1", "m=b k=4", "op=x k=4", "op=x k=8"].map(|c| Cell::parse(c).unwrap()).to_vec();
+        let of = |texts: &[&str]| {
+            let cells: Vec<Cell> = texts.iter().map(|text| Cell::parse(text).unwrap()).collect();
+            let select = written(&cells, &all);
+            let selected: Vec<Cell> = all.iter().filter(|cell| selects(&select, cell)).cloned().collect();
+            assert_eq!(selected, cells, "{select}");
+            select
+        };
+        assert_eq!(of(&["m=a k=1", "m=a k=4", "m=b k=1", "m=b k=4", "op=x k=4", "op=x k=8"]), "");
+        assert_eq!(of(&["m=a k=4", "m=b k=4"]), "m=a|b k=4", "another kind has k = 4, too");
+        assert_eq!(of(&["m=a k=1", "m=a k=4"]), "m=a");
+        assert_eq!(of(&["m=a k=1", "m=b k=1"]), "k=1");
+        assert_eq!(of(&["m=a k=1", "m=b k=4"]), "m=a k=1, m=b k=4");
+        let twice = ["m=a k=1", "m=a k=4", "m=a k=1"].map(|c| Cell::parse(c).unwrap());
+        assert_eq!(written(&twice, &all), "m=a", "one cell in two profiles is one cell");
+        assert_eq!(of(&[]), "none");
+    }
+}

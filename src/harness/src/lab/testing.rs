@@ -1,0 +1,158 @@
+//! What an experiment's own tests need: to check a cell, rightly and with the technique broken on purpose, and to count it.
+
+use super::{Cell, Grid, Has, Level, Protocol, Step};
+use crate::measure::{self, Bench, Found};
+use anyhow::Result;
+use record::protocol::{Metric, Platform};
+use record::results::Sample;
+pub use record::results::Status;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tch::Device;
+use torch::Cpu;
+use torch::dry::{self, Dry};
+
+/// Where a test's cells are set up.
+pub const BENCH: Bench = Bench { device: Device::Cpu, platform: Platform::Cpu, seed: 1 };
+
+/// The random state and the meter are the process's, so what tests run takes turns.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What came of a check.
+pub struct Checked(Found);
+
+impl Checked {
+    /// The relation that the protocol expects was there.
+    ///
+    /// # Panics
+    /// It was not.
+    pub fn holds(self) {
+        assert_eq!((self.0.status, self.0.reason.as_str()), (Status::Ok, ""));
+    }
+
+    /// The check saw what is broken and said so in these words.
+    ///
+    /// # Panics
+    /// It did not.
+    pub fn sees(self, words: &str) {
+        assert!(
+            self.0.status.is_failure() && self.0.reason.contains(words),
+            "what is broken passed, or for another reason: {:?}",
+            self.0
+        );
+    }
+}
+
+/// Checks a cell, planned or not, against the relation and the baseline that its grid has for it.
+///
+/// # Panics
+/// The protocol has no grid of such cells.
+pub fn check<C: Cell>(protocol: &Protocol, cell: C) -> Checked {
+    broken(protocol, cell, |bench| grid(protocol, &cell).step(cell, bench))
+}
+
+/// As [`check`], with another step in the place of the cell's own: one that breaks the technique.
+///
+/// # Panics
+/// As for [`check`].
+pub fn broken<C: Cell>(protocol: &Protocol, cell: C, set_up: impl Fn(&Bench) -> Result<Step>) -> Checked {
+    let grid = grid(protocol, &cell);
+    let baseline = grid.baseline_of(&cell).expect("the grid compares something");
+    compared(grid, cell, set_up, |bench| grid.step(baseline, bench))
+}
+
+/// As [`check`], with another step in the place of the baseline's: where PyTorch in Python runs that, it stands in for it.
+///
+/// # Panics
+/// As for [`check`].
+pub fn beside<C: Cell>(protocol: &Protocol, cell: C, baseline: impl Fn(&Bench) -> Result<Step>) -> Checked {
+    let grid = grid(protocol, &cell);
+    compared(grid, cell, |bench| grid.step(cell, bench), baseline)
+}
+
+fn compared<C: Cell>(
+    grid: &Grid<C>,
+    cell: C,
+    set_up: impl Fn(&Bench) -> Result<Step>,
+    set_up_baseline: impl Fn(&Bench) -> Result<Step>,
+) -> Checked {
+    let _turn = alone();
+    let baseline = grid.baseline_of(&cell).expect("the grid compares something");
+    let relation = grid.relation_of(&cell).expect("the grid has a check");
+    let prepare = |plain: &record::protocol::Cell, bench: &Bench| -> Result<Step> {
+        if *plain == baseline.plain() && baseline != cell { set_up_baseline(bench) } else { set_up(bench) }
+    };
+    let found = measure::check(&relation, &prepare, &cell.plain(), &baseline.plain(), &BENCH);
+    Checked(found.unwrap_or_else(|e| Found::failed(&e)))
+}
+
+fn grid<'a, C: Cell>(protocol: &'a Protocol, cell: &C) -> &'a Grid<C> {
+    protocol.grid_of(cell).expect("a grid of such cells")
+}
+
+/// Figures of a memory pass.
+pub struct Counted(Vec<Sample>);
+
+impl Counted {
+    /// A figure that the step gave.
+    ///
+    /// # Panics
+    /// It gave none.
+    pub fn figure(&self, metric: Metric) -> f64 {
+        self.get(metric).unwrap_or_else(|| panic!("no {} in {:?}", metric.name, self.0))
+    }
+
+    pub fn get(&self, metric: Metric) -> Option<f64> {
+        self.detail(metric.name)
+    }
+
+    /// A figure by the name that it has in results.
+    pub fn detail(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|sample| sample.metric == name).map(|sample| sample.value)
+    }
+
+    pub fn samples(&self) -> &[Sample] {
+        &self.0
+    }
+}
+
+/// Counts the bytes of a cell, planned or not.
+///
+/// # Panics
+/// The step fails.
+pub fn count<C: Cell>(protocol: &Protocol, cell: C) -> Counted {
+    let _turn = alone();
+    let grid = grid(protocol, &cell);
+    let prepare = |_: &record::protocol::Cell, bench: &Bench| -> Result<Step> { grid.step(cell, bench) };
+    // What the setup allocates is counted, too.
+    let meter = Cpu::new(None);
+    let mut step = BENCH.set_up(&prepare, &cell.plain()).expect("the cell is set up");
+    Counted(measure::memory(&mut step, &meter).expect("the step runs"))
+}
+
+/// A cell with another level: `with(cell, Recipe::Add)`.
+pub fn with<L: Level, C: Has<L>>(cell: C, level: L) -> C {
+    cell.with(level)
+}
+
+/// The simulated GPU for a test. A process is dry from its start, so the test of this name runs again in a child: the device is given
+/// there, and none here, when the child has passed.
+///
+/// # Panics
+/// The child fails, or knows no test of this name.
+pub fn dry(test: &str) -> Option<Dry> {
+    const INSIDE: &str = "VRAMLAB_TEST_IS_DRY";
+    if std::env::var_os(INSIDE).is_some() {
+        return Some(Dry::open().expect("the simulated GPU opens"));
+    }
+    let mut child = Command::new(std::env::current_exe().expect("a test knows its program"));
+    child.args([test, "--exact", "--nocapture"]).env(INSIDE, "1").env_remove("PYTORCH_ALLOC_CONF");
+    dry::prepare(&mut child, 24 << 30).expect("the simulated GPU is there");
+    let output = child.output().expect("the child starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    None
+}

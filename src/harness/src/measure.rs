@@ -1,0 +1,847 @@
+//! How one cell is measured inside its child process: the check, the memory pass and the time pass.
+
+use crate::machine::Conditions;
+use anyhow::{Context, Result, ensure};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use record::protocol::{
+    ACTIVATIONS, BANDWIDTH, Cell, HELD, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Pass, Platform, Relation, Role, STEP_PEAK, TIME,
+};
+use record::results::{Sample, Status, replace_file};
+use std::borrow::Cow;
+use std::cell::{Cell as Shared, OnceCell};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use tch::{Device, Kind, Tensor};
+pub use torch::is_out_of_memory;
+use torch::{Backend, COUNTS, Memory, attempt, held_at_peak};
+
+/// What one step does.
+pub type Run = Box<dyn FnMut(&mut Probe) -> Result<()>>;
+
+/// One step of a cell, ready to be measured: only what the closure does counts; everything else was set up before.
+pub struct Step {
+    run: Run,
+    items: f64,
+    least_flops: f64,
+    link_bytes: f64,
+    pub(crate) timing: Timing,
+    times_itself: bool,
+    start: Vec<(String, Tensor)>,
+}
+
+impl Step {
+    /// Does one whole step at each call. Figures that only the step can see are given with [`Probe::emit`]; what is compared with the
+    /// baseline's, with [`Probe::compare`].
+    pub fn new(run: impl FnMut(&mut Probe) -> Result<()> + 'static) -> Step {
+        let (timing, start) = (Timing::default(), Vec::new());
+        Step { run: Box::new(run), items: 1.0, least_flops: 0.0, link_bytes: 0.0, timing, times_itself: false, start }
+    }
+
+    /// Equal work items in one step; time is given for each.
+    pub fn items(self, items: i64) -> Step {
+        Step { items: items as f64, ..self }
+    }
+
+    /// The least fp32 operations of one step. A step that claims more than the device's specified rate is a timing bug.
+    pub fn least_flops(self, least_flops: f64) -> Step {
+        Step { least_flops, ..self }
+    }
+
+    /// Bytes that one step moves over the link between host and device, in one direction, where that is what is measured. A step that moves
+    /// more than the link's specified rate is a timing bug.
+    pub fn link_bytes(self, bytes: i64) -> Step {
+        Step { link_bytes: bytes as f64, ..self }
+    }
+
+    /// How long to warm up and how much to sample in the time pass. What happens once in a process (a load, a first epoch) has no warm-up and
+    /// one sample, and gets its spread from the rounds.
+    pub fn timing(self, timing: Timing) -> Step {
+        Step { timing, ..self }
+    }
+
+    /// The step is a procedure whose parts it times itself ([`Probe::emit`]): the time of the whole is no figure.
+    pub fn times_itself(self) -> Step {
+        Step { times_itself: true, ..self }
+    }
+
+    /// What the first step begins with, by name, where PyTorch's side of the comparison is to begin with the same numbers: parameters and
+    /// buffers, under their names in the model, and inputs.
+    pub fn start(self, start: Vec<(String, Tensor)>) -> Step {
+        Step { start, ..self }
+    }
+
+    /// What [`Step::start`] was told.
+    pub fn begins_with(&self) -> &[(String, Tensor)] {
+        &self.start
+    }
+
+    /// Changes what each step does; the closure is given what it did before. Tests break techniques with it.
+    pub fn wrapped(self, mut change: impl FnMut(&mut Run, &mut Probe) -> Result<()> + 'static) -> Step {
+        let mut run = self.run;
+        Step { run: Box::new(move |probe| change(&mut run, probe)), ..self }
+    }
+
+    /// Does one whole step.
+    ///
+    /// # Errors
+    /// What the step fails with; where the protocol expects an error, its message is compared.
+    pub fn run(&mut self, probe: &mut Probe) -> Result<()> {
+        (self.run)(probe)
+    }
+}
+
+/// A computed result: the gradients, say.
+#[derive(Debug)]
+pub struct Quantity {
+    pub name: String,
+    pub tensors: Vec<Tensor>,
+}
+
+/// A figure, as steps have it.
+pub trait Figure {
+    fn value(self) -> f64;
+}
+
+macro_rules! figures {
+    ($($number:ty),+) => {
+        $(impl Figure for $number {
+            fn value(self) -> f64 {
+                self as f64
+            }
+        })+
+    };
+}
+
+figures!(f64, i64, i32, u64, u32, usize);
+
+/// Under which name a figure goes into the results: a metric's own, or that of a part or a point of it.
+#[derive(Debug, Clone)]
+pub struct Emitted {
+    name: Cow<'static, str>,
+    unit: &'static str,
+    pass: Pass,
+    /// Counts the points of a curve.
+    point: u32,
+    is_detail: bool,
+}
+
+impl From<Metric> for Emitted {
+    fn from(metric: Metric) -> Emitted {
+        let Metric { name, unit, pass, role, .. } = metric;
+        Emitted { name: name.into(), unit, pass, point: 0, is_detail: role != Role::Column }
+    }
+}
+
+/// What a step may tell of a metric in place of its one figure.
+pub trait MetricDetail: Sized {
+    /// A part of the whole that the metric is, which tables leave out: `saved.relu`.
+    fn part(self, part: &str) -> Emitted;
+
+    /// A point of the curve that the metric is.
+    fn at(self, point: u32) -> Emitted;
+}
+
+impl MetricDetail for Metric {
+    fn part(self, part: &str) -> Emitted {
+        Emitted { name: format!("{}.{part}", self.name).into(), is_detail: true, ..self.into() }
+    }
+
+    fn at(self, point: u32) -> Emitted {
+        Emitted { point, is_detail: true, ..self.into() }
+    }
+}
+
+/// What a step tells about itself while it runs: bytes in the memory pass, where it reads the meter, samples in the time pass, and in the
+/// check nothing.
+pub struct Probe<'a> {
+    meter: Option<&'a dyn Backend>,
+    /// What is compared, where that is what the step is run for.
+    compared: Option<Vec<Quantity>>,
+    /// Samples that the step gave beside its time; none where time is not what is measured.
+    sampled: Option<Vec<Sample>>,
+    /// Unit and value by metric.
+    figures: BTreeMap<Cow<'static, str>, (&'static str, f64)>,
+    details: Vec<Sample>,
+    rest: Option<i64>,
+    /// Most bytes that libraries were found to keep.
+    workspaces: Shared<i64>,
+    failure: OnceCell<anyhow::Error>,
+    /// Where files are kept; none where they are not.
+    files: Option<&'a Path>,
+}
+
+impl<'a> Probe<'a> {
+    pub fn idle() -> Probe<'a> {
+        Probe {
+            meter: None,
+            compared: None,
+            sampled: None,
+            figures: BTreeMap::new(),
+            details: Vec::new(),
+            rest: None,
+            workspaces: Shared::new(0),
+            failure: OnceCell::new(),
+            files: None,
+        }
+    }
+
+    /// For a step that is run to be compared.
+    pub fn comparing() -> Probe<'a> {
+        Probe { compared: Some(Vec::new()), ..Probe::idle() }
+    }
+
+    fn timing() -> Probe<'a> {
+        Probe { sampled: Some(Vec::new()), ..Probe::idle() }
+    }
+
+    fn reading(meter: &'a dyn Backend, files: Option<&'a Path>) -> Probe<'a> {
+        Probe { meter: Some(meter), files, ..Probe::idle() }
+    }
+
+    /// Bytes that live tensors asked for, now; 0 where memory is not what is measured.
+    pub fn live(&self) -> i64 {
+        self.memory().map_or(0, |memory| memory.requested)
+    }
+
+    /// Says that nothing of the step lives now: what does is parameters, optimizer state and data. Gives its bytes.
+    pub fn at_rest(&mut self) -> i64 {
+        let rest = self.live();
+        self.rest = Some(rest);
+        rest
+    }
+
+    /// Whether memory is what is measured.
+    pub fn is_reading(&self) -> bool {
+        self.meter.is_some()
+    }
+
+    /// The device whose memory is measured; none where memory is not what is measured.
+    pub fn meter(&self) -> Option<&'a dyn Backend> {
+        self.meter
+    }
+
+    /// What the memory meter says now; none where memory is not what is measured.
+    pub fn memory(&self) -> Option<Memory> {
+        match self.meter?.memory() {
+            Ok(memory) => Some(memory),
+            Err(e) => {
+                // The first says it.
+                let _ = self.failure.set(e);
+                None
+            }
+        }
+    }
+
+    /// Has cuBLAS give back its workspaces, which it keeps for each thread that has multiplied until the process ends, and gives their bytes:
+    /// what lives is theirs, too. 0 where memory is not what is measured, and on the CPU.
+    pub fn release_workspaces(&self) -> i64 {
+        let before = self.live();
+        if let Some(Err(e)) = self.meter.map(Backend::clear_workspaces) {
+            let _ = self.failure.set(e);
+        }
+        let released = before - self.live();
+        self.workspaces.set(self.workspaces.get().max(released));
+        released
+    }
+
+    /// Sets the meter's peaks to what lives now: what ran in this step until now counts in no peak, and a step can tell apart what it does
+    /// one after the other. Nothing where memory is not what is measured.
+    pub fn reset_peaks(&self) {
+        if let Some(Err(e)) = self.meter.map(Backend::reset_peaks) {
+            let _ = self.failure.set(e);
+        }
+    }
+
+    /// Gives a figure, where it is one of what is measured: while bytes are counted those that are counted, of which under one name the
+    /// largest counts, and of a part or a point the last; while time is taken those that move, each of which is a sample.
+    pub fn emit(&mut self, metric: impl Into<Emitted>, value: impl Figure) {
+        let (Emitted { name, unit, pass, point, is_detail }, value) = (metric.into(), value.value());
+        match pass {
+            Pass::Memory if self.meter.is_some() && is_detail => {
+                self.details.retain(|known| known.metric != name || known.sample != point);
+                self.details.push(Sample { sample: point, ..sample(name, unit, value) });
+            }
+            Pass::Memory if self.meter.is_some() => {
+                let figure = self.figures.entry(name).or_insert((unit, f64::NEG_INFINITY));
+                figure.1 = figure.1.max(value);
+            }
+            Pass::Time => {
+                if let Some(sampled) = &mut self.sampled {
+                    sampled.push(sample(name, unit, value));
+                }
+            }
+            Pass::Memory | Pass::Check => {}
+        }
+    }
+
+    /// Gives something to compare with the baseline's, under the metric that its relative error is told as; the relation is about the first.
+    /// `tensors` is run only where it is compared.
+    ///
+    /// # Errors
+    /// What `tensors` fails with.
+    pub fn compare(&mut self, error: Metric, tensors: impl FnOnce() -> Result<Vec<Tensor>>) -> Result<()> {
+        if let Some(compared) = &mut self.compared {
+            let name = error.name.strip_suffix("_error").unwrap_or(error.name).to_string();
+            compared.push(Quantity { name, tensors: tensors()? });
+        }
+        Ok(())
+    }
+
+    /// Changes what was given to compare, as a test does that breaks a technique.
+    pub fn alter_compared(&mut self, change: impl Fn(&Tensor) -> Tensor) {
+        for quantity in self.compared.iter_mut().flatten() {
+            quantity.tensors = quantity.tensors.iter().map(&change).collect();
+        }
+    }
+
+    /// Whether the step is run to be compared.
+    pub fn is_comparing(&self) -> bool {
+        self.compared.is_some()
+    }
+
+    /// Takes what the last step gave to compare.
+    pub fn take_compared(&mut self) -> Vec<Quantity> {
+        self.compared.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Whether time is what is measured, and with it what moves from run to run.
+    pub fn is_timing(&self) -> bool {
+        self.sampled.is_some()
+    }
+
+    /// Whether files are kept; see [`Probe::keep`].
+    pub fn is_keeping(&self) -> bool {
+        self.files.is_some()
+    }
+
+    /// Keeps a file beside the results, compressed where its name ends in `.gz`; the report links it and says what opens it. Only the
+    /// first memory pass of a cell keeps files, and none at the smoke profile.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn keep(&self, name: &str, contents: &[u8]) -> Result<()> {
+        let Some(files) = self.files else { return Ok(()) };
+        std::fs::create_dir_all(files).with_context(|| format!("making the folder {}", files.display()))?;
+        if !name.ends_with(".gz") {
+            return replace_file(&files.join(name), contents);
+        }
+        let mut compressed = GzEncoder::new(Vec::new(), Compression::best());
+        compressed.write_all(contents)?;
+        replace_file(&files.join(name), &compressed.finish()?)
+    }
+
+    /// Takes the samples that the steps so far gave, numbered by metric.
+    fn take_samples(&mut self) -> Vec<Sample> {
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+        let mut samples = self.sampled.as_mut().map(std::mem::take).unwrap_or_default();
+        for sample in &mut samples {
+            let count = counts.entry(sample.metric.clone()).or_default();
+            sample.sample = *count;
+            *count += 1;
+        }
+        samples
+    }
+
+    /// Runs a forward pass and records what it leaves alive as saved activations.
+    ///
+    /// # Errors
+    /// What `forward` fails with.
+    pub fn forward<T>(&mut self, forward: impl FnOnce() -> Result<T>) -> Result<T> {
+        let before = self.live();
+        let result = forward()?;
+        let kept = self.live() - before;
+        self.emit(ACTIVATIONS, kept);
+        Ok(result)
+    }
+}
+
+/// Builds the step of a cell; everything that is not measured happens here.
+pub type SetUp<'a> = &'a dyn Fn(&Cell, &Bench) -> Result<Step>;
+
+/// Where a cell is set up.
+#[derive(Debug, Clone, Copy)]
+pub struct Bench {
+    pub device: Device,
+    pub platform: Platform,
+    pub seed: i64,
+}
+
+impl Bench {
+    /// Normally distributed numbers on the device.
+    pub fn randn(&self, shape: &[i64]) -> Tensor {
+        Tensor::randn(shape, (Kind::Float, self.device))
+    }
+
+    /// Sets up a cell from a random state that depends on the seed alone, so that cells of one comparison get the same data.
+    ///
+    /// # Errors
+    /// What `prepare` fails with.
+    pub fn set_up(&self, prepare: SetUp, cell: &Cell) -> Result<Step> {
+        tch::manual_seed(self.seed);
+        let step = prepare(cell, self).with_context(|| format!("setting up {cell}"))?;
+        tch::manual_seed(self.seed + 1);
+        Ok(step)
+    }
+}
+
+/// What a pass found: samples, and what became of the cell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Found {
+    pub samples: Vec<Sample>,
+    pub status: Status,
+    pub reason: String,
+}
+
+impl Found {
+    fn ok(samples: Vec<Sample>) -> Found {
+        Found { samples, status: Status::Ok, reason: String::new() }
+    }
+
+    /// What an error means for the cell: out of memory is an outcome, everything else a failure.
+    pub fn failed(error: &anyhow::Error) -> Found {
+        let message = format!("{error:#}");
+        let status = if is_out_of_memory(&message) { Status::Oom } else { Status::Error };
+        // libtorch appends a C++ stack of a hundred lines.
+        let reason = message.split("Exception raised from").next().unwrap_or_default().trim().chars().take(400).collect();
+        Found { samples: Vec::new(), status, reason }
+    }
+}
+
+fn sample(metric: impl Into<String>, unit: &str, value: f64) -> Sample {
+    Sample { metric: metric.into(), unit: unit.into(), value, sample: 0, reason: String::new() }
+}
+
+/// Compares one step of a cell with one of its baseline, on the same data and seed.
+///
+/// # Errors
+/// The baseline fails, which leaves nothing to compare with.
+pub fn check(expected: &Relation, prepare: SetUp, cell: &Cell, baseline: &Cell, bench: &Bench) -> Result<Found> {
+    let reference = attempt(|| outcome(prepare, baseline, bench)).context("the baseline that this cell is compared with")?;
+    check_against(expected, prepare, cell, &reference, bench)
+}
+
+/// Compares one step of a cell with an outcome from elsewhere: that of the same step in Python.
+///
+/// # Errors
+/// Outcomes that do not match.
+pub fn check_against(expected: &Relation, prepare: SetUp, cell: &Cell, reference: &[Quantity], bench: &Bench) -> Result<Found> {
+    judge(expected, cell, attempt(|| outcome(prepare, cell, bench)), reference)
+}
+
+/// Does all that a check of these cells does, one after the other, and ignores what comes out: for a device without values.
+///
+/// # Errors
+/// What a cell fails with, where the relation expects no error.
+pub fn go_through(expected: &Relation, prepare: SetUp, cells: &[Cell], bench: &Bench) -> Result<()> {
+    for cell in cells {
+        match attempt(|| outcome(prepare, cell, bench)) {
+            Err(e) if !matches!(expected, Relation::Raises { .. }) => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What one step of a cell computes.
+fn outcome(prepare: SetUp, cell: &Cell, bench: &Bench) -> Result<Vec<Quantity>> {
+    let mut step = bench.set_up(prepare, cell)?;
+    let mut probe = Probe::comparing();
+    step.run(&mut probe)?;
+    Ok(probe.take_compared())
+}
+
+/// Puts an outcome against the relation that is expected of it.
+fn judge(expected: &Relation, cell: &Cell, found: Result<Vec<Quantity>>, reference: &[Quantity]) -> Result<Found> {
+    if let Relation::Raises { message } = expected {
+        let (raised, reason) = match &found {
+            Ok(_) => (false, format!("expected an error with '{message}', and none was raised")),
+            Err(e) if format!("{e:#}").contains(message) => (true, String::new()),
+            Err(e) => (false, format!("expected an error with '{message}', got: {}", Found::failed(e).reason)),
+        };
+        let status = if raised { Status::Ok } else { Status::Invalid };
+        return Ok(Found { samples: vec![sample("raised", "1", f64::from(raised))], status, reason });
+    }
+    let found = match found {
+        Ok(found) => found,
+        Err(e) => return Ok(Found::failed(&e)),
+    };
+    let mut samples = vec![sample("raised", "1", 0.0)];
+    let mut scale_and_error = None;
+    let names = |quantities: &[Quantity]| quantities.iter().map(|quantity| quantity.name.clone()).collect::<Vec<_>>();
+    ensure!(names(&found) == names(reference), "{:?} are to be compared with {:?}", names(&found), names(reference));
+    for (quantity, reference) in found.iter().zip(reference) {
+        let wanted = if scale_and_error.is_none() { wanted_scale(expected, cell)? } else { 1.0 };
+        let apart = distance(&quantity.tensors, &reference.tensors, 1.0)?;
+        samples.push(sample(format!("{}_error", quantity.name), "1", apart));
+        if scale_and_error.is_none() {
+            let error = if wanted == 1.0 { apart } else { distance(&quantity.tensors, &reference.tensors, wanted)? };
+            scale_and_error = Some((&quantity.name, wanted, error));
+        }
+    }
+    let (name, wanted, error) = scale_and_error.context("the step gives no outcome to compare")?;
+    let (holds, expectation) = match expected {
+        Relation::Equal { tolerance } => (error <= *tolerance, format!("equal within {tolerance:e}")),
+        Relation::Times { tolerance, .. } | Relation::DividedBy { tolerance, .. } | Relation::Scaled { tolerance, .. } => {
+            (error <= *tolerance, format!("{wanted} times the baseline's within {tolerance:e}"))
+        }
+        Relation::Differs { at_least, at_most } => {
+            ((*at_least..=*at_most).contains(&error), format!("apart by {at_least:e} to {at_most:e}"))
+        }
+        Relation::Missing { at_least } => {
+            ((*at_least..=1.0 + 1e-6).contains(&error), format!("{} % or more of it missing", at_least * 100.0))
+        }
+        Relation::Raises { .. } => (false, String::new()),
+    };
+    let squares = |t: &Tensor| t.detach().to_kind(Kind::Double).square().sum(Kind::Double).double_value(&[]);
+    let is_there = |quantity: &Quantity| quantity.tensors.iter().any(|t| t.defined() && squares(t) > 0.0);
+    if !matches!(expected, Relation::Missing { .. }) && !found.first().is_some_and(is_there) {
+        return Ok(Found { samples, status: Status::Invalid, reason: format!("{name}: all of it is zero") });
+    }
+    if holds {
+        return Ok(Found::ok(samples));
+    }
+    let reason = format!("{name}: expected {expectation}, found a relative error of {error:.3e}");
+    Ok(Found { samples, status: Status::Invalid, reason })
+}
+
+fn wanted_scale(expected: &Relation, cell: &Cell) -> Result<f64> {
+    Ok(match expected {
+        Relation::Times { factor, .. } => cell.number(factor)? as f64,
+        Relation::DividedBy { factor, .. } => 1.0 / cell.number(factor)? as f64,
+        Relation::Scaled { by, .. } => *by,
+        _ => 1.0,
+    })
+}
+
+/// |a - scale b| / |scale b| in the Euclidean norm over all values of all tensors, summed in double precision.
+///
+/// # Errors
+/// Tensors that do not match, a reference that is zero, a value that is not finite.
+pub fn distance(a: &[Tensor], b: &[Tensor], scale: f64) -> Result<f64> {
+    ensure!(a.len() == b.len(), "{} tensors to compare with {}", a.len(), b.len());
+    let (mut difference, mut norm) = (0.0, 0.0);
+    for (i, (a, b)) in a.iter().zip(b).enumerate() {
+        ensure!(a.defined() == b.defined(), "tensor {i} is missing on one side");
+        if !a.defined() {
+            continue;
+        }
+        ensure!(a.size() == b.size(), "tensor {i} has shape {:?} here and {:?} in the baseline", a.size(), b.size());
+        // A reference from another process comes from a file, on the CPU.
+        let (a, b) = (a.detach().to_kind(Kind::Double), b.detach().to_device(a.device()).to_kind(Kind::Double) * scale);
+        difference += (&a - &b).square().sum(Kind::Double).double_value(&[]);
+        norm += b.square().sum(Kind::Double).double_value(&[]);
+    }
+    ensure!(norm > 0.0, "the baseline's outcome is zero, which every relation would fit");
+    let error = (difference / norm).sqrt();
+    ensure!(error.is_finite(), "an outcome is not finite");
+    Ok(error)
+}
+
+/// Counts the bytes of one step, after steps that bring optimizer state and caches into being.
+///
+/// # Errors
+/// What the step or the meter fails with.
+pub fn memory(step: &mut Step, backend: &dyn Backend) -> Result<Vec<Sample>> {
+    memory_keeping(step, backend, None)
+}
+
+/// As [`memory`], and keeps the files that the step gives in a folder, if there is one.
+///
+/// # Errors
+/// As for [`memory`]; a file cannot be written.
+pub fn memory_keeping(step: &mut Step, backend: &dyn Backend, files: Option<&Path>) -> Result<Vec<Sample>> {
+    count(step, backend, files, |body| Ok((body()?, BTreeMap::new())))
+}
+
+/// As [`memory_keeping`], and tells what lives at the step's peak, block by block, as parts of [`HELD`]; see [`held_at_peak`].
+///
+/// # Errors
+/// As for [`memory_keeping`].
+pub fn memory_in_blocks(step: &mut Step, backend: &dyn Backend, files: Option<&Path>) -> Result<Vec<Sample>> {
+    count(step, backend, files, |body| held_at_peak(backend.device(), body))
+}
+
+/// What cuBLAS kept of the device's memory in the end: part of what lives and of every peak.
+const WORKSPACES: &str = "workspaces";
+
+/// What runs the measured step: it may listen to the allocator meanwhile, and gives blocks by name.
+type Listening<'a> = &'a mut dyn FnMut() -> Result<()>;
+
+fn count(
+    step: &mut Step,
+    backend: &dyn Backend,
+    files: Option<&Path>,
+    listen: impl FnOnce(Listening) -> Result<((), BTreeMap<String, i64>)>,
+) -> Result<Vec<Sample>> {
+    for _ in 0..2 {
+        step.run(&mut Probe::idle())?;
+    }
+    backend.reset_peaks()?;
+    let mut probe = Probe::reading(backend, files);
+    let ((), blocks) = listen(&mut || step.run(&mut probe))?;
+    let after = backend.memory()?;
+    probe.release_workspaces();
+    if let Some(failure) = probe.failure.into_inner() {
+        return Err(failure.context("reading the memory meter"));
+    }
+    let mut samples = vec![sample(PEAK.name, "B", after.requested_peak as f64)];
+    samples.extend(probe.rest.map(|rest| sample(STEP_PEAK.name, "B", (after.requested_peak - rest) as f64)));
+    // Where there is no such meter, nothing is kept either.
+    samples.extend((!after.others.is_empty()).then(|| sample(WORKSPACES, "B", probe.workspaces.get() as f64)));
+    let unit = |metric: &str| if COUNTS.contains(&metric) { "1" } else { "B" };
+    samples.extend(after.others.iter().map(|(metric, value)| sample(*metric, unit(metric), *value as f64)));
+    samples.extend(probe.figures.into_iter().map(|(metric, (unit, value))| sample(metric, unit, value)));
+    samples.extend(probe.details);
+    samples.extend(blocks.into_iter().map(|(name, blocks)| sample(format!("{}.{name}", HELD.name), HELD.unit, blocks as f64)));
+    Ok(samples)
+}
+
+/// How long to warm up and how much to sample.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timing {
+    /// Steps, and seconds, of warm-up: both must be over.
+    pub warm_up_steps: usize,
+    pub warm_up_seconds: f64,
+    pub samples: usize,
+    /// Steps shorter than this are timed several at once.
+    pub least_sample: f64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Timing { warm_up_steps: 3, warm_up_seconds: 0.05, samples: 10, least_sample: 5e-3 }
+    }
+}
+
+/// Times steps by the device's clock, in seconds for each work item.
+///
+/// # Errors
+/// What the step or the clock fails with.
+pub fn time(step: &mut Step, backend: &dyn Backend, plan: Timing, conditions: &dyn Fn() -> Conditions) -> Result<Found> {
+    let mut probe = Probe::timing();
+    let (mut steps, mut spent, mut last) = (0, 0.0, f64::INFINITY);
+    while steps < plan.warm_up_steps || spent < plan.warm_up_seconds {
+        last = backend.time(&mut || step.run(&mut probe))?;
+        spent += last;
+        steps += 1;
+    }
+    drop(probe.take_samples());
+    // Without warm-up each step stands for itself.
+    let batch = (plan.least_sample / last.max(1e-9)).ceil().max(1.0);
+    let items = batch * step.items;
+    let mut samples = Vec::new();
+    let mut throttled = 0;
+    for index in 0..plan.samples {
+        let before = conditions();
+        let seconds = backend.time(&mut || (0..batch as usize).try_for_each(|_| step.run(&mut probe)))?;
+        let after = conditions();
+        let reason = before.throttled.or(after.throttled).map(|why| format!("throttled: {why}")).unwrap_or_default();
+        throttled += usize::from(!reason.is_empty());
+        let number = u32::try_from(index)?;
+        if !step.times_itself {
+            samples.push(Sample { sample: number, reason, ..sample(TIME.name, "s", seconds / items) });
+        }
+        if step.link_bytes > 0.0 {
+            let bandwidth = step.link_bytes * batch / seconds;
+            samples.push(Sample { sample: number, ..sample(BANDWIDTH.name, BANDWIDTH.unit, bandwidth) });
+            let share = after.link.map(|link| sample(LINK_SHARE.name, LINK_SHARE.unit, bandwidth / link));
+            samples.extend(share.map(|share| Sample { sample: number, ..share }));
+        }
+        let readings = after.readings.into_iter();
+        samples.extend(readings.map(|(metric, unit, value)| Sample { sample: number, ..sample(metric, unit, value) }));
+    }
+    samples.extend(probe.take_samples());
+    samples.push(sample(LEAST_FLOPS.name, LEAST_FLOPS.unit, step.least_flops / step.items));
+    if throttled == plan.samples {
+        let reason = "every sample was taken while the device was throttled".to_string();
+        return Ok(Found { samples, status: Status::Invalid, reason });
+    }
+    Ok(Found::ok(samples))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::stats::{mean, median, standard_deviation};
+    use rand::{RngExt, SeedableRng};
+    use std::cell::{Cell as Shared, RefCell};
+    use std::rc::Rc;
+    use torch::{Cpu, Memory};
+
+    fn times(found: &Found) -> Vec<f64> {
+        found.samples.iter().filter(|s| s.metric == "time").map(|s| s.value).collect()
+    }
+
+    #[test]
+    fn a_step_may_sample_figures_of_its_own_and_set_its_timing() {
+        let of = |found: &Found| -> Vec<(u32, f64)> {
+            found.samples.iter().filter(|s| s.metric == "steps").map(|s| (s.sample, s.value)).collect()
+        };
+        let mut steps = 0;
+        let mut step = Step::new(move |probe| {
+            steps += 1;
+            probe.emit(Metric::timed("steps", "steps so far", "1"), steps);
+            Ok(())
+        });
+        let once = Timing { warm_up_steps: 0, warm_up_seconds: 0.0, samples: 1, least_sample: 1e-3 };
+        let found = time(&mut step, &Cpu::new(None), once, &Conditions::default).unwrap();
+        assert_eq!(of(&found), [(0, 1.0)]);
+        let plan = Timing { warm_up_steps: 2, warm_up_seconds: 0.0, samples: 3, least_sample: 0.0 };
+        let found = time(&mut step, &Cpu::new(None), plan, &Conditions::default).unwrap();
+        assert_eq!(of(&found), [(0, 4.0), (1, 5.0), (2, 6.0)], "those of the warm-up are kept out");
+    }
+
+    #[test]
+    fn a_sleeping_step_is_measured_right() {
+        // It sleeps for a time of known mean and spread, uniform on 2 ms ± 0.5 ms, and notes how long it really slept: a loaded machine wakes it
+        // late.
+        let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(1);
+        let slept = Rc::new(RefCell::new(Vec::new()));
+        let notes = slept.clone();
+        let mut step = Step::new(move |_| {
+            let start = std::time::Instant::now();
+            std::thread::sleep(std::time::Duration::from_secs_f64(random.random_range(1.5e-3..2.5e-3)));
+            notes.borrow_mut().push(start.elapsed().as_secs_f64());
+            Ok(())
+        });
+        // One step to a sample.
+        let plan = Timing { samples: 200, least_sample: 1e-3, ..Timing::default() };
+        let found = time(&mut step, &Cpu::new(None), plan, &Conditions::default).unwrap();
+        let times = times(&found);
+        assert_eq!(times.len(), 200);
+        assert!(times.iter().all(|t| *t >= 1.5e-3), "no sleep is shorter than asked for");
+        let slept = slept.borrow();
+        let slept = &slept[slept.len() - 200..];
+        let close = |a: f64, b: f64| (a / b - 1.0).abs() < 0.02;
+        assert!(close(median(&times), median(slept)), "median {} of {}", median(&times), median(slept));
+        assert!(standard_deviation(&times) > 0.2e-3, "the spread of 0.29 ms is seen");
+    }
+
+    /// A clock that the test's steps move, so that batching and spread are exact.
+    #[derive(Default)]
+    struct Fake {
+        now: Rc<Shared<f64>>,
+        steps: Rc<Shared<usize>>,
+        calls: Shared<usize>,
+    }
+
+    impl Fake {
+        /// Steps of these lengths in seconds, in turn.
+        fn steps_of(&self, lengths: &'static [f64]) -> Step {
+            let (now, steps) = (self.now.clone(), self.steps.clone());
+            Step::new(move |_| {
+                now.set(now.get() + lengths[steps.get() % lengths.len()]);
+                steps.set(steps.get() + 1);
+                Ok(())
+            })
+        }
+    }
+
+    impl Backend for Fake {
+        fn device(&self) -> Device {
+            Device::Cpu
+        }
+        fn memory(&self) -> Result<Memory> {
+            Ok(Memory { requested: 0, requested_peak: 0, allocated: 0, reserved: 0, others: vec![] })
+        }
+        fn reset_peaks(&self) -> Result<()> {
+            Ok(())
+        }
+        fn time(&self, body: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
+            body()?;
+            self.calls.set(self.calls.get() + 1);
+            Ok(self.now.replace(0.0))
+        }
+    }
+
+    #[test]
+    fn mean_and_spread_of_a_known_step_come_out() {
+        let clock = Fake::default();
+        let mut step = clock.steps_of(&[0.008, 0.012]).items(4);
+        let found = time(&mut step, &clock, Timing { samples: 40, ..Timing::default() }, &Conditions::default).unwrap();
+        let times = times(&found);
+        assert!((mean(&times) - 0.0025).abs() < 1e-12, "four items a step");
+        assert!((standard_deviation(&times) - 0.0005 * (40.0f64 / 39.0).sqrt()).abs() < 1e-9);
+        let warm_up = clock.calls.get() - 40;
+        assert!((3..=6).contains(&warm_up), "warm-up lasts three steps and 50 ms: {warm_up}");
+    }
+
+    #[test]
+    fn bytes_that_move_become_a_share_of_their_link() {
+        let clock = Fake::default();
+        let mut step = clock.steps_of(&[0.0004]).link_bytes(6_000_000);
+        let link = || Conditions { link: Some(60e9), ..Conditions::default() };
+        let found = time(&mut step, &clock, Timing::default(), &link).unwrap();
+        let of = |metric: &str| -> Vec<f64> { found.samples.iter().filter(|s| s.metric == metric).map(|s| s.value).collect() };
+        assert_eq!((of("bandwidth").len(), of("link_share").len()), (10, 10));
+        assert!(of("bandwidth").iter().all(|b| (b - 15e9).abs() < 1.0), "several short steps make a sample: {:?}", of("bandwidth"));
+        assert!(of("link_share").iter().all(|s| (s - 0.25).abs() < 1e-9));
+        let unknown = time(&mut step, &clock, Timing::default(), &Conditions::default).unwrap();
+        assert!(unknown.samples.iter().all(|s| s.metric != "link_share"), "an unknown link has no share");
+    }
+
+    #[test]
+    fn short_steps_are_timed_several_at_once() {
+        let clock = Fake::default();
+        let mut step = clock.steps_of(&[0.0003]);
+        let found = time(&mut step, &clock, Timing::default(), &Conditions::default).unwrap();
+        assert!(times(&found).iter().all(|t| (t - 0.0003).abs() < 1e-12));
+        let sampled = clock.steps.get() - (clock.calls.get() - 10);
+        assert_eq!(sampled, 170, "seventeen steps of 0.3 ms make a sample of at least 5 ms");
+    }
+
+    #[test]
+    fn throttled_samples_are_marked_and_a_cell_of_nothing_else_is_invalid() {
+        let clock = Fake::default();
+        let mut step = clock.steps_of(&[0.01]);
+        let hot = || Conditions { readings: vec![("sm_clock", "Hz", 1e9)], throttled: Some("thermal".into()), link: None };
+        let found = time(&mut step, &clock, Timing::default(), &hot).unwrap();
+        assert_eq!(found.status, Status::Invalid);
+        assert_eq!(found.samples.iter().filter(|s| s.metric == "sm_clock").count(), 10);
+        let sometimes = Shared::new(0);
+        let mixed = || {
+            sometimes.set(sometimes.get() + 1);
+            Conditions { throttled: (sometimes.get() == 3).then(|| "thermal".into()), ..Conditions::default() }
+        };
+        let found = time(&mut step, &clock, Timing::default(), &mixed).unwrap();
+        assert_eq!((found.status, found.samples.iter().filter(|s| !s.reason.is_empty()).count()), (Status::Ok, 1));
+    }
+
+    fn gradient(values: &[f32]) -> Vec<Quantity> {
+        vec![Quantity { name: "gradient".into(), tensors: vec![Tensor::from_slice(values)] }]
+    }
+
+    #[test]
+    fn relations_hold_and_break() {
+        let cell = Cell::parse("k=4").unwrap();
+        let reference = gradient(&[3.0, 4.0]);
+        let status =
+            |expected: &Relation, found: Result<Vec<Quantity>>| judge(expected, &cell, found, &reference).map(|f| f.status);
+        let equal = Relation::Equal { tolerance: 1e-6 };
+        assert_eq!(status(&equal, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Ok);
+        assert_eq!(status(&equal, Ok(gradient(&[3.0, 4.001]))).unwrap(), Status::Invalid);
+        let times = Relation::Times { factor: "k".into(), tolerance: 1e-6 };
+        assert_eq!(status(&times, Ok(gradient(&[12.0, 16.0]))).unwrap(), Status::Ok);
+        assert_eq!(status(&times, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Invalid);
+        let divided = Relation::DividedBy { factor: "k".into(), tolerance: 1e-6 };
+        assert_eq!(status(&divided, Ok(gradient(&[0.75, 1.0]))).unwrap(), Status::Ok);
+        let differs = Relation::Differs { at_least: 0.1, at_most: 10.0 };
+        assert_eq!(status(&differs, Ok(gradient(&[3.0, 0.0]))).unwrap(), Status::Ok);
+        assert_eq!(status(&differs, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Invalid);
+        assert_eq!(status(&differs, Ok(gradient(&[0.0, 0.0]))).unwrap(), Status::Invalid, "nothing is no wrong result");
+        let missing = Relation::Missing { at_least: 0.5 };
+        assert_eq!(status(&missing, Ok(gradient(&[0.0, 0.0]))).unwrap(), Status::Ok);
+        assert_eq!(status(&missing, Ok(gradient(&[3.0, 3.5]))).unwrap(), Status::Invalid);
+        assert_eq!(status(&missing, Ok(gradient(&[-3.0, -4.0]))).unwrap(), Status::Invalid);
+        let raises = Relation::Raises { message: "modified".into() };
+        assert_eq!(status(&raises, Err(anyhow::anyhow!("has been modified by"))).unwrap(), Status::Ok);
+        assert_eq!(status(&raises, Err(anyhow::anyhow!("another error"))).unwrap(), Status::Invalid);
+        assert_eq!(status(&raises, Ok(gradient(&[3.0, 4.0]))).unwrap(), Status::Invalid);
+        assert_eq!(status(&equal, Err(anyhow::anyhow!("CPU out of memory. Tried to allocate 8 bytes"))).unwrap(), Status::Oom);
+        assert!(status(&equal, Ok(gradient(&[3.0]))).is_err(), "shapes differ");
+        assert!(status(&equal, Ok(gradient(&[f32::NAN, 4.0]))).is_err(), "not finite");
+        assert!(judge(&equal, &cell, Ok(gradient(&[0.0])), &gradient(&[0.0])).is_err(), "nothing was computed");
+    }
+}

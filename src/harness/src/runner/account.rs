@@ -1,0 +1,95 @@
+//! What an experiment's program tells the command that started it: `run-all`, `compare`.
+
+use anyhow::{Context, Result};
+use record::judge::Verdict;
+use record::results::replace_file;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The one argument of an experiment that a command started: what the command wants to know, and what the person who waits should see.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Within {
+    /// File that the account is written to.
+    pub account: PathBuf,
+    /// Place of this run among all; none where it is alone.
+    pub share: Option<Share>,
+}
+
+/// What a run takes of the time for all, in seconds, and what comes before and after it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    pub before: f64,
+    pub own: f64,
+    pub after: f64,
+}
+
+/// What became of a run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Account {
+    /// The experiment's folder.
+    pub dir: PathBuf,
+    /// Folders of results that the run might not add to and that are as they were.
+    pub left: Vec<PathBuf>,
+    /// Of the predictions that came with the project and stand for this run's own: how many were made again, all equal, and how many there
+    /// are. None where the run made its own.
+    pub came: Option<(usize, usize)>,
+    /// Passes that this run measured.
+    pub passes: usize,
+    /// Passes that the budget left out.
+    pub lacking: usize,
+    /// Cells that failed, with the reason.
+    pub failed: Vec<String>,
+    pub judged: Vec<Judged>,
+}
+
+/// What a claim came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Judged {
+    pub claim: String,
+    pub text: String,
+    pub verdict: Verdict,
+    /// What the cells that were measured say, where not all were.
+    pub so_far: Verdict,
+    /// How many of the cells that the claim is about here were measured, of how many.
+    pub measured: (usize, usize),
+    /// How many parts of the claim this device can judge, of how many.
+    pub parts: (usize, usize),
+    /// Whether this device's figures may carry the verdict.
+    pub counts: bool,
+    /// Whether these are the figures of PyTorch in Python.
+    pub in_python: bool,
+}
+
+impl fmt::Display for Judged {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let mark = if self.counts || self.verdict == Verdict::NotMeasured { "" } else { " (informational on this device)" };
+        let whose = if self.in_python { " (PyTorch in Python)" } else { "" };
+        let parts = match self.parts {
+            (judged, all) if judged < all && self.verdict != Verdict::NotMeasured => format!(" ({judged} of {all} parts)"),
+            _ => String::new(),
+        };
+        let verdict = match self.verdict {
+            Verdict::Incomplete => format!("{} of {} measured, so far {}", self.measured.0, self.measured.1, self.so_far),
+            verdict => verdict.to_string(),
+        };
+        write!(f, "{:24} {verdict}{parts}{whose}{mark}: {}", self.claim, self.text)
+    }
+}
+
+impl Account {
+    pub fn write(&self, file: &Path) -> Result<()> {
+        replace_file(file, &serde_json::to_vec(self)?)
+    }
+
+    /// What a run left; none where it came to no end.
+    ///
+    /// # Errors
+    /// What it left is no account.
+    pub fn read(file: &Path) -> Result<Option<Account>> {
+        match std::fs::read(file) {
+            Ok(text) => serde_json::from_slice(&text).with_context(|| format!("reading {}", file.display())),
+            Err(_) => Ok(None),
+        }
+    }
+}

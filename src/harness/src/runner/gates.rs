@@ -1,0 +1,159 @@
+//! What cannot be measured on a device, and what nobody may believe: two counts that differ, and times that physics forbids.
+
+use super::plan::Planned;
+use crate::machine::DeviceChoice;
+use base::units::Seconds;
+use record::protocol::{LEAST_FLOPS, Pass, Platform, PlotKind, Protocol, TIME};
+use record::results::{PassRecord, Status};
+use torch::DEVICE_USED;
+
+/// Why a pass is not run on a device at all; none where it is.
+pub fn beyond_device(choice: DeviceChoice, pass: Pass) -> Option<&'static str> {
+    match (choice, pass) {
+        (DeviceChoice::Dry(_), Pass::Check) => Some("a simulated GPU computes nothing, so there is nothing to compare"),
+        (DeviceChoice::Dry(_), Pass::Time) => Some("a simulated GPU computes nothing, so it has no time"),
+        _ => None,
+    }
+}
+
+/// Why a pass over a cell is not run on a device; none where it is.
+pub fn impossible(choice: DeviceChoice, planned: &Planned, pass: Pass) -> Option<String> {
+    let only_on = &planned.grid.only_on;
+    if !only_on.is_empty() && !only_on.contains(&choice.platform()) {
+        let names: Vec<String> = only_on.iter().map(Platform::to_string).collect();
+        return Some(format!("this is about what only these devices have: {}", names.join(", ")));
+    }
+    if planned.cell.is_reference() && !has_reference(choice, planned) {
+        return Some("PyTorch in Python runs on no simulated GPU".to_string());
+    }
+    if planned.grid.is_shared() && matches!(choice, DeviceChoice::Plumbing(_)) {
+        return Some("without PyTorch in Python there is nothing to compare with".to_string());
+    }
+    beyond_device(choice, pass).map(str::to_string)
+}
+
+/// Whether PyTorch in Python runs a cell here: on a simulated GPU only what its grid says to be about such devices.
+pub fn has_reference(choice: DeviceChoice, planned: &Planned) -> bool {
+    planned.cell.is_reference()
+        && match choice {
+            DeviceChoice::Dry(_) => planned.grid.only_on.contains(&Platform::Dry),
+            DeviceChoice::Plumbing(_) => false,
+            DeviceChoice::Cpu | DeviceChoice::Cuda(_) => true,
+        }
+}
+
+/// Whether two memory passes may differ in a metric: other processes move what is used on a device, and threads that allocate at the same
+/// time do so in either order, which moves points of a curve and not its ends.
+fn may_move(protocol: &Protocol, metric: &str) -> bool {
+    let is_curve = |kind: &PlotKind| match kind {
+        PlotKind::Area { layers, boundary, .. } => *boundary == metric || layers.iter().any(|layer| layer.name == metric),
+        _ => false,
+    };
+    metric == DEVICE_USED
+        || protocol.metric(metric).is_some_and(|known| known.moves)
+        || protocol.plots.iter().any(|plot| is_curve(&plot.kind))
+}
+
+/// What two memory passes say apart.
+#[derive(Debug, PartialEq)]
+pub struct Apart {
+    pub reason: String,
+    /// Of the first pass's figure; infinite where they counted different things.
+    pub share: f64,
+}
+
+impl Apart {
+    /// Counted memory is deterministic, and what is apart an error of the lab or of the technique. But on a real GPU threads of the driver
+    /// and of autograd decide when a block is free again: there a hundredth is only told.
+    pub fn status(&self, choice: DeviceChoice) -> Status {
+        const TOLD: f64 = 0.01;
+        if matches!(choice, DeviceChoice::Cuda(_)) && self.share <= TOLD { Status::Ok } else { Status::Invalid }
+    }
+}
+
+/// The first figure in which two memory passes over a cell are apart.
+pub fn counted_difference(protocol: &Protocol, first: &PassRecord, second: &PassRecord) -> Option<Apart> {
+    let counted = |record: &PassRecord| -> Vec<(String, f64)> {
+        let counted = record.samples.iter().filter(|s| !may_move(protocol, &s.metric));
+        counted.map(|s| (s.metric.clone(), s.value)).collect()
+    };
+    let (a, b) = (counted(first), counted(second));
+    let apart = a.iter().zip(&b).find(|(x, y)| x != y);
+    let (x, y) = match apart {
+        Some(pair) => pair,
+        None if a.len() == b.len() => return None,
+        None => return Some(Apart { reason: "two memory passes counted different things".to_string(), share: f64::INFINITY }),
+    };
+    let share = if x.0 == y.0 { (y.1 / x.1 - 1.0).abs() } else { f64::INFINITY };
+    Some(Apart { reason: format!("two memory passes differ: {} was {} and then {} bytes", x.0, x.1, y.1), share })
+}
+
+/// A time in which the device cannot have done the work.
+pub fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
+    let flops = record.samples.iter().find(|s| s.metric == LEAST_FLOPS.name)?.value;
+    let fastest = record.samples.iter().filter(|s| s.metric == TIME.name).map(|s| s.value).reduce(f64::min)?;
+    (flops / fastest > limit).then(|| {
+        format!(
+            "{:.3e} operations in {} are more than the {limit:.3e}/s that this device is specified for",
+            flops,
+            Seconds(fastest)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use record::protocol::{Cell, Metric, Plot};
+    use record::results::Sample;
+
+    fn record(pass: Pass, figures: &[(&str, f64)]) -> PassRecord {
+        let sample = |(metric, value): &(&str, f64)| Sample {
+            metric: metric.to_string(),
+            unit: "B".into(),
+            value: *value,
+            sample: 0,
+            reason: String::new(),
+        };
+        let cell = Cell::parse("k=1").unwrap();
+        PassRecord {
+            cell,
+            pass,
+            round: 1,
+            status: Status::Ok,
+            reason: String::new(),
+            seconds: None,
+            samples: figures.iter().map(sample).collect(),
+        }
+    }
+
+    #[test]
+    fn memory_passes_must_agree_in_what_is_counted() {
+        let temporaries = Metric::counted("temporaries", "temporaries", "B");
+        let area = PlotKind::Area { panels: vec![], layers: vec![temporaries], boundary: "phase".into(), phases: vec![] };
+        let plot = Plot { name: "".into(), caption: "".into(), of: "".into(), metric: "requested_peak".into(), kind: area };
+        let metrics = vec![Metric::counted("free", "free", "B").moving()];
+        let protocol = Protocol { metrics, plots: vec![plot], ..Protocol::default() };
+        let counted = |peak, others| {
+            record(Pass::Memory, &[("requested_peak", peak), ("device_used", others), ("temporaries", others), ("free", others)])
+        };
+        let difference = |second| counted_difference(&protocol, &counted(100.0, 5.0), &second);
+        assert_eq!(difference(counted(100.0, 9.0)), None);
+        let apart = |peak| difference(counted(peak, 5.0)).unwrap();
+        assert!(apart(104.0).reason.contains("requested_peak was 100 and then 104"), "{:?}", apart(104.0));
+        // A real GPU's is only told where it is small; a simulated one has no threads of its own.
+        let [gpu, dry] = [DeviceChoice::Cuda(0), DeviceChoice::dry()];
+        assert_eq!(
+            [apart(104.0).status(gpu), apart(100.5).status(gpu), apart(100.5).status(dry)],
+            [Status::Invalid, Status::Ok, Status::Invalid]
+        );
+        assert!(difference(record(Pass::Memory, &[])).is_some());
+    }
+
+    #[test]
+    fn a_time_that_physics_forbids_is_seen() {
+        let timed = record(Pass::Time, &[("time", 1e-3), ("time", 1e-6), ("least_flops", 1e9)]);
+        assert!(beyond_physics(&timed, 67e12).unwrap().contains("1.000e9 operations in 1.00 µs"));
+        assert_eq!(beyond_physics(&timed, 2e15), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! Runs an experiment: command line, cells, one child process for each cell and pass, and the record of all of it.
+
+mod account;
+mod all;
+mod child;
+mod exchange;
+mod gates;
+mod launch;
+mod options;
+mod plan;
+mod progress;
+mod python;
+mod sides;
+mod simulate;
+mod spec;
+mod start;
+mod stopping;
+mod sweep;
+mod template;
+
+pub use account::{Account, Judged, Share, Within};
+pub use all::{Summary, run_all};
+pub use child::open;
+pub use options::Options;
+pub use python::{Python, project_with};
+pub use simulate::simulate;
+pub use start::{interruptible, stopped};
+
+use crate::lab;
+use crate::measure::SetUp;
+use anyhow::{Context, Result};
+use clap::{CommandFactory, FromArgMatches};
+use record::protocol::{Pass, Protocol, intern};
+use std::process::ExitCode;
+use torch::allow_tf32;
+
+/// Name of each experiment, with the hash of the sources that take its figures.
+pub const EXPERIMENTS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/experiments.rs"));
+
+/// Exit status after Ctrl-C, as shells count it: 128 + SIGINT.
+pub const INTERRUPTED: u8 = 130;
+
+/// The `main` of an experiment: parses the command line, and runs the protocol's cells or, as a child, one of them.
+pub fn run(protocol: lab::Protocol) -> ExitCode {
+    match protocol.plain() {
+        Ok(plain) => begin(&plain, protocol.own_rounds(), &|cell, bench| protocol.prepare(cell, bench)),
+        Err(mistakes) => {
+            let list: String = mistakes.iter().map(|mistake| format!("\n  - {mistake}")).collect();
+            eprintln!("{}: the protocol has mistakes, so nothing is run:{list}", protocol.name());
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn begin(protocol: &Protocol, rounds: Option<u32>, prepare: SetUp) -> ExitCode {
+    let options = match parse(protocol) {
+        Ok(options) => options,
+        Err(error) => error.exit(),
+    };
+    // TF32 rounds what fp32 products multiply, and cuDNN uses it unless told not to: off, but where it is what a step is about.
+    if let Err(error) = allow_tf32(false) {
+        eprintln!("{}: turning TF32 off: {error}", protocol.name);
+        return ExitCode::from(2);
+    }
+    if let Some(spec) = &options.child {
+        child::run(protocol, prepare, spec)
+    }
+    if let Some(parent) = options.template {
+        return template::serve(protocol, prepare, parent);
+    }
+    match start(protocol, rounds, &options) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("{}: {error:#}", protocol.name);
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn parse(protocol: &Protocol) -> Result<Options, clap::Error> {
+    let command = Options::command().name(intern(&protocol.name)).about(protocol.title.clone()).long_about(format!(
+        "{}\n\n{}\n\nResults go to OUT/MACHINE/{}, raw and resumable: the same command again goes on where it stopped.",
+        protocol.title, protocol.question, protocol.name
+    ));
+    Options::from_arg_matches(&command.try_get_matches()?)
+}
+
+fn start(protocol: &Protocol, rounds: Option<u32>, options: &Options) -> Result<u8> {
+    let choice = options.device();
+    let profile = options.profile(choice);
+    let plan = match plan::Plan::new(protocol, profile, options) {
+        // Among all experiments a filter is for some.
+        Err(_) if options.within.is_some() && options.filter.is_some() => return Ok(0),
+        plan => plan?,
+    };
+    if options.list {
+        for planned in &plan.cells {
+            let passes: Vec<String> = planned.grid.passes.iter().map(Pass::to_string).collect();
+            println!("{}\t{}", planned.cell, passes.join(" "));
+        }
+        return Ok(0);
+    }
+    let rounds = stopping::rounds(protocol, choice, profile, options.rounds, rounds);
+    match options.results(profile) {
+        Some(out) => sweep::run(protocol, options, (choice, profile, rounds), &plan, &out),
+        None => {
+            let scratch = tempfile::tempdir().context("making a folder for results that are not kept")?;
+            sweep::run(protocol, options, (choice, profile, rounds), &plan, scratch.path())
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Which cells are run, and in which order.
+
+use super::options::{Options, Shard};
+use anyhow::{Result, bail};
+use rand::{SeedableRng, seq::SliceRandom};
+use rand_chacha::ChaCha8Rng;
+use record::protocol::{Cell, Grid, Pass, Profile, Protocol, Rule};
+use std::collections::BTreeSet;
+
+/// A cell, and where it belongs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned<'p> {
+    pub cell: Cell,
+    pub baseline: Cell,
+    pub grid: &'p Grid,
+    /// Whether its grid's studied level is counted here a second time, to see that counting it again gives the same: once for each level.
+    pub twice: bool,
+}
+
+/// The cells of a run, those that are worth most first.
+#[derive(Debug, Clone)]
+pub struct Plan<'p> {
+    pub cells: Vec<Planned<'p>>,
+}
+
+impl<'p> Plan<'p> {
+    /// Plans a profile's cells, less what the user left out. A cell brings its baseline along: without it, it answers nothing.
+    ///
+    /// # Errors
+    /// Nothing is left to run.
+    pub fn new(protocol: &'p Protocol, profile: Profile, options: &Options) -> Result<Plan<'p>> {
+        let mut all: Vec<(usize, Planned)> = Vec::new();
+        for grid in protocol.grids(profile) {
+            for cell in grid.cells() {
+                let baseline = grid.baseline_of(&cell);
+                all.push((remoteness(grid, &cell), Planned { cell, baseline, grid, twice: false }));
+            }
+        }
+        all.sort_by_key(|(remoteness, _)| *remoteness);
+        let mut all = by_worth(protocol, all.into_iter().map(|(_, planned)| planned).collect());
+        let mut levels = BTreeSet::new();
+        for planned in &mut all {
+            let studied = planned.cell.get(&planned.grid.studied).unwrap_or_default();
+            planned.twice = levels.insert((planned.grid.name.clone(), studied.to_string(), planned.cell.is_reference()));
+        }
+        let wanted = |p: &&Planned| options.filter.as_ref().is_none_or(|filter| filter.is_match(&p.cell.to_string()));
+        let baselines: Vec<&Cell> = all.iter().filter(wanted).map(|p| &p.baseline).collect();
+        if baselines.is_empty() {
+            let filter = options.filter.as_ref().map_or("", |f| f.as_str());
+            bail!("no cell of {profile} matches '{filter}'; --list without --filter shows them all");
+        }
+        let mut cells: Vec<Planned> = all.iter().filter(|p| wanted(p) || baselines.contains(&&p.cell)).cloned().collect();
+        if let Some(Shard { index, count }) = options.shard {
+            let mut groups: Vec<Cell> = cells.iter().map(|p| p.baseline.clone()).collect();
+            groups.sort();
+            groups.dedup();
+            // Cells that are compared with one another stay together.
+            let share: Vec<Cell> = groups.into_iter().skip(index - 1).step_by(count).collect();
+            cells.retain(|p| share.contains(&p.baseline));
+            if cells.is_empty() {
+                bail!("part {index} of {count} has no cells: there are fewer comparisons than parts");
+            }
+        }
+        Ok(Plan { cells })
+    }
+
+    /// Cells that are timed side by side, a group for each comparison, the group that is worth most first.
+    pub fn timed_groups(&self) -> Vec<Vec<Planned<'p>>> {
+        let mut groups: Vec<Vec<Planned>> = Vec::new();
+        for planned in self.cells.iter().filter(|p| p.grid.passes.contains(&Pass::Time)) {
+            match groups.iter_mut().find(|group| group[0].baseline == planned.baseline) {
+                Some(group) => group.push(planned.clone()),
+                None => groups.push(vec![planned.clone()]),
+            }
+        }
+        groups
+    }
+}
+
+/// Puts cells into an order in which a run that ends early has answered most: what answers each part of each claim first, in a middle
+/// place, then what answers each once more, and last what no claim is about. The cells come with the middle ones first.
+fn by_worth<'p>(protocol: &Protocol, cells: Vec<Planned<'p>>) -> Vec<Planned<'p>> {
+    let rules = protocol.claims.iter().map(|claim| &claim.rule).chain(protocol.published.iter().filter_map(|p| p.rule.as_ref()));
+    let parts = rules.flat_map(Rule::parts);
+    let mut questions: Vec<Vec<Vec<&Planned>>> = parts
+        .flat_map(|rule| {
+            [false, true].map(|references| answers(rule, cells.iter().filter(|p| p.cell.is_reference() == references)))
+        })
+        .collect();
+    let most = questions.iter().map(Vec::len).max().unwrap_or(0);
+    let mut ordered: Vec<Planned> = Vec::with_capacity(cells.len());
+    for turn in 0..most {
+        for cell in questions.iter_mut().filter_map(|answers| answers.get_mut(turn)).flat_map(std::mem::take) {
+            // A comparison needs its baseline.
+            for cell in cells.iter().filter(|p| p.cell == cell.baseline).chain([cell]) {
+                if !ordered.contains(cell) {
+                    ordered.push(cell.clone());
+                }
+            }
+        }
+    }
+    let others: Vec<Planned> = cells.iter().filter(|cell| !ordered.contains(cell)).cloned().collect();
+    ordered.extend(others);
+    ordered
+}
+
+/// The cells that a part of a claim is about, in the least sets that give a figure.
+fn answers<'a, 'p>(rule: &Rule, cells: impl Iterator<Item = &'a Planned<'p>>) -> Vec<Vec<&'a Planned<'p>>>
+where
+    'p: 'a,
+{
+    let mut sets: Vec<(String, Vec<&Planned>)> = Vec::new();
+    for planned in cells.filter(|p| rule.selects(&p.cell)) {
+        let set = match rule {
+            Rule::Exponent { along, .. } | Rule::Trend { along, .. } => planned.cell.without(&[along]),
+            Rule::Picked { .. } => planned.baseline.to_string(),
+            Rule::FalseAlarms { .. } => String::new(),
+            // Against itself a baseline says nothing.
+            Rule::Ratio { .. } | Rule::Frequency { .. } if planned.cell == planned.baseline => continue,
+            _ => planned.cell.to_string(),
+        };
+        match sets.iter_mut().find(|(key, _)| *key == set) {
+            Some((_, cells)) => cells.push(planned),
+            None => sets.push((set, vec![planned])),
+        }
+    }
+    sets.into_iter().map(|(_, cells)| cells).collect()
+}
+
+/// How far a cell is from its experiment's centre: baselines and middle levels answer most, so they run first.
+fn remoteness(grid: &Grid, cell: &Cell) -> usize {
+    let steps = cell.levels().iter().zip(&grid.axes).map(|((_, level), axis)| {
+        let position = axis.levels.iter().position(|l| l == level).unwrap_or(0);
+        let middle = axis.levels.len() / 2;
+        if axis.factor == grid.studied && position == 0 { 0 } else { position.abs_diff(middle) }
+    });
+    steps.sum()
+}
+
+/// The order of one round: groups in an order of their own, and the levels of each directly after one another.
+pub fn round_order<'p>(groups: &[Vec<Planned<'p>>], round: u32, seed: u32) -> Vec<Planned<'p>> {
+    let mut random = ChaCha8Rng::seed_from_u64(u64::from(seed) << 32 | u64::from(round));
+    let mut order: Vec<Vec<Planned>> = groups.to_vec();
+    order.shuffle(&mut random);
+    for group in &mut order {
+        group.shuffle(&mut random);
+    }
+    order.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use record::protocol::{Bound, Claim, Meaning, axis};
+
+    fn protocol() -> Protocol {
+        Protocol {
+            name: "x".into(),
+            grids: vec![Grid {
+                name: "g".into(),
+                profiles: vec![Profile::Quick],
+                studied: "k".into(),
+                axes: vec![axis("depth", &["8", "16", "32"]), axis("k", &["1", "2", "4"])],
+                passes: vec![Pass::Memory, Pass::Time],
+                only_on: vec![],
+            }],
+            ..Protocol::default()
+        }
+    }
+
+    fn plan<'p>(protocol: &'p Protocol, args: &[&str]) -> Result<Plan<'p>> {
+        Plan::new(protocol, Profile::Quick, &Options::try_parse_from([&["x"], args].concat()).unwrap())
+    }
+
+    fn texts(cells: &[Planned]) -> Vec<String> {
+        cells.iter().map(|p| p.cell.to_string()).collect()
+    }
+
+    #[test]
+    fn baselines_and_middle_levels_come_first() {
+        let order = texts(&plan(&protocol(), &[]).unwrap().cells);
+        assert_eq!(order.len(), 9);
+        assert_eq!(&order[..2], ["depth=16 k=1", "depth=16 k=2"]);
+        assert!(order[8] != "depth=8 k=1");
+    }
+
+    #[test]
+    fn each_claim_gets_an_answer_before_any_gets_a_second() {
+        let (metric, confirm, refute) = (|| "m".to_string(), Bound::AtMost(0.6), Bound::AtLeast(0.9));
+        let ratio = Rule::Ratio { metric: metric(), of: "k=4".into(), confirm, refute, scope: None };
+        let growth = Rule::Exponent { metric: metric(), along: "depth".into(), of: "k=2".into(), confirm, refute };
+        let claimed = Protocol { claims: [ratio, growth].map(claim).into(), ..protocol() };
+        let plan = Plan::new(&claimed, Profile::Quick, &Options::try_parse_from(["x"]).unwrap()).unwrap();
+        let order = texts(&plan.cells);
+        assert_eq!(&order[..2], ["depth=16 k=1", "depth=16 k=4"], "the ratio in the middle");
+        assert!(order[2..7].iter().filter(|cell| cell.ends_with("k=2")).count() == 3, "then all of the growth: {order:?}");
+        assert!(order[7..].iter().filter(|cell| cell.ends_with("k=4")).count() == 2, "then the ratio elsewhere: {order:?}");
+    }
+
+    fn claim(rule: Rule) -> Claim {
+        let [id, from, text] = [(); 3].map(|()| String::new());
+        Claim { id, from, text, judged_on: vec![], rule, meaning: Meaning::default() }
+    }
+
+    #[test]
+    fn a_filtered_cell_brings_its_baseline() {
+        assert_eq!(texts(&plan(&protocol(), &["--filter", "depth=32 k=4"]).unwrap().cells), ["depth=32 k=1", "depth=32 k=4"]);
+        let error = plan(&protocol(), &["--filter", "k=77"]).unwrap_err().to_string();
+        assert!(error.contains("k=77") && error.contains("--list"), "{error}");
+    }
+
+    #[test]
+    fn shards_are_whole_comparisons_and_cover_all() {
+        let mut all: Vec<String> =
+            ["1/2", "2/2"].iter().flat_map(|s| texts(&plan(&protocol(), &["--shard", s]).unwrap().cells)).collect();
+        all.sort();
+        let mut expected = texts(&plan(&protocol(), &[]).unwrap().cells);
+        expected.sort();
+        assert_eq!(all, expected);
+        assert!(plan(&protocol(), &["--shard", "4/4"]).is_err());
+    }
+
+    #[test]
+    fn levels_of_a_comparison_stay_side_by_side_in_changing_order() {
+        let protocol = protocol();
+        let groups = plan(&protocol, &[]).unwrap().timed_groups();
+        assert_eq!(groups.len(), 3);
+        let orders: Vec<Vec<String>> = (1..=6).map(|round| texts(&round_order(&groups, round, 1))).collect();
+        for order in &orders {
+            for triple in order.chunks(3) {
+                let depth = |text: &String| text.split(' ').next().map(str::to_string);
+                assert!(triple.iter().all(|t| depth(t) == depth(&triple[0])), "{order:?}");
+            }
+        }
+        assert!(orders.iter().any(|order| order != &orders[0]));
+        assert_eq!(orders[2], texts(&round_order(&groups, 3, 1)));
+    }
+}

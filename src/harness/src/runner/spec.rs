@@ -1,0 +1,94 @@
+//! What a parent and the child that runs a pass say to each other.
+
+use crate::machine::DeviceChoice;
+use record::protocol::{Cell, Pass, Profile, Relation};
+use record::results::{Sample, Status};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What a child is to do; its one argument.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spec {
+    pub cell: String,
+    pub pass: Pass,
+    pub profile: Profile,
+    pub device: String,
+    pub threads: u32,
+    pub seed: u32,
+    pub memory_limit: Option<u64>,
+    /// What a check compares the cell with.
+    pub baseline: String,
+    /// The relation to the baseline that a reference must see in a check; a child of our own has the protocol.
+    pub expected: Option<Relation>,
+    /// What our side of the cell and its reference hand to each other, where both do the very same.
+    pub exchange: Option<Exchange>,
+    /// Write the cell's start for the reference, and nothing else.
+    pub hand_over: bool,
+    /// Load everything, say so, and begin when told.
+    pub waits: bool,
+    /// What a PyTorch reference needs besides; none for a child of our own.
+    pub reference: Option<ForReference>,
+    /// Settings of the caching allocator that the cell asks for.
+    pub alloc_conf: Option<String>,
+    /// Where the pass keeps files; none where it keeps none.
+    pub files: Option<PathBuf>,
+    pub parent: u32,
+}
+
+impl Spec {
+    /// A pass over a cell by itself: nothing to compare with, nothing limited, shared or kept; one thread.
+    pub fn alone(cell: &Cell, pass: Pass, choice: DeviceChoice) -> Spec {
+        Spec {
+            cell: cell.to_string(),
+            pass,
+            profile: Profile::Quick,
+            device: choice.to_string(),
+            threads: 1,
+            seed: 1,
+            memory_limit: None,
+            baseline: cell.to_string(),
+            expected: None,
+            exchange: None,
+            hand_over: false,
+            waits: false,
+            reference: None,
+            alloc_conf: None,
+            files: None,
+            parent: std::process::id(),
+        }
+    }
+}
+
+/// Files by which our side of a cell and its PyTorch reference share tensors.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Exchange {
+    /// What the cell begins with, by name: ours writes it, the reference reads it.
+    pub start: PathBuf,
+    /// What came out of the reference's step: the check of ours compares its own with it.
+    pub outcome: PathBuf,
+}
+
+/// What a PyTorch reference needs that a child of our own has.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ForReference {
+    /// The library that counts the CPU's tensors and reads settings, as we do.
+    pub meter: PathBuf,
+    /// Our settings, which must be the reference's, too.
+    pub settings: BTreeMap<String, String>,
+    /// File of the libtorch that both run on.
+    pub libtorch: PathBuf,
+}
+
+/// A line from the child.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Message {
+    /// All is loaded, and the pass waits to be told to begin.
+    Ready,
+    Sample(Sample),
+    End {
+        status: Status,
+        reason: String,
+    },
+}

@@ -1,0 +1,72 @@
+//! How a process that runs passes is started, and what all that wait for one look at.
+
+use super::python::Python;
+use crate::machine::DeviceChoice;
+use anyhow::{Context, Result};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use torch::dry;
+
+/// Who runs a cell.
+#[derive(Debug, Clone, Copy)]
+pub enum Program<'a> {
+    /// This program.
+    Own,
+    /// The experiment's PyTorch reference.
+    Reference(&'a Python),
+}
+
+/// Set by Ctrl-C; read here and between cells.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Has Ctrl-C and a request to terminate stop the run between two rows instead of in the middle of one.
+///
+/// # Errors
+/// The handler cannot be installed.
+pub fn interruptible() -> Result<()> {
+    ctrlc::set_handler(|| STOP.store(true, Ordering::SeqCst)).context("catching Ctrl-C")
+}
+
+pub fn stopped() -> bool {
+    STOP.load(Ordering::SeqCst)
+}
+
+/// How often a waiting parent polls [`STOP`]. Rows of a child wake it at once.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The command that starts a program; what it is to do, and what it hears, are still to be added.
+pub fn command(program: Program, choice: DeviceChoice) -> Result<Command> {
+    let mut command = match program {
+        Program::Own => Command::new(std::env::current_exe().context("finding this program's own file")?),
+        Program::Reference(python) => python.command(),
+    };
+    // A group of its own: the terminal's Ctrl-C reaches the parent alone, and the end of the group is the end of all it started.
+    command.stdout(Stdio::piped()).process_group(0);
+    match (choice, program) {
+        // A cell of the CPU sees no GPU, also on a machine that has one.
+        (DeviceChoice::Cpu, _) => drop(command.env("CUDA_VISIBLE_DEVICES", "")),
+        (DeviceChoice::Dry(card) | DeviceChoice::Plumbing(card), Program::Own) => dry::prepare(&mut command, card)?,
+        (DeviceChoice::Dry(card) | DeviceChoice::Plumbing(card), Program::Reference(_)) => dry::prepare_python(&mut command, card)?,
+        (DeviceChoice::Cuda(_), _) => {}
+    }
+    Ok(command)
+}
+
+/// Sets the environment of a child that will use CUDA: settings of the allocator beside those that are set already, and a limit on its
+/// memory where one is given and the device's size is known.
+pub(crate) fn prepare_cuda(command: &mut Command, limit: Option<u64>, device_memory: Option<u64>, alloc_conf: Option<&str>) {
+    // NVML counts GPUs by their place on the bus.
+    command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    let fraction = limit.zip(device_memory).map(|(limit, total)| (limit as f64 / total as f64).min(1.0));
+    let set = std::env::var("PYTORCH_ALLOC_CONF").ok().filter(|set| !set.is_empty());
+    let settings: Vec<String> = set
+        .into_iter()
+        .chain(alloc_conf.map(str::to_string))
+        .chain(fraction.map(|fraction| format!("per_process_memory_fraction:{fraction:.9}")))
+        .collect();
+    if !settings.is_empty() {
+        command.env("PYTORCH_ALLOC_CONF", settings.join(","));
+    }
+}

@@ -1,0 +1,27 @@
+//! How many timed rounds a run takes, said before the first of them.
+
+use super::gates::beyond_device;
+use crate::machine::DeviceChoice;
+use record::protocol::{Pass, Profile, Protocol, Rule};
+use record::rounds::{Rounds, usual};
+
+/// The rounds of a run: those that the user says, or the experiment, or else the profile.
+pub fn rounds(protocol: &Protocol, choice: DeviceChoice, profile: Profile, asked: Option<u32>, own: Option<u32>) -> Rounds {
+    let usual = usual(profile);
+    match (asked, profile) {
+        _ if beyond_device(choice, Pass::Time).is_some() => Rounds::unsaid(),
+        (Some(rounds), _) => Rounds::fixed(rounds),
+        (None, Profile::Smoke) => usual,
+        (None, _) if is_drawn_from(protocol) => Rounds::fixed(DRAWINGS * usual.looks().last().copied().unwrap_or(1)),
+        (None, _) => own.map_or(usual, Rounds::fixed),
+    }
+}
+
+/// How many times the rounds of one drawing a rate of false positives is drawn from: as many as its interval needs to lie below twice what
+/// is promised, for ten levels.
+const DRAWINGS: u32 = 12;
+
+fn is_drawn_from(protocol: &Protocol) -> bool {
+    let mut rules = protocol.claims.iter().flat_map(|claim| claim.rule.parts());
+    rules.any(|rule| matches!(rule, Rule::FalseAlarms { .. }))
+}

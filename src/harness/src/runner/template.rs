@@ -1,0 +1,262 @@
+//! A process that has loaded libtorch and done nothing else, of which a copy is made for each pass that is not timed.
+//!
+//! Loading takes a third of a second, nearly all of it the registration of libtorch's operators, and seconds in Python; a step that is
+//! checked or counted often takes less. A copy is a process of its own like any child: no tensor was allocated before, no thread and no
+//! device was opened. Timed passes are started anew all the same, since figures of the whole process would show that pages are shared.
+
+use super::child;
+use super::spec::Spec;
+use super::start::{POLL_INTERVAL, Program, command, prepare_cuda, stopped};
+use crate::machine::DeviceChoice;
+use crate::measure::SetUp;
+use anyhow::{Context, Result, bail, ensure};
+use record::protocol::{Pass, Protocol};
+use rustix::process::{Pid, WaitOptions, setpgid, waitpid};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{BufRead, BufReader, PipeReader, Write, pipe};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+use torch::{Forked, end_process, fork_process};
+
+/// How long a template may take to answer: that it has loaded all and made a copy, or that a copy has ended that closed its pipes.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A process that makes copies of itself, one at a time.
+#[derive(Debug)]
+pub struct Template {
+    process: Child,
+    requests: ChildStdin,
+    /// Its lines.
+    answers: Receiver<String>,
+}
+
+/// A copy at work, and what it says.
+#[derive(Debug)]
+pub struct Copied {
+    pub id: u32,
+    pub stdout: PipeReader,
+    pub stderr: PipeReader,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Request {
+    spec: Spec,
+    /// Where the copy writes, as it finds it: pipes of the parent.
+    stdout: PathBuf,
+    stderr: PathBuf,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    Copied(u32),
+    /// The status as the system tells it.
+    Ended(i32),
+    Failed(String),
+}
+
+/// Templates of this program and of its reference, each started when it is first needed.
+#[derive(Debug, Default)]
+pub struct Templates {
+    own: Slot,
+    reference: Slot,
+}
+
+#[derive(Debug, Default)]
+enum Slot {
+    #[default]
+    Empty,
+    Ready(Template),
+    /// It failed once. A process that is started anew says better what is wrong.
+    Unfit,
+}
+
+impl Templates {
+    /// Has a copy begin with a pass; none where it takes a process that is started anew. A template ends with the thread that called this.
+    pub fn copy(&mut self, program: Program, spec: &Spec, choice: DeviceChoice) -> Option<Copied> {
+        if !suits(choice, spec) {
+            return None;
+        }
+        let slot = self.of(program);
+        if let Slot::Empty = slot {
+            *slot = Template::start(program, choice).map_or(Slot::Unfit, Slot::Ready);
+        }
+        let Slot::Ready(template) = slot else { return None };
+        let copied = template.copy(spec);
+        if copied.is_err() {
+            *slot = Slot::Unfit;
+        }
+        copied.ok()
+    }
+
+    /// Waits until the copy of a program ends.
+    ///
+    /// # Errors
+    /// Its template ended, and the copy with it.
+    pub fn wait(&mut self, program: Program) -> Result<ExitStatus> {
+        let slot = self.of(program);
+        let Slot::Ready(template) = slot else { bail!("nothing was copied") };
+        let ended = template.wait();
+        if ended.is_err() {
+            *slot = Slot::Unfit;
+        }
+        ended
+    }
+
+    fn of(&mut self, program: Program) -> &mut Slot {
+        match program {
+            Program::Own => &mut self.own,
+            Program::Reference(_) => &mut self.reference,
+        }
+    }
+}
+
+/// Whether a copy can run this pass. What a device or its allocator reads from the environment comes with a process's start.
+fn suits(choice: DeviceChoice, spec: &Spec) -> bool {
+    let as_it_is = spec.memory_limit.is_none() && spec.alloc_conf.is_none();
+    match choice {
+        _ if spec.pass == Pass::Time => false,
+        DeviceChoice::Cpu => true,
+        DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_) => as_it_is,
+        DeviceChoice::Cuda(_) => false,
+    }
+}
+
+impl Template {
+    fn start(program: Program, choice: DeviceChoice) -> Result<Template> {
+        let mut command = command(program, choice)?;
+        if choice != DeviceChoice::Cpu {
+            prepare_cuda(&mut command, None, None, None);
+        }
+        command.arg("--template").arg(std::process::id().to_string()).stdin(Stdio::piped()).stderr(Stdio::null());
+        let mut process = command.spawn().context("starting a process to copy")?;
+        let requests = process.stdin.take().context("the template has no standard input")?;
+        let stdout = process.stdout.take().context("the template has no standard output")?;
+        let (sender, answers) = channel();
+        // It ends with the template, or when nobody listens any more.
+        std::thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Ok(Template { process, requests, answers })
+    }
+
+    fn copy(&mut self, spec: &Spec) -> Result<Copied> {
+        let (stdout, out) = pipe().context("making a pipe for a copy")?;
+        let (stderr, err) = pipe().context("making a pipe for a copy")?;
+        let own = std::process::id();
+        let path = |end: &dyn AsRawFd| PathBuf::from(format!("/proc/{own}/fd/{}", end.as_raw_fd()));
+        let spec = Spec { parent: self.process.id(), ..spec.clone() };
+        let mut line = serde_json::to_vec(&Request { spec, stdout: path(&out), stderr: path(&err) })?;
+        line.push(b'\n');
+        self.requests.write_all(&line).context("asking for a copy")?;
+        // The template has opened its ends before it tells of the copy; ours go here, so that the pipes end with it.
+        match self.answer()? {
+            Answer::Copied(id) => Ok(Copied { id, stdout, stderr }),
+            other => bail!("asking for a copy: {other:?}"),
+        }
+    }
+
+    fn wait(&mut self) -> Result<ExitStatus> {
+        match self.answer()? {
+            Answer::Ended(status) => Ok(ExitStatus::from_raw(status)),
+            other => bail!("waiting for a copy: {other:?}"),
+        }
+    }
+
+    fn answer(&mut self) -> Result<Answer> {
+        let start = Instant::now();
+        let line = loop {
+            match self.answers.recv_timeout(POLL_INTERVAL) {
+                Ok(line) => break line,
+                Err(RecvTimeoutError::Disconnected) => bail!("the process that is copied ended"),
+                Err(RecvTimeoutError::Timeout) => {
+                    ensure!(start.elapsed() < TIMEOUT, "the process that is copied does not answer");
+                    ensure!(!stopped(), "stopped");
+                }
+            }
+        };
+        serde_json::from_str(&line).with_context(|| format!("the process that is copied said '{line}'"))
+    }
+}
+
+impl Drop for Template {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The template's side: makes a copy for each request, and says how it ended.
+pub fn serve(protocol: &Protocol, prepare: SetUp, parent: u32) -> ExitCode {
+    match child::end_with_parent(parent).and_then(|()| make_copies(protocol, prepare)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            // The parent may be gone.
+            let _ = tell(&Answer::Failed(format!("{e:#}")));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn make_copies(protocol: &Protocol, prepare: SetUp) -> Result<()> {
+    for line in std::io::stdin().lock().lines() {
+        let request: Request = serde_json::from_str(&line?).context("--template is for the program's own use")?;
+        let open = |path: &PathBuf| File::options().write(true).open(path).with_context(|| format!("opening {}", path.display()));
+        let pipes = (open(&request.stdout)?, open(&request.stderr)?);
+        let id = match fork_process()? {
+            Forked::Copy => match speak_into(pipes) {
+                Ok(()) => child::run(protocol, prepare, &serde_json::to_string(&request.spec)?),
+                Err(_) => end_process(1),
+            },
+            Forked::Original(id) => id,
+        };
+        drop(pipes);
+        let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
+        // Both sides set the group, so that it is there before anyone ends it. The copy may have been faster, and may be gone.
+        let _ = setpgid(pid, pid);
+        tell(&Answer::Copied(id))?;
+        let ended = waitpid(pid, WaitOptions::empty()).context("waiting for a copy")?;
+        let (_, status) = ended.context("a copy that was waited for has not ended")?;
+        tell(&Answer::Ended(status.as_raw()))?;
+    }
+    Ok(())
+}
+
+/// The copy's first steps: a group of its own, as any child's, and the parent's pipes.
+fn speak_into((stdout, stderr): (File, File)) -> Result<()> {
+    let _ = setpgid(None, None);
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    rustix::stdio::dup2_stdout(stdout)?;
+    rustix::stdio::dup2_stderr(stderr)?;
+    Ok(())
+}
+
+fn tell(answer: &Answer) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{}", serde_json::to_string(answer)?).and_then(|()| stdout.flush()).context("telling the parent")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use record::protocol::Cell;
+
+    #[test]
+    fn what_is_timed_or_has_an_environment_of_its_own_is_started_anew() {
+        let dry = DeviceChoice::Dry((1 << 30).into());
+        let spec = |pass| Spec::alone(&Cell::parse("k=1").unwrap(), pass, DeviceChoice::Cpu);
+        for choice in [DeviceChoice::Cpu, dry] {
+            assert!(suits(choice, &spec(Pass::Check)) && suits(choice, &spec(Pass::Memory)));
+            assert!(!suits(choice, &spec(Pass::Time)));
+        }
+        assert!(!suits(DeviceChoice::Cuda(0), &spec(Pass::Memory)));
+        // On the CPU a limit is the meter's; a simulated GPU's allocator reads it as it starts.
+        let limited = Spec { memory_limit: Some(1 << 20), ..spec(Pass::Memory) };
+        assert!(suits(DeviceChoice::Cpu, &limited) && !suits(dry, &limited));
+        let configured = Spec { alloc_conf: Some("expandable_segments:True".to_string()), ..spec(Pass::Memory) };
+        assert!(!suits(dry, &configured));
+    }
+}

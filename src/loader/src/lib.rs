@@ -1,0 +1,31 @@
+//! A data loader: batches of a data set as tensors, loaded ahead by threads.
+//!
+//! - A [`Dataset`] writes single samples into memory that it is given: [`Images`] over an [`ImageFolder`], or a function
+//!   ([`FnDataset`]).
+//! - A [`Loader`] has workers fill whole batches of them in a ring of memory, and gives them out in order as tensors that share that
+//!   memory. There is no tensor for a sample and no copy of a batch.
+//! - Order and contents depend on the seed, the epoch and the data alone: not on the number of workers, nor on where a run was
+//!   interrupted ([`Position`]) or how many ranks share the data ([`Shard`]).
+
+mod dataset;
+mod decode;
+mod images;
+mod jpeg;
+mod loader;
+mod order;
+mod pixels;
+mod ring;
+mod source;
+mod textured;
+mod transform;
+
+pub use dataset::{Dataset, FnDataset, Subset};
+pub use decode::{Decoder, Undecodable, decode};
+pub use images::{ImageScratch, Images};
+pub use loader::{Batch, Config, Epoch, Loader, OnBad, Skipped};
+pub use order::{Position, SampleRandom, Shard, Share, Uneven, epoch_order, sample_random};
+pub use pixels::{Area, Pixels};
+pub use source::{Damage, ImageFolder, Source};
+pub use textured::{Textured, cache_folder};
+pub use torch::batch_memory::{Element, Residence};
+pub use transform::{Crop, Normalise, Part, Resizing, Transform};

@@ -1,0 +1,61 @@
+//! Memory for batches that is used again and again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tch::Tensor;
+use torch::NativeError;
+use torch::batch_memory::{Block, Element, Residence};
+
+/// A lock that a panic of its holder does not take from the others: all holders leave what they guard whole.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Blocks for batches of one size. A block goes out as a tensor and comes back when the tensor is dropped. There are always enough: where a
+/// caller keeps many tensors, new blocks are taken, and those beyond `keep` are freed when they come back.
+#[derive(Debug)]
+pub(super) struct Ring<T: Element> {
+    free: Mutex<Vec<Block<T>>>,
+    keep: usize,
+    samples: usize,
+    shape: Vec<i64>,
+    residence: Residence,
+}
+
+impl<T: Element> Ring<T> {
+    /// Takes `keep` blocks of `samples` samples each.
+    pub fn new(keep: usize, samples: usize, shape: Vec<i64>, residence: Residence) -> Result<Arc<Ring<T>>, NativeError> {
+        let ring = Ring { free: Mutex::new(Vec::new()), keep, samples, shape, residence };
+        let blocks = (0..keep).map(|_| ring.take()).collect::<Result<Vec<_>, _>>()?;
+        lock(&ring.free).extend(blocks);
+        Ok(Arc::new(ring))
+    }
+
+    pub fn take(&self) -> Result<Block<T>, NativeError> {
+        if let Some(block) = lock(&self.free).pop() {
+            return Ok(block);
+        }
+        Block::take(self.samples, self.sample_len(), self.residence)
+    }
+
+    pub fn give_back(&self, block: Block<T>) {
+        let mut free = lock(&self.free);
+        if free.len() < self.keep {
+            free.push(block);
+        }
+    }
+
+    /// A tensor over the block's first samples; the block comes back when it is dropped, or is freed where the ring is gone by then.
+    pub fn lend(self: &Arc<Self>, block: Block<T>, samples: usize) -> Result<Tensor, NativeError> {
+        let ring = Arc::downgrade(self);
+        block.into_tensor(samples, &self.shape, move |block| {
+            if let Some(ring) = ring.upgrade() {
+                ring.give_back(block);
+            }
+        })
+    }
+
+    /// Elements of one sample.
+    pub fn sample_len(&self) -> usize {
+        self.shape.iter().map(|side| *side as usize).product()
+    }
+}

@@ -1,0 +1,1003 @@
+//! From a protocol and its samples to a verdict for each claim.
+
+mod explain;
+mod outcome;
+mod rules;
+#[cfg(test)]
+mod simulation;
+
+pub use explain::Holds;
+pub use outcome::{Comparison, Evidence, Outcome, Verdict};
+
+use crate::protocol::{Cell, Claim, Pass, Platform, Profile, Protocol, Published, Rule};
+use crate::results::Samples;
+use crate::rounds::Rounds;
+use explain::holds_where;
+use rules::{Cells, is_about, weigh};
+use std::collections::BTreeSet;
+
+/// How the figures of one run were taken.
+#[derive(Debug, Clone, Copy)]
+pub struct Taken<'a> {
+    pub profile: Profile,
+    /// What the cells ran on, also where PyTorch in Python ran them.
+    pub device: Platform,
+    pub rounds: &'a Rounds,
+}
+
+/// A claim, judged on one machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judgement {
+    pub claim: Claim,
+    /// Whose figures these are: the device's, or those that PyTorch in Python gave on it.
+    pub platform: Platform,
+    pub verdict: Verdict,
+    /// Whether this platform's figures may carry the verdict; else they are informational.
+    pub carries: bool,
+    /// One for each part of the claim's rule.
+    pub evidence: Vec<Evidence>,
+    /// Where the claim holds, if the verdict is 'depends' or the claim is about a prediction.
+    pub holds: Holds,
+    /// What was changed of the claim after a look at figures.
+    pub changed: Option<Changed>,
+}
+
+/// What was changed of a claim after a look at figures, and what these figures say without the change.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changed {
+    pub what: String,
+    /// None where nothing that is measured today can answer the claim as it was.
+    pub without: Option<(Verdict, Vec<Evidence>)>,
+}
+
+impl Judgement {
+    /// Whether the claim is about any cell of this platform at all.
+    fn is_about_something(&self) -> bool {
+        self.evidence.iter().any(|e| !e.comparisons.is_empty() || !e.missing.is_empty() || e.out_of_scope > 0)
+    }
+
+    /// How many parts of the claim can be judged on this platform, of how many.
+    pub fn parts(&self) -> (usize, usize) {
+        parts(&self.evidence)
+    }
+
+    /// What the cells that were measured say, of a claim of which not all were.
+    pub fn so_far(&self) -> Verdict {
+        decided(&self.evidence)
+    }
+
+    /// How many of the cells that the claim is about here were measured, of how many.
+    pub fn measured(&self) -> (usize, usize) {
+        measured(&self.evidence)
+    }
+
+    /// Whether what can be judged here holds and does not decide.
+    pub fn holds_in_part(&self) -> bool {
+        let judged = verdicts(&self.evidence);
+        self.verdict == Verdict::Inconclusive && matches!(combine(&judged), Verdict::Confirmed | Verdict::Depends)
+    }
+}
+
+fn parts(evidence: &[Evidence]) -> (usize, usize) {
+    (evidence.iter().filter(|e| e.is_judged).count(), evidence.len())
+}
+
+fn measured(evidence: &[Evidence]) -> (usize, usize) {
+    let judged = || evidence.iter().filter(|e| e.is_judged);
+    let planned = judged().map(|e| e.planned).sum();
+    (planned - judged().map(|e| e.awaited).sum::<usize>(), planned)
+}
+
+/// A verdict takes all of the cells that were planned for it: what a part of them says is another thing, and decides nothing.
+fn if_all_measured(verdict: Verdict, evidence: &[Evidence]) -> Verdict {
+    let (measured, planned) = measured(evidence);
+    if verdict != Verdict::NotMeasured && measured < planned { Verdict::Incomplete } else { verdict }
+}
+
+fn verdicts(evidence: &[Evidence]) -> Vec<Verdict> {
+    evidence.iter().filter(|e| e.is_judged).map(|e| e.verdict).collect()
+}
+
+/// Judges every claim of a protocol from the samples of one run. Cells that the PyTorch reference ran are judged apart from ours, so a
+/// claim may have two judgements.
+pub fn judge(protocol: &Protocol, taken: Taken, samples: &Samples) -> Vec<Judgement> {
+    let both = |claim: &Claim| {
+        let own = judge_claim(protocol, claim, taken.device, taken, samples);
+        let reference = judge_claim(protocol, claim, Platform::Python, taken, samples);
+        match (own.is_about_something(), reference.is_about_something()) {
+            (true, true) => vec![own, reference],
+            (false, true) => vec![reference],
+            (_, false) => vec![own],
+        }
+    };
+    protocol.claims.iter().flat_map(both).collect()
+}
+
+fn judge_claim(protocol: &Protocol, claim: &Claim, platform: Platform, taken: Taken, samples: &Samples) -> Judgement {
+    let judged = |rule: &Rule| {
+        let evidence = weigh_parts(protocol, rule, platform, taken, true, samples);
+        (whole(&evidence), evidence)
+    };
+    let (verdict, evidence) = judged(&claim.rule);
+    let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
+    let holds = holds_where(mixed);
+    let changed = claim.rule.changed().map(|(what, before)| Changed { what: what.to_string(), without: before.map(judged) });
+    let carries = claim.judged_on.contains(&platform);
+    Judgement { claim: claim.clone(), platform, verdict, carries, evidence, holds, changed }
+}
+
+/// The evidence for each part of a rule.
+fn weigh_parts(
+    protocol: &Protocol,
+    rule: &Rule,
+    platform: Platform,
+    taken: Taken,
+    times_count: bool,
+    samples: &Samples,
+) -> Vec<Evidence> {
+    let Taken { profile, device, rounds } = taken;
+    let cells = Cells { protocol, profile, rounds, device, references: platform == Platform::Python };
+    let is_timed = |rule: &Rule| rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
+    let weigh = |(rule, decides): (&Rule, bool)| {
+        let is_judged = is_about(&cells, rule, decides) && (times_count || !is_timed(rule));
+        Evidence { is_judged, decides, ..weigh(&cells, rule, samples) }
+    };
+    rule.weighed().into_iter().map(weigh).collect()
+}
+
+/// The cells whose times a claim or a published figure that this platform carries leaves undecided: what more rounds are for.
+pub fn undecided(protocol: &Protocol, taken: Taken, samples: &Samples) -> BTreeSet<Cell> {
+    let claims = judge(protocol, taken, samples).into_iter().filter(|j| j.carries).flat_map(|j| j.evidence);
+    let published = reproduce(protocol, taken, samples).into_iter().filter(|r| r.comparable).flat_map(|r| r.evidence);
+    let mut cells = BTreeSet::new();
+    for evidence in claims.chain(published).filter(|evidence| evidence.is_judged) {
+        let straddling: Vec<&Comparison> = evidence.comparisons.iter().filter(|c| c.outcome == Outcome::Straddles).collect();
+        for (grid, cell) in protocol.grids(taken.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell))) {
+            let belongs = |c: &&Comparison| match &evidence.rule {
+                Rule::Trend { along, .. } => cell.without(&[along]) == c.cell.without(&[along]),
+                Rule::Picked { .. } | Rule::FalseAlarms { .. } => {
+                    grid.contains(&c.cell) && grid.baseline_of(&c.cell) == grid.baseline_of(&cell)
+                }
+                _ => cell == c.cell,
+            };
+            if evidence.rule.selects(&cell) && straddling.iter().any(belongs) {
+                cells.insert(cell);
+            }
+        }
+    }
+    cells
+}
+
+/// A published figure, put against one machine's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reproduction {
+    pub published: Published,
+    /// Whose figures these are: the device's, or those that PyTorch in Python gave on it.
+    pub platform: Platform,
+    /// `Confirmed` is reproduced, `Refuted` not reproduced, `Depends` reproduced in part.
+    pub verdict: Verdict,
+    /// Whether this platform's figures can be put against the published one at all; else they are shown.
+    pub comparable: bool,
+    /// One for each part of the figure's rule; none where it has no rule.
+    pub evidence: Vec<Evidence>,
+    /// What was changed of its rule after a look at figures.
+    pub changed: Option<Changed>,
+}
+
+impl Reproduction {
+    /// How many parts of the figure can be compared on this platform, of how many.
+    pub fn parts(&self) -> (usize, usize) {
+        parts(&self.evidence)
+    }
+
+    /// What the cells that were measured say, of a figure of which not all were.
+    pub fn so_far(&self) -> Verdict {
+        reproduced_so_far(&self.evidence)
+    }
+
+    /// How many of the cells that the figure is about here were measured, of how many.
+    pub fn measured(&self) -> (usize, usize) {
+        measured(&self.evidence)
+    }
+}
+
+/// Puts one run's figures against those that others published. Times were published of GPUs, so only a GPU's are put against them.
+pub fn reproduce(protocol: &Protocol, taken: Taken, samples: &Samples) -> Vec<Reproduction> {
+    let on = |published: &Published, platform| {
+        let times_count = taken.device == Platform::Gpu;
+        let weighed = |rule: &Rule| weigh_parts(protocol, rule, platform, taken, times_count, samples);
+        let evidence = published.rule.as_ref().map_or(Vec::new(), weighed);
+        let comparable = published.judged_on.contains(&platform) && evidence.iter().any(|e| e.is_judged);
+        let without = |rule: &Rule| {
+            let evidence = weighed(rule);
+            (reproduced(&evidence), evidence)
+        };
+        let changed = published.rule.as_ref().and_then(Rule::changed);
+        let changed = changed.map(|(what, before)| Changed { what: what.to_string(), without: before.map(without) });
+        Reproduction { published: published.clone(), platform, verdict: reproduced(&evidence), comparable, evidence, changed }
+    };
+    let both = |published: &Published| {
+        let (own, reference) = (on(published, taken.device), on(published, Platform::Python));
+        let has_figures = |r: &Reproduction| r.evidence.iter().any(|e| !e.comparisons.is_empty());
+        match (has_figures(&own), has_figures(&reference)) {
+            (true, true) => vec![own, reference],
+            (false, true) => vec![reference],
+            (_, false) => vec![own],
+        }
+    };
+    protocol.published.iter().flat_map(both).collect()
+}
+
+fn reproduced(evidence: &[Evidence]) -> Verdict {
+    if_all_measured(reproduced_so_far(evidence), evidence)
+}
+
+/// The verdict on a published table: a part that does not come out, or that cannot be compared here, leaves the others reproduced.
+fn reproduced_so_far(evidence: &[Evidence]) -> Verdict {
+    let judged = verdicts(evidence);
+    let all = |v| judged.iter().all(|part| *part == v);
+    let any = |v| judged.contains(&v);
+    let is_whole = judged.len() == evidence.len();
+    if all(Verdict::NotMeasured) {
+        Verdict::NotMeasured
+    } else if all(Verdict::Confirmed) && is_whole {
+        Verdict::Confirmed
+    } else if all(Verdict::Refuted) {
+        Verdict::Refuted
+    } else if any(Verdict::Confirmed) || any(Verdict::Depends) {
+        Verdict::Depends
+    } else {
+        Verdict::Inconclusive
+    }
+}
+
+fn whole(evidence: &[Evidence]) -> Verdict {
+    if_all_measured(decided(evidence), evidence)
+}
+
+/// The verdict on a claim. What holds of the parts that can be judged here confirms nothing where one that decides is not among them.
+fn decided(evidence: &[Evidence]) -> Verdict {
+    let decides_elsewhere = evidence.iter().any(|e| e.decides && !e.is_judged);
+    match combine(&verdicts(evidence)) {
+        Verdict::Confirmed | Verdict::Depends if decides_elsewhere => Verdict::Inconclusive,
+        verdict => verdict,
+    }
+}
+
+/// The verdict on a claim whose parts must all hold.
+fn combine(parts: &[Verdict]) -> Verdict {
+    let any = |v| parts.contains(&v);
+    if parts.is_empty() || parts.iter().all(|v| *v == Verdict::NotMeasured) {
+        Verdict::NotMeasured
+    } else if any(Verdict::Refuted) {
+        Verdict::Refuted
+    } else if any(Verdict::Inconclusive) || any(Verdict::NotMeasured) {
+        Verdict::Inconclusive
+    } else if any(Verdict::Depends) {
+        Verdict::Depends
+    } else {
+        Verdict::Confirmed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::outcome::{agree, place};
+    use super::*;
+    use crate::protocol::*;
+    use crate::results::{PassRecord, Sample, Status};
+    use base::stats::Interval;
+
+    const UNSAID: &Rounds = &Rounds::unsaid();
+    const ON_CPU: Taken = Taken { profile: Profile::Quick, device: Platform::Cpu, rounds: UNSAID };
+
+    fn protocol() -> Protocol {
+        Protocol {
+            name: "x".into(),
+            grids: vec![Grid {
+                name: "memory".into(),
+                profiles: vec![Profile::Quick],
+                studied: "k".into(),
+                axes: vec![axis("model", &["mlp", "gpt"]), axis("depth", &["8", "16", "32"]), axis("k", &["1", "4"])],
+                passes: vec![Pass::Memory, Pass::Time],
+                only_on: vec![],
+            }],
+            metrics: vec![PEAK, ACTIVATIONS, TIME],
+            claims: vec![
+                Claim {
+                    id: "less".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: Rule::Ratio {
+                        metric: "requested_peak".into(),
+                        of: "k=4".into(),
+                        confirm: Bound::AtMost(0.6),
+                        refute: Bound::AtLeast(0.9),
+                        scope: Some(Share { part: "activations".into(), whole: "requested_peak".into(), at_least: 0.5 }),
+                    },
+                    meaning: Meaning::default(),
+                },
+                Claim {
+                    id: "fast".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Gpu],
+                    rule: Rule::Ratio {
+                        metric: "time".into(),
+                        of: "k=4".into(),
+                        confirm: Bound::AtMost(1.5),
+                        refute: Bound::AtLeast(1.5),
+                        scope: None,
+                    },
+                    meaning: Meaning::default(),
+                },
+                Claim {
+                    id: "grows".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: Rule::Exponent {
+                        metric: "requested_peak".into(),
+                        along: "depth".into(),
+                        of: "k=1".into(),
+                        confirm: Bound::Within(0.9, 1.1),
+                        refute: Bound::AtMost(0.8),
+                    },
+                    meaning: Meaning::default(),
+                },
+            ],
+            ..Protocol::default()
+        }
+    }
+
+    fn pass(cell: &Cell, pass: Pass, round: u32, figures: &[(&str, f64)]) -> PassRecord {
+        let sample = |(metric, value): &(&str, f64)| Sample {
+            metric: metric.to_string(),
+            unit: "B".into(),
+            value: *value,
+            sample: 0,
+            reason: String::new(),
+        };
+        PassRecord {
+            cell: cell.clone(),
+            pass,
+            round,
+            status: Status::Ok,
+            reason: String::new(),
+            seconds: None,
+            samples: figures.iter().map(sample).collect(),
+        }
+    }
+
+    /// Judges one claim with peaks, activation shares and times given by cell.
+    fn judged(id: &str, peak: impl Fn(&Cell) -> f64, share: impl Fn(&Cell) -> f64, time: impl Fn(&Cell, u32) -> f64) -> Judgement {
+        let mut records = Vec::new();
+        for cell in protocol().grids[0].cells() {
+            let p = peak(&cell);
+            records.push(pass(&cell, Pass::Memory, 1, &[("requested_peak", p), ("activations", p * share(&cell))]));
+            records.extend((1..=6).map(|round| pass(&cell, Pass::Time, round, &[("time", time(&cell, round))])));
+        }
+        let samples = Samples::new(&records);
+        judge(&protocol(), ON_CPU, &samples).into_iter().find(|j| j.claim.id == id).unwrap()
+    }
+
+    /// A run that was stopped has a part of its cells, and what that part says is no verdict.
+    #[test]
+    fn a_verdict_takes_all_planned_cells() {
+        use crate::results::BUDGET_ENDED;
+        let taken = Taken { rounds: &Rounds::fixed(6), ..ON_CPU };
+        let of = |id: &str, leave_out: &dyn Fn(&PassRecord) -> bool, instead: &[PassRecord]| {
+            let mut records = Vec::new();
+            for cell in protocol().grids[0].cells() {
+                let peak = if is(&cell, "k=4") { 40.0 } else { 100.0 };
+                records.push(pass(&cell, Pass::Memory, 1, &[("requested_peak", peak), ("activations", peak * 0.9)]));
+                records.extend((1..=6).map(|round| pass(&cell, Pass::Time, round, &[("time", 1.0 + f64::from(round) * 1e-3)])));
+            }
+            records.retain(|record| !leave_out(record));
+            records.extend_from_slice(instead);
+            let judged = judge(&protocol(), taken, &Samples::new(&records)).into_iter().find(|j| j.claim.id == id).unwrap();
+            (judged.verdict, judged.so_far(), judged.measured())
+        };
+        assert_eq!(of("less", &|_| false, &[]), (Verdict::Confirmed, Verdict::Confirmed, (6, 6)));
+        let one = Cell::parse("model=gpt depth=8 k=4").unwrap();
+        let is_one = |record: &PassRecord| record.cell == one;
+        let budget = |pass| PassRecord::not_run(&one, pass, 1, Status::Skipped, BUDGET_ENDED);
+        let incomplete = (Verdict::Incomplete, Verdict::Confirmed, (5, 6));
+        assert_eq!(of("less", &is_one, &[]), incomplete, "no row at all");
+        assert_eq!(of("less", &is_one, &[budget(Pass::Memory), budget(Pass::Time)]), incomplete, "a row that says why");
+        let baseline = |record: &PassRecord| is(&record.cell, "model=gpt depth=8 k=1");
+        assert_eq!(of("less", &baseline, &[]), incomplete, "what it is compared with");
+        let last_round = |record: &PassRecord| record.cell == one && record.round == 6;
+        assert_eq!(of("fast", &last_round, &[]).2, (5, 6), "a round that is lacking");
+        assert_eq!(of("less", &last_round, &[]).0, Verdict::Confirmed, "which bytes do not need");
+        // What became of a cell is an answer.
+        let out_of_memory = PassRecord::not_run(&one, Pass::Memory, 1, Status::Oom, "");
+        assert_eq!(of("less", &is_one, &[out_of_memory]), (Verdict::Confirmed, Verdict::Confirmed, (6, 6)));
+        assert_eq!(of("less", &|_| true, &[]).0, Verdict::NotMeasured);
+    }
+
+    fn is(cell: &Cell, select: &str) -> bool {
+        selects(select, cell)
+    }
+
+    #[test]
+    fn a_contrast_averages_over_what_else_varies() {
+        let metric = |pass| Metric { pass, ..Metric::counted("y", "", "") };
+        let cells: Vec<Cell> = ["with=none", "with=a", "with=b", "with=a+b"].map(|text| Cell::parse(text).unwrap()).into();
+        // a halves; with b beside it, it leaves three quarters.
+        let values = [(8.0, 0), (4.0, 1), (2.0, 2), (1.5, 3)];
+        let in_rounds = |pass, drift: f64| -> Samples {
+            let of_round = |round: u32| {
+                values.map(|(y, n)| super::tests::pass(&cells[n], pass, round, &[("y", y * (1.0 + drift * f64::from(round)))]))
+            };
+            Samples::new(&(1..=3).flat_map(of_round).collect::<Vec<_>>())
+        };
+        let main: Vec<(&Cell, f64)> = cells.iter().zip([-0.5, 0.5, -0.5, 0.5]).collect();
+        let both: Vec<(&Cell, f64)> = cells.iter().zip([1.0, -1.0, -1.0, 1.0]).collect();
+        let counted = in_rounds(Pass::Memory, 0.0);
+        let effect = |samples: &Samples, weighed: &[(&Cell, f64)], pass| samples.contrast(weighed, &metric(pass), 0.05).unwrap();
+        assert!((effect(&counted, &main, Pass::Memory).estimate - (0.5f64 * 0.75).sqrt()).abs() < 1e-12);
+        assert!((effect(&counted, &both, Pass::Memory).estimate - 1.5).abs() < 1e-12);
+        // What slows a whole round down is in no contrast.
+        let timed = effect(&in_rounds(Pass::Time, 0.3), &both, Pass::Time);
+        assert!((timed.low - 1.5).abs() < 1e-9 && (timed.high - 1.5).abs() < 1e-9, "{timed:?}");
+        let missing = Cell::parse("with=c").unwrap();
+        assert_eq!(counted.contrast(&[(&missing, 1.0)], &metric(Pass::Memory), 0.05), None);
+    }
+
+    #[test]
+    fn exact_bytes_fall_by_threshold_and_scope() {
+        let with = |ratio: f64| judged("less", |c| if is(c, "k=4") { 100.0 * ratio } else { 100.0 }, |_| 0.7, |_, _| 1.0);
+        assert_eq!(with(0.60).verdict, Verdict::Confirmed);
+        assert_eq!(with(0.90).verdict, Verdict::Refuted);
+        assert_eq!(with(0.75).verdict, Verdict::Inconclusive, "between the thresholds");
+        let none = judged("less", |_| 100.0, |_| 0.4, |_, _| 1.0);
+        assert_eq!((none.verdict, none.evidence[0].out_of_scope), (Verdict::NotMeasured, 6));
+    }
+
+    #[test]
+    fn depends_names_where_it_holds() {
+        let peak = |c: &Cell| {
+            if is(c, "k=4 model=gpt depth=8|32") || is(c, "k=4 model=mlp depth=8") { 50.0 } else { 100.0 }
+        };
+        let j = judged("less", peak, |_| 0.7, |_, _| 1.0);
+        assert_eq!(j.verdict, Verdict::Depends);
+        assert_eq!(j.holds.paths, ["depth=8", "depth=32 model=gpt"]);
+        assert_eq!((j.holds.held, j.holds.of), (3, 6));
+    }
+
+    #[test]
+    fn times_need_their_interval_beyond_the_threshold() {
+        let noisy = |effect: f64, noise: f64| {
+            judged(
+                "fast",
+                |_| 1.0,
+                |_| 1.0,
+                move |c, round| {
+                    let wobble = 1.0 + noise * f64::from(round % 3);
+                    if is(c, "k=4") { effect * wobble } else { 1.0 }
+                },
+            )
+        };
+        assert_eq!(noisy(1.2, 0.01).verdict, Verdict::Confirmed);
+        assert_eq!(noisy(1.9, 0.01).verdict, Verdict::Refuted);
+        assert_eq!(noisy(1.4, 0.2).verdict, Verdict::Inconclusive);
+        let j = noisy(1.2, 0.01);
+        assert!(!j.carries, "the claim is about GPUs");
+        assert!(j.evidence[0].comparisons.iter().all(|c| c.rounds == 6 && c.effect.low < c.effect.high));
+    }
+
+    #[test]
+    fn exponents_come_from_the_two_largest_levels() {
+        let depth = |c: &Cell| c.get("depth").unwrap().parse::<f64>().unwrap();
+        let j = judged("grows", |c| if depth(c) < 16.0 { 1000.0 } else { depth(c) }, |_| 1.0, |_, _| 1.0);
+        assert_eq!(j.verdict, Verdict::Confirmed);
+        let j = judged("grows", |c| depth(c).sqrt(), |_| 1.0, |_, _| 1.0);
+        assert_eq!(j.verdict, Verdict::Refuted);
+        assert!((j.evidence[0].comparisons[0].effect.estimate - 0.5).abs() < 1e-9);
+    }
+
+    fn of_trend() -> Protocol {
+        Protocol {
+            claims: vec![Claim {
+                id: "trend".into(),
+                from: "".into(),
+                text: "".into(),
+                judged_on: vec![Platform::Cpu],
+                rule: Rule::Trend {
+                    metric: "time".into(),
+                    along: "depth".into(),
+                    of: "model=gpt".into(),
+                    confirm: Bound::AtLeast(0.8),
+                    refute: Bound::AtMost(0.8),
+                },
+                meaning: Meaning::default(),
+            }],
+            ..protocol()
+        }
+    }
+
+    /// Judges the trend of the ratio of k=4 to k=1 over the depths, given by depth and round.
+    fn trend(ratio: impl Fn(f64, u32) -> f64) -> Judgement {
+        let mut records = Vec::new();
+        for cell in protocol().grids[0].cells() {
+            let depth = cell.get("depth").unwrap().parse().unwrap();
+            let time = |round| if is(&cell, "k=4") { ratio(depth, round) } else { 1.0 };
+            records.extend((1..=6).map(|round| pass(&cell, Pass::Time, round, &[("time", time(round))])));
+        }
+        judge(&of_trend(), ON_CPU, &Samples::new(&records)).remove(0)
+    }
+
+    #[test]
+    fn a_trend_is_the_rank_correlation_of_the_effect() {
+        let grows = trend(|depth, _| 1.0 + depth);
+        assert_eq!(grows.verdict, Verdict::Confirmed);
+        let found = &grows.evidence[0].comparisons;
+        assert_eq!((found.len(), found[0].effect.estimate, found[0].rounds), (1, 1.0, 6));
+        assert_eq!(found[0].cell.get("depth"), Some("32"));
+        assert_eq!(trend(|depth, _| 1.0 / depth).verdict, Verdict::Refuted);
+        let noisy = trend(|depth, round| if round % 3 == 0 { 1.0 / depth } else { depth });
+        assert_eq!(noisy.verdict, Verdict::Inconclusive, "{:?}", noisy.evidence[0].comparisons);
+        assert_eq!(trend(|_, _| 1.0).verdict, Verdict::NotMeasured, "equal ratios have no order");
+    }
+
+    #[test]
+    fn invalid_cells_carry_nothing_and_missing_ones_say_why() {
+        let cell = Cell::parse("model=mlp depth=8 k=4").unwrap();
+        let mut broken = pass(&cell, Pass::Check, 1, &[]);
+        broken.status = Status::Invalid;
+        broken.reason = "gradients differ".into();
+        let base = cell.with("k", "1");
+        let records = [
+            pass(&base, Pass::Memory, 1, &[("requested_peak", 9.0)]),
+            pass(&cell, Pass::Memory, 1, &[("requested_peak", 1.0)]),
+            broken,
+        ];
+        let samples = Samples::new(&records);
+        assert_eq!(samples.value(&cell, "requested_peak"), None);
+        let j = judge(&protocol(), ON_CPU, &samples);
+        assert_eq!(j[0].verdict, Verdict::NotMeasured);
+        assert!(j[0].evidence[0].missing.contains(&(cell, "invalid: gradients differ".to_string())));
+    }
+
+    #[test]
+    fn what_failed_keeps_the_others_from_being_every_one() {
+        let with = |status, reason: &str| {
+            let mut records = Vec::new();
+            for cell in protocol().grids[0].cells() {
+                let peak = if is(&cell, "k=4") { 50.0 } else { 100.0 };
+                let mut record = pass(&cell, Pass::Memory, 1, &[("requested_peak", peak), ("activations", 0.9 * peak)]);
+                if is(&cell, "model=gpt depth=32 k=4") {
+                    (record.status, record.reason) = (status, reason.to_string());
+                }
+                records.push(record);
+            }
+            judge(&protocol(), ON_CPU, &Samples::new(&records)).remove(0)
+        };
+        assert_eq!(with(Status::Ok, "").verdict, Verdict::Confirmed);
+        for failure in [Status::Crashed, Status::Timeout, Status::Error, Status::Invalid] {
+            let judged = with(failure, "why");
+            assert_eq!((judged.verdict, judged.evidence[0].failed), (Verdict::Inconclusive, 1), "{failure}");
+        }
+        let cut = with(Status::Skipped, crate::results::BUDGET_ENDED);
+        assert_eq!(
+            (cut.verdict, cut.evidence[0].missing.len()),
+            (Verdict::Incomplete, 1),
+            "what was not its turn yet decides nothing"
+        );
+        assert_eq!(with(Status::Oom, "").verdict, Verdict::Confirmed, "running out of memory is an outcome");
+    }
+
+    #[test]
+    fn a_prediction_has_to_be_right_in_its_share_of_cells() {
+        let comparison = |outcome| Comparison {
+            cell: Cell::parse("k=1").unwrap(),
+            baseline: None,
+            effect: Interval::exact(1.0),
+            rounds: 1,
+            outcome,
+        };
+        let of = |right: usize, wrong: usize, failed: usize| {
+            let right = std::iter::repeat_n(comparison(Outcome::Confirms), right);
+            agree(&right.chain(std::iter::repeat_n(comparison(Outcome::Refutes), wrong)).collect::<Vec<_>>(), failed, 0.9)
+        };
+        assert_eq!((of(9, 1, 0), of(17, 3, 0), of(0, 0, 0)), (Verdict::Confirmed, Verdict::Refuted, Verdict::NotMeasured));
+        assert_eq!((of(9, 0, 1), of(9, 1, 1), of(7, 2, 1)), (Verdict::Confirmed, Verdict::Inconclusive, Verdict::Refuted));
+    }
+
+    #[test]
+    fn a_part_about_what_a_platform_lacks_does_not_count_there() {
+        fn at_most_one(of: &str) -> Rule {
+            Rule::Value { metric: "requested_peak".into(), of: of.into(), confirm: Bound::AtMost(1.0), refute: Bound::AtLeast(2.0) }
+        }
+        fn grid(axis: Axis, only_on: &[Platform]) -> Grid {
+            let (profiles, passes, only_on) = (vec![Profile::Quick], vec![Pass::Memory], only_on.to_vec());
+            Grid { name: String::new(), profiles, studied: "moment".into(), axes: vec![axis], passes, only_on }
+        }
+        fn halves() -> Protocol {
+            Protocol {
+                grids: vec![
+                    grid(axis("moment", &["before", "dropped"]), &[]),
+                    grid(axis("moment", &["emptied", "later"]), &[Platform::Gpu]),
+                ],
+                claims: vec![Claim {
+                    id: "two-parts".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: Rule::All(vec![at_most_one("moment=dropped"), at_most_one("moment=emptied")]),
+                    meaning: Meaning::default(),
+                }],
+                ..protocol()
+            }
+        }
+        fn beside() -> Protocol {
+            Protocol {
+                claims: vec![Claim {
+                    id: "beside".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: Rule::All(vec![at_most_one("moment=dropped"), Rule::Beside(Box::new(at_most_one("moment=emptied")))]),
+                    meaning: Meaning::default(),
+                }],
+                ..halves()
+            }
+        }
+        let on = |protocol: &Protocol, device, dropped: f64| {
+            let records = [pass(&Cell::parse("moment=dropped").unwrap(), Pass::Memory, 1, &[("requested_peak", dropped)])];
+            let judged = judge(protocol, Taken { device, ..ON_CPU }, &Samples::new(&records)).remove(0);
+            (judged.verdict, judged.parts(), judged.holds_in_part())
+        };
+        use Verdict::{Confirmed, Incomplete, Inconclusive, Refuted};
+        assert_eq!(on(&halves(), Platform::Cpu, 0.5), (Inconclusive, (1, 2), true), "the other part decides, too");
+        assert_eq!(on(&halves(), Platform::Cpu, 2.5), (Refuted, (1, 2), false));
+        assert_eq!(on(&halves(), Platform::Gpu, 0.5), (Incomplete, (2, 2), false), "there it lacks");
+        assert_eq!(on(&beside(), Platform::Cpu, 0.5), (Confirmed, (1, 2), false));
+        assert_eq!(on(&beside(), Platform::Gpu, 0.5), (Incomplete, (2, 2), false));
+        let in_full = |mut protocol: Protocol| {
+            protocol.grids[1] = Grid { profiles: vec![Profile::Full], ..grid(axis("moment", &["emptied", "later"]), &[]) };
+            protocol
+        };
+        assert_eq!(on(&in_full(beside()), Platform::Cpu, 0.5), (Confirmed, (1, 2), false));
+        assert_eq!(on(&in_full(halves()), Platform::Cpu, 0.5), (Inconclusive, (2, 2), false), "the profile lacks what decides");
+    }
+
+    #[test]
+    fn a_verdict_without_what_was_changed_stands_beside_it() {
+        fn narrower() -> Protocol {
+            Protocol {
+                claims: vec![Claim {
+                    rule: Rule::Changed {
+                        what: "a scope".into(),
+                        before: Some(Box::new(Rule::Ratio {
+                            metric: "requested_peak".into(),
+                            of: "k=4".into(),
+                            confirm: Bound::AtMost(0.6),
+                            refute: Bound::AtLeast(0.9),
+                            scope: None,
+                        })),
+                        now: Box::new(protocol().claims[0].rule.clone()),
+                    },
+                    ..protocol().claims[0].clone()
+                }],
+                ..protocol()
+            }
+        }
+        let mut records = Vec::new();
+        for cell in protocol().grids[0].cells() {
+            let is_mlp = is(&cell, "model=mlp");
+            let peak = if is(&cell, "k=4") && is_mlp { 50.0 } else { 100.0 };
+            let share = if is_mlp { 0.9 } else { 0.1 };
+            records.push(pass(&cell, Pass::Memory, 1, &[("requested_peak", peak), ("activations", share * peak)]));
+        }
+        let judged = judge(&narrower(), ON_CPU, &Samples::new(&records)).remove(0);
+        let without = judged.changed.and_then(|changed| changed.without).map(|(verdict, _)| verdict);
+        assert_eq!((judged.verdict, without), (Verdict::Confirmed, Some(Verdict::Depends)));
+    }
+
+    #[test]
+    fn a_claim_of_several_parts_needs_them_all() {
+        use Verdict::*;
+        assert_eq!(combine(&[Confirmed, Confirmed]), Confirmed);
+        assert_eq!(combine(&[Confirmed, Refuted]), Refuted);
+        assert_eq!(combine(&[Confirmed, NotMeasured]), Inconclusive);
+        assert_eq!(combine(&[Depends, Confirmed]), Depends);
+        assert_eq!(combine(&[NotMeasured]), NotMeasured);
+    }
+
+    /// Within a tenth of a published ratio.
+    fn published_ratio(metric: Metric, low: f64, high: f64) -> Rule {
+        Rule::Ratio {
+            metric: metric.name.into(),
+            of: "model=mlp depth=8 k=4".into(),
+            confirm: Bound::Within(low, high),
+            refute: Bound::Outside(low, high),
+            scope: None,
+        }
+    }
+
+    fn published() -> Protocol {
+        Protocol {
+            published: vec![
+                Published {
+                    id: "table".into(),
+                    source: "".into(),
+                    figure: "".into(),
+                    judged_on: vec![Platform::Cpu, Platform::Gpu],
+                    rule: Some(Rule::All(vec![published_ratio(PEAK, 0.45, 0.55), published_ratio(TIME, 1.08, 1.32)])),
+                    setup: "".into(),
+                },
+                Published {
+                    id: "nowhere".into(),
+                    source: "".into(),
+                    figure: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: None,
+                    setup: "no such data".into(),
+                },
+            ],
+            ..protocol()
+        }
+    }
+
+    #[test]
+    fn a_published_figure_is_reproduced_within_a_tenth_and_a_table_in_parts() {
+        let found = |peak: f64, time: f64, platform| {
+            let cell = |k: &str| Cell::parse(&format!("model=mlp depth=8 k={k}")).unwrap();
+            let mut records = vec![
+                pass(&cell("1"), Pass::Memory, 1, &[("requested_peak", 100.0)]),
+                pass(&cell("4"), Pass::Memory, 1, &[("requested_peak", peak)]),
+            ];
+            for round in 1..=6 {
+                let wobble = 1.0 + 1e-3 * f64::from(round);
+                records.push(pass(&cell("1"), Pass::Time, round, &[("time", 1.0)]));
+                records.push(pass(&cell("4"), Pass::Time, round, &[("time", time * wobble)]));
+            }
+            let mut all = reproduce(&published(), Taken { device: platform, ..ON_CPU }, &Samples::new(&records));
+            (all.remove(0), all.remove(0))
+        };
+        let verdict = |peak, time| found(peak, time, Platform::Gpu).0.verdict;
+        assert_eq!(verdict(46.0, 1.3), Verdict::Confirmed);
+        assert_eq!(verdict(46.0, 1.5), Verdict::Depends, "one part of two");
+        assert_eq!(verdict(44.0, 0.9), Verdict::Refuted, "too small is as wrong as too large");
+        let (table, nowhere) = found(50.0, 9.9, Platform::Dry);
+        assert_eq!((table.verdict, table.comparable), (Verdict::Depends, false), "nobody compares a simulated GPU here");
+        let (table, _) = found(50.0, 9.9, Platform::Cpu);
+        let found = (table.verdict, table.comparable, table.parts());
+        assert_eq!(found, (Verdict::Depends, true, (1, 2)), "a CPU's time is put against nobody's, so a part is reproduced");
+        assert_eq!((nowhere.verdict, nowhere.comparable), (Verdict::NotMeasured, false));
+    }
+
+    #[test]
+    fn an_interval_around_a_range_is_not_outside_it() {
+        let wide = Interval { estimate: 1.0, low: 0.5, high: 1.5 };
+        assert_eq!(place(wide, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Straddles);
+        let beside = Interval { estimate: 1.3, low: 1.2, high: 1.5 };
+        assert_eq!(place(beside, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Refutes);
+    }
+
+    fn alike() -> Protocol {
+        Protocol {
+            grids: vec![Grid {
+                name: "one level".into(),
+                profiles: vec![Profile::Quick],
+                studied: "name".into(),
+                axes: vec![axis("name", &["a", "b", "c", "d"])],
+                passes: vec![Pass::Time],
+                only_on: vec![],
+            }],
+            claims: vec![Claim {
+                id: "same-level".into(),
+                from: "".into(),
+                text: "".into(),
+                judged_on: vec![Platform::Cpu],
+                rule: Rule::FalseAlarms { metric: "time".into(), of: "".into(), at_most: 0.1 },
+                meaning: Meaning::default(),
+            }],
+            ..protocol()
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_always_slower_raises_false_alarms() {
+        let judged = |rounds: u32, slower: f64| {
+            let mut records = Vec::new();
+            for round in 1..=rounds {
+                for (n, name) in ["a", "b", "c", "d"].iter().enumerate() {
+                    // Scattered over 0 to 1 and the same every time.
+                    let mixed = (round * 4 + n as u32).wrapping_mul(0x9E37_79B1);
+                    let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x85EB_CA77);
+                    let noise = f64::from((mixed ^ (mixed >> 13)) >> 8) / f64::from(1 << 24);
+                    let time = 1.0 + 0.1 * noise + if *name == "a" { slower } else { 0.0 };
+                    let cell = Cell::parse(&format!("name={name}")).unwrap();
+                    records.push(pass(&cell, Pass::Time, round, &[("time", time)]));
+                }
+            }
+            judge(&alike(), ON_CPU, &Samples::new(&records)).remove(0)
+        };
+        let alike = judged(400, 0.0);
+        assert_eq!(alike.verdict, Verdict::Confirmed, "{:?}", alike.evidence[0].comparisons);
+        let few = judged(15, 0.0);
+        assert_eq!(few.verdict, Verdict::Inconclusive, "its interval reaches beyond: {:?}", few.evidence[0].comparisons);
+        let biased = judged(20, 0.5);
+        assert_eq!(biased.verdict, Verdict::Refuted);
+        let rate = biased.evidence[0].comparisons[0].effect;
+        assert!((0.45..0.6).contains(&rate.estimate) && rate.low > 0.05, "half of the pairs have the slow one: {rate:?}");
+        assert_eq!(judged(4, 0.0).verdict, Verdict::NotMeasured, "too few rounds");
+    }
+
+    fn references() -> Protocol {
+        Protocol {
+            grids: vec![Grid {
+                name: "references".into(),
+                profiles: vec![Profile::Quick],
+                studied: "k".into(),
+                axes: vec![axis("by", &["vramlab", "pytorch"]), axis("k", &["1", "4"])],
+                passes: vec![Pass::Time],
+                only_on: vec![],
+            }],
+            claims: vec![
+                Claim {
+                    id: "both".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu, Platform::Python],
+                    rule: Rule::Ratio {
+                        metric: "time".into(),
+                        of: "k=4".into(),
+                        confirm: Bound::AtMost(0.9),
+                        refute: Bound::AtLeast(1.1),
+                        scope: None,
+                    },
+                    meaning: Meaning::default(),
+                },
+                Claim {
+                    id: "python".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Python],
+                    rule: Rule::Value {
+                        metric: "time".into(),
+                        of: "by=pytorch k=1".into(),
+                        confirm: Bound::AtLeast(1.5),
+                        refute: Bound::AtMost(1.5),
+                    },
+                    meaning: Meaning::default(),
+                },
+            ],
+            ..protocol()
+        }
+    }
+
+    #[test]
+    fn references_are_judged_apart() {
+        let times = [("vramlab", "1", 2.0), ("vramlab", "4", 1.0), ("pytorch", "1", 2.0), ("pytorch", "4", 4.0)];
+        let records: Vec<PassRecord> = times
+            .iter()
+            .flat_map(|(by, k, time)| {
+                (1..=5).map(move |round| {
+                    let sample = Sample {
+                        metric: "time".into(),
+                        unit: "s".into(),
+                        value: time * (1.0 + f64::from(round) * 1e-3),
+                        sample: 0,
+                        reason: String::new(),
+                    };
+                    PassRecord {
+                        cell: Cell::parse(&format!("by={by} k={k}")).unwrap(),
+                        pass: Pass::Time,
+                        round,
+                        status: Status::Ok,
+                        reason: String::new(),
+                        seconds: None,
+                        samples: vec![sample],
+                    }
+                })
+            })
+            .collect();
+        let judged = judge(&references(), ON_CPU, &Samples::new(&records));
+        let found: Vec<_> = judged.iter().map(|j| (j.claim.id.as_str(), j.platform, j.verdict, j.carries)).collect();
+        assert_eq!(
+            found,
+            [
+                ("both", Platform::Cpu, Verdict::Confirmed, true),
+                ("both", Platform::Python, Verdict::Refuted, true),
+                ("python", Platform::Python, Verdict::Confirmed, true),
+            ]
+        );
+        let value = &judged[2].evidence[0].comparisons[0];
+        assert!(value.rounds == 5 && value.effect.low < 2.006 && 2.006 < value.effect.high, "an interval over rounds: {value:?}");
+    }
+
+    fn counts() -> Protocol {
+        Protocol {
+            grids: vec![Grid {
+                name: "workers".into(),
+                profiles: vec![Profile::Quick],
+                studied: "workers".into(),
+                axes: vec![axis("transform", &["light", "heavy"]), axis("workers", &["0", "1x", "2x", "4x"])],
+                passes: vec![Pass::Time],
+                only_on: vec![],
+            }],
+            metrics: vec![Metric::timed("rate", "images/s", "1")],
+            claims: vec![
+                Claim {
+                    id: "some-worse".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: Rule::Picked {
+                        metric: "rate".into(),
+                        pick: Pick::Lowest,
+                        of: "workers=2x|4x".into(),
+                        over: "".into(),
+                        confirm: Bound::AtMost(0.95),
+                        refute: Bound::AtLeast(0.98),
+                    },
+                    meaning: Meaning::default(),
+                },
+                Claim {
+                    id: "best-better".into(),
+                    from: "".into(),
+                    text: "".into(),
+                    judged_on: vec![Platform::Cpu],
+                    rule: Rule::Picked {
+                        metric: "rate".into(),
+                        pick: Pick::Highest,
+                        of: "workers=2x|4x".into(),
+                        over: "workers=1x".into(),
+                        confirm: Bound::AtLeast(1.05),
+                        refute: Bound::AtMost(1.02),
+                    },
+                    meaning: Meaning::default(),
+                },
+            ],
+            ..protocol()
+        }
+    }
+
+    /// Both claims about worker counts, from images per second at 0, 1x, 2x and 4x.
+    fn counted_workers(rates: fn(&str) -> [f64; 4], spread: f64) -> Vec<Judgement> {
+        let mut records = Vec::new();
+        for cell in counts().grids[0].cells() {
+            let at = ["0", "1x", "2x", "4x"].iter().position(|level| cell.get("workers") == Some(level)).unwrap();
+            let rate = rates(cell.get("transform").unwrap())[at];
+            records.extend((1..=6).map(|round| {
+                let noise = spread * (f64::from((round * 7 + at as u32 * 3) % 5) - 2.0);
+                pass(&cell, Pass::Time, round, &[("rate", rate * (1.0 + noise))])
+            }));
+        }
+        judge(&counts(), ON_CPU, &Samples::new(&records))
+    }
+
+    #[test]
+    fn the_worst_of_some_is_put_against_the_best_of_all() {
+        let verdicts = |rates, spread| counted_workers(rates, spread).iter().map(|j| j.verdict).collect::<Vec<_>>();
+        assert_eq!(verdicts(|_| [500.0, 900.0, 900.0, 700.0], 1e-3), [Verdict::Confirmed, Verdict::Refuted]);
+        assert_eq!(verdicts(|_| [500.0, 900.0, 1000.0, 1000.0], 1e-3), [Verdict::Refuted, Verdict::Confirmed]);
+        assert_eq!(verdicts(|_| [500.0, 900.0, 900.0, 900.0], 0.05), [Verdict::Inconclusive, Verdict::Inconclusive]);
+        let mixed =
+            |transform: &str| if transform == "light" { [500.0, 900.0, 900.0, 700.0] } else { [500.0, 900.0, 910.0, 909.0] };
+        let judged = counted_workers(mixed, 1e-3);
+        assert_eq!((judged[0].verdict, &judged[0].holds.paths[..]), (Verdict::Depends, &["transform=light".to_string()][..]));
+        let comparison = &judged[0].evidence[0].comparisons[0];
+        assert_eq!(comparison.cell.to_string(), "transform=light workers=4x");
+        assert_eq!(comparison.baseline.as_ref().unwrap().get("transform"), Some("light"), "best of its own group");
+        assert!((comparison.effect.estimate - 700.0 / 900.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_cell_that_failed_is_missing_and_the_others_are_compared() {
+        let cells = counts().grids[0].cells();
+        let records: Vec<PassRecord> = cells
+            .iter()
+            .filter(|cell| !is(cell, "workers=4x"))
+            .flat_map(|cell| (1..=5).map(move |round| pass(cell, Pass::Time, round, &[("rate", 100.0 + f64::from(round))])))
+            .collect();
+        let judged = judge(&counts(), ON_CPU, &Samples::new(&records));
+        let evidence = &judged[1].evidence[0];
+        assert_eq!((evidence.comparisons.len(), evidence.missing.len()), (2, 2));
+    }
+}

@@ -1,0 +1,259 @@
+//! Ours and PyTorch's side by side, where both did the very same: are values and bytes equal, why not, and which takes how much of the
+//! other's time.
+
+use crate::protocol::{BY, Cell, Grid, HELD, Metric, Pass, Profile, Protocol, Role, TIME};
+use crate::results::Samples;
+use base::stats::Interval;
+use base::units::{plain, quantity, ratio};
+use std::collections::BTreeMap;
+
+/// Blocks that a note names.
+const NAMED: usize = 6;
+
+/// Every comparison of one experiment that both sides take part in, a row for each.
+#[derive(Debug, PartialEq)]
+pub struct Pairs {
+    /// How many of the first columns are factors; the others are what came out.
+    pub factors: usize,
+    pub head: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+    /// Factors with one level throughout.
+    pub throughout: Vec<String>,
+    /// Each difference in bytes with its reason, or that it has none.
+    pub notes: Vec<String>,
+}
+
+/// Puts both sides of each comparison beside one another; none where a profile has no grid in which both do the same.
+pub fn pairs(protocol: &Protocol, profile: Profile, samples: &Samples) -> Option<Pairs> {
+    let cells: Vec<Cell> = protocol.grids(profile).filter(|grid| grid.is_shared()).flat_map(Grid::cells).collect();
+    let has_figures = |cell: &&Cell| protocol.metrics.iter().any(|metric| samples.value(cell, metric.name).is_some());
+    let ours: Vec<&Cell> = cells.iter().filter(|cell| !cell.is_reference()).filter(has_figures).collect();
+    let first = *ours.first()?;
+    let factors: Vec<&str> = first.levels().iter().map(|(factor, _)| factor.as_str()).filter(|factor| *factor != BY).collect();
+    let varies = |factor: &&str| ours.iter().any(|cell| cell.get(factor) != first.get(factor));
+    let (varied, constant): (Vec<&str>, Vec<&str>) = factors.into_iter().partition(varies);
+    let throughout = constant.iter().filter_map(|factor| Some(format!("{factor} = {}", first.get(factor)?))).collect();
+    let mut head: Vec<String> = varied.iter().map(|factor| (*factor).to_string()).collect();
+    head.extend(["values", "bytes", "time, PyTorch", "time, vramlab", "ratio", "95 % interval", "rounds"].map(str::to_string));
+    let (mut rows, mut notes) = (Vec::new(), Vec::new());
+    for cell in ours {
+        let pair = Pair { protocol, samples, ours: cell, theirs: cell.other_side() };
+        let mut row: Vec<String> = varied.iter().map(|factor| cell.get(factor).unwrap_or_default().to_string()).collect();
+        row.extend([pair.values(), pair.bytes()]);
+        row.extend(pair.times());
+        rows.push(row);
+        notes.extend(pair.notes(&varied));
+    }
+    Some(Pairs { factors: varied.len(), head, rows, throughout, notes })
+}
+
+/// One comparison.
+struct Pair<'a> {
+    protocol: &'a Protocol,
+    samples: &'a Samples,
+    ours: &'a Cell,
+    theirs: Cell,
+}
+
+const NOTHING: &str = "–";
+
+impl<'a> Pair<'a> {
+    fn metrics(&self, pass: Pass) -> impl Iterator<Item = &'a Metric> {
+        self.protocol.metrics.iter().filter(move |metric| metric.pass == pass && metric.role == Role::Column)
+    }
+
+    /// How far apart what was computed is, at most.
+    fn values(&self) -> String {
+        let errors = self.metrics(Pass::Check).filter_map(|metric| self.samples.value(self.ours, metric.name));
+        match errors.reduce(f64::max) {
+            Some(0.0) => "equal".to_string(),
+            Some(error) => format!("{} apart", plain(error)),
+            None => NOTHING.to_string(),
+        }
+    }
+
+    /// Each figure in bytes that both sides have, with ours less theirs.
+    fn differences(&self) -> Vec<(&'a Metric, i64)> {
+        let of = |metric: &'a Metric| {
+            let (ours, theirs) = (self.samples.value(self.ours, metric.name)?, self.samples.value(&self.theirs, metric.name)?);
+            Some((metric, (ours - theirs) as i64))
+        };
+        self.metrics(Pass::Memory).filter(|metric| metric.unit == "B").filter_map(of).collect()
+    }
+
+    fn bytes(&self) -> String {
+        let found = self.differences();
+        let apart: Vec<&(&Metric, i64)> = found.iter().filter(|(_, bytes)| *bytes != 0).collect();
+        if found.is_empty() {
+            return NOTHING.to_string();
+        }
+        if apart.is_empty() {
+            return "equal".to_string();
+        }
+        let is_stated =
+            apart.iter().all(|(metric, bytes)| self.stated(metric).iter().map(|(_, stated)| stated).sum::<i64>() == -bytes);
+        let largest = apart.iter().map(|(_, bytes)| *bytes).max_by_key(|bytes| bytes.abs()).unwrap_or(0);
+        let (amount, side) = (exact(largest.abs()), if largest < 0 { "less" } else { "more" });
+        if is_stated { format!("{amount} {side}, as stated") } else { format!("{amount} {side}, not explained") }
+    }
+
+    /// Why PyTorch has more bytes of a metric, and how many; negative where it has fewer.
+    fn stated(&self, of: &Metric) -> Vec<(&'a str, i64)> {
+        let reasons = self.protocol.metrics.iter().filter(|metric| metric.role == Role::Reason);
+        let bytes = |reason: &'a Metric| {
+            let bytes = self.samples.value(self.ours, &format!("{}.{}", reason.name, of.name))?;
+            (bytes != 0.0).then_some((reason.label, bytes as i64))
+        };
+        reasons.filter_map(bytes).collect()
+    }
+
+    fn times(&self) -> [String; 5] {
+        let figure =
+            |cell: &Cell| self.samples.value(cell, TIME.name).map_or(NOTHING.to_string(), |value| quantity(value, TIME.unit));
+        let (theirs, ours) = (figure(&self.theirs), figure(self.ours));
+        let rounds = self.samples.log_ratios(self.ours, &self.theirs, TIME.name).len();
+        match self.samples.ratio(self.ours, &self.theirs, &TIME, 0.05) {
+            Some(Interval { estimate, low, high }) => {
+                [theirs, ours, ratio(estimate), format!("{} to {}", ratio(low), ratio(high)), rounds.to_string()]
+            }
+            None => [theirs, ours, NOTHING.to_string(), NOTHING.to_string(), NOTHING.to_string()],
+        }
+    }
+
+    /// A sentence for the differences in bytes that have the same reasons.
+    fn notes(&self, varied: &[&str]) -> Vec<String> {
+        let levels: Vec<String> = varied.iter().filter_map(|f| Some(format!("{f}={}", self.ours.get(f)?))).collect();
+        let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for (metric, bytes) in self.differences().into_iter().filter(|(_, bytes)| *bytes != 0) {
+            let stated = self.stated(metric);
+            let mut said: Vec<String> = stated.iter().map(|(why, bytes)| format!("{}: {why}", signed(-bytes))).collect();
+            let rest = bytes + stated.iter().map(|(_, bytes)| bytes).sum::<i64>();
+            if rest != 0 {
+                let blocks = if metric.name == crate::protocol::PEAK.name { self.blocks() } else { String::new() };
+                said.push(format!("{} has no reason yet{blocks}", signed(rest)));
+            }
+            by_reason.entry(said.join("; ")).or_default().push(metric.label);
+        }
+        let cell = levels.join(" ");
+        by_reason.into_iter().map(|(why, metrics)| format!("`{cell}`, {}: {why}.", metrics.join(", "))).collect()
+    }
+
+    /// The blocks that live at one side's peak and not at the other's.
+    fn blocks(&self) -> String {
+        let prefix = format!("{}.", HELD.name);
+        let of = |cell: &Cell| -> BTreeMap<String, i64> {
+            self.samples.details(cell, &prefix).map(|(name, count)| (name.to_string(), count as i64)).collect()
+        };
+        let (mut apart, theirs) = (of(self.ours), of(&self.theirs));
+        for (block, count) in theirs {
+            *apart.entry(block).or_default() -= count;
+        }
+        let mut named: Vec<(i64, String, i64)> = apart
+            .into_iter()
+            .filter(|(_, count)| *count != 0)
+            .map(|(block, count)| {
+                let (operation, bytes) = block.rsplit_once('.').unwrap_or((&block, "0"));
+                (bytes.parse().unwrap_or(0), operation.to_string(), count)
+            })
+            .collect();
+        named.sort_by_key(|(bytes, _, count)| -(bytes * count.abs()));
+        let side = |wanted: bool| {
+            let own = named.iter().filter(|(_, _, count)| (*count > 0) == wanted).take(NAMED);
+            own.map(|(bytes, operation, count)| format!("{} x {} of {operation}", count.abs(), exact(*bytes))).collect::<Vec<_>>()
+        };
+        let or_nothing = |blocks: Vec<String>| if blocks.is_empty() { "nothing".to_string() } else { blocks.join(", ") };
+        format!(" (alive at our peak alone: {}; at PyTorch's alone: {})", or_nothing(side(true)), or_nothing(side(false)))
+    }
+}
+
+/// Bytes to the byte, in groups of three digits.
+fn exact(bytes: i64) -> String {
+    let digits = bytes.unsigned_abs().to_string();
+    let grouped: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).unwrap_or_default()).collect();
+    format!("{}{} B", if bytes < 0 { "−" } else { "" }, grouped.join(","))
+}
+
+fn signed(bytes: i64) -> String {
+    if bytes > 0 { format!("+{}", exact(bytes)) } else { exact(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{PEAK, axis};
+    use crate::results::{PassRecord, Sample, Status};
+
+    fn protocol() -> Protocol {
+        Protocol {
+            name: "x".into(),
+            grids: vec![Grid {
+                name: "g".into(),
+                profiles: vec![Profile::Quick],
+                studied: BY.into(),
+                axes: vec![axis("k", &["1", "2", "3"]), axis("model", &["mlp"]), axis(BY, &["pytorch", "vramlab"])],
+                passes: vec![Pass::Check, Pass::Memory, Pass::Time],
+                only_on: vec![],
+            }],
+            metrics: vec![
+                Metric::compared("gradient_error", "gradient error"),
+                PEAK,
+                Metric::counted("counters", "Python counts in tensors", "B").reason(),
+                TIME,
+            ],
+            ..Protocol::default()
+        }
+    }
+
+    fn record(cell: &str, pass: Pass, round: u32, figures: &[(&str, f64)]) -> PassRecord {
+        let sample = |(metric, value): &(&str, f64)| Sample {
+            metric: metric.to_string(),
+            unit: String::new(),
+            value: *value,
+            sample: 0,
+            reason: String::new(),
+        };
+        let samples = figures.iter().map(sample).collect();
+        let cell = Cell::parse(cell).unwrap();
+        PassRecord { cell, pass, round, status: Status::Ok, reason: String::new(), seconds: None, samples }
+    }
+
+    #[test]
+    fn equal_stated_and_unexplained_bytes_are_told_apart() {
+        let mut records = Vec::new();
+        for (k, peak, error) in [("1", 1_000_000.0, 0.0), ("2", 999_928.0, 1e-9), ("3", 1_008_192.0, 0.0)] {
+            let (theirs, ours) = (format!("k={k} model=mlp by=pytorch"), format!("k={k} model=mlp by=vramlab"));
+            records.push(record(&ours, Pass::Check, 1, &[("gradient_error", error)]));
+            records.push(record(
+                &theirs,
+                Pass::Memory,
+                1,
+                &[("requested_peak", 1e6), ("held.aten::mm.4096", 3.0), ("held.aten::div.8", 1.0)],
+            ));
+            let stated = if k == "2" { 72.0 } else { 0.0 };
+            let held = if k == "3" { 5.0 } else { 3.0 };
+            let figures = [("requested_peak", peak), ("counters.requested_peak", stated), ("held.aten::mm.4096", held)];
+            records.push(record(&ours, Pass::Memory, 1, &figures));
+        }
+        for round in 1..=3 {
+            let drift = f64::from(round);
+            records.push(record("k=1 model=mlp by=pytorch", Pass::Time, round, &[("time", 2e-3 * drift)]));
+            records.push(record("k=1 model=mlp by=vramlab", Pass::Time, round, &[("time", 1e-3 * drift)]));
+        }
+        let found = pairs(&protocol(), Profile::Quick, &Samples::new(&records)).unwrap();
+        assert_eq!((found.factors, found.head[0].as_str(), found.throughout), (1, "k", vec!["model = mlp".to_string()]));
+        let row = |n: usize| found.rows[n].iter().map(String::as_str).collect::<Vec<_>>();
+        assert_eq!(row(0), ["1", "equal", "equal", "4.00 ms", "2.00 ms", "0.50x", "0.50x to 0.50x", "3"]);
+        assert_eq!(row(1)[..4], ["2", "1.0e-9 apart", "72 B less, as stated", "–"]);
+        assert_eq!(row(2)[..3], ["3", "equal", "8,192 B more, not explained"]);
+        assert_eq!(
+            found.notes,
+            [
+                "`k=2`, peak memory: −72 B: Python counts in tensors.",
+                "`k=3`, peak memory: +8,192 B has no reason yet (alive at our peak alone: 2 x 4,096 B of aten::mm; at PyTorch's alone: 1 x 8 B \
+                 of aten::div).",
+            ]
+        );
+        assert_eq!(pairs(&protocol(), Profile::Full, &Samples::new(&records)), None);
+    }
+}

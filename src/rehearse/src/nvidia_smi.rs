@@ -1,0 +1,251 @@
+//! What `nvidia-smi` says inside a rehearsal: the simulated cards, and the memory that the rehearsal's processes have of them.
+
+use sim::cards::Card;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// By this name the program is `nvidia-smi`.
+pub const NAME: &str = "nvidia-smi";
+
+const HELP: &str = "This nvidia-smi is vramlab's, of a simulated GPU. It knows: nvidia-smi, -L, --query-gpu=FIELDS --format=csv[,noheader][,nounits],
+--query-compute-apps=FIELDS --format=..., and -i NUMBERS with each of them.
+";
+
+const DRIVER: &str = "580.00.00";
+const CUDA: &str = "13.0";
+
+/// The answer to these arguments, and the exit status.
+pub fn nvidia_smi(arguments: &[String]) -> (String, u8) {
+    match Asked::read(arguments) {
+        Ok(asked) => (asked.answer(&Cards::here()), 0),
+        Err(text) if text.is_empty() => (HELP.to_string(), 0),
+        // As the real one ends where it is asked for what it does not know.
+        Err(text) => (format!("{text}\n{HELP}"), 2),
+    }
+}
+
+/// The cards of the rehearsal that this process belongs to.
+struct Cards {
+    /// Title, memory and compute capability.
+    title: String,
+    memory: u64,
+    capability: String,
+    count: usize,
+    /// Process, number of its card, and bytes.
+    processes: Vec<(i32, usize, u64)>,
+}
+
+impl Cards {
+    fn here() -> Cards {
+        let card = env::var(sim::cards::ENVIRONMENT).unwrap_or_default();
+        let fields: Vec<&str> = card.split(',').collect();
+        let usual = Card::of_size(0);
+        let count = env::var("VRAMLAB_DRY_DEVICES").ok().and_then(|count| count.parse().ok()).unwrap_or(1);
+        let session = env::var_os("VRAMLAB_REHEARSAL").map(PathBuf::from).unwrap_or_default();
+        Cards {
+            title: fields.get(1).map_or_else(|| usual.title.to_string(), ToString::to_string),
+            memory: fields.get(2).and_then(|memory| memory.parse().ok()).unwrap_or_default(),
+            capability: fields.get(3).unwrap_or(&"").to_string(),
+            count,
+            processes: processes(&session),
+        }
+    }
+
+    fn used(&self, card: usize) -> u64 {
+        self.processes.iter().filter(|(_, number, _)| *number == card).map(|(_, _, bytes)| bytes).sum::<u64>().min(self.memory)
+    }
+}
+
+/// What living processes have told (`src/sim/native/nvml.cpp`): a file each, of one number for each card.
+fn processes(session: &Path) -> Vec<(i32, usize, u64)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(session).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let id = path.file_stem().and_then(|name| name.to_str()?.parse().ok());
+        let Some(id) =
+            id.filter(|id| path.extension().is_some_and(|e| e == "memory") && Path::new(&format!("/proc/{id}")).exists())
+        else {
+            continue;
+        };
+        let numbers = fs::read(&path).unwrap_or_default();
+        for (card, bytes) in numbers.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes)).enumerate() {
+            if bytes > 0 {
+                found.push((id, card, bytes));
+            }
+        }
+    }
+    found.sort_unstable();
+    found
+}
+
+enum What {
+    Table,
+    List,
+    Gpus(Vec<String>),
+    Processes(Vec<String>),
+}
+
+struct Asked {
+    what: What,
+    /// Of these cards; all where it is empty.
+    cards: Vec<usize>,
+    header: bool,
+    units: bool,
+}
+
+impl Asked {
+    /// # Errors
+    /// What is not known; nothing where help is asked for.
+    fn read(arguments: &[String]) -> Result<Asked, String> {
+        let mut asked = Asked { what: What::Table, cards: Vec::new(), header: true, units: true };
+        let mut csv = false;
+        // A flag's value follows it, or an equals sign.
+        let mut words = arguments.iter().flat_map(|word| match word.split_once('=') {
+            Some((flag, value)) if flag.starts_with('-') => vec![flag, value],
+            _ => vec![word.as_str()],
+        });
+        while let Some(flag) = words.next() {
+            let mut value = || words.next().ok_or(format!("{flag} needs a value"));
+            let mut fields = || value().map(|value| value.split(',').map(|field| field.trim().to_string()).collect::<Vec<_>>());
+            match flag {
+                "-L" | "--list-gpus" => asked.what = What::List,
+                "--query-gpu" => asked.what = What::Gpus(fields()?),
+                "--query-compute-apps" => asked.what = What::Processes(fields()?),
+                "--format" => {
+                    for part in fields()? {
+                        match part.as_str() {
+                            "csv" => csv = true,
+                            "noheader" => asked.header = false,
+                            "nounits" => asked.units = false,
+                            other => return Err(format!("--format: '{other}' is not known")),
+                        }
+                    }
+                }
+                "-i" | "--id" => {
+                    for card in fields()? {
+                        let last = card.rsplit('-').next().unwrap_or_default();
+                        asked.cards.push(last.parse().map_err(|_| format!("-i: there is no GPU '{card}'"))?);
+                    }
+                }
+                "-h" | "--help" => return Err(String::new()),
+                other => return Err(format!("Invalid combination of input arguments: '{other}' is not known.")),
+            }
+        }
+        match asked.what {
+            What::Gpus(_) | What::Processes(_) if !csv => Err("\"--format=\" must be given, as in --format=csv".to_string()),
+            _ => Ok(asked),
+        }
+    }
+
+    fn answer(&self, cards: &Cards) -> String {
+        let wanted: Vec<usize> = (0..cards.count).filter(|card| self.cards.is_empty() || self.cards.contains(card)).collect();
+        match &self.what {
+            What::Table => table(cards, &wanted),
+            What::List => wanted.iter().map(|card| format!("GPU {card}: {} (UUID: {})\n", cards.title, uuid(*card))).collect(),
+            What::Gpus(fields) => self.csv(fields, wanted.iter().map(|&card| move |field: &str| of_card(cards, card, field))),
+            What::Processes(fields) => {
+                let processes = cards.processes.iter().filter(|(_, card, _)| wanted.contains(card));
+                self.csv(fields, processes.map(|process| move |field: &str| of_process(cards, *process, field)))
+            }
+        }
+    }
+
+    fn csv<Of: Fn(&str) -> (String, &'static str)>(&self, fields: &[String], rows: impl Iterator<Item = Of>) -> String {
+        let mut text = String::new();
+        if self.header {
+            let title = |field: &String| {
+                let unit = unit(field);
+                if unit.is_empty() { field.clone() } else { format!("{field} [{unit}]") }
+            };
+            text += &(fields.iter().map(title).collect::<Vec<_>>().join(", ") + "\n");
+        }
+        for row in rows {
+            let value = |field: &String| {
+                let (value, unit) = row(field);
+                if unit.is_empty() || !self.units { value } else { format!("{value} {unit}") }
+            };
+            text += &(fields.iter().map(value).collect::<Vec<_>>().join(", ") + "\n");
+        }
+        text
+    }
+}
+
+fn uuid(card: usize) -> String {
+    format!("GPU-00000000-0000-0000-0000-{card:012x}")
+}
+
+fn mib(bytes: u64) -> u64 {
+    bytes >> 20
+}
+
+fn unit(field: &str) -> &'static str {
+    match field.split('.').next().unwrap_or_default() {
+        "memory" | "used_memory" | "used_gpu_memory" => "MiB",
+        "utilization" => "%",
+        "power" => "W",
+        "clocks" => "MHz",
+        _ => "",
+    }
+}
+
+/// A field's value and unit. Nothing runs, so what is busy, warm or drawing power is 0.
+fn of_card(cards: &Cards, card: usize, field: &str) -> (String, &'static str) {
+    let value = match field {
+        "index" | "gpu_index" => card.to_string(),
+        "name" | "gpu_name" => cards.title.clone(),
+        "uuid" | "gpu_uuid" => uuid(card),
+        "count" => cards.count.to_string(),
+        "driver_version" => DRIVER.to_string(),
+        "compute_cap" => cards.capability.clone(),
+        "pci.bus_id" | "gpu_bus_id" => format!("00000000:{:02X}:00.0", card + 1),
+        "memory.total" => mib(cards.memory).to_string(),
+        "memory.used" => mib(cards.used(card)).to_string(),
+        "memory.free" => mib(cards.memory - cards.used(card)).to_string(),
+        "memory.reserved" | "utilization.gpu" | "utilization.memory" | "temperature.gpu" => "0".to_string(),
+        "power.draw" => "0.00".to_string(),
+        "pstate" => "P0".to_string(),
+        "mig.mode.current" | "persistence_mode" | "display_active" => "Disabled".to_string(),
+        _ => return ("[N/A]".to_string(), ""),
+    };
+    (value, unit(field))
+}
+
+fn of_process(cards: &Cards, (process, card, bytes): (i32, usize, u64), field: &str) -> (String, &'static str) {
+    let value = match field {
+        "pid" => process.to_string(),
+        "process_name" | "name" => name_of(process),
+        "used_memory" | "used_gpu_memory" => mib(bytes).to_string(),
+        _ => return of_card(cards, card, field),
+    };
+    (value, unit(field))
+}
+
+fn name_of(process: i32) -> String {
+    let words = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(words.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+}
+
+fn table(cards: &Cards, wanted: &[usize]) -> String {
+    const WIDE: usize = 77;
+    let line = format!("+{}+\n", "-".repeat(WIDE));
+    let row = |text: String| format!("| {text:<75} |\n");
+    let mut out = line.clone();
+    out += &row(format!("NVIDIA-SMI {DRIVER}    Driver Version: {DRIVER}    CUDA Version: {CUDA}    (simulated)"));
+    out += &line;
+    for &card in wanted {
+        let bus = format!("00000000:{:02X}:00.0", card + 1);
+        out += &row(format!("{card:>3}  {:<36} {bus:>18}", cards.title));
+        out += &row(format!(
+            "     P0     0W /  N/A   {:>9}MiB / {:>9}MiB      0%   Default",
+            mib(cards.used(card)),
+            mib(cards.memory)
+        ));
+    }
+    out += &line;
+    out += &row("Processes:".to_string());
+    for (process, card, bytes) in cards.processes.iter().filter(|(_, card, _)| wanted.contains(card)) {
+        out += &row(format!("{card:>3}  {process:>9}  C  {:<38} {:>9}MiB", name_of(*process), mib(*bytes)));
+    }
+    out += &line;
+    out
+}

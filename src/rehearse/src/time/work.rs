@@ -1,0 +1,138 @@
+//! The file `work` of a process's folder (src/sim/native/python/work.h): what each operator of the first steps has for the GPU to do.
+//!
+//! Little-endian. A header of 64 bytes: `VLWORK01`, bytes of a record (80) as `u32`, zeros. Then records in the order of their launches; the
+//! fields are those of [`Work`], in this order. A step is there when it has ended.
+
+use crate::trace::Phase;
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::Path;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WorkKind {
+    Pointwise,
+    Matmul,
+    Attention,
+    AttentionBackward,
+    Convolution,
+    Reduction,
+    Index,
+    Optimizer,
+    /// Between host and device.
+    Copy,
+}
+
+impl WorkKind {
+    fn of(number: u8) -> Option<WorkKind> {
+        use WorkKind::{Attention, AttentionBackward, Convolution, Copy, Index, Matmul, Optimizer, Pointwise, Reduction};
+        [Pointwise, Matmul, Attention, AttentionBackward, Convolution, Reduction, Index, Optimizer, Copy]
+            .get(number as usize)
+            .copied()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precision {
+    /// fp16 and bf16.
+    Half,
+    Single,
+    Tf32,
+    Double,
+}
+
+impl Precision {
+    fn of(number: u8) -> Option<Precision> {
+        [Precision::Half, Precision::Single, Precision::Tf32, Precision::Double].get(number as usize).copied()
+    }
+}
+
+/// One operator's kernels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Work {
+    pub kind: WorkKind,
+    pub precision: Precision,
+    pub phase: Phase,
+    /// The host waits until it is done: bit 0 of the record's byte.
+    pub synchronises: bool,
+    /// It waited for the device before: bit 1.
+    pub waited: bool,
+    pub device: u16,
+    /// Of a product: what its leading dimensions can all be divided by, in elements, 8 at most; 0 of anything else.
+    pub alignment: u16,
+    /// Optimizer steps that had ended.
+    pub step: u32,
+    pub launches: u32,
+    pub flops: f64,
+    /// What must be read and written once.
+    pub bytes: f64,
+    /// Of a product; m is rows of the result.
+    pub m: u32,
+    pub n: u32,
+    pub k: u32,
+    pub batch: u32,
+    pub stream: u64,
+    /// As an event of the trace has them.
+    pub stack: u32,
+    pub origin: u32,
+    pub module: u32,
+    pub operator: u32,
+    /// Processor time of the launching thread since its last record, without the rehearsal's own.
+    pub host_nanoseconds: u64,
+}
+
+const HEADER: usize = 64;
+const RECORD: usize = 80;
+
+impl Work {
+    fn read(record: &[u8; RECORD]) -> Option<Work> {
+        fn field<const N: usize>(record: &[u8; RECORD], at: usize) -> [u8; N] {
+            let mut bytes = [0; N];
+            bytes.copy_from_slice(&record[at..at + N]);
+            bytes
+        }
+        let (u16_at, u32_at) = (|at| u16::from_le_bytes(field(record, at)), |at| u32::from_le_bytes(field(record, at)));
+        let (u64_at, f64_at) = (|at| u64::from_le_bytes(field(record, at)), |at| f64::from_le_bytes(field(record, at)));
+        Some(Work {
+            kind: WorkKind::of(record[0])?,
+            precision: Precision::of(record[1])?,
+            phase: Phase::of(record[2].into())?,
+            synchronises: record[3] & 1 != 0,
+            waited: record[3] & 2 != 0,
+            device: u16_at(4),
+            alignment: u16_at(6),
+            step: u32_at(8),
+            launches: u32_at(12),
+            flops: f64_at(16),
+            bytes: f64_at(24),
+            m: u32_at(32),
+            n: u32_at(36),
+            k: u32_at(40),
+            batch: u32_at(44),
+            stream: u64_at(48),
+            stack: u32_at(56),
+            origin: u32_at(60),
+            module: u32_at(64),
+            operator: u32_at(68),
+            host_nanoseconds: u64_at(72),
+        })
+    }
+
+    /// What a process's folder holds of it; nothing where CUDA never came up.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is none of this version's.
+    pub fn of_folder(folder: &Path) -> Result<Vec<Work>> {
+        let path = folder.join("work");
+        if !path.exists() {
+            return Ok(Vec::new());
+        }
+        let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        // A process that was killed while it opened the file has told nothing.
+        if bytes.len() < HEADER {
+            return Ok(Vec::new());
+        }
+        ensure!(bytes.starts_with(b"VLWORK01"), "{} is no record of work of this version", path.display());
+        let (records, _) = bytes[HEADER..].as_chunks::<RECORD>();
+        Ok(records.iter().filter_map(Work::read).collect())
+    }
+}

@@ -1,0 +1,325 @@
+//! Claims and published figures as the report shows them, each with its evidence.
+
+use super::markup::{Markdown, slug};
+use super::prose::{self, Against};
+use super::recorded::Recorded;
+use super::techniques::{guides, is_self_check};
+use base::stats::median;
+use base::units::{plain, significant};
+use record::judge::{Comparison, Evidence, Judgement, Outcome, Reproduction, Verdict};
+use record::protocol::{Cell, Published, Rule};
+use record::results::Status;
+use serde::Serialize;
+
+/// Of more comparisons than this only the most telling are shown; the data have all.
+const FEW: usize = 8;
+
+/// A claim with what every machine found.
+#[derive(Debug, Serialize)]
+pub struct ClaimSection {
+    pub id: String,
+    pub from: Markdown,
+    pub text: String,
+    pub findings: Vec<Finding>,
+    /// Whether the claim is about the lab itself.
+    pub is_self_check: bool,
+}
+
+/// A published figure with what every machine gives instead.
+#[derive(Debug, Serialize)]
+pub struct PublishedSection {
+    pub id: String,
+    pub source: String,
+    pub figure: String,
+    pub setup: String,
+    pub findings: Vec<Finding>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Finding {
+    pub machine: String,
+    pub device: String,
+    pub verdict: String,
+    pub meaning: String,
+    pub evidence: Vec<Part>,
+}
+
+/// The evidence for one part of a claim's rule.
+#[derive(Debug, Serialize)]
+pub struct Part {
+    pub verdict: String,
+    pub comparison: String,
+    pub confirm: String,
+    pub refute: String,
+    /// How many comparisons there are and where they fall.
+    pub tally: String,
+    pub effects: String,
+    pub out_of_scope: String,
+    pub missing: Vec<String>,
+    /// What all compared cells have in common.
+    pub common: String,
+    pub head: Vec<String>,
+    /// All comparisons, or the most telling ones where there are many.
+    pub shown: Vec<Vec<String>>,
+    /// How many are not shown.
+    pub more: usize,
+}
+
+/// The claims of an experiment over all machines: ids with their texts, in the order in which they first appear.
+pub fn claims_of(of_experiment: &[Recorded]) -> Vec<(&str, &str)> {
+    let mut claims: Vec<(&str, &str)> = Vec::new();
+    for claim in of_experiment.iter().flat_map(|r| &r.protocol.claims) {
+        if !claims.iter().any(|(id, _)| *id == claim.id) {
+            claims.push((&claim.id, &claim.text));
+        }
+    }
+    claims
+}
+
+/// The published figures that an experiment is about, over all machines, in the order in which they first appear.
+pub fn published_of(of_experiment: &[Recorded]) -> Vec<&Published> {
+    let mut all: Vec<&Published> = Vec::new();
+    for published in of_experiment.iter().flat_map(|r| &r.protocol.published) {
+        if !all.iter().any(|p| p.id == published.id) {
+            all.push(published);
+        }
+    }
+    all
+}
+
+/// The claims of one experiment with the findings of its machines.
+pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
+    let section = |(id, text): (&str, &str)| {
+        let judged =
+            || of_experiment.iter().flat_map(|r| r.judgements.iter().map(move |j| (r, j))).filter(|(_, j)| j.claim.id == id);
+        ClaimSection {
+            id: slug(id),
+            from: judged().next().map_or_else(Default::default, |(_, j)| guides(&j.claim.from)),
+            is_self_check: is_self_check(&of_experiment[0], id),
+            text: text.to_string(),
+            findings: judged()
+                .filter(|(_, judgement)| judgement.verdict != Verdict::NotMeasured)
+                .map(|(recorded, judgement)| finding(recorded, judgement))
+                .collect(),
+        }
+    };
+    claims_of(of_experiment).into_iter().map(section).collect()
+}
+
+/// The published figures of one experiment with the findings of its machines.
+pub fn published_sections(of_experiment: &[Recorded]) -> Vec<PublishedSection> {
+    let section = |published: &Published| {
+        let found = of_experiment.iter().flat_map(|r| r.reproductions.iter().map(move |found| (r, found)));
+        PublishedSection {
+            id: slug(&published.id),
+            source: published.source.to_string(),
+            figure: published.figure.to_string(),
+            setup: published.setup.to_string(),
+            findings: found.filter(|(_, f)| f.published.id == published.id).map(|(r, f)| reproduction(r, f)).collect(),
+        }
+    };
+    published_of(of_experiment).into_iter().map(section).collect()
+}
+
+fn reproduction(recorded: &Recorded, found: &Reproduction) -> Finding {
+    Finding {
+        machine: recorded.machine.clone(),
+        device: prose::platform(found.platform).to_string(),
+        verdict: prose::reproduction(found),
+        meaning: prose::why(&recorded.protocol, found),
+        evidence: found.evidence.iter().map(|evidence| part(recorded, evidence, Against::Published)).collect(),
+    }
+}
+
+fn finding(recorded: &Recorded, judgement: &Judgement) -> Finding {
+    Finding {
+        machine: recorded.machine.clone(),
+        device: prose::platform(judgement.platform).to_string(),
+        verdict: prose::standing(judgement),
+        meaning: prose::meaning(&recorded.protocol, judgement),
+        evidence: judgement.evidence.iter().map(|evidence| part(recorded, evidence, Against::Claim)).collect(),
+    }
+}
+
+fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> Part {
+    let protocol = &recorded.protocol;
+    let (confirm, refute) = prose::thresholds(protocol, &evidence.rule).unwrap_or_default();
+    let common = common(&evidence.comparisons);
+    let row = |c: &Comparison| comparison_row(recorded, &evidence.rule, c, &common, against);
+    let many = evidence.comparisons.len() > FEW;
+    let shown = if many { most_telling(&evidence.comparisons) } else { evidence.comparisons.iter().collect() };
+    Part {
+        verdict: match evidence.awaited {
+            0 => prose::verdict(evidence.verdict, against),
+            awaited => format!("{} of {} measured", evidence.planned - awaited, evidence.planned),
+        },
+        comparison: prose::comparison(protocol, &evidence.rule),
+        confirm,
+        refute,
+        tally: tally(&evidence.comparisons, against),
+        effects: prose::effects(protocol, evidence).map_or(String::new(), |effects| {
+            let intervals = prose::intervals(protocol, evidence).unwrap_or_default();
+            let spread = if intervals == "exact" { "exact".to_string() } else { intervals };
+            format!("{effects}, {spread}{}", prediction_quality(evidence))
+        }),
+        out_of_scope: out_of_scope(recorded, evidence),
+        missing: missing(evidence),
+        head: ["effect", "95 % CI", "n", "outcome"].map(str::to_string).to_vec(),
+        more: evidence.comparisons.len() - shown.len(),
+        shown: shown.into_iter().map(row).collect(),
+        common: common
+            .iter()
+            .filter(|(factor, _)| !is_named(&evidence.rule, factor))
+            .map(|(factor, level)| format!("{factor} = {level}"))
+            .collect::<Vec<_>>()
+            .join(", "),
+    }
+}
+
+/// For predictions: how far they are off, and how often they promise too much room.
+fn prediction_quality(evidence: &Evidence) -> String {
+    if !matches!(evidence.rule, Rule::Agreement { .. }) || evidence.comparisons.is_empty() {
+        return String::new();
+    }
+    let ratios: Vec<f64> = evidence.comparisons.iter().map(|c| c.effect.estimate).collect();
+    let errors: Vec<f64> = ratios.iter().map(|ratio| (ratio - 1.0).abs() * 100.0).collect();
+    let too_little = ratios.iter().filter(|ratio| **ratio < 0.99).count();
+    let share = too_little as f64 / ratios.len() as f64 * 100.0;
+    let typical = median(&errors);
+    let typical = if typical >= 0.01 { significant(typical) } else { plain(typical) };
+    format!("; median error {typical} %, too little by more than 1 % in {share:.0} % of the configurations")
+}
+
+/// Whether a rule's own selection says something about a factor, so that it need not be said again.
+fn is_named(rule: &Rule, factor: &str) -> bool {
+    let names = |term: &str| term.split_once('=').is_some_and(|(named, _)| named == factor);
+    match rule {
+        // Which cell was picked is the answer.
+        Rule::Picked { .. } => false,
+        Rule::Trend { along, .. } if *along == factor => true,
+        _ => rule.select().is_some_and(|of| of.split_whitespace().any(names)),
+    }
+}
+
+/// The levels that all compared cells share.
+fn common(comparisons: &[Comparison]) -> Vec<(String, String)> {
+    let Some(first) = comparisons.first().filter(|_| comparisons.len() > 1) else {
+        return Vec::new();
+    };
+    let shared = |(factor, level): &&(String, String)| comparisons.iter().all(|c| c.cell.get(factor) == Some(level));
+    first.cell.levels().iter().filter(shared).cloned().collect()
+}
+
+fn comparison_row(
+    recorded: &Recorded,
+    rule: &Rule,
+    comparison: &Comparison,
+    common: &[(String, String)],
+    against: Against,
+) -> Vec<String> {
+    let factors: Vec<&str> = common.iter().map(|(factor, _)| factor.as_str()).collect();
+    let name = |cell: &Cell| Some(cell.without(&factors)).filter(|name| !name.is_empty()).unwrap_or_else(|| cell.to_string());
+    let cell = match (rule, &comparison.baseline) {
+        // An exponent is about two cells, and its reader wants both.
+        (Rule::Exponent { along, .. }, Some(before)) => {
+            format!("`{}`, from {along} = {}", name(&comparison.cell), before.get(along).unwrap_or("?"))
+        }
+        (Rule::Picked { .. }, Some(best)) => {
+            let differs = |(factor, level): &&(String, String)| comparison.cell.get(factor) != Some(level);
+            let best: Vec<String> =
+                best.levels().iter().filter(differs).map(|(factor, level)| format!("{factor} = {level}")).collect();
+            format!(
+                "`{}`, against {}",
+                name(&comparison.cell),
+                if best.is_empty() { "itself".to_string() } else { best.join(", ") }
+            )
+        }
+        (Rule::Trend { along, .. }, _) => {
+            format!(
+                "`{}`",
+                Some(comparison.cell.without(&[&factors[..], &[along.as_str()]].concat()))
+                    .filter(|n| !n.is_empty())
+                    .unwrap_or_else(|| "all".to_string())
+            )
+        }
+        _ => format!("`{}`", name(&comparison.cell)),
+    };
+    let rounds = if comparison.effect.is_exact() { "–".to_string() } else { comparison.rounds.to_string() };
+    vec![
+        cell,
+        prose::figure(&recorded.protocol, rule, comparison.effect.estimate),
+        prose::interval(&recorded.protocol, rule, comparison.effect),
+        rounds,
+        prose::outcome(comparison.outcome, against).to_string(),
+    ]
+}
+
+fn tally(comparisons: &[Comparison], against: Against) -> String {
+    let count = |outcome: Outcome| comparisons.iter().filter(|c| c.outcome == outcome).count();
+    let (confirm, refute) = match against {
+        Against::Claim => (("confirm", "confirms"), ("refute", "refutes")),
+        Against::Published => (("reproduce it", "reproduces it"), ("do not", "does not")),
+    };
+    let said = [
+        (count(Outcome::Confirms), confirm.0, confirm.1),
+        (count(Outcome::Refutes), refute.0, refute.1),
+        (count(Outcome::Between), "lie between the thresholds", "lies between the thresholds"),
+        (count(Outcome::Straddles), "have an interval that includes a threshold", "has an interval that includes a threshold"),
+    ];
+    let parts: Vec<String> = said
+        .into_iter()
+        .filter(|(n, ..)| *n > 0)
+        .map(|(n, many, one)| if n == 1 { format!("1 {one}") } else { format!("{n} {many}") })
+        .collect();
+    match comparisons.len() {
+        0 => "nothing to compare".to_string(),
+        n => format!("{}: {}", prose::counted(n, "comparison"), parts.join(", ")),
+    }
+}
+
+/// The extremes of each outcome, in the order of the grid.
+fn most_telling(comparisons: &[Comparison]) -> Vec<&Comparison> {
+    let mut chosen: Vec<usize> = Vec::new();
+    for outcome in [Outcome::Confirms, Outcome::Refutes, Outcome::Between, Outcome::Straddles] {
+        let of_outcome = || comparisons.iter().enumerate().filter(|(_, c)| c.outcome == outcome);
+        let by_effect = |a: &(usize, &Comparison), b: &(usize, &Comparison)| a.1.effect.estimate.total_cmp(&b.1.effect.estimate);
+        chosen.extend(of_outcome().min_by(by_effect).map(|(i, _)| i));
+        chosen.extend(of_outcome().max_by(by_effect).map(|(i, _)| i));
+    }
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen.into_iter().map(|i| &comparisons[i]).collect()
+}
+
+fn out_of_scope(recorded: &Recorded, evidence: &Evidence) -> String {
+    match &evidence.rule {
+        Rule::Ratio { scope: Some(share), .. } => {
+            let outside = match evidence.out_of_scope {
+                0 => "none outside".to_string(),
+                n => format!("{} outside", prose::counted(n, "configuration")),
+            };
+            format!("Judged only where, {}: {outside}", prose::scope(&recorded.protocol, share))
+        }
+        _ => String::new(),
+    }
+}
+
+/// Cells that gave no figure, by reason.
+fn missing(evidence: &Evidence) -> Vec<String> {
+    let mut by_reason: Vec<(&str, Vec<String>)> = Vec::new();
+    for (cell, reason) in &evidence.missing {
+        let name = format!("`{cell}`");
+        match by_reason.iter_mut().find(|(r, _)| r == reason) {
+            Some((_, cells)) => cells.push(name),
+            None => by_reason.push((reason, vec![name])),
+        }
+    }
+    let said = |(reason, cells): (&str, Vec<String>)| {
+        let reason = reason.trim_end_matches('.').replace("oom", prose::status(Status::Oom));
+        match cells.len() {
+            1..=3 => format!("{}: {reason}", cells.join(", ")),
+            n => format!("{n} configurations, {} the first: {reason}", cells[0]),
+        }
+    };
+    by_reason.into_iter().map(said).collect()
+}

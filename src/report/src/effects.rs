@@ -1,0 +1,147 @@
+//! What a technique does, over all of its cells: how far a figure falls or rises against its baseline.
+
+use super::recorded::Recorded;
+use super::techniques::Shown;
+use base::stats::{Interval, median};
+use record::protocol::{BY, Cell, Metric, selects};
+
+/// The ratios of one metric to its baseline over the cells that a selection names.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Effect {
+    pub machine: String,
+    pub is_prediction: bool,
+    pub middle: f64,
+    /// Smallest and largest ratio, with their intervals where they have any.
+    pub low: f64,
+    pub high: f64,
+    /// What was compared, in words: the models, or how many cells.
+    pub rests_on: String,
+    /// Cells that are measured in full, and those that will be once all is.
+    pub measured: usize,
+    pub planned: usize,
+}
+
+impl Effect {
+    /// The ratios of the metric on one machine; none where it has no such figure.
+    pub fn of(run: &Recorded, select: &str, metric: &str) -> Option<Effect> {
+        let metric = run.protocol.metric(metric)?;
+        let cells = compared(run, select);
+        let found: Vec<(&Cell, Interval)> = cells.iter().filter_map(|cell| Some((cell, run.ratio(cell, metric)?))).collect();
+        if found.is_empty() {
+            return None;
+        }
+        let is_awaited = |cell: &Cell| {
+            let grid = run.grid_of(cell).filter(|grid| grid.passes.contains(&metric.pass));
+            grid.is_some_and(|grid| [cell, &grid.baseline_of(cell)].iter().any(|cell| run.is_awaited(cell, metric.pass)))
+        };
+        let has_figure = |cell: &Cell| found.iter().any(|(known, _)| *known == cell);
+        let planned = cells.iter().filter(|cell| has_figure(cell) || is_awaited(cell)).count();
+        let estimates: Vec<f64> = found.iter().map(|(_, ratio)| ratio.estimate).collect();
+        Some(Effect {
+            machine: run.machine.clone(),
+            is_prediction: run.is_prediction(),
+            middle: median(&estimates),
+            low: found.iter().map(|(_, ratio)| ratio.low).fold(f64::INFINITY, f64::min),
+            high: found.iter().map(|(_, ratio)| ratio.high).fold(f64::NEG_INFINITY, f64::max),
+            rests_on: rests_on(found.iter().map(|(cell, _)| *cell)),
+            measured: cells.iter().filter(|cell| has_figure(cell) && !is_awaited(cell)).count(),
+            planned,
+        })
+    }
+
+    /// `, 3 of 7 measured`; nothing where all are.
+    pub fn progress(&self) -> String {
+        if self.measured == self.planned { String::new() } else { format!(", {} of {} measured", self.measured, self.planned) }
+    }
+
+    /// `-56 % to -75 %`, the larger saving last.
+    pub fn change(&self) -> String {
+        change(self.low, self.high)
+    }
+}
+
+/// Cells of a selection that are compared with another; who runs a cell is no technique.
+pub fn compared(run: &Recorded, select: &str) -> Vec<Cell> {
+    let is_compared = |cell: &Cell| {
+        let grid = run.grid_of(cell);
+        selects(select, cell)
+            && !cell.is_reference()
+            && grid.is_some_and(|grid| grid.studied != BY && grid.baseline_of(cell) != *cell)
+    };
+    run.all_cells().into_iter().filter(is_compared).collect()
+}
+
+/// Two ratios as a change in percent.
+pub fn change(low: f64, high: f64) -> String {
+    let (low, high) = (percent(low), percent(high));
+    match low == high {
+        true => low,
+        // Both fall: the smaller change first, as one says it.
+        false if low.starts_with('−') && high.starts_with('−') => format!("{high} to {low}"),
+        false => format!("{low} to {high}"),
+    }
+}
+
+/// A ratio as a change: `−56 %`, `+8 %`, or `3.1x` where it is more than double.
+pub fn percent(ratio: f64) -> String {
+    if ratio >= 2.0 || ratio.is_nan() {
+        return base::units::ratio(ratio);
+    }
+    let percent = ((ratio - 1.0) * 100.0).round();
+    match percent {
+        // Nearly everything is not everything.
+        p if p == -100.0 && ratio > 0.0 => format!("−{} %", ((1.0 - ratio) * 1000.0).floor() / 10.0),
+        p if p < 0.0 => format!("−{} %", -p),
+        p if p > 0.0 => format!("+{p} %"),
+        _ => "0 %".to_string(),
+    }
+}
+
+/// Factors that say what was computed, the most telling first.
+const SUBJECTS: [&str; 6] = ["model", "workload", "operation", "transform", "dropped", "case"];
+
+/// The models of some cells, or else what tells them apart.
+pub fn rests_on<'a>(cells: impl Iterator<Item = &'a Cell>) -> String {
+    let cells: Vec<&Cell> = cells.collect();
+    let levels = |factor: &str| {
+        let mut levels: Vec<&str> = Vec::new();
+        for level in cells.iter().filter_map(|cell| cell.get(factor)) {
+            if !levels.contains(&level) {
+                levels.push(level);
+            }
+        }
+        levels
+    };
+    if let Some(found) = SUBJECTS.iter().map(|factor| levels(factor)).find(|levels| !levels.is_empty()) {
+        return found.join(", ");
+    }
+    let factors = cells.first().into_iter().flat_map(|cell| cell.levels().iter().map(|(factor, _)| factor.as_str()));
+    match factors.map(|factor| (factor, levels(factor))).find(|(_, levels)| levels.len() > 1) {
+        Some((factor, levels)) => format!("{factor} = {}", levels.join(", ")),
+        None => cells.first().map_or_else(|| "nothing".to_string(), |cell| cell.to_string()),
+    }
+}
+
+/// The effects of one thing to do, on every machine that has them.
+pub fn effects(runs: &[&Recorded], shown: &Shown, metric: &str) -> Vec<Effect> {
+    if metric.is_empty() { Vec::new() } else { runs.iter().filter_map(|run| Effect::of(run, shown.of, metric)).collect() }
+}
+
+/// The metric's name on an axis.
+pub fn label<'a>(run: &'a Recorded, metric: &str) -> &'a str {
+    run.protocol.metric(metric).map_or("", |metric: &Metric| metric.label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_told_as_changes() {
+        assert_eq!(change(0.25, 0.44), "−56 % to −75 %");
+        assert_eq!(change(0.998, 1.08), "0 % to +8 %");
+        assert_eq!(change(1.0, 1.0), "0 %");
+        assert_eq!(change(0.9, 3.24), "−10 % to 3.24x");
+        assert_eq!((percent(0.0028), percent(1e-6), percent(0.0)), ("−99.7 %".into(), "−99.9 %".into(), "−100 %".into()));
+    }
+}

@@ -1,0 +1,389 @@
+//! From results to a report: markdown pages with their pictures, and the same as one page for browsers, built from the samples and
+//! manifests of any number of machines.
+//!
+//! The report is a function of the results alone: no clock, no order that a hash map gives. The same results give the same bytes.
+
+mod changes;
+mod check;
+mod claims;
+mod data;
+mod diff;
+mod effects;
+mod files;
+mod front;
+mod machines;
+mod markup;
+mod order;
+mod page;
+mod pages;
+mod plots;
+mod prose;
+mod rankings;
+mod recipes;
+mod recorded;
+mod tables;
+mod techniques;
+mod words;
+
+pub use check::check;
+pub use diff::diff;
+
+use anyhow::{Context, Result};
+use markup::Markdown;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, UndefinedBehavior, context};
+use pages::Page;
+use plots::Picture;
+use record::protocol::PlotKind;
+use record::results::replace_file;
+use recorded::Recorded;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use techniques::Kind;
+
+/// Memory through a step of GPT-2 and others, on the simulated GPU.
+const THROUGH_A_STEP: &str = "step_timeline-phases-dry-24gib.svg";
+
+/// A report that is not written yet.
+#[derive(Debug)]
+pub struct Report {
+    /// The pages, by file name; the front page first.
+    pub pages: Vec<(String, String)>,
+    /// The same as one page for browsers.
+    pub index: String,
+    /// The lines for a README: the table of what to try, and the techniques.
+    pub summary: String,
+    /// For METHODOLOGY: what was changed after a look at figures, with the verdicts without the change.
+    pub changes: String,
+    pictures: Vec<Picture>,
+    files: Vec<files::Linked>,
+    tables: Vec<data::Table>,
+}
+
+/// Reads all results and writes the report with its pictures; what an earlier report left and this one does not have is removed. Returns
+/// where the front page is.
+///
+/// # Errors
+/// There are no results; a results file is damaged (file and line named); the folder cannot be written. What stood in `out` before
+/// is then still whole.
+pub fn write(results: &Path, out: &Path) -> Result<PathBuf> {
+    read(results)?.save(out)
+}
+
+/// Reads all results and makes the report of them.
+///
+/// # Errors
+/// There are no results; a results file is damaged (file and line named).
+pub fn read(results: &Path) -> Result<Report> {
+    assemble(&recorded::read_all(results)?, results)
+}
+
+/// What every page that this program writes begins with.
+const MADE: &str = "<!-- Made by `vramlab report";
+
+/// Where a file of the project shows what the report's writer wrote: between these two lines.
+struct Marks(&'static str, &'static str);
+
+const SUMMARY: Marks = Marks("<!-- results: written by `just report` -->", "<!-- end of results -->");
+const CHANGES: Marks = Marks("<!-- changes: written by `just report` -->", "<!-- end of changes -->");
+
+/// Puts a report's table of what to try between the two marks of a README, with links into the report; and into METHODOLOGY.md beside
+/// it, where there is one, the table of what was changed after a look at figures.
+///
+/// # Errors
+/// A file cannot be read or written, or has no marks.
+pub fn show_summary(results: &Path, readme: &Path) -> Result<()> {
+    let report = read(results)?;
+    show(readme, &report.summary, &SUMMARY)?;
+    let methodology = readme.with_file_name("METHODOLOGY.md");
+    if methodology.exists() { show(&methodology, &report.changes, &CHANGES) } else { Ok(()) }
+}
+
+fn show(file: &Path, written: &str, marks: &Marks) -> Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    let Marks(begins, ends) = marks;
+    let updated = between(&text, written, marks).with_context(|| {
+        format!("{} has no place for the results: a line '{begins}' and after it a line '{ends}'", file.display())
+    })?;
+    if updated == text { Ok(()) } else { replace_file(file, updated.as_bytes()) }
+}
+
+fn between(text: &str, written: &str, Marks(begins, ends): &Marks) -> Option<String> {
+    let (before, rest) = text.split_once(begins)?;
+    let (_, after) = rest.split_once(ends)?;
+    Some(format!("{before}{begins}\n\n{}\n\n{ends}{after}", written.trim()))
+}
+
+impl Report {
+    /// Writes pictures first and the text that shows them last, each aside and renamed.
+    fn save(&self, out: &Path) -> Result<PathBuf> {
+        let plots = out.join("plots");
+        let hint = || format!("cannot write the report to {}; name another folder with --out", out.display());
+        std::fs::create_dir_all(&plots).with_context(hint)?;
+        for picture in &self.pictures {
+            replace_file(&plots.join(&picture.file), picture.svg.as_bytes()).with_context(hint)?;
+            replace_file(&plots.join(&picture.narrow), picture.narrow_svg.as_bytes()).with_context(hint)?;
+        }
+        let data = out.join(data::FOLDER);
+        std::fs::create_dir_all(&data).with_context(hint)?;
+        for table in &self.tables {
+            replace_file(&out.join(&table.path), &table.csv).with_context(hint)?;
+        }
+        files::save(&self.files, out).with_context(hint)?;
+        for (name, markdown) in &self.pages {
+            replace_file(&out.join(name), markdown.as_bytes()).with_context(hint)?;
+        }
+        replace_file(&out.join("index.html"), self.index.as_bytes()).with_context(hint)?;
+        let shown = |name: &str| self.pictures.iter().any(|p| p.file == name || p.narrow == name);
+        remove_others(&plots, "svg", &|path| shown(&name_of(path)), &|_| true)?;
+        let written = |path: &Path| self.tables.iter().any(|table| out.join(&table.path) == path);
+        remove_others(&data, "csv", &written, &|_| true)?;
+        let is_page = |path: &Path| self.pages.iter().any(|(name, _)| *name == name_of(path));
+        let is_made = |path: &Path| std::fs::read_to_string(path).is_ok_and(|text| text.starts_with(MADE));
+        remove_others(out, "md", &is_page, &is_made)?;
+        Ok(out.join("README.md"))
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Removes the files of one kind that an earlier report wrote and this one does not have.
+fn remove_others(folder: &Path, extension: &str, keep: &dyn Fn(&Path) -> bool, is_ours: &dyn Fn(&Path) -> bool) -> Result<()> {
+    for entry in std::fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let old = entry.with_context(|| format!("reading {}", folder.display()))?.path();
+        if old.extension().is_some_and(|found| found == extension) && !keep(&old) && is_ours(&old) {
+            std::fs::remove_file(&old).with_context(|| format!("removing the outdated file {}", old.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
+    let machines = machines::machines(recorded);
+    let command = command(results);
+    let mut pictures: Vec<Picture> = Vec::new();
+    let mut pages: Vec<Page> = Vec::new();
+    for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
+        let own = pictures_of(runs)?;
+        let mut page = pages::page(runs, own.iter().map(Picture::link).collect());
+        page.headlines.extend(sentences_of(runs));
+        pages.push(page);
+        pictures.extend(own);
+    }
+    let known = |page: &Page| techniques::SUBJECTS.iter().position(|s| s.experiment == page.name).unwrap_or(usize::MAX);
+    let saving = |page: &Page| front::saving(recorded, &page.name);
+    pages.sort_by(|a, b| saving(a).total_cmp(&saving(b)).then(known(a).cmp(&known(b))));
+    let order = order::read(results)?;
+    let overview = order.as_ref().map(plots::overview).transpose()?.flatten();
+    // The shape of a step's memory, which every technique changes.
+    let shape = pictures.iter().find(|picture| picture.file == THROUGH_A_STEP).map(Picture::link);
+    let shown = overview.iter().map(Picture::link).chain(shape).collect();
+    let recipes = recipes::read(results)?;
+    let mut front = front::front(recorded, &machines, &pages, order, shown, &command);
+    if recipes.is_some() {
+        front.others.insert(0, Markdown::link("Recipes by card", "recipes.md"));
+    }
+    pictures.extend(overview);
+
+    let templates = templates()?;
+    let render = |name: &str, with: minijinja::Value| -> Result<String> {
+        let text = templates.get_template(name)?.render(with).with_context(|| format!("filling in the template '{name}'"))?;
+        Ok(tidy(&text))
+    };
+    let mut written = vec![("README.md".to_string(), render("front", Serde(&front).into())?)];
+    let sorted = |kind: Kind| pages.iter().filter(move |page| page.kind == kind).collect::<Vec<&Page>>();
+    for page in sorted(Kind::Technique) {
+        written.push((page.file.clone(), render("subject", context! { command => Serde(&command), page => Serde(page) })?));
+    }
+    if let Some(order) = &front.order {
+        written.push(("order.md".to_string(), render("order", context! { command => Serde(&command), order => Serde(order) })?));
+    }
+    if let Some(recipes) = &recipes {
+        written.push((
+            "recipes.md".to_string(),
+            render("recipes", context! { command => Serde(&command), recipes => Serde(recipes) })?,
+        ));
+    }
+    let several = |title: &str, lead: &str, kind: Kind, rows: &[pages::VerdictRow], published: &[PublishedLine]| {
+        let pages = sorted(kind);
+        render(
+            "several",
+            context! {
+                command => Serde(&command), title, lead, pages => Serde(&pages), verdict_rows => Serde(rows), published => Serde(published),
+            },
+        )
+    };
+    let checks: Vec<pages::VerdictRow> = self_checks(recorded);
+    let published = published(recorded);
+    let lead = "What the lab says of itself: that it computes what PyTorch computes, takes as many bytes, and does not see differences where \
+                there are none. None of this is advice.";
+    written.push(("self-checks.md".to_string(), several("Self-checks", lead, Kind::SelfCheck, &checks, &[])?));
+    let lead = "Figures that others published, beside ours. A figure is reproduced if ours lies within a tenth of it, or within the range \
+                that its source gives. Times were published of GPUs; only a GPU's times are put beside them.";
+    written.push(("published.md".to_string(), several("Published figures", lead, Kind::Published, &[], &published)?));
+    let lead = match sorted(Kind::RealGpus).is_empty() {
+        true => "No results of this kind yet: predictions have not been put beside figures of real GPUs.",
+        false => "What the simulated GPU predicts, beside what real GPUs allocated.",
+    };
+    written.push(("real-gpus.md".to_string(), several("Real GPUs", lead, Kind::RealGpus, &[], &[])?));
+    let machines_page = context! {
+        command => Serde(&command),
+        summaries => machines.iter().map(|machine| machines::summary(recorded, machine)).collect::<Vec<_>>(),
+        setups => Serde(machines::setups(recorded)),
+        troubles => machines::troubles(recorded),
+    };
+    written.push(("machines.md".to_string(), render("machines", machines_page)?));
+    let summary = render("summary", Serde(&front).into())?;
+    let names: Vec<String> = machines.iter().map(|machine| prose::whose(machine.platform(), &machine.machine)).collect();
+    Ok(Report {
+        index: page::page(&written, &names)?,
+        pages: written,
+        summary,
+        changes: changes::table(recorded),
+        pictures,
+        files: recorded.iter().flat_map(files::of).collect(),
+        tables: recorded.iter().filter(|run| data::has_rows(run)).map(data::table).collect::<Result<_>>()?,
+    })
+}
+
+/// The lab's claims about itself that stand among those of techniques, and those of its own experiments.
+fn self_checks(recorded: &[Recorded]) -> Vec<pages::VerdictRow> {
+    let by_experiment =
+        recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name).filter(|r| techniques::kind(&r[0]) != Kind::SelfCheck);
+    let rows = by_experiment
+        .flat_map(|runs| pages::verdicts(runs).into_iter().filter(|row| techniques::SELF_CHECKS.contains(&row.id.as_str())));
+    rows.collect()
+}
+
+/// A published figure and what every machine gives instead.
+#[derive(Debug, Serialize)]
+struct PublishedLine {
+    id: String,
+    figure: String,
+    source: String,
+    ours: String,
+    yours: String,
+    setup: String,
+    findings: Vec<claims::Finding>,
+}
+
+fn published(recorded: &[Recorded]) -> Vec<PublishedLine> {
+    let mut lines = Vec::new();
+    for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
+        for section in claims::published_sections(runs) {
+            let found = runs.iter().flat_map(|run| run.reproductions.iter().map(move |found| (run, found)));
+            let of_figure = found.filter(|(_, found)| markup::slug(&found.published.id) == section.id);
+            let compared = of_figure.filter(|(_, found)| found.comparable && found.verdict != record::judge::Verdict::NotMeasured);
+            let (yours, ours): (Vec<_>, Vec<_>) = compared.partition(|(run, _)| run.is_own);
+            let said = |found: Vec<(&Recorded, &record::judge::Reproduction)>| -> String {
+                let each = found.into_iter().map(|(run, found)| {
+                    let effect = prose::effect_of_all(&run.protocol, &found.evidence);
+                    format!("{}, {}: {effect}", prose::reproduction(found), prose::whose(found.platform, &run.machine))
+                });
+                each.collect::<Vec<_>>().join("; ")
+            };
+            lines.push(PublishedLine {
+                ours: if ours.is_empty() { "nothing here can be compared with it".to_string() } else { said(ours) },
+                yours: said(yours),
+                id: section.id,
+                figure: section.figure,
+                source: section.source,
+                setup: section.setup,
+                findings: section.findings,
+            });
+        }
+    }
+    lines
+}
+
+/// Pictures of protocols that say nothing which the page's other pictures and tables do not.
+const LEFT_OUT: [(&str, &str); 1] = [("lr_warmup", "loss")];
+/// Pictures whose few figures are better said in a sentence.
+const SENTENCES: [(&str, &str); 1] = [("optimizer_state", "temporaries")];
+
+/// What a page says instead of drawing it, machine by machine.
+fn sentences_of(runs: &[Recorded]) -> Vec<String> {
+    let is_said =
+        |run: &Recorded, plot: &record::protocol::Plot| SENTENCES.contains(&(run.protocol.name.as_str(), plot.name.as_str()));
+    let said = |run: &Recorded| -> Vec<String> {
+        run.protocol.plots.iter().filter(|plot| is_said(run, plot)).filter_map(|plot| plots::sentence(run, plot)).collect()
+    };
+    runs.iter().flat_map(said).collect()
+}
+
+fn pictures_of(runs: &[Recorded]) -> Result<Vec<Picture>> {
+    let mut pictures = Vec::new();
+    let is_drawn = |plot: &&record::protocol::Plot| {
+        let named = (runs[0].protocol.name.as_str(), plot.name.as_str());
+        !matches!(plot.kind, PlotKind::Ranking { .. }) && !LEFT_OUT.contains(&named) && !SENTENCES.contains(&named)
+    };
+    for plot in runs[0].protocol.plots.iter().filter(is_drawn) {
+        for run in runs {
+            // Each machine's own version of the plot: an old result keeps the protocol that it was taken with.
+            let own = run.protocol.plots.iter().find(|p| p.name == plot.name);
+            pictures.extend(own.map(|own| plots::draw(run, own)).transpose()?.flatten());
+        }
+    }
+    for published in claims::published_of(runs) {
+        pictures.extend(plots::beside(runs, published)?);
+    }
+    Ok(pictures)
+}
+
+/// The templates. Whatever they print is escaped, unless the report itself wrote it as markup.
+fn templates() -> Result<Environment<'static>> {
+    let mut templates = Environment::new();
+    templates.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    templates.set_undefined_behavior(UndefinedBehavior::Strict);
+    templates.set_auto_escape_callback(|_| minijinja::AutoEscape::Custom("markdown".into()));
+    templates.set_formatter(|out, _, value| {
+        if value.is_undefined() {
+            return Err(minijinja::ErrorKind::UndefinedError.into());
+        }
+        let written = match value.as_str() {
+            Some(text) if !value.is_safe() => out.write_str(Markdown::text(text).as_str()),
+            Some(text) => out.write_str(text),
+            None => write!(out, "{value}"),
+        };
+        written.map_err(minijinja::Error::from)
+    });
+    templates.add_filter("attribute", |text: String| minijinja::Value::from_safe_string(markup::attribute(&text)));
+    for (name, text) in [
+        ("parts", include_str!("parts.md.j2")),
+        ("front", include_str!("front.md.j2")),
+        ("summary", include_str!("summary.md.j2")),
+        ("subject", include_str!("subject.md.j2")),
+        ("several", include_str!("several.md.j2")),
+        ("machines", include_str!("machines.md.j2")),
+        ("recipes", include_str!("recipes.md.j2")),
+        ("order", include_str!("order.md.j2")),
+    ] {
+        templates.add_template(name, text).with_context(|| format!("parsing the template '{name}'"))?;
+    }
+    Ok(templates)
+}
+
+/// The command that makes the report again; where it is written to does not change what it says.
+fn command(results: &Path) -> Markdown {
+    match results.to_str() {
+        Some("results" | "results/" | "./results") => Markdown::trusted("vramlab report".to_string()),
+        // A comment ends at its end.
+        _ => Markdown::trusted(format!("vramlab report --results {}", results.display().to_string().replace(['-', '`', '>'], "_"))),
+    }
+}
+
+/// At most one empty line in a row, none at the end, and none between rows of a table.
+fn tidy(markdown: &str) -> String {
+    let mut lines: Vec<&str> = Vec::new();
+    for line in markdown.lines().map(str::trim_end) {
+        if !(line.is_empty() && lines.last().is_none_or(|last| last.is_empty())) {
+            lines.push(line);
+        }
+    }
+    let mut text = lines.join("\n").trim_end().to_string();
+    text.push('\n');
+    text
+}

@@ -1,0 +1,160 @@
+//! The machines behind a report: how each was set up, what it found on the whole, and what went wrong there.
+
+use super::prose;
+use super::recorded::Recorded;
+use super::techniques::is_self_check;
+use base::units::Bytes;
+use record::judge::Verdict;
+use record::results::{Manifest, Status};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One way in which a machine was set up.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Setup {
+    machine: String,
+    device: &'static str,
+    hardware: String,
+    libtorch: String,
+    flags: String,
+    profile: String,
+    revision: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct SetupRow {
+    #[serde(flatten)]
+    setup: Setup,
+    experiments: String,
+}
+
+/// One record of each machine, those that measure before those that predict.
+pub fn machines(recorded: &[Recorded]) -> Vec<&Recorded> {
+    let by_name: BTreeMap<_, &Recorded> = recorded.iter().map(|r| ((r.platform(), &r.machine), r)).collect();
+    by_name.into_values().collect()
+}
+
+/// Each way in which a machine was set up, with the experiments that were run so.
+pub fn setups(recorded: &[Recorded]) -> Vec<SetupRow> {
+    let mut ordered: Vec<&Recorded> = recorded.iter().collect();
+    ordered.sort_by(|a, b| (a.platform(), &a.machine).cmp(&(b.platform(), &b.machine)));
+    let mut rows: Vec<SetupRow> = Vec::new();
+    for run in ordered {
+        let setup = setup(run);
+        match rows.iter_mut().find(|row| row.setup == setup) {
+            Some(row) => row.experiments = format!("{}, {}", row.experiments, run.protocol.name),
+            None => rows.push(SetupRow { setup, experiments: run.protocol.name.to_string() }),
+        }
+    }
+    rows
+}
+
+fn setup(run: &Recorded) -> Setup {
+    let Manifest { identity, profile, .. } = &run.manifest;
+    let pairs = |map: &BTreeMap<String, String>| map.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>();
+    let mut hardware = pairs(&identity.hardware);
+    if let Some(limit) = identity.memory_limit {
+        hardware.push(format!("memory limited to {}", Bytes(limit)));
+    }
+    let short = |revision: &&str| revision.chars().take(12).collect::<String>();
+    let revisions = run.manifest.revisions().iter().map(short).collect::<Vec<_>>().join(", ");
+    Setup {
+        machine: run.machine.clone(),
+        device: prose::platform(run.platform()),
+        hardware: hardware.join(", "),
+        libtorch: identity.libtorch.clone(),
+        flags: pairs(&identity.flags).join(", "),
+        profile: profile.to_string(),
+        revision: if run.manifest.is_dirty() { format!("{revisions} with local changes") } else { revisions },
+    }
+}
+
+/// Claims by what became of them on one machine, counted once each, and apart from those about the lab itself.
+pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
+    let own = recorded.iter().filter(|r| r.machine == machine.machine);
+    let mut claims: BTreeMap<(&str, &str), BTreeSet<(u8, &str)>> = BTreeMap::new();
+    let mut checks: BTreeMap<(&str, &str), bool> = BTreeMap::new();
+    for (run, judgement) in own.flat_map(|run| run.judgements.iter().map(move |judgement| (run, judgement))) {
+        let id = (run.protocol.name.as_str(), judgement.claim.id.as_str());
+        if is_self_check(run, &judgement.claim.id) {
+            if judgement.carries && !matches!(judgement.verdict, Verdict::NotMeasured | Verdict::Incomplete) {
+                *checks.entry(id).or_insert(true) &= judgement.verdict == Verdict::Confirmed;
+            }
+            continue;
+        }
+        claims.entry(id).or_default().insert(match (judgement.carries, judgement.verdict) {
+            (_, Verdict::NotMeasured) => (6, "need another device"),
+            (false, _) => (5, "informational"),
+            (true, Verdict::Incomplete) => (4, "not all measured"),
+            (true, Verdict::Confirmed) => (0, "confirmed"),
+            (true, Verdict::Refuted) => (1, "refuted"),
+            (true, Verdict::Depends) => (2, "depending"),
+            (true, Verdict::Inconclusive) => (3, "inconclusive"),
+        });
+    }
+    let mut counts: BTreeMap<(u8, &str), usize> = BTreeMap::new();
+    for standings in claims.values() {
+        // Where our side and PyTorch's differ it depends; what only one of them has is that one's.
+        let judged: Vec<_> = standings.iter().filter(|(rank, _)| *rank < 4).collect();
+        let incomplete = standings.iter().find(|(rank, _)| *rank == 4).filter(|_| !judged.is_empty());
+        let standing = match judged[..] {
+            _ if incomplete.is_some() => (4, "not all measured"),
+            [one] => *one,
+            [] => standings.iter().next().copied().unwrap_or((6, "need another device")),
+            _ => (2, "depending"),
+        };
+        *counts.entry(standing).or_default() += 1;
+    }
+    let said: Vec<String> = counts.iter().map(|((_, name), count)| format!("{count} {name}")).collect();
+    let of = if machine.is_prediction() { "predictions for " } else { "" };
+    let hold = checks.values().filter(|holds| **holds).count();
+    let checks = if checks.is_empty() { String::new() } else { format!("; self-checks: {hold} of {} hold", checks.len()) };
+    format!(
+        "{}: {of}{}: {}{}{checks}",
+        prose::whose(machine.platform(), &machine.machine),
+        prose::counted(claims.len(), "claim"),
+        said.join(", "),
+        published_summary(recorded, machine)
+    )
+}
+
+/// What became of the published figures on one machine, counted; nothing where it has none.
+fn published_summary(recorded: &[Recorded], machine: &Recorded) -> String {
+    let mut counts: BTreeMap<Verdict, usize> = BTreeMap::new();
+    let mut not_comparable = 0;
+    for found in recorded.iter().filter(|r| r.machine == machine.machine).flat_map(|r| &r.reproductions) {
+        match found.comparable {
+            true => *counts.entry(found.verdict).or_default() += 1,
+            false => not_comparable += 1,
+        }
+    }
+    let total = counts.values().sum::<usize>() + not_comparable;
+    let mut said: Vec<String> =
+        counts.into_iter().map(|(verdict, n)| format!("{n} {}", prose::word(verdict, prose::Against::Published))).collect();
+    if not_comparable > 0 {
+        said.push(format!("{not_comparable} not comparable"));
+    }
+    if total == 0 { String::new() } else { format!("; {}: {}", prose::counted(total, "published figure"), said.join(", ")) }
+}
+
+/// Cells that failed, ran out of memory or are not measured in full, counted by machine and experiment.
+pub fn troubles(recorded: &[Recorded]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for run in recorded {
+        let mut counts: BTreeMap<Status, usize> = BTreeMap::new();
+        for cell in run.all_cells() {
+            if let Some(status) = run.trouble(&cell).filter(|status| *status != Status::Skipped) {
+                *counts.entry(status).or_default() += 1;
+            }
+        }
+        let mut said: Vec<String> = counts.into_iter().map(|(status, n)| format!("{n} {}", prose::status(status))).collect();
+        let awaited = run.awaited().len();
+        if awaited > 0 {
+            said.push(format!("{awaited} not measured in full yet"));
+        }
+        if !said.is_empty() {
+            lines.push(format!("{} on {}: {}", run.protocol.name, run.machine, said.join(", ")));
+        }
+    }
+    lines
+}

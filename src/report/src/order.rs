@@ -1,0 +1,198 @@
+//! What to try when memory runs out, in order: every technique of `--what-if`, rehearsed on models of full size on named cards.
+
+use super::effects::percent;
+use super::markup::Markdown;
+use anyhow::{Context, Result, ensure};
+use base::units::{Bytes, Seconds};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// Beside the machines' folders; `just recipes` writes it.
+const FILE: &str = "techniques.json";
+const SCHEMA: u32 = 1;
+
+/// Less is no reason to try it.
+const LEAST_SAVING: f64 = 0.03;
+
+/// Up to so much more time a step takes as long as before.
+const SAME_TIME: f64 = 1.03;
+
+#[derive(Debug, Deserialize)]
+struct Tried {
+    schema: u32,
+    models: Vec<OnModel>,
+}
+
+#[derive(Debug, Deserialize)]
+struct OnModel {
+    model: String,
+    card: String,
+    batch: u64,
+    command: String,
+    peak_reserved: f64,
+    /// Predicted.
+    step_seconds: f64,
+    techniques: Vec<Technique>,
+    refused: Vec<Refusal>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Technique {
+    name: String,
+    peak_reserved: f64,
+    time: TimeShare,
+    /// Whether something else is trained, or other numbers are kept.
+    changes_training: bool,
+    /// What it changes, in words.
+    change: String,
+    snippet: String,
+}
+
+/// How much longer a step takes, as a share of it: predicted, with an interval of 80 %.
+#[derive(Debug, Deserialize)]
+struct TimeShare {
+    share: f64,
+    low: f64,
+    high: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Refusal {
+    name: String,
+    reason: String,
+}
+
+/// One technique over all models.
+#[derive(Debug, Serialize)]
+pub struct Place {
+    pub name: String,
+    pub memory: String,
+    pub time: String,
+    /// What is said of each model; of the model that it cannot be tried on, why.
+    pub on_models: Vec<String>,
+    pub change: String,
+    pub snippet: Markdown,
+    /// Ratios to the model without it: the middle, the least and the most over the models.
+    #[serde(skip)]
+    pub of_memory: [f64; 3],
+    #[serde(skip)]
+    pub of_time: [f64; 3],
+}
+
+/// Techniques that cost the same kind of thing.
+#[derive(Debug, Serialize)]
+pub struct Group {
+    pub title: &'static str,
+    pub places: Vec<Place>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Order {
+    /// `gpt2, batch 8, on rtx-4090`, with what the model takes as it is.
+    pub models: Vec<String>,
+    pub plain: Vec<String>,
+    pub commands: Vec<Markdown>,
+    pub groups: Vec<Group>,
+    /// Techniques that save nothing worth trying on any of the models.
+    pub useless: Vec<String>,
+}
+
+/// The order of a results folder; none where nothing was rehearsed.
+///
+/// # Errors
+/// The file is damaged.
+pub fn read(results: &Path) -> Result<Option<Order>> {
+    let path = results.join(FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let tried: Tried =
+        serde_json::from_str(&text).with_context(|| format!("{} is damaged; `just recipes` writes it anew", path.display()))?;
+    ensure!(tried.schema == SCHEMA, "{} is of schema {}, and this vramlab reads schema {SCHEMA}", path.display(), tried.schema);
+    Ok(Some(ordered(&tried.models)))
+}
+
+fn ordered(models: &[OnModel]) -> Order {
+    let mut names: Vec<&str> = models.iter().flat_map(|on| on.techniques.iter().map(|technique| technique.name.as_str())).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut groups = [
+        ("As fast, and the same is trained", vec![]),
+        ("Slower, largest saving for the time first", vec![]),
+        ("Trains something else", vec![]),
+    ];
+    let mut useless = Vec::new();
+    for name in names {
+        let (place, changes_training) = place(models, name);
+        let [middle, least, _] = place.of_memory;
+        let kind = match place.of_time[0] {
+            _ if changes_training => 2,
+            time if time > SAME_TIME => 1,
+            _ => 0,
+        };
+        if least > 1.0 - LEAST_SAVING || middle >= 1.0 { useless.push(place.name) } else { groups[kind].1.push(place) }
+    }
+    let saved = |place: &Place| 1.0 - place.of_memory[0];
+    for (kind, (_, places)) in groups.iter_mut().enumerate() {
+        // What costs time is tried by what it saves for it.
+        let worth = |place: &Place| if kind == 1 { saved(place) / (place.of_time[0] - 1.0) } else { saved(place) };
+        places.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
+    }
+    let plain = |on: &OnModel| format!("{} reserved, {} a step", Bytes(on.peak_reserved as u64), Seconds(on.step_seconds));
+    Order {
+        models: models.iter().map(|on| format!("{}, batch {}, on {}", on.model, on.batch, on.card)).collect(),
+        plain: models.iter().map(plain).collect(),
+        commands: models.iter().map(|on| Markdown::text(&format!("`{}`", on.command.replace('`', "'")))).collect(),
+        groups: groups
+            .into_iter()
+            .filter(|(_, places)| !places.is_empty())
+            .map(|(title, places)| Group { title, places })
+            .collect(),
+        useless,
+    }
+}
+
+fn place(models: &[OnModel], name: &str) -> (Place, bool) {
+    let found: Vec<Option<&Technique>> =
+        models.iter().map(|on| on.techniques.iter().find(|technique| technique.name == name)).collect();
+    let said = |(on, technique): (&OnModel, &Option<&Technique>)| match technique {
+        Some(technique) => {
+            let TimeShare { share, low, high } = technique.time;
+            let memory = percent(technique.peak_reserved / on.peak_reserved);
+            format!("{memory}, time {} ({} to {})", percent(1.0 + share), percent(1.0 + low), percent(1.0 + high))
+        }
+        None => on.refused.iter().find(|refused| refused.name == name).map_or("not tried".to_string(), |r| r.reason.clone()),
+    };
+    let on_models = models.iter().zip(&found).map(said).collect();
+    let memory = models.iter().zip(&found).filter_map(|(on, technique)| Some((*technique)?.peak_reserved / on.peak_reserved));
+    let (of_memory, of_time) = (spread(memory), spread(found.iter().flatten().map(|technique| 1.0 + technique.time.share)));
+    // The lines differ by the names of the script's variables alone.
+    let first = found.iter().flatten().next();
+    let range = |[middle, least, most]: [f64; 3]| {
+        if percent(least) == percent(most) {
+            return percent(middle);
+        }
+        format!("{} ({} to {})", percent(middle), percent(least), percent(most))
+    };
+    let place = Place {
+        name: name.to_string(),
+        memory: range(of_memory),
+        time: range(of_time),
+        on_models,
+        change: first.map_or(String::new(), |technique| technique.change.clone()),
+        snippet: Markdown::code(first.map_or("", |technique| &technique.snippet)),
+        of_memory,
+        of_time,
+    };
+    (place, found.iter().flatten().any(|technique| technique.changes_training))
+}
+
+/// The median, the least and the most.
+fn spread(ratios: impl Iterator<Item = f64>) -> [f64; 3] {
+    let mut all: Vec<f64> = ratios.collect();
+    all.sort_by(f64::total_cmp);
+    let last = all.len().saturating_sub(1);
+    let at = |place: usize| all.get(place).copied().unwrap_or(f64::NAN);
+    [(at(last / 2) + at(last.div_ceil(2))) / 2.0, at(0), at(last)]
+}

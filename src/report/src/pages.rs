@@ -1,0 +1,382 @@
+//! The page of one experiment: what to do, the picture, when it fails, one table, caveats; then, folded, rules, evidence and protocol.
+
+use super::claims::{self, ClaimSection, PublishedSection};
+use super::data;
+use super::effects::{self, Effect, compared, percent, rests_on};
+use super::files;
+use super::markup::{Markdown, slug};
+use super::plots::PictureLink;
+use super::prose;
+use super::rankings::{self, Ranking};
+use super::recorded::Recorded;
+use super::tables;
+use super::techniques::{Kind, Shown, Subject, guides, is_self_check, kind, subject, title};
+use record::judge::{Judgement, Verdict};
+use record::protocol::{Cell, Metric, PEAK, Pass, TIME};
+use serde::Serialize;
+
+/// Rows of a table that stand in the open; the others are in the data.
+const ROWS: usize = 14;
+
+/// What a claim's verdict says to do, and what that rests on.
+#[derive(Debug, Serialize)]
+pub struct Advice {
+    pub text: String,
+    /// Models and machines.
+    pub rests_on: String,
+}
+
+/// One claim on one machine, its effect first.
+#[derive(Debug, Clone, Serialize)]
+pub struct VerdictRow {
+    pub effect: String,
+    pub claim: Markdown,
+    pub id: String,
+    pub guides: Markdown,
+    pub machine: String,
+    #[serde(skip)]
+    device: &'static str,
+    pub verdict: String,
+    /// What the user's own results say of the same on a device of this kind.
+    pub yours: Vec<String>,
+    /// Whether the row itself is of the user's own results, because no others are of such a device.
+    pub is_own: bool,
+    /// `confirmed`, `refuted`, ...: what a filter asks for.
+    pub kind: String,
+}
+
+/// Ratios to a baseline: a row for each configuration, a column for each level of the studied factor.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Pivot {
+    pub caption: String,
+    pub factors: usize,
+    pub head: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+    pub more: usize,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Factor {
+    pub name: String,
+    pub meaning: String,
+    pub levels: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Measured {
+    pub machine: String,
+    pub taken: &'static str,
+    pub profile: String,
+    pub command: String,
+    pub data: Markdown,
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Page {
+    pub name: String,
+    pub title: String,
+    pub file: String,
+    pub question: String,
+    pub hypothesis: String,
+    pub headlines: Vec<String>,
+    /// What stands above the advice: a lab's statement about itself is none.
+    pub advice_title: &'static str,
+    pub advice: Vec<Advice>,
+    pub code: Markdown,
+    pub pictures: Vec<PictureLink>,
+    pub fails: Vec<String>,
+    pub verdicts: Vec<VerdictRow>,
+    pub pivots: Vec<Pivot>,
+    pub pairs: Vec<tables::Table>,
+    pub rankings: Vec<Ranking>,
+    pub threats: Vec<String>,
+    /// Claims that no machine's figures can decide yet.
+    pub undecided: Vec<String>,
+    pub claims: Vec<ClaimSection>,
+    pub published: Vec<PublishedSection>,
+    pub factors: Vec<Factor>,
+    pub measured: Vec<Measured>,
+    pub files: Vec<files::Linked>,
+    pub protocols_differ: bool,
+    #[serde(skip)]
+    pub kind: Kind,
+}
+
+/// The page of an experiment from all machines that ran it.
+pub fn page(runs: &[Recorded], pictures: Vec<PictureLink>) -> Page {
+    let first = &runs[0];
+    let known = subject(&first.protocol.name);
+    let is_own = |id: &str| kind(first) == Kind::SelfCheck || !is_self_check(first, id);
+    let verdicts: Vec<VerdictRow> = verdicts(runs).into_iter().filter(|row| is_own(&row.id)).collect();
+    let undecided = claims::claims_of(runs).into_iter().filter(|(id, _)| is_own(id));
+    let undecided = undecided.filter(|(id, _)| !verdicts.iter().any(|row| row.id == *id && row.kind != "informational"));
+    Page {
+        name: slug(&first.protocol.name),
+        title: title(first),
+        file: format!("{}.md", slug(&first.protocol.name)),
+        question: first.protocol.question.to_string(),
+        hypothesis: first.protocol.hypothesis.to_string(),
+        headlines: known.map_or_else(Vec::new, |subject| headlines(runs, subject)),
+        advice_title: if kind(first) == Kind::Technique { "What to do" } else { "What was found" },
+        advice: advice(runs, &is_own),
+        code: Markdown::trusted(known.map_or(String::new(), |subject| subject.code.to_string())),
+        pictures,
+        fails: known.map_or_else(Vec::new, |subject| subject.fails.iter().map(|text| (*text).to_string()).collect()),
+        undecided: undecided.map(|(_, text)| text.to_string()).collect(),
+        verdicts,
+        pivots: runs.iter().flat_map(pivots).collect(),
+        pairs: runs.iter().filter_map(tables::beside_pytorch).collect(),
+        rankings: runs.iter().flat_map(rankings::rankings).collect(),
+        threats: first.protocol.threats.iter().map(|text| text.to_string()).collect(),
+        claims: claims::sections(runs).into_iter().filter(|claim| is_own(&claim.id)).collect(),
+        published: claims::published_sections(runs),
+        factors: factors(runs),
+        measured: runs.iter().filter(|run| data::has_rows(run)).map(measured).collect(),
+        files: runs.iter().flat_map(files::of).collect(),
+        protocols_differ: runs.iter().any(|run| run.protocol != first.protocol),
+        kind: kind(first),
+    }
+}
+
+/// `Accumulate 4 micro-batches: peak memory −56 % to −75 % (simulated GPU: gpt-12x768, ...); time 0 % to +8 % (CPU: ...)`.
+fn headlines(runs: &[Recorded], subject: &Subject) -> Vec<String> {
+    let (own, others): (Vec<&Recorded>, Vec<&Recorded>) = runs.iter().partition(|run| run.is_own);
+    let of = |runs: &[&Recorded], shown: &Shown, metric: &str| -> Vec<String> {
+        let said = effects::effects(runs, shown, metric).into_iter().map(|effect: Effect| {
+            let run = runs.iter().find(|run| run.machine == effect.machine);
+            let (label, device) = run.map_or(("", ""), |run| (effects::label(run, metric), prose::platform(run.platform())));
+            format!("{label} {} ({device}: {}{})", effect.change(), effect.rests_on, effect.progress())
+        });
+        said.collect()
+    };
+    let line = |(runs, whose, shown): (&[&Recorded], &str, &Shown)| {
+        let said = [of(runs, shown, shown.memory), of(runs, shown, shown.time)].concat();
+        (!said.is_empty()).then(|| format!("{whose}{}: {}.", shown.label, said.join("; ")))
+    };
+    let lines = |runs, whose| subject.shown.iter().filter_map(move |shown| line((runs, whose, shown))).collect::<Vec<_>>();
+    [lines(&others, ""), lines(&own, "Yours: ")].concat()
+}
+
+/// What leads to the machines whose figures fall the same way and are not those of the sentence.
+const SAME: &str = "; the same verdict from ";
+
+/// What to do, from the verdicts that carry: once for each claim and verdict, in the words of the largest models.
+fn advice(runs: &[Recorded], is_own: &dyn Fn(&str) -> bool) -> Vec<Advice> {
+    let mut all: Vec<(&str, Verdict, Advice)> = Vec::new();
+    let says = |j: &Judgement| j.carries && !matches!(j.verdict, Verdict::NotMeasured | Verdict::Incomplete) && is_own(&j.claim.id);
+    let judged = || runs.iter().flat_map(|run| run.judgements.iter().filter(|j| says(j)).map(move |judgement| (run, judgement)));
+    // The user's own results advise where no others do: elsewhere they stand beside them.
+    let is_said = |id: &str| judged().any(|(run, judgement)| !run.is_own && judgement.claim.id == id);
+    for (run, judgement) in judged().filter(|(run, judgement)| !run.is_own || !is_said(&judgement.claim.id)) {
+        let text = prose::advice(&run.protocol, judgement);
+        let rests_on = format!("{} on {}", basis(judgement), prose::whose(judgement.platform, &run.machine));
+        match all.iter_mut().find(|(id, verdict, _)| *id == judgement.claim.id && *verdict == judgement.verdict) {
+            // Its figures are those of the machine that is named first.
+            Some((.., advice)) => {
+                let same = advice.rests_on.replace(SAME, "; ");
+                *advice = Advice { text, rests_on: format!("{rests_on}{SAME}{same}") };
+            }
+            None => all.push((&judgement.claim.id, judgement.verdict, Advice { text, rests_on })),
+        }
+    }
+    let ids: Vec<&str> = claims::claims_of(runs).into_iter().map(|(id, _)| id).collect();
+    all.sort_by_key(|(id, ..)| ids.iter().position(|other| other == id));
+    all.into_iter().map(|(.., advice)| advice).collect()
+}
+
+/// What a verdict rests on.
+fn basis(judgement: &Judgement) -> String {
+    rests_on(judgement.evidence.iter().flat_map(|e| &e.comparisons).map(|comparison| &comparison.cell))
+}
+
+/// Every claim on every machine that has figures of it.
+pub fn verdicts(runs: &[Recorded]) -> Vec<VerdictRow> {
+    let mut rows: Vec<VerdictRow> = Vec::new();
+    for (id, text) in claims::claims_of(runs) {
+        let of_claim = rows.len();
+        let (others, own): (Vec<&Recorded>, Vec<&Recorded>) = runs.iter().partition(|run| !run.is_own);
+        for run in others.into_iter().chain(own) {
+            for judgement in run.judgements.iter().filter(|j| j.claim.id == id && j.verdict != Verdict::NotMeasured) {
+                let effect = prose::effect_of_all(&run.protocol, &judgement.evidence);
+                let device = prose::platform(judgement.platform);
+                let same = rows[of_claim..].iter_mut().find(|row| run.is_own && row.device == device);
+                if let Some(row) = same {
+                    row.yours.push(format!("{}: {effect}", prose::standing(judgement)));
+                    continue;
+                }
+                rows.push(VerdictRow {
+                    effect,
+                    device,
+                    yours: Vec::new(),
+                    is_own: run.is_own,
+                    claim: Markdown::text(text),
+                    id: slug(id),
+                    guides: guides(&judgement.claim.from),
+                    machine: prose::whose(judgement.platform, &run.machine),
+                    verdict: prose::standing(judgement),
+                    kind: if judgement.carries { judgement.verdict.to_string() } else { "informational".to_string() },
+                });
+            }
+        }
+    }
+    rows
+}
+
+/// The ratios of a machine's first metric in bytes, and of its times.
+fn pivots(run: &Recorded) -> Vec<Pivot> {
+    let has_ratio = |metric: &&Metric| compared(run, "").iter().any(|cell| run.ratio(cell, metric).is_some());
+    let bytes = run.protocol.metrics.iter().filter(|m| m.unit == "B" && m.pass == Pass::Memory).filter(has_ratio);
+    let bytes = run.protocol.metric(PEAK.name).filter(has_ratio).or_else(|| bytes.clone().next());
+    let time = run.protocol.metric(TIME.name).filter(has_ratio);
+    bytes.into_iter().chain(time).flat_map(|metric| pivots_of(run, metric)).collect()
+}
+
+/// A table for each factor that is studied.
+fn pivots_of(run: &Recorded, metric: &Metric) -> Vec<Pivot> {
+    let cells: Vec<Cell> = compared(run, "").into_iter().filter(|cell| run.ratio(cell, metric).is_some()).collect();
+    let studied_by = |cell: &Cell| run.grid_of(cell).map_or("", |grid| grid.studied.as_str());
+    let mut studied: Vec<&str> = Vec::new();
+    for factor in cells.iter().map(studied_by) {
+        if !studied.contains(&factor) {
+            studied.push(factor);
+        }
+    }
+    studied
+        .into_iter()
+        .filter_map(|factor| {
+            let own: Vec<&Cell> = cells.iter().filter(|cell| studied_by(cell) == factor).collect();
+            pivot(run, metric, factor, &own)
+        })
+        .collect()
+}
+
+fn pivot(run: &Recorded, metric: &Metric, studied: &str, cells: &[&Cell]) -> Option<Pivot> {
+    let first = cells.first()?;
+    let grid = run.grid_of(first)?;
+    let varies = |factor: &&str| cells.iter().any(|cell| cell.get(factor) != first.get(factor));
+    let others: Vec<&str> =
+        run.protocol.factors.iter().map(|f| f.name.as_str()).filter(|name| *name != studied).filter(varies).collect();
+    let mut levels: Vec<&str> = Vec::new();
+    let mut keys: Vec<Vec<String>> = Vec::new();
+    let key = |cell: &Cell| others.iter().map(|factor| cell.get(factor).unwrap_or("").to_string()).collect::<Vec<_>>();
+    for cell in cells {
+        let level = cell.get(studied)?;
+        if !levels.contains(&level) {
+            levels.push(level);
+        }
+        if !keys.contains(&key(cell)) {
+            keys.push(key(cell));
+        }
+    }
+    let figure = |wanted: &[String], level: &str| {
+        let cell = cells.iter().find(|cell| key(cell) == wanted && cell.get(studied) == Some(level));
+        cell.and_then(|cell| run.ratio(cell, metric)).map_or(String::new(), |ratio| percent(ratio.estimate))
+    };
+    let columns: Vec<(String, Vec<String>)> =
+        levels.iter().map(|level| ((*level).to_string(), keys.iter().map(|key| figure(key, level)).collect())).collect();
+    // Columns that say the same are one, and so are rows.
+    let mut merged: Vec<(String, Vec<String>)> = Vec::new();
+    for (level, figures) in columns {
+        match merged.iter_mut().find(|(_, other)| *other == figures) {
+            Some((levels, _)) => *levels = format!("{levels} = {level}"),
+            None => merged.push((level, figures)),
+        }
+    }
+    let rows: Vec<Vec<String>> = keys
+        .iter()
+        .enumerate()
+        .map(|(n, key)| key.iter().cloned().chain(merged.iter().map(|(_, figures)| figures[n].clone())).collect())
+        .collect();
+    let rows = alike_joined(rows, others.len());
+    let (whose, what) = (prose::whose(run.platform(), &run.machine), if run.is_prediction() { "predicted " } else { "" });
+    let mut head: Vec<String> = others.iter().map(|name| (*name).to_string()).collect();
+    head.extend(merged.iter().map(|(level, _)| format!("{studied} = {level}")));
+    Some(Pivot {
+        caption: format!("{whose}: {what}{} against {studied} = {}", metric.label, grid.baseline_level()),
+        factors: others.len(),
+        head,
+        more: rows.len().saturating_sub(ROWS),
+        rows: rows.into_iter().take(ROWS).collect(),
+    })
+}
+
+/// Rows with the same figures that differ in one factor alone become one.
+fn alike_joined(rows: Vec<Vec<String>>, factors: usize) -> Vec<Vec<String>> {
+    let mut joined: Vec<Vec<String>> = Vec::new();
+    for row in rows {
+        let same = joined.iter_mut().find_map(|other| {
+            let apart: Vec<usize> = (0..row.len()).filter(|n| other[*n] != row[*n]).collect();
+            match apart[..] {
+                [one] if one < factors => Some((other, one)),
+                _ => None,
+            }
+        });
+        match same {
+            Some((other, at)) => other[at] = format!("{}, {}", other[at], row[at]),
+            None => joined.push(row),
+        }
+    }
+    joined
+}
+
+/// The factors with the levels that some machine ran.
+fn factors(runs: &[Recorded]) -> Vec<Factor> {
+    let cells: Vec<Cell> = runs.iter().flat_map(Recorded::all_cells).collect();
+    let factor = |factor: &record::protocol::Factor| {
+        let mut levels: Vec<&str> = Vec::new();
+        for level in cells.iter().filter_map(|cell| cell.get(&factor.name)) {
+            if !levels.contains(&level) {
+                levels.push(level);
+            }
+        }
+        let explained = |level: &&str| match factor.levels.iter().find(|l| l.name == *level) {
+            Some(l) => format!("{level} ({})", l.meaning),
+            None => (*level).to_string(),
+        };
+        Factor {
+            name: factor.name.to_string(),
+            meaning: factor.meaning.to_string(),
+            levels: levels.iter().map(explained).collect(),
+        }
+    };
+    runs[0].protocol.factors.iter().map(factor).filter(|factor| !factor.levels.is_empty()).collect()
+}
+
+fn measured(run: &Recorded) -> Measured {
+    Measured {
+        machine: prose::whose(run.platform(), &run.machine),
+        taken: if run.is_prediction() { "Predicted" } else { "Measured" },
+        profile: run.manifest.profile.to_string(),
+        command: run.manifest.commands.iter().map(|command| invocation(&command.argv)).collect::<Vec<_>>().join("; then "),
+        data: Markdown::link("every configuration as CSV", &data::path(run)),
+        notes: tables::notes_of(run),
+    }
+}
+
+/// The command line that measured, without the folder of the program.
+fn invocation(argv: &[String]) -> String {
+    let Some((program, arguments)) = argv.split_first() else {
+        return String::new();
+    };
+    let program = program.rsplit(['/', '\\']).next().unwrap_or(program).to_string();
+    std::iter::once(program).chain(arguments.iter().cloned()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_say_the_same_are_one() {
+        let row = |cells: [&str; 3]| cells.map(str::to_string).to_vec();
+        let rows = vec![row(["a", "1", "−5 %"]), row(["b", "1", "−5 %"]), row(["a", "2", "−7 %"])];
+        assert_eq!(alike_joined(rows, 2), [row(["a, b", "1", "−5 %"]), row(["a", "2", "−7 %"])]);
+    }
+
+    #[test]
+    fn commands_lose_their_folder() {
+        assert_eq!(invocation(&["/a b/amp".to_string(), "--fresh".to_string()]), "amp --fresh");
+        assert_eq!(invocation(&[]), "");
+    }
+}

@@ -1,0 +1,146 @@
+//! What lives through the phases of a step, read from the points of a pass.
+
+use super::{View, levels};
+use anyhow::Result;
+use chart::{Areas, Course, Panel, Phase, areas};
+use record::protocol::{Cell, Metric};
+use record::results::{PassRecord, Status};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Panels in a row.
+const COLUMNS: usize = 2;
+
+/// More points than any pass records; a damaged file may name a point far behind the others.
+const MOST_POINTS: usize = 1 << 20;
+
+/// What a picture of areas shows, as the protocol says it.
+pub struct Design<'a> {
+    pub panels: &'a [&'a str],
+    pub layers: &'a [Metric],
+    pub boundary: &'a str,
+    pub phases: &'a [String],
+}
+
+pub fn area(view: &View, design: &Design) -> Result<Option<String>> {
+    // The level of the first of several panel factors, whose panels share a row and its scale.
+    let panels: Vec<(String, Panel)> =
+        view.cells.iter().map(|cell| (levels(cell, &design.panels[..1]), panel(view, cell, design))).collect();
+    if panels.iter().all(|(_, panel)| panel.course.is_err()) {
+        return Ok(None);
+    }
+    let has_rows = design.panels.len() > 1;
+    let mut rows: Vec<(String, Vec<Panel>)> = Vec::new();
+    for (row, panel) in panels {
+        match rows.last_mut() {
+            Some((last, row_panels)) if row_panels.len() < COLUMNS && (!has_rows || *last == row) => row_panels.push(panel),
+            _ => rows.push((row, vec![panel])),
+        }
+    }
+    let what = if view.recorded.is_prediction() { "predicted bytes" } else { "bytes" };
+    areas(&Areas {
+        head: &view.head,
+        layers: design.layers.iter().map(|layer| layer.label.to_string()).collect(),
+        rows: rows.into_iter().map(|(_, panels)| panels).collect(),
+        one_scale: !has_rows,
+        note: format!("{what} after each allocation and free, in order; each phase is as wide as the others"),
+    })
+    .map(|(picture, _)| Some(picture))
+}
+
+/// In which phase the peak is, and what makes most of it.
+pub fn finding(view: &View, design: &Design) -> Option<String> {
+    let courses: Vec<Course> = view.cells.iter().filter_map(|cell| panel(view, cell, design).course.ok()).collect();
+    let peaks = || courses.iter().map(|course| (course, course.peak()));
+    let places: Vec<&str> = peaks().map(|(course, peak)| course.place(peak)).collect();
+    let place = places.iter().max_by_key(|place| places.iter().filter(|other| other == place).count())?;
+    let share = |layer: usize| -> Vec<f64> {
+        peaks()
+            .map(|(course, peak)| course.points[peak][layer] / course.points[peak].iter().sum::<f64>().max(1.0) * 100.0)
+            .collect()
+    };
+    let (name, shares) = design
+        .layers
+        .iter()
+        .enumerate()
+        .map(|(n, layer)| (layer.label, share(n)))
+        .max_by(|a, b| a.1.iter().sum::<f64>().total_cmp(&b.1.iter().sum::<f64>()))?;
+    let (low, high) = (shares.iter().copied().fold(f64::INFINITY, f64::min), shares.iter().copied().fold(0.0, f64::max));
+    let count = places.iter().filter(|other| *other == place).count();
+    let most = if count == places.len() { "always".to_string() } else { format!("in {count} of {} cases", places.len()) };
+    Some(format!("The peak is {most} {place}; {name} are {low:.0} to {high:.0} % of it"))
+}
+
+fn panel(view: &View, cell: &Cell, design: &Design) -> Panel {
+    let own = |record: &&PassRecord| record.cell == *cell && record.pass == view.metric.pass && record.status == Status::Ok;
+    let course = view.recorded.passes.iter().find(own).and_then(|record| read(record, design));
+    let name = design.panels.iter().filter_map(|factor| Some(format!("{factor} = {}", cell.get(factor)?)));
+    Panel {
+        name: name.collect::<Vec<_>>().join(", "),
+        course: course.ok_or_else(|| view.obstacle(cell).unwrap_or("not recorded").to_string()),
+    }
+}
+
+/// Reads the curves of a pass: of each the points where it changes.
+fn read(record: &PassRecord, design: &Design) -> Option<Course> {
+    let curve = |metric: &str| -> BTreeMap<usize, f64> {
+        let points = record.samples.iter().filter(|sample| sample.metric == metric);
+        points.map(|sample| (sample.sample as usize, sample.value)).collect()
+    };
+    let begins: Vec<usize> = curve(design.boundary).into_keys().collect();
+    let ranges: Vec<Range<usize>> = begins.windows(2).map(|w| w[0]..w[1]).collect();
+    let count = *begins.last()?;
+    if ranges.len() != design.phases.len() || count == 0 || count > MOST_POINTS {
+        return None;
+    }
+    let curves: Vec<BTreeMap<usize, f64>> = design.layers.iter().map(|layer| curve(layer.name)).collect();
+    let at = |curve: &BTreeMap<usize, f64>, point: usize| curve.range(..=point).next_back().map_or(0.0, |(_, value)| *value);
+    let points = (0..count).map(|point| curves.iter().map(|curve| at(curve, point)).collect()).collect();
+    let phase = |(name, points): (&String, Range<usize>)| Phase {
+        name: name.to_string(),
+        group: String::new(),
+        place: format!("in {name}"),
+        points,
+    };
+    Some(Course { points, phases: design.phases.iter().zip(ranges).map(phase).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use record::protocol::Pass;
+    use record::results::Sample;
+
+    fn record(samples: &[(&str, u32, f64)]) -> PassRecord {
+        let sample = |(metric, sample, value): &(&str, u32, f64)| Sample {
+            metric: metric.to_string(),
+            unit: "B".into(),
+            value: *value,
+            sample: *sample,
+            reason: String::new(),
+        };
+        PassRecord {
+            cell: Cell::parse("model=mlp").unwrap(),
+            pass: Pass::Memory,
+            round: 1,
+            status: Status::Ok,
+            reason: String::new(),
+            seconds: None,
+            samples: samples.iter().map(sample).collect(),
+        }
+    }
+
+    #[test]
+    fn curves_are_read_from_the_points_where_they_change() {
+        let layers = ["curve.a", "curve.b"].map(|name| Metric::counted(name, "", "B"));
+        let names = ["forward", "backward"].map(str::to_string);
+        let design = Design { panels: &["model"], layers: &layers, boundary: "curve.phase", phases: &names };
+        let phases = [("curve.phase", 0, 0.0), ("curve.phase", 2, 1.0), ("curve.phase", 5, 2.0)];
+        let curves = [("curve.a", 0, 10.0), ("curve.b", 0, 0.0), ("curve.b", 2, 30.0), ("curve.b", 4, 5.0)];
+        let course = read(&record(&[&phases[..], &curves].concat()), &design).unwrap();
+        assert_eq!(course.points, [[10.0, 0.0], [10.0, 0.0], [10.0, 30.0], [10.0, 30.0], [10.0, 5.0]]);
+        assert_eq!((course.peak(), course.place(course.peak())), (2, "in backward"));
+        assert!(read(&record(&curves), &design).is_none(), "no phases");
+        assert!(read(&record(&phases[..2]), &design).is_none(), "a phase too few");
+    }
+}

@@ -1,0 +1,306 @@
+//! A metric relative to its baseline, as bars; or its amounts, where it is they that tell.
+
+use super::{View, grouped, levels};
+use crate::words;
+use anyhow::Result;
+use base::stats::Interval;
+use base::units::{quantity, ratio, tick};
+use chart::LinearScale;
+use chart::{
+    Anchor, Canvas, EDGE, FAINT, GRID, INK, Mark, NARROW, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width, wrapped,
+};
+use record::protocol::{Cell, PEAK};
+
+const BAR: i32 = 16;
+const STEP: i32 = 21;
+const GAP: i32 = 14;
+/// Widest that the names of clusters may be.
+pub const NAMES: i32 = 210;
+/// Where some cluster has more bars than this, all are sorted, in one colour.
+const MANY: usize = 5;
+/// Widest that the names of bars may be on a phone.
+const LEVELS: i32 = 120;
+/// Room right of the longest bar for its figure.
+const FIGURES: i32 = 70;
+
+pub struct Bar {
+    pub level: String,
+    /// Place of the level among those of the studied factor; the look follows it, so that it is the same in every cluster.
+    pub rank: usize,
+    /// A ratio or an amount, or why there is none.
+    pub outcome: Result<Interval, String>,
+}
+
+/// What the lengths of bars mean.
+pub struct Lengths<'a> {
+    pub title: &'a str,
+    /// `x` for ratios, or the unit of amounts.
+    pub unit: &'a str,
+    /// What 1x is, beside its line; amounts have none.
+    pub baseline: Option<&'a str>,
+}
+
+impl Lengths<'_> {
+    fn written(&self, value: f64) -> String {
+        if self.unit == "x" { ratio(value) } else { quantity(value, self.unit) }
+    }
+
+    fn ticks(&self, scale: LinearScale) -> Vec<f64> {
+        if self.unit == "B" { scale.binary_ticks() } else { scale.ticks() }
+    }
+}
+
+pub struct Cluster {
+    pub name: Vec<String>,
+    /// What 1x is.
+    pub baseline: String,
+    pub bars: Vec<Bar>,
+}
+
+impl Cluster {
+    fn name_height(&self) -> i32 {
+        (self.name.len() as i32 + i32::from(!self.baseline.is_empty())) * (SMALL + 4)
+    }
+
+    /// On a phone the name stands above the bars, elsewhere beside them.
+    fn height(&self, narrow: bool) -> i32 {
+        let bars = self.bars.len() as i32 * STEP;
+        if narrow { bars + self.name_height() } else { bars.max(self.name_height()) }
+    }
+}
+
+pub fn bars(view: &View, clusters: &[&str]) -> Result<Option<String>> {
+    let view = &view.only(|grid| clusters.iter().all(|factor| !grid.levels_of(factor).is_empty()));
+    let Some(grid) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)) else {
+        return Ok(None);
+    };
+    let view = &view.only(|other| other.studied == grid.studied);
+    let factors = view.telling(clusters, &[&grid.studied]);
+    let header = (factors.join(" · "), grid.studied.to_string());
+    let clusters = collect(view, &factors, name_width(view, &header.0));
+    if clusters.iter().all(|c| c.bars.iter().all(|bar| bar.outcome.is_err())) {
+        return Ok(None);
+    }
+    let baseline = format!("1x: {}", words::doing(&grid.studied, grid.baseline_level()));
+    let title = format!("{} relative to the baseline", view.label());
+    paint(view, &clusters, header, &Lengths { title: &title, unit: "x", baseline: Some(&baseline) }).map(Some)
+}
+
+/// The amounts of all levels, the baseline among them; a figure that is relative to a model's size is told in bytes of that model.
+pub fn amounts(view: &View, clusters: &[&str]) -> Result<Option<String>> {
+    let view = &view.only(|grid| clusters.iter().all(|factor| !grid.levels_of(factor).is_empty()));
+    let Some(studied) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)).map(|grid| grid.studied.as_str()) else {
+        return Ok(None);
+    };
+    let view = &view.only(|other| other.studied == studied);
+    let factors = view.telling(clusters, &[studied]);
+    let header = (factors.join(" · "), studied.to_string());
+    let width = name_width(view, &header.0);
+    let told = |cell: &Cell| view.value(cell).is_some() || view.is_out_of_memory(cell);
+    let groups = grouped(view.cells.iter().filter(|cell| told(cell)).map(|cell| (levels(cell, &factors), cell)));
+    let cluster = |(name, cells): (String, Vec<&Cell>)| {
+        let bar = |cell: &&Cell| Bar {
+            level: shortened(cell.get(studied).unwrap_or(""), SMALL, NAMES),
+            rank: 0,
+            outcome: amount(view, cell).map(Interval::exact).ok_or_else(|| view.obstacle(cell).unwrap_or("not run").to_string()),
+        };
+        let name = wrapped(&name, TEXT, width).iter().map(|line| shortened(line, TEXT, width)).collect();
+        Cluster { name, baseline: String::new(), bars: cells.iter().map(bar).collect() }
+    };
+    let clusters: Vec<Cluster> = groups.into_iter().map(cluster).collect();
+    if clusters.iter().all(|cluster| cluster.bars.iter().all(|bar| bar.outcome.is_err())) {
+        return Ok(None);
+    }
+    let title = view.label().replace(", relative to the model", "");
+    paint(view, &clusters, header, &Lengths { title: &title, unit: "B", baseline: None }).map(Some)
+}
+
+/// Room for the names of clusters: beside the bars at least as wide as their header, on a phone all of it.
+fn name_width(view: &View, header: &str) -> i32 {
+    if view.head.width <= NARROW { view.head.width - 2 * EDGE } else { NAMES.max(text_width(header, SMALL)) }
+}
+
+/// A cell's bytes.
+pub fn amount(view: &View, cell: &Cell) -> Option<f64> {
+    let value = view.value(cell)?;
+    if view.metric.unit == "B" {
+        return Some(value);
+    }
+    // The load of a model into itself takes the model: its bytes over how often they are there.
+    let of_same_model = |other: &&Cell| other.get("model") == cell.get("model");
+    let size = |cell: &Cell| {
+        let figure = |name: &str| view.recorded.samples.value(cell, name).filter(|value| *value > 0.0);
+        Some(figure(PEAK.name)? / figure("load_peak")?)
+    };
+    view.recorded.all_cells().iter().filter(of_same_model).find_map(size).map(|size| value * size)
+}
+
+fn collect(view: &View, factors: &[&str], width: i32) -> Vec<Cluster> {
+    let mut seen: Vec<String> = Vec::new();
+    let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (cell, view.recorded.grid_of(cell)?))));
+    // Where nothing was run at all, the report says so beside its tables.
+    let tells = |cell: &Cell| view.value(cell).is_some() || view.is_out_of_memory(cell);
+    let told = grouped(keyed).into_iter().filter(|(_, cells)| cells.iter().any(|(cell, _)| tells(cell)));
+    let clusters = told.map(|(name, cells)| {
+        let baseline = cells.first().map(|(cell, grid)| grid.baseline_of(cell));
+        let scale = baseline.as_ref().and_then(|cell| view.value(cell)).map(|v| match view.metric.unit {
+            // What is relative already has no unit that would say anything.
+            "1" | "" | "x" => String::new(),
+            unit => format!("1x = {}", quantity(v, unit)),
+        });
+        let compared = cells.iter().filter(|(cell, grid)| *cell != &grid.baseline_of(cell));
+        let bars = compared.map(|(cell, grid)| {
+            let level = shortened(cell.get(&grid.studied).unwrap_or(""), SMALL, NAMES);
+            let rank = seen.iter().position(|l| *l == level).unwrap_or_else(|| {
+                seen.push(level.clone());
+                seen.len() - 1
+            });
+            Bar { level, rank, outcome: outcome(view, cell, &grid.baseline_of(cell)) }
+        });
+        let bars: Vec<Bar> = bars.collect();
+        let name: Vec<String> = wrapped(&name, TEXT, width).iter().map(|line| shortened(line, TEXT, width)).collect();
+        Cluster { name, baseline: scale.unwrap_or_else(|| "no baseline".to_string()), bars }
+    });
+    let mut clusters: Vec<Cluster> = clusters.collect();
+    // Of many, what counts is their order, and colours would only confuse.
+    if clusters.iter().any(|cluster| cluster.bars.len() > MANY) {
+        let effect = |bar: &Bar| bar.outcome.as_ref().map_or(f64::INFINITY, |ratio| ratio.estimate);
+        for cluster in &mut clusters {
+            cluster.bars.sort_by(|a, b| effect(a).total_cmp(&effect(b)));
+            cluster.bars.iter_mut().for_each(|bar| bar.rank = 0);
+        }
+    }
+    clusters
+}
+
+fn outcome(view: &View, cell: &Cell, baseline: &Cell) -> Result<Interval, String> {
+    if let Some(ratio) = view.recorded.ratio(cell, view.metric) {
+        return Ok(ratio);
+    }
+    Err(match (view.value(cell), view.obstacle(cell), view.obstacle(baseline)) {
+        (None, Some(why), _) => why.to_string(),
+        (Some(value), _, Some(why)) => format!("{} (baseline: {why})", quantity(value, view.metric.unit)),
+        (Some(value), _, None) => quantity(value, view.metric.unit),
+        (None, None, _) => "not run".to_string(),
+    })
+}
+
+/// Clusters of bars; the header names the clusters and the bars.
+pub fn paint(view: &View, clusters: &[Cluster], header: (String, String), lengths: &Lengths) -> Result<String> {
+    let (width, narrow) = (view.head.width, view.head.width <= NARROW);
+    let names = clusters.iter().flat_map(|c| c.name.iter().map(|line| text_width(line, TEXT)));
+    let scales = clusters.iter().map(|c| text_width(&c.baseline, SMALL));
+    let name_width = names.chain(scales).chain([text_width(&header.0, SMALL)]).max().unwrap_or(0) + 16;
+    let labels = clusters.iter().flat_map(|c| c.bars.iter().map(|bar| text_width(&bar.level, SMALL)));
+    let level_width = labels.chain([text_width(&header.1, SMALL)]).max().unwrap_or(0);
+    let level_width = if narrow { level_width.min(LEVELS) } else { level_width };
+    let level_right = EDGE + level_width + if narrow { 0 } else { name_width };
+    let ratios = clusters.iter().flat_map(|c| c.bars.iter().filter_map(|bar| bar.outcome.as_ref().ok()));
+    let least = if lengths.baseline.is_some() { 1.0 } else { f64::MIN_POSITIVE };
+    let longest = ratios.map(|r| r.high).filter(|high| high.is_finite()).fold(least, f64::max);
+    let scale = LinearScale { high: longest, from: level_right + 8, to: width - EDGE - FIGURES };
+    let top = view.head.bottom() + 40;
+    let bottom = top + clusters.iter().map(|c| c.height(narrow) + GAP).sum::<i32>();
+    let title = format!("{} {}", view.head.title, view.head.subtitle);
+    let axis = wrapped(lengths.title, TEXT, width - 2 * EDGE);
+    picture((width, bottom + 36 + axis.len() as i32 * (TEXT + 5)), &title, |canvas| {
+        view.head.draw(canvas);
+        if !narrow {
+            canvas.text((EDGE, top - 14), &header.0, SMALL, FAINT, Anchor::Start);
+            canvas.text((level_right, top - 14), &header.1, SMALL, FAINT, Anchor::End);
+        }
+        draw_axis(canvas, scale, lengths, (top, bottom));
+        for (n, line) in axis.iter().enumerate() {
+            let middle = if narrow { width / 2 } else { (scale.from + scale.to) / 2 };
+            let middle = middle.min(width - EDGE - text_width(line, TEXT) / 2);
+            canvas.text((middle, bottom + 36 + n as i32 * (TEXT + 5)), line, TEXT, INK, Anchor::Middle);
+        }
+        let mut y = top + GAP / 2;
+        let mut figures = Vec::new();
+        for cluster in clusters {
+            figures.extend(draw_cluster(canvas, cluster, y, level_right, (scale, lengths), narrow));
+            y += cluster.height(narrow) + GAP;
+            if y < bottom {
+                canvas.line((EDGE, y - GAP / 2), (width - EDGE, y - GAP / 2), GRID, 1);
+            }
+        }
+        if lengths.baseline.is_some() {
+            let at = scale.at(1.0);
+            canvas.path(&[(at, top - 4), (at, bottom)], INK, 2, &[5, 3]);
+        }
+        // On white and last, since the reference line may run through them.
+        for ((x, middle), text) in figures {
+            canvas.rectangle((x - 3, middle - 8), (x + text_width(&text, SMALL), middle + 8), WHITE, true);
+            canvas.text((x, middle), &text, SMALL, INK, Anchor::Start);
+        }
+        if let Some(baseline) = lengths.baseline {
+            let half = text_width(baseline, SMALL) / 2;
+            let middle = scale.at(1.0).clamp((level_right + 8 + half).min(width - EDGE - half), width - EDGE - half);
+            canvas.text((middle, top - 14), baseline, SMALL, INK, Anchor::Middle);
+        }
+    })
+}
+
+fn draw_axis(canvas: &mut Canvas, scale: LinearScale, lengths: &Lengths, (top, bottom): (i32, i32)) {
+    let mut free = 0;
+    for value in lengths.ticks(scale) {
+        let (x, label) = (scale.at(value), tick(value, lengths.unit));
+        canvas.line((x, top), (x, bottom), GRID, 1);
+        let half = text_width(&label, SMALL) / 2 + 3;
+        if x - half >= free {
+            canvas.text((x, bottom + 14), &label, SMALL, INK, Anchor::Middle);
+            free = x + half;
+        }
+    }
+    canvas.line((scale.from, top), (scale.from, bottom), FAINT, 1);
+}
+
+/// Draws names and bars, and gives the figures that belong beside the bars.
+fn draw_cluster(
+    canvas: &mut Canvas,
+    cluster: &Cluster,
+    top: i32,
+    level_right: i32,
+    (scale, lengths): (LinearScale, &Lengths),
+    narrow: bool,
+) -> Vec<(Point, String)> {
+    let mut y = top + STEP / 2;
+    let lines = cluster.name.iter().map(|line| (line, TEXT, INK)).chain([(&cluster.baseline, SMALL, FAINT)]);
+    for (line, size, color) in lines.filter(|(line, ..)| !line.is_empty()) {
+        // On a phone the axis runs through the names.
+        if narrow {
+            canvas.rectangle((EDGE, y - size / 2 - 2), (EDGE + text_width(line, size) + 2, y + size / 2 + 2), WHITE, true);
+        }
+        canvas.text((EDGE, y), line, size, color, Anchor::Start);
+        y += SMALL + 4;
+    }
+    let top = if narrow { top + cluster.name_height() } else { top };
+    let rows = cluster.bars.iter().enumerate().map(|(row, bar)| {
+        let middle = top + row as i32 * STEP + STEP / 2;
+        canvas.text((level_right, middle), &shortened(&bar.level, SMALL, level_right - EDGE), SMALL, INK, Anchor::End);
+        draw_bar(canvas, bar, middle, scale, lengths)
+    });
+    rows.collect()
+}
+
+fn draw_bar(canvas: &mut Canvas, bar: &Bar, middle: i32, scale: LinearScale, lengths: &Lengths) -> (Point, String) {
+    let effect = match &bar.outcome {
+        Ok(effect) => effect,
+        Err(why) => {
+            canvas.mark((scale.from + 12, middle), Mark::Cross, FAINT);
+            return ((scale.from + 24, middle), why.clone());
+        }
+    };
+    let (look, end) = (look(bar.rank), scale.at(effect.estimate));
+    canvas.bar((scale.from, middle - BAR / 2), (end, middle + BAR / 2), look.color, look.hatch);
+    let mut free = end;
+    if !effect.is_exact() {
+        let (low, high) = (scale.at(effect.low), scale.at(effect.high));
+        canvas.line((low, middle), (high, middle), INK, 2);
+        for x in [low, high] {
+            canvas.line((x, middle - 4), (x, middle + 4), INK, 2);
+        }
+        free = free.max(high);
+    }
+    ((free + 6, middle), lengths.written(effect.estimate))
+}

@@ -1,0 +1,59 @@
+//! Published figures beside ours, as paired dots.
+
+use super::Picture;
+use crate::effects::{change, percent};
+use crate::markup::slug;
+use crate::prose;
+use crate::recorded::Recorded;
+use anyhow::Result;
+use chart::{Axis, Dot, Head, Ranges, Row, ranges};
+use record::protocol::{Bound, Published, Rule};
+
+/// Parts of a published table that make a picture worth it.
+const FEWEST: usize = 3;
+
+/// A row for each part of a published table of ratios: its range, and what each machine found; nothing for single figures.
+///
+/// # Errors
+/// The drawing library fails.
+pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture>> {
+    let found: Vec<_> = runs
+        .iter()
+        .flat_map(|run| run.reproductions.iter().map(move |found| (run, found)))
+        .filter(|(_, found)| found.published.id == published.id && found.comparable)
+        .collect();
+    let parts = published.rule.as_ref().map_or(Vec::new(), Rule::parts);
+    let row = |(n, rule): (usize, &&Rule)| {
+        let Rule::Ratio { metric, of, confirm: Bound::Within(low, high), .. } = rule else { return None };
+        let (low, high) = (*low, *high);
+        let theirs =
+            Dot { series: 0, middle: (low + high) / 2.0, low, high, text: format!("published {}", percent((low + high) / 2.0)) };
+        let ours = found.iter().enumerate().flat_map(|(machine, (_, found))| {
+            let comparisons = found.evidence.get(n).map_or(&[][..], |evidence| &evidence.comparisons);
+            comparisons.iter().map(move |comparison| {
+                let effect = comparison.effect;
+                let text = if effect.is_exact() { percent(effect.estimate) } else { change(effect.low, effect.high) };
+                Dot { series: machine + 1, middle: effect.estimate, low: effect.low, high: effect.high, text }
+            })
+        });
+        let dots: Vec<Dot> = std::iter::once(theirs).chain(ours).collect();
+        let label = runs[0].protocol.metric(metric).map_or("", |m| m.label);
+        let levels = of.split_whitespace().next_back().and_then(|term| Some(term.split_once('=')?.1)).unwrap_or("");
+        (dots.len() > 1).then(|| Row { name: format!("{levels}: {label}"), panels: vec![dots] })
+    };
+    let rows: Vec<Row> = parts.iter().enumerate().filter_map(row).collect();
+    if rows.len() < FEWEST {
+        return Ok(None);
+    }
+    let near =
+        |row: &&Row| row.panels[0][1..].iter().all(|dot| dot.middle >= row.panels[0][0].low && dot.middle <= row.panels[0][0].high);
+    let title = format!("{} of {} published ratios come out within a tenth", rows.iter().filter(near).count(), rows.len());
+    let machines = found.iter().map(|(run, found)| prose::whose(found.platform, &run.machine));
+    let series: Vec<String> = std::iter::once("published, a tenth either way".to_string()).chain(machines).collect();
+    let name = format!("published-beside-{}", slug(&published.id));
+    Picture::drawn(&name, format!("Published figures beside ours: {}", published.figure), |width| {
+        let head = Head::new(&title, &published.source, width);
+        let axis = Axis { title: "change against the table's baseline".to_string(), tick: percent, reference: 1.0 };
+        ranges(&Ranges { head: &head, axes: vec![axis], series: series.clone(), rows: rows.clone() }).map(Some)
+    })
+}

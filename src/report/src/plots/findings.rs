@@ -1,0 +1,289 @@
+//! What a picture shows, as its title: from the figures that it draws.
+
+use super::{View, levels, texts};
+use crate::effects::{change, percent};
+use crate::{prose, words};
+use base::units::quantity;
+use record::protocol::{Cell, Plot, PlotKind};
+use std::collections::BTreeMap;
+
+/// A sentence for the title; none where the figures do not give one, and the caption has to do.
+pub fn finding(view: &View, plot: &Plot) -> Option<String> {
+    match &plot.kind {
+        PlotKind::Bars { .. } if super::tells_amounts(view) => of_amounts(view),
+        PlotKind::Bars { .. } => of_levels(view),
+        // Less of a share is no saving.
+        PlotKind::Lines { x, series } if words::unit(view.metric.name, view.metric.unit) == "%" => {
+            of_share_lines(view, x, &texts(series))
+        }
+        PlotKind::Lines { x, series } => of_lines(view, x, &texts(series)),
+        PlotKind::Dots { rows, .. } => of_values(view, &texts(rows)),
+        PlotKind::Shares { prefix, .. } => of_shares(view, prefix),
+        PlotKind::Effects { factors } => super::effects::finding(view, &texts(factors)),
+        PlotKind::Pareto { against, .. } => super::pareto::finding(view, &texts(against)),
+        PlotKind::Against { reference, .. } => super::against::finding(view, reference),
+        PlotKind::Area { panels, layers, boundary, phases } => {
+            super::area::finding(view, &super::area::Design { panels: &texts(panels), layers, boundary, phases })
+        }
+        PlotKind::Ranking { .. } => None,
+    }
+}
+
+/// The level of the studied factor that changes most, and by how much.
+fn of_levels(view: &View) -> Option<String> {
+    let mut by_level: Vec<(String, Vec<base::stats::Interval>)> = Vec::new();
+    for cell in &view.cells {
+        let Some(ratio) = view.recorded.ratio(cell, view.metric) else { continue };
+        let studied = &view.recorded.grid_of(cell)?.studied;
+        let level = cell.get(studied)?;
+        if words::is_a_limit(studied, level) {
+            continue;
+        }
+        let name = match view.level_label(studied, level) {
+            plain if plain == level => words::doing(studied, level),
+            label => label,
+        };
+        match by_level.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, ratios)) => ratios.push(ratio),
+            None => by_level.push((name, vec![ratio])),
+        }
+    }
+    let all = || by_level.iter().flat_map(|(_, ratios)| ratios);
+    let label = view.label();
+    if by_level.is_empty() {
+        return None;
+    }
+    if all().all(|ratio| !ratio.is_exact() && ratio.low <= 1.0 && ratio.high >= 1.0) {
+        return Some(format!("No difference in {label} shows: every 95 % CI includes 1"));
+    }
+    if all().all(|ratio| (ratio.estimate - 1.0).abs() < 0.01) {
+        return Some(format!("Nothing changes {label} by 1 % or more"));
+    }
+    let strength = |ratios: &[base::stats::Interval]| {
+        let logs: Vec<f64> = ratios.iter().map(|ratio| ratio.estimate.max(1e-9).ln()).collect();
+        (logs.iter().sum::<f64>() / logs.len() as f64).abs()
+    };
+    // A level that one configuration has says less than one that all have.
+    let most = by_level.iter().map(|(_, ratios)| ratios.len()).max()?;
+    let common = by_level.iter().filter(|(_, ratios)| ratios.len() == most);
+    let (name, ratios) = common.max_by(|a, b| strength(&a.1).total_cmp(&strength(&b.1)))?;
+    let estimates = || ratios.iter().map(|ratio| ratio.estimate);
+    let (low, high) = (estimates().fold(f64::INFINITY, f64::min), estimates().fold(f64::NEG_INFINITY, f64::max));
+    Some(capital(&changes(name, &label, low, high)))
+}
+
+/// `k = 4 cuts peak memory by 56 % to 75 %`.
+fn changes(what: &str, label: &str, low: f64, high: f64) -> String {
+    let told = change(low, high);
+    match (low < 1.0, high > 1.0) {
+        (true, false) if high < 0.995 => format!("{what} cuts {label} by {}", told.replace('−', "")),
+        (false, true) if low > 1.005 && high < 2.0 => format!("{what} raises {label} by {}", told.replace('+', "")),
+        _ => format!("{what}: {label} {told}"),
+    }
+}
+
+/// At the largest level that several lines have, the lowest against the first; of one line, how it grows.
+fn of_lines(view: &View, x: &str, series: &[&str]) -> Option<String> {
+    let factors = view.telling(series, &[x]);
+    let at = |cell: &Cell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
+    let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    let mut lost: BTreeMap<String, f64> = BTreeMap::new();
+    for cell in &view.cells {
+        let (name, Some(place)) = (levels(cell, &factors), at(cell)) else { continue };
+        if view.is_out_of_memory(cell) && view.value(cell).is_none() {
+            let first = lost.entry(name).or_insert(place);
+            *first = first.min(place);
+            continue;
+        }
+        let Some(value) = view.value(cell).filter(|value| *value > 0.0) else { continue };
+        match lines.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, points)) => points.push((place, value)),
+            None => lines.push((name, vec![(place, value)])),
+        }
+    }
+    let written = |place: f64| base::units::tick(place, "1");
+    // What a line is called, by the levels that it stands for.
+    let spoken = |levels: &[&str]| -> String {
+        let said = levels.iter().zip(&factors).map(|(level, factor)| words::doing(factor, level));
+        if levels.len() == factors.len() { said.collect::<Vec<_>>().join(" · ") } else { levels.join(" · ") }
+    };
+    let called = |name: &str| spoken(&name.split(" · ").collect::<Vec<_>>());
+    if let Some((name, first)) = lost.iter().min_by(|a, b| a.1.total_cmp(b.1)) {
+        let fits = lines.iter().filter(|(line, _)| !lost.contains_key(line)).map(|(line, _)| called(line)).collect::<Vec<_>>();
+        if !fits.is_empty() {
+            let (name, fits) = (capital(&called(name)), fits.join(", "));
+            return Some(format!("{name} runs out of memory from {x} = {} on; {fits} fits throughout", written(*first)));
+        }
+        let last = |points: &[(f64, f64)]| points.iter().map(|(place, _)| *place).fold(0.0, f64::max);
+        let (best, points) = lines.iter().max_by(|a, b| last(&a.1).total_cmp(&last(&b.1)))?;
+        let (best, name) = (capital(&called(best)), called(name));
+        return Some(format!("{best} fits longest, up to {x} = {}; {name} runs out at {}", written(last(points)), written(*first)));
+    }
+    let most = lines.iter().flat_map(|(_, points)| points).map(|(place, _)| *place).fold(f64::NEG_INFINITY, f64::max);
+    let value = |points: &[(f64, f64)]| points.iter().find(|(place, _)| *place == most).map(|(_, value)| *value);
+    let here: Vec<(Vec<&str>, f64)> =
+        lines.iter().filter_map(|(name, points)| Some((name.split(" · ").collect(), value(points)?))).collect();
+    // Lines that differ in one thing alone can be compared.
+    let differ = |a: &[&str], b: &[&str]| {
+        let apart: Vec<usize> = (0..a.len().min(b.len())).filter(|n| a[*n] != b[*n]).collect();
+        if a.len() == b.len() && apart.len() == 1 { Some(apart[0]) } else { None }
+    };
+    let pairs = here.iter().enumerate().flat_map(|(n, low)| here[..n].iter().map(move |base| (low, base)));
+    let spread = |points: &[(Vec<&str>, f64)]| {
+        let values = || points.iter().map(|(_, value)| *value);
+        values().fold(0.0, f64::max) / values().fold(f64::INFINITY, f64::min)
+    };
+    if here.len() > 1 && here.len() <= FEW && spread(&here) < 1.01 {
+        let names: Vec<String> = here.iter().map(|(levels, _)| spoken(levels)).collect();
+        return Some(format!("At {x} = {}, {} is the same within 1 %: {}", written(most), view.label(), names.join(", ")));
+    }
+    let (low, base, at, ratio) = pairs
+        .filter_map(|(low, base)| Some((low, base, differ(&low.0, &base.0)?, low.1 / base.1)))
+        .min_by(|a, b| a.3.total_cmp(&b.3))
+        .filter(|(.., ratio)| *ratio < 0.99)?;
+    let name = |levels: &[&str], n: usize| factors.get(n).map_or(levels[n].to_string(), |factor| words::doing(factor, levels[n]));
+    let others: Vec<String> = (0..low.0.len()).filter(|n| *n != at).map(|n| name(&low.0, n)).collect();
+    let where_ = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
+    let less = percent(ratio).replace('−', "");
+    let (low, base, label) = (name(&low.0, at), name(&base.0, at), view.label());
+    Some(format!("At {x} = {}, {low} has {less} less {label} than {base}{where_}", written(most)))
+}
+
+/// The shares at the far end of the axis, for each level of the first factor.
+fn of_share_lines(view: &View, x: &str, series: &[&str]) -> Option<String> {
+    let first = view.telling(series, &[x]).into_iter().next();
+    let mut groups: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    for cell in &view.cells {
+        let place = cell.get(x).and_then(|level| level.parse::<f64>().ok());
+        let Some(point) = place.zip(view.value(cell)) else { continue };
+        let name = first.and_then(|factor| cell.get(factor)).unwrap_or_default().to_string();
+        match groups.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, points)) => points.push(point),
+            None => groups.push((name, vec![point])),
+        }
+    }
+    let told = |(name, points): &(String, Vec<(f64, f64)>)| {
+        let far = points.iter().map(|(place, _)| *place).fold(f64::NEG_INFINITY, f64::max);
+        let shares = || points.iter().filter(|(place, _)| *place == far).map(|(_, share)| *share);
+        let (low, high) = (shares().fold(f64::INFINITY, f64::min), shares().fold(0.0, f64::max));
+        let with = if name.is_empty() { String::new() } else { format!("{name}, ") };
+        format!("{} ({with}{x} = {})", range(low, high, "%"), base::units::tick(far, "1"))
+    };
+    let said: Vec<String> = groups.iter().map(told).collect();
+    (!said.is_empty() && said.len() <= 2).then(|| format!("{}: {}", capital(&view.label()), said.join(", ")))
+}
+
+/// The values of each level of the studied factor.
+fn of_values(view: &View, rows: &[&str]) -> Option<String> {
+    let unit = words::unit(view.metric.name, view.metric.unit);
+    let value = |cell: &Cell| view.value(cell).map(f64::abs);
+    let mut by_level = by_level(view, &studied(view), &value);
+    // Where the studied factor changes nothing, the first of the rows tells more.
+    if let (Some(first), [one, others @ ..]) = (rows.first(), &by_level[..])
+        && !others.is_empty()
+        && others.iter().all(|other| range(other.1, other.2, unit) == range(one.1, one.2, unit))
+    {
+        by_level = self::by_level(view, &|cell| Some(words::doing(first, cell.get(first)?)), &value);
+    }
+    let said: Vec<String> = by_level.iter().map(|(level, low, high)| format!("{level} {}", range(*low, *high, unit))).collect();
+    (!said.is_empty() && said.len() <= FEW).then(|| format!("{}: {}", capital(&view.label()), said.join(", ")))
+}
+
+/// The bytes of each level, or of those with most and with least where there are many.
+fn of_amounts(view: &View) -> Option<String> {
+    let by_level = by_level(view, &studied(view), &|cell| super::bars::amount(view, cell));
+    let told = |(level, low, high): &(String, f64, f64)| format!("{level} {}", range(*low, *high, "B"));
+    let label = capital(&view.label().replace(", relative to the model", ""));
+    if by_level.len() <= FEW && !by_level.is_empty() {
+        return Some(format!("{label}: {}", by_level.iter().map(told).collect::<Vec<_>>().join(", ")));
+    }
+    let most = by_level.iter().max_by(|a, b| a.2.total_cmp(&b.2))?;
+    let least = by_level.iter().min_by(|a, b| a.2.total_cmp(&b.2))?;
+    Some(format!("{label}: most with {}, least with {}", told(most), told(least)))
+}
+
+/// More levels than this do not fit into a title.
+const FEW: usize = 5;
+
+/// The level of the factor that a cell's grid studies, as titles name it.
+fn studied(view: &View) -> impl Fn(&Cell) -> Option<String> {
+    |cell| view.recorded.grid_of(cell).and_then(|grid| Some(words::doing(&grid.studied, cell.get(&grid.studied)?)))
+}
+
+/// Smallest and largest value of each level.
+fn by_level(view: &View, level: &dyn Fn(&Cell) -> Option<String>, value: &dyn Fn(&Cell) -> Option<f64>) -> Vec<(String, f64, f64)> {
+    let mut by_level: Vec<(String, f64, f64)> = Vec::new();
+    for cell in &view.cells {
+        let Some((level, value)) = level(cell).zip(value(cell)) else { continue };
+        match by_level.iter_mut().find(|(known, ..)| *known == level) {
+            Some((_, low, high)) => (*low, *high) = (low.min(value), high.max(value)),
+            None => by_level.push((level, value, value)),
+        }
+    }
+    by_level
+}
+
+fn range(low: f64, high: f64, unit: &str) -> String {
+    let (low, high) = (quantity(low, unit), quantity(high, unit));
+    if low == high { low } else { format!("{low} to {high}") }
+}
+
+/// The part that is the largest most often; of counts of one kind alone, how many there are.
+fn of_shares(view: &View, prefix: &str) -> Option<String> {
+    let mut largest: Vec<(String, f64)> = Vec::new();
+    let (mut counted, mut of_all) = (0.0, 0.0);
+    for cell in &view.cells {
+        let parts: Vec<(&str, f64)> = view.recorded.samples.details(cell, prefix).collect();
+        let total: f64 = parts.iter().map(|(_, value)| value).sum();
+        if let Some((name, value)) = parts.iter().max_by(|a, b| a.1.total_cmp(&b.1)).filter(|_| total > 0.0) {
+            largest.push(((*name).to_string(), value / total));
+            (counted, of_all) = (counted + value, of_all + total);
+        }
+    }
+    let is_one = largest.windows(2).all(|pair| pair[0].0 == pair[1].0);
+    if let ("1", true, Some((name, _))) =
+        (view.metric.unit, is_one && largest.iter().all(|(_, share)| *share > 0.9), largest.first())
+    {
+        return Some(format!("{} of {} are {name}", count(counted), count(of_all)));
+    }
+    let (name, _) = largest.iter().max_by_key(|(name, _)| largest.iter().filter(|(other, _)| other == name).count())?;
+    let own: Vec<f64> = largest.iter().filter(|(other, _)| other == name).map(|(_, share)| *share * 100.0).collect();
+    let (low, high) = (own.iter().copied().fold(f64::INFINITY, f64::min), own.iter().copied().fold(0.0, f64::max));
+    let range = if (high - low) < 1.0 { format!("{high:.0} %") } else { format!("{low:.0} to {high:.0} %") };
+    Some(format!("{name} is the largest part in {} of {}: {range}", own.len(), prose::counted(largest.len(), "configuration")))
+}
+
+/// A count with commas: `33,684`.
+fn count(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
+/// The text as a sentence begins; names from code keep their case.
+fn capital(text: &str) -> String {
+    let first: String = text.chars().take_while(|c| !c.is_whitespace() && *c != ':').collect();
+    let is_word = first.len() > 1 && first.chars().all(|c| c.is_alphabetic() || c == '-') && first != env!("CARGO_PKG_NAME");
+    let mut characters = text.chars();
+    match characters.next() {
+        Some(letter) if is_word => letter.to_uppercase().chain(characters).collect(),
+        _ => text.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_title_says_which_way_a_figure_goes() {
+        assert_eq!(changes("k = 4", "peak memory", 0.25, 0.44), "k = 4 cuts peak memory by 56 % to 75 %");
+        assert_eq!(changes("form = clone", "peak memory", 1.24, 1.64), "form = clone raises peak memory by 24 % to 64 %");
+        assert_eq!(changes("k = 4", "time", 0.9, 1.1), "k = 4: time −10 % to +10 %");
+        assert_eq!(capital("peak memory"), "Peak memory");
+        for name in ["relu(x).clone() raises", "bf16 autocast cuts", "k = 4 cuts", "vramlab cuts", "no_grad cuts"] {
+            assert_eq!(capital(name), name);
+        }
+        assert_eq!([7.0, 999.0, 33_684.0, 1_000_000.0].map(count), ["7", "999", "33,684", "1,000,000"]);
+    }
+}

@@ -1,0 +1,85 @@
+//! Ratios of times with their intervals, and signed errors, as dots on a linear axis that shows what differs.
+
+use super::{View, grouped, levels};
+use crate::effects::{change, percent};
+use crate::words;
+use anyhow::Result;
+use base::stats::median;
+use base::units::tick;
+use chart::{Axis, Dot, Ranges, Row, ranges};
+use record::protocol::{BY, Cell};
+
+/// A row for each comparison, named by what tells it from others, with its 95 % interval.
+pub fn intervals(view: &View, clusters: &[&str]) -> Result<Option<String>> {
+    let compared = |cell: &&Cell| view.recorded.ratio(cell, view.metric).is_some();
+    let cells: Vec<&Cell> = view.cells.iter().filter(compared).collect();
+    let Some(grid) = cells.first().and_then(|cell| view.recorded.grid_of(cell)) else { return Ok(None) };
+    let factors = view.telling(clusters, &[&grid.studied]);
+    let name = |cell: &Cell| {
+        let own = view.recorded.grid_of(cell).map_or("", |grid| &grid.studied);
+        let of = levels(cell, &factors.iter().copied().filter(|factor| *factor != own).collect::<Vec<_>>());
+        let level = view.level_label(own, cell.get(own).unwrap_or(""));
+        let level = if level.parse::<f64>().is_ok() { format!("{own} = {level}") } else { level };
+        // Who ran it stands in the axis's name.
+        if own == BY && !of.is_empty() {
+            return if factors.contains(&"workers") { view.level_label("workers", &of) } else { of };
+        }
+        if of.is_empty() { level } else { format!("{of}: {level}") }
+    };
+    let row = |cell: &&Cell| {
+        let ratio = view.recorded.ratio(cell, view.metric)?;
+        let text = format!("{} ({})", percent(ratio.estimate), change(ratio.low, ratio.high));
+        Some(Row {
+            name: name(cell),
+            panels: vec![vec![Dot { series: 0, middle: ratio.estimate, low: ratio.low, high: ratio.high, text }]],
+        })
+    };
+    let title = format!("change against {}, 95 % CI", words::doing(&grid.studied, grid.baseline_level()));
+    let axis = Axis { title, tick: percent, reference: 1.0 };
+    ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: cells.iter().filter_map(row).collect() }).map(Some)
+}
+
+/// The signed errors of a prediction, a row for each model: on which side of the truth they are.
+pub fn signed(view: &View) -> Result<Option<String>> {
+    let name = view.metric.name.replace("_error", "_signed");
+    let value = |cell: &Cell| view.recorded.samples.value(cell, &name);
+    let models = grouped(view.cells.iter().filter_map(|cell| Some((levels(cell, &["model"]), value(cell)?))));
+    if models.is_empty() {
+        return Ok(None);
+    }
+    let row = |(model, errors): &(String, Vec<f64>)| {
+        let (low, high) =
+            (errors.iter().copied().fold(f64::INFINITY, f64::min), errors.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+        let text = format!("{} to {}", signed_percent(low), signed_percent(high));
+        Row { name: model.clone(), panels: vec![vec![Dot { series: 0, middle: median(errors), low, high, text }]] }
+    };
+    let axis = Axis { title: "signed error, relative to the measured peak".to_string(), tick: signed_percent, reference: 0.0 };
+    ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: models.iter().map(row).collect() }).map(Some)
+}
+
+/// On which side of the truth all errors are.
+pub fn signed_finding(view: &View) -> Option<String> {
+    let name = view.metric.name.replace("_error", "_signed");
+    let errors: Vec<f64> = view.cells.iter().filter_map(|cell| view.recorded.samples.value(cell, &name)).collect();
+    let (low, high) = (errors.iter().copied().reduce(f64::min)?, errors.iter().copied().reduce(f64::max)?);
+    let what = if name.starts_with("formula") { "The formula" } else { "The prediction" };
+    let between = |near: f64, far: f64| format!("{} to {}", signed_percent(near.abs()), signed_percent(far.abs())).replace('+', "");
+    Some(match (low < -0.0005, high > 0.0005) {
+        (false, false) => format!("{what} is right within 0.05 %"),
+        (true, false) => format!("{what} is never too high: too low by {}", between(high, low)),
+        (false, true) => format!("{what} is never too low: too high by {}", between(low, high)),
+        (true, true) => format!("{what} is off by {} to {}", signed_percent(low), signed_percent(high)),
+    })
+}
+
+fn signed_percent(share: f64) -> String {
+    let percent = (share * 1000.0).round() / 10.0;
+    let sign = if percent > 0.0 {
+        "+"
+    } else if percent < 0.0 {
+        "−"
+    } else {
+        ""
+    };
+    format!("{sign}{} %", tick(percent.abs(), "1"))
+}

@@ -1,0 +1,338 @@
+//! A metric over a numeric factor, both axes logarithmic.
+
+use super::{View, grouped, levels};
+use crate::words;
+use anyhow::Result;
+use base::units::{Bytes, tick};
+use chart::Scale;
+use chart::{
+    Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, Mark, NARROW, Point, SMALL, TEXT, look, picture, shortened, text_width,
+};
+use record::protocol::DEVICE_MEMORY;
+
+const PLOT_HEIGHT: i32 = 380;
+/// Height of one of two panels, and what its titles and the room around it take.
+const PANEL_HEIGHT: i32 = 260;
+const PANEL_ROOM: i32 = 110;
+const BETWEEN: i32 = 24;
+/// More lines of shares than this lie on one another at 0 and 100 %.
+const MOST_SHARES: usize = 4;
+const BAND_ROW: i32 = 18;
+const LABEL_STEP: i32 = 20;
+/// Widest that the names of lines may be.
+const LABELS: i32 = 270;
+
+struct Series {
+    label: String,
+    look: Look,
+    points: Vec<(f64, f64)>,
+    /// Where the line would have gone on, had the memory sufficed.
+    out_of_memory: Vec<f64>,
+}
+
+pub fn lines(view: &View, x: &str, series: &[&str]) -> Result<Option<String>> {
+    let view = &view.only(|grid| !grid.levels_of(x).is_empty());
+    let factors = view.telling(series, &[x]);
+    let all = collect(view, x, &factors);
+    if all.iter().all(|s| s.points.is_empty()) {
+        return Ok(None);
+    }
+    if let Some((first, rest)) = factors.split_first()
+        && all.len() > MOST_SHARES
+        && is_share(view)
+    {
+        let levels: Vec<String> =
+            grouped(view.cells.iter().map(|cell| (levels(cell, &[first]), ()))).into_iter().map(|(l, _)| l).collect();
+        if levels.len() == 2 {
+            return panels(view, x, (first, &levels), rest).map(Some);
+        }
+    }
+    Frame::new(view, &all).draw(view, x, &factors, &all).map(Some)
+}
+
+/// Two panels, side by side or on a phone one below the other, for lines that would hide each other in one.
+fn panels(view: &View, x: &str, (factor, split): (&str, &[String]), rest: &[&str]) -> Result<String> {
+    let (width, narrow) = (view.head.width, view.head.width <= NARROW);
+    let mut known: Vec<String> = Vec::new();
+    let of_level = |level: &String| {
+        let cells = view.cells.iter().filter(|cell| cell.get(factor) == Some(level.as_str())).cloned().collect();
+        let mut series = collect(&View { cells, head: view.head.clone(), ..*view }, x, rest);
+        // A line looks the same in both panels.
+        for line in &mut series {
+            let place = known.iter().position(|label| *label == line.label).unwrap_or_else(|| {
+                known.push(line.label.clone());
+                known.len() - 1
+            });
+            line.look = look(place);
+        }
+        series
+    };
+    let drawn: Vec<Vec<Series>> = split.iter().map(of_level).collect();
+    let all = || drawn.iter().flatten();
+    let across = if narrow { 1 } else { split.len() as i32 };
+    let each = (width - 2 * EDGE - (across - 1) * BETWEEN) / across;
+    let top = view.head.bottom() + 2 * LABEL_STEP + TEXT;
+    // Each panel has its own numbers along the axis; shares are on one scale anyway.
+    let frames: Vec<Frame> = (0..)
+        .zip(&drawn)
+        .map(|(n, series)| {
+            let from = EDGE + if narrow { 0 } else { n * (each + BETWEEN) };
+            let top = top + if narrow { n * (PANEL_HEIGHT + PANEL_ROOM) } else { 0 };
+            Frame::within(view, &series.iter().collect::<Vec<_>>(), (from, from + each), (top, PANEL_HEIGHT), 0)
+        })
+        .collect();
+    let below = frames.last().map_or(top, |frame| frame.bottom) + 66;
+    let mut named: Vec<&Series> = Vec::new();
+    for line in all() {
+        if !named.iter().any(|other| other.label == line.label) {
+            named.push(line);
+        }
+    }
+    let height = below + (named.len() as i32 + 2) * LABEL_STEP;
+    picture((width, height), &view.head.spoken(), |canvas| {
+        view.head.draw(canvas);
+        for ((frame, series), level) in frames.iter().zip(&drawn).zip(split) {
+            let (name, label) = (format!("{factor} = {level}"), frame.y_title(view));
+            canvas.bold((frame.left, frame.band - 14 - LABEL_STEP), &name, TEXT, INK, Anchor::Start);
+            canvas.text(
+                (frame.left, frame.band - 14),
+                &shortened(&label, TEXT, frame.right - frame.left),
+                TEXT,
+                INK,
+                Anchor::Start,
+            );
+            frame.draw_axes(canvas, &view.factor_title(x), series);
+            frame.draw_lines(canvas, series);
+        }
+        draw_legend(canvas, (below, width), &rest.join(" · "), &named, false);
+    })
+}
+
+fn is_share(view: &View) -> bool {
+    words::unit(view.metric.name, view.metric.unit) == "%"
+}
+
+fn collect(view: &View, x: &str, factors: &[&str]) -> Vec<Series> {
+    let at = |cell: &record::protocol::Cell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
+    let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (at(cell)?, cell))));
+    let is_share = is_share(view);
+    let groups = grouped(keyed).into_iter().enumerate();
+    let series = groups.map(|(n, (label, mut cells))| {
+        cells.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let label = shortened(&label, TEXT, LABELS);
+        let points = cells.iter().filter_map(|(x, cell)| Some((*x, view.value(cell).filter(|v| *v > 0.0 || is_share)?))).collect();
+        let lost = cells.iter().filter(|(_, cell)| view.value(cell).is_none() && view.is_out_of_memory(cell));
+        Series { label, look: look(n), points, out_of_memory: lost.map(|(x, _)| *x).collect() }
+    });
+    series.filter(|s| !s.points.is_empty() || !s.out_of_memory.is_empty()).collect()
+}
+
+struct Frame {
+    is_share: bool,
+    /// The memory that there is, in the figures' unit.
+    limit: Option<f64>,
+    width: i32,
+    left: i32,
+    right: i32,
+    /// Upper edge of the rows of crosses, and of the axis below them.
+    band: i32,
+    top: i32,
+    bottom: i32,
+    x: Scale,
+    y: Scale,
+    y_ticks: Vec<(i32, String)>,
+}
+
+impl Frame {
+    fn new(view: &View, series: &[Series]) -> Frame {
+        let band = view.head.bottom() + TEXT + 16;
+        let lost = series.iter().filter(|s| !s.out_of_memory.is_empty()).count() as i32;
+        let labels = series.iter().map(|s| text_width(&s.label, TEXT)).chain((lost > 0).then(|| text_width("out of memory", TEXT)));
+        let (width, narrow) = (view.head.width, view.head.width <= NARROW);
+        let right = if narrow { width - EDGE } else { width - EDGE - 52 - labels.max().unwrap_or(0) };
+        Frame::within(view, &series.iter().collect::<Vec<_>>(), (EDGE, right), (band, PLOT_HEIGHT), lost)
+    }
+
+    /// A frame between two edges, below `band`, with room for the crosses of so many lines.
+    fn within(view: &View, series: &[&Series], (from, right): (i32, i32), (band, height): (i32, i32), lost: i32) -> Frame {
+        let top = band + if lost > 0 { lost * BAND_ROW + 8 } else { 0 };
+        let bottom = top + height;
+        let limit = limit(view);
+        let is_share = is_share(view);
+        let y = if is_share {
+            Scale::of_shares(bottom, top)
+        } else {
+            Scale::over(series.iter().flat_map(|s| s.points.iter().map(|p| p.1)).chain(limit), 1.2, bottom, top)
+        };
+        let y_ticks = y.ticks(view.metric.unit);
+        let left = from + 12 + y_ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0);
+        let xs = series.iter().flat_map(|s| s.points.iter().map(|p| p.0).chain(s.out_of_memory.iter().copied()));
+        let x = Scale::over(xs, 1.5, left, right);
+        Frame { is_share, limit, width: view.head.width, left, right, band, top, bottom, x, y, y_ticks }
+    }
+
+    fn y_title(&self, view: &View) -> String {
+        format!("{} ({})", view.label(), if self.is_share { "linear" } else { "logarithmic" })
+    }
+
+    fn draw(&self, view: &View, x: &str, factors: &[&str], series: &[Series]) -> Result<String> {
+        let legend = if self.is_narrow() { (series.len() as i32 + 2) * LABEL_STEP } else { 0 };
+        picture((self.width, self.bottom + 60 + legend), &view.head.spoken(), |canvas| {
+            view.head.draw(canvas);
+            let start = if self.is_narrow() { EDGE } else { self.left };
+            canvas.text(
+                (start, self.band - 14),
+                &shortened(&self.y_title(view), TEXT, self.right - start),
+                TEXT,
+                INK,
+                Anchor::Start,
+            );
+            self.draw_axes(canvas, &view.factor_title(x), series);
+            self.draw_lines(canvas, series);
+            self.draw_lost(canvas, series);
+            match self.is_narrow() {
+                true => {
+                    let all: Vec<&Series> = series.iter().collect();
+                    draw_legend(canvas, (self.bottom + 64, self.width), &factors.join(" · "), &all, self.top > self.band);
+                }
+                false => self.draw_labels(canvas, &factors.join(" · "), series),
+            }
+        })
+    }
+
+    fn draw_lines(&self, canvas: &mut Canvas, series: &[Series]) {
+        for s in series {
+            let path: Vec<Point> = s.points.iter().map(|(x, y)| (self.x.at(*x), self.y.at(*y))).collect();
+            canvas.path(&path, s.look.color, 2, s.look.dash);
+        }
+        for s in series {
+            for (x, y) in &s.points {
+                canvas.mark((self.x.at(*x), self.y.at(*y)), s.look.mark, s.look.color);
+            }
+        }
+    }
+
+    fn draw_axes(&self, canvas: &mut Canvas, x_title: &str, series: &[Series]) {
+        for (y, label) in &self.y_ticks {
+            canvas.line((self.left, *y), (self.right, *y), GRID, 1);
+            canvas.text((self.left - 8, *y), label, SMALL, INK, Anchor::End);
+        }
+        let mut xs: Vec<f64> = series.iter().flat_map(|s| s.points.iter().map(|p| p.0).chain(s.out_of_memory.clone())).collect();
+        xs.sort_by(f64::total_cmp);
+        xs.dedup();
+        let mut free = 0;
+        for x in xs {
+            let (at, label) = (self.x.at(x), tick(x, "1"));
+            canvas.line((at, self.top), (at, self.bottom), GRID, 1);
+            let half = text_width(&label, SMALL) / 2 + 3;
+            if at - half >= free {
+                canvas.text((at, self.bottom + 14), &label, SMALL, INK, Anchor::Middle);
+                free = at + half;
+            }
+        }
+        if let Some(limit) = self.limit {
+            let y = self.y.at(limit);
+            canvas.path(&[(self.left, y), (self.right, y)], INK, 2, &[5, 3]);
+            canvas.text((self.left + 6, y - 10), &format!("limit {}", tick(limit, "B")), SMALL, INK, Anchor::Start);
+        }
+        canvas.line((self.left, self.bottom), (self.right, self.bottom), FAINT, 1);
+        canvas.line((self.left, self.top), (self.left, self.bottom), FAINT, 1);
+        let is_whole = self.right - self.left > self.width / 2 || self.is_narrow();
+        let room = if is_whole { self.width - 2 * EDGE } else { self.right - self.left };
+        let title = shortened(&format!("{x_title} (logarithmic)"), TEXT, room);
+        let middle = ((self.left + self.right) / 2).min(self.width - EDGE - text_width(&title, TEXT) / 2);
+        canvas.text((middle, self.bottom + 38), &title, TEXT, INK, Anchor::Middle);
+    }
+
+    /// Crosses above the axis, a row for each line that ran out of memory.
+    fn draw_lost(&self, canvas: &mut Canvas, series: &[Series]) {
+        if self.top > self.band {
+            canvas.rectangle((self.left, self.band), (self.right, self.top - 4), BAND, true);
+        }
+        for (row, s) in series.iter().filter(|s| !s.out_of_memory.is_empty()).enumerate() {
+            let y = self.band + 2 + BAND_ROW / 2 + row as i32 * BAND_ROW;
+            for x in &s.out_of_memory {
+                canvas.mark((self.x.at(*x), y), Mark::Cross, s.look.color);
+            }
+        }
+    }
+
+    fn is_narrow(&self) -> bool {
+        self.width <= NARROW
+    }
+
+    /// The name of each line beside its end, moved apart where ends are close.
+    fn draw_labels(&self, canvas: &mut Canvas, heading: &str, series: &[Series]) {
+        let end = |s: &Series| s.points.last().map_or(self.top, |p| self.y.at(p.1));
+        let mut order: Vec<&Series> = series.iter().filter(|s| !s.label.is_empty()).collect();
+        order.sort_by_key(|s| end(s));
+        let lost = self.top > self.band;
+        let first = if lost { self.top + LABEL_STEP } else { self.top };
+        let heights = spread(&order.iter().map(|s| end(s)).collect::<Vec<_>>(), first, self.bottom);
+        let x = self.right + 12;
+        let start = (x + 36).min(self.width - EDGE - text_width(heading, SMALL));
+        canvas.text((start, self.band - 14), heading, SMALL, FAINT, Anchor::Start);
+        for (s, y) in order.iter().zip(heights) {
+            canvas.path(&[(x, y), (x + 28, y)], s.look.color, 2, s.look.dash);
+            canvas.mark((x + 14, y), s.look.mark, s.look.color);
+            canvas.text((x + 36, y), &s.label, TEXT, INK, Anchor::Start);
+        }
+        if lost {
+            let y = (self.band + self.top) / 2 - 2;
+            canvas.mark((x + 14, y), Mark::Cross, FAINT);
+            canvas.text((x + 36, y), "out of memory", TEXT, INK, Anchor::Start);
+        }
+    }
+}
+
+/// The names of the lines below the axis, where beside it is no room.
+fn draw_legend(canvas: &mut Canvas, (top, width): (i32, i32), heading: &str, series: &[&Series], lost: bool) {
+    let mut y = top;
+    canvas.text((EDGE, y), &shortened(heading, SMALL, width - 2 * EDGE), SMALL, FAINT, Anchor::Start);
+    for s in series.iter().filter(|s| !s.label.is_empty()) {
+        y += LABEL_STEP;
+        canvas.path(&[(EDGE, y), (EDGE + 28, y)], s.look.color, 2, s.look.dash);
+        canvas.mark((EDGE + 14, y), s.look.mark, s.look.color);
+        canvas.text((EDGE + 36, y), &shortened(&s.label, TEXT, width - 2 * EDGE - 36), TEXT, INK, Anchor::Start);
+    }
+    if lost {
+        canvas.mark((EDGE + 14, y + LABEL_STEP), Mark::Cross, FAINT);
+        canvas.text((EDGE + 36, y + LABEL_STEP), "out of memory", TEXT, INK, Anchor::Start);
+    }
+}
+
+/// The memory that all cells were limited to, where the figures are bytes.
+fn limit(view: &View) -> Option<f64> {
+    let level = view.cells.first()?.get(DEVICE_MEMORY)?;
+    let is_one = view.metric.unit == "B" && view.cells.iter().all(|cell| cell.get(DEVICE_MEMORY) == Some(level));
+    let Bytes(bytes) = level.parse().ok().filter(|_| is_one)?;
+    Some(bytes as f64)
+}
+
+/// Positions at least [`LABEL_STEP`] apart, in order, near those wished for; they leave the range only where it is too small.
+fn spread(wished: &[i32], low: i32, high: i32) -> Vec<i32> {
+    let mut at: Vec<i32> = Vec::new();
+    for y in wished {
+        let free = at.last().map_or(low, |before| before + LABEL_STEP);
+        at.push((*y).max(free));
+    }
+    let mut limit = high;
+    for y in at.iter_mut().rev() {
+        *y = (*y).min(limit);
+        limit = *y - LABEL_STEP;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_keep_their_distance() {
+        let at = spread(&[10, 12, 14, 200, 201], 0, 205);
+        assert!(at.windows(2).all(|w| w[1] - w[0] >= LABEL_STEP), "{at:?}");
+        assert!(*at.last().unwrap() <= 205);
+        assert_eq!(spread(&[10, 100], 0, 200), [10, 100]);
+    }
+}

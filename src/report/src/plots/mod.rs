@@ -1,0 +1,214 @@
+//! The pictures of the report. Each is a pure function of what was recorded, so that the same samples give the same bytes.
+
+mod against;
+mod area;
+mod bars;
+mod beside;
+mod dots;
+mod effects;
+mod findings;
+mod intervals;
+mod lines;
+mod overview;
+mod pareto;
+mod shares;
+
+use super::markup::slug;
+use super::prose;
+use super::recorded::Recorded;
+use super::techniques::AMOUNTS;
+use anyhow::Result;
+use chart::{Head, NARROW, WIDE};
+use record::protocol::{Cell, Grid, Metric, Pass, Plot, PlotKind, selects};
+use record::results::Status;
+use serde::Serialize;
+
+pub use beside::beside;
+pub use overview::overview;
+
+/// A picture with its narrow form for phones.
+#[derive(Debug, Clone, Serialize)]
+pub struct PictureLink {
+    pub file: String,
+    pub narrow: String,
+    pub alt: String,
+}
+
+#[derive(Debug, Clone)]
+pub struct Picture {
+    /// Names of the files under `plots/`, for a page and for a phone.
+    pub file: String,
+    pub narrow: String,
+    /// What the picture shows, for who cannot see it.
+    pub alt: String,
+    pub svg: String,
+    pub narrow_svg: String,
+}
+
+impl Picture {
+    /// Draws a picture twice; nothing where there is nothing to draw.
+    fn drawn(name: &str, alt: String, draw: impl Fn(i32) -> Result<Option<String>>) -> Result<Option<Picture>> {
+        let (Some(svg), Some(narrow_svg)) = (draw(WIDE)?, draw(NARROW)?) else { return Ok(None) };
+        Ok(Some(Picture { file: format!("{name}.svg"), narrow: format!("{name}-narrow.svg"), alt, svg, narrow_svg }))
+    }
+
+    pub fn link(&self) -> PictureLink {
+        PictureLink { file: self.file.clone(), narrow: self.narrow.clone(), alt: self.alt.clone() }
+    }
+}
+
+/// Draws one plot of a protocol for one machine; nothing where the machine has no figure for it.
+///
+/// # Errors
+/// The drawing library fails.
+pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
+    let Some(metric) = recorded.protocol.metric(&plot.metric) else {
+        return Ok(None);
+    };
+    let draw = |width: i32| -> Result<Option<String>> {
+        let mut view = View::new(recorded, plot, metric, width);
+        let finding = if is_error(metric) { intervals::signed_finding(&view) } else { None };
+        if let Some(finding) = finding.or_else(|| findings::finding(&view, plot)) {
+            view.head = Head::new(&finding, &format!("{} {}", full_stop(&plot.caption), whose(recorded)), width);
+        }
+        if is_error(metric)
+            && let Some(svg) = intervals::signed(&view)?
+        {
+            return Ok(Some(svg));
+        }
+        match &plot.kind {
+            PlotKind::Lines { x, series } => lines::lines(&view, x, &texts(series)),
+            PlotKind::Bars { clusters } if tells_amounts(&view) => bars::amounts(&view, &texts(clusters)),
+            // Times are no bars from zero: a difference of a few percent would not be seen.
+            PlotKind::Bars { clusters } if metric.pass == Pass::Time => intervals::intervals(&view, &texts(clusters)),
+            PlotKind::Bars { clusters } => bars::bars(&view, &texts(clusters)),
+            PlotKind::Effects { factors } => effects::effects(&view, &texts(factors)),
+            PlotKind::Dots { rows, threshold } => dots::dots(&view, &texts(rows), *threshold),
+            PlotKind::Shares { rows, prefix } => shares::shares(&view, &texts(rows), prefix),
+            PlotKind::Area { panels, layers, boundary, phases } => {
+                area::area(&view, &area::Design { panels: &texts(panels), layers, boundary, phases })
+            }
+            // A table, which stands among the others.
+            PlotKind::Ranking { .. } => Ok(None),
+            PlotKind::Pareto { against, looks } => pareto::pareto(&view, &texts(against), &texts(looks)),
+            PlotKind::Against { reference, looks } => against::against(&view, reference, &texts(looks)),
+        }
+    };
+    let name = format!("{}-{}-{}", slug(&recorded.protocol.name), slug(&plot.name), slug(&recorded.machine));
+    Picture::drawn(&name, format!("{} {}", plot.caption, whose(recorded)), draw)
+}
+
+/// Borrowed names.
+pub fn texts(own: &[String]) -> Vec<&str> {
+    own.iter().map(String::as_str).collect()
+}
+
+/// What a plot would show, in words; nothing where the figures do not give a sentence.
+pub fn sentence(recorded: &Recorded, plot: &Plot) -> Option<String> {
+    let metric = recorded.protocol.metric(&plot.metric)?;
+    findings::finding(&View::new(recorded, plot, metric, WIDE), plot).map(|finding| format!("{finding} ({})", whose(recorded)))
+}
+
+fn full_stop(caption: &str) -> String {
+    format!("{}.", caption.trim_end_matches('.'))
+}
+
+/// Whether bars stand for bytes, and not for ratios to a baseline.
+fn tells_amounts(view: &View) -> bool {
+    AMOUNTS.contains(&view.recorded.protocol.name.as_str()) && view.metric.pass != Pass::Check
+}
+
+/// Whether a metric is the size of a relative error whose sign stands in another one.
+fn is_error(metric: &Metric) -> bool {
+    ["formula_error", "predicted_error"].contains(&metric.name)
+}
+
+/// The machine as a picture names it; a simulated GPU's figures are predictions.
+fn whose(recorded: &Recorded) -> String {
+    prose::whose(recorded.platform(), &recorded.machine)
+}
+
+/// The cells that a plot shows, with what it asks of each.
+struct View<'a> {
+    recorded: &'a Recorded,
+    metric: &'a Metric,
+    head: Head,
+    cells: Vec<Cell>,
+}
+
+impl<'a> View<'a> {
+    fn new(recorded: &'a Recorded, plot: &Plot, metric: &'a Metric, width: i32) -> View<'a> {
+        let grids = recorded.grids().filter(|grid| grid.passes.contains(&metric.pass));
+        let cells = grids.flat_map(|grid| recorded.cells(grid)).filter(|cell| selects(&plot.of, cell)).collect();
+        View { recorded, metric, head: Head::new(&plot.caption, &whose(recorded), width), cells }
+    }
+
+    /// The view without the cells of other grids: one that holds a factor fixed has no line along it, one without a factor no
+    /// place among its clusters.
+    fn only(&self, wanted: impl Fn(&Grid) -> bool) -> View<'a> {
+        let cells = self.cells.iter().filter(|cell| self.recorded.grid_of(cell).is_some_and(&wanted));
+        View { cells: cells.cloned().collect(), head: self.head.clone(), ..*self }
+    }
+
+    fn value(&self, cell: &Cell) -> Option<f64> {
+        self.recorded.samples.value(cell, self.metric.name)
+    }
+
+    /// Why a cell has no figure, in a few words.
+    fn obstacle(&self, cell: &Cell) -> Option<&'static str> {
+        self.recorded.obstacle(cell, self.metric.pass).map(|(status, _)| prose::status(status))
+    }
+
+    fn is_out_of_memory(&self, cell: &Cell) -> bool {
+        self.recorded.obstacle(cell, self.metric.pass).is_some_and(|(status, _)| status == Status::Oom)
+    }
+
+    /// A level as an axis names it: workers by their number, also where the protocol counts them by cores.
+    fn level_label(&self, factor: &str, level: &str) -> String {
+        let cores = self.recorded.manifest.identity.hardware.get("cores").and_then(|cores| cores.parse::<u32>().ok());
+        match (factor, level.strip_suffix('x').and_then(|times| times.parse::<u32>().ok()), cores) {
+            ("workers", Some(times), Some(cores)) => format!("{} workers ({times} per core)", times.saturating_mul(cores)),
+            ("workers", ..) => format!("{level} workers"),
+            _ => level.to_string(),
+        }
+    }
+
+    /// The metric's label, said to be a prediction where it is one.
+    fn label(&self) -> String {
+        if self.recorded.is_prediction() { format!("predicted {}", self.metric.label) } else { self.metric.label.to_string() }
+    }
+
+    /// What a factor stands for, as an axis title.
+    fn factor_title(&self, factor: &str) -> String {
+        match self.recorded.protocol.factor(factor) {
+            Some(f) if f.meaning != factor && !f.meaning.is_empty() => format!("{factor}: {}", f.meaning),
+            _ => factor.to_string(),
+        }
+    }
+
+    /// The factors that tell cells apart: the plot's own where they vary, then any other that does, so that no two cells of
+    /// different kind ever share a mark.
+    fn telling<'b>(&'b self, own: &[&'b str], shown_otherwise: &[&str]) -> Vec<&'b str> {
+        let varies = |factor: &str| self.cells.iter().any(|cell| cell.get(factor) != self.cells[0].get(factor));
+        let others = self.recorded.protocol.factors.iter().map(|f| f.name.as_str());
+        let others = others.filter(|name| !own.contains(name) && !shown_otherwise.contains(name));
+        own.iter().copied().chain(others).filter(|factor| varies(factor)).collect()
+    }
+}
+
+/// The levels of some factors of a cell, as a label.
+fn levels(cell: &Cell, factors: &[&str]) -> String {
+    factors.iter().filter_map(|factor| cell.get(factor)).collect::<Vec<_>>().join(" · ")
+}
+
+/// Items by key, in the order in which keys appear first.
+fn grouped<T>(items: impl IntoIterator<Item = (String, T)>) -> Vec<(String, Vec<T>)> {
+    let mut groups: Vec<(String, Vec<T>)> = Vec::new();
+    for (key, item) in items {
+        match groups.iter_mut().find(|(k, _)| *k == key) {
+            Some((_, group)) => group.push(item),
+            None => groups.push((key, vec![item])),
+        }
+    }
+    groups
+}

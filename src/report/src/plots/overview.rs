@@ -1,0 +1,33 @@
+//! What to try when memory runs out: what each technique does to memory, and what it costs in time.
+
+use super::Picture;
+use crate::effects::percent;
+use crate::order::{Order, Place};
+use anyhow::Result;
+use chart::{Axis, Dot, Head, Ranges, Row, ranges};
+
+/// A row for each technique in the order in which it is tried, a colour for each kind of it; nothing where none saves memory.
+///
+/// # Errors
+/// The drawing library fails.
+pub fn overview(order: &Order) -> Result<Option<Picture>> {
+    let dot = |series: usize, [middle, low, high]: [f64; 3]| Dot { series, middle, low, high, text: percent(middle) };
+    let row = |series: usize, place: &Place| Row {
+        name: place.name.clone(),
+        panels: vec![vec![dot(series, place.of_memory)], vec![dot(series, place.of_time)]],
+    };
+    let of_group = |(series, places): (usize, &[Place])| places.iter().map(|place| row(series, place)).collect::<Vec<_>>();
+    let rows: Vec<Row> = order.groups.iter().map(|group| group.places.as_slice()).enumerate().flat_map(of_group).collect();
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let axis = |title: &str| Axis { title: title.to_string(), tick: percent, reference: 1.0 };
+    let series: Vec<String> = order.groups.iter().map(|group| group.title.to_string()).collect();
+    let title = format!("What one technique alone saves on {} models, and what it costs", order.models.len());
+    let alt = "Peak memory and predicted time of a step with each technique, beside the model without it";
+    Picture::drawn("overview", alt.to_string(), |width| {
+        let head = Head::new(&title, "dot: median over the models; line: smallest to largest", width);
+        let axes = vec![axis("peak reserved memory"), axis("time of a step, predicted")];
+        ranges(&Ranges { head: &head, axes, series: series.clone(), rows: rows.clone() }).map(Some)
+    })
+}

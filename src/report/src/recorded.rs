@@ -1,0 +1,251 @@
+//! One experiment on one machine, as read from its results folder, with what the report asks of it.
+
+use anyhow::{Context, Result, bail, ensure};
+use base::stats::Interval;
+use record::judge::{Judgement, Reproduction, Taken, judge, reproduce};
+use record::protocol::{COMPUTED, Cell, Grid, LEAST_FLOPS, Metric, Pass, Platform, Protocol, TIME};
+use record::results::{Manifest, PassRecord, Run, Samples, Status, holds_results, reference};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Error rate of the intervals that tables and plots show; verdicts use their own, widened for many comparisons.
+const ALPHA: f64 = 0.05;
+
+/// More cells than any grid has.
+const MOST_CELLS: usize = 100_000;
+
+#[derive(Debug)]
+pub struct Recorded {
+    /// Name of the results folder, which names the machine.
+    pub machine: String,
+    /// Whether these are the user's own results, which stand beside those that came with the project.
+    pub is_own: bool,
+    pub manifest: Manifest,
+    pub protocol: Protocol,
+    pub passes: Vec<PassRecord>,
+    pub files: Vec<PathBuf>,
+    /// What stands among them and is not copied, and why.
+    pub refused: Vec<(PathBuf, String)>,
+    pub samples: Samples,
+    pub judgements: Vec<Judgement>,
+    pub reproductions: Vec<Reproduction>,
+    /// The highest rate at which this machine computed one operation in fp32, in operations a second; none where no experiment measured it.
+    pub fastest: Option<f64>,
+    /// Worst outcome of each kind of pass over a cell, with its reason.
+    outcomes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>>,
+    planned: BTreeSet<Cell>,
+}
+
+impl Recorded {
+    fn new(machine: &str, run: Run) -> Result<Recorded> {
+        let Run { manifest, passes, files, refused } = run;
+        for grid in &manifest.protocol.grids {
+            let cells = grid.axes.iter().try_fold(1usize, |cells, axis| cells.checked_mul(axis.levels.len()));
+            ensure!(cells.is_some_and(|cells| cells <= MOST_CELLS), "the grid '{}' plans more than {MOST_CELLS} cells", grid.name);
+        }
+        let protocol = manifest.protocol.clone();
+        let samples = Samples::new(&passes);
+        let taken = Taken { profile: manifest.profile, device: manifest.identity.platform, rounds: &manifest.rounds };
+        let judgements = judge(&protocol, taken, &samples);
+        let reproductions = reproduce(&protocol, taken, &samples);
+        let mut outcomes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>> = BTreeMap::new();
+        for record in &passes {
+            let by_pass = outcomes.entry(record.cell.clone()).or_default();
+            let worst = by_pass.entry(record.pass).or_insert((record.status, record.reason.clone()));
+            if record.status > worst.0 {
+                *worst = (record.status, record.reason.clone());
+            }
+        }
+        let planned = manifest.planned.iter().map(|text| Cell::parse(text).map_err(anyhow::Error::msg));
+        let planned = planned.collect::<Result<_>>()?;
+        Ok(Recorded {
+            machine: machine.to_string(),
+            is_own: false,
+            manifest,
+            protocol,
+            passes,
+            files,
+            refused,
+            samples,
+            judgements,
+            reproductions,
+            fastest: None,
+            outcomes,
+            planned,
+        })
+    }
+
+    pub fn platform(&self) -> Platform {
+        self.manifest.identity.platform
+    }
+
+    /// Whether nothing here was measured: a simulated GPU allocates and never computes.
+    pub fn is_prediction(&self) -> bool {
+        self.platform() == Platform::Dry
+    }
+
+    /// The grids of the profile that was run.
+    pub fn grids(&self) -> impl Iterator<Item = &Grid> {
+        self.protocol.grids(self.manifest.profile)
+    }
+
+    pub fn grid_of(&self, cell: &Cell) -> Option<&Grid> {
+        self.protocol.grid_of(self.manifest.profile, cell)
+    }
+
+    /// The cells of a grid that this run set out to measure, in the grid's order; a filter or a shard leaves the others out.
+    pub fn cells(&self, grid: &Grid) -> Vec<Cell> {
+        grid.cells().into_iter().filter(|cell| self.planned.contains(cell) || self.outcomes.contains_key(cell)).collect()
+    }
+
+    /// All cells of the run, grid by grid.
+    pub fn all_cells(&self) -> Vec<Cell> {
+        self.grids().flat_map(|grid| self.cells(grid)).collect()
+    }
+
+    /// What became of one kind of pass over a cell; none where it left no row.
+    pub fn outcome(&self, cell: &Cell, pass: Pass) -> Option<(Status, &str)> {
+        self.outcomes.get(cell)?.get(&pass).map(|(status, reason)| (*status, reason.as_str()))
+    }
+
+    /// Why a cell has no figure of a kind of pass: what became of that pass, or of another that stopped it.
+    pub fn obstacle(&self, cell: &Cell, pass: Pass) -> Option<(Status, &str)> {
+        let by_pass = self.outcomes.get(cell)?;
+        let not_ok = |outcome: &&(Status, String)| outcome.0 != Status::Ok;
+        let own = by_pass.get(&pass).filter(not_ok);
+        let other = || by_pass.values().filter(not_ok).max_by_key(|outcome| outcome.0);
+        let invalid = by_pass.values().find(|outcome| outcome.0 == Status::Invalid);
+        invalid.or(own).or_else(other).map(|(status, reason)| (*status, reason.as_str()))
+    }
+
+    /// A cell's figure over that of its baseline; none for the baseline itself.
+    pub fn ratio(&self, cell: &Cell, metric: &Metric) -> Option<Interval> {
+        let baseline = self.grid_of(cell)?.baseline_of(cell);
+        (*cell != baseline).then(|| self.samples.ratio(cell, &baseline, metric, ALPHA)).flatten()
+    }
+
+    /// A contrast over cells that were measured side by side; see [`Samples::contrast`].
+    pub fn contrast(&self, weighed: &[(&Cell, f64)], metric: &Metric) -> Option<Interval> {
+        self.samples.contrast(weighed, metric, ALPHA)
+    }
+
+    /// The least operations a second of a cell's step, over the fastest that this machine computed anything.
+    pub fn share_of_fastest(&self, cell: &Cell) -> Option<f64> {
+        let operations = self.samples.value(cell, LEAST_FLOPS.name).filter(|operations| *operations > 0.0)?;
+        Some(operations / self.samples.value(cell, TIME.name)? / self.fastest?)
+    }
+
+    /// The highest rate among this run's operations in fp32.
+    fn highest_rate(&self) -> Option<f64> {
+        let cells = self.all_cells().into_iter().filter(|cell| cell.is_fp32());
+        cells.filter_map(|cell| self.samples.value(&cell, COMPUTED.name)).reduce(f64::max)
+    }
+
+    /// What went wrong with a cell, if anything; a skipped pass beside one that went well is no trouble.
+    pub fn trouble(&self, cell: &Cell) -> Option<Status> {
+        let statuses = || self.outcomes.get(cell).into_iter().flat_map(|by_pass| by_pass.values().map(|(status, _)| *status));
+        let worst = statuses().max().filter(|status| *status != Status::Ok)?;
+        (worst != Status::Skipped || statuses().all(|status| status == Status::Skipped)).then_some(worst)
+    }
+
+    /// The cells of the run that lack a pass, or some of its rounds: a run that was cut short.
+    pub fn awaited(&self) -> Vec<Cell> {
+        let lacks = |grid: &Grid, cell: &Cell| grid.passes.iter().any(|pass| self.is_awaited(cell, *pass));
+        self.grids()
+            .flat_map(|grid| self.cells(grid).into_iter().filter(move |cell| self.planned.contains(cell) && lacks(grid, cell)))
+            .collect()
+    }
+
+    /// Whether a pass over a cell is still to be run.
+    pub fn is_awaited(&self, cell: &Cell, pass: Pass) -> bool {
+        self.samples.is_awaited(cell, pass, self.manifest.rounds.least_of(pass))
+    }
+}
+
+/// Reads `results/MACHINE/EXPERIMENT/` for every machine and experiment; machines that measured come before those that predict.
+///
+/// # Errors
+/// There are no results; a folder cannot be read; a file is damaged (file and line are named).
+pub fn read_all(results: &Path) -> Result<Vec<Recorded>> {
+    let nothing = || {
+        format!(
+            "no results in {}: measure first with `just run-all`, or name the folder that holds MACHINE/EXPERIMENT/run.json with --results",
+            results.display()
+        )
+    };
+    if !results.exists() {
+        bail!(nothing());
+    }
+    let mut recorded: Vec<Recorded> = Vec::new();
+    for machine in folders_in(results)? {
+        recorded.extend(experiments_of(&machine)?);
+    }
+    ensure!(!recorded.is_empty(), nothing());
+    let came = reference(results);
+    let is_own = |run: &Recorded| !came.contains(&run.machine);
+    if !recorded.iter().all(is_own) {
+        recorded.iter_mut().for_each(|run| run.is_own = !came.contains(&run.machine));
+    }
+    let mut fastest: BTreeMap<String, f64> = BTreeMap::new();
+    for run in &recorded {
+        if let Some(rate) = run.highest_rate() {
+            fastest.entry(run.machine.clone()).and_modify(|highest| *highest = highest.max(rate)).or_insert(rate);
+        }
+    }
+    for run in &mut recorded {
+        run.fastest = fastest.get(&run.machine).copied();
+    }
+    recorded.sort_by(|a, b| {
+        let key = |r: &Recorded| (r.protocol.name.clone(), r.is_own, r.platform(), r.machine.clone());
+        key(a).cmp(&key(b))
+    });
+    Ok(recorded)
+}
+
+/// Reads one machine's folder, `results/MACHINE`.
+///
+/// # Errors
+/// It holds no results; a file is damaged.
+pub fn read_machine(machine: &Path) -> Result<Vec<Recorded>> {
+    let recorded = experiments_of(machine)?;
+    ensure!(
+        !recorded.is_empty(),
+        "no results in {}: name the folder of one machine, which holds EXPERIMENT/run.json",
+        machine.display()
+    );
+    Ok(recorded)
+}
+
+fn experiments_of(machine: &Path) -> Result<Vec<Recorded>> {
+    let folders = folders_in(machine)?.into_iter().filter(|experiment| holds_results(experiment));
+    folders.map(|experiment| read_one(machine, &experiment)).collect()
+}
+
+fn read_one(machine: &Path, experiment: &Path) -> Result<Recorded> {
+    let run = Run::read(experiment)?;
+    let folder = name_of(experiment);
+    ensure!(
+        folder == run.manifest.protocol.name,
+        "{} holds results of the experiment '{}'; rename the folder to it, or remove it",
+        experiment.display(),
+        run.manifest.protocol.name
+    );
+    Recorded::new(&name_of(machine), run).with_context(|| format!("reading {}", experiment.display()))
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn folders_in(dir: &Path) -> Result<Vec<PathBuf>> {
+    let reading = || format!("reading the results in {}", dir.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).with_context(reading)? {
+        let path = entry.with_context(reading)?.path();
+        if path.is_dir() && !name_of(&path).starts_with('.') {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,25 @@
+// The card that the simulated runtime is, as it and the kernels read it from VRAMLAB_DRY_CARD (src/sim/src/cards.rs): fields with commas between,
+// name, title, memory, compute capability, multiprocessors, threads of a multiprocessor, shared memory of a block, of a block that asks
+// for more, of a multiprocessor, L2 cache.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+struct VramlabCard {
+  char title[256];
+  uint64_t memory;
+  int major, minor, multiprocessors, threads_per_multiprocessor;
+  uint64_t shared_per_block, shared_opt_in, shared_per_multiprocessor, l2;
+};
+
+// In the runtime, which is preloaded.
+extern "C" const VramlabCard* vramlab_dry_card();
+// Most blocks that a multiprocessor holds at once.
+extern "C" int vramlab_dry_blocks_per_multiprocessor();
+
+// Who follows a process's memory sets this to be told what a block is for: it is filled from the host, or is a library's workspace.
+enum VramlabUse { kVramlabFromHost = 1, kVramlabWorkspace = 2 };
+extern "C" void (*vramlab_dry_watch)(int use, const void* address);
+
+// The same one sets this to be told of kernels that are not PyTorch's: the device addresses that their parameters begin with.
+extern "C" void (*vramlab_dry_launched)(const uint64_t* addresses, size_t count);

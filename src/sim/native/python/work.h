@@ -1,0 +1,105 @@
+// What the operators of a step have for the GPU to do: the file `work` of a process's folder, beside those of recorder.h.
+//
+// A header of 64 bytes (kWorkMagic, bytes of a record; zeros), then records of type Work in the order in which kernels were launched. Told of
+// the first steps only, and written at the end of each; src/rehearse/src/time reads it.
+#pragma once
+#include "recorder.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+namespace vramlab::rehearsal {
+
+constexpr char kWorkMagic[8] = {'V', 'L', 'W', 'O', 'R', 'K', '0', '1'};
+
+enum class WorkKind : uint8_t {
+  kPointwise = 0,
+  kMatmul = 1,
+  kAttention = 2,
+  kAttentionBackward = 3,
+  kConvolution = 4,
+  kReduction = 5,
+  kIndex = 6,
+  kOptimizer = 7,
+  // Between host and device.
+  kCopy = 8,
+};
+enum class Precision : uint8_t { kHalf = 0, kSingle = 1, kTf32 = 2, kDouble = 3 };
+
+constexpr uint8_t kWaitsAfter = 1, kWaitedBefore = 2;
+
+struct Work {
+  WorkKind kind;
+  Precision precision;
+  Phase phase;
+  // The host waited for the device before it (kWaitedBefore), and waits until it is done (kWaitsAfter).
+  uint8_t synchronises;
+  uint16_t device;
+  // Of a product's leading dimensions in elements: 8 and more are 8; 0 of anything else.
+  uint16_t alignment;
+  uint32_t step;
+  uint32_t launches;
+  double flops;
+  // What must be read and written once.
+  double bytes;
+  // Of a product, and of a convolution as a product.
+  uint32_t m, n, k, batch;
+  uint64_t stream;
+  uint32_t stack, origin, module, operator_;
+  // Processor time of this thread since its last record, without what the rehearsal itself took.
+  uint64_t host_nanoseconds;
+};
+static_assert(sizeof(Work) == 80, "a record's layout is what src/rehearse/src/time/work.rs reads");
+
+void open_work(const std::string& folder);
+// What is recorded of a step is written.
+void flush_work();
+// A process that was forked writes nothing.
+void leave_work();
+// Time that a real run would not take: of this thread, in nanoseconds.
+void own_time(uint64_t nanoseconds);
+// For kernels that no operator launches: compiled ones. `bytes` is what their arguments have, and what they write.
+void told_work(const char* name, WorkKind kind, Precision precision, double flops, double bytes, uint32_t launches, uint64_t stream);
+
+// Adds its life to the rehearsal's own time; what of it is the script's is taken out by `pause`.
+class OwnTime {
+ public:
+  OwnTime();
+  ~OwnTime();
+  void pause();
+  void go_on();
+
+ private:
+  uint64_t since;
+};
+
+// What is known of an operator by its schema.
+struct WorkOf {
+  WorkKind kind = WorkKind::kPointwise;
+  // Its kernels are a library's, whose launches are not seen.
+  bool is_library = false;
+  bool overwrites = false;
+  std::string name;
+  explicit WorkOf(const c10::FunctionSchema& schema, bool overwrites);
+};
+
+// Around an operator's kernel: sees whether it launches anything that no operator inside of it did.
+class WorkScope {
+ public:
+  WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+  // With the operator's results on the stack.
+  void ends(const torch::jit::Stack& stack, uint32_t number);
+
+ private:
+  const WorkOf& of;
+  const c10::OperatorHandle& op;
+  bool is_on;
+  uint64_t launches_before = 0, told_before = 0, records_before = 0;
+  double read = 0, written = 0;
+  // Of a forward convolution.
+  at::Tensor input, weight;
+  Work work{};
+};
+
+}  // namespace vramlab::rehearsal

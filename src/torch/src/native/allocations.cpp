@@ -1,0 +1,157 @@
+// Every allocation of one device and its end, in order: the CPU's from our counting allocator, a CUDA device's from PyTorch's caching
+// allocator, real or dry. Each may carry the name of the operation in which it was made.
+#include "allocations.h"
+#include "../../../sim/native/guarded.h"
+#include <ATen/record_function.h>
+#include <c10/core/Allocator.h>
+#include <dlfcn.h>
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <vector>
+#if __has_include(<c10/cuda/impl/cuda_cmake_macros.h>)
+#include <c10/cuda/CUDACachingAllocator.h>
+#define VRAMLAB_HAS_CUDA 1
+#endif
+
+namespace {
+
+struct Allocation {
+  uint64_t address;
+  int64_t bytes;
+  // Lives as long as the process; null outside of any operation, and where operations are not asked for.
+  const char* operation;
+  int32_t allocated;
+};
+
+constexpr int32_t kNothing = -2;
+constexpr int32_t kCpu = -1;
+// Whose allocations are recorded; a number from 0 is a CUDA device's.
+std::atomic<int32_t> recording{kNothing};
+std::mutex recorded_mutex;
+std::vector<Allocation> recorded;
+
+// The outermost operation that runs in this thread: what the program called, not what that calls in turn.
+thread_local int depth = 0;
+thread_local const char* operation = nullptr;
+
+void record(int32_t device, uint64_t address, int64_t bytes, int32_t allocated) {
+  if (recording != device) return;
+  const std::lock_guard<std::mutex> lock(recorded_mutex);
+  recorded.push_back({address, bytes, allocated ? operation : nullptr, allocated});
+}
+
+const char* kept(const char* name) {
+  static std::mutex mutex;
+  static std::unordered_set<std::string> names;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return names.emplace(name).first->c_str();
+}
+
+std::unique_ptr<at::ObserverContext> operation_begins(const at::RecordFunction& function) {
+  if (depth++ == 0) operation = kept(function.name());
+  return nullptr;
+}
+
+void operation_ends(const at::RecordFunction&, at::ObserverContext*) {
+  // One that had begun before it was asked for ends now.
+  if (depth > 0 && --depth == 0) operation = nullptr;
+}
+
+// Zero where operations are not asked for.
+at::CallbackHandle naming = 0;
+// Those that ask for them, as bits of Naming.
+int naming_users = 0;
+
+// As libtorch's own allocators do: the profiler of this thread, if it records memory.
+void tell_profiler(uint64_t address, int64_t change, int64_t live) {
+  if (!c10::memoryProfilingEnabled()) return;
+  c10::reportMemoryUsageToProfiler(reinterpret_cast<void*>(address), change, static_cast<size_t>(live), 0, c10::Device(c10::kCPU));
+}
+
+#ifdef VRAMLAB_HAS_CUDA
+// libc10_cuda is in the process or not; nothing of it is linked.
+void watch_cuda() {
+  using c10::cuda::CUDACachingAllocator::CUDAAllocator;
+  using Entry = c10::cuda::CUDACachingAllocator::TraceEntry;
+  static bool watching = false;
+  if (watching) return;
+  auto* allocator =
+      static_cast<std::atomic<CUDAAllocator*>*>(dlsym(RTLD_DEFAULT, "_ZN3c104cuda20CUDACachingAllocator9allocatorE"));
+  TORCH_CHECK(allocator && allocator->load(), "PyTorch's CUDA allocator is not in this process, so its allocations cannot be recorded");
+  // Called under the allocator's lock. A tracker cannot be taken off again; without a recording it returns at once.
+  allocator->load()->attachAllocatorTraceTracker([](const Entry& entry) {
+    if (entry.action_ == Entry::ALLOC) record(entry.device_, entry.addr_, static_cast<int64_t>(entry.size_), 1);
+    // When the meter counts it down: with several streams, later than it is asked for.
+    if (entry.action_ == Entry::FREE_COMPLETED) record(entry.device_, entry.addr_, static_cast<int64_t>(entry.size_), 0);
+  });
+  watching = true;
+}
+#else
+void watch_cuda() { TORCH_CHECK(false, "this program was built with a libtorch without CUDA"); }
+#endif
+
+}  // namespace
+
+namespace vramlab {
+
+void cpu_allocated(uint64_t address, int64_t bytes, int64_t live) {
+  record(kCpu, address, bytes, 1);
+  tell_profiler(address, bytes, live);
+}
+
+void cpu_freed(uint64_t address, int64_t bytes, int64_t live) {
+  record(kCpu, address, bytes, 0);
+  tell_profiler(address, -bytes, live);
+}
+
+void name_operations(Naming by, bool on) {
+  const int bit = static_cast<int>(by);
+  naming_users = on ? naming_users | bit : naming_users & ~bit;
+  if (naming_users != 0 && naming == 0) {
+    depth = 0;
+    naming = at::addGlobalCallback(
+        at::RecordFunctionCallback(&operation_begins, &operation_ends).scopes({at::RecordScope::FUNCTION}));
+  } else if (naming_users == 0 && naming != 0) {
+    at::removeCallback(naming);
+    naming = 0;
+    operation = nullptr;
+  }
+}
+
+const char* current_operation() { return operation; }
+
+}  // namespace vramlab
+
+extern "C" {
+
+// Starts to record the allocations of the CPU (-1) or of a CUDA device (its number); what was recorded before is forgotten.
+char* vl_allocations_record(int32_t device, int32_t with_operations) {
+  return guarded([&] {
+    recording = kNothing;
+    if (device >= 0) watch_cuda();
+    vramlab::name_operations(vramlab::Naming::kRecording, with_operations != 0);
+    {
+      const std::lock_guard<std::mutex> lock(recorded_mutex);
+      recorded.clear();
+    }
+    recording = device;
+  });
+}
+
+void vl_allocations_stop() {
+  recording = kNothing;
+  vramlab::name_operations(vramlab::Naming::kRecording, false);
+}
+
+// Hands over what was recorded, and forgets it.
+void vl_allocations_take(void* taker, void (*take)(void*, const Allocation*, size_t)) {
+  std::vector<Allocation> taken;
+  {
+    const std::lock_guard<std::mutex> lock(recorded_mutex);
+    taken.swap(recorded);
+  }
+  take(taker, taken.data(), taken.size());
+}
+}

@@ -1,0 +1,195 @@
+// The simulated GPU of a Rust process. libtorch_cuda is loaded, over the simulated runtime of runtime.cpp: its operators make each
+// allocation that they make on a GPU, and launch nothing. The few that cannot run so have a kernel in kernels/.
+#include "../../../../sim/native/guarded.h"
+#include "../../../../sim/native/card.h"
+#include "../../../../sim/native/kernels/kernels.h"
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <dlfcn.h>
+
+#include <mutex>
+#include <set>
+
+using vramlab::dry::allocator;
+
+namespace {
+
+using torch::autograd::edge_list;
+using torch::autograd::variable_list;
+
+// Takes its place in the queue of the device's thread and does nothing.
+struct Last final : torch::autograd::Node {
+  variable_list apply(variable_list&&) override { return {}; }
+};
+
+// Autograd runs a device's backward pass in a thread of its own, as on a GPU, which lets go of the last gradients at some time after the
+// caller has gone on: bytes would differ from run to run. Here the caller waits until that thread has come to what stands behind.
+struct WaitingEngine final : torch::autograd::Engine {
+  variable_list execute(const edge_list& roots, const variable_list& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
+                        const edge_list& outputs) override {
+    variable_list results = Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    const bool within_another = torch::autograd::get_current_graph_task_id() != -1;
+    const bool on_device = !inputs.empty() && inputs[0].defined() && inputs[0].is_cuda();
+    if (!within_another && on_device) {
+      const at::Tensor nothing = at::empty({0}, inputs[0].options().requires_grad(false));
+      auto last = std::make_shared<Last>();
+      last->add_input_metadata(nothing);
+      Engine::execute({torch::autograd::Edge(last, 0)}, {nothing}, false, false, true, {});
+    }
+    return results;
+  }
+};
+
+// Where cuBLAS was told that its workspaces are, by the runtime. Never destroyed: threads may multiply until the very end.
+struct Workspaces {
+  std::mutex mutex;
+  std::set<int64_t> addresses;
+};
+Workspaces& workspaces() {
+  static auto* const workspaces = new Workspaces;
+  return *workspaces;
+}
+void watch(int use, const void* address) {
+  if (use != kVramlabWorkspace) return;
+  const std::lock_guard<std::mutex> lock(workspaces().mutex);
+  workspaces().addresses.insert(reinterpret_cast<int64_t>(address));
+}
+
+torch::autograd::Engine& engine() {
+  static auto* const engine = new WaitingEngine;
+  return *engine;
+}
+
+}  // namespace
+
+// In libtorch_cuda; its header wants CUDA's.
+namespace at::cuda {
+C10_IMPORT void clearCublasWorkspaces();
+}
+
+// ---- for the shim ------------------------------------------------------------------------------------------------------------------------------------
+
+extern "C" {
+
+// Puts the device in place, once in the life of a process.
+__attribute__((visibility("default"))) char* vramlab_dry_open() {
+  return guarded([] {
+    at::globalContext().lazyInitDevice(at::kCUDA);
+    // Later registrations win, and PyTorch warns of each.
+    struct Quiet final : c10::WarningHandler {
+      void process(const c10::Warning&) override {}
+    } quiet;
+    const c10::WarningUtils::WarningHandlerGuard guard(&quiet);
+    static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+    vramlab::dry::register_kernels(library);
+    vramlab::dry::refuse_shapes_from_values(library);
+    if (auto** const told = static_cast<void (**)(int, const void*)>(dlsym(RTLD_DEFAULT, "vramlab_dry_watch"))) *told = &watch;
+    TORCH_CHECK(at::detail::getCUDAHooks().deviceCount() == 1,
+                "somebody has asked libtorch about CUDA already; a simulated GPU must be opened before");
+  });
+}
+
+// Makes backward passes end when their threads have let go of everything; for a process without Python, which has its own engine.
+__attribute__((visibility("default"))) char* vramlab_dry_wait_for_threads() {
+  return guarded([] { torch::autograd::set_default_engine_stub(&engine); });
+}
+
+// Gives back the workspaces of cuBLAS, which PyTorch keeps for each thread that has multiplied.
+__attribute__((visibility("default"))) char* vramlab_dry_clear_workspaces() {
+  return guarded([] {
+    at::cuda::clearCublasWorkspaces();
+    const std::lock_guard<std::mutex> lock(workspaces().mutex);
+    workspaces().addresses.clear();
+  });
+}
+
+// Tells the address of each workspace of cuBLAS.
+__attribute__((visibility("default"))) char* vramlab_dry_workspaces(void* taker, void (*take)(void*, const int64_t*)) {
+  return guarded([=] {
+    const std::lock_guard<std::mutex> lock(workspaces().mutex);
+    for (const int64_t address : workspaces().addresses) take(taker, &address);
+  });
+}
+
+// Takes bytes from the allocator as a tensor does: the address; 0 where memory ran out or something else is wrong.
+__attribute__((visibility("default"))) uint64_t vramlab_dry_take(uint64_t bytes) {
+  try {
+    return reinterpret_cast<uint64_t>(allocator()->raw_alloc(bytes));
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
+// Gives back what vramlab_dry_take took.
+__attribute__((visibility("default"))) void vramlab_dry_give(uint64_t address) { allocator()->raw_delete(reinterpret_cast<void*>(address)); }
+
+// Tells each block of each segment that the allocator holds, in order of their addresses: address and size of the segment, address and
+// size of the block, the bytes that were asked for (0 where the block is free), and whether the segment is one of the large ones.
+__attribute__((visibility("default"))) char* vramlab_dry_blocks(void* taker, void (*take)(void*, const int64_t[6])) {
+  return guarded([=] {
+    for (const auto& segment : allocator()->snapshot().segments) {
+      int64_t offset = 0;
+      for (const auto& block : segment.blocks) {
+        const int64_t told[6] = {static_cast<int64_t>(segment.address),
+                                 static_cast<int64_t>(segment.total_size),
+                                 static_cast<int64_t>(segment.address) + offset,
+                                 static_cast<int64_t>(block.size),
+                                 block.allocated ? static_cast<int64_t>(block.requested_size) : 0,
+                                 segment.is_large};
+        take(taker, told);
+        offset += static_cast<int64_t>(block.size);
+      }
+    }
+  });
+}
+
+struct TraceEvent {
+  enum Kind : int32_t { kAlloc = 0, kFree = 1, kEmptyCache = 2 };
+  int32_t kind;
+  uint32_t slot;
+  uint64_t bytes;
+};
+
+// Plays a trace, whose slots are below `slots` and whose frees follow their allocations, until its end or until memory runs out. Gives
+// allocated, its peak, reserved, its peak, inactive split bytes, segments, retries, and the position of the event that failed or -1.
+__attribute__((visibility("default"))) char* vramlab_dry_replay(const TraceEvent* events, size_t count, size_t slots, int64_t out[8]) {
+  return guarded([&] {
+    std::vector<void*> addresses(slots, nullptr);
+    int64_t failed = -1;
+    for (size_t i = 0; i < count && failed < 0; i++) {
+      void*& address = addresses[events[i].slot];
+      switch (events[i].kind) {
+        case TraceEvent::kAlloc:
+          try {
+            // PyTorch takes an exbibyte for out of memory before it asks its allocator.
+            constexpr uint64_t kExbibyte = 1ull << 60;
+            if (events[i].bytes >= kExbibyte)
+              failed = static_cast<int64_t>(i);
+            else
+              address = allocator()->raw_alloc(events[i].bytes);
+          } catch (const c10::OutOfMemoryError&) {
+            failed = static_cast<int64_t>(i);
+          }
+          break;
+        case TraceEvent::kFree:
+          if (address) allocator()->raw_delete(address);
+          address = nullptr;
+          break;
+        default:
+          allocator()->emptyCache();
+      }
+    }
+    const auto stats = allocator()->getDeviceStats(0);
+    const int64_t values[8] = {stats.allocated_bytes[0].current, stats.allocated_bytes[0].peak,     stats.reserved_bytes[0].current,
+                               stats.reserved_bytes[0].peak,     stats.inactive_split_bytes[0].current, stats.segment[0].current,
+                               stats.num_alloc_retries,          failed};
+    std::copy(std::begin(values), std::end(values), out);
+    for (void* address : addresses) {
+      if (address) allocator()->raw_delete(address);
+    }
+  });
+}
+}

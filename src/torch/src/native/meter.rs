@@ -1,0 +1,99 @@
+//! The safe wrapper of `meter.cpp`: the allocator that counts the bytes of CPU tensors; and the same as a library that another process can
+//! load, with the recording of `allocations.cpp` and the settings of `settings.cpp`.
+
+/// The library for another process that runs on the same libtorch, Python's above all: `vl_cpu_meter_use`, `vl_cpu_meter_read` and their
+/// kin, `vl_allocations_record` and its, and `vl_settings`, as this program has them.
+pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/meter.so"));
+
+unsafe extern "C" {
+    fn vl_cpu_meter_use(on: i32);
+    fn vl_cpu_meter_limit(bytes: i64);
+    fn vl_cpu_meter_reset_peak();
+    fn vl_cpu_meter_read(out: *mut i64);
+}
+
+/// Bytes of the CPU's tensors, for all threads of the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuMemory {
+    pub live: i64,
+    pub peak: i64,
+    pub allocations: i64,
+}
+
+/// Makes the counting allocator libtorch's allocator for CPU tensors, or libtorch's own again. Only tensors that are made while it is on
+/// are counted.
+pub fn use_cpu_meter(on: bool) {
+    // SAFETY: replaces a global allocator; each block carries the deleter of the one that made it.
+    unsafe { vl_cpu_meter_use(on.into()) };
+}
+
+/// Limits the bytes of CPU tensors; what goes beyond fails as out of memory. `None` lifts the limit.
+pub fn limit_cpu_memory(bytes: Option<u64>) {
+    let bytes = bytes.map_or(i64::MAX, |b| i64::try_from(b).unwrap_or(i64::MAX));
+    // SAFETY: sets an atomic.
+    unsafe { vl_cpu_meter_limit(bytes) };
+}
+
+pub fn reset_cpu_peak() {
+    // SAFETY: sets an atomic.
+    unsafe { vl_cpu_meter_reset_peak() };
+}
+
+pub fn cpu_memory() -> CpuMemory {
+    let mut out = [0i64; 3];
+    // SAFETY: the function writes three values.
+    unsafe { vl_cpu_meter_read(out.as_mut_ptr()) };
+    CpuMemory { live: out[0], peak: out[1], allocations: out[2] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::native::MemoryFile;
+    use libc::{RTLD_NOW, dlopen, dlsym};
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+
+    /// The library counts by itself what is allocated while it is on, as it does in Python.
+    #[test]
+    fn the_library_counts_in_a_process_that_loads_it() {
+        let file = MemoryFile::new("vramlab-meter", LIBRARY).unwrap();
+        let path = CString::new(file.path().as_os_str().as_bytes()).unwrap();
+        // SAFETY: the path is a C string; the library has no constructor that does anything.
+        let library = unsafe { dlopen(path.as_ptr(), RTLD_NOW) };
+        assert!(!library.is_null(), "the library cannot be opened");
+        let function = |name: &str| {
+            let name = CString::new(name).unwrap();
+            // SAFETY: the library stays open for the life of the process.
+            let found = unsafe { dlsym(library, name.as_ptr()) };
+            assert!(!found.is_null(), "{name:?} is missing");
+            found
+        };
+        // SAFETY: the signatures are those of the declarations above.
+        let (turn, read) = unsafe {
+            let turn: extern "C" fn(i32) = std::mem::transmute(function("vl_cpu_meter_use"));
+            let read: extern "C" fn(*mut i64) = std::mem::transmute(function("vl_cpu_meter_read"));
+            (turn, read)
+        };
+        for name in ["vl_cpu_meter_limit", "vl_cpu_meter_reset_peak", "vl_allocations_record", "vl_allocations_stop"] {
+            function(name);
+        }
+        for name in ["vl_allocations_take", "vl_settings"] {
+            function(name);
+        }
+        assert_ne!(function("vl_cpu_meter_read") as usize, vl_cpu_meter_read as *const () as usize, "it has counters of its own");
+        let counted = || {
+            let mut out = [0i64; 3];
+            read(out.as_mut_ptr());
+            out
+        };
+        turn(1);
+        let tensor = tch::Tensor::zeros([12_345], (tch::Kind::Double, tch::Device::Cpu));
+        turn(0);
+        let [live, peak, allocations] = counted();
+        // Tests of other threads may allocate meanwhile.
+        assert!(live >= 8 * 12_345 && peak >= live && allocations >= 1, "{live} {peak} {allocations}");
+        drop(tensor);
+        assert!(counted()[0] <= live - 8 * 12_345);
+    }
+}

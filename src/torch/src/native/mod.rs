@@ -1,0 +1,403 @@
+//! The safe wrappers of the C++ that stands beside them, here that of `shim.cpp`, and of the CPU's vectors: the only unsafe code of the
+//! project.
+
+pub mod allocations;
+pub mod amp;
+mod backward;
+pub mod batch_memory;
+pub mod distributed;
+pub mod dry;
+mod heap;
+mod inference;
+mod library;
+mod mapped;
+pub mod memory_history;
+pub mod meter;
+pub mod optimizers;
+mod pickle;
+mod process;
+pub mod profiler;
+mod settings;
+pub mod transfer;
+pub mod vectors;
+
+pub use backward::{backward_is_whole, backward_keeping_graph};
+pub use heap::{keep_heap, trim_heap};
+pub use inference::{InferenceRegion, is_inference_tensor};
+pub use library::MemoryFile;
+pub use mapped::{map_file, tensor_over_file};
+pub use meter::{CpuMemory, cpu_memory, limit_cpu_memory, reset_cpu_peak, use_cpu_meter};
+pub use pickle::save_pickle;
+pub use process::{Forked, end_process, fork_process};
+pub use settings::settings;
+
+use std::ffi::{CStr, c_char, c_void};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use tch::{Kind, Tensor};
+use torch_sys::C_tensor;
+
+/// What libtorch said when it refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NativeError(pub String);
+
+impl fmt::Display for NativeError {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NativeError {}
+
+type Message = *mut c_char;
+
+#[repr(C)]
+pub(crate) struct RawEvent {
+    _opaque: [u8; 0],
+}
+
+#[repr(C)]
+struct Results {
+    _opaque: [u8; 0],
+}
+
+type Call = extern "C" fn(*mut c_void, *const *mut C_tensor, usize, *mut Results);
+type Drop_ = extern "C" fn(*mut c_void);
+type Take = extern "C" fn(*mut c_void, *mut C_tensor);
+type TakeBlock = extern "C" fn(*mut c_void, *const i64);
+
+unsafe extern "C" {
+    fn vl_free_message(message: Message);
+    fn vl_compiled_version() -> *const c_char;
+    fn vl_loaded_library() -> *const c_char;
+    fn vl_load_cuda() -> Message;
+    fn vl_cuda_reset_peaks(device: i32) -> Message;
+    fn vl_outside_allocate(bytes: i64, out: *mut *mut c_void) -> Message;
+    fn vl_outside_free(memory: *mut c_void);
+    fn vl_cuda_meter_read(device: i32, out: *mut i64) -> Message;
+    fn vl_cuda_empty_cache() -> Message;
+    fn vl_cuda_clear_workspaces() -> Message;
+    fn vl_dry_open(backend: *const c_char) -> Message;
+    fn vl_dry_take(bytes: u64) -> u64;
+    fn vl_dry_clear_workspaces() -> Message;
+    fn vl_dry_workspaces(taker: *mut c_void, take: TakeBlock) -> Message;
+    fn vl_dry_give(address: u64);
+    fn vl_dry_blocks(taker: *mut c_void, take: TakeBlock) -> Message;
+    fn vl_dry_replay(events: *const dry::TraceEvent, count: usize, slots: usize, out: *mut i64) -> Message;
+    fn vl_event_record(device: i32, out: *mut *mut RawEvent) -> Message;
+    fn vl_event_elapsed(start: *mut RawEvent, end: *mut RawEvent, milliseconds: *mut f64) -> Message;
+    fn vl_event_free(event: *mut RawEvent);
+    fn vl_autocast_enter(device: i32, enabled: i32, dtype: i8, old_enabled: *mut i32, old_dtype: *mut i8) -> Message;
+    fn vl_autocast_leave(device: i32, old_enabled: i32, old_dtype: i8) -> Message;
+    fn vl_push_output(results: *mut Results, tensor: *const C_tensor);
+    fn vl_push_error(results: *mut Results, message: *const u8, length: usize);
+    fn vl_checkpoint(
+        closure: *mut c_void,
+        call: Call,
+        drop: Drop_,
+        inputs: *const *const C_tensor,
+        count: usize,
+        preserve_random: i32,
+        take: Take,
+        taker: *mut c_void,
+    ) -> Message;
+    fn vl_keep(tensor: *const C_tensor, out: *mut *mut C_tensor) -> Message;
+}
+
+/// Turns a message of the shim into a result and frees it.
+fn checked(message: Message) -> Result<(), NativeError> {
+    if message.is_null() {
+        return Ok(());
+    }
+    // SAFETY: a message that is not null is a C string made by strdup, and this is its only reader.
+    let text = unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned();
+    // SAFETY: it came from strdup and is freed once.
+    unsafe { vl_free_message(message) };
+    Err(NativeError(text))
+}
+
+/// Version of the libtorch whose headers the shim was compiled with, without the build suffix: `2.11.0`.
+pub fn compiled_version() -> String {
+    // SAFETY: the function returns a string constant.
+    unsafe { CStr::from_ptr(vl_compiled_version()) }.to_string_lossy().into_owned()
+}
+
+/// File of the libtorch that this process has loaded.
+pub fn loaded_library() -> Option<PathBuf> {
+    // SAFETY: the pointer is null or a string that the dynamic loader keeps for the life of the process.
+    let path = unsafe {
+        let path = vl_loaded_library();
+        (!path.is_null()).then(|| CStr::from_ptr(path).to_string_lossy().into_owned())
+    };
+    path.map(PathBuf::from)
+}
+
+/// Loads CUDA's half of libtorch; must come before the first question about CUDA in the life of the process.
+///
+/// # Errors
+/// The dynamic loader's message, where this libtorch has no CUDA or a library of it is missing.
+pub fn load_cuda() -> Result<(), NativeError> {
+    // SAFETY: no arguments; the message is freed by `checked`.
+    checked(unsafe { vl_load_cuda() })
+}
+
+/// The caching allocator's statistics of one CUDA device, and what the driver says of it, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CudaMemory {
+    pub requested: i64,
+    pub requested_peak: i64,
+    pub allocated: i64,
+    pub allocated_peak: i64,
+    pub reserved: i64,
+    pub reserved_peak: i64,
+    pub inactive_split: i64,
+    pub retries: i64,
+    pub out_of_memory_errors: i64,
+    pub free: i64,
+    pub total: i64,
+}
+
+/// Reads a CUDA device's memory statistics.
+///
+/// # Errors
+/// CUDA is not initialised (allocate a tensor first), or the device does not exist.
+pub fn cuda_memory(device: i32) -> Result<CudaMemory, NativeError> {
+    let mut out = [0i64; 11];
+    // SAFETY: the function writes eleven values.
+    checked(unsafe { vl_cuda_meter_read(device, out.as_mut_ptr()) })?;
+    let [requested, requested_peak, allocated, allocated_peak, reserved, reserved_peak, inactive_split, retries, ooms, free, total] =
+        out;
+    Ok(CudaMemory {
+        requested,
+        requested_peak,
+        allocated,
+        allocated_peak,
+        reserved,
+        reserved_peak,
+        inactive_split,
+        retries,
+        out_of_memory_errors: ooms,
+        free,
+        total,
+    })
+}
+
+/// Sets a CUDA device's peaks to its current values.
+///
+/// # Errors
+/// As for [`cuda_memory`].
+pub fn reset_cuda_peaks(device: i32) -> Result<(), NativeError> {
+    // SAFETY: no pointers.
+    checked(unsafe { vl_cuda_reset_peaks(device) })
+}
+
+/// Gives the caching allocator's unused segments back to the device.
+///
+/// # Errors
+/// As for [`cuda_memory`].
+pub fn empty_cuda_cache() -> Result<(), NativeError> {
+    // SAFETY: no pointers.
+    checked(unsafe { vl_cuda_empty_cache() })
+}
+
+/// Gives back the workspaces that cuBLAS keeps for each thread and stream that has multiplied; the next product takes a new one.
+///
+/// # Errors
+/// As for [`cuda_memory`].
+pub fn clear_cuda_workspaces() -> Result<(), NativeError> {
+    // SAFETY: no pointers.
+    checked(unsafe { vl_cuda_clear_workspaces() })
+}
+
+/// Memory of the current CUDA device that PyTorch's allocator knows nothing of, as another process or library would take it.
+#[derive(Debug)]
+pub struct OutsideMemory(*mut c_void);
+
+impl OutsideMemory {
+    /// Takes memory from the driver.
+    ///
+    /// # Errors
+    /// There is not so much; this process has no CUDA runtime.
+    pub fn take(bytes: u64) -> Result<OutsideMemory, NativeError> {
+        let mut memory = std::ptr::null_mut();
+        let bytes = i64::try_from(bytes).map_err(|e| NativeError(e.to_string()))?;
+        // SAFETY: the function writes an owned pointer where it succeeds, and nothing where it fails.
+        checked(unsafe { vl_outside_allocate(bytes, &mut memory) })?;
+        Ok(OutsideMemory(memory))
+    }
+}
+
+impl Drop for OutsideMemory {
+    fn drop(&mut self) {
+        // SAFETY: the memory is owned and freed once.
+        unsafe { vl_outside_free(self.0) };
+    }
+}
+
+/// A point in the current stream of a CUDA device, as the device's clock sees it.
+#[derive(Debug)]
+pub struct Event(*mut RawEvent);
+
+impl Event {
+    /// Records an event in the current stream.
+    ///
+    /// # Errors
+    /// CUDA's message.
+    pub fn record(device: i32) -> Result<Event, NativeError> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the function writes an owned event where it succeeds, and nothing where it fails.
+        checked(unsafe { vl_event_record(device, &mut raw) })?;
+        Ok(Event(raw))
+    }
+
+    /// Seconds from this event to a later one; waits for the later one.
+    ///
+    /// # Errors
+    /// CUDA's message; errors of kernels in between show here.
+    pub fn seconds_until(&self, end: &Event) -> Result<f64, NativeError> {
+        let mut milliseconds = 0.0;
+        // SAFETY: both events are alive and owned.
+        checked(unsafe { vl_event_elapsed(self.0, end.0, &mut milliseconds) })?;
+        Ok(milliseconds / 1e3)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is owned and freed once.
+        unsafe { vl_event_free(self.0) };
+    }
+}
+
+/// Device types that have an autocast of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AutocastDevice {
+    Cpu = 0,
+    Cuda = 1,
+}
+
+/// What autocast was before a region began.
+#[derive(Debug)]
+pub struct AutocastBefore {
+    device: AutocastDevice,
+    enabled: i32,
+    dtype: i8,
+}
+
+/// Sets autocast on this thread for one device type.
+///
+/// # Errors
+/// A kind that autocast cannot cast to; libtorch's message.
+pub fn enter_autocast(device: AutocastDevice, enabled: bool, kind: Kind) -> Result<AutocastBefore, NativeError> {
+    let mut before = AutocastBefore { device, enabled: 0, dtype: 0 };
+    // c10::ScalarType's numbers, which are stable: serialised models hold them.
+    let dtype = match kind {
+        Kind::Half => 5,
+        Kind::Float => 6,
+        Kind::BFloat16 => 15,
+        other => return Err(NativeError(format!("autocast casts to Half, BFloat16 or Float, not to {other:?}"))),
+    };
+    // SAFETY: writes the two values that it is given pointers to.
+    checked(unsafe { vl_autocast_enter(device as i32, enabled.into(), dtype, &mut before.enabled, &mut before.dtype) })?;
+    Ok(before)
+}
+
+/// Sets autocast back to what it was before; the cache of casts is emptied where the outermost region ends.
+pub fn leave_autocast(before: &AutocastBefore) {
+    // SAFETY: no pointers. Leaving can only fail on an unknown device type, which the enum excludes.
+    let _ = checked(unsafe { vl_autocast_leave(before.device as i32, before.enabled, before.dtype) });
+}
+
+/// What a checkpointed segment computes. It is called from the thread that runs the backward pass, hence `Send`; never by two at once.
+pub type SegmentFn = dyn Fn(&[Tensor]) -> anyhow::Result<Vec<Tensor>> + Send;
+
+/// Runs a closure as a checkpointed segment; see [`crate::checkpoint`].
+///
+/// # Errors
+/// What the closure gave back as an error, or libtorch's message.
+pub fn checkpoint(closure: Box<SegmentFn>, inputs: &[&Tensor], preserve_random: bool) -> Result<Vec<Tensor>, NativeError> {
+    // The mutex makes 'never by two at once' true also where a graph is run backward by two threads.
+    let closure = Box::into_raw(Box::new(Mutex::new(closure)));
+    let pointers: Vec<*const C_tensor> = inputs.iter().map(|t| t.as_ptr()).collect();
+    let mut outputs: Vec<Tensor> = Vec::new();
+    // SAFETY: the closure's ownership passes to the segment, which drops it once through `drop_segment`; the inputs outlive the call;
+    // `take_output` only runs during the call, while `outputs` is borrowed by nothing else.
+    let message = unsafe {
+        vl_checkpoint(
+            closure.cast(),
+            call_segment,
+            drop_segment,
+            pointers.as_ptr(),
+            pointers.len(),
+            preserve_random.into(),
+            take_output,
+            (&raw mut outputs).cast(),
+        )
+    };
+    checked(message)?;
+    Ok(outputs)
+}
+
+/// The same tensor, whose memory the graph holds until its gradient is there, as for an operation that reads its input in the backward pass.
+///
+/// # Errors
+/// libtorch's message.
+pub fn kept_for_backward(tensor: &Tensor) -> Result<Tensor, NativeError> {
+    let mut kept = std::ptr::null_mut();
+    // SAFETY: the tensor outlives the call, which writes a new one that belongs to us where it does not fail.
+    unsafe {
+        checked(vl_keep(tensor.as_ptr(), &raw mut kept))?;
+        Ok(Tensor::from_ptr(kept))
+    }
+}
+
+extern "C" fn call_segment(closure: *mut c_void, inputs: *const *mut C_tensor, count: usize, results: *mut Results) {
+    let body = || {
+        // SAFETY: the pointer was made in `checkpoint` and lives until `drop_segment`.
+        let closure = unsafe { &*closure.cast::<Mutex<Box<SegmentFn>>>() };
+        // SAFETY: C++ gives `count` valid tensors; cloning takes a reference of our own.
+        let inputs: Vec<Tensor> = (0..count).map(|i| unsafe { Tensor::clone_from_ptr(*inputs.add(i)) }).collect();
+        let closure = closure.lock().unwrap_or_else(PoisonError::into_inner);
+        closure(&inputs)
+    };
+    let error = |message: String| {
+        let message = if message.is_empty() { "a checkpointed segment failed".to_string() } else { message };
+        // SAFETY: C++ copies the message.
+        unsafe { vl_push_error(results, message.as_ptr(), message.len()) }
+    };
+    // A panic must not cross into C++.
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+        Ok(Ok(outputs)) => {
+            for output in outputs {
+                // SAFETY: C++ copies the handle, and takes a reference of its own.
+                unsafe { vl_push_output(results, output.as_ptr()) };
+            }
+        }
+        Ok(Err(e)) => error(format!("{e:#}")),
+        Err(panic) => error(panic_message(&*panic)),
+    }
+}
+
+extern "C" fn drop_segment(closure: *mut c_void) {
+    // SAFETY: made by Box::into_raw in `checkpoint`, dropped once by the segment's destructor.
+    let closure = unsafe { Box::from_raw(closure.cast::<Mutex<Box<SegmentFn>>>()) };
+    // A panicking drop must not cross into C++.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(closure)));
+}
+
+extern "C" fn take_output(outputs: *mut c_void, tensor: *mut C_tensor) {
+    // SAFETY: the pointer is the vector of `checkpoint`, and the tensor is a new one that belongs to us.
+    unsafe { (*outputs.cast::<Vec<Tensor>>()).push(Tensor::from_ptr(tensor)) };
+}
+
+/// Text of a caught panic. tch's plain methods unwrap libtorch's error, so the error is looked for inside the debug text.
+pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
+    let text = text.unwrap_or_else(|| "a panic without a message".to_string());
+    match text.split_once("Torch(\"") {
+        Some((_, quoted)) => quoted.trim_end_matches("\")").replace("\\n", "\n").replace("\\\"", "\""),
+        None => text,
+    }
+}

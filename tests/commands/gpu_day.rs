@@ -1,0 +1,42 @@
+//! `vramlab gpu-day --rehearse`: the day on a machine with a GPU, gone through without one.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn day(out: &Path, flags: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vramlab-lab")).args(["gpu-day", "--rehearse", "--out"]).arg(out).args(flags).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("day");
+    // The profiler and NVML are used there as nowhere else.
+    let only = ["--only", "doctor,smoke-empty_cache,smoke-profiling,backends,events-inference-128"];
+    let first = said(&day(&out, &only));
+    assert!(first.contains("5 of 5 done") && first.contains("smoke-empty_cache (at most"), "{first}");
+    assert!(folder.path().join("day.tar.xz").metadata().unwrap().len() > 1000);
+    // Checks and times are gone through, too, and leave no figure.
+    let machine = std::fs::read_dir(out.join("smoke")).unwrap().next().unwrap().unwrap().path();
+    let rows = std::fs::read_to_string(machine.join("empty_cache/samples.csv")).unwrap();
+    assert!(rows.contains("gone through on a simulated GPU") && !rows.contains(",time,"), "{rows}");
+    let events = std::fs::read_to_string(out.join("events-inference-128.log")).unwrap();
+    let found = events.lines().find_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).unwrap_or_default();
+    let [identical, measured] = ["identical", "measured"].map(|what| found[what].as_u64());
+    assert!(identical == measured && identical.is_some_and(|events| events > 1000), "{events}");
+    // It goes on, and nothing is left.
+    let second = said(&day(&out, &only));
+    assert!(second.contains("5 of 5 done") && !second.contains("at most"), "{second}");
+}
+
+#[test]
+fn an_unknown_task_is_told_which_there_are() {
+    let output = day(Path::new("never-made"), &["--only", "nothing"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("pin_memory") && !Path::new("never-made").exists(), "{error}");
+}

@@ -1,0 +1,5 @@
+//! The lab's own commands, as programs.
+
+mod gpu_day;
+mod loader_commands;
+mod run_all;

@@ -1,0 +1,7 @@
+//! Experiments as programs: measured, stopped, added.
+
+mod adding;
+mod dry_transfer;
+mod faults;
+mod load_checkpoint;
+mod real_gpus;

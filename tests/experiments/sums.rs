@@ -1,0 +1,60 @@
+//! Does a sum that is written over one of its parts need memory?
+
+use harness::lab::*;
+
+number! { Elements "elements of a tensor" }
+levels! { Written "where the sum goes": Apart "to a tensor of its own", Over "over its first part" }
+
+cell! { Sum { elements: Elements, written: Written } }
+
+fn main() -> ExitCode {
+    harness::run(protocol())
+}
+
+pub fn protocol() -> Protocol {
+    let grid = Grid::new("memory and time", sum)
+        .compare::<Written>()
+        .always(Sum::cross(1 << 20, Written::ALL))
+        .check(|_| equal(0.0))
+        .claim(
+            Claim::new("sum-over", "mine", "a sum that is written over one of its parts needs no memory")
+                .rule(ratio(STEP_PEAK).of(|c: &Sum| c.written == Written::Over).confirm(at_most(0.1)).refute(at_least(0.9))),
+        );
+    Protocol::new("sums", "Sums in place")
+        .question("Does a sum that is written over one of its parts need memory?")
+        .hypothesis("None, and it is as fast.")
+        .grid(grid)
+        .threat("One size.")
+}
+
+fn sum(cell: Sum, bench: &Bench) -> Result<Step> {
+    let (mut a, b) = (bench.randn(&[cell.elements.0]), bench.randn(&[cell.elements.0]));
+    Ok(Step::new(move |probe| {
+        probe.at_rest();
+        let sum = match cell.written {
+            Written::Apart => &a + &b,
+            Written::Over => a.g_add_(&b),
+        };
+        probe.compare(RESULT_ERROR, || Ok(vec![sum]))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use harness::lab::testing::*;
+
+    #[test]
+    fn the_check_sees_a_sum_too_many() {
+        let cell = Sum { elements: Elements(8), written: Written::Over };
+        check(&protocol(), cell).holds();
+        let twice = |bench: &Bench| {
+            Ok(sum(cell, bench)?.wrapped(|run, probe| {
+                run(probe)?;
+                drop(probe.take_compared());
+                run(probe)
+            }))
+        };
+        broken(&protocol(), cell, twice).sees("result: expected equal");
+    }
+}

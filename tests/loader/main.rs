@@ -1,0 +1,5 @@
+//! The loader, beside PyTorch's.
+
+mod batches;
+mod decoding;
+mod reference;

@@ -1,0 +1,4 @@
+//! The project's own files: its manifests and scripts.
+
+mod manifests;
+mod setup;

@@ -1,0 +1,9 @@
+//! `vramlab rehearse`, `fit` and the wheel, as strangers start them.
+
+mod answers;
+mod files;
+mod scripts;
+mod versions;
+mod ways_in;
+mod what_if;
+mod wheel;

@@ -1,0 +1,104 @@
+//! The oldest and the newest PyTorch that `rehearse` is for, as they come from the package index: the library is compiled against their
+//! headers, and what it does is run. The versions between are `peers/ecosystem/versions.py`'s.
+
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread;
+
+const OLDEST: &str = "2.6.0";
+const NEWEST: &str = "2.15.0";
+
+fn root(path: &str) -> PathBuf {
+    common::root().join(path)
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// A Python that has this PyTorch; it is kept for the next time. None where it cannot be fetched.
+fn environment(version: &str) -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("torch-{version}"));
+    let made =
+        Command::new(common::python()).arg(root("tests/versions/environment.py")).arg(version).arg(&folder).output().unwrap();
+    if !made.status.success() {
+        let why = said(&made).lines().rfind(|line| line.contains("ERROR")).unwrap_or("it could not be installed").to_string();
+        common::skipped(&format!("PyTorch {version}: {why}\n{}", said(&made)));
+        return None;
+    }
+    Some(folder.join("bin/python"))
+}
+
+/// A rehearsal that ends well: what it answers.
+fn rehearsed(mut program: Command, flags: &[&str], words: &[&Path]) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let answer = folder.path().join("answer.json");
+    program.args(["rehearse", "--gpu", "rtx-4090", "--json"]).arg(&answer).args(flags).arg("--").args(words);
+    let done = program.output().unwrap();
+    assert!(done.status.success(), "{program:?}: {}", said(&done));
+    let answer: Value = serde_json::from_str(&fs::read_to_string(answer).unwrap()).unwrap();
+    // What PyTorch's own meter says at the end of small_models.py.
+    let own = format!("peaks {} {}", answer["peak_allocated"], answer["peak_reserved"]);
+    assert!(!said(&done).contains("\npeaks ") || said(&done).contains(&own), "{own}: {}", said(&done));
+    answer
+}
+
+/// Peak of the GPT in bytes, as the documentation's table has it.
+fn documented(version: &str) -> i64 {
+    let docs = fs::read_to_string(root("docs/rehearse.md")).unwrap();
+    let row = docs.lines().find(|line| line.starts_with(&format!("| {version} |"))).expect("a row for each version");
+    row.split('|').nth(6).unwrap().trim().replace(',', "").parse().unwrap()
+}
+
+fn tried(version: &str, scene: &Path) {
+    let Some(python) = environment(version) else { return };
+    let cache = scene.join(version);
+    let program = || {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        program.env("VRAMLAB_CACHE", &cache);
+        program
+    };
+    let models = root("peers/ecosystem/small_models.py");
+    let gpt: [&Path; 3] = [&python, &models, Path::new("gpt")];
+    let answer = rehearsed(program(), &["--steps", "all"], &gpt);
+    assert_eq!(answer["peak_allocated"], documented(version), "PyTorch {version}");
+    // Where versions differed most: collectives, DTensor, groups.
+    let features = root("peers/ecosystem/features.py");
+    for feature in ["fsdp2", "pipeline"] {
+        rehearsed(program(), &["--world-size", "4", "--rank", "1"], &[&python, &features, Path::new(feature)]);
+    }
+    if version == NEWEST {
+        a_wheel_with_this_library_needs_no_compiler(&python, &cache, scene, &answer, &gpt);
+    }
+}
+
+fn a_wheel_with_this_library_needs_no_compiler(python: &Path, cache: &Path, scene: &Path, answer: &Value, words: &[&Path]) {
+    let dist = scene.join("dist");
+    let mut pack = Command::new(common::python());
+    pack.arg(root("scripts/wheel")).args(["--program", env!("CARGO_BIN_EXE_vramlab"), "--out"]).arg(&dist);
+    let packed = pack.arg("--libraries").arg(cache).output().unwrap();
+    assert!(packed.status.success(), "{}", said(&packed));
+    let wheel = fs::read_dir(&dist).unwrap().next().unwrap().unwrap().path();
+    let site = scene.join("site");
+    let mut install = Command::new(common::python());
+    install.args(["-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target"]).arg(&site).arg(wheel);
+    let installed = install.output().unwrap();
+    assert!(installed.status.success(), "{}", said(&installed));
+    let mut program = Command::new(python);
+    program.args(["-m", "vramlab"]).env("PYTHONPATH", &site).env("VRAMLAB_CACHE", scene.join("fresh"));
+    // No compiler is to be found.
+    program.env("PATH", scene.join("nothing")).env_remove("CXX");
+    assert_eq!(rehearsed(program, &["--steps", "all"], words)["peak_allocated"], answer["peak_allocated"]);
+}
+
+#[test]
+fn the_oldest_and_the_newest_pytorch_are_rehearsed() {
+    let scene = tempfile::tempdir().unwrap();
+    thread::scope(|scope| {
+        for version in [OLDEST, NEWEST] {
+            scope.spawn(|| tried(version, scene.path()));
+        }
+    });
+}

@@ -1,0 +1,582 @@
+//! `vramlab rehearse --what-if` and `--check`, and `vramlab fit`, as their users run them.
+
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
+
+fn source() -> String {
+    std::fs::read_to_string(common::root().join("tests/rehearse/convnet.py")).unwrap()
+}
+
+/// A folder with a script and a cache.
+struct Scene(tempfile::TempDir);
+
+impl Scene {
+    fn new(script: &str) -> Scene {
+        let scene = Scene(tempfile::tempdir().unwrap());
+        scene.write(script);
+        scene
+    }
+
+    fn write(&self, script: &str) {
+        std::fs::write(self.0.path().join("train.py"), script).unwrap();
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, flags: &[&str], arguments: &[&str]) -> (Output, Value) {
+        self.run_with(None, flags, arguments)
+    }
+
+    /// With a variable of the environment.
+    fn run_with(&self, variable: Option<(&str, &str)>, flags: &[&str], arguments: &[&str]) -> (Output, Value) {
+        let json = self.path("answer.json");
+        let output = Command::new(VRAMLAB)
+            .args(flags)
+            .args(["--json", json.to_str().unwrap(), "--"])
+            .arg(common::python())
+            .arg(self.path("train.py"))
+            .args(arguments)
+            .env("VRAMLAB_CACHE", self.0.path())
+            .envs(variable)
+            .output()
+            .unwrap();
+        let answer = std::fs::read_to_string(&json).map_or(Value::Null, |text| serde_json::from_str(&text).unwrap());
+        (output, answer)
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
+}
+
+fn row<'a>(rows: &'a Value, names: &[&str]) -> &'a Value {
+    let rows = rows.as_array().unwrap();
+    let wanted: Vec<Value> = names.iter().map(|name| Value::from(*name)).collect();
+    rows.iter().find(|row| row["techniques"] == Value::from(wanted.clone())).unwrap_or_else(|| panic!("no {names:?} in {rows:?}"))
+}
+
+#[test]
+fn a_script_that_python_cannot_open_is_told_at_once() {
+    let scene = Scene::new("");
+    std::fs::rename(scene.path("train.py"), scene.path("trian.py")).unwrap();
+    for flags in [&["rehearse", "--what-if"][..], &["fit", "--batch", "--batch-size {}"]] {
+        let (output, answer) = scene.run(flags, &[]);
+        assert_eq!((output.status.code(), answer), (Some(2), Value::Null), "{}", said(&output));
+        assert!(said(&output).contains("can't open file") && said(&output).contains("train.py"), "{}", said(&output));
+    }
+}
+
+/// The script with a snippet pasted where its comments say.
+fn pasted(name: &str, snippet: &str) -> String {
+    let script = source();
+    let indented = |text: &str| text.lines().map(|line| format!("        {line}\n")).collect::<String>();
+    let between = |script: &str, from: &str, to: &str, text: &str| {
+        let (begin, end) = (script.find(from).unwrap(), script.find(to).unwrap());
+        format!("{}{text}{}", &script[..begin], &script[end..])
+    };
+    match name {
+        "autocast-bf16" => between(&script, "        output = ", "    # step", &indented(snippet)),
+        "autocast-fp16" => {
+            let (once, rest) = snippet.split_once('\n').unwrap();
+            let (batch, step) = rest.split_at(rest.find("# scaler.unscale_").unwrap());
+            let script = script.replace("# loop\n", &format!("{once}\n"));
+            let script = between(&script, "        output = ", "    # step", &indented(batch));
+            let step: String = step.lines().map(|line| format!("    {line}\n")).collect();
+            between(&script, "    optimizer.step()", "    optimizer.zero_grad", &step)
+        }
+        "fused" | "for-loop" => {
+            between(&script, "optimizer = ", "# loop", &format!("{}\n", snippet.replace("...", "model.parameters(), lr=1e-3")))
+        }
+        "factored" => between(&script, "optimizer = ", "# loop", &format!("{}\n", snippet.replace("...", "1e-3"))),
+        "zero1" => {
+            let (model, optimizer) = snippet.split_once("\noptimizer = ").unwrap();
+            let optimizer = format!("optimizer = {}\n", optimizer.replace("...", "lr=1e-3"));
+            between(&script.replace("# model\n", &format!("{model}\n")), "optimizer = ", "# loop", &optimizer)
+        }
+        "zero-grad-to-none" => between(&script, "    optimizer.zero_grad", "    # end", &format!("    {snippet}\n")),
+        "optimizer-in-backward" => {
+            let script = between(&script, "optimizer = ", "# loop", &format!("{}\n", snippet.replace("...", "lr=1e-3")));
+            // Of what is left of the optimizer, the rehearsal's steps are counted by: it has nothing to do.
+            let script = script.replace("# loop\n", "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n");
+            between(&script, "    optimizer.zero_grad(set", "    # end", "")
+        }
+        "channels-last" => {
+            let (model, images) = snippet.split_once('\n').unwrap();
+            script
+                .replace("# model\n", &format!("{model}\n"))
+                .replace("        # batch\n", &indented(&images.replace("images", "inputs")))
+        }
+        _ => script.replace("# model\n", &format!("{snippet}\n")),
+    }
+}
+
+/// Each a rank of several.
+const ON_CARDS: [&str; 3] = ["fsdp2", "zero2", "zero1"];
+
+const NAMES: [&str; 12] = [
+    "autocast-bf16",
+    "autocast-fp16",
+    "fused",
+    "for-loop",
+    "factored",
+    "zero-grad-to-none",
+    "checkpoint-every",
+    "checkpoint-second",
+    "checkpoint-sqrt",
+    "in-place",
+    "channels-last",
+    // The last, because its hooks hold parameters and optimizers in a circle that Python does not see.
+    "optimizer-in-backward",
+];
+
+#[test]
+fn snippets_pasted_into_the_script_ask_for_the_same_bytes_as_the_hooks() {
+    let scene = Scene::new(&source());
+    let together = ["autocast-bf16", "checkpoint-every"];
+    let only = [&NAMES[..], &["foreach", "expandable-segments", &together.join("+")], &ON_CARDS].concat().join(",");
+    // A card that does not take it as it is, with 512 MiB of context.
+    let out = scene.path("out");
+    let flags = ["rehearse", "--gpu", "1050MiB", "--what-if", "--only", &only, "--out", out.to_str().unwrap()];
+    let (output, rows) = scene.run(&flags, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let snippet = |name: &str| {
+        let row = row(&rows, &[name]);
+        assert!(row["reason"].is_null(), "{row}");
+        pasted(name, row["snippet"].as_str().unwrap())
+    };
+    // All in one process: to start one takes longer than what runs in it.
+    std::fs::copy(common::root().join("tests/rehearse/pasted.py"), scene.path("train.py")).unwrap();
+    // FSDP2's hooks hold parameters in a circle, too.
+    let ranks = ["--world-size", "2", "--rank", "0"];
+    let alone = ON_CARDS.each_ref().map(|name| (std::slice::from_ref(name), &ranks[..]));
+    for (names, flags) in [&[(&NAMES[..], &[][..])], &alone[..]].concat() {
+        let scripts: Vec<String> = names
+            .iter()
+            .map(|name| {
+                let path = scene.path(&format!("{name}.py"));
+                std::fs::write(&path, snippet(name).replace("range(5)", "range(3)")).unwrap();
+                path.to_str().unwrap().to_string()
+            })
+            .collect();
+        let arguments: Vec<&str> = scripts.iter().map(String::as_str).collect();
+        let (output, _) = scene.run(&[&["rehearse", "--gpu", "8GiB", "--steps", "all"], flags].concat(), &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        for name in names {
+            let line = printed
+                .lines()
+                .find_map(|line| line.strip_prefix(&format!("{name} ")))
+                .unwrap_or_else(|| panic!("{name}: {printed}"));
+            let row = row(&rows, &[name]);
+            assert_eq!(line, format!("{} {}", row["peak_allocated"], row["peak_reserved"]), "{name}");
+        }
+    }
+
+    let (as_it_is, bf16) = (row(&rows, &[]), row(&rows, &["autocast-bf16"]));
+    assert_eq!((&as_it_is["saved"], &as_it_is["fits"]), (&Value::from(0), &Value::from(false)), "{as_it_is}");
+    assert!(bf16["saved"].as_i64().unwrap() > 0 && bf16["extra_flops"] == 0, "{bf16}");
+    // A block that runs twice is counted twice: less than the whole forward pass, a third of the step.
+    let every = row(&rows, &["checkpoint-every"]);
+    assert!(every["extra_flops"].as_i64().unwrap() > 0 && every["change"].as_str().unwrap().contains("BatchNorm"), "{every}");
+    assert!(row(&rows, &["foreach"])["reason"].as_str().unwrap().contains("by itself"));
+    assert!(row(&rows, &["expandable-segments"])["reason"].is_null(), "{rows}");
+    let (both, one) = (row(&rows, &together), row(&rows, &together[1..]));
+    assert!(both["reason"].is_null() && both["peak_reserved"].as_i64() < one["peak_reserved"].as_i64(), "{both}");
+    assert_eq!(both["snippet"], format!("{}\n\n{}", bf16["snippet"].as_str().unwrap(), one["snippet"].as_str().unwrap()));
+    let told = std::fs::read_to_string(scene.path("out/what-if.txt")).unwrap();
+    assert!(told.contains("The cheapest that fits 1050MiB") && told.contains("leaves the result as it is"), "{told}");
+}
+
+/// Techniques for the loss, for what the forward pass keeps and for the weights, on a model whose loss needs most.
+#[test]
+fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
+    const NAMES: [&str; 9] = [
+        "chunked-loss",
+        "fused-linear-loss",
+        "offload-activations",
+        "checkpoint-selective",
+        "bf16-weights",
+        "offload-optimizer",
+        "lora",
+        "compile",
+        "memory-budget",
+    ];
+    let folder = common::root().join("tests/rehearse");
+    let source = std::fs::read_to_string(folder.join("large_vocabulary.py")).unwrap();
+    let scene = Scene::new(&source);
+    let only = format!("{},sdpa", NAMES.join(","));
+    let (output, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", &only], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    // By time, and no longer by what each saves; nothing is said of a compiled model's.
+    let tried: Vec<f64> = rows.as_array().unwrap().iter().filter_map(|row| row["predicted_seconds"].as_f64()).collect();
+    assert!(tried.len() == NAMES.len() - 1 && tried.windows(2).all(|pair| pair[0] < pair[1] * 1.01), "{rows}");
+    let (offloaded, as_it_is) = (row(&rows, &["offload-activations"]), row(&rows, &[]));
+    assert!(offloaded["predicted_change"]["share"].as_f64() > Some(0.05) && offloaded["extra_flops"] == 0, "{offloaded}");
+    assert_eq!(as_it_is["predicted_change"]["share"], 0.0, "{as_it_is}");
+    let told = said(&output);
+    assert!(told.contains("the fastest at the top; times are predicted") && !told.contains("extra compute"), "{told}");
+    let indented = |text: &str, by: &str| text.lines().map(|line| format!("{by}{line}\n")).collect::<String>();
+    for name in NAMES {
+        let row = row(&rows, &[name]);
+        let snippet = row["snippet"].as_str().unwrap_or_else(|| panic!("{row}"));
+        let script = match name {
+            "chunked-loss" => {
+                let (functions, _) = snippet.split_once("\n\n\nloss = ").unwrap();
+                source
+                    .replace("class Block", &format!("{functions}\n\n\nclass Block"))
+                    .replace("F.cross_entropy(logits[", "chunked_cross_entropy(logits[")
+            }
+            "offload-activations" => {
+                let (class, _) = snippet.split_once("\n\n\nwith ").unwrap();
+                source
+                    .replace("class Block", &format!("{class}\n\n\nclass Block"))
+                    .replace("        _, loss = model", "        with OffloadActivations():\n            _, loss = model")
+            }
+            "offload-optimizer" => {
+                let (function, call) = snippet.rsplit_once("\n\n\n").unwrap();
+                source
+                    .replace("class Block", &format!("{function}\n\n\nclass Block"))
+                    .replace("    for _ in range(4)", &format!("    {call}\n    for _ in range(4)"))
+            }
+            "compile" | "memory-budget" => source.replace("    # model\n", &indented(snippet, "    ")),
+            // Tokens are no floating-point input.
+            "bf16-weights" => source.replace("    # model\n", &format!("    {}\n", snippet.lines().next().unwrap())),
+            _ => {
+                let (functions, call) = snippet.rsplit_once("\n\n\n").unwrap();
+                let functions = functions.replace("import torch.nn.functional as F\n", "");
+                source
+                    .replace("class Block", &format!("{functions}\n\n\nclass Block"))
+                    .replace("    # model\n", &indented(call, "    "))
+            }
+        };
+        assert!(script.len() > source.len(), "{name}: {snippet}");
+        std::fs::write(scene.path(&format!("{name}.py")), script.replace("range(4)", "range(3)")).unwrap();
+    }
+    std::fs::copy(folder.join("pasted.py"), scene.path("train.py")).unwrap();
+    // A compiler's setting stays for what runs after it, and what it compiled before would be reserved still.
+    let mut printed = String::new();
+    for names in [&NAMES[..8], &NAMES[8..]] {
+        let scripts: Vec<String> =
+            names.iter().map(|name| scene.path(&format!("{name}.py")).to_str().unwrap().to_string()).collect();
+        let arguments: Vec<&str> = scripts.iter().map(String::as_str).collect();
+        let (output, _) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--steps", "all"], &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        printed += &String::from_utf8_lossy(&output.stdout);
+    }
+    for name in NAMES {
+        let row = row(&rows, &[name]);
+        let line = format!("{name} {} {}", row["peak_allocated"], row["peak_reserved"]);
+        assert!(printed.lines().any(|printed| printed == line), "{line}: {printed}");
+        // The step itself, with all its state, reserves here as much as the backward pass does without.
+        let figure = if name == "offload-optimizer" { "peak_allocated" } else { "peak_reserved" };
+        assert!(row[figure].as_i64() < self::row(&rows, &[])[figure].as_i64(), "{row}");
+    }
+    let saved = |name: &str| row(&rows, &[name])["saved"].as_i64();
+    assert!(saved("fused-linear-loss") > saved("chunked-loss") && saved("chunked-loss") > saved("checkpoint-selective"), "{rows}");
+    assert!(row(&rows, &["bf16-weights"])["change"].as_str().unwrap().contains("updates below"), "{rows}");
+    assert!(row(&rows, &["lora"])["change"].as_str().unwrap().contains("another thing is trained"), "{rows}");
+    assert!(row(&rows, &["sdpa"])["reason"].as_str().unwrap().contains("transformers"), "{rows}");
+    // Its logits are wanted for something else, too.
+    // Half of it is frozen, and its optimizer keeps nothing.
+    let frozen = source.replace("    # model\n", "    model.embedding.requires_grad_(False)\n").replace("AdamW(", "SGD(");
+    scene.write(&frozen.replace("        # loss\n", "        _.argmax(-1)\n"));
+    let only = "fused-linear-loss,lora,offload-optimizer,compile";
+    let (output, rows) = scene.run(&["rehearse", "--gpu", "16GiB", "--eager", "--what-if", "--only", only], &[]);
+    for (name, why) in
+        [("lora", "freezes parameters itself"), ("offload-optimizer", "keeps no state"), ("compile", "--eager turns")]
+    {
+        assert!(row(&rows, &[name])["reason"].as_str().is_some_and(|reason| reason.contains(why)), "{rows}");
+    }
+    let why = row(&rows, &["fused-linear-loss"])["reason"].as_str().unwrap();
+    assert!(output.status.success() && why.contains("uses its logits for more than cross-entropy: argmax"), "{why}");
+}
+
+#[test]
+fn losses_in_chunks_give_the_values_and_gradients_of_the_plain_one() {
+    let root = common::root();
+    let output = Command::new(common::python())
+        .arg(root.join("tests/rehearse/losses_agree.py"))
+        .arg(root.join("src/rehearse/python/vramlab_rehearsal/losses.py"))
+        .output()
+        .unwrap();
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("agree"), "{}", said(&output));
+}
+
+#[test]
+fn a_model_with_lora_merged_gives_what_the_unmerged_one_gives() {
+    let root = common::root();
+    let output = Command::new(common::python())
+        .arg(root.join("tests/rehearse/lora_agrees.py"))
+        .arg(root.join("src/rehearse/python/vramlab_rehearsal/techniques.py"))
+        .output()
+        .unwrap();
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("agree"), "{}", said(&output));
+}
+
+/// A training loop in functions, whose model is wrapped in a task that is called something else and has its own `to`.
+const WRAPPED: &str = "
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)
+    def forward(self, x):
+        return x + self.down(self.act(self.up(x)))
+
+class Task(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.unused = net, nn.Conv2d(1, 1, 1)
+    def forward(self, x):
+        return self.net(x).square().mean()
+    def to(self, **more):
+        raise TypeError('a task stays where it is')
+
+def epoch(task, optimizer):
+    for _ in range(3):
+        x = torch.randn(4096, 256).cuda()
+        loss = task(x)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+def main():
+    model = nn.Sequential(*[Block() for _ in range(4)]).cuda()
+    wrapped = Task(model)
+    # model
+    epoch(wrapped, torch.optim.AdamW(model.parameters()))
+
+main()
+";
+
+/// Everything that there is to try, on a card that the script does not fit: each technique alone, and then what helps together.
+#[test]
+fn lines_call_the_model_what_the_script_calls_it_and_a_technique_that_fails_says_so() {
+    let scene = Scene::new(WRAPPED);
+    let (output, rows) = scene.run(&["rehearse", "--gpu", "720MiB", "--what-if"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let reserved = |row: &Value| row["peak_reserved"].as_i64().unwrap();
+    let as_it_is = row(&rows, &[]);
+    assert_eq!(as_it_is["fits"], false, "{as_it_is}");
+    let together: Vec<&Value> =
+        rows.as_array().unwrap().iter().filter(|row| row["techniques"].as_array().unwrap().len() > 2).collect();
+    assert!(!together.is_empty(), "{rows}");
+    for combined in together {
+        assert!(combined["reason"].is_null() && reserved(combined) < reserved(as_it_is), "{combined}");
+        for name in combined["techniques"].as_array().unwrap() {
+            let alone = row(&rows, &[name.as_str().unwrap()]);
+            assert!(reserved(alone) < reserved(as_it_is), "{alone} is of no use, and in {combined}");
+            assert!(combined["snippet"].as_str().unwrap().contains(alone["snippet"].as_str().unwrap()), "{combined} {alone}");
+        }
+    }
+    // What does not fit is measured on a large card.
+    let pasted =
+        [("checkpoint-every", "720MiB", "for block in wrapped.net:"), ("in-place", "8GiB", "for module in wrapped.modules():")];
+    for (name, card, line) in pasted {
+        let row = row(&rows, &[name]);
+        let snippet = row["snippet"].as_str().unwrap();
+        assert!(snippet.contains(line), "{snippet}");
+        let indented: String = snippet.lines().map(|line| format!("    {line}\n")).collect();
+        scene.write(&WRAPPED.replace("    # model\n", &indented));
+        let (output, answer) = scene.run(&["rehearse", "--gpu", card], &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        for figure in ["peak_allocated", "peak_reserved"] {
+            assert_eq!(answer[figure], row[figure], "{figure} with {name}");
+        }
+    }
+    let why = row(&rows, &["channels-last"])["reason"].as_str().unwrap();
+    assert!(why.contains("the script fails with it") && why.contains("a task stays where it is"), "{why}");
+}
+
+#[test]
+fn what_is_written_on_the_command_line_and_into_the_environment_asks_for_the_same_bytes() {
+    let as_it_is = source().replace("lr=1e-3", "lr=1e-3, fused=True");
+    let scene = Scene::new(&as_it_is);
+    let names = ["foreach", "accumulate-2x", "expandable-segments", "max-split-size", "round-up-power-of-2"];
+    let only = names.join(",");
+    let flags = ["rehearse", "--what-if", "--only", &only, "--batch", "--batch-size {}", "--accumulation", "--grad-accum {}"];
+    let (output, rows) = scene.run(&flags, &["--batch-size", "16"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("there is no time to sort by, because a size alone has no speed"), "{}", said(&output));
+    for name in names {
+        let row = row(&rows, &[name]);
+        let text = row["snippet"].as_str().unwrap_or_else(|| panic!("{row}")).split("  #").next().unwrap();
+        let (mut variable, mut arguments) = (None, vec!["--batch-size", "16"]);
+        match name {
+            "foreach" => scene.write(&as_it_is.replace("model.parameters(), lr=1e-3, fused=True", &{
+                let (_, arguments) = text.split_once('(').unwrap();
+                arguments.trim_end_matches(')').replace("...", "model.parameters(), lr=1e-3")
+            })),
+            "accumulate-2x" => arguments = text.split(' ').collect(),
+            _ => variable = text.split_once('='),
+        }
+        let (output, answer) = scene.run_with(variable, &["rehearse"], &arguments);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        for figure in ["peak_allocated", "peak_reserved"] {
+            assert_eq!(answer[figure], row[figure], "{figure} with {name}: {text}");
+        }
+        scene.write(&as_it_is);
+    }
+    let row = row(&rows, &["accumulate-2x"]);
+    assert_eq!(
+        (&row["change"], row["saved"].as_i64() > Some(0)),
+        (&Value::from("BatchNorm sees the smaller batch"), true),
+        "{row}"
+    );
+}
+
+#[test]
+fn what_is_no_technique_is_refused_and_what_is_not_there_told() {
+    let scene = Scene::new(&source());
+    let (output, _) = scene.run(&["rehearse", "--what-if", "--only", "magic"], &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("there is no technique 'magic'; there are autocast-bf16, "), "{}", said(&output));
+    let (output, _) = scene.run(&["rehearse", "--what-if", "--only", "fused+foreach"], &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("fused and foreach are alternatives"), "{}", said(&output));
+}
+
+/// The library is compiled by what stands for a compiler here: for a version that is not out yet, of the pinned one's.
+#[test]
+fn that_a_library_is_compiled_is_said_once() {
+    const COPY: &str = "#!/bin/sh
+while [ $# -gt 0 ]; do [ \"$1\" = -o ] && made=$2; shift; done
+sleep 0.5
+cp \"$VRAMLAB_REHEARSAL_COMPILED\"/python-2.11.*-abi1.so \"$made\"
+";
+    let scene = Scene::new("import torch; torch.__version__ = '2.99.0'; torch.ones(1, device='cuda'); print(1 / 0)");
+    std::fs::write(scene.path("c++"), COPY).unwrap();
+    let compiler = format!("sh {}", scene.path("c++").display());
+    let compiling = "vramlab: compiling for PyTorch 2.99.0, once; about a minute";
+    let said_of = |flags: &[&str]| {
+        let (output, _) = scene.run_with(Some(("CXX", &compiler)), flags, &[]);
+        assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains("ZeroDivisionError"), "{error}");
+        std::fs::read_dir(scene.0.path()).unwrap().flatten().for_each(|entry| {
+            std::fs::remove_file(entry.path().join("python-2.99.0-abi1.so")).ok();
+        });
+        let untried = "PyTorch 2.99.0 is newer than 2.15, the newest that was tried with vramlab";
+        assert!(flags != ["rehearse"] || error.contains(untried), "{error}");
+        error.lines().filter(|line| *line == compiling).count()
+    };
+    let two_at_once = ["fit", "--batch", "--batch-size {}", "--gpu", "2GiB", "--gpu", "3GiB"];
+    assert_eq!(said_of(&two_at_once), 1);
+    assert_eq!(said_of(&["rehearse", "--what-if"]), 1);
+    assert_eq!(said_of(&["rehearse"]), 1);
+    assert_eq!(said_of(&["rehearse", "--quiet"]), 0);
+}
+
+/// Where there is no GPU the simulated one stands for it: its libraries come before PyTorch's, and nothing of ours watches the allocator.
+#[test]
+fn a_gpu_is_measured_by_pytorchs_own_meters_and_a_clock() {
+    let scene = Scene::new(
+        "
+import torch
+blocks = [torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512)) for _ in range(4)]
+model = torch.nn.Sequential(*blocks).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+while True:
+    loss = model(torch.randn(4096, 512, device='cuda')).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+",
+    );
+    let flags = ["rehearse", "--what-if", "--only", "checkpoint-every"];
+    let (output, simulated) = scene.run(&[&flags[..], &["--gpu", "4GiB"]].concat(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let entries = std::fs::read_dir(scene.0.path()).unwrap().flatten().map(|entry| entry.path());
+    let libraries = entries.into_iter().find(|path| path.to_string_lossy().contains("/rehearsal-")).unwrap();
+    let preloaded = ["libnvidia-ml.so.1", "libcuda.so.1"].map(|name| libraries.join(name).display().to_string()).join(":");
+    let run = |memory: u64| {
+        let json = scene.path("measured.json");
+        let output = Command::new(VRAMLAB)
+            .args(flags)
+            .args(["--device", "cuda", "--json", json.to_str().unwrap(), "--", "env"])
+            .arg(format!("LD_PRELOAD={preloaded}"))
+            .arg(format!("VRAMLAB_DRY_CARD=,a card,{memory},9.0,132,2048,49152,232448,233472,62914560"))
+            .arg(common::python())
+            .arg(scene.path("train.py"))
+            .env("VRAMLAB_CACHE", scene.0.path())
+            .output()
+            .unwrap();
+        (said(&output), serde_json::from_str::<Value>(&std::fs::read_to_string(&json).unwrap()).unwrap())
+    };
+    let (told, measured) = run(4 << 30);
+    for name in [&[][..], &["checkpoint-every"]] {
+        let (simulated, measured) = (row(&simulated, name), row(&measured, name));
+        for figure in ["peak_allocated", "peak_reserved", "saved", "extra_flops", "change", "snippet"] {
+            assert_eq!(simulated[figure], measured[figure], "{figure} of {name:?}: {told}");
+        }
+        assert!(measured["seconds"].as_f64().unwrap() > 0.0 && simulated["seconds"].is_null(), "{measured}");
+    }
+    assert!(told.contains("On a card (4.00 GiB)") && told.contains("a step"), "{told}");
+    // A card that is a page short of what the script takes as it is.
+    let (told, measured) = run(row(&simulated, &[])["peak_reserved"].as_u64().unwrap() - (2 << 20));
+    assert_eq!(
+        (&row(&measured, &[])["fits"], &row(&measured, &["checkpoint-every"])["fits"]),
+        (&Value::from(false), &Value::from(true)),
+        "{told}"
+    );
+}
+
+/// With a batch of 4 cuDNN chooses other algorithms than with 8, with other workspaces.
+#[test]
+fn the_batch_that_fits_is_exact() {
+    let script = common::root().join("tests/rehearse/pointwise.py");
+    let scene = Scene::new(&std::fs::read_to_string(script).unwrap());
+    let (output, fits) = scene.run(&["fit", "--batch", "--batch-size {}", "--gpu", "t4"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let (largest, tries) = (fits[0]["largest"].as_u64().unwrap(), fits[0]["rehearsals"].as_u64().unwrap());
+    assert!(tries <= 8, "{}", said(&output));
+    assert_eq!(fits[0]["tried"].as_array().unwrap().len() as u64, tries, "{fits}");
+    // Convolutions of many images keep the card busy long before its memory is full.
+    for tried in fits[0]["tried"].as_array().unwrap() {
+        assert_eq!(tried["time"]["samples_per_second"].as_f64().is_some(), tried["fits"].as_bool().unwrap(), "{tried}");
+    }
+    assert!(fits[0]["enough"].as_u64().is_some_and(|enough| enough <= largest / 2), "{fits}");
+    let text = said(&output);
+    assert!(text.contains("t4: throughput (predicted)") && text.contains("on more brings nothing"), "{text}");
+    for (batch, status) in [(largest, 0), (largest + 1, 3)] {
+        let (output, answer) = scene.run(&["rehearse", "--gpu", "t4"], &["--batch-size", &batch.to_string()]);
+        assert_eq!(output.status.code(), Some(status), "{}", said(&output));
+        if status == 0 {
+            assert_eq!((&answer["peak_reserved"], &answer["headroom"]), (&fits[0]["peak_reserved"], &fits[0]["headroom"]));
+        }
+    }
+}
+
+#[test]
+fn a_peak_that_grew_is_named_with_its_line() {
+    let scene = Scene::new(&source());
+    let earlier = scene.path("earlier.json");
+    let (output, _) = scene.run(&["rehearse"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    std::fs::rename(scene.path("answer.json"), &earlier).unwrap();
+    let check = ["rehearse", "--check", earlier.to_str().unwrap()];
+    let (same, again) = scene.run(&check, &[]);
+    assert_eq!(same.status.code(), Some(0), "{}", said(&same));
+    let without_process = |mut answer: Value| {
+        answer["processes"][0]["process"].take();
+        answer
+    };
+    let first = serde_json::from_str(&std::fs::read_to_string(&earlier).unwrap()).unwrap();
+    assert_eq!(without_process(again), without_process(first));
+    // The lines below the new one have other numbers and hold what they did.
+    scene.write(&source().replace("return x + self.mix", "x = x.sin()\n        return x + self.mix"));
+    let (grew, _) = scene.run(&check, &["--batch-size", "16"]);
+    assert_eq!(grew.status.code(), Some(4), "{}", said(&grew));
+    let named: Vec<String> = said(&grew).lines().filter(|line| line.starts_with("    +")).map(str::to_string).collect();
+    assert!(said(&grew).contains("THE PEAK GREW") && named.len() == 1, "{}", said(&grew));
+    assert!(named[0].contains("train.py:23  (nothing before)  x = x.sin()"), "{named:?}");
+    let (tolerated, _) = scene.run(&[&check[..], &["--tolerance", "200%"]].concat(), &["--batch-size", "16"]);
+    assert_eq!(tolerated.status.code(), Some(0), "{}", said(&tolerated));
+}
