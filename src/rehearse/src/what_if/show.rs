@@ -218,9 +218,11 @@ fn write_answer(text: &mut String, base: &Measured, rows: &[Row]) -> std::fmt::R
         }
     }
     let with_lines = |row: &&Row| row.techniques.len() == 1 && !row.snippet.is_empty() && row.saved.is_some_and(|saved| saved > 0);
-    if rows.iter().any(|row| with_lines(&row)) {
+    // What trains another thing does not lead here either.
+    let (same, other): (Vec<&Row>, Vec<&Row>) = rows.iter().filter(with_lines).partition(|row| row.change.is_empty());
+    if !same.is_empty() || !other.is_empty() {
         writeln!(text, "\n  The lines to write")?;
-        for row in rows.iter().filter(with_lines) {
+        for row in same.into_iter().chain(other) {
             writeln!(text, "\n    # {}", row.name())?;
             for line in row.snippet.lines() {
                 writeln!(text, "{}", format!("    {line}").trim_end())?;

@@ -263,7 +263,7 @@ fn count(number: f64) -> String {
 /// The text as a sentence begins; names from code keep their case.
 fn capital(text: &str) -> String {
     let first: String = text.chars().take_while(|c| !c.is_whitespace() && *c != ':').collect();
-    let is_word = first.len() > 1 && first.chars().all(|c| c.is_alphabetic() || c == '-') && first != env!("CARGO_PKG_NAME");
+    let is_word = first.len() > 1 && first.chars().all(|c| c.is_alphabetic() || c == '-') && first != "vramlab";
     let mut characters = text.chars();
     match characters.next() {
         Some(letter) if is_word => letter.to_uppercase().chain(characters).collect(),
