@@ -103,7 +103,7 @@ const DESCRIBED: usize = 20;
 /// Loads a data set in batches.
 ///
 /// ```no_run
-/// use crate::{Config, ImageFolder, Images, Loader, Transform};
+/// use loader::{Config, ImageFolder, Images, Loader, Transform};
 ///
 /// let images = Images::new(ImageFolder::open("train".as_ref())?, Transform::training(224));
 /// let mut loader = Loader::new(images, Config { batch: 64, workers: 2, ..Config::default() })?;

@@ -2,7 +2,7 @@
 
 use super::answer::{Answer, Verdict};
 use super::check::Earlier;
-use super::launch::{BAD_INPUT, RANK, Rank, Rehearsal, RehearseOptions, Run, Variant, card_of, status, write_json};
+use super::launch::{BAD_INPUT, Rank, Rehearsal, RehearseOptions, Run, Variant, card_of, status, write_json};
 use super::libraries::libraries;
 use super::session::Session;
 use super::what_if::what_if;
@@ -121,7 +121,7 @@ fn all_ranks(rehearsal: &Rehearsal, size: u32) -> Result<u8> {
         if !options.quiet {
             eprintln!("vramlab: rank {rank} of {size}");
         }
-        let variant = Variant { settings: vec![(RANK, rank.to_string())], ..Variant::default() };
+        let variant = Variant { rank: Some(*rank), ..Variant::default() };
         let one = Rehearsal { variant, ..rehearsal.clone() };
         answers.push(whole_answer(&one, &one.run_in_silence()?)?);
     }

@@ -5,7 +5,7 @@ use super::check::Tolerance;
 use super::libraries::{Libraries, cache, remedy};
 use super::preset::{self, BatchFlag};
 use super::replay::{self, Needs};
-use super::session::{self, Left, Session};
+use super::session::{self, Left, Session, Settings};
 use super::show::on_one_line;
 use super::template::Template;
 use super::time::{Loading, Prediction, predict};
@@ -149,9 +149,6 @@ pub(super) enum Device {
     Cuda,
 }
 
-/// Environment variable of the rank that a process is.
-pub(super) const RANK: &str = "VRAMLAB_REHEARSAL_RANK";
-
 /// Exit status of a command line that is no rehearsal.
 pub(super) const BAD_INPUT: u8 = 2;
 
@@ -227,6 +224,8 @@ pub(super) struct Rehearsal<'a> {
 pub(super) struct Variant {
     /// Names of what `techniques.py` switches on.
     pub techniques: Vec<&'static str>,
+    /// The rank that the process is, where it is another than the options'.
+    pub rank: Option<u32>,
     /// More of the environment.
     pub settings: Vec<(&'static str, String)>,
     /// Another command than the one given.
@@ -277,21 +276,29 @@ impl Rehearsal<'_> {
         self.variant.command.as_ref().unwrap_or(&self.options.command)
     }
 
-    fn command(&self, session: &Path, card: Card) -> Command {
+    fn command(&self, session: &Path, card: Card) -> Result<Command> {
         let options = self.options;
+        let asked = options.rank.map(|rank| if let Rank::One(rank) = rank { rank } else { 0 });
+        let settings = Settings {
+            libraries: &self.libraries.folder,
+            compiled: &self.libraries.compiled,
+            carried: &self.libraries.carried,
+            measures: options.device == Device::Cuda,
+            steps: options.steps.parse().ok(),
+            gpus: options.gpus,
+            cards: options.cards,
+            world_size: options.world_size,
+            rank: self.variant.rank.or(asked).filter(|_| options.world_size.is_some()),
+            no_init: options.no_init,
+            eager: options.eager,
+            techniques: &self.variant.techniques,
+            counts: self.variant.counts,
+        };
+        settings.write(session)?;
         let mut command = Command::new(&self.words()[0]);
         command.args(&self.words()[1..]);
         session::follow(&mut command, session, &self.libraries, options.device == Device::Dry);
-        command
-            .env("VRAMLAB_REHEARSAL", session)
-            .env("VRAMLAB_REHEARSAL_LIBRARIES", &self.libraries.folder)
-            .env("VRAMLAB_REHEARSAL_COMPILED", &self.libraries.compiled)
-            .env("VRAMLAB_REHEARSAL_CARRIED", &self.libraries.carried)
-            .env("VRAMLAB_REHEARSAL_CARDS", options.cards.to_string())
-            .env("VRAMLAB_REHEARSAL_STEPS", &options.steps);
-        if options.device == Device::Cuda {
-            command.env("VRAMLAB_REHEARSAL_MEASURE", "1");
-        } else {
+        if options.device == Device::Dry {
             command
                 .env("VRAMLAB_DRY_TAKEN", card.context.to_string())
                 .env("VRAMLAB_DRY_DEVICES", options.gpus.to_string())
@@ -299,24 +306,8 @@ impl Rehearsal<'_> {
                 // Nothing is written outside of our own folders, and kernels for a simulated GPU are none that a real one should find.
                 .env("USE_PYTORCH_KERNEL_CACHE", "0");
         }
-        if let (Some(size), Some(rank)) = (options.world_size, options.rank) {
-            let rank = if let Rank::One(rank) = rank { rank } else { 0 };
-            command.env("VRAMLAB_REHEARSAL_WORLD_SIZE", size.to_string()).env(RANK, rank.to_string());
-        }
-        if options.no_init {
-            command.env("VRAMLAB_REHEARSAL_NO_INIT", "1");
-        }
-        if options.eager {
-            command.env("VRAMLAB_REHEARSAL_EAGER", "1");
-        }
-        if !self.variant.techniques.is_empty() {
-            command.env("VRAMLAB_REHEARSAL_TECHNIQUES", self.variant.techniques.join(","));
-        }
-        if self.variant.counts {
-            command.env("VRAMLAB_REHEARSAL_COUNTS", "1");
-        }
         command.envs(self.variant.settings.iter().map(|(name, value)| (name, value)));
-        command
+        Ok(command)
     }
 
     /// The GPU, as an answer tells it.
@@ -339,7 +330,7 @@ impl Rehearsal<'_> {
     }
 
     pub fn run(&self, session: &Path, card: Card, again: bool) -> Result<Run> {
-        let mut command = self.command(session, card);
+        let mut command = self.command(session, card)?;
         let mut heard = None;
         if again {
             let file = tempfile::tempfile().context("making a temporary file")?;

@@ -5,6 +5,7 @@ use super::nvidia_smi::NAME as NVIDIA_SMI;
 use anyhow::{Context, Result};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -64,6 +65,44 @@ fn sweep(cache: &Path) {
     }
 }
 
+/// What a rehearsal's Python processes are told: `settings.json` in the session's folder, which they read into `settings`, under these names.
+/// What C++ is told, in any process, is in the environment ([`follow`]).
+#[derive(Debug, Serialize)]
+pub(super) struct Settings<'a> {
+    /// The simulated libraries, the Python files, and the sources.
+    pub libraries: &'a Path,
+    /// What is compiled for a version of PyTorch, and further versions that a wheel brings.
+    pub compiled: &'a Path,
+    pub carried: &'a Path,
+    /// A real GPU's meters and clock are read; nothing is simulated.
+    pub measures: bool,
+    /// How many optimizer steps to run; none for all.
+    pub steps: Option<u32>,
+    /// How many GPUs a process sees.
+    pub gpus: u32,
+    /// How many cards the techniques that split over several have.
+    pub cards: u32,
+    /// A job of so many processes, of which this one is that rank and the others are not there.
+    pub world_size: Option<u32>,
+    pub rank: Option<u32>,
+    /// Whether initialisation of parameters is left out.
+    pub no_init: bool,
+    /// Whether `torch.compile` is turned off.
+    pub eager: bool,
+    /// Techniques to switch on, by their names in `techniques.py`.
+    pub techniques: &'a [&'static str],
+    /// Whether floating-point operations are counted, in one step more.
+    pub counts: bool,
+}
+
+impl Settings<'_> {
+    pub fn write(&self, session: &Path) -> Result<()> {
+        let path = session.join("settings.json");
+        let text = serde_json::to_string(self).context("writing what Python is told")?;
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+    }
+}
+
 /// Has a command's processes preload what follows them. `simulated` where they are to find no other GPU than the simulated one.
 pub(super) fn follow(command: &mut Command, session: &Path, libraries: &Libraries, simulated: bool) {
     let (drivers, programs) = (libraries.drivers(), session.join("bin"));
@@ -75,6 +114,8 @@ pub(super) fn follow(command: &mut Command, session: &Path, libraries: &Librarie
     let folders = if simulated { joined(drivers.as_os_str().to_owned(), &folders) } else { folders };
     let before = |name: &str, first: &OsString| joined(first.clone(), &env::var_os(name).unwrap_or_default());
     command
+        .env("VRAMLAB_REHEARSAL", session)
+        .env("VRAMLAB_REHEARSAL_LIBRARIES", &libraries.folder)
         .env("VRAMLAB_REHEARSAL_OWNER", std::process::id().to_string())
         .env("VRAMLAB_REHEARSAL_PRELOAD", &preload)
         .env("LD_PRELOAD", before("LD_PRELOAD", &preload));

@@ -7,7 +7,7 @@
 //! ```no_run
 //! # use anyhow::Result;
 //! # use tch::{Device, Kind, Tensor, nn::Optimizer};
-//! # use crate::{GradScaler, autocast};
+//! # use torch::{GradScaler, autocast};
 //! # fn train(batches: Vec<Tensor>, forward: impl Fn(&Tensor) -> Tensor, optimizer: &mut Optimizer) -> Result<()> {
 //! let mut scaler = GradScaler::default();
 //! for batch in batches {

@@ -13,7 +13,7 @@ static KEPT: AtomicBool = AtomicBool::new(false);
 /// `torch.cuda.memory._record_memory_history()` does for Python, whose stacks a program without Python does not have. Ends when it is
 /// dropped.
 /// ```no_run
-/// use crate::{Cuda, MemoryHistory};
+/// use torch::{Cuda, MemoryHistory};
 ///
 /// fn main() -> anyhow::Result<()> {
 ///     let _device = Cuda::new(0)?;

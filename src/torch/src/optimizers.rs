@@ -10,7 +10,7 @@
 //!
 //! ```no_run
 //! use tch::{Device, Kind, Tensor, nn};
-//! use crate::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad};
+//! use torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad};
 //!
 //! let store = nn::VarStore::new(Device::Cpu);
 //! let weight = store.root().zeros("weight", &[4]);

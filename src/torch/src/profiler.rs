@@ -1,7 +1,7 @@
 //! PyTorch's own profiler, the one behind Python's `torch.profiler`: what each operation took of time and memory, and a trace of all of it.
 //! ```no_run
 //! use tch::{Device, Kind, Tensor};
-//! use crate::{Profiler, Profiling, range};
+//! use torch::{Profiler, Profiling, range};
 //!
 //! fn main() -> anyhow::Result<()> {
 //!     let x = Tensor::randn([512, 512], (Kind::Float, Device::Cpu));

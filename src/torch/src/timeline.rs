@@ -7,7 +7,7 @@
 //! each event, the peak, and what lives there.
 //! ```no_run
 //! use tch::{Device, Kind, Tensor, nn, nn::Module, nn::OptimizerConfig};
-//! use crate::{Cpu, Mark, Phase, Recorder, Recording};
+//! use torch::{Cpu, Mark, Phase, Recorder, Recording};
 //!
 //! fn main() -> anyhow::Result<()> {
 //!     let cpu = Cpu::new(None);

@@ -8,7 +8,7 @@
 //!
 //! ```no_run
 //! # use tch::{Device, Kind, Tensor};
-//! # use crate::transfer::{Event, Next, Prefetcher, Ring, SideStream, Source, pinned};
+//! # use torch::transfer::{Event, Next, Prefetcher, Ring, SideStream, Source, pinned};
 //! # use std::sync::Arc;
 //! struct Batches { ring: Ring<Vec<Tensor>, Event>, left: usize }
 //!

@@ -6,26 +6,30 @@ CUDA pays is their loading.
 """
 
 import ctypes
+import json
 import os
 import sys
+import types
 
 from . import imports
 
-# As this process was started: a script may remove them from its environment.
-settings = {name: value for name, value in os.environ.items() if name.startswith("VRAMLAB_")}
-LIBRARIES = settings.get("VRAMLAB_REHEARSAL_LIBRARIES", "")
+# The session's folder, in which processes write. As this process was started: a script may remove it from its environment.
+SESSION = os.environ["VRAMLAB_REHEARSAL"]
+# What the rehearsal was asked for; `Settings` in src/rehearse/src/session.rs says of each what it is.
+with open(os.path.join(SESSION, "settings.json")) as _file:
+    settings = types.SimpleNamespace(**json.load(_file))
 simulated = {}
 
 
 def begin():
     # Ranks of one host, which torchrun or accelerate started, choose their card by their number.
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if ranks.isdigit() and int(ranks) > int(settings.get("VRAMLAB_DRY_DEVICES", "1")):
-        os.environ["VRAMLAB_DRY_DEVICES"] = settings["VRAMLAB_DRY_DEVICES"] = ranks
+    if ranks.isdigit() and int(ranks) > settings.gpus:
+        os.environ["VRAMLAB_DRY_DEVICES"] = ranks
     # Before anybody else can open the real ones: the dynamic loader finds a library that is loaded by its soname.
-    if "VRAMLAB_REHEARSAL_MEASURE" not in settings:
+    if not settings.measures:
         for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libnvrtc.so.12", "libnvrtc.so.13"):
-            simulated[name] = ctypes.CDLL(os.path.join(LIBRARIES, name), ctypes.RTLD_GLOBAL)
+            simulated[name] = ctypes.CDLL(os.path.join(settings.libraries, name), ctypes.RTLD_GLOBAL)
         # They read their settings now.
         simulated["libnvidia-ml.so.1"].cudaMemGetInfo(ctypes.byref(ctypes.c_size_t()), ctypes.byref(ctypes.c_size_t()))
         simulated["libcuda.so.1"].cuDeviceGetCount(ctypes.byref(ctypes.c_int()))
@@ -35,7 +39,7 @@ def begin():
 def fail(reason):
     """Ends this process, and the rehearsal: what cannot be rehearsed must not run on."""
     try:
-        with open(os.path.join(settings["VRAMLAB_REHEARSAL"], "failed"), "w", errors="replace") as file:
+        with open(os.path.join(SESSION, "failed"), "w", errors="replace") as file:
             file.write(reason)
         sys.stdout.flush()
     finally:
@@ -44,7 +48,7 @@ def fail(reason):
 
 
 def _torch_is_missing():
-    with open(os.path.join(settings["VRAMLAB_REHEARSAL"], f"{os.getpid()}.without-torch"), "w") as file:
+    with open(os.path.join(SESSION, f"{os.getpid()}.without-torch"), "w") as file:
         file.write(sys.executable)
 
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 
-from . import LIBRARIES, notes, settings
+from . import SESSION, notes, settings
 
 # The newest PyTorch that peers/ecosystem/versions.py has tried.
 NEWEST = (2, 15)
@@ -27,10 +27,10 @@ def library(torch):
         notes.note(note=untried)
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
     name = f"python-{version}-abi{abi}.so"
-    carried = os.path.join(settings["VRAMLAB_REHEARSAL_CARRIED"], name)
+    carried = os.path.join(settings.carried, name)
     if os.path.exists(carried):
         return carried
-    path = os.path.join(settings["VRAMLAB_REHEARSAL_COMPILED"], name)
+    path = os.path.join(settings.compiled, name)
     if not os.path.exists(path):
         with open(path + ".lock", "w") as lock:
             # Ranks and rehearsals that start together compile once.
@@ -59,10 +59,10 @@ def _compile(torch, version, abi, path):
             "Install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++)"
         )
     # Told by the program: what a rehearsal in silence says is heard by nobody.
-    with open(os.path.join(settings["VRAMLAB_REHEARSAL"], "compiling"), "w") as file:
+    with open(os.path.join(SESSION, "compiling"), "w") as file:
         file.write(version)
     root = os.path.dirname(os.path.abspath(torch.__file__))
-    native = os.path.join(LIBRARIES, "source")
+    native = os.path.join(settings.libraries, "source")
     files = sorted(glob.glob(os.path.join(native, "kernels", "*.cpp")) + glob.glob(os.path.join(native, "python", "*.cpp")))
     # One unit: PyTorch's headers are most of the work.
     unit = f"{path}.{os.getpid()}.cpp"

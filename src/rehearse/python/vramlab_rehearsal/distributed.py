@@ -20,12 +20,11 @@ from .notes import note
 def follow(torch):
     if not torch.distributed.is_available():
         return
-    size = settings.get("VRAMLAB_REHEARSAL_WORLD_SIZE")
-    if size is not None:
+    if settings.world_size is not None:
         # As a launcher would set them.
         os.environ.update(
-            WORLD_SIZE=size,
-            RANK=settings["VRAMLAB_REHEARSAL_RANK"],
+            WORLD_SIZE=str(settings.world_size),
+            RANK=str(settings.rank),
             LOCAL_RANK="0",
             LOCAL_WORLD_SIZE="1",
             MASTER_ADDR="127.0.0.1",
@@ -36,12 +35,12 @@ def follow(torch):
 
     @functools.wraps(init)
     def init_process_group(backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, *arguments, **more):
-        if settings.get("VRAMLAB_REHEARSAL_WORLD_SIZE") is None and not _uses_cuda(torch, backend):
+        if settings.world_size is None and not _uses_cuda(torch, backend):
             return init(backend, init_method, timeout, world_size, rank, store, *arguments, **more)
         _register(torch)
         size = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", "1"))
         rank = rank if rank >= 0 else int(os.environ.get("RANK", "0"))
-        if size > 1 and os.environ.get("VRAMLAB_REHEARSAL_WORLD_SIZE") is None:
+        if size > 1 and settings.world_size is None:
             store = _met(distributed, init_method, size, rank, store, timeout)
         moved = "nothing but objects and small tensors of whole numbers" if _others else "nothing"
         note(note=f"rank {rank} of {size}: collectives move {moved} and give back what they were given")

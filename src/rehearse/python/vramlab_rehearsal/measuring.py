@@ -8,8 +8,7 @@ from .notes import note
 
 
 def follow(torch, stop):
-    wanted = settings.get("VRAMLAB_REHEARSAL_STEPS", "3")
-    _Meter(torch, None if wanted == "all" else int(wanted), stop)
+    _Meter(torch, settings.steps, stop)
 
 
 class _Meter:

@@ -5,7 +5,7 @@ import json
 import os
 import time
 
-from . import settings
+from . import SESSION
 
 folder = ""
 _names = -1
@@ -17,7 +17,7 @@ def open_folder():
     """Makes the folder, in which this process alone writes, and not those that it forks."""
     global folder, _names, _about, _owner
     _owner = os.getpid()
-    folder = os.path.join(settings["VRAMLAB_REHEARSAL"], f"{_owner}-{time.monotonic_ns()}")
+    folder = os.path.join(SESSION, f"{_owner}-{time.monotonic_ns()}")
     os.makedirs(folder)
     # Room to say that something could not be written, taken while there is some.
     with open(os.path.join(folder, "lost"), "wb") as file:

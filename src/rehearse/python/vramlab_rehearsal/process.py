@@ -17,7 +17,7 @@ _stopped = False
 def begin(torch):
     """Opens this process's folder, and puts everything in place that waits for CUDA. False where that cannot be, which is noted."""
     open_folder()
-    rank = settings.get("VRAMLAB_REHEARSAL_RANK") or os.environ.get("RANK")
+    rank = os.environ.get("RANK", "") if settings.rank is None else str(settings.rank)
     note(
         process=os.getpid(),
         parent=os.getppid(),
@@ -26,7 +26,7 @@ def begin(torch):
         python=sys.version.split()[0],
         torch=str(torch.__version__),
         cuda=torch.version.cuda,
-        rank=int(rank) if rank and rank.isdigit() else None,
+        rank=int(rank) if rank.isdigit() else None,
         alloc_conf=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
     )
     refused = device.refuse(torch)
@@ -35,7 +35,7 @@ def begin(torch):
         return False
     _watch_exceptions(torch)
     atexit.register(_ended)
-    if settings.get("VRAMLAB_REHEARSAL_MEASURE"):
+    if settings.measures:
         from . import measuring
 
         measuring.follow(torch, stop)
@@ -47,7 +47,7 @@ def begin(torch):
         distributed.follow(torch)
         reach.follow(torch)
         loading.follow(torch)
-    if settings.get("VRAMLAB_REHEARSAL_TECHNIQUES"):
+    if settings.techniques:
         from . import techniques
 
         techniques.begin(torch)
@@ -71,7 +71,7 @@ def stop(after):
             _tell_keepers()
         note(stopped=after)
         _stopped = True
-        if settings.get("VRAMLAB_REHEARSAL_COUNTS"):
+        if settings.counts:
             return counting.begin()
     elif counting.end():
         again = False

@@ -12,8 +12,7 @@ hooks = []
 
 
 def follow(torch, stop):
-    wanted = settings.get("VRAMLAB_REHEARSAL_STEPS", "3")
-    steps = _Steps(torch, None if wanted == "all" else int(wanted), stop)
+    steps = _Steps(torch, settings.steps, stop)
     _follow_backward(torch, steps)
     labels.before_roots = steps.look
 

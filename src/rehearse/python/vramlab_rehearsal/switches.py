@@ -8,9 +8,9 @@ from .notes import note
 
 def follow(torch):
     _share_with_nobody(torch)
-    if "VRAMLAB_REHEARSAL_NO_INIT" in settings:
+    if settings.no_init:
         _leave_uninitialised(torch)
-    if "VRAMLAB_REHEARSAL_EAGER" in settings:
+    if settings.eager:
         _do_not_compile(torch)
     else:
         compiling.follow(torch)

@@ -21,10 +21,9 @@ TECHNIQUES = {}
 
 
 def begin(torch):
-    """Switches on what the environment names, right after torch was imported."""
-    for name in settings.get("VRAMLAB_REHEARSAL_TECHNIQUES", "").split(","):
-        if name:
-            TECHNIQUES[name](torch, name)
+    """Switches on what is asked for, right after torch was imported."""
+    for name in settings.techniques:
+        TECHNIQUES[name](torch, name)
 
 
 def technique(*names):
@@ -1087,7 +1086,7 @@ class Compile(Technique):
 
     def begin(self):
         self.refused("the script runs no module but what it compiles itself")
-        if "VRAMLAB_REHEARSAL_EAGER" in settings:
+        if settings.eager:
             self.never("--eager turns torch.compile off")
         if importlib.util.find_spec("triton") is None:
             self.never("triton, in which torch.compile writes its kernels, is not installed")
@@ -1172,7 +1171,7 @@ class OnCards(Technique):
     """One of several processes, each with a card and a batch of its own."""
 
     def begin(self):
-        self.cards = int(settings["VRAMLAB_REHEARSAL_CARDS"])
+        self.cards = settings.cards
         self.change = f"{self.cards} cards, each with a batch of this size"
         self.first_lines = f"""
 # torchrun --nproc-per-node={self.cards} train.py

@@ -116,6 +116,7 @@ impl Choice {
             groups: [&self.groups[..], &other.groups].concat(),
             variant: Variant {
                 techniques: [&self.variant.techniques[..], &other.variant.techniques].concat(),
+                rank: None,
                 settings: [&self.variant.settings[..], &other.variant.settings].concat(),
                 command: other.variant.command.clone().or_else(|| self.variant.command.clone()),
                 counts: true,
