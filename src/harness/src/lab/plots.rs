@@ -60,7 +60,7 @@ pub fn effects<C>(metric: Metric) -> Plot<C> {
     plot(metric, Kind::Effects)
 }
 
-/// What a whole is made of: a bar for each cell, whose parts are those that the step gave of this metric ([`MetricDetail::part`]).
+/// What a whole is made of: a bar for each cell, whose parts are those that the step gave of this metric ([`crate::lab::MetricDetail::part`]).
 pub fn shares<C>(metric: Metric, parts: Metric) -> Plot<C> {
     plot(metric, Kind::Shares(parts))
 }
@@ -70,7 +70,7 @@ pub fn ranking<C>(metric: Metric, part: &'static str, columns: &[Metric], most: 
     plot(metric, Kind::Ranking { part, columns: columns.to_vec(), most })
 }
 
-/// Bytes stacked by what they are for through the phases of a step: curves whose points the step gave ([`MetricDetail::at`]), the lowest first.
+/// Bytes stacked by what they are for through the phases of a step: curves whose points the step gave ([`crate::lab::MetricDetail::at`]), the lowest first.
 pub fn area<C>(metric: Metric, layers: &[Metric], boundary: Metric, phases: &[&'static str]) -> Plot<C> {
     plot(metric, Kind::Area { layers: layers.to_vec(), boundary, phases: phases.to_vec() })
 }
