@@ -1,6 +1,6 @@
 //! What an experiment is, as plain data: factors, cells, metrics, checks, claims and their rules.
 //!
-//! [`harness::lab`] makes a [`Protocol`] of what an experiment says. It is stored in every `run.json`, so that old results keep the protocol
+//! `harness::lab` makes a [`Protocol`] of what an experiment says. It is stored in every `run.json`, so that old results keep the protocol
 //! they were taken with and the reporter needs no list of experiments.
 
 use anyhow::{Context, Result};
