@@ -1,7 +1,7 @@
 //! The lab's own hot paths: recording, reading and judging samples, and the meter's cost for a tensor.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use record::judge::{Taken, judge};
+use record::judge::{RunContext, judge};
 use record::protocol::*;
 use record::results::{Command, Identity, Journal, Manifest, PassRecord, Run, SCHEMA, Sample, Samples, Status};
 use record::rounds::Rounds;
@@ -103,7 +103,7 @@ fn lab(c: &mut Criterion) {
     drop(write(dir.path(), &records));
     c.bench_function("read 20 000 samples", |b| b.iter(|| Run::read(black_box(dir.path()))));
     let (protocol, rounds) = (protocol(), Rounds::fixed(25));
-    let taken = Taken { profile: Profile::Full, device: Platform::Cpu, rounds: &rounds };
+    let taken = RunContext { profile: Profile::Full, device: Platform::Cpu, rounds: &rounds };
     c.bench_function("judge 60 comparisons of 25 rounds", |b| {
         b.iter(|| judge(&protocol, taken, &Samples::new(black_box(&records))))
     });

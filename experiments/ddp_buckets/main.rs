@@ -13,7 +13,7 @@ mod price;
 mod training;
 
 use harness::lab::*;
-use training::{Phase, Run, Update};
+use training::{DdpRun, Phase, Update};
 
 name! { ModelName as "model" "model" }
 number! { Batch "samples" }

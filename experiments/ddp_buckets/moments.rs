@@ -76,7 +76,7 @@ impl Moment {
 /// A training run up to a moment, and the same without DDP.
 fn step(cell: Moments, bench: &Bench) -> Result<Step> {
     let run =
-        Run { model: cell.model, batch: cell.batch, cap: cell.cap, zero_grad: ZeroGrad::Nothing, processes: 1, bench: *bench };
+        DdpRun { model: cell.model, batch: cell.batch, cap: cell.cap, zero_grad: ZeroGrad::Nothing, processes: 1, bench: *bench };
     let moment = cell.moment;
     // Bytes that live at the moment, without those that lived before, and the bytes of all gradients.
     let live_at = move |way: Way, probe: &Probe| -> Result<(i64, i64)> {

@@ -75,7 +75,8 @@ pub fn grid() -> Grid<Peaks> {
 
 /// A step of a training run with buckets, and the same with gradients that are copies.
 fn step(cell: Peaks, bench: &Bench) -> Result<Step> {
-    let run = Run { model: cell.model, batch: cell.batch, cap: cell.cap, zero_grad: cell.zero_grad, processes: 1, bench: *bench };
+    let run =
+        DdpRun { model: cell.model, batch: cell.batch, cap: cell.cap, zero_grad: cell.zero_grad, processes: 1, bench: *bench };
     // Peak of the third iteration, and the bytes of all gradients.
     let peak = move |way: Way, probe: &Probe| -> Result<(i64, i64)> {
         let mut training = run.start(way, Update::AdamW)?;

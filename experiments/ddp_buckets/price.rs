@@ -25,7 +25,8 @@ pub fn grid() -> Grid<Price> {
 
 /// A training step, with DDP told that so many processes train together. Only with one are gradients what they are without DDP.
 fn step(cell: Price, bench: &Bench, processes: usize) -> Result<Step> {
-    let run = Run { model: cell.model, batch: cell.batch, cap: cell.cap, zero_grad: ZeroGrad::Nothing, processes, bench: *bench };
+    let run =
+        DdpRun { model: cell.model, batch: cell.batch, cap: cell.cap, zero_grad: ZeroGrad::Nothing, processes, bench: *bench };
     let mut training = run.start(cell.ddp, Update::AdamW)?;
     // Buckets have been built anew by the third iteration.
     training.iterate(None)?;

@@ -7,7 +7,7 @@ use torch::ddp::{Ddp, DdpOptions};
 use torch::distributed::ProcessGroup;
 
 /// What is trained, to be begun again and again from the same random state.
-pub struct Run {
+pub struct DdpRun {
     pub model: ModelName,
     pub batch: Batch,
     pub cap: Cap,
@@ -31,8 +31,8 @@ pub enum Phase {
     Backward,
 }
 
-impl Run {
-    pub fn start(&self, way: Way, update: Update) -> Result<Training> {
+impl DdpRun {
+    pub fn start(&self, way: Way, update: Update) -> Result<DdpTraining> {
         tch::manual_seed(self.bench.seed);
         let model = Model::named(self.model.0, self.bench.device)?;
         let batch = model.batch(self.batch.0);
@@ -50,12 +50,12 @@ impl Run {
             Way::Copies => buckets(false)?,
             Way::Views => buckets(true)?,
         };
-        Ok(Training { model, batch, optimizer, ddp, zero_grad: self.zero_grad, kept: None })
+        Ok(DdpTraining { model, batch, optimizer, ddp, zero_grad: self.zero_grad, kept: None })
     }
 }
 
 /// A model in training.
-pub struct Training {
+pub struct DdpTraining {
     pub model: Model,
     batch: models::Batch,
     optimizer: Optimizer,
@@ -65,7 +65,7 @@ pub struct Training {
     kept: Option<Tensor>,
 }
 
-impl Training {
+impl DdpTraining {
     /// One iteration, whole or to the end of a phase; what lives then is kept.
     pub fn iterate(&mut self, until: Option<Phase>) -> Result<()> {
         match (self.zero_grad, &self.ddp) {

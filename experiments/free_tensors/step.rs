@@ -16,14 +16,14 @@ const BYSTANDER: i64 = 20 << 20;
 const RESIDENT_NOISE: u64 = 256 << 10;
 
 /// What is to be dropped.
-type Held = Vec<Box<dyn Any>>;
+type HeldTensors = Vec<Box<dyn Any>>;
 /// Owns what outlives the drop, and gives what of it must be untouched.
 type Survivor = Box<dyn Fn() -> Result<Vec<Tensor>>>;
 
 pub fn step(cell: Dropping, bench: &Bench) -> Result<Step> {
     let bench = *bench;
     let bystander = bench.randn(&[BYSTANDER / 4]);
-    let (mut held, mut survivor): (Held, Survivor) = (Vec::new(), surviving(Vec::new()));
+    let (mut held, mut survivor): (HeldTensors, Survivor) = (Vec::new(), surviving(Vec::new()));
     let step = Step::new(move |probe| {
         // What the last step left.
         held.clear();
@@ -84,7 +84,7 @@ fn surviving(tensors: Vec<Tensor>) -> Survivor {
 }
 
 /// Makes what will be dropped, and what will survive it. Where nothing does, the bystander is looked at.
-fn make(cell: Dropping, bench: &Bench, bystander: &Tensor) -> Result<(Held, Survivor)> {
+fn make(cell: Dropping, bench: &Bench, bystander: &Tensor) -> Result<(HeldTensors, Survivor)> {
     use Reference::*;
     tch::manual_seed(bench.seed);
     let bytes = || cell.size.0.parse::<Bytes>().map(|size| size.0 as i64).map_err(anyhow::Error::msg);

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use torch::{SafetensorsFile, save_pickle};
 
 /// Named tensors, as a reader gives them.
-pub type State = Vec<(String, Tensor)>;
+pub type LoadedState = Vec<(String, Tensor)>;
 
 /// A checkpoint in a folder that goes with it, and the model that it is to come into.
 pub struct Load {
@@ -49,10 +49,10 @@ impl Load {
     }
 
     /// Reads the file and copies what it gives into the model; the state is what a program then still holds.
-    pub fn load(&self) -> Result<State> {
+    pub fn load(&self) -> Result<LoadedState> {
         let path: &Path = &self.path;
         let state = match (self.reader, self.map) {
-            (Reader::AsSaved, _) => return Ok(State::new()),
+            (Reader::AsSaved, _) => return Ok(LoadedState::new()),
             (Reader::Ot, None) => Tensor::load_multi(path)?,
             (Reader::Ot, Some(device)) => Tensor::load_multi_with_device(path, device)?,
             (Reader::Pickle, None) => Tensor::loadz_multi(path)?,
@@ -65,7 +65,7 @@ impl Load {
             }
             (Reader::Mapped, _) => {
                 SafetensorsFile::open(path)?.load_into(&self.model.store)?;
-                return Ok(State::new());
+                return Ok(LoadedState::new());
             }
             (Reader::Load | Reader::LoadUnrestricted | Reader::LoadMmap, _) => bail!("{:?} is PyTorch's in Python", self.reader),
         };
@@ -114,7 +114,7 @@ fn write(model: &Model, folder: &Path, reader: Reader) -> Result<PathBuf> {
 }
 
 /// A state of the CPU on the device that it is mapped to.
-fn moved(state: State, device: Option<Device>) -> Result<State> {
+fn moved(state: LoadedState, device: Option<Device>) -> Result<LoadedState> {
     let Some(device) = device else { return Ok(state) };
     state.into_iter().map(|(name, tensor)| Ok((name, tensor.f_to_device(device)?))).collect()
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use base::stats::{median, wilson_interval};
-use training::{MEMBERS, STEPS, Schedule, Task};
+use training::{MEMBERS, STEPS, Schedule, WarmupTask};
 
 const STARTS: Metric = Metric::counted("starts", "starts", "1");
 const DIVERGED: Metric = Metric::counted("diverged", "diverged", "1");
@@ -82,7 +82,7 @@ pub fn grid() -> Grid<Run> {
 
 fn step(cell: Run, bench: &Bench) -> Result<Step> {
     let schedule = Schedule { algorithm: cell.optimizer, rate: cell.rate.0, warm_up: cell.warmup.0 };
-    let task = Task::new(schedule, cell.precision, cell.batch.0, bench)?;
+    let task = WarmupTask::new(schedule, cell.precision, cell.batch.0, bench)?;
     Ok(Step::new(move |probe| {
         if !probe.is_reading() {
             return task.train(0..2, 1).map(drop);

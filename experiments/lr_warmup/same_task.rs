@@ -1,7 +1,7 @@
 //! Is it the same task in each precision?
 
 use super::*;
-use training::{Schedule, Task};
+use training::{Schedule, WarmupTask};
 
 cell! { SameTask { optimizer: Algorithm, batch: Batch, precision: Precision } }
 
@@ -16,7 +16,7 @@ pub fn grid() -> Grid<SameTask> {
 
 fn step(cell: SameTask, bench: &Bench) -> Result<Step> {
     let schedule = Schedule { algorithm: cell.optimizer, rate: 1e-2, warm_up: 0 };
-    let task = Task::new(schedule, cell.precision, cell.batch.0, bench)?;
+    let task = WarmupTask::new(schedule, cell.precision, cell.batch.0, bench)?;
     Ok(Step::new(move |probe| {
         let (networks, _) = task.train(0..2, 1)?;
         probe.compare(GRADIENT_ERROR, || Ok(networks.gradients()))

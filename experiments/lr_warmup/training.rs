@@ -28,7 +28,7 @@ impl Schedule {
 }
 
 /// One schedule, tried from many starts.
-pub struct Task {
+pub struct WarmupTask {
     schedule: Schedule,
     precision: Precision,
     batch: i64,
@@ -39,8 +39,8 @@ pub struct Task {
     order: Tensor,
 }
 
-impl Task {
-    pub fn new(schedule: Schedule, precision: Precision, batch: i64, bench: &Bench) -> Result<Task> {
+impl WarmupTask {
+    pub fn new(schedule: Schedule, precision: Precision, batch: i64, bench: &Bench) -> Result<WarmupTask> {
         allow_tf32(false)?;
         let float = (Kind::Float, bench.device);
         let inputs = Tensor::randn([SAMPLES, FEATURES], float);
@@ -56,7 +56,7 @@ impl Task {
         // Each step draws its samples without replacement.
         let draws = Tensor::rand([MEMBERS, STEPS, SAMPLES], float).argsort(-1, false);
         let order = draws.narrow(2, 0, batch).contiguous();
-        Ok(Task { schedule, precision, batch, inputs, targets, start: [w1, b1, w2, b2, w3, b3], order })
+        Ok(WarmupTask { schedule, precision, batch, inputs, targets, start: [w1, b1, w2, b2, w3, b3], order })
     }
 
     /// Trains some members for so many steps; gives the networks and each member's loss over all samples, before and after.

@@ -22,7 +22,7 @@ pub struct Looking {
 
 /// What a tool told of some steps.
 #[derive(Default)]
-pub struct Told {
+pub struct LookTold {
     pub events: usize,
     /// Bytes of the allocations that it names an operation for; none where it knows no operations.
     pub bytes: Option<i64>,
@@ -61,7 +61,7 @@ impl Written {
 
 impl Looking {
     /// Has the tool look at some steps; gives what it told, and the seconds until the last step was done, without the tool's start and end.
-    pub fn look(&mut self, steps: usize, meter: Option<&dyn Backend>) -> Result<(Told, f64)> {
+    pub fn look(&mut self, steps: usize, meter: Option<&dyn Backend>) -> Result<(LookTold, f64)> {
         let trainer = &mut self.trainer;
         let backend = meter.or(self.backend.as_deref()).context("a simulated GPU is looked at in the memory pass only")?;
         let device = backend.device();
@@ -74,13 +74,13 @@ impl Looking {
         };
         let plain = &mut |_: Mark, _: &Trainer| Ok(());
         let profiling = Profiling { shapes: true, cuda: self.cuda, ..Profiling::default() };
-        let mut profiled = |profiling: Profiling| -> Result<(Told, f64)> {
+        let mut profiled = |profiling: Profiling| -> Result<(LookTold, f64)> {
             let profiler = Profiler::begin(profiling)?;
             let seconds = timed(&mut || in_phases(trainer))?;
             Ok((of_profile(profiler.end()?), seconds))
         };
         match self.tool {
-            Tool::Nothing => Ok((Told::default(), timed(&mut || trainer.iterate(plain))?)),
+            Tool::Nothing => Ok((LookTold::default(), timed(&mut || trainer.iterate(plain))?)),
             Tool::ProfilerShapes => profiled(profiling),
             Tool::ProfilerMemory => profiled(Profiling { memory: true, ..profiling }),
             Tool::ProfilerFull => profiled(Profiling { memory: true, flops: true, ..profiling }),
@@ -91,7 +91,7 @@ impl Looking {
                 let seconds = timed(&mut || trainer.iterate(&mut |mark, trainer| trainer.record(mark, &mut recorder)))?;
                 let timeline = recorder.end();
                 let bytes = timeline.made.iter().filter(|made| made.operation.is_some()).map(|made| made.bytes).sum();
-                Ok((Told { events: timeline.events.len(), bytes: Some(bytes), ..Told::default() }, seconds))
+                Ok((LookTold { events: timeline.events.len(), bytes: Some(bytes), ..LookTold::default() }, seconds))
             }
             Tool::Statistics => {
                 let mut reads = 0;
@@ -100,7 +100,7 @@ impl Looking {
                     reads += usize::from(backend.memory()?.requested_peak > 0);
                     Ok(())
                 })?;
-                Ok((Told { events: reads, ..Told::default() }, seconds))
+                Ok((LookTold { events: reads, ..LookTold::default() }, seconds))
             }
             Tool::History => {
                 let history = MemoryHistory::begin(ENTRIES)?;
@@ -110,7 +110,7 @@ impl Looking {
                 let kept = history.save(&path)?;
                 let file = Some(Written::Bytes(fs::read(&path).context("reading a snapshot that was just written")?));
                 let events = usize::try_from(kept.entries)?;
-                Ok((Told { events, bytes: Some(kept.allocated), file, ..Told::default() }, seconds))
+                Ok((LookTold { events, bytes: Some(kept.allocated), file, ..LookTold::default() }, seconds))
             }
         }
     }
@@ -137,10 +137,10 @@ fn in_phases(trainer: &mut Trainer) -> Result<()> {
     })
 }
 
-fn of_profile(profile: Profiled) -> Told {
+fn of_profile(profile: Profiled) -> LookTold {
     let operations = profile.by_self_time();
     let own: i64 = operations.iter().map(|operation| operation.self_ns).sum();
-    Told {
+    LookTold {
         events: profile.events().iter().filter(|event| event.source != Source::Range).count() + profile.allocations().len(),
         bytes: Some(operations.iter().map(|operation| operation.allocated).sum()),
         seconds: Some(own as f64 / 1e9),

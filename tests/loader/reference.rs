@@ -73,7 +73,7 @@ fn random_parts_are_distributed_as_torchvisions() {
         let mut sum = [0.0; 5];
         for draw in 0..draws as u64 {
             let (part, _) = transform.draw(width, height, &mut sample_random(1, 0, draw));
-            let Part::Cut(Area { left, top, width: wide, height: high }) = part else { panic!("{part:?}") };
+            let CropPart::Cut(Area { left, top, width: wide, height: high }) = part else { panic!("{part:?}") };
             let share = f64::from(wide) * f64::from(high) / (f64::from(width) * f64::from(height));
             for (sum, value) in sum.iter_mut().zip([left.into(), top.into(), wide.into(), high.into(), share]) {
                 *sum += value;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::nn::{Init, OptimizerConfig, VarStore};
 use tch::{Device, Kind, Tensor};
 use torch::optimizers::{
-    Adam, Algorithm, GradScale, Implementation, Kept, Optimizer, RmsProp, Sgd, State, ZeroGrad, named_parameters,
+    Adam, Algorithm, GradScale, Implementation, Kept, Optimizer, ParameterState, RmsProp, Sgd, ZeroGrad, named_parameters,
 };
 use torch::{Backend, Cpu};
 
@@ -219,8 +219,8 @@ fn number_of(name: &str) -> usize {
     name[1..].parse().unwrap()
 }
 
-/// State by name, as numbers.
-fn state_of(states: &[State], parameter: &str) -> BTreeMap<String, Vec<f64>> {
+/// ParameterState by name, as numbers.
+fn state_of(states: &[ParameterState], parameter: &str) -> BTreeMap<String, Vec<f64>> {
     let Some(state) = states.iter().find(|state| state.parameter == parameter) else { return BTreeMap::new() };
     let number = |kept: &Kept| match kept {
         Kept::Tensor(tensor) => values(tensor),

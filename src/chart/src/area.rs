@@ -130,7 +130,7 @@ pub fn areas(chart: &Areas) -> Result<(String, Vec<Plot>)> {
     let mut frames = Vec::new();
     let mut bottom = top;
     for row in &rows {
-        let frame = Frame::new(row, if chart.one_scale { together } else { highest(row) }, bottom, (head.width, columns));
+        let frame = AreaFrame::new(row, if chart.one_scale { together } else { highest(row) }, bottom, (head.width, columns));
         bottom = frame.y.from + 22;
         frames.push(frame);
     }
@@ -173,7 +173,7 @@ fn legend(chart: &Areas, highest: f64) -> Vec<(usize, i32, i32)> {
 }
 
 /// A row of panels of one scale.
-struct Frame {
+struct AreaFrame {
     /// Upper edge of the headings.
     top: i32,
     width: i32,
@@ -183,8 +183,8 @@ struct Frame {
     axis: i32,
 }
 
-impl Frame {
-    fn new(panels: &[Panel], high: f64, top: i32, (width, columns): (i32, i32)) -> Frame {
+impl AreaFrame {
+    fn new(panels: &[Panel], high: f64, top: i32, (width, columns): (i32, i32)) -> AreaFrame {
         let grouped = panels.iter().filter_map(|p| p.course.as_ref().ok()).any(|c| c.phases.iter().any(|p| !p.group.is_empty()));
         let lines = if panels.iter().any(|panel| !panel.name.is_empty()) { 3 } else { 2 };
         let upper = top + lines * LINE + 4 + PHASES + if grouped { PHASES } else { 0 };
@@ -193,7 +193,7 @@ impl Frame {
         let values = if high > 1.0 { y.binary_ticks() } else { Vec::new() };
         let ticks: Vec<(i32, String)> = values.into_iter().map(|value| (y.at(value), tick(value, "B"))).collect();
         let axis = ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0) + 8;
-        Frame { top, width: (width - 2 * EDGE - GAP * (columns - 1)) / columns, y, ticks, axis }
+        AreaFrame { top, width: (width - 2 * EDGE - GAP * (columns - 1)) / columns, y, ticks, axis }
     }
 
     fn draw(&self, canvas: &mut Canvas, panel: &Panel, layers: &[String], column: i32) -> Option<Plot> {

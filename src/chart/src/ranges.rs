@@ -78,12 +78,12 @@ pub fn ranges(chart: &Ranges) -> Result<String> {
         let mut y = top;
         for block in &blocks {
             let bottom = y + 22 + height(block);
-            let frames: Vec<Frame> = block
+            let frames: Vec<RangeFrame> = block
                 .iter()
                 .enumerate()
                 .map(|(n, panel)| {
                     let from = left + n as i32 * (width + BETWEEN);
-                    Frame::new(chart, *panel, (from, from + width))
+                    RangeFrame::new(chart, *panel, (from, from + width))
                 })
                 .collect();
             let mut row_top = y + 22;
@@ -144,7 +144,7 @@ fn legend(chart: &Ranges) -> Vec<(i32, i32)> {
     if chart.series.len() > 1 { chart.series.iter().map(place).collect() } else { Vec::new() }
 }
 
-struct Frame {
+struct RangeFrame {
     panel: usize,
     from: i32,
     /// Where the axis ends, and the panel.
@@ -154,15 +154,15 @@ struct Frame {
     high: f64,
 }
 
-impl Frame {
-    fn new(chart: &Ranges, panel: usize, (from, to): (i32, i32)) -> Frame {
+impl RangeFrame {
+    fn new(chart: &Ranges, panel: usize, (from, to): (i32, i32)) -> RangeFrame {
         let dots = chart.rows.iter().flat_map(|row| &row.panels[panel]);
         let values = dots.flat_map(|dot| [dot.low, dot.high]).chain([chart.axes[panel].reference]).filter(|v| v.is_finite());
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
         let room = ((high - low) * 0.06).max(high.abs().max(1e-9) * 0.02);
-        let mut frame = Frame { panel, from, to, end: to, low: low - room, high: high + room };
+        let mut frame = RangeFrame { panel, from, to, end: to, low: low - room, high: high + room };
         // Figures stand right of their ranges, or left: the axis ends early where neither has room.
-        let fits = |frame: &Frame, dot: &Dot| {
+        let fits = |frame: &RangeFrame, dot: &Dot| {
             let width = text_width(&dot.text, SMALL) + 10;
             frame.end - frame.at(dot.high) >= width || frame.at(dot.low) - frame.from >= width
         };

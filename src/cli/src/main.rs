@@ -13,11 +13,11 @@ use std::process::ExitCode;
 #[command(version, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: Subcommands,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum Subcommands {
     /// Run your own training script, unmodified, on a simulated GPU: does it fit, and what fills the memory?
     Rehearse(Box<rehearse::RehearseOptions>),
 
@@ -103,13 +103,13 @@ fn main() -> ExitCode {
     ExitCode::from(console::status(code))
 }
 
-fn run(command: Command) -> Result<u8> {
+fn run(command: Subcommands) -> Result<u8> {
     match command {
-        Command::Diff { a, b } => {
+        Subcommands::Diff { a, b } => {
             print!("{}", report::diff(&a, &b)?);
             Ok(0)
         }
-        Command::Check { machine } => {
+        Subcommands::Check { machine } => {
             let problems = report::check(&machine)?;
             for problem in &problems {
                 println!("{problem}");
@@ -118,16 +118,16 @@ fn run(command: Command) -> Result<u8> {
             println!("{}: whole and valid", machine.display());
             Ok(0)
         }
-        Command::Rehearse(options) => Ok(rehearse::rehearse(&options)),
-        Command::Fit(options) => Ok(rehearse::fit(&options)),
-        Command::Report { results, out, readme } => {
+        Subcommands::Rehearse(options) => Ok(rehearse::rehearse(&options)),
+        Subcommands::Fit(options) => Ok(rehearse::fit(&options)),
+        Subcommands::Report { results, out, readme } => {
             report(&results, &out)?;
             if let Some(readme) = readme {
                 report::show_summary(&results, &readme)?;
             }
             Ok(0)
         }
-        Command::Lab(_) => lab(),
+        Subcommands::Lab(_) => lab(),
     }
 }
 

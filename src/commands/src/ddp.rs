@@ -72,7 +72,7 @@ pub struct DdpFlags {
 
 /// What rank 0 prints.
 #[derive(Debug, Serialize)]
-struct Report {
+struct DdpReport {
     schema: u32,
     command: &'static str,
     model: String,
@@ -85,14 +85,14 @@ struct Report {
     /// Ranks that differ end with an error, so a report says true.
     parameters_equal: bool,
     gradient_bytes: i64,
-    moments: Vec<Moment>,
+    moments: Vec<DdpMoment>,
     /// Bytes of each bucket after they were built anew, in the order in which they are reduced.
     buckets: Vec<i64>,
     step_seconds: Vec<f64>,
 }
 
 #[derive(Debug, Serialize)]
-struct Moment {
+struct DdpMoment {
     name: String,
     /// Bytes of all live tensors, and their peak since the moment before.
     live: i64,
@@ -117,7 +117,7 @@ pub fn ddp(flags: &DdpFlags) -> Result<()> {
     Ok(())
 }
 
-fn train(flags: &DdpFlags, launch: Option<&Launch>) -> Result<(usize, Report)> {
+fn train(flags: &DdpFlags, launch: Option<&Launch>) -> Result<(usize, DdpReport)> {
     Model::check(&flags.model, &flags.settings.settings(), flags.batch)?;
     let choice = match (flags.device.unwrap_or_else(DeviceChoice::best), launch) {
         (DeviceChoice::Dry(_), _) => {
@@ -139,7 +139,7 @@ fn train(flags: &DdpFlags, launch: Option<&Launch>) -> Result<(usize, Report)> {
     let mut moments = Vec::new();
     let mut at = |name: &str| -> Result<()> {
         let memory = backend.memory()?;
-        moments.push(Moment { name: name.to_string(), live: memory.requested - before, peak: memory.requested_peak - before });
+        moments.push(DdpMoment { name: name.to_string(), live: memory.requested - before, peak: memory.requested_peak - before });
         backend.reset_peaks()
     };
     backend.reset_peaks()?;
@@ -160,7 +160,7 @@ fn train(flags: &DdpFlags, launch: Option<&Launch>) -> Result<(usize, Report)> {
     }
     ddp.check_reduced()?;
     group.agree("the parameters after training", &format!("{:016x}", fingerprint(&model.parameters())?))?;
-    let report = Report {
+    let report = DdpReport {
         schema: 1,
         command: "ddp",
         model: flags.model.clone(),
@@ -258,7 +258,7 @@ fn fingerprint(tensors: &[Tensor]) -> Result<u64> {
     Ok(hash)
 }
 
-impl Report {
+impl DdpReport {
     fn text(&self) -> String {
         let view = if self.gradient_as_bucket_view { "views of buckets" } else { "copies" };
         let mut text = format!(

@@ -32,7 +32,7 @@ pub struct GpuDayOptions {
 
 /// A piece of the day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Task {
+enum DayTask {
     Doctor,
     /// What `torch.cuda.memory_stats` says of the steps of `tests/reference/memory.json`.
     ReferenceMemory,
@@ -43,10 +43,10 @@ enum Task {
     /// An experiment at full size.
     Full(&'static str),
 }
-use Task::{Doctor, Events, Full, ReferenceMemory, Smoke};
+use DayTask::{Doctor, Events, Full, ReferenceMemory, Smoke};
 
 /// The most telling first, each with the seconds that it may take of the time.
-const DAY: [(Task, u64); 24] = [
+const DAY: [(DayTask, u64); 24] = [
     (Doctor, 60),
     (Events("inference", "128"), 120),
     (Events("training", "128"), 120),
@@ -82,7 +82,7 @@ const LEAST: Duration = Duration::from_secs(5);
 /// How long a task that is asked to stop may take to.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-impl Task {
+impl DayTask {
     /// Name of its log and of the mark that it is done.
     fn name(self) -> String {
         match self {
@@ -114,8 +114,8 @@ pub fn gpu_day(options: &GpuDayOptions) -> Result<u8> {
     if let Some(unknown) = options.only.iter().find(|wanted| !names().any(|name| name == **wanted)) {
         bail!("there is no task '{unknown}'; there are {}", names().collect::<Vec<_>>().join(", "));
     }
-    let wanted = |task: Task| options.only.is_empty() || options.only.contains(&task.name());
-    let tasks: Vec<(Task, u64)> = DAY.into_iter().filter(|(task, _)| wanted(*task)).collect();
+    let wanted = |task: DayTask| options.only.is_empty() || options.only.contains(&task.name());
+    let tasks: Vec<(DayTask, u64)> = DAY.into_iter().filter(|(task, _)| wanted(*task)).collect();
     interruptible()?;
     let day = Day::new(options)?;
     let (mut failed, mut open) = (Vec::new(), Vec::new());
@@ -178,16 +178,16 @@ impl Day {
         Ok(Day { out, rehearse: options.rehearse, programs, sources, python: Python::program() })
     }
 
-    fn done(&self, task: Task) -> PathBuf {
+    fn done(&self, task: DayTask) -> PathBuf {
         self.out.join("done").join(task.name())
     }
 
-    fn log(&self, task: Task) -> PathBuf {
+    fn log(&self, task: DayTask) -> PathBuf {
         self.out.join(format!("{}.log", task.name()))
     }
 
     /// What a task starts, one after the other.
-    fn commands(&self, task: Task, limit: Duration) -> Vec<Command> {
+    fn commands(&self, task: DayTask, limit: Duration) -> Vec<Command> {
         let (device, profile) = if self.rehearse { ("plumbing:h200", "smoke") } else { ("cuda", "full") };
         let experiment = |name: &str, profile: &str, results: &str| {
             let mut command = Command::new(self.programs.join(name));
@@ -239,7 +239,7 @@ impl Day {
         }
     }
 
-    fn run(&self, task: Task, limit: Duration) -> Result<Became> {
+    fn run(&self, task: DayTask, limit: Duration) -> Result<Became> {
         if self.rehearse && task == ReferenceMemory {
             fs::write(self.log(task), "It really runs on a GPU, so there is nothing to rehearse.\n")?;
             return Ok(Became::Done);

@@ -9,13 +9,13 @@ use std::process::ExitCode;
 /// Measure what techniques save and cost
 #[derive(Debug, Parser)]
 #[command(name = "vramlab", version, max_term_width = 100)]
-struct Arguments {
+struct LabArguments {
     #[command(subcommand)]
-    command: Command,
+    command: LabCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum LabCommand {
     /// Run every experiment, then write the report into report/, or with --out DIR into DIR-report/; the flags are those of an experiment
     RunAll(Box<harness::runner::Options>),
 
@@ -37,16 +37,16 @@ enum Command {
 
 fn main() -> ExitCode {
     console::outlive_limits();
-    let code = run(Arguments::parse().command).unwrap_or_else(|error| {
+    let code = run(LabArguments::parse().command).unwrap_or_else(|error| {
         eprintln!("vramlab: {error:#}");
         1
     });
     ExitCode::from(console::status(code))
 }
 
-fn run(command: Command) -> Result<u8> {
+fn run(command: LabCommand) -> Result<u8> {
     match command {
-        Command::RunAll(options) => {
+        LabCommand::RunAll(options) => {
             let flags: Vec<String> = std::env::args().skip_while(|a| a != "run-all").skip(1).collect();
             let Some(summary) = harness::runner::run_all(&options, &flags)? else { return Ok(0) };
             let written = match &summary.results {
@@ -68,10 +68,10 @@ fn run(command: Command) -> Result<u8> {
             println!("{summary}  {written}");
             Ok(summary.code)
         }
-        Command::Doctor => harness::doctor::run().map(|()| 0),
-        Command::GpuDay(options) => commands::gpu_day(&options),
-        Command::Compare(options) => commands::compare(&options),
-        Command::Replay(options) => commands::replay(&options).map(|()| 0),
-        Command::Ddp(flags) => commands::ddp(&flags).map(|()| 0),
+        LabCommand::Doctor => harness::doctor::run().map(|()| 0),
+        LabCommand::GpuDay(options) => commands::gpu_day(&options),
+        LabCommand::Compare(options) => commands::compare(&options),
+        LabCommand::Replay(options) => commands::replay(&options).map(|()| 0),
+        LabCommand::Ddp(flags) => commands::ddp(&flags).map(|()| 0),
     }
 }

@@ -6,7 +6,7 @@
 
 use super::jpeg::{Headers, PartDecoder};
 use super::pixels::{Area, Pixels};
-use super::transform::Part;
+use super::transform::CropPart;
 use anyhow::{Context, Result, anyhow, ensure};
 use std::fmt;
 use zune_core::bytestream::ZCursor;
@@ -47,10 +47,10 @@ impl Decoder {
     pub fn decode_for(
         &mut self,
         file: &[u8],
-        draw: impl FnOnce(u32, u32) -> (Part, bool),
+        draw: impl FnOnce(u32, u32) -> (CropPart, bool),
         side: u32,
         into: &mut Pixels,
-    ) -> Result<(Part, bool)> {
+    ) -> Result<(CropPart, bool)> {
         let mut drawn = None;
         let choose = |width, height| {
             let (part, mirrored) = draw(width, height);
@@ -123,7 +123,6 @@ fn ensure_end(file: &[u8], from: usize) -> Result<()> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::path::Path;
 
     fn photo(name: &str) -> Vec<u8> {
         std::fs::read(common::root().join("tests/pixels").join(name)).unwrap()

@@ -28,4 +28,4 @@ pub use pixels::{Area, Pixels};
 pub use source::{Damage, ImageFolder, Source};
 pub use textured::{Textured, cache_folder};
 pub use torch::batch_memory::{Element, Residence};
-pub use transform::{Crop, Normalise, Part, Resizing, Transform};
+pub use transform::{Crop, CropPart, Normalise, Resizing, Transform};

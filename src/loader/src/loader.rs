@@ -146,7 +146,7 @@ impl<D: Dataset> Loader<D> {
             labels: labels.with_context(no_memory)?,
             data,
             config,
-            state: Mutex::new(State::default()),
+            state: Mutex::new(QueueState::default()),
             work: Condvar::new(),
             ready: Condvar::new(),
             skipped: Mutex::new(Skipped::default()),
@@ -273,7 +273,7 @@ struct Core<D: Dataset> {
     batches_per_epoch: usize,
     samples: Arc<Ring<D::Element>>,
     labels: Arc<Ring<i64>>,
-    state: Mutex<State<D::Element>>,
+    state: Mutex<QueueState<D::Element>>,
     /// There may be something to load, or workers have to stop.
     work: Condvar,
     /// A batch is complete, or nobody loads any more.
@@ -281,12 +281,12 @@ struct Core<D: Dataset> {
     skipped: Mutex<Skipped>,
 }
 
-struct State<T: Element> {
+struct QueueState<T: Element> {
     /// What this epoch has, and how many of its samples were put into slots.
     share: Option<Share>,
     opened: usize,
     /// Batches that are being filled or wait for the caller, in order. Only the last can have samples that nobody loads yet.
-    slots: VecDeque<Slot<T>>,
+    slots: VecDeque<BatchSlot<T>>,
     /// Number of the first slot, counted from the loader's start.
     first: u64,
     /// Where the first slot begins, or the next one to be opened.
@@ -301,9 +301,9 @@ struct State<T: Element> {
     stop: bool,
 }
 
-impl<T: Element> Default for State<T> {
+impl<T: Element> Default for QueueState<T> {
     fn default() -> Self {
-        State {
+        QueueState {
             share: None,
             opened: 0,
             slots: VecDeque::new(),
@@ -318,7 +318,7 @@ impl<T: Element> Default for State<T> {
 }
 
 /// A batch on its way.
-struct Slot<T: Element> {
+struct BatchSlot<T: Element> {
     filling: Arc<Filling<T>>,
     epoch: u64,
     indices: Vec<u32>,
@@ -341,7 +341,7 @@ struct Bad {
 }
 
 /// Samples of one slot that one worker loads.
-struct Claim<T: Element> {
+struct ClaimedBatch<T: Element> {
     slot: u64,
     filling: Arc<Filling<T>>,
     epoch: u64,
@@ -399,7 +399,7 @@ impl<D: Dataset> Core<D> {
     }
 
     /// Samples to load, if there are any now.
-    fn claim(&self, state: &mut State<D::Element>) -> Option<Claim<D::Element>> {
+    fn claim(&self, state: &mut QueueState<D::Element>) -> Option<ClaimedBatch<D::Element>> {
         if state.slots.back().is_none_or(|slot| slot.claimed == slot.indices.len()) && !self.open(state) {
             return None;
         }
@@ -408,7 +408,7 @@ impl<D: Dataset> Core<D> {
         let first_row = slot.claimed;
         slot.claimed = (first_row + self.data.grain().max(1)).min(slot.indices.len());
         state.busy += 1;
-        Some(Claim {
+        Some(ClaimedBatch {
             slot: number,
             filling: Arc::clone(&slot.filling),
             epoch: slot.epoch,
@@ -418,7 +418,7 @@ impl<D: Dataset> Core<D> {
     }
 
     /// Opens the next slot, if there is a batch left to load and the caller is not too far behind.
-    fn open(&self, state: &mut State<D::Element>) -> bool {
+    fn open(&self, state: &mut QueueState<D::Element>) -> bool {
         if state.halted || state.slots.len() >= self.config.prefetch.max(1) {
             return false;
         }
@@ -447,7 +447,7 @@ impl<D: Dataset> Core<D> {
         let indices = share.indices[state.opened..end].to_vec();
         let next = share.position_after(end);
         state.opened = end;
-        state.slots.push_back(Slot {
+        state.slots.push_back(BatchSlot {
             filling: Arc::new(block.open()),
             epoch: share.epoch(),
             labels: vec![0; indices.len()],
@@ -465,12 +465,12 @@ impl<D: Dataset> Core<D> {
     /// Loads what was claimed, without the lock, and reports it.
     fn fulfil<'a>(
         &'a self,
-        state: MutexGuard<'a, State<D::Element>>,
-        claim: Claim<D::Element>,
+        state: MutexGuard<'a, QueueState<D::Element>>,
+        claim: ClaimedBatch<D::Element>,
         scratch: &mut Option<D::Scratch>,
-    ) -> MutexGuard<'a, State<D::Element>> {
+    ) -> MutexGuard<'a, QueueState<D::Element>> {
         drop(state);
-        let Claim { slot, filling, epoch, first_row, indices } = claim;
+        let ClaimedBatch { slot, filling, epoch, first_row, indices } = claim;
         let loaded: Vec<Result<i64, Bad>> =
             indices.iter().enumerate().map(|(i, index)| self.load(&filling, epoch, first_row + i, *index, scratch)).collect();
         // The caller may close the slot as soon as it is reported.
@@ -566,7 +566,7 @@ impl<D: Dataset> Core<D> {
     }
 
     /// Whether batches of an epoch are still to be opened.
-    fn has_more(&self, state: &State<D::Element>, epoch: u64) -> bool {
+    fn has_more(&self, state: &QueueState<D::Element>, epoch: u64) -> bool {
         state.share.as_ref().is_some_and(|share| match share.epoch().cmp(&epoch) {
             // Workers are about to go on to it.
             Ordering::Less => self.config.across_epochs && self.batches_per_epoch > 0,
@@ -576,8 +576,8 @@ impl<D: Dataset> Core<D> {
     }
 
     /// Makes a complete slot a batch; none where nothing of it could be loaded.
-    fn deliver(&self, slot: Slot<D::Element>) -> Result<Option<Batch>> {
-        let Slot { filling, mut indices, mut labels, mut bad, next, .. } = slot;
+    fn deliver(&self, slot: BatchSlot<D::Element>) -> Result<Option<Batch>> {
+        let BatchSlot { filling, mut indices, mut labels, mut bad, next, .. } = slot;
         let mut block = filling.close().ok().context("a complete batch is still being written to")?;
         bad.sort_by_key(|bad| bad.row);
         if let Some(stops) = bad.iter().position(|bad| bad.panicked || self.config.on_bad == OnBad::Stop) {

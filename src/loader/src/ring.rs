@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tch::Tensor;
 use torch::NativeError;
-use torch::batch_memory::{Block, Element, Residence};
+use torch::batch_memory::{BatchBlock, Element, Residence};
 
 /// A lock that a panic of its holder does not take from the others: all holders leave what they guard whole.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -14,7 +14,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// caller keeps many tensors, new blocks are taken, and those beyond `keep` are freed when they come back.
 #[derive(Debug)]
 pub(super) struct Ring<T: Element> {
-    free: Mutex<Vec<Block<T>>>,
+    free: Mutex<Vec<BatchBlock<T>>>,
     keep: usize,
     samples: usize,
     shape: Vec<i64>,
@@ -30,14 +30,14 @@ impl<T: Element> Ring<T> {
         Ok(Arc::new(ring))
     }
 
-    pub fn take(&self) -> Result<Block<T>, NativeError> {
+    pub fn take(&self) -> Result<BatchBlock<T>, NativeError> {
         if let Some(block) = lock(&self.free).pop() {
             return Ok(block);
         }
-        Block::take(self.samples, self.sample_len(), self.residence)
+        BatchBlock::take(self.samples, self.sample_len(), self.residence)
     }
 
-    pub fn give_back(&self, block: Block<T>) {
+    pub fn give_back(&self, block: BatchBlock<T>) {
         let mut free = lock(&self.free);
         if free.len() < self.keep {
             free.push(block);
@@ -45,7 +45,7 @@ impl<T: Element> Ring<T> {
     }
 
     /// A tensor over the block's first samples; the block comes back when it is dropped, or is freed where the ring is gone by then.
-    pub fn lend(self: &Arc<Self>, block: Block<T>, samples: usize) -> Result<Tensor, NativeError> {
+    pub fn lend(self: &Arc<Self>, block: BatchBlock<T>, samples: usize) -> Result<Tensor, NativeError> {
         let ring = Arc::downgrade(self);
         block.into_tensor(samples, &self.shape, move |block| {
             if let Some(ring) = ring.upgrade() {

@@ -112,7 +112,7 @@ fn hash(x: u32, y: u32, seed: u32) -> u32 {
 
 /// Smooth noise: random heights at the corners of a grid of squares of `cell` pixels, with smooth slopes between. Whole numbers alone, so
 /// that every machine makes the same.
-struct Noise {
+struct Texture {
     cell: u32,
     seed: u32,
     amplitude: i32,
@@ -120,10 +120,10 @@ struct Noise {
     slope: Vec<i32>,
 }
 
-impl Noise {
-    fn new(cell: u32, seed: u32, amplitude: i32) -> Noise {
+impl Texture {
+    fn new(cell: u32, seed: u32, amplitude: i32) -> Texture {
         let slope = (0..cell).map(|at| (at * 256 / cell) as i32).map(|t| t * t * (768 - 2 * t) / 65536).collect();
-        Noise { cell, seed, amplitude, slope }
+        Texture { cell, seed, amplitude, slope }
     }
 
     /// Adds a row, from -amplitude to amplitude, to `to`.
@@ -152,14 +152,14 @@ fn texture(seed: u32, width: u32, height: u32) -> Vec<u8> {
     let own = |salt: u32| hash(seed, salt, 3);
     let fine = |amplitude: i32| amplitude * (64 + rough) / 256;
     let light = [
-        Noise::new(160, own(0), 120),
-        Noise::new(61, own(1), 90),
-        Noise::new(23, own(2), fine(70)),
-        Noise::new(11, own(3), fine(60)),
-        Noise::new(5, own(4), fine(60)),
-        Noise::new(3, own(5), fine(60)),
+        Texture::new(160, own(0), 120),
+        Texture::new(61, own(1), 90),
+        Texture::new(23, own(2), fine(70)),
+        Texture::new(11, own(3), fine(60)),
+        Texture::new(5, own(4), fine(60)),
+        Texture::new(3, own(5), fine(60)),
     ];
-    let colours = [6, 7, 8].map(|salt| Noise::new(97, own(salt), 80));
+    let colours = [6, 7, 8].map(|salt| Texture::new(97, own(salt), 80));
     let mut rgb = vec![0; 3 * (width * height) as usize];
     let mut grey = vec![0; width as usize];
     let mut channels = vec![vec![0; width as usize]; 3];

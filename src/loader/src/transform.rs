@@ -37,19 +37,19 @@ pub enum Crop {
 
 /// What of an image becomes the square.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Part {
+pub enum CropPart {
     /// This area, which is cut out and then resized.
     Cut(Area),
     /// A square in the image resized to a width and height of its own, from `left` and `top` there.
     Resized { width: u32, height: u32, left: u32, top: u32 },
 }
 
-impl Part {
+impl CropPart {
     /// The pixels that it is computed from, for a square of so many pixels a side.
     pub fn needs(self, (image_width, image_height): (u32, u32), side: u32) -> Area {
         match self {
-            Part::Cut(area) => area,
-            Part::Resized { width, height, left, top } => {
+            CropPart::Cut(area) => area,
+            CropPart::Resized { width, height, left, top } => {
                 let along = |from: u32, resized: u32, pixels: u32| {
                     let (start, length) = square_along(from, resized, pixels as usize, side);
                     // The filter reaches as far as a resized pixel is wide, and a pixel at least.
@@ -94,11 +94,11 @@ impl Transform {
     }
 
     /// The part of an image of this size that is taken, and whether it is mirrored.
-    pub fn draw(&self, width: u32, height: u32, random: &mut SampleRandom) -> (Part, bool) {
+    pub fn draw(&self, width: u32, height: u32, random: &mut SampleRandom) -> (CropPart, bool) {
         let part = match self.crop {
-            Crop::RandomResized { area, aspect } => Part::Cut(random_area(width, height, area, aspect, random)),
+            Crop::RandomResized { area, aspect } => CropPart::Cut(random_area(width, height, area, aspect, random)),
             Crop::Centre { shorter } => centre(width, height, shorter, self.size),
-            Crop::Fixed(area) => Part::Cut(area),
+            Crop::Fixed(area) => CropPart::Cut(area),
         };
         (part, unit(random) < self.flip)
     }
@@ -107,7 +107,13 @@ impl Transform {
     ///
     /// # Errors
     /// A part that is not inside the image; memory of another size.
-    pub fn apply(&self, pixels: &Pixels, (part, mirrored): (Part, bool), resizing: &mut Resizing, into: &mut [f32]) -> Result<()> {
+    pub fn apply(
+        &self,
+        pixels: &Pixels,
+        (part, mirrored): (CropPart, bool),
+        resizing: &mut Resizing,
+        into: &mut [f32],
+    ) -> Result<()> {
         self.write(resizing.resize(pixels, part, self.size)?, mirrored, into)
     }
 
@@ -174,11 +180,11 @@ fn random_area(width: u32, height: u32, area: (f64, f64), aspect: (f64, f64), ra
 }
 
 /// torchvision's `Resize(shorter)`, which cuts fractions of the longer side off, and `CenterCrop(side)`, which rounds halves to even.
-fn centre(width: u32, height: u32, shorter: u32, side: u32) -> Part {
+fn centre(width: u32, height: u32, shorter: u32, side: u32) -> CropPart {
     let longer = |side: u32, of: u32| (f64::from(shorter) * f64::from(side) / f64::from(of)) as u32;
     let (wide, high) = if width <= height { (shorter, longer(height, width)) } else { (longer(width, height), shorter) };
     let middle = |room: u32| (f64::from(room.saturating_sub(side)) / 2.0).round_ties_even() as u32;
-    Part::Resized { width: wide, height: high, left: middle(wide), top: middle(high) }
+    CropPart::Resized { width: wide, height: high, left: middle(wide), top: middle(high) }
 }
 
 /// Where in an image, along one side of so many pixels, a square lies that is cut out of it once that side was resized: start and length.
@@ -210,8 +216,8 @@ impl Resizing {
     /// square out; rows of red, green, blue bytes.
     ///
     /// # Errors
-    /// A part that is not inside the image; pixels that lack some of what it needs ([`Part::needs`]).
-    pub fn resize(&mut self, pixels: &Pixels, part: Part, side: u32) -> Result<&[u8]> {
+    /// A part that is not inside the image; pixels that lack some of what it needs ([`CropPart::needs`]).
+    pub fn resize(&mut self, pixels: &Pixels, part: CropPart, side: u32) -> Result<&[u8]> {
         let held = pixels.held;
         let bytes = 3 * held.width as usize * held.height as usize;
         let source = ImageRef::new(held.width, held.height, &pixels.rgb[..bytes], PixelType::U8x3)?;
@@ -219,12 +225,12 @@ impl Resizing {
         self.out.resize(3 * side as usize * side as usize, 0);
         let mut out = Image::from_slice_u8(side, side, &mut self.out, PixelType::U8x3)?;
         match part {
-            Part::Cut(Area { left, top, width, height }) => {
+            CropPart::Cut(Area { left, top, width, height }) => {
                 let (left, top) = left.checked_sub(held.left).zip(top.checked_sub(held.top)).with_context(outside)?;
                 let cut = CroppedImage::new(&source, left, top, width, height).with_context(outside)?;
                 self.resizer.resize(&cut, &mut out, &self.options)?;
             }
-            Part::Resized { width, height, left, top } => {
+            CropPart::Resized { width, height, left, top } => {
                 ensure!(
                     left + side <= width && top + side <= height,
                     "a square of {side} pixels is not inside an image that was resized to {width} x {height}; let Crop::Centre make the \

@@ -30,7 +30,7 @@ impl Bert {
 
     pub fn parts(self, path: &Path) -> Parts {
         let Bert { width, dropout, .. } = self;
-        let stem = Embeddings {
+        let stem = BertEmbeddings {
             tokens: embedding(&(path / "tokens"), VOCABULARY, width),
             positions: embedding(&(path / "positions"), POSITIONS, width),
             types: embedding(&(path / "types"), 2, width),
@@ -55,7 +55,7 @@ impl Bert {
             })
         };
         let blocks = (0..self.layers).map(layer).collect();
-        let head = Classifier {
+        let head = BertClassifier {
             pooler: Linear::new(&(path / "pooler"), width, width, START),
             classifier: Linear::new(&(path / "classifier"), width, LABELS, START),
             dropout,
@@ -66,7 +66,7 @@ impl Bert {
 }
 
 #[derive(Debug)]
-struct Embeddings {
+struct BertEmbeddings {
     tokens: Tensor,
     positions: Tensor,
     types: Tensor,
@@ -76,7 +76,7 @@ struct Embeddings {
     dropout: f64,
 }
 
-impl Block for Embeddings {
+impl Block for BertEmbeddings {
     /// Token numbers `[n, sequence]` to vectors `[n, sequence, width]`.
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
         let sequence = x.size()[1];
@@ -87,7 +87,7 @@ impl Block for Embeddings {
     }
 
     fn share(&self) -> Box<dyn Block> {
-        Box::new(Embeddings {
+        Box::new(BertEmbeddings {
             tokens: self.tokens.shallow_clone(),
             positions: self.positions.shallow_clone(),
             types: self.types.shallow_clone(),
@@ -144,13 +144,13 @@ impl Block for Layer {
 }
 
 #[derive(Debug)]
-struct Classifier {
+struct BertClassifier {
     pooler: Linear,
     classifier: Linear,
     dropout: f64,
 }
 
-impl Block for Classifier {
+impl Block for BertClassifier {
     /// Vectors `[n, sequence, width]` to logits `[n, 2]`, from the first token.
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
         let pooled = self.pooler.forward(&x.select(1, 0)).tanh();
@@ -158,6 +158,6 @@ impl Block for Classifier {
     }
 
     fn share(&self) -> Box<dyn Block> {
-        Box::new(Classifier { pooler: self.pooler.share(), classifier: self.classifier.share(), dropout: self.dropout })
+        Box::new(BertClassifier { pooler: self.pooler.share(), classifier: self.classifier.share(), dropout: self.dropout })
     }
 }

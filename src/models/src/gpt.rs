@@ -76,9 +76,9 @@ impl Gpt {
             Output::Own(Linear::new(&(path / "head"), width, self.vocabulary, Start::Kaiming))
         };
         Parts {
-            stem: Box::new(Embeddings { tokens, positions, dropout: self.embedding_dropout }),
+            stem: Box::new(GptEmbeddings { tokens, positions, dropout: self.embedding_dropout }),
             blocks,
-            head: Box::new(Head { norm, output, vocabulary: self.vocabulary }),
+            head: Box::new(GptHead { norm, output, vocabulary: self.vocabulary }),
             input: Input::Tokens { vocabulary: self.vocabulary, sequence: self.sequence, targets: self.sequence },
             classes: self.vocabulary,
         }
@@ -86,13 +86,13 @@ impl Gpt {
 }
 
 #[derive(Debug)]
-struct Embeddings {
+struct GptEmbeddings {
     tokens: Tensor,
     positions: Tensor,
     dropout: f64,
 }
 
-impl Block for Embeddings {
+impl Block for GptEmbeddings {
     /// Token numbers `[n, sequence]` to vectors `[n, sequence, width]`.
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
         let positions = self.positions.narrow(0, 0, x.size()[1]);
@@ -100,7 +100,7 @@ impl Block for Embeddings {
     }
 
     fn share(&self) -> Box<dyn Block> {
-        Box::new(Embeddings {
+        Box::new(GptEmbeddings {
             tokens: self.tokens.shallow_clone(),
             positions: self.positions.shallow_clone(),
             dropout: self.dropout,
@@ -115,13 +115,13 @@ enum Output {
 }
 
 #[derive(Debug)]
-struct Head {
+struct GptHead {
     norm: Affine,
     output: Output,
     vocabulary: i64,
 }
 
-impl Block for Head {
+impl Block for GptHead {
     /// Vectors `[n, sequence, width]` to logits `[n * sequence, vocabulary]`.
     fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
         let x = self.norm.layer_norm(x, EPSILON);
@@ -137,6 +137,6 @@ impl Block for Head {
             Output::Own(linear) => Output::Own(linear.share()),
             Output::Tied(tokens) => Output::Tied(tokens.shallow_clone()),
         };
-        Box::new(Head { norm: self.norm.share(), output, vocabulary: self.vocabulary })
+        Box::new(GptHead { norm: self.norm.share(), output, vocabulary: self.vocabulary })
     }
 }

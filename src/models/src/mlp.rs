@@ -24,28 +24,28 @@ impl Block for Hidden {
 }
 
 #[derive(Debug)]
-struct Identity;
+struct IdentityStem;
 
-impl Block for Identity {
+impl Block for IdentityStem {
     fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
         x.shallow_clone()
     }
 
     fn share(&self) -> Box<dyn Block> {
-        Box::new(Identity)
+        Box::new(IdentityStem)
     }
 }
 
 #[derive(Debug)]
-struct Classifier(Linear);
+struct MlpClassifier(Linear);
 
-impl Block for Classifier {
+impl Block for MlpClassifier {
     fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
         self.0.forward(x)
     }
 
     fn share(&self) -> Box<dyn Block> {
-        Box::new(Classifier(self.0.share()))
+        Box::new(MlpClassifier(self.0.share()))
     }
 }
 
@@ -55,9 +55,9 @@ pub(super) fn parts(path: &Path, depth: i64, width: i64, dropout: f64) -> Parts 
         Box::new(Hidden { linear, dropout })
     };
     Parts {
-        stem: Box::new(Identity),
+        stem: Box::new(IdentityStem),
         blocks: (0..depth).map(hidden).collect(),
-        head: Box::new(Classifier(Linear::new(&(path / "head"), width, CLASSES, Start::Kaiming))),
+        head: Box::new(MlpClassifier(Linear::new(&(path / "head"), width, CLASSES, Start::Kaiming))),
         input: Input::Features(width),
         classes: CLASSES,
     }

@@ -19,16 +19,16 @@ pub(super) enum Norm {
 }
 
 #[derive(Debug)]
-struct Normalise {
+struct NormLayer {
     affine: Affine,
     /// Running mean and variance of batch normalisation.
     running: Option<(Tensor, Tensor)>,
 }
 
-impl Normalise {
-    fn new(path: &Path, channels: i64, norm: Norm) -> Normalise {
+impl NormLayer {
+    fn new(path: &Path, channels: i64, norm: Norm) -> NormLayer {
         let running = || (buffer(path, "running_mean", channels, 0.0), buffer(path, "running_var", channels, 1.0));
-        Normalise { affine: Affine::new(path, channels), running: (norm == Norm::Batch).then(running) }
+        NormLayer { affine: Affine::new(path, channels), running: (norm == Norm::Batch).then(running) }
     }
 
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
@@ -39,9 +39,9 @@ impl Normalise {
         }
     }
 
-    fn share(&self) -> Normalise {
+    fn share(&self) -> NormLayer {
         let running = self.running.as_ref().map(|(mean, variance)| (mean.shallow_clone(), variance.shallow_clone()));
-        Normalise { affine: self.affine.share(), running }
+        NormLayer { affine: self.affine.share(), running }
     }
 }
 
@@ -49,7 +49,7 @@ impl Normalise {
 #[derive(Debug)]
 struct Convolution {
     weight: Tensor,
-    norm: Normalise,
+    norm: NormLayer,
     stride: i64,
 }
 
@@ -58,7 +58,7 @@ impl Convolution {
     fn small(path: &Path, inputs: i64, outputs: i64, norm: Norm) -> Convolution {
         Convolution {
             weight: path.var("weight", &[outputs, inputs, 3, 3], DEFAULT_KAIMING_NORMAL),
-            norm: Normalise::new(&(path / "norm"), outputs, norm),
+            norm: NormLayer::new(&(path / "norm"), outputs, norm),
             stride: 1,
         }
     }
@@ -68,7 +68,7 @@ impl Convolution {
         let deviation = (2.0 / (outputs * kernel * kernel) as f64).sqrt();
         Convolution {
             weight: normal(path, "weight", &[outputs, inputs, kernel, kernel], deviation),
-            norm: Normalise::new(&(path / "norm"), outputs, Norm::Batch),
+            norm: NormLayer::new(&(path / "norm"), outputs, Norm::Batch),
             stride,
         }
     }

@@ -57,8 +57,10 @@ impl Vit {
             branch_dropout: dropout,
         };
         let blocks = blocks(path, design, self.sequence());
-        let head =
-            Classifier { norm: Affine::new(&(path / "norm"), width), linear: Linear::new(&(path / "head"), width, CLASSES, START) };
+        let head = VitClassifier {
+            norm: Affine::new(&(path / "norm"), width),
+            linear: Linear::new(&(path / "head"), width, CLASSES, START),
+        };
         Parts { stem: Box::new(stem), blocks, head: Box::new(head), input: Input::Image(self.image), classes: CLASSES }
     }
 }
@@ -92,18 +94,18 @@ impl Block for Patches {
 }
 
 #[derive(Debug)]
-struct Classifier {
+struct VitClassifier {
     norm: Affine,
     linear: Linear,
 }
 
-impl Block for Classifier {
+impl Block for VitClassifier {
     /// Vectors `[n, patches + 1, width]` to logits `[n, 1000]`, from the class token.
     fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
         self.linear.forward(&self.norm.layer_norm(x, EPSILON).select(1, 0))
     }
 
     fn share(&self) -> Box<dyn Block> {
-        Box::new(Classifier { norm: self.norm.share(), linear: self.linear.share() })
+        Box::new(VitClassifier { norm: self.norm.share(), linear: self.linear.share() })
     }
 }

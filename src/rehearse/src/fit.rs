@@ -85,7 +85,7 @@ struct Fit {
     headroom: Option<i64>,
     rehearsals: usize,
     /// In order.
-    tried: Vec<Tried>,
+    tried: Vec<TriedNumber>,
     /// Twice as much brings less than [`GAIN`] more throughput from here on; predicted, and between numbers that were tried interpolated. None
     /// where the throughput is not known, or still grows by more.
     enough: Option<u64>,
@@ -96,7 +96,7 @@ struct Fit {
 
 /// One rehearsal of a number.
 #[derive(Debug, Clone, Serialize)]
-struct Tried {
+struct TriedNumber {
     number: u64,
     fits: bool,
     peak_reserved: Option<i64>,
@@ -288,7 +288,7 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
     let room = (card.memory - card.context).cast_signed();
     let now = template.number(&rehearsal.options.command);
     let mut best: Option<(u64, i64, i64)> = None;
-    let mut tried: Vec<Tried> = Vec::new();
+    let mut tried: Vec<TriedNumber> = Vec::new();
     let mut rehearsals = 0;
     let courses: RefCell<Vec<(u64, Course)>> = RefCell::default();
     let mut failed: Vec<(u64, Course)> = Vec::new();
@@ -304,7 +304,7 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
         if matches!(answer.verdict, Verdict::Fits | Verdict::BarelyFits | Verdict::DoesNotFit) {
             let fits = answer.verdict.fits();
             let time = answer.time.as_ref().filter(|_| fits).map(TriedTime::of);
-            tried.push(Tried { number, fits, peak_reserved: fits.then_some(answer.peak_reserved), time });
+            tried.push(TriedNumber { number, fits, peak_reserved: fits.then_some(answer.peak_reserved), time });
         }
         let told = |what: &str| {
             if !quiet {

@@ -14,7 +14,7 @@ pub struct Snapshot {
     /// Names and values, `PYTORCH_ALLOC_CONF` for instance.
     pub settings: Vec<(String, String)>,
     /// What `frames` of the others counts in.
-    pub stacks: Vec<Vec<Frame>>,
+    pub stacks: Vec<Vec<SnapshotFrame>>,
 }
 
 #[derive(Debug)]
@@ -27,11 +27,11 @@ pub struct Segment {
     pub is_expandable: bool,
     pub frames: usize,
     /// Without gaps, by address.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<SnapshotBlock>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum BlockState {
     Allocated,
     /// Given back, and another stream may still use it.
     Pending,
@@ -39,11 +39,11 @@ pub enum State {
 }
 
 #[derive(Debug)]
-pub struct Block {
+pub struct SnapshotBlock {
     pub address: u64,
     pub bytes: i64,
     pub requested: i64,
-    pub state: State,
+    pub state: BlockState,
     pub frames: usize,
 }
 
@@ -60,7 +60,7 @@ pub struct Action {
 }
 
 #[derive(Debug, Clone)]
-pub struct Frame {
+pub struct SnapshotFrame {
     pub function: String,
     pub file: String,
     pub line: u32,
@@ -86,15 +86,15 @@ impl Snapshot {
     }
 
     fn segment(&self, p: &mut Pickle, segment: &Segment) -> io::Result<()> {
-        let sum = |of: fn(&Block) -> i64, states: &[State]| {
+        let sum = |of: fn(&SnapshotBlock) -> i64, states: &[BlockState]| {
             segment.blocks.iter().filter(|block| states.contains(&block.state)).map(of).sum::<i64>()
         };
-        const ACTIVE: [State; 2] = [State::Allocated, State::Pending];
+        const ACTIVE: [BlockState; 2] = [BlockState::Allocated, BlockState::Pending];
         p.dict(|p| {
             p.key("device", |p| p.integer(segment.device))?;
             p.key("address", |p| p.integer(segment.address.cast_signed()))?;
             p.key("total_size", |p| p.integer(segment.bytes))?;
-            p.key("allocated_size", |p| p.integer(sum(|block| block.bytes, &[State::Allocated])))?;
+            p.key("allocated_size", |p| p.integer(sum(|block| block.bytes, &[BlockState::Allocated])))?;
             p.key("active_size", |p| p.integer(sum(|block| block.bytes, &ACTIVE)))?;
             p.key("requested_size", |p| p.integer(sum(|block| block.requested, &ACTIVE)))?;
             p.key("stream", |p| p.integer(segment.stream.cast_signed()))?;
@@ -106,9 +106,9 @@ impl Snapshot {
             p.key("blocks", |p| {
                 p.list(&segment.blocks, |p, block| {
                     let state = match block.state {
-                        State::Allocated => "active_allocated",
-                        State::Pending => "active_pending_free",
-                        State::Inactive => "inactive",
+                        BlockState::Allocated => "active_allocated",
+                        BlockState::Pending => "active_pending_free",
+                        BlockState::Inactive => "inactive",
                     };
                     p.dict(|p| {
                         p.key("address", |p| p.integer(block.address.cast_signed()))?;

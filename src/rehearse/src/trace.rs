@@ -365,7 +365,7 @@ pub struct Trace {
 /// A line of `names`, whichever it is.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Line {
+enum TraceLine {
     Process(Process),
     Device { device: String, devices: u32 },
     Frame { frame: u32, file: String, line: LineNumber, function: String },
@@ -450,11 +450,11 @@ impl Trace {
         Ok(events)
     }
 
-    fn name(&mut self, line: Line) {
+    fn name(&mut self, line: TraceLine) {
         match line {
-            Line::Process(process) => self.process = process,
-            Line::Device { device, devices } => self.devices = Some((device, devices)),
-            Line::Frame { frame, file, line, function } => {
+            TraceLine::Process(process) => self.process = process,
+            TraceLine::Device { device, devices } => self.devices = Some((device, devices)),
+            TraceLine::Frame { frame, file, line, function } => {
                 let line = line.0;
                 let from = self.generated.get(&file).and_then(|lines| lines[..lines.partition_point(|from| from.0 <= line)].last());
                 let known = match from {
@@ -466,45 +466,45 @@ impl Trace {
                 };
                 self.frames.insert(frame, known);
             }
-            Line::Generated { generated, lines } => {
+            TraceLine::Generated { generated, lines } => {
                 self.generated.insert(generated, lines);
             }
-            Line::Stack { stack, frames } => {
+            TraceLine::Stack { stack, frames } => {
                 self.stacks.insert(stack, frames);
             }
-            Line::Module { module, name } => {
+            TraceLine::Module { module, name } => {
                 self.modules.insert(module, on_one_line(&name));
             }
-            Line::Tensor { tensor, name } => {
+            TraceLine::Tensor { tensor, name } => {
                 self.tensors.insert(tensor, on_one_line(&name));
             }
-            Line::Operator { operator, name, uncounted } => {
+            TraceLine::Operator { operator, name, uncounted } => {
                 self.uncounted.extend(uncounted.map(|library| (operator, library)));
                 self.operators.insert(operator, on_one_line(&name));
             }
-            Line::Note { note } => {
+            TraceLine::Note { note } => {
                 let note = on_one_line(&note);
                 if !self.notes.contains(&note) {
                     self.notes.push(note);
                 }
             }
-            Line::Exception(exception) => self.exception = Some(exception),
-            Line::Refused { refused } => self.refused = Some(refused),
-            Line::NoCode { no_code } => self.no_code = Some(no_code),
-            Line::Stopped { stopped } => self.stopped = Some(stopped),
-            Line::Ended { ended } => self.ended = ended,
-            Line::Technique(told) => {
+            TraceLine::Exception(exception) => self.exception = Some(exception),
+            TraceLine::Refused { refused } => self.refused = Some(refused),
+            TraceLine::NoCode { no_code } => self.no_code = Some(no_code),
+            TraceLine::Stopped { stopped } => self.stopped = Some(stopped),
+            TraceLine::Ended { ended } => self.ended = ended,
+            TraceLine::Technique(told) => {
                 self.techniques.retain(|known| known.technique != told.technique);
                 self.techniques.push(told);
             }
-            Line::Unreached(unreached) => self.unreached.push(unreached),
-            Line::Varied(varied) => self.varied.push(varied),
-            Line::Keeper(keeper) => self.keepers.push(keeper),
-            Line::Batches { batches } => self.batches = batches,
-            Line::Loader(loader) => self.loaders.push(loader),
-            Line::Flops { flops } => self.flops = Some(flops),
-            Line::RealGpu(gpu) => self.gpu = Some(gpu),
-            Line::Meters { meters } => self.meters = Some(meters),
+            TraceLine::Unreached(unreached) => self.unreached.push(unreached),
+            TraceLine::Varied(varied) => self.varied.push(varied),
+            TraceLine::Keeper(keeper) => self.keepers.push(keeper),
+            TraceLine::Batches { batches } => self.batches = batches,
+            TraceLine::Loader(loader) => self.loaders.push(loader),
+            TraceLine::Flops { flops } => self.flops = Some(flops),
+            TraceLine::RealGpu(gpu) => self.gpu = Some(gpu),
+            TraceLine::Meters { meters } => self.meters = Some(meters),
         }
     }
 

@@ -7,7 +7,7 @@ use record::judge::{Changed, Verdict};
 use record::protocol::Platform;
 
 /// A claim or published figure that was changed, with its verdicts by machine.
-struct Row<'a> {
+struct ChangeRow<'a> {
     id: &'a str,
     what: &'a str,
     now: Vec<String>,
@@ -16,11 +16,11 @@ struct Row<'a> {
 
 /// The table, as Markdown: a row for each change.
 pub fn table<'a>(recorded: &'a [Recorded]) -> String {
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<ChangeRow> = Vec::new();
     for run in recorded.iter().filter(|run| !run.is_own) {
         let mut add = |id: &'a str, changed: &'a Changed, platform: Platform, carries: bool, now: Verdict, against| {
             let position = rows.iter().position(|row| row.id == id).unwrap_or_else(|| {
-                rows.push(Row { id, what: &changed.what, now: Vec::new(), without: Vec::new() });
+                rows.push(ChangeRow { id, what: &changed.what, now: Vec::new(), without: Vec::new() });
                 rows.len() - 1
             });
             let without = changed.without.as_ref().map(|(verdict, _)| *verdict);

@@ -18,7 +18,7 @@ const LEAST_SAVING: f64 = 0.03;
 const SAME_TIME: f64 = 1.03;
 
 #[derive(Debug, Deserialize)]
-struct Tried {
+struct OrderRow {
     schema: u32,
     models: Vec<OnModel>,
 }
@@ -81,7 +81,7 @@ pub struct Place {
 
 /// Techniques that cost the same kind of thing.
 #[derive(Debug, Serialize)]
-pub struct Group {
+pub struct OrderGroup {
     pub title: &'static str,
     pub places: Vec<Place>,
 }
@@ -92,7 +92,7 @@ pub struct Order {
     pub models: Vec<String>,
     pub plain: Vec<String>,
     pub commands: Vec<Markdown>,
-    pub groups: Vec<Group>,
+    pub groups: Vec<OrderGroup>,
     /// Techniques that save nothing worth trying on any of the models.
     pub useless: Vec<String>,
 }
@@ -107,7 +107,7 @@ pub fn read(results: &Path) -> Result<Option<Order>> {
         return Ok(None);
     }
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let tried: Tried =
+    let tried: OrderRow =
         serde_json::from_str(&text).with_context(|| format!("{} is damaged; `just recipes` writes it anew", path.display()))?;
     ensure!(tried.schema == SCHEMA, "{} is of schema {}, and this vramlab reads schema {SCHEMA}", path.display(), tried.schema);
     Ok(Some(ordered(&tried.models)))
@@ -147,7 +147,7 @@ fn ordered(models: &[OnModel]) -> Order {
         groups: groups
             .into_iter()
             .filter(|(_, places)| !places.is_empty())
-            .map(|(title, places)| Group { title, places })
+            .map(|(title, places)| OrderGroup { title, places })
             .collect(),
         useless,
     }

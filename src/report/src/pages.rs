@@ -56,7 +56,7 @@ pub struct Pivot {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Factor {
+pub struct FactorRow {
     pub name: String,
     pub meaning: String,
     pub levels: Vec<String>,
@@ -95,7 +95,7 @@ pub struct Page {
     pub undecided: Vec<String>,
     pub claims: Vec<ClaimSection>,
     pub published: Vec<PublishedSection>,
-    pub factors: Vec<Factor>,
+    pub factors: Vec<FactorRow>,
     pub measured: Vec<Measured>,
     pub files: Vec<files::Linked>,
     pub protocols_differ: bool,
@@ -321,7 +321,7 @@ fn alike_joined(rows: Vec<Vec<String>>, factors: usize) -> Vec<Vec<String>> {
 }
 
 /// The factors with the levels that some machine ran.
-fn factors(runs: &[Recorded]) -> Vec<Factor> {
+fn factors(runs: &[Recorded]) -> Vec<FactorRow> {
     let cells: Vec<Cell> = runs.iter().flat_map(Recorded::all_cells).collect();
     let factor = |factor: &record::protocol::Factor| {
         let mut levels: Vec<&str> = Vec::new();
@@ -334,7 +334,7 @@ fn factors(runs: &[Recorded]) -> Vec<Factor> {
             Some(l) => format!("{level} ({})", l.meaning),
             None => (*level).to_string(),
         };
-        Factor {
+        FactorRow {
             name: factor.name.to_string(),
             meaning: factor.meaning.to_string(),
             levels: levels.iter().map(explained).collect(),

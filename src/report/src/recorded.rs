@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use base::stats::Interval;
-use record::judge::{Judgement, Reproduction, Taken, judge, reproduce};
+use record::judge::{Judgement, Reproduction, RunContext, judge, reproduce};
 use record::protocol::{COMPUTED, Cell, Grid, LEAST_FLOPS, Metric, Pass, Platform, Protocol, TIME};
 use record::results::{Manifest, PassRecord, Run, Samples, Status, holds_results, reference};
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +45,7 @@ impl Recorded {
         }
         let protocol = manifest.protocol.clone();
         let samples = Samples::new(&passes);
-        let taken = Taken { profile: manifest.profile, device: manifest.identity.platform, rounds: &manifest.rounds };
+        let taken = RunContext { profile: manifest.profile, device: manifest.identity.platform, rounds: &manifest.rounds };
         let judgements = judge(&protocol, taken, &samples);
         let reproductions = reproduce(&protocol, taken, &samples);
         let mut outcomes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>> = BTreeMap::new();

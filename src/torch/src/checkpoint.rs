@@ -63,8 +63,8 @@ impl Checkpoint {
     {
         let again = AtomicBool::new(false);
         // libtorch's functions take and give tensors that are there; the others keep their places here.
-        let taken = Places::of(inputs.iter().copied());
-        let given: Arc<OnceLock<Places>> = Arc::default();
+        let taken = SavedPlaces::of(inputs.iter().copied());
+        let given: Arc<OnceLock<SavedPlaces>> = Arc::default();
         let first = given.clone();
         let segment = move |inputs: &[Tensor]| {
             // From the second time on it is a backward pass that calls.
@@ -74,7 +74,7 @@ impl Checkpoint {
                  would get theirs all the same; call backward, and read the gradients from the leaves"
             );
             let outputs = segment(&taken.fill(inputs.iter().map(Tensor::shallow_clone)))?;
-            first.get_or_init(|| Places::of(&outputs));
+            first.get_or_init(|| SavedPlaces::of(&outputs));
             Ok(outputs.into_iter().filter(Tensor::defined).collect())
         };
         let inputs: Vec<&Tensor> = inputs.iter().copied().filter(|input| input.defined()).collect();
@@ -85,11 +85,11 @@ impl Checkpoint {
 
 /// Which of some tensors are defined.
 #[derive(Debug)]
-struct Places(Vec<bool>);
+struct SavedPlaces(Vec<bool>);
 
-impl Places {
-    fn of<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Places {
-        Places(tensors.into_iter().map(Tensor::defined).collect())
+impl SavedPlaces {
+    fn of<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> SavedPlaces {
+        SavedPlaces(tensors.into_iter().map(Tensor::defined).collect())
     }
 
     /// The defined tensors at their places, undefined ones between them.

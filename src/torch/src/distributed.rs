@@ -172,11 +172,11 @@ impl Launch {
 /// The processes that train together, as one of them sees it. A handle: clones are the same group.
 #[derive(Debug, Clone)]
 pub struct ProcessGroup {
-    shared: Rc<Shared>,
+    shared: Rc<SharedStore>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedStore {
     group: native::Group,
     /// None where there is nobody to agree with.
     store: Option<Store>,
@@ -247,7 +247,7 @@ impl ProcessGroup {
     }
 
     fn of(group: native::Group, store: Option<Store>, (rank, size): (usize, usize), device: Device) -> ProcessGroup {
-        ProcessGroup { shared: Rc::new(Shared { group, store, rank, size, device, agreements: Cell::new(0) }) }
+        ProcessGroup { shared: Rc::new(SharedStore { group, store, rank, size, device, agreements: Cell::new(0) }) }
     }
 
     pub fn rank(&self) -> usize {

@@ -122,7 +122,7 @@ struct Placed {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ScalerStage {
     Ready,
     Unscaled,
     Stepped,
@@ -133,7 +133,7 @@ enum Stage {
 struct PerOptimizer {
     /// What its parameters are known by.
     parameters: Vec<usize>,
-    stage: Stage,
+    stage: ScalerStage,
     /// One float for each device that has gradients, not 0 where one of them was not finite.
     found_inf: Vec<Tensor>,
 }
@@ -221,15 +221,15 @@ impl GradScaler {
         let scale = self.placed("unscale_")?.scale.shallow_clone();
         let (parameters, index) = self.state_of(optimizer);
         match self.optimizers[index].stage {
-            Stage::Unscaled => anyhow::bail!("unscale_() has already been called on this optimizer since the last update()."),
-            Stage::Stepped => anyhow::bail!("unscale_() is being called after step()."),
-            Stage::Ready => {}
+            ScalerStage::Unscaled => anyhow::bail!("unscale_() has already been called on this optimizer since the last update()."),
+            ScalerStage::Stepped => anyhow::bail!("unscale_() is being called after step()."),
+            ScalerStage::Ready => {}
         }
         // In double precision, so that no compiler's fp32 division matters.
         let inverse = scale.f_to_kind(Kind::Double)?.f_reciprocal()?.f_to_kind(Kind::Float)?;
         let found = unscale_gradients(&parameters, &inverse, false)?;
         let state = &mut self.optimizers[index];
-        (state.found_inf, state.stage) = (found, Stage::Unscaled);
+        (state.found_inf, state.stage) = (found, ScalerStage::Unscaled);
         Ok(())
     }
 
@@ -246,9 +246,9 @@ impl GradScaler {
         }
         let scale = self.placed("step")?.scale.shallow_clone();
         let (parameters, index) = self.state_of(optimizer);
-        ensure!(self.optimizers[index].stage != Stage::Stepped, "step() has already been called since the last update().");
+        ensure!(self.optimizers[index].stage != ScalerStage::Stepped, "step() has already been called since the last update().");
         let taken = if optimizer.scales_itself() {
-            let ready = self.optimizers[index].stage == Stage::Ready;
+            let ready = self.optimizers[index].stage == ScalerStage::Ready;
             if ready {
                 let one = Tensor::f_full([] as [i64; 0], 1.0, (Kind::Float, scale.device()))?;
                 self.optimizers[index].found_inf = unscale_gradients(&parameters, &one, true)?;
@@ -258,7 +258,7 @@ impl GradScaler {
             optimizer.step_scaled(ready.then_some(&scale), &found)?;
             None
         } else {
-            if self.optimizers[index].stage == Stage::Ready {
+            if self.optimizers[index].stage == ScalerStage::Ready {
                 self.unscale(optimizer)?;
             }
             let found = &self.optimizers[index].found_inf;
@@ -272,7 +272,7 @@ impl GradScaler {
             }
             Some(overflowed == 0.0)
         };
-        self.optimizers[index].stage = Stage::Stepped;
+        self.optimizers[index].stage = ScalerStage::Stepped;
         Ok(taken)
     }
 
@@ -360,7 +360,7 @@ impl GradScaler {
         let identities: Vec<usize> = parameters.iter().map(tensor_identity).collect();
         let known = self.optimizers.iter().position(|state| state.parameters == identities);
         let index = known.unwrap_or_else(|| {
-            self.optimizers.push(PerOptimizer { parameters: identities, stage: Stage::Ready, found_inf: Vec::new() });
+            self.optimizers.push(PerOptimizer { parameters: identities, stage: ScalerStage::Ready, found_inf: Vec::new() });
             self.optimizers.len() - 1
         });
         (parameters, index)

@@ -266,14 +266,14 @@ pub enum Kept {
 
 /// An optimizer's state for one parameter.
 #[derive(Debug)]
-pub struct State {
+pub struct ParameterState {
     /// Name of the parameter.
     pub parameter: String,
     /// By PyTorch's names: `step`, `exp_avg`, `exp_avg_sq`, `max_exp_avg_sq`, `momentum_buffer`, `square_avg`, `grad_avg`.
     pub kept: Vec<(String, Kept)>,
 }
 
-impl State {
+impl ParameterState {
     /// The tensor under a name.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.kept.iter().find_map(|(own, kept)| match kept {
@@ -301,7 +301,7 @@ impl State {
 
 /// A parameter and what foreach and fused keep for it.
 #[derive(Debug)]
-struct Slot {
+struct StateSlot {
     name: String,
     parameter: Tensor,
     moments: Moments,
@@ -318,10 +318,10 @@ enum Moments {
 
 /// Parameters with settings of their own.
 #[derive(Debug)]
-struct Group {
+struct ParameterGroup {
     algorithm: Algorithm,
     rate: f64,
-    slots: Vec<Slot>,
+    slots: Vec<StateSlot>,
     /// libtorch's optimizer, where it is what steps.
     own: Option<Loop>,
 }
@@ -330,7 +330,7 @@ struct Group {
 #[derive(Debug)]
 pub struct Optimizer {
     implementation: Implementation,
-    groups: Vec<Group>,
+    groups: Vec<ParameterGroup>,
 }
 
 impl Optimizer {
@@ -385,8 +385,8 @@ impl Optimizer {
             }
             Implementation::Foreach | Implementation::Fused => None,
         };
-        let slots = parameters.into_iter().map(|(name, parameter)| Slot { name, parameter, moments: Moments::None }).collect();
-        self.groups.push(Group { algorithm, rate, slots, own });
+        let slots = parameters.into_iter().map(|(name, parameter)| StateSlot { name, parameter, moments: Moments::None }).collect();
+        self.groups.push(ParameterGroup { algorithm, rate, slots, own });
         Ok(self.groups.len() - 1)
     }
 
@@ -483,7 +483,7 @@ impl Optimizer {
     ///
     /// # Errors
     /// libtorch's message.
-    pub fn state(&self) -> Result<Vec<State>> {
+    pub fn state(&self) -> Result<Vec<ParameterState>> {
         let mut states = Vec::new();
         for group in &self.groups {
             for slot in &group.slots {
@@ -492,7 +492,7 @@ impl Optimizer {
                     None => slot.moments.kept(),
                 };
                 if !kept.is_empty() {
-                    states.push(State { parameter: slot.name.clone(), kept });
+                    states.push(ParameterState { parameter: slot.name.clone(), kept });
                 }
             }
         }
@@ -512,7 +512,7 @@ impl Optimizer {
         Ok(self.state()?.iter().flat_map(|state| &state.kept).map(|(_, kept)| bytes(kept)).sum())
     }
 
-    fn slots(&self) -> impl Iterator<Item = &Slot> {
+    fn slots(&self) -> impl Iterator<Item = &StateSlot> {
         self.groups.iter().flat_map(|group| &group.slots)
     }
 }
@@ -576,7 +576,7 @@ struct Together {
     first: bool,
 }
 
-impl Group {
+impl ParameterGroup {
     fn step(&mut self, gradients: &[Tensor], implementation: Implementation, scaling: Scaling) -> Result<()> {
         let mut sets: Vec<(Together, Vec<usize>)> = Vec::new();
         for (i, (slot, gradient)) in self.slots.iter().zip(gradients).enumerate() {
@@ -595,7 +595,7 @@ impl Group {
             for &i in &members {
                 self.slots[i].begin(&self.algorithm, implementation, &gradients[i])?;
             }
-            let mut slots: Vec<(&mut Slot, &Tensor)> = Vec::with_capacity(members.len());
+            let mut slots: Vec<(&mut StateSlot, &Tensor)> = Vec::with_capacity(members.len());
             let mut wanted = members.into_iter().peekable();
             for (i, slot) in self.slots.iter_mut().enumerate() {
                 if wanted.next_if_eq(&i).is_some() {
@@ -613,7 +613,7 @@ impl Group {
     }
 }
 
-impl Slot {
+impl StateSlot {
     /// Brings the state into being that the parameter's first step needs. Foreach makes its momentum buffer in the step.
     fn begin(&mut self, algorithm: &Algorithm, implementation: Implementation, gradient: &Tensor) -> Result<()> {
         if !matches!(self.moments, Moments::None) {
@@ -644,7 +644,7 @@ impl Slot {
 }
 
 fn step_sgd(
-    slots: &mut [(&mut Slot, &Tensor)],
+    slots: &mut [(&mut StateSlot, &Tensor)],
     settings: &SgdSettings,
     implementation: Implementation,
     first: bool,
@@ -653,7 +653,7 @@ fn step_sgd(
     let gradients: Vec<&Tensor> = slots.iter().map(|(_, gradient)| *gradient).collect();
     let (mut parameters, mut buffers) = (Vec::with_capacity(slots.len()), Vec::new());
     for (slot, _) in slots {
-        let Slot { parameter, moments, .. } = &mut **slot;
+        let StateSlot { parameter, moments, .. } = &mut **slot;
         parameters.push(&*parameter);
         if let Moments::Momentum(buffer) = moments {
             buffers.push(buffer);
@@ -668,7 +668,7 @@ fn step_sgd(
 }
 
 fn step_adam(
-    slots: &[(&mut Slot, &Tensor)],
+    slots: &[(&mut StateSlot, &Tensor)],
     settings: &AdamSettings,
     implementation: Implementation,
     scaling: Scaling,
@@ -691,7 +691,7 @@ fn step_adam(
     }
 }
 
-fn step_rmsprop(slots: &[(&mut Slot, &Tensor)], settings: &RmsPropSettings) -> Result<(), NativeError> {
+fn step_rmsprop(slots: &[(&mut StateSlot, &Tensor)], settings: &RmsPropSettings) -> Result<(), NativeError> {
     let mut lists = RmsPropLists::default();
     for (slot, gradient) in slots {
         if let Moments::RmsProp { step, square_avg, momentum_buffer, grad_avg } = &slot.moments {

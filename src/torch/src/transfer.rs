@@ -73,17 +73,17 @@ impl Completion for Event {
 /// handles to the same ring, for threads that fill and threads that send.
 #[derive(Debug)]
 pub struct Ring<B, D> {
-    shared: Arc<Shared<B, D>>,
+    shared: Arc<RingShared<B, D>>,
 }
 
 #[derive(Debug)]
-struct Shared<B, D> {
-    state: Mutex<State<B, D>>,
+struct RingShared<B, D> {
+    state: Mutex<RingState<B, D>>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State<B, D> {
+struct RingState<B, D> {
     /// Buffers that came back, the oldest first: its copy ends first.
     back: VecDeque<(B, Option<Arc<D>>)>,
     closed: bool,
@@ -100,7 +100,7 @@ impl<B, D: Completion> Ring<B, D> {
     /// wants `n` more.
     pub fn of(buffers: impl IntoIterator<Item = B>) -> Ring<B, D> {
         let back = buffers.into_iter().map(|buffer| (buffer, None)).collect();
-        Ring { shared: Arc::new(Shared { state: Mutex::new(State { back, closed: false }), changed: Condvar::new() }) }
+        Ring { shared: Arc::new(RingShared { state: Mutex::new(RingState { back, closed: false }), changed: Condvar::new() }) }
     }
 
     /// Takes a buffer to fill: waits until one is back, and then until its last copy is done. None once the ring is closed.
@@ -137,7 +137,7 @@ impl<B, D: Completion> Ring<B, D> {
         self.shared.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<B, D>> {
+    fn lock(&self) -> MutexGuard<'_, RingState<B, D>> {
         // Nothing that can panic runs under the lock.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -95,7 +95,7 @@ pub trait Choose<C>: Into<Chosen<C>> {
 
 impl<C, T: Into<Chosen<C>>> Choose<C> for T {}
 
-struct Group<C> {
+struct CellGroup<C> {
     profiles: &'static [Profile],
     chosen: Chosen<C>,
 }
@@ -113,7 +113,7 @@ pub struct Grid<C> {
     name: &'static str,
     set_up: SetUp<C>,
     compared: Option<(String, Baseline<C>)>,
-    groups: Vec<Group<C>>,
+    groups: Vec<CellGroup<C>>,
     passes: Passes,
     on: Vec<Platform>,
     check: Option<Check<C>>,
@@ -153,7 +153,7 @@ impl<C: Cell> Grid<C> {
     }
 
     fn group(mut self, profiles: &'static [Profile], cells: impl Into<Chosen<C>>) -> Self {
-        self.groups.push(Group { profiles, chosen: cells.into() });
+        self.groups.push(CellGroup { profiles, chosen: cells.into() });
         self
     }
 
@@ -238,7 +238,7 @@ impl<C: Cell> Grid<C> {
         self.cells().any(|planned| planned == *cell)
     }
 
-    fn passes_of(&self, group: &Group<C>) -> Passes {
+    fn passes_of(&self, group: &CellGroup<C>) -> Passes {
         group.chosen.passes.unwrap_or(self.passes)
     }
 
@@ -395,7 +395,8 @@ impl<C: Cell> AnyGrid for Grid<C> {
 impl<C: Cell> Grid<C> {
     /// `form = plain`, or each of several.
     fn baseline_text(&self, studied: &str) -> String {
-        let first = |group: &Group<C>| group.chosen.cells.first().and_then(|cell| cell.plain().get(studied).map(str::to_string));
+        let first =
+            |group: &CellGroup<C>| group.chosen.cells.first().and_then(|cell| cell.plain().get(studied).map(str::to_string));
         let mut levels: Vec<String> = self.groups.iter().filter_map(first).collect();
         levels.sort();
         levels.dedup();

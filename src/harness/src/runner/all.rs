@@ -28,7 +28,7 @@ const QUICK: Duration = Duration::from_secs(865);
 const WORTH_ANOTHER_TURN: Duration = Duration::from_secs(10);
 
 /// One experiment on one device.
-struct Turn {
+struct ExperimentTurn {
     device: DeviceChoice,
     name: &'static str,
     /// Its exit status; none where it has not run.
@@ -83,8 +83,8 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<Option<Summary>> {
     let start = Instant::now();
     let limits: Vec<Duration> = devices.iter().map(|device| limit(options, *device, devices.len() > 1)).collect();
     announce(options, &devices, &limits, &results);
-    let mut all: Vec<Turn> =
-        turns(&devices).map(|(device, name)| Turn { device, name, code: None, account: None, went_on: false }).collect();
+    let mut all: Vec<ExperimentTurn> =
+        turns(&devices).map(|(device, name)| ExperimentTurn { device, name, code: None, account: None, went_on: false }).collect();
     let weights = Weights::of(&results);
     for (position, device) in devices.iter().enumerate() {
         let later: Duration = limits[position + 1..].iter().sum();
@@ -150,7 +150,7 @@ impl Weights {
     }
 }
 
-impl Turn {
+impl ExperimentTurn {
     /// Whether there is anything left to measure: it has not begun, or a budget cut it short and it came further the last time.
     fn is_waiting(&self) -> bool {
         self.code.is_none() || (self.went_on && self.account.as_ref().is_some_and(|account| account.lacking > 0))
@@ -250,7 +250,7 @@ fn run_one(
 }
 
 impl Summary {
-    fn new(all: &[Turn], took: Duration) -> Summary {
+    fn new(all: &[ExperimentTurn], took: Duration) -> Summary {
         let accounts = || all.iter().filter_map(|turn| Some((turn, turn.account.as_ref()?)));
         let mut found: Vec<(DeviceChoice, Vec<Judged>)> = Vec::new();
         for (turn, account) in accounts() {

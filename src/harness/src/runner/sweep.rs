@@ -16,7 +16,7 @@ use crate::machine::{DeviceChoice, Machine, cores, exact_cpu, flags, kernel};
 use anyhow::{Context, Result};
 use base::units::{Bytes, Seconds, now};
 use rand::seq::SliceRandom;
-use record::judge::{Judgement, Taken, judge, undecided};
+use record::judge::{Judgement, RunContext, judge, undecided};
 use record::protocol::{Cell, DEVICE_MEMORY, Pass, Platform, Profile, Protocol, Relation};
 use record::results::{
     BUDGET_ENDED, Command, FILES, Identity, Journal, Left, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status,
@@ -183,7 +183,7 @@ fn take_over(
     if made.is_empty() && all > 0 {
         return Ok(None);
     }
-    let taken = Taken { profile, device: choice.platform(), rounds: &came.manifest.rounds };
+    let taken = RunContext { profile, device: choice.platform(), rounds: &came.manifest.rounds };
     let judgements = judge(protocol, taken, &Samples::new(&came.passes));
     let account = Account {
         dir: dir.clone(),
@@ -539,8 +539,8 @@ impl Sweep<'_> {
         undecided(self.protocol, self.taken(), &Samples::new(&until.collect::<Vec<_>>()))
     }
 
-    fn taken(&self) -> Taken<'_> {
-        Taken { profile: self.profile, device: self.choice.platform(), rounds: &self.rounds }
+    fn taken(&self) -> RunContext<'_> {
+        RunContext { profile: self.profile, device: self.choice.platform(), rounds: &self.rounds }
     }
 
     /// The first round of as many groups as the budget allows all rounds of, those that are worth most first; gives their number, which is

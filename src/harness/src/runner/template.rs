@@ -52,7 +52,7 @@ struct Request {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
+enum ForkAnswer {
     Copied(u32),
     /// The status as the system tells it.
     Ended(i32),
@@ -62,12 +62,12 @@ enum Answer {
 /// Templates of this program and of its reference, each started when it is first needed.
 #[derive(Debug, Default)]
 pub struct Templates {
-    own: Slot,
-    reference: Slot,
+    own: ForkSlot,
+    reference: ForkSlot,
 }
 
 #[derive(Debug, Default)]
-enum Slot {
+enum ForkSlot {
     #[default]
     Empty,
     Ready(Template),
@@ -82,13 +82,13 @@ impl Templates {
             return None;
         }
         let slot = self.of(program);
-        if let Slot::Empty = slot {
-            *slot = Template::start(program, choice).map_or(Slot::Unfit, Slot::Ready);
+        if let ForkSlot::Empty = slot {
+            *slot = Template::start(program, choice).map_or(ForkSlot::Unfit, ForkSlot::Ready);
         }
-        let Slot::Ready(template) = slot else { return None };
+        let ForkSlot::Ready(template) = slot else { return None };
         let copied = template.copy(spec);
         if copied.is_err() {
-            *slot = Slot::Unfit;
+            *slot = ForkSlot::Unfit;
         }
         copied.ok()
     }
@@ -99,15 +99,15 @@ impl Templates {
     /// Its template ended, and the copy with it.
     pub fn wait(&mut self, program: Program) -> Result<ExitStatus> {
         let slot = self.of(program);
-        let Slot::Ready(template) = slot else { bail!("nothing was copied") };
+        let ForkSlot::Ready(template) = slot else { bail!("nothing was copied") };
         let ended = template.wait();
         if ended.is_err() {
-            *slot = Slot::Unfit;
+            *slot = ForkSlot::Unfit;
         }
         ended
     }
 
-    fn of(&mut self, program: Program) -> &mut Slot {
+    fn of(&mut self, program: Program) -> &mut ForkSlot {
         match program {
             Program::Own => &mut self.own,
             Program::Reference(_) => &mut self.reference,
@@ -153,19 +153,19 @@ impl Template {
         self.requests.write_all(&line).context("asking for a copy")?;
         // The template has opened its ends before it tells of the copy; ours go here, so that the pipes end with it.
         match self.answer()? {
-            Answer::Copied(id) => Ok(Copied { id, stdout, stderr }),
+            ForkAnswer::Copied(id) => Ok(Copied { id, stdout, stderr }),
             other => bail!("asking for a copy: {other:?}"),
         }
     }
 
     fn wait(&mut self) -> Result<ExitStatus> {
         match self.answer()? {
-            Answer::Ended(status) => Ok(ExitStatus::from_raw(status)),
+            ForkAnswer::Ended(status) => Ok(ExitStatus::from_raw(status)),
             other => bail!("waiting for a copy: {other:?}"),
         }
     }
 
-    fn answer(&mut self) -> Result<Answer> {
+    fn answer(&mut self) -> Result<ForkAnswer> {
         let start = Instant::now();
         let line = loop {
             match self.answers.recv_timeout(POLL_INTERVAL) {
@@ -195,7 +195,7 @@ pub fn serve(protocol: &Protocol, prepare: SetUp, parent: u32) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             // The parent may be gone.
-            let _ = tell(&Answer::Failed(format!("{e:#}")));
+            let _ = tell(&ForkAnswer::Failed(format!("{e:#}")));
             ExitCode::FAILURE
         }
     }
@@ -217,10 +217,10 @@ fn make_copies(protocol: &Protocol, prepare: SetUp) -> Result<()> {
         let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
         // Both sides set the group, so that it is there before anyone ends it. The copy may have been faster, and may be gone.
         let _ = setpgid(pid, pid);
-        tell(&Answer::Copied(id))?;
+        tell(&ForkAnswer::Copied(id))?;
         let ended = waitpid(pid, WaitOptions::empty()).context("waiting for a copy")?;
         let (_, status) = ended.context("a copy that was waited for has not ended")?;
-        tell(&Answer::Ended(status.as_raw()))?;
+        tell(&ForkAnswer::Ended(status.as_raw()))?;
     }
     Ok(())
 }
@@ -234,7 +234,7 @@ fn speak_into((stdout, stderr): (File, File)) -> Result<()> {
     Ok(())
 }
 
-fn tell(answer: &Answer) -> Result<()> {
+fn tell(answer: &ForkAnswer) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{}", serde_json::to_string(answer)?).and_then(|()| stdout.flush()).context("telling the parent")
 }

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 
 /// How the figures of one run were taken.
 #[derive(Debug, Clone, Copy)]
-pub struct Taken<'a> {
+pub struct RunContext<'a> {
     pub profile: Profile,
     /// What the cells ran on, also where PyTorch in Python ran them.
     pub device: Platform,
@@ -100,7 +100,7 @@ fn verdicts(evidence: &[Evidence]) -> Vec<Verdict> {
 
 /// Judges every claim of a protocol from the samples of one run. Cells that the PyTorch reference ran are judged apart from ours, so a
 /// claim may have two judgements.
-pub fn judge(protocol: &Protocol, taken: Taken, samples: &Samples) -> Vec<Judgement> {
+pub fn judge(protocol: &Protocol, taken: RunContext, samples: &Samples) -> Vec<Judgement> {
     let both = |claim: &Claim| {
         let own = judge_claim(protocol, claim, taken.device, taken, samples);
         let reference = judge_claim(protocol, claim, Platform::Python, taken, samples);
@@ -113,7 +113,7 @@ pub fn judge(protocol: &Protocol, taken: Taken, samples: &Samples) -> Vec<Judgem
     protocol.claims.iter().flat_map(both).collect()
 }
 
-fn judge_claim(protocol: &Protocol, claim: &Claim, platform: Platform, taken: Taken, samples: &Samples) -> Judgement {
+fn judge_claim(protocol: &Protocol, claim: &Claim, platform: Platform, taken: RunContext, samples: &Samples) -> Judgement {
     let judged = |rule: &Rule| {
         let evidence = weigh_parts(protocol, rule, platform, taken, true, samples);
         (whole(&evidence), evidence)
@@ -131,11 +131,11 @@ fn weigh_parts(
     protocol: &Protocol,
     rule: &Rule,
     platform: Platform,
-    taken: Taken,
+    taken: RunContext,
     times_count: bool,
     samples: &Samples,
 ) -> Vec<Evidence> {
-    let Taken { profile, device, rounds } = taken;
+    let RunContext { profile, device, rounds } = taken;
     let cells = Cells { protocol, profile, rounds, device, references: platform == Platform::Python };
     let is_timed = |rule: &Rule| rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
     let weigh = |(rule, decides): (&Rule, bool)| {
@@ -146,7 +146,7 @@ fn weigh_parts(
 }
 
 /// The cells whose times a claim or a published figure that this platform carries leaves undecided: what more rounds are for.
-pub fn undecided(protocol: &Protocol, taken: Taken, samples: &Samples) -> BTreeSet<Cell> {
+pub fn undecided(protocol: &Protocol, taken: RunContext, samples: &Samples) -> BTreeSet<Cell> {
     let claims = judge(protocol, taken, samples).into_iter().filter(|j| j.carries).flat_map(|j| j.evidence);
     let published = reproduce(protocol, taken, samples).into_iter().filter(|r| r.comparable).flat_map(|r| r.evidence);
     let mut cells = BTreeSet::new();
@@ -202,7 +202,7 @@ impl Reproduction {
 }
 
 /// Puts one run's figures against those that others published. Times were published of GPUs, so only a GPU's are put against them.
-pub fn reproduce(protocol: &Protocol, taken: Taken, samples: &Samples) -> Vec<Reproduction> {
+pub fn reproduce(protocol: &Protocol, taken: RunContext, samples: &Samples) -> Vec<Reproduction> {
     let on = |published: &Published, platform| {
         let times_count = taken.device == Platform::Gpu;
         let weighed = |rule: &Rule| weigh_parts(protocol, rule, platform, taken, times_count, samples);
@@ -289,7 +289,7 @@ mod tests {
     use base::stats::Interval;
 
     const UNSAID: &Rounds = &Rounds::unsaid();
-    const ON_CPU: Taken = Taken { profile: Profile::Quick, device: Platform::Cpu, rounds: UNSAID };
+    const ON_CPU: RunContext = RunContext { profile: Profile::Quick, device: Platform::Cpu, rounds: UNSAID };
 
     fn protocol() -> Protocol {
         Protocol {
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn a_verdict_takes_all_planned_cells() {
         use crate::results::BUDGET_ENDED;
-        let taken = Taken { rounds: &Rounds::fixed(6), ..ON_CPU };
+        let taken = RunContext { rounds: &Rounds::fixed(6), ..ON_CPU };
         let of = |id: &str, leave_out: &dyn Fn(&PassRecord) -> bool, instead: &[PassRecord]| {
             let mut records = Vec::new();
             for cell in protocol().grids[0].cells() {
@@ -647,7 +647,7 @@ mod tests {
         }
         let on = |protocol: &Protocol, device, dropped: f64| {
             let records = [pass(&Cell::parse("moment=dropped").unwrap(), Pass::Memory, 1, &[("requested_peak", dropped)])];
-            let judged = judge(protocol, Taken { device, ..ON_CPU }, &Samples::new(&records)).remove(0);
+            let judged = judge(protocol, RunContext { device, ..ON_CPU }, &Samples::new(&records)).remove(0);
             (judged.verdict, judged.parts(), judged.holds_in_part())
         };
         use Verdict::{Confirmed, Incomplete, Inconclusive, Refuted};
@@ -755,7 +755,7 @@ mod tests {
                 records.push(pass(&cell("1"), Pass::Time, round, &[("time", 1.0)]));
                 records.push(pass(&cell("4"), Pass::Time, round, &[("time", time * wobble)]));
             }
-            let mut all = reproduce(&published(), Taken { device: platform, ..ON_CPU }, &Samples::new(&records));
+            let mut all = reproduce(&published(), RunContext { device: platform, ..ON_CPU }, &Samples::new(&records));
             (all.remove(0), all.remove(0))
         };
         let verdict = |peak, time| found(peak, time, Platform::Gpu).0.verdict;

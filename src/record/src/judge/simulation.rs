@@ -1,6 +1,6 @@
 //! How often the whole procedure (rounds, looks, Holm, verdict) decides by noise alone, simulated: no look decides more often than is promised.
 
-use super::{Outcome, Platform, Profile, Protocol, Taken, judge, undecided};
+use super::{Outcome, Platform, Profile, Protocol, RunContext, judge, undecided};
 use crate::protocol::{Bound, Cell, Claim, Grid, Meaning, Metric, PEAK, Pass, Rule, TIME, axis};
 use crate::results::{PassRecord, Sample, Samples, Status};
 use crate::rounds::{Rounds, usual};
@@ -49,7 +49,7 @@ fn protocol() -> Protocol {
 
 /// What moves the times of processes on a machine that others use, too.
 #[derive(Debug, Clone, Copy)]
-enum Noise {
+enum SimulatedNoise {
     /// Each process is a little faster or slower than the next, by its memory layout.
     Processes,
     /// One process in ten meets a neighbour's burst and takes up to twice as long.
@@ -58,14 +58,14 @@ enum Noise {
     Drift,
 }
 
-struct Machine {
+struct SimulatedMachine {
     random: ChaCha8Rng,
-    noise: Noise,
+    noise: SimulatedNoise,
     /// Processes so far, of all that could be run.
     run: f64,
 }
 
-impl Machine {
+impl SimulatedMachine {
     fn normal(&mut self) -> f64 {
         let (u, v): (f64, f64) = (1.0 - self.random.random::<f64>(), self.random.random());
         (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
@@ -76,10 +76,10 @@ impl Machine {
         self.run += 1.0;
         let own = 0.03 * self.normal();
         match self.noise {
-            Noise::Processes => own,
-            Noise::Bursts if self.random.random::<f64>() < 0.1 => own + (1.0 + self.random.random::<f64>()).ln(),
-            Noise::Bursts => own,
-            Noise::Drift => own + (1.0 + 0.5 * self.run / 100.0).ln(),
+            SimulatedNoise::Processes => own,
+            SimulatedNoise::Bursts if self.random.random::<f64>() < 0.1 => own + (1.0 + self.random.random::<f64>()).ln(),
+            SimulatedNoise::Bursts => own,
+            SimulatedNoise::Drift => own + (1.0 + 0.5 * self.run / 100.0).ln(),
         }
     }
 
@@ -115,11 +115,11 @@ const REPETITIONS: u32 = 600;
 
 /// Share of runs in which some look decides some comparison of each claim, where the true effect lies on the threshold: every decision is
 /// false. So no way of stopping at a look can be wrong more often.
-fn decided_by_noise(noise: Noise, profile: Profile, looks: &[u32], judged_by: &Rounds) -> [f64; 2] {
-    let taken = Taken { profile, device: Platform::Cpu, rounds: judged_by };
+fn decided_by_noise(noise: SimulatedNoise, profile: Profile, looks: &[u32], judged_by: &Rounds) -> [f64; 2] {
+    let taken = RunContext { profile, device: Platform::Cpu, rounds: judged_by };
     let mut decided = [0; 2];
     for seed in 0..REPETITIONS {
-        let mut machine = Machine { random: ChaCha8Rng::seed_from_u64(u64::from(seed)), noise, run: 0.0 };
+        let mut machine = SimulatedMachine { random: ChaCha8Rng::seed_from_u64(u64::from(seed)), noise, run: 0.0 };
         let mut records = Vec::new();
         let mut found = [false; 2];
         for round in 1..=looks.iter().copied().max().unwrap_or(0) {
@@ -141,7 +141,7 @@ const CHANCE: f64 = 0.072;
 
 #[test]
 fn fixed_rounds_and_looks_that_are_paid_for_decide_by_noise_in_one_run_of_twenty_at_most() {
-    for noise in [Noise::Processes, Noise::Bursts, Noise::Drift] {
+    for noise in [SimulatedNoise::Processes, SimulatedNoise::Bursts, SimulatedNoise::Drift] {
         for (profile, rounds) in [(Profile::Quick, usual(Profile::Quick)), (Profile::Full, usual(Profile::Full))] {
             let found = decided_by_noise(noise, profile, rounds.looks(), &rounds);
             assert!(found.iter().all(|share| *share <= CHANCE), "{noise:?}, {rounds} rounds: {found:?}");
@@ -152,7 +152,7 @@ fn fixed_rounds_and_looks_that_are_paid_for_decide_by_noise_in_one_run_of_twenty
 /// What the procedure is corrected for: more rounds where five left something open, judged as if they had been planned.
 #[test]
 fn looking_again_for_nothing_decides_by_noise_too_often() {
-    let found = decided_by_noise(Noise::Processes, Profile::Full, &[5, 10, 25], &Rounds::unsaid());
+    let found = decided_by_noise(SimulatedNoise::Processes, Profile::Full, &[5, 10, 25], &Rounds::unsaid());
     assert!(found.iter().all(|share| *share > 0.08), "{found:?}");
 }
 
@@ -160,8 +160,8 @@ fn looking_again_for_nothing_decides_by_noise_too_often() {
 #[test]
 fn an_effect_beyond_the_threshold_is_decided_rightly() {
     let rounds = usual(Profile::Full);
-    let taken = Taken { profile: Profile::Full, device: Platform::Cpu, rounds: &rounds };
-    let mut machine = Machine { random: ChaCha8Rng::seed_from_u64(1), noise: Noise::Processes, run: 0.0 };
+    let taken = RunContext { profile: Profile::Full, device: Platform::Cpu, rounds: &rounds };
+    let mut machine = SimulatedMachine { random: ChaCha8Rng::seed_from_u64(1), noise: SimulatedNoise::Processes, run: 0.0 };
     let mut records = Vec::new();
     (1..=5).for_each(|round| machine.round(round, 0.6, &mut records));
     let judged = judge(&protocol(), taken, &Samples::new(&records)).remove(0);

@@ -93,7 +93,7 @@ impl PassRecord {
 
 /// A line of `samples.csv`.
 #[derive(Serialize, Deserialize)]
-struct Row {
+struct CsvRow {
     cell: String,
     round: u32,
     sample: u32,
@@ -118,7 +118,7 @@ pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<(Vec<PassRecord>, u64)>
     // What follows the last newline is a torn line: a number cut short still parses, so it is never looked at.
     let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |i| i + 1);
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(&bytes[..whole]);
-    let (mut passes, mut open, mut complete) = (Vec::new(), Vec::<Row>::new(), 0);
+    let (mut passes, mut open, mut complete) = (Vec::new(), Vec::<CsvRow>::new(), 0);
     let mut record = csv::StringRecord::new();
     loop {
         let line = reader.position().line();
@@ -131,7 +131,7 @@ pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<(Vec<PassRecord>, u64)>
             complete = reader.position().byte();
             continue;
         }
-        let row: Row = record.deserialize(Some(&HEADER.to_vec().into())).with_context(damaged)?;
+        let row: CsvRow = record.deserialize(Some(&HEADER.to_vec().into())).with_context(damaged)?;
         let cell = Cell::parse(&row.cell).map_err(anyhow::Error::msg).with_context(damaged)?;
         ensure!(row.value.is_none_or(f64::is_finite), "{}: the value is not finite", damaged());
         ensure!(
@@ -173,7 +173,7 @@ pub(super) fn write(passes: &[PassRecord], header: bool) -> Result<Vec<u8>> {
     let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     for pass in passes {
         for sample in &pass.samples {
-            writer.serialize(Row {
+            writer.serialize(CsvRow {
                 cell: pass.cell.to_string(),
                 round: pass.round,
                 sample: sample.sample,
@@ -184,7 +184,7 @@ pub(super) fn write(passes: &[PassRecord], header: bool) -> Result<Vec<u8>> {
                 reason: one_line(&sample.reason),
             })?;
         }
-        writer.serialize(Row {
+        writer.serialize(CsvRow {
             cell: pass.cell.to_string(),
             round: pass.round,
             sample: 0,

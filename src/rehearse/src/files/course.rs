@@ -41,12 +41,12 @@ pub struct View<'a> {
 
 /// Bytes by layer after an event.
 #[derive(Debug, Clone, Copy)]
-pub struct Moment {
+pub struct CourseMoment {
     pub event: usize,
     pub layers: Layers,
 }
 
-impl Moment {
+impl CourseMoment {
     pub fn total(&self) -> i64 {
         self.layers.iter().sum()
     }
@@ -76,7 +76,7 @@ impl<'a> View<'a> {
     }
 
     /// Bytes by layer after each event.
-    pub fn moments(&self) -> impl Iterator<Item = Moment> {
+    pub fn moments(&self) -> impl Iterator<Item = CourseMoment> {
         let mut changes: BTreeMap<usize, (usize, i64)> = BTreeMap::new();
         for block in &self.blocks {
             changes.insert(block.made, (layer(block.category), block.rounded));
@@ -89,7 +89,7 @@ impl<'a> View<'a> {
             if let Some((layer, bytes)) = changes.get(&event) {
                 layers[*layer] += bytes;
             }
-            Moment { event, layers }
+            CourseMoment { event, layers }
         })
     }
 
@@ -100,9 +100,9 @@ impl<'a> View<'a> {
     }
 
     /// What to draw, and the moment that each of its points is.
-    pub fn course(&self) -> (chart::Course, Vec<Moment>) {
+    pub fn course(&self) -> (chart::Course, Vec<CourseMoment>) {
         let parts = coarse(self.parts.clone());
-        let mut moments: Vec<Moment> = Vec::new();
+        let mut moments: Vec<CourseMoment> = Vec::new();
         let mut phases = Vec::new();
         let mut all = self.moments();
         for part in parts {

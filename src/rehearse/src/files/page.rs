@@ -58,7 +58,7 @@ fn command(answer: &Answer) -> String {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct PageRow {
     what: String,
     size: String,
     bytes: i64,
@@ -66,7 +66,7 @@ struct Row {
 }
 
 #[derive(Serialize)]
-struct Share {
+struct PageShare {
     name: String,
     size: String,
     share: String,
@@ -108,7 +108,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
     let process = view.process;
     let (wide, wide_plot) = picture(answer, view, WIDE)?;
     let (narrow, narrow_plot) = picture(answer, view, NARROW)?;
-    let mut places = Places { view, lines: HashMap::new() };
+    let mut places = SourcePlaces { view, lines: HashMap::new() };
     let data = data(&mut places, [(WIDE, wide_plot), (NARROW, narrow_plot)]);
     let json = serde_json::to_string(&data).context("writing a page's data")?;
     let style = format!("{}\n{}", STYLE.trim_end(), include_str!("page.css").trim_end());
@@ -124,8 +124,8 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         })
         .collect();
     let peak = &process.peak;
-    let shares = |held: &[Held]| -> Vec<Share> {
-        let share = |row: &Held| Share {
+    let shares = |held: &[Held]| -> Vec<PageShare> {
+        let share = |row: &Held| PageShare {
             name: short(&row.name),
             size: bytes(row.bytes),
             share: share_of(row.bytes, peak.bytes),
@@ -209,9 +209,9 @@ fn time_of(time: &Prediction) -> (String, Vec<[String; 4]>) {
     (sentence, time.modules.iter().map(row).collect())
 }
 
-fn figures(answer: &Answer, view: &View) -> Vec<Row> {
+fn figures(answer: &Answer, view: &View) -> Vec<PageRow> {
     let process = view.process;
-    let row = |what: &str, value: i64, note: String| Row { what: what.to_string(), size: bytes(value), bytes: value, note };
+    let row = |what: &str, value: i64, note: String| PageRow { what: what.to_string(), size: bytes(value), bytes: value, note };
     let on_device = process.peak_reserved + answer.gpu.context;
     let context = format!("with {} of context (assumed)", bytes(answer.gpu.context));
     let beyond = bytes(process.fragmentation.reserved_beyond_allocated);
@@ -235,12 +235,12 @@ fn figures(answer: &Answer, view: &View) -> Vec<Row> {
 }
 
 /// Names of lines, each made once.
-struct Places<'a> {
+struct SourcePlaces<'a> {
     view: &'a View<'a>,
     lines: HashMap<u32, String>,
 }
 
-impl Places<'_> {
+impl SourcePlaces<'_> {
     fn line(&mut self, stack: u32) -> String {
         let trace = self.view.trace;
         let line =
@@ -257,7 +257,7 @@ impl Places<'_> {
     }
 }
 
-fn largest(places: &mut Places) -> Vec<BlockLine> {
+fn largest(places: &mut SourcePlaces) -> Vec<BlockLine> {
     let view = places.view;
     let peak = view.process.moment;
     let mut live: Vec<&Block> = view.blocks.iter().filter(|block| block.lives_after(peak)).collect();
@@ -280,7 +280,7 @@ fn largest(places: &mut Places) -> Vec<BlockLine> {
 #[derive(Serialize)]
 struct Data {
     layers: [&'static str; LAYERS.len()],
-    pictures: Vec<Picture>,
+    pictures: Vec<PagePicture>,
     /// Event, where it is (a name), and bytes of each layer.
     moments: Vec<(usize, usize, [i64; LAYERS.len()])>,
     /// Made and freed after which events (0 where never), bytes, and layer; then names: what it is, module, line, forward line.
@@ -291,12 +291,12 @@ struct Data {
 }
 
 #[derive(Serialize)]
-struct Picture {
+struct PagePicture {
     width: i32,
     plot: Option<Plot>,
 }
 
-fn data(places: &mut Places, pictures: [(i32, Option<Plot>); 2]) -> Data {
+fn data(places: &mut SourcePlaces, pictures: [(i32, Option<Plot>); 2]) -> Data {
     let view = places.view;
     let all = view.course().1;
     let used: BTreeSet<usize> = pictures.iter().flat_map(|(_, plot)| plot).flat_map(|plot| &plot.points).copied().collect();
@@ -328,7 +328,7 @@ fn data(places: &mut Places, pictures: [(i32, Option<Plot>); 2]) -> Data {
         .map(|(width, plot)| {
             let moment = |point: &usize| used.partition_point(|own| own < point);
             let plot = plot.map(|plot| Plot { points: plot.points.iter().map(moment).collect(), ..plot });
-            Picture { width, plot }
+            PagePicture { width, plot }
         })
         .collect();
     Data { layers: LAYERS.map(|(name, _)| name), pictures, moments, blocks, names: names.names, left_out }

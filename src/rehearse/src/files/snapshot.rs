@@ -2,7 +2,7 @@
 
 use super::MOST_EVENTS;
 use super::course::View;
-use crate::snapshot::{Action, Block, Frame, Segment, Snapshot, State};
+use crate::snapshot::{Action, BlockState, Segment, Snapshot, SnapshotBlock, SnapshotFrame};
 use crate::trace::{Kind, Trace};
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,12 +28,12 @@ pub fn of(view: &View) -> Snapshot {
         actions.push(Action { name, address, bytes, stream, time: at as i64, frames: stacks.number(event.stack) });
     }
     actions.drain(..actions.len().saturating_sub(MOST_EVENTS));
-    let mut ranges = Ranges::default();
+    let mut ranges = SegmentRanges::default();
     for (_, event) in history {
         let bytes = event.bytes.unsigned_abs();
         match event.kind {
             Kind::SegmentAlloc | Kind::SegmentMap => {
-                let range = Range {
+                let range = SegmentRange {
                     bytes,
                     stream: event.stream,
                     is_expandable: event.kind == Kind::SegmentMap,
@@ -45,15 +45,15 @@ pub fn of(view: &View) -> Snapshot {
             _ => {}
         }
     }
-    let mut held: BTreeMap<u64, Block> = BTreeMap::new();
+    let mut held: BTreeMap<u64, SnapshotBlock> = BTreeMap::new();
     for block in &view.blocks {
         let state = match (block.freed, block.completed) {
-            (None, _) => State::Allocated,
-            (Some(_), None) => State::Pending,
+            (None, _) => BlockState::Allocated,
+            (Some(_), None) => BlockState::Pending,
             (Some(_), Some(_)) => continue,
         };
         let frames = stacks.number(view.events[block.made].stack);
-        let own = Block { address: block.address, bytes: block.rounded, requested: block.bytes, state, frames };
+        let own = SnapshotBlock { address: block.address, bytes: block.rounded, requested: block.bytes, state, frames };
         held.insert(block.address, own);
     }
     let segments = ranges.joined().into_iter().map(|(address, range)| segment(device as i64, address, range, &mut held)).collect();
@@ -67,7 +67,7 @@ pub fn of(view: &View) -> Snapshot {
 struct Stacks<'a> {
     trace: &'a Trace,
     numbers: HashMap<u32, usize>,
-    stacks: Vec<Vec<Frame>>,
+    stacks: Vec<Vec<SnapshotFrame>>,
 }
 
 impl Stacks<'_> {
@@ -76,7 +76,7 @@ impl Stacks<'_> {
             return 0;
         }
         *self.numbers.entry(stack).or_insert_with(|| {
-            let frame = |frame: &crate::trace::Frame| Frame {
+            let frame = |frame: &crate::trace::Frame| SnapshotFrame {
                 function: frame.function.clone(),
                 file: frame.file.clone(),
                 line: frame.line,
@@ -92,7 +92,7 @@ const SMALL: u64 = 2 << 20;
 
 /// Memory that the allocator has of the card.
 #[derive(Debug, Clone, Copy)]
-struct Range {
+struct SegmentRange {
     bytes: u64,
     stream: u64,
     is_expandable: bool,
@@ -101,28 +101,28 @@ struct Range {
 
 /// By address.
 #[derive(Debug, Default)]
-struct Ranges(BTreeMap<u64, Range>);
+struct SegmentRanges(BTreeMap<u64, SegmentRange>);
 
-impl Ranges {
+impl SegmentRanges {
     /// Takes away what lies from `from` to `to`.
     fn cut(&mut self, from: u64, to: u64) {
-        let touched: Vec<(u64, Range)> =
+        let touched: Vec<(u64, SegmentRange)> =
             self.0.range(..to).rev().take_while(|(at, range)| *at + range.bytes > from).map(|(at, range)| (*at, *range)).collect();
         for (at, range) in touched {
             self.0.remove(&at);
             let end = at + range.bytes;
             if at < from {
-                self.0.insert(at, Range { bytes: from - at, ..range });
+                self.0.insert(at, SegmentRange { bytes: from - at, ..range });
             }
             if end > to {
-                self.0.insert(to, Range { bytes: end - to, ..range });
+                self.0.insert(to, SegmentRange { bytes: end - to, ..range });
             }
         }
     }
 
     /// Pages of an expandable segment that lie side by side are one.
-    fn joined(&self) -> Vec<(u64, Range)> {
-        let mut joined: Vec<(u64, Range)> = Vec::new();
+    fn joined(&self) -> Vec<(u64, SegmentRange)> {
+        let mut joined: Vec<(u64, SegmentRange)> = Vec::new();
         for (at, range) in &self.0 {
             match joined.last_mut() {
                 Some((from, last))
@@ -138,17 +138,17 @@ impl Ranges {
 }
 
 /// A segment with the blocks in it, and what lies between them.
-fn segment(device: i64, address: u64, range: Range, held: &mut BTreeMap<u64, Block>) -> Segment {
+fn segment(device: i64, address: u64, range: SegmentRange, held: &mut BTreeMap<u64, SnapshotBlock>) -> Segment {
     let end = address + range.bytes;
     let mut later = held.split_off(&address);
     held.append(&mut later.split_off(&end));
-    let mut blocks: Vec<Block> = Vec::new();
+    let mut blocks: Vec<SnapshotBlock> = Vec::new();
     let mut at = address;
-    let gap = |from: u64, to: u64| Block {
+    let gap = |from: u64, to: u64| SnapshotBlock {
         address: from,
         bytes: (to - from).cast_signed(),
         requested: 0,
-        state: State::Inactive,
+        state: BlockState::Inactive,
         frames: 0,
     };
     for (from, block) in later {
@@ -179,9 +179,9 @@ mod tests {
 
     #[test]
     fn pages_are_joined_and_taken_away() {
-        let page = Range { bytes: 20, stream: 0, is_expandable: true, frames: 0 };
-        let mut ranges = Ranges(BTreeMap::from([(100, page), (120, page), (140, page), (200, page)]));
-        let spans = |ranges: &Ranges| ranges.joined().iter().map(|(at, range)| (*at, range.bytes)).collect::<Vec<_>>();
+        let page = SegmentRange { bytes: 20, stream: 0, is_expandable: true, frames: 0 };
+        let mut ranges = SegmentRanges(BTreeMap::from([(100, page), (120, page), (140, page), (200, page)]));
+        let spans = |ranges: &SegmentRanges| ranges.joined().iter().map(|(at, range)| (*at, range.bytes)).collect::<Vec<_>>();
         assert_eq!(spans(&ranges), [(100, 60), (200, 20)]);
         ranges.cut(110, 150);
         assert_eq!(spans(&ranges), [(100, 10), (150, 10), (200, 20)]);

@@ -139,7 +139,7 @@ type Burdens = [bool; 5];
 
 /// What became of a choice.
 #[derive(Debug, Clone, Default, Serialize)]
-struct Row {
+struct VariantRow {
     techniques: Vec<String>,
     /// None where it was not applied. Where it does not fit: as it would be on a card that is large enough; none on a real GPU.
     peak_reserved: Option<i64>,
@@ -178,15 +178,15 @@ struct Row {
 /// A variant whose step is predicted to take less than this much longer is called free.
 const FREE: f64 = 0.05;
 
-impl Row {
-    fn of(choice: Choice, measured: &Measured, base: &Measured) -> Row {
+impl VariantRow {
+    fn of(choice: Choice, measured: &Measured, base: &Measured) -> VariantRow {
         let (reserved, allocated) = measured.peaks.unzip();
         let told: Vec<&Told> =
             choice.variant.techniques.iter().flat_map(|name| measured.told.iter().find(|told| told.technique == *name)).collect();
         let flops = measured.flops.zip(base.flops).map(|(now, before)| (now.cast_signed() - before.cast_signed(), before));
         // Communication is not in the time, nor what compiling costs at the start.
         let time = measured.time.as_ref().ok().filter(|_| !choice.groups.iter().any(|group| [CARDS, COMPILING].contains(group)));
-        Row {
+        VariantRow {
             techniques: choice.names.clone(),
             peak_reserved: reserved,
             peak_allocated: allocated,
@@ -202,12 +202,12 @@ impl Row {
             snippet: joined([&choice.words].into_iter().chain(told.iter().map(|told| &told.snippet)), "\n\n"),
             reason: measured.peaks.is_none().then(|| "out of memory".to_string()),
             choice,
-            ..Row::default()
+            ..VariantRow::default()
         }
     }
 
-    fn refused(choice: Choice, reason: String) -> Row {
-        Row { techniques: choice.names.clone(), reason: Some(reason), choice, ..Row::default() }
+    fn refused(choice: Choice, reason: String) -> VariantRow {
+        VariantRow { techniques: choice.names.clone(), reason: Some(reason), choice, ..VariantRow::default() }
     }
 
     fn name(&self) -> String {
@@ -292,7 +292,7 @@ pub(super) fn what_if(rehearsal: &Rehearsal) -> Result<u8> {
         rows.extend(try_all(rehearsal, &base, together));
     }
     rows.append(&mut left_out);
-    rows.push(Row::of(Choice::default(), &base, &base));
+    rows.push(VariantRow::of(Choice::default(), &base, &base));
     mark_front(&mut rows);
     sort(&mut rows);
     if let Some(path) = &options.json {
@@ -321,7 +321,7 @@ fn say(quiet: bool, what: &str) {
 }
 
 /// Every technique, and those that this command cannot be given.
-fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
+fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<VariantRow>)> {
     let mut choices = Vec::new();
     let mut left_out = Vec::new();
     for (name, group) in TECHNIQUES {
@@ -342,7 +342,7 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
             ..Choice::default()
         };
         match set {
-            Some(set) => left_out.push(Row::refused(choice, format!("{set} is set already"))),
+            Some(set) => left_out.push(VariantRow::refused(choice, format!("{set} is set already"))),
             None => choices.push(choice),
         }
     }
@@ -375,9 +375,9 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<Row>)> {
 }
 
 /// Those of `--only`: names, and names joined by + for what is tried together.
-fn only(wanted: &[String], choices: &[Choice], left_out: &[Row]) -> Result<(Vec<Choice>, Vec<Row>)> {
+fn only(wanted: &[String], choices: &[Choice], left_out: &[VariantRow]) -> Result<(Vec<Choice>, Vec<VariantRow>)> {
     let mut sets = Vec::new();
-    let mut refused: Vec<Row> = Vec::new();
+    let mut refused: Vec<VariantRow> = Vec::new();
     'sets: for wanted in wanted {
         let mut set: Option<Choice> = None;
         for name in wanted.split('+') {
@@ -402,9 +402,9 @@ fn only(wanted: &[String], choices: &[Choice], left_out: &[Row]) -> Result<(Vec<
 }
 
 /// A rehearsal each, as many at once as there are cores.
-fn try_all(rehearsal: &Rehearsal, base: &Measured, choices: Vec<Choice>) -> Vec<Row> {
+fn try_all(rehearsal: &Rehearsal, base: &Measured, choices: Vec<Choice>) -> Vec<VariantRow> {
     let next = AtomicUsize::new(0);
-    let rows: Mutex<Vec<(usize, Row)>> = Mutex::new(Vec::new());
+    let rows: Mutex<Vec<(usize, VariantRow)>> = Mutex::new(Vec::new());
     let cores = match rehearsal.options.device {
         Device::Dry => thread::available_parallelism().map_or(1, usize::from).min(choices.len()),
         // They would take memory and time of one another.
@@ -428,11 +428,11 @@ fn try_all(rehearsal: &Rehearsal, base: &Measured, choices: Vec<Choice>) -> Vec<
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-fn try_one(rehearsal: &Rehearsal, base: &Measured, choice: Choice) -> Row {
+fn try_one(rehearsal: &Rehearsal, base: &Measured, choice: Choice) -> VariantRow {
     let variant = Rehearsal { variant: choice.variant.clone(), ..rehearsal.clone() };
     let measured = match measure(&variant, !base.fits) {
         Ok(measured) => measured,
-        Err(error) => return Row::refused(choice, format!("{error:#}")),
+        Err(error) => return VariantRow::refused(choice, format!("{error:#}")),
     };
     let told = match &measured {
         Ok(measured) => &measured.told[..],
@@ -441,18 +441,18 @@ fn try_one(rehearsal: &Rehearsal, base: &Measured, choice: Choice) -> Row {
     if let Some(no) = told.iter().find(|told| !told.applied) {
         let name = if choice.names.len() > 1 { format!("{}: ", no.technique) } else { String::new() };
         let reason = format!("{name}{}", no.reason);
-        return Row::refused(choice, reason);
+        return VariantRow::refused(choice, reason);
     }
     let measured = match measured {
         Ok(measured) => measured,
-        Err(failed) => return Row::refused(choice, format!("the script fails with it: {}", failed.why)),
+        Err(failed) => return VariantRow::refused(choice, format!("the script fails with it: {}", failed.why)),
     };
     let silent = choice.variant.techniques.iter().find(|name| !measured.told.iter().any(|told| told.technique == **name));
     if let Some(silent) = silent.filter(|_| measured.peaks.is_some()) {
         let reason = format!("{silent} found nothing in the script to apply to");
-        return Row::refused(choice, reason);
+        return VariantRow::refused(choice, reason);
     }
-    Row::of(choice, &measured, base)
+    VariantRow::of(choice, &measured, base)
 }
 
 /// Why a script with a technique did not end well, or what the technique had nothing to do for.
@@ -556,13 +556,13 @@ fn on_a_real_gpu(run: &Run) -> Result<Measured, Failed> {
 }
 
 /// Those worth trying together, by what each did alone: what is free, with what changes the result, with what costs compute.
-fn combinations(rows: &[Row]) -> Vec<Choice> {
+fn combinations(rows: &[VariantRow]) -> Vec<Choice> {
     // Where the script's own peak is not known, whatever ran.
-    let saves = |row: &&Row| row.saved.map_or(row.peak_reserved.is_some(), |saved| saved > 0);
-    let mut useful: Vec<&Row> = rows.iter().filter(saves).collect();
+    let saves = |row: &&VariantRow| row.saved.map_or(row.peak_reserved.is_some(), |saved| saved > 0);
+    let mut useful: Vec<&VariantRow> = rows.iter().filter(saves).collect();
     useful.sort_by_key(|row| row.peak_reserved);
     // The most useful of each group that the set has none of yet.
-    let all = |wanted: &dyn Fn(&Row) -> bool, from: Option<Choice>| {
+    let all = |wanted: &dyn Fn(&VariantRow) -> bool, from: Option<Choice>| {
         useful.iter().filter(|row| wanted(row)).fold(from, |set, row| match set {
             None => Some(row.choice.clone()),
             Some(set) if set.goes_with(&row.choice) => Some(set.and(&row.choice)),
@@ -570,7 +570,7 @@ fn combinations(rows: &[Row]) -> Vec<Choice> {
         })
     };
     let harmless = all(&|row| row.is_free() && row.change.is_empty(), None);
-    let at_no_compute = all(&Row::is_free, harmless.clone());
+    let at_no_compute = all(&VariantRow::is_free, harmless.clone());
     let mut sets: Vec<Choice> = Vec::new();
     sets.extend(harmless.clone());
     sets.extend(at_no_compute.clone());
@@ -597,15 +597,15 @@ fn combinations(rows: &[Row]) -> Vec<Choice> {
 }
 
 /// By time where there is one: what fits before what does not, the fastest first; else by what each saves. What was not applied comes last.
-fn sort(rows: &mut [Row]) {
-    if rows.iter().any(Row::is_timed) {
+fn sort(rows: &mut [VariantRow]) {
+    if rows.iter().any(VariantRow::is_timed) {
         rows.sort_by_key(|row| (row.peak_reserved.is_none(), !row.fits, row.price(), row.cost()));
     } else {
         rows.sort_by_key(|row| (Reverse(row.saved), row.peak_reserved, row.cost()));
     }
 }
 
-fn mark_front(rows: &mut [Row]) {
+fn mark_front(rows: &mut [VariantRow]) {
     let points: Vec<(i64, i64, usize, Burdens)> =
         rows.iter().filter_map(|row| Some((row.peak_reserved?, row.price(), row.techniques.len(), row.burdens()))).collect();
     for row in rows {
@@ -623,16 +623,16 @@ fn mark_front(rows: &mut [Row]) {
 mod tests {
     use super::*;
 
-    fn tried(name: &str, group: &'static str, peak: i64, extra_share: f64, change: &str) -> Row {
+    fn tried(name: &str, group: &'static str, peak: i64, extra_share: f64, change: &str) -> VariantRow {
         let choice = Choice { names: vec![name.to_string()], groups: vec![group], ..Choice::default() };
-        Row {
+        VariantRow {
             techniques: choice.names.clone(),
             peak_reserved: Some(peak),
             saved: Some(100 - peak),
             extra_share,
             change: change.to_string(),
             choice,
-            ..Row::default()
+            ..VariantRow::default()
         }
     }
 
@@ -649,7 +649,7 @@ mod tests {
             tried("channels last", "layout", 104, 0.0, ""),
             tried("fsdp2", CARDS, 97, 0.0, "2 cards"),
             tried("offload", OFFLOADING, 98, 0.0, ""),
-            Row::refused(Choice { names: vec!["8-bit".to_string()], ..Choice::default() }, "not installed".to_string()),
+            VariantRow::refused(Choice { names: vec!["8-bit".to_string()], ..Choice::default() }, "not installed".to_string()),
         ];
         let names: Vec<String> = combinations(&rows).iter().map(|set| set.names.join("+")).collect();
         assert_eq!(
@@ -675,14 +675,15 @@ mod tests {
         assert_eq!(front.map(|row| row.pareto), [true, true, false]);
         // What was tried together already is not tried again.
         let both = rows[2].choice.and(&rows[4].choice);
-        let again = [&rows[..], &[Row { techniques: both.names.clone(), peak_reserved: Some(93), ..Row::default() }]].concat();
+        let again = [&rows[..], &[VariantRow { techniques: both.names.clone(), peak_reserved: Some(93), ..VariantRow::default() }]]
+            .concat();
         assert_eq!(combinations(&again).len(), names.len() - 1);
         assert!(combinations(&rows[2..4]).is_empty(), "alternatives alone");
     }
 
     #[test]
     fn where_a_card_has_a_time_the_fastest_that_fits_is_first_and_operations_decide_nothing() {
-        let timed = |name, group, peak, share: f64| Row {
+        let timed = |name, group, peak, share: f64| VariantRow {
             predicted_change: Some(TimeChange { share, low: share - 0.1, high: share + 0.1 }),
             predicted_seconds: Some(1.0 + share),
             extra_flops: Some(0),
@@ -693,11 +694,11 @@ mod tests {
             timed("as it is", "", 100, 0.0),
             // Micro-batches compute no more, and take much longer.
             timed("accumulate", "accumulation", 20, 0.8),
-            Row { extra_flops: Some(1 << 40), extra_share: 0.3, ..timed("checkpoint", "checkpointing", 50, 0.2) },
+            VariantRow { extra_flops: Some(1 << 40), extra_share: 0.3, ..timed("checkpoint", "checkpointing", 50, 0.2) },
             timed("offload", OFFLOADING, 40, 0.3),
             timed("slower", "update", 55, 0.25),
-            Row { is_without_time: true, fits: true, ..tried("fsdp2", CARDS, 10, 0.0, "2 cards") },
-            Row { extra_flops: Some(1 << 20), extra_share: 0.01, ..timed("fast", "precision", 90, -0.4) },
+            VariantRow { is_without_time: true, fits: true, ..tried("fsdp2", CARDS, 10, 0.0, "2 cards") },
+            VariantRow { extra_flops: Some(1 << 20), extra_share: 0.01, ..timed("fast", "precision", 90, -0.4) },
         ];
         mark_front(&mut rows);
         sort(&mut rows);
@@ -715,7 +716,7 @@ mod tests {
             ]
         );
         let cheapest = rows.iter().filter(|row| row.fits).min_by_key(|row| row.cost());
-        assert_eq!(cheapest.map(Row::name).as_deref(), Some("checkpoint"));
+        assert_eq!(cheapest.map(VariantRow::name).as_deref(), Some("checkpoint"));
         assert!(rows.iter().filter(|row| row.is_free()).all(|row| ["fast", "as it is"].contains(&row.techniques[0].as_str())));
     }
 }

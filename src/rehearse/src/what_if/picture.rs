@@ -1,7 +1,7 @@
 //! What each technique needs of the card, as bars beside the card's size.
 
 use super::super::answer::Gpu;
-use super::Row;
+use super::VariantRow;
 use super::show::recommendation;
 use anyhow::Result;
 use base::units::{Bytes, Seconds, tick};
@@ -13,8 +13,8 @@ const LABELS: i32 = 430;
 const FIGURES: i32 = 180;
 
 /// An SVG document of the rows that were measured, in their order.
-pub fn draw(rows: &[Row], gpu: &Gpu) -> Result<String> {
-    let measured: Vec<(&Row, i64)> = rows.iter().filter_map(|row| Some((row, row.peak_reserved?))).collect();
+pub fn draw(rows: &[VariantRow], gpu: &Gpu) -> Result<String> {
+    let measured: Vec<(&VariantRow, i64)> = rows.iter().filter_map(|row| Some((row, row.peak_reserved?))).collect();
     // What the allocator can have of the card.
     let room = (gpu.memory - gpu.context).unsigned_abs();
     let below = format!("Most memory that PyTorch reserves; the line is what {} has for it, hatched bars do not fit.", gpu.name);

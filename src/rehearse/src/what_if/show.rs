@@ -1,7 +1,7 @@
 //! The answer on the terminal: what to do, the table, why not, the lines to write.
 
 use super::super::answer::Gpu;
-use super::{Measured, Row};
+use super::{Measured, VariantRow};
 use crate::time::TimeChange;
 use base::units::{Bytes, Seconds, significant};
 use std::cmp::Reverse;
@@ -17,7 +17,7 @@ fn flops(value: i64) -> String {
 }
 
 /// What a row costs in compute beside the script as it is.
-fn extra(row: &Row) -> String {
+fn extra(row: &VariantRow) -> String {
     match row.extra_flops {
         None => "not counted".to_string(),
         Some(_) if row.extra_share.abs() < 1e-3 && row.is_offloading() => "none; PCI Express".to_string(),
@@ -36,7 +36,7 @@ fn longer(change: TimeChange) -> String {
 }
 
 /// The time of a step, predicted, beside that of the script as it is.
-fn predicted(row: &Row, change: TimeChange) -> String {
+fn predicted(row: &VariantRow, change: TimeChange) -> String {
     let seconds = Seconds(row.predicted_seconds.unwrap_or(0.0));
     if row.techniques.is_empty() { seconds.to_string() } else { format!("{seconds}, {}", longer(change)) }
 }
@@ -47,7 +47,7 @@ fn bytes(value: i64) -> String {
 }
 
 /// The answer whole, each line ended; `base` is the script as it is.
-pub fn answer(base: &Measured, rows: &[Row]) -> String {
+pub fn answer(base: &Measured, rows: &[VariantRow]) -> String {
     let mut text = String::new();
     // Writing into a string cannot fail.
     let _ = write_answer(&mut text, base, rows);
@@ -55,10 +55,10 @@ pub fn answer(base: &Measured, rows: &[Row]) -> String {
 }
 
 /// One sentence: what to do.
-pub fn recommendation(gpu: &Gpu, rows: &[Row]) -> String {
+pub fn recommendation(gpu: &Gpu, rows: &[VariantRow]) -> String {
     let name = &gpu.name;
     let tried = || rows.iter().filter(|row| row.peak_reserved.is_some() && !row.techniques.is_empty());
-    let what = |row: &Row| {
+    let what = |row: &VariantRow| {
         let compute = match (row.extra_flops, row.seconds.or(row.predicted_seconds)) {
             (_, Some(seconds)) => {
                 let than = row.predicted_change.map_or(String::new(), |change| format!(", {}, predicted", longer(change)));
@@ -73,7 +73,8 @@ pub fn recommendation(gpu: &Gpu, rows: &[Row]) -> String {
     let as_it_is = rows.iter().find(|row| row.techniques.is_empty());
     if as_it_is.is_some_and(|row| row.fits) {
         // A hundredth is not worth a line.
-        let saves = |row: &&Row| row.saved > row.peak_reserved.map(|peak| peak / 100) && row.is_free() && row.change.is_empty();
+        let saves =
+            |row: &&VariantRow| row.saved > row.peak_reserved.map(|peak| peak / 100) && row.is_free() && row.change.is_empty();
         let free = match tried().filter(saves).max_by_key(|row| (row.saved, Reverse(row.techniques.len()))) {
             Some(row) => {
                 let cost = match (row.predicted_change, row.extra_flops) {
@@ -89,15 +90,16 @@ pub fn recommendation(gpu: &Gpu, rows: &[Row]) -> String {
             None => "nothing that was tried saves memory for free".to_string(),
         };
         // Where the whole band is below the script's own time.
-        let is_faster = |row: &&Row| row.fits && row.predicted_change.is_some_and(|change| change.high < 0.0);
+        let is_faster = |row: &&VariantRow| row.fits && row.predicted_change.is_some_and(|change| change.high < 0.0);
         let fastest = tried().filter(is_faster).min_by_key(|row| row.cost()).map_or(String::new(), |row| {
             let change = if row.change.is_empty() { "with the same result" } else { &row.change };
             format!(" The fastest: {} ({change}).", what(row))
         });
         return format!("The script fits {name} as it is; {free}.{fastest}");
     }
-    let cheapest = |wanted: &dyn Fn(&Row) -> bool| tried().filter(|row| row.fits && wanted(row)).min_by_key(|row| row.cost());
-    let best = if rows.iter().any(Row::is_timed) { "fastest" } else { "cheapest" };
+    let cheapest =
+        |wanted: &dyn Fn(&VariantRow) -> bool| tried().filter(|row| row.fits && wanted(row)).min_by_key(|row| row.cost());
+    let best = if rows.iter().any(VariantRow::is_timed) { "fastest" } else { "cheapest" };
     match (cheapest(&|_| true), cheapest(&|row| row.change.is_empty())) {
         (Some(row), _) if row.change.is_empty() => {
             format!("The {best} that fits {name} leaves the result as it is: {}.", what(row))
@@ -120,7 +122,7 @@ pub fn recommendation(gpu: &Gpu, rows: &[Row]) -> String {
 }
 
 /// What the techniques change in the result, each once.
-fn changes(rows: &[Row]) -> Vec<&str> {
+fn changes(rows: &[VariantRow]) -> Vec<&str> {
     let mut changes = Vec::new();
     for change in rows.iter().flat_map(|row| row.change.split("; ")) {
         if !change.is_empty() && !changes.contains(&change) {
@@ -131,12 +133,12 @@ fn changes(rows: &[Row]) -> Vec<&str> {
 }
 
 /// A row's changes by the letters that stand for them below the table.
-fn letters(row: &Row, changes: &[&str]) -> String {
+fn letters(row: &VariantRow, changes: &[&str]) -> String {
     let of_row = ('a'..='z').zip(changes).filter(|(_, change)| row.change.split("; ").any(|own| own == **change));
     of_row.map(|(letter, _)| letter.to_string()).collect::<Vec<String>>().join(" ")
 }
 
-fn write_answer(text: &mut String, base: &Measured, rows: &[Row]) -> std::fmt::Result {
+fn write_answer(text: &mut String, base: &Measured, rows: &[VariantRow]) -> std::fmt::Result {
     let gpu = &base.gpu;
     writeln!(text, "\n{}\n", recommendation(gpu, rows))?;
     let before = rows.iter().find(|row| row.techniques.is_empty()).and_then(|row| row.peak_reserved).unwrap_or(0);
@@ -210,16 +212,17 @@ fn write_answer(text: &mut String, base: &Measured, rows: &[Row]) -> std::fmt::R
         "\n  * nothing that was tried needs less memory for as little {}",
         if is_measured || is_predicted { "time" } else { "compute" }
     )?;
-    let not_applied: Vec<&Row> = rows.iter().filter(|row| row.reason.is_some()).collect();
+    let not_applied: Vec<&VariantRow> = rows.iter().filter(|row| row.reason.is_some()).collect();
     if !not_applied.is_empty() {
         writeln!(text, "\n  Not applied")?;
         for row in not_applied {
             writeln!(text, "    {}: {}", row.name(), row.reason.as_deref().unwrap_or_default())?;
         }
     }
-    let with_lines = |row: &&Row| row.techniques.len() == 1 && !row.snippet.is_empty() && row.saved.is_some_and(|saved| saved > 0);
+    let with_lines =
+        |row: &&VariantRow| row.techniques.len() == 1 && !row.snippet.is_empty() && row.saved.is_some_and(|saved| saved > 0);
     // What trains another thing does not lead here either.
-    let (same, other): (Vec<&Row>, Vec<&Row>) = rows.iter().filter(with_lines).partition(|row| row.change.is_empty());
+    let (same, other): (Vec<&VariantRow>, Vec<&VariantRow>) = rows.iter().filter(with_lines).partition(|row| row.change.is_empty());
     if !same.is_empty() || !other.is_empty() {
         writeln!(text, "\n  The lines to write")?;
         for row in same.into_iter().chain(other) {

@@ -1,6 +1,6 @@
 //! A metric against what it should equal, both axes logarithmic and the same, with the line on which both are the same.
 
-use super::{View, levels};
+use super::{PlotView, levels};
 use crate::prose;
 use anyhow::Result;
 use chart::{Anchor, EDGE, FAINT, GRID, INK, Look, NARROW, SMALL, Scale, TEXT, look, picture, shortened, text_width};
@@ -10,7 +10,7 @@ const LEGEND_ROW: i32 = 20;
 /// Of each cell that has both: the reference, the metric, and the place of its kind, which gives the look.
 type Points = Vec<(f64, f64, usize)>;
 
-pub fn against(view: &View, reference: &str, looks: &[&str]) -> Result<Option<String>> {
+pub fn against(view: &PlotView, reference: &str, looks: &[&str]) -> Result<Option<String>> {
     let (kinds, points) = collect(view, reference, looks);
     let Some(other) = view.recorded.protocol.metric(reference).filter(|_| points.len() > 1) else { return Ok(None) };
     let (width, narrow) = (view.head.width, view.head.width <= NARROW);
@@ -60,7 +60,7 @@ pub fn against(view: &View, reference: &str, looks: &[&str]) -> Result<Option<St
 }
 
 /// How many are equal, and how far the others are off.
-pub fn finding(view: &View, reference: &str) -> Option<String> {
+pub fn finding(view: &PlotView, reference: &str) -> Option<String> {
     let (_, points) = collect(view, reference, &[]);
     let off: Vec<f64> = points.iter().filter(|(x, y, _)| x != y).map(|(x, y, _)| (y / x - 1.0).abs()).collect();
     let all = prose::counted(points.len(), "figure");
@@ -75,7 +75,7 @@ pub fn finding(view: &View, reference: &str) -> Option<String> {
     }
 }
 
-fn collect(view: &View, reference: &str, looks: &[&str]) -> (Vec<String>, Points) {
+fn collect(view: &PlotView, reference: &str, looks: &[&str]) -> (Vec<String>, Points) {
     let mut kinds: Vec<String> = Vec::new();
     let points = view.cells.iter().filter_map(|cell| {
         let (x, y) = (view.recorded.samples.value(cell, reference)?, view.value(cell)?);

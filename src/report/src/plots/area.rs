@@ -1,6 +1,6 @@
 //! What lives through the phases of a step, read from the points of a pass.
 
-use super::{View, levels};
+use super::{PlotView, levels};
 use anyhow::Result;
 use chart::{Areas, Course, Panel, Phase, areas};
 use record::protocol::{Cell, Metric};
@@ -22,7 +22,7 @@ pub struct Design<'a> {
     pub phases: &'a [String],
 }
 
-pub fn area(view: &View, design: &Design) -> Result<Option<String>> {
+pub fn area(view: &PlotView, design: &Design) -> Result<Option<String>> {
     // The level of the first of several panel factors, whose panels share a row and its scale.
     let panels: Vec<(String, Panel)> =
         view.cells.iter().map(|cell| (levels(cell, &design.panels[..1]), panel(view, cell, design))).collect();
@@ -49,7 +49,7 @@ pub fn area(view: &View, design: &Design) -> Result<Option<String>> {
 }
 
 /// In which phase the peak is, and what makes most of it.
-pub fn finding(view: &View, design: &Design) -> Option<String> {
+pub fn finding(view: &PlotView, design: &Design) -> Option<String> {
     let courses: Vec<Course> = view.cells.iter().filter_map(|cell| panel(view, cell, design).course.ok()).collect();
     let peaks = || courses.iter().map(|course| (course, course.peak()));
     let places: Vec<&str> = peaks().map(|(course, peak)| course.place(peak)).collect();
@@ -71,7 +71,7 @@ pub fn finding(view: &View, design: &Design) -> Option<String> {
     Some(format!("The peak is {most} {place}; {name} are {low:.0} to {high:.0} % of it"))
 }
 
-fn panel(view: &View, cell: &Cell, design: &Design) -> Panel {
+fn panel(view: &PlotView, cell: &Cell, design: &Design) -> Panel {
     let own = |record: &&PassRecord| record.cell == *cell && record.pass == view.metric.pass && record.status == Status::Ok;
     let course = view.recorded.passes.iter().find(own).and_then(|record| read(record, design));
     let name = design.panels.iter().filter_map(|factor| Some(format!("{factor} = {}", cell.get(factor)?)));

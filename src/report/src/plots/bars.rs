@@ -1,6 +1,6 @@
 //! A metric relative to its baseline, as bars; or its amounts, where it is they that tell.
 
-use super::{View, grouped, levels};
+use super::{PlotView, grouped, levels};
 use crate::words;
 use anyhow::Result;
 use base::stats::Interval;
@@ -69,7 +69,7 @@ impl Cluster {
     }
 }
 
-pub fn bars(view: &View, clusters: &[&str]) -> Result<Option<String>> {
+pub fn bars(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
     let view = &view.only(|grid| clusters.iter().all(|factor| !grid.levels_of(factor).is_empty()));
     let Some(grid) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)) else {
         return Ok(None);
@@ -87,7 +87,7 @@ pub fn bars(view: &View, clusters: &[&str]) -> Result<Option<String>> {
 }
 
 /// The amounts of all levels, the baseline among them; a figure that is relative to a model's size is told in bytes of that model.
-pub fn amounts(view: &View, clusters: &[&str]) -> Result<Option<String>> {
+pub fn amounts(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
     let view = &view.only(|grid| clusters.iter().all(|factor| !grid.levels_of(factor).is_empty()));
     let Some(studied) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)).map(|grid| grid.studied.as_str()) else {
         return Ok(None);
@@ -116,12 +116,12 @@ pub fn amounts(view: &View, clusters: &[&str]) -> Result<Option<String>> {
 }
 
 /// Room for the names of clusters: beside the bars at least as wide as their header, on a phone all of it.
-fn name_width(view: &View, header: &str) -> i32 {
+fn name_width(view: &PlotView, header: &str) -> i32 {
     if view.head.width <= NARROW { view.head.width - 2 * EDGE } else { NAMES.max(text_width(header, SMALL)) }
 }
 
 /// A cell's bytes.
-pub fn amount(view: &View, cell: &Cell) -> Option<f64> {
+pub fn amount(view: &PlotView, cell: &Cell) -> Option<f64> {
     let value = view.value(cell)?;
     if view.metric.unit == "B" {
         return Some(value);
@@ -135,7 +135,7 @@ pub fn amount(view: &View, cell: &Cell) -> Option<f64> {
     view.recorded.all_cells().iter().filter(of_same_model).find_map(size).map(|size| value * size)
 }
 
-fn collect(view: &View, factors: &[&str], width: i32) -> Vec<Cluster> {
+fn collect(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
     let mut seen: Vec<String> = Vec::new();
     let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (cell, view.recorded.grid_of(cell)?))));
     // Where nothing was run at all, the report says so beside its tables.
@@ -173,7 +173,7 @@ fn collect(view: &View, factors: &[&str], width: i32) -> Vec<Cluster> {
     clusters
 }
 
-fn outcome(view: &View, cell: &Cell, baseline: &Cell) -> Result<Interval, String> {
+fn outcome(view: &PlotView, cell: &Cell, baseline: &Cell) -> Result<Interval, String> {
     if let Some(ratio) = view.recorded.ratio(cell, view.metric) {
         return Ok(ratio);
     }
@@ -186,7 +186,7 @@ fn outcome(view: &View, cell: &Cell, baseline: &Cell) -> Result<Interval, String
 }
 
 /// Clusters of bars; the header names the clusters and the bars.
-pub fn paint(view: &View, clusters: &[Cluster], header: (String, String), lengths: &Lengths) -> Result<String> {
+pub fn paint(view: &PlotView, clusters: &[Cluster], header: (String, String), lengths: &Lengths) -> Result<String> {
     let (width, narrow) = (view.head.width, view.head.width <= NARROW);
     let names = clusters.iter().flat_map(|c| c.name.iter().map(|line| text_width(line, TEXT)));
     let scales = clusters.iter().map(|c| text_width(&c.baseline, SMALL));

@@ -1,6 +1,6 @@
 //! Values of single cells on a logarithmic axis, with a threshold; a value of 0 stands in a column of its own.
 
-use super::{View, grouped, levels};
+use super::{PlotView, grouped, levels};
 use anyhow::Result;
 use chart::Scale;
 use chart::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, NARROW, SMALL, TEXT, WHITE, look, picture, shortened, text_width};
@@ -11,13 +11,13 @@ const ZERO: i32 = 64;
 const NAME: i32 = 18;
 const LEGEND_ROW: i32 = 20;
 
-struct Row {
+struct DotRow {
     name: String,
     /// The lane of each level, and its values.
     values: Vec<(usize, f64)>,
 }
 
-pub fn dots(view: &View, rows: &[&str], threshold: f64) -> Result<Option<String>> {
+pub fn dots(view: &PlotView, rows: &[&str], threshold: f64) -> Result<Option<String>> {
     let view = &view.only(|grid| rows.iter().all(|factor| !grid.levels_of(factor).is_empty()));
     let Some(studied) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)).map(|grid| grid.studied.as_str()) else {
         return Ok(None);
@@ -40,9 +40,9 @@ pub fn dots(view: &View, rows: &[&str], threshold: f64) -> Result<Option<String>
     if keyed.is_empty() {
         return Ok(None);
     }
-    let rows: Vec<Row> = grouped(keyed)
+    let rows: Vec<DotRow> = grouped(keyed)
         .into_iter()
-        .map(|(name, values)| Row {
+        .map(|(name, values)| DotRow {
             name: shortened(&name, SMALL, if narrow { view.head.width - 2 * EDGE - 8 } else { view.head.width / 2 }),
             values,
         })
@@ -81,7 +81,7 @@ struct Chart {
 }
 
 impl Chart {
-    fn new(view: &View, rows: &[Row], threshold: f64, lanes: Vec<String>, [studied, merged]: [&str; 2]) -> Chart {
+    fn new(view: &PlotView, rows: &[DotRow], threshold: f64, lanes: Vec<String>, [studied, merged]: [&str; 2]) -> Chart {
         let names = rows.iter().map(|row| text_width(&row.name, SMALL)).max().unwrap_or(0);
         let (width, narrow) = (view.head.width, view.head.width <= NARROW);
         let left = if narrow { EDGE } else { EDGE + names + 12 };
@@ -98,7 +98,7 @@ impl Chart {
         Chart { left, top, row: lanes.len() as i32 * LANE + 8 + name, name, width, x, lanes, has_zero }
     }
 
-    fn draw(&self, view: &View, rows: &[Row], threshold: f64, [header, studied, merged]: [&str; 3]) -> Result<String> {
+    fn draw(&self, view: &PlotView, rows: &[DotRow], threshold: f64, [header, studied, merged]: [&str; 3]) -> Result<String> {
         let bottom = self.top + rows.len() as i32 * self.row;
         let title = format!("{} {}", view.head.title, view.head.subtitle);
         picture((self.width, bottom + 54), &title, |canvas| {
@@ -131,7 +131,7 @@ impl Chart {
         canvas.text((self.width - EDGE, self.top - 30), merged, SMALL, FAINT, Anchor::End);
     }
 
-    fn draw_background(&self, canvas: &mut Canvas, view: &View, rows: &[Row], bottom: i32) {
+    fn draw_background(&self, canvas: &mut Canvas, view: &PlotView, rows: &[DotRow], bottom: i32) {
         for n in 0..rows.len() {
             let top = self.top + n as i32 * self.row;
             if n % 2 == 0 {
@@ -159,7 +159,7 @@ impl Chart {
         canvas.text((middle, bottom + 36), &title, TEXT, INK, Anchor::Middle);
     }
 
-    fn draw_row(&self, canvas: &mut Canvas, row: &Row, top: i32, ground: RGBColor) {
+    fn draw_row(&self, canvas: &mut Canvas, row: &DotRow, top: i32, ground: RGBColor) {
         let middle = if self.name > 0 { top + self.name / 2 + 2 } else { top + self.row / 2 };
         // On its ground, since on a phone lines run through it.
         canvas.rectangle((EDGE + 2, middle - 8), (EDGE + 6 + text_width(&row.name, SMALL), middle + 8), ground, true);

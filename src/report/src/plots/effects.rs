@@ -1,7 +1,7 @@
 //! What each thing does on average over a full factorial design, and how two of them get into one another's way.
 
 use super::bars::{Bar, Cluster, Lengths, paint};
-use super::{View, grouped, levels};
+use super::{PlotView, grouped, levels};
 use crate::effects::change;
 use crate::words;
 use anyhow::Result;
@@ -12,7 +12,7 @@ use record::protocol::Cell;
 /// A cell, and what it has that the plain one has not.
 type Treated<'a> = (&'a Cell, Vec<&'a str>);
 
-pub fn effects(view: &View, factors: &[&str]) -> Result<Option<String>> {
+pub fn effects(view: &PlotView, factors: &[&str]) -> Result<Option<String>> {
     // What is not complete over all factors may be over fewer, apart for each level of the others.
     let Some((clusters, apart)) = (1..=factors.len()).rev().find_map(|kept| {
         let apart = view.telling(&[], &factors[..kept]);
@@ -27,7 +27,7 @@ pub fn effects(view: &View, factors: &[&str]) -> Result<Option<String>> {
 }
 
 /// The thing that changes most on average.
-pub fn finding(view: &View, factors: &[&str]) -> Option<String> {
+pub fn finding(view: &PlotView, factors: &[&str]) -> Option<String> {
     let apart = (1..=factors.len()).rev().find_map(|kept| {
         let clusters = collect(view, &factors[..kept], &view.telling(&[], &factors[..kept]));
         (!clusters.is_empty()).then_some(clusters)
@@ -51,14 +51,14 @@ pub fn finding(view: &View, factors: &[&str]) -> Option<String> {
     Some(format!("On average {thing} changes {} most: {}", view.label(), change(low, high)))
 }
 
-fn collect(view: &View, factors: &[&str], apart: &[&str]) -> Vec<Cluster> {
+fn collect(view: &PlotView, factors: &[&str], apart: &[&str]) -> Vec<Cluster> {
     let shown = view.cells.iter().filter(|cell| view.value(cell).is_some());
     let clusters = grouped(shown.map(|cell| (levels(cell, apart), (cell, treatments(view, cell, factors)))));
     clusters.into_iter().filter_map(|(name, cells)| cluster(view, &name, &cells)).collect()
 }
 
 /// The levels of a cell that are not what the factor's grid begins with: `amp+checkpoint` is two things.
-fn treatments<'a>(view: &View, cell: &'a Cell, factors: &[&str]) -> Vec<&'a str> {
+fn treatments<'a>(view: &PlotView, cell: &'a Cell, factors: &[&str]) -> Vec<&'a str> {
     let Some(grid) = view.recorded.grid_of(cell) else { return Vec::new() };
     let changed = factors
         .iter()
@@ -67,7 +67,7 @@ fn treatments<'a>(view: &View, cell: &'a Cell, factors: &[&str]) -> Vec<&'a str>
 }
 
 /// Nothing where not every combination is there exactly once.
-fn cluster(view: &View, name: &str, cells: &[Treated]) -> Option<Cluster> {
+fn cluster(view: &PlotView, name: &str, cells: &[Treated]) -> Option<Cluster> {
     let mut things: Vec<&str> = Vec::new();
     for thing in cells.iter().flat_map(|(_, has)| has) {
         if !things.contains(thing) {
@@ -95,7 +95,7 @@ fn cluster(view: &View, name: &str, cells: &[Treated]) -> Option<Cluster> {
 
 /// Of one thing the geometric mean of its ratio, with over without, over all combinations of the others; of two the ratio that one has with
 /// the other over the one that it has without. (Box, Hunter and Hunter, Statistics for Experimenters, on logarithms.)
-fn effect(view: &View, cells: &[Treated], of: &[&str]) -> Option<Interval> {
+fn effect(view: &PlotView, cells: &[Treated], of: &[&str]) -> Option<Interval> {
     let ratios = (cells.len() >> of.len()) as f64;
     let weighed: Vec<(&Cell, f64)> = cells
         .iter()

@@ -1,6 +1,6 @@
 //! What a picture shows, as its title: from the figures that it draws.
 
-use super::{View, levels, texts};
+use super::{PlotView, levels, texts};
 use crate::effects::{change, percent};
 use crate::{prose, words};
 use base::units::quantity;
@@ -8,7 +8,7 @@ use record::protocol::{Cell, Plot, PlotKind};
 use std::collections::BTreeMap;
 
 /// A sentence for the title; none where the figures do not give one, and the caption has to do.
-pub fn finding(view: &View, plot: &Plot) -> Option<String> {
+pub fn finding(view: &PlotView, plot: &Plot) -> Option<String> {
     match &plot.kind {
         PlotKind::Bars { .. } if super::tells_amounts(view) => of_amounts(view),
         PlotKind::Bars { .. } => of_levels(view),
@@ -30,7 +30,7 @@ pub fn finding(view: &View, plot: &Plot) -> Option<String> {
 }
 
 /// The level of the studied factor that changes most, and by how much.
-fn of_levels(view: &View) -> Option<String> {
+fn of_levels(view: &PlotView) -> Option<String> {
     let mut by_level: Vec<(String, Vec<base::stats::Interval>)> = Vec::new();
     for cell in &view.cells {
         let Some(ratio) = view.recorded.ratio(cell, view.metric) else { continue };
@@ -83,7 +83,7 @@ fn changes(what: &str, label: &str, low: f64, high: f64) -> String {
 }
 
 /// At the largest level that several lines have, the lowest against the first; of one line, how it grows.
-fn of_lines(view: &View, x: &str, series: &[&str]) -> Option<String> {
+fn of_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
     let factors = view.telling(series, &[x]);
     let at = |cell: &Cell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
@@ -150,7 +150,7 @@ fn of_lines(view: &View, x: &str, series: &[&str]) -> Option<String> {
 }
 
 /// The shares at the far end of the axis, for each level of the first factor.
-fn of_share_lines(view: &View, x: &str, series: &[&str]) -> Option<String> {
+fn of_share_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
     let first = view.telling(series, &[x]).into_iter().next();
     let mut groups: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     for cell in &view.cells {
@@ -174,7 +174,7 @@ fn of_share_lines(view: &View, x: &str, series: &[&str]) -> Option<String> {
 }
 
 /// The values of each level of the studied factor.
-fn of_values(view: &View, rows: &[&str]) -> Option<String> {
+fn of_values(view: &PlotView, rows: &[&str]) -> Option<String> {
     let unit = words::unit(view.metric.name, view.metric.unit);
     let value = |cell: &Cell| view.value(cell).map(f64::abs);
     let mut by_level = by_level(view, &studied(view), &value);
@@ -190,7 +190,7 @@ fn of_values(view: &View, rows: &[&str]) -> Option<String> {
 }
 
 /// The bytes of each level, or of those with most and with least where there are many.
-fn of_amounts(view: &View) -> Option<String> {
+fn of_amounts(view: &PlotView) -> Option<String> {
     let by_level = by_level(view, &studied(view), &|cell| super::bars::amount(view, cell));
     let told = |(level, low, high): &(String, f64, f64)| format!("{level} {}", range(*low, *high, "B"));
     let label = capital(&view.label().replace(", relative to the model", ""));
@@ -206,12 +206,16 @@ fn of_amounts(view: &View) -> Option<String> {
 const FEW: usize = 5;
 
 /// The level of the factor that a cell's grid studies, as titles name it.
-fn studied(view: &View) -> impl Fn(&Cell) -> Option<String> {
+fn studied(view: &PlotView) -> impl Fn(&Cell) -> Option<String> {
     |cell| view.recorded.grid_of(cell).and_then(|grid| Some(words::doing(&grid.studied, cell.get(&grid.studied)?)))
 }
 
 /// Smallest and largest value of each level.
-fn by_level(view: &View, level: &dyn Fn(&Cell) -> Option<String>, value: &dyn Fn(&Cell) -> Option<f64>) -> Vec<(String, f64, f64)> {
+fn by_level(
+    view: &PlotView,
+    level: &dyn Fn(&Cell) -> Option<String>,
+    value: &dyn Fn(&Cell) -> Option<f64>,
+) -> Vec<(String, f64, f64)> {
     let mut by_level: Vec<(String, f64, f64)> = Vec::new();
     for cell in &view.cells {
         let Some((level, value)) = level(cell).zip(value(cell)) else { continue };
@@ -229,7 +233,7 @@ fn range(low: f64, high: f64, unit: &str) -> String {
 }
 
 /// The part that is the largest most often; of counts of one kind alone, how many there are.
-fn of_shares(view: &View, prefix: &str) -> Option<String> {
+fn of_shares(view: &PlotView, prefix: &str) -> Option<String> {
     let mut largest: Vec<(String, f64)> = Vec::new();
     let (mut counted, mut of_all) = (0.0, 0.0);
     for cell in &view.cells {

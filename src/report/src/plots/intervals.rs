@@ -1,6 +1,6 @@
 //! Ratios of times with their intervals, and signed errors, as dots on a linear axis that shows what differs.
 
-use super::{View, grouped, levels};
+use super::{PlotView, grouped, levels};
 use crate::effects::{change, percent};
 use crate::words;
 use anyhow::Result;
@@ -10,7 +10,7 @@ use chart::{Axis, Dot, Ranges, Row, ranges};
 use record::protocol::{BY, Cell};
 
 /// A row for each comparison, named by what tells it from others, with its 95 % interval.
-pub fn intervals(view: &View, clusters: &[&str]) -> Result<Option<String>> {
+pub fn intervals(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
     let compared = |cell: &&Cell| view.recorded.ratio(cell, view.metric).is_some();
     let cells: Vec<&Cell> = view.cells.iter().filter(compared).collect();
     let Some(grid) = cells.first().and_then(|cell| view.recorded.grid_of(cell)) else { return Ok(None) };
@@ -40,7 +40,7 @@ pub fn intervals(view: &View, clusters: &[&str]) -> Result<Option<String>> {
 }
 
 /// The signed errors of a prediction, a row for each model: on which side of the truth they are.
-pub fn signed(view: &View) -> Result<Option<String>> {
+pub fn signed(view: &PlotView) -> Result<Option<String>> {
     let name = view.metric.name.replace("_error", "_signed");
     let value = |cell: &Cell| view.recorded.samples.value(cell, &name);
     let models = grouped(view.cells.iter().filter_map(|cell| Some((levels(cell, &["model"]), value(cell)?))));
@@ -58,7 +58,7 @@ pub fn signed(view: &View) -> Result<Option<String>> {
 }
 
 /// On which side of the truth all errors are.
-pub fn signed_finding(view: &View) -> Option<String> {
+pub fn signed_finding(view: &PlotView) -> Option<String> {
     let name = view.metric.name.replace("_error", "_signed");
     let errors: Vec<f64> = view.cells.iter().filter_map(|cell| view.recorded.samples.value(cell, &name)).collect();
     let (low, high) = (errors.iter().copied().reduce(f64::min)?, errors.iter().copied().reduce(f64::max)?);

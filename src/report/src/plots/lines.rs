@@ -1,6 +1,6 @@
 //! A metric over a numeric factor, both axes logarithmic.
 
-use super::{View, grouped, levels};
+use super::{PlotView, grouped, levels};
 use crate::words;
 use anyhow::Result;
 use base::units::{Bytes, tick};
@@ -30,7 +30,7 @@ struct Series {
     out_of_memory: Vec<f64>,
 }
 
-pub fn lines(view: &View, x: &str, series: &[&str]) -> Result<Option<String>> {
+pub fn lines(view: &PlotView, x: &str, series: &[&str]) -> Result<Option<String>> {
     let view = &view.only(|grid| !grid.levels_of(x).is_empty());
     let factors = view.telling(series, &[x]);
     let all = collect(view, x, &factors);
@@ -47,16 +47,16 @@ pub fn lines(view: &View, x: &str, series: &[&str]) -> Result<Option<String>> {
             return panels(view, x, (first, &levels), rest).map(Some);
         }
     }
-    Frame::new(view, &all).draw(view, x, &factors, &all).map(Some)
+    LineFrame::new(view, &all).draw(view, x, &factors, &all).map(Some)
 }
 
 /// Two panels, side by side or on a phone one below the other, for lines that would hide each other in one.
-fn panels(view: &View, x: &str, (factor, split): (&str, &[String]), rest: &[&str]) -> Result<String> {
+fn panels(view: &PlotView, x: &str, (factor, split): (&str, &[String]), rest: &[&str]) -> Result<String> {
     let (width, narrow) = (view.head.width, view.head.width <= NARROW);
     let mut known: Vec<String> = Vec::new();
     let of_level = |level: &String| {
         let cells = view.cells.iter().filter(|cell| cell.get(factor) == Some(level.as_str())).cloned().collect();
-        let mut series = collect(&View { cells, head: view.head.clone(), ..*view }, x, rest);
+        let mut series = collect(&PlotView { cells, head: view.head.clone(), ..*view }, x, rest);
         // A line looks the same in both panels.
         for line in &mut series {
             let place = known.iter().position(|label| *label == line.label).unwrap_or_else(|| {
@@ -73,12 +73,12 @@ fn panels(view: &View, x: &str, (factor, split): (&str, &[String]), rest: &[&str
     let each = (width - 2 * EDGE - (across - 1) * BETWEEN) / across;
     let top = view.head.bottom() + 2 * LABEL_STEP + TEXT;
     // Each panel has its own numbers along the axis; shares are on one scale anyway.
-    let frames: Vec<Frame> = (0..)
+    let frames: Vec<LineFrame> = (0..)
         .zip(&drawn)
         .map(|(n, series)| {
             let from = EDGE + if narrow { 0 } else { n * (each + BETWEEN) };
             let top = top + if narrow { n * (PANEL_HEIGHT + PANEL_ROOM) } else { 0 };
-            Frame::within(view, &series.iter().collect::<Vec<_>>(), (from, from + each), (top, PANEL_HEIGHT), 0)
+            LineFrame::within(view, &series.iter().collect::<Vec<_>>(), (from, from + each), (top, PANEL_HEIGHT), 0)
         })
         .collect();
     let below = frames.last().map_or(top, |frame| frame.bottom) + 66;
@@ -108,11 +108,11 @@ fn panels(view: &View, x: &str, (factor, split): (&str, &[String]), rest: &[&str
     })
 }
 
-fn is_share(view: &View) -> bool {
+fn is_share(view: &PlotView) -> bool {
     words::unit(view.metric.name, view.metric.unit) == "%"
 }
 
-fn collect(view: &View, x: &str, factors: &[&str]) -> Vec<Series> {
+fn collect(view: &PlotView, x: &str, factors: &[&str]) -> Vec<Series> {
     let at = |cell: &record::protocol::Cell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
     let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (at(cell)?, cell))));
     let is_share = is_share(view);
@@ -127,7 +127,7 @@ fn collect(view: &View, x: &str, factors: &[&str]) -> Vec<Series> {
     series.filter(|s| !s.points.is_empty() || !s.out_of_memory.is_empty()).collect()
 }
 
-struct Frame {
+struct LineFrame {
     is_share: bool,
     /// The memory that there is, in the figures' unit.
     limit: Option<f64>,
@@ -143,18 +143,18 @@ struct Frame {
     y_ticks: Vec<(i32, String)>,
 }
 
-impl Frame {
-    fn new(view: &View, series: &[Series]) -> Frame {
+impl LineFrame {
+    fn new(view: &PlotView, series: &[Series]) -> LineFrame {
         let band = view.head.bottom() + TEXT + 16;
         let lost = series.iter().filter(|s| !s.out_of_memory.is_empty()).count() as i32;
         let labels = series.iter().map(|s| text_width(&s.label, TEXT)).chain((lost > 0).then(|| text_width("out of memory", TEXT)));
         let (width, narrow) = (view.head.width, view.head.width <= NARROW);
         let right = if narrow { width - EDGE } else { width - EDGE - 52 - labels.max().unwrap_or(0) };
-        Frame::within(view, &series.iter().collect::<Vec<_>>(), (EDGE, right), (band, PLOT_HEIGHT), lost)
+        LineFrame::within(view, &series.iter().collect::<Vec<_>>(), (EDGE, right), (band, PLOT_HEIGHT), lost)
     }
 
     /// A frame between two edges, below `band`, with room for the crosses of so many lines.
-    fn within(view: &View, series: &[&Series], (from, right): (i32, i32), (band, height): (i32, i32), lost: i32) -> Frame {
+    fn within(view: &PlotView, series: &[&Series], (from, right): (i32, i32), (band, height): (i32, i32), lost: i32) -> LineFrame {
         let top = band + if lost > 0 { lost * BAND_ROW + 8 } else { 0 };
         let bottom = top + height;
         let limit = limit(view);
@@ -168,14 +168,14 @@ impl Frame {
         let left = from + 12 + y_ticks.iter().map(|(_, label)| text_width(label, SMALL)).max().unwrap_or(0);
         let xs = series.iter().flat_map(|s| s.points.iter().map(|p| p.0).chain(s.out_of_memory.iter().copied()));
         let x = Scale::over(xs, 1.5, left, right);
-        Frame { is_share, limit, width: view.head.width, left, right, band, top, bottom, x, y, y_ticks }
+        LineFrame { is_share, limit, width: view.head.width, left, right, band, top, bottom, x, y, y_ticks }
     }
 
-    fn y_title(&self, view: &View) -> String {
+    fn y_title(&self, view: &PlotView) -> String {
         format!("{} ({})", view.label(), if self.is_share { "linear" } else { "logarithmic" })
     }
 
-    fn draw(&self, view: &View, x: &str, factors: &[&str], series: &[Series]) -> Result<String> {
+    fn draw(&self, view: &PlotView, x: &str, factors: &[&str], series: &[Series]) -> Result<String> {
         let legend = if self.is_narrow() { (series.len() as i32 + 2) * LABEL_STEP } else { 0 };
         picture((self.width, self.bottom + 60 + legend), &view.head.spoken(), |canvas| {
             view.head.draw(canvas);
@@ -302,7 +302,7 @@ fn draw_legend(canvas: &mut Canvas, (top, width): (i32, i32), heading: &str, ser
 }
 
 /// The memory that all cells were limited to, where the figures are bytes.
-fn limit(view: &View) -> Option<f64> {
+fn limit(view: &PlotView) -> Option<f64> {
     let level = view.cells.first()?.get(DEVICE_MEMORY)?;
     let is_one = view.metric.unit == "B" && view.cells.iter().all(|cell| cell.get(DEVICE_MEMORY) == Some(level));
     let Bytes(bytes) = level.parse().ok().filter(|_| is_one)?;

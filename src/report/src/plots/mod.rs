@@ -66,7 +66,7 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
         return Ok(None);
     };
     let draw = |width: i32| -> Result<Option<String>> {
-        let mut view = View::new(recorded, plot, metric, width);
+        let mut view = PlotView::new(recorded, plot, metric, width);
         let finding = if is_error(metric) { intervals::signed_finding(&view) } else { None };
         if let Some(finding) = finding.or_else(|| findings::finding(&view, plot)) {
             view.head = Head::new(&finding, &format!("{} {}", full_stop(&plot.caption), whose(recorded)), width);
@@ -106,7 +106,7 @@ pub fn texts(own: &[String]) -> Vec<&str> {
 /// What a plot would show, in words; nothing where the figures do not give a sentence.
 pub fn sentence(recorded: &Recorded, plot: &Plot) -> Option<String> {
     let metric = recorded.protocol.metric(&plot.metric)?;
-    findings::finding(&View::new(recorded, plot, metric, WIDE), plot).map(|finding| format!("{finding} ({})", whose(recorded)))
+    findings::finding(&PlotView::new(recorded, plot, metric, WIDE), plot).map(|finding| format!("{finding} ({})", whose(recorded)))
 }
 
 fn full_stop(caption: &str) -> String {
@@ -114,7 +114,7 @@ fn full_stop(caption: &str) -> String {
 }
 
 /// Whether bars stand for bytes, and not for ratios to a baseline.
-fn tells_amounts(view: &View) -> bool {
+fn tells_amounts(view: &PlotView) -> bool {
     AMOUNTS.contains(&view.recorded.protocol.name.as_str()) && view.metric.pass != Pass::Check
 }
 
@@ -129,25 +129,25 @@ fn whose(recorded: &Recorded) -> String {
 }
 
 /// The cells that a plot shows, with what it asks of each.
-struct View<'a> {
+struct PlotView<'a> {
     recorded: &'a Recorded,
     metric: &'a Metric,
     head: Head,
     cells: Vec<Cell>,
 }
 
-impl<'a> View<'a> {
-    fn new(recorded: &'a Recorded, plot: &Plot, metric: &'a Metric, width: i32) -> View<'a> {
+impl<'a> PlotView<'a> {
+    fn new(recorded: &'a Recorded, plot: &Plot, metric: &'a Metric, width: i32) -> PlotView<'a> {
         let grids = recorded.grids().filter(|grid| grid.passes.contains(&metric.pass));
         let cells = grids.flat_map(|grid| recorded.cells(grid)).filter(|cell| selects(&plot.of, cell)).collect();
-        View { recorded, metric, head: Head::new(&plot.caption, &whose(recorded), width), cells }
+        PlotView { recorded, metric, head: Head::new(&plot.caption, &whose(recorded), width), cells }
     }
 
     /// The view without the cells of other grids: one that holds a factor fixed has no line along it, one without a factor no
     /// place among its clusters.
-    fn only(&self, wanted: impl Fn(&Grid) -> bool) -> View<'a> {
+    fn only(&self, wanted: impl Fn(&Grid) -> bool) -> PlotView<'a> {
         let cells = self.cells.iter().filter(|cell| self.recorded.grid_of(cell).is_some_and(&wanted));
-        View { cells: cells.cloned().collect(), head: self.head.clone(), ..*self }
+        PlotView { cells: cells.cloned().collect(), head: self.head.clone(), ..*self }
     }
 
     fn value(&self, cell: &Cell) -> Option<f64> {

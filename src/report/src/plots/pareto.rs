@@ -1,6 +1,6 @@
 //! Two metrics of each cell against one another, both axes logarithmic: which cells no other is better than in both.
 
-use super::{View, levels};
+use super::{PlotView, levels};
 use anyhow::Result;
 use chart::Scale;
 use chart::{Anchor, Canvas, EDGE, FAINT, GRID, INK, Look, NARROW, Point, SMALL, TEXT, look, picture, shortened, text_width};
@@ -11,7 +11,7 @@ const LABEL_STEP: i32 = 15;
 /// Room between a mark and its name.
 const GAP: i32 = 9;
 
-struct Dot {
+struct ParetoDot {
     name: String,
     x: f64,
     y: f64,
@@ -23,22 +23,22 @@ struct Dot {
 
 /// Draws the plot's metric against the first of `against` that some cell has; a look for each level of the `looks` factors, a name for each
 /// level of the studied one.
-pub fn pareto(view: &View, against: &[&str], looks: &[&str]) -> Result<Option<String>> {
+pub fn pareto(view: &PlotView, against: &[&str], looks: &[&str]) -> Result<Option<String>> {
     let Some((other, kinds, looks, dots)) = collect(view, against, looks) else { return Ok(None) };
     draw(view, other, &looks.join(" · "), &kinds, &dots).map(Some)
 }
 
 /// The settings that nothing beats in both.
-pub fn finding(view: &View, against: &[&str]) -> Option<String> {
+pub fn finding(view: &PlotView, against: &[&str]) -> Option<String> {
     let (other, _, _, dots) = collect(view, against, &[])?;
     let front: Vec<&str> = dots.iter().filter(|dot| dot.on_front).map(|dot| dot.name.as_str()).collect();
     Some(format!("{} of {} settings are Pareto-optimal in {} and {}", front.len(), dots.len(), view.label(), other.label))
 }
 
-type Trade<'a> = (&'a Metric, Vec<String>, Vec<&'a str>, Vec<Dot>);
+type Trade<'a> = (&'a Metric, Vec<String>, Vec<&'a str>, Vec<ParetoDot>);
 
 /// What is drawn: the other metric, the kinds of cells, the factors that tell them, and a dot for each cell.
-fn collect<'a>(view: &View<'a>, against: &[&str], looks: &[&'a str]) -> Option<Trade<'a>> {
+fn collect<'a>(view: &PlotView<'a>, against: &[&str], looks: &[&'a str]) -> Option<Trade<'a>> {
     let metrics = against.iter().filter_map(|name| view.recorded.protocol.metric(name));
     let has = |metric: &&Metric| view.cells.iter().any(|cell| view.recorded.samples.value(cell, metric.name).is_some());
     let other = metrics.into_iter().find(has)?;
@@ -53,9 +53,9 @@ fn collect<'a>(view: &View<'a>, against: &[&str], looks: &[&'a str]) -> Option<T
             kinds.push(kind);
             kinds.len() - 1
         });
-        (x > 0.0 && y > 0.0).then_some(Dot { name, x, y, kind: known, on_front: false })
+        (x > 0.0 && y > 0.0).then_some(ParetoDot { name, x, y, kind: known, on_front: false })
     };
-    let mut dots: Vec<Dot> = view.cells.iter().filter_map(dot).collect();
+    let mut dots: Vec<ParetoDot> = view.cells.iter().filter_map(dot).collect();
     if dots.len() < 2 {
         return None;
     }
@@ -63,15 +63,15 @@ fn collect<'a>(view: &View<'a>, against: &[&str], looks: &[&'a str]) -> Option<T
     Some((other, kinds, looks, dots))
 }
 
-fn mark_front(dots: &mut [Dot]) {
-    let beaten = |a: &Dot, b: &Dot| b.x <= a.x && b.y <= a.y && (b.x < a.x || b.y < a.y);
+fn mark_front(dots: &mut [ParetoDot]) {
+    let beaten = |a: &ParetoDot, b: &ParetoDot| b.x <= a.x && b.y <= a.y && (b.x < a.x || b.y < a.y);
     let front: Vec<bool> = dots.iter().map(|a| !dots.iter().any(|b| beaten(a, b))).collect();
     for (dot, on_front) in dots.iter_mut().zip(front) {
         dot.on_front = on_front;
     }
 }
 
-fn draw(view: &View, other: &Metric, factor: &str, kinds: &[String], dots: &[Dot]) -> Result<String> {
+fn draw(view: &PlotView, other: &Metric, factor: &str, kinds: &[String], dots: &[ParetoDot]) -> Result<String> {
     let legend = view.head.bottom() + 10;
     // Names stand above the highest marks.
     let top = legend + 74;
@@ -138,7 +138,7 @@ fn draw_legend(canvas: &mut Canvas, (y, width): (i32, i32), factor: &str, kinds:
 }
 
 /// The front as stairs: what is reached up to each of its cells.
-fn stairs(dots: &[Dot], x: &Scale, y: &Scale) -> Vec<Point> {
+fn stairs(dots: &[ParetoDot], x: &Scale, y: &Scale) -> Vec<Point> {
     let mut front: Vec<Point> = dots.iter().filter(|dot| dot.on_front).map(|dot| (x.at(dot.x), y.at(dot.y))).collect();
     front.sort_unstable();
     let mut path: Vec<Point> = Vec::new();
@@ -152,10 +152,10 @@ fn stairs(dots: &[Dot], x: &Scale, y: &Scale) -> Vec<Point> {
 }
 
 /// Names above their marks, moved up where they would lie on one another or on a mark; those of the front in ink.
-fn draw_names(canvas: &mut Canvas, dots: &[Dot], x: &Scale, y: &Scale, width: i32) {
-    let mark = |dot: &Dot| (x.at(dot.x) - GAP, x.at(dot.x) + GAP, y.at(dot.y));
+fn draw_names(canvas: &mut Canvas, dots: &[ParetoDot], x: &Scale, y: &Scale, width: i32) {
+    let mark = |dot: &ParetoDot| (x.at(dot.x) - GAP, x.at(dot.x) + GAP, y.at(dot.y));
     let mut placed: Vec<(i32, i32, i32)> = dots.iter().map(mark).collect();
-    let mut order: Vec<&Dot> = dots.iter().collect();
+    let mut order: Vec<&ParetoDot> = dots.iter().collect();
     order.sort_by_key(|dot| (!dot.on_front, y.at(dot.y), x.at(dot.x)));
     for dot in order {
         let (from, mut at) = (x.at(dot.x) + 2, y.at(dot.y) - LABEL_STEP);
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_front_is_what_nothing_beats() {
-        let dot = |x: f64, y: f64| Dot { name: String::new(), x, y, kind: 0, on_front: false };
+        let dot = |x: f64, y: f64| ParetoDot { name: String::new(), x, y, kind: 0, on_front: false };
         let mut dots = [dot(1.0, 4.0), dot(2.0, 2.0), dot(2.0, 3.0), dot(3.0, 2.0), dot(4.0, 1.0)];
         mark_front(&mut dots);
         assert_eq!(dots.each_ref().map(|d| d.on_front), [true, true, false, false, true]);

@@ -1,6 +1,6 @@
 //! What a whole is made of, as one bar for each cell, from details of the samples that share a prefix.
 
-use super::{View, levels};
+use super::{PlotView, levels};
 use anyhow::Result;
 use base::units::{quantity, tick};
 use chart::{
@@ -23,14 +23,14 @@ const LEGEND_ROW: i32 = 20;
 /// Room for a row's name above its bar, on a phone.
 const NAME: i32 = 20;
 
-struct Row {
+struct ShareRow {
     name: String,
     /// Of each coloured part and of the others together, the share of the whole.
     shares: Vec<f64>,
     total: f64,
 }
 
-pub fn shares(view: &View, rows: &[&str], prefix: &str) -> Result<Option<String>> {
+pub fn shares(view: &PlotView, rows: &[&str], prefix: &str) -> Result<Option<String>> {
     let found: Vec<(String, Vec<(&str, f64)>)> =
         view.cells.iter().filter_map(|cell| Some((levels(cell, rows), parts(view, cell, prefix)?))).collect();
     if found.is_empty() {
@@ -40,7 +40,7 @@ pub fn shares(view: &View, rows: &[&str], prefix: &str) -> Result<Option<String>
     let longest =
         found.iter().map(|(_, parts)| parts.iter().map(|(_, value)| value).sum::<f64>()).fold(f64::MIN_POSITIVE, f64::max);
     let names = coloured(&found);
-    let rows: Vec<Row> = found.iter().map(|(name, parts)| row(name, parts, &names)).collect();
+    let rows: Vec<ShareRow> = found.iter().map(|(name, parts)| row(name, parts, &names)).collect();
     let mut legend: Vec<(&str, RGBColor)> = names.iter().enumerate().map(|(n, name)| (*name, look(n).color)).collect();
     if rows.iter().any(|row| row.shares[names.len()] > 0.0) {
         legend.push(("other", OTHER));
@@ -85,7 +85,7 @@ pub fn shares(view: &View, rows: &[&str], prefix: &str) -> Result<Option<String>
 }
 
 /// The parts of a cell's whole, by their names without the prefix; none where it has none.
-fn parts<'a>(view: &'a View, cell: &record::protocol::Cell, prefix: &str) -> Option<Vec<(&'a str, f64)>> {
+fn parts<'a>(view: &'a PlotView, cell: &record::protocol::Cell, prefix: &str) -> Option<Vec<(&'a str, f64)>> {
     let own = |record: &&PassRecord| record.cell == *cell && record.pass == view.metric.pass && record.status == Status::Ok;
     let record = view.recorded.passes.iter().find(own)?;
     // One record names the parts; where rounds repeat them, the medians count.
@@ -112,13 +112,13 @@ fn coloured<'a>(found: &[(String, Vec<(&'a str, f64)>)]) -> Vec<&'a str> {
     most.into_iter().map(|(name, _)| name).collect()
 }
 
-fn row(name: &str, parts: &[(&str, f64)], names: &[&str]) -> Row {
+fn row(name: &str, parts: &[(&str, f64)], names: &[&str]) -> ShareRow {
     let total: f64 = parts.iter().map(|(_, value)| value).sum();
     let mut shares = vec![0.0; names.len() + 1];
     for (part, value) in parts {
         shares[names.iter().position(|name| name == part).unwrap_or(names.len())] += value / total;
     }
-    Row { name: shortened(name, TEXT, NAMES), shares, total }
+    ShareRow { name: shortened(name, TEXT, NAMES), shares, total }
 }
 
 /// Place of each part in the legend: pixels from the left, and row.
@@ -138,7 +138,7 @@ fn places(legend: &[(&str, RGBColor)], whole: i32) -> Vec<(i32, i32)> {
 
 fn draw_row(
     canvas: &mut Canvas,
-    row: &Row,
+    row: &ShareRow,
     legend: &[(&str, RGBColor)],
     (left, top): (i32, i32),
     (right, unit, length): (i32, &str, f64),

@@ -4,7 +4,7 @@ use super::{Message, NativeError, checked};
 use std::ffi::{CStr, c_char, c_void};
 use tch::Device;
 
-type Take = extern "C" fn(*mut c_void, *const Raw, usize);
+type TakeAllocation = extern "C" fn(*mut c_void, *const Raw, usize);
 
 #[repr(C)]
 struct Raw {
@@ -17,7 +17,7 @@ struct Raw {
 unsafe extern "C" {
     fn vl_allocations_record(device: i32, with_operations: i32) -> Message;
     fn vl_allocations_stop();
-    fn vl_allocations_take(taker: *mut c_void, take: Take);
+    fn vl_allocations_take(taker: *mut c_void, take: TakeAllocation);
 }
 
 /// One allocation of a tensor's memory, or its end.

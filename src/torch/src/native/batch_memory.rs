@@ -1,7 +1,7 @@
 //! The memory of a batch: filled by several threads at once, each in a part of its own, then a tensor without a copy.
 //!
-//! [`Block`] is memory that one owner has. [`Block::open`] makes it a [`Filling`], of which each [`Part`] can be taken once, by any thread;
-//! [`Filling::close`] gives the block back when no part is out any more. [`Block::into_tensor`] lends it to a tensor and says when the last
+//! [`BatchBlock`] is memory that one owner has. [`BatchBlock::open`] makes it a [`Filling`], of which each [`BlockPart`] can be taken once, by any thread;
+//! [`Filling::close`] gives the block back when no part is out any more. [`BatchBlock::into_tensor`] lends it to a tensor and says when the last
 //! tensor over it is gone. Who may touch which bytes is thus held by types; the loader above needs no unsafe code.
 
 use super::{Message, NativeError, checked};
@@ -78,7 +78,7 @@ impl Element for f32 {
 }
 
 /// Memory for `count` parts of `len` elements each, with one owner.
-pub struct Block<T: Element> {
+pub struct BatchBlock<T: Element> {
     data: NonNull<T>,
     owner: NonNull<c_void>,
     count: usize,
@@ -89,22 +89,22 @@ pub struct Block<T: Element> {
 }
 
 // SAFETY: the memory is owned and elements are plain values; libtorch's allocators may be called from any thread.
-unsafe impl<T: Element> Send for Block<T> {}
+unsafe impl<T: Element> Send for BatchBlock<T> {}
 // SAFETY: a shared block gives no access to its memory, except through parts, each of which is taken once.
-unsafe impl<T: Element> Sync for Block<T> {}
+unsafe impl<T: Element> Sync for BatchBlock<T> {}
 
-impl<T: Element> fmt::Debug for Block<T> {
+impl<T: Element> fmt::Debug for BatchBlock<T> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "Block of {} x {} {:?}", self.count, self.len, T::KIND)
     }
 }
 
-impl<T: Element> Block<T> {
+impl<T: Element> BatchBlock<T> {
     /// Takes memory. Its pages are touched when parts are.
     ///
     /// # Errors
     /// There is not so much; page-locked memory without CUDA; no part or no element.
-    pub fn take(count: usize, len: usize, residence: Residence) -> Result<Block<T>, NativeError> {
+    pub fn take(count: usize, len: usize, residence: Residence) -> Result<BatchBlock<T>, NativeError> {
         let bytes = count.checked_mul(len).and_then(|n| n.checked_mul(size_of::<T>())).and_then(|n| i64::try_from(n).ok());
         let bytes = bytes.filter(|n| *n > 0);
         let bytes = bytes.ok_or_else(|| NativeError(format!("a batch cannot hold {count} samples of {len} elements")))?;
@@ -115,7 +115,7 @@ impl<T: Element> Block<T> {
         let (Some(data), Some(owner)) = (NonNull::new(data.cast::<T>()), NonNull::new(owner)) else {
             return Err(NativeError("libtorch gave no memory for a batch".into()));
         };
-        Ok(Block { data, owner, count, len, residence, written: false })
+        Ok(BatchBlock { data, owner, count, len, residence, written: false })
     }
 
     /// Makes the parts available to be filled.
@@ -146,7 +146,7 @@ impl<T: Element> Block<T> {
         mut self,
         parts: usize,
         shape: &[i64],
-        give_back: impl FnOnce(Block<T>) + Send + 'static,
+        give_back: impl FnOnce(BatchBlock<T>) + Send + 'static,
     ) -> Result<Tensor, NativeError> {
         let elements = shape.iter().try_fold(1usize, |n, side| n.checked_mul(usize::try_from(*side).ok()?));
         if elements != Some(self.len) || parts > self.count {
@@ -167,7 +167,7 @@ impl<T: Element> Block<T> {
                 unsafe { vl_batch_memory_hand_over(owner, bytes, full.as_ptr(), full.len(), T::NUMBER, &mut tensor) }
             }
             Residence::Pageable => {
-                let keeper: Box<Keeper> = Box::new(Box::new(move || give_back(self)));
+                let keeper: Box<BatchKeeper> = Box::new(Box::new(move || give_back(self)));
                 let keeper = Box::into_raw(keeper).cast();
                 // SAFETY: the block, and with it `data`, lives in the keeper until C++ calls `return_block`, which it does once.
                 unsafe { vl_tensor_over(data, full.as_ptr(), full.len(), T::NUMBER, keeper, return_block, &mut tensor) }
@@ -179,18 +179,18 @@ impl<T: Element> Block<T> {
     }
 }
 
-impl<T: Element> Drop for Block<T> {
+impl<T: Element> Drop for BatchBlock<T> {
     fn drop(&mut self) {
         // SAFETY: the memory is owned and freed once.
         unsafe { vl_batch_memory_free(self.owner.as_ptr()) };
     }
 }
 
-type Keeper = Box<dyn FnOnce() + Send>;
+type BatchKeeper = Box<dyn FnOnce() + Send>;
 
 extern "C" fn return_block(keeper: *mut c_void) {
     // SAFETY: made by Box::into_raw in `into_tensor`; C++ calls this once.
-    let keeper = unsafe { Box::from_raw(keeper.cast::<Keeper>()) };
+    let keeper = unsafe { Box::from_raw(keeper.cast::<BatchKeeper>()) };
     // A panic must not cross into C++.
     let _ = catch_unwind(AssertUnwindSafe(keeper));
 }
@@ -198,13 +198,13 @@ extern "C" fn return_block(keeper: *mut c_void) {
 /// A block that is being filled.
 #[derive(Debug)]
 pub struct Filling<T: Element> {
-    block: Block<T>,
+    block: BatchBlock<T>,
     taken: Box<[AtomicBool]>,
 }
 
 impl<T: Element> Filling<T> {
     /// A part to write into; none where it was taken before or is not there.
-    pub fn part(self: &Arc<Self>, index: usize) -> Option<Part<T>> {
+    pub fn part(self: &Arc<Self>, index: usize) -> Option<BlockPart<T>> {
         if self.taken.get(index)?.swap(true, Ordering::AcqRel) {
             return None;
         }
@@ -217,14 +217,14 @@ impl<T: Element> Filling<T> {
             }
             first
         };
-        Some(Part { first, len, _filling: Arc::clone(self) })
+        Some(BlockPart { first, len, _filling: Arc::clone(self) })
     }
 
     /// The block, once all parts that were taken are dropped; else the filling again.
     ///
     /// # Errors
     /// Parts are still out.
-    pub fn close(self: Arc<Self>) -> Result<Block<T>, Arc<Self>> {
+    pub fn close(self: Arc<Self>) -> Result<BatchBlock<T>, Arc<Self>> {
         let Filling { mut block, mut taken } = Arc::try_unwrap(self)?;
         if !block.written {
             for index in (0..block.count).filter(|index| !*taken[*index].get_mut()) {
@@ -239,7 +239,7 @@ impl<T: Element> Filling<T> {
 
 /// A part of a batch's memory that this owner alone can read and write.
 #[derive(Debug)]
-pub struct Part<T: Element> {
+pub struct BlockPart<T: Element> {
     first: NonNull<T>,
     len: usize,
     /// Keeps the memory.
@@ -247,9 +247,9 @@ pub struct Part<T: Element> {
 }
 
 // SAFETY: a part is the only way to its memory, and elements are plain values.
-unsafe impl<T: Element> Send for Part<T> {}
+unsafe impl<T: Element> Send for BlockPart<T> {}
 
-impl<T: Element> Deref for Part<T> {
+impl<T: Element> Deref for BlockPart<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -258,7 +258,7 @@ impl<T: Element> Deref for Part<T> {
     }
 }
 
-impl<T: Element> DerefMut for Part<T> {
+impl<T: Element> DerefMut for BlockPart<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and `self` is borrowed for writing.
         unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn parts_filled_by_threads_become_a_tensor_and_the_memory_comes_back() {
-        let block = Block::<f32>::take(4, 3, Residence::Pageable).unwrap();
+        let block = BatchBlock::<f32>::take(4, 3, Residence::Pageable).unwrap();
         let address = block.data;
         let filling = Arc::new(block.open());
         std::thread::scope(|scope| {
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_filling_with_parts_out_does_not_close() {
-        let filling = Arc::new(Block::<u8>::take(2, 5, Residence::Pageable).unwrap().open());
+        let filling = Arc::new(BatchBlock::<u8>::take(2, 5, Residence::Pageable).unwrap().open());
         let part = filling.part(0).unwrap();
         let filling = filling.close().unwrap_err();
         drop(part);
@@ -307,14 +307,14 @@ mod tests {
     #[test]
     fn misfits_are_refused_and_the_block_is_given_back() {
         let (sender, receiver) = channel();
-        let block = Block::<i64>::take(2, 6, Residence::Pageable).unwrap();
+        let block = BatchBlock::<i64>::take(2, 6, Residence::Pageable).unwrap();
         let refused = block.into_tensor(2, &[2, 2], move |block| sender.send(block).unwrap());
         assert!(refused.unwrap_err().0.contains("does not fit"));
         let block = receiver.try_recv().unwrap();
         assert!(block.into_tensor(3, &[6], drop).is_err());
         assert!(
-            Block::<f32>::take(0, 6, Residence::Pageable).is_err()
-                && Block::<f32>::take(usize::MAX, 6, Residence::Pageable).is_err()
+            BatchBlock::<f32>::take(0, 6, Residence::Pageable).is_err()
+                && BatchBlock::<f32>::take(usize::MAX, 6, Residence::Pageable).is_err()
         );
     }
 }

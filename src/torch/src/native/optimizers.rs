@@ -9,7 +9,7 @@ use torch_sys::C_tensor;
 /// Tensors as C++ reads them. The functions here check that lists which belong together are equally long.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Span {
+struct TensorSpan {
     tensors: *const *mut C_tensor,
     count: usize,
 }
@@ -55,22 +55,22 @@ pub struct RmsPropSettings {
 
 #[repr(C)]
 struct RawAdamLists {
-    parameters: Span,
-    gradients: Span,
-    exp_avgs: Span,
-    exp_avg_sqs: Span,
-    max_exp_avg_sqs: Span,
-    steps: Span,
+    parameters: TensorSpan,
+    gradients: TensorSpan,
+    exp_avgs: TensorSpan,
+    exp_avg_sqs: TensorSpan,
+    max_exp_avg_sqs: TensorSpan,
+    steps: TensorSpan,
 }
 
 #[repr(C)]
 struct RawRmsPropLists {
-    parameters: Span,
-    gradients: Span,
-    square_avgs: Span,
-    gradient_avgs: Span,
-    momentum_buffers: Span,
-    steps: Span,
+    parameters: TensorSpan,
+    gradients: TensorSpan,
+    square_avgs: TensorSpan,
+    gradient_avgs: TensorSpan,
+    momentum_buffers: TensorSpan,
+    steps: TensorSpan,
 }
 
 #[repr(C)]
@@ -82,8 +82,8 @@ type TakeState = extern "C" fn(*mut c_void, *const c_char, *mut C_tensor, i64);
 
 unsafe extern "C" {
     fn vl_tensor_identity(tensor: *const C_tensor) -> *const c_void;
-    fn vl_gradient_addresses(parameters: Span, addresses: *mut u64) -> Message;
-    fn vl_zero_gradients(parameters: Span, to_none: i32) -> Message;
+    fn vl_gradient_addresses(parameters: TensorSpan, addresses: *mut u64) -> Message;
+    fn vl_zero_gradients(parameters: TensorSpan, to_none: i32) -> Message;
     fn vl_fused_adam(
         lists: *const RawAdamLists,
         settings: *const AdamSettings,
@@ -91,20 +91,25 @@ unsafe extern "C" {
         found_inf: *const C_tensor,
     ) -> Message;
     fn vl_fused_sgd(
-        parameters: Span,
-        gradients: Span,
-        momentum_buffers: Span,
+        parameters: TensorSpan,
+        gradients: TensorSpan,
+        momentum_buffers: TensorSpan,
         settings: *const SgdSettings,
         first_step: i32,
         gradient_scale: *const C_tensor,
         found_inf: *const C_tensor,
     ) -> Message;
     fn vl_foreach_adam(lists: *const RawAdamLists, settings: *const AdamSettings) -> Message;
-    fn vl_foreach_sgd(parameters: Span, gradients: Span, momentum_buffers: Span, settings: *const SgdSettings) -> Message;
+    fn vl_foreach_sgd(
+        parameters: TensorSpan,
+        gradients: TensorSpan,
+        momentum_buffers: TensorSpan,
+        settings: *const SgdSettings,
+    ) -> Message;
     fn vl_foreach_rmsprop(lists: *const RawRmsPropLists, settings: *const RmsPropSettings) -> Message;
-    fn vl_loop_sgd(parameters: Span, settings: *const SgdSettings, out: *mut *mut RawLoop) -> Message;
-    fn vl_loop_rmsprop(parameters: Span, settings: *const RmsPropSettings, out: *mut *mut RawLoop) -> Message;
-    fn vl_loop_adam(parameters: Span, settings: *const AdamSettings, out: *mut *mut RawLoop) -> Message;
+    fn vl_loop_sgd(parameters: TensorSpan, settings: *const SgdSettings, out: *mut *mut RawLoop) -> Message;
+    fn vl_loop_rmsprop(parameters: TensorSpan, settings: *const RmsPropSettings, out: *mut *mut RawLoop) -> Message;
+    fn vl_loop_adam(parameters: TensorSpan, settings: *const AdamSettings, out: *mut *mut RawLoop) -> Message;
     fn vl_loop_step(optimizer: *mut RawLoop) -> Message;
     fn vl_loop_set_rate(optimizer: *mut RawLoop, rate: f64) -> Message;
     fn vl_loop_state(optimizer: *const RawLoop, parameter: *const C_tensor, taker: *mut c_void, take: TakeState) -> Message;
@@ -119,8 +124,8 @@ impl Pointers {
         Pointers(tensors.iter().map(|tensor| tensor.as_ptr().cast_mut()).collect())
     }
 
-    fn span(&self) -> Span {
-        Span { tensors: self.0.as_ptr(), count: self.0.len() }
+    fn span(&self) -> TensorSpan {
+        TensorSpan { tensors: self.0.as_ptr(), count: self.0.len() }
     }
 }
 

@@ -38,13 +38,13 @@ struct RawRange {
     _opaque: [u8; 0],
 }
 
-type Take = extern "C" fn(*mut c_void, *const RawEvent, usize);
+type TakeRange = extern "C" fn(*mut c_void, *const RawEvent, usize);
 
 unsafe extern "C" {
     fn vl_profiler_begin(options: *const RawOptions) -> Message;
     fn vl_profiler_end(out: *mut *mut RawProfile) -> Message;
     fn vl_profile_free(profile: *mut RawProfile);
-    fn vl_profile_events(profile: *const RawProfile, taker: *mut c_void, take: Take);
+    fn vl_profile_events(profile: *const RawProfile, taker: *mut c_void, take: TakeRange);
     fn vl_profile_save(profile: *mut RawProfile, path: *const c_char) -> Message;
     fn vl_range_enter(name: *const c_char, out: *mut *mut RawRange) -> Message;
     fn vl_range_leave(range: *mut RawRange);

@@ -4,10 +4,10 @@ use super::{Message, NativeError, checked};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
 
-type Take = extern "C" fn(*mut c_void, *const c_char, *const c_char);
+type TakeSetting = extern "C" fn(*mut c_void, *const c_char, *const c_char);
 
 unsafe extern "C" {
-    fn vl_settings(taker: *mut c_void, take: Take) -> Message;
+    fn vl_settings(taker: *mut c_void, take: TakeSetting) -> Message;
 }
 
 /// Every setting of this process and thread, under readable names.
