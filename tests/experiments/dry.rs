@@ -15,7 +15,7 @@ use tch::nn::{self, Optimizer, OptimizerConfig, VarStore};
 use tch::{Device, Kind, Reduction, Tensor};
 use torch::ddp::{Ddp, DdpOptions};
 use torch::distributed::ProcessGroup;
-use torch::dry::replay::{Trace, replay};
+use torch::dry::replay::{ReplayTrace, replay};
 use torch::dry::{self, Dry};
 use torch::optimizers::{self, Algorithm, GradScale, Implementation, Sgd};
 use torch::{self, Backend, Checkpoint, Cpu, MemoryHistory, Profiler, Profiling, allocations, autocast};
@@ -958,7 +958,7 @@ fn million() -> Result<Value> {
     live.drain(..).for_each(|id| trace += &format!("free,{id},\n"));
     let device = Dry::open()?;
     let start = std::time::Instant::now();
-    let trace = Trace::read(trace.as_bytes())?;
+    let trace = ReplayTrace::read(trace.as_bytes())?;
     let read = start.elapsed().as_secs_f64();
     let found = replay(&device, &trace)?;
     ensure!(found.oom.is_none() && found.allocated == 0 && found.reserved > 0);

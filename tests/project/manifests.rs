@@ -1,6 +1,8 @@
 //! Each experiment has its line, and no crate below the measuring ones sees libtorch.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Crates without libtorch, of which `vramlab rehearse` is built.
@@ -38,4 +40,45 @@ fn every_experiment_has_its_line_and_its_name() {
         assert!(manifest.contains(&format!("name = \"{name}\", path = \"{main}\"")), "{name} has no [[bin]] line");
         assert!(code.contains(&format!("Protocol::new(\"{name}\",")), "{name}: the protocol has another name");
     }
+}
+
+/// Twins that are still there: most are the typed form and the plain form of a protocol. The list only gets shorter.
+const DEFINED_TWICE: [&str; 25] = [
+    "Batch", "Block", "Category", "Cell", "Device", "Event", "Gpu", "Grid", "Level", "Loader", "Options", "Phase", "Plot",
+    "Profile", "Protocol", "Range", "RawEvent", "Rule", "Run", "Session", "Settings", "Share", "Source", "Taken", "Verdict",
+];
+
+/// A type's name, where a line defines one for a whole module.
+fn defined(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let line = line.strip_prefix("pub").map_or(line, |rest| rest.trim_start_matches(|c| c != ' ').trim_start());
+    let name = ["struct ", "enum ", "trait ", "union "].iter().find_map(|keyword| line.strip_prefix(keyword))?;
+    // A macro's `$name` is none.
+    name.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
+}
+
+#[test]
+fn a_type_name_is_unique() {
+    let mut places: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    let mut folders = ["src", "experiments"].map(|folder| common::root().join(folder)).to_vec();
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+                for name in code.lines().filter_map(defined) {
+                    places.entry(name.to_string()).or_default().push(path.clone());
+                }
+            }
+        }
+    }
+    assert!(places.len() > 500, "{}", places.len());
+    let twice: Vec<&String> = places.iter().filter(|(_, places)| places.len() > 1).map(|(name, _)| name).collect();
+    let new: Vec<_> =
+        twice.iter().filter(|name| !DEFINED_TWICE.contains(&name.as_str())).map(|name| (name, &places[name.as_str()])).collect();
+    assert!(new.is_empty(), "each says what it holds, so no two have one name: {new:?}");
+    let gone: Vec<_> = DEFINED_TWICE.iter().filter(|name| !twice.iter().any(|twice| twice == *name)).collect();
+    assert!(gone.is_empty(), "no longer defined twice: take them off the list: {gone:?}");
 }

@@ -1,6 +1,6 @@
 //! What lives through the phases of a step, stacked by what it is for, in panels side by side; the peak is marked and named.
 
-use super::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, Head, INK, LinearScale, Mark, NARROW, Point, SMALL, TEXT};
+use super::{Anchor, BAND, Canvas, EDGE, FAINT, GRID, Head, INK, LinearScale, Marker, NARROW, Point, SMALL, TEXT};
 use super::{look, picture, shortened, text_width, wrapped};
 use anyhow::Result;
 use base::units::{quantity, tick};
@@ -25,7 +25,7 @@ const LEGEND_ROW: i32 = 20;
 
 /// A phase of a course, as wide as the others.
 #[derive(Debug, Clone)]
-pub struct Phase {
+pub struct PhaseBand {
     pub name: String,
     /// What it belongs to, an iteration for instance; empty where there is only one.
     pub group: String,
@@ -36,17 +36,17 @@ pub struct Phase {
 
 /// Bytes over allocations and frees.
 #[derive(Debug, Clone)]
-pub struct Course {
+pub struct MemoryCurve {
     /// Bytes of each layer, point by point.
     pub points: Vec<Vec<f64>>,
-    pub phases: Vec<Phase>,
+    pub phases: Vec<PhaseBand>,
 }
 
 #[derive(Debug)]
 pub struct Panel {
     pub name: String,
     /// What to draw, or why there is nothing.
-    pub course: Result<Course, String>,
+    pub course: Result<MemoryCurve, String>,
 }
 
 /// A whole picture.
@@ -61,7 +61,7 @@ pub struct Areas<'a> {
     pub note: String,
 }
 
-impl Course {
+impl MemoryCurve {
     fn total(&self, point: usize) -> f64 {
         self.points[point].iter().sum()
     }
@@ -101,7 +101,7 @@ impl Course {
 
 /// Where a course lies in its picture, for pages that say what a reader points at; pixels of the whole picture.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Plot {
+pub struct AreaPlot {
     pub left: i32,
     /// Where nothing lies, and where `high` bytes do.
     pub ground: i32,
@@ -115,7 +115,7 @@ pub struct Plot {
 ///
 /// # Errors
 /// The drawing library fails.
-pub fn areas(chart: &Areas) -> Result<(String, Vec<Plot>)> {
+pub fn areas(chart: &Areas) -> Result<(String, Vec<AreaPlot>)> {
     let head = chart.head;
     let mut plots = Vec::new();
     let rows: Vec<&[Panel]> = match head.width <= NARROW {
@@ -123,7 +123,8 @@ pub fn areas(chart: &Areas) -> Result<(String, Vec<Plot>)> {
         false => chart.rows.iter().map(Vec::as_slice).collect(),
     };
     let columns = rows.iter().map(|row| row.len()).max().unwrap_or(1) as i32;
-    let highest = |panels: &[Panel]| panels.iter().filter_map(|p| p.course.as_ref().ok()).map(Course::highest).fold(1.0, f64::max);
+    let highest =
+        |panels: &[Panel]| panels.iter().filter_map(|p| p.course.as_ref().ok()).map(MemoryCurve::highest).fold(1.0, f64::max);
     let together = rows.iter().map(|row| highest(row)).fold(1.0, f64::max);
     let legend = legend(chart, together);
     let top = head.bottom() + 4 + legend.last().map_or(0, |(.., row)| row + 1) * LEGEND_ROW;
@@ -196,7 +197,7 @@ impl AreaFrame {
         AreaFrame { top, width: (width - 2 * EDGE - GAP * (columns - 1)) / columns, y, ticks, axis }
     }
 
-    fn draw(&self, canvas: &mut Canvas, panel: &Panel, layers: &[String], column: i32) -> Option<Plot> {
+    fn draw(&self, canvas: &mut Canvas, panel: &Panel, layers: &[String], column: i32) -> Option<AreaPlot> {
         let start = EDGE + column * (self.width + GAP);
         let (left, right) = (start + self.axis, start + self.width);
         let (upper, lower) = (self.y.to, self.y.from);
@@ -240,15 +241,15 @@ impl AreaFrame {
             canvas.text((start, line + LINE), &course.shares(peak, layers, self.width), SMALL, INK, Anchor::Start);
             let height = self.y.at(course.total(peak));
             canvas.path(&[(left, height), (right, height)], INK, 1, &[5, 3]);
-            canvas.mark((left + peak_at as i32, height), Mark::Circle, INK);
+            canvas.mark((left + peak_at as i32, height), Marker::Circle, INK);
         }
         canvas.line((left, lower), (right, lower), FAINT, 1);
         canvas.line((left, upper - PHASES), (left, lower), FAINT, 1);
-        Some(Plot { left, ground: lower, top: upper, high: self.y.high, points: columns })
+        Some(AreaPlot { left, ground: lower, top: upper, high: self.y.high, points: columns })
     }
 
     /// A line with a name above the phases that belong together.
-    fn draw_groups(&self, canvas: &mut Canvas, course: &Course, edge: &impl Fn(usize) -> i32) {
+    fn draw_groups(&self, canvas: &mut Canvas, course: &MemoryCurve, edge: &impl Fn(usize) -> i32) {
         let mut first = 0;
         for group in course.phases.chunk_by(|a, b| a.group == b.group) {
             let (from, to) = (edge(first), edge(first + group.len()));
@@ -264,7 +265,7 @@ impl AreaFrame {
 
 /// For each pixel across the point to show: of those that share the pixel the one at which most bytes live, so that no peak is lost; where
 /// there are fewer points than pixels, or none in a phase, the last one stays. With them, the pixel of the peak.
-fn columns(course: &Course, edge: &impl Fn(usize) -> i32, peak: usize) -> (Vec<usize>, usize) {
+fn columns(course: &MemoryCurve, edge: &impl Fn(usize) -> i32, peak: usize) -> (Vec<usize>, usize) {
     let (mut columns, mut peak_at, mut last) = (Vec::new(), 0, 0);
     for (n, phase) in course.phases.iter().enumerate() {
         let (width, count) = ((edge(n + 1) - edge(n)).max(0) as usize, phase.points.len());
@@ -283,7 +284,7 @@ fn columns(course: &Course, edge: &impl Fn(usize) -> i32, peak: usize) -> (Vec<u
 }
 
 /// Each layer down to the ground, the highest first, so that the lower ones lie over it.
-fn draw_stack(canvas: &mut Canvas, course: &Course, columns: &[usize], left: i32, y: impl Fn(f64) -> i32) {
+fn draw_stack(canvas: &mut Canvas, course: &MemoryCurve, columns: &[usize], left: i32, y: impl Fn(f64) -> i32) {
     let ground = y(0.0);
     for layer in (0..course.points.first().map_or(0, Vec::len)).rev() {
         if course.points.iter().all(|point| point[layer] == 0.0) {
@@ -321,15 +322,15 @@ fn simplified(line: impl Iterator<Item = Point>) -> Vec<Point> {
 mod tests {
     use super::*;
 
-    fn course(totals: &[f64], phases: &[Range<usize>]) -> Course {
-        let phase = |points: &Range<usize>| Phase {
+    fn course(totals: &[f64], phases: &[Range<usize>]) -> MemoryCurve {
+        let phase = |points: &Range<usize>| PhaseBand {
             name: "forward".into(),
             group: String::new(),
             place: "in forward".into(),
             points: points.clone(),
         };
         let points = totals.iter().map(|total| vec![total * 0.25, total * 0.75]).collect();
-        Course { points, phases: phases.iter().map(phase).collect() }
+        MemoryCurve { points, phases: phases.iter().map(phase).collect() }
     }
 
     #[test]

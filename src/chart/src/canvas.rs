@@ -30,7 +30,7 @@ const PALETTE: [RGBColor; 7] = [
     RGBColor(0x00, 0x00, 0x00),
 ];
 const DASHES: [&[i32]; 5] = [&[], &[9, 4], &[2, 4], &[12, 4, 2, 4], &[5, 3]];
-const MARKS: [Mark; 6] = [Mark::Circle, Mark::Square, Mark::Triangle, Mark::Diamond, Mark::Wedge, Mark::Plus];
+const MARKS: [Marker; 6] = [Marker::Circle, Marker::Square, Marker::Triangle, Marker::Diamond, Marker::Wedge, Marker::Plus];
 const HATCHES: [Hatch; 5] = [Hatch::None, Hatch::Rising, Hatch::Falling, Hatch::Upright, Hatch::Crossed];
 
 /// Ink and paper follow the reader's light or dark, also where the picture is an image of a page; the colours of series stay.
@@ -48,7 +48,7 @@ fn fine((x, y): Point) -> Point {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
+pub enum Marker {
     Circle,
     Square,
     Triangle,
@@ -75,7 +75,7 @@ pub enum Hatch {
 pub struct Look {
     pub color: RGBColor,
     pub dash: &'static [i32],
-    pub mark: Mark,
+    pub mark: Marker,
     pub hatch: Hatch,
 }
 
@@ -194,27 +194,27 @@ impl Canvas<'_> {
     }
 
     /// A mark some 10 pixels wide, with a white rim so that neighbours stay apart.
-    pub fn mark(&mut self, at: Point, mark: Mark, color: RGBColor) {
+    pub fn mark(&mut self, at: Point, mark: Marker, color: RGBColor) {
         match mark {
-            Mark::Circle => {
+            Marker::Circle => {
                 for (radius, color) in [(6, WHITE), (5, color)] {
                     let result =
                         self.backend.draw_circle(fine(at), (radius * FINE) as u32, &ShapeStyle::from(&color).filled(), true);
                     self.note(result);
                 }
             }
-            Mark::Cross => {
+            Marker::Cross => {
                 for r in [-5, 5] {
                     self.line((at.0 - 5, at.1 - r), (at.0 + 5, at.1 + r), color, 3);
                 }
             }
-            Mark::Plus => {
+            Marker::Plus => {
                 for (reach, width, color) in [(7, 6, WHITE), (6, 4, color)] {
                     self.line((at.0 - reach, at.1), (at.0 + reach, at.1), color, width);
                     self.line((at.0, at.1 - reach), (at.0, at.1 + reach), color, width);
                 }
             }
-            Mark::Square | Mark::Triangle | Mark::Diamond | Mark::Wedge => {
+            Marker::Square | Marker::Triangle | Marker::Diamond | Marker::Wedge => {
                 for (rim, color) in [(1, WHITE), (0, color)] {
                     self.polygon(at, &corners(mark, rim), color);
                 }
@@ -277,12 +277,12 @@ pub fn picture(size: (i32, i32), title: &str, draw: impl FnOnce(&mut Canvas)) ->
     ))
 }
 
-fn corners(mark: Mark, rim: i32) -> Vec<Point> {
+fn corners(mark: Marker, rim: i32) -> Vec<Point> {
     let r = 5 + rim;
     match mark {
-        Mark::Triangle => vec![(0, -r - 1), (r + 1, r - 1), (-r - 1, r - 1)],
-        Mark::Wedge => vec![(0, r + 1), (r + 1, 1 - r), (-r - 1, 1 - r)],
-        Mark::Diamond => vec![(0, -r - 1), (r + 1, 0), (0, r + 1), (-r - 1, 0)],
+        Marker::Triangle => vec![(0, -r - 1), (r + 1, r - 1), (-r - 1, r - 1)],
+        Marker::Wedge => vec![(0, r + 1), (r + 1, 1 - r), (-r - 1, 1 - r)],
+        Marker::Diamond => vec![(0, -r - 1), (r + 1, 0), (0, r + 1), (-r - 1, 0)],
         _ => vec![(-r, -r), (r, -r), (r, r), (-r, r)],
     }
 }

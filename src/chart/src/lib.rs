@@ -6,12 +6,12 @@ mod canvas;
 mod ranges;
 mod scale;
 
-pub use area::{Areas, Course, Panel, Phase, Plot, areas};
+pub use area::{AreaPlot, Areas, MemoryCurve, Panel, PhaseBand, areas};
 pub use canvas::{
-    Anchor, BAND, Canvas, FAINT, GRID, Hatch, INK, Look, Mark, Point, SMALL, TEXT, TITLE, WHITE, look, picture, shortened,
+    Anchor, BAND, Canvas, FAINT, GRID, Hatch, INK, Look, Marker, Point, SMALL, TEXT, TITLE, WHITE, look, picture, shortened,
     text_width, wrapped,
 };
-pub use ranges::{Axis, Dot, Ranges, Row, ranges};
+pub use ranges::{Dot, RangeAxis, Ranges, Row, ranges};
 pub use scale::{LinearScale, Scale};
 
 /// Width of a chart on a page, and on a phone, in pixels.

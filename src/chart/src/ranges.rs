@@ -34,7 +34,7 @@ pub struct Row {
 
 /// A linear axis of one panel.
 #[derive(Debug, Clone)]
-pub struct Axis {
+pub struct RangeAxis {
     pub title: String,
     /// Writes a round value.
     pub tick: fn(f64) -> String,
@@ -44,7 +44,7 @@ pub struct Axis {
 
 pub struct Ranges<'a> {
     pub head: &'a Head,
-    pub axes: Vec<Axis>,
+    pub axes: Vec<RangeAxis>,
     pub series: Vec<String>,
     pub rows: Vec<Row>,
 }
@@ -177,7 +177,7 @@ impl RangeFrame {
         self.from + ((value - self.low) / (self.high - self.low) * f64::from(self.to - self.from)).round() as i32
     }
 
-    fn draw_axis(&self, canvas: &mut Canvas, axis: &Axis, (top, bottom): (i32, i32)) {
+    fn draw_axis(&self, canvas: &mut Canvas, axis: &RangeAxis, (top, bottom): (i32, i32)) {
         let mut free = i32::MIN;
         for value in ticks(self.low, self.high, (self.to - self.from) / 55) {
             let (x, label) = (self.at(value), (axis.tick)(value));

@@ -9,7 +9,7 @@ use std::io::BufReader;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use torch::dry::replay::{Replayed, Trace, replay as play};
+use torch::dry::replay::{ReplayTrace, Replayed, replay as play};
 use torch::dry::{self, Dry};
 
 /// Flags of `vramlab replay`.
@@ -53,7 +53,7 @@ pub fn replay(arguments: &ReplayOptions) -> Result<()> {
         return Err(command.exec()).context("starting the process with the simulated GPU");
     }
     let file = File::open(&arguments.trace).with_context(|| format!("opening {name}"))?;
-    let trace = Trace::read(BufReader::new(file)).with_context(|| format!("{name}"))?;
+    let trace = ReplayTrace::read(BufReader::new(file)).with_context(|| format!("{name}"))?;
     let found = play(&Dry::open()?, &trace)?;
     if arguments.json {
         println!("{}", serde_json::to_string(&found)?);

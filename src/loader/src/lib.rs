@@ -23,7 +23,7 @@ pub use dataset::{Dataset, FnDataset, Subset};
 pub use decode::{Decoder, Undecodable, decode};
 pub use images::{ImageScratch, Images};
 pub use loader::{Batch, Config, Epoch, Loader, OnBad, Skipped};
-pub use order::{Position, SampleRandom, Shard, Share, Uneven, epoch_order, sample_random};
+pub use order::{Position, RankShare, SampleRandom, Shard, Uneven, epoch_order, sample_random};
 pub use pixels::{Area, Pixels};
 pub use source::{Damage, ImageFolder, Source};
 pub use textured::{Textured, cache_folder};

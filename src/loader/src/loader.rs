@@ -11,8 +11,8 @@
 //! there each worker has a generator of its own.
 
 use super::dataset::Dataset;
-use super::order::{Position, Shard, Share, epoch_order, sample_random};
-use super::ring::{Ring, lock};
+use super::order::{Position, RankShare, Shard, epoch_order, sample_random};
+use super::ring::{BatchRing, lock};
 use anyhow::{Context, Result, anyhow, ensure};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -135,11 +135,11 @@ impl<D: Dataset> Loader<D> {
         ensure!(config.persistent || !config.across_epochs, "only persistent workers can load across epochs");
         ensure!(u32::try_from(data.len()).is_ok(), "a data set of {} samples is too large", data.len());
         let keep = 1 + if config.workers == 0 { 0 } else { config.prefetch };
-        let samples = Ring::new(keep, config.batch, data.shape(), config.residence);
-        let labels = Ring::new(keep, config.batch, vec![], config.residence);
+        let samples = BatchRing::new(keep, config.batch, data.shape(), config.residence);
+        let labels = BatchRing::new(keep, config.batch, vec![], config.residence);
         let bytes = config.batch * data.shape().iter().product::<i64>() as usize * size_of::<D::Element>();
         let no_memory = || format!("taking memory for {keep} batches of {bytes} bytes");
-        let whole = Share::deal(&epoch_order(data.len(), false, 0, 0), config.shard, Position::default());
+        let whole = RankShare::deal(&epoch_order(data.len(), false, 0, 0), config.shard, Position::default());
         let core = Core {
             batches_per_epoch: batches(&config, &whole, 0),
             samples: samples.with_context(no_memory)?,
@@ -261,7 +261,7 @@ impl<D: Dataset> Drop for Epoch<'_, D> {
 }
 
 /// Batches that a share still has when some of its samples were opened.
-fn batches(config: &Config, share: &Share, opened: usize) -> usize {
+fn batches(config: &Config, share: &RankShare, opened: usize) -> usize {
     let left = share.indices.len() - opened;
     if config.drop_last { left / config.batch } else { left.div_ceil(config.batch) }
 }
@@ -271,8 +271,8 @@ struct Core<D: Dataset> {
     data: Arc<D>,
     config: Config,
     batches_per_epoch: usize,
-    samples: Arc<Ring<D::Element>>,
-    labels: Arc<Ring<i64>>,
+    samples: Arc<BatchRing<D::Element>>,
+    labels: Arc<BatchRing<i64>>,
     state: Mutex<QueueState<D::Element>>,
     /// There may be something to load, or workers have to stop.
     work: Condvar,
@@ -283,7 +283,7 @@ struct Core<D: Dataset> {
 
 struct QueueState<T: Element> {
     /// What this epoch has, and how many of its samples were put into slots.
-    share: Option<Share>,
+    share: Option<RankShare>,
     opened: usize,
     /// Batches that are being filled or wait for the caller, in order. Only the last can have samples that nobody loads yet.
     slots: VecDeque<BatchSlot<T>>,
@@ -359,7 +359,7 @@ impl<D: Dataset> Core<D> {
     fn begin(&self, from: Position) {
         let order = epoch_order(self.data.len(), self.config.shuffle, self.config.seed, from.epoch);
         let mut state = lock(&self.state);
-        state.share = Some(Share::deal(&order, self.config.shard, from));
+        state.share = Some(RankShare::deal(&order, self.config.shard, from));
         state.opened = 0;
         state.at = from;
         drop(state);
@@ -432,7 +432,7 @@ impl<D: Dataset> Core<D> {
             let next = Position::start_of(share.epoch() + 1);
             let order = epoch_order(self.data.len(), self.config.shuffle, self.config.seed, next.epoch);
             state.opened = 0;
-            share = state.share.insert(Share::deal(&order, self.config.shard, next));
+            share = state.share.insert(RankShare::deal(&order, self.config.shard, next));
         }
         let block = match self.samples.take() {
             Ok(block) => block,

@@ -81,7 +81,7 @@ pub fn epoch_order(len: usize, shuffle: bool, seed: u64, epoch: u64) -> Vec<u32>
 /// Ranks take turns in the epoch's order: rank r has what stands at r, r + ranks, and so on. After equally many samples on each rank, what
 /// was consumed is thus a prefix of the order, and what remains can be dealt to any number of ranks anew.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Share {
+pub struct RankShare {
     pub indices: Vec<u32>,
     /// Samples of the epoch's order that were consumed before.
     pub consumed: usize,
@@ -92,9 +92,9 @@ pub struct Share {
     epoch: u64,
 }
 
-impl Share {
+impl RankShare {
     /// Deals an epoch's order, from a position in it.
-    pub fn deal(order: &[u32], shard: Shard, from: Position) -> Share {
+    pub fn deal(order: &[u32], shard: Shard, from: Position) -> RankShare {
         let ranks = shard.ranks.max(1);
         let consumed = from.consumed.min(order.len());
         let left = order.len() - consumed;
@@ -105,7 +105,7 @@ impl Share {
             Uneven::Repeat => left.div_ceil(ranks) * ranks,
         };
         let indices = (shard.rank..total).step_by(ranks).map(|at| order[(consumed + at) % order.len()]).collect();
-        Share { indices, consumed, ranks, total: consumed + total, epoch: from.epoch }
+        RankShare { indices, consumed, ranks, total: consumed + total, epoch: from.epoch }
     }
 
     /// Where the run stands when each rank was given `count` samples, or all that it had. Where ranks end with unequal shares, rank 0 has the
@@ -152,7 +152,7 @@ mod tests {
         fn ranks_together_load_every_sample_once(len in 0usize..200, ranks in 1usize..9, shuffle: bool, seed: u64) {
             let order = epoch_order(len, shuffle, seed, 3);
             let shard = |rank| Shard { rank, ranks, uneven: Uneven::Keep };
-            let mut all: Vec<u32> = (0..ranks).flat_map(|r| Share::deal(&order, shard(r), Position::start_of(3)).indices).collect();
+            let mut all: Vec<u32> = (0..ranks).flat_map(|r| RankShare::deal(&order, shard(r), Position::start_of(3)).indices).collect();
             all.sort_unstable();
             prop_assert_eq!(all, (0..len as u32).collect::<Vec<_>>());
         }
@@ -162,7 +162,7 @@ mod tests {
             let order = epoch_order(len, true, 0, 0);
             for (uneven, each) in [(Uneven::Drop, len / ranks), (Uneven::Repeat, len.div_ceil(ranks))] {
                 for rank in 0..ranks {
-                    let share = Share::deal(&order, Shard { rank, ranks, uneven }, Position::default());
+                    let share = RankShare::deal(&order, Shard { rank, ranks, uneven }, Position::default());
                     prop_assert_eq!(share.indices.len(), each);
                 }
             }
@@ -174,7 +174,7 @@ mod tests {
         ) {
             let order = epoch_order(len, true, 9, 1);
             let start = Position::start_of(1);
-            let deal = |ranks, from| (0..ranks).map(|rank| Share::deal(&order, Shard { rank, ranks, uneven: Uneven::Keep }, from)).collect::<Vec<_>>();
+            let deal = |ranks, from| (0..ranks).map(|rank| RankShare::deal(&order, Shard { rank, ranks, uneven: Uneven::Keep }, from)).collect::<Vec<_>>();
             let shares = deal(before, start);
             let mut seen: Vec<u32> = shares.iter().flat_map(|s| s.indices.iter().take(steps).copied()).collect();
             let stopped = shares[0].position_after(steps);

@@ -13,7 +13,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Blocks for batches of one size. A block goes out as a tensor and comes back when the tensor is dropped. There are always enough: where a
 /// caller keeps many tensors, new blocks are taken, and those beyond `keep` are freed when they come back.
 #[derive(Debug)]
-pub(super) struct Ring<T: Element> {
+pub(super) struct BatchRing<T: Element> {
     free: Mutex<Vec<BatchBlock<T>>>,
     keep: usize,
     samples: usize,
@@ -21,10 +21,10 @@ pub(super) struct Ring<T: Element> {
     residence: Residence,
 }
 
-impl<T: Element> Ring<T> {
+impl<T: Element> BatchRing<T> {
     /// Takes `keep` blocks of `samples` samples each.
-    pub fn new(keep: usize, samples: usize, shape: Vec<i64>, residence: Residence) -> Result<Arc<Ring<T>>, NativeError> {
-        let ring = Ring { free: Mutex::new(Vec::new()), keep, samples, shape, residence };
+    pub fn new(keep: usize, samples: usize, shape: Vec<i64>, residence: Residence) -> Result<Arc<BatchRing<T>>, NativeError> {
+        let ring = BatchRing { free: Mutex::new(Vec::new()), keep, samples, shape, residence };
         let blocks = (0..keep).map(|_| ring.take()).collect::<Result<Vec<_>, _>>()?;
         lock(&ring.free).extend(blocks);
         Ok(Arc::new(ring))

@@ -5,9 +5,9 @@ use super::check::Tolerance;
 use super::launch::{BAD_INPUT, Device, Rehearsal, RehearseOptions, Variant, card_of, print_answer, write_json};
 use super::libraries::libraries;
 use super::preset;
-use super::replay::{self, Course};
+use super::replay::{self, AllocationTrace};
 use super::show::short_failure;
-use super::template::Template;
+use super::template::FlagTemplate;
 use super::time::Prediction;
 use super::trace::Phase;
 use anyhow::{Result, anyhow, bail, ensure};
@@ -34,11 +34,11 @@ pub struct FitOptions {
 
     /// How the command is told its batch, as in '--batch-size {}'
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, required_unless_present_any = ["context", "model"])]
-    batch: Option<Template>,
+    batch: Option<FlagTemplate>,
 
     /// How it is told the length of its sequences, as in '--seq-len {}'
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true)]
-    context: Option<Template>,
+    context: Option<FlagTemplate>,
 
     /// A simulated GPU, as for `vramlab rehearse`; may be given several times
     #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
@@ -283,15 +283,15 @@ impl std::fmt::Display for ScriptFailed {
 
 impl std::error::Error for ScriptFailed {}
 
-fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: bool) -> Result<Fit> {
+fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &FlagTemplate, quiet: bool) -> Result<Fit> {
     let card: Card = rehearsal.card;
     let room = (card.memory - card.context).cast_signed();
     let now = template.number(&rehearsal.options.command);
     let mut best: Option<(u64, i64, i64)> = None;
     let mut tried: Vec<TriedNumber> = Vec::new();
     let mut rehearsals = 0;
-    let courses: RefCell<Vec<(u64, Course)>> = RefCell::default();
-    let mut failed: Vec<(u64, Course)> = Vec::new();
+    let courses: RefCell<Vec<(u64, AllocationTrace)>> = RefCell::default();
+    let mut failed: Vec<(u64, AllocationTrace)> = Vec::new();
     let border = |low, high| replay::largest(rehearsal, &courses.borrow(), low, high);
     let first = now.unwrap_or(if of == "context" { FIRST_CONTEXT } else { FIRST });
     let largest = search(first, room, border, |number| {
@@ -314,7 +314,7 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &Template, quiet: 
         let worst = answer.processes.first();
         let course = |worst: &ProcessAnswer| {
             let trace = run.traces.iter().find(|trace| trace.process.id == worst.process)?;
-            Some(Course::of(trace, worst))
+            Some(AllocationTrace::of(trace, worst))
         };
         match answer.verdict {
             Verdict::Fits | Verdict::BarelyFits => {

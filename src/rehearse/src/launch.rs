@@ -5,9 +5,9 @@ use super::check::Tolerance;
 use super::libraries::{Libraries, cache, remedy};
 use super::preset::{self, BatchFlag};
 use super::replay::{self, Needs};
-use super::session::{self, Left, Session, Settings};
+use super::session::{self, LeftProcesses, Session, Settings};
 use super::show::on_one_line;
-use super::template::Template;
+use super::template::FlagTemplate;
 use super::time::{Loading, Prediction, predict};
 use super::trace::Trace;
 use anyhow::{Context, Result, bail, ensure};
@@ -96,7 +96,7 @@ pub struct RehearseOptions {
 
     /// With --what-if: how the command is told how many batches it accumulates before a step, as in '--grad-accum {}'
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, requires = "batch")]
-    pub(super) accumulation: Option<Template>,
+    pub(super) accumulation: Option<FlagTemplate>,
 
     /// With --what-if: how many such GPUs zero1, zero2 and fsdp2 are tried on
     #[arg(long, value_name = "N", default_value = "2", requires = "what_if")]
@@ -375,7 +375,7 @@ impl Rehearsal<'_> {
     fn wait(&self, child: &mut Child, session: &Path) -> Result<(ExitStatus, bool)> {
         let began = Instant::now();
         let mut interrupted: Option<Instant> = None;
-        let (mut compiles, mut left) = (false, Left::none());
+        let (mut compiles, mut left) = (false, LeftProcesses::none());
         loop {
             if let Some(status) = child.try_wait().context("waiting for the command")? {
                 return Ok((status, false));

@@ -2,7 +2,7 @@
 
 use super::launch::RehearseOptions;
 use super::libraries::Libraries;
-use super::template::Template;
+use super::template::FlagTemplate;
 use anyhow::{Context, Result, bail, ensure};
 use std::env;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ pub const MODELS: [&str; 9] =
 #[derive(Debug, Clone)]
 pub enum BatchFlag {
     Samples(u64),
-    Told(Template),
+    Told(FlagTemplate),
 }
 
 impl FromStr for BatchFlag {
@@ -32,8 +32,8 @@ impl FromStr for BatchFlag {
 }
 
 /// How a preset is told the samples of a micro-batch.
-pub fn batch() -> Template {
-    Template::of(["--batch", "{}"])
+pub fn batch() -> FlagTemplate {
+    FlagTemplate::of(["--batch", "{}"])
 }
 
 /// The command that trains a preset with micro-batches of so many samples, and with flags of its own.
@@ -55,7 +55,7 @@ pub fn resolved(options: &RehearseOptions, libraries: &Libraries) -> Result<Rehe
         (Some(model), Some(BatchFlag::Samples(samples))) => {
             options.command = command(model, *samples, &options.command, libraries);
             options.batch = Some(BatchFlag::Told(batch()));
-            options.accumulation = Some(Template::of(["--accumulate", "{}"]));
+            options.accumulation = Some(FlagTemplate::of(["--accumulate", "{}"]));
         }
         (Some(model), _) => bail!("--model {model}: name the samples of a batch, as in --batch 8"),
         (None, Some(BatchFlag::Samples(samples))) => {

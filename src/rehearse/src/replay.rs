@@ -19,7 +19,7 @@ const EMPTY_CACHE: u8 = 2;
 
 /// What a process asked of one card's allocator, in order.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Course {
+pub struct AllocationTrace {
     python: String,
     /// How the allocator was set.
     settings: Option<String>,
@@ -30,9 +30,9 @@ pub struct Course {
     sizes: Vec<i64>,
 }
 
-impl Course {
+impl AllocationTrace {
     /// Without what a try of too much made, whose end was caught, and gave back.
-    pub fn of(trace: &Trace, process: &ProcessAnswer) -> Course {
+    pub fn of(trace: &Trace, process: &ProcessAnswer) -> AllocationTrace {
         let is_told = |kind| !matches!(kind, Kind::Mark | Kind::Label | Kind::Imagined | Kind::FreeRequested);
         let told = own(trace).iter().enumerate().filter(|(_, event)| event.device == process.device && is_told(event.kind));
         let events: Vec<_> = told.collect();
@@ -83,7 +83,7 @@ impl Course {
         for freed in requests.chunk_by_mut(|(one, _), (other, _)| (*one, *other) == (FREE, FREE)) {
             freed.sort_unstable();
         }
-        Course {
+        AllocationTrace {
             python: trace.process.executable.clone(),
             settings: trace.process.alloc_conf.clone(),
             streams: streams.len(),
@@ -161,16 +161,16 @@ pub struct Needs {
 /// PyTorch's allocator could not be asked.
 pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trace]) -> Result<Needs> {
     let trace_of = |process: &ProcessAnswer| traces.iter().find(|trace| trace.process.id == process.process);
-    let mut courses: Vec<(Course, &ProcessAnswer)> = Vec::new();
+    let mut courses: Vec<(AllocationTrace, &ProcessAnswer)> = Vec::new();
     for (process, trace) in processes.iter().filter_map(|process| Some((process, trace_of(process)?))) {
-        let course = Course::of(trace, process);
+        let course = AllocationTrace::of(trace, process);
         // Ranks do the same.
         if !course.sizes.is_empty() && !courses.iter().any(|(known, _)| *known == course) {
             courses.push((course, process));
         }
     }
     let Some((first, worst)) = courses.first() else { return Ok(Needs { least: 0, expandable: None }) };
-    fn told<'a>((course, process): &'a (Course, &ProcessAnswer)) -> ToldCourse<'a> {
+    fn told<'a>((course, process): &'a (AllocationTrace, &ProcessAnswer)) -> ToldCourse<'a> {
         // What comes after a try that was too much finds its memory cached.
         let reserved = if process.caught.is_empty() { process.peak_reserved } else { i64::try_from(LARGE).unwrap_or(i64::MAX) };
         ToldCourse { allocated: process.peak_allocated, reserved, ..course.told() }
@@ -213,7 +213,7 @@ struct ToldNumbers<'a> {
 /// Of each block of the larger number its bytes with both, in order. Where the courses are not the same but for sizes, because of an algorithm
 /// that takes a workspace from some batch on, for instance, blocks are those of one another whose bytes stayed, or grew as the number did, as
 /// the next ones do; what is left over grows as the number does. None where too much is.
-fn sizes((less, one): &(u64, Course), (more, other): &(u64, Course)) -> Option<Vec<(i64, i64)>> {
+fn sizes((less, one): &(u64, AllocationTrace), (more, other): &(u64, AllocationTrace)) -> Option<Vec<(i64, i64)>> {
     let (before, after) = (&one.sizes, &other.sizes);
     if one.requests == other.requests {
         return Some(before.iter().copied().zip(after.iter().copied()).collect());
@@ -250,7 +250,7 @@ const APART: usize = 16;
 
 /// The largest number below `high` whose allocations fit the card, by the line through the largest two of the courses, which are in order,
 /// that can be told from one another; `low` is known to fit. None where there are no such two, and where nothing can be asked.
-pub fn largest(rehearsal: &Rehearsal, courses: &[(u64, Course)], low: u64, high: u64) -> Option<u64> {
+pub fn largest(rehearsal: &Rehearsal, courses: &[(u64, AllocationTrace)], low: u64, high: u64) -> Option<u64> {
     let pairs = (1..courses.len()).rev().flat_map(|more| (0..more).rev().map(move |less| (&courses[less], &courses[more])));
     let (numbers, one, sizes) = pairs.into_iter().find_map(|(less, more)| Some(((less.0, more.0), &more.1, sizes(less, more)?)))?;
     if sizes.iter().all(|(with_less, with_more)| with_less == with_more) {
@@ -263,9 +263,9 @@ pub fn largest(rehearsal: &Rehearsal, courses: &[(u64, Course)], low: u64, high:
 mod tests {
     use super::*;
 
-    fn course(sizes: &[i64]) -> Course {
+    fn course(sizes: &[i64]) -> AllocationTrace {
         let requests = (0..sizes.len()).flat_map(|block| [(ALLOCATE, 0), (FREE, block)]).collect();
-        Course { python: String::new(), settings: None, streams: 1, requests, sizes: sizes.to_vec() }
+        AllocationTrace { python: String::new(), settings: None, streams: 1, requests, sizes: sizes.to_vec() }
     }
 
     #[test]

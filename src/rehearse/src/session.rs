@@ -150,13 +150,13 @@ const STARTING: Duration = Duration::from_secs(2);
 const IMPORTING: Duration = Duration::from_secs(60);
 
 /// Whether those that a command has left behind are waited for: those that train are, helpers are not.
-pub(super) struct Left {
+pub(super) struct LeftProcesses {
     since: Option<Instant>,
 }
 
-impl Left {
-    pub fn none() -> Left {
-        Left { since: None }
+impl LeftProcesses {
+    pub fn none() -> LeftProcesses {
+        LeftProcesses { since: None }
     }
 
     /// Whether the command has ended, and nothing of what it left is waited for.

@@ -7,24 +7,24 @@ const HOLE: &str = "{}";
 
 /// Words of which one has a hole for the number.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template(Vec<String>);
+pub struct FlagTemplate(Vec<String>);
 
-impl FromStr for Template {
+impl FromStr for FlagTemplate {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Template, String> {
+    fn from_str(text: &str) -> Result<FlagTemplate, String> {
         let words: Vec<String> = text.split_whitespace().map(str::to_string).collect();
         match words.iter().map(|word| word.matches(HOLE).count()).sum::<usize>() {
-            1 => Ok(Template(words)),
+            1 => Ok(FlagTemplate(words)),
             _ => Err(format!("'{text}' has to have one {{}} where the number goes, as in '--batch-size {{}}'")),
         }
     }
 }
 
-impl Template {
+impl FlagTemplate {
     /// Of these words, one of which has the hole.
-    pub fn of<const N: usize>(words: [&str; N]) -> Template {
-        Template(words.map(str::to_string).to_vec())
+    pub fn of<const N: usize>(words: [&str; N]) -> FlagTemplate {
+        FlagTemplate(words.map(str::to_string).to_vec())
     }
 
     fn filled(&self, number: u64) -> impl Iterator<Item = OsString> {
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_number_is_replaced_where_it_stands_and_added_where_it_does_not() {
-        let (two, one): (Template, Template) = ("--batch-size {}".parse().unwrap(), "--batch_size={}".parse().unwrap());
+        let (two, one): (FlagTemplate, FlagTemplate) = ("--batch-size {}".parse().unwrap(), "--batch_size={}".parse().unwrap());
         assert_eq!(two.with(&command("python t.py --batch-size 32 --x"), 8), command("python t.py --batch-size 8 --x"));
         assert_eq!(two.with(&command("python t.py"), 8), command("python t.py --batch-size 8"));
         assert_eq!(one.with(&command("python t.py --batch_size=12"), 1), command("python t.py --batch_size=1"));
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn one_hole_is_asked_for() {
         for text in ["--batch-size", "{} {}", ""] {
-            assert!(text.parse::<Template>().unwrap_err().contains("--batch-size {}"), "{text}");
+            assert!(text.parse::<FlagTemplate>().unwrap_err().contains("--batch-size {}"), "{text}");
         }
     }
 }

@@ -41,12 +41,12 @@ pub struct Finding {
     pub device: String,
     pub verdict: String,
     pub meaning: String,
-    pub evidence: Vec<Part>,
+    pub evidence: Vec<ClaimPart>,
 }
 
 /// The evidence for one part of a claim's rule.
 #[derive(Debug, Serialize)]
-pub struct Part {
+pub struct ClaimPart {
     pub verdict: String,
     pub comparison: String,
     pub confirm: String,
@@ -141,14 +141,14 @@ fn finding(recorded: &Recorded, judgement: &Judgement) -> Finding {
     }
 }
 
-fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> Part {
+fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> ClaimPart {
     let protocol = &recorded.protocol;
     let (confirm, refute) = prose::thresholds(protocol, &evidence.rule).unwrap_or_default();
     let common = common(&evidence.comparisons);
     let row = |c: &Comparison| comparison_row(recorded, &evidence.rule, c, &common, against);
     let many = evidence.comparisons.len() > FEW;
     let shown = if many { most_telling(&evidence.comparisons) } else { evidence.comparisons.iter().collect() };
-    Part {
+    ClaimPart {
         verdict: match evidence.awaited {
             0 => prose::verdict(evidence.verdict, against),
             awaited => format!("{} of {} measured", evidence.planned - awaited, evidence.planned),

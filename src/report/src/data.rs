@@ -8,7 +8,7 @@ use record::results::Status;
 
 /// A file of the report.
 #[derive(Debug, Clone)]
-pub struct Table {
+pub struct DataTable {
     pub path: String,
     pub csv: Vec<u8>,
 }
@@ -34,7 +34,7 @@ fn has_row(run: &Recorded, cell: &Cell) -> bool {
 ///
 /// # Errors
 /// The rows cannot be formatted.
-pub fn table(run: &Recorded) -> Result<Table> {
+pub fn table(run: &Recorded) -> Result<DataTable> {
     let cells = run.all_cells();
     let factors =
         run.protocol.factors.iter().map(|f| f.name.as_str()).filter(|name| cells.iter().any(|cell| cell.get(name).is_some()));
@@ -58,7 +58,7 @@ pub fn table(run: &Recorded) -> Result<Table> {
         writer.write_record(levels.chain(values).chain([status]))?;
     }
     let csv = writer.into_inner().context("formatting the table of an experiment")?;
-    Ok(Table { path: path(run), csv })
+    Ok(DataTable { path: path(run), csv })
 }
 
 /// Spreadsheets run what begins like a formula.

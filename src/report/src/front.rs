@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 const IN_ORDER: [&str; 4] = ["combined", "accumulation", "amp", "checkpointing"];
 
 #[derive(Debug, Serialize)]
-pub struct Line {
+pub struct FrontLine {
     pub label: String,
     pub link: Markdown,
     /// For each machine.
@@ -52,7 +52,7 @@ pub struct Front {
     pub order: Option<Order>,
     /// The head of the column of the user's own results; none where there are none.
     pub yours: Option<String>,
-    pub techniques: Vec<Line>,
+    pub techniques: Vec<FrontLine>,
     pub not_worth: Vec<String>,
     pub others: Vec<Markdown>,
     pub guides: Vec<GuideLine>,
@@ -98,7 +98,7 @@ pub fn front(
     let own = own_machine(machines);
     let costs = |memory: &[Effect]| memory.iter().all(|effect| effect.middle > 1.02) && !memory.is_empty();
     let link = |subject: &Subject, label: &str| Markdown::link(label, &format!("{}.md", subject.experiment));
-    let line = |(subject, shown, memory, time): &(&Subject, &Shown, Vec<Effect>, Vec<Effect>)| Line {
+    let line = |(subject, shown, memory, time): &(&Subject, &Shown, Vec<Effect>, Vec<Effect>)| FrontLine {
         label: shown.label.to_string(),
         link: link(subject, shown.label),
         memory: match shown.memory {

@@ -58,7 +58,7 @@ pub struct Report {
     pub changes: String,
     pictures: Vec<Picture>,
     files: Vec<files::Linked>,
-    tables: Vec<data::Table>,
+    tables: Vec<data::DataTable>,
 }
 
 /// Reads all results and writes the report with its pictures; what an earlier report left and this one does not have is removed. Returns

@@ -64,7 +64,7 @@ struct Refusal {
 
 /// One technique over all models.
 #[derive(Debug, Serialize)]
-pub struct Place {
+pub struct OrderPlace {
     pub name: String,
     pub memory: String,
     pub time: String,
@@ -83,7 +83,7 @@ pub struct Place {
 #[derive(Debug, Serialize)]
 pub struct OrderGroup {
     pub title: &'static str,
-    pub places: Vec<Place>,
+    pub places: Vec<OrderPlace>,
 }
 
 #[derive(Debug, Serialize)]
@@ -133,10 +133,10 @@ fn ordered(models: &[OnModel]) -> Order {
         };
         if least > 1.0 - LEAST_SAVING || middle >= 1.0 { useless.push(place.name) } else { groups[kind].1.push(place) }
     }
-    let saved = |place: &Place| 1.0 - place.of_memory[0];
+    let saved = |place: &OrderPlace| 1.0 - place.of_memory[0];
     for (kind, (_, places)) in groups.iter_mut().enumerate() {
         // What costs time is tried by what it saves for it.
-        let worth = |place: &Place| if kind == 1 { saved(place) / (place.of_time[0] - 1.0) } else { saved(place) };
+        let worth = |place: &OrderPlace| if kind == 1 { saved(place) / (place.of_time[0] - 1.0) } else { saved(place) };
         places.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
     }
     let plain = |on: &OnModel| format!("{} reserved, {} a step", Bytes(on.peak_reserved as u64), Seconds(on.step_seconds));
@@ -153,7 +153,7 @@ fn ordered(models: &[OnModel]) -> Order {
     }
 }
 
-fn place(models: &[OnModel], name: &str) -> (Place, bool) {
+fn place(models: &[OnModel], name: &str) -> (OrderPlace, bool) {
     let found: Vec<Option<&Technique>> =
         models.iter().map(|on| on.techniques.iter().find(|technique| technique.name == name)).collect();
     let said = |(on, technique): (&OnModel, &Option<&Technique>)| match technique {
@@ -175,7 +175,7 @@ fn place(models: &[OnModel], name: &str) -> (Place, bool) {
         }
         format!("{} ({} to {})", percent(middle), percent(least), percent(most))
     };
-    let place = Place {
+    let place = OrderPlace {
         name: name.to_string(),
         memory: range(of_memory),
         time: range(of_time),

@@ -63,7 +63,7 @@ pub struct FactorRow {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Measured {
+pub struct MeasuredPart {
     pub machine: String,
     pub taken: &'static str,
     pub profile: String,
@@ -96,7 +96,7 @@ pub struct Page {
     pub claims: Vec<ClaimSection>,
     pub published: Vec<PublishedSection>,
     pub factors: Vec<FactorRow>,
-    pub measured: Vec<Measured>,
+    pub measured: Vec<MeasuredPart>,
     pub files: Vec<files::Linked>,
     pub protocols_differ: bool,
     #[serde(skip)]
@@ -343,8 +343,8 @@ fn factors(runs: &[Recorded]) -> Vec<FactorRow> {
     runs[0].protocol.factors.iter().map(factor).filter(|factor| !factor.levels.is_empty()).collect()
 }
 
-fn measured(run: &Recorded) -> Measured {
-    Measured {
+fn measured(run: &Recorded) -> MeasuredPart {
+    MeasuredPart {
         machine: prose::whose(run.platform(), &run.machine),
         taken: if run.is_prediction() { "Predicted" } else { "Measured" },
         profile: run.manifest.profile.to_string(),

@@ -31,7 +31,7 @@ pub fn has_nccl() -> bool {
 /// c10d's key-value store over TCP, by which processes find each other.
 #[derive(Debug)]
 pub struct Store {
-    store: native::Store,
+    store: native::NativeStore,
     port: u16,
 }
 
@@ -41,7 +41,7 @@ impl Store {
     /// # Errors
     /// The port is taken; `host` is no name of this machine.
     pub fn listen(host: &str, port: u16, timeout: Duration) -> Result<Store> {
-        let opened = native::Store::open(host, port, true, milliseconds(timeout)?);
+        let opened = native::NativeStore::open(host, port, true, milliseconds(timeout)?);
         let (store, port) = opened.with_context(|| format!("serving a store at {host}:{port}"))?;
         Ok(Store { store, port })
     }
@@ -51,7 +51,7 @@ impl Store {
     /// # Errors
     /// There is no server within the timeout; `host` is not known.
     pub fn connect(host: &str, port: u16, timeout: Duration) -> Result<Store> {
-        let opened = native::Store::open(host, port, false, milliseconds(timeout)?);
+        let opened = native::NativeStore::open(host, port, false, milliseconds(timeout)?);
         let (store, port) = opened.with_context(|| format!("reaching the store at {host}:{port}"))?;
         Ok(Store { store, port })
     }

@@ -28,7 +28,7 @@ pub use device::{Backend, COUNTS, Cpu, Cuda, DEVICE_USED, Memory, caching_alloca
 pub use grad_scaler::{GradScaler, Scalable, ScalerState};
 pub use held::held_at_peak;
 pub use inference::{Inference, inference_mode, is_inference};
-pub use memory_history::{Kept, MemoryHistory};
+pub use memory_history::{KeptHistory, MemoryHistory};
 pub use native::{
     CpuMemory, CudaMemory, Forked, MemoryFile, NativeError, OutsideMemory, allocations, backward_keeping_graph, batch_memory,
     clear_cuda_workspaces, compiled_version, cpu_memory, cuda_memory, empty_cuda_cache, end_process, fork_process, keep_heap,

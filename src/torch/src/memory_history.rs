@@ -28,7 +28,7 @@ pub struct MemoryHistory(PhantomData<*const ()>);
 
 /// What a snapshot holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptHistory {
     /// Allocations, frees, and what the allocator asked of the driver.
     pub entries: u64,
     /// Bytes that the allocations asked for.
@@ -50,9 +50,9 @@ impl MemoryHistory {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn save(&self, path: &Path) -> Result<Kept> {
+    pub fn save(&self, path: &Path) -> Result<KeptHistory> {
         let (entries, allocated) = memory_history::save(path).context("writing a memory snapshot")?;
-        Ok(Kept { entries, allocated })
+        Ok(KeptHistory { entries, allocated })
     }
 }
 

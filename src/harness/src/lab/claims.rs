@@ -252,7 +252,7 @@ impl Judged {
 
 /// What a guide says, in our words, and what its verdicts mean for the reader. In their texts `{effect}` and `{where}` stand for the
 /// measured effect and for the conditions under which the claim holds.
-pub type Claim<C> = Stated<Told, Rule<C>>;
+pub type Claim<C> = Stated<ClaimText, Rule<C>>;
 
 /// What somebody says, and what judges it.
 #[derive(Debug)]
@@ -304,7 +304,7 @@ impl<T: Clone, C: Cell> Stated<T, Rule<C>> {
 
 /// What of a claim does not depend on cells.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct ClaimText {
     pub(super) id: &'static str,
     pub(super) from: &'static str,
     pub(super) text: &'static str,
@@ -321,7 +321,7 @@ impl<C: Cell> Claim<C> {
             depends: "It holds only where {where}.".into(),
             inconclusive: "What was measured ({effect}) is too close to the thresholds for a verdict.".into(),
         };
-        Stated::of(Told { id, from, text, on: None, meaning })
+        Stated::of(ClaimText { id, from, text, on: None, meaning })
     }
 
     /// Whose figures may carry a verdict; else those of CPUs and GPUs and, where bytes are counted, the simulated GPU's.

@@ -1,6 +1,6 @@
 //! A grid: the cells of one kind, what runs them, what each must show, and what they answer.
 
-use super::claims::{Claim, Judged, Published, PublishedText, Rule, Stated, Told};
+use super::claims::{Claim, ClaimText, Judged, Published, PublishedText, Rule, Stated};
 use super::levels::{Cell, FactorText, Has, Level};
 use super::metrics;
 use super::plots::{Drawn, Plot, bars};
@@ -104,14 +104,14 @@ struct CellGroup<C> {
 type Baseline<C> = fn(C, &C) -> C;
 
 /// What sets a cell up.
-type SetUp<C> = Box<dyn Fn(C, &Bench) -> Result<Step>>;
+type CellSetUp<C> = Box<dyn Fn(C, &Bench) -> Result<Step>>;
 
 /// The relation that a cell must show.
 type Check<C> = Box<dyn Fn(&C) -> Relation>;
 
 pub struct Grid<C> {
     name: &'static str,
-    set_up: SetUp<C>,
+    set_up: CellSetUp<C>,
     compared: Option<(String, Baseline<C>)>,
     groups: Vec<CellGroup<C>>,
     passes: Passes,
@@ -313,7 +313,7 @@ pub(super) struct Erased {
     pub grids: Vec<protocol::Grid>,
     pub checks: Vec<(Relation, Vec<protocol::Cell>)>,
     pub metrics: Vec<Metric>,
-    pub claims: Vec<Stated<Told, Judged>>,
+    pub claims: Vec<Stated<ClaimText, Judged>>,
     pub answers: Vec<(&'static str, Judged)>,
     pub published: Vec<Stated<PublishedText, Judged>>,
     pub plots: Vec<(Drawn, Vec<protocol::Cell>)>,

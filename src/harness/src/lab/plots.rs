@@ -16,14 +16,14 @@ pub(super) struct Drawn {
     pub name: String,
     pub caption: String,
     pub metric: Metric,
-    kind: Kind,
+    kind: PlotForm,
     /// Factors by which figures are grouped; none says those that tell a grid's comparisons apart.
     by: Vec<String>,
     x: String,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Kind {
+enum PlotForm {
     Bars,
     Lines,
     Dots(f64),
@@ -35,54 +35,54 @@ enum Kind {
     Against(Metric),
 }
 
-fn plot<C>(metric: Metric, kind: Kind) -> Plot<C> {
+fn plot<C>(metric: Metric, kind: PlotForm) -> Plot<C> {
     let name = if metric.name == PEAK.name { "peak".to_string() } else { metric.name.replace('_', "-") };
     Plot { drawn: Drawn { name, caption: String::new(), metric, kind, by: Vec::new(), x: String::new() }, of: None }
 }
 
 /// The metric relative to its baseline: a bar for each compared level, a cluster for each combination of the other factors.
 pub fn bars<C>(metric: Metric) -> Plot<C> {
-    plot(metric, Kind::Bars)
+    plot(metric, PlotForm::Bars)
 }
 
 /// The metric over a number ([`Plot::over`]), both axes logarithmic; a line for each combination of the factors that [`Plot::by`] names.
 pub fn lines<C>(metric: Metric) -> Plot<C> {
-    plot(metric, Kind::Lines)
+    plot(metric, PlotForm::Lines)
 }
 
 /// A point for each cell on a logarithmic axis, a mark for each compared level, and a line at the threshold.
 pub fn dots<C>(metric: Metric, threshold: f64) -> Plot<C> {
-    plot(metric, Kind::Dots(threshold))
+    plot(metric, PlotForm::Dots(threshold))
 }
 
 /// Main effects on the metric over a full factorial design, and the interactions of each two.
 pub fn effects<C>(metric: Metric) -> Plot<C> {
-    plot(metric, Kind::Effects)
+    plot(metric, PlotForm::Effects)
 }
 
 /// What a whole is made of: a bar for each cell, whose parts are those that the step gave of this metric ([`crate::lab::MetricDetail::part`]).
 pub fn shares<C>(metric: Metric, parts: Metric) -> Plot<C> {
-    plot(metric, Kind::Shares(parts))
+    plot(metric, PlotForm::Shares(parts))
 }
 
 /// In place of a picture a table for each cell: its parts, those with most of the first column first.
 pub fn ranking<C>(metric: Metric, part: &'static str, columns: &[Metric], most: usize) -> Plot<C> {
-    plot(metric, Kind::Ranking { part, columns: columns.to_vec(), most })
+    plot(metric, PlotForm::Ranking { part, columns: columns.to_vec(), most })
 }
 
 /// Bytes stacked by what they are for through the phases of a step: curves whose points the step gave ([`crate::lab::MetricDetail::at`]), the lowest first.
 pub fn area<C>(metric: Metric, layers: &[Metric], boundary: Metric, phases: &[&'static str]) -> Plot<C> {
-    plot(metric, Kind::Area { layers: layers.to_vec(), boundary, phases: phases.to_vec() })
+    plot(metric, PlotForm::Area { layers: layers.to_vec(), boundary, phases: phases.to_vec() })
 }
 
 /// The metric against the first of others that there are figures of; a line along the cells that no other is better than in both.
 pub fn pareto<C>(metric: Metric, against: &[Metric]) -> Plot<C> {
-    plot(metric, Kind::Pareto(against.to_vec()))
+    plot(metric, PlotForm::Pareto(against.to_vec()))
 }
 
 /// The metric against what it should equal, with the line on which both are the same; a look for each level of what [`Plot::by`] names.
 pub fn against<C>(metric: Metric, reference: Metric) -> Plot<C> {
-    plot(metric, Kind::Against(reference))
+    plot(metric, PlotForm::Against(reference))
 }
 
 impl<C: Cell> Plot<C> {
@@ -128,14 +128,14 @@ impl<C: Cell> Plot<C> {
     /// The picture with its cells; `telling` are the factors that tell comparisons apart, and `baseline` what they are compared with.
     pub(super) fn erase(&self, cells: &[C], telling: &[String], baseline: &str) -> (Drawn, Vec<protocol::Cell>) {
         let mut drawn = self.drawn.clone();
-        if drawn.by.is_empty() && matches!(drawn.kind, Kind::Bars | Kind::Dots(_)) {
+        if drawn.by.is_empty() && matches!(drawn.kind, PlotForm::Bars | PlotForm::Dots(_)) {
             drawn.by = telling.to_vec();
         }
         if drawn.caption.is_empty() {
             let label = drawn.metric.label;
             let label =
                 label.chars().next().map_or(String::new(), |first| first.to_uppercase().chain(label.chars().skip(1)).collect());
-            drawn.caption = if drawn.kind == Kind::Bars { format!("{label} against {baseline}") } else { label };
+            drawn.caption = if drawn.kind == PlotForm::Bars { format!("{label} against {baseline}") } else { label };
         }
         (drawn, chosen(&self.of, cells))
     }
@@ -146,21 +146,21 @@ impl Drawn {
         let names = |metrics: Vec<Metric>| metrics.into_iter().map(|metric| metric.name.into()).collect();
         let by = self.by;
         let kind = match self.kind {
-            Kind::Bars => PlotKind::Bars { clusters: by },
-            Kind::Lines => PlotKind::Lines { x: self.x, series: by },
-            Kind::Dots(threshold) => PlotKind::Dots { rows: by, threshold },
-            Kind::Effects => PlotKind::Effects { factors: by },
-            Kind::Shares(parts) => PlotKind::Shares { rows: by, prefix: format!("{}.", parts.name) },
-            Kind::Ranking { part, columns, most } => {
+            PlotForm::Bars => PlotKind::Bars { clusters: by },
+            PlotForm::Lines => PlotKind::Lines { x: self.x, series: by },
+            PlotForm::Dots(threshold) => PlotKind::Dots { rows: by, threshold },
+            PlotForm::Effects => PlotKind::Effects { factors: by },
+            PlotForm::Shares(parts) => PlotKind::Shares { rows: by, prefix: format!("{}.", parts.name) },
+            PlotForm::Ranking { part, columns, most } => {
                 let column = |metric: Metric| Metric { name: intern(&format!("{}.", metric.name)), ..metric };
                 PlotKind::Ranking { rows: by, part: part.into(), columns: columns.into_iter().map(column).collect(), most }
             }
-            Kind::Area { layers, boundary, phases } => {
+            PlotForm::Area { layers, boundary, phases } => {
                 let phases = phases.into_iter().map(str::to_string).collect();
                 PlotKind::Area { panels: by, layers, boundary: boundary.name.into(), phases }
             }
-            Kind::Pareto(against) => PlotKind::Pareto { against: names(against), looks: by },
-            Kind::Against(reference) => PlotKind::Against { reference: reference.name.into(), looks: by },
+            PlotForm::Pareto(against) => PlotKind::Pareto { against: names(against), looks: by },
+            PlotForm::Against(reference) => PlotKind::Against { reference: reference.name.into(), looks: by },
         };
         protocol::Plot { name: self.name, caption: self.caption, of, metric: self.metric.name.into(), kind }
     }

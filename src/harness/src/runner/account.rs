@@ -40,12 +40,12 @@ pub struct Account {
     pub lacking: usize,
     /// Cells that failed, with the reason.
     pub failed: Vec<String>,
-    pub judged: Vec<Judged>,
+    pub judged: Vec<JudgedClaim>,
 }
 
 /// What a claim came to.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Judged {
+pub struct JudgedClaim {
     pub claim: String,
     pub text: String,
     pub verdict: Verdict,
@@ -61,7 +61,7 @@ pub struct Judged {
     pub in_python: bool,
 }
 
-impl fmt::Display for Judged {
+impl fmt::Display for JudgedClaim {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let mark = if self.counts || self.verdict == Verdict::NotMeasured { "" } else { " (informational on this device)" };
         let whose = if self.in_python { " (PyTorch in Python)" } else { "" };

@@ -1,6 +1,6 @@
 //! Runs every experiment, one after the other, and says what came of it.
 
-use super::account::{Account, Judged, Share, Within};
+use super::account::{Account, JudgedClaim, Share, Within};
 use super::start::{interruptible, stopped};
 use super::{EXPERIMENTS, INTERRUPTED, Options};
 use crate::machine::DeviceChoice;
@@ -48,7 +48,7 @@ pub struct Summary {
     pub results: Option<PathBuf>,
     took: Duration,
     /// For each device what was found there.
-    found: Vec<(DeviceChoice, Vec<Judged>)>,
+    found: Vec<(DeviceChoice, Vec<JudgedClaim>)>,
     passes: usize,
     failed: Vec<String>,
     cut_short: Vec<&'static str>,
@@ -252,7 +252,7 @@ fn run_one(
 impl Summary {
     fn new(all: &[ExperimentTurn], took: Duration) -> Summary {
         let accounts = || all.iter().filter_map(|turn| Some((turn, turn.account.as_ref()?)));
-        let mut found: Vec<(DeviceChoice, Vec<Judged>)> = Vec::new();
+        let mut found: Vec<(DeviceChoice, Vec<JudgedClaim>)> = Vec::new();
         for (turn, account) in accounts() {
             let judged = account.judged.iter().filter(|judged| judged.counts && !judged.in_python).cloned();
             match found.iter_mut().find(|(device, _)| *device == turn.device) {

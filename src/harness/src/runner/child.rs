@@ -1,7 +1,7 @@
 //! A child process: one pass over one cell, told to the parent line by line.
 
 use super::exchange;
-use super::spec::{Message, Spec};
+use super::spec::{ChildMessage, Spec};
 use crate::machine::{Conditions, DeviceChoice, Gpu, libtorch_version};
 use crate::measure::{self, Bench, Found, SetUp, Timing};
 use anyhow::{Context, Result, ensure};
@@ -23,9 +23,9 @@ pub fn run(protocol: &Protocol, prepare: SetUp, spec: &str) -> ! {
         std::panic::set_hook(Box::new(|_| {}));
         let found = attempt(|| pass(protocol, prepare, spec)).unwrap_or_else(|e| Found::failed(&e));
         for sample in found.samples {
-            tell(&mut pipe, &Message::Sample(sample))?;
+            tell(&mut pipe, &ChildMessage::Sample(sample))?;
         }
-        tell(&mut pipe, &Message::End { status: found.status, reason: found.reason })
+        tell(&mut pipe, &ChildMessage::End { status: found.status, reason: found.reason })
     });
     match told {
         Ok(()) => end_process(0),
@@ -41,7 +41,7 @@ fn wait_for_turn(spec: &str, pipe: &mut File) -> Result<()> {
     // What is wrong with it the pass says.
     let Ok(Spec { waits: true, parent, .. }) = serde_json::from_str(spec) else { return Ok(()) };
     end_with_parent(parent)?;
-    tell(pipe, &Message::Ready)?;
+    tell(pipe, &ChildMessage::Ready)?;
     let read = std::io::stdin().read_line(&mut String::new()).context("waiting for the parent")?;
     ensure!(read > 0, "the parent does not want the pass any more");
     Ok(())
@@ -54,7 +54,7 @@ fn take_pipe() -> Result<File> {
     Ok(File::from(pipe))
 }
 
-fn tell(pipe: &mut File, message: &Message) -> Result<()> {
+fn tell(pipe: &mut File, message: &ChildMessage) -> Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     pipe.write_all(&line).context("telling the parent")

@@ -1,6 +1,6 @@
 //! The parent's side of a child process: start it, read its rows, end it in time.
 
-use super::spec::{Message, Spec};
+use super::spec::{ChildMessage, Spec};
 use super::start::{POLL_INTERVAL, Program, command, prepare_cuda, stopped};
 use super::template::{Copied, Templates};
 use crate::machine::DeviceChoice;
@@ -99,9 +99,9 @@ impl<'a> Started<'a> {
             let left = timeout.saturating_sub(start.elapsed());
             match lines.recv_timeout(left.min(POLL_INTERVAL)) {
                 Ok(line) => match serde_json::from_str(&line) {
-                    Ok(Message::Ready) => {}
-                    Ok(Message::Sample(sample)) => samples.push(sample),
-                    Ok(Message::End { status, reason }) => end = Some((status, reason)),
+                    Ok(ChildMessage::Ready) => {}
+                    Ok(ChildMessage::Sample(sample)) => samples.push(sample),
+                    Ok(ChildMessage::End { status, reason }) => end = Some((status, reason)),
                     Err(e) => end = Some((Status::Error, format!("a row that nobody understands ({e}): {line}"))),
                 },
                 Err(RecvTimeoutError::Disconnected) => break,

@@ -18,7 +18,7 @@ mod stopping;
 mod sweep;
 mod template;
 
-pub use account::{Account, Judged, Share, Within};
+pub use account::{Account, JudgedClaim, Share, Within};
 pub use all::{Summary, run_all};
 pub use child::open;
 pub use options::Options;

@@ -66,7 +66,7 @@ pub struct Options {
 
     /// Run part I of N of the cells, in a folder of its own that the report joins with the others
     #[arg(long, value_name = "I/N")]
-    pub shard: Option<Shard>,
+    pub shard: Option<CellShard>,
 
     /// The command that this run is part of, as it describes that itself
     #[arg(long, hide = true, value_parser = within)]
@@ -91,18 +91,18 @@ pub enum ProfileName {
 
 /// One of several jobs that share a sweep; counts from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shard {
+pub struct CellShard {
     pub index: usize,
     pub count: usize,
 }
 
-impl std::str::FromStr for Shard {
+impl std::str::FromStr for CellShard {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
         match parts {
-            Some((index, count)) if (1..=count).contains(&index) => Ok(Shard { index, count }),
+            Some((index, count)) if (1..=count).contains(&index) => Ok(CellShard { index, count }),
             _ => Err(format!("'{text}' is no part of a sweep; write it like 2/4, the first being 1/4")),
         }
     }

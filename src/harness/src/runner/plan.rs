@@ -1,6 +1,6 @@
 //! Which cells are run, and in which order.
 
-use super::options::{Options, Shard};
+use super::options::{CellShard, Options};
 use anyhow::{Result, bail};
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
@@ -50,7 +50,7 @@ impl<'p> Plan<'p> {
             bail!("no cell of {profile} matches '{filter}'; --list without --filter shows them all");
         }
         let mut cells: Vec<Planned> = all.iter().filter(|p| wanted(p) || baselines.contains(&&p.cell)).cloned().collect();
-        if let Some(Shard { index, count }) = options.shard {
+        if let Some(CellShard { index, count }) = options.shard {
             let mut groups: Vec<Cell> = cells.iter().map(|p| p.baseline.clone()).collect();
             groups.sort();
             groups.dedup();

@@ -83,7 +83,7 @@ pub struct ForReference {
 /// A line from the child.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Message {
+pub enum ChildMessage {
     /// All is loaded, and the pass waits to be told to begin.
     Ready,
     Sample(Sample),

@@ -1,9 +1,9 @@
 //! One run of an experiment: every planned cell is checked, counted and timed, and each pass is recorded before the next begins.
 
-use super::account::{Account, Judged};
+use super::account::{Account, JudgedClaim};
 use super::gates::{beyond_physics, counted_difference, has_reference, impossible};
 use super::launch::Started;
-use super::options::{Options, Shard};
+use super::options::{CellShard, Options};
 use super::plan::{Plan, Planned, round_order};
 use super::progress::Progress;
 use super::python::{Python, for_reference};
@@ -19,7 +19,7 @@ use rand::seq::SliceRandom;
 use record::judge::{Judgement, RunContext, judge, undecided};
 use record::protocol::{Cell, DEVICE_MEMORY, Pass, Platform, Profile, Protocol, Relation};
 use record::results::{
-    BUDGET_ENDED, Command, FILES, Identity, Journal, Left, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status,
+    BUDGET_ENDED, Command, FILES, FolderNotWritten, Identity, Journal, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status,
     predictions_that_came,
 };
 use record::rounds::Rounds;
@@ -50,7 +50,7 @@ pub fn run(
     if stopped() {
         return Ok(INTERRUPTED);
     }
-    let part = options.shard.map(|Shard { index, count }| format!("{SHARD}{index}-of-{count}"));
+    let part = options.shard.map(|CellShard { index, count }| format!("{SHARD}{index}-of-{count}"));
     let setting = (choice, profile, &rounds);
     if let Some(code) = take_over(protocol, options, setting, plan, (&machine, python.as_ref()), (&manifest, out))? {
         return Ok(code);
@@ -80,7 +80,7 @@ pub fn run(
     if resumed > 0 {
         sweep.progress.say(&format!("{}: going on in {}, where {resumed} passes are done", protocol.name, dir.display()));
     } else if options.within.is_none() {
-        for Left { dir: there, why } in &left {
+        for FolderNotWritten { dir: there, why } in &left {
             let why = why.join("; ");
             sweep.progress.say(&format!("{}: {} stays as it is: {why}", protocol.name, there.display()));
         }
@@ -673,7 +673,7 @@ fn side_by_side(choice: DeviceChoice, threads: u32) -> usize {
 }
 
 /// What the run came to.
-fn account(sweep: &Sweep, plan: &Plan, left: &[Left], dir: &Path) -> Account {
+fn account(sweep: &Sweep, plan: &Plan, left: &[FolderNotWritten], dir: &Path) -> Account {
     let judgements = match sweep.profile {
         Profile::Smoke => Vec::new(),
         _ => judge(sweep.protocol, sweep.taken(), &Samples::new(&sweep.records)),
@@ -691,8 +691,8 @@ fn account(sweep: &Sweep, plan: &Plan, left: &[Left], dir: &Path) -> Account {
     }
 }
 
-fn judged(judgement: Judgement) -> Judged {
-    Judged {
+fn judged(judgement: Judgement) -> JudgedClaim {
+    JudgedClaim {
         claim: judgement.claim.id.to_string(),
         text: judgement.claim.text.to_string(),
         verdict: judgement.verdict,

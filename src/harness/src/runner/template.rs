@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process that makes copies of itself, one at a time.
 #[derive(Debug)]
-pub struct Template {
+pub struct ForkTemplate {
     process: Child,
     requests: ChildStdin,
     /// Its lines.
@@ -70,7 +70,7 @@ pub struct Templates {
 enum ForkSlot {
     #[default]
     Empty,
-    Ready(Template),
+    Ready(ForkTemplate),
     /// It failed once. A process that is started anew says better what is wrong.
     Unfit,
 }
@@ -83,7 +83,7 @@ impl Templates {
         }
         let slot = self.of(program);
         if let ForkSlot::Empty = slot {
-            *slot = Template::start(program, choice).map_or(ForkSlot::Unfit, ForkSlot::Ready);
+            *slot = ForkTemplate::start(program, choice).map_or(ForkSlot::Unfit, ForkSlot::Ready);
         }
         let ForkSlot::Ready(template) = slot else { return None };
         let copied = template.copy(spec);
@@ -126,8 +126,8 @@ fn suits(choice: DeviceChoice, spec: &Spec) -> bool {
     }
 }
 
-impl Template {
-    fn start(program: Program, choice: DeviceChoice) -> Result<Template> {
+impl ForkTemplate {
+    fn start(program: Program, choice: DeviceChoice) -> Result<ForkTemplate> {
         let mut command = command(program, choice)?;
         if choice != DeviceChoice::Cpu {
             prepare_cuda(&mut command, None, None, None);
@@ -139,7 +139,7 @@ impl Template {
         let (sender, answers) = channel();
         // It ends with the template, or when nobody listens any more.
         std::thread::spawn(move || BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        Ok(Template { process, requests, answers })
+        Ok(ForkTemplate { process, requests, answers })
     }
 
     fn copy(&mut self, spec: &Spec) -> Result<Copied> {
@@ -181,7 +181,7 @@ impl Template {
     }
 }
 
-impl Drop for Template {
+impl Drop for ForkTemplate {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.process.kill();

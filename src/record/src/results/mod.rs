@@ -13,7 +13,7 @@ mod samples;
 
 pub use journal::{Journal, replace_file};
 pub use manifest::{Command, Identity, Manifest, SCHEMA};
-pub use place::{Left, Place, REFERENCE, YOURS, predictions_that_came, reference};
+pub use place::{FolderNotWritten, Place, REFERENCE, YOURS, predictions_that_came, reference};
 pub use rows::{BUDGET_ENDED, PassRecord, Sample, Status};
 pub use run::{FILES, Run, SHARD, holds_results, read_kept};
 pub use samples::{ByRound, Samples};

@@ -19,12 +19,12 @@ pub const REFERENCE: &str = "reference.txt";
 #[derive(Debug)]
 pub struct Place {
     pub dir: PathBuf,
-    pub left: Vec<Left>,
+    pub left: Vec<FolderNotWritten>,
 }
 
 /// Results that a run may not add to.
 #[derive(Debug)]
-pub struct Left {
+pub struct FolderNotWritten {
     /// The experiment's folder.
     pub dir: PathBuf,
     /// How they differ from what the run will measure, or what is wrong with them.
@@ -50,7 +50,10 @@ impl Place {
             let experiment = out.join(&name).join(&manifest.protocol.name);
             if reference.contains(&name) {
                 if holds_results(&experiment) {
-                    left.push(Left { dir: experiment, why: vec!["it is the reference that came with the project".to_string()] });
+                    left.push(FolderNotWritten {
+                        dir: experiment,
+                        why: vec!["it is the reference that came with the project".to_string()],
+                    });
                 }
                 continue;
             }
@@ -59,7 +62,7 @@ impl Place {
             if why.is_empty() {
                 return Place { dir, left };
             }
-            left.push(Left { dir: experiment, why });
+            left.push(FolderNotWritten { dir: experiment, why });
         }
     }
 }

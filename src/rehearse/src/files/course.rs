@@ -36,7 +36,7 @@ pub struct View<'a> {
     /// Those of the card, in the order in which they were made.
     pub blocks: Vec<Block>,
     /// The phases of the events that are shown.
-    parts: Vec<Part>,
+    parts: Vec<CoursePart>,
 }
 
 /// Bytes by layer after an event.
@@ -54,7 +54,7 @@ impl CourseMoment {
 
 /// A part of the axis: a phase, a step, or several steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct CoursePart {
     /// `forward`; none of what several phases are.
     pub phase: Option<&'static str>,
     /// From 0; of `Load` there is none.
@@ -96,11 +96,11 @@ impl<'a> View<'a> {
     /// `in backward of step 2`.
     pub fn place(&self, event: usize) -> String {
         let part = self.parts.get(self.parts.partition_point(|part| part.events.end <= event)).or(self.parts.last());
-        part.map_or(String::new(), Part::place)
+        part.map_or(String::new(), CoursePart::place)
     }
 
     /// What to draw, and the moment that each of its points is.
-    pub fn course(&self) -> (chart::Course, Vec<CourseMoment>) {
+    pub fn course(&self) -> (chart::MemoryCurve, Vec<CourseMoment>) {
         let parts = coarse(self.parts.clone());
         let mut moments: Vec<CourseMoment> = Vec::new();
         let mut phases = Vec::new();
@@ -123,19 +123,19 @@ impl<'a> View<'a> {
                 None => (part.steps(), String::new()),
             };
             let place = part.place();
-            phases.push(chart::Phase { name, group, place, points: first..moments.len() });
+            phases.push(chart::PhaseBand { name, group, place, points: first..moments.len() });
         }
         let points = moments.iter().map(|moment| moment.layers.map(|bytes| bytes as f64).to_vec()).collect();
-        (chart::Course { points, phases }, moments)
+        (chart::MemoryCurve { points, phases }, moments)
     }
 
     /// Each phase of each step, in order; the step counts from 1, and is 0 where there is none.
-    pub fn phases(&self) -> impl Iterator<Item = (u32, &Part)> {
+    pub fn phases(&self) -> impl Iterator<Item = (u32, &CoursePart)> {
         self.parts.iter().map(|part| (part.steps.map_or(0, |(step, _)| step + 1), part))
     }
 }
 
-impl Part {
+impl CoursePart {
     fn steps(&self) -> String {
         self.steps.map_or(String::new(), |(from, to)| match from == to {
             true => format!("step {}", from + 1),
@@ -155,13 +155,13 @@ impl Part {
 /// What a script does after a backward pass and before the optimizer: unscaling and clipping gradients, for instance.
 const BETWEEN: &str = "between";
 
-fn parts(events: &[Event]) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
+fn parts(events: &[Event]) -> Vec<CoursePart> {
+    let mut parts: Vec<CoursePart> = Vec::new();
     for (at, event) in events.iter().enumerate() {
         let steps = (event.phase != Phase::Load).then_some((event.step, event.step));
         match parts.last_mut() {
             Some(last) if last.phase == Some(event.phase.name()) && last.steps == steps => last.events.end = at + 1,
-            _ => parts.push(Part { phase: Some(event.phase.name()), steps, events: at..at + 1 }),
+            _ => parts.push(CoursePart { phase: Some(event.phase.name()), steps, events: at..at + 1 }),
         }
     }
     for n in 2..parts.len() {
@@ -170,7 +170,7 @@ fn parts(events: &[Event]) -> Vec<Part> {
             parts[n - 1].phase = Some(BETWEEN);
         }
     }
-    let mut told: Vec<Part> = Vec::new();
+    let mut told: Vec<CoursePart> = Vec::new();
     for part in parts {
         let allocates = events[part.events.clone()].iter().any(|event| event.kind == Kind::Alloc);
         match told.last_mut() {
@@ -183,7 +183,7 @@ fn parts(events: &[Event]) -> Vec<Part> {
 }
 
 /// At most [`PARTS`] parts: the phases, else the steps, else as many steps together as it takes.
-fn coarse(parts: Vec<Part>) -> Vec<Part> {
+fn coarse(parts: Vec<CoursePart>) -> Vec<CoursePart> {
     if parts.len() <= PARTS {
         return parts;
     }
@@ -191,14 +191,14 @@ fn coarse(parts: Vec<Part>) -> Vec<Part> {
     let last = steps.max().unwrap_or(0) as usize;
     // One of the parts is for loading.
     let together = (last + 1).div_ceil(PARTS - 1) as u32;
-    let mut merged: Vec<Part> = Vec::new();
+    let mut merged: Vec<CoursePart> = Vec::new();
     for part in parts {
         match (merged.last_mut(), part.steps) {
-            (Some(Part { steps: Some((from, to)), events, .. }), Some((step, _))) if *from / together == step / together => {
+            (Some(CoursePart { steps: Some((from, to)), events, .. }), Some((step, _))) if *from / together == step / together => {
                 (*to, events.end) = (step.max(*to), part.events.end);
             }
             (_, None) => merged.push(part),
-            _ => merged.push(Part { phase: None, ..part }),
+            _ => merged.push(CoursePart { phase: None, ..part }),
         }
     }
     merged
@@ -208,12 +208,12 @@ fn coarse(parts: Vec<Part>) -> Vec<Part> {
 mod tests {
     use super::*;
 
-    fn parts(steps: u32, micro_batches: usize) -> Vec<Part> {
-        let mut parts = vec![Part { phase: Some("load"), steps: None, events: 0..10 }];
+    fn parts(steps: u32, micro_batches: usize) -> Vec<CoursePart> {
+        let mut parts = vec![CoursePart { phase: Some("load"), steps: None, events: 0..10 }];
         let mut at = 10;
         for step in 0..steps {
             for phase in ["forward", "backward"].repeat(micro_batches).into_iter().chain(["optimizer"]) {
-                parts.push(Part { phase: Some(phase), steps: Some((step, step)), events: at..at + 5 });
+                parts.push(CoursePart { phase: Some(phase), steps: Some((step, step)), events: at..at + 5 });
                 at += 5;
             }
         }

@@ -11,7 +11,7 @@ use crate::time::{ModuleTime, Prediction};
 use anyhow::{Context, Result};
 use base::inline::{STYLE, document, picture_address};
 use base::units::{Bytes, Seconds};
-use chart::{Areas, Head, NARROW, Panel, Plot, WIDE, areas};
+use chart::{AreaPlot, Areas, Head, NARROW, Panel, WIDE, areas};
 use minijinja::context;
 use minijinja::value::Serde;
 use serde::Serialize;
@@ -33,7 +33,7 @@ fn bytes(value: i64) -> String {
 ///
 /// # Errors
 /// The drawing library fails.
-pub fn picture(answer: &Answer, view: &View, width: i32) -> Result<(String, Option<Plot>)> {
+pub fn picture(answer: &Answer, view: &View, width: i32) -> Result<(String, Option<AreaPlot>)> {
     let process = view.process;
     let title = format!("{} of GPU memory allocated at most", bytes(process.peak_allocated));
     let command = command(answer);
@@ -293,10 +293,10 @@ struct Data {
 #[derive(Serialize)]
 struct PagePicture {
     width: i32,
-    plot: Option<Plot>,
+    plot: Option<AreaPlot>,
 }
 
-fn data(places: &mut SourcePlaces, pictures: [(i32, Option<Plot>); 2]) -> Data {
+fn data(places: &mut SourcePlaces, pictures: [(i32, Option<AreaPlot>); 2]) -> Data {
     let view = places.view;
     let all = view.course().1;
     let used: BTreeSet<usize> = pictures.iter().flat_map(|(_, plot)| plot).flat_map(|plot| &plot.points).copied().collect();
@@ -327,7 +327,7 @@ fn data(places: &mut SourcePlaces, pictures: [(i32, Option<Plot>); 2]) -> Data {
         .into_iter()
         .map(|(width, plot)| {
             let moment = |point: &usize| used.partition_point(|own| own < point);
-            let plot = plot.map(|plot| Plot { points: plot.points.iter().map(moment).collect(), ..plot });
+            let plot = plot.map(|plot| AreaPlot { points: plot.points.iter().map(moment).collect(), ..plot });
             PagePicture { width, plot }
         })
         .collect();

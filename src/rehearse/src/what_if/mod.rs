@@ -179,7 +179,7 @@ struct VariantRow {
 const FREE: f64 = 0.05;
 
 impl VariantRow {
-    fn of(choice: Choice, measured: &Measured, base: &Measured) -> VariantRow {
+    fn of(choice: Choice, measured: &MeasuredStep, base: &MeasuredStep) -> VariantRow {
         let (reserved, allocated) = measured.peaks.unzip();
         let told: Vec<&Told> =
             choice.variant.techniques.iter().flat_map(|name| measured.told.iter().find(|told| told.technique == *name)).collect();
@@ -261,7 +261,7 @@ impl VariantRow {
 }
 
 /// What a run showed that ended well, or whose memory ran out.
-struct Measured {
+struct MeasuredStep {
     /// Most reserved and most allocated; none where a real GPU's memory ran out. Those of a simulated one go on to a large card.
     peaks: Option<(i64, i64)>,
     fits: bool,
@@ -402,7 +402,7 @@ fn only(wanted: &[String], choices: &[Choice], left_out: &[VariantRow]) -> Resul
 }
 
 /// A rehearsal each, as many at once as there are cores.
-fn try_all(rehearsal: &Rehearsal, base: &Measured, choices: Vec<Choice>) -> Vec<VariantRow> {
+fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Choice>) -> Vec<VariantRow> {
     let next = AtomicUsize::new(0);
     let rows: Mutex<Vec<(usize, VariantRow)>> = Mutex::new(Vec::new());
     let cores = match rehearsal.options.device {
@@ -428,7 +428,7 @@ fn try_all(rehearsal: &Rehearsal, base: &Measured, choices: Vec<Choice>) -> Vec<
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-fn try_one(rehearsal: &Rehearsal, base: &Measured, choice: Choice) -> VariantRow {
+fn try_one(rehearsal: &Rehearsal, base: &MeasuredStep, choice: Choice) -> VariantRow {
     let variant = Rehearsal { variant: choice.variant.clone(), ..rehearsal.clone() };
     let measured = match measure(&variant, !base.fits) {
         Ok(measured) => measured,
@@ -485,7 +485,7 @@ fn nothing_to_do(run: &Run) -> Option<Failed> {
 
 /// On the card, or first on a large one, where it is known that the script as it is does not fit: what is never short of memory asks for the
 /// same on both, so that the card itself decides only where its memory could do with what is allocated and not with what is reserved.
-fn measure(rehearsal: &Rehearsal, is_large_first: bool) -> Result<Result<Measured, Failed>> {
+fn measure(rehearsal: &Rehearsal, is_large_first: bool) -> Result<Result<MeasuredStep, Failed>> {
     if rehearsal.options.device == Device::Cuda {
         let run = rehearsal.run_in_silence()?;
         return Ok(nothing_to_do(&run).map_or_else(|| on_a_real_gpu(&run), Err));
@@ -504,13 +504,13 @@ fn measure(rehearsal: &Rehearsal, is_large_first: bool) -> Result<Result<Measure
         }
     } else if measured.peaks.is_none() {
         let needs = simulated(&large)?;
-        return Ok(needs.map(|needs| Measured { fits: false, gpu: rehearsal.gpu(), ..needs }));
+        return Ok(needs.map(|needs| MeasuredStep { fits: false, gpu: rehearsal.gpu(), ..needs }));
     }
-    Ok(Ok(Measured { gpu: rehearsal.gpu(), ..measured }))
+    Ok(Ok(MeasuredStep { gpu: rehearsal.gpu(), ..measured }))
 }
 
 /// One rehearsal. Where memory runs out there are no peaks.
-fn simulated(rehearsal: &Rehearsal) -> Result<Result<Measured, Failed>> {
+fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
     let run = rehearsal.run_in_silence()?;
     if let Some(failed) = nothing_to_do(&run) {
         return Ok(Err(failed));
@@ -520,7 +520,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<Measured, Failed>> {
         Verdict::ScriptFailed | Verdict::TimedOut | Verdict::Interrupted => {
             Err(Failed { why: short_failure(&answer, &run), told: Vec::new() })
         }
-        verdict => Ok(Measured {
+        verdict => Ok(MeasuredStep {
             peaks: verdict.fits().then_some((answer.peak_reserved, answer.peak_allocated)),
             fits: verdict.fits(),
             seconds: None,
@@ -533,14 +533,14 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<Measured, Failed>> {
 }
 
 /// What PyTorch's own meters and a clock said.
-fn on_a_real_gpu(run: &Run) -> Result<Measured, Failed> {
+fn on_a_real_gpu(run: &Run) -> Result<MeasuredStep, Failed> {
     let told = told(run);
     // What was seen until memory ran out says nothing of what is needed.
     let ended = run.traces.iter().filter(|_| !ran_out(run));
     let meters = ended.filter_map(|trace| trace.meters.as_ref()).max_by_key(|meters| meters.peak_reserved);
     let gpu = run.traces.iter().find_map(|trace| trace.gpu.clone());
     if let Some(gpu) = gpu.filter(|_| meters.is_some() || ran_out(run)) {
-        return Ok(Measured {
+        return Ok(MeasuredStep {
             peaks: meters.map(|meters| (meters.peak_reserved, meters.peak_allocated)),
             fits: meters.is_some(),
             seconds: meters.and_then(|meters| meters.seconds),

@@ -1,7 +1,7 @@
 //! The answer on the terminal: what to do, the table, why not, the lines to write.
 
 use super::super::answer::Gpu;
-use super::{Measured, VariantRow};
+use super::{MeasuredStep, VariantRow};
 use crate::time::TimeChange;
 use base::units::{Bytes, Seconds, significant};
 use std::cmp::Reverse;
@@ -47,7 +47,7 @@ fn bytes(value: i64) -> String {
 }
 
 /// The answer whole, each line ended; `base` is the script as it is.
-pub fn answer(base: &Measured, rows: &[VariantRow]) -> String {
+pub fn answer(base: &MeasuredStep, rows: &[VariantRow]) -> String {
     let mut text = String::new();
     // Writing into a string cannot fail.
     let _ = write_answer(&mut text, base, rows);
@@ -138,7 +138,7 @@ fn letters(row: &VariantRow, changes: &[&str]) -> String {
     of_row.map(|(letter, _)| letter.to_string()).collect::<Vec<String>>().join(" ")
 }
 
-fn write_answer(text: &mut String, base: &Measured, rows: &[VariantRow]) -> std::fmt::Result {
+fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> std::fmt::Result {
     let gpu = &base.gpu;
     writeln!(text, "\n{}\n", recommendation(gpu, rows))?;
     let before = rows.iter().find(|row| row.techniques.is_empty()).and_then(|row| row.peak_reserved).unwrap_or(0);

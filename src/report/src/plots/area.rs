@@ -2,7 +2,7 @@
 
 use super::{PlotView, levels};
 use anyhow::Result;
-use chart::{Areas, Course, Panel, Phase, areas};
+use chart::{Areas, MemoryCurve, Panel, PhaseBand, areas};
 use record::protocol::{Cell, Metric};
 use record::results::{PassRecord, Status};
 use std::collections::BTreeMap;
@@ -15,14 +15,14 @@ const COLUMNS: usize = 2;
 const MOST_POINTS: usize = 1 << 20;
 
 /// What a picture of areas shows, as the protocol says it.
-pub struct Design<'a> {
+pub struct AreaDesign<'a> {
     pub panels: &'a [&'a str],
     pub layers: &'a [Metric],
     pub boundary: &'a str,
     pub phases: &'a [String],
 }
 
-pub fn area(view: &PlotView, design: &Design) -> Result<Option<String>> {
+pub fn area(view: &PlotView, design: &AreaDesign) -> Result<Option<String>> {
     // The level of the first of several panel factors, whose panels share a row and its scale.
     let panels: Vec<(String, Panel)> =
         view.cells.iter().map(|cell| (levels(cell, &design.panels[..1]), panel(view, cell, design))).collect();
@@ -49,8 +49,8 @@ pub fn area(view: &PlotView, design: &Design) -> Result<Option<String>> {
 }
 
 /// In which phase the peak is, and what makes most of it.
-pub fn finding(view: &PlotView, design: &Design) -> Option<String> {
-    let courses: Vec<Course> = view.cells.iter().filter_map(|cell| panel(view, cell, design).course.ok()).collect();
+pub fn finding(view: &PlotView, design: &AreaDesign) -> Option<String> {
+    let courses: Vec<MemoryCurve> = view.cells.iter().filter_map(|cell| panel(view, cell, design).course.ok()).collect();
     let peaks = || courses.iter().map(|course| (course, course.peak()));
     let places: Vec<&str> = peaks().map(|(course, peak)| course.place(peak)).collect();
     let place = places.iter().max_by_key(|place| places.iter().filter(|other| other == place).count())?;
@@ -71,7 +71,7 @@ pub fn finding(view: &PlotView, design: &Design) -> Option<String> {
     Some(format!("The peak is {most} {place}; {name} are {low:.0} to {high:.0} % of it"))
 }
 
-fn panel(view: &PlotView, cell: &Cell, design: &Design) -> Panel {
+fn panel(view: &PlotView, cell: &Cell, design: &AreaDesign) -> Panel {
     let own = |record: &&PassRecord| record.cell == *cell && record.pass == view.metric.pass && record.status == Status::Ok;
     let course = view.recorded.passes.iter().find(own).and_then(|record| read(record, design));
     let name = design.panels.iter().filter_map(|factor| Some(format!("{factor} = {}", cell.get(factor)?)));
@@ -82,7 +82,7 @@ fn panel(view: &PlotView, cell: &Cell, design: &Design) -> Panel {
 }
 
 /// Reads the curves of a pass: of each the points where it changes.
-fn read(record: &PassRecord, design: &Design) -> Option<Course> {
+fn read(record: &PassRecord, design: &AreaDesign) -> Option<MemoryCurve> {
     let curve = |metric: &str| -> BTreeMap<usize, f64> {
         let points = record.samples.iter().filter(|sample| sample.metric == metric);
         points.map(|sample| (sample.sample as usize, sample.value)).collect()
@@ -96,13 +96,13 @@ fn read(record: &PassRecord, design: &Design) -> Option<Course> {
     let curves: Vec<BTreeMap<usize, f64>> = design.layers.iter().map(|layer| curve(layer.name)).collect();
     let at = |curve: &BTreeMap<usize, f64>, point: usize| curve.range(..=point).next_back().map_or(0.0, |(_, value)| *value);
     let points = (0..count).map(|point| curves.iter().map(|curve| at(curve, point)).collect()).collect();
-    let phase = |(name, points): (&String, Range<usize>)| Phase {
+    let phase = |(name, points): (&String, Range<usize>)| PhaseBand {
         name: name.to_string(),
         group: String::new(),
         place: format!("in {name}"),
         points,
     };
-    Some(Course { points, phases: design.phases.iter().zip(ranges).map(phase).collect() })
+    Some(MemoryCurve { points, phases: design.phases.iter().zip(ranges).map(phase).collect() })
 }
 
 #[cfg(test)]
@@ -134,7 +134,7 @@ mod tests {
     fn curves_are_read_from_the_points_where_they_change() {
         let layers = ["curve.a", "curve.b"].map(|name| Metric::counted(name, "", "B"));
         let names = ["forward", "backward"].map(str::to_string);
-        let design = Design { panels: &["model"], layers: &layers, boundary: "curve.phase", phases: &names };
+        let design = AreaDesign { panels: &["model"], layers: &layers, boundary: "curve.phase", phases: &names };
         let phases = [("curve.phase", 0, 0.0), ("curve.phase", 2, 1.0), ("curve.phase", 5, 2.0)];
         let curves = [("curve.a", 0, 10.0), ("curve.b", 0, 0.0), ("curve.b", 2, 30.0), ("curve.b", 4, 5.0)];
         let course = read(&record(&[&phases[..], &curves].concat()), &design).unwrap();

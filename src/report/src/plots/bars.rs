@@ -7,7 +7,8 @@ use base::stats::Interval;
 use base::units::{quantity, ratio, tick};
 use chart::LinearScale;
 use chart::{
-    Anchor, Canvas, EDGE, FAINT, GRID, INK, Mark, NARROW, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width, wrapped,
+    Anchor, Canvas, EDGE, FAINT, GRID, INK, Marker, NARROW, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width,
+    wrapped,
 };
 use record::protocol::{Cell, PEAK};
 
@@ -287,7 +288,7 @@ fn draw_bar(canvas: &mut Canvas, bar: &Bar, middle: i32, scale: LinearScale, len
     let effect = match &bar.outcome {
         Ok(effect) => effect,
         Err(why) => {
-            canvas.mark((scale.from + 12, middle), Mark::Cross, FAINT);
+            canvas.mark((scale.from + 12, middle), Marker::Cross, FAINT);
             return ((scale.from + 24, middle), why.clone());
         }
     };

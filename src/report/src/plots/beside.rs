@@ -6,7 +6,7 @@ use crate::markup::slug;
 use crate::prose;
 use crate::recorded::Recorded;
 use anyhow::Result;
-use chart::{Axis, Dot, Head, Ranges, Row, ranges};
+use chart::{Dot, Head, RangeAxis, Ranges, Row, ranges};
 use record::protocol::{Bound, Published, Rule};
 
 /// Parts of a published table that make a picture worth it.
@@ -53,7 +53,7 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
     let name = format!("published-beside-{}", slug(&published.id));
     Picture::drawn(&name, format!("Published figures beside ours: {}", published.figure), |width| {
         let head = Head::new(&title, &published.source, width);
-        let axis = Axis { title: "change against the table's baseline".to_string(), tick: percent, reference: 1.0 };
+        let axis = RangeAxis { title: "change against the table's baseline".to_string(), tick: percent, reference: 1.0 };
         ranges(&Ranges { head: &head, axes: vec![axis], series: series.clone(), rows: rows.clone() }).map(Some)
     })
 }

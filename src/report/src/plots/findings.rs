@@ -23,7 +23,7 @@ pub fn finding(view: &PlotView, plot: &Plot) -> Option<String> {
         PlotKind::Pareto { against, .. } => super::pareto::finding(view, &texts(against)),
         PlotKind::Against { reference, .. } => super::against::finding(view, reference),
         PlotKind::Area { panels, layers, boundary, phases } => {
-            super::area::finding(view, &super::area::Design { panels: &texts(panels), layers, boundary, phases })
+            super::area::finding(view, &super::area::AreaDesign { panels: &texts(panels), layers, boundary, phases })
         }
         PlotKind::Ranking { .. } => None,
     }

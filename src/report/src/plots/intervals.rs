@@ -6,7 +6,7 @@ use crate::words;
 use anyhow::Result;
 use base::stats::median;
 use base::units::tick;
-use chart::{Axis, Dot, Ranges, Row, ranges};
+use chart::{Dot, RangeAxis, Ranges, Row, ranges};
 use record::protocol::{BY, Cell};
 
 /// A row for each comparison, named by what tells it from others, with its 95 % interval.
@@ -35,7 +35,7 @@ pub fn intervals(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
         })
     };
     let title = format!("change against {}, 95 % CI", words::doing(&grid.studied, grid.baseline_level()));
-    let axis = Axis { title, tick: percent, reference: 1.0 };
+    let axis = RangeAxis { title, tick: percent, reference: 1.0 };
     ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: cells.iter().filter_map(row).collect() }).map(Some)
 }
 
@@ -53,7 +53,7 @@ pub fn signed(view: &PlotView) -> Result<Option<String>> {
         let text = format!("{} to {}", signed_percent(low), signed_percent(high));
         Row { name: model.clone(), panels: vec![vec![Dot { series: 0, middle: median(errors), low, high, text }]] }
     };
-    let axis = Axis { title: "signed error, relative to the measured peak".to_string(), tick: signed_percent, reference: 0.0 };
+    let axis = RangeAxis { title: "signed error, relative to the measured peak".to_string(), tick: signed_percent, reference: 0.0 };
     ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: models.iter().map(row).collect() }).map(Some)
 }
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use base::units::{Bytes, tick};
 use chart::Scale;
 use chart::{
-    Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, Mark, NARROW, Point, SMALL, TEXT, look, picture, shortened, text_width,
+    Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, Marker, NARROW, Point, SMALL, TEXT, look, picture, shortened, text_width,
 };
 use record::protocol::DEVICE_MEMORY;
 
@@ -252,7 +252,7 @@ impl LineFrame {
         for (row, s) in series.iter().filter(|s| !s.out_of_memory.is_empty()).enumerate() {
             let y = self.band + 2 + BAND_ROW / 2 + row as i32 * BAND_ROW;
             for x in &s.out_of_memory {
-                canvas.mark((self.x.at(*x), y), Mark::Cross, s.look.color);
+                canvas.mark((self.x.at(*x), y), Marker::Cross, s.look.color);
             }
         }
     }
@@ -279,7 +279,7 @@ impl LineFrame {
         }
         if lost {
             let y = (self.band + self.top) / 2 - 2;
-            canvas.mark((x + 14, y), Mark::Cross, FAINT);
+            canvas.mark((x + 14, y), Marker::Cross, FAINT);
             canvas.text((x + 36, y), "out of memory", TEXT, INK, Anchor::Start);
         }
     }
@@ -296,7 +296,7 @@ fn draw_legend(canvas: &mut Canvas, (top, width): (i32, i32), heading: &str, ser
         canvas.text((EDGE + 36, y), &shortened(&s.label, TEXT, width - 2 * EDGE - 36), TEXT, INK, Anchor::Start);
     }
     if lost {
-        canvas.mark((EDGE + 14, y + LABEL_STEP), Mark::Cross, FAINT);
+        canvas.mark((EDGE + 14, y + LABEL_STEP), Marker::Cross, FAINT);
         canvas.text((EDGE + 36, y + LABEL_STEP), "out of memory", TEXT, INK, Anchor::Start);
     }
 }

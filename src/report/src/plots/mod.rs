@@ -86,7 +86,7 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
             PlotKind::Dots { rows, threshold } => dots::dots(&view, &texts(rows), *threshold),
             PlotKind::Shares { rows, prefix } => shares::shares(&view, &texts(rows), prefix),
             PlotKind::Area { panels, layers, boundary, phases } => {
-                area::area(&view, &area::Design { panels: &texts(panels), layers, boundary, phases })
+                area::area(&view, &area::AreaDesign { panels: &texts(panels), layers, boundary, phases })
             }
             // A table, which stands among the others.
             PlotKind::Ranking { .. } => Ok(None),

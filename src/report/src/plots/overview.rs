@@ -2,9 +2,9 @@
 
 use super::Picture;
 use crate::effects::percent;
-use crate::order::{Order, Place};
+use crate::order::{Order, OrderPlace};
 use anyhow::Result;
-use chart::{Axis, Dot, Head, Ranges, Row, ranges};
+use chart::{Dot, Head, RangeAxis, Ranges, Row, ranges};
 
 /// A row for each technique in the order in which it is tried, a colour for each kind of it; nothing where none saves memory.
 ///
@@ -12,16 +12,16 @@ use chart::{Axis, Dot, Head, Ranges, Row, ranges};
 /// The drawing library fails.
 pub fn overview(order: &Order) -> Result<Option<Picture>> {
     let dot = |series: usize, [middle, low, high]: [f64; 3]| Dot { series, middle, low, high, text: percent(middle) };
-    let row = |series: usize, place: &Place| Row {
+    let row = |series: usize, place: &OrderPlace| Row {
         name: place.name.clone(),
         panels: vec![vec![dot(series, place.of_memory)], vec![dot(series, place.of_time)]],
     };
-    let of_group = |(series, places): (usize, &[Place])| places.iter().map(|place| row(series, place)).collect::<Vec<_>>();
+    let of_group = |(series, places): (usize, &[OrderPlace])| places.iter().map(|place| row(series, place)).collect::<Vec<_>>();
     let rows: Vec<Row> = order.groups.iter().map(|group| group.places.as_slice()).enumerate().flat_map(of_group).collect();
     if rows.is_empty() {
         return Ok(None);
     }
-    let axis = |title: &str| Axis { title: title.to_string(), tick: percent, reference: 1.0 };
+    let axis = |title: &str| RangeAxis { title: title.to_string(), tick: percent, reference: 1.0 };
     let series: Vec<String> = order.groups.iter().map(|group| group.title.to_string()).collect();
     let title = format!("What one technique alone saves on {} models, and what it costs", order.models.len());
     let alt = "Peak memory and predicted time of a step with each technique, beside the model without it";

@@ -9,7 +9,7 @@ use std::io::BufRead;
 
 /// A trace that can be played: each free is that of a live allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trace {
+pub struct ReplayTrace {
     events: Vec<TraceEvent>,
     /// Line of each event in its file, the header being line 1.
     lines: Vec<u64>,
@@ -32,14 +32,14 @@ pub struct Replayed {
     pub oom: Option<u64>,
 }
 
-impl Trace {
+impl ReplayTrace {
     /// Reads a trace: a header line `op,id,bytes`, then one event a line, `alloc,ID,BYTES`, `free,ID` or `empty_cache`. Ids are whole
     /// numbers and may be used again after their free; further fields of `free` and `empty_cache` may be empty or left out.
     ///
     /// # Errors
     /// A line that is none of these, a free of an id that is not allocated, an id that is allocated twice; the line is named.
-    pub fn read(input: impl BufRead) -> Result<Trace> {
-        let mut trace = Trace { events: Vec::new(), lines: Vec::new(), slots: 1 };
+    pub fn read(input: impl BufRead) -> Result<ReplayTrace> {
+        let mut trace = ReplayTrace { events: Vec::new(), lines: Vec::new(), slots: 1 };
         let mut live: HashMap<i64, u32> = HashMap::new();
         let mut free_slots: Vec<u32> = Vec::new();
         let mut begun = false;
@@ -102,7 +102,7 @@ fn event(fields: &[&str], live: &mut HashMap<i64, u32>, free_slots: &mut Vec<u32
 ///
 /// # Errors
 /// libtorch's message, where it is another than that memory ran out; that is an outcome.
-pub fn replay(_device: &Dry, trace: &Trace) -> Result<Replayed> {
+pub fn replay(_device: &Dry, trace: &ReplayTrace) -> Result<Replayed> {
     let [allocated, peak_allocated, reserved, peak_reserved, inactive_split, segments, retries, failed] =
         dry::replay(&trace.events, trace.slots)?;
     let oom = usize::try_from(failed).ok().and_then(|position| trace.lines.get(position).copied());
@@ -114,18 +114,19 @@ mod tests {
     use super::*;
 
     fn error(text: &str) -> String {
-        format!("{:#}", Trace::read(text.as_bytes()).unwrap_err())
+        format!("{:#}", ReplayTrace::read(text.as_bytes()).unwrap_err())
     }
 
     #[test]
     fn traces_are_read_and_ids_used_again() {
-        let trace = Trace::read("op,id,bytes\nalloc,7,100\n\nalloc,-8,0\nfree,7\nalloc,7,5\nempty_cache,,\nfree,-8,0\n".as_bytes())
-            .unwrap();
+        let trace =
+            ReplayTrace::read("op,id,bytes\nalloc,7,100\n\nalloc,-8,0\nfree,7\nalloc,7,5\nempty_cache,,\nfree,-8,0\n".as_bytes())
+                .unwrap();
         let slots: Vec<u32> = trace.events.iter().map(|e| e.slot).collect();
         assert_eq!(slots, [1, 2, 1, 1, 0, 2]);
         assert_eq!(trace.lines, [2, 4, 5, 6, 7, 8]);
         assert_eq!(trace.slots, 3);
-        assert_eq!(Trace::read("op,id,bytes\n".as_bytes()).unwrap().events, []);
+        assert_eq!(ReplayTrace::read("op,id,bytes\n".as_bytes()).unwrap().events, []);
     }
 
     #[test]

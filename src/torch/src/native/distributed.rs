@@ -93,29 +93,29 @@ fn pointers(tensors: &[Tensor]) -> Vec<*const C_tensor> {
 
 /// A key-value store that processes find each other by.
 #[derive(Debug)]
-pub struct Store(*mut RawStore);
+pub struct NativeStore(*mut RawStore);
 
-impl Store {
+impl NativeStore {
     /// Opens a TCP store, serving it where `listen` is set (port 0: one that is free), and says its port.
     ///
     /// # Errors
     /// The port is taken, nobody listens there in time, or the name of the host is not known: libtorch's message.
-    pub fn open(host: &str, port: u16, listen: bool, timeout_ms: i64) -> Result<(Store, u16), NativeError> {
+    pub fn open(host: &str, port: u16, listen: bool, timeout_ms: i64) -> Result<(NativeStore, u16), NativeError> {
         let (host, mut raw, mut found) = (c_string(host)?, std::ptr::null_mut(), 0);
         // SAFETY: the name outlives the call, which writes an owned store where it succeeds.
         checked(unsafe { vl_store_open(host.as_ptr(), port, listen.into(), timeout_ms, &mut raw, &mut found) })?;
-        Ok((Store(raw), found))
+        Ok((NativeStore(raw), found))
     }
 
     /// The same store, with `prefix/` before each key.
     ///
     /// # Errors
     /// The prefix has a zero byte inside.
-    pub fn prefixed(&self, prefix: &str) -> Result<Store, NativeError> {
+    pub fn prefixed(&self, prefix: &str) -> Result<NativeStore, NativeError> {
         let (prefix, mut raw) = (c_string(prefix)?, std::ptr::null_mut());
         // SAFETY: store and prefix outlive the call, which writes an owned store that keeps the other alive.
         checked(unsafe { vl_store_prefixed(self.0, prefix.as_ptr(), &mut raw) })?;
-        Ok(Store(raw))
+        Ok(NativeStore(raw))
     }
 
     /// # Errors
@@ -149,7 +149,7 @@ impl Store {
     }
 }
 
-impl Drop for Store {
+impl Drop for NativeStore {
     fn drop(&mut self) {
         // SAFETY: the pointer is owned and freed once; what still uses the store holds a reference of its own.
         unsafe { vl_store_free(self.0) };
@@ -158,7 +158,7 @@ impl Drop for Store {
 
 extern "C" fn push_value(value: *mut c_void, bytes: *const u8, length: usize) {
     if length > 0 {
-        // SAFETY: the vector is that of `Store::get`, and C++ gives `length` bytes.
+        // SAFETY: the vector is that of `NativeStore::get`, and C++ gives `length` bytes.
         unsafe { (*value.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(bytes, length)) };
     }
 }
@@ -183,7 +183,7 @@ impl Group {
     ///
     /// # Errors
     /// Not all processes come in time; no address of this machine can be told. libtorch's message.
-    pub fn gloo(store: &Store, rank: i32, size: i32, host: Option<&str>, timeout_ms: i64) -> Result<Group, NativeError> {
+    pub fn gloo(store: &NativeStore, rank: i32, size: i32, host: Option<&str>, timeout_ms: i64) -> Result<Group, NativeError> {
         let (host, mut raw) = (host.map(c_string).transpose()?, std::ptr::null_mut());
         let host = host.as_ref().map_or(std::ptr::null(), |host| host.as_ptr());
         // SAFETY: store and name outlive the call, which writes an owned group that keeps the store alive.
@@ -195,7 +195,14 @@ impl Group {
     ///
     /// # Errors
     /// CUDA's half of libtorch is not loaded; the loader's or libtorch's message.
-    pub fn nccl(library: &Path, store: &Store, rank: i32, size: i32, device: i32, timeout_ms: i64) -> Result<Group, NativeError> {
+    pub fn nccl(
+        library: &Path,
+        store: &NativeStore,
+        rank: i32,
+        size: i32,
+        device: i32,
+        timeout_ms: i64,
+    ) -> Result<Group, NativeError> {
         let library = CString::new(library.as_os_str().as_bytes()).map_err(|e| NativeError(e.to_string()))?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: path and store outlive the call, which writes an owned group that keeps the store alive.
