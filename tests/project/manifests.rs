@@ -42,7 +42,7 @@ fn every_experiment_has_its_line_and_its_name() {
     }
 }
 
-/// Twins that are still there: most are the typed form and the plain form of a protocol. The list only gets shorter.
+/// Names that two types still have: most are the typed form and the plain form of a protocol. The list only gets shorter.
 const DEFINED_TWICE: [&str; 25] = [
     "Batch", "Block", "Category", "Cell", "Device", "Event", "Gpu", "Grid", "Level", "Loader", "Options", "Phase", "Plot",
     "Profile", "Protocol", "Range", "RawEvent", "Rule", "Run", "Session", "Settings", "Share", "Source", "Taken", "Verdict",
