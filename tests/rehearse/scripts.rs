@@ -1140,3 +1140,21 @@ if __name__ == '__main__':
     assert_eq!(seen.json["time"]["loading"]["workers_needed"], 1, "{}", seen.json["time"]["loading"]);
     assert!(seen.error().contains("it does not wait"), "{}", seen.error());
 }
+
+#[test]
+fn the_program_alone_helps_and_says_what_measuring_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let alone = folder.path().join("vramlab");
+    std::fs::copy(VRAMLAB, &alone).unwrap();
+    let said = |word: &str| {
+        let output = Command::new(&alone).arg(word).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    for word in ["--help", "help"] {
+        let (status, text) = said(word);
+        assert!(status == Some(0) && ["rehearse", "fit", "run-all", "doctor"].iter().all(|name| text.contains(name)), "{text}");
+    }
+    let (status, text) = said("doctor");
+    assert!(status == Some(1) && text.contains("vramlab-lab is not there") && text.contains("just setup"), "{text}");
+}

@@ -60,7 +60,6 @@ enum Subcommands {
 
 /// Commands of `vramlab-lab`, which is linked to libtorch: what follows them is read there.
 #[derive(Debug, Subcommand)]
-#[command(disable_help_flag = true)]
 enum Lab {
     /// Run every experiment, then write the report into report/, or with --out DIR into DIR-report/; the flags are those of an experiment
     RunAll(Rest),
