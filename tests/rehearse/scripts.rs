@@ -1067,6 +1067,43 @@ fn the_time_of_a_step_is_predicted_by_card() {
 }
 
 #[test]
+fn a_convolution_with_a_bias_has_time_both_ways_and_channels_first_pay_for_their_layout() {
+    let script = "
+import torch
+from torch import nn
+first, last = (nn.Conv2d(64, 64, 3, padding=1).cuda().half() for _ in range(2))
+last = last.to(memory_format=torch.channels_last)
+optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.1)
+x = torch.randn(64, 64, 56, 56, device='cuda', dtype=torch.half, requires_grad=True)
+y = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+while True:
+    a = first(x)
+    b = last(y)
+    (a.square().sum() + b.square().sum()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+    let seen = rehearse(&["--gpu", "h100"], script);
+    let kernels = seen.json["time"]["kernels"].as_array().unwrap_or_else(|| panic!("{}", seen.error()));
+    let seconds = |line: u64, backward: bool| {
+        let is_it = |kernel: &&Value| {
+            let is_convolution = kernel["operator"].as_str().is_some_and(|name| name.contains("convolution"));
+            is_convolution && kernel["line"]["line"] == line && kernel["backward"] == backward
+        };
+        kernels.iter().find(is_it).and_then(|kernel| kernel["seconds"].as_f64()).unwrap_or_else(|| panic!("{line}: {kernels:?}"))
+    };
+    for line in [10, 11] {
+        let share = seconds(line, true) / seconds(line, false);
+        assert!((1.5..3.0).contains(&share), "twice the products backward: {share}");
+    }
+    // Both ways its tensors are read and written once more.
+    for backward in [false, true] {
+        let share = seconds(10, backward) / seconds(11, backward);
+        assert!((1.2..4.0).contains(&share), "{share}");
+    }
+}
+
+#[test]
 fn a_step_of_small_kernels_is_bound_by_its_host() {
     let script = "
 import torch

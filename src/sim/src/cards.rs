@@ -44,8 +44,10 @@ pub struct Card {
     /// Bytes of a process's CUDA context, as others recorded it on this card or one like it; assumed here. `context_source` says where.
     pub context: u64,
     pub context_source: &'static str,
-    /// None of a size alone.
+    /// None of a size alone, and of a card that lacks one of the figures.
     pub speed: Option<Speed>,
+    /// Those that it lacks, as `cards.csv` calls them.
+    pub no_figures_of: &'static [&'static str],
 }
 
 /// What makes a process's simulated runtime this card: its line of `cards.csv` up to the L2 cache, with the size for its memory.
@@ -85,16 +87,14 @@ fn read(line: &'static str) -> Option<Card> {
         l2: number()?,
         context: number()?,
         context_source: fields.next()?,
-        speed: speed(fields),
+        speed: None,
+        no_figures_of: &[],
     })
+    .map(|card| card.with_speed(fields))
 }
 
-/// The rest of a line.
-fn speed(mut fields: std::str::Split<'static, char>) -> Option<Speed> {
-    let mut number = |unit: f64| Some(fields.next()?.parse::<f64>().ok()? * unit);
-    let (bandwidth, single, tf32, half) = (number(1e9)?, number(1e12)?, number(1e12)?, number(1e12)?);
-    Some(Speed { bandwidth, host_bandwidth: number(1e9)?, single, tf32, half })
-}
+/// Columns of a card's speed, and their units per second.
+const FIGURES: [(&str, f64); 5] = [("bandwidth", 1e9), ("single", 1e12), ("tf32", 1e12), ("half", 1e12), ("host_bandwidth", 1e9)];
 
 impl Card {
     /// A card of compute capability 9.0 with so many bytes.
@@ -102,6 +102,20 @@ impl Card {
         let usual = all().iter().find(|card| card.name == Some(USUAL)).unwrap_or(&all()[0]);
         let (context, context_source) = (512 << 20, "about what the largest cards' take, rounded");
         Card { name: None, title: "vramlab simulated GPU", memory, context, context_source, speed: None, ..*usual }
+    }
+
+    /// The rest of a line.
+    fn with_speed(self, mut fields: std::str::Split<'static, char>) -> Card {
+        let figures =
+            FIGURES.map(|(_, unit)| Some(fields.next()?.trim().parse::<f64>().ok().filter(|figure| *figure > 0.0)? * unit));
+        let lacking = FIGURES.iter().zip(figures).filter(|(_, figure)| figure.is_none()).map(|((name, _), _)| *name);
+        let speed = match figures {
+            [Some(bandwidth), Some(single), Some(tf32), Some(half), Some(host_bandwidth)] => {
+                Some(Speed { bandwidth, host_bandwidth, single, tf32, half })
+            }
+            _ => None,
+        };
+        Card { speed, no_figures_of: lacking.collect::<Vec<_>>().leak(), ..self }
     }
 
     /// The card with another size of memory.
@@ -209,6 +223,11 @@ mod tests {
         let card: Card = "24GiB".parse().unwrap();
         assert_eq!((card.name, card.memory, card.capability, card.multiprocessors), (None, 24 << 30, (9, 0), 132));
         assert_eq!(card.speed, None);
+        // A line that ends before TF32, and one with nothing for the bandwidth.
+        let lacking = |rest: &'static str| all()[0].with_speed(rest.split(',')).no_figures_of;
+        assert_eq!(lacking("936,35.6"), ["tf32", "half", "host_bandwidth"]);
+        assert_eq!(lacking(",35.6,35.6,71,12.5"), ["bandwidth"]);
+        assert!(lacking("936,35.6,35.6,71,12.5").is_empty() && all().iter().all(|card| card.speed.is_some()));
         assert_eq!(card.to_string(), "24GiB");
         assert_eq!(Card::from(24 << 30), card);
         assert_eq!("RTX-4090".parse::<Card>().unwrap().to_string(), "rtx-4090");

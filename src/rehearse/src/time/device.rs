@@ -1,5 +1,6 @@
 //! How long a card takes for an operator's kernels:
-//! `fixed * launches + sqrt((flops / (peak * compute))^2 + (bytes / (bandwidth * memory))^2)`.
+//! `fixed * launches + sqrt((flops / (peak * compute))^2 + (bytes / (bandwidth * memory))^2)`, and of a convolution whose library changes the
+//! layout of its tensors, the reading and writing of them all once more.
 //!
 //! Peak and bandwidth are the card's specification (`src/sim/src/cards.csv`). Fixed, compute and memory are constants of the card and the class of
 //! kernels (`constants.csv`), fitted by `peers/times/fit.py` on operators that others timed.
@@ -44,6 +45,10 @@ struct Constants {
     memory: f64,
     anchored: bool,
 }
+
+/// Classes of kernels; each card has constants of all.
+const CLASSES: [&str; 8] =
+    ["matmul_half", "matmul_single", "convolution_half", "convolution_single", "layout", "attention", "pointwise", "reduction"];
 
 type Table = HashMap<(&'static str, &'static str), Constants>;
 
@@ -90,7 +95,18 @@ impl Device {
             "a size alone has no speed: bandwidth and FLOP/s are those of a card; name one, such as rtx-4090, for the time of a step"
                 .to_string()
         })?;
-        let speed = card.speed.ok_or_else(|| format!("src/sim/src/cards.csv has no bandwidth and no FLOP/s of {name}"))?;
+        let speed = card.speed.ok_or_else(|| {
+            let figures = card.no_figures_of.join(", ");
+            format!("src/sim/src/cards.csv has no {figures} of {name}, which the time of a step needs: add them from its specification")
+        })?;
+        let lacking: Vec<&str> = CLASSES.into_iter().filter(|class| !table().contains_key(&(name, *class))).collect();
+        if !lacking.is_empty() {
+            let classes = lacking.join(", ");
+            return Err(format!(
+                "src/rehearse/src/time/constants.csv has no constants of {name} for {classes}: peers/times/fit.py writes them for each card of \
+                 src/sim/src/cards.csv"
+            ));
+        }
         Ok(Device { name, speed, capability: card.capability })
     }
 
@@ -101,10 +117,7 @@ impl Device {
             return Taken { seconds, limit: Limit::Bandwidth, anchored: false };
         }
         let (class, peak, factor) = self.class(work);
-        let Some(constants) = table().get(&(self.name, class)) else {
-            // The tests see to it that there is none.
-            return Taken { seconds: 0.0, limit: Limit::Fixed, anchored: false };
-        };
+        let constants = &table()[&(self.name, class)];
         let fixed = constants.fixed * f64::from(work.launches);
         let compute = work.flops * factor / (peak * constants.compute);
         let memory = work.bytes / (self.speed.bandwidth * constants.memory);
@@ -117,7 +130,14 @@ impl Device {
         } else {
             Limit::Bandwidth
         };
-        Taken { seconds: fixed + compute.hypot(memory), limit, anchored: constants.anchored }
+        let layout = match work.changes_layout {
+            true => {
+                let Constants { fixed, memory, .. } = table()[&(self.name, "layout")];
+                fixed + 2.0 * work.bytes / (self.speed.bandwidth * memory)
+            }
+            false => 0.0,
+        };
+        Taken { seconds: fixed + compute.hypot(memory) + layout, limit, anchored: constants.anchored }
     }
 
     /// The class of constants, the peak in FLOP/s, and how many times as long its arithmetic takes as that of the class.
@@ -171,8 +191,16 @@ mod tests {
         for card in cards::all() {
             let name = card.name.unwrap();
             assert!(card.speed.is_some(), "{name}");
-            let classes =
-                ["matmul_half", "matmul_single", "convolution_half", "convolution_single", "attention", "pointwise", "reduction"];
+            let classes = [
+                "matmul_half",
+                "matmul_single",
+                "convolution_half",
+                "convolution_single",
+                "layout",
+                "attention",
+                "pointwise",
+                "reduction",
+            ];
             for class in classes {
                 let constants = table().get(&(name, class)).unwrap_or_else(|| panic!("{name} {class}"));
                 assert!((5e-7..2e-5).contains(&constants.fixed), "{name} {class}");
@@ -189,6 +217,7 @@ mod tests {
             phase: crate::trace::Phase::Forward,
             synchronises: false,
             waited: false,
+            changes_layout: false,
             device: 0,
             alignment,
             step: 1,
@@ -217,5 +246,14 @@ mod tests {
     #[test]
     fn a_size_alone_has_no_time() {
         assert!(Device::of(&"24GiB".parse().unwrap()).unwrap_err().contains("name one"));
+    }
+
+    #[test]
+    fn what_a_card_lacks_is_said_by_name() {
+        let h100: Card = "h100".parse().unwrap();
+        let error = Device::of(&Card { speed: None, no_figures_of: &["tf32", "host_bandwidth"], ..h100 }).unwrap_err();
+        assert!(error.contains("no tf32, host_bandwidth of h100"), "{error}");
+        let error = Device::of(&Card { name: Some("rtx-9090"), ..h100 }).unwrap_err();
+        assert!(error.contains("rtx-9090 for matmul_half, matmul_single"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! The file `work` of a process's folder (src/sim/native/python/work.h): what each operator of the first steps has for the GPU to do.
 //!
-//! Little-endian. A header of 64 bytes: `VLWORK01`, bytes of a record (80) as `u32`, zeros. Then records in the order of their launches; the
+//! Little-endian. A header of 64 bytes: `VLWORK02`, bytes of a record (80) as `u32`, zeros. Then records in the order of their launches; the
 //! fields are those of [`Work`], in this order. A step is there when it has ended.
 
 use crate::trace::Phase;
@@ -56,6 +56,8 @@ pub struct Work {
     pub synchronises: bool,
     /// It waited for the device before: bit 1.
     pub waited: bool,
+    /// Of a convolution: its library takes its tensors to channels last first, and the result back: bit 2.
+    pub changes_layout: bool,
     pub device: u16,
     /// Of a product: what its leading dimensions can all be divided by, in elements, 8 at most; 0 of anything else.
     pub alignment: u16,
@@ -80,6 +82,7 @@ pub struct Work {
     pub host_nanoseconds: u64,
 }
 
+const MAGIC: &[u8] = b"VLWORK02";
 const HEADER: usize = 64;
 const RECORD: usize = 80;
 
@@ -98,6 +101,7 @@ impl Work {
             phase: Phase::of(record[2].into())?,
             synchronises: record[3] & 1 != 0,
             waited: record[3] & 2 != 0,
+            changes_layout: record[3] & 4 != 0,
             device: u16_at(4),
             alignment: u16_at(6),
             step: u32_at(8),
@@ -131,8 +135,39 @@ impl Work {
         if bytes.len() < HEADER {
             return Ok(Vec::new());
         }
-        ensure!(bytes.starts_with(b"VLWORK01"), "{} is no record of work of this version", path.display());
+        let (magic, record) = (&bytes[..MAGIC.len()], u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]));
+        ensure!(
+            magic == MAGIC && record == RECORD as u32,
+            "{} was written by another version of vramlab ({}, records of {record} bytes; this one reads {}, {RECORD} bytes), so that no \
+             time can be predicted from it; rehearse the script again with this version",
+            path.display(),
+            String::from_utf8_lossy(magic),
+            String::from_utf8_lossy(MAGIC),
+        );
         let (records, _) = bytes[HEADER..].as_chunks::<RECORD>();
         Ok(records.iter().filter_map(Work::read).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_of_an_older_version_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |magic: &[u8], record: u32, more: usize| {
+            let header = [magic, &record.to_le_bytes()[..], &[0; 52][..]].concat();
+            fs::write(folder.path().join("work"), [header, vec![0; more]].concat()).unwrap();
+            Work::of_folder(folder.path()).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(MAGIC, 80, 160).unwrap().len(), 2);
+        for (magic, record) in [(b"VLWORK01", 80), (b"VLWORK02", 72)] {
+            let error = of(magic, record, 0).unwrap_err();
+            assert!(error.contains("another version") && error.contains("rehearse the script again"), "{error}");
+        }
+        // A process that was killed meanwhile.
+        fs::write(folder.path().join("work"), b"VL").unwrap();
+        assert_eq!(Work::of_folder(folder.path()).unwrap(), []);
     }
 }

@@ -27,7 +27,7 @@ std::mutex work_mutex;
 TraceFile work_file;
 std::vector<Work> waiting;
 
-thread_local uint64_t own = 0, told_launches = 0, records = 0, last_waits = 0;
+thread_local uint64_t own = 0, told_launches = 0, library_records = 0, last_waits = 0;
 thread_local uint64_t last_processor = 0, last_own = 0;
 
 uint64_t clock_of(clockid_t which) {
@@ -64,7 +64,6 @@ void keep(Work& work, uint32_t number) {
   work.origin = place.origin;
   work.module = place.module;
   work.operator_ = number;
-  records++;
   const std::lock_guard<std::mutex> lock(work_mutex);
   waiting.push_back(work);
 }
@@ -161,6 +160,18 @@ void see_convolution(Work& work, const Tensor& positions, const Tensor& weight, 
   work.n = small(positions.size(1)), work.k = small(static_cast<int64_t>(filter)), work.batch = 1;
 }
 
+// cuDNN's kernels for tensor cores are for channels last (nchwToNhwcKernel and nhwcToNchwKernel stand around them in traces); filters of one
+// position are products in either layout. What it does with groups, no trace that is known shows.
+bool changes_layout(const Tensor& input, const Tensor& weight, int64_t groups) {
+  if (!input.defined() || !weight.defined() || weight.dim() < 4 || groups != 1) return false;
+  if (input.scalar_type() != at::kHalf && input.scalar_type() != at::kBFloat16) return false;
+  const auto is_last = [](const Tensor& one) {
+    const auto format = one.suggest_memory_format();
+    return format == at::MemoryFormat::ChannelsLast || format == at::MemoryFormat::ChannelsLast3d;
+  };
+  return weight[0][0].numel() > 1 && !is_last(input) && !is_last(weight);
+}
+
 }  // namespace
 
 // ---- the file ------------------------------------------------------------------------------------------------------------------------------
@@ -232,11 +243,11 @@ WorkOf::WorkOf(const c10::FunctionSchema& schema, bool overwrites)
 
 WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torch::jit::Stack& stack) : of(of), op(op), is_on(is_recorded()) {
   if (!is_on) return;
-  if (waits() != last_waits) work.synchronises = kWaitedBefore;
+  if (waits() != last_waits) work.flags = kWaitedBefore;
   last_waits = waits();
   launches_before = launches();
   told_before = told_launches;
-  records_before = records;
+  library_records_before = library_records;
   const auto& formals = op.schema().arguments();
   const auto begin = stack.end() - static_cast<std::ptrdiff_t>(formals.size());
   const auto argument = [&](size_t i) -> const IValue& { return *(begin + static_cast<std::ptrdiff_t>(i)); };
@@ -269,7 +280,11 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
       break;
     }
     case WorkKind::kConvolution: {
-      if (contains(of.name, {"backward"})) {
+      const bool backward = contains(of.name, {"backward"});
+      const IValue* groups = named("groups");
+      // A backward pass takes the gradient first.
+      if (groups && groups->isInt() && changes_layout(tensor(backward), tensor(backward + 1), groups->toInt())) work.flags |= kChangesLayout;
+      if (backward) {
         const IValue *mask = named("output_mask"), *transposed = named("transposed");
         const auto wanted = mask && mask->isBoolList() ? mask->toBoolList() : c10::List<bool>({true, true});
         const int times = wanted[0] + (wanted.size() > 1 && wanted[1]);
@@ -320,7 +335,7 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
     if (host && device) {
       const IValue* not_blocking = named("non_blocking");
       work.kind = WorkKind::kCopy;
-      if (!pinned || !(not_blocking && not_blocking->isBool() && not_blocking->toBool())) work.synchronises |= kWaitsAfter;
+      if (!pinned || !(not_blocking && not_blocking->isBool() && not_blocking->toBool())) work.flags |= kWaitsAfter;
     }
   }
 }
@@ -331,9 +346,9 @@ void WorkScope::ends(const torch::jit::Stack& stack, uint32_t number) {
   const uint64_t all = launches() - launches_before, mine = all > inside ? all - inside : 0;
   // Its own waiting is told by what it is.
   last_waits = waits();
-  if (mine == 0 && !(of.is_library && records == records_before) && !(work.synchronises & kWaitsAfter)) {
+  if (mine == 0 && !(of.is_library && library_records == library_records_before) && !(work.flags & kWaitsAfter)) {
     // The next that launches something has waited as well.
-    if (work.synchronises) last_waits--;
+    if (work.flags & kWaitedBefore) last_waits--;
     return;
   }
   told_launches += mine;
@@ -365,6 +380,8 @@ void WorkScope::ends(const torch::jit::Stack& stack, uint32_t number) {
   work.device = static_cast<uint16_t>(stream.device_index());
   work.host_nanoseconds = host_time();
   keep(work, number);
+  // An operator around it that launches nothing itself is not another one.
+  library_records += of.is_library;
 }
 
 }  // namespace vramlab::rehearsal

@@ -11,7 +11,7 @@
 
 namespace vramlab::rehearsal {
 
-constexpr char kWorkMagic[8] = {'V', 'L', 'W', 'O', 'R', 'K', '0', '1'};
+constexpr char kWorkMagic[8] = {'V', 'L', 'W', 'O', 'R', 'K', '0', '2'};
 
 enum class WorkKind : uint8_t {
   kPointwise = 0,
@@ -27,14 +27,15 @@ enum class WorkKind : uint8_t {
 };
 enum class Precision : uint8_t { kHalf = 0, kSingle = 1, kTf32 = 2, kDouble = 3 };
 
-constexpr uint8_t kWaitsAfter = 1, kWaitedBefore = 2;
+constexpr uint8_t kWaitsAfter = 1, kWaitedBefore = 2, kChangesLayout = 4;
 
 struct Work {
   WorkKind kind;
   Precision precision;
   Phase phase;
-  // The host waited for the device before it (kWaitedBefore), and waits until it is done (kWaitsAfter).
-  uint8_t synchronises;
+  // The host waited for the device before it (kWaitedBefore), and waits until it is done (kWaitsAfter). A convolution whose library takes
+  // its tensors to channels last first, and the result back (kChangesLayout).
+  uint8_t flags;
   uint16_t device;
   // Of a product's leading dimensions in elements: 8 and more are 8; 0 of anything else.
   uint16_t alignment;
@@ -95,7 +96,7 @@ class WorkScope {
   const WorkOf& of;
   const c10::OperatorHandle& op;
   bool is_on;
-  uint64_t launches_before = 0, told_before = 0, records_before = 0;
+  uint64_t launches_before = 0, told_before = 0, library_records_before = 0;
   double read = 0, written = 0;
   // Of a forward convolution.
   at::Tensor input, weight;
