@@ -17,9 +17,9 @@ fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("day");
     // The profiler and NVML are used there as nowhere else.
-    let only = ["--only", "doctor,smoke-empty_cache,smoke-profiling,backends,events-inference-128"];
+    let only = ["--only", "doctor,smoke-empty_cache,smoke-profiling,backends,events-inference-128,times"];
     let first = said(&day(&out, &only));
-    assert!(first.contains("5 of 5 done") && first.contains("smoke-empty_cache (at most"), "{first}");
+    assert!(first.contains("6 of 6 done") && first.contains("smoke-empty_cache (at most"), "{first}");
     assert!(folder.path().join("day.tar.xz").metadata().unwrap().len() > 1000);
     // Checks and times are gone through, too, and leave no figure.
     let machine = std::fs::read_dir(out.join("smoke")).unwrap().next().unwrap().unwrap().path();
@@ -29,9 +29,14 @@ fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
     let found = events.lines().find_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).unwrap_or_default();
     let [identical, measured] = ["identical", "measured"].map(|what| found[what].as_u64());
     assert!(identical == measured && identical.is_some_and(|events| events > 1000), "{events}");
+    // The clock is a real GPU's; what it would be held against is there.
+    let times = std::fs::read_to_string(out.join("times.log")).unwrap();
+    let row = times.lines().find_map(|line| line.strip_prefix("gpt-plain,")).unwrap_or_default();
+    let seconds = row.split(',').next().and_then(|seconds| seconds.parse::<f64>().ok());
+    assert!(seconds.is_some_and(|seconds| (0.005..0.5).contains(&seconds)) && row.contains(",-,"), "{times}");
     // It goes on, and nothing is left.
     let second = said(&day(&out, &only));
-    assert!(second.contains("5 of 5 done") && !second.contains("at most"), "{second}");
+    assert!(second.contains("6 of 6 done") && !second.contains("at most"), "{second}");
 }
 
 #[test]

@@ -40,17 +40,23 @@ enum DayTask {
     Smoke(&'static str),
     /// Each allocation of a step of a language model, on the GPU and simulated, by pass and length.
     Events(&'static str, &'static str),
+    /// Steps by the clock beside their predicted times, with variants that tell ratios.
+    Times,
     /// An experiment at full size.
     Full(&'static str),
 }
-use DayTask::{Doctor, Events, Full, ReferenceMemory, Smoke};
+use DayTask::{Doctor, Events, Full, ReferenceMemory, Smoke, Times};
+
+/// Cases of `peers/times/clock.py`, the most telling first.
+const TIMED: [&str; 6] = ["gpt-plain", "gpt-checkpoint", "convnet-plain", "convnet-last", "gpt-batch", "gpt-fp32"];
 
 /// The most telling first, each with the seconds that it may take of the time.
-const DAY: [(DayTask, u64); 24] = [
+const DAY: [(DayTask, u64); 25] = [
     (Doctor, 60),
     (Events("inference", "128"), 120),
     (Events("training", "128"), 120),
     (Events("training", "512"), 120),
+    (Times, 300),
     (ReferenceMemory, 180),
     (Smoke("pin_memory"), 60),
     (Smoke("agreement"), 60),
@@ -91,6 +97,7 @@ impl DayTask {
             Smoke(experiment) => format!("smoke-{experiment}"),
             Events(pass, length) => format!("events-{pass}-{length}"),
             Full(experiment) => experiment.to_string(),
+            Times => "times".to_string(),
         }
     }
 }
@@ -210,6 +217,27 @@ impl Day {
                 command.arg("--out").arg(self.out.join("memory_cuda.json"));
                 command.args(["--device", "cuda"]);
                 vec![command]
+            }
+            Times => {
+                let clock = self.sources.join("peers/times/clock.py");
+                let file = |case: &str, side: &str| self.out.join(format!("{case}-{side}.json"));
+                let python = |mut command: Command, words: &[&str]| {
+                    command.arg("-B").arg(&clock).args(words);
+                    command
+                };
+                let of_case = |case: &&str| {
+                    let mut predicted = own();
+                    predicted.args(["rehearse", "--quiet", "--gpu", "h200", "--json"]).arg(file(case, "predicted"));
+                    predicted.arg("--").arg(&self.python);
+                    let mut real = python(Command::new(&self.python), &["step", case]);
+                    real.arg(file(case, "clock"));
+                    let real = (!self.rehearse).then_some(real);
+                    [Some(python(predicted, &["step", case])), real].into_iter().flatten().collect::<Vec<_>>()
+                };
+                let mut compared = python(Command::new(&self.python), &["compare"]);
+                compared.arg(&self.out);
+                let cases = if self.rehearse { &TIMED[..1] } else { &TIMED };
+                cases.iter().flat_map(of_case).chain([compared]).collect()
             }
             Events(pass, length) => {
                 let replay = self.sources.join("peers/real_gpus/replay.py");
