@@ -1,5 +1,5 @@
-"""Sets what was predicted (predictions.csv, written first) beside what others measured: peers/times/comparison.csv, the table in docs/time.md,
-and the intervals in src/rehearse/src/time/intervals.csv.
+"""Sets what was predicted (predictions.csv, written first) beside what others measured: steps.csv and ratios.csv of experiments/real_times, the
+tables in docs/time.md, and the intervals in src/rehearse/src/time/intervals.csv.
 
     python peers/times/comparison.py FOLDER
 """
@@ -21,6 +21,9 @@ COMMITS = {
     "kineto": "pytorch/kineto@041e7ce9",
 }
 CELLS = ("anchored", "specification", "host")
+EXPERIMENT = ROOT / "experiments/real_times"
+# Of timm's names; the others are convolutional networks.
+TRANSFORMERS = ("vit", "deit", "xcit", "crossvit", "cait", "swin", "beit", "coat", "mixer", "gmixer", "gmlp", "pit", "tnt", "volo", "jx")
 
 
 def measured(folder):
@@ -80,20 +83,63 @@ def median_and_p90(errors):
     return f"{quantile(sizes, 0.5):.1%} / {quantile(sizes, 0.9):.1%}".replace("%", " %")
 
 
-def ratios(rows):
-    """Of pairs of one source on one card: predicted against measured, as logarithms, and how often the sign is right of those beyond 3 %."""
-    errors, signs = [], []
+def family(row):
+    if row["source"] == "liger":
+        return "operator"
+    if row["source"] == "neusight":
+        return "language-model"
+    return "vision-transformer" if row["words"] and row["words"][0].startswith(TRANSFORMERS) else "convolutional"
+
+
+def pairs(rows):
+    """Pairs of one source on one card that are variants of one script."""
     for at, one in enumerate(rows):
         for other in rows[:at]:
             # Variants of one script: the same model, or the same operator, with one word changed.
             words = list(zip(one["words"], other["words"]))
             if one["card"] != other["card"] or one["words"][:1] != other["words"][:1] or sum(a != b for a, b in words) != 1:
                 continue
-            predicted, real = (math.log(one[name] / other[name]) for name in ("predicted", "measured"))
-            errors.append(real - predicted)
-            if abs(math.expm1(real)) > 0.03:
-                signs.append((real > 0) == (predicted > 0))
-    return errors, signs
+            yield other, one
+
+
+def kind(pair):
+    """What is changed: a layout picks other kernels, a batch or a pass has more of the same."""
+    return "layout" if {one["words"][-1] for one in pair} == {"nchw", "nhwc"} else "size"
+
+
+def logarithms(pair):
+    return tuple(math.log(pair[1][name] / pair[0][name]) for name in ("predicted", "measured"))
+
+
+def ratios(rows):
+    """Of such pairs: predicted against measured, as logarithms, and how often the sign is right of those beyond 3 %."""
+    found = [logarithms(pair) for pair in pairs(rows)]
+    return [real - predicted for predicted, real in found], [(real > 0) == (predicted > 0) for predicted, real in found
+                                                             if abs(math.expm1(real)) > 0.03]
+
+
+def both_ways(errors):
+    """Which of a pair comes first is nobody's choice."""
+    return [sign * error for error in errors for sign in (1, -1)]
+
+
+def band_of_ratios(pairs, *changes):
+    return band(both_ways([real - predicted for predicted, real in (logarithms(pair) for pair in pairs if kind(pair) in changes)]))
+
+
+def model_of(pair):
+    return pair[0]["words"][0]
+
+
+def name_of(row):
+    return row["case"].replace(" ", ";").replace("-", ";") or "resnet50;32"
+
+
+def write(name, header, rows):
+    with open(EXPERIMENT / name, "w", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(header.split(","))
+        out.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
 
 
 def main():
@@ -107,12 +153,6 @@ def main():
             predicted = float(row["device_seconds" if row["source"] == "liger" else "seconds"])
             rows.append({**row, **figures, "predicted": predicted, "measured": seconds, "cell": cell_of(row),
                          "words": row["case"].replace("-", " ").split() if row["source"] == "neusight" else row["case"].split()})
-    with open(HERE / "comparison.csv", "w", newline="") as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow("source,case,card,predicted,measured,roofline,pytorch,bound_by,cell,commit".split(","))
-        for row in rows:
-            out.writerow([row["source"], row["case"], row["card"], f"{row['predicted']:.6g}", f"{row['measured']:.6g}", row["roofline"], row["pytorch"],
-                          row["bound_by"], row["cell"], COMMITS[row["source"]]])
     error = lambda row, name="predicted": math.log(row["measured"] / row[name])
     lines = ["| records | rows | predicted | median of measured / predicted | plain roofline | PyTorch's estimate | ratios of variants | sign right |",
              "|---|---:|---:|---:|---:|---:|---:|---:|"]
@@ -120,15 +160,28 @@ def main():
               for source, card in sorted({(row["source"], row["card"]) for row in rows})]
     groups += [(f"{cell} (all)", [row for row in rows if row["cell"] == cell]) for cell in CELLS]
     steps = [row for row in rows if row["cell"] != "operator"]
+    # Whose band is told by the other sources alone.
+    band_without = {}
+    for source in COMMITS:
+        others = [[error(row) for row in steps if row["source"] == one] for one in COMMITS if one != source]
+        band_without[source] = widest(others) if any(len(errors) >= 10 for errors in others) else (math.nan, math.nan)
+    write("steps.csv", "source,case,card,family,constants,bound_by,predicted,low,high,measured,roofline,pytorch,commit", (
+        (row["source"], name_of(row), row["card"], family(row), row["cell"], row["bound_by"], row["predicted"],
+         *(row["predicted"] * end for end in band_without[row["source"]]), row["measured"], row["roofline"], row["pytorch"], COMMITS[row["source"]])
+        for row in rows))
+    of_steps = list(pairs(steps))
+    write("ratios.csv", "source,change,card,from,to,predicted,measured,roofline,pytorch,commit", (
+        (to["source"], kind((of, to)), to["card"], name_of(of), name_of(to),
+         *(to[name] / of[name] for name in ("predicted", "measured", "roofline", "pytorch")), COMMITS[to["source"]]) for of, to in of_steps))
     groups += [("all steps", steps)]
     for name, some in groups:
         if not some:
             continue
-        pairs, signs = ratios(some)
+        between, signs = ratios(some)
         lines.append(f"| {name} | {len(some)} | {median_and_p90([-error(row) for row in some])} | "
                      f"{math.exp(quantile([error(row) for row in some], 0.5)):.2f} | "
                      + " | ".join(median_and_p90([-error(row, one) for row in some]) for one in ("roofline", "pytorch"))
-                     + f" | {median_and_p90(pairs) if pairs else '-'} | {f'{sum(signs) / len(signs):.0%} of {len(signs)}'.replace('%', ' %') if signs else '-'} |")
+                     + f" | {median_and_p90(between) if between else '-'} | {f'{sum(signs) / len(signs):.0%} of {len(signs)}'.replace('%', ' %') if signs else '-'} |")
     with open(ROOT / "src/rehearse/src/time/intervals.csv", "w") as file:
         file.write("cell,low,high,residuals\n")
         for cell in CELLS:
@@ -138,20 +191,30 @@ def main():
             low, high = widest([[error(row) for row in some if row["source"] == source] for source in COMMITS])
             power = 2 if cell == "host" and some is steps else 1
             file.write(f"{cell},{low**power:.2f},{high**power:.2f},{len(some)}\n")
-        # Which of a pair comes first is nobody's choice.
-        pairs = ratios(steps)[0]
-        low, high = band([sign * error for error in pairs for sign in (1, -1)])
-        file.write(f"ratio,{low:.2f},{high:.2f},{len(pairs)}\n")
+        for cell, change in (("ratio", "size"), ("layout", "layout")):
+            low, high = band_of_ratios(of_steps, change)
+            file.write(f"{cell},{low:.2f},{high:.2f},{sum(kind(pair) == change for pair in of_steps)}\n")
     lines += ["", "| held out | rows | inside the band of the others |", "|---|---:|---:|"]
     for source in sorted(COMMITS):
         held = [row for row in steps if row["source"] == source]
         inside = 0
         for row in held:
-            others = [error(one) for one in steps if one["source"] != source]
-            low, high = band(others)
+            low, high = band_without[source]
             inside += low <= math.exp(error(row)) <= high
         if held:
             lines.append(f"| {source} | {len(held)} | {inside / len(held):.0%} |".replace("%", " %"))
+    lines += ["", "| ratios, each model held out | pairs | median / p90 | band of all | inside the band of the others of its kind | of both kinds |",
+              "|---|---:|---:|---:|---:|---:|"]
+    for change, what in (("size", "batch, or passes that are run"), ("layout", "channels last")):
+        own = [pair for pair in of_steps if kind(pair) == change]
+        errors = [real - predicted for predicted, real in map(logarithms, own)]
+        inside = []
+        for kinds in ((change,), ("size", "layout")):
+            bands = [band_of_ratios([one for one in of_steps if model_of(one) != model_of(pair)], *kinds) for pair in own]
+            inside.append(sum(low <= math.exp(error) <= high for error, (low, high) in zip(errors, bands)) / len(own))
+        low, high = band_of_ratios(own, change)
+        lines.append(f"| {what} | {len(own)} | {median_and_p90(errors)} | {low:.2f} to {high:.2f} | "
+                     + " | ".join(f"{share:.0%}".replace("%", " %") for share in inside) + " |")
     text = (ROOT / "docs/time.md").read_text()
     begin, end = "<!-- comparison: written by peers/times/comparison.py -->\n", "<!-- end of comparison -->"
     head, rest = text.split(begin)

@@ -268,13 +268,17 @@ fn trust(recorded: &[Recorded], pages: &[Page]) -> Vec<Markdown> {
             format!("{reproduced} of {} comparable ones reproduced within a tenth", found.len()),
         ));
     }
-    if let Some(page) = pages.iter().find(|page| page.kind == Kind::RealGpus) {
-        let rows: Vec<&VerdictRow> = page.verdicts.iter().filter(|row| !row.is_own).collect();
+    let of_real = || pages.iter().filter(|page| page.kind == Kind::RealGpus);
+    if of_real().next().is_some() {
+        let rows: Vec<&VerdictRow> = of_real().flat_map(|page| &page.verdicts).filter(|row| !row.is_own).collect();
         let confirmed = rows.iter().filter(|row| row.kind == "confirmed").count();
         lines.push(line(
             "Real GPUs",
             "real-gpus.md",
-            format!("predictions beside what real GPUs allocated; {confirmed} of {} verdicts confirmed", rows.len()),
+            format!(
+                "predictions beside what real GPUs allocated and how long they took; {confirmed} of {} verdicts confirmed",
+                rows.len()
+            ),
         ));
     }
     lines.push(line("Machines", "machines.md", "hardware, versions, settings and commands".to_string()));

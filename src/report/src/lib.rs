@@ -226,7 +226,7 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
     written.push(("published.md".to_string(), several("Published figures", lead, Kind::Published, &[], &published)?));
     let lead = match sorted(Kind::RealGpus).is_empty() {
         true => "No results of this kind yet: predictions have not been put beside figures of real GPUs.",
-        false => "What the simulated GPU predicts, beside what real GPUs allocated.",
+        false => "What the simulated GPU predicts, beside what real GPUs allocated, and how long steps took on them.",
     };
     written.push(("real-gpus.md".to_string(), several("Real GPUs", lead, Kind::RealGpus, &[], &[])?));
     let machines_page = context! {

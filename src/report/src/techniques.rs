@@ -303,6 +303,14 @@ pub const SUBJECTS: &[Subject] = &[
         code: "",
         fails: &[],
     },
+    Subject {
+        experiment: "real_times",
+        title: "Predicted times beside real GPUs",
+        kind: Kind::RealGpus,
+        shown: &[],
+        code: "",
+        fails: &[],
+    },
 ];
 
 /// What is known of an experiment.

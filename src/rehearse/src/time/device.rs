@@ -97,7 +97,9 @@ impl Device {
         })?;
         let speed = card.speed.ok_or_else(|| {
             let figures = card.no_figures_of.join(", ");
-            format!("src/sim/src/cards.csv has no {figures} of {name}, which the time of a step needs: add them from its specification")
+            format!(
+                "src/sim/src/cards.csv has no {figures} of {name}, which the time of a step needs: add them from its specification"
+            )
         })?;
         let lacking: Vec<&str> = CLASSES.into_iter().filter(|class| !table().contains_key(&(name, *class))).collect();
         if !lacking.is_empty() {

@@ -117,15 +117,15 @@ pub struct TimeChange {
 }
 
 impl Prediction {
-    /// Beside the script as it is.
-    pub fn change_from(&self, before: &Prediction) -> TimeChange {
+    /// Beside the script as it is; a change of layout has a band of its own.
+    pub fn change_from(&self, before: &Prediction, changes_layout: bool) -> TimeChange {
         let ratio = self.step_seconds / before.step_seconds;
         // The same work for the GPU is the same time of a step that the GPU bounds; the host's differs from run to run.
         let device = self.device_seconds / before.device_seconds;
         if (device - 1.0).abs() < 1e-3 && (ratio - 1.0).abs() < 0.02 {
             return TimeChange { share: 0.0, low: 0.0, high: 0.0 };
         }
-        let (low, high) = band("ratio");
+        let (low, high) = band(if changes_layout { "layout" } else { "ratio" });
         TimeChange { share: ratio - 1.0, low: ratio * low - 1.0, high: ratio * high - 1.0 }
     }
 }
@@ -372,7 +372,9 @@ mod tests {
             let (low, high) = interval(anchored, is_busy);
             assert!(0.1 < low && low < high && high < 10.0, "{low} to {high}");
         }
-        let (low, high) = band("ratio");
-        assert!(0.1 < low && low < 1.0 && 1.0 < high && high < 10.0, "{low} to {high}");
+        for cell in ["ratio", "layout"] {
+            let (low, high) = band(cell);
+            assert!(0.1 < low && low < 1.0 && 1.0 < high && high < 10.0, "{low} to {high}");
+        }
     }
 }

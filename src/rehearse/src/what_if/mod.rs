@@ -46,7 +46,7 @@ const TECHNIQUES: [(&str, &str); 28] = [
     ("compile", COMPILING),
     ("memory-budget", COMPILING),
     ("in-place", "in place"),
-    ("channels-last", "layout"),
+    ("channels-last", LAYOUT),
     ("zero1", CARDS),
     ("zero2", CARDS),
     ("fsdp2", CARDS),
@@ -54,6 +54,9 @@ const TECHNIQUES: [(&str, &str); 28] = [
 
 /// The groups of what may compute parts of the forward pass again.
 const AGAIN: [&str; 2] = ["checkpointing", "loss"];
+
+/// The group of what has convolutions take other kernels, of which less is known.
+const LAYOUT: &str = "layout";
 
 /// The group of what takes more cards than one.
 const CARDS: &str = "cards";
@@ -184,6 +187,7 @@ impl VariantRow {
         let told: Vec<&Told> =
             choice.variant.techniques.iter().flat_map(|name| measured.told.iter().find(|told| told.technique == *name)).collect();
         let flops = measured.flops.zip(base.flops).map(|(now, before)| (now.cast_signed() - before.cast_signed(), before));
+        let changes_layout = choice.groups.contains(&LAYOUT);
         // Communication is not in the time, nor what compiling costs at the start.
         let time = measured.time.as_ref().ok().filter(|_| !choice.groups.iter().any(|group| [CARDS, COMPILING].contains(group)));
         VariantRow {
@@ -195,7 +199,7 @@ impl VariantRow {
             extra_share: flops.map_or(0.0, |(extra, before)| extra as f64 / before.max(1) as f64),
             seconds: measured.seconds,
             predicted_seconds: time.map(|time| time.step_seconds),
-            predicted_change: time.zip(base.time.as_ref().ok()).map(|(now, before)| now.change_from(before)),
+            predicted_change: time.zip(base.time.as_ref().ok()).map(|(now, before)| now.change_from(before, changes_layout)),
             is_without_time: time.is_none() && base.time.is_ok(),
             fits: measured.fits,
             change: joined(told.iter().map(|told| &told.change), "; "),

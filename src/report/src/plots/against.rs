@@ -59,7 +59,7 @@ pub fn against(view: &PlotView, reference: &str, looks: &[&str]) -> Result<Optio
     .map(Some)
 }
 
-/// How many are equal, and how far the others are off.
+/// How many are equal, and how far the others are off; where none is, how far half and nine in ten of them are.
 pub fn finding(view: &PlotView, reference: &str) -> Option<String> {
     let (_, points) = collect(view, reference, &[]);
     let off: Vec<f64> = points.iter().filter(|(x, y, _)| x != y).map(|(x, y, _)| (y / x - 1.0).abs()).collect();
@@ -67,12 +67,26 @@ pub fn finding(view: &PlotView, reference: &str) -> Option<String> {
     match off.iter().copied().reduce(f64::max) {
         _ if points.is_empty() => None,
         None => Some(format!("All {all} are equal to the last digit")),
+        // Where none is, the largest difference says little.
+        _ if off.len() == points.len() => Some(format!(
+            "Half of {all} are off by at most {:.0} %, nine in ten by at most {:.0} %",
+            share_below(&off, 0.5) * 100.0,
+            share_below(&off, 0.9) * 100.0
+        )),
         Some(most) => Some(format!(
             "{} of {all} are equal to the last digit; the others differ by at most {:.2} %",
             points.len() - off.len(),
             most * 100.0
         )),
     }
+}
+
+/// What this share of the values does not exceed.
+fn share_below(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(at.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
 fn collect(view: &PlotView, reference: &str, looks: &[&str]) -> (Vec<String>, Points) {
