@@ -100,6 +100,9 @@ pub fn percent(ratio: f64) -> String {
 /// Factors that say what was computed, the most telling first.
 const SUBJECTS: [&str; 6] = ["model", "workload", "operation", "transform", "dropped", "case"];
 
+/// More levels than these are counted, not named.
+const MOST_NAMED: usize = 20;
+
 /// The models of some cells, or else what tells them apart.
 pub fn rests_on<'a>(cells: impl Iterator<Item = &'a Cell>) -> String {
     let cells: Vec<&Cell> = cells.collect();
@@ -112,11 +115,13 @@ pub fn rests_on<'a>(cells: impl Iterator<Item = &'a Cell>) -> String {
         }
         levels
     };
-    if let Some(found) = SUBJECTS.iter().map(|factor| levels(factor)).find(|levels| !levels.is_empty()) {
-        return found.join(", ");
+    let counted = |factor: &str, levels: &[&str]| format!("{} levels of {factor}", levels.len());
+    if let Some((factor, found)) = SUBJECTS.iter().map(|factor| (factor, levels(factor))).find(|(_, levels)| !levels.is_empty()) {
+        return if found.len() > MOST_NAMED { counted(factor, &found) } else { found.join(", ") };
     }
     let factors = cells.first().into_iter().flat_map(|cell| cell.levels().iter().map(|(factor, _)| factor.as_str()));
     match factors.map(|factor| (factor, levels(factor))).find(|(_, levels)| levels.len() > 1) {
+        Some((factor, levels)) if levels.len() > MOST_NAMED => counted(factor, &levels),
         Some((factor, levels)) => format!("{factor} = {}", levels.join(", ")),
         None => cells.first().map_or_else(|| "nothing".to_string(), |cell| cell.to_string()),
     }
@@ -135,6 +140,13 @@ pub fn label<'a>(run: &'a Recorded, metric: &str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_few_levels_are_named_and_many_counted() {
+        let cells = |count: usize| (0..count).map(|n| Cell::parse(&format!("case=a{n} k=1")).unwrap()).collect::<Vec<_>>();
+        assert_eq!(rests_on(cells(2).iter()), "a0, a1");
+        assert_eq!(rests_on(cells(21).iter()), "21 levels of case");
+    }
 
     #[test]
     fn ratios_are_told_as_changes() {

@@ -26,6 +26,7 @@ pub fn dots(view: &PlotView, rows: &[&str], threshold: f64) -> Result<Option<Str
     let (factors, merged): (Vec<&str>, Vec<&str>) = view.telling(rows, &[studied]).into_iter().partition(|f| rows.contains(f));
     let narrow = view.head.width <= NARROW;
     let merged = if merged.is_empty() { String::new() } else { format!("a mark for each {}", merged.join(" and ")) };
+    let merged = shortened(&merged, SMALL, view.head.width - 2 * EDGE);
     let shown = view.cells.iter().filter_map(|cell| Some((cell, view.value(cell)?, cell.get(studied)?)));
     let mut lanes: Vec<String> = Vec::new();
     let keyed: Vec<(String, (usize, f64))> = shown
