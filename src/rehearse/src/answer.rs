@@ -45,65 +45,80 @@ impl Category {
     }
 }
 
-/// A piece of memory from its allocation to its end; moments are positions among the trace's events.
+/// A piece of memory from its allocation to its end; moments are positions among the trace's events. A long script has millions of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    pub made: usize,
-    /// When it was given back.
-    pub freed: Option<usize>,
-    /// When others could have it: later than `freed` where another stream used it.
-    pub completed: Option<usize>,
-    pub device: u16,
     pub address: u64,
     /// As asked for, and as the allocator gave.
     pub bytes: i64,
     pub rounded: i64,
-    pub category: Category,
+    made: u32,
+    freed: u32,
+    completed: u32,
     /// Number of the tensor's name; 0 where it has none.
     pub tensor: u32,
+    pub device: u16,
+    pub category: Category,
 }
 
+/// A trace has fewer events.
+const NEVER: u32 = u32::MAX;
+
 impl Block {
+    pub fn made(&self) -> usize {
+        self.made as usize
+    }
+
+    /// When it was given back.
+    pub fn freed(&self) -> Option<usize> {
+        (self.freed != NEVER).then_some(self.freed as usize)
+    }
+
+    /// When others could have it: later than [`Block::freed`] where another stream used it.
+    pub fn completed(&self) -> Option<usize> {
+        (self.completed != NEVER).then_some(self.completed as usize)
+    }
+
     pub fn lives_after(&self, event: usize) -> bool {
-        self.made <= event && self.freed.is_none_or(|freed| freed > event)
+        self.made() <= event && self.freed().is_none_or(|freed| freed > event)
     }
 }
 
 /// The blocks of a trace, in the order in which they were made.
 pub fn blocks(trace: &Trace) -> Vec<Block> {
-    let events = own(trace);
+    let events = trace.events.as_slice();
     let mut blocks: Vec<Block> = Vec::new();
     let mut labels: Vec<(Label, u32)> = Vec::new();
     // By address, which says which card it is of: live, and given back but not yet free for others.
     let mut live: BTreeMap<u64, usize> = BTreeMap::new();
     let mut pending: HashMap<u64, usize> = HashMap::new();
-    for (at, event) in events.iter().enumerate() {
+    for (at, event) in (0..).zip(events) {
         let key = event.address;
         match event.kind {
             Kind::Alloc => {
                 live.insert(key, blocks.len());
                 labels.push((Label::Other, 0));
                 blocks.push(Block {
-                    made: at,
-                    freed: None,
-                    completed: None,
-                    device: event.device,
                     address: event.address,
                     bytes: event.bytes,
                     rounded: event.rounded,
-                    category: Category::Other,
+                    made: at,
+                    freed: NEVER,
+                    completed: NEVER,
                     tensor: 0,
+                    device: event.device,
+                    category: Category::Other,
                 });
             }
             Kind::FreeRequested => {
                 if let Some(block) = live.remove(&key) {
-                    blocks[block].freed = Some(at);
+                    blocks[block].freed = at;
                     pending.insert(key, block);
                 }
             }
             Kind::FreeCompleted => {
                 if let Some(block) = pending.remove(&key) {
-                    blocks[block].completed = Some(at);
+                    blocks[block].completed = at;
                 }
             }
             Kind::Label => {
@@ -131,7 +146,7 @@ pub fn blocks(trace: &Trace) -> Vec<Block> {
         events.iter().enumerate().filter(|(_, event)| event.kind == Kind::Mark).map(|(at, event)| (at, event.phase)).collect();
     for (block, (label, tensor)) in blocks.iter_mut().zip(labels) {
         block.tensor = tensor;
-        block.category = category(block, label, &events[block.made], &marks);
+        block.category = category(block, label, &events[block.made()], &marks);
     }
     blocks
 }
@@ -147,9 +162,9 @@ fn category(block: &Block, label: Label, made: &Event, marks: &[(usize, Phase)])
         Label::Data if made.module == 0 => return Category::Data,
         Label::Data | Label::Other => {}
     }
-    let after = marks.partition_point(|(at, _)| *at <= block.made);
+    let after = marks.partition_point(|(at, _)| *at <= block.made());
     let end = marks[after..].iter().find(|(_, phase)| *phase != made.phase).map(|(at, _)| *at);
-    let outlives = |end: usize| block.freed.is_none_or(|freed| freed > end);
+    let outlives = |end: usize| block.freed().is_none_or(|freed| freed > end);
     match made.phase {
         Phase::Load => match end {
             Some(end) if !outlives(end) => Category::Temporaries,
@@ -180,13 +195,7 @@ fn category(block: &Block, label: Label, made: &Event, marks: &[(usize, Phase)])
     }
 }
 
-/// The events of the script's own life: not what is torn down after it.
-pub fn own(trace: &Trace) -> &[Event] {
-    let end = trace.events.iter().position(|event| event.kind == Kind::Ended).unwrap_or(trace.events.len());
-    &trace.events[..end]
-}
-
-/// What the allocator's meters show of one card after each event.
+/// What the allocator's meters show of one card.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Meter {
     requested: i64,
@@ -194,36 +203,32 @@ struct Meter {
     reserved: i64,
 }
 
-fn meters(trace: &Trace, blocks: &[Block], device: u16) -> Vec<Meter> {
-    let events = own(trace);
-    let mut changes = vec![Meter::default(); events.len()];
-    for block in blocks.iter().filter(|block| block.device == device) {
-        changes[block.made].requested += block.bytes;
-        changes[block.made].allocated += block.rounded;
-        if let Some(freed) = block.freed {
-            changes[freed].allocated -= block.rounded;
-        }
-        if let Some(completed) = block.completed {
-            changes[completed].requested -= block.bytes;
-        }
-    }
+/// The meters after each event.
+fn meters(trace: &Trace, device: u16) -> impl Iterator<Item = Meter> {
     let mut meter = Meter::default();
-    events
-        .iter()
-        .zip(changes)
-        .map(|(event, change)| {
-            meter.requested += change.requested;
-            meter.allocated += change.allocated;
-            if event.device == device {
-                match event.kind {
-                    Kind::SegmentAlloc | Kind::SegmentMap => meter.reserved += event.bytes,
-                    Kind::SegmentFree | Kind::SegmentUnmap => meter.reserved -= event.bytes,
-                    _ => {}
+    // By address: live blocks, and those that were given back but are not free for others yet.
+    let (mut live, mut pending) = (HashMap::new(), HashMap::new());
+    trace.events.iter().map(move |event| {
+        match event.kind {
+            _ if event.device != device => {}
+            Kind::Alloc => {
+                meter.requested += event.bytes;
+                meter.allocated += event.rounded;
+                live.insert(event.address, (event.bytes, event.rounded));
+            }
+            Kind::FreeRequested => {
+                if let Some((bytes, rounded)) = live.remove(&event.address) {
+                    meter.allocated -= rounded;
+                    pending.insert(event.address, bytes);
                 }
             }
-            meter
-        })
-        .collect()
+            Kind::FreeCompleted => meter.requested -= pending.remove(&event.address).unwrap_or(0),
+            Kind::SegmentAlloc | Kind::SegmentMap => meter.reserved += event.bytes,
+            Kind::SegmentFree | Kind::SegmentUnmap => meter.reserved -= event.bytes,
+            _ => {}
+        }
+        meter
+    })
 }
 
 /// Whether the script can run on the card.
@@ -510,7 +515,7 @@ pub const TOLD: usize = 12;
 pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer> {
     let blocks = blocks(trace);
     let mut devices: Vec<u16> =
-        own(trace).iter().filter(|e| matches!(e.kind, Kind::Alloc | Kind::OutOfMemory)).map(|e| e.device).collect();
+        trace.events.iter().filter(|e| matches!(e.kind, Kind::Alloc | Kind::OutOfMemory)).map(|e| e.device).collect();
     devices.sort_unstable();
     devices.dedup();
     if devices.is_empty() && trace.exception.is_some() {
@@ -523,8 +528,7 @@ pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer
 }
 
 fn on_device(trace: &Trace, blocks: &[Block], device: u16, command_failed: bool) -> ProcessAnswer {
-    let events = own(trace);
-    let meters = meters(trace, blocks, device);
+    let events = trace.events.as_slice();
     let ran_out = ran_out(trace, device, command_failed);
     let tries: Vec<usize> = events
         .iter()
@@ -532,33 +536,40 @@ fn on_device(trace: &Trace, blocks: &[Block], device: u16, command_failed: bool)
         .filter(|(at, event)| event.kind == Kind::OutOfMemory && event.device == device && Some(*at) != ran_out)
         .map(|(at, _)| at)
         .collect();
-    let left_out = failed_tries(events, &meters, &tries, device);
-    let mut counts = vec![true; events.len()];
-    left_out.iter().for_each(|tried| counts[tried.clone()].fill(false));
-    let counted = || meters.iter().enumerate().filter(|(at, _)| counts[*at]);
-    let most = |of: fn(&Meter) -> i64| counted().map(|(_, meter)| of(meter)).max().unwrap_or(0);
-    let first_at = |of: fn(&Meter) -> i64, value: i64| counted().find(|(_, m)| of(m) == value).map_or(0, |(at, _)| at);
-    let (allocated, reserved) = (most(|m| m.allocated), most(|m| m.reserved));
+    // Of few scripts.
+    let levels: Vec<i64> = if tries.is_empty() { Vec::new() } else { meters(trace, device).map(|meter| meter.allocated).collect() };
+    let left_out = failed_tries(events, &levels, &tries, device);
+    let counts = |at: usize| !left_out.iter().any(|tried| tried.contains(&at));
+    let mut most = Meter { requested: 0, allocated: 0, reserved: 0 };
+    let mut fullest = None;
+    for (at, meter) in meters(trace, device).enumerate().filter(|(at, _)| counts(*at)) {
+        if fullest.is_none() || meter.allocated > most.allocated {
+            fullest = Some(at);
+        }
+        most.requested = most.requested.max(meter.requested);
+        most.allocated = most.allocated.max(meter.allocated);
+        most.reserved = most.reserved.max(meter.reserved);
+    }
     let steps = events.last().map_or(0, |event| event.step);
     let own_line = |block: &Block| {
-        let made = &events[block.made];
+        let made = &events[block.made()];
         let stack = if made.origin != 0 { made.origin } else { made.stack };
         let frame = trace.own_line(stack).or_else(|| trace.line(stack))?;
         Some(format!("{}:{}", frame.file, frame.line))
     };
-    let moment = ran_out.unwrap_or_else(|| first_at(|m| m.allocated, allocated));
+    let moment = ran_out.or(fullest).unwrap_or(0);
     ProcessAnswer {
         process: trace.process.id,
         rank: trace.process.rank,
         device,
         torch: trace.process.torch.clone(),
         steps,
-        peak_requested: most(|m| m.requested),
-        peak_allocated: allocated,
-        peak_reserved: reserved,
+        peak_requested: most.requested,
+        peak_allocated: most.allocated,
+        peak_reserved: most.reserved,
         peak: peak(trace, blocks, device, moment),
-        phases: phases(events, &meters, &counts),
-        fragmentation: Fragmentation { reserved_beyond_allocated: reserved - allocated, reserved_if_expandable: None },
+        phases: phases(events, meters(trace, device), counts),
+        fragmentation: Fragmentation { reserved_beyond_allocated: most.reserved - most.allocated, reserved_if_expandable: None },
         imagined: imagined(trace),
         uncounted: uncounted(trace),
         out_of_memory: ran_out.map(|at| OutOfMemory {
@@ -566,7 +577,7 @@ fn on_device(trace: &Trace, blocks: &[Block], device: u16, command_failed: bool)
             free: events[at].address.cast_signed(),
             message: trace.exception.as_ref().filter(|e| e.out_of_memory).map(|e| e.message.clone()),
         }),
-        caught: caught(trace, &meters, &tries),
+        caught: caught(trace, &levels, &tries),
         unreached: trace.unreached.clone(),
         varied: trace.varied.clone(),
         growth: growth(trace, blocks, device, steps, own_line),
@@ -578,7 +589,7 @@ fn on_device(trace: &Trace, blocks: &[Block], device: u16, command_failed: bool)
 
 /// The event at which memory ran out for good: the script's own end was that exception, or it did not end well and allocated nothing more.
 fn ran_out(trace: &Trace, device: u16, command_failed: bool) -> Option<usize> {
-    let events = own(trace);
+    let events = trace.events.as_slice();
     let last = events.iter().rposition(|event| event.kind == Kind::OutOfMemory && event.device == device)?;
     let went_on = || events[last..].iter().any(|event| event.kind == Kind::Alloc);
     let ended_by_it = match &trace.exception {
@@ -589,19 +600,19 @@ fn ran_out(trace: &Trace, device: u16, command_failed: bool) -> Option<usize> {
 }
 
 /// What a try held that ran out of memory and was caught: the events in which more was allocated than when all of it was given back.
-fn failed_tries(events: &[Event], meters: &[Meter], tries: &[usize], device: u16) -> Vec<Range<usize>> {
+fn failed_tries(events: &[Event], levels: &[i64], tries: &[usize], device: u16) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     for (n, at) in tries.iter().copied().enumerate() {
         let end = tries.get(n + 1).copied().unwrap_or(events.len());
-        let had = meters[at].allocated;
+        let had = levels[at];
         // It is given back until much is asked for again; a script that does no more frees the rest when it ends.
         let (mut least, mut over) = (at, None);
         for next in at..end {
-            if meters[next].allocated > meters[least].allocated + (had - meters[least].allocated) / 8 + (1 << 20) {
+            if levels[next] > levels[least] + (had - levels[least]) / 8 + (1 << 20) {
                 over = Some(least);
                 break;
             }
-            if meters[next].allocated < meters[least].allocated {
+            if levels[next] < levels[least] {
                 least = next;
             }
         }
@@ -611,8 +622,8 @@ fn failed_tries(events: &[Event], meters: &[Meter], tries: &[usize], device: u16
             None if end == events.len() => at,
             None => end - 1,
         });
-        let level = meters[over].allocated;
-        let begin = meters[..at].iter().rposition(|meter| meter.allocated <= level).map_or(0, |before| before + 1);
+        let level = levels[over];
+        let begin = levels[..at].iter().rposition(|now| *now <= level).map_or(0, |before| before + 1);
         match found.last_mut() {
             Some(last) if last.end >= begin => *last = last.start.min(begin)..over + 1,
             _ => found.push(begin..over + 1),
@@ -621,12 +632,12 @@ fn failed_tries(events: &[Event], meters: &[Meter], tries: &[usize], device: u16
     found
 }
 
-fn caught(trace: &Trace, meters: &[Meter], tries: &[usize]) -> Vec<Caught> {
+fn caught(trace: &Trace, levels: &[i64], tries: &[usize]) -> Vec<Caught> {
     let mut found: Vec<Caught> = Vec::new();
     for at in tries {
-        let event = &own(trace)[*at];
+        let event = &trace.events[*at];
         let line = trace.own_line(event.stack).or_else(|| trace.line(event.stack)).map(Line::from);
-        let largest = meters[*at].allocated.saturating_add(event.bytes);
+        let largest = levels[*at].saturating_add(event.bytes);
         match found.iter_mut().find(|known| known.line == line) {
             Some(known) => (known.times, known.largest) = (known.times + 1, known.largest.max(largest)),
             None => found.push(Caught { line, times: 1, largest }),
@@ -646,7 +657,7 @@ fn failure(exception: &Exception) -> Failure {
 }
 
 fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
-    let events = own(trace);
+    let events = trace.events.as_slice();
     let Some(event) = events.get(moment) else {
         return Peak {
             step: 0,
@@ -685,12 +696,12 @@ fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
         called_from: trace.own_line(event.stack).map(Line::from),
         forward_line: line(event.origin),
         module: trace.modules.get(&event.module).cloned(),
-        operator: trace.operators.get(&event.operator).cloned(),
+        operator: trace.operators.get(&event.operator.into()).cloned(),
         bytes: live.iter().map(|block| block.rounded).sum(),
         categories: by(&|block| Some(block.category.name().to_string())),
         modules,
         lines: by(&|block| {
-            let made = &events[block.made];
+            let made = &events[block.made()];
             let frame = trace.line(if made.origin != 0 { made.origin } else { made.stack })?;
             Some(if frame.line > 0 { format!("{}:{}", frame.file, frame.line) } else { frame.file.clone() })
         }),
@@ -701,7 +712,7 @@ fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
 pub fn module_of(trace: &Trace, block: &Block) -> Option<String> {
     match trace.tensors.get(&block.tensor) {
         Some(tensor) => Some(tensor.rsplit_once('.').map_or(tensor.as_str(), |(module, _)| module).to_string()),
-        None => trace.modules.get(&own(trace)[block.made].module).cloned(),
+        None => trace.modules.get(&trace.events[block.made()].module).cloned(),
     }
 }
 
@@ -711,20 +722,25 @@ pub fn alike(module: &str) -> String {
     module.split('.').map(part).collect::<Vec<String>>().join(".")
 }
 
-fn phases(events: &[Event], meters: &[Meter], counts: &[bool]) -> Vec<PhaseRow> {
+fn phases(events: &[Event], mut meters: impl Iterator<Item = Meter>, counts: impl Fn(usize) -> bool) -> Vec<PhaseRow> {
     let mut rows: Vec<PhaseRow> = Vec::new();
     let mut at = 0;
     for stretch in events.chunk_by(|a, b| (a.phase, a.step) == (b.phase, b.step)) {
-        let (meters, counts) = (&meters[at..at + stretch.len()], &counts[at..at + stretch.len()]);
-        at += stretch.len();
         // Between two phases, and after the last step, nothing happens that is one of its own.
-        let counted = || stretch.iter().zip(meters).zip(counts).filter(|(_, counts)| **counts).map(|(row, _)| row);
-        if !counted().any(|(event, _)| matches!(event.kind, Kind::Alloc | Kind::OutOfMemory)) {
+        let (mut is_told, mut peak, mut last) = (false, 0, Meter::default());
+        for (event, meter) in stretch.iter().zip(meters.by_ref()) {
+            last = meter;
+            if counts(at) {
+                is_told |= matches!(event.kind, Kind::Alloc | Kind::OutOfMemory);
+                peak = peak.max(meter.allocated);
+            }
+            at += 1;
+        }
+        if !is_told {
             continue;
         }
-        let (phase, last) = (stretch[0].phase, meters[meters.len() - 1]);
+        let phase = stretch[0].phase;
         let step = if phase == Phase::Load { 0 } else { stretch[0].step + 1 };
-        let peak = counted().map(|(_, meter)| meter.allocated).max().unwrap_or(0);
         let ended =
             PhaseRow { step, phase: phase.name(), peak_allocated: peak, allocated: last.allocated, reserved: last.reserved };
         match rows.iter_mut().rfind(|row| row.phase == phase.name() && row.step == step) {
@@ -740,9 +756,9 @@ fn imagined(trace: &Trace) -> Vec<Imagined> {
     // Dynamo prints what it guards, Inductor keeps what it tunes with; no decision hangs on either.
     let beside = ["/torch/_dynamo/convert_frame.py", "/torch/_inductor/runtime/triton_heuristics.py"];
     let decides = |event: &&Event| !trace.stack(event.stack).any(|frame| beside.iter().any(|file| frame.file.ends_with(file)));
-    for event in own(trace).iter().filter(|event| event.kind == Kind::Imagined).filter(decides) {
+    for event in trace.events.iter().filter(|event| event.kind == Kind::Imagined).filter(decides) {
         let line = trace.line(event.stack).map(Line::from);
-        let operator = trace.operators.get(&event.operator).cloned().unwrap_or_default();
+        let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
         let (taken, possible) = (event.rounded, i64::try_from(event.address).unwrap_or(0));
         let size = (possible > 0).then_some(ImaginedSize { least: taken, most: taken, possible });
         match found.iter_mut().find(|known| known.line == line && known.operator == operator) {
@@ -763,9 +779,9 @@ fn imagined(trace: &Trace) -> Vec<Imagined> {
 /// Such an operator allocates its results, at least.
 fn uncounted(trace: &Trace) -> Vec<Uncounted> {
     let mut found: Vec<Uncounted> = Vec::new();
-    for event in own(trace).iter().filter(|event| event.kind == Kind::Alloc) {
-        let Some(library) = trace.uncounted.get(&event.operator) else { continue };
-        let operator = trace.operators.get(&event.operator).cloned().unwrap_or_default();
+    for event in trace.events.iter().filter(|event| event.kind == Kind::Alloc) {
+        let Some(library) = trace.uncounted.get(&event.operator.into()) else { continue };
+        let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
         let row = Uncounted { operator, library: library.clone(), line: trace.line(event.stack).map(Line::from) };
         if !found.contains(&row) {
             found.push(row);

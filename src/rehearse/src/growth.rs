@@ -22,7 +22,7 @@ pub fn growth(trace: &Trace, blocks: &[Block], device: u16, steps: u32, name: im
     if steps < 3 {
         return None;
     }
-    let events = super::answer::own(trace);
+    let events = &trace.events;
     let lasting = |block: &&Block| {
         let stays = !matches!(block.category, Category::Parameters | Category::OptimizerState | Category::Workspaces);
         block.device == device && stays && block.lives_after(events.len() - 1)
@@ -30,7 +30,7 @@ pub fn growth(trace: &Trace, blocks: &[Block], device: u16, steps: u32, name: im
     // By line, the bytes and blocks of each step before the last.
     let mut made: BTreeMap<String, Vec<(i64, usize)>> = BTreeMap::new();
     for block in blocks.iter().filter(lasting) {
-        let step = events[block.made].step;
+        let step = events[block.made()].step;
         let Some(line) = name(block).filter(|_| step + 1 < steps) else { continue };
         let of_steps = made.entry(line).or_insert_with(|| vec![(0, 0); steps as usize - 1]);
         let of_step = &mut of_steps[step as usize];

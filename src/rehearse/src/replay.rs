@@ -1,21 +1,24 @@
 //! A script's allocations asked for again of PyTorch's own allocator, without the script: in the sizes that another number would give them,
 //! where `fit` looks for the border before it rehearses there; and as they were on smaller cards, for the least memory that would do.
 
-use super::answer::{ProcessAnswer, own};
+use super::answer::ProcessAnswer;
 use super::launch::{LARGE, Rehearsal, Variant};
 use super::session::Session;
 use super::trace::{Kind, Trace};
 use anyhow::{Context, Result};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
 
 /// What `replaying.py` does, by number.
 const ALLOCATE: u8 = 0;
 const FREE: u8 = 1;
 const EMPTY_CACHE: u8 = 2;
+
+type Request = (u8, u32);
 
 /// What a process asked of one card's allocator, in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +28,7 @@ pub struct AllocationTrace {
     settings: Option<String>,
     streams: usize,
     /// With the stream that a block is for, or the number of the block that is freed.
-    requests: Vec<(u8, usize)>,
+    requests: Vec<Request>,
     /// Bytes of each block, as asked for.
     sizes: Vec<i64>,
 }
@@ -34,32 +37,32 @@ impl AllocationTrace {
     /// Without what a try of too much made, whose end was caught, and gave back.
     pub fn of(trace: &Trace, process: &ProcessAnswer) -> AllocationTrace {
         let is_told = |kind| !matches!(kind, Kind::Mark | Kind::Label | Kind::Imagined | Kind::FreeRequested);
-        let told = own(trace).iter().enumerate().filter(|(_, event)| event.device == process.device && is_told(event.kind));
-        let events: Vec<_> = told.collect();
-        let mut streams = vec![0];
+        let mut events =
+            trace.events.iter().enumerate().filter(|(_, event)| event.device == process.device && is_told(event.kind)).peekable();
+        let mut streams: Vec<Option<u16>> = vec![(0..).zip(&trace.streams).find(|(_, stream)| **stream == 0).map(|(at, _)| at)];
         let mut live = HashMap::new();
         let (mut requests, mut sizes) = (Vec::new(), Vec::new());
         // Of each block of a failed try the request that made it, and its number.
         let mut failed: HashMap<u64, usize> = HashMap::new();
         let mut dropped: Vec<usize> = Vec::new();
-        for (at, (moment, event)) in events.iter().enumerate() {
-            let next = events.get(at + 1).map(|(_, event)| event.kind);
-            let is_failed = process.is_left_out(*moment);
+        while let Some((moment, event)) = events.next() {
+            let next = events.peek().map(|(_, event)| event.kind);
+            let is_failed = process.is_left_out(moment);
             if !is_failed {
                 failed.clear();
             }
             match event.kind {
                 Kind::Alloc => {
-                    let stream = streams.iter().position(|stream| *stream == event.stream).unwrap_or_else(|| {
-                        streams.push(event.stream);
+                    let stream = streams.iter().position(|stream| *stream == Some(event.stream)).unwrap_or_else(|| {
+                        streams.push(Some(event.stream));
                         streams.len() - 1
                     });
-                    live.insert(event.address, sizes.len());
+                    live.insert(event.address, sizes.len() as u32);
                     if is_failed {
                         failed.insert(event.address, requests.len());
                     }
                     sizes.push(event.bytes);
-                    requests.push((ALLOCATE, stream));
+                    requests.push((ALLOCATE, stream as u32));
                 }
                 Kind::FreeCompleted => {
                     let block = live.remove(&event.address);
@@ -93,8 +96,7 @@ impl AllocationTrace {
     }
 
     fn told(&self) -> ToldCourse<'_> {
-        let requests = self.requests.iter().flat_map(|(kind, which)| [usize::from(*kind), *which]).collect();
-        ToldCourse { streams: self.streams, requests, sizes: &self.sizes, allocated: 0, reserved: 0 }
+        ToldCourse { streams: self.streams, requests: &self.requests, sizes: &self.sizes, allocated: 0, reserved: 0 }
     }
 
     /// Runs a function of `replaying.py` in the Python of the script, and gives what it answers.
@@ -106,7 +108,12 @@ impl AllocationTrace {
     ) -> Result<Answer> {
         let folder = Session::new()?;
         let path = folder.path().join("courses");
-        fs::write(&path, serde_json::to_vec(asked)?).with_context(|| format!("writing {}", path.display()))?;
+        let write = || -> Result<()> {
+            let mut file = BufWriter::new(File::create(&path)?);
+            serde_json::to_writer(&mut file, asked)?;
+            Ok(file.flush()?)
+        };
+        write().with_context(|| format!("writing {}", path.display()))?;
         let program = format!("import sys; from vramlab_rehearsal import replaying; replaying.{function}(sys.argv[1])");
         let words = [self.python.as_str(), "-c", &program].map(OsString::from);
         // Every version reads the older name.
@@ -124,7 +131,7 @@ impl AllocationTrace {
 }
 
 /// Requests and sizes without the blocks that some requests make.
-fn without(requests: &[(u8, usize)], sizes: &[i64], dropped: &[usize]) -> (Vec<(u8, usize)>, Vec<i64>) {
+fn without(requests: &[Request], sizes: &[i64], dropped: &[usize]) -> (Vec<Request>, Vec<i64>) {
     let mut is_dropped = vec![false; requests.len()];
     for made in dropped {
         is_dropped[*made] = true;
@@ -133,13 +140,13 @@ fn without(requests: &[(u8, usize)], sizes: &[i64], dropped: &[usize]) -> (Vec<(
     for (at, (kind, which)) in requests.iter().enumerate() {
         match *kind {
             ALLOCATE => {
-                numbers.push(kept_sizes.len());
+                numbers.push(kept_sizes.len() as u32);
                 if !is_dropped[at] {
                     kept_sizes.push(sizes[numbers.len() - 1]);
                     kept.push((ALLOCATE, *which));
                 }
             }
-            FREE => kept.push((FREE, numbers[*which])),
+            FREE => kept.push((FREE, numbers[*which as usize])),
             _ => kept.push((*kind, *which)),
         }
     }
@@ -185,12 +192,17 @@ pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trac
 #[derive(Serialize)]
 struct ToldCourse<'a> {
     streams: usize,
-    /// Kind and number by turns.
-    requests: Vec<usize>,
+    #[serde(serialize_with = "by_turns")]
+    requests: &'a [Request],
     sizes: &'a [i64],
     /// Most bytes at once.
     allocated: i64,
     reserved: i64,
+}
+
+/// Kind and number by turns.
+fn by_turns<S: Serializer>(requests: &[Request], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(requests.iter().flat_map(|(kind, which)| [u32::from(*kind), *which]))
 }
 
 #[derive(Serialize)]
@@ -264,7 +276,7 @@ mod tests {
     use super::*;
 
     fn course(sizes: &[i64]) -> AllocationTrace {
-        let requests = (0..sizes.len()).flat_map(|block| [(ALLOCATE, 0), (FREE, block)]).collect();
+        let requests = (0..sizes.len()).flat_map(|block| [(ALLOCATE, 0), (FREE, block as u32)]).collect();
         AllocationTrace { python: String::new(), settings: None, streams: 1, requests, sizes: sizes.to_vec() }
     }
 

@@ -144,31 +144,30 @@ numbered! {
     }
 }
 
-/// A record of a trace, as this module's head describes them.
+/// A record of a trace, as this module's head describes them, without what no answer asks for: a long script has millions of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    pub kind: Kind,
-    pub phase: Phase,
-    pub device: u16,
-    pub step: u32,
     pub address: u64,
     pub bytes: i64,
     pub rounded: i64,
-    pub allocated: i64,
-    pub reserved: i64,
-    pub stream: u64,
+    pub step: u32,
     pub stack: u32,
     pub origin: u32,
     pub module: u32,
-    pub operator: u32,
-    pub nanoseconds: u64,
+    pub operator: u16,
+    /// A place in [`Trace::streams`].
+    pub stream: u16,
+    pub device: u16,
+    pub kind: Kind,
+    pub phase: Phase,
 }
 
 const HEADER: usize = 64;
 const RECORD: usize = 80;
 
 impl Event {
-    fn read(record: &[u8; RECORD]) -> Option<Event> {
+    /// None of what this version knows no kind or phase for. A stream is added to those that there are.
+    fn read(record: &[u8; RECORD], streams: &mut Vec<u64>) -> Option<Event> {
         fn field<const N: usize>(record: &[u8; RECORD], at: usize) -> [u8; N] {
             let mut bytes = [0; N];
             bytes.copy_from_slice(&record[at..at + N]);
@@ -176,6 +175,10 @@ impl Event {
         }
         let (u64_at, u32_at) = (|at| u64::from_le_bytes(field(record, at)), |at| u32::from_le_bytes(field(record, at)));
         let i64_at = |at| i64::from_le_bytes(field(record, at));
+        let stream = streams.iter().position(|known| *known == u64_at(48)).unwrap_or_else(|| {
+            streams.push(u64_at(48));
+            streams.len() - 1
+        });
         Some(Event {
             kind: Kind::of(record[0].into())?,
             phase: Phase::of(record[1].into())?,
@@ -184,14 +187,12 @@ impl Event {
             address: u64_at(8),
             bytes: i64_at(16),
             rounded: i64_at(24),
-            allocated: i64_at(32),
-            reserved: i64_at(40),
-            stream: u64_at(48),
+            stream: u16::try_from(stream).ok()?,
             stack: u32_at(56),
             origin: u32_at(60),
             module: u32_at(64),
-            operator: u32_at(68),
-            nanoseconds: u64_at(72),
+            // Nobody has as many: its name would be missing.
+            operator: u16::try_from(u32_at(68)).unwrap_or(0),
         })
     }
 }
@@ -322,7 +323,10 @@ pub struct Trace {
     pub process: Process,
     /// Name of the simulated card and how many there are, once CUDA came up.
     pub devices: Option<(String, u32)>,
+    /// Of the script's own life: not what is torn down after it.
     pub events: Vec<Event>,
+    /// The numbers of the streams that events have.
+    pub streams: Vec<u64>,
     pub frames: HashMap<u32, Frame>,
     /// By file that torch.compile wrote.
     generated: HashMap<String, Vec<Origin>>,
@@ -417,7 +421,7 @@ impl Trace {
         trace.lost = error.map(std::io::Error::from_raw_os_error);
         let events = folder.join("events");
         if trace.lost.is_none() && events.exists() {
-            trace.events = Trace::events(&events).with_context(|| format!("reading {}", events.display()))?;
+            trace.read_events(&events).with_context(|| format!("reading {}", events.display()))?;
             trace.find_compiled();
         }
         trace.work = Work::of_folder(folder)?;
@@ -425,12 +429,11 @@ impl Trace {
         Ok(trace)
     }
 
-    fn events(path: &Path) -> Result<Vec<Event>> {
+    fn read_events(&mut self, path: &Path) -> Result<()> {
         let file = File::open(path)?;
-        let mut events = Vec::new();
         // Its process was killed before it wrote anything.
         if file.metadata()?.len() == 0 {
-            return Ok(events);
+            return Ok(());
         }
         let mut file = BufReader::with_capacity(1 << 20, file);
         let mut header = [0; HEADER];
@@ -439,15 +442,16 @@ impl Trace {
         let mut record = [0; RECORD];
         loop {
             match file.read_exact(&mut record) {
-                Ok(()) => match Event::read(&record) {
-                    Some(event) => events.push(event),
-                    None => break,
+                Ok(()) => match Event::read(&record, &mut self.streams) {
+                    Some(event) if event.kind != Kind::Ended => self.events.push(event),
+                    _ => break,
                 },
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(events)
+        ensure!(u32::try_from(self.events.len()).is_ok(), "it has more than four billion events; rehearse fewer steps");
+        Ok(())
     }
 
     fn name(&mut self, line: TraceLine) {

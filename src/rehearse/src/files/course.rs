@@ -64,7 +64,7 @@ pub struct CoursePart {
 
 impl<'a> View<'a> {
     pub fn new(trace: &'a Trace, process: &'a ProcessAnswer) -> View<'a> {
-        let events = answer::own(trace);
+        let events = trace.events.as_slice();
         let mut blocks = answer::blocks(trace);
         blocks.retain(|block| block.device == process.device);
         let ran_out = process.out_of_memory.as_ref().map(|_| process.moment);
@@ -79,8 +79,8 @@ impl<'a> View<'a> {
     pub fn moments(&self) -> impl Iterator<Item = CourseMoment> {
         let mut changes: BTreeMap<usize, (usize, i64)> = BTreeMap::new();
         for block in &self.blocks {
-            changes.insert(block.made, (layer(block.category), block.rounded));
-            if let Some(freed) = block.freed {
+            changes.insert(block.made(), (layer(block.category), block.rounded));
+            if let Some(freed) = block.freed() {
                 changes.insert(freed, (layer(block.category), -block.rounded));
             }
         }

@@ -251,9 +251,9 @@ impl SourcePlaces<'_> {
     /// The tensor that a block is, else what made it.
     fn name(&self, block: &Block) -> String {
         let trace = self.view.trace;
-        let made = &self.view.events[block.made];
+        let made = &self.view.events[block.made()];
         let tensor = trace.tensors.get(&block.tensor);
-        tensor.or_else(|| trace.operators.get(&made.operator)).cloned().unwrap_or_default()
+        tensor.or_else(|| trace.operators.get(&made.operator.into())).cloned().unwrap_or_default()
     }
 }
 
@@ -261,10 +261,10 @@ fn largest(places: &mut SourcePlaces) -> Vec<BlockLine> {
     let view = places.view;
     let peak = view.process.moment;
     let mut live: Vec<&Block> = view.blocks.iter().filter(|block| block.lives_after(peak)).collect();
-    live.sort_by_key(|block| (-block.rounded, block.made));
+    live.sort_by_key(|block| (-block.rounded, block.made()));
     live.truncate(ROWS);
     let line = |block: &Block| {
-        let made = &view.events[block.made];
+        let made = &view.events[block.made()];
         BlockLine {
             size: bytes(block.rounded),
             category: block.category.name(),
@@ -304,23 +304,23 @@ fn data(places: &mut SourcePlaces, pictures: [(i32, Option<AreaPlot>); 2]) -> Da
     let events: Vec<usize> = used.iter().map(|point| all[*point].event).collect();
     // Only what is there at a moment that is drawn can be pointed at.
     let mut blocks: Vec<&Block> = view.blocks.iter().collect();
-    blocks.retain(|block| events.get(events.partition_point(|event| *event < block.made)).is_some_and(|e| block.lives_after(*e)));
-    blocks.sort_by_key(|block| (-block.rounded, block.made));
+    blocks.retain(|block| events.get(events.partition_point(|event| *event < block.made())).is_some_and(|e| block.lives_after(*e)));
+    blocks.sort_by_key(|block| (-block.rounded, block.made()));
     let left_out = blocks.len().saturating_sub(MOST_BLOCKS);
     blocks.truncate(MOST_BLOCKS);
-    blocks.sort_by_key(|block| block.made);
+    blocks.sort_by_key(|block| block.made());
     let mut names = Names { numbers: HashMap::new(), names: Vec::new() };
     names.number(String::new());
     let moments = used.iter().map(|point| all[*point]).map(|m| (m.event, names.number(view.place(m.event)), m.layers)).collect();
     let blocks = blocks
         .into_iter()
         .map(|block| {
-            let made = &view.events[block.made];
+            let made = &view.events[block.made()];
             let forward = if made.origin != 0 { places.line(made.origin) } else { String::new() };
             let told = [places.name(block), module_of(view.trace, block).unwrap_or_default(), places.line(made.stack), forward];
             let [name, module, line, forward] = told.map(|text| names.number(text) as i64);
-            let freed = block.freed.unwrap_or(0) as i64;
-            [block.made as i64, freed, block.rounded, layer(block.category) as i64, name, module, line, forward]
+            let freed = block.freed().unwrap_or(0) as i64;
+            [block.made() as i64, freed, block.rounded, layer(block.category) as i64, name, module, line, forward]
         })
         .collect();
     let pictures = pictures

@@ -72,16 +72,16 @@ pub fn write(view: &View, time: Option<&Prediction>, out: &mut dyn Write) -> Res
         }
     }
     // What was made where: a mark for each block would hide the phases; the largest ones are enough to find one's way.
-    let mut largest: Vec<_> = view.blocks.iter().filter(|block| block.made >= from).collect();
-    largest.sort_by_key(|block| (-block.rounded, block.made));
+    let mut largest: Vec<_> = view.blocks.iter().filter(|block| block.made() >= from).collect();
+    largest.sort_by_key(|block| (-block.rounded, block.made()));
     for block in largest.into_iter().take(LARGEST) {
-        let event = &view.events[block.made];
+        let event = &view.events[block.made()];
         let stack = if event.phase == Phase::Backward && event.origin != 0 { event.origin } else { event.stack };
         let line = view.trace.line(stack).map(|frame| format!("{}:{} ({})", frame.file, frame.line, frame.function));
         put(json!({
-            "ph": "i", "s": "t", "pid": process, "tid": 1, "cat": "memory", "ts": block.made,
+            "ph": "i", "s": "t", "pid": process, "tid": 1, "cat": "memory", "ts": block.made(),
             "name": format!("{} of {}", base::units::Bytes(block.rounded.unsigned_abs()), LAYERS[layer(block.category)].0),
-            "args": {"bytes": block.bytes, "line": line, "operator": view.trace.operators.get(&event.operator)},
+            "args": {"bytes": block.bytes, "line": line, "operator": view.trace.operators.get(&u32::from(event.operator))},
         }))?;
     }
     // No process has this number.

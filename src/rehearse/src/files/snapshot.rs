@@ -3,13 +3,14 @@
 use super::MOST_EVENTS;
 use super::course::View;
 use crate::snapshot::{Action, BlockState, Segment, Snapshot, SnapshotBlock, SnapshotFrame};
-use crate::trace::{Kind, Trace};
+use crate::trace::{Event, Kind, Trace};
 use std::collections::{BTreeMap, HashMap};
 
 /// A process's snapshot as `torch.cuda.memory._snapshot()` would give it at its end, of one card; `time_us` counts events.
 pub fn of(view: &View) -> Snapshot {
     let mut stacks = Stacks { trace: view.trace, numbers: HashMap::new(), stacks: vec![Vec::new()] };
     let device = usize::from(view.process.device);
+    let stream_of = |event: &Event| view.trace.streams[usize::from(event.stream)];
     let history = view.events.iter().enumerate().filter(|(_, event)| event.device == view.process.device);
     let mut actions: Vec<Action> = Vec::new();
     for (at, event) in history.clone() {
@@ -24,7 +25,7 @@ pub fn of(view: &View) -> Snapshot {
             Kind::OutOfMemory => "oom",
             Kind::Mark | Kind::Label | Kind::Imagined | Kind::Ended => continue,
         };
-        let (address, bytes, stream) = (event.address, event.bytes, event.stream);
+        let (address, bytes, stream) = (event.address, event.bytes, stream_of(event));
         actions.push(Action { name, address, bytes, stream, time: at as i64, frames: stacks.number(event.stack) });
     }
     actions.drain(..actions.len().saturating_sub(MOST_EVENTS));
@@ -35,7 +36,7 @@ pub fn of(view: &View) -> Snapshot {
             Kind::SegmentAlloc | Kind::SegmentMap => {
                 let range = SegmentRange {
                     bytes,
-                    stream: event.stream,
+                    stream: stream_of(event),
                     is_expandable: event.kind == Kind::SegmentMap,
                     frames: stacks.number(event.stack),
                 };
@@ -47,12 +48,12 @@ pub fn of(view: &View) -> Snapshot {
     }
     let mut held: BTreeMap<u64, SnapshotBlock> = BTreeMap::new();
     for block in &view.blocks {
-        let state = match (block.freed, block.completed) {
+        let state = match (block.freed(), block.completed()) {
             (None, _) => BlockState::Allocated,
             (Some(_), None) => BlockState::Pending,
             (Some(_), Some(_)) => continue,
         };
-        let frames = stacks.number(view.events[block.made].stack);
+        let frames = stacks.number(view.events[block.made()].stack);
         let own = SnapshotBlock { address: block.address, bytes: block.rounded, requested: block.bytes, state, frames };
         held.insert(block.address, own);
     }
