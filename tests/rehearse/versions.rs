@@ -22,7 +22,7 @@ fn said(output: &Output) -> String {
 fn environment(version: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("torch-{version}"));
     let made =
-        Command::new(common::python()).arg(root("tests/versions/environment.py")).arg(version).arg(&folder).output().unwrap();
+        Command::new(common::python()).arg(root("tests/rehearse/environment.py")).arg(version).arg(&folder).output().unwrap();
     if !made.status.success() {
         let why = said(&made).lines().rfind(|line| line.contains("ERROR")).unwrap_or("it could not be installed").to_string();
         common::skipped(&format!("PyTorch {version}: {why}\n{}", said(&made)));
