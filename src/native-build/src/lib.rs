@@ -398,5 +398,6 @@ fn real_headers(torch: &Path) -> Option<Vec<String>> {
 pub fn link_libtorch() {
     let lib = env::var("DEP_VRAMLAB_TORCH_LIB").expect("the crate depends on torch, which says where libtorch is");
     println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{lib}");
-    println!("cargo:rerun-if-changed=build.rs");
+    // And not at each change of a source.
+    println!("cargo:rerun-if-env-changed=LIBTORCH");
 }
