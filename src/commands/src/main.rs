@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 /// Measure what techniques save and cost
 #[derive(Debug, Parser)]
-#[command(name = "vramlab", version, max_term_width = 100)]
+#[command(name = "vramlab", bin_name = "vramlab", version, max_term_width = 100)]
 struct LabArguments {
     #[command(subcommand)]
     command: LabCommand,
