@@ -5,10 +5,6 @@ use loader::*;
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
-use zune_core::bytestream::ZCursor;
-use zune_core::colorspace::ColorSpace;
-use zune_core::options::DecoderOptions;
-use zune_jpeg::JpegDecoder;
 
 const IMAGES: usize = 128;
 
@@ -30,32 +26,11 @@ fn stages(c: &mut Criterion) {
             }
         });
     });
-    let (mut decoder, mut pixels, transform) = (Decoder::default(), Pixels::default(), Transform::training(224));
-    group.bench_function("decode what a random crop needs", |b| {
-        b.iter(|| {
-            for (index, file) in files.iter().enumerate() {
-                let draw = |width, height| transform.draw(width, height, &mut sample_random(0, 0, index as u64));
-                decoder.decode_for(black_box(file), draw, transform.size, &mut pixels).expect("a JPEG");
-            }
-        });
-    });
-    let mut zune = Vec::new();
-    group.bench_function("decode all of it, zune-jpeg", |b| {
+    let (mut pixels, transform) = (Pixels::default(), Transform::training(224));
+    group.bench_function("decode", |b| {
         b.iter(|| {
             for file in &files {
-                let options = DecoderOptions::default().set_strict_mode(true).jpeg_set_out_colorspace(ColorSpace::RGB);
-                let mut decoder = JpegDecoder::new_with_options(ZCursor::new(black_box(file.as_slice())), options);
-                decoder.decode_headers().expect("a JPEG");
-                zune.resize(decoder.output_buffer_size().expect("headers were read"), 0);
-                decoder.decode_into(&mut zune).expect("a JPEG");
-            }
-        });
-    });
-    group.bench_function("decode all of it", |b| {
-        b.iter(|| {
-            for file in &files {
-                let all = |width, height| Area { left: 0, top: 0, width, height };
-                decoder.decode(black_box(file), all, &mut pixels).expect("a JPEG");
+                decode(black_box(file), &mut pixels).expect("a JPEG");
             }
         });
     });

@@ -7,8 +7,7 @@ pub const STAGE: Metric = Metric::timed("stage", "time of a stage", "s");
 /// Does to single images what the loader does, with a clock between the stages.
 pub fn emit(probe: &mut Probe, images: &Images<ImageFolder>, config: &Config) -> Result<()> {
     let (transform, source) = (images.transform(), images.source());
-    let (mut file, mut decoder, mut pixels, mut resizing) =
-        (Vec::new(), Decoder::default(), Pixels::default(), Resizing::default());
+    let (mut file, mut pixels, mut resizing) = (Vec::new(), Pixels::default(), Resizing::default());
     let mut into = vec![0f32; 3 * 224 * 224];
     let [mut read, mut decode, mut resize, mut write] = [0.0; 4];
     let images = source.len().min(2 * config.batch);
@@ -21,8 +20,8 @@ pub fn emit(probe: &mut Probe, images: &Images<ImageFolder>, config: &Config) ->
         };
         source.read(index, &mut file)?;
         lap(&mut read);
-        let draw = |width, height| transform.draw(width, height, &mut random);
-        let (part, mirrored) = decoder.decode_for(&file, draw, transform.size, &mut pixels)?;
+        loader::decode(&file, &mut pixels)?;
+        let (part, mirrored) = transform.draw(pixels.width as u32, pixels.height as u32, &mut random);
         lap(&mut decode);
         let resized = resizing.resize(&pixels, part, transform.size)?;
         lap(&mut resize);

@@ -1,7 +1,7 @@
 //! Images that are read, decoded and transformed straight into a batch.
 
 use super::dataset::Dataset;
-use super::decode::{Decoder, Undecodable};
+use super::decode::decode;
 use super::order::SampleRandom;
 use super::pixels::Pixels;
 use super::source::{Damage, Source};
@@ -33,7 +33,6 @@ impl<S: Source> Images<S> {
 #[derive(Debug, Default)]
 pub struct ImageScratch {
     file: Vec<u8>,
-    decoder: Decoder,
     pixels: Pixels,
     resizing: Resizing,
 }
@@ -55,13 +54,10 @@ impl<S: Source> Dataset for Images<S> {
     }
 
     fn load(&self, index: usize, random: &mut SampleRandom, scratch: &mut ImageScratch, into: &mut [f32]) -> Result<i64> {
-        let ImageScratch { file, decoder, pixels, resizing } = scratch;
+        let ImageScratch { file, pixels, resizing } = scratch;
         let label = self.source.read(index, file)?;
-        let draw = |width, height| self.transform.draw(width, height, random);
-        let drawn = decoder.decode_for(file, draw, self.transform.size, pixels).map_err(|e| {
-            let offset = e.downcast_ref::<Undecodable>().map_or(0, |noticed| noticed.at);
-            Damage { file: self.source.path(index), offset, what: format!("{e:#}") }
-        })?;
+        decode(file, pixels).map_err(|e| Damage { file: self.source.path(index), offset: e.at, what: e.what })?;
+        let drawn = self.transform.draw(u32::try_from(pixels.width)?, u32::try_from(pixels.height)?, random);
         self.transform.apply(pixels, drawn, resizing, into).with_context(|| self.source.path(index).display().to_string())?;
         Ok(label)
     }

@@ -10,7 +10,6 @@
 mod dataset;
 mod decode;
 mod images;
-mod jpeg;
 mod loader;
 mod order;
 mod pixels;
@@ -20,7 +19,7 @@ mod textured;
 mod transform;
 
 pub use dataset::{Dataset, FnDataset, Subset};
-pub use decode::{Decoder, Undecodable, decode};
+pub use decode::{Undecodable, decode};
 pub use images::{ImageScratch, Images};
 pub use loader::{Batch, Config, Epoch, Loader, OnBad, Skipped};
 pub use order::{Position, RankShare, SampleRandom, Shard, Uneven, epoch_order, sample_random};

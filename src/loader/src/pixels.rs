@@ -9,32 +9,27 @@ pub struct Area {
     pub height: u32,
 }
 
-/// Pixels of an image, or of a part of it: rows of red, green, blue bytes.
-#[derive(Debug)]
+/// Pixels of an image: rows of red, green, blue bytes; none at first.
+#[derive(Debug, Default)]
 pub struct Pixels {
-    /// Size of the whole image.
     pub width: usize,
     pub height: usize,
-    /// The part whose pixels these are.
-    pub held: Area,
-    /// At least three bytes for each pixel of the part; what follows is left from an earlier, larger one.
+    /// At least three bytes for each pixel; what follows is left from an earlier, larger one.
     pub rgb: Vec<u8>,
 }
 
-impl Default for Pixels {
-    /// None.
-    fn default() -> Self {
-        Pixels { width: 0, height: 0, held: Area { left: 0, top: 0, width: 0, height: 0 }, rgb: Vec::new() }
-    }
-}
-
 impl Pixels {
-    pub(super) fn hold(&mut self, (width, height): (usize, usize), held: Area) -> &mut [u8] {
-        let bytes = 3 * held.width as usize * held.height as usize;
-        if self.rgb.len() < bytes {
-            self.rgb.resize(bytes, 0);
+    /// Makes room for an image of this size.
+    pub(super) fn hold(&mut self, width: usize, height: usize) -> &mut [u8] {
+        (self.width, self.height) = (width, height);
+        if self.rgb.len() < self.bytes() {
+            self.rgb.resize(self.bytes(), 0);
         }
-        (self.width, self.height, self.held) = (width, height, held);
+        let bytes = self.bytes();
         &mut self.rgb[..bytes]
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        3 * self.width * self.height
     }
 }

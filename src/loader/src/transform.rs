@@ -44,26 +44,6 @@ pub enum CropPart {
     Resized { width: u32, height: u32, left: u32, top: u32 },
 }
 
-impl CropPart {
-    /// The pixels that it is computed from, for a square of so many pixels a side.
-    pub fn needs(self, (image_width, image_height): (u32, u32), side: u32) -> Area {
-        match self {
-            CropPart::Cut(area) => area,
-            CropPart::Resized { width, height, left, top } => {
-                let along = |from: u32, resized: u32, pixels: u32| {
-                    let (start, length) = square_along(from, resized, pixels as usize, side);
-                    // The filter reaches as far as a resized pixel is wide, and a pixel at least.
-                    let reach = (f64::from(pixels) / f64::from(resized)).max(1.0) + 1.0;
-                    let first = ((start - reach).max(0.0) as u32).min(pixels - 1);
-                    (first, (((start + length + reach).ceil() as u32).min(pixels) - first).max(1))
-                };
-                let ((left, width), (top, height)) = (along(left, width, image_width), along(top, height, image_height));
-                Area { left, top, width, height }
-            }
-        }
-    }
-}
-
 /// Each channel, from 0 to 1, less its mean, over its deviation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Normalise {
@@ -216,17 +196,15 @@ impl Resizing {
     /// square out; rows of red, green, blue bytes.
     ///
     /// # Errors
-    /// A part that is not inside the image; pixels that lack some of what it needs ([`CropPart::needs`]).
+    /// A part that is not inside the image.
     pub fn resize(&mut self, pixels: &Pixels, part: CropPart, side: u32) -> Result<&[u8]> {
-        let held = pixels.held;
-        let bytes = 3 * held.width as usize * held.height as usize;
-        let source = ImageRef::new(held.width, held.height, &pixels.rgb[..bytes], PixelType::U8x3)?;
-        let outside = || format!("{part:?} is not inside {held:?}, the part of the image that was decoded");
+        let (width, height) = (u32::try_from(pixels.width)?, u32::try_from(pixels.height)?);
+        let source = ImageRef::new(width, height, &pixels.rgb[..pixels.bytes()], PixelType::U8x3)?;
+        let outside = || format!("{part:?} is not inside an image of {width} x {height}");
         self.out.resize(3 * side as usize * side as usize, 0);
         let mut out = Image::from_slice_u8(side, side, &mut self.out, PixelType::U8x3)?;
         match part {
             CropPart::Cut(Area { left, top, width, height }) => {
-                let (left, top) = left.checked_sub(held.left).zip(top.checked_sub(held.top)).with_context(outside)?;
                 let cut = CroppedImage::new(&source, left, top, width, height).with_context(outside)?;
                 self.resizer.resize(&cut, &mut out, &self.options)?;
             }
@@ -239,7 +217,6 @@ impl Resizing {
                 // Only the pixels of the square are computed, from what they would be computed from in the whole.
                 let (x, across) = square_along(left, width, pixels.width, side);
                 let (y, down) = square_along(top, height, pixels.height, side);
-                let (x, y) = (x - f64::from(held.left), y - f64::from(held.top));
                 self.resizer.resize(&source, &mut out, &self.options.crop(x, y, across, down)).with_context(outside)?;
             }
         }
