@@ -5,6 +5,7 @@ use record::judge::{RunContext, judge};
 use record::protocol::*;
 use record::results::{Command, Identity, Journal, Manifest, PassRecord, Run, SCHEMA, Sample, Samples, Status};
 use record::rounds::Rounds;
+use record::rules::{Bound, RatioRule};
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::path::Path;
@@ -27,14 +28,16 @@ fn protocol() -> Protocol {
             from: "".into(),
             text: "".into(),
             judged_on: vec![Platform::Cpu],
-            rule: Rule::Ratio {
+            rule: RatioRule {
                 metric: TIME.name.into(),
                 of: "".into(),
                 confirm: Bound::AtMost(0.9),
                 refute: Bound::AtLeast(0.9),
                 scope: None,
-            },
+            }
+            .into(),
             meaning: Meaning::default(),
+            about_the_lab: false,
         }],
         ..Protocol::default()
     }

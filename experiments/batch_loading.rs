@@ -17,9 +17,9 @@ number! { Side "side of an image in pixels" }
 number! { Batch "samples that are computed with at once" }
 levels! {
     How "how samples come":
-    Everything "one tensor with all samples, moved to the device at once and used in parts",
-    Batches "batches from a loader that is two ahead, each moved to the device when its turn comes",
-    OneByOne as "samples" "single samples from such a loader, moved and used one by one",
+    Everything "one tensor with all samples, moved to the device at once and used in parts" => "loading everything at once",
+    Batches "batches from a loader that is two ahead, each moved to the device when its turn comes" => "loading in batches",
+    OneByOne as "samples" "single samples from such a loader, moved and used one by one" => "loading single samples",
 }
 
 cell! { Loading { samples: Samples, side: Side, batch: Batch, how: How } }
@@ -95,7 +95,7 @@ pub fn protocol() -> Protocol {
         )
         .plot(bars(PEAK).caption("Peak memory against loading everything at once").by::<Samples>().by::<Batch>())
         .plot(lines(TIME).caption("Time per sample, by batch size").over::<Batch>().by::<How>());
-    Protocol::new("batch_loading", "At once, in batches, or one by one")
+    Protocol::new("batch_loading", "Batches instead of the whole data set")
         .question("What do batches from a loader save against loading a data set at once, and what do single samples cost?")
         .hypothesis(
             "A data set that is loaded at once takes its whole size, on the host and again on the device. Batches take the loader's few \
@@ -103,6 +103,9 @@ pub fn protocol() -> Protocol {
              with a transfer and a kernel launch of its own.",
         )
         .grid(grid)
+        .shows(Shown::new("Move batches, not the data set", "The data set is larger than a few batches").at(How::Batches).memory(PEAK).time(TIME))
+        .code("for x, y in DataLoader(dataset, batch_size=64):\n    x, y = x.to(device), y.to(device)")
+        .fails("Moving single samples saves no more than moving batches, and every transfer has overhead.")
         .threat(
             "Samples are made up in memory: time is handing over and computing, without a disk or a decoder, which would hide the price of \
              single samples.",

@@ -8,13 +8,13 @@ use models::Model;
 use torch::inference_mode;
 
 /// What of a forward pass lives when it is done, its input included, over the bytes of input and output.
-const KEPT: Metric = Metric::counted("kept", "memory after forward, relative to input and output", "1");
+const KEPT: Metric = Metric::counted("kept", "memory after forward, relative to input and output", "1").ratio();
 
 levels! { Family as "model" "model": Mlp "", Gpt "", Resnet "" }
 number! { Width "features or channels" }
 number! { Batch "samples" }
 number! { Depth "blocks" }
-levels! { Mode "how the forward pass is run": Grad "recorded, as after eval() alone", NoGrad "under no_grad", Inference "in inference mode" }
+levels! { Mode "how the forward pass is run": Grad "recorded, as after eval() alone" => "recording for backward", NoGrad "under no_grad" => "no_grad", Inference "in inference mode" => "inference_mode" }
 
 cell! { Forward { model: Family, width: Width, batch: Batch, depth: Depth, mode: Mode } }
 
@@ -66,7 +66,7 @@ pub fn protocol() -> Protocol {
         .full(of(Mlp, 32, 32, &[64]))
         .metrics(&[KEPT])
         .check(|_| equal(1e-6))
-        .answers("no-grad", value(KEPT).of(|c: &Forward| c.mode == Mode::NoGrad).holds(at_most(1.01)).beside())
+        .answers("no-grad", value(KEPT).of(|c: &Forward| c.mode == Mode::NoGrad).holds(at_most(1.01)).informational())
         .plot(bars(TIME).caption("Time of a forward pass against the recorded one").by::<Family>().by::<Depth>());
     Protocol::new("no_grad", "Inference without gradients")
         .question("Does inference under no_grad keep no activations, how does its peak grow with depth, and is inference mode better still?")
@@ -77,6 +77,9 @@ pub fn protocol() -> Protocol {
         )
         .grid(by_depth)
         .grid(short)
+        .shows(Shown::new("`no_grad` for inference", "Every forward pass without a backward pass").at(Mode::NoGrad).memory(PEAK).time(TIME))
+        .code("model.eval()\nwith torch.inference_mode():  # or torch.no_grad()\n    output = model(x)")
+        .fails("`model.eval()` alone only changes dropout and BatchNorm; every activation is still saved.")
         .threat("Python's `for` loops keep the last output until the next is bound to its name; here the output goes when the step ends.")
         .threat(
             "Large tensors on the CPU are mapped afresh at each allocation, so a forward pass that frees early reuses memory that is warm: \

@@ -55,6 +55,7 @@ pub fn protocol() -> Protocol {
              changes.",
         )
         .grid(one_level)
+        .kind(SubjectKind::SelfCheck)
         .threat("Resamples of the same rounds are correlated: the interval of the rate counts sets of rounds without overlap, and discounts pairs that share a name.")
         .threat("Looks and their error rates, as the profile has them, are part of what is tested; Holm's widening is not.")
 }

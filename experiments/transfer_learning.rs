@@ -10,17 +10,17 @@ use torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad, named_pa
 
 const STATE: Metric = Metric::counted("state", "optimizer state", "B");
 /// Of all parameters, those that the optimizer moves.
-const SHARE: Metric = Metric::counted("trained_share", "share trained", "1");
+const SHARE: Metric = Metric::counted("trained_share", "share trained", "1").share();
 
 name! { ModelName as "model" "model" }
 number! { Batch "samples" }
 levels! { Part "the part that is trained in any case": Head "the classifier", LastBlock "the last block and the classifier" }
 levels! {
     Rest "what is done with the rest of the model":
-    Trained "trained as well",
-    Frozen "its parameters need no gradient",
-    FrozenNoGrad "frozen, and run under no_grad",
-    LeftOut "not given to the optimizer, and nothing else",
+    Trained "trained as well" => "training everything",
+    Frozen "its parameters need no gradient" => "freezing the backbone",
+    FrozenNoGrad "frozen, and run under no_grad" => "freezing the backbone under no_grad",
+    LeftOut "not given to the optimizer, and nothing else" => "leaving the backbone out of the optimizer",
 }
 
 cell! { Transfer { model: ModelName, batch: Batch, part: Part, rest: Rest } }
@@ -65,7 +65,7 @@ pub fn protocol() -> Protocol {
         )
         .plot(bars(PEAK).caption("Peak memory of a training step against training the whole model"))
         .plot(bars(TIME).caption("Time of a training step against training the whole model"));
-    Protocol::new("transfer_learning", "Transfer learning")
+    Protocol::new("transfer_learning", "Transfer learning with a frozen backbone")
         .question(
             "How much memory and time does it save to train only the last part of a model, and does it matter how the rest is frozen?",
         )
@@ -75,6 +75,10 @@ pub fn protocol() -> Protocol {
              Leaving it out of the optimizer saves the state alone.",
         )
         .grid(grid)
+        .shows(Shown::new("Freeze the backbone", "Only the last part is trained").at(Rest::Frozen).memory(PEAK).time(TIME))
+        .code("for parameter in model.backbone.parameters():\n    parameter.requires_grad = False\noptimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)")
+        .fails("Only leaving the backbone out of the optimizer saves optimizer state and nothing else: gradients and activations stay.")
+        .fails("A trainable layer early in the model keeps the activations of everything after it.")
         .threat(
             "Frozen layers run as in training: their batch norm still normalises by the batch and dropout still drops, so that gradients \
              can be compared with full training. Who sets them to evaluation saves a little more.",

@@ -12,10 +12,10 @@ levels! {
 }
 levels! {
     Recipe "how the micro-batches' losses are combined":
-    Full "one batch, nothing to combine",
-    Divide "each loss divided by k (guide 2)",
-    Add "each loss as it is (guide 1)",
-    Weight "each sum of losses divided by the targets that count in the whole batch",
+    Full "one batch, nothing to combine" => "full batch",
+    Divide "each loss divided by k (guide 2)" => "losses divided by k",
+    Add "each loss as it is (guide 1)" => "losses as they are",
+    Weight "each sum of losses divided by the targets that count in the whole batch" => "losses weighted by targets",
 }
 
 cell! {

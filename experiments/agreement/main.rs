@@ -49,13 +49,14 @@ fn main() -> ExitCode {
 }
 
 pub fn protocol() -> Protocol {
-    Protocol::new("agreement", "The lab against PyTorch")
+    Protocol::new("agreement", "Agreement with PyTorch")
         .question("Does the lab compute what PyTorch in Python computes, take as many bytes, and as little time?")
         .hypothesis(
             "Kernels, autograd and allocator are the same library, so values and bytes are the same. Between operations there is no \
              interpreter, so steps of small operations take less time, and those of large ones as much.",
         )
         .grid(claims::all(grid()))
+        .kind(SubjectKind::SelfCheck)
         .threat(
             "While bytes are counted, both sides have the lab's counting allocator; while time is taken, PyTorch has its own, as its users \
              have, and the lab counts on.",

@@ -29,8 +29,8 @@ levels! {
     Computed as "precision" "in what the forward pass computes":
     Fp32 "",
     Tf32 "fp32 whose products are rounded to TF32 on tensor cores",
-    AmpBf16 as "amp-bf16" "autocast to bfloat16",
-    AmpFp16 as "amp-fp16" "autocast to fp16, with a GradScaler",
+    AmpBf16 as "amp-bf16" "autocast to bfloat16" => "bf16 autocast",
+    AmpFp16 as "amp-fp16" "autocast to fp16, with a GradScaler" => "fp16 autocast",
 }
 
 fn main() -> ExitCode {
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 }
 
 pub fn protocol() -> Protocol {
-    Protocol::new("amp", "Automatic mixed precision")
+    Protocol::new("amp", "Mixed precision (autocast)")
         .question(
             "How much memory does autocast save, how much faster does it compute and where, does it learn as fp32 does, and what does the \
              GradScaler protect from?",
@@ -54,6 +54,12 @@ pub fn protocol() -> Protocol {
         .grid(time::grid())
         .grid(learning::grid())
         .grid(scaler::grid())
+        .shows(Shown::new("bf16 autocast", "Large activations; a GPU with tensor cores").at(Computed::AmpBf16).memory(PEAK).time(TIME))
+        .code("with torch.autocast(\"cuda\", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)\nloss.backward()  # fp16 instead of bf16: scale the loss with torch.amp.GradScaler")
+        .fails("Parameters, gradients and optimizer state stay in fp32, and half-precision copies of the weights come on top: small batches can need more memory than without.")
+        .fails("An overhead-bound step (many small kernels) gets slower, because every cast is one more kernel.")
+        .fails("fp16 without a GradScaler loses small gradients. bf16 has the range of fp32 and needs no scaler.")
+        .in_what_if()
         .threat(
             "Gradients are compared with batch norms that normalise by their running statistics: with a batch's own, ResNet-50's at its random \
              start is another one in bf16.",

@@ -5,7 +5,7 @@ use super::*;
 use harness::measure::distance;
 
 /// Of the parameters' gradients, those that are 0 where fp32's are not.
-const ZEROS: Metric = Metric::counted("zeros", "gradients lost to 0", "1");
+const ZEROS: Metric = Metric::counted("zeros", "gradients lost to 0", "1").share();
 const NOT_ZERO: Metric = Metric::counted("not_zero", "gradients that are not 0 in fp32", "1");
 const ERROR: Metric = Metric::counted("fp32_error", "gradient error against fp32", "1");
 /// The last scale over the one before the overflow.

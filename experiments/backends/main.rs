@@ -16,7 +16,7 @@ fn main() -> ExitCode {
 }
 
 pub fn protocol() -> Protocol {
-    Protocol::new("backends", "Backends and types")
+    Protocol::new("backends", "Types and backends")
         .question(
             "What does this device make of copying, products, convolution and attention in each type, and from which size on does moving to \
              a GPU pay?",

@@ -28,8 +28,8 @@ pub fn grid() -> Grid<ByDepth> {
                 .rule(grows(Nothing).confirm(within(0.9..=1.1)).refute(at_most(0.75)))
                 .rule(grows(Sqrt).confirm(within(0.35..=0.65)).refute(at_least(0.75)))
                 // The price: a prediction has none.
-                .rule(best(TIME, Mlp).holds(at_most(1.50)).beside())
-                .rule(best(TIME, Gpt).holds(at_most(1.50)).beside())
+                .rule(best(TIME, Mlp).holds(at_most(1.50)).informational())
+                .rule(best(TIME, Gpt).holds(at_most(1.50)).informational())
                 .changed(
                     "22 November 2026: each family is judged with its best segments, a GPT with every block. The MLP alone was judged before, \
                      and its sqrt(n) segments were recommended to everybody.",
@@ -37,7 +37,7 @@ pub fn grid() -> Grid<ByDepth> {
                 .before(best(STEP_PEAK, Mlp).confirm(at_most(0.50)).refute(at_least(0.90)))
                 .before(grows(Nothing).confirm(within(0.9..=1.1)).refute(at_most(0.75)))
                 .before(grows(Sqrt).confirm(within(0.35..=0.65)).refute(at_least(0.75)))
-                .before(best(TIME, Mlp).holds(at_most(1.50)).beside())
+                .before(best(TIME, Mlp).holds(at_most(1.50)).informational())
                 .confirmed(
                     "Use it where activations fill the memory ({effect}), at the price of about one more forward pass: every block of a \
                      transformer, segments of sqrt(n) blocks of a deep MLP. The deeper the model, the larger the saving.",

@@ -27,9 +27,9 @@ number! { Batch "samples of a step" }
 levels! {
     With "what is done about memory":
     Nothing as "none" "",
-    Amp "autocast to bfloat16",
-    Checkpoint "segments that are best for the model: every block, or sqrt(blocks) blocks of an MLP and GPT-2",
-    Accumulate "4 micro-batches of a quarter of the samples",
+    Amp "autocast to bfloat16" => "autocast",
+    Checkpoint "segments that are best for the model: every block, or sqrt(blocks) blocks of an MLP and GPT-2" => "checkpointing",
+    Accumulate "4 micro-batches of a quarter of the samples" => "accumulation",
     AmpCheckpoint as "amp+checkpoint" "",
     AmpAccumulate as "amp+accumulate" "",
     CheckpointAccumulate as "checkpoint+accumulate" "",
@@ -49,6 +49,11 @@ pub fn protocol() -> Protocol {
         )
         .grid(factorial::grid())
         .grid(budget::grid())
+        .shows(Shown::new("Autocast, accumulate, checkpoint", "One technique is not enough").at(With::All).memory(PEAK).time(TIME))
+        .code("for micro in batch.split(len(batch) // 4):\n    with torch.autocast(\"cuda\", dtype=torch.bfloat16):\n        loss = criterion(model(micro.x), micro.y) / 4  # model checkpoints its blocks\n    loss.backward()\noptimizer.step()\noptimizer.zero_grad()")
+        .fails("Techniques that shrink the same bytes do not multiply: after accumulation, fewer activations are left for checkpointing to drop.")
+        .fails("What remains is parameters, gradients and optimizer state. To shrink those, use a smaller optimizer or sharding.")
+        .in_what_if()
         .threat("Dropout is off, so that gradients can be compared across precisions.")
         .threat(
             "Gradients are compared with batch norms that normalise by their running statistics. With a batch's own, micro-batches and \

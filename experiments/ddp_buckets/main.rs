@@ -20,9 +20,9 @@ number! { Batch "samples" }
 number! { Cap "largest bucket in MiB (bucket_cap_mb)" }
 levels! {
     Way as "ddp" "how gradients are reduced":
-    Nothing as "none" "not at all: training without DDP",
-    Copies "gradients are copied into buckets and back",
-    Views "gradients are views of buckets (gradient_as_bucket_view)",
+    Nothing as "none" "not at all: training without DDP" => "no DDP",
+    Copies "gradients are copied into buckets and back" => "DDP with copied gradients",
+    Views "gradients are views of buckets (gradient_as_bucket_view)" => "gradient_as_bucket_view",
 }
 levels! {
     ZeroGrad "what zero_grad leaves":
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
 }
 
 pub fn protocol() -> Protocol {
-    Protocol::new("ddp_buckets", "DDP's gradient buckets")
+    Protocol::new("ddp_buckets", "Gradient buckets of DistributedDataParallel")
         .question(
             "How much memory do DDP's gradient buckets take, when do they appear, and what does gradient_as_bucket_view give back?",
         )
@@ -47,6 +47,9 @@ pub fn protocol() -> Protocol {
         .grid(moments::grid())
         .grid(peaks::grid())
         .grid(price::grid())
+        .shows(Shown::new("`gradient_as_bucket_view=True`", "Always, with DDP").at(ZeroGrad::ALL).at(Way::Views).memory(PEAK))
+        .code("model = DistributedDataParallel(model, gradient_as_bucket_view=True)")
+        .fails("Where the peak comes from activations, after `zero_grad` has dropped the gradients, it falls by less than one copy of the gradients.")
         .threat(
             "One process without communication: what NCCL takes for itself on a GPU (channels, some hundred MB outside PyTorch's \
              allocator) is not in these figures, and the time is that of copying and dividing alone.",

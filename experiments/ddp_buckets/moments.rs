@@ -3,7 +3,7 @@
 use super::*;
 
 /// What a training run holds beyond the same run without DDP, over the bytes of its gradients.
-const EXTRA: Metric = Metric::counted("extra", "extra memory, relative to the gradients", "1");
+const EXTRA: Metric = Metric::counted("extra", "extra memory, relative to the gradients", "1").ratio();
 /// Bytes that live at the cell's moment.
 const LIVE: Metric = Metric::counted("live", "live memory", "B");
 

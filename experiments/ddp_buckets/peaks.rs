@@ -3,7 +3,7 @@
 use super::*;
 
 /// By what views lower the peak of a step, over the bytes of the gradients.
-const SAVED: Metric = Metric::counted("saved", "peak saved, relative to the gradients", "1");
+const SAVED: Metric = Metric::counted("saved", "peak saved, relative to the gradients", "1").ratio();
 
 cell! { Peaks { model: ModelName, batch: Batch, cap: Cap, zero_grad: ZeroGrad, ddp: Way } }
 

@@ -12,7 +12,7 @@ use train::train;
 
 /// What the allocator holds from the device and no tensor uses, after a training step and what the policy does then.
 const CACHED: Metric = Metric::counted("cached", "unused reserved memory", "B");
-const REFUSED: Metric = Metric::counted("refused", "allocations failing", "1");
+const REFUSED: Metric = Metric::counted("refused", "allocations failing", "1").share();
 const CALLS: Metric = Metric::counted("calls", "calls", "1");
 const RESERVED: Metric = Metric::counted("reserved_peak", "peak reserved memory", "B");
 
@@ -26,9 +26,9 @@ levels! {
 }
 levels! {
     Policy "when empty_cache is called":
-    Never "",
-    EveryStep "after every step",
-    EveryTenth as "every-10" "after every tenth step",
+    Never "" => "never calling empty_cache",
+    EveryStep "after every step" => "empty_cache at every step",
+    EveryTenth as "every-10" "after every tenth step" => "empty_cache at every tenth step",
     AboveLimit "after a step where less than half of what is reserved is in use",
 }
 
@@ -46,7 +46,7 @@ pub fn protocol() -> Protocol {
         .passes(COUNT)
         .on(&[Platform::Gpu, Platform::Dry])
         .no_plots();
-    Protocol::new("empty_cache", "empty_cache")
+    Protocol::new("empty_cache", "`empty_cache` and fragmentation")
         .question(
             "Does calling empty_cache now and then prevent fragmentation and avoid running out of memory, and what does it cost?",
         )
@@ -57,6 +57,9 @@ pub fn protocol() -> Protocol {
         )
         .grid(cache::grid())
         .grid(tight)
+        .shows(Shown::new("`empty_cache` at every step", "Another process needs the memory").at(Neighbour::Nobody).at(Policy::EveryStep).memory(RESERVED))
+        .code("# against fragmentation, before the process starts:\n#   PYTORCH_ALLOC_CONF=expandable_segments:True python train.py")
+        .fails("The allocator frees its cache by itself before an allocation fails, so calling it seldom prevents your own out-of-memory error.")
         .threat(
             "The neighbour here is the same process asking the driver past PyTorch's allocator, at a moment between two steps; another \
              process may ask at any time.",

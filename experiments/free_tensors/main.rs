@@ -16,9 +16,9 @@ const ALLOCATED: Metric = Metric::counted("allocated", "allocated memory", "B");
 const RESERVED: Metric = Metric::counted("reserved", "reserved memory", "B");
 const USED: Metric = Metric::counted("device_used", "memory in use on the device", "B").moving();
 /// By how much each has fallen since the drop, over the bytes of what was dropped.
-const FREED: Metric = Metric::counted("freed", "allocated memory returned, relative to the tensor", "1");
-const UNRESERVED: Metric = Metric::counted("unreserved", "reserved memory returned, relative to the tensor", "1");
-const RETURNED: Metric = Metric::counted("device_returned", "free by cudaMemGetInfo, relative to the tensor", "1").moving();
+const FREED: Metric = Metric::counted("freed", "allocated memory returned, relative to the tensor", "1").ratio();
+const UNRESERVED: Metric = Metric::counted("unreserved", "reserved memory returned, relative to the tensor", "1").ratio();
+const RETURNED: Metric = Metric::counted("device_returned", "free by cudaMemGetInfo, relative to the tensor", "1").ratio().moving();
 /// What the process has in memory above what it had before anything was made.
 const RESIDENT: Metric = Metric::timed("resident_above", "resident memory above the start", "B");
 const SURVIVOR_ERROR: Metric = Metric::compared("survivor_error", "error of what survives");
@@ -74,6 +74,8 @@ pub fn protocol() -> Protocol {
         .grid(tensors::grid())
         .grid(device::grid())
         .grid(process::grid())
+        .code("del output, loss  # every reference: views, graphs and optimizers keep the memory, too")
+        .fails("`nvidia-smi` shows the memory as used until `torch.cuda.empty_cache()`; PyTorch reuses it at once.")
         .threat(
             "Before the drop the cache is emptied, so that the allocator holds what is alive and nothing else; in a training run it holds \
              more.",

@@ -14,7 +14,7 @@ pub fn grid() -> Grid<Dropping> {
         .on(&[Platform::Cpu])
         .check(|_| equal(1e-6))
         .plot(
-            bars(RESIDENT)
+            amounts(RESIDENT)
                 .named("resident")
                 .caption("What the process still holds from the kernel, after the drop and after malloc_trim"),
         )

@@ -53,7 +53,7 @@ pub fn grid() -> Grid<Dropping> {
             .depends("It does what is said of it where {where}.")
             .inconclusive("Dropping frees memory ({effect}), but not every part could be shown here."),
         )
-        .plot(bars(ALLOCATED).named("freed").caption("What tensors still hold after the drop, by what survives"))
+        .plot(amounts(ALLOCATED).named("freed").caption("What tensors still hold after the drop, by what survives"))
 }
 
 #[cfg(test)]

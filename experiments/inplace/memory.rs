@@ -16,9 +16,9 @@ levels! {
 }
 levels! {
     Form "how the operation is written":
-    Plain "y = relu(x)",
-    Clone "y = relu(x).clone(), as guide 1 recommends",
-    InPlace as "inplace" "relu_(x)",
+    Plain "y = relu(x)" => "relu(x)",
+    Clone "y = relu(x).clone(), as guide 1 recommends" => "relu(x).clone()",
+    InPlace as "inplace" "relu_(x)" => "relu_(x)",
 }
 
 cell! { Pointwise { workload: Workload, elements: Elements, mode: Mode, form: Form } }

@@ -37,8 +37,8 @@ pub fn training() -> Grid<Training> {
         .full(of(LARGE, "1300MiB"))
         .passes(COUNT)
         .metrics(&[FITS, PEAK])
-        .answers("load-del", fits(Kept::Keep).confirm(at_most(0.0)).refute(at_least(1.0)).beside())
-        .answers("load-del", fits(Kept::Drop).confirm(at_least(1.0)).refute(at_most(0.0)).beside())
+        .answers("load-del", fits(Kept::Keep).confirm(at_most(0.0)).refute(at_least(1.0)).informational())
+        .answers("load-del", fits(Kept::Drop).confirm(at_least(1.0)).refute(at_most(0.0)).informational())
         .no_plots()
 }
 

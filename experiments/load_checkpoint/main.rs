@@ -25,15 +25,15 @@ levels! {
 }
 levels! {
     Reader "what reads the file":
-    AsSaved "nothing is read: the model that was saved",
-    Ot "Tensor::load_multi, as VarStore::load of a `.ot`",
-    Pickle "Tensor::loadz_multi, as VarStore::load of a `.pt`",
-    Safetensors "Tensor::read_safetensors, as VarStore::load of a `.safetensors`",
-    Views "this project's SafetensorsFile: the file is mapped, and tensors are views of it",
-    Mapped "this project's SafetensorsFile: the file is mapped, and copied tensor by tensor",
-    Load "torch.load, and load_state_dict",
-    LoadUnrestricted "torch.load(weights_only=False)",
-    LoadMmap "torch.load(mmap=True)",
+    AsSaved "nothing is read: the model that was saved" => "the model alone",
+    Ot "Tensor::load_multi, as VarStore::load of a `.ot`" => "VarStore::load of .ot",
+    Pickle "Tensor::loadz_multi, as VarStore::load of a `.pt`" => "VarStore::load of .pt",
+    Safetensors "Tensor::read_safetensors, as VarStore::load of a `.safetensors`" => "VarStore::load of .safetensors",
+    Views "this project's SafetensorsFile: the file is mapped, and tensors are views of it" => "views of a mapped file",
+    Mapped "this project's SafetensorsFile: the file is mapped, and copied tensor by tensor" => "a mapped file, copied by tensor",
+    Load "torch.load, and load_state_dict" => "torch.load",
+    LoadUnrestricted "torch.load(weights_only=False)" => "torch.load(weights_only=False)",
+    LoadMmap "torch.load(mmap=True)" => "torch.load(mmap=True)",
 }
 
 cell! { Loaded { model: ModelName, by: By, saved: Saved, map: Map, reader: Reader } }
@@ -64,6 +64,8 @@ pub fn protocol() -> Protocol {
         .grid(without_gpu::grid())
         .grid(fits::loading())
         .grid(fits::training())
+        .code("state = torch.load(path, map_location=\"cpu\", mmap=True, weights_only=True)\nmodel.load_state_dict(state)\ndel state")
+        .fails("Without `map_location` tensors return to the device they were saved from, which can run out of memory.")
         .threat("The file has just been written and stands in the page cache, so times are those of copying and not of a disk.")
         .threat(
             "The peak of the process is the kernel's high-water mark of resident memory. There is none of the proportional size; what the \

@@ -7,18 +7,21 @@ use torch::trim_heap;
 
 /// Bytes of tensors on the model's device over those of the model: at the peak of the load, while the loaded state is held, and when it
 /// is dropped.
-pub const LOAD_PEAK: Metric = Metric::counted("load_peak", "peak during the load, relative to the model", "1");
-pub const HELD: Metric = Metric::counted("held", "memory with the state held, relative to the model", "1");
-pub const DROPPED: Metric = Metric::counted("dropped", "memory with the state dropped, relative to the model", "1");
+pub const LOAD_PEAK: Metric = Metric::counted("load_peak", "peak during the load, relative to the model", "1").ratio();
+pub const HELD: Metric = Metric::counted("held", "memory with the state held, relative to the model", "1").ratio();
+pub const DROPPED: Metric = Metric::counted("dropped", "memory with the state dropped, relative to the model", "1").ratio();
 /// Share of the loaded state's bytes that are on the model's device.
-pub const LANDED: Metric = Metric::counted("landed", "share of the state on the device", "1");
+pub const LANDED: Metric = Metric::counted("landed", "share of the state on the device", "1").share();
 /// The same for the whole process: what the kernel counts beyond what there was before the model, over the bytes of the model.
-pub const PROCESS_PEAK: Metric = Metric::timed("process_peak", "peak resident memory during the load, relative to the model", "1");
-pub const PROCESS_HELD: Metric = Metric::timed("process_held", "resident memory with the state held, relative to the model", "1");
-pub const PROCESS_DROPPED: Metric = Metric::timed("process_dropped", "resident memory after del, relative to the model", "1");
+pub const PROCESS_PEAK: Metric =
+    Metric::timed("process_peak", "peak resident memory during the load, relative to the model", "1").ratio();
+pub const PROCESS_HELD: Metric =
+    Metric::timed("process_held", "resident memory with the state held, relative to the model", "1").ratio();
+pub const PROCESS_DROPPED: Metric =
+    Metric::timed("process_dropped", "resident memory after del, relative to the model", "1").ratio();
 /// The last after the C library was told to give back what nobody uses.
 const PROCESS_TRIMMED: Metric =
-    Metric::timed("process_trimmed", "resident memory after del and malloc_trim, relative to the model", "1");
+    Metric::timed("process_trimmed", "resident memory after del and malloc_trim, relative to the model", "1").ratio();
 
 pub fn grid() -> Grid<Loaded> {
     let held = |metric| value(metric).of(|c: &Loaded| c.reader.holds_a_state());
@@ -39,8 +42,8 @@ pub fn grid() -> Grid<Loaded> {
                 .on(&[Platform::Cpu, Platform::Gpu, Platform::Dry, Platform::Python])
                 // Each pair of parts asks the same by what a device counts: on the CPU and for PyTorch in Python by the process, mapped files
                 // and all, on a GPU by the bytes of its tensors, and where memory can be limited by what still fits.
-                .rule(held(PROCESS_HELD).confirm(at_least(1.90)).refute(at_most(1.10)).beside())
-                .rule(held(PROCESS_TRIMMED).confirm(at_most(1.10)).refute(at_least(1.90)).beside())
+                .rule(held(PROCESS_HELD).confirm(at_least(1.90)).refute(at_most(1.10)).informational())
+                .rule(held(PROCESS_TRIMMED).confirm(at_most(1.10)).refute(at_least(1.90)).informational())
                 .changed(
                     "20 November 2026: after the drop the process is judged when the C library has given back what nobody uses \
                      (malloc_trim). It had been seen to keep blocks of less than 32 MiB, state or no state.",
@@ -57,9 +60,9 @@ pub fn grid() -> Grid<Loaded> {
                 )
                 .inconclusive("The state holds memory, but not every part could be shown here."),
         )
-        .plot(bars(PROCESS_PEAK).named("process").caption("Peak of the whole process during a load, against the model itself").by::<ModelName>().by::<By>())
+        .plot(amounts(PROCESS_PEAK).named("process").caption("Peak of the whole process during a load, against the model itself").by::<ModelName>().by::<By>())
         .plot(
-            bars(PROCESS_HELD)
+            amounts(PROCESS_HELD)
                 .named("held")
                 .caption("The whole process while the loaded state is held, against the model itself")
                 .by::<ModelName>()

@@ -24,8 +24,8 @@ pub fn grid() -> Grid<Moved> {
             )
             .on(&[Platform::Python, Platform::Gpu, Platform::Dry])
             // An error tells where tensors want to go. Where they land, and that the device runs out, takes a device.
-            .rule(raised(Map::Nothing).confirm(at_least(1.0)).refute(at_most(0.0)).beside())
-            .rule(raised(Map::Cpu).confirm(at_most(0.0)).refute(at_least(1.0)).beside())
+            .rule(raised(Map::Nothing).confirm(at_least(1.0)).refute(at_most(0.0)).informational())
+            .rule(raised(Map::Cpu).confirm(at_most(0.0)).refute(at_least(1.0)).informational())
             .confirmed(
                 "Say where to: without map_location a file from a GPU goes back to it ({effect}), beside the model that is there already, \
                  and a machine without that GPU cannot load it at all. Map to the CPU.",

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 }
 
 pub fn protocol() -> Protocol {
-    Protocol::new("loader", "The loader against PyTorch's")
+    Protocol::new("loader", "The lab's image loader beside PyTorch's")
         .question(
             "How fast are images loaded, how soon is the first batch there, and how much memory does it take, against PyTorch's DataLoader \
              with as many workers?",
@@ -42,6 +42,7 @@ pub fn protocol() -> Protocol {
         )
         .grid(side_by_side::grid())
         .grid(same_batches::grid())
+        .kind(SubjectKind::SelfCheck)
         .threat("The files are in the page cache: what is compared is decoding and transforming, not the disk.")
         .threat("PyTorch keeps 2 batches ahead for each worker, this loader 2 in all; both are the defaults. Workers stay between epochs on both sides.")
         .threat("Memory counts the whole process: a Python with torch and torchvision imported, or this program with libtorch.")

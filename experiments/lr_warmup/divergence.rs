@@ -10,7 +10,7 @@ const SHARE: Metric = Metric::counted("rate", "divergence rate", "1");
 /// The rate's 95 % interval, by Wilson.
 const SHARE_LOW: Metric = Metric::counted("rate_low", "divergence rate, 95 % CI from", "1");
 const SHARE_HIGH: Metric = Metric::counted("rate_high", "divergence rate, 95 % CI to", "1");
-const LEARNED: Metric = Metric::counted("learned", "share of starts that learn", "1");
+const LEARNED: Metric = Metric::counted("learned", "share of starts that learn", "1").share();
 /// Median over the starts that learn of the mean over all samples, computed in fp32.
 const LOSS: Metric = Metric::counted("loss", "loss after training", "1");
 const FIRST_LOSS: Metric = Metric::counted("first_loss", "loss before training", "1");

@@ -8,10 +8,11 @@ use torch::Phase;
 pub const FORMULA: Metric = Metric::counted("formula", "peak by the formula", "B");
 const PREDICTED: Metric = Metric::counted("predicted", "predicted peak", "B");
 /// Errors are relative to the measured peak: with their sign, negative where too little is predicted, and without.
-const FORMULA_SIGNED: Metric = Metric::counted("formula_signed", "signed error of the formula", "1");
-const PREDICTED_SIGNED: Metric = Metric::counted("predicted_signed", "signed error of the prediction", "1");
-const FORMULA_ERROR: Metric = Metric::counted("formula_error", "error of the formula", "1");
-const PREDICTED_ERROR: Metric = Metric::counted("predicted_error", "error of the prediction", "1");
+const FORMULA_SIGNED: Metric = Metric::counted("formula_signed", "signed error of the formula", "1").share();
+const PREDICTED_SIGNED: Metric = Metric::counted("predicted_signed", "signed error of the prediction", "1").share();
+const FORMULA_ERROR: Metric = Metric::counted("formula_error", "error of the formula", "1").share().signed_by(FORMULA_SIGNED);
+const PREDICTED_ERROR: Metric =
+    Metric::counted("predicted_error", "error of the prediction", "1").share().signed_by(PREDICTED_SIGNED);
 /// What of the peak the formula leaves out; gradients stand beside it, which it has no term for.
 const MISSING: Metric = Metric::counted("missing", "left out by the formula", "B");
 const FORMULA_WRONG: Metric = Metric::counted("formula_wrong", "sizes judged wrongly by the formula", "1");
@@ -66,6 +67,7 @@ pub fn grid() -> Grid<Training> {
         )
         .claim(
             Claim::new("dry-run", "this lab", "a dry run predicts the peak of requested bytes within 1 %")
+                .about_the_lab()
                 // It simulates a GPU; a CPU's convolutions need other temporaries.
                 .on(&[Platform::Gpu])
                 .rule(agreement(PREDICTED, PEAK, 0.99..=1.01, 0.9))

@@ -7,7 +7,7 @@ const FIRST: Metric = Metric::timed("first_batch", "time to the first batch", "s
 const GAP_NEW: Metric = Metric::timed("gap_new", "gap between epochs, persistent_workers off", "s");
 const GAP_KEPT: Metric = Metric::timed("gap_kept", "gap between epochs, persistent_workers on", "s");
 const GAP_RATIO: Metric = Metric::timed("gap_ratio", "gap between epochs, persistent_workers on / off", "x");
-const GAP_SHARE: Metric = Metric::timed("gap_share", "gap between epochs with new workers, share of the epoch", "1");
+const GAP_SHARE: Metric = Metric::timed("gap_share", "gap between epochs with new workers, share of the epoch", "1").share();
 
 /// What was changed of the claims about more workers than cores.
 const BEYOND: &str =

@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 }
 
 pub fn protocol() -> Protocol {
-    Protocol::new("num_workers", "Workers that load data")
+    Protocol::new("num_workers", "DataLoader workers")
         .question(
             "How many workers should load data, should they stay between epochs, how far should they be ahead, and how much does training \
              gain?",
@@ -65,6 +65,8 @@ pub fn protocol() -> Protocol {
         .grid(waiting::grid())
         .grid(training::grid())
         .grid(recipe::grid())
+        .code("DataLoader(dataset, batch_size=64, num_workers=os.cpu_count(), persistent_workers=True)")
+        .fails("Where the training step is the bottleneck, faster loading does not shorten the epoch.")
         .threat(
             "The files are in the page cache: what is measured is decoding and handing over, not a disk. Prefetching is measured with \
              samples that wait as a disk makes them wait.",

@@ -12,9 +12,10 @@ use harness::lab::*;
 
 const STATE: Metric = Metric::counted("state", "optimizer state", "B");
 const CLAIMED: Metric = Metric::counted("claimed", "state by the guide", "B");
-const STATE_RATIO: Metric = Metric::counted("state_ratio", "optimizer state, relative to the model", "1");
+const STATE_RATIO: Metric = Metric::counted("state_ratio", "optimizer state, relative to the model", "1").ratio();
 /// Peak of the step above what lives before it, over the model.
-const TEMPORARY_RATIO: Metric = Metric::counted("temporary_ratio", "temporaries of the optimizer step, relative to the model", "1");
+const TEMPORARY_RATIO: Metric =
+    Metric::counted("temporary_ratio", "temporaries of the optimizer step, relative to the model", "1").ratio();
 /// What a step must read and write at least: each parameter, its gradient and its state once.
 const TRAFFIC: Metric = Metric::counted("traffic", "memory traffic", "B");
 
@@ -28,10 +29,11 @@ levels! {
 }
 levels! {
     How as "implementation" "how the step goes through the tensors":
-    Loop "one tensor after another, libtorch's own",
-    Foreach "one operation after another, over all tensors: PyTorch's default on a GPU",
-    Fused "one kernel over all tensors",
-    Copy "no optimizer: copies the bytes that the step must move, which is the memory's own limit",
+    Loop "one tensor after another, libtorch's own" => "the loop",
+    Foreach "one operation after another, over all tensors: PyTorch's default on a GPU" => "the foreach step",
+    Fused "one kernel over all tensors" => "the fused step",
+    Copy "no optimizer: copies the bytes that the step must move, which is the memory's own limit" => "only copying as many bytes";
+    limited by Copy
 }
 
 fn main() -> ExitCode {
@@ -39,7 +41,7 @@ fn main() -> ExitCode {
 }
 
 pub fn protocol() -> Protocol {
-    Protocol::new("optimizer_state", "Optimizer state and its step")
+    Protocol::new("optimizer_state", "Optimizer state and temporaries")
         .question("How much memory does an optimizer keep and need for its step, and how fast is the step in a loop, foreach or fused?")
         .hypothesis(
             "State is as many numbers for each parameter as the algorithm says, in each implementation. A step's temporaries are as large \
@@ -48,6 +50,9 @@ pub fn protocol() -> Protocol {
         )
         .grid(bytes::grid())
         .grid(time::grid())
+        .shows(Shown::new("Fused AdamW instead of a loop", "Always, where it is supported").at(Method::Adamw).at(How::Fused).time(TIME))
+        .code("optimizer = torch.optim.AdamW(model.parameters(), fused=True)")
+        .fails("The state is the same in every implementation: two values per parameter for Adam and AdamW, one for RMSProp and SGD with momentum, none for plain SGD.")
         .threat(
             "Rust calls libtorch without an interpreter. In Python the loop pays more for each tensor, and so do foreach and fused for \
              gathering their lists.",

@@ -5,10 +5,10 @@ use harness::machine::total_memory;
 use torch::transfer::host_memory;
 
 /// Bytes that the device's tensors take for each byte that was sent.
-const DEVICE_BYTES: Metric = Metric::counted("device_bytes", "device bytes for each byte sent", "1");
+const DEVICE_BYTES: Metric = Metric::counted("device_bytes", "device bytes for each byte sent", "1").ratio();
 const LOCKED: Metric = Metric::counted("locked", "locked host memory", "B");
-const LOCKED_FOR_EACH: Metric = Metric::counted("locked_for_each", "locked bytes for each byte of data", "1");
-const LOCKED_SHARE: Metric = Metric::counted("locked_share", "locked share of the host's memory", "1");
+const LOCKED_FOR_EACH: Metric = Metric::counted("locked_for_each", "locked bytes for each byte of data", "1").ratio();
+const LOCKED_SHARE: Metric = Metric::counted("locked_share", "locked share of the host's memory", "1").share();
 
 /// The host of the simulated GPU, whatever machine that runs on.
 const HOST: u64 = 16 << 30;

@@ -35,7 +35,7 @@ fn main() -> ExitCode {
 }
 
 pub fn protocol() -> Protocol {
-    Protocol::new("pin_memory", "Pinned memory and asynchronous copies")
+    Protocol::new("pin_memory", "Pinned memory")
         .question("What does page-locked memory gain for copies and for training, by size, and what does it cost?")
         .hypothesis(
             "The copy engine reads locked pages at the link's speed; from pageable memory the driver first copies into locked pages of its \
@@ -48,6 +48,8 @@ pub fn protocol() -> Protocol {
         .grid(held::grid())
         .grid(reads::grid())
         .grid(without_gpu::grid())
+        .code("loader = DataLoader(dataset, pin_memory=True)\nfor x, y in loader:\n    x = x.to(\"cuda\", non_blocking=True)")
+        .fails("Without a GPU it only prints a warning.")
         .threat(
             "Batches lie ready in their buffers: filling them is the loader's work and is left out, so that only the way to the device \
              differs.",

@@ -5,7 +5,7 @@ use super::*;
 /// PyTorch's side gives it.
 const WARNED: Metric = Metric::timed("warned", "warnings that pinning does nothing", "1");
 
-levels! { Pinning "pin_memory": Off "", On "" }
+levels! { Pinning "pin_memory": Off "" => "pin_memory=False", On "" => "pin_memory=True" }
 
 cell! { WithoutGpu { by: By, pinning: Pinning } }
 
@@ -34,6 +34,7 @@ pub fn grid() -> Grid<WithoutGpu> {
         )
         .claim(
             Claim::new("pin-refused", "", "this project's pinned memory is refused without a GPU, with the reason")
+                .about_the_lab()
                 .on(&[Platform::Cpu])
                 .rule(value(RAISED).of(pinning(By::Vramlab)).confirm(at_least(1.0)).refute(at_most(0.0)))
                 .confirmed("Asking for pinned memory without a GPU is an error that says so, not a silent copy.")

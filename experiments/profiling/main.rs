@@ -12,8 +12,8 @@ use step::step;
 
 const WHOLE: Metric = TIME.labelled("time per step, with starting, stopping and writing");
 const RECORDING: Metric = Metric::timed("recording", "time per step while it records", "s");
-const TIME_TOLD: Metric = Metric::timed("time_told", "step time attributed to operators", "1");
-const MEMORY_TOLD: Metric = Metric::counted("memory_told", "bytes attributed to operators", "1");
+const TIME_TOLD: Metric = Metric::timed("time_told", "step time attributed to operators", "1").share();
+const MEMORY_TOLD: Metric = Metric::counted("memory_told", "bytes attributed to operators", "1").share();
 const EVENTS: Metric = Metric::timed("events", "profiler events per step", "1");
 const FILE: Metric = Metric::timed("file_size", "trace file size per step", "B");
 const HOST: Metric = Metric::timed("host_memory", "host memory of the first recording", "B");
@@ -35,14 +35,14 @@ name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
 levels! {
     Tool "tool":
-    Nothing as "none" "no tool",
-    ProfilerShapes "torch.profiler with record_shapes, as guide 3 sets it, around the steps",
-    Recipe "guide 3's recipe as it stands: schedule(wait=1, warmup=1, active=3), tensorboard_trace_handler, five steps",
-    ProfilerMemory "torch.profiler with profile_memory, too",
-    ProfilerFull "torch.profiler with with_flops, too, and with_stack in Python",
-    Timeline "this project's recorder: each allocation with its phase and operation",
-    Statistics "the allocator's statistics, read after each step",
-    History "the history of CUDA's allocator, for memory_viz",
+    Nothing as "none" "no tool" => "no tool",
+    ProfilerShapes "torch.profiler with record_shapes, as guide 3 sets it, around the steps" => "torch.profiler with record_shapes",
+    Recipe "guide 3's recipe as it stands: schedule(wait=1, warmup=1, active=3), tensorboard_trace_handler, five steps" => "guide 3's recipe",
+    ProfilerMemory "torch.profiler with profile_memory, too" => "torch.profiler with profile_memory",
+    ProfilerFull "torch.profiler with with_flops, too, and with_stack in Python" => "torch.profiler with every option",
+    Timeline "this project's recorder: each allocation with its phase and operation" => "the allocation recorder",
+    Statistics "the allocator's statistics, read after each step" => "reading memory_stats",
+    History "the history of CUDA's allocator, for memory_viz" => "the allocator's history",
     Memlab as "memlab" "pytorch_memlab's LineProfiler over the step, line by line",
 }
 
@@ -63,6 +63,7 @@ pub fn protocol() -> Protocol {
              operation and cost next to nothing, and they miss what is not in PyTorch's blocks.",
         )
         .grid(grid())
+        .code("with torch.profiler.profile(profile_memory=True) as profile:\n    train_step()\nprint(profile.key_averages().table(sort_by=\"self_cuda_memory_usage\"))")
         .threat(
             "Three steps are recorded at once, as guide 3's schedule does; stopping and writing are paid once for each recording, so \
              longer ones pay less for each step, and take more memory.",

@@ -10,8 +10,8 @@ const HEAD: i64 = 64;
 number! { Sequence "tokens of a sample" }
 levels! {
     Attention "how attention is computed":
-    Explicit "product, softmax, dropout, product",
-    Fused "libtorch's fused kernel",
+    Explicit "product, softmax, dropout, product" => "explicit attention",
+    Fused "libtorch's fused kernel" => "fused attention",
 }
 
 cell! { Layer { model: ModelName, batch: Batch, sequence: Sequence, attention: Attention } }

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
 }
 
 pub fn protocol() -> Protocol {
-    Protocol::new("published", "Published figures of memory")
+    Protocol::new("published", "Published memory figures")
         .question("Do formulas and tables that others published for the memory of a training step come out here, too?")
         .hypothesis(
             "A layer with explicit attention saves what the formula says, because the formula counts the tensors that autograd saves; \
@@ -44,6 +44,7 @@ pub fn protocol() -> Protocol {
         .grid(recipes::few_bits())
         .grid(recipes::tiled_loss())
         .grid(recipes::low_rank())
+        .kind(SubjectKind::Published)
         .threat(
             "Sources name neither every setting nor the version of every kernel; within a tenth of a figure says that it travels, not that \
              it is the same.",

@@ -11,11 +11,11 @@ const CONTEXT: i64 = 1343 << 20;
 
 levels! {
     Setup "what is done about memory":
-    Plain "nothing: the whole batch at once, in fp32",
-    Accumulate "a sample at a time",
-    AccumulateCheckpoint "a sample at a time, each layer computed again",
-    Fp16 "autocast to fp16",
-    All "all three",
+    Plain "nothing: the whole batch at once, in fp32" => "the plain step",
+    Accumulate "a sample at a time" => "accumulation",
+    AccumulateCheckpoint "a sample at a time, each layer computed again" => "accumulation + checkpointing",
+    Fp16 "autocast to fp16" => "fp16 autocast",
+    All "all three" => "accumulation + checkpointing + fp16",
 }
 
 levels! {

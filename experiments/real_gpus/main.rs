@@ -22,6 +22,7 @@ pub fn protocol() -> Protocol {
         )
         .grid(peaks::grid())
         .grid(events::grid())
+        .kind(SubjectKind::RealGpus)
         .threat("Records are of PyTorch 2.4 to 2.11; all are replayed with 2.11. Where a version took other memory, peers/real_gpus/README.md says so.")
         .threat(
             "What a process held from before its peaks is part of them. Where it was found from the figures themselves, and not from a \

@@ -39,6 +39,7 @@ pub fn protocol() -> Protocol {
         .grid(ratios::grid())
         .grid(ratios::kinds())
         .grid(sources::grid())
+        .kind(SubjectKind::RealGpus)
         .threat(
             "Do not trust it where a step is bound by its host: no record of such a step was compared. Nor for grouped convolutions in half \
              precision, whose kernels differ between versions of cuDNN: a RegNet took 3.3 times as long in channels last on cuDNN 8, and is \

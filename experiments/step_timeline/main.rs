@@ -28,7 +28,7 @@ fn main() -> ExitCode {
 }
 
 pub fn protocol() -> Protocol {
-    Protocol::new("step_timeline", "Memory through a training step")
+    Protocol::new("step_timeline", "Where memory goes in a training step")
         .question("What lives in memory after each phase of a training step, and what makes the peak?")
         .hypothesis(
             "After load, forward and the first backward pass lives what the guide says. The peak is the sum of everything only where \
@@ -36,6 +36,7 @@ pub fn protocol() -> Protocol {
              full at once.",
         )
         .grid(phases::grid())
+        .code("torch.cuda.memory._record_memory_history()\ntrain_step()\ntorch.cuda.memory._dump_snapshot(\"step.pickle\")  # drag it onto pytorch.org/memory_viz")
         .threat("Bytes are what tensors ask for. The allocator rounds them up and caches, and the CUDA context and libraries come on top.")
         .threat(
             "The loss is dropped when the backward pass is done. A Python loop that keeps `loss` and `output` until the next iteration \

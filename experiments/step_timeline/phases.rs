@@ -80,6 +80,7 @@ pub fn grid() -> Grid<Phases> {
         .plot(
             drawing()
                 .named("phases")
+                .on_front()
                 .caption(
                     "Live bytes through the second iteration with AdamW, by what they are for; gradients dropped (none) or filled with \
                      zeros (zero)",

@@ -103,5 +103,22 @@ fn a_technique_is_one_file_and_one_line() {
     let vramlab = common::program("vramlab");
     done(Command::new(vramlab).arg("report").arg("--results").arg(&results).arg("--out").arg(&report).current_dir(folder.path()));
     let page = fs::read_to_string(report.join("no_grad.md")).unwrap();
-    assert!(page.contains("a sum that is written over one of its parts needs no memory") && page.contains("confirmed"), "{page}");
+    let front = fs::read_to_string(report.join("README.md")).unwrap();
+    // Its own metric is written as the share that it is, its level by its label, and its words stand where a technique's do.
+    let parts = [
+        "a sum that is written over one of its parts needs no memory",
+        "confirmed",
+        "100 %",
+        "a.add_(b)",
+        "Where a backward pass needs",
+    ];
+    for part in parts {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(front.contains("Add in place") && front.contains("Nobody needs the parts"), "{front}");
+    let picture = files_in(&report.join("plots")).map(|path| fs::read_to_string(path).unwrap());
+    assert!(
+        picture.into_iter().any(|picture| picture.to_lowercase().contains("adding in place")),
+        "no picture's title says what one does"
+    );
 }

@@ -26,7 +26,14 @@ fn grid(name: &str, studied: &str, levels: &[&str]) -> Grid {
 
 pub fn design() -> Protocol {
     let kind = PlotKind::Effects { factors: vec!["with".into()] };
-    let plot = Plot { name: "effects".into(), caption: "Effects".into(), of: String::new(), metric: TIME.name.into(), kind };
+    let plot = Plot {
+        name: "effects".into(),
+        caption: "Effects".into(),
+        of: String::new(),
+        metric: TIME.name.into(),
+        kind,
+        on_front: false,
+    };
     protocol("design", grid("factorial", "with", &["none", "a", "b", "a+b"]), &[TIME], vec![plot])
 }
 

@@ -3,6 +3,7 @@
 use record::protocol::*;
 use record::results::{Command, Identity, Journal, Manifest, PassRecord, SCHEMA, Sample, Status};
 use record::rounds::Rounds;
+use record::rules::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,9 +32,9 @@ pub fn accumulation() -> Protocol {
             name: "recipe".into(),
             meaning: "how the losses of micro-batches are put together".into(),
             levels: vec![
-                Level { name: "add".into(), meaning: "each loss as it is".into() },
-                Level { name: "divide".into(), meaning: "each loss divided by k".into() },
-                Level { name: "weighted".into(), meaning: "each loss weighted by its targets".into() },
+                Level { name: "add".into(), meaning: "each loss as it is".into(), label: String::new(), is_limit: false },
+                Level { name: "divide".into(), meaning: "each loss divided by k".into(), label: String::new(), is_limit: false },
+                Level { name: "weighted".into(), meaning: "each loss weighted by its targets".into(), label: String::new(), is_limit: false },
             ],
         },
         factor("reduction", "reduction of the loss"),
@@ -84,57 +85,54 @@ pub fn accumulation() -> Protocol {
             from: "000 001 002".into(),
             text: "k micro-batches of B/k need much less memory than one batch of B".into(),
             judged_on: vec![Platform::Cpu, Platform::Gpu, Platform::Dry],
-            rule: Rule::Ratio {
+            rule: RatioRule {
                 metric: "requested_peak".into(),
                 of: "k=4 regime=fixed-batch".into(),
                 confirm: Bound::AtMost(0.6),
                 refute: Bound::AtLeast(0.9),
-                scope: Some(Share { part: "activations".into(), whole: "requested_peak".into(), at_least: 0.5 }),
-            },
+                scope: Some(Scope { part: "activations".into(), whole: "requested_peak".into(), at_least: 0.5 }),
+            }.into(),
             meaning: Meaning {
                 confirmed: "Where activations dominate, four micro-batches bring the peak to {effect} of the full batch's.".into(),
                 refuted: "Accumulation does not lower the peak here: it stays at {effect}.".into(),
                 depends: "It lowers the peak ({effect}) where {where}.".into(),
                 inconclusive: "It helps, and by less than claimed: {effect}.".into(),
-            },
-        },
+            }, about_the_lab: false },
         Claim {
             id: "accumulate-gradients".into(),
             from: "001".into(),
             text: "it shrinks the memory for gradients".into(),
             judged_on: vec![Platform::Cpu, Platform::Gpu, Platform::Dry],
-            rule: Rule::Ratio {
+            rule: RatioRule {
                 metric: "gradients".into(),
                 of: "k=4 regime=fixed-batch".into(),
                 confirm: Bound::AtMost(0.9),
                 refute: Bound::Within(0.98, 1.02),
                 scope: None,
-            },
+            }.into(),
             meaning: Meaning {
                 confirmed: "Gradients shrink to {effect}.".into(),
                 refuted: "Gradients take the same bytes at every k ({effect}): one buffer per parameter is added to k times.".into(),
                 depends: "Gradients shrink where {where}.".into(),
                 inconclusive: "Gradients change by {effect}, which is neither.".into(),
-            },
-        },
+            }, about_the_lab: false },
         Claim {
             id: "accumulate-normalise".into(),
             from: "000, 001".into(),
             text: "adding k losses, or dividing each by k, gives the update of the full batch".into(),
             judged_on: vec![Platform::Cpu, Platform::Gpu],
-            rule: Rule::Value {
+            rule: ValueRule {
                 metric: "gradient_error".into(),
                 of: "recipe=divide|add|weighted".into(),
                 confirm: Bound::AtMost(1e-4),
                 refute: Bound::AtLeast(1e-3),
-            },
+            }.into(),
             meaning: Meaning {
                 confirmed: "Every recipe gives the same gradient (error {effect}).".into(),
                 refuted: "No recipe gives the same gradient (error {effect}).".into(),
                 depends: "The gradient is that of the full batch only where {where}. Elsewhere it is silently wrong (error {effect}).".into(),
                 inconclusive: "Errors of {effect} decide nothing.".into(),
-            },
-        },
+            }, about_the_lab: false },
     ],
     plots: vec![
         Plot {
@@ -142,15 +140,13 @@ pub fn accumulation() -> Protocol {
             caption: "Peak memory falls with the number of micro-batches where the batch is fixed, and stays where the micro-batch is.".into(),
             of: "".into(),
             metric: "requested_peak".into(),
-            kind: PlotKind::Bars { clusters: vec!["model".into(), "regime".into()] },
-        },
+            kind: PlotKind::Bars { clusters: vec!["model".into(), "regime".into()], absolute: false }, on_front: false },
         Plot {
             name: "error".into(),
             caption: "Which recipe gives the gradient of the full batch.".into(),
             of: "recipe=divide|add|weighted".into(),
             metric: "gradient_error".into(),
-            kind: PlotKind::Dots { rows: vec!["reduction".into(), "tail".into(), "targets".into(), "optimizer".into()], threshold: 1e-4 },
-        },
+            kind: PlotKind::Dots { rows: vec!["reduction".into(), "tail".into(), "targets".into(), "optimizer".into()], threshold: 1e-4 }, on_front: false },
     ],
     threats: vec![
         "The models are small; the share of activations grows with the batch.".into(),
@@ -170,7 +166,7 @@ pub fn checkpointing() -> Protocol {
         Factor {
             name: "policy".into(),
             meaning: "which blocks are recomputed".into(),
-            levels: vec![Level { name: "sqrt".into(), meaning: "segments of sqrt(n) blocks".into() }],
+            levels: vec![Level { name: "sqrt".into(), meaning: "segments of sqrt(n) blocks".into(), label: String::new(), is_limit: false }],
         },
         factor("batch", "samples in a batch"),
     ],
@@ -204,35 +200,34 @@ pub fn checkpointing() -> Protocol {
         text: "checkpointing saves activation memory for compute".into(),
         judged_on: vec![Platform::Cpu, Platform::Gpu, Platform::Dry],
         rule: Rule::All(vec![
-            Rule::Ratio {
+            RatioRule {
                 metric: "activations".into(),
                 of: "depth=64 policy=sqrt".into(),
                 confirm: Bound::AtMost(0.5),
                 refute: Bound::AtLeast(0.8),
                 scope: None,
-            },
-            Rule::Exponent {
+            }.into(),
+            ExponentRule {
                 metric: "activations".into(),
                 along: "depth".into(),
                 of: "policy=sqrt".into(),
                 confirm: Bound::AtMost(0.7),
                 refute: Bound::AtLeast(0.9),
-            },
-            Rule::Ratio {
+            }.into(),
+            RatioRule {
                 metric: "time".into(),
                 of: "policy=sqrt|every-block".into(),
                 confirm: Bound::AtMost(1.5),
                 refute: Bound::AtLeast(1.5),
                 scope: None,
-            },
+            }.into(),
         ]),
         meaning: Meaning {
             confirmed: "It does, at a known price: {effect}.".into(),
             refuted: "It does not pay here: {effect}.".into(),
             depends: "It pays where {where}: {effect}.".into(),
             inconclusive: "The memory is saved, the price is not settled: {effect}.".into(),
-        },
-    }],
+        }, about_the_lab: false }],
     published: vec![
         Published {
             id: "chen-sqrt".into(),
@@ -240,14 +235,14 @@ pub fn checkpointing() -> Protocol {
             figure: "memory grows as the square root of the depth, at about 30 % more time".into(),
             judged_on: vec![Platform::Cpu, Platform::Gpu, Platform::Dry],
             rule: Some(Rule::All(vec![
-                Rule::Exponent {
+                ExponentRule {
                     metric: "activations".into(),
                     along: "depth".into(),
                     of: "policy=sqrt".into(),
                     confirm: Bound::Within(0.4, 0.6),
                     refute: Bound::Outside(0.4, 0.6),
-                },
-                Rule::Ratio { metric: TIME.name.into(), of: "depth=64 policy=sqrt".into(), confirm: Bound::Within(1.17, 1.43), refute: Bound::Outside(1.17, 1.43), scope: None },
+                }.into(),
+                RatioRule { metric: TIME.name.into(), of: "depth=64 policy=sqrt".into(), confirm: Bound::Within(1.17, 1.43), refute: Bound::Outside(1.17, 1.43), scope: None }.into(),
             ])),
             setup: "Blocks of an MLP instead of a ResNet's.".into(),
         },
@@ -266,25 +261,21 @@ pub fn checkpointing() -> Protocol {
             caption: "Saved activations grow like the depth without checkpoints, and like its root with sqrt(n) segments.".into(),
             of: "depth=8|16|32|64|128".into(),
             metric: "activations".into(),
-            kind: PlotKind::Lines { x: "depth".into(), series: vec!["policy".into()] },
-        },
+            kind: PlotKind::Lines { x: "depth".into(), series: vec!["policy".into()] }, on_front: false },
         Plot {
             name: "budget".into(),
             caption: "The largest batch that fits into the same memory.".into(),
             of: "batch=32|64|128|256|512".into(),
             metric: "requested_peak".into(),
-            kind: PlotKind::Lines { x: "batch".into(), series: vec!["policy".into()] },
-        },
+            kind: PlotKind::Lines { x: "batch".into(), series: vec!["policy".into()] }, on_front: false },
         Plot {
             name: "time".into(),
             caption: "What the recomputation costs.".into(),
             of: "".into(),
             metric: "time".into(),
-            kind: PlotKind::Bars { clusters: vec!["depth".into()] },
-        },
+            kind: PlotKind::Bars { clusters: vec!["depth".into()], absolute: false }, on_front: false },
     ],
-    threats: vec!["Segments of equal size assume blocks of equal cost.".into()],
-}
+    threats: vec!["Segments of equal size assume blocks of equal cost.".into()], subject: Subject::default() }
 }
 
 pub fn inplace() -> Protocol {
@@ -293,6 +284,17 @@ pub fn inplace() -> Protocol {
         title: "In-place operations".into(),
         question: "Do in-place operations use more memory, and does autograd catch the dangerous ones?".into(),
         hypothesis: "`relu_` saves one activation for each call; a clone adds one; autograd catches what it can see.".into(),
+        subject: Subject {
+            code: "x = torch.relu_(x)\ny = x  # the same".into(),
+            fails: vec!["Where autograd needs it.".into()],
+            shown: vec![ShownEffect {
+                label: "In place".into(),
+                advice: "Often".into(),
+                memory: Some(PEAK.name.into()),
+                ..ShownEffect::default()
+            }],
+            ..Subject::default()
+        },
         factors: vec![
             factor("workload", "what is computed"),
             factor("form", "how the operation is written"),
@@ -324,37 +326,41 @@ pub fn inplace() -> Protocol {
                 from: "000".into(),
                 text: "in-place operations use more memory, `relu(x).clone()` is the better form".into(),
                 judged_on: vec![Platform::Cpu, Platform::Gpu, Platform::Dry],
-                rule: Rule::Ratio {
+                rule: RatioRule {
                     metric: "requested_peak".into(),
                     of: "form=clone".into(),
                     confirm: Bound::AtMost(0.98),
                     refute: Bound::AtLeast(1.02),
                     scope: None,
-                },
+                }
+                .into(),
                 meaning: Meaning {
                     confirmed: "A clone lowers the peak to {effect}.".into(),
                     refuted: "A clone raises the peak to {effect}: use `relu_` where autograd allows it.".into(),
                     depends: "A clone lowers the peak where {where}.".into(),
                     inconclusive: "A clone changes the peak to {effect}; elsewhere not at all.".into(),
                 },
+                about_the_lab: false,
             },
             Claim {
                 id: "inplace-autograd".into(),
                 from: "000's fear".into(),
                 text: "an in-place write to what backward needs is caught".into(),
                 judged_on: vec![Platform::Gpu],
-                rule: Rule::Value {
+                rule: ValueRule {
                     metric: "raised".into(),
                     of: "workload=chain grad=with form=inplace".into(),
                     confirm: Bound::AtLeast(1.0),
                     refute: Bound::AtMost(0.0),
-                },
+                }
+                .into(),
                 meaning: Meaning {
                     confirmed: "Autograd raises an error.".into(),
                     refuted: "Autograd stays silent.".into(),
                     depends: "Autograd raises where {where}.".into(),
                     inconclusive: "Nothing can be said.".into(),
                 },
+                about_the_lab: false,
             },
         ],
         plots: vec![Plot {
@@ -362,7 +368,8 @@ pub fn inplace() -> Protocol {
             caption: "A clone adds to the peak, an in-place operation takes from it.".into(),
             of: "".into(),
             metric: "requested_peak".into(),
-            kind: PlotKind::Bars { clusters: vec!["workload".into(), "grad".into()] },
+            kind: PlotKind::Bars { clusters: vec!["workload".into(), "grad".into()], absolute: false },
+            on_front: false,
         }],
         threats: vec!["One operation of one network.".into()],
         ..Protocol::default()

@@ -156,6 +156,42 @@ pub fn quantity(value: f64, unit: &str) -> String {
     }
 }
 
+/// Two ratios as a change in percent.
+pub fn change(low: f64, high: f64) -> String {
+    let (low, high) = (percent(low), percent(high));
+    match low == high {
+        true => low,
+        // Both fall: the smaller change first, as one says it.
+        false if low.starts_with('−') && high.starts_with('−') => format!("{high} to {low}"),
+        false => format!("{low} to {high}"),
+    }
+}
+
+/// A ratio as a change: `−56 %`, `+8 %`, or `3.1x` where it is more than double.
+pub fn percent(ratio: f64) -> String {
+    if ratio >= 2.0 || ratio.is_nan() {
+        return self::ratio(ratio);
+    }
+    let percent = ((ratio - 1.0) * 100.0).round();
+    match percent {
+        // Nearly everything is not everything.
+        p if p == -100.0 && ratio > 0.0 => format!("−{} %", ((1.0 - ratio) * 1000.0).floor() / 10.0),
+        p if p < 0.0 => format!("−{} %", -p),
+        p if p > 0.0 => format!("+{p} %"),
+        _ => "0 %".to_string(),
+    }
+}
+
+/// Two texts as a range, or one where they are the same.
+pub fn range(low: String, high: String) -> String {
+    if low == high { low } else { format!("{low} to {high}") }
+}
+
+/// A count with its noun: `1 cell`, `3 cells`.
+pub fn counted(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
 /// A round value beside an axis, in the unit `B`, `s`, `1`, or `x` for ratios: as many digits as it needs.
 pub fn tick(value: f64, unit: &str) -> String {
     match unit {

@@ -5,3 +5,4 @@ pub mod pairs;
 pub mod protocol;
 pub mod results;
 pub mod rounds;
+pub mod rules;

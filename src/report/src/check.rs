@@ -48,8 +48,11 @@ fn problems(run: &Recorded) -> Vec<String> {
     }
     found.extend(run.refused.iter().map(|(file, why)| format!("{}: {why}", shown(&file.display().to_string()))));
     found.extend(samples(run));
-    if let Ok(manifest) = serde_json::to_value(&run.manifest) {
-        let mut seen = Vec::new();
+    // Lines of code are the only text of more than one line.
+    let mut manifest = run.manifest.clone();
+    let code = std::mem::take(&mut manifest.protocol.subject.code);
+    if let Ok(manifest) = serde_json::to_value(&manifest) {
+        let mut seen: Vec<String> = code.lines().filter_map(strange).collect();
         texts(&manifest, &mut |text| seen.extend(strange(text)));
         found.extend(seen.into_iter().map(|text| format!("run.json has a text that no run writes: {text}")));
     }

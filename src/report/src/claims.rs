@@ -1,21 +1,21 @@
 //! Claims and published figures as the report shows them, each with its evidence.
 
+use super::guides::guides;
 use super::markup::{Markdown, slug};
 use super::prose::{self, Against};
 use super::recorded::Recorded;
-use super::techniques::{guides, is_self_check};
-use base::stats::median;
-use base::units::{plain, significant};
+use base::units::counted;
 use record::judge::{Comparison, Evidence, Judgement, Outcome, Reproduction, Verdict};
-use record::protocol::{Cell, Published, Rule};
+use record::protocol::Published;
 use record::results::Status;
+use record::rules::RulePart;
 use serde::Serialize;
 
 /// Of more comparisons than this only the most telling are shown; the data have all.
 const FEW: usize = 8;
 
 /// A claim with what every machine found.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct ClaimSection {
     pub id: String,
     pub from: Markdown,
@@ -26,7 +26,7 @@ pub struct ClaimSection {
 }
 
 /// A published figure with what every machine gives instead.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct PublishedSection {
     pub id: String,
     pub source: String,
@@ -35,7 +35,7 @@ pub struct PublishedSection {
     pub findings: Vec<Finding>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Finding {
     pub machine: String,
     pub device: String,
@@ -45,7 +45,7 @@ pub struct Finding {
 }
 
 /// The evidence for one part of a claim's rule.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct ClaimPart {
     pub verdict: String,
     pub comparison: String,
@@ -95,7 +95,7 @@ pub fn sections(of_experiment: &[Recorded]) -> Vec<ClaimSection> {
         ClaimSection {
             id: slug(id),
             from: judged().next().map_or_else(Default::default, |(_, j)| guides(&j.claim.from)),
-            is_self_check: is_self_check(&of_experiment[0], id),
+            is_self_check: of_experiment[0].is_self_check(id),
             text: text.to_string(),
             findings: judged()
                 .filter(|(_, judgement)| judgement.verdict != Verdict::NotMeasured)
@@ -143,7 +143,7 @@ fn finding(recorded: &Recorded, judgement: &Judgement) -> Finding {
 
 fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> ClaimPart {
     let protocol = &recorded.protocol;
-    let (confirm, refute) = prose::thresholds(protocol, &evidence.rule).unwrap_or_default();
+    let (confirm, refute) = evidence.rule.thresholds(&protocol.metrics);
     let common = common(&evidence.comparisons);
     let row = |c: &Comparison| comparison_row(recorded, &evidence.rule, c, &common, against);
     let many = evidence.comparisons.len() > FEW;
@@ -153,14 +153,14 @@ fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> ClaimPart
             0 => prose::verdict(evidence.verdict, against),
             awaited => format!("{} of {} measured", evidence.planned - awaited, evidence.planned),
         },
-        comparison: prose::comparison(protocol, &evidence.rule),
+        comparison: evidence.rule.comparison(&protocol.metrics),
         confirm,
         refute,
         tally: tally(&evidence.comparisons, against),
         effects: prose::effects(protocol, evidence).map_or(String::new(), |effects| {
             let intervals = prose::intervals(protocol, evidence).unwrap_or_default();
             let spread = if intervals == "exact" { "exact".to_string() } else { intervals };
-            format!("{effects}, {spread}{}", prediction_quality(evidence))
+            format!("{effects}, {spread}{}", evidence.rule.remark(&evidence.comparisons))
         }),
         out_of_scope: out_of_scope(recorded, evidence),
         missing: missing(evidence),
@@ -169,35 +169,10 @@ fn part(recorded: &Recorded, evidence: &Evidence, against: Against) -> ClaimPart
         shown: shown.into_iter().map(row).collect(),
         common: common
             .iter()
-            .filter(|(factor, _)| !is_named(&evidence.rule, factor))
+            .filter(|(factor, _)| !evidence.rule.names(factor))
             .map(|(factor, level)| format!("{factor} = {level}"))
             .collect::<Vec<_>>()
             .join(", "),
-    }
-}
-
-/// For predictions: how far they are off, and how often they promise too much room.
-fn prediction_quality(evidence: &Evidence) -> String {
-    if !matches!(evidence.rule, Rule::Agreement { .. }) || evidence.comparisons.is_empty() {
-        return String::new();
-    }
-    let ratios: Vec<f64> = evidence.comparisons.iter().map(|c| c.effect.estimate).collect();
-    let errors: Vec<f64> = ratios.iter().map(|ratio| (ratio - 1.0).abs() * 100.0).collect();
-    let too_little = ratios.iter().filter(|ratio| **ratio < 0.99).count();
-    let share = too_little as f64 / ratios.len() as f64 * 100.0;
-    let typical = median(&errors);
-    let typical = if typical >= 0.01 { significant(typical) } else { plain(typical) };
-    format!("; median error {typical} %, too little by more than 1 % in {share:.0} % of the configurations")
-}
-
-/// Whether a rule's own selection says something about a factor, so that it need not be said again.
-fn is_named(rule: &Rule, factor: &str) -> bool {
-    let names = |term: &str| term.split_once('=').is_some_and(|(named, _)| named == factor);
-    match rule {
-        // Which cell was picked is the answer.
-        Rule::Picked { .. } => false,
-        Rule::Trend { along, .. } if *along == factor => true,
-        _ => rule.select().is_some_and(|of| of.split_whitespace().any(names)),
     }
 }
 
@@ -212,42 +187,16 @@ fn common(comparisons: &[Comparison]) -> Vec<(String, String)> {
 
 fn comparison_row(
     recorded: &Recorded,
-    rule: &Rule,
+    rule: &RulePart,
     comparison: &Comparison,
     common: &[(String, String)],
     against: Against,
 ) -> Vec<String> {
     let factors: Vec<&str> = common.iter().map(|(factor, _)| factor.as_str()).collect();
-    let name = |cell: &Cell| Some(cell.without(&factors)).filter(|name| !name.is_empty()).unwrap_or_else(|| cell.to_string());
-    let cell = match (rule, &comparison.baseline) {
-        // An exponent is about two cells, and its reader wants both.
-        (Rule::Exponent { along, .. }, Some(before)) => {
-            format!("`{}`, from {along} = {}", name(&comparison.cell), before.get(along).unwrap_or("?"))
-        }
-        (Rule::Picked { .. }, Some(best)) => {
-            let differs = |(factor, level): &&(String, String)| comparison.cell.get(factor) != Some(level);
-            let best: Vec<String> =
-                best.levels().iter().filter(differs).map(|(factor, level)| format!("{factor} = {level}")).collect();
-            format!(
-                "`{}`, against {}",
-                name(&comparison.cell),
-                if best.is_empty() { "itself".to_string() } else { best.join(", ") }
-            )
-        }
-        (Rule::Trend { along, .. }, _) => {
-            format!(
-                "`{}`",
-                Some(comparison.cell.without(&[&factors[..], &[along.as_str()]].concat()))
-                    .filter(|n| !n.is_empty())
-                    .unwrap_or_else(|| "all".to_string())
-            )
-        }
-        _ => format!("`{}`", name(&comparison.cell)),
-    };
     let rounds = if comparison.effect.is_exact() { "–".to_string() } else { comparison.rounds.to_string() };
     vec![
-        cell,
-        prose::figure(&recorded.protocol, rule, comparison.effect.estimate),
+        rule.row(comparison, &factors),
+        rule.figure(&recorded.protocol.metrics, comparison.effect.estimate),
         prose::interval(&recorded.protocol, rule, comparison.effect),
         rounds,
         prose::outcome(comparison.outcome, against).to_string(),
@@ -273,7 +222,7 @@ fn tally(comparisons: &[Comparison], against: Against) -> String {
         .collect();
     match comparisons.len() {
         0 => "nothing to compare".to_string(),
-        n => format!("{}: {}", prose::counted(n, "comparison"), parts.join(", ")),
+        n => format!("{}: {}", counted(n, "comparison"), parts.join(", ")),
     }
 }
 
@@ -292,16 +241,12 @@ fn most_telling(comparisons: &[Comparison]) -> Vec<&Comparison> {
 }
 
 fn out_of_scope(recorded: &Recorded, evidence: &Evidence) -> String {
-    match &evidence.rule {
-        Rule::Ratio { scope: Some(share), .. } => {
-            let outside = match evidence.out_of_scope {
-                0 => "none outside".to_string(),
-                n => format!("{} outside", prose::counted(n, "configuration")),
-            };
-            format!("Judged only where, {}: {outside}", prose::scope(&recorded.protocol, share))
-        }
-        _ => String::new(),
-    }
+    let Some(scope) = evidence.rule.scope(&recorded.protocol.metrics) else { return String::new() };
+    let outside = match evidence.out_of_scope {
+        0 => "none outside".to_string(),
+        n => format!("{} outside", counted(n, "configuration")),
+    };
+    format!("Judged only where, {scope}: {outside}")
 }
 
 /// Cells that gave no figure, by reason.

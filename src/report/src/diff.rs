@@ -1,7 +1,7 @@
 //! Two machines side by side: which verdicts differ, and which effects lie apart by more than their intervals explain.
 
+use super::prose;
 use super::recorded::{Recorded, read_machine};
-use super::{effects, prose};
 use anyhow::{Result, ensure};
 use record::judge::{Judgement, Verdict};
 use record::protocol::{Cell, Metric, Platform};
@@ -79,5 +79,5 @@ fn or_none(text: &str) -> &str {
 }
 
 fn line(cell: &Cell, metric: &Metric, a: f64, b: f64) -> String {
-    format!("{cell}, {}: A {}, B {}", metric.label, effects::percent(a), effects::percent(b))
+    format!("{cell}, {}: A {}, B {}", metric.label, base::units::percent(a), base::units::percent(b))
 }

@@ -1,15 +1,18 @@
 //! What a technique does, over all of its cells: how far a figure falls or rises against its baseline.
 
+use super::prose;
 use super::recorded::Recorded;
-use super::techniques::Shown;
 use base::stats::{Interval, median};
-use record::protocol::{BY, Cell, Metric, selects};
+use base::units::change;
+use record::protocol::{BY, Cell, selects};
 
 /// The ratios of one metric to its baseline over the cells that a selection names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effect {
     pub machine: String,
-    pub is_prediction: bool,
+    pub device: &'static str,
+    pub is_own: bool,
+    pub label: String,
     pub middle: f64,
     /// Smallest and largest ratio, with their intervals where they have any.
     pub low: f64,
@@ -39,7 +42,9 @@ impl Effect {
         let estimates: Vec<f64> = found.iter().map(|(_, ratio)| ratio.estimate).collect();
         Some(Effect {
             machine: run.machine.clone(),
-            is_prediction: run.is_prediction(),
+            device: prose::platform(run.platform()),
+            is_own: run.is_own,
+            label: metric.label.to_string(),
             middle: median(&estimates),
             low: found.iter().map(|(_, ratio)| ratio.low).fold(f64::INFINITY, f64::min),
             high: found.iter().map(|(_, ratio)| ratio.high).fold(f64::NEG_INFINITY, f64::max),
@@ -69,32 +74,6 @@ pub fn compared(run: &Recorded, select: &str) -> Vec<Cell> {
             && grid.is_some_and(|grid| grid.studied != BY && grid.baseline_of(cell) != *cell)
     };
     run.all_cells().into_iter().filter(is_compared).collect()
-}
-
-/// Two ratios as a change in percent.
-pub fn change(low: f64, high: f64) -> String {
-    let (low, high) = (percent(low), percent(high));
-    match low == high {
-        true => low,
-        // Both fall: the smaller change first, as one says it.
-        false if low.starts_with('−') && high.starts_with('−') => format!("{high} to {low}"),
-        false => format!("{low} to {high}"),
-    }
-}
-
-/// A ratio as a change: `−56 %`, `+8 %`, or `3.1x` where it is more than double.
-pub fn percent(ratio: f64) -> String {
-    if ratio >= 2.0 || ratio.is_nan() {
-        return base::units::ratio(ratio);
-    }
-    let percent = ((ratio - 1.0) * 100.0).round();
-    match percent {
-        // Nearly everything is not everything.
-        p if p == -100.0 && ratio > 0.0 => format!("−{} %", ((1.0 - ratio) * 1000.0).floor() / 10.0),
-        p if p < 0.0 => format!("−{} %", -p),
-        p if p > 0.0 => format!("+{p} %"),
-        _ => "0 %".to_string(),
-    }
 }
 
 /// Factors that say what was computed, the most telling first.
@@ -127,16 +106,6 @@ pub fn rests_on<'a>(cells: impl Iterator<Item = &'a Cell>) -> String {
     }
 }
 
-/// The effects of one thing to do, on every machine that has them.
-pub fn effects(runs: &[&Recorded], shown: &Shown, metric: &str) -> Vec<Effect> {
-    if metric.is_empty() { Vec::new() } else { runs.iter().filter_map(|run| Effect::of(run, shown.of, metric)).collect() }
-}
-
-/// The metric's name on an axis.
-pub fn label<'a>(run: &'a Recorded, metric: &str) -> &'a str {
-    run.protocol.metric(metric).map_or("", |metric: &Metric| metric.label)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,6 +123,7 @@ mod tests {
         assert_eq!(change(0.998, 1.08), "0 % to +8 %");
         assert_eq!(change(1.0, 1.0), "0 %");
         assert_eq!(change(0.9, 3.24), "−10 % to 3.24x");
+        use base::units::percent;
         assert_eq!((percent(0.0028), percent(1e-6), percent(0.0)), ("−99.7 %".into(), "−99.9 %".into(), "−100 %".into()));
     }
 }

@@ -1,21 +1,20 @@
 //! The front page: what to do first, every technique in order of what it saves, what the guides' claims come to, and what is not known.
 
 use super::claims::claims_of;
-use super::effects::{self, Effect, percent};
+use super::effects::Effect;
+use super::findings::{ExperimentFindings, Findings, FoundEffect, reference};
+use super::guides::{GUIDES, guides_of};
 use super::markup::Markdown;
 use super::order::Order;
 use super::pages::{Page, VerdictRow};
 use super::plots::PictureLink;
 use super::prose;
 use super::recorded::Recorded;
-use super::techniques::{GUIDES, Kind, SUBJECTS, Shown, Subject, guides_of, is_self_check};
+use base::units::percent;
 use record::judge::Verdict;
-use record::protocol::{PEAK, Platform};
+use record::protocol::{PEAK, Platform, SubjectKind};
 use serde::Serialize;
 use std::collections::BTreeMap;
-
-/// Experiments whose technique `--what-if` tries, too.
-const IN_ORDER: [&str; 4] = ["combined", "accumulation", "amp", "checkpointing"];
 
 #[derive(Debug, Serialize)]
 pub struct FrontLine {
@@ -60,77 +59,49 @@ pub struct Front {
     pub trust: Vec<Markdown>,
 }
 
-/// What a technique saves, for the order of all of them: the middle of its effects on memory; what has none comes last.
-pub fn saving(recorded: &[Recorded], experiment: &str) -> f64 {
-    let runs: Vec<&Recorded> = recorded.iter().filter(|run| run.protocol.name == experiment && !run.is_own).collect();
-    let shown = SUBJECTS.iter().filter(|subject| subject.experiment == experiment).flat_map(|subject| subject.shown);
-    let middles = shown.flat_map(|shown| effects::effects(&runs, shown, shown.memory)).map(|effect| effect.middle);
-    middles.fold(f64::INFINITY, f64::min)
-}
-
-/// Everything that is shown of techniques, with its effects, what saves most first.
-pub fn shown(recorded: &[Recorded]) -> Vec<(&'static Subject, &'static Shown, Vec<Effect>, Vec<Effect>)> {
-    let mut all = Vec::new();
-    for subject in SUBJECTS {
-        let is_reference = |run: &&Recorded| run.protocol.name == subject.experiment && !run.is_own;
-        let runs: Vec<&Recorded> = recorded.iter().filter(is_reference).collect();
-        for shown in subject.shown {
-            let (memory, time) = (effects::effects(&runs, shown, shown.memory), effects::effects(&runs, shown, shown.time));
-            if !memory.is_empty() || !time.is_empty() {
-                all.push((subject, shown, memory, time));
-            }
-        }
-    }
-    let middle = |effects: &[Effect]| effects.iter().map(|effect| effect.middle).fold(f64::INFINITY, f64::min);
-    all.sort_by(|a, b| middle(&a.2).total_cmp(&middle(&b.2)));
-    all
-}
-
-pub fn front(
-    recorded: &[Recorded],
-    machines: &[&Recorded],
-    pages: &[Page],
-    order: Option<Order>,
-    pictures: Vec<PictureLink>,
-    command: &Markdown,
-) -> Front {
-    let shown = shown(recorded);
-    let own = own_machine(machines);
-    let costs = |memory: &[Effect]| memory.iter().all(|effect| effect.middle > 1.02) && !memory.is_empty();
-    let link = |subject: &Subject, label: &str| Markdown::link(label, &format!("{}.md", subject.experiment));
-    let line = |(subject, shown, memory, time): &(&Subject, &Shown, Vec<Effect>, Vec<Effect>)| FrontLine {
-        label: shown.label.to_string(),
-        link: link(subject, shown.label),
-        memory: match shown.memory {
-            "" | "requested_peak" => said(memory, machines),
-            other => said(memory, machines).into_iter().map(|text| format!("{}: {text}", other.replace('_', " "))).collect(),
-        },
-        time: said(time, machines),
-        yours: own.map_or(String::new(), |own| own_effects(recorded, own, subject, shown)),
-        advice: shown.advice.to_string(),
-        is_in_order: IN_ORDER.contains(&subject.experiment),
+pub fn front(findings: &Findings, pages: &[Page], order: Option<Order>, pictures: Vec<PictureLink>, command: &Markdown) -> Front {
+    let all = findings.experiments.iter().flat_map(|experiment| experiment.effects.iter().map(move |effect| (experiment, effect)));
+    let is_found = |effect: &FoundEffect| reference(&effect.memory).chain(reference(&effect.time)).next().is_some();
+    let mut shown: Vec<(&ExperimentFindings, &FoundEffect)> = all.filter(|(_, effect)| is_found(effect)).collect();
+    // What saves most first.
+    shown.sort_by(|a, b| a.1.saving().total_cmp(&b.1.saving()));
+    let own = findings.own;
+    let costs = |effect: &FoundEffect| {
+        let mut memory = reference(&effect.memory).peekable();
+        memory.peek().is_some() && memory.all(|effect| effect.middle > 1.02)
     };
-    let not_worth = shown.iter().filter(|(_, _, memory, _)| costs(memory));
-    let others = pages
-        .iter()
-        .filter(|page| page.kind == Kind::Technique && !shown.iter().any(|(subject, ..)| subject.experiment == page.name));
-    let unknown = pages.iter().filter(|page| !page.undecided.is_empty() && page.kind == Kind::Technique);
+    let line = |(experiment, effect): &(&ExperimentFindings, &FoundEffect)| FrontLine {
+        label: effect.shown.label.to_string(),
+        link: Markdown::link(&effect.shown.label, &format!("{}.md", experiment.name())),
+        memory: match effect.shown.memory.as_deref() {
+            None | Some("requested_peak") => said(&effect.memory),
+            Some(other) => said(&effect.memory).into_iter().map(|text| format!("{}: {text}", other.replace('_', " "))).collect(),
+        },
+        time: said(&effect.time),
+        yours: own.map_or(String::new(), |own| own_effects(own, effect)),
+        advice: effect.shown.advice.to_string(),
+        is_in_order: experiment.runs[0].protocol.subject.in_what_if,
+    };
+    let not_worth = shown.iter().filter(|(_, effect)| costs(effect));
+    let is_shown = |page: &Page| shown.iter().any(|(experiment, _)| experiment.name() == page.name);
+    let others = pages.iter().filter(|page| page.kind == SubjectKind::Technique && !is_shown(page));
+    let unknown = pages.iter().filter(|page| !page.undecided.is_empty() && page.kind == SubjectKind::Technique);
     Front {
         command: command.clone(),
-        lead: lead(machines),
+        lead: lead(&findings.machines),
         pictures,
         order,
         yours: own.map(|own| format!("yours: {}", prose::whose(own.platform(), &own.machine))),
-        techniques: shown.iter().filter(|(_, _, memory, _)| !costs(memory)).map(line).collect(),
+        techniques: shown.iter().filter(|(_, effect)| !costs(effect)).map(line).collect(),
         not_worth: not_worth
-            .map(|(_, shown, memory, _)| format!("{}: peak memory {}", shown.label, said(memory, machines).join("; ")))
+            .map(|(_, effect)| format!("{}: peak memory {}", effect.shown.label, said(&effect.memory).join("; ")))
             .collect(),
         others: others.map(|page| Markdown::link(&page.title, &page.file)).collect(),
-        guides: guides(recorded),
+        guides: guides(findings),
         unknown: unknown
             .map(|page| Unknown { link: Markdown::link(&page.title, &page.file), claims: page.undecided.clone() })
             .collect(),
-        trust: trust(recorded, pages),
+        trust: trust(findings, pages),
     }
 }
 
@@ -158,44 +129,32 @@ fn lead(machines: &[&Recorded]) -> String {
     said.join(" ")
 }
 
-/// The machine whose results are the column 'yours': what measures before what predicts, a GPU before a CPU, and the last of several.
-fn own_machine<'a>(machines: &[&'a Recorded]) -> Option<&'a Recorded> {
-    let own = machines.iter().filter(|machine| machine.is_own);
-    own.max_by_key(|machine| (!machine.is_prediction(), machine.platform() == Platform::Gpu)).copied()
-}
-
 /// What the user's own machine gives of a technique.
-fn own_effects(recorded: &[Recorded], own: &Recorded, subject: &Subject, shown: &Shown) -> String {
-    let is_own = |run: &&Recorded| run.machine == own.machine && run.protocol.name == subject.experiment;
-    let runs: Vec<&Recorded> = recorded.iter().filter(is_own).collect();
-    let said = |metric: &str, what: &str| {
-        let effect = effects::effects(&runs, shown, metric).pop()?;
+fn own_effects(own: &Recorded, found: &FoundEffect) -> String {
+    let said = |effects: &[Effect], what: &str| {
+        let effect = effects.iter().find(|effect| effect.machine == own.machine)?;
         Some(format!("{what} {}{}", percent(effect.middle), effect.progress()))
     };
-    let memory = said(shown.memory, if shown.memory == PEAK.name { "peak" } else { "reserved peak" });
-    let all: Vec<String> = memory.into_iter().chain(said(shown.time, "time")).collect();
+    let memory = said(&found.memory, if found.shown.memory.as_deref() == Some(PEAK.name) { "peak" } else { "reserved peak" });
+    let all: Vec<String> = memory.into_iter().chain(said(&found.time, "time")).collect();
     if all.is_empty() { "not measured".to_string() } else { all.join("; ") }
 }
 
-/// Effects of each machine: the machine is named where there are several.
-fn said(effects: &[Effect], machines: &[&Recorded]) -> Vec<String> {
-    let device = |effect: &Effect| {
-        let machine = machines.iter().find(|machine| machine.machine == effect.machine);
-        machine.map_or("", |machine| prose::platform(machine.platform()))
-    };
+/// Effects of each machine that came with the project.
+fn said(effects: &[Effect]) -> Vec<String> {
     let one = |effect: &Effect| {
         let range = if effect.low == effect.high { String::new() } else { format!(", {}", effect.change()) };
-        format!("{}{range} ({})", percent(effect.middle), device(effect))
+        format!("{}{range} ({})", percent(effect.middle), effect.device)
     };
-    let all: Vec<String> = effects.iter().map(one).collect();
+    let all: Vec<String> = reference(effects).map(one).collect();
     if all.is_empty() { vec!["not measured".to_string()] } else { all }
 }
 
 /// How many claims each guide makes, by what became of them.
-fn guides(recorded: &[Recorded]) -> Vec<GuideLine> {
+fn guides(findings: &Findings) -> Vec<GuideLine> {
     let counted = |number: usize, is_own: bool| {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
+        for runs in findings.experiments.iter().map(|experiment| experiment.runs) {
             for (id, _) in claims_of(runs) {
                 let is_from =
                     |run: &Recorded| run.protocol.claims.iter().any(|c| c.id == id && guides_of(&c.from).any(|n| n == number));
@@ -234,11 +193,11 @@ fn standing<'a>(runs: impl Iterator<Item = &'a Recorded>, id: &str) -> &'static 
 }
 
 /// What shows how far the lab can be trusted, counted.
-fn trust(recorded: &[Recorded], pages: &[Page]) -> Vec<Markdown> {
+fn trust(findings: &Findings, pages: &[Page]) -> Vec<Markdown> {
     let mut lines = Vec::new();
     let (mut hold, mut all) = (0, 0);
-    for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
-        for (id, _) in claims_of(runs).into_iter().filter(|(id, _)| is_self_check(&runs[0], id)) {
+    for runs in findings.experiments.iter().map(|experiment| experiment.runs) {
+        for (id, _) in claims_of(runs).into_iter().filter(|(id, _)| runs[0].is_self_check(id)) {
             let judged = runs.iter().filter(|run| !run.is_own).flat_map(|run| &run.judgements);
             let judged = judged.filter(|j| j.claim.id == id && j.carries);
             let verdicts: Vec<Verdict> = judged.map(|j| j.verdict).filter(|verdict| *verdict != Verdict::NotMeasured).collect();
@@ -255,7 +214,7 @@ fn trust(recorded: &[Recorded], pages: &[Page]) -> Vec<Markdown> {
             format!("{hold} of {all} hold, among them that values and bytes are PyTorch's"),
         ));
     }
-    let of_reference = recorded.iter().filter(|run| !run.is_own);
+    let of_reference = findings.recorded.iter().filter(|run| !run.is_own);
     let found: Vec<_> = of_reference
         .flat_map(|run| &run.reproductions)
         .filter(|r| r.comparable && !matches!(r.verdict, Verdict::NotMeasured | Verdict::Incomplete))
@@ -268,7 +227,7 @@ fn trust(recorded: &[Recorded], pages: &[Page]) -> Vec<Markdown> {
             format!("{reproduced} of {} comparable ones reproduced within a tenth", found.len()),
         ));
     }
-    let of_real = || pages.iter().filter(|page| page.kind == Kind::RealGpus);
+    let of_real = || pages.iter().filter(|page| page.kind == SubjectKind::RealGpus);
     if of_real().next().is_some() {
         let rows: Vec<&VerdictRow> = of_real().flat_map(|page| &page.verdicts).filter(|row| !row.is_own).collect();
         let confirmed = rows.iter().filter(|row| row.kind == "confirmed").count();

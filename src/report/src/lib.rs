@@ -10,7 +10,9 @@ mod data;
 mod diff;
 mod effects;
 mod files;
+mod findings;
 mod front;
+mod guides;
 mod machines;
 mod markup;
 mod order;
@@ -22,13 +24,12 @@ mod rankings;
 mod recipes;
 mod recorded;
 mod tables;
-mod techniques;
-mod words;
 
 pub use check::check;
 pub use diff::diff;
 
 use anyhow::{Context, Result};
+use findings::{ExperimentFindings, Findings};
 use markup::Markdown;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
@@ -36,14 +37,11 @@ use minijinja::{Environment, UndefinedBehavior, context};
 use pages::Page;
 use plots::Picture;
 use record::protocol::PlotKind;
+use record::protocol::SubjectKind;
 use record::results::replace_file;
 use recorded::Recorded;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use techniques::Kind;
-
-/// Memory through a step of GPT-2 and others, on the simulated GPU.
-const THROUGH_A_STEP: &str = "step_timeline-phases-dry-24gib.svg";
 
 /// A report that is not written yet.
 #[derive(Debug)]
@@ -76,7 +74,7 @@ pub fn write(results: &Path, out: &Path) -> Result<PathBuf> {
 /// # Errors
 /// There are no results; a results file is damaged (file and line named).
 pub fn read(results: &Path) -> Result<Report> {
-    assemble(&recorded::read_all(results)?, results)
+    assemble(&Findings::new(&recorded::read_all(results)?), results)
 }
 
 /// What every page that this program writes begins with.
@@ -161,28 +159,23 @@ fn remove_others(folder: &Path, extension: &str, keep: &dyn Fn(&Path) -> bool, i
     Ok(())
 }
 
-fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
-    let machines = machines::machines(recorded);
+fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
+    let Findings { recorded, machines, .. } = findings;
     let command = command(results);
     let mut pictures: Vec<Picture> = Vec::new();
     let mut pages: Vec<Page> = Vec::new();
-    for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
-        let own = pictures_of(runs)?;
-        let mut page = pages::page(runs, own.iter().map(Picture::link).collect());
-        page.headlines.extend(sentences_of(runs));
-        pages.push(page);
+    let mut experiments: Vec<&ExperimentFindings> = findings.experiments.iter().collect();
+    experiments.sort_by(|a, b| a.saving().total_cmp(&b.saving()));
+    for experiment in experiments {
+        let own = pictures_of(experiment.runs)?;
+        pages.push(pages::page(experiment, own.iter().map(Picture::link).collect()));
         pictures.extend(own);
     }
-    let known = |page: &Page| techniques::SUBJECTS.iter().position(|s| s.experiment == page.name).unwrap_or(usize::MAX);
-    let saving = |page: &Page| front::saving(recorded, &page.name);
-    pages.sort_by(|a, b| saving(a).total_cmp(&saving(b)).then(known(a).cmp(&known(b))));
     let order = order::read(results)?;
     let overview = order.as_ref().map(plots::overview).transpose()?.flatten();
-    // The shape of a step's memory, which every technique changes.
-    let shape = pictures.iter().find(|picture| picture.file == THROUGH_A_STEP).map(Picture::link);
-    let shown = overview.iter().map(Picture::link).chain(shape).collect();
+    let shown = overview.iter().chain(pictures.iter().filter(|picture| picture.is_on_front)).map(Picture::link).collect();
     let recipes = recipes::read(results)?;
-    let mut front = front::front(recorded, &machines, &pages, order, shown, &command);
+    let mut front = front::front(findings, &pages, order, shown, &command);
     if recipes.is_some() {
         front.others.insert(0, Markdown::link("Recipes by card", "recipes.md"));
     }
@@ -194,8 +187,8 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
         Ok(tidy(&text))
     };
     let mut written = vec![("README.md".to_string(), render("front", Serde(&front).into())?)];
-    let sorted = |kind: Kind| pages.iter().filter(move |page| page.kind == kind).collect::<Vec<&Page>>();
-    for page in sorted(Kind::Technique) {
+    let sorted = |kind: SubjectKind| pages.iter().filter(move |page| page.kind == kind).collect::<Vec<&Page>>();
+    for page in sorted(SubjectKind::Technique) {
         written.push((page.file.clone(), render("subject", context! { command => Serde(&command), page => Serde(page) })?));
     }
     if let Some(order) = &front.order {
@@ -207,7 +200,7 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
             render("recipes", context! { command => Serde(&command), recipes => Serde(recipes) })?,
         ));
     }
-    let several = |title: &str, lead: &str, kind: Kind, rows: &[pages::VerdictRow], published: &[PublishedLine]| {
+    let several = |title: &str, lead: &str, kind: SubjectKind, rows: &[pages::VerdictRow], published: &[PublishedLine]| {
         let pages = sorted(kind);
         render(
             "several",
@@ -216,19 +209,19 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
             },
         )
     };
-    let checks: Vec<pages::VerdictRow> = self_checks(recorded);
-    let published = published(recorded);
+    let checks: Vec<pages::VerdictRow> = self_checks(findings);
+    let published = published(findings);
     let lead = "What the lab says of itself: that it computes what PyTorch computes, takes as many bytes, and does not see differences where \
                 there are none. None of this is advice.";
-    written.push(("self-checks.md".to_string(), several("Self-checks", lead, Kind::SelfCheck, &checks, &[])?));
+    written.push(("self-checks.md".to_string(), several("Self-checks", lead, SubjectKind::SelfCheck, &checks, &[])?));
     let lead = "Figures that others published, beside ours. A figure is reproduced if ours lies within a tenth of it, or within the range \
                 that its source gives. Times were published of GPUs; only a GPU's times are put beside them.";
-    written.push(("published.md".to_string(), several("Published figures", lead, Kind::Published, &[], &published)?));
-    let lead = match sorted(Kind::RealGpus).is_empty() {
+    written.push(("published.md".to_string(), several("Published figures", lead, SubjectKind::Published, &[], &published)?));
+    let lead = match sorted(SubjectKind::RealGpus).is_empty() {
         true => "No results of this kind yet: predictions have not been put beside figures of real GPUs.",
         false => "What the simulated GPU predicts, beside what real GPUs allocated, and how long steps took on them.",
     };
-    written.push(("real-gpus.md".to_string(), several("Real GPUs", lead, Kind::RealGpus, &[], &[])?));
+    written.push(("real-gpus.md".to_string(), several("Real GPUs", lead, SubjectKind::RealGpus, &[], &[])?));
     let machines_page = context! {
         command => Serde(&command),
         summaries => machines.iter().map(|machine| machines::summary(recorded, machine)).collect::<Vec<_>>(),
@@ -250,12 +243,11 @@ fn assemble(recorded: &[Recorded], results: &Path) -> Result<Report> {
 }
 
 /// The lab's claims about itself that stand among those of techniques, and those of its own experiments.
-fn self_checks(recorded: &[Recorded]) -> Vec<pages::VerdictRow> {
-    let by_experiment =
-        recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name).filter(|r| techniques::kind(&r[0]) != Kind::SelfCheck);
-    let rows = by_experiment
-        .flat_map(|runs| pages::verdicts(runs).into_iter().filter(|row| techniques::SELF_CHECKS.contains(&row.id.as_str())));
-    rows.collect()
+fn self_checks(findings: &Findings) -> Vec<pages::VerdictRow> {
+    let others = findings.experiments.iter().filter(|experiment| experiment.kind() != SubjectKind::SelfCheck);
+    let about_the_lab =
+        others.flat_map(|experiment| experiment.verdicts.iter().filter(|row| experiment.runs[0].is_self_check(&row.id)).cloned());
+    about_the_lab.collect()
 }
 
 /// A published figure and what every machine gives instead.
@@ -270,10 +262,10 @@ struct PublishedLine {
     findings: Vec<claims::Finding>,
 }
 
-fn published(recorded: &[Recorded]) -> Vec<PublishedLine> {
+fn published(findings: &Findings) -> Vec<PublishedLine> {
     let mut lines = Vec::new();
-    for runs in recorded.chunk_by(|a, b| a.protocol.name == b.protocol.name) {
-        for section in claims::published_sections(runs) {
+    for ExperimentFindings { runs, published, .. } in &findings.experiments {
+        for section in published.iter().cloned() {
             let found = runs.iter().flat_map(|run| run.reproductions.iter().map(move |found| (run, found)));
             let of_figure = found.filter(|(_, found)| markup::slug(&found.published.id) == section.id);
             let compared = of_figure.filter(|(_, found)| found.comparable && found.verdict != record::judge::Verdict::NotMeasured);
@@ -299,27 +291,9 @@ fn published(recorded: &[Recorded]) -> Vec<PublishedLine> {
     lines
 }
 
-/// Pictures of protocols that say nothing which the page's other pictures and tables do not.
-const LEFT_OUT: [(&str, &str); 1] = [("lr_warmup", "loss")];
-/// Pictures whose few figures are better said in a sentence.
-const SENTENCES: [(&str, &str); 1] = [("optimizer_state", "temporaries")];
-
-/// What a page says instead of drawing it, machine by machine.
-fn sentences_of(runs: &[Recorded]) -> Vec<String> {
-    let is_said =
-        |run: &Recorded, plot: &record::protocol::Plot| SENTENCES.contains(&(run.protocol.name.as_str(), plot.name.as_str()));
-    let said = |run: &Recorded| -> Vec<String> {
-        run.protocol.plots.iter().filter(|plot| is_said(run, plot)).filter_map(|plot| plots::sentence(run, plot)).collect()
-    };
-    runs.iter().flat_map(said).collect()
-}
-
 fn pictures_of(runs: &[Recorded]) -> Result<Vec<Picture>> {
     let mut pictures = Vec::new();
-    let is_drawn = |plot: &&record::protocol::Plot| {
-        let named = (runs[0].protocol.name.as_str(), plot.name.as_str());
-        !matches!(plot.kind, PlotKind::Ranking { .. }) && !LEFT_OUT.contains(&named) && !SENTENCES.contains(&named)
-    };
+    let is_drawn = |plot: &&record::protocol::Plot| !matches!(plot.kind, PlotKind::Ranking { .. });
     for plot in runs[0].protocol.plots.iter().filter(is_drawn) {
         for run in runs {
             // Each machine's own version of the plot: an old result keeps the protocol that it was taken with.

@@ -2,8 +2,8 @@
 
 use super::prose;
 use super::recorded::Recorded;
-use super::techniques::is_self_check;
 use base::units::Bytes;
+use base::units::counted;
 use record::judge::Verdict;
 use record::results::{Manifest, Status};
 use serde::Serialize;
@@ -76,7 +76,7 @@ pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     let mut checks: BTreeMap<(&str, &str), bool> = BTreeMap::new();
     for (run, judgement) in own.flat_map(|run| run.judgements.iter().map(move |judgement| (run, judgement))) {
         let id = (run.protocol.name.as_str(), judgement.claim.id.as_str());
-        if is_self_check(run, &judgement.claim.id) {
+        if run.is_self_check(&judgement.claim.id) {
             if judgement.carries && !matches!(judgement.verdict, Verdict::NotMeasured | Verdict::Incomplete) {
                 *checks.entry(id).or_insert(true) &= judgement.verdict == Verdict::Confirmed;
             }
@@ -112,7 +112,7 @@ pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
     format!(
         "{}: {of}{}: {}{}{checks}",
         prose::whose(machine.platform(), &machine.machine),
-        prose::counted(claims.len(), "claim"),
+        counted(claims.len(), "claim"),
         said.join(", "),
         published_summary(recorded, machine)
     )
@@ -134,7 +134,7 @@ fn published_summary(recorded: &[Recorded], machine: &Recorded) -> String {
     if not_comparable > 0 {
         said.push(format!("{not_comparable} not comparable"));
     }
-    if total == 0 { String::new() } else { format!("; {}: {}", prose::counted(total, "published figure"), said.join(", ")) }
+    if total == 0 { String::new() } else { format!("; {}: {}", counted(total, "published figure"), said.join(", ")) }
 }
 
 /// Cells that failed, ran out of memory or are not measured in full, counted by machine and experiment.

@@ -1,8 +1,8 @@
 //! What to try when memory runs out, in order: every technique of `--what-if`, rehearsed on models of full size on named cards.
 
-use super::effects::percent;
 use super::markup::Markdown;
 use anyhow::{Context, Result, ensure};
+use base::units::percent;
 use base::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 use std::path::Path;

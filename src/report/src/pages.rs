@@ -2,17 +2,19 @@
 
 use super::claims::{self, ClaimSection, PublishedSection};
 use super::data;
-use super::effects::{self, Effect, compared, percent, rests_on};
+use super::effects::{Effect, compared, rests_on};
 use super::files;
+use super::findings::ExperimentFindings;
+use super::guides::guides;
 use super::markup::{Markdown, slug};
 use super::plots::PictureLink;
 use super::prose;
 use super::rankings::{self, Ranking};
 use super::recorded::Recorded;
 use super::tables;
-use super::techniques::{Kind, Shown, Subject, guides, is_self_check, kind, subject, title};
+use base::units::percent;
 use record::judge::{Judgement, Verdict};
-use record::protocol::{Cell, Metric, PEAK, Pass, TIME};
+use record::protocol::{Cell, Metric, PEAK, Pass, SubjectKind, TIME};
 use serde::Serialize;
 
 /// Rows of a table that stand in the open; the others are in the data.
@@ -100,62 +102,60 @@ pub struct Page {
     pub files: Vec<files::Linked>,
     pub protocols_differ: bool,
     #[serde(skip)]
-    pub kind: Kind,
+    pub kind: SubjectKind,
 }
 
 /// The page of an experiment from all machines that ran it.
-pub fn page(runs: &[Recorded], pictures: Vec<PictureLink>) -> Page {
+pub fn page(findings: &ExperimentFindings, pictures: Vec<PictureLink>) -> Page {
+    let runs = findings.runs;
     let first = &runs[0];
-    let known = subject(&first.protocol.name);
-    let is_own = |id: &str| kind(first) == Kind::SelfCheck || !is_self_check(first, id);
-    let verdicts: Vec<VerdictRow> = verdicts(runs).into_iter().filter(|row| is_own(&row.id)).collect();
+    let subject = &first.protocol.subject;
+    let is_own = |id: &str| subject.kind == SubjectKind::SelfCheck || !first.is_self_check(id);
+    let verdicts: Vec<VerdictRow> = findings.verdicts.iter().filter(|row| is_own(&row.id)).cloned().collect();
     let undecided = claims::claims_of(runs).into_iter().filter(|(id, _)| is_own(id));
     let undecided = undecided.filter(|(id, _)| !verdicts.iter().any(|row| row.id == *id && row.kind != "informational"));
     Page {
         name: slug(&first.protocol.name),
-        title: title(first),
+        title: first.protocol.title.clone(),
         file: format!("{}.md", slug(&first.protocol.name)),
         question: first.protocol.question.to_string(),
         hypothesis: first.protocol.hypothesis.to_string(),
-        headlines: known.map_or_else(Vec::new, |subject| headlines(runs, subject)),
-        advice_title: if kind(first) == Kind::Technique { "What to do" } else { "What was found" },
+        headlines: headlines(findings),
+        advice_title: if subject.kind == SubjectKind::Technique { "What to do" } else { "What was found" },
         advice: advice(runs, &is_own),
-        code: Markdown::trusted(known.map_or(String::new(), |subject| subject.code.to_string())),
+        code: Markdown::code(&subject.code),
         pictures,
-        fails: known.map_or_else(Vec::new, |subject| subject.fails.iter().map(|text| (*text).to_string()).collect()),
+        fails: subject.fails.clone(),
         undecided: undecided.map(|(_, text)| text.to_string()).collect(),
         verdicts,
         pivots: runs.iter().flat_map(pivots).collect(),
         pairs: runs.iter().filter_map(tables::beside_pytorch).collect(),
         rankings: runs.iter().flat_map(rankings::rankings).collect(),
         threats: first.protocol.threats.iter().map(|text| text.to_string()).collect(),
-        claims: claims::sections(runs).into_iter().filter(|claim| is_own(&claim.id)).collect(),
-        published: claims::published_sections(runs),
+        claims: findings.claims.iter().filter(|claim| is_own(&claim.id)).cloned().collect(),
+        published: findings.published.clone(),
         factors: factors(runs),
         measured: runs.iter().filter(|run| data::has_rows(run)).map(measured).collect(),
         files: runs.iter().flat_map(files::of).collect(),
         protocols_differ: runs.iter().any(|run| run.protocol != first.protocol),
-        kind: kind(first),
+        kind: subject.kind,
     }
 }
 
 /// `Accumulate 4 micro-batches: peak memory −56 % to −75 % (simulated GPU: gpt-12x768, ...); time 0 % to +8 % (CPU: ...)`.
-fn headlines(runs: &[Recorded], subject: &Subject) -> Vec<String> {
-    let (own, others): (Vec<&Recorded>, Vec<&Recorded>) = runs.iter().partition(|run| run.is_own);
-    let of = |runs: &[&Recorded], shown: &Shown, metric: &str| -> Vec<String> {
-        let said = effects::effects(runs, shown, metric).into_iter().map(|effect: Effect| {
-            let run = runs.iter().find(|run| run.machine == effect.machine);
-            let (label, device) = run.map_or(("", ""), |run| (effects::label(run, metric), prose::platform(run.platform())));
-            format!("{label} {} ({device}: {}{})", effect.change(), effect.rests_on, effect.progress())
-        });
-        said.collect()
+fn headlines(findings: &ExperimentFindings) -> Vec<String> {
+    let told = |effect: &Effect| {
+        format!("{} {} ({}: {}{})", effect.label, effect.change(), effect.device, effect.rests_on, effect.progress())
     };
-    let line = |(runs, whose, shown): (&[&Recorded], &str, &Shown)| {
-        let said = [of(runs, shown, shown.memory), of(runs, shown, shown.time)].concat();
-        (!said.is_empty()).then(|| format!("{whose}{}: {}.", shown.label, said.join("; ")))
+    let lines = |is_own: bool| {
+        let whose = if is_own { "Yours: " } else { "" };
+        findings.effects.iter().filter_map(move |found| {
+            let effects = found.memory.iter().chain(&found.time).filter(|effect| effect.is_own == is_own);
+            let said: Vec<String> = effects.map(told).collect();
+            (!said.is_empty()).then(|| format!("{whose}{}: {}.", found.shown.label, said.join("; ")))
+        })
     };
-    let lines = |runs, whose| subject.shown.iter().filter_map(move |shown| line((runs, whose, shown))).collect::<Vec<_>>();
-    [lines(&others, ""), lines(&own, "Yours: ")].concat()
+    lines(false).chain(lines(true)).collect()
 }
 
 /// What leads to the machines whose figures fall the same way and are not those of the sentence.
@@ -331,8 +331,8 @@ fn factors(runs: &[Recorded]) -> Vec<FactorRow> {
             }
         }
         let explained = |level: &&str| match factor.levels.iter().find(|l| l.name == *level) {
-            Some(l) => format!("{level} ({})", l.meaning),
-            None => (*level).to_string(),
+            Some(l) if !l.meaning.is_empty() => format!("{level} ({})", l.meaning),
+            _ => (*level).to_string(),
         };
         FactorRow {
             name: factor.name.to_string(),

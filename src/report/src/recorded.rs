@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use base::stats::Interval;
 use record::judge::{Judgement, Reproduction, RunContext, judge, reproduce};
-use record::protocol::{COMPUTED, Cell, Grid, LEAST_FLOPS, Metric, Pass, Platform, Protocol, TIME};
+use record::protocol::{COMPUTED, Cell, Grid, LEAST_FLOPS, Metric, Pass, Platform, Protocol, SubjectKind, TIME};
 use record::results::{Manifest, PassRecord, Run, Samples, Status, holds_results, reference};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -37,6 +37,12 @@ pub struct Recorded {
 }
 
 impl Recorded {
+    /// Whether a claim is about the lab itself.
+    pub fn is_self_check(&self, id: &str) -> bool {
+        let is_named = || self.protocol.claims.iter().any(|claim| claim.id == id && claim.about_the_lab);
+        self.protocol.subject.kind == SubjectKind::SelfCheck || is_named()
+    }
+
     fn new(machine: &str, run: Run) -> Result<Recorded> {
         let Run { manifest, passes, files, refused } = run;
         for grid in &manifest.protocol.grids {

@@ -1,9 +1,9 @@
 //! The figures of an experiment as tables, with what became of the cells that gave none.
 
-use super::prose::{self, counted};
+use super::prose;
 use super::recorded::Recorded;
 use base::stats::outliers;
-use base::units::{plain, significant};
+use base::units::{counted, plain, significant};
 use record::pairs::pairs;
 use record::protocol::{Cell, Pass, Relation};
 use record::results::Status;

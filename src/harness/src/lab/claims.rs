@@ -1,8 +1,14 @@
 //! Claims, published figures and pictures beside the grid that answers them, and the rules by which they are judged.
 
 use super::levels::{Cell, Has, Level};
-use record::protocol::{self, Bound, Metric, Pass, Pick, Platform, REPRODUCES};
+use super::selection::NO_CELL;
+use record::protocol::{self, Metric, Pass, Platform, REPRODUCES};
+use record::rules::{
+    self, AgreementRule, Bound, ExponentRule, FalseAlarmsRule, FrequencyRule, Pick, PickedRule, RatioRule, RulePart, Scope,
+    TrendRule, ValueRule,
+};
 use std::ops::RangeInclusive;
+use std::rc::Rc;
 
 /// Which cells of a grid something is about; none of it says all.
 pub(super) type Predicate<C> = Option<Box<dyn Fn(&C) -> bool>>;
@@ -30,74 +36,131 @@ pub fn outside(range: RangeInclusive<f64>) -> Bound {
 
 /// How figures become a verdict, over the cells of a grid.
 pub struct Rule<C> {
-    read: Read,
+    kind: Kind,
     of: Predicate<C>,
     over: Predicate<C>,
-    confirm: Option<Bound>,
-    refute: Option<Bound>,
+    terms: Terms,
     decides: bool,
 }
 
-#[derive(Debug, Clone)]
-enum Read {
-    Ratio { metric: Metric, scope: Option<(Metric, Metric, f64)> },
-    Value { metric: Metric },
-    Growth { metric: Metric, along: Option<String> },
-    Trend { metric: Metric, along: Option<String> },
-    Picked { metric: Metric, pick: Pick },
-    Agreement { metric: Metric, reference: Metric, within: Bound, share: f64 },
-    FalseAlarms { metric: Metric, at_most: f64 },
-    Frequency { metric: Metric, attempts: Metric, least: f64 },
+/// What is said of a rule, whatever its kind.
+#[derive(Clone, Default)]
+struct Terms {
+    confirm: Option<Bound>,
+    refute: Option<Bound>,
+    scope: Option<(Metric, Metric, f64)>,
+    along: Option<String>,
 }
 
-fn rule<C>(read: Read) -> Rule<C> {
-    Rule { read, of: None, over: None, confirm: None, refute: None, decides: true }
+/// Makes a rule of one kind from what is said of it.
+#[derive(Clone)]
+struct Kind {
+    metrics: Vec<Metric>,
+    make: Rc<dyn Fn(Selected) -> Result<RulePart, &'static str>>,
+}
+
+/// The terms of a rule with its selections.
+struct Selected {
+    of: String,
+    over: String,
+    terms: Terms,
+}
+
+impl Selected {
+    fn bounds(&self) -> Result<(Bound, Bound), &'static str> {
+        self.terms.confirm.zip(self.terms.refute).ok_or("does not say what confirms and what refutes it")
+    }
+
+    fn along(&self) -> Result<String, &'static str> {
+        self.terms.along.clone().ok_or("does not say along which number")
+    }
+}
+
+fn rule<C>(metrics: &[Metric], make: impl Fn(Selected) -> Result<RulePart, &'static str> + 'static) -> Rule<C> {
+    Rule {
+        kind: Kind { metrics: metrics.to_vec(), make: Rc::new(make) },
+        of: None,
+        over: None,
+        terms: Terms::default(),
+        decides: true,
+    }
 }
 
 /// The metric of each cell over that of its baseline: exact for bytes, an interval for times.
 pub fn ratio<C>(metric: Metric) -> Rule<C> {
-    rule(Read::Ratio { metric, scope: None })
+    rule(&[metric], move |said| {
+        let (confirm, refute) = said.bounds()?;
+        let scope =
+            said.terms.scope.map(|(part, whole, at_least)| Scope { part: part.name.into(), whole: whole.name.into(), at_least });
+        Ok(RatioRule { metric: metric.name.into(), of: said.of, confirm, refute, scope }.into())
+    })
 }
 
 /// The metric of each cell as it is.
 pub fn value<C>(metric: Metric) -> Rule<C> {
-    rule(Read::Value { metric })
+    rule(&[metric], move |said| {
+        let (confirm, refute) = said.bounds()?;
+        Ok(ValueRule { metric: metric.name.into(), of: said.of, confirm, refute }.into())
+    })
 }
 
 /// Growth exponent of the metric along a number, between its two largest levels; [`Rule::along`] says which.
 pub fn growth<C>(metric: Metric) -> Rule<C> {
-    rule(Read::Growth { metric, along: None })
+    rule(&[metric], move |said| {
+        let ((confirm, refute), along) = (said.bounds()?, said.along()?);
+        Ok(ExponentRule { metric: metric.name.into(), along, of: said.of, confirm, refute }.into())
+    })
 }
 
 /// Whether the metric's ratio to its baseline grows along a number: Spearman's rank correlation; [`Rule::along`] says which.
 pub fn trend<C>(metric: Metric) -> Rule<C> {
-    rule(Read::Trend { metric, along: None })
+    rule(&[metric], move |said| {
+        let ((confirm, refute), along) = (said.bounds()?, said.along()?);
+        Ok(TrendRule { metric: metric.name.into(), along, of: said.of, confirm, refute }.into())
+    })
 }
 
 /// Of the cells that differ in the compared factor alone, the one with the lowest metric, over the highest of those of [`Rule::over`].
 pub fn lowest<C>(metric: Metric) -> Rule<C> {
-    rule(Read::Picked { metric, pick: Pick::Lowest })
+    picked(metric, Pick::Lowest)
 }
 
 /// Of the cells that differ in the compared factor alone, the one with the highest metric, over the highest of those of [`Rule::over`].
 pub fn highest<C>(metric: Metric) -> Rule<C> {
-    rule(Read::Picked { metric, pick: Pick::Highest })
+    picked(metric, Pick::Highest)
+}
+
+fn picked<C>(metric: Metric, pick: Pick) -> Rule<C> {
+    rule(&[metric], move |said| {
+        let (confirm, refute) = said.bounds()?;
+        if said.over == NO_CELL {
+            return Err("picks over no cell that is planned");
+        }
+        Ok(PickedRule { metric: metric.name.into(), pick, of: said.of, over: said.over, confirm, refute }.into())
+    })
 }
 
 /// Whether one metric predicts another: their ratio lies in the range in at least this share of the cells.
 pub fn agreement<C>(metric: Metric, reference: Metric, range: RangeInclusive<f64>, share: f64) -> Rule<C> {
-    rule(Read::Agreement { metric, reference, within: within(range), share })
+    let within = within(range);
+    rule(&[metric, reference], move |said| {
+        Ok(AgreementRule { metric: metric.name.into(), reference: reference.name.into(), of: said.of, within, share }.into())
+    })
 }
 
 /// How often levels that are one thing under several names would be called different, in resamplings of as many rounds as the profile takes.
 pub fn false_alarms<C>(metric: Metric, at_most: f64) -> Rule<C> {
-    rule(Read::FalseAlarms { metric, at_most })
+    rule(&[metric], move |said| Ok(FalseAlarmsRule { metric: metric.name.into(), of: said.of, at_most }.into()))
 }
 
 /// The share of `attempts` that `metric` counts, over the baseline's: an interval, because both are counts of chance. Judged only where the
 /// baseline's share is at least `least`.
 pub fn frequency<C>(metric: Metric, attempts: Metric, least: f64) -> Rule<C> {
-    rule(Read::Frequency { metric, attempts, least })
+    rule(&[metric, attempts], move |said| {
+        let (confirm, refute) = said.bounds()?;
+        let (metric, attempts) = (metric.name.into(), attempts.name.into());
+        Ok(FrequencyRule { metric, attempts, of: said.of, confirm, refute, least }.into())
+    })
 }
 
 impl<C: Cell> Rule<C> {
@@ -112,11 +175,11 @@ impl<C: Cell> Rule<C> {
     }
 
     pub fn confirm(self, bound: Bound) -> Self {
-        Rule { confirm: Some(bound), ..self }
+        Rule { terms: Terms { confirm: Some(bound), ..self.terms }, ..self }
     }
 
     pub fn refute(self, bound: Bound) -> Self {
-        Rule { refute: Some(bound), ..self }
+        Rule { terms: Terms { refute: Some(bound), ..self.terms }, ..self }
     }
 
     /// Confirmed where the bound holds, refuted where it does not.
@@ -137,15 +200,14 @@ impl<C: Cell> Rule<C> {
 
     /// A part that is judged where the device has what it is about, and that does not decide: on a device that lacks it the claim can be
     /// confirmed without it, as so many of its parts.
-    pub fn beside(self) -> Self {
+    pub fn informational(self) -> Self {
         Rule { decides: false, ..self }
     }
 
     /// Judge only where, in the baseline, `part` is at least this share of `whole`.
     pub fn scope(mut self, part: Metric, whole: Metric, at_least: f64) -> Self {
-        if let Read::Ratio { scope, .. } = &mut self.read {
-            *scope = Some((part, whole, at_least));
-        }
+        self.terms.scope = Some((part, whole, at_least));
+        self.kind.metrics.extend([part, whole]);
         self
     }
 
@@ -154,109 +216,57 @@ impl<C: Cell> Rule<C> {
     where
         C: Has<L>,
     {
-        if let Read::Growth { along, .. } | Read::Trend { along, .. } = &mut self.read {
-            *along = Some(L::factor());
-        }
+        self.terms.along = Some(L::factor());
         self
     }
 
-    pub(super) fn erase(&self, cells: &[C]) -> Judged {
-        Judged {
-            read: self.read.clone(),
+    pub(super) fn erase(&self, cells: &[C]) -> UntypedRule {
+        UntypedRule {
+            kind: self.kind.clone(),
             of: chosen(&self.of, cells),
             over: chosen(&self.over, cells),
-            confirm: self.confirm,
-            refute: self.refute,
+            terms: self.terms.clone(),
             decides: self.decides,
         }
     }
 }
 
 /// A rule over cells that are known.
-#[derive(Debug, Clone)]
-pub(super) struct Judged {
-    read: Read,
+#[derive(Clone)]
+pub(super) struct UntypedRule {
+    kind: Kind,
     of: Vec<protocol::Cell>,
     over: Vec<protocol::Cell>,
-    confirm: Option<Bound>,
-    refute: Option<Bound>,
+    terms: Terms,
     decides: bool,
 }
 
-impl Judged {
-    pub fn metrics(&self) -> Vec<Metric> {
-        match &self.read {
-            Read::Ratio { metric, scope: Some((part, whole, _)) } => vec![*metric, *part, *whole],
-            Read::Ratio { metric, .. } | Read::Value { metric } | Read::Growth { metric, .. } | Read::Trend { metric, .. } => {
-                vec![*metric]
-            }
-            Read::Picked { metric, .. } | Read::FalseAlarms { metric, .. } => vec![*metric],
-            Read::Agreement { metric, reference, .. } => vec![*metric, *reference],
-            Read::Frequency { metric, attempts, .. } => vec![*metric, *attempts],
-        }
+impl UntypedRule {
+    pub fn metrics(&self) -> &[Metric] {
+        &self.kind.metrics
     }
 
     /// The rule as plain data; `select` writes a set of cells down.
     ///
     /// # Errors
     /// Says what the rule lacks.
-    pub fn plain(self, select: &mut impl FnMut(&[protocol::Cell]) -> String) -> Result<protocol::Rule, String> {
+    pub fn plain(self, select: &mut impl FnMut(&[protocol::Cell]) -> String) -> Result<rules::Rule, &'static str> {
         if self.of.is_empty() {
-            return Err("is about no cell that is planned".to_string());
+            return Err("is about no cell that is planned");
         }
-        let of = select(&self.of);
-        let bounds = self.confirm.zip(self.refute).ok_or("does not say what confirms and what refutes it");
-        let along = |along: Option<String>| along.ok_or("does not say along which number");
-        let decides = self.decides;
-        let plain = match self.read {
-            Read::Ratio { metric, scope } => {
-                let (confirm, refute) = bounds?;
-                let share = |(part, whole, at_least): (Metric, Metric, f64)| protocol::Share {
-                    part: part.name.into(),
-                    whole: whole.name.into(),
-                    at_least,
-                };
-                protocol::Rule::Ratio { metric: metric.name.into(), of, confirm, refute, scope: scope.map(share) }
-            }
-            Read::Value { metric } => {
-                let (confirm, refute) = bounds?;
-                protocol::Rule::Value { metric: metric.name.into(), of, confirm, refute }
-            }
-            Read::Growth { metric, along: factor } => {
-                let (confirm, refute) = bounds?;
-                protocol::Rule::Exponent { metric: metric.name.into(), along: along(factor)?, of, confirm, refute }
-            }
-            Read::Trend { metric, along: factor } => {
-                let (confirm, refute) = bounds?;
-                protocol::Rule::Trend { metric: metric.name.into(), along: along(factor)?, of, confirm, refute }
-            }
-            Read::Picked { metric, pick } => {
-                let (confirm, refute) = bounds?;
-                if self.over.is_empty() {
-                    return Err("picks over no cell that is planned".to_string());
-                }
-                protocol::Rule::Picked { metric: metric.name.into(), pick, of, over: select(&self.over), confirm, refute }
-            }
-            Read::Agreement { metric, reference, within, share } => {
-                protocol::Rule::Agreement { metric: metric.name.into(), reference: reference.name.into(), of, within, share }
-            }
-            Read::FalseAlarms { metric, at_most } => protocol::Rule::FalseAlarms { metric: metric.name.into(), of, at_most },
-            Read::Frequency { metric, attempts, least } => {
-                let (confirm, refute) = bounds?;
-                protocol::Rule::Frequency { metric: metric.name.into(), attempts: attempts.name.into(), of, confirm, refute, least }
-            }
-        };
-        Ok(if decides { plain } else { protocol::Rule::Beside(Box::new(plain)) })
+        let said = Selected { of: select(&self.of), over: select(&self.over), terms: self.terms };
+        let plain = rules::Rule::Part((self.kind.make)(said)?);
+        Ok(if self.decides { plain } else { rules::Rule::Informational(Box::new(plain)) })
     }
 }
 
 /// What a guide says, in our words, and what its verdicts mean for the reader. In their texts `{effect}` and `{where}` stand for the
 /// measured effect and for the conditions under which the claim holds.
-pub type Claim<C> = Stated<ClaimText, Rule<C>>;
+pub type Claim<C> = ClaimDef<ClaimText, Rule<C>>;
 
 /// What somebody says, and what judges it.
 #[derive(Debug)]
-pub struct Stated<T, R> {
+pub struct ClaimDef<T, R> {
     pub(super) told: T,
     pub(super) rules: Vec<R>,
     pub(super) changed: Option<&'static str>,
@@ -264,16 +274,16 @@ pub struct Stated<T, R> {
     pub(super) before: Vec<R>,
 }
 
-impl<T> Stated<T, Judged> {
+impl<T> ClaimDef<T, UntypedRule> {
     /// Its rules, those before a change among them.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Judged> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &UntypedRule> {
         self.rules.iter().chain(&self.before)
     }
 }
 
-impl<T: Clone, C: Cell> Stated<T, Rule<C>> {
+impl<T: Clone, C: Cell> ClaimDef<T, Rule<C>> {
     fn of(told: T) -> Self {
-        Stated { told, rules: Vec::new(), changed: None, before: Vec::new() }
+        ClaimDef { told, rules: Vec::new(), changed: None, before: Vec::new() }
     }
 
     /// What judges it. A claim needs all to hold; of a published figure each reproduces a part, and without any, nothing that is measured
@@ -283,7 +293,7 @@ impl<T: Clone, C: Cell> Stated<T, Rule<C>> {
         self
     }
 
-    /// What was changed after a look at figures: when, what and why. [`Stated::before`] says how it was judged without the change.
+    /// What was changed after a look at figures: when, what and why. [`ClaimDef::before`] says how it was judged without the change.
     pub fn changed(mut self, what: &'static str) -> Self {
         self.changed = Some(what);
         self
@@ -296,9 +306,9 @@ impl<T: Clone, C: Cell> Stated<T, Rule<C>> {
         self
     }
 
-    pub(super) fn erase(&self, cells: &[C]) -> Stated<T, Judged> {
+    pub(super) fn erase(&self, cells: &[C]) -> ClaimDef<T, UntypedRule> {
         let erased = |rules: &[Rule<C>]| rules.iter().map(|rule| rule.erase(cells)).collect();
-        Stated { told: self.told.clone(), rules: erased(&self.rules), changed: self.changed, before: erased(&self.before) }
+        ClaimDef { told: self.told.clone(), rules: erased(&self.rules), changed: self.changed, before: erased(&self.before) }
     }
 }
 
@@ -310,6 +320,7 @@ pub struct ClaimText {
     pub(super) text: &'static str,
     pub(super) on: Option<Vec<Platform>>,
     pub(super) meaning: protocol::Meaning,
+    pub(super) about_the_lab: bool,
 }
 
 impl<C: Cell> Claim<C> {
@@ -321,7 +332,7 @@ impl<C: Cell> Claim<C> {
             depends: "It holds only where {where}.".into(),
             inconclusive: "What was measured ({effect}) is too close to the thresholds for a verdict.".into(),
         };
-        Stated::of(ClaimText { id, from, text, on: None, meaning })
+        ClaimDef::of(ClaimText { id, from, text, on: None, meaning, about_the_lab: false })
     }
 
     /// Whose figures may carry a verdict; else those of CPUs and GPUs and, where bytes are counted, the simulated GPU's.
@@ -334,6 +345,12 @@ impl<C: Cell> Claim<C> {
     pub fn not_measured(mut self, why: &'static str) -> Self {
         self.told.meaning.inconclusive = why.into();
         self.on(&[])
+    }
+
+    /// That the claim is about the lab itself, and not about what the experiment is about.
+    pub fn about_the_lab(mut self) -> Self {
+        self.told.about_the_lab = true;
+        self
     }
 
     pub fn confirmed(mut self, text: &'static str) -> Self {
@@ -358,14 +375,14 @@ impl<C: Cell> Claim<C> {
 }
 
 /// Platforms whose figures a rule's parts can be judged by.
-pub(super) fn usual_platforms(parts: &[Judged]) -> Vec<Platform> {
-    let counts = parts.iter().flat_map(Judged::metrics).any(|metric| metric.pass == Pass::Memory);
+pub(super) fn usual_platforms(parts: &[UntypedRule]) -> Vec<Platform> {
+    let counts = parts.iter().flat_map(UntypedRule::metrics).any(|metric| metric.pass == Pass::Memory);
     let platforms = [Platform::Cpu, Platform::Gpu].into_iter();
     platforms.chain(counts.then_some(Platform::Dry)).collect()
 }
 
 /// A figure that someone published, and what reproduces it here.
-pub type Published<C> = Stated<PublishedText, Rule<C>>;
+pub type Published<C> = ClaimDef<PublishedText, Rule<C>>;
 
 #[derive(Debug, Clone)]
 pub struct PublishedText {
@@ -379,7 +396,7 @@ pub struct PublishedText {
 impl<C: Cell> Published<C> {
     /// `figure` is the figure as its source gives it.
     pub fn new(id: &'static str, source: &'static str, figure: &'static str) -> Self {
-        Stated::of(PublishedText { id, source, figure, on: vec![Platform::Gpu], setup: "" })
+        ClaimDef::of(PublishedText { id, source, figure, on: vec![Platform::Gpu], setup: "" })
     }
 
     /// Whose figures may be put against it; else a GPU's.

@@ -1,9 +1,9 @@
 //! A grid: the cells of one kind, what runs them, what each must show, and what they answer.
 
-use super::claims::{Claim, ClaimText, Judged, Published, PublishedText, Rule, Stated};
+use super::claims::{Claim, ClaimDef, ClaimText, Published, PublishedText, Rule, UntypedRule};
 use super::levels::{Cell, FactorText, Has, Level};
 use super::metrics;
-use super::plots::{Drawn, Plot, bars};
+use super::plots::{Plot, PlotSpec, bars};
 use crate::measure::{Bench, Step};
 use anyhow::Result;
 use record::protocol::{self, Metric, PEAK, Pass, Platform, Profile, Relation, TIME};
@@ -307,29 +307,28 @@ pub(super) fn distinct(metrics: impl Iterator<Item = Metric>) -> Vec<Metric> {
 }
 
 /// A grid without its types.
-#[derive(Debug)]
-pub(super) struct Erased {
+pub(super) struct UntypedGrid {
     pub factors: Vec<FactorText>,
     pub grids: Vec<protocol::Grid>,
     pub checks: Vec<(Relation, Vec<protocol::Cell>)>,
     pub metrics: Vec<Metric>,
-    pub claims: Vec<Stated<ClaimText, Judged>>,
-    pub answers: Vec<(&'static str, Judged)>,
-    pub published: Vec<Stated<PublishedText, Judged>>,
-    pub plots: Vec<(Drawn, Vec<protocol::Cell>)>,
+    pub claims: Vec<ClaimDef<ClaimText, UntypedRule>>,
+    pub answers: Vec<(&'static str, UntypedRule)>,
+    pub published: Vec<ClaimDef<PublishedText, UntypedRule>>,
+    pub plots: Vec<(PlotSpec, Vec<protocol::Cell>)>,
     pub mistakes: Vec<String>,
 }
 
 /// What a protocol needs of a grid, whatever its cells are.
 pub(super) trait AnyGrid {
-    fn erase(&self) -> Erased;
+    fn erase(&self) -> UntypedGrid;
     /// Sets up a planned cell; none where the grid plans no such cell.
     fn step_of(&self, cell: &protocol::Cell, bench: &Bench) -> Option<Result<Step>>;
     fn as_any(&self) -> &dyn Any;
 }
 
 impl<C: Cell> AnyGrid for Grid<C> {
-    fn erase(&self) -> Erased {
+    fn erase(&self) -> UntypedGrid {
         let mut mistakes = Vec::new();
         let mut say = |what: String| mistakes.push(format!("grid '{}' {what}", self.name));
         let cells: Vec<C> = self.cells().collect();
@@ -369,8 +368,9 @@ impl<C: Cell> AnyGrid for Grid<C> {
         let claims: Vec<_> = self.claims.iter().map(|claim| claim.erase(&cells)).collect();
         let published: Vec<_> = self.published.iter().map(|published| published.erase(&cells)).collect();
         let answers: Vec<_> = self.answers.iter().map(|(id, rule)| (*id, rule.erase(&cells))).collect();
-        let parts = (claims.iter().flat_map(Stated::all)).chain(published.iter().flat_map(Stated::all));
-        let judged: Vec<Metric> = parts.chain(answers.iter().map(|(_, part)| part)).flat_map(Judged::metrics).collect();
+        let parts = (claims.iter().flat_map(ClaimDef::all)).chain(published.iter().flat_map(ClaimDef::all));
+        let judged: Vec<Metric> =
+            parts.chain(answers.iter().map(|(_, part)| part)).flat_map(UntypedRule::metrics).copied().collect();
         let (telling, baseline) = (self.telling(), self.baseline_text(studied));
         let usual: Vec<Plot<C>> = [(COUNT, PEAK), (ROUNDS, TIME)]
             .into_iter()
@@ -379,7 +379,7 @@ impl<C: Cell> AnyGrid for Grid<C> {
             .collect();
         let plots = usual.iter().chain(self.plots.iter().flatten()).map(|plot| plot.erase(&cells, &telling, &baseline)).collect();
         let metrics = self.all_metrics(&judged, passes);
-        Erased { factors, grids, checks, metrics, claims, answers, published, plots, mistakes }
+        UntypedGrid { factors, grids, checks, metrics, claims, answers, published, plots, mistakes }
     }
 
     fn step_of(&self, cell: &protocol::Cell, bench: &Bench) -> Option<Result<Step>> {

@@ -15,6 +15,14 @@ pub trait Level: Copy + PartialEq + Debug + Send + Sync + 'static {
     fn meanings() -> Vec<(String, &'static str)> {
         Vec::new()
     }
+    /// What titles call single levels: what one does who chooses them.
+    fn labels() -> Vec<(String, &'static str)> {
+        Vec::new()
+    }
+    /// The level that nobody can choose, because it is what limits the others.
+    fn limit() -> Option<String> {
+        None
+    }
     /// Every option, where the levels are options.
     fn options() -> Vec<String> {
         Vec::new()
@@ -28,7 +36,7 @@ pub trait Level: Copy + PartialEq + Debug + Send + Sync + 'static {
 pub struct FactorText {
     pub name: String,
     pub meaning: &'static str,
-    pub levels: Vec<(String, &'static str)>,
+    pub levels: Vec<record::protocol::Level>,
     pub options: Vec<String>,
     /// Whether the type is one of those below, by which the runner and the report go.
     pub is_known: bool,
@@ -44,7 +52,18 @@ impl FactorText {
             TypeId::of::<Dtype>(),
         ];
         let is_known = known.contains(&TypeId::of::<L>());
-        FactorText { name: L::factor(), meaning: L::meaning(), levels: L::meanings(), options: L::options(), is_known }
+        let (meanings, labels, limit) = (L::meanings(), L::labels(), L::limit());
+        let text = |of: &[(String, &'static str)], name: &str| {
+            of.iter().find(|(known, _)| known == name).map_or("", |(_, text)| text).to_string()
+        };
+        let mut levels: Vec<record::protocol::Level> = Vec::new();
+        for (name, _) in meanings.iter().chain(&labels) {
+            if !levels.iter().any(|level| level.name == *name) {
+                let (meaning, label, is_limit) = (text(&meanings, name), text(&labels, name), limit.as_ref() == Some(name));
+                levels.push(record::protocol::Level { name: name.clone(), meaning, label, is_limit });
+            }
+        }
+        FactorText { name: L::factor(), meaning: L::meaning(), levels, options: L::options(), is_known }
     }
 
     /// What is wrong with the factor: another type has the name of one that the runner and the report go by.
@@ -129,10 +148,11 @@ macro_rules! spelled {
 }
 
 /// A factor whose levels are options: `levels! { Form "how the operation is written": Plain "y = relu(x)", InPlace as "inplace" "relu_(x)" }`.
-/// A level's text says what it means, where its name does not, and may be empty. `as` gives another spelling than the name's own.
+/// A level's text says what it means, where its name does not, and may be empty. `as` gives another spelling than the name's own, `=>` what
+/// titles call the level: what one does who chooses it. `limited by Level` after all names the one that nobody can choose.
 #[macro_export]
 macro_rules! levels {
-    ($(#[$doc:meta])* $name:ident $(as $factor:literal)? $meaning:literal: $($(#[$note:meta])* $level:ident $(as $text:literal)? $told:literal),+ $(,)?) => {
+    ($(#[$doc:meta])* $name:ident $(as $factor:literal)? $meaning:literal: $($(#[$note:meta])* $level:ident $(as $text:literal)? $told:literal $(=> $label:literal)?),+ $(,)? $(; limited by $limit:ident)?) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $name { $($(#[$note])* $level),+ }
@@ -152,6 +172,12 @@ macro_rules! levels {
             fn meanings() -> Vec<(String, &'static str)> {
                 let all: &[($name, &str)] = &[$(($name::$level, $told)),+];
                 all.iter().filter(|(_, told)| !told.is_empty()).map(|(level, told)| ($crate::lab::Level::text(level), *told)).collect()
+            }
+            fn labels() -> Vec<(String, &'static str)> {
+                vec![$($(($crate::lab::Level::text(&$name::$level), $label),)?)+]
+            }
+            fn limit() -> Option<String> {
+                [$($crate::lab::Level::text(&$name::$limit))?].into_iter().next()
             }
             fn options() -> Vec<String> {
                 Self::ALL.iter().map($crate::lab::Level::text).collect()
@@ -277,7 +303,7 @@ macro_rules! cell {
 
 levels! {
     /// Who runs a cell: this program, or PyTorch in Python (`peers/pytorch/NAME.py`).
-    By "who runs it": Vramlab "this project, through libtorch's C++", Pytorch "PyTorch in Python"
+    By "who runs it": Vramlab "this project, through libtorch's C++", Pytorch "PyTorch in Python" => "PyTorch"
 }
 
 name! {
@@ -301,13 +327,16 @@ levels! {
 }
 
 macro_rules! known_options {
-    ($($type:ty, $factor:literal, $meaning:literal;)+) => {
+    ($($type:ty, $factor:literal, $meaning:literal $(, $level:literal => $label:literal)*;)+) => {
         $(impl Level for $type {
             fn factor() -> String {
                 String::from($factor)
             }
             fn meaning() -> &'static str {
                 $meaning
+            }
+            fn labels() -> Vec<(String, &'static str)> {
+                vec![$((String::from($level), $label)),*]
             }
             fn text(&self) -> String {
                 self.to_string()
@@ -318,9 +347,9 @@ macro_rules! known_options {
 
 known_options! {
     models::training::OptimizerKind, "optimizer", "optimizer";
-    models::training::Precision, "precision", "precision of the forward pass";
+    models::training::Precision, "precision", "precision of the forward pass", "amp-bf16" => "bf16 autocast", "amp-fp16" => "fp16 autocast";
     models::training::CheckpointPolicy, "checkpoint", "what is recomputed";
-    torch::optimizers::Implementation, "implementation", "how the step goes through the tensors";
+    torch::optimizers::Implementation, "implementation", "how the step goes through the tensors", "loop" => "the loop", "foreach" => "the foreach step", "fused" => "the fused step";
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use record::protocol::{self, Metric, PEAK, PlotKind, intern};
 
 /// A picture that answers a question at a glance; one is drawn for each machine.
 pub struct Plot<C> {
-    drawn: Drawn,
+    drawn: PlotSpec,
     of: Predicate<C>,
 }
 
 /// What of a picture does not depend on cells.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Drawn {
+pub(super) struct PlotSpec {
     pub name: String,
     pub caption: String,
     pub metric: Metric,
@@ -20,11 +20,12 @@ pub(super) struct Drawn {
     /// Factors by which figures are grouped; none says those that tell a grid's comparisons apart.
     by: Vec<String>,
     x: String,
+    on_front: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 enum PlotForm {
-    Bars,
+    Bars { absolute: bool },
     Lines,
     Dots(f64),
     Effects,
@@ -37,12 +38,21 @@ enum PlotForm {
 
 fn plot<C>(metric: Metric, kind: PlotForm) -> Plot<C> {
     let name = if metric.name == PEAK.name { "peak".to_string() } else { metric.name.replace('_', "-") };
-    Plot { drawn: Drawn { name, caption: String::new(), metric, kind, by: Vec::new(), x: String::new() }, of: None }
+    Plot {
+        drawn: PlotSpec { name, caption: String::new(), metric, kind, by: Vec::new(), x: String::new(), on_front: false },
+        of: None,
+    }
 }
 
 /// The metric relative to its baseline: a bar for each compared level, a cluster for each combination of the other factors.
 pub fn bars<C>(metric: Metric) -> Plot<C> {
-    plot(metric, PlotForm::Bars)
+    plot(metric, PlotForm::Bars { absolute: false })
+}
+
+/// The metric itself, where it has no baseline that a reader would divide by: a bar for each compared level, a cluster for each combination
+/// of the other factors.
+pub fn amounts<C>(metric: Metric) -> Plot<C> {
+    plot(metric, PlotForm::Bars { absolute: true })
 }
 
 /// The metric over a number ([`Plot::over`]), both axes logarithmic; a line for each combination of the factors that [`Plot::by`] names.
@@ -98,6 +108,12 @@ impl<C: Cell> Plot<C> {
         self
     }
 
+    /// Put it on the front page, too.
+    pub fn on_front(mut self) -> Self {
+        self.drawn.on_front = true;
+        self
+    }
+
     /// The cells that are drawn; else all.
     pub fn of(self, of: impl Fn(&C) -> bool + 'static) -> Self {
         Plot { of: Some(Box::new(of)), ..self }
@@ -126,27 +142,27 @@ impl<C: Cell> Plot<C> {
     }
 
     /// The picture with its cells; `telling` are the factors that tell comparisons apart, and `baseline` what they are compared with.
-    pub(super) fn erase(&self, cells: &[C], telling: &[String], baseline: &str) -> (Drawn, Vec<protocol::Cell>) {
+    pub(super) fn erase(&self, cells: &[C], telling: &[String], baseline: &str) -> (PlotSpec, Vec<protocol::Cell>) {
         let mut drawn = self.drawn.clone();
-        if drawn.by.is_empty() && matches!(drawn.kind, PlotForm::Bars | PlotForm::Dots(_)) {
+        if drawn.by.is_empty() && matches!(drawn.kind, PlotForm::Bars { .. } | PlotForm::Dots(_)) {
             drawn.by = telling.to_vec();
         }
         if drawn.caption.is_empty() {
             let label = drawn.metric.label;
             let label =
                 label.chars().next().map_or(String::new(), |first| first.to_uppercase().chain(label.chars().skip(1)).collect());
-            drawn.caption = if drawn.kind == PlotForm::Bars { format!("{label} against {baseline}") } else { label };
+            drawn.caption = if matches!(drawn.kind, PlotForm::Bars { .. }) { format!("{label} against {baseline}") } else { label };
         }
         (drawn, chosen(&self.of, cells))
     }
 }
 
-impl Drawn {
+impl PlotSpec {
     pub fn plain(self, of: String) -> protocol::Plot {
         let names = |metrics: Vec<Metric>| metrics.into_iter().map(|metric| metric.name.into()).collect();
         let by = self.by;
         let kind = match self.kind {
-            PlotForm::Bars => PlotKind::Bars { clusters: by },
+            PlotForm::Bars { absolute } => PlotKind::Bars { clusters: by, absolute },
             PlotForm::Lines => PlotKind::Lines { x: self.x, series: by },
             PlotForm::Dots(threshold) => PlotKind::Dots { rows: by, threshold },
             PlotForm::Effects => PlotKind::Effects { factors: by },
@@ -162,6 +178,13 @@ impl Drawn {
             PlotForm::Pareto(against) => PlotKind::Pareto { against: names(against), looks: by },
             PlotForm::Against(reference) => PlotKind::Against { reference: reference.name.into(), looks: by },
         };
-        protocol::Plot { name: self.name, caption: self.caption, of, metric: self.metric.name.into(), kind }
+        protocol::Plot {
+            name: self.name,
+            caption: self.caption,
+            of,
+            metric: self.metric.name.into(),
+            kind,
+            on_front: self.on_front,
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! A protocol: one experiment, from its question to its threats, and how it becomes the plain data that a `run.json` holds.
 
-use super::claims::{Judged, Stated, usual_platforms};
-use super::grid::{AnyGrid, Erased, Grid, distinct};
+use super::claims::{ClaimDef, UntypedRule, usual_platforms};
+use super::grid::{AnyGrid, Grid, UntypedGrid, distinct};
 use super::levels::{Cell, FactorText};
 use super::selection::written;
 use crate::measure::{Bench, Step};
 use anyhow::{Context, Result};
-use record::protocol::{self, Factor, Level, Rule};
+use record::protocol::{self, Factor, Metric, ShownEffect, Subject, SubjectKind};
+use record::rules::Rule;
 
 /// One experiment.
 pub struct Protocol {
@@ -16,13 +17,23 @@ pub struct Protocol {
     hypothesis: &'static str,
     grids: Vec<Box<dyn AnyGrid>>,
     threats: Vec<&'static str>,
+    subject: Subject,
     rounds: Option<u32>,
 }
 
 impl Protocol {
     /// `name` is that of the experiment's file or folder, and of its results.
     pub fn new(name: &'static str, title: &'static str) -> Protocol {
-        Protocol { name, title, question: "", hypothesis: "", grids: Vec::new(), threats: Vec::new(), rounds: None }
+        Protocol {
+            name,
+            title,
+            question: "",
+            hypothesis: "",
+            grids: Vec::new(),
+            threats: Vec::new(),
+            subject: Subject::default(),
+            rounds: None,
+        }
     }
 
     pub fn question(self, question: &'static str) -> Protocol {
@@ -46,6 +57,36 @@ impl Protocol {
 
     pub(crate) fn own_rounds(&self) -> Option<u32> {
         self.rounds
+    }
+
+    /// What its page is for, where it is no technique.
+    pub fn kind(mut self, kind: SubjectKind) -> Protocol {
+        self.subject.kind = kind;
+        self
+    }
+
+    /// Lines of PyTorch that do it.
+    pub fn code(mut self, code: &str) -> Protocol {
+        self.subject.code = code.into();
+        self
+    }
+
+    /// Where it does not help, or what else it changes.
+    pub fn fails(mut self, text: &str) -> Protocol {
+        self.subject.fails.push(text.into());
+        self
+    }
+
+    /// An effect that stands for the technique on the front page.
+    pub fn shows(mut self, shown: Shown) -> Protocol {
+        self.subject.shown.push(shown.0);
+        self
+    }
+
+    /// That `rehearse --what-if` tries the technique, too.
+    pub fn in_what_if(mut self) -> Protocol {
+        self.subject.in_what_if = true;
+        self
     }
 
     /// A threat to validity.
@@ -75,7 +116,7 @@ impl Protocol {
     /// Each mistake.
     pub fn plain(&self) -> Result<protocol::Protocol, Vec<String>> {
         let mut mistakes = Vec::new();
-        let mut erased: Vec<Erased> = self.grids.iter().map(|grid| grid.erase()).collect();
+        let mut erased: Vec<UntypedGrid> = self.grids.iter().map(|grid| grid.erase()).collect();
         mistakes.extend(erased.iter_mut().flat_map(|grid| std::mem::take(&mut grid.mistakes)));
         let factors = self.factors(&erased, &mut mistakes);
         let grids: Vec<protocol::Grid> = erased.iter_mut().flat_map(|grid| std::mem::take(&mut grid.grids)).collect();
@@ -107,13 +148,13 @@ impl Protocol {
                 None => mistakes.push(format!("a rule answers '{id}', which no grid claims")),
             }
         }
-        let mut whole = |id: &str, parts: Vec<Judged>, mistakes: &mut Vec<String>| -> Vec<Rule> {
+        let mut whole = |id: &str, parts: Vec<UntypedRule>, mistakes: &mut Vec<String>| -> Vec<Rule> {
             let plain = parts.into_iter().map(|part| part.plain(&mut select));
             plain.filter_map(|rule| rule.map_err(|e| mistakes.push(format!("'{id}' {e}"))).ok()).collect()
         };
         let claims: Vec<protocol::Claim> = claims
             .into_iter()
-            .map(|Stated { told, rules, changed: what, before }| {
+            .map(|ClaimDef { told, rules, changed: what, before }| {
                 if rules.is_empty() && told.on.as_ref().is_none_or(|on| !on.is_empty()) {
                     mistakes.push(format!("nothing judges the claim '{}': give it a rule, or say .not_measured(why)", told.id));
                 }
@@ -122,12 +163,12 @@ impl Protocol {
                 let before = joined(whole(told.id, before, &mut mistakes));
                 let rule = changed(what, before, rule);
                 let (id, from, text) = (told.id.into(), told.from.into(), told.text.into());
-                protocol::Claim { id, from, text, judged_on, rule, meaning: told.meaning }
+                protocol::Claim { id, from, text, judged_on, rule, meaning: told.meaning, about_the_lab: told.about_the_lab }
             })
             .collect();
         let published: Vec<protocol::Published> = published
             .into_iter()
-            .map(|Stated { told, rules, changed: what, before }| {
+            .map(|ClaimDef { told, rules, changed: what, before }| {
                 let rule = (!rules.is_empty()).then(|| joined(whole(told.id, rules, &mut mistakes)));
                 let before = joined(whole(told.id, before, &mut mistakes));
                 let rule = rule.map(|rule| changed(what, before, rule));
@@ -139,6 +180,7 @@ impl Protocol {
         let plain = protocol::Protocol {
             name: self.name.into(),
             title: self.title.into(),
+            subject: self.subject.clone(),
             question: self.question.into(),
             hypothesis: self.hypothesis.into(),
             factors,
@@ -155,7 +197,7 @@ impl Protocol {
     }
 
     /// The factors of all grids, each once.
-    fn factors(&self, grids: &[Erased], mistakes: &mut Vec<String>) -> Vec<Factor> {
+    fn factors(&self, grids: &[UntypedGrid], mistakes: &mut Vec<String>) -> Vec<Factor> {
         let mut found: Vec<FactorText> = Vec::new();
         for factor in grids.iter().flat_map(|grid| &grid.factors) {
             match found.iter().find(|known| known.name == factor.name) {
@@ -173,17 +215,42 @@ impl Protocol {
             let unplanned = factor.options.iter().filter(|level| !factor.is_known && !plans(&factor.name, level));
             mistakes.extend(unplanned.map(|level| format!("no grid has the level '{level}' of '{}'", factor.name)));
         }
-        let level = |(name, meaning): (String, &'static str)| Level { name, meaning: meaning.into() };
-        let factor = |FactorText { name, meaning, levels, .. }| Factor {
-            name,
-            meaning: String::from(meaning),
-            levels: levels.into_iter().map(level).collect(),
-        };
+        let factor = |FactorText { name, meaning, levels, .. }| Factor { name, meaning: String::from(meaning), levels };
         found.into_iter().map(factor).collect()
     }
 
     pub fn name(&self) -> &'static str {
         self.name
+    }
+}
+
+/// An effect that stands for a technique: `Shown::new("Accumulate 4 micro-batches", "Activations fill the memory").at(K(4)).memory(PEAK)`.
+pub struct Shown(ShownEffect);
+
+impl Shown {
+    /// `label` says what one does, `advice` when.
+    pub fn new(label: &str, advice: &str) -> Shown {
+        Shown(ShownEffect { label: label.into(), advice: advice.into(), ..ShownEffect::default() })
+    }
+
+    /// The cells that have this level, or one of these levels.
+    pub fn at<L: super::levels::Level>(mut self, levels: impl super::levels::Many<L>) -> Shown {
+        let texts: Vec<String> = levels.many().iter().map(super::levels::Level::text).collect();
+        let term = format!("{}={}", L::factor(), texts.join("|"));
+        self.0.of = if self.0.of.is_empty() { term } else { format!("{} {term}", self.0.of) };
+        self
+    }
+
+    /// The metric of bytes whose ratio to the baseline is shown.
+    pub fn memory(mut self, metric: Metric) -> Shown {
+        self.0.memory = Some(metric.name.into());
+        self
+    }
+
+    /// The metric of time whose ratio to the baseline is shown.
+    pub fn time(mut self, metric: Metric) -> Shown {
+        self.0.time = Some(metric.name.into());
+        self
     }
 }
 

@@ -3,13 +3,16 @@
 use record::protocol::{Cell, selects};
 use std::collections::BTreeSet;
 
+/// The selection of no cell at all.
+pub const NO_CELL: &str = "none";
+
 /// The shortest selection that is these cells of all and no others: a conjunction of levels where there is one, else one for each cell.
 pub fn written(cells: &[Cell], all: &[Cell]) -> String {
     // A cell may stand in several profiles.
     let distinct = |cells: &mut dyn Iterator<Item = &Cell>| cells.cloned().collect::<BTreeSet<_>>().len();
     let count = distinct(&mut cells.iter());
     let is = |select: &str| distinct(&mut all.iter().filter(|cell| selects(select, cell))) == count;
-    let Some(first) = cells.first() else { return "none".to_string() };
+    let Some(first) = cells.first() else { return NO_CELL.to_string() };
     // The factors that all of them have, with the levels that they have of each.
     let terms: Vec<(bool, String)> = first
         .levels()

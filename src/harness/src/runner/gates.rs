@@ -131,7 +131,14 @@ mod tests {
     fn memory_passes_must_agree_in_what_is_counted() {
         let temporaries = Metric::counted("temporaries", "temporaries", "B");
         let area = PlotKind::Area { panels: vec![], layers: vec![temporaries], boundary: "phase".into(), phases: vec![] };
-        let plot = Plot { name: "".into(), caption: "".into(), of: "".into(), metric: "requested_peak".into(), kind: area };
+        let plot = Plot {
+            name: "".into(),
+            caption: "".into(),
+            of: "".into(),
+            metric: "requested_peak".into(),
+            kind: area,
+            on_front: false,
+        };
         let metrics = vec![Metric::counted("free", "free", "B").moving()];
         let protocol = Protocol { metrics, plots: vec![plot], ..Protocol::default() };
         let counted = |peak, others| {

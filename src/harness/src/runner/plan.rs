@@ -4,7 +4,8 @@ use super::options::{CellShard, Options};
 use anyhow::{Result, bail};
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
-use record::protocol::{Cell, Grid, Pass, Profile, Protocol, Rule};
+use record::protocol::{Cell, Grid, Pass, Profile, Protocol};
+use record::rules::{Rule, RulePart};
 use std::collections::BTreeSet;
 
 /// A cell, and where it belongs.
@@ -105,20 +106,17 @@ fn by_worth<'p>(protocol: &Protocol, cells: Vec<Planned<'p>>) -> Vec<Planned<'p>
 }
 
 /// The cells that a part of a claim is about, in the least sets that give a figure.
-fn answers<'a, 'p>(rule: &Rule, cells: impl Iterator<Item = &'a Planned<'p>>) -> Vec<Vec<&'a Planned<'p>>>
+fn answers<'a, 'p>(rule: &RulePart, cells: impl Iterator<Item = &'a Planned<'p>>) -> Vec<Vec<&'a Planned<'p>>>
 where
     'p: 'a,
 {
     let mut sets: Vec<(String, Vec<&Planned>)> = Vec::new();
-    for planned in cells.filter(|p| rule.selects(&p.cell)) {
-        let set = match rule {
-            Rule::Exponent { along, .. } | Rule::Trend { along, .. } => planned.cell.without(&[along]),
-            Rule::Picked { .. } => planned.baseline.to_string(),
-            Rule::FalseAlarms { .. } => String::new(),
-            // Against itself a baseline says nothing.
-            Rule::Ratio { .. } | Rule::Frequency { .. } if planned.cell == planned.baseline => continue,
-            _ => planned.cell.to_string(),
-        };
+    for planned in cells.filter(|p| rule.reads(&p.cell)) {
+        // Against itself a baseline says nothing.
+        if rule.compares_with_baseline() && planned.cell == planned.baseline {
+            continue;
+        }
+        let set = rule.group(&planned.cell, &planned.baseline);
         match sets.iter_mut().find(|(key, _)| *key == set) {
             Some((_, cells)) => cells.push(planned),
             None => sets.push((set, vec![planned])),
@@ -152,7 +150,8 @@ pub fn round_order<'p>(groups: &[Vec<Planned<'p>>], round: u32, seed: u32) -> Ve
 mod tests {
     use super::*;
     use clap::Parser;
-    use record::protocol::{Bound, Claim, Meaning, axis};
+    use record::protocol::{Claim, Meaning, axis};
+    use record::rules::{Bound, ExponentRule, RatioRule};
 
     fn protocol() -> Protocol {
         Protocol {
@@ -188,8 +187,8 @@ mod tests {
     #[test]
     fn each_claim_gets_an_answer_before_any_gets_a_second() {
         let (metric, confirm, refute) = (|| "m".to_string(), Bound::AtMost(0.6), Bound::AtLeast(0.9));
-        let ratio = Rule::Ratio { metric: metric(), of: "k=4".into(), confirm, refute, scope: None };
-        let growth = Rule::Exponent { metric: metric(), along: "depth".into(), of: "k=2".into(), confirm, refute };
+        let ratio = RatioRule { metric: metric(), of: "k=4".into(), confirm, refute, scope: None }.into();
+        let growth = ExponentRule { metric: metric(), along: "depth".into(), of: "k=2".into(), confirm, refute }.into();
         let claimed = Protocol { claims: [ratio, growth].map(claim).into(), ..protocol() };
         let plan = Plan::new(&claimed, Profile::Quick, &Options::try_parse_from(["x"]).unwrap()).unwrap();
         let order = texts(&plan.cells);
@@ -200,7 +199,7 @@ mod tests {
 
     fn claim(rule: Rule) -> Claim {
         let [id, from, text] = [(); 3].map(|()| String::new());
-        Claim { id, from, text, judged_on: vec![], rule, meaning: Meaning::default() }
+        Claim { id, from, text, judged_on: vec![], rule, meaning: Meaning::default(), about_the_lab: false }
     }
 
     #[test]

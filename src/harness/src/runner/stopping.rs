@@ -2,7 +2,7 @@
 
 use super::gates::beyond_device;
 use crate::machine::DeviceChoice;
-use record::protocol::{Pass, Profile, Protocol, Rule};
+use record::protocol::{Pass, Profile, Protocol};
 use record::rounds::{Rounds, usual};
 
 /// The rounds of a run: those that the user says, or the experiment, or else the profile.
@@ -23,5 +23,5 @@ const DRAWINGS: u32 = 12;
 
 fn is_drawn_from(protocol: &Protocol) -> bool {
     let mut rules = protocol.claims.iter().flat_map(|claim| claim.rule.parts());
-    rules.any(|rule| matches!(rule, Rule::FalseAlarms { .. }))
+    rules.any(|rule| rule.needs_all_rounds())
 }

@@ -1,41 +1,12 @@
 //! Where a claim holds, and why a cell says nothing.
 
-use super::outcome::{Evidence, Outcome};
-use crate::protocol::Cell;
-use crate::results::{Samples, Status};
-use crate::rounds::Rounds;
+use crate::protocol::{Cell, fixed_by};
+use crate::rules::{Evidence, Outcome};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Why two cells have no ratio: one has no figure, or there are too few rounds of them.
-pub(super) fn missing_ratio(samples: &Samples, cell: Cell, baseline: &Cell, metric: &str, rounds: &Rounds) -> (Cell, String) {
-    match (samples.value(&cell, metric), samples.value(baseline, metric)) {
-        (None, _) => missing(samples, cell),
-        (Some(_), None) => {
-            let (_, why) = missing(samples, baseline.clone());
-            (cell, format!("its baseline has no figure: {why}"))
-        }
-        (Some(_), Some(0.0)) => (cell, "its baseline is 0".to_string()),
-        (Some(_), Some(_)) => (cell, format!("{}, so no interval", few(rounds))),
-    }
-}
-
-pub(super) fn few(rounds: &Rounds) -> String {
-    format!("fewer than {} rounds", rounds.least().max(2))
-}
-
-pub(super) fn missing(samples: &Samples, cell: Cell) -> (Cell, String) {
-    let what = match samples.status(&cell) {
-        Some((Status::Ok, _)) => "this pass was not run".to_string(),
-        Some((status, "")) => status.to_string(),
-        Some((status, reason)) => format!("{status}: {reason}"),
-        None => "not run".to_string(),
-    };
-    (cell, what)
-}
 
 /// Where a claim holds.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Holds {
+pub struct WhereItHolds {
     /// Conjunctions of levels: the leaves of a greedy decision tree over the factors that vary. Levels that end in the same leaf are joined,
     /// `recipe=add reduction=sum|none`. Empty where no factor tells.
     pub paths: Vec<String>,
@@ -52,11 +23,11 @@ struct Setting {
 
 /// Where several parts of a claim hold at once. Parts look at different cells (with the technique, without it); what they have in common is the
 /// setting: the levels that a part's own selection does not fix.
-pub(super) fn holds_where<'a>(parts: impl Iterator<Item = &'a Evidence>) -> Holds {
+pub(super) fn holds_where<'a>(parts: impl Iterator<Item = &'a Evidence>) -> WhereItHolds {
     let mut settings: Vec<Setting> = Vec::new();
     let mut places: BTreeMap<Cell, usize> = BTreeMap::new();
     for part in parts {
-        let fixed: Vec<&str> = part.rule.select().map_or(Vec::new(), fixed_by);
+        let fixed: Vec<&str> = fixed_by(part.rule.select());
         for comparison in &part.comparisons {
             let levels = comparison.cell.levels().iter().filter(|(factor, _)| !fixed.contains(&factor.as_str()));
             let (cell, holds) = (Cell::new(levels.cloned().collect()), comparison.outcome == Outcome::Confirms);
@@ -80,17 +51,7 @@ pub(super) fn holds_where<'a>(parts: impl Iterator<Item = &'a Evidence>) -> Hold
     }
     let mut seen = BTreeSet::new();
     paths.retain(|path| seen.insert(path.clone()));
-    Holds { paths, held: settings.iter().filter(|setting| setting.holds).count(), of: settings.len() }
-}
-
-/// The factors of which a selection leaves one level.
-fn fixed_by(select: &str) -> Vec<&str> {
-    // Of alternatives none is fixed.
-    if select.contains(',') {
-        return Vec::new();
-    }
-    let has_one_level = |(_, levels): &(&str, &str)| !levels.contains('|');
-    select.split_whitespace().filter_map(|term| term.split_once('=')).filter(has_one_level).map(|(factor, _)| factor).collect()
+    WhereItHolds { paths, held: settings.iter().filter(|setting| setting.holds).count(), of: settings.len() }
 }
 
 fn split(settings: &[&Setting], path: &mut Vec<String>, paths: &mut Vec<String>) {
@@ -158,13 +119,12 @@ fn split(settings: &[&Setting], path: &mut Vec<String>, paths: &mut Vec<String>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::{Comparison, Verdict};
-    use crate::protocol::{Bound, Rule};
+    use crate::rules::{Bound, Comparison, RulePart, ValueRule, Verdict};
     use base::stats::Interval;
 
     /// Of no more than a selection.
-    fn rule(of: &str) -> Rule {
-        Rule::Value { metric: "failing".into(), of: of.into(), confirm: Bound::AtMost(0.0), refute: Bound::AtLeast(0.01) }
+    fn rule(of: &str) -> RulePart {
+        ValueRule { metric: "failing".into(), of: of.into(), confirm: Bound::AtMost(0.0), refute: Bound::AtLeast(0.01) }.into()
     }
 
     fn part(of: &str, found: &[(&str, bool)]) -> Evidence {
@@ -183,7 +143,7 @@ mod tests {
     fn parts_hold_together_or_not_at_all() {
         let fails = part("call=never", &[("who=me call=never", false), ("who=other call=never", true)]);
         let works = part("call=always", &[("who=me call=always", true), ("who=other call=always", false)]);
-        assert_eq!(holds_where([&fails, &works].into_iter()), Holds { paths: vec![], held: 0, of: 2 });
+        assert_eq!(holds_where([&fails, &works].into_iter()), WhereItHolds { paths: vec![], held: 0, of: 2 });
         let works = part("call=always", &[("who=me call=always", true), ("who=other call=always", true)]);
         assert_eq!(holds_where([&fails, &works].into_iter()).paths, ["who=other"]);
         // The same said by two parts is said once.

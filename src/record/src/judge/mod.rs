@@ -1,19 +1,17 @@
 //! From a protocol and its samples to a verdict for each claim.
 
 mod explain;
-mod outcome;
-mod rules;
 #[cfg(test)]
 mod simulation;
 
-pub use explain::Holds;
-pub use outcome::{Comparison, Evidence, Outcome, Verdict};
+pub use crate::rules::{Comparison, Evidence, Outcome, Verdict};
+pub use explain::WhereItHolds;
 
-use crate::protocol::{Cell, Claim, Pass, Platform, Profile, Protocol, Published, Rule};
+use crate::protocol::{Cell, Claim, Pass, Platform, Profile, Protocol, Published};
 use crate::results::Samples;
 use crate::rounds::Rounds;
+use crate::rules::{JudgedCells, Rule, RulePart};
 use explain::holds_where;
-use rules::{Cells, is_about, weigh};
 use std::collections::BTreeSet;
 
 /// How the figures of one run were taken.
@@ -37,7 +35,7 @@ pub struct Judgement {
     /// One for each part of the claim's rule.
     pub evidence: Vec<Evidence>,
     /// Where the claim holds, if the verdict is 'depends' or the claim is about a prediction.
-    pub holds: Holds,
+    pub holds: WhereItHolds,
     /// What was changed of the claim after a look at figures.
     pub changed: Option<Changed>,
 }
@@ -115,11 +113,11 @@ pub fn judge(protocol: &Protocol, taken: RunContext, samples: &Samples) -> Vec<J
 
 fn judge_claim(protocol: &Protocol, claim: &Claim, platform: Platform, taken: RunContext, samples: &Samples) -> Judgement {
     let judged = |rule: &Rule| {
-        let evidence = weigh_parts(protocol, rule, platform, taken, true, samples);
-        (whole(&evidence), evidence)
+        let evidence = evaluate_parts(protocol, rule, platform, taken, true, samples);
+        (combine_parts(&evidence), evidence)
     };
     let (verdict, evidence) = judged(&claim.rule);
-    let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || matches!(e.rule, Rule::Agreement { .. }));
+    let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || e.rule.holds_by_share());
     let holds = holds_where(mixed);
     let changed = claim.rule.changed().map(|(what, before)| Changed { what: what.to_string(), without: before.map(judged) });
     let carries = claim.judged_on.contains(&platform);
@@ -127,7 +125,7 @@ fn judge_claim(protocol: &Protocol, claim: &Claim, platform: Platform, taken: Ru
 }
 
 /// The evidence for each part of a rule.
-fn weigh_parts(
+fn evaluate_parts(
     protocol: &Protocol,
     rule: &Rule,
     platform: Platform,
@@ -136,13 +134,14 @@ fn weigh_parts(
     samples: &Samples,
 ) -> Vec<Evidence> {
     let RunContext { profile, device, rounds } = taken;
-    let cells = Cells { protocol, profile, rounds, device, references: platform == Platform::Python };
-    let is_timed = |rule: &Rule| rule.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
-    let weigh = |(rule, decides): (&Rule, bool)| {
-        let is_judged = is_about(&cells, rule, decides) && (times_count || !is_timed(rule));
-        Evidence { is_judged, decides, ..weigh(&cells, rule, samples) }
+    let (grids, metrics) = (protocol.grids(profile).collect(), &protocol.metrics[..]);
+    let cells = JudgedCells { grids, metrics, profile, rounds, device, references: platform == Platform::Python };
+    let is_timed = |part: &RulePart| part.metrics().iter().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time));
+    let evaluate = |(part, decides): (&RulePart, bool)| {
+        let is_judged = cells.have(part, decides) && (times_count || !is_timed(part));
+        Evidence { is_judged, decides, ..part.evidence(&cells, samples) }
     };
-    rule.weighed().into_iter().map(weigh).collect()
+    rule.parts_that_decide().into_iter().map(evaluate).collect()
 }
 
 /// The cells whose times a claim or a published figure that this platform carries leaves undecided: what more rounds are for.
@@ -153,14 +152,9 @@ pub fn undecided(protocol: &Protocol, taken: RunContext, samples: &Samples) -> B
     for evidence in claims.chain(published).filter(|evidence| evidence.is_judged) {
         let straddling: Vec<&Comparison> = evidence.comparisons.iter().filter(|c| c.outcome == Outcome::Straddles).collect();
         for (grid, cell) in protocol.grids(taken.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell))) {
-            let belongs = |c: &&Comparison| match &evidence.rule {
-                Rule::Trend { along, .. } => cell.without(&[along]) == c.cell.without(&[along]),
-                Rule::Picked { .. } | Rule::FalseAlarms { .. } => {
-                    grid.contains(&c.cell) && grid.baseline_of(&c.cell) == grid.baseline_of(&cell)
-                }
-                _ => cell == c.cell,
-            };
-            if evidence.rule.selects(&cell) && straddling.iter().any(belongs) {
+            let group = |cell: &Cell| evidence.rule.group(cell, &grid.baseline_of(cell));
+            let belongs = |c: &&Comparison| group(&c.cell) == group(&cell);
+            if evidence.rule.reads(&cell) && straddling.iter().any(belongs) {
                 cells.insert(cell);
             }
         }
@@ -205,11 +199,11 @@ impl Reproduction {
 pub fn reproduce(protocol: &Protocol, taken: RunContext, samples: &Samples) -> Vec<Reproduction> {
     let on = |published: &Published, platform| {
         let times_count = taken.device == Platform::Gpu;
-        let weighed = |rule: &Rule| weigh_parts(protocol, rule, platform, taken, times_count, samples);
-        let evidence = published.rule.as_ref().map_or(Vec::new(), weighed);
+        let evaluated = |rule: &Rule| evaluate_parts(protocol, rule, platform, taken, times_count, samples);
+        let evidence = published.rule.as_ref().map_or(Vec::new(), evaluated);
         let comparable = published.judged_on.contains(&platform) && evidence.iter().any(|e| e.is_judged);
         let without = |rule: &Rule| {
-            let evidence = weighed(rule);
+            let evidence = evaluated(rule);
             (reproduced(&evidence), evidence)
         };
         let changed = published.rule.as_ref().and_then(Rule::changed);
@@ -251,7 +245,7 @@ fn reproduced_so_far(evidence: &[Evidence]) -> Verdict {
     }
 }
 
-fn whole(evidence: &[Evidence]) -> Verdict {
+fn combine_parts(evidence: &[Evidence]) -> Verdict {
     if_all_measured(decided(evidence), evidence)
 }
 
@@ -282,10 +276,13 @@ fn combine(parts: &[Verdict]) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::outcome::{agree, place};
     use super::*;
     use crate::protocol::*;
     use crate::results::{PassRecord, Sample, Status};
+    use crate::rules::{
+        AgreementRule, Bound, ExponentRule, FalseAlarmsRule, Pick, PickedRule, RatioRule, RuleKind, Scope, TrendRule, ValueRule,
+        classify,
+    };
     use base::stats::Interval;
 
     const UNSAID: &Rounds = &Rounds::unsaid();
@@ -309,42 +306,48 @@ mod tests {
                     from: "".into(),
                     text: "".into(),
                     judged_on: vec![Platform::Cpu],
-                    rule: Rule::Ratio {
+                    rule: RatioRule {
                         metric: "requested_peak".into(),
                         of: "k=4".into(),
                         confirm: Bound::AtMost(0.6),
                         refute: Bound::AtLeast(0.9),
-                        scope: Some(Share { part: "activations".into(), whole: "requested_peak".into(), at_least: 0.5 }),
-                    },
+                        scope: Some(Scope { part: "activations".into(), whole: "requested_peak".into(), at_least: 0.5 }),
+                    }
+                    .into(),
                     meaning: Meaning::default(),
+                    about_the_lab: false,
                 },
                 Claim {
                     id: "fast".into(),
                     from: "".into(),
                     text: "".into(),
                     judged_on: vec![Platform::Gpu],
-                    rule: Rule::Ratio {
+                    rule: RatioRule {
                         metric: "time".into(),
                         of: "k=4".into(),
                         confirm: Bound::AtMost(1.5),
                         refute: Bound::AtLeast(1.5),
                         scope: None,
-                    },
+                    }
+                    .into(),
                     meaning: Meaning::default(),
+                    about_the_lab: false,
                 },
                 Claim {
                     id: "grows".into(),
                     from: "".into(),
                     text: "".into(),
                     judged_on: vec![Platform::Cpu],
-                    rule: Rule::Exponent {
+                    rule: ExponentRule {
                         metric: "requested_peak".into(),
                         along: "depth".into(),
                         of: "k=1".into(),
                         confirm: Bound::Within(0.9, 1.1),
                         refute: Bound::AtMost(0.8),
-                    },
+                    }
+                    .into(),
                     meaning: Meaning::default(),
+                    about_the_lab: false,
                 },
             ],
             ..Protocol::default()
@@ -505,14 +508,16 @@ mod tests {
                 from: "".into(),
                 text: "".into(),
                 judged_on: vec![Platform::Cpu],
-                rule: Rule::Trend {
+                rule: TrendRule {
                     metric: "time".into(),
                     along: "depth".into(),
                     of: "model=gpt".into(),
                     confirm: Bound::AtLeast(0.8),
                     refute: Bound::AtMost(0.8),
-                },
+                }
+                .into(),
                 meaning: Meaning::default(),
+                about_the_lab: false,
             }],
             ..protocol()
         }
@@ -600,7 +605,14 @@ mod tests {
         };
         let of = |right: usize, wrong: usize, failed: usize| {
             let right = std::iter::repeat_n(comparison(Outcome::Confirms), right);
-            agree(&right.chain(std::iter::repeat_n(comparison(Outcome::Refutes), wrong)).collect::<Vec<_>>(), failed, 0.9)
+            let rule = AgreementRule {
+                metric: String::new(),
+                reference: String::new(),
+                of: String::new(),
+                within: Bound::AtMost(1.0),
+                share: 0.9,
+            };
+            rule.combine(&right.chain(std::iter::repeat_n(comparison(Outcome::Refutes), wrong)).collect::<Vec<_>>(), failed)
         };
         assert_eq!((of(9, 1, 0), of(17, 3, 0), of(0, 0, 0)), (Verdict::Confirmed, Verdict::Refuted, Verdict::NotMeasured));
         assert_eq!((of(9, 0, 1), of(9, 1, 1), of(7, 2, 1)), (Verdict::Confirmed, Verdict::Inconclusive, Verdict::Refuted));
@@ -609,7 +621,8 @@ mod tests {
     #[test]
     fn a_part_about_what_a_platform_lacks_does_not_count_there() {
         fn at_most_one(of: &str) -> Rule {
-            Rule::Value { metric: "requested_peak".into(), of: of.into(), confirm: Bound::AtMost(1.0), refute: Bound::AtLeast(2.0) }
+            ValueRule { metric: "requested_peak".into(), of: of.into(), confirm: Bound::AtMost(1.0), refute: Bound::AtLeast(2.0) }
+                .into()
         }
         fn grid(axis: Axis, only_on: &[Platform]) -> Grid {
             let (profiles, passes, only_on) = (vec![Profile::Quick], vec![Pass::Memory], only_on.to_vec());
@@ -628,6 +641,7 @@ mod tests {
                     judged_on: vec![Platform::Cpu],
                     rule: Rule::All(vec![at_most_one("moment=dropped"), at_most_one("moment=emptied")]),
                     meaning: Meaning::default(),
+                    about_the_lab: false,
                 }],
                 ..protocol()
             }
@@ -639,8 +653,12 @@ mod tests {
                     from: "".into(),
                     text: "".into(),
                     judged_on: vec![Platform::Cpu],
-                    rule: Rule::All(vec![at_most_one("moment=dropped"), Rule::Beside(Box::new(at_most_one("moment=emptied")))]),
+                    rule: Rule::All(vec![
+                        at_most_one("moment=dropped"),
+                        Rule::Informational(Box::new(at_most_one("moment=emptied"))),
+                    ]),
                     meaning: Meaning::default(),
+                    about_the_lab: false,
                 }],
                 ..halves()
             }
@@ -671,13 +689,16 @@ mod tests {
                 claims: vec![Claim {
                     rule: Rule::Changed {
                         what: "a scope".into(),
-                        before: Some(Box::new(Rule::Ratio {
-                            metric: "requested_peak".into(),
-                            of: "k=4".into(),
-                            confirm: Bound::AtMost(0.6),
-                            refute: Bound::AtLeast(0.9),
-                            scope: None,
-                        })),
+                        before: Some(Box::new(
+                            RatioRule {
+                                metric: "requested_peak".into(),
+                                of: "k=4".into(),
+                                confirm: Bound::AtMost(0.6),
+                                refute: Bound::AtLeast(0.9),
+                                scope: None,
+                            }
+                            .into(),
+                        )),
                         now: Box::new(protocol().claims[0].rule.clone()),
                     },
                     ..protocol().claims[0].clone()
@@ -709,13 +730,14 @@ mod tests {
 
     /// Within a tenth of a published ratio.
     fn published_ratio(metric: Metric, low: f64, high: f64) -> Rule {
-        Rule::Ratio {
+        RatioRule {
             metric: metric.name.into(),
             of: "model=mlp depth=8 k=4".into(),
             confirm: Bound::Within(low, high),
             refute: Bound::Outside(low, high),
             scope: None,
         }
+        .into()
     }
 
     fn published() -> Protocol {
@@ -773,9 +795,9 @@ mod tests {
     #[test]
     fn an_interval_around_a_range_is_not_outside_it() {
         let wide = Interval { estimate: 1.0, low: 0.5, high: 1.5 };
-        assert_eq!(place(wide, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Straddles);
+        assert_eq!(classify(wide, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Straddles);
         let beside = Interval { estimate: 1.3, low: 1.2, high: 1.5 };
-        assert_eq!(place(beside, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Refutes);
+        assert_eq!(classify(beside, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Refutes);
     }
 
     fn alike() -> Protocol {
@@ -793,8 +815,9 @@ mod tests {
                 from: "".into(),
                 text: "".into(),
                 judged_on: vec![Platform::Cpu],
-                rule: Rule::FalseAlarms { metric: "time".into(), of: "".into(), at_most: 0.1 },
+                rule: FalseAlarmsRule { metric: "time".into(), of: "".into(), at_most: 0.1 }.into(),
                 meaning: Meaning::default(),
+                about_the_lab: false,
             }],
             ..protocol()
         }
@@ -844,27 +867,31 @@ mod tests {
                     from: "".into(),
                     text: "".into(),
                     judged_on: vec![Platform::Cpu, Platform::Python],
-                    rule: Rule::Ratio {
+                    rule: RatioRule {
                         metric: "time".into(),
                         of: "k=4".into(),
                         confirm: Bound::AtMost(0.9),
                         refute: Bound::AtLeast(1.1),
                         scope: None,
-                    },
+                    }
+                    .into(),
                     meaning: Meaning::default(),
+                    about_the_lab: false,
                 },
                 Claim {
                     id: "python".into(),
                     from: "".into(),
                     text: "".into(),
                     judged_on: vec![Platform::Python],
-                    rule: Rule::Value {
+                    rule: ValueRule {
                         metric: "time".into(),
                         of: "by=pytorch k=1".into(),
                         confirm: Bound::AtLeast(1.5),
                         refute: Bound::AtMost(1.5),
-                    },
+                    }
+                    .into(),
                     meaning: Meaning::default(),
+                    about_the_lab: false,
                 },
             ],
             ..protocol()
@@ -928,30 +955,34 @@ mod tests {
                     from: "".into(),
                     text: "".into(),
                     judged_on: vec![Platform::Cpu],
-                    rule: Rule::Picked {
+                    rule: PickedRule {
                         metric: "rate".into(),
                         pick: Pick::Lowest,
                         of: "workers=2x|4x".into(),
                         over: "".into(),
                         confirm: Bound::AtMost(0.95),
                         refute: Bound::AtLeast(0.98),
-                    },
+                    }
+                    .into(),
                     meaning: Meaning::default(),
+                    about_the_lab: false,
                 },
                 Claim {
                     id: "best-better".into(),
                     from: "".into(),
                     text: "".into(),
                     judged_on: vec![Platform::Cpu],
-                    rule: Rule::Picked {
+                    rule: PickedRule {
                         metric: "rate".into(),
                         pick: Pick::Highest,
                         of: "workers=2x|4x".into(),
                         over: "workers=1x".into(),
                         confirm: Bound::AtLeast(1.05),
                         refute: Bound::AtMost(1.02),
-                    },
+                    }
+                    .into(),
                     meaning: Meaning::default(),
+                    about_the_lab: false,
                 },
             ],
             ..protocol()

@@ -1,15 +1,24 @@
 //! How often the whole procedure (rounds, looks, Holm, verdict) decides by noise alone, simulated: no look decides more often than is promised.
 
 use super::{Outcome, Platform, Profile, Protocol, RunContext, judge, undecided};
-use crate::protocol::{Bound, Cell, Claim, Grid, Meaning, Metric, PEAK, Pass, Rule, TIME, axis};
+use crate::protocol::{Cell, Claim, Grid, Meaning, Metric, PEAK, Pass, TIME, axis};
 use crate::results::{PassRecord, Sample, Samples, Status};
 use crate::rounds::{Rounds, usual};
+use crate::rules::{Bound, RatioRule, Rule, ValueRule};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 fn claim(id: &str, rule: Rule) -> Claim {
     let judged_on = vec![Platform::Cpu];
-    Claim { id: id.into(), from: String::new(), text: String::new(), judged_on, rule, meaning: Meaning::default() }
+    Claim {
+        id: id.into(),
+        from: String::new(),
+        text: String::new(),
+        judged_on,
+        rule,
+        meaning: Meaning::default(),
+        about_the_lab: false,
+    }
 }
 
 const RATE: Metric = Metric::timed("rate", "", "1/s");
@@ -30,17 +39,19 @@ fn protocol() -> Protocol {
         claims: vec![
             claim(
                 "faster",
-                Rule::Ratio {
+                RatioRule {
                     metric: "time".into(),
                     of: "".into(),
                     confirm: Bound::AtMost(0.8),
                     refute: Bound::AtLeast(0.8),
                     scope: None,
-                },
+                }
+                .into(),
             ),
             claim(
                 "value",
-                Rule::Value { metric: "rate".into(), of: "k=2|3".into(), confirm: Bound::AtLeast(1.0), refute: Bound::AtMost(1.0) },
+                ValueRule { metric: "rate".into(), of: "k=2|3".into(), confirm: Bound::AtLeast(1.0), refute: Bound::AtMost(1.0) }
+                    .into(),
             ),
         ],
         ..Protocol::default()

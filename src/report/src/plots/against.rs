@@ -1,8 +1,8 @@
 //! A metric against what it should equal, both axes logarithmic and the same, with the line on which both are the same.
 
 use super::{PlotView, levels};
-use crate::prose;
 use anyhow::Result;
+use base::units::counted;
 use chart::{Anchor, EDGE, FAINT, GRID, INK, Look, NARROW, SMALL, Scale, TEXT, look, picture, shortened, text_width};
 
 const LEGEND_ROW: i32 = 20;
@@ -63,7 +63,7 @@ pub fn against(view: &PlotView, reference: &str, looks: &[&str]) -> Result<Optio
 pub fn finding(view: &PlotView, reference: &str) -> Option<String> {
     let (_, points) = collect(view, reference, &[]);
     let off: Vec<f64> = points.iter().filter(|(x, y, _)| x != y).map(|(x, y, _)| (y / x - 1.0).abs()).collect();
-    let all = prose::counted(points.len(), "figure");
+    let all = counted(points.len(), "figure");
     match off.iter().copied().reduce(f64::max) {
         _ if points.is_empty() => None,
         None => Some(format!("All {all} are equal to the last digit")),

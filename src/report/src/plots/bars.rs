@@ -1,7 +1,6 @@
 //! A metric relative to its baseline, as bars; or its amounts, where it is they that tell.
 
 use super::{PlotView, grouped, levels};
-use crate::words;
 use anyhow::Result;
 use base::stats::Interval;
 use base::units::{quantity, ratio, tick};
@@ -10,7 +9,7 @@ use chart::{
     Anchor, Canvas, EDGE, FAINT, GRID, INK, Marker, NARROW, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width,
     wrapped,
 };
-use record::protocol::{Cell, PEAK};
+use record::protocol::Cell;
 
 const BAR: i32 = 16;
 const STEP: i32 = 21;
@@ -82,12 +81,12 @@ pub fn bars(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
     if clusters.iter().all(|c| c.bars.iter().all(|bar| bar.outcome.is_err())) {
         return Ok(None);
     }
-    let baseline = format!("1x: {}", words::doing(&grid.studied, grid.baseline_level()));
+    let baseline = format!("1x: {}", view.recorded.protocol.doing(&grid.studied, grid.baseline_level()));
     let title = format!("{} relative to the baseline", view.label());
     paint(view, &clusters, header, &Lengths { title: &title, unit: "x", baseline: Some(&baseline) }).map(Some)
 }
 
-/// The amounts of all levels, the baseline among them; a figure that is relative to a model's size is told in bytes of that model.
+/// The amounts of all levels, the baseline among them.
 pub fn amounts(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
     let view = &view.only(|grid| clusters.iter().all(|factor| !grid.levels_of(factor).is_empty()));
     let Some(studied) = view.cells.first().and_then(|cell| view.recorded.grid_of(cell)).map(|grid| grid.studied.as_str()) else {
@@ -103,7 +102,7 @@ pub fn amounts(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
         let bar = |cell: &&Cell| Bar {
             level: shortened(cell.get(studied).unwrap_or(""), SMALL, NAMES),
             rank: 0,
-            outcome: amount(view, cell).map(Interval::exact).ok_or_else(|| view.obstacle(cell).unwrap_or("not run").to_string()),
+            outcome: view.value(cell).map(Interval::exact).ok_or_else(|| view.obstacle(cell).unwrap_or("not run").to_string()),
         };
         let name = wrapped(&name, TEXT, width).iter().map(|line| shortened(line, TEXT, width)).collect();
         Cluster { name, baseline: String::new(), bars: cells.iter().map(bar).collect() }
@@ -112,28 +111,13 @@ pub fn amounts(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
     if clusters.iter().all(|cluster| cluster.bars.iter().all(|bar| bar.outcome.is_err())) {
         return Ok(None);
     }
-    let title = view.label().replace(", relative to the model", "");
-    paint(view, &clusters, header, &Lengths { title: &title, unit: "B", baseline: None }).map(Some)
+    let unit = view.metric.shown_unit();
+    paint(view, &clusters, header, &Lengths { title: &view.label(), unit, baseline: None }).map(Some)
 }
 
 /// Room for the names of clusters: beside the bars at least as wide as their header, on a phone all of it.
 fn name_width(view: &PlotView, header: &str) -> i32 {
     if view.head.width <= NARROW { view.head.width - 2 * EDGE } else { NAMES.max(text_width(header, SMALL)) }
-}
-
-/// A cell's bytes.
-pub fn amount(view: &PlotView, cell: &Cell) -> Option<f64> {
-    let value = view.value(cell)?;
-    if view.metric.unit == "B" {
-        return Some(value);
-    }
-    // The load of a model into itself takes the model: its bytes over how often they are there.
-    let of_same_model = |other: &&Cell| other.get("model") == cell.get("model");
-    let size = |cell: &Cell| {
-        let figure = |name: &str| view.recorded.samples.value(cell, name).filter(|value| *value > 0.0);
-        Some(figure(PEAK.name)? / figure("load_peak")?)
-    };
-    view.recorded.all_cells().iter().filter(of_same_model).find_map(size).map(|size| value * size)
 }
 
 fn collect(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {

@@ -1,13 +1,14 @@
 //! Published figures beside ours, as paired dots.
 
 use super::Picture;
-use crate::effects::{change, percent};
 use crate::markup::slug;
 use crate::prose;
 use crate::recorded::Recorded;
 use anyhow::Result;
+use base::units::{change, percent};
 use chart::{Dot, Head, RangeAxis, Ranges, Row, ranges};
-use record::protocol::{Bound, Published, Rule};
+use record::protocol::Published;
+use record::rules::{Bound, RatioRule, Rule, RulePart};
 
 /// Parts of a published table that make a picture worth it.
 const FEWEST: usize = 3;
@@ -23,8 +24,8 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
         .filter(|(_, found)| found.published.id == published.id && found.comparable)
         .collect();
     let parts = published.rule.as_ref().map_or(Vec::new(), Rule::parts);
-    let row = |(n, rule): (usize, &&Rule)| {
-        let Rule::Ratio { metric, of, confirm: Bound::Within(low, high), .. } = rule else { return None };
+    let row = |(n, rule): (usize, &&RulePart)| {
+        let RulePart::Ratio(RatioRule { metric, of, confirm: Bound::Within(low, high), .. }) = rule else { return None };
         let (low, high) = (*low, *high);
         let theirs =
             Dot { series: 0, middle: (low + high) / 2.0, low, high, text: format!("published {}", percent((low + high) / 2.0)) };

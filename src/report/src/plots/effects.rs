@@ -2,10 +2,9 @@
 
 use super::bars::{Bar, Cluster, Lengths, paint};
 use super::{PlotView, grouped, levels};
-use crate::effects::change;
-use crate::words;
 use anyhow::Result;
 use base::stats::Interval;
+use base::units::change;
 use chart::{TEXT, wrapped};
 use record::protocol::Cell;
 
@@ -46,7 +45,7 @@ pub fn finding(view: &PlotView, factors: &[&str]) -> Option<String> {
     let (low, high) = (ratios.iter().copied().fold(f64::INFINITY, f64::min), ratios.iter().copied().fold(0.0, f64::max));
     let thing = factors
         .iter()
-        .find_map(|factor| Some(words::doing(factor, thing)).filter(|name| name != thing))
+        .find_map(|factor| Some(view.recorded.protocol.doing(factor, thing)).filter(|name| name != thing))
         .unwrap_or(thing.to_string());
     Some(format!("On average {thing} changes {} most: {}", view.label(), change(low, high)))
 }

@@ -1,21 +1,18 @@
 //! What a picture shows, as its title: from the figures that it draws.
 
 use super::{PlotView, levels, texts};
-use crate::effects::{change, percent};
-use crate::{prose, words};
 use base::units::quantity;
-use record::protocol::{Cell, Plot, PlotKind};
+use base::units::{change, percent};
+use record::protocol::{Cell, FigureStyle, Plot, PlotKind};
 use std::collections::BTreeMap;
 
 /// A sentence for the title; none where the figures do not give one, and the caption has to do.
 pub fn finding(view: &PlotView, plot: &Plot) -> Option<String> {
     match &plot.kind {
-        PlotKind::Bars { .. } if super::tells_amounts(view) => of_amounts(view),
+        PlotKind::Bars { absolute: true, .. } => of_amounts(view),
         PlotKind::Bars { .. } => of_levels(view),
         // Less of a share is no saving.
-        PlotKind::Lines { x, series } if words::unit(view.metric.name, view.metric.unit) == "%" => {
-            of_share_lines(view, x, &texts(series))
-        }
+        PlotKind::Lines { x, series } if view.metric.style == FigureStyle::Share => of_share_lines(view, x, &texts(series)),
         PlotKind::Lines { x, series } => of_lines(view, x, &texts(series)),
         PlotKind::Dots { rows, .. } => of_values(view, &texts(rows)),
         PlotKind::Shares { prefix, .. } => of_shares(view, prefix),
@@ -36,11 +33,11 @@ fn of_levels(view: &PlotView) -> Option<String> {
         let Some(ratio) = view.recorded.ratio(cell, view.metric) else { continue };
         let studied = &view.recorded.grid_of(cell)?.studied;
         let level = cell.get(studied)?;
-        if words::is_a_limit(studied, level) {
+        if view.recorded.protocol.is_limit(studied, level) {
             continue;
         }
         let name = match view.level_label(studied, level) {
-            plain if plain == level => words::doing(studied, level),
+            plain if plain == level => view.recorded.protocol.doing(studied, level),
             label => label,
         };
         match by_level.iter_mut().find(|(known, _)| *known == name) {
@@ -104,7 +101,7 @@ fn of_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
     let written = |place: f64| base::units::tick(place, "1");
     // What a line is called, by the levels that it stands for.
     let spoken = |levels: &[&str]| -> String {
-        let said = levels.iter().zip(&factors).map(|(level, factor)| words::doing(factor, level));
+        let said = levels.iter().zip(&factors).map(|(level, factor)| view.recorded.protocol.doing(factor, level));
         if levels.len() == factors.len() { said.collect::<Vec<_>>().join(" · ") } else { levels.join(" · ") }
     };
     let called = |name: &str| spoken(&name.split(" · ").collect::<Vec<_>>());
@@ -141,7 +138,9 @@ fn of_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
         .filter_map(|(low, base)| Some((low, base, differ(&low.0, &base.0)?, low.1 / base.1)))
         .min_by(|a, b| a.3.total_cmp(&b.3))
         .filter(|(.., ratio)| *ratio < 0.99)?;
-    let name = |levels: &[&str], n: usize| factors.get(n).map_or(levels[n].to_string(), |factor| words::doing(factor, levels[n]));
+    let name = |levels: &[&str], n: usize| {
+        factors.get(n).map_or(levels[n].to_string(), |factor| view.recorded.protocol.doing(factor, levels[n]))
+    };
     let others: Vec<String> = (0..low.0.len()).filter(|n| *n != at).map(|n| name(&low.0, n)).collect();
     let where_ = if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) };
     let less = percent(ratio).replace('−', "");
@@ -175,7 +174,7 @@ fn of_share_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
 
 /// The values of each level of the studied factor.
 fn of_values(view: &PlotView, rows: &[&str]) -> Option<String> {
-    let unit = words::unit(view.metric.name, view.metric.unit);
+    let unit = view.metric.shown_unit();
     let value = |cell: &Cell| view.value(cell).map(f64::abs);
     let mut by_level = by_level(view, &studied(view), &value);
     // Where the studied factor changes nothing, the first of the rows tells more.
@@ -183,17 +182,17 @@ fn of_values(view: &PlotView, rows: &[&str]) -> Option<String> {
         && !others.is_empty()
         && others.iter().all(|other| range(other.1, other.2, unit) == range(one.1, one.2, unit))
     {
-        by_level = self::by_level(view, &|cell| Some(words::doing(first, cell.get(first)?)), &value);
+        by_level = self::by_level(view, &|cell| Some(view.recorded.protocol.doing(first, cell.get(first)?)), &value);
     }
     let said: Vec<String> = by_level.iter().map(|(level, low, high)| format!("{level} {}", range(*low, *high, unit))).collect();
     (!said.is_empty() && said.len() <= FEW).then(|| format!("{}: {}", capital(&view.label()), said.join(", ")))
 }
 
-/// The bytes of each level, or of those with most and with least where there are many.
+/// The amount of each level, or of those with most and with least where there are many.
 fn of_amounts(view: &PlotView) -> Option<String> {
-    let by_level = by_level(view, &studied(view), &|cell| super::bars::amount(view, cell));
-    let told = |(level, low, high): &(String, f64, f64)| format!("{level} {}", range(*low, *high, "B"));
-    let label = capital(&view.label().replace(", relative to the model", ""));
+    let by_level = by_level(view, &studied(view), &|cell| view.value(cell));
+    let told = |(level, low, high): &(String, f64, f64)| format!("{level} {}", range(*low, *high, view.metric.shown_unit()));
+    let label = capital(&view.label());
     if by_level.len() <= FEW && !by_level.is_empty() {
         return Some(format!("{label}: {}", by_level.iter().map(told).collect::<Vec<_>>().join(", ")));
     }
@@ -207,7 +206,7 @@ const FEW: usize = 5;
 
 /// The level of the factor that a cell's grid studies, as titles name it.
 fn studied(view: &PlotView) -> impl Fn(&Cell) -> Option<String> {
-    |cell| view.recorded.grid_of(cell).and_then(|grid| Some(words::doing(&grid.studied, cell.get(&grid.studied)?)))
+    |cell| view.recorded.grid_of(cell).and_then(|grid| Some(view.recorded.protocol.doing(&grid.studied, cell.get(&grid.studied)?)))
 }
 
 /// Smallest and largest value of each level.
@@ -254,7 +253,11 @@ fn of_shares(view: &PlotView, prefix: &str) -> Option<String> {
     let own: Vec<f64> = largest.iter().filter(|(other, _)| other == name).map(|(_, share)| *share * 100.0).collect();
     let (low, high) = (own.iter().copied().fold(f64::INFINITY, f64::min), own.iter().copied().fold(0.0, f64::max));
     let range = if (high - low) < 1.0 { format!("{high:.0} %") } else { format!("{low:.0} to {high:.0} %") };
-    Some(format!("{name} is the largest part in {} of {}: {range}", own.len(), prose::counted(largest.len(), "configuration")))
+    Some(format!(
+        "{name} is the largest part in {} of {}: {range}",
+        own.len(),
+        base::units::counted(largest.len(), "configuration")
+    ))
 }
 
 /// A count with commas: `33,684`.
@@ -265,7 +268,7 @@ fn count(number: f64) -> String {
 }
 
 /// The text as a sentence begins; names from code keep their case.
-fn capital(text: &str) -> String {
+pub(super) fn capital(text: &str) -> String {
     let first: String = text.chars().take_while(|c| !c.is_whitespace() && *c != ':').collect();
     let is_word = first.len() > 1 && first.chars().all(|c| c.is_alphabetic() || c == '-') && first != "vramlab";
     let mut characters = text.chars();

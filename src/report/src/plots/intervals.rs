@@ -1,11 +1,10 @@
 //! Ratios of times with their intervals, and signed errors, as dots on a linear axis that shows what differs.
 
 use super::{PlotView, grouped, levels};
-use crate::effects::{change, percent};
-use crate::words;
 use anyhow::Result;
 use base::stats::median;
 use base::units::tick;
+use base::units::{change, percent};
 use chart::{Dot, RangeAxis, Ranges, Row, ranges};
 use record::protocol::{BY, Cell};
 
@@ -34,15 +33,15 @@ pub fn intervals(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
             panels: vec![vec![Dot { series: 0, middle: ratio.estimate, low: ratio.low, high: ratio.high, text }]],
         })
     };
-    let title = format!("change against {}, 95 % CI", words::doing(&grid.studied, grid.baseline_level()));
+    let title = format!("change against {}, 95 % CI", view.recorded.protocol.doing(&grid.studied, grid.baseline_level()));
     let axis = RangeAxis { title, tick: percent, reference: 1.0 };
     ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: cells.iter().filter_map(row).collect() }).map(Some)
 }
 
 /// The signed errors of a prediction, a row for each model: on which side of the truth they are.
 pub fn signed(view: &PlotView) -> Result<Option<String>> {
-    let name = view.metric.name.replace("_error", "_signed");
-    let value = |cell: &Cell| view.recorded.samples.value(cell, &name);
+    let Some(name) = view.metric.signed else { return Ok(None) };
+    let value = |cell: &Cell| view.recorded.samples.value(cell, name);
     let models = grouped(view.cells.iter().filter_map(|cell| Some((levels(cell, &["model"]), value(cell)?))));
     if models.is_empty() {
         return Ok(None);
@@ -59,10 +58,10 @@ pub fn signed(view: &PlotView) -> Result<Option<String>> {
 
 /// On which side of the truth all errors are.
 pub fn signed_finding(view: &PlotView) -> Option<String> {
-    let name = view.metric.name.replace("_error", "_signed");
-    let errors: Vec<f64> = view.cells.iter().filter_map(|cell| view.recorded.samples.value(cell, &name)).collect();
+    let name = view.metric.signed?;
+    let errors: Vec<f64> = view.cells.iter().filter_map(|cell| view.recorded.samples.value(cell, name)).collect();
     let (low, high) = (errors.iter().copied().reduce(f64::min)?, errors.iter().copied().reduce(f64::max)?);
-    let what = if name.starts_with("formula") { "The formula" } else { "The prediction" };
+    let what = super::findings::capital(view.metric.label.trim_start_matches("error of "));
     let between = |near: f64, far: f64| format!("{} to {}", signed_percent(near.abs()), signed_percent(far.abs())).replace('+', "");
     Some(match (low < -0.0005, high > 0.0005) {
         (false, false) => format!("{what} is right within 0.05 %"),

@@ -1,14 +1,13 @@
 //! A metric over a numeric factor, both axes logarithmic.
 
 use super::{PlotView, grouped, levels};
-use crate::words;
 use anyhow::Result;
 use base::units::{Bytes, tick};
 use chart::Scale;
 use chart::{
     Anchor, BAND, Canvas, EDGE, FAINT, GRID, INK, Look, Marker, NARROW, Point, SMALL, TEXT, look, picture, shortened, text_width,
 };
-use record::protocol::DEVICE_MEMORY;
+use record::protocol::{DEVICE_MEMORY, FigureStyle};
 
 const PLOT_HEIGHT: i32 = 380;
 /// Height of one of two panels, and what its titles and the room around it take.
@@ -109,7 +108,7 @@ fn panels(view: &PlotView, x: &str, (factor, split): (&str, &[String]), rest: &[
 }
 
 fn is_share(view: &PlotView) -> bool {
-    words::unit(view.metric.name, view.metric.unit) == "%"
+    view.metric.style == FigureStyle::Share
 }
 
 fn collect(view: &PlotView, x: &str, factors: &[&str]) -> Vec<Series> {

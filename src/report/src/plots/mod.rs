@@ -16,7 +16,6 @@ mod shares;
 use super::markup::slug;
 use super::prose;
 use super::recorded::Recorded;
-use super::techniques::AMOUNTS;
 use anyhow::Result;
 use chart::{Head, NARROW, WIDE};
 use record::protocol::{Cell, Grid, Metric, Pass, Plot, PlotKind, selects};
@@ -43,13 +42,21 @@ pub struct Picture {
     pub alt: String,
     pub svg: String,
     pub narrow_svg: String,
+    pub is_on_front: bool,
 }
 
 impl Picture {
     /// Draws a picture twice; nothing where there is nothing to draw.
     fn drawn(name: &str, alt: String, draw: impl Fn(i32) -> Result<Option<String>>) -> Result<Option<Picture>> {
         let (Some(svg), Some(narrow_svg)) = (draw(WIDE)?, draw(NARROW)?) else { return Ok(None) };
-        Ok(Some(Picture { file: format!("{name}.svg"), narrow: format!("{name}-narrow.svg"), alt, svg, narrow_svg }))
+        Ok(Some(Picture {
+            file: format!("{name}.svg"),
+            narrow: format!("{name}-narrow.svg"),
+            alt,
+            svg,
+            narrow_svg,
+            is_on_front: false,
+        }))
     }
 
     pub fn link(&self) -> PictureLink {
@@ -67,21 +74,19 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
     };
     let draw = |width: i32| -> Result<Option<String>> {
         let mut view = PlotView::new(recorded, plot, metric, width);
-        let finding = if is_error(metric) { intervals::signed_finding(&view) } else { None };
+        let finding = intervals::signed_finding(&view);
         if let Some(finding) = finding.or_else(|| findings::finding(&view, plot)) {
             view.head = Head::new(&finding, &format!("{} {}", full_stop(&plot.caption), whose(recorded)), width);
         }
-        if is_error(metric)
-            && let Some(svg) = intervals::signed(&view)?
-        {
+        if let Some(svg) = intervals::signed(&view)? {
             return Ok(Some(svg));
         }
         match &plot.kind {
             PlotKind::Lines { x, series } => lines::lines(&view, x, &texts(series)),
-            PlotKind::Bars { clusters } if tells_amounts(&view) => bars::amounts(&view, &texts(clusters)),
+            PlotKind::Bars { clusters, absolute: true } => bars::amounts(&view, &texts(clusters)),
             // Times are no bars from zero: a difference of a few percent would not be seen.
-            PlotKind::Bars { clusters } if metric.pass == Pass::Time => intervals::intervals(&view, &texts(clusters)),
-            PlotKind::Bars { clusters } => bars::bars(&view, &texts(clusters)),
+            PlotKind::Bars { clusters, .. } if metric.pass == Pass::Time => intervals::intervals(&view, &texts(clusters)),
+            PlotKind::Bars { clusters, absolute: false } => bars::bars(&view, &texts(clusters)),
             PlotKind::Effects { factors } => effects::effects(&view, &texts(factors)),
             PlotKind::Dots { rows, threshold } => dots::dots(&view, &texts(rows), *threshold),
             PlotKind::Shares { rows, prefix } => shares::shares(&view, &texts(rows), prefix),
@@ -95,7 +100,9 @@ pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
         }
     };
     let name = format!("{}-{}-{}", slug(&recorded.protocol.name), slug(&plot.name), slug(&recorded.machine));
-    Picture::drawn(&name, format!("{} {}", plot.caption, whose(recorded)), draw)
+    let is_on_front = plot.on_front && recorded.is_prediction();
+    let picture = Picture::drawn(&name, format!("{} {}", plot.caption, whose(recorded)), draw)?;
+    Ok(picture.map(|picture| Picture { is_on_front, ..picture }))
 }
 
 /// Borrowed names.
@@ -103,24 +110,8 @@ pub fn texts(own: &[String]) -> Vec<&str> {
     own.iter().map(String::as_str).collect()
 }
 
-/// What a plot would show, in words; nothing where the figures do not give a sentence.
-pub fn sentence(recorded: &Recorded, plot: &Plot) -> Option<String> {
-    let metric = recorded.protocol.metric(&plot.metric)?;
-    findings::finding(&PlotView::new(recorded, plot, metric, WIDE), plot).map(|finding| format!("{finding} ({})", whose(recorded)))
-}
-
 fn full_stop(caption: &str) -> String {
     format!("{}.", caption.trim_end_matches('.'))
-}
-
-/// Whether bars stand for bytes, and not for ratios to a baseline.
-fn tells_amounts(view: &PlotView) -> bool {
-    AMOUNTS.contains(&view.recorded.protocol.name.as_str()) && view.metric.pass != Pass::Check
-}
-
-/// Whether a metric is the size of a relative error whose sign stands in another one.
-fn is_error(metric: &Metric) -> bool {
-    ["formula_error", "predicted_error"].contains(&metric.name)
 }
 
 /// The machine as a picture names it; a simulated GPU's figures are predictions.

@@ -1,9 +1,9 @@
 //! What to try when memory runs out: what each technique does to memory, and what it costs in time.
 
 use super::Picture;
-use crate::effects::percent;
 use crate::order::{Order, OrderPlace};
 use anyhow::Result;
+use base::units::percent;
 use chart::{Dot, Head, RangeAxis, Ranges, Row, ranges};
 
 /// A row for each technique in the order in which it is tried, a colour for each kind of it; nothing where none saves memory.

@@ -3,11 +3,20 @@
 //! `harness::lab` makes a [`Protocol`] of what an experiment says. It is stored in every `run.json`, so that old results keep the protocol
 //! they were taken with and the reporter needs no list of experiments.
 
-use anyhow::{Context, Result};
+mod cells;
+mod metrics;
+
+pub use cells::{
+    ALLOC_CONF, Axis, BY, Cell, DEVICE_MEMORY, DTYPE, Grid, Pass, Platform, Profile, Select, THREADS, alternatives, axis,
+    conditions, fixed_by, selects, shared_terms,
+};
+pub use metrics::{
+    ACTIVATIONS, BANDWIDTH, COMPUTED, FigureStyle, GRADIENTS, HELD, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Role, STEP_PEAK, TIME,
+    Text, intern,
+};
+
+use crate::rules::{Rule, RulePart};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
-use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
 /// One experiment: what is asked, what is varied, what is measured, and how each claim is judged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -15,6 +24,9 @@ pub struct Protocol {
     /// File name of the experiment and of its results.
     pub name: String,
     pub title: String,
+    /// What its page in the report says beside figures.
+    #[serde(default)]
+    pub subject: Subject,
     pub question: String,
     /// What is expected and why, written down before measuring.
     pub hypothesis: String,
@@ -45,232 +57,53 @@ pub struct Factor {
 pub struct Level {
     pub name: String,
     pub meaning: String,
+    /// What one does who chooses it, as titles say it; empty where the name says that beside its factor.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub label: String,
+    /// Whether nobody can choose it: it is what limits the others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_limit: bool,
 }
 
-/// A full factorial over its axes. Grids of one name are parts of one table (models that need their own sizes, say).
+/// What a reader is told of an experiment's subject beside its figures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Grid {
-    pub name: String,
-    pub profiles: Vec<Profile>,
-    /// The factor whose levels are compared; its first level in this grid is their baseline.
-    pub studied: String,
-    pub axes: Vec<Axis>,
-    pub passes: Vec<Pass>,
-    /// Devices that have what the grid is about; on others its cells are skipped. Empty: all.
-    #[serde(default)]
-    pub only_on: Vec<Platform>,
+pub struct Subject {
+    pub kind: SubjectKind,
+    /// The effects that stand for it on the front page.
+    pub shown: Vec<ShownEffect>,
+    /// Lines of PyTorch.
+    pub code: String,
+    /// Where it does not help, or what else it changes.
+    pub fails: Vec<String>,
+    /// Whether `rehearse --what-if` tries it, too.
+    pub in_what_if: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Axis {
-    pub factor: String,
-    pub levels: Vec<String>,
-}
-
-/// Shorthand for an [`Axis`], so that a grid reads as a table.
-pub fn axis(factor: &str, levels: &[&str]) -> Axis {
-    Axis { factor: factor.to_string(), levels: levels.iter().map(|level| (*level).to_string()).collect() }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Profile {
-    /// Seconds, for tests; results are thrown away.
-    Smoke,
-    /// The default on a CPU.
-    Quick,
-    /// The default on a GPU.
-    Full,
-}
-
-/// What one child process does with one cell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pass {
-    /// Compares the cell with its baseline on the same data and seed.
-    Check,
-    /// Counts bytes over one step; done twice, and a difference is an error.
-    Memory,
-    /// One round of timed samples.
-    Time,
-}
-
-impl Pass {
-    /// The metric of the row that closes a pass; its value is the wall-clock time of the child in seconds.
-    pub fn closing_metric(self) -> &'static str {
-        match self {
-            Pass::Check => "pass.check",
-            Pass::Memory => "pass.memory",
-            Pass::Time => "pass.time",
-        }
-    }
-
-    pub fn from_closing_metric(metric: &str) -> Option<Pass> {
-        [Pass::Check, Pass::Memory, Pass::Time].into_iter().find(|pass| pass.closing_metric() == metric)
-    }
-}
-
-impl fmt::Display for Pass {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.pad(&self.closing_metric()["pass.".len()..])
-    }
-}
-
-impl fmt::Display for Profile {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.pad(match self {
-            Profile::Smoke => "smoke",
-            Profile::Quick => "quick",
-            Profile::Full => "full",
-        })
-    }
-}
-
-/// Text that lives as long as the process. (An alias, so that serde does not take it for a borrow of its input.)
-pub type Text = &'static str;
-
-/// A figure that tables and rules can name.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Metric {
-    #[serde(deserialize_with = "interned")]
-    pub name: Text,
-    /// Column head and axis label, without the unit.
-    #[serde(deserialize_with = "interned")]
-    pub label: Text,
-    /// `B`, `s`, `1`, or `x` for a ratio.
-    #[serde(deserialize_with = "interned")]
-    pub unit: Text,
-    pub pass: Pass,
-    #[serde(default, skip_serializing_if = "is_usual")]
-    pub role: Role,
-    /// Whether two memory passes may differ in it: other processes move what is used of a device.
-    #[serde(default, skip_serializing_if = "is_usual")]
-    pub moves: bool,
-}
-
-/// What a metric is there for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// A column of tables.
+#[serde(rename_all = "kebab-case")]
+pub enum SubjectKind {
+    /// Users ask for it: a page of its own.
     #[default]
-    Column,
-    /// Tables leave it out; rules, pictures and whoever reads the samples may want it.
-    Detail,
-    /// Its label says why PyTorch's bytes are more than ours; a step of ours gives, as the part `REASON.METRIC`, by how many bytes of that
-    /// metric they are.
-    Reason,
+    Technique,
+    /// How far the lab itself can be trusted.
+    SelfCheck,
+    /// Figures of others, put beside ours.
+    Published,
+    /// Predictions, put beside real GPUs.
+    RealGpus,
 }
 
-/// Reads text that a metric names: constants of experiments in which the same few come again and again, so each is kept once for the life
-/// of the process.
-fn interned<'de, D: serde::Deserializer<'de>>(input: D) -> std::result::Result<&'static str, D::Error> {
-    String::deserialize(input).map(|text| intern(&text))
-}
-
-/// The one copy of a text that lives as long as the process.
-pub fn intern(text: &str) -> &'static str {
-    static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(same) = known.get(text) {
-        return same;
-    }
-    let own: &'static str = text.to_string().leak();
-    known.insert(own);
-    own
-}
-
-fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
-}
-
-impl Metric {
-    const fn new(name: &'static str, label: &'static str, unit: &'static str, pass: Pass) -> Metric {
-        Metric { name, label, unit, pass, role: Role::Column, moves: false }
-    }
-
-    /// A figure that is counted once, as bytes are.
-    pub const fn counted(name: &'static str, label: &'static str, unit: &'static str) -> Metric {
-        Metric::new(name, label, unit, Pass::Memory)
-    }
-
-    /// A figure that moves from run to run, as times do, and so gets rounds.
-    pub const fn timed(name: &'static str, label: &'static str, unit: &'static str) -> Metric {
-        Metric::new(name, label, unit, Pass::Time)
-    }
-
-    /// The relative error of something that is compared with the baseline's; its name ends in `_error`.
-    pub const fn compared(name: &'static str, label: &'static str) -> Metric {
-        Metric::new(name, label, "1", Pass::Check)
-    }
-
-    /// The same figure under another label.
-    pub const fn labelled(self, label: &'static str) -> Metric {
-        Metric { label, ..self }
-    }
-
-    /// A figure for rules and pictures, which tables leave out.
-    pub const fn detail(self) -> Metric {
-        Metric { role: Role::Detail, ..self }
-    }
-
-    /// Why PyTorch's bytes are more than ours; see [`Role::Reason`].
-    pub const fn reason(self) -> Metric {
-        Metric { role: Role::Reason, ..self }
-    }
-
-    /// A count that other processes move, so that two passes may differ in it.
-    pub const fn moving(self) -> Metric {
-        Metric { moves: true, ..self }
-    }
-}
-
-/// Peak of the bytes that tensors asked for during one step; the same notion on every device.
-pub const PEAK: Metric = Metric::counted("requested_peak", "peak memory", "B");
-/// What a step needs at its peak beyond what lives between steps: parameters, optimizer state, data.
-pub const STEP_PEAK: Metric = Metric::counted("step_peak", "transient peak", "B");
-/// Bytes still held for the backward pass when the forward pass is done.
-pub const ACTIVATIONS: Metric = Metric::counted("activations", "saved activations", "B");
-/// Bytes of the gradients when the backward pass is done.
-pub const GRADIENTS: Metric = Metric::counted("gradients", "gradients", "B");
-/// Wall-clock or device time of one work item of a step, after warm-up.
-pub const TIME: Metric = Metric::timed("time", "time per step", "s");
-/// Floating-point operations a second of one operation. The highest in fp32 on a machine is what its other figures are put against.
-pub const COMPUTED: Metric = Metric::timed("computed", "rate", "FLOP/s");
-/// The least fp32 operations of one work item, where they can be told, else 0: beside each time.
-pub const LEAST_FLOPS: Metric = Metric::timed("least_flops", "operations, at least", "1");
-/// Bytes a second over the link between host and device.
-pub const BANDWIDTH: Metric = Metric::timed("bandwidth", "bandwidth", "B/s");
-/// The same over what the link is specified for; more than 1 is a timing bug, and the cell invalid.
-pub const LINK_SHARE: Metric = Metric::timed("link_share", "share of the link's bandwidth", "1");
-
-/// Blocks that live at a step's peak, as parts `held.OPERATION.BYTES`.
-pub const HELD: Metric = Metric::counted("held", "blocks alive at the peak", "1").detail();
-
-// Factors that mean something to the runner and the report. Only the lab's own types of levels may be spelt so.
-
-/// Who runs a cell: `vramlab`, as do all cells without it, or `pytorch`, the experiment's PyTorch reference (`peers/pytorch/`), whose figures
-/// carry verdicts about [`Platform::Python`].
-pub const BY: &str = "by";
-/// The device is limited to as much memory as the level says (`96MiB`).
-pub const DEVICE_MEMORY: &str = "device-memory";
-/// The allocator's settings (`PYTORCH_ALLOC_CONF`), or `default`.
-pub const ALLOC_CONF: &str = "alloc-conf";
-/// How many threads libtorch computes with: a number, or `all`, which is as many as the user says or the machine has.
-pub const THREADS: &str = "threads";
-/// Types of numbers.
-pub const DTYPE: &str = "dtype";
-
-/// Which cells something applies to: `k=4 recipe=divide|weighted`, or several such alternatives after commas; empty applies to all.
-pub type Select = String;
-
-/// Whether a cell has every level that one of the selection's alternatives names.
-pub fn selects(select: &str, cell: &Cell) -> bool {
-    let has = |term: &str| match term.split_once('=') {
-        Some((factor, levels)) => cell.get(factor).is_some_and(|level| levels.split('|').any(|l| l == level)),
-        None => false,
-    };
-    select.split(',').any(|alternative| alternative.split_whitespace().all(has))
+/// An effect that stands for a technique.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ShownEffect {
+    /// What one does, as a row of a table names it.
+    pub label: String,
+    /// When to use it, in a few words.
+    pub advice: String,
+    pub of: Select,
+    /// The metrics whose ratio to the baseline is shown.
+    pub memory: Option<String>,
+    pub time: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -316,29 +149,6 @@ pub enum Relation {
     },
 }
 
-/// Whose figures may carry a verdict.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Platform {
-    Cpu,
-    Gpu,
-    /// A prediction; carries bytes only.
-    Dry,
-    /// PyTorch in Python, where a claim is about Python's own machinery.
-    Python,
-}
-
-impl fmt::Display for Platform {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.pad(match self {
-            Platform::Cpu => "CPU",
-            Platform::Gpu => "GPU",
-            Platform::Dry => "dry",
-            Platform::Python => "Python",
-        })
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
     pub id: String,
@@ -349,6 +159,9 @@ pub struct Claim {
     pub judged_on: Vec<Platform>,
     pub rule: Rule,
     pub meaning: Meaning,
+    /// Whether the claim is about the lab itself, and not about what the experiment is about.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub about_the_lab: bool,
 }
 
 /// What a verdict means for the reader. `{effect}` and `{where}` stand for the measured effect and for the conditions under which
@@ -382,95 +195,6 @@ const MOST_TIMED: usize = 10;
 /// How far from a published figure a figure is still its reproduction: a tenth of it either way.
 pub const REPRODUCES: f64 = 0.10;
 
-/// How figures become a verdict.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Rule {
-    /// The metric of each selected cell over that of its baseline cell: exact for bytes, an interval for times.
-    Ratio {
-        metric: String,
-        of: Select,
-        confirm: Bound,
-        refute: Bound,
-        /// Judge only where, in the baseline cell, one metric is at least this share of another.
-        scope: Option<Share>,
-    },
-    /// How many of so many attempts came out so, as a share, over the baseline's share: with an interval, because both are counts of chance.
-    Frequency {
-        metric: String,
-        /// The metric that counts the attempts.
-        attempts: String,
-        of: Select,
-        confirm: Bound,
-        refute: Bound,
-        /// Judge only where the baseline's share is at least this.
-        least: f64,
-    },
-    /// The metric of each selected cell as it is.
-    Value { metric: String, of: Select, confirm: Bound, refute: Bound },
-    /// Growth exponent of the metric along a numeric factor, between its two largest levels.
-    Exponent { metric: String, along: String, of: Select, confirm: Bound, refute: Bound },
-    /// Of the selected cells that differ in the studied factor alone, the one with the lowest or highest metric, over the highest of those
-    /// that `over` selects: 'some of these are worse than the best', 'the best of these is better than that one'.
-    Picked { metric: String, pick: Pick, of: Select, over: Select, confirm: Bound, refute: Bound },
-    /// Whether one metric predicts another: their ratio, within each selected cell, lies in bounds in at least a share of the cells.
-    Agreement { metric: String, reference: String, of: Select, within: Bound, share: f64 },
-    /// Whether an effect grows along a numeric factor: Spearman's rank correlation of the factor and the metric's ratio to its baseline,
-    /// over the selected cells that differ in that factor alone.
-    Trend { metric: String, along: String, of: Select, confirm: Bound, refute: Bound },
-    /// How often levels that are one thing under several names would be called different: the share of resamplings, each of two names
-    /// and of rounds looked at as [`crate::rounds::usual`] says for the profile, in which the interval of a look excludes 1.
-    FalseAlarms { metric: String, of: Select, at_most: f64 },
-    /// Holds where all of these hold.
-    All(Vec<Rule>),
-    /// A part that is judged where it can be and that does not decide: without it a claim can still be confirmed.
-    Beside(Box<Rule>),
-    /// A rule that was changed after a look at figures.
-    Changed {
-        /// What was changed, when and why.
-        what: String,
-        /// The rule without the change; none where nothing that is measured today can answer it.
-        before: Option<Box<Rule>>,
-        now: Box<Rule>,
-    },
-}
-
-/// Which of several cells a rule is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Pick {
-    Lowest,
-    Highest,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Bound {
-    AtMost(f64),
-    AtLeast(f64),
-    Within(f64, f64),
-    /// Below the first or above the second.
-    Outside(f64, f64),
-}
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Bound::AtMost(x) => write!(f, "≤ {x}"),
-            Bound::AtLeast(x) => write!(f, "≥ {x}"),
-            Bound::Within(a, b) => write!(f, "{a} to {b}"),
-            Bound::Outside(a, b) => write!(f, "< {a} or > {b}"),
-        }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Share {
-    pub part: String,
-    pub whole: String,
-    pub at_least: f64,
-}
-
 /// A picture that answers a question at a glance; one is drawn for each machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plot {
@@ -480,6 +204,9 @@ pub struct Plot {
     pub of: Select,
     pub metric: String,
     pub kind: PlotKind,
+    /// Whether the picture of a simulated GPU stands on the front page, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_front: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -489,7 +216,12 @@ pub enum PlotKind {
     Lines { x: String, series: Vec<String> },
     /// The metric relative to its baseline as bars, with intervals where there are any; a cluster for each combination of the
     /// `clusters` factors, a bar for each level of the studied factor.
-    Bars { clusters: Vec<String> },
+    Bars {
+        clusters: Vec<String>,
+        /// The metric itself in place of its ratio: what is left of a tensor, say, has no baseline that a reader would divide by.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        absolute: bool,
+    },
     /// Main effects on the metric over a full factorial design, and the interactions of each two, as ratios with intervals where there are
     /// any. Each level that a factor does not begin with is a thing of its own, `a+b` is two; a cluster for each combination of the other
     /// factors that vary.
@@ -518,149 +250,6 @@ pub enum PlotKind {
     Against { reference: String, looks: Vec<String> },
 }
 
-/// One combination of levels. Its canonical text is its identity everywhere: `model=mlp k=4`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Cell {
-    levels: Vec<(String, String)>,
-}
-
-impl Cell {
-    pub fn new(levels: Vec<(String, String)>) -> Self {
-        Cell { levels }
-    }
-
-    /// The level of a factor, where the cell has that factor.
-    pub fn get(&self, factor: &str) -> Option<&str> {
-        self.levels.iter().find(|(f, _)| f == factor).map(|(_, level)| level.as_str())
-    }
-
-    /// The level of a factor that the experiment relies on.
-    ///
-    /// # Errors
-    /// The cell has no such factor.
-    pub fn level(&self, factor: &str) -> Result<&str> {
-        self.get(factor).with_context(|| format!("cell '{self}' has no factor '{factor}'"))
-    }
-
-    /// The level of a factor as a number.
-    ///
-    /// # Errors
-    /// The cell has no such factor, or its level is no whole number.
-    pub fn number(&self, factor: &str) -> Result<i64> {
-        let level = self.level(factor)?;
-        level.parse().with_context(|| format!("cell '{self}': {factor}={level} is no whole number"))
-    }
-
-    pub fn levels(&self) -> &[(String, String)] {
-        &self.levels
-    }
-
-    /// Whether PyTorch in Python runs the cell; see [`BY`].
-    pub fn is_reference(&self) -> bool {
-        self.get(BY) == Some("pytorch")
-    }
-
-    /// The other side of a comparison with PyTorch in Python.
-    pub fn other_side(&self) -> Cell {
-        self.with(BY, if self.is_reference() { "vramlab" } else { "pytorch" })
-    }
-
-    /// The settings of the caching allocator that the cell asks for; none for those that there are.
-    pub fn alloc_conf(&self) -> Option<&str> {
-        self.get(ALLOC_CONF).filter(|level| *level != "default")
-    }
-
-    /// The threads that the cell asks for; none where it takes as many as there are.
-    pub fn threads(&self) -> Option<&str> {
-        self.get(THREADS).filter(|level| *level != "all")
-    }
-
-    /// Whether the cell computes in fp32.
-    pub fn is_fp32(&self) -> bool {
-        self.get(DTYPE) == Some("fp32")
-    }
-
-    /// The cell with another level of one factor.
-    pub fn with(&self, factor: &str, level: &str) -> Cell {
-        let replace = |(f, l): &(String, String)| (f.clone(), if f == factor { level.to_string() } else { l.clone() });
-        Cell { levels: self.levels.iter().map(replace).collect() }
-    }
-
-    /// The cell's text without some factors: what it has in common with the cells it is compared with.
-    pub fn without(&self, factors: &[&str]) -> String {
-        let rest = self.levels.iter().filter(|(f, _)| !factors.contains(&f.as_str()));
-        rest.map(|(f, l)| format!("{f}={l}")).collect::<Vec<_>>().join(" ")
-    }
-
-    /// Parses a canonical text.
-    ///
-    /// # Errors
-    /// A term that is not `factor=level`, or no term at all.
-    pub fn parse(text: &str) -> std::result::Result<Cell, String> {
-        let terms = text.split(' ').map(|term| match term.split_once('=') {
-            Some((factor, level)) if !factor.is_empty() && !level.is_empty() => Ok((factor.into(), level.into())),
-            _ => Err(format!("'{text}' is no cell: '{term}' is not of the form factor=level")),
-        });
-        Ok(Cell { levels: terms.collect::<Result<_, _>>()? })
-    }
-}
-
-impl fmt::Display for Cell {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.pad(&self.without(&[]))
-    }
-}
-
-impl Grid {
-    /// All cells of the grid, the last axis running fastest.
-    pub fn cells(&self) -> Vec<Cell> {
-        let mut cells = vec![Vec::new()];
-        for axis in &self.axes {
-            cells = cells
-                .iter()
-                .flat_map(|prefix| {
-                    axis.levels.iter().map(|level| {
-                        let mut levels = prefix.clone();
-                        levels.push((axis.factor.to_string(), level.to_string()));
-                        levels
-                    })
-                })
-                .collect();
-        }
-        cells.into_iter().map(Cell::new).collect()
-    }
-
-    /// The levels of a factor in this grid; empty where it has no such axis.
-    pub fn levels_of(&self, factor: &str) -> &[String] {
-        self.axes.iter().find(|axis| axis.factor == factor).map_or(&[], |axis| &axis.levels)
-    }
-
-    /// Whether both sides of each comparison do the very same: a grid that studies [`BY`] and checks. Ours then hands its start over to the
-    /// reference, and the check of ours compares its outcome with the reference's.
-    pub fn is_shared(&self) -> bool {
-        self.studied == BY && self.passes.contains(&Pass::Check)
-    }
-
-    /// The first level of the studied factor.
-    pub fn baseline_level(&self) -> &str {
-        self.levels_of(&self.studied).first().map_or("", String::as_str)
-    }
-
-    /// The cell that `cell` is compared with: itself where it is a baseline.
-    pub fn baseline_of(&self, cell: &Cell) -> Cell {
-        cell.with(&self.studied, self.baseline_level())
-    }
-
-    pub fn contains(&self, cell: &Cell) -> bool {
-        cell.levels().len() == self.axes.len()
-            && cell
-                .levels()
-                .iter()
-                .zip(&self.axes)
-                .all(|((factor, level), axis)| *factor == axis.factor && axis.levels.contains(level))
-    }
-}
-
 impl Protocol {
     pub fn grids(&self, profile: Profile) -> impl Iterator<Item = &Grid> {
         self.grids.iter().filter(move |grid| grid.profiles.contains(&profile))
@@ -673,6 +262,22 @@ impl Protocol {
 
     pub fn metric(&self, name: &str) -> Option<&Metric> {
         self.metrics.iter().find(|metric| metric.name == name)
+    }
+
+    /// A level as a title names it: `bf16 autocast`, `checkpointing + accumulation`, `k = 4`, and otherwise its own name.
+    pub fn doing(&self, factor: &str, level: &str) -> String {
+        let levels = || self.factor(factor).into_iter().flat_map(|factor| &factor.levels).filter(|level| !level.label.is_empty());
+        let named = |name: &str| levels().find(|level| level.name == name).map(|level| level.label.clone());
+        match (named(level), level.parse::<f64>()) {
+            (Some(name), _) => name,
+            (None, Ok(_)) => format!("{factor} = {level}"),
+            (None, Err(_)) => level.split('+').map(|part| named(part).unwrap_or(part.into())).collect::<Vec<_>>().join(" + "),
+        }
+    }
+
+    /// Whether nobody can choose a level: it is what limits the others.
+    pub fn is_limit(&self, factor: &str, level: &str) -> bool {
+        self.factor(factor).is_some_and(|factor| factor.levels.iter().any(|known| known.name == level && known.is_limit))
     }
 
     pub fn factor(&self, name: &str) -> Option<&Factor> {
@@ -714,18 +319,15 @@ impl Protocol {
 
     /// Selections of cells and levels that no grid has.
     fn unplanned(&self) -> Vec<String> {
-        fn selected_by(rule: &Rule) -> Vec<&str> {
-            let over = if let Rule::Picked { over, .. } = rule { Some(over.as_str()) } else { None };
-            rule.select().into_iter().chain(over).collect()
-        }
         let planned: Vec<Cell> = self.grids.iter().flat_map(Grid::cells).collect();
         let has = |factor: &str, level: &str| self.grids.iter().any(|grid| grid.levels_of(factor).iter().any(|own| own == level));
         let mut found = Vec::new();
         for (what, select) in self
             .judged()
-            .flat_map(|(id, rule)| rule.parts().into_iter().flat_map(selected_by).map(move |select| (id, select)))
+            .flat_map(|(id, rule)| rule.parts().into_iter().flat_map(RulePart::selections).map(move |select| (id, select)))
             .chain(self.plots.iter().map(|plot| (plot.name.as_str(), plot.of.as_str())))
             .chain(self.checks.iter().map(|check| ("a check", check.when.as_str())))
+            .chain(self.subject.shown.iter().map(|shown| (shown.label.as_str(), shown.of.as_str())))
         {
             if !planned.iter().any(|cell| selects(select, cell)) {
                 found.push(format!("{what} is about '{select}', and no such cell is planned"));
@@ -783,7 +385,9 @@ impl Protocol {
                 found.push(format!("profile {profile} plans a cell twice"));
             }
         }
-        let named = self.judged().flat_map(|(_, rule)| rule.metrics()).chain(self.plots.iter().map(|p| p.metric.as_str()));
+        let shown = self.subject.shown.iter().flat_map(|shown| shown.memory.iter().chain(&shown.time)).map(String::as_str);
+        let named =
+            self.judged().flat_map(|(_, rule)| rule.metrics()).chain(self.plots.iter().map(|p| p.metric.as_str())).chain(shown);
         found.extend(named.filter(|m| self.metric(m).is_none()).map(|m| format!("'{m}' is no metric of the protocol")));
         found
     }
@@ -809,9 +413,8 @@ impl Protocol {
             }
         }
         for rule in self.claims.iter().flat_map(|claim| claim.rule.parts()) {
-            if let Rule::Exponent { metric, .. } | Rule::Agreement { metric, .. } = rule
-                && self.metric(metric).is_some_and(|metric| metric.pass == Pass::Time)
-            {
+            let metric = rule.metrics()[0];
+            if !rule.gives_intervals() && self.metric(metric).is_some_and(|metric| metric.pass == Pass::Time) {
                 found.push(format!("'{metric}' moves from run to run, and this kind of rule gives it no interval"));
             }
         }
@@ -848,65 +451,10 @@ impl Relation {
     }
 }
 
-impl Rule {
-    /// The cells that the rule is about; none for a rule of several parts.
-    pub fn select(&self) -> Option<&str> {
-        match self {
-            Rule::Ratio { of, .. } | Rule::Value { of, .. } | Rule::Exponent { of, .. } => Some(of),
-            Rule::Trend { of, .. } | Rule::Agreement { of, .. } | Rule::Picked { of, .. } => Some(of),
-            Rule::FalseAlarms { of, .. } | Rule::Frequency { of, .. } => Some(of),
-            Rule::Beside(rule) | Rule::Changed { now: rule, .. } => rule.select(),
-            Rule::All(_) => None,
-        }
-    }
-
-    /// The rules that must all hold, each without what is said about it: a rule of several parts is those parts, every other itself.
-    pub fn parts(&self) -> Vec<&Rule> {
-        self.weighed().into_iter().map(|(rule, _)| rule).collect()
-    }
-
-    /// [`Rule::parts`], each with whether it decides.
-    pub fn weighed(&self) -> Vec<(&Rule, bool)> {
-        match self {
-            Rule::All(parts) => parts.iter().flat_map(Rule::weighed).collect(),
-            Rule::Beside(rule) => rule.parts().into_iter().map(|rule| (rule, false)).collect(),
-            Rule::Changed { now, .. } => now.weighed(),
-            rule => vec![(rule, true)],
-        }
-    }
-
-    /// What of the rule was changed after a look at figures, and the rule as it was.
-    pub fn changed(&self) -> Option<(&str, Option<&Rule>)> {
-        match self {
-            Rule::Changed { what, before, .. } => Some((what, before.as_deref())),
-            _ => None,
-        }
-    }
-
-    /// Whether the rule reads this cell's figures.
-    pub fn selects(&self, cell: &Cell) -> bool {
-        let beside = if let Rule::Picked { over, .. } = self { Some(over.as_str()) } else { None };
-        self.select().into_iter().chain(beside).any(|select| selects(select, cell))
-    }
-
-    /// The metrics that the rule reads.
-    pub fn metrics(&self) -> Vec<&str> {
-        match self {
-            Rule::Ratio { metric, .. } | Rule::Value { metric, .. } | Rule::Exponent { metric, .. } => vec![metric],
-            Rule::Trend { metric, .. } | Rule::Picked { metric, .. } => vec![metric],
-            Rule::Agreement { metric, reference: other, .. } | Rule::Frequency { metric, attempts: other, .. } => {
-                vec![metric, other]
-            }
-            Rule::FalseAlarms { metric, .. } => vec![metric],
-            Rule::All(rules) => rules.iter().flat_map(Rule::metrics).collect(),
-            Rule::Beside(rule) | Rule::Changed { now: rule, .. } => rule.metrics(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::{Bound, RatioRule};
 
     fn grid() -> Grid {
         Grid {
@@ -936,13 +484,21 @@ mod tests {
 
     fn rule(of: &str) -> Rule {
         let (confirm, refute) = (Bound::AtMost(0.6), Bound::AtLeast(0.9));
-        Rule::Ratio { metric: PEAK.name.into(), of: of.into(), confirm, refute, scope: None }
+        RatioRule { metric: PEAK.name.into(), of: of.into(), confirm, refute, scope: None }.into()
     }
 
     fn claim(id: &str, of: &str) -> Claim {
         let [confirmed, refuted, depends, inconclusive] = [(); 4].map(|()| "so".to_string());
         let meaning = Meaning { confirmed, refuted, depends, inconclusive };
-        Claim { id: id.into(), from: String::new(), text: String::new(), judged_on: vec![], rule: rule(of), meaning }
+        Claim {
+            id: id.into(),
+            from: String::new(),
+            text: String::new(),
+            judged_on: vec![],
+            rule: rule(of),
+            meaning,
+            about_the_lab: false,
+        }
     }
 
     fn published(id: &str) -> Published {
@@ -965,6 +521,26 @@ mod tests {
             assert_eq!(Cell::parse(&cell.to_string()).as_ref(), Ok(cell));
         }
         assert!(Cell::parse("model").is_err() && Cell::parse("").is_err() && Cell::parse("a=1  b=2").is_err());
+    }
+
+    #[test]
+    fn conditions_in_words() {
+        assert_eq!(conditions("recipe=add reduction=sum|none"), "recipe = add and reduction = sum or none");
+        assert_eq!(conditions("k=2|4|8"), "k = 2, 4 or 8");
+        assert_eq!(conditions(""), "");
+        assert_eq!(conditions("k=2 mode=a, k=4 mode=a"), "mode = a (2 configurations)");
+    }
+
+    #[test]
+    fn titles_name_what_one_does() {
+        let level =
+            |name: &str, label: &str| Level { name: name.into(), meaning: String::new(), label: label.into(), is_limit: false };
+        let levels = vec![level("amp", "autocast"), level("checkpoint", "checkpointing"), level("none", "")];
+        let factor = Factor { name: "with".into(), meaning: String::new(), levels };
+        let protocol = Protocol { factors: vec![factor], ..protocol() };
+        let said = [("with", "amp"), ("with", "amp+checkpoint"), ("k", "4"), ("with", "none"), ("workers", "2x")];
+        let titles = ["autocast", "autocast + checkpointing", "k = 4", "none", "2x"];
+        assert_eq!(said.map(|(factor, level)| protocol.doing(factor, level)), titles);
     }
 
     #[test]
@@ -1011,7 +587,8 @@ mod tests {
             caption: String::new(),
             of: "model=bert k=4".into(),
             metric: TIME.name.into(),
-            kind: PlotKind::Bars { clusters: vec![] },
+            kind: PlotKind::Bars { clusters: vec![], absolute: false },
+            on_front: false,
         };
         let apart = Protocol { grids: vec![grid(), other], plots: vec![plot], ..protocol() };
         assert_eq!(apart.mistakes(), ["p is about 'model=bert k=4', and no such cell is planned"]);

@@ -1,6 +1,9 @@
 //! Where a comparison falls, and what several of them say together.
 
-use crate::protocol::{Bound, Cell, Rule};
+use super::{JudgedCells, RuleKind, RulePart};
+use crate::protocol::{Cell, Metric};
+use crate::results::{Samples, Status};
+use crate::rounds::Rounds;
 use base::stats::Interval;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -60,7 +63,7 @@ pub struct Comparison {
 /// What one rule found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evidence {
-    pub rule: Rule,
+    pub rule: RulePart,
     pub verdict: Verdict,
     pub comparisons: Vec<Comparison>,
     /// Cells that the rule selects and its scope leaves out.
@@ -79,7 +82,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    pub(super) fn nothing(rule: &Rule) -> Evidence {
+    pub(crate) fn nothing(rule: &RulePart) -> Evidence {
         let (verdict, is_judged, decides) = (Verdict::NotMeasured, true, true);
         Evidence {
             rule: rule.clone(),
@@ -93,6 +96,36 @@ impl Evidence {
             is_judged,
             decides,
         }
+    }
+
+    /// Adds an effect that two thresholds judge.
+    pub(super) fn compare(
+        &mut self,
+        cell: Cell,
+        baseline: Option<Cell>,
+        effect: Interval,
+        rounds: usize,
+        (confirm, refute): (Bound, Bound),
+    ) {
+        let outcome = classify(effect, confirm, refute);
+        self.comparisons.push(Comparison { cell, baseline, effect, rounds, outcome });
+    }
+
+    /// Adds a cell that has no figure.
+    pub(super) fn lacks(&mut self, samples: &Samples, cell: Cell) {
+        let why = why_missing(samples, &cell);
+        self.missing.push((cell, why));
+    }
+
+    /// Adds two cells that have no ratio: one has no figure, or there are too few rounds of them.
+    pub(super) fn lacks_ratio(&mut self, samples: &Samples, cell: Cell, baseline: &Cell, metric: &str, rounds: &Rounds) {
+        let why = match (samples.value(&cell, metric), samples.value(baseline, metric)) {
+            (None, _) => why_missing(samples, &cell),
+            (Some(_), None) => format!("its baseline has no figure: {}", why_missing(samples, baseline)),
+            (Some(_), Some(0.0)) => "its baseline is 0".to_string(),
+            (Some(_), Some(_)) => format!("{}, so no interval", few(rounds)),
+        };
+        self.missing.push((cell, why));
     }
 
     /// Smallest and largest estimate.
@@ -129,7 +162,8 @@ fn touches(bound: Bound, interval: Interval) -> bool {
     }
 }
 
-pub(super) fn place(effect: Interval, confirm: Bound, refute: Bound) -> Outcome {
+/// Where an effect falls.
+pub(crate) fn classify(effect: Interval, confirm: Bound, refute: Bound) -> Outcome {
     if contains(confirm, effect) {
         Outcome::Confirms
     } else if contains(refute, effect) {
@@ -142,7 +176,7 @@ pub(super) fn place(effect: Interval, confirm: Bound, refute: Bound) -> Outcome 
 }
 
 /// The verdict of matched comparisons. Where a cell that belongs to them failed, the others are not 'every one'.
-pub(super) fn fall(comparisons: &[Comparison], failed: usize) -> Verdict {
+pub(super) fn combine_comparisons(comparisons: &[Comparison], failed: usize) -> Verdict {
     let outcomes: BTreeSet<Outcome> = comparisons.iter().map(|c| c.outcome).collect();
     let has = |o| outcomes.contains(&o);
     let whole = failed == 0 && outcomes.len() == 1;
@@ -159,17 +193,68 @@ pub(super) fn fall(comparisons: &[Comparison], failed: usize) -> Verdict {
     }
 }
 
-/// The verdict of a prediction that has to be right in a share of its cells: there is nothing between. Those that failed could be either.
-pub(super) fn agree(comparisons: &[Comparison], failed: usize, share: f64) -> Verdict {
-    let right = comparisons.iter().filter(|c| c.outcome == Outcome::Confirms).count();
-    let wanted = share * (comparisons.len() + failed) as f64;
-    if comparisons.is_empty() {
-        Verdict::NotMeasured
-    } else if right as f64 >= wanted {
-        Verdict::Confirmed
-    } else if ((right + failed) as f64) < wanted {
-        Verdict::Refuted
-    } else {
-        Verdict::Inconclusive
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+    Within(f64, f64),
+    /// Below the first or above the second.
+    Outside(f64, f64),
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Bound::AtMost(x) => write!(f, "≤ {x}"),
+            Bound::AtLeast(x) => write!(f, "≥ {x}"),
+            Bound::Within(a, b) => write!(f, "{a} to {b}"),
+            Bound::Outside(a, b) => write!(f, "< {a} or > {b}"),
+        }
     }
+}
+
+/// The selected cells that have a baseline of their own and lie in the rule's scope, each with it.
+pub(super) fn compared_with(
+    rule: &dyn RuleKind,
+    cells: &JudgedCells,
+    metric: &Metric,
+    samples: &Samples,
+    evidence: &mut Evidence,
+) -> Vec<(Cell, Cell)> {
+    let mut found = Vec::new();
+    for (grid, cell) in cells.measured(rule.select(), metric) {
+        let baseline = grid.baseline_of(&cell);
+        if cell == baseline {
+            continue;
+        }
+        match rule.is_in_scope(&baseline, samples) {
+            Some(false) => evidence.out_of_scope += 1,
+            _ => found.push((cell, baseline)),
+        }
+    }
+    found
+}
+
+fn why_missing(samples: &Samples, cell: &Cell) -> String {
+    match samples.status(cell) {
+        Some((Status::Ok, _)) => "this pass was not run".to_string(),
+        Some((status, "")) => status.to_string(),
+        Some((status, reason)) => format!("{status}: {reason}"),
+        None => "not run".to_string(),
+    }
+}
+
+pub(super) fn few(rounds: &Rounds) -> String {
+    format!("fewer than {} rounds", rounds.least().max(2))
+}
+
+/// The number of a bound that an estimate is nearest to, on a scale, as the scale has it.
+pub(super) fn nearest_edge(confirm: Bound, refute: Bound, estimate: f64, scale: impl Fn(f64) -> f64) -> f64 {
+    let edges = [confirm, refute].into_iter().flat_map(|bound| match bound {
+        Bound::AtMost(x) | Bound::AtLeast(x) => vec![x],
+        Bound::Within(low, high) | Bound::Outside(low, high) => vec![low, high],
+    });
+    let distance = |edge: &f64| (edge - scale(estimate)).abs();
+    edges.map(&scale).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(0.0)
 }

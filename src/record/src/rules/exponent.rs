@@ -1,0 +1,87 @@
+use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, label, place};
+use crate::protocol::{Cell, Metric, Select};
+use crate::results::Samples;
+use base::stats::{Interval, local_exponent};
+use base::units::{plain, range};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Growth exponent of the metric along a numeric factor, between its two largest levels.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExponentRule {
+    pub metric: String,
+    pub along: String,
+    pub of: Select,
+    pub confirm: Bound,
+    pub refute: Bound,
+}
+
+impl RuleKind for ExponentRule {
+    fn select(&self) -> &str {
+        &self.of
+    }
+
+    fn metrics(&self) -> Vec<&str> {
+        vec![&self.metric]
+    }
+
+    fn bounds(&self) -> Option<(Bound, Bound)> {
+        Some((self.confirm, self.refute))
+    }
+
+    fn group(&self, cell: &Cell, _baseline: &Cell) -> String {
+        cell.without(&[&self.along])
+    }
+
+    fn gives_intervals(&self) -> bool {
+        false
+    }
+
+    fn evaluate(&self, cells: &JudgedCells, samples: &Samples, evidence: &mut Evidence) {
+        let mut lines: BTreeMap<String, Vec<(f64, f64, Cell)>> = BTreeMap::new();
+        for (_, cell) in cells.selected(&self.of) {
+            let x = cell.get(&self.along).and_then(|level| level.parse::<f64>().ok());
+            match (x, samples.value(&cell, &self.metric)) {
+                (Some(x), Some(y)) => lines.entry(cell.without(&[&self.along])).or_default().push((x, y, cell)),
+                _ => evidence.lacks(samples, cell),
+            }
+        }
+        for mut points in lines.into_values() {
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            if let [.., before, last] = &points[..] {
+                let effect = Interval::exact(local_exponent((before.0, last.0), (before.1, last.1)));
+                if !effect.estimate.is_finite() {
+                    evidence.missing.push((last.2.clone(), "a figure of 0 has no growth".to_string()));
+                    continue;
+                }
+                evidence.compare(last.2.clone(), Some(before.2.clone()), effect, 1, (self.confirm, self.refute));
+            }
+        }
+    }
+
+    fn subject(&self, metrics: &[Metric]) -> String {
+        format!("{} grows as a power of {}:", label(metrics, &self.metric), self.along)
+    }
+
+    fn effect_subject(&self, metrics: &[Metric]) -> String {
+        format!("{} grows as", label(metrics, &self.metric))
+    }
+
+    fn figure(&self, _metrics: &[Metric], value: f64) -> String {
+        plain(value)
+    }
+
+    fn effects_in_words(&self, _metrics: &[Metric], low: f64, high: f64) -> String {
+        range(format!("{}^{low:.2}", self.along), format!("{}^{high:.2}", self.along))
+    }
+
+    fn comparison(&self, metrics: &[Metric]) -> String {
+        format!("{}, between its two largest levels{}", self.subject(metrics), place(&self.of))
+    }
+
+    /// An exponent is about two cells, and its reader wants both.
+    fn row(&self, comparison: &Comparison, shared: &[&str]) -> String {
+        let before = comparison.baseline.as_ref().and_then(|before| before.get(&self.along)).unwrap_or("?");
+        format!("`{}`, from {} = {before}", comparison.cell.name_without(shared), self.along)
+    }
+}

@@ -1,0 +1,125 @@
+use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, place};
+use crate::protocol::{Cell, Metric, Pass, Select};
+use crate::results::Samples;
+use crate::rounds::ALPHA;
+use base::stats::{Interval, ratio_interval};
+use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
+
+/// Of the selected cells that differ in the studied factor alone, the one with the lowest or highest metric, over the highest of those that
+/// `over` selects: 'some of these are worse than the best', 'the best of these is better than that one'. The intervals are widened by the
+/// number of pairs that the two were picked from (Bonferroni): the luckiest and the unluckiest of several that are equal differ by luck.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PickedRule {
+    pub metric: String,
+    pub pick: Pick,
+    pub of: Select,
+    pub over: Select,
+    pub confirm: Bound,
+    pub refute: Bound,
+}
+
+/// Which of several cells a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pick {
+    Lowest,
+    Highest,
+}
+
+impl Pick {
+    fn of<'c>(self, cells: &'c [Cell], samples: &Samples, metric: &str) -> Option<&'c Cell> {
+        let by_value =
+            |a: &&Cell, b: &&Cell| samples.value(a, metric).partial_cmp(&samples.value(b, metric)).unwrap_or(Ordering::Equal);
+        match self {
+            Pick::Lowest => cells.iter().min_by(by_value),
+            Pick::Highest => cells.iter().max_by(by_value),
+        }
+    }
+}
+
+impl RuleKind for PickedRule {
+    fn select(&self) -> &str {
+        &self.of
+    }
+
+    fn over(&self) -> Option<&str> {
+        Some(&self.over)
+    }
+
+    fn metrics(&self) -> Vec<&str> {
+        vec![&self.metric]
+    }
+
+    fn bounds(&self) -> Option<(Bound, Bound)> {
+        Some((self.confirm, self.refute))
+    }
+
+    fn group(&self, _cell: &Cell, baseline: &Cell) -> String {
+        baseline.to_string()
+    }
+
+    fn evaluate(&self, cells: &JudgedCells, samples: &Samples, evidence: &mut Evidence) {
+        let name = self.metric.as_str();
+        let Some(metric) = cells.metric(name) else { return };
+        // Candidates and references that differ in the studied factor alone.
+        let mut groups: Vec<(Cell, Vec<Cell>, Vec<Cell>)> = Vec::new();
+        for (is_reference, select) in [(false, &self.of), (true, &self.over)] {
+            for (grid, cell) in cells.measured(select, metric) {
+                if samples.value(&cell, name).is_none() {
+                    if !evidence.missing.iter().any(|(known, _)| *known == cell) {
+                        evidence.lacks(samples, cell);
+                    }
+                    continue;
+                }
+                let baseline = grid.baseline_of(&cell);
+                let at = groups.iter().position(|(of_group, ..)| *of_group == baseline).unwrap_or_else(|| {
+                    groups.push((baseline, Vec::new(), Vec::new()));
+                    groups.len() - 1
+                });
+                if is_reference { groups[at].2.push(cell) } else { groups[at].1.push(cell) }
+            }
+        }
+        let number = groups.len().max(1) as f64;
+        for (_, candidates, references) in groups {
+            let picked = (self.pick.of(&candidates, samples, name), Pick::Highest.of(&references, samples, name));
+            let (Some(cell), Some(best)) = picked else { continue };
+            let pairs = (candidates.len() * references.len()) as f64;
+            let effect = match metric.pass {
+                // A cell that is itself the best is level with it.
+                _ if cell == best => Some((Interval::exact(1.0), 1)),
+                Pass::Time => {
+                    let logs = samples.log_ratios(cell, best, name);
+                    let judged = cells.rounds.judged(logs.len());
+                    judged.and_then(|(rounds, alpha)| Some((ratio_interval(&logs[..rounds], alpha / number / pairs)?, rounds)))
+                }
+                _ => samples.ratio(cell, best, metric, ALPHA).map(|effect| (effect, 1)),
+            };
+            match effect {
+                Some((effect, rounds)) => {
+                    evidence.compare(cell.clone(), Some(best.clone()), effect, rounds, (self.confirm, self.refute));
+                }
+                None => evidence.lacks_ratio(samples, cell.clone(), best, name, cells.rounds),
+            }
+        }
+    }
+
+    fn comparison(&self, metrics: &[Metric]) -> String {
+        let which = if self.pick == Pick::Lowest { "lowest" } else { "highest" };
+        let best = if self.over.is_empty() { "all".to_string() } else { format!("those{}", place(&self.over)) };
+        format!("the {which} {}{} relative to the highest of {best}", self.subject(metrics), place(&self.of))
+    }
+
+    /// Which cell was picked is the answer.
+    fn names(&self, _factor: &str) -> bool {
+        false
+    }
+
+    fn row(&self, comparison: &Comparison, shared: &[&str]) -> String {
+        let differs = |(factor, level): &&(String, String)| comparison.cell.get(factor) != Some(level);
+        let best = comparison.baseline.iter().flat_map(|best| best.levels().iter().filter(differs));
+        let best: Vec<String> = best.map(|(factor, level)| format!("{factor} = {level}")).collect();
+        let best = if best.is_empty() { "itself".to_string() } else { best.join(", ") };
+        format!("`{}`, against {best}", comparison.cell.name_without(shared))
+    }
+}

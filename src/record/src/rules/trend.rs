@@ -1,0 +1,103 @@
+use super::outcome::{few, nearest_edge};
+use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, compared_with, label};
+use crate::protocol::{Cell, Metric, Pass, Select};
+use crate::results::{ByRound, Samples};
+use crate::rounds::ALPHA;
+use base::stats::{Interval, rank_correlation};
+use base::units::plain;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Whether an effect grows along a numeric factor: Spearman's rank correlation of the factor and the metric's ratio to its baseline, over the
+/// selected cells that differ in that factor alone. Of counted figures it is exact, of timed ones it has an interval over the rounds; noise
+/// only weakens a correlation, so it speaks against the claim.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrendRule {
+    pub metric: String,
+    pub along: String,
+    pub of: Select,
+    pub confirm: Bound,
+    pub refute: Bound,
+}
+
+impl RuleKind for TrendRule {
+    fn select(&self) -> &str {
+        &self.of
+    }
+
+    fn metrics(&self) -> Vec<&str> {
+        vec![&self.metric]
+    }
+
+    fn bounds(&self) -> Option<(Bound, Bound)> {
+        Some((self.confirm, self.refute))
+    }
+
+    fn compares_with_baseline(&self) -> bool {
+        true
+    }
+
+    fn group(&self, cell: &Cell, _baseline: &Cell) -> String {
+        cell.without(&[&self.along])
+    }
+
+    fn evaluate(&self, cells: &JudgedCells, samples: &Samples, evidence: &mut Evidence) {
+        let (name, along) = (self.metric.as_str(), self.along.as_str());
+        let Some(metric) = cells.metric(name) else { return };
+        let mut lines: BTreeMap<String, Vec<(f64, Cell, ByRound)>> = BTreeMap::new();
+        for (cell, baseline) in compared_with(self, cells, metric, samples, evidence) {
+            let ratios = match metric.pass {
+                Pass::Time => samples.log_ratios_by_round(&cell, &baseline, name),
+                _ => samples.ratio(&cell, &baseline, metric, ALPHA).map(|ratio| (1, ratio.estimate)).into_iter().collect(),
+            };
+            match cell.get(along).and_then(|level| level.parse().ok()) {
+                Some(x) if !ratios.is_empty() => lines.entry(cell.without(&[along])).or_default().push((x, cell, ratios)),
+                _ => evidence.lacks_ratio(samples, cell, &baseline, name, cells.rounds),
+            }
+        }
+        let mut series: Vec<(Cell, Vec<f64>)> = Vec::new();
+        for mut points in lines.into_values() {
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let xs: Vec<f64> = points.iter().map(|(x, ..)| *x).collect();
+            let in_round = |round: &u32| points.iter().map(|(.., ratios)| ratios.get(round).copied()).collect::<Option<Vec<f64>>>();
+            let rounds: Vec<f64> =
+                points[0].2.keys().filter_map(in_round).map(|ys| rank_correlation(&xs, &ys)).filter(|r| !r.is_nan()).collect();
+            let Some((_, cell, _)) = points.pop() else { continue };
+            match xs.len() {
+                3.. => series.push((cell, rounds)),
+                _ => evidence.missing.push((cell, format!("a trend needs three levels of {along}"))),
+            }
+        }
+        let rounds: Vec<Vec<f64>> = series.iter().map(|(_, rounds)| rounds.clone()).collect();
+        let found = match metric.pass {
+            Pass::Time => cells.together(&rounds, |r| nearest_edge(self.confirm, self.refute, r, |x| x)),
+            _ => rounds.iter().map(|rounds| rounds.first().map(|r| (Interval::exact(*r), 1))).collect(),
+        };
+        for ((cell, _), found) in series.into_iter().zip(found) {
+            match found {
+                Some((Interval { estimate, low, high }, rounds)) => {
+                    let effect = Interval { estimate, low: low.max(-1.0), high: high.min(1.0) };
+                    evidence.compare(cell, None, effect, rounds, (self.confirm, self.refute));
+                }
+                None => evidence.missing.push((cell, format!("{}, so no interval", few(cells.rounds)))),
+            }
+        }
+    }
+
+    fn subject(&self, metrics: &[Metric]) -> String {
+        format!("rank correlation of the gain in {} with {}", label(metrics, &self.metric), self.along)
+    }
+
+    fn figure(&self, _metrics: &[Metric], value: f64) -> String {
+        plain(value)
+    }
+
+    fn names(&self, factor: &str) -> bool {
+        self.along == factor || self.of.split_whitespace().filter_map(|term| term.split_once('=')).any(|(named, _)| named == factor)
+    }
+
+    fn row(&self, comparison: &Comparison, shared: &[&str]) -> String {
+        let line = comparison.cell.without(&[shared, &[&self.along]].concat());
+        format!("`{}`", if line.is_empty() { "all" } else { &line })
+    }
+}

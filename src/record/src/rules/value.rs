@@ -1,0 +1,60 @@
+use super::outcome::nearest_edge;
+use super::{Bound, Evidence, JudgedCells, RuleKind};
+use crate::protocol::{Cell, Metric, Pass, Select};
+use crate::results::Samples;
+use base::stats::Interval;
+use base::units::quantity;
+use serde::{Deserialize, Serialize};
+
+/// The metric of each selected cell as it is: counted ones exactly, timed ones with an interval over the rounds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ValueRule {
+    pub metric: String,
+    pub of: Select,
+    pub confirm: Bound,
+    pub refute: Bound,
+}
+
+impl RuleKind for ValueRule {
+    fn select(&self) -> &str {
+        &self.of
+    }
+
+    fn metrics(&self) -> Vec<&str> {
+        vec![&self.metric]
+    }
+
+    fn bounds(&self) -> Option<(Bound, Bound)> {
+        Some((self.confirm, self.refute))
+    }
+
+    fn evaluate(&self, judged: &JudgedCells, samples: &Samples, evidence: &mut Evidence) {
+        let (name, confirm, refute) = (self.metric.as_str(), self.confirm, self.refute);
+        let Some(metric) = judged.metric(name) else { return };
+        let cells: Vec<Cell> = judged.selected(&self.of).map(|(_, cell)| cell).collect();
+        let found: Vec<Option<(Interval, usize)>> = match metric.pass {
+            Pass::Time => {
+                // A ratio is averaged as ratios are.
+                let is_ratio = samples.is_ratio(name);
+                let to = |x: f64| if is_ratio { x.max(1e-12).ln() } else { x };
+                let from = |x: f64| if is_ratio { x.exp() } else { x };
+                let rounds: Vec<Vec<f64>> =
+                    cells.iter().map(|cell| samples.by_round(cell, name).into_values().map(to).collect()).collect();
+                let found = judged.together(&rounds, |mean| nearest_edge(confirm, refute, from(mean), to)).into_iter();
+                let back = |i: Interval| Interval { estimate: from(i.estimate), low: from(i.low), high: from(i.high) };
+                found.map(|found| found.map(|(interval, rounds)| (back(interval), rounds))).collect()
+            }
+            _ => cells.iter().map(|cell| Some((Interval::exact(samples.value(cell, name)?), 1))).collect(),
+        };
+        for (cell, found) in cells.into_iter().zip(found) {
+            match found {
+                Some((effect, rounds)) => evidence.compare(cell, None, effect, rounds, (confirm, refute)),
+                None => evidence.lacks(samples, cell),
+            }
+        }
+    }
+
+    fn figure(&self, metrics: &[Metric], value: f64) -> String {
+        quantity(value, metrics.iter().find(|metric| metric.name == self.metric).map_or("1", Metric::shown_unit))
+    }
+}
