@@ -1,7 +1,7 @@
 //! `vramlab rehearse` beside FakeTensorMode, which is how PyTorch itself runs a script without computing: seconds of a training step of the
 //! same script, in turns: of processors, all threads together, which a busy machine changes little, and by the clock. And what it takes in all,
-//! imports included, for three steps of GPT-2 and for a large model that is not initialised. `cargo bench --bench rehearse`; without libtorch
-//! `cargo bench --bench rehearse`.
+//! imports included, for three steps of GPT-2, with and without what the time of a step is predicted from, and for a large model that is not
+//! initialised. `cargo bench -p vramlab --bench rehearse`, which needs no libtorch of this program's own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -121,12 +121,27 @@ fn main() {
         let ((whole, work), (fake_whole, fake_work)) = (all(&ours), all(&fakes));
         println!("  with imports {whole:.1} s ({work:.1} s of processors), and {fake_whole:.1} s ({fake_work:.1} s)");
     }
-    let three: Vec<Took> = (0..ROUNDS).map(|_| took(rehearse(&[]).arg(&models).args(["gpt2", "12", "--steps", "3"]))).collect();
-    println!(
-        "gpt2, batch 12: three steps with imports {:.1} s, {:.1} s of processors",
-        median(three.iter().map(|t| t.seconds)),
-        median(three.iter().map(|t| t.processor))
-    );
+    for (model, batch) in [("gpt2", "12"), ("resnet50", "32")] {
+        let three = |without: bool| {
+            let mut command = rehearse(&[]);
+            command.arg(&models).args([model, batch, "--steps", "3"]);
+            if without {
+                command.env("VRAMLAB_REHEARSAL_WITHOUT_TIME", "1");
+            }
+            took(&mut command)
+        };
+        let turns: Vec<(Took, Took)> = (0..2 * ROUNDS).map(|_| (three(false), three(true))).collect();
+        let ratios = |of: fn(&Took) -> f64| median(turns.iter().map(|(with, without)| of(with) / of(without)));
+        println!(
+            "{model}, batch {batch}: three steps with imports {:.1} s, {:.1} s of processors; with the time of a step {:+.0} % by the clock, \
+             {:+.0} % of processors, medians of {} turns",
+            median(turns.iter().map(|(with, _)| with.seconds)),
+            median(turns.iter().map(|(with, _)| with.processor)),
+            (ratios(|t| t.seconds) - 1.0) * 100.0,
+            (ratios(|t| t.processor) - 1.0) * 100.0,
+            turns.len()
+        );
+    }
     let large = took(rehearse(&["--no-init"]).args(["-c", LARGE]));
     println!(
         "6.7e9 parameters with --no-init: {:.1} s in all, {:.1} s of processors, {:.2} GiB resident at most",

@@ -177,6 +177,8 @@ bool changes_layout(const Tensor& input, const Tensor& weight, int64_t groups) {
 // ---- the file ------------------------------------------------------------------------------------------------------------------------------
 
 void open_work(const std::string& folder) {
+  // For benches/rehearse.rs, which measures what the time of a step costs.
+  if (std::getenv("VRAMLAB_REHEARSAL_WITHOUT_TIME")) return;
   TraceFile file;
   TORCH_CHECK(file.open(folder + "/work", O_WRONLY | O_CREAT | O_TRUNC | O_APPEND), "writing ", folder, "/work: ", std::strerror(errno));
   char header[64] = {};
