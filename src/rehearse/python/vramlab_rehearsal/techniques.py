@@ -804,8 +804,12 @@ class ChannelsLast(Technique):
                     x.data = x.contiguous(memory_format=torch.channels_last)
 
         root.register_forward_pre_hook(channels_last)
+        grouped = any(isinstance(module, torch.nn.Conv2d) and module.groups > 1 for module in root.modules())
+        # docs/time.md: on cuDNN 8 such models took longer so, on others less, and no record decides.
+        doubt = "# it has convolutions with groups, which can take longer so: measure a step before you keep it" if grouped else ""
         self.applied(
-            """
+            f"""
+{doubt}
 model = model.to(memory_format=torch.channels_last)
 images = images.to(memory_format=torch.channels_last)  # in the loop
 """
