@@ -2,6 +2,7 @@
 
 mod answers;
 mod files;
+mod library;
 mod scripts;
 mod versions;
 mod ways_in;

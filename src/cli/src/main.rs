@@ -1,5 +1,8 @@
 //! The program `vramlab`. It needs no libtorch; the lab's commands are those of `vramlab-lab`, which it starts.
 
+mod fit;
+mod rehearsal;
+
 use anyhow::{Context, Result, ensure};
 use base::{console, eprintln, print, println};
 use clap::{Args, Parser, Subcommand};
@@ -19,10 +22,10 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Subcommands {
     /// Run your own training script, unmodified, on a simulated GPU: does it fit, and what fills the memory?
-    Rehearse(Box<rehearse::RehearseOptions>),
+    Rehearse(Box<rehearsal::RehearseOptions>),
 
     /// Find the largest batch or context of your own training script that fits a GPU, without one
-    Fit(Box<rehearse::FitOptions>),
+    Fit(Box<fit::FitOptions>),
 
     /// Set two machines' results side by side: which verdicts differ, which effects lie apart beyond their intervals
     Diff {
@@ -117,8 +120,8 @@ fn run(command: Subcommands) -> Result<u8> {
             println!("{}: whole and valid", machine.display());
             Ok(0)
         }
-        Subcommands::Rehearse(options) => Ok(rehearse::rehearse(&options)),
-        Subcommands::Fit(options) => Ok(rehearse::fit(&options)),
+        Subcommands::Rehearse(options) => Ok(rehearsal::rehearse(&options)),
+        Subcommands::Fit(options) => Ok(fit::fit(&options)),
         Subcommands::Report { results, out, readme } => {
             report(&results, &out)?;
             if let Some(readme) = readme {

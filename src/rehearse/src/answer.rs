@@ -234,7 +234,7 @@ fn meters(trace: &Trace, device: u16) -> impl Iterator<Item = Meter> {
 /// Whether the script can run on the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum RehearsalVerdict {
     Fits,
     /// By less than what is assumed of the CUDA context can be wrong by.
     BarelyFits,
@@ -247,10 +247,10 @@ pub enum Verdict {
     Interrupted,
 }
 
-impl Verdict {
+impl RehearsalVerdict {
     /// Whether it ran as long as was wanted.
     pub fn fits(self) -> bool {
-        matches!(self, Verdict::Fits | Verdict::BarelyFits)
+        matches!(self, RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits)
     }
 }
 
@@ -265,7 +265,7 @@ pub fn is_near(needs: i64, memory: i64) -> bool {
 
 /// The card, as far as it decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Gpu {
+pub struct SimulatedGpu {
     pub name: String,
     pub memory: i64,
     /// Bytes of it that a process takes beside PyTorch's allocator: the CUDA context; assumed.
@@ -278,8 +278,8 @@ pub struct Gpu {
 pub struct Answer {
     pub schema: u32,
     pub command: Vec<String>,
-    pub gpu: Gpu,
-    pub verdict: Verdict,
+    pub gpu: SimulatedGpu,
+    pub verdict: RehearsalVerdict,
     /// Where the PyTorch of the script has no code for the card: that it would fail there, and what to install.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_code: Option<String>,
@@ -320,8 +320,8 @@ impl Answer {
         self.needs_at_least = Some(least);
         self.smallest_card = card.smallest_with(needs.least.unsigned_abs()).and_then(|card| card.name);
         match self.verdict {
-            Verdict::DoesNotFit => self.headroom = self.gpu.memory - least,
-            Verdict::Fits if is_near(least, self.gpu.memory) => self.verdict = Verdict::BarelyFits,
+            RehearsalVerdict::DoesNotFit => self.headroom = self.gpu.memory - least,
+            RehearsalVerdict::Fits if is_near(least, self.gpu.memory) => self.verdict = RehearsalVerdict::BarelyFits,
             _ => {}
         }
     }

@@ -1,94 +1,51 @@
 //! `vramlab fit`: the largest batch or context that fits a card, found by rehearsals: it fits, and the next one does not.
 
-use super::answer::{ProcessAnswer, Verdict};
-use super::check::Tolerance;
-use super::launch::{BAD_INPUT, Device, Rehearsal, RehearseOptions, Variant, card_of, print_answer, write_json};
-use super::libraries::libraries;
-use super::preset;
+use super::answer::{ProcessAnswer, RehearsalVerdict};
+use super::launch::{Rehearsal, ScriptFailed, Variant};
 use super::replay::{self, AllocationTrace};
 use super::show::short_failure;
 use super::template::FlagTemplate;
 use super::time::Prediction;
 use super::trace::Phase;
-use anyhow::{Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, bail};
 use base::units::{Bytes, Seconds, significant};
-use clap::Args;
-use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 use sim::cards::Card;
 use std::cell::RefCell;
-use std::ffi::OsString;
-use std::path::PathBuf;
-use std::thread;
+use std::{fmt, thread};
 
-/// Flags of `vramlab fit`.
-#[derive(Debug, Args)]
-#[command(
-    override_usage = "vramlab fit [OPTIONS] <--batch 'FLAG {}'|--context 'FLAG {}'> -- COMMAND...",
-    after_help = "Exit status: 0 found, 1 the script failed, 2 there was nothing to rehearse, 3 not even 1 fits a GPU."
-)]
-pub struct FitOptions {
-    /// A model that comes with vramlab in place of a command, as for `vramlab rehearse`
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::MODELS), conflicts_with = "batch")]
-    model: Option<String>,
+/// What is searched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dimension {
+    /// Samples of a batch.
+    Batch,
+    /// Length of a sequence.
+    Context,
+}
 
-    /// How the command is told its batch, as in '--batch-size {}'
-    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, required_unless_present_any = ["context", "model"])]
-    batch: Option<FlagTemplate>,
-
-    /// How it is told the length of its sequences, as in '--seq-len {}'
-    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true)]
-    context: Option<FlagTemplate>,
-
-    /// A simulated GPU, as for `vramlab rehearse`; may be given several times
-    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
-    gpu: Vec<String>,
-
-    /// Optimizer steps after which the script is ended
-    #[arg(long, value_name = "N|all", default_value = "3")]
-    steps: String,
-
-    /// Write the answer as JSON to a file, or with - to the standard output
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-
-    /// Leave new parameters uninitialised, so that large models need little host memory
-    #[arg(long)]
-    no_init: bool,
-
-    /// Turn torch.compile off
-    #[arg(long)]
-    eager: bool,
-
-    /// Print nothing but errors
-    #[arg(long)]
-    quiet: bool,
-
-    /// End a rehearsal after so many seconds
-    #[arg(long, value_name = "SECONDS")]
-    timeout: Option<f64>,
-
-    /// The command, after --, as in: vramlab fit --batch '--batch-size {}' --gpu rtx-3090 -- python train.py
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+impl fmt::Display for Dimension {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(if *self == Dimension::Batch { "batch" } else { "context" })
+    }
 }
 
 /// What fits a card.
 #[derive(Debug, Serialize)]
-struct Fit {
-    gpu: String,
-    /// `batch` or `context`.
-    of: &'static str,
+pub struct Fit {
+    pub gpu: String,
+    pub of: Dimension,
     /// The largest that fits; 0 where not even 1 does.
-    largest: u64,
-    peak_reserved: Option<i64>,
-    headroom: Option<i64>,
-    rehearsals: usize,
+    pub largest: u64,
+    /// Bytes.
+    pub peak_reserved: Option<i64>,
+    pub headroom: Option<i64>,
+    pub rehearsals: usize,
     /// In order.
-    tried: Vec<TriedNumber>,
+    pub tried: Vec<TriedNumber>,
     /// Twice as much brings less than [`GAIN`] more throughput from here on; predicted, and between numbers that were tried interpolated. None
     /// where the throughput is not known, or still grows by more.
-    enough: Option<u64>,
+    pub enough: Option<u64>,
     /// Largest that was allowed to be tried without finding an end.
     #[serde(skip)]
     without_end: bool,
@@ -96,19 +53,19 @@ struct Fit {
 
 /// One rehearsal of a number.
 #[derive(Debug, Clone, Serialize)]
-struct TriedNumber {
-    number: u64,
-    fits: bool,
-    peak_reserved: Option<i64>,
+pub struct TriedNumber {
+    pub number: u64,
+    pub fits: bool,
+    pub peak_reserved: Option<i64>,
     /// Predicted.
-    time: Option<TriedTime>,
+    pub time: Option<TriedTime>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
-struct TriedTime {
-    step_seconds: f64,
-    samples_per_second: Option<f64>,
-    tokens_per_second: Option<f64>,
+pub struct TriedTime {
+    pub step_seconds: f64,
+    pub samples_per_second: Option<f64>,
+    pub tokens_per_second: Option<f64>,
 }
 
 impl TriedTime {
@@ -123,79 +80,29 @@ impl TriedTime {
     }
 }
 
-/// Finds what fits, says it, and gives the exit status.
-pub fn fit(options: &FitOptions) -> u8 {
-    run(options).unwrap_or_else(|error| {
-        eprintln!("vramlab: {error:#}");
-        if error.downcast_ref::<ScriptFailed>().is_some() { 1 } else { BAD_INPUT }
-    })
-}
-
-fn run(options: &FitOptions) -> Result<u8> {
-    ensure!(
-        !options.command.is_empty() || options.model.is_some(),
-        "there is no command to rehearse; write it after --, as in: vramlab fit --batch '--batch-size {{}}' -- python train.py"
-    );
-    let libraries = libraries()?;
-    let (command, batch) = match &options.model {
-        Some(model) => (preset::command(model, 1, &options.command, &libraries), Some(preset::batch())),
-        None => (options.command.clone(), options.batch.clone()),
-    };
-    let how = RehearseOptions {
-        gpu: Vec::new(),
-        host_factor: 1.0,
-        steps: options.steps.clone(),
-        json: None,
-        out: None,
-        gpus: 1,
-        world_size: None,
-        rank: None,
-        no_init: options.no_init,
-        eager: options.eager,
-        quiet: options.quiet,
-        timeout: options.timeout,
-        what_if: false,
-        batch: None,
-        accumulation: None,
-        cards: 2,
-        only: Vec::new(),
-        device: Device::Dry,
-        check: None,
-        tolerance: Tolerance::Bytes(0),
-        model: None,
-        command,
-    };
+/// The largest number that fits each card: of a command that is told it as `template` says. Each card has a rehearsal of its own.
+///
+/// # Errors
+/// The script fails, as a [`ScriptFailed`]; there is nothing to rehearse.
+pub fn fit(rehearsals: &[Rehearsal], of: Dimension, template: &FlagTemplate) -> Result<Vec<Fit>> {
     let mut fits = Vec::new();
-    for (of, template) in [("batch", &batch), ("context", &options.context)] {
-        let Some(template) = template else { continue };
-        let mut cards = Vec::new();
-        for gpu in &options.gpu {
-            let card = card_of(gpu, &how)?;
-            cards.push(Rehearsal { options: &how, libraries: libraries.clone(), card, variant: Variant::default() });
-        }
-        // A rehearsal keeps about one core at work.
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        for some in cards.chunks(cores) {
-            let found: Vec<Result<Fit>> = thread::scope(|scope| {
-                let search = |card| scope.spawn(move || on_card(card, of, template, options.quiet));
-                let threads: Vec<_> = some.iter().map(search).collect();
-                threads.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(anyhow!("a search broke off")))).collect()
-            });
-            for fit in found {
-                fits.push(fit?);
-            }
+    // A rehearsal keeps about one core at work.
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    for some in rehearsals.chunks(cores) {
+        let found: Vec<Result<Fit>> = thread::scope(|scope| {
+            let search = |rehearsal| scope.spawn(move || on_card(rehearsal, of, template));
+            let threads: Vec<_> = some.iter().map(search).collect();
+            threads.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(anyhow!("a search broke off")))).collect()
+        });
+        for fit in found {
+            fits.push(fit?);
         }
     }
-    if let Some(path) = &options.json {
-        write_json(path, &fits)?;
-    }
-    if !options.quiet {
-        print_answer(options.json.as_deref(), &table(&fits));
-    }
-    Ok(if fits.iter().all(|fit| fit.largest > 0) { 0 } else { 3 })
+    Ok(fits)
 }
 
-fn table(fits: &[Fit]) -> String {
+/// The answers as a table.
+pub fn table(fits: &[Fit]) -> String {
     let bytes = |value: Option<i64>| value.map_or("-".to_string(), |b| Bytes(b.unsigned_abs()).to_string());
     let mut text = format!("\n  {:<12} {:>16} {:>14} {:>14} {:>11}\n", "GPU", "largest", "peak reserved", "headroom", "rehearsals");
     for fit in fits {
@@ -237,7 +144,7 @@ fn throughput(text: &mut String, fit: &Fit) {
             fit.of,
             GAIN * 100.0
         ),
-        None if timed.len() > 1 && fit.of == "batch" && first.rate().is_some() => {
+        None if timed.len() > 1 && fit.of == Dimension::Batch && first.rate().is_some() => {
             format!("    At the largest that fits twice as much still gives {:.0} % more throughput, or more.\n", GAIN * 100.0)
         }
         None => String::new(),
@@ -271,45 +178,31 @@ fn enough(rates: &[(u64, f64)]) -> Option<u64> {
     found
 }
 
-/// The script's own exception, that is none of memory.
-#[derive(Debug)]
-struct ScriptFailed(String);
-
-impl std::fmt::Display for ScriptFailed {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ScriptFailed {}
-
-fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &FlagTemplate, quiet: bool) -> Result<Fit> {
+fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Result<Fit> {
     let card: Card = rehearsal.card;
     let room = (card.memory - card.context).cast_signed();
-    let now = template.number(&rehearsal.options.command);
+    let now = template.number(&rehearsal.command);
     let mut best: Option<(u64, i64, i64)> = None;
     let mut tried: Vec<TriedNumber> = Vec::new();
     let mut rehearsals = 0;
     let courses: RefCell<Vec<(u64, AllocationTrace)>> = RefCell::default();
     let mut failed: Vec<(u64, AllocationTrace)> = Vec::new();
     let border = |low, high| replay::largest(rehearsal, &courses.borrow(), low, high);
-    let first = now.unwrap_or(if of == "context" { FIRST_CONTEXT } else { FIRST });
+    let first = now.unwrap_or(if of == Dimension::Context { FIRST_CONTEXT } else { FIRST });
     let largest = search(first, room, border, |number| {
-        let command = template.with(&rehearsal.options.command, number);
+        let command = template.with(&rehearsal.command, number);
         let variant = Variant { command: Some(command), ..Variant::default() };
         let rehearsal = Rehearsal { variant, ..rehearsal.clone() };
         let run = rehearsal.run_in_silence()?;
         let answer = rehearsal.answer(&run)?;
         rehearsals += 1;
-        if matches!(answer.verdict, Verdict::Fits | Verdict::BarelyFits | Verdict::DoesNotFit) {
+        if matches!(answer.verdict, RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits | RehearsalVerdict::DoesNotFit) {
             let fits = answer.verdict.fits();
             let time = answer.time.as_ref().filter(|_| fits).map(TriedTime::of);
             tried.push(TriedNumber { number, fits, peak_reserved: fits.then_some(answer.peak_reserved), time });
         }
         let told = |what: &str| {
-            if !quiet {
-                eprintln!("vramlab: {card}, {}: {what}", template.text(number));
-            }
+            (rehearsal.progress)(&format!("{card}, {}: {what}", template.text(number)));
         };
         let worst = answer.processes.first();
         let course = |worst: &ProcessAnswer| {
@@ -317,7 +210,7 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &FlagTemplate, qui
             Some(AllocationTrace::of(trace, worst))
         };
         match answer.verdict {
-            Verdict::Fits | Verdict::BarelyFits => {
+            RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits => {
                 told(&format!("fits, {} reserved", Bytes(answer.peak_reserved.unsigned_abs())));
                 if best.is_none_or(|(most, ..)| number > most) {
                     best = Some((number, answer.peak_reserved, answer.headroom));
@@ -329,7 +222,7 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &FlagTemplate, qui
                 }
                 Ok(Seen::Fits { allocated: answer.peak_allocated })
             }
-            Verdict::DoesNotFit => {
+            RehearsalVerdict::DoesNotFit => {
                 told("does not fit");
                 // What runs out while loading has nothing to do with a batch; after that each of another size asks for something else.
                 if let Some(course) = worst.filter(|worst| worst.peak.phase != Phase::Load.name()).and_then(course) {
@@ -341,7 +234,7 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &FlagTemplate, qui
                 let idle = worst.and_then(|w| Some(room - w.out_of_memory.as_ref()?.free - w.peak.bytes)).unwrap_or(0);
                 Ok(Seen::OutOfMemory { idle: idle.max(0) })
             }
-            Verdict::ScriptFailed | Verdict::TimedOut | Verdict::Interrupted => {
+            RehearsalVerdict::ScriptFailed | RehearsalVerdict::TimedOut | RehearsalVerdict::Interrupted => {
                 let why = short_failure(&answer, &run);
                 let fits = best.map_or(String::new(), |(most, ..)| format!("; with {} it fits {card}", template.text(most)));
                 Err(ScriptFailed(format!("the script failed with {}: {why}{fits}", template.text(number))).into())
@@ -359,7 +252,7 @@ fn on_card(rehearsal: &Rehearsal, of: &'static str, template: &FlagTemplate, qui
     tried.sort_by_key(|tried| tried.number);
     let rates: Vec<(u64, f64)> = tried.iter().filter_map(|tried| Some((tried.number, tried.time?.rate()?))).collect();
     Ok(Fit {
-        enough: if of == "batch" { enough(&rates) } else { None },
+        enough: if of == Dimension::Batch { enough(&rates) } else { None },
         tried,
         gpu: card.to_string(),
         of,

@@ -1,231 +1,80 @@
 //! Runs a command under rehearsal and gathers what its processes told.
 
-use super::answer::{Answer, Gpu, ProcessAnswer, Verdict, process_answers};
-use super::check::Tolerance;
-use super::libraries::{Libraries, cache, remedy};
-use super::preset::{self, BatchFlag};
+use super::answer::{Answer, ProcessAnswer, RehearsalVerdict, SimulatedGpu, process_answers};
+use super::libraries::{Libraries, cache, libraries, remedy};
 use super::replay::{self, Needs};
-use super::session::{self, LeftProcesses, Session, Settings};
+use super::session::{self, LeftProcesses, PythonSettings, Session};
 use super::show::on_one_line;
-use super::template::FlagTemplate;
 use super::time::{Loading, Prediction, predict};
 use super::trace::Trace;
 use anyhow::{Context, Result, bail, ensure};
-use base::units::Bytes;
-use clap::builder::PossibleValuesParser;
-use clap::{Args, ValueEnum};
-use serde::Serialize;
 use sim::cards::{self, Card};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use std::{fs, thread};
+use std::{fmt, fs, thread};
 
-/// Flags of `vramlab rehearse`.
-#[derive(Debug, Clone, Args)]
-#[command(
-    override_usage = "vramlab rehearse [OPTIONS] -- COMMAND...\n       vramlab rehearse [OPTIONS] --model NAME --batch N [-- FLAGS...]",
-    after_help = "Exit status: 0 the script fits the GPU, 3 it does not, 1 the script failed, 2 there was nothing to rehearse or no whole answer, 4 --check: the peak grew, 5 --timeout ended it before enough was seen, 130 Ctrl-C did."
-)]
-pub struct RehearseOptions {
-    /// The simulated GPU: a card's name, such as rtx-4090 or h100, or a size, such as 24GiB; several, each with its own --gpu, give a table
-    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
-    pub(super) gpu: Vec<String>,
-
-    /// The predicted time of a step: how many times as long as here the host takes between launches
-    #[arg(long, value_name = "X", default_value = "1")]
-    pub(super) host_factor: f64,
-
-    /// Optimizer steps after which the script is ended, or `all`
-    #[arg(long, value_name = "N|all", default_value = "3")]
-    pub(super) steps: String,
-
-    /// Write the answer as JSON to a file, or with - to the standard output
-    #[arg(long, value_name = "FILE")]
-    pub(super) json: Option<PathBuf>,
-
-    /// Folder for the answer's files
-    #[arg(long, value_name = "DIR")]
-    pub(super) out: Option<PathBuf>,
-
-    /// GPUs visible to each process
-    #[arg(long, value_name = "N", default_value = "1")]
-    pub(super) gpus: u32,
-
-    /// Run one rank of a job of so many processes
-    #[arg(long, value_name = "N", requires = "rank")]
-    pub(super) world_size: Option<u32>,
-
-    /// Which rank; `all` rehearses those that may differ, the first two, the middle and the last, and says which needs most
-    #[arg(long, value_name = "R|all", requires = "world_size")]
-    pub(super) rank: Option<Rank>,
-
-    /// Leave new parameters uninitialised, so that large models need little host memory
-    #[arg(long)]
-    pub(super) no_init: bool,
-
-    /// Turn torch.compile off, as where nothing is compiled
-    #[arg(long)]
-    pub(super) eager: bool,
-
-    /// Print nothing but errors; the exit status is the answer
-    #[arg(long)]
-    pub(super) quiet: bool,
-
-    /// End the command after so many seconds, and report what was seen
-    #[arg(long, value_name = "SECONDS")]
-    pub(super) timeout: Option<f64>,
-
-    /// Try the techniques of memory guides on the script, one by one and together: what each saves and costs, and the lines that do it
-    #[arg(long)]
-    pub(super) what_if: bool,
-
-    /// Rehearse a model that comes with vramlab in place of a command; flags after -- are its training's, `-- --help` lists them
-    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::MODELS))]
-    pub(super) model: Option<String>,
-
-    /// With --model: samples of a micro-batch. With --what-if: how the command is told its batch, as in '--batch-size {}'
-    #[arg(long, value_name = "N|FLAG {}", allow_hyphen_values = true)]
-    pub(super) batch: Option<BatchFlag>,
-
-    /// With --what-if: how the command is told how many batches it accumulates before a step, as in '--grad-accum {}'
-    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, requires = "batch")]
-    pub(super) accumulation: Option<FlagTemplate>,
-
-    /// With --what-if: how many such GPUs zero1, zero2 and fsdp2 are tried on
-    #[arg(long, value_name = "N", default_value = "2", requires = "what_if")]
-    pub(super) cards: u32,
-
-    #[arg(long, help = super::what_if::only_help(), value_name = "NAMES", value_delimiter = ',', requires = "what_if")]
-    pub(super) only: Vec<String>,
-
-    /// With --what-if: `cuda` measures on a real GPU, bytes and times; `dry` is the simulated one
-    #[arg(long, value_name = "dry|cuda", default_value = "dry", requires = "what_if", conflicts_with = "gpu")]
-    pub(super) device: Device,
-
-    /// Compare with an earlier answer of --json; exit status 4 where the peak grew
-    #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
-    pub(super) check: Option<PathBuf>,
-
-    /// With --check: how much the peak may grow, in bytes or in per cent, such as 64MiB or 2%
-    #[arg(long, value_name = "SIZE|%", default_value = "0%", requires = "check")]
-    pub(super) tolerance: Tolerance,
-
-    /// The command, after --, as in: vramlab rehearse --gpu rtx-4090 -- python train.py --batch-size 32
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
-    pub(super) command: Vec<OsString>,
-}
-
-/// What `--rank` says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rank {
-    One(u32),
-    All,
-}
-
-impl FromStr for Rank {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Rank, String> {
-        match text {
-            "all" => Ok(Rank::All),
-            _ => text.parse().map(Rank::One).map_err(|_| format!("'{text}' is no rank: a number from 0 on, or all")),
-        }
-    }
-}
-
-/// What the variants of `--what-if` run on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Device {
-    /// The simulated GPU.
-    Dry,
-    /// A real one.
-    Cuda,
-}
-
-/// Exit status of a command line that is no rehearsal.
-pub(super) const BAD_INPUT: u8 = 2;
-
-pub(super) fn status(verdict: Verdict) -> u8 {
-    match verdict {
-        Verdict::Fits | Verdict::BarelyFits => 0,
-        Verdict::ScriptFailed => 1,
-        Verdict::DoesNotFit => 3,
-        Verdict::TimedOut => 5,
-        // As a shell gives it for a command that was interrupted.
-        Verdict::Interrupted => 130,
-    }
-}
-
-/// Writes to a file, or with `-` to the standard output.
-pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).context("writing the answer")? + "\n";
-    match path.as_os_str() == "-" {
-        true => print!("{text}"),
-        false => fs::write(path, text).with_context(|| format!("writing {}", path.display()))?,
-    }
-    Ok(())
-}
-
-/// Prints an answer on the standard output, unless JSON is there.
-pub(super) fn print_answer(json: Option<&Path>, text: &str) {
-    match json.is_some_and(|path| path.as_os_str() == "-") {
-        true => eprint!("{text}"),
-        false => print!("{text}"),
-    }
-}
-
-/// The card of that name, once the other flags are seen to be possible.
-pub(super) fn card_of(gpu: &str, options: &RehearseOptions) -> Result<Card> {
-    let card: Card = gpu.parse().map_err(|e| anyhow::anyhow!("--gpu: {e}"))?;
-    ensure!(
-        options.steps == "all" || options.steps.parse::<u32>().is_ok_and(|n| n > 0),
-        "--steps {}: write a number from 1 on, or all",
-        options.steps
-    );
-    ensure!((1..=16).contains(&options.gpus), "--gpus {}: a process can see 1 to 16", options.gpus);
-    ensure!(options.cards > 1, "--cards {}: write a number from 2 on", options.cards);
-    ensure!(
-        card.memory > card.context,
-        "--gpu {gpu}: that is {} of memory, and the CUDA context alone takes {}; write a size like 24GiB",
-        Bytes(card.memory),
-        Bytes(card.context)
-    );
-    ensure!(
-        (0.01..=100.0).contains(&options.host_factor),
-        "--host-factor {}: write a number from 0.01 to 100, such as 0.7 for a host that is faster than this one",
-        options.host_factor
-    );
-    if let (Some(size), Some(Rank::One(rank))) = (options.world_size, options.rank) {
-        ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
-    }
-    if let Some(seconds) = options.timeout {
-        ensure!(seconds > 0.0 && seconds < 1e9, "--timeout {seconds}: write a number of seconds greater than 0");
-    }
-    Ok(card)
-}
-
-#[derive(Clone)]
-pub(super) struct Rehearsal<'a> {
-    pub options: &'a RehearseOptions,
-    pub libraries: Libraries,
+/// A command on a simulated GPU, and how it is run there. [`Rehearsal::new`] finds what that takes on this machine.
+#[derive(Debug, Clone)]
+pub struct Rehearsal {
+    /// Program and arguments.
+    pub command: Vec<OsString>,
     pub card: Card,
-    pub variant: Variant,
+    /// Optimizer steps after which the command is ended; none for all.
+    pub steps: Option<u32>,
+    /// For the predicted time of a step: how many times as long as here the host takes between launches.
+    pub host_factor: f64,
+    /// GPUs that each process sees, 1 to 16.
+    pub gpus: u32,
+    /// How many such GPUs techniques that split over several are tried on.
+    pub cards: u32,
+    /// Rank and size of the job that the command is one process of; the others are not there.
+    pub rank: Option<(u32, u32)>,
+    /// Leave new parameters uninitialised.
+    pub no_init: bool,
+    /// Turn `torch.compile` off.
+    pub eager: bool,
+    /// Seconds after which the command is ended.
+    pub timeout: Option<f64>,
+    /// Read the meters and the clock of a real GPU, and simulate nothing; for [`what_if`](super::what_if::what_if) alone.
+    pub measures: bool,
+    /// Whether the command reads nothing, and nobody sees what it prints.
+    pub is_silent: bool,
+    /// Is told what goes on, a line at a time.
+    pub progress: fn(&str),
+    pub(super) libraries: Libraries,
+    pub(super) variant: Variant,
 }
 
-/// How a rehearsal differs from the one that the options ask for.
+/// What came of a rehearsal.
+#[derive(Debug)]
+pub struct RehearsalResult {
+    pub answer: Answer,
+    pub traces: Vec<Trace>,
+}
+
+/// The script's own exception, that is none of memory.
+#[derive(Debug)]
+pub struct ScriptFailed(pub String);
+
+impl fmt::Display for ScriptFailed {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ScriptFailed {}
+
+/// How a rehearsal differs from the one that was asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Variant {
     /// Names of what `techniques.py` switches on.
     pub techniques: Vec<&'static str>,
-    /// The rank that the process is, where it is another than the options'.
-    pub rank: Option<u32>,
     /// More of the environment.
     pub settings: Vec<(&'static str, String)>,
     /// Another command than the one given.
@@ -235,7 +84,7 @@ pub(super) struct Variant {
 }
 
 /// What a command under rehearsal left.
-pub(super) struct Run {
+pub(super) struct SessionRun {
     status: ExitStatus,
     timed_out: bool,
     interrupted: bool,
@@ -249,7 +98,7 @@ pub(super) struct Run {
     last_line_of_stderr: String,
 }
 
-impl Run {
+impl SessionRun {
     /// How the command ended, and what it said to that where nobody saw it.
     pub fn end(&self) -> String {
         let end = match (self.status.signal(), self.status.code()) {
@@ -271,37 +120,84 @@ const FAILED: &str = "failed";
 /// How long a command has to end by itself after an interruption.
 const GRACE: Duration = Duration::from_secs(5);
 
-impl Rehearsal<'_> {
+impl Rehearsal {
+    /// A rehearsal of three steps on one GPU, in silence.
+    ///
+    /// # Errors
+    /// There is no folder in which the simulated GPU's libraries can be kept.
+    pub fn new(command: Vec<OsString>, card: Card) -> Result<Rehearsal> {
+        ensure!(!command.is_empty(), "there is no command to rehearse");
+        let (libraries, variant) = (libraries()?, Variant::default());
+        Ok(Rehearsal {
+            command,
+            card,
+            steps: Some(3),
+            host_factor: 1.0,
+            gpus: 1,
+            cards: 2,
+            rank: None,
+            no_init: false,
+            eager: false,
+            timeout: None,
+            measures: false,
+            is_silent: true,
+            progress: |_| {},
+            libraries,
+            variant,
+        })
+    }
+
+    /// Runs the command and says what it needs.
+    ///
+    /// # Errors
+    /// There is nothing to rehearse, or no whole answer; with the reason.
+    pub fn rehearse(&self) -> Result<RehearsalResult> {
+        let session = Session::new()?;
+        let run = self.run(session.path(), self.card, self.is_silent)?;
+        let mut answer = self.answer(&run)?;
+        answer.quote();
+        Ok(RehearsalResult { answer, traces: run.traces })
+    }
+
+    /// Adds the least memory that would do, which takes another process, and where the command does not fit, another run.
+    pub fn find_needs(&self, found: &mut RehearsalResult) {
+        let RehearsalResult { answer, traces } = found;
+        if answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit {
+            match self.needs(answer, traces) {
+                Ok(needs) => answer.complete(needs, &self.card),
+                Err(error) => answer.notes.push(format!("the least memory that would do could not be found: {error:#}")),
+            }
+        }
+    }
+
     fn words(&self) -> &[OsString] {
-        self.variant.command.as_ref().unwrap_or(&self.options.command)
+        self.variant.command.as_ref().unwrap_or(&self.command)
     }
 
     fn command(&self, session: &Path, card: Card) -> Result<Command> {
-        let options = self.options;
-        let asked = options.rank.map(|rank| if let Rank::One(rank) = rank { rank } else { 0 });
-        let settings = Settings {
+        let settings = PythonSettings {
             libraries: &self.libraries.folder,
             compiled: &self.libraries.compiled,
             carried: &self.libraries.carried,
-            measures: options.device == Device::Cuda,
-            steps: options.steps.parse().ok(),
-            gpus: options.gpus,
-            cards: options.cards,
-            world_size: options.world_size,
-            rank: self.variant.rank.or(asked).filter(|_| options.world_size.is_some()),
-            no_init: options.no_init,
-            eager: options.eager,
+            measures: self.measures,
+            steps: self.steps,
+            gpus: self.gpus,
+            cards: self.cards,
+            world_size: self.rank.map(|(_, size)| size),
+            rank: self.rank.map(|(rank, _)| rank),
+            no_init: self.no_init,
+            eager: self.eager,
             techniques: &self.variant.techniques,
             counts: self.variant.counts,
         };
         settings.write(session)?;
         let mut command = Command::new(&self.words()[0]);
         command.args(&self.words()[1..]);
-        session::follow(&mut command, session, &self.libraries, options.device == Device::Dry);
-        if options.device == Device::Dry {
+        session::follow(&mut command, session, &self.libraries, !self.measures);
+        if !self.measures {
             command
                 .env("VRAMLAB_DRY_TAKEN", card.context.to_string())
-                .env("VRAMLAB_DRY_DEVICES", options.gpus.to_string())
+                .env("VRAMLAB_DRY_DEVICES", self.gpus.to_string())
                 .env(cards::ENVIRONMENT, card.environment())
                 // Nothing is written outside of our own folders, and kernels for a simulated GPU are none that a real one should find.
                 .env("USE_PYTORCH_KERNEL_CACHE", "0");
@@ -311,13 +207,13 @@ impl Rehearsal<'_> {
     }
 
     /// The GPU, as an answer tells it.
-    pub fn gpu(&self) -> Gpu {
+    pub(super) fn gpu(&self) -> SimulatedGpu {
         let (memory, context) = (self.card.memory.cast_signed(), self.card.context.cast_signed());
-        Gpu { name: self.card.to_string(), memory, context, count: self.options.gpus }
+        SimulatedGpu { name: self.card.to_string(), memory, context, count: self.gpus }
     }
 
     /// A run that prints nothing.
-    pub fn run_in_silence(&self) -> Result<Run> {
+    pub(super) fn run_in_silence(&self) -> Result<SessionRun> {
         let session = Session::new()?;
         let run = self.run(session.path(), self.card, true)?;
         ensure!(!run.interrupted, "interrupted");
@@ -325,11 +221,11 @@ impl Rehearsal<'_> {
     }
 
     /// The same on a card that is large enough for anything.
-    pub fn on_a_large_card(&self) -> Self {
+    pub(super) fn on_a_large_card(&self) -> Self {
         Self { card: self.card.with_memory(LARGE), ..self.clone() }
     }
 
-    pub fn run(&self, session: &Path, card: Card, again: bool) -> Result<Run> {
+    pub(super) fn run(&self, session: &Path, card: Card, again: bool) -> Result<SessionRun> {
         let mut command = self.command(session, card)?;
         let mut heard = None;
         if again {
@@ -340,10 +236,10 @@ impl Rehearsal<'_> {
         }
         // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is told.
         ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).ok();
-        let name = self.options.command[0].to_string_lossy();
+        let name = self.command[0].to_string_lossy();
         let mut child = command.spawn().with_context(|| format!("starting '{name}'; is it installed and spelled right?"))?;
         let (status, timed_out) = self.wait(&mut child, session)?;
-        let mut run = Run {
+        let mut run = SessionRun {
             status,
             timed_out,
             interrupted: INTERRUPTED.load(Ordering::SeqCst),
@@ -383,7 +279,7 @@ impl Rehearsal<'_> {
             if INTERRUPTED.load(Ordering::SeqCst) && interrupted.is_none() {
                 interrupted = Some(Instant::now());
             }
-            let late = self.options.timeout.is_some_and(|limit| began.elapsed().as_secs_f64() > limit);
+            let late = self.timeout.is_some_and(|limit| began.elapsed().as_secs_f64() > limit);
             if late
                 || interrupted.is_some_and(|since| since.elapsed() > GRACE)
                 || left.is_enough(session)
@@ -394,9 +290,7 @@ impl Rehearsal<'_> {
             // Of those that run at once one compiles.
             if let Some(version) = fs::read_to_string(session.join("compiling")).ok().filter(|text| !compiles && !text.is_empty()) {
                 compiles = true;
-                if !self.options.quiet {
-                    eprintln!("vramlab: compiling for PyTorch {version}, once; about a minute");
-                }
+                (self.progress)(&format!("compiling for PyTorch {version}, once; about a minute"));
             }
             thread::sleep(Duration::from_millis(10));
         }
@@ -407,7 +301,7 @@ impl Rehearsal<'_> {
     ///
     /// # Errors
     /// That rehearsal did not come to its end, or PyTorch's allocator could not be asked.
-    pub fn needs(&self, answer: &Answer, traces: &[Trace]) -> Result<Needs> {
+    fn needs(&self, answer: &Answer, traces: &[Trace]) -> Result<Needs> {
         if answer.verdict.fits() {
             return replay::needed(self, &answer.processes, traces);
         }
@@ -422,8 +316,8 @@ impl Rehearsal<'_> {
         replay::needed(self, &again, &run.traces)
     }
 
-    pub fn answer(&self, run: &Run) -> Result<Answer> {
-        let name = self.options.command[0].to_string_lossy();
+    pub(super) fn answer(&self, run: &SessionRun) -> Result<Answer> {
+        let name = self.command[0].to_string_lossy();
         if let Some(reason) = &run.not_set_up {
             bail!("{reason}");
         }
@@ -442,11 +336,11 @@ impl Rehearsal<'_> {
         let failed = !run.status.success() && !enough;
         let ran_out = processes.iter().any(|answer| answer.out_of_memory.is_some());
         let verdict = match () {
-            () if ran_out => Verdict::DoesNotFit,
-            () if run.timed_out && !enough => Verdict::TimedOut,
-            () if run.interrupted && !enough => Verdict::Interrupted,
-            () if failed => Verdict::ScriptFailed,
-            () => Verdict::Fits,
+            () if ran_out => RehearsalVerdict::DoesNotFit,
+            () if run.timed_out && !enough => RehearsalVerdict::TimedOut,
+            () if run.interrupted && !enough => RehearsalVerdict::Interrupted,
+            () if failed => RehearsalVerdict::ScriptFailed,
+            () => RehearsalVerdict::Fits,
         };
         let worst = processes.first();
         let figure = |of: fn(&ProcessAnswer) -> i64| worst.map_or(0, of);
@@ -482,7 +376,7 @@ impl Rehearsal<'_> {
             headroom: memory - on_device,
             needs_at_least: None,
             smallest_card: None,
-            timed_out_after: self.options.timeout.filter(|_| verdict == Verdict::TimedOut),
+            timed_out_after: self.timeout.filter(|_| verdict == RehearsalVerdict::TimedOut),
             time,
             time_missing,
             processes,
@@ -491,9 +385,9 @@ impl Rehearsal<'_> {
     }
 
     /// Of the process whose steps take longest.
-    fn time(&self, run: &Run, steps: u32) -> Result<Prediction, String> {
+    fn time(&self, run: &SessionRun, steps: u32) -> Result<Prediction, String> {
         let predicted = |trace: &Trace| {
-            let mut time = predict(trace, &self.card, steps, self.options.host_factor)?;
+            let mut time = predict(trace, &self.card, steps, self.host_factor)?;
             time.loading = Loading::of(trace, &run.traces, &time, steps);
             Ok(time)
         };
@@ -506,7 +400,7 @@ impl Rehearsal<'_> {
     }
 
     /// Why nothing was seen.
-    fn nothing(&self, run: &Run, name: &str) -> Result<()> {
+    fn nothing(&self, run: &SessionRun, name: &str) -> Result<()> {
         ensure!(!run.interrupted, "interrupted before '{name}' used the GPU");
         ensure!(!run.timed_out, "the time of --timeout was over before '{name}' used the GPU");
         ensure!(

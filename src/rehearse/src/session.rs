@@ -68,7 +68,7 @@ fn sweep(cache: &Path) {
 /// What a rehearsal's Python processes are told: `settings.json` in the session's folder, which they read into `settings`, under these names.
 /// What C++ is told, in any process, is in the environment ([`follow`]).
 #[derive(Debug, Serialize)]
-pub(super) struct Settings<'a> {
+pub(super) struct PythonSettings<'a> {
     /// The simulated libraries, the Python files, and the sources.
     pub libraries: &'a Path,
     /// What is compiled for a version of PyTorch, and further versions that a wheel brings.
@@ -95,7 +95,7 @@ pub(super) struct Settings<'a> {
     pub counts: bool,
 }
 
-impl Settings<'_> {
+impl PythonSettings<'_> {
     pub fn write(&self, session: &Path) -> Result<()> {
         let path = session.join("settings.json");
         let text = serde_json::to_string(self).context("writing what Python is told")?;

@@ -1,7 +1,7 @@
 //! The answer on the terminal.
 
-use super::answer::{Answer, Caught, Held, ImaginedSize, Line, ProcessAnswer, Verdict, moment};
-use super::launch::Run;
+use super::answer::{Answer, Caught, Held, ImaginedSize, Line, ProcessAnswer, RehearsalVerdict, moment};
+use super::launch::SessionRun;
 use super::time;
 use super::trace::{Keeper, Unreached, Varied};
 use base::units::Bytes;
@@ -67,7 +67,7 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     writeln!(text)?;
     writeln!(text, "{}", headline(answer))?;
     let failures = answer.processes.iter().filter_map(|process| process.exception.as_ref());
-    if let Some(failure) = failures.take(1).find(|_| answer.verdict == Verdict::ScriptFailed) {
+    if let Some(failure) = failures.take(1).find(|_| answer.verdict == RehearsalVerdict::ScriptFailed) {
         writeln!(text, "  {}", first_line(&failure.message))?;
         if let Some(line) = &failure.line {
             writeln!(text, "    at      {}", place_of(line))?;
@@ -142,9 +142,9 @@ fn cached(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
 }
 
 /// In a few words why a script did not end well.
-pub fn short_failure(answer: &Answer, run: &Run) -> String {
+pub(super) fn short_failure(answer: &Answer, run: &SessionRun) -> String {
     match (answer.verdict, answer.processes.iter().find_map(|process| process.exception.as_ref())) {
-        (Verdict::TimedOut, _) => "it had not ended when the time of --timeout was over".to_string(),
+        (RehearsalVerdict::TimedOut, _) => "it had not ended when the time of --timeout was over".to_string(),
         (_, Some(e)) => format!("{}: {}", e.kind, first_line(&e.message)),
         (_, None) => run.end(),
     }
@@ -185,14 +185,14 @@ fn verdict(answer: &Answer) -> String {
         _ => format!("{steps}; until then: {on_device} on the GPU at most."),
     };
     match answer.verdict {
-        Verdict::Fits => {
+        RehearsalVerdict::Fits => {
             format!("FITS {card}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}.", bytes(answer.headroom))
         }
-        Verdict::BarelyFits => format!(
+        RehearsalVerdict::BarelyFits => format!(
             "BARELY FITS {card}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}. The context is assumed, to within 100 MiB: it may be too little.",
             bytes(answer.headroom)
         ),
-        Verdict::DoesNotFit => {
+        RehearsalVerdict::DoesNotFit => {
             let more = match answer.needs_at_least {
                 Some(needs) if needs > gpu.memory => {
                     let card = answer
@@ -208,12 +208,12 @@ fn verdict(answer: &Answer) -> String {
             };
             format!("DOES NOT FIT {card}: out of memory {steps}.{more}")
         }
-        Verdict::TimedOut => {
+        RehearsalVerdict::TimedOut => {
             let seconds = answer.timed_out_after.map_or(String::new(), |seconds| format!(" after {seconds} s"));
             format!("ENDED BY --timeout{seconds}, {until} Whether it fits {card} is not known.")
         }
-        Verdict::Interrupted => format!("INTERRUPTED {until} Whether it fits {card} is not known."),
-        Verdict::ScriptFailed => {
+        RehearsalVerdict::Interrupted => format!("INTERRUPTED {until} Whether it fits {card} is not known."),
+        RehearsalVerdict::ScriptFailed => {
             let why = answer.processes.iter().find_map(|p| p.exception.as_ref());
             match why {
                 Some(e) => format!("THE SCRIPT FAILED with {}, {until}", e.kind),

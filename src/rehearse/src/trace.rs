@@ -57,7 +57,7 @@
 //! | `{"flops":N}` | floating-point operations of the step after the last that is recorded |
 
 use super::show::on_one_line;
-use super::time::{Fetch, Loader, Work};
+use super::time::{Fetch, ScriptLoader, Work};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::HashMap;
@@ -355,7 +355,7 @@ pub struct Trace {
     pub keepers: Vec<Keeper>,
     /// Samples and tokens of the first steps.
     pub batches: Vec<(u64, u64)>,
-    pub loaders: Vec<Loader>,
+    pub loaders: Vec<ScriptLoader>,
     /// What was fetched for DataLoaders, by this process or workers that it forked.
     pub fetches: Vec<Fetch>,
     /// Floating-point operations of one step, where they were counted.
@@ -389,7 +389,7 @@ enum TraceLine {
     Varied(Varied),
     Keeper(Keeper),
     Batches { batches: Vec<(u64, u64)> },
-    Loader(Loader),
+    Loader(ScriptLoader),
     Flops { flops: u64 },
     RealGpu(RealGpu),
     Meters { meters: Meters },

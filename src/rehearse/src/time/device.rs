@@ -31,7 +31,7 @@ impl Limit {
 
 /// What an operator takes of a card, in seconds.
 #[derive(Debug, Clone, Copy)]
-pub struct Taken {
+pub struct OperatorTime {
     pub seconds: f64,
     pub limit: Limit,
     /// Whether its constants are from records of this card.
@@ -69,7 +69,7 @@ fn read(line: &'static str) -> Option<((&'static str, &'static str), Constants)>
 
 /// A card's kernels.
 #[derive(Debug, Clone, Copy)]
-pub struct Device {
+pub struct CardModel {
     name: &'static str,
     speed: Speed,
     capability: (u32, u32),
@@ -87,10 +87,10 @@ const EVEN: f64 = 2.0;
 const PAGEABLE: f64 = 0.4;
 const COPY_SECONDS: f64 = 1e-5;
 
-impl Device {
+impl CardModel {
     /// # Errors
     /// What of the card's figures is missing.
-    pub fn of(card: &Card) -> Result<Device, String> {
+    pub fn of(card: &Card) -> Result<CardModel, String> {
         let name = card.name.ok_or_else(|| {
             "a size alone has no speed: bandwidth and FLOP/s are those of a card; name one, such as rtx-4090, for the time of a step"
                 .to_string()
@@ -109,14 +109,14 @@ impl Device {
                  src/sim/src/cards.csv"
             ));
         }
-        Ok(Device { name, speed, capability: card.capability })
+        Ok(CardModel { name, speed, capability: card.capability })
     }
 
-    pub fn takes(&self, work: &Work) -> Taken {
+    pub fn takes(&self, work: &Work) -> OperatorTime {
         if work.kind == WorkKind::Copy {
             let share = if work.synchronises { PAGEABLE } else { 1.0 };
             let seconds = COPY_SECONDS + work.bytes / (self.speed.host_bandwidth * share);
-            return Taken { seconds, limit: Limit::Bandwidth, anchored: false };
+            return OperatorTime { seconds, limit: Limit::Bandwidth, anchored: false };
         }
         let (class, peak, factor) = self.class(work);
         let constants = &table()[&(self.name, class)];
@@ -139,7 +139,7 @@ impl Device {
             }
             false => 0.0,
         };
-        Taken { seconds: fixed + compute.hypot(memory) + layout, limit, anchored: constants.anchored }
+        OperatorTime { seconds: fixed + compute.hypot(memory) + layout, limit, anchored: constants.anchored }
     }
 
     /// The class of constants, the peak in FLOP/s, and how many times as long its arithmetic takes as that of the class.
@@ -237,7 +237,7 @@ mod tests {
             operator: 0,
             host_nanoseconds: 0,
         };
-        let device = Device::of(&"h100".parse().unwrap()).unwrap();
+        let device = CardModel::of(&"h100".parse().unwrap()).unwrap();
         let taken = device.takes(&work(8192, 8));
         // 1.1e12 FLOPs at 989e12 a second take 1.1 ms at least, and no H100 takes three times as long.
         assert!((1.1e-3..3.3e-3).contains(&taken.seconds) && taken.limit == Limit::Compute && taken.anchored, "{taken:?}");
@@ -247,15 +247,15 @@ mod tests {
 
     #[test]
     fn a_size_alone_has_no_time() {
-        assert!(Device::of(&"24GiB".parse().unwrap()).unwrap_err().contains("name one"));
+        assert!(CardModel::of(&"24GiB".parse().unwrap()).unwrap_err().contains("name one"));
     }
 
     #[test]
     fn what_a_card_lacks_is_said_by_name() {
         let h100: Card = "h100".parse().unwrap();
-        let error = Device::of(&Card { speed: None, no_figures_of: &["tf32", "host_bandwidth"], ..h100 }).unwrap_err();
+        let error = CardModel::of(&Card { speed: None, no_figures_of: &["tf32", "host_bandwidth"], ..h100 }).unwrap_err();
         assert!(error.contains("no tf32, host_bandwidth of h100"), "{error}");
-        let error = Device::of(&Card { name: Some("rtx-9090"), ..h100 }).unwrap_err();
+        let error = CardModel::of(&Card { name: Some("rtx-9090"), ..h100 }).unwrap_err();
         assert!(error.contains("rtx-9090 for matmul_half, matmul_single"), "{error}");
     }
 }

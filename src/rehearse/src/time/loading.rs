@@ -34,7 +34,7 @@ impl Fetch {
 
 /// A DataLoader that the script took batches from to train.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Loader {
+pub struct ScriptLoader {
     #[serde(rename = "loader")]
     pub name: String,
     pub workers: u32,

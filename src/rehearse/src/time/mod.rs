@@ -10,7 +10,7 @@ mod show;
 mod timeline;
 mod work;
 
-pub use loading::{Fetch, Loader, Loading};
+pub use loading::{Fetch, Loading, ScriptLoader};
 pub use predict::{ModuleTime, Prediction, TimeChange, predict};
 pub use show::{prediction, side_by_side};
 pub use work::Work;

@@ -1,6 +1,6 @@
 //! The predicted time of a step, with what bounds it, and how far such predictions were off on records that were not fitted.
 
-use super::device::{Device, Limit, Taken};
+use super::device::{CardModel, Limit, OperatorTime};
 use super::loading::Loading;
 use super::timeline::{Turn, begins, steady};
 use super::work::{Precision, Work, WorkKind};
@@ -158,7 +158,7 @@ pub struct Misaligned {
 /// # Errors
 /// Why there is none: the card has no figures of speed, or no step ended.
 pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Result<Prediction, String> {
-    let device = Device::of(card)?;
+    let device = CardModel::of(card)?;
     let whole = trace.work.iter().map(|work| work.step).filter(|step| *step < steps).max();
     let Some(step) = whole else {
         return Err("no optimizer step ended, so there is no step to time".to_string());
@@ -172,7 +172,7 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         let nanoseconds = works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
         nanoseconds as f64 * 1e-9 * host_factor + LAUNCH_SECONDS * f64::from(works[at].launches)
     };
-    let taken: Vec<Taken> = works.iter().map(|work| device.takes(work)).collect();
+    let taken: Vec<OperatorTime> = works.iter().map(|work| device.takes(work)).collect();
     let turns: Vec<Turn> = (0..works.len())
         .map(|at| Turn {
             host: host(at),
@@ -244,7 +244,7 @@ fn band(cell: &str) -> (f64, f64) {
     row.and_then(|row| Some((row.get(1)?.parse().ok()?, row.get(2)?.parse().ok()?))).unwrap_or((0.0, f64::INFINITY))
 }
 
-fn limit_of<'a>(taken: impl IntoIterator<Item = &'a Taken>) -> &'static str {
+fn limit_of<'a>(taken: impl IntoIterator<Item = &'a OperatorTime>) -> &'static str {
     let mut sums = [(Limit::Compute, 0.0), (Limit::Bandwidth, 0.0), (Limit::Fixed, 0.0)];
     for one in taken {
         for (limit, sum) in &mut sums {
@@ -254,7 +254,7 @@ fn limit_of<'a>(taken: impl IntoIterator<Item = &'a Taken>) -> &'static str {
     sums.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |(limit, _)| limit.name())
 }
 
-fn phases(works: &[&Work], taken: &[Taken], turns: &[Turn]) -> Vec<PhaseTime> {
+fn phases(works: &[&Work], taken: &[OperatorTime], turns: &[Turn]) -> Vec<PhaseTime> {
     let row = |phase: Phase| {
         let of: Vec<usize> = (0..works.len()).filter(|at| works[*at].phase == phase).collect();
         let device_seconds: f64 = of.iter().map(|at| taken[*at].seconds).sum();
@@ -269,14 +269,14 @@ fn module_of(trace: &Trace, work: &Work) -> String {
     trace.modules.get(&work.module).map(|module| alike(module)).unwrap_or_default()
 }
 
-fn modules(trace: &Trace, works: &[&Work], taken: &[Taken]) -> Vec<ModuleTime> {
-    let mut found: HashMap<String, (Vec<Taken>, u64)> = HashMap::new();
+fn modules(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<ModuleTime> {
+    let mut found: HashMap<String, (Vec<OperatorTime>, u64)> = HashMap::new();
     for (work, taken) in works.iter().zip(taken) {
         let entry = found.entry(module_of(trace, work)).or_default();
         entry.0.push(*taken);
         entry.1 += u64::from(work.launches);
     }
-    let row = |(module, (taken, launches)): (String, (Vec<Taken>, u64))| ModuleTime {
+    let row = |(module, (taken, launches)): (String, (Vec<OperatorTime>, u64))| ModuleTime {
         module,
         seconds: taken.iter().map(|one| one.seconds).sum(),
         launches,
@@ -306,9 +306,9 @@ fn line_of(trace: &Trace, work: &Work) -> Option<Line> {
     trace.line(if work.origin != 0 { work.origin } else { work.stack }).map(Line::from)
 }
 
-fn kernels(trace: &Trace, works: &[&Work], taken: &[Taken]) -> Vec<KernelTime> {
+fn kernels(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<KernelTime> {
     /// By operator, line, and whether it is a backward pass: what its kernels take, and how many there are.
-    type Kernels = HashMap<(u32, Option<Line>, bool), (Vec<Taken>, u64)>;
+    type Kernels = HashMap<(u32, Option<Line>, bool), (Vec<OperatorTime>, u64)>;
     let mut found = Kernels::new();
     for (work, taken) in works.iter().zip(taken) {
         let entry = found.entry((work.operator, line_of(trace, work), work.phase == Phase::Backward)).or_default();
@@ -334,7 +334,7 @@ fn kernels(trace: &Trace, works: &[&Work], taken: &[Taken]) -> Vec<KernelTime> {
 }
 
 /// Sizes whose products would take less by 2 % of the step, the worst first.
-fn misaligned(trace: &Trace, device: &Device, works: &[&Work], step_seconds: f64) -> Vec<Misaligned> {
+fn misaligned(trace: &Trace, device: &CardModel, works: &[&Work], step_seconds: f64) -> Vec<Misaligned> {
     let mut found: Vec<Misaligned> = Vec::new();
     for work in works.iter().filter(|work| work.kind == WorkKind::Matmul && matches!(work.alignment, 1..8)) {
         if !matches!(work.precision, Precision::Half | Precision::Tf32) {

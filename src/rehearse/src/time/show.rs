@@ -1,7 +1,7 @@
 //! The predicted time on the terminal.
 
 use super::predict::{NOT_MODELLED, Prediction};
-use crate::answer::{Answer, Verdict};
+use crate::answer::{Answer, RehearsalVerdict};
 use crate::show::{place_or_not, share_of};
 use base::units::{Bytes, Seconds};
 use std::fmt::Write;
@@ -98,15 +98,15 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
         + &row([heading, "", "on the GPU", "headroom", "a step", "throughput", "80 %, and what bounds it (predicted)"]);
     for (name, answer) in answers {
         let verdict = match answer.verdict {
-            Verdict::Fits => "fits",
-            Verdict::BarelyFits => "barely fits",
-            Verdict::DoesNotFit => "does not fit",
-            Verdict::ScriptFailed => "failed",
-            Verdict::TimedOut => "timed out",
-            Verdict::Interrupted => "interrupted",
+            RehearsalVerdict::Fits => "fits",
+            RehearsalVerdict::BarelyFits => "barely fits",
+            RehearsalVerdict::DoesNotFit => "does not fit",
+            RehearsalVerdict::ScriptFailed => "failed",
+            RehearsalVerdict::TimedOut => "timed out",
+            RehearsalVerdict::Interrupted => "interrupted",
         };
         // Memory that ran out says nothing of what would be needed; the card that would suffice does.
-        let needed = answer.needs_at_least.filter(|_| answer.verdict == Verdict::DoesNotFit);
+        let needed = answer.needs_at_least.filter(|_| answer.verdict == RehearsalVerdict::DoesNotFit);
         let peak = needed.unwrap_or(answer.peak_on_device);
         let throughput = answer.time.as_ref().map(Prediction::throughput).unwrap_or_default();
         // Of text the tokens.

@@ -4,10 +4,10 @@
 mod picture;
 mod show;
 
-use super::answer::{Gpu, Verdict};
-use super::launch::{Device, Rehearsal, Run, Variant, print_answer, status, write_json};
-use super::preset::BatchFlag;
+use super::answer::{RehearsalVerdict, SimulatedGpu};
+use super::launch::{Rehearsal, ScriptFailed, SessionRun, Variant};
 use super::show::{first_line, on_one_line, short_failure};
+use super::template::FlagTemplate;
 use super::time::{Prediction, TimeChange};
 use super::trace::Told;
 use anyhow::{Context, Result, bail};
@@ -15,7 +15,6 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::env;
 use std::fmt;
-use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -77,7 +76,7 @@ const COMPILING: &str = "compiling";
 const BESIDE_COMPILING: [&str; 7] = ["precision", "update", "gradients", OFFLOADING, STATE_OFFLOADING, "allocator", "accumulation"];
 
 /// What `--only` takes.
-pub(super) fn only_help() -> String {
+pub fn only_help() -> String {
     let names: Vec<&str> = TECHNIQUES.iter().chain(&SETTINGS).map(|(name, _)| *name).collect();
     format!(
         "With --what-if: try only these techniques, each alone, separated by commas; with + between their names together. There are {}, and with \
@@ -119,7 +118,6 @@ impl Choice {
             groups: [&self.groups[..], &other.groups].concat(),
             variant: Variant {
                 techniques: [&self.variant.techniques[..], &other.variant.techniques].concat(),
-                rank: None,
                 settings: [&self.variant.settings[..], &other.variant.settings].concat(),
                 command: other.variant.command.clone().or_else(|| self.variant.command.clone()),
                 counts: true,
@@ -274,24 +272,68 @@ struct MeasuredStep {
     time: Result<Prediction, String>,
     flops: Option<u64>,
     told: Vec<Told>,
-    gpu: Gpu,
+    gpu: SimulatedGpu,
 }
 
-/// Tries everything, says what came of it, and gives the exit status.
-pub(super) fn what_if(rehearsal: &Rehearsal) -> Result<u8> {
-    let options = rehearsal.options;
-    let (choices, mut left_out) = choices(rehearsal)?;
+/// What is tried.
+#[derive(Debug, Clone, Default)]
+pub struct Trials {
+    /// What smaller batches need.
+    pub batch: Option<BatchFlags>,
+    /// These techniques and no others, each alone; with + between their names together. Empty for all.
+    pub only: Vec<String>,
+}
+
+/// How a command is told its batch, and how many batches it accumulates before a step.
+#[derive(Debug, Clone)]
+pub struct BatchFlags {
+    pub batch: FlagTemplate,
+    pub accumulation: FlagTemplate,
+}
+
+/// What each technique saves and costs.
+pub struct WhatIf {
+    base: MeasuredStep,
+    rows: Vec<VariantRow>,
+}
+
+impl WhatIf {
+    pub fn fits(&self) -> bool {
+        self.rows.iter().any(|row| row.fits)
+    }
+
+    /// The rows, for `--json`.
+    pub fn rows(&self) -> &impl Serialize {
+        &self.rows
+    }
+
+    /// The table, the recommendation and its lines.
+    pub fn text(&self) -> String {
+        show::answer(&self.base, &self.rows)
+    }
+
+    /// What saves how much for how much more time, as SVG.
+    ///
+    /// # Errors
+    /// The drawing fails.
+    pub fn picture(&self) -> Result<String> {
+        picture::draw(&self.rows, &self.base.gpu)
+    }
+}
+
+/// Tries techniques on a script, one by one and together.
+///
+/// # Errors
+/// The script fails as it is, as a [`ScriptFailed`]; there is no technique of a name; nothing to rehearse.
+pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
+    let (choices, mut left_out) = choices(rehearsal, trials)?;
     let counting = Rehearsal { variant: Variant { counts: true, ..Variant::default() }, ..rehearsal.clone() };
-    say(options.quiet, "the script as it is");
-    let base = match measure(&counting, false)? {
-        Ok(base) => base,
-        Err(why) => {
-            eprintln!("vramlab: the script fails as it is: {why}; vramlab rehearse without --what-if shows where");
-            return Ok(status(Verdict::ScriptFailed));
-        }
-    };
+    (rehearsal.progress)("rehearsing the script as it is");
+    let base = measure(&counting, false)?;
+    let base = base
+        .map_err(|why| ScriptFailed(format!("the script fails as it is: {why}; vramlab rehearse without --what-if shows where")))?;
     let mut rows = try_all(rehearsal, &base, choices);
-    if options.only.is_empty() {
+    if trials.only.is_empty() {
         let together = combinations(&rows);
         rows.extend(try_all(rehearsal, &base, together));
     }
@@ -299,33 +341,11 @@ pub(super) fn what_if(rehearsal: &Rehearsal) -> Result<u8> {
     rows.push(VariantRow::of(Choice::default(), &base, &base));
     mark_front(&mut rows);
     sort(&mut rows);
-    if let Some(path) = &options.json {
-        write_json(path, &rows)?;
-    }
-    let text = show::answer(&base, &rows);
-    if let Some(folder) = &options.out {
-        fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-        write_json(&folder.join("what-if.json"), &rows)?;
-        let path = folder.join("what-if.txt");
-        fs::write(&path, &text).with_context(|| format!("writing {}", path.display()))?;
-        let picture = picture::draw(&rows, &base.gpu)?;
-        let path = folder.join("what-if.svg");
-        fs::write(&path, picture).with_context(|| format!("writing {}", path.display()))?;
-    }
-    if !options.quiet {
-        print_answer(options.json.as_deref(), &text);
-    }
-    Ok(status(if rows.iter().any(|row| row.fits) { Verdict::Fits } else { Verdict::DoesNotFit }))
-}
-
-fn say(quiet: bool, what: &str) {
-    if !quiet {
-        eprintln!("vramlab: rehearsing {what}");
-    }
+    Ok(WhatIf { base, rows })
 }
 
 /// Every technique, and those that this command cannot be given.
-fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<VariantRow>)> {
+fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Choice>, Vec<VariantRow>)> {
     let mut choices = Vec::new();
     let mut left_out = Vec::new();
     for (name, group) in TECHNIQUES {
@@ -350,8 +370,8 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<VariantRow>)> {
             None => choices.push(choice),
         }
     }
-    if let (Some(BatchFlag::Told(batch)), Some(accumulation)) = (&rehearsal.options.batch, &rehearsal.options.accumulation) {
-        let command = &rehearsal.options.command;
+    if let Some(BatchFlags { batch, accumulation }) = &trials.batch {
+        let command = &rehearsal.command;
         let now = batch.number(command).with_context(|| {
             format!("--batch: the command has to say its batch, so that it can be divided; write {} into it", batch.text(32))
         })?;
@@ -372,9 +392,9 @@ fn choices(rehearsal: &Rehearsal) -> Result<(Vec<Choice>, Vec<VariantRow>)> {
     for choice in &mut choices {
         choice.variant.counts = true;
     }
-    match rehearsal.options.only.is_empty() {
+    match trials.only.is_empty() {
         true => Ok((choices, left_out)),
-        false => only(&rehearsal.options.only, &choices, &left_out),
+        false => only(&trials.only, &choices, &left_out),
     }
 }
 
@@ -409,18 +429,20 @@ fn only(wanted: &[String], choices: &[Choice], left_out: &[VariantRow]) -> Resul
 fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Choice>) -> Vec<VariantRow> {
     let next = AtomicUsize::new(0);
     let rows: Mutex<Vec<(usize, VariantRow)>> = Mutex::new(Vec::new());
-    let cores = match rehearsal.options.device {
-        Device::Dry => thread::available_parallelism().map_or(1, usize::from).min(choices.len()),
-        // They would take memory and time of one another.
-        Device::Cuda => 1,
-    };
+    // On a real GPU they would take memory and time of one another.
+    let cores = if rehearsal.measures { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(choices.len()) };
     thread::scope(|scope| {
         for _ in 0..cores {
             scope.spawn(|| {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
                     let Some(choice) = choices.get(at) else { return };
-                    say(rehearsal.options.quiet, &format!("with {} ({} of {})", choice.names.join(" + "), at + 1, choices.len()));
+                    (rehearsal.progress)(&format!(
+                        "rehearsing with {} ({} of {})",
+                        choice.names.join(" + "),
+                        at + 1,
+                        choices.len()
+                    ));
                     let row = try_one(rehearsal, base, choice.clone());
                     rows.lock().unwrap_or_else(PoisonError::into_inner).push((at, row));
                 }
@@ -471,16 +493,16 @@ impl fmt::Display for Failed {
     }
 }
 
-fn told(run: &Run) -> Vec<Told> {
+fn told(run: &SessionRun) -> Vec<Told> {
     run.traces.iter().flat_map(|trace| trace.techniques.clone()).collect()
 }
 
-fn ran_out(run: &Run) -> bool {
+fn ran_out(run: &SessionRun) -> bool {
     run.traces.iter().any(|trace| trace.exception.as_ref().is_some_and(|exception| exception.out_of_memory))
 }
 
 /// A technique that has nothing to do ends the script, often before it used the GPU.
-fn nothing_to_do(run: &Run) -> Option<Failed> {
+fn nothing_to_do(run: &SessionRun) -> Option<Failed> {
     let told = told(run);
     // As it is, the script ends well: an exception is the technique's, whatever it said before.
     let fails = run.traces.iter().any(|trace| trace.exception.is_some());
@@ -490,7 +512,7 @@ fn nothing_to_do(run: &Run) -> Option<Failed> {
 /// On the card, or first on a large one, where it is known that the script as it is does not fit: what is never short of memory asks for the
 /// same on both, so that the card itself decides only where its memory could do with what is allocated and not with what is reserved.
 fn measure(rehearsal: &Rehearsal, is_large_first: bool) -> Result<Result<MeasuredStep, Failed>> {
-    if rehearsal.options.device == Device::Cuda {
+    if rehearsal.measures {
         let run = rehearsal.run_in_silence()?;
         return Ok(nothing_to_do(&run).map_or_else(|| on_a_real_gpu(&run), Err));
     }
@@ -521,7 +543,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
     }
     let answer = rehearsal.answer(&run)?;
     Ok(match answer.verdict {
-        Verdict::ScriptFailed | Verdict::TimedOut | Verdict::Interrupted => {
+        RehearsalVerdict::ScriptFailed | RehearsalVerdict::TimedOut | RehearsalVerdict::Interrupted => {
             Err(Failed { why: short_failure(&answer, &run), told: Vec::new() })
         }
         verdict => Ok(MeasuredStep {
@@ -537,7 +559,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
 }
 
 /// What PyTorch's own meters and a clock said.
-fn on_a_real_gpu(run: &Run) -> Result<MeasuredStep, Failed> {
+fn on_a_real_gpu(run: &SessionRun) -> Result<MeasuredStep, Failed> {
     let told = told(run);
     // What was seen until memory ran out says nothing of what is needed.
     let ended = run.traces.iter().filter(|_| !ran_out(run));
@@ -551,7 +573,7 @@ fn on_a_real_gpu(run: &Run) -> Result<MeasuredStep, Failed> {
             time: Err(String::new()),
             flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
             told,
-            gpu: Gpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
+            gpu: SimulatedGpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
         });
     }
     let exception = run.traces.iter().find_map(|trace| trace.exception.as_ref());

@@ -1,6 +1,6 @@
 //! What each technique needs of the card, as bars beside the card's size.
 
-use super::super::answer::Gpu;
+use super::super::answer::SimulatedGpu;
 use super::VariantRow;
 use super::show::recommendation;
 use anyhow::Result;
@@ -13,7 +13,7 @@ const LABELS: i32 = 430;
 const FIGURES: i32 = 180;
 
 /// An SVG document of the rows that were measured, in their order.
-pub fn draw(rows: &[VariantRow], gpu: &Gpu) -> Result<String> {
+pub fn draw(rows: &[VariantRow], gpu: &SimulatedGpu) -> Result<String> {
     let measured: Vec<(&VariantRow, i64)> = rows.iter().filter_map(|row| Some((row, row.peak_reserved?))).collect();
     // What the allocator can have of the card.
     let room = (gpu.memory - gpu.context).unsigned_abs();

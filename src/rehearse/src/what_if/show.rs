@@ -1,6 +1,6 @@
 //! The answer on the terminal: what to do, the table, why not, the lines to write.
 
-use super::super::answer::Gpu;
+use super::super::answer::SimulatedGpu;
 use super::{MeasuredStep, VariantRow};
 use crate::time::TimeChange;
 use base::units::{Bytes, Seconds, significant};
@@ -55,7 +55,7 @@ pub fn answer(base: &MeasuredStep, rows: &[VariantRow]) -> String {
 }
 
 /// One sentence: what to do.
-pub fn recommendation(gpu: &Gpu, rows: &[VariantRow]) -> String {
+pub fn recommendation(gpu: &SimulatedGpu, rows: &[VariantRow]) -> String {
     let name = &gpu.name;
     let tried = || rows.iter().filter(|row| row.peak_reserved.is_some() && !row.techniques.is_empty());
     let what = |row: &VariantRow| {

@@ -1,0 +1,97 @@
+//! `vramlab fit`: the largest batch or context that fits a card.
+
+use super::rehearsal::{failed, print_answer, progress, with_limits, write_json};
+use anyhow::{Result, ensure};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use rehearse::fit::{Dimension, table};
+use rehearse::{FlagTemplate, Rehearsal, preset};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Flags of `vramlab fit`.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "vramlab fit [OPTIONS] <--batch 'FLAG {}'|--context 'FLAG {}'> -- COMMAND...",
+    after_help = "Exit status: 0 found, 1 the script failed, 2 there was nothing to rehearse, 3 not even 1 fits a GPU."
+)]
+pub struct FitOptions {
+    /// A model that comes with vramlab in place of a command, as for `vramlab rehearse`
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::MODELS), conflicts_with = "batch")]
+    model: Option<String>,
+
+    /// How the command is told its batch, as in '--batch-size {}'
+    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, required_unless_present_any = ["context", "model"])]
+    batch: Option<FlagTemplate>,
+
+    /// How it is told the length of its sequences, as in '--seq-len {}'
+    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true)]
+    context: Option<FlagTemplate>,
+
+    /// A simulated GPU, as for `vramlab rehearse`; may be given several times
+    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
+    gpu: Vec<String>,
+
+    /// Optimizer steps after which the script is ended
+    #[arg(long, value_name = "N|all", default_value = "3")]
+    steps: String,
+
+    /// Write the answer as JSON to a file, or with - to the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Leave new parameters uninitialised, so that large models need little host memory
+    #[arg(long)]
+    no_init: bool,
+
+    /// Turn torch.compile off
+    #[arg(long)]
+    eager: bool,
+
+    /// Print nothing but errors
+    #[arg(long)]
+    quiet: bool,
+
+    /// End a rehearsal after so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+
+    /// The command, after --, as in: vramlab fit --batch '--batch-size {}' --gpu rtx-3090 -- python train.py
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Finds what fits, says it, and gives the exit status.
+pub fn fit(options: &FitOptions) -> u8 {
+    run(options).unwrap_or_else(|error| failed(&error))
+}
+
+fn run(options: &FitOptions) -> Result<u8> {
+    ensure!(
+        !options.command.is_empty() || options.model.is_some(),
+        "there is no command to rehearse; write it after --, as in: vramlab fit --batch '--batch-size {{}}' -- python train.py"
+    );
+    let (command, batch) = match &options.model {
+        Some(model) => (preset::command(model, 1, &options.command)?, Some(preset::batch())),
+        None => (options.command.clone(), options.batch.clone()),
+    };
+    let on_card = |gpu: &String| {
+        let mut rehearsal = with_limits(&command, gpu, &options.steps, options.timeout)?;
+        (rehearsal.no_init, rehearsal.eager, rehearsal.progress) = (options.no_init, options.eager, progress(options.quiet));
+        Ok(rehearsal)
+    };
+    let rehearsals = options.gpu.iter().map(on_card).collect::<Result<Vec<Rehearsal>>>()?;
+    let mut fits = Vec::new();
+    for (of, template) in [(Dimension::Batch, &batch), (Dimension::Context, &options.context)] {
+        if let Some(template) = template {
+            fits.extend(rehearse::fit::fit(&rehearsals, of, template)?);
+        }
+    }
+    if let Some(path) = &options.json {
+        write_json(path, &fits)?;
+    }
+    if !options.quiet {
+        print_answer(options.json.as_deref(), &table(&fits));
+    }
+    Ok(if fits.iter().all(|fit| fit.largest > 0) { 0 } else { 3 })
+}

@@ -1,0 +1,420 @@
+//! `vramlab rehearse`: one rehearsal and its answer, or the techniques tried on it.
+
+use anyhow::{Context, Result, bail, ensure};
+use base::units::Bytes;
+use base::{eprint, eprintln, print};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
+use rehearse::check::{Earlier, Tolerance};
+use rehearse::what_if::{self, BatchFlags, Trials};
+use rehearse::{FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdict, ScriptFailed, files, preset, show, time};
+use serde::Serialize;
+use sim::cards::Card;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Flags of `vramlab rehearse`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    override_usage = "vramlab rehearse [OPTIONS] -- COMMAND...\n       vramlab rehearse [OPTIONS] --model NAME --batch N [-- FLAGS...]",
+    after_help = "Exit status: 0 the script fits the GPU, 3 it does not, 1 the script failed, 2 there was nothing to rehearse or no whole answer, 4 --check: the peak grew, 5 --timeout ended it before enough was seen, 130 Ctrl-C did."
+)]
+pub struct RehearseOptions {
+    /// The simulated GPU: a card's name, such as rtx-4090 or h100, or a size, such as 24GiB; several, each with its own --gpu, give a table
+    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
+    gpu: Vec<String>,
+
+    /// The predicted time of a step: how many times as long as here the host takes between launches
+    #[arg(long, value_name = "X", default_value = "1")]
+    host_factor: f64,
+
+    /// Optimizer steps after which the script is ended, or `all`
+    #[arg(long, value_name = "N|all", default_value = "3")]
+    steps: String,
+
+    /// Write the answer as JSON to a file, or with - to the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Folder for the answer's files
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// GPUs visible to each process
+    #[arg(long, value_name = "N", default_value = "1")]
+    gpus: u32,
+
+    /// Run one rank of a job of so many processes
+    #[arg(long, value_name = "N", requires = "rank")]
+    world_size: Option<u32>,
+
+    /// Which rank; `all` rehearses those that may differ, the first two, the middle and the last, and says which needs most
+    #[arg(long, value_name = "R|all", requires = "world_size")]
+    rank: Option<Rank>,
+
+    /// Leave new parameters uninitialised, so that large models need little host memory
+    #[arg(long)]
+    no_init: bool,
+
+    /// Turn torch.compile off, as where nothing is compiled
+    #[arg(long)]
+    eager: bool,
+
+    /// Print nothing but errors; the exit status is the answer
+    #[arg(long)]
+    quiet: bool,
+
+    /// End the command after so many seconds, and report what was seen
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+
+    /// Try the techniques of memory guides on the script, one by one and together: what each saves and costs, and the lines that do it
+    #[arg(long)]
+    what_if: bool,
+
+    /// Rehearse a model that comes with vramlab in place of a command; flags after -- are its training's, `-- --help` lists them
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::MODELS))]
+    model: Option<String>,
+
+    /// With --model: samples of a micro-batch. With --what-if: how the command is told its batch, as in '--batch-size {}'
+    #[arg(long, value_name = "N|FLAG {}", allow_hyphen_values = true)]
+    batch: Option<BatchFlag>,
+
+    /// With --what-if: how the command is told how many batches it accumulates before a step, as in '--grad-accum {}'
+    #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, requires = "batch")]
+    accumulation: Option<FlagTemplate>,
+
+    /// With --what-if: how many such GPUs zero1, zero2 and fsdp2 are tried on
+    #[arg(long, value_name = "N", default_value = "2", requires = "what_if")]
+    cards: u32,
+
+    #[arg(long, help = what_if::only_help(), value_name = "NAMES", value_delimiter = ',', requires = "what_if")]
+    only: Vec<String>,
+
+    /// With --what-if: `cuda` measures on a real GPU, bytes and times; `dry` is the simulated one
+    #[arg(long, value_name = "dry|cuda", default_value = "dry", requires = "what_if", conflicts_with = "gpu")]
+    device: TrialDevice,
+
+    /// Compare with an earlier answer of --json; exit status 4 where the peak grew
+    #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
+    check: Option<PathBuf>,
+
+    /// With --check: how much the peak may grow, in bytes or in per cent, such as 64MiB or 2%
+    #[arg(long, value_name = "SIZE|%", default_value = "0%", requires = "check")]
+    tolerance: Tolerance,
+
+    /// The command, after --, as in: vramlab rehearse --gpu rtx-4090 -- python train.py --batch-size 32
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// What `--rank` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rank {
+    One(u32),
+    All,
+}
+
+impl FromStr for Rank {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rank, String> {
+        match text {
+            "all" => Ok(Rank::All),
+            _ => text.parse().map(Rank::One).map_err(|_| format!("'{text}' is no rank: a number from 0 on, or all")),
+        }
+    }
+}
+
+/// What the variants of `--what-if` run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TrialDevice {
+    /// The simulated GPU.
+    Dry,
+    /// A real one.
+    Cuda,
+}
+
+/// What `--batch` says: a preset's batch, or how the user's command is told its batch.
+#[derive(Debug, Clone)]
+enum BatchFlag {
+    Samples(u64),
+    Told(FlagTemplate),
+}
+
+impl FromStr for BatchFlag {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<BatchFlag, String> {
+        match text.parse() {
+            Ok(0) => Err("a batch has at least one sample".to_string()),
+            Ok(samples) => Ok(BatchFlag::Samples(samples)),
+            Err(_) => text.parse().map(BatchFlag::Told),
+        }
+    }
+}
+
+/// Exit status where the peak grew since the answer of `--check`.
+const GREW: u8 = 4;
+
+/// Exit status of a command line that is no rehearsal.
+pub const BAD_INPUT: u8 = 2;
+
+fn status(verdict: RehearsalVerdict) -> u8 {
+    match verdict {
+        RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits => 0,
+        RehearsalVerdict::ScriptFailed => 1,
+        RehearsalVerdict::DoesNotFit => 3,
+        RehearsalVerdict::TimedOut => 5,
+        // As a shell gives it for a command that was interrupted.
+        RehearsalVerdict::Interrupted => 130,
+    }
+}
+
+/// Writes to a file, or with `-` to the standard output.
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).context("writing the answer")? + "\n";
+    match path.as_os_str() == "-" {
+        true => print!("{text}"),
+        false => fs::write(path, text).with_context(|| format!("writing {}", path.display()))?,
+    }
+    Ok(())
+}
+
+/// Prints an answer on the standard output, unless JSON is there.
+pub fn print_answer(json: Option<&Path>, text: &str) {
+    match json.is_some_and(|path| path.as_os_str() == "-") {
+        true => eprint!("{text}"),
+        false => print!("{text}"),
+    }
+}
+
+impl RehearseOptions {
+    /// Once the flags are seen to be possible, the rehearsal on that card.
+    fn rehearsal(&self, command: &[OsString], gpu: &str) -> Result<Rehearsal> {
+        ensure!((1..=16).contains(&self.gpus), "--gpus {}: a process can see 1 to 16", self.gpus);
+        ensure!(self.cards > 1, "--cards {}: write a number from 2 on", self.cards);
+        ensure!(
+            (0.01..=100.0).contains(&self.host_factor),
+            "--host-factor {}: write a number from 0.01 to 100, such as 0.7 for a host that is faster than this one",
+            self.host_factor
+        );
+        let rank = match (self.world_size, self.rank) {
+            (Some(size), Some(Rank::One(rank))) => {
+                ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));
+                Some((rank, size))
+            }
+            (Some(size), Some(Rank::All)) => Some((0, size)),
+            _ => None,
+        };
+        let mut rehearsal = with_limits(command, gpu, &self.steps, self.timeout)?;
+        (rehearsal.host_factor, rehearsal.gpus, rehearsal.cards, rehearsal.rank) = (self.host_factor, self.gpus, self.cards, rank);
+        (rehearsal.no_init, rehearsal.eager, rehearsal.measures) = (self.no_init, self.eager, self.device == TrialDevice::Cuda);
+        (rehearsal.is_silent, rehearsal.progress) = (false, progress(self.quiet));
+        Ok(rehearsal)
+    }
+
+    /// The command: the user's, or a preset's; and how it is told its batch and its micro-batches.
+    fn resolved(&self) -> Result<(Vec<OsString>, Option<BatchFlags>)> {
+        match (&self.model, &self.batch) {
+            (Some(model), Some(BatchFlag::Samples(samples))) => Ok((
+                preset::command(model, *samples, &self.command)?,
+                Some(BatchFlags { batch: preset::batch(), accumulation: preset::accumulation() }),
+            )),
+            (Some(model), _) => bail!("--model {model}: name the samples of a batch, as in --batch 8"),
+            (None, Some(BatchFlag::Samples(samples))) => {
+                bail!(
+                    "--batch {samples} is for --model; of your own command it says how that is told its batch, as in '--batch-size {{}}'"
+                )
+            }
+            (None, Some(BatchFlag::Told(batch))) => {
+                ensure!(self.what_if, "--batch goes with --what-if; vramlab fit finds the largest batch that fits");
+                let accumulation = self.accumulation.clone().context("--batch needs --accumulation, as in '--grad-accum {}'")?;
+                Ok((self.command.clone(), Some(BatchFlags { batch: batch.clone(), accumulation })))
+            }
+            (None, None) => Ok((self.command.clone(), None)),
+        }
+    }
+}
+
+/// A rehearsal with the limits that `rehearse` and `fit` take.
+pub fn with_limits(command: &[OsString], gpu: &str, steps: &str, timeout: Option<f64>) -> Result<Rehearsal> {
+    let card: Card = gpu.parse().map_err(|e| anyhow::anyhow!("--gpu: {e}"))?;
+    let steps = match steps.parse::<u32>() {
+        Ok(steps) if steps > 0 => Some(steps),
+        _ if steps == "all" => None,
+        _ => bail!("--steps {steps}: write a number from 1 on, or all"),
+    };
+    ensure!(
+        card.memory > card.context,
+        "--gpu {gpu}: that is {} of memory, and the CUDA context alone takes {}; write a size like 24GiB",
+        Bytes(card.memory),
+        Bytes(card.context)
+    );
+    if let Some(seconds) = timeout {
+        ensure!(seconds > 0.0 && seconds < 1e9, "--timeout {seconds}: write a number of seconds greater than 0");
+    }
+    let mut rehearsal = Rehearsal::new(command.to_vec(), card)?;
+    (rehearsal.steps, rehearsal.timeout) = (steps, timeout);
+    Ok(rehearsal)
+}
+
+/// Where a rehearsal's progress is told.
+pub fn progress(quiet: bool) -> fn(&str) {
+    if quiet { |_| {} } else { |what| eprintln!("vramlab: {what}") }
+}
+
+/// Rehearses the command, says what came of it, and gives the exit status.
+pub fn rehearse(options: &RehearseOptions) -> u8 {
+    run(options).unwrap_or_else(|error| failed(&error))
+}
+
+/// Says why there is no answer, and gives the exit status.
+pub fn failed(error: &anyhow::Error) -> u8 {
+    eprintln!("vramlab: {error:#}");
+    if error.downcast_ref::<ScriptFailed>().is_some() { status(RehearsalVerdict::ScriptFailed) } else { BAD_INPUT }
+}
+
+fn run(options: &RehearseOptions) -> Result<u8> {
+    if options.model.is_none() {
+        let first = options
+            .command
+            .first()
+            .context("there is no command to rehearse; write it after --, as in: vramlab rehearse -- python train.py")?;
+        if let Some(flag) = first.to_str().filter(|word| word.starts_with('-')) {
+            bail!("there is no flag '{flag}'; vramlab rehearse --help lists them, and the command comes after --");
+        }
+    }
+    let (command, batch) = options.resolved()?;
+    let rehearsals = options.gpu.iter().map(|gpu| options.rehearsal(&command, gpu)).collect::<Result<Vec<Rehearsal>>>()?;
+    let [rehearsal, others @ ..] = rehearsals.as_slice() else { bail!("--gpu: name a card") };
+    ensure!(
+        others.is_empty() || (options.out.is_none() && options.check.is_none() && !options.what_if),
+        "--gpu: --out, --check and --what-if take one GPU"
+    );
+    // Before a script has run for nothing.
+    if let Some(folder) = &options.out {
+        let can_write = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
+        can_write.with_context(|| format!("--out {}: files cannot be written there", folder.display()))?;
+    }
+    if let Some(parent) = options.json.as_deref().and_then(Path::parent) {
+        ensure!(parent.as_os_str().is_empty() || parent.is_dir(), "--json: there is no folder {}", parent.display());
+    }
+    let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
+    if options.what_if {
+        return what_if(options, rehearsal, batch);
+    }
+    if options.rank == Some(Rank::All) {
+        ensure!(
+            others.is_empty() && options.out.is_none() && options.check.is_none(),
+            "--rank all takes one GPU, and neither --out nor --check"
+        );
+        return all_ranks(options, rehearsal, options.world_size.unwrap_or(1));
+    }
+    let found = whole(options, rehearsal)?;
+    if !others.is_empty() {
+        return several(options, found, others);
+    }
+    let RehearsalResult { answer, traces } = found;
+    // Before anything is printed: whoever reads that may be gone.
+    if let Some(path) = &options.json {
+        write_json(path, &answer)?;
+    }
+    if let Some(folder) = &options.out {
+        files::write(folder, &answer, &traces)?;
+    }
+    if !options.quiet {
+        let terminal = rustix::termios::tcgetwinsize(std::io::stderr()).ok().filter(|size| size.ws_col > 0);
+        let text = show::answer(&answer);
+        eprint!("{}", terminal.map_or_else(|| text.clone(), |size| show::wrapped(&text, size.ws_col.into())));
+    }
+    if let Some(earlier) = earlier
+        && (answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit)
+    {
+        let (text, grew) = earlier.compare(&answer, options.tolerance);
+        if grew || !options.quiet {
+            eprint!("{text}");
+        }
+        if grew && answer.verdict.fits() {
+            return Ok(GREW);
+        }
+    }
+    Ok(status(answer.verdict))
+}
+
+/// With the least memory that would do, unless nobody reads it.
+fn whole(options: &RehearseOptions, rehearsal: &Rehearsal) -> Result<RehearsalResult> {
+    let mut found = rehearsal.rehearse()?;
+    if !options.quiet || options.json.is_some() || options.out.is_some() {
+        rehearsal.find_needs(&mut found);
+    }
+    Ok(found)
+}
+
+/// Tries the techniques, says what came of it, and gives the exit status.
+fn what_if(options: &RehearseOptions, rehearsal: &Rehearsal, batch: Option<BatchFlags>) -> Result<u8> {
+    let found = what_if::what_if(rehearsal, &Trials { batch, only: options.only.clone() })?;
+    if let Some(path) = &options.json {
+        write_json(path, found.rows())?;
+    }
+    let text = found.text();
+    if let Some(folder) = &options.out {
+        fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+        write_json(&folder.join("what-if.json"), found.rows())?;
+        for (name, content) in [("what-if.txt", &text), ("what-if.svg", &found.picture()?)] {
+            let path = folder.join(name);
+            fs::write(&path, content).with_context(|| format!("writing {}", path.display()))?;
+        }
+    }
+    if !options.quiet {
+        print_answer(options.json.as_deref(), &text);
+    }
+    Ok(status(if found.fits() { RehearsalVerdict::Fits } else { RehearsalVerdict::DoesNotFit }))
+}
+
+/// The ranks of a job that may differ: the first two, as stages of a pipeline or groups of experts part there, the middle one and the last.
+/// Prints them side by side, and the answer of the one that needs most. The exit status is the first one's that is not 0.
+fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Result<u8> {
+    let mut ranks = vec![0, 1, size / 2, size.saturating_sub(1)];
+    ranks.retain(|rank| *rank < size);
+    ranks.sort_unstable();
+    ranks.dedup();
+    let mut answers = Vec::new();
+    for rank in &ranks {
+        (rehearsal.progress)(&format!("rank {rank} of {size}"));
+        let mut one = rehearsal.clone();
+        (one.rank, one.is_silent) = (Some((*rank, size)), true);
+        answers.push(whole(options, &one)?.answer);
+    }
+    if let Some(path) = &options.json {
+        write_json(path, &answers)?;
+    }
+    let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    let most = answers.iter().enumerate().max_by_key(|(_, answer)| (!answer.verdict.fits(), answer.peak_on_device));
+    if let Some((at, answer)) = most.filter(|_| !options.quiet) {
+        eprint!("{}", show::answer(answer));
+        eprint!("{}", time::side_by_side("rank", names.iter().map(String::as_str).zip(&answers)));
+        eprintln!("\n  Rank {} needs most: the answer above is its.", names[at]);
+    }
+    Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
+}
+
+/// The same on more cards, each rehearsed in silence: what PyTorch and its libraries choose depends on the card. The exit status is the first
+/// one's that is not 0.
+fn several(options: &RehearseOptions, first: RehearsalResult, others: &[Rehearsal]) -> Result<u8> {
+    let mut answers = vec![first.answer];
+    for other in others {
+        let mut other = other.clone();
+        other.is_silent = true;
+        answers.push(whole(options, &other)?.answer);
+    }
+    if let Some(path) = &options.json {
+        write_json(path, &answers)?;
+    }
+    if !options.quiet {
+        eprint!("{}", time::side_by_side("GPU", answers.iter().map(|answer| (answer.gpu.name.as_str(), answer))));
+    }
+    Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
+}
