@@ -22,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LIST, RESULTS, PAGE = HERE / "entry_points.toml", HERE / "entry_points.csv", HERE.parent.parent / "docs" / "ecosystem.md"
-FIELDS = ["name", "project", "version", "torch", "gpu", "command", "status", "verdict", "steps", "allocated", "reserved", "seconds", "why"]
+FIELDS = ["name", "project", "version", "torch", "gpu", "command", "status", "verdict", "steps", "allocated", "reserved", "rate", "seconds", "why"]
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
@@ -82,6 +82,7 @@ def rehearse(entry, options):
     seconds = round(time.monotonic() - began, 1)
     found = json.loads(answer.read_text()) if answer.exists() else {}
     processes = found.get("processes") or [{}]
+    rate = round((found.get("time") or {}).get("tokens_per_second") or 0) or ""
     version = entry.get("commit") or installed(environment, project)
     exception = next((one["exception"] for one in processes if one.get("exception")), None)
     why = "" if status in (0, 3) else last_line(log.read_text(errors="replace"), exception)
@@ -90,7 +91,7 @@ def rehearse(entry, options):
     return {
         "name": entry["name"], "project": project, "version": version, "torch": processes[0].get("torch", ""), "gpu": entry["gpu"], "command": command,
         "status": status, "verdict": found.get("verdict", ""), "steps": found.get("steps", ""), "allocated": found.get("peak_allocated", ""),
-        "reserved": found.get("peak_reserved", ""), "seconds": seconds, "why": why,
+        "reserved": found.get("peak_reserved", ""), "rate": rate, "seconds": seconds, "why": why,
     }  # fmt: skip
 
 
@@ -137,6 +138,35 @@ def compared(entry, row):
     return f"{published:g} GiB {entry['measure']}: {share:+.1%}"
 
 
+def starts(project):
+    """A project's entry points, the steps of its ladders among them."""
+    for start in project.get("starts", []):
+        yield {**project, "project": project["name"], **start}
+    for ladder in project.get("ladders", []):
+        command = ladder["command"]
+        for step in ladder["steps"]:
+            command = step.get("command", f"{command.replace(step.get('drops', ''), '')} {step.get('adds', '')}")
+            told = {"ladder": ladder["name"], "step": step["name"], "name": f"{ladder['name']}: {step['name']}", "command": command}
+            yield {**project, "project": project["name"], **ladder, **step, **told}
+
+
+def ladder(found):
+    """A table of the steps of one ladder."""
+    entry = found[0][0]
+    lines = [
+        f"## {entry['project'].split('/')[-1]}: {entry['ladder']}, step by step", "",
+        f"Theirs: {cell(entry['source'])}.", "",
+        "| step | theirs, GiB | rehearsed, GiB | | theirs, tokens/s | predicted, tokens/s | |", "|---|---:|---:|---:|---:|---:|---:|",
+    ]  # fmt: skip
+    for entry, row in found:
+        cells = [cell(entry["step"]), f"{entry['published']:g}"]
+        cells += [gib(row[entry["measure"]]), f"{int(row[entry['measure']]) / 2**30 / entry['published'] - 1:+.1%}"] if answered(row) else ["", ""]
+        cells += [f"{entry['published_rate']:g}"]
+        cells += [row["rate"], f"{int(row['rate']) / entry['published_rate'] - 1:+.0%}"] if row["rate"] else ["", ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
 def page(entries, rows):
     found = [(entry, rows[entry["name"]]) for entry in entries if entry["name"] in rows]
     works = [row for _, row in found if answered(row)]
@@ -153,13 +183,21 @@ def page(entries, rows):
         "|---|---|---|---:|---:|---:|---|",
     ]
     for entry, row in found:
+        if "ladder" in entry:
+            continue
         verdict = row["verdict"].replace("_", " ") or f"none, status {row['status']}"
         peaks = f"{gib(row['allocated'])} | {gib(row['reserved'])}" if answered(row) else " | "
         lines.append(
             f"| {entry['project'].split('/')[-1]}: {cell(entry['name'])} | {row['gpu']} | {verdict} | {peaks} | {float(row['seconds']):.0f} | {compared(entry, row)} |"
         )
-    lines += ["", "<details><summary>What differs from the figures of real GPUs, and why</summary>", "", "| entry point | published by | why |", "|---|---|---|"]
-    lines += [f"| {cell(entry['name'])} | {cell(entry['source'])} | {cell(entry.get('why', ''))} |" for entry, _ in found if "source" in entry]
+    lines.append("")
+    for name in dict.fromkeys(entry["ladder"] for entry, _ in found if "ladder" in entry):
+        lines += ladder([(entry, row) for entry, row in found if entry.get("ladder") == name])
+    lines += ["<details><summary>What differs from the figures of real GPUs, and why</summary>", "", "| entry point | published by | why |", "|---|---|---|"]
+    explained = [entry for entry, _ in found if "source" in entry and ("why" in entry or "ladder" not in entry)]
+    for entry in explained:
+        source = "above" if "ladder" in entry else cell(entry["source"])
+        lines.append(f"| {cell(entry['name'])} | {source} | {cell(entry.get('why', ''))} |")
     lines += ["", "</details>", "", "<details><summary>What does not work</summary>", ""]
     failed = [(entry, row) for entry, row in found if not answered(row)]
     lines += ["| entry point | what it says | why |", "|---|---|---|"] if failed else ["Nothing that was tried."]
@@ -170,7 +208,9 @@ def page(entries, rows):
         "", "| entry point | of | command | changed |", "|---|---|---|---|",
     ]  # fmt: skip
     for entry, row in found:
-        lines.append(f"| {cell(entry['name'])} | {row['project']} {row['version']} | `{cell(row['command'])}` | {cell(entry.get('changed', ''))} |")
+        # A ladder's steps say what they change of the one before.
+        command = f"`… {cell(entry['adds'])}`" if "adds" in entry else f"`{cell(row['command'])}`"
+        lines.append(f"| {cell(entry['name'])} | {row['project']} {row['version']} | {command} | {cell(entry.get('changed', ''))} |")
     return "\n".join([*lines, "", "</details>", ""])
 
 
@@ -192,7 +232,7 @@ def main():
     options.add_argument("--page", action="store_true")
     options = options.parse_args()
     told = tomllib.loads(LIST.read_text())
-    entries = [{**project, "project": project["name"], **start} for project in told["projects"] for start in project["starts"]]
+    entries = [entry for project in told["projects"] for entry in starts(project)]
     rows = read()
     if options.prepare:
         print("set -euo pipefail", *prepare(told, options.folder), sep="\n")

@@ -17,6 +17,7 @@ def _begin():
     module = torch.nn.modules.module
     # As a function of that file: Dynamo goes through it without a trace and takes it for PyTorch's own.
     names = dict(around=_around, call=torch.nn.Module.__call__, is_compiling=torch.compiler.is_compiling)
+    names["set_eval_frame"] = torch._C._dynamo.eval_frame.set_eval_frame
     exec(compile(_SOURCE, module.__file__, "exec"), names)
     call = names["_wrapped_call_impl"]
     call.__module__ = module.__name__
@@ -28,11 +29,16 @@ _SOURCE = """
 def _wrapped_call_impl(self, *args, **kwargs):
     if is_compiling():
         return call(self, *args, **kwargs)
+    # Dynamo would compile what our functions call of Python's own library.
+    compiler = set_eval_frame(None)
     for enters, _ in around:
         enters(self, args, kwargs)
+    set_eval_frame(compiler)
     try:
         return call(self, *args, **kwargs)
     finally:
+        set_eval_frame(None)
         for _, leaves in reversed(around):
             leaves()
+        set_eval_frame(compiler)
 """

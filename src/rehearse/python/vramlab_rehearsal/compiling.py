@@ -166,7 +166,9 @@ def _tell_lines(codecache):
 class _Launcher:
     """What stands for a compiled kernel: it writes what nobody knows."""
 
-    n_regs = n_spills = shared = cache_hash = None
+    n_regs = shared = cache_hash = None
+    # PyTorch 2.7's Inductor compares it before it times several configurations.
+    n_spills = 0
     store_cubin = False
 
     def __init__(self, tuner, config):
