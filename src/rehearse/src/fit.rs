@@ -43,7 +43,7 @@ pub struct Fit {
     pub rehearsals: usize,
     /// In order.
     pub tried: Vec<TriedNumber>,
-    /// Twice as much brings less than [`GAIN`] more throughput from here on; predicted, and between numbers that were tried interpolated. None
+    /// Twice as much brings less than `GAIN` more throughput from here on; predicted, and between numbers that were tried interpolated. None
     /// where the throughput is not known, or still grows by more.
     pub enough: Option<u64>,
     /// Largest that was allowed to be tried without finding an end.
