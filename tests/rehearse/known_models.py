@@ -42,14 +42,14 @@ with without_computing:
     # Not around the steps: an optimizer's counters are on the host.
     with torch.device("cpu" if arguments.fake else "cuda"):
         model = presets.MODELS[arguments.model]()
-        inputs, targets = model.batch(arguments.batch)
+        batch = model.batch(arguments.batch)
         mark = torch.empty(MARK, dtype=torch.uint8)
         del mark
     optimizer = presets.OPTIMIZERS[arguments.optimizer](model.parameters())
     times = []
     for _ in range(arguments.steps):
         times.append(now())
-        presets.step(model, optimizer, inputs, targets)
+        presets.step(model, optimizer, batch)
 if arguments.steps > 2:
     steps = [[end - begin for begin, end in zip(*pair)] for pair in zip(times[1:], times[2:])]
     print("seconds of a step", *(statistics.median(of) for of in zip(*steps)))

@@ -296,26 +296,28 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
     assert!(output.status.success() && why.contains("uses its logits for more than cross-entropy: argmax"), "{why}");
 }
 
-#[test]
-fn losses_in_chunks_give_the_values_and_gradients_of_the_plain_one() {
+/// What a script says of a source of ours, both in Python.
+fn agrees(script: &str, source: &str) {
     let root = common::root();
-    let output = Command::new(common::python())
-        .arg(root.join("tests/rehearse/losses_agree.py"))
-        .arg(root.join("src/rehearse/python/vramlab_rehearsal/losses.py"))
-        .output()
-        .unwrap();
+    let mut command = Command::new(common::python());
+    let output =
+        command.arg(root.join("tests/rehearse").join(script)).arg(root.join("src/rehearse/python").join(source)).output().unwrap();
     assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("agree"), "{}", said(&output));
 }
 
 #[test]
+fn losses_in_chunks_give_the_values_and_gradients_of_the_plain_one() {
+    agrees("losses_agree.py", "vramlab_rehearsal/losses.py");
+}
+
+#[test]
 fn a_model_with_lora_merged_gives_what_the_unmerged_one_gives() {
-    let root = common::root();
-    let output = Command::new(common::python())
-        .arg(root.join("tests/rehearse/lora_agrees.py"))
-        .arg(root.join("src/rehearse/python/vramlab_rehearsal/techniques.py"))
-        .output()
-        .unwrap();
-    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("agree"), "{}", said(&output));
+    agrees("lora_agrees.py", "vramlab_rehearsal/techniques.py");
+}
+
+#[test]
+fn the_unet_is_the_published_one_and_checkpoints_leave_its_gradients_as_they_are() {
+    agrees("unet_agrees.py", "presets/train.py");
 }
 
 /// A training loop in functions, whose model is wrapped in a task that is called something else and has its own `to`.

@@ -7,8 +7,8 @@ use std::env;
 use std::ffi::OsString;
 
 /// Names of the models in `python/presets/train.py`.
-pub const MODELS: [&str; 9] =
-    ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "bert-base", "bert-large", "llama-1b", "vit-l16", "resnet50"];
+pub const MODELS: [&str; 10] =
+    ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "bert-base", "bert-large", "llama-1b", "vit-l16", "resnet50", "sd-unet"];
 
 /// How a preset is told the samples of a micro-batch.
 pub fn batch() -> FlagTemplate {

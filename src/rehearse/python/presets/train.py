@@ -1,6 +1,6 @@
 """The models that `vramlab rehearse --model NAME` trains: published ones in plain PyTorch, with the techniques of the guides as flags.
 
-Layers, and the order in which they allocate, are those of the lab's own models (src/models), but for Llama, which only stands here.
+Layers, and the order in which they allocate, are those of the lab's own models (src/models), but for Llama and the UNet, which only stand here.
 """
 
 import argparse
@@ -243,6 +243,118 @@ class ResNet50(nn.Module):
         return torch.randn(n, 3, self.image, self.image), torch.randint(1000, (n,))
 
 
+class ResidualBlock(nn.Module):
+    """Two convolutions, between which the time of the diffusion is added."""
+
+    def __init__(self, inputs, outputs, time):
+        super().__init__()
+        self.first = nn.Sequential(nn.GroupNorm(32, inputs), nn.SiLU(), nn.Conv2d(inputs, outputs, 3, padding=1))
+        self.time = nn.Sequential(nn.SiLU(), nn.Linear(time, outputs))
+        self.second = nn.Sequential(nn.GroupNorm(32, outputs), nn.SiLU(), nn.Conv2d(outputs, outputs, 3, padding=1))
+        self.shortcut = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+
+    def forward(self, x, time):
+        return self.shortcut(x) + self.second(self.first(x) + self.time(time)[..., None, None])
+
+
+class CrossAttention(nn.Module):
+    def __init__(self, width, context, heads=8):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(inputs, width, bias=False) for inputs in (width, context, context))
+        self.projection, self.heads = nn.Linear(width, width), heads
+
+    def forward(self, x, context):
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (self.query(x), self.key(context), self.value(context)))
+        return self.projection(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class SpatialTransformer(nn.Module):
+    """Pixels attend to one another, then to the text."""
+
+    def __init__(self, width, context):
+        super().__init__()
+        self.norm = nn.GroupNorm(32, width, 1e-6)
+        self.enter, self.leave = nn.Conv2d(width, width, 1), nn.Conv2d(width, width, 1)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.pixels, self.text = CrossAttention(width, width), CrossAttention(width, context)
+        self.up, self.down = nn.Linear(width, 8 * width), nn.Linear(4 * width, width)
+
+    def forward(self, image, text):
+        x = self.enter(self.norm(image)).flatten(2).transpose(1, 2)
+        normed = self.norms[0](x)
+        x = x + self.pixels(normed, normed)
+        x = x + self.text(self.norms[1](x), text)
+        hidden, gate = self.up(self.norms[2](x)).chunk(2, -1)
+        x = x + self.down(hidden * F.gelu(gate))
+        return image + self.leave(x.transpose(1, 2).unflatten(2, image.shape[2:]))
+
+
+class UnetBlock(nn.Module):
+    """A block on the way down, which keeps its result, or on the way up, which takes one that was kept."""
+
+    def __init__(self, residual, transformer=None, scale=None, keeps=False, takes=False):
+        super().__init__()
+        self.residual, self.transformer, self.scale, self.keeps, self.takes = residual, transformer, scale, keeps, takes
+
+    def forward(self, state):
+        x, time, text, *kept = state
+        if self.takes:
+            x = torch.cat([x, kept.pop()], 1)
+        if self.residual is not None:
+            x = self.residual(x, time)
+        if self.transformer is not None:
+            x = self.transformer(x, text)
+        if self.scale is not None:
+            x = self.scale(x)
+        return (x, time, text, *kept, *([x] if self.keeps else []))
+
+
+class Unet(nn.Module):
+    """The UNet of Stable Diffusion 1 by its published configuration (v1-inference.yaml of CompVis/stable-diffusion): 859,520,964 parameters.
+
+    A sample is an image's latents of an eighth of its side, a time of the diffusion and a text of 77 tokens, and the noise in it is learned.
+    """
+
+    def __init__(self, image=512, width=320, multiples=(1, 2, 4, 4), context=768):
+        super().__init__()
+        self.side, self.width, self.context, time = image // 8, width, context, 4 * width
+        self.time = nn.Sequential(nn.Linear(width, time), nn.SiLU(), nn.Linear(time, time))
+        self.stem, x, kept, blocks, levels = nn.Conv2d(4, width, 3, padding=1), width, [width], [], list(enumerate(multiples))
+        deepest = len(multiples) - 1
+
+        def transformer(level):
+            return SpatialTransformer(width * multiples[level], context) if level < deepest else None
+
+        for level, multiple in levels:
+            for _ in range(2):
+                blocks.append(UnetBlock(ResidualBlock(x, width * multiple, time), transformer(level), keeps=True))
+                x = width * multiple
+                kept.append(x)
+            if level < deepest:
+                blocks.append(UnetBlock(None, scale=nn.Conv2d(x, x, 3, 2, 1), keeps=True))
+                kept.append(x)
+        blocks += [UnetBlock(ResidualBlock(x, x, time), SpatialTransformer(x, context)), UnetBlock(ResidualBlock(x, x, time))]
+        for level, multiple in reversed(levels):
+            for i in range(3):
+                residual, x = ResidualBlock(x + kept.pop(), width * multiple, time), width * multiple
+                rises = i == 2 and level > 0
+                scale = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(x, x, 3, padding=1)) if rises else None
+                blocks.append(UnetBlock(residual, transformer(level), scale, takes=True))
+        self.block = nn.Sequential(*blocks)
+        self.head = nn.Sequential(nn.GroupNorm(32, x), nn.SiLU(), nn.Conv2d(x, 4, 3, padding=1))
+
+    def forward(self, latents, times, text):
+        rates = 10000.0 ** (-torch.arange(self.width // 2, device=times.device) / (self.width // 2))
+        angles = torch.outer(times, rates)
+        time = self.time(torch.cat([angles.cos(), angles.sin()], 1).to(latents.dtype))
+        x = self.stem(latents)
+        return self.head(self.block((x, time, text, x))[0])
+
+    def batch(self, n):
+        latents = (n, 4, self.side, self.side)
+        return torch.randn(latents), torch.randint(1000, (n,)), torch.randn(n, 77, self.context), torch.randn(latents)
+
+
 MODELS = {
     "gpt2": Gpt2,
     "gpt2-medium": lambda **more: Gpt2(24, 1024, **more),
@@ -253,6 +365,7 @@ MODELS = {
     "llama-1b": Llama,
     "vit-l16": Vit,
     "resnet50": ResNet50,
+    "sd-unet": Unet,
 }
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, 1e-3, foreach=False),
@@ -278,11 +391,11 @@ class Segments(nn.Sequential):
         return x
 
 
-def step(model, optimizer, inputs, targets, accumulate=1, bf16=False):
+def step(model, optimizer, batch, accumulate=1, bf16=False):
     optimizer.zero_grad()
-    for x, y in zip(inputs.chunk(accumulate), targets.chunk(accumulate)):
+    for *x, y in zip(*(tensor.chunk(accumulate) for tensor in batch)):
         with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
-            loss = F.cross_entropy(model(x), y.reshape(-1))
+            loss = F.mse_loss(model(*x).float(), y) if y.is_floating_point() else F.cross_entropy(model(*x), y.reshape(-1))
         if accumulate > 1:
             loss = loss / accumulate
         loss.backward()
@@ -305,12 +418,14 @@ def main():
     reads = given.model.startswith(("gpt", "bert", "llama"))
     if (given.image if reads else given.seq) is not None:
         flags.error(f"{given.model} {'reads text: --seq' if reads else 'sees images: --image'} is its flag")
+    if given.model == "sd-unet" and given.image is not None and given.image % 64:
+        flags.error(f"--image {given.image}: {given.model} takes multiples of 64")
     with torch.device("cuda"):
         model = MODELS[given.model](**({"image": given.image} if given.image else {}))
         positions = getattr(model, "positions", None)
         if given.seq and positions is not None and given.seq > positions.num_embeddings:
             flags.error(f"--seq {given.seq}: {given.model} has {positions.num_embeddings} positions")
-        inputs, targets = model.batch(given.batch * given.accumulate, *([given.seq] if reads else []))
+        batch = model.batch(given.batch * given.accumulate, *([given.seq] if reads else []))
     length = SEGMENTS[given.checkpoint](len(model.block))
     if length:
         model.block = Segments(model.block, length)
@@ -319,7 +434,7 @@ def main():
         model.compile()
     # Rehearsals end a script after the steps that they want to see.
     for _ in range(20):
-        step(model, optimizer, inputs, targets, given.accumulate, given.bf16)
+        step(model, optimizer, batch, given.accumulate, given.bf16)
 
 
 if __name__ == "__main__":

@@ -971,7 +971,9 @@ class FusedLinearLoss(Technique):
         from . import losses
 
         kind = self.torch.nn.Linear
-        heads = [(path, m) for path, m in root.named_modules() if type(m) is kind and m.out_features >= max(8192, 2 * m.in_features)]
+        inside = {module for _, _, blocks in repeated(root) for block in blocks for module in block.modules()}
+        outside = [(path, module) for path, module in root.named_modules() if module not in inside and type(module) is kind]
+        heads = [(path, layer) for path, layer in outside if layer.out_features >= max(8192, 2 * layer.in_features)]
         if not heads:
             return self.refused("no linear layer gives logits over 8,192 classes or more")
         path, head = heads[-1]
