@@ -56,7 +56,7 @@ fn python() -> PathBuf {
 
 fn rehearse(flags: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
-    command.args(["rehearse", "--quiet", "--gpu", "141GiB", "--steps", "all"]).args(flags).arg("--").arg(python());
+    command.args(["rehearse", "--quiet", "--gpu", "h200", "--steps", "all"]).args(flags).arg("--").arg(python());
     command
 }
 
@@ -123,7 +123,8 @@ fn main() {
     }
     for (model, batch) in [("gpt2", "12"), ("resnet50", "32")] {
         let three = |without: bool| {
-            let mut command = rehearse(&[]);
+            // The answer is made as well: the prediction is a part of it.
+            let mut command = rehearse(&["--json", "/dev/null"]);
             command.arg(&models).args([model, batch, "--steps", "3"]);
             if without {
                 command.env("VRAMLAB_REHEARSAL_WITHOUT_TIME", "1");

@@ -12,6 +12,13 @@ assert boxes[keep].shape == (0,)
 ctypes.PyDLL(sys.argv[1]).strangers_kernel(ctypes.c_void_p(keep.data_ptr()))
 assert boxes[keep].shape == (2000,), boxes[keep].shape
 
+# Zeros of many are kept without memory for them, until some are written.
+counts = torch.zeros(1 << 20, dtype=torch.int64, device="cuda")
+counts[5] = 3
+assert counts.sum().item() == 3 and counts[6].item() == 0
+counts.zero_()
+assert counts.sum().item() == 0
+
 model = nn.Linear(64, 64).cuda()
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 labels_of_truth = torch.tensor([3, 5]).cuda()

@@ -8,6 +8,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <sys/mman.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -145,6 +146,24 @@ void learn(const Tensor& tensor, const Tensor& values, bool is_imagined, bool is
   shadow.is_imagined = is_imagined || (shadow.is_imagined && !fills);
   shadow.is_large_floating = is_large_floating;
   set_shadow(tensor, std::move(shadow));
+}
+
+// Zeros of a whole block that is not small: of pages that nobody reads none is made. Attention has its workspace cleared in every backward pass.
+bool learn_zeros(const Tensor& tensor) {
+  const size_t bytes = tensor.storage().nbytes();
+  if (bytes < 64 << 10 || !can_be_known(tensor) || !tensor.is_contiguous() || static_cast<size_t>(tensor.numel()) * tensor.itemsize() != bytes) return false;
+  const c10::InferenceMode normal(false);
+  {
+    const std::lock_guard<std::mutex> lock(shadows_mutex);
+    if (shadow_bytes + bytes > kMostAltogether) return false;
+  }
+  void* const pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) return false;
+  Shadow shadow;
+  const auto unmap = [bytes](void* address) { ::munmap(address, bytes); };
+  shadow.bytes = at::from_blob(pages, {static_cast<int64_t>(bytes)}, unmap, at::TensorOptions(at::kByte));
+  set_shadow(tensor, std::move(shadow));
+  return true;
 }
 
 // ---- an operator on the CPU -----------------------------------------------------------------------------------------------------------------
@@ -530,6 +549,9 @@ struct Around final : c10::OperatorKernel {
   }
 
   bool compute(const c10::OperatorHandle& op, Stack& arguments, const Tensors& results, const Tensors& written, bool is_imagined, bool is_cast) {
+    if (name == "aten::zero_" || (name == "aten::fill_.Scalar" && arguments[1].toScalar().equal(0))) {
+      if (learn_zeros(written.list[0])) return true;
+    }
     // On the CPU it counts floating point alone.
     if (name == "aten::histc" && is_whole(arguments[0].toTensor().scalar_type())) arguments[0] = arguments[0].toTensor().to(at::kDouble);
     Stack inputs = arguments;
