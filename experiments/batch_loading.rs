@@ -58,26 +58,12 @@ pub fn protocol() -> Protocol {
                     "20 November 2026: the data set of the quick profile was made twice as large (2048 samples for 1024), since the loader's \
                      few batches of 256 had been seen to be most of the smaller one. 22 November 2026: it asks for growth, too.",
                 )
-                .before(saves(|c| c.samples != Samples(2048) && c.samples != Samples(4096)))
-                .confirmed("Load in batches, whose peak does not grow with the data set. Against loading everything: {effect}.")
-                .refuted(
-                    "Batches save no memory here: they take {effect} of what loading everything does, since the loader's few batches are \
-                     most of the data set.",
-                )
-                .depends("Batches save half of the memory or more where {where}; with larger ones the loader's own few batches count.")
-                .inconclusive("Batches save some memory ({effect}), less than half."),
+                .before(saves(|c| c.samples != Samples(2048) && c.samples != Samples(4096))),
         )
         .claim(
             Claim::new("batch-loading", "2", "batches and iterators save device memory")
                 .on(&[Platform::Gpu, Platform::Dry])
-                .rule(ratio(PEAK).of(|c: &Loading| c.how != How::Everything).confirm(at_most(0.5)).refute(at_least(0.9)))
-                .confirmed(
-                    "Move data to the device when its turn comes: the peak is {effect} of that of moving everything. Move batches, not \
-                     single samples: they save as much, and each transfer has a price.",
-                )
-                .refuted("Moving batches saves no device memory here ({effect}).")
-                .depends("Moving batches saves half of the device's memory or more where {where}.")
-                .inconclusive("Moving batches saves some device memory ({effect}), less than half."),
+                .rule(ratio(PEAK).of(|c: &Loading| c.how != How::Everything).confirm(at_most(0.5)).refute(at_least(0.9))),
         )
         .claim(
             // Set on 22 November 2026, before any figure: half of them or less, as for memory.
@@ -89,9 +75,7 @@ pub fn protocol() -> Protocol {
                         .over(|c: &Loading| c.how == How::OneByOne)
                         .confirm(at_most(0.5))
                         .refute(at_least(0.9)),
-                )
-                .confirmed("Move batches: they take {effect} of the transfers that single samples do, and each has a price of its own.")
-                .refuted("Batches take as many transfers as single samples do ({effect})."),
+                ),
         )
         .plot(bars(PEAK).caption("Peak memory against loading everything at once").by::<Samples>().by::<Batch>())
         .plot(lines(TIME).caption("Time per sample, by batch size").over::<Batch>().by::<How>());
@@ -102,10 +86,9 @@ pub fn protocol() -> Protocol {
              batches on the host and one on the device, whatever the size of the data set. Single samples take still less and pay for each \
              with a transfer and a kernel launch of its own.",
         )
+        .page(include_str!("batch_loading.md"))
         .grid(grid)
         .shows(Shown::new("Move batches, not the data set", "The data set is larger than a few batches").at(How::Batches).memory(PEAK).time(TIME))
-        .code("for x, y in DataLoader(dataset, batch_size=64):\n    x, y = x.to(device), y.to(device)")
-        .fails("Moving single samples saves no more than moving batches, and every transfer has overhead.")
         .threat(
             "Samples are made up in memory: time is handing over and computing, without a disk or a decoder, which would hide the price of \
              single samples.",

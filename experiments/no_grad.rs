@@ -40,14 +40,13 @@ pub fn protocol() -> Protocol {
         .claim(
             Claim::new("no-grad", "4", "inference under no_grad keeps no activations")
                 .rule(value(KEPT).of(|c: &Forward| c.mode == Mode::NoGrad).holds(at_most(1.01)))
-                .rule(growth(STEP_PEAK).along::<Depth>().of(|c: &Forward| c.mode == Mode::NoGrad).confirm(at_most(0.1)).refute(at_least(0.5)))
-                .confirmed(
-                    "Run inference under no_grad, or in inference mode: nothing but input and output is left ({effect}), and a deeper \
-                     model needs no more than a shallow one beside its parameters. eval() alone does not do that.",
-                )
-                .refuted("Something of the forward pass stays all the same ({effect}): look for what holds it.")
-                .depends("Nothing but input and output is left only where {where}.")
-                .inconclusive("It keeps less ({effect}), but not every part of the promise could be shown here."),
+                .rule(
+                    growth(STEP_PEAK)
+                        .along::<Depth>()
+                        .of(|c: &Forward| c.mode == Mode::NoGrad)
+                        .confirm(at_most(0.1))
+                        .refute(at_least(0.5)),
+                ),
         )
         .plot(
             lines(STEP_PEAK)
@@ -75,11 +74,10 @@ pub fn protocol() -> Protocol {
              each intermediate result goes when the next is there: only input and output are left, and the peak is that of the largest \
              layer, whatever the depth. Inference mode needs the same memory and saves some microseconds for each operation.",
         )
+        .page(include_str!("no_grad.md"))
         .grid(by_depth)
         .grid(short)
         .shows(Shown::new("`no_grad` for inference", "Every forward pass without a backward pass").at(Mode::NoGrad).memory(PEAK).time(TIME))
-        .code("model.eval()\nwith torch.inference_mode():  # or torch.no_grad()\n    output = model(x)")
-        .fails("`model.eval()` alone only changes dropout and BatchNorm; every activation is still saved.")
         .threat("Python's `for` loops keep the last output until the next is bound to its name; here the output goes when the step ends.")
         .threat(
             "Large tensors on the CPU are mapped afresh at each allocation, so a forward pass that frees early reuses memory that is warm: \

@@ -35,16 +35,6 @@ pub fn protocol() -> Protocol {
                 .changed(
                     "22 November 2026: the rate's interval decides, below 10 %, and no longer the estimate, at most 5 %; the interval of a rate \
                      of 5 % never lies below 5 %. Ten names instead of six, and 60 rounds instead of 15, so that it can be decided.",
-                )
-                .confirmed("No more false positives than an interval at 95 % promises: {effect} of comparisons of a level with itself.")
-                .refuted(
-                    "Distrust small effects in time on this machine: {effect} of comparisons of a level with itself were false positives. It \
-                     is busy with something else, or its clock changes; measure again on a quiet machine.",
-                )
-                .depends("Intervals hold only where {where} ({effect} false positives).")
-                .inconclusive(
-                    "False positives in {effect} of comparisons of a level with itself, in too few rounds to tell that from 5 %: give it a longer \
-                     `--budget`.",
                 ),
         )
         .plot(bars(TIME).caption("One level under ten names: every ratio should be 1 within its interval").by::<ModelName>());
@@ -54,6 +44,7 @@ pub fn protocol() -> Protocol {
             "In at most one comparison of twenty: intervals rest on rounds, each in a process of its own, with the levels in an order that \
              changes.",
         )
+        .page(include_str!("same_level.md"))
         .grid(one_level)
         .kind(SubjectKind::SelfCheck)
         .threat("Resamples of the same rounds are correlated: the interval of the rate counts sets of rounds without overlap, and discounts pairs that share a name.")

@@ -28,13 +28,10 @@ pub fn protocol() -> Protocol {
             "Activations shrink by k and nothing else does: the peak falls where activations dominate, gradients stay as large as the \
              parameters, and small micro-batches use the device worse.",
         )
+        .page(include_str!("page.md"))
         .grid(memory::grid())
         .grid(update::grid())
         .shows(Shown::new("Accumulate 4 micro-batches", "Activations fill the memory").at(memory::Hold::EffectiveBatch).at(K(4)).memory(PEAK).time(TIME))
-        .code("for micro in batch.split(len(batch) // 4):\n    loss = criterion(model(micro.x), micro.y) / 4  # equal micro-batches, mean loss\n    loss.backward()\noptimizer.step()\noptimizer.zero_grad()")
-        .fails("Parameters, gradients and optimizer state keep their size: where they fill the memory, it saves little.")
-        .fails("With ignored targets or a shorter last micro-batch, divide the summed loss by the number of targets in the whole batch; otherwise the update changes.")
-        .fails("BatchNorm sees one micro-batch at a time: its statistics, and so the update, are those of the smaller batch.")
         .in_what_if()
         .threat("Inputs are random and on the device already: loading is another experiment's.")
         .threat("Time per sample at small micro-batches shows how badly this device is filled, and travels to no other.")

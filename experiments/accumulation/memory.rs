@@ -39,22 +39,11 @@ pub fn grid() -> Grid<Memory> {
                         .confirm(at_most(0.60))
                         .refute(at_least(0.90))
                         .scope(ACTIVATIONS, PEAK, 0.5),
-                )
-                .confirmed(
-                    "Use it when activations fill the memory: four micro-batches bring the peak down to {effect} of the full batch's. Where \
-                     parameters and optimizer state fill it, it saves next to nothing.",
-                )
-                .refuted("It does not help here: at k = 4 the peak is still {effect} of the full batch's.")
-                .depends("It helps only where {where}; elsewhere look at what fills the memory first.")
-                .inconclusive("It helps less than the guides promise: the peak at k = 4 is {effect} of the full batch's."),
+                ),
         )
         .claim(
             Claim::new("accumulate-gradients", "2", "accumulation shrinks the memory for gradients")
-                .rule(ratio(GRADIENTS).of(|c: &Memory| c.hold == EffectiveBatch).confirm(at_most(0.90)).refute(within(0.98..=1.02)))
-                .refuted(
-                    "Do not expect it to: gradients are as large as the parameters whatever the batch is ({effect}). What shrinks is the \
-                     activations.",
-                ),
+                .rule(ratio(GRADIENTS).of(|c: &Memory| c.hold == EffectiveBatch).confirm(at_most(0.90)).refute(within(0.98..=1.02))),
         )
         .published(
             Published::new(

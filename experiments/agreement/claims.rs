@@ -37,15 +37,7 @@ pub fn all(grid: Grid<Side>) -> Grid<Side> {
             claim("agree-values", "losses, gradients and updates are PyTorch's")
                 .rule(same_value(LOSS_ERROR, has_loss))
                 .rule(same_value(GRADIENT_ERROR, has_gradient))
-                .rule(same_value(PARAMETER_ERROR, has_update))
-                .confirmed(
-                    "The lab computes what PyTorch computes: {effect} apart. What it finds out about a technique holds in Python.",
-                )
-                .refuted(
-                    "The lab and PyTorch compute different things ({effect}): trust none of its figures before this is mended.",
-                )
-                .depends("The lab computes what PyTorch computes where {where}.")
-                .inconclusive("The lab and PyTorch are {effect} apart."),
+                .rule(same_value(PARAMETER_ERROR, has_update)),
         )
         .claim(
             claim(
@@ -63,14 +55,7 @@ pub fn all(grid: Grid<Side>) -> Grid<Side> {
             .before(same_bytes(PEAK, |_| true))
             .before(same_bytes(LIVE_FORWARD, has_loss))
             .before(same_bytes(LIVE_BACKWARD, has_gradient))
-            .before(same_bytes(LIVE_STEP, has_update))
-            .confirmed(
-                "What the lab says of memory holds in Python, at the peak and after each phase ({effect}); the few bytes that differ are \
-                 named below the table.",
-            )
-            .refuted("Bytes are {effect} of PyTorch's, and nobody has said why.")
-            .depends("Bytes are PyTorch's where {where}.")
-            .inconclusive("Bytes are {effect} of PyTorch's."),
+            .before(same_bytes(LIVE_STEP, has_update)),
         )
         .claim(
             claim("as-fast-compute", "where a step is compute-bound, it takes as long as PyTorch's (1.03x at most)")
@@ -78,34 +63,18 @@ pub fn all(grid: Grid<Side>) -> Grid<Side> {
                 .changed(
                     "20 November 2026: both sides keep what malloc frees. One model had been slower here, which came to page faults: glibc \
                      gave the end of the heap back in every step, more often in ours.",
-                )
-                .confirmed("A step takes {effect} of PyTorch's time: the lab's times are those of the kernels that Python runs.")
-                .refuted("A step takes {effect} of PyTorch's time: the lab adds something that it should not.")
-                .depends("A step takes as long as PyTorch's where {where}.")
-                .inconclusive("A step takes {effect} of PyTorch's time, and the noise of this machine hides whether that is within 3 %."),
+                ),
         )
         .claim(
             claim("as-fast-launch", "where a step is overhead-bound, it takes three quarters of PyTorch's time at most")
-                .rule(time(|c| c.model == ModelName("mlp-8x64") && c.optimizer == Optimizer::Fused, 0.75))
-                .confirmed("A step of small operations takes {effect} of PyTorch's time: what is missing is the interpreter.")
-                .refuted("A step of small operations takes {effect} of PyTorch's time, more than three quarters.")
-                .depends("It takes three quarters of PyTorch's time where {where}.")
-                .inconclusive("A step of small operations takes {effect} of PyTorch's time, about three quarters."),
+                .rule(time(|c| c.model == ModelName("mlp-8x64") && c.optimizer == Optimizer::Fused, 0.75)),
         )
         .claim(
             claim("as-fast-default", "there, with fused AdamW against the AdamW that PyTorch takes by default, it takes half at most")
-                .rule(time(|c| c.optimizer == Optimizer::DefaultOrFused, 0.5))
-                .confirmed("It takes {effect} of the time. In Python, `fused=True` gets you part of that for nothing.")
-                .refuted("It takes {effect} of the time, more than half.")
-                .depends("It takes half of the time where {where}.")
-                .inconclusive("It takes {effect} of the time, about half."),
+                .rule(time(|c| c.optimizer == Optimizer::DefaultOrFused, 0.5)),
         )
         .claim(
             claim("as-fast-optimizer", "a fused optimizer's step takes as long as PyTorch's (1.03x at most)")
-                .rule(time(|c| c.technique == Technique::OptimizerStep, 1.03))
-                .confirmed("The fused step takes {effect} of PyTorch's time.")
-                .refuted("The fused step takes {effect} of PyTorch's time: the lab adds something that it should not.")
-                .depends("The fused step takes as long as PyTorch's where {where}.")
-                .inconclusive("The fused step takes {effect} of PyTorch's time, and noise hides whether that is within 3 %."),
+                .rule(time(|c| c.technique == Technique::OptimizerStep, 1.03)),
         )
 }

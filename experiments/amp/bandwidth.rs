@@ -29,16 +29,7 @@ pub fn grid() -> Grid<Bandwidth> {
             // Set on 22 November 2026, before any figure: as amp-memory-half.
             Claim::new("amp-bandwidth", "3", "mixed precision saves nearly half of the bandwidth")
                 .on(&[Platform::Gpu, Platform::Dry, Platform::Python])
-                .rule(ratio(TRAFFIC).of(|c: &Bandwidth| c.precision == AmpBf16).holds(at_most(0.60)))
-                .confirmed("Operations move {effect} of fp32's bytes: what waits for memory gets nearly twice as fast.")
-                .refuted(
-                    "Expect less of what waits for memory: operations move {effect} of fp32's bytes. Parameters are read in fp32 to be cast, \
-                     their gradients are cast back, and norms, softmax and the loss stay in fp32.",
-                )
-                .depends(
-                    "It nearly halves where {where}: where activations are most of what moves. Parameters are cast in each step, and their \
-                     gradients cast back.",
-                ),
+                .rule(ratio(TRAFFIC).of(|c: &Bandwidth| c.precision == AmpBf16).holds(at_most(0.60))),
         )
         .plot(bars(TRAFFIC).named("traffic").caption("Bytes that a step's operations read and write, against fp32"))
 }

@@ -49,16 +49,13 @@ pub fn protocol() -> Protocol {
              Tensor cores make compute-bound steps much faster and overhead-bound ones slower, by the casts. bf16 has fp32's range and needs \
              no scaler; fp16 loses small gradients without one.",
         )
+        .page(include_str!("page.md"))
         .grid(memory::grid())
         .grid(bandwidth::grid())
         .grid(time::grid())
         .grid(learning::grid())
         .grid(scaler::grid())
         .shows(Shown::new("bf16 autocast", "Large activations; a GPU with tensor cores").at(Computed::AmpBf16).memory(PEAK).time(TIME))
-        .code("with torch.autocast(\"cuda\", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)\nloss.backward()  # fp16 instead of bf16: scale the loss with torch.amp.GradScaler")
-        .fails("Parameters, gradients and optimizer state stay in fp32, and half-precision copies of the weights come on top: small batches can need more memory than without.")
-        .fails("An overhead-bound step (many small kernels) gets slower, because every cast is one more kernel.")
-        .fails("fp16 without a GradScaler loses small gradients. bf16 has the range of fp32 and needs no scaler.")
         .in_what_if()
         .threat(
             "Gradients are compared with batch norms that normalise by their running statistics: with a batch's own, ResNet-50's at its random \

@@ -35,43 +35,17 @@ pub fn grid() -> Grid<Memory> {
         .claim(
             Claim::new("amp-forward-half", "4", "half precision halves the memory of the forward pass")
                 .on(&[Platform::Gpu, Platform::Dry])
-                .rule(half(ratio(ACTIVATIONS)).confirm(within(0.45..=0.60)).refute(at_least(0.60)))
-                .confirmed("Count on it: what the forward pass keeps falls to {effect} of fp32's.")
-                .refuted(
-                    "Do not plan with half: {effect} of fp32's activations stay, because autocast runs norms, softmax and the loss in fp32 \
-                     and keeps half-precision copies of the parameters.",
-                )
-                .depends(
-                    "It halves where {where}. Elsewhere parameters' copies, or operations that autocast keeps in fp32, weigh too much.",
-                )
-                .inconclusive("What the forward pass keeps is {effect} of fp32's."),
+                .rule(half(ratio(ACTIVATIONS)).confirm(within(0.45..=0.60)).refute(at_least(0.60))),
         )
         .claim(
             Claim::new("amp-memory-half", "3", "mixed precision saves nearly half of the memory")
                 .on(&[Platform::Gpu, Platform::Dry])
-                .rule(half(ratio(PEAK)).holds(at_most(0.60)))
-                .confirmed("The peak falls to {effect}: activations are nearly all of it.")
-                .refuted(
-                    "Expect less: the peak falls to {effect} only. Parameters, gradients and optimizer state stay in fp32, and their copies \
-                     in half precision come on top; where activations are few it can even cost memory.",
-                )
-                .depends(
-                    "It saves nearly half where {where}: where activations fill the memory. Parameters, gradients and optimizer state stay \
-                     in fp32.",
-                )
-                .inconclusive("The peak is {effect} of fp32's."),
+                .rule(half(ratio(PEAK)).holds(at_most(0.60))),
         )
         .claim(
             Claim::new("amp-weights-fp32", "4", "weights and gradients stay in fp32")
                 .rule(stays(PARAMETERS))
-                .rule(stays(GRADIENTS))
-                .confirmed(
-                    "They do, to the byte. The cast cache, copies of the parameters in half precision, comes on top while a forward and \
-                     backward pass run: half the parameters' bytes.",
-                )
-                .refuted("They do not here: {effect}.")
-                .depends("They do where {where}.")
-                .inconclusive("It could not be shown."),
+                .rule(stays(GRADIENTS)),
         )
         .plot(bars(ACTIVATIONS).caption("What the forward pass keeps, against fp32"))
         .plot(bars(PEAK).caption("The whole peak against fp32: parameters, gradients and optimizer state do not shrink"))

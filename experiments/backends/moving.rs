@@ -22,16 +22,7 @@ pub fn grid() -> Grid<Moved> {
         .claim(
             Claim::new("to-device", "2", "moving to the GPU speeds computation up")
                 .on(&[Platform::Gpu])
-                .rule(ratio(TIME).of(|c: &Moved| c.place != Where::Cpu).confirm(at_most(0.95)).refute(at_least(1.00)))
-                .confirmed(
-                    "Move to the GPU at every size that was measured, even where the data travels each time: {effect} of the CPU's time.",
-                )
-                .refuted("The CPU is faster at every size that was measured ({effect} of its time on the GPU).")
-                .depends(
-                    "It pays where {where}: {effect} of the CPU's time. Keep data on the GPU between operations; moving it each time costs \
-                     more than small products save.",
-                )
-                .inconclusive("The GPU takes {effect} of the CPU's time, which is too near to call somewhere."),
+                .rule(ratio(TIME).of(|c: &Moved| c.place != Where::Cpu).confirm(at_most(0.95)).refute(at_least(1.00))),
         )
         .plot(
             lines(TIME)

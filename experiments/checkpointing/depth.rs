@@ -37,27 +37,13 @@ pub fn grid() -> Grid<ByDepth> {
                 .before(best(STEP_PEAK, Mlp).confirm(at_most(0.50)).refute(at_least(0.90)))
                 .before(grows(Nothing).confirm(within(0.9..=1.1)).refute(at_most(0.75)))
                 .before(grows(Sqrt).confirm(within(0.35..=0.65)).refute(at_least(0.75)))
-                .before(best(TIME, Mlp).holds(at_most(1.50)).informational())
-                .confirmed(
-                    "Use it where activations fill the memory ({effect}), at the price of about one more forward pass: every block of a \
-                     transformer, segments of sqrt(n) blocks of a deep MLP. The deeper the model, the larger the saving.",
-                )
-                .refuted("It does not keep its promise here ({effect}): look at which part fails before you pay for it.")
-                .depends("It keeps its promise where {where}.")
-                .inconclusive("The saving is there ({effect}), but not every part of the promise could be shown here."),
+                .before(best(TIME, Mlp).holds(at_most(1.50)).informational()),
         )
         .claim(
             Claim::new("checkpoint-segments", "this lab", "which segments are best depends on the family: every block in a GPT, sqrt(n) in an MLP")
                 .rule(lowest(STEP_PEAK).of(|c: &ByDepth| is(c, Gpt, EveryBlock)).over(|c| is(c, Gpt, Sqrt)).holds(at_most(0.90)))
                 .rule(lowest(STEP_PEAK).of(|c: &ByDepth| is(c, Mlp, Sqrt)).over(|c| is(c, Mlp, EveryBlock)).holds(at_most(0.90)))
-                .changed("22 November 2026: made a claim when the bytes of both families had been seen.")
-                .confirmed(
-                    "Choose segments by what a block keeps beside its input ({effect}): a GPT's block keeps many times its input, so each \
-                     is checkpointed by itself; an MLP's keeps little more than it, so segments of sqrt(n) blocks keep fewer inputs.",
-                )
-                .refuted("Neither family prefers its segments clearly here ({effect}).")
-                .depends("It does where {where}; elsewhere try both.")
-                .inconclusive("The two differ too little to say ({effect})."),
+                .changed("22 November 2026: made a claim when the bytes of both families had been seen."),
         )
         .published(
             Published::new(

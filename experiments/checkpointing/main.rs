@@ -34,14 +34,11 @@ pub fn protocol() -> Protocol {
             "Without checkpointing a step's memory grows linearly with depth; with segments of sqrt(n) blocks as its square root. The time \
              grows by one forward pass at most, about a third of the step.",
         )
+        .page(include_str!("page.md"))
         .grid(depth::grid())
         .grid(budget::grid())
         .grid(gradients::grid())
         .shows(Shown::new("Checkpoint every block", "Deep models").at(Policy::EveryBlock).memory(PEAK).time(TIME))
-        .code("from torch.utils.checkpoint import checkpoint\n\nfor block in self.blocks:\n    x = checkpoint(block, x, use_reentrant=False)")
-        .fails("It costs one extra forward pass of whatever is checkpointed.")
-        .fails("Where a block saves little besides its input (a plain MLP layer), segments of sqrt(n) blocks save more than checkpointing every block. So they do where the peak lies in a loss over a large vocabulary, as GPT-2's: no block is recomputed there, and each saved input counts. Elsewhere checkpoint every transformer block.")
-        .fails("Parameters, gradients and optimizer state keep their size.")
         .in_what_if()
         .threat("Blocks are equal; a model whose blocks differ wants its segments chosen by bytes, not by number.")
         .threat("Checkpointing here is reentrant and saves the random state of each segment (5 kB of CPU memory), as PyTorch's default does.")

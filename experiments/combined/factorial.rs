@@ -43,17 +43,7 @@ pub fn grid() -> Grid<Factorial> {
                      segments. It had been compared with mixed precision and with segments of sqrt(blocks) alone.",
                 )
                 .before(both_over(With::Amp))
-                .before(both_over(With::Checkpoint))
-                .confirmed("Use both where memory is short: together they bring the peak to {effect} of any single technique's.")
-                .refuted(
-                    "Together they do not save the most: their peak is {effect} of a single technique's. Try accumulation first, which needs \
-                     neither of them; what is left after the better of two is parameters, gradients, optimizer state and one segment.",
-                )
-                .depends(
-                    "Together they save more than any single technique where {where}; elsewhere one alone does as much, accumulation for \
-                     instance, or what is left is not activations.",
-                )
-                .inconclusive("Together the peak is {effect} of a single technique's."),
+                .before(both_over(With::Checkpoint)),
         )
         .plot(pareto_of("pareto-gpt", "Peak memory against what it costs, for a GPT: left and low is better", [Net::SmallGpt, Net::Gpt2]))
         .plot(pareto_of(

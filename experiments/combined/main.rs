@@ -47,12 +47,10 @@ pub fn protocol() -> Protocol {
             "Each works on the activations, so what one has saved the next cannot save again: together they save more than each alone and \
              less than their sum. What is left in the end is parameters, gradients and optimizer state, which none of them touches.",
         )
+        .page(include_str!("page.md"))
         .grid(factorial::grid())
         .grid(budget::grid())
         .shows(Shown::new("Autocast, accumulate, checkpoint", "One technique is not enough").at(With::All).memory(PEAK).time(TIME))
-        .code("for micro in batch.split(len(batch) // 4):\n    with torch.autocast(\"cuda\", dtype=torch.bfloat16):\n        loss = criterion(model(micro.x), micro.y) / 4  # model checkpoints its blocks\n    loss.backward()\noptimizer.step()\noptimizer.zero_grad()")
-        .fails("Techniques that shrink the same bytes do not multiply: after accumulation, fewer activations are left for checkpointing to drop.")
-        .fails("What remains is parameters, gradients and optimizer state. To shrink those, use a smaller optimizer or sharding.")
         .in_what_if()
         .threat("Dropout is off, so that gradients can be compared across precisions.")
         .threat(

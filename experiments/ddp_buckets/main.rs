@@ -44,12 +44,11 @@ pub fn protocol() -> Protocol {
              views, gradients move into the buckets in the backward pass and the extra copy is gone; until then the buckets are there and \
              gradients are not, so a peak at the end of the forward pass stays where it is.",
         )
+        .page(include_str!("page.md"))
         .grid(moments::grid())
         .grid(peaks::grid())
         .grid(price::grid())
         .shows(Shown::new("`gradient_as_bucket_view=True`", "Always, with DDP").at(ZeroGrad::ALL).at(Way::Views).memory(PEAK))
-        .code("model = DistributedDataParallel(model, gradient_as_bucket_view=True)")
-        .fails("Where the peak comes from activations, after `zero_grad` has dropped the gradients, it falls by less than one copy of the gradients.")
         .threat(
             "One process without communication: what NCCL takes for itself on a GPU (channels, some hundred MB outside PyTorch's \
              allocator) is not in these figures, and the time is that of copying and dividing alone.",

@@ -37,15 +37,7 @@ pub fn grid() -> Grid<Moments> {
             Claim::new("ddp-buckets", "4", "DDP takes a second model's size, at model load, for gradient buckets")
                 // When: already at load, before there is any gradient. And for good: still there when the gradients are.
                 .rule(one_copy(value(EXTRA).of(with_ddp(Load))))
-                .rule(one_copy(value(EXTRA).of(with_ddp(ThirdBackward))))
-                .confirmed("Plan for one more copy of the gradients ({effect}) on every GPU, from the moment DDP is built.")
-                .refuted("Do not plan for a second copy: it is not there ({effect}).")
-                .depends(
-                    "As the guide says, a second model's size is taken as soon as DDP is built, before there is any gradient. But once \
-                     gradients are there, it is an extra copy only where {where} ({effect}): with gradient_as_bucket_view they move into \
-                     the buckets in the first backward pass. The bucket cap changes nothing of it.",
-                )
-                .inconclusive("What the buckets take here fits neither answer ({effect})."),
+                .rule(one_copy(value(EXTRA).of(with_ddp(ThirdBackward)))),
         )
         .plot(
             bars(LIVE)

@@ -29,20 +29,7 @@ pub fn grid() -> Grid<Peaks> {
             .changed(
                 "22 November 2026: half a copy or less refutes. Anything below 95 % of one did, so that a saving of 94 % was called little.",
             )
-            .before(one_copy(value(SAVED).of(views(ZeroGrad::Nothing))))
-            .confirmed("Turn gradient_as_bucket_view on: the peak is lower by a whole copy of the gradients ({effect}).")
-            .refuted(
-                "Turn gradient_as_bucket_view on, and expect less than a copy of the gradients from it ({effect}): when \
-                 activations are at their peak, zero_grad has dropped the gradients, and the buckets are there in any case.",
-            )
-            .depends(
-                "Turn gradient_as_bucket_view on. It saves a whole copy of the gradients only where {where} ({effect} of a copy over all): \
-                 where activations make the peak, zero_grad has dropped the gradients by then, and the buckets are there in any case.",
-            )
-            .inconclusive(
-                "Turn gradient_as_bucket_view on: it saves {effect} of a copy of the gradients. Nearly all of one where parameters make the \
-                 peak, next to nothing where activations do, because zero_grad has dropped the gradients by then.",
-            ),
+            .before(one_copy(value(SAVED).of(views(ZeroGrad::Nothing)))),
         )
         .published(
             Published::new(

@@ -55,11 +55,10 @@ pub fn protocol() -> Protocol {
              because the allocator empties its cache before it fails; it helps whoever else wants memory of the device. Each call costs \
              time, and the next step pays for allocating again.",
         )
+        .page(include_str!("page.md"))
         .grid(cache::grid())
         .grid(tight)
         .shows(Shown::new("`empty_cache` at every step", "Another process needs the memory").at(Neighbour::Nobody).at(Policy::EveryStep).memory(RESERVED))
-        .code("# against fragmentation, before the process starts:\n#   PYTORCH_ALLOC_CONF=expandable_segments:True python train.py")
-        .fails("The allocator frees its cache by itself before an allocation fails, so calling it seldom prevents your own out-of-memory error.")
         .threat(
             "The neighbour here is the same process asking the driver past PyTorch's allocator, at a moment between two steps; another \
              process may ask at any time.",

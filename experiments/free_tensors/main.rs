@@ -71,11 +71,10 @@ pub fn protocol() -> Protocol {
              device shows, falls at empty_cache and not before, and only by segments that are empty. On the CPU the C library gives back \
              large blocks at once and keeps small ones.",
         )
+        .page(include_str!("page.md"))
         .grid(tensors::grid())
         .grid(device::grid())
         .grid(process::grid())
-        .code("del output, loss  # every reference: views, graphs and optimizers keep the memory, too")
-        .fails("`nvidia-smi` shows the memory as used until `torch.cuda.empty_cache()`; PyTorch reuses it at once.")
         .threat(
             "Before the drop the cache is emptied, so that the allocator holds what is alive and nothing else; in a training run it holds \
              more.",

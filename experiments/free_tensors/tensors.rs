@@ -43,15 +43,7 @@ pub fn grid() -> Grid<Dropping> {
                     .confirm(at_most(0.01))
                     .refute(at_least(0.50)),
             )
-            .changed("22 November 2026: no longer judged on the CPU, where the first two of its six parts alone can be.")
-            .confirmed(
-                "Drop what you no longer need, with every reference to it: its bytes are free for the next tensor at once. A handle, a \
-                 view, a graph or an optimizer that still refers to it keeps all of it. On a GPU the device shows the memory as free only \
-                 after empty_cache, which nobody but other processes needs.",
-            )
-            .refuted("Dropping does not do what is said of it here ({effect}): look at which part fails.")
-            .depends("It does what is said of it where {where}.")
-            .inconclusive("Dropping frees memory ({effect}), but not every part could be shown here."),
+            .changed("22 November 2026: no longer judged on the CPU, where the first two of its six parts alone can be."),
         )
         .plot(amounts(ALLOCATED).named("freed").caption("What tensors still hold after the drop, by what survives"))
 }

@@ -19,12 +19,11 @@ pub fn protocol() -> Protocol {
             "The reverse: an in-place operation saves the result's memory, a clone costs one more tensor, and inside a network one more \
              for each layer, because the backward pass keeps both.",
         )
+        .page(include_str!("page.md"))
         .grid(memory::grid())
         .grid(autograd::grid())
         .shows(Shown::new("`relu_` in place", "Where autograd allows it").at(memory::Form::InPlace).memory(PEAK).time(TIME))
         .shows(Shown::new("`relu(x).clone()`", "Never: the copy buys nothing").at(memory::Form::Clone).memory(PEAK).time(TIME))
-        .code("x = torch.relu_(x)  # or nn.ReLU(inplace=True)")
-        .fails("Autograd does not see writes through `.data`: overwriting a saved tensor gives a wrong gradient without an error.")
         .threat(
             "In Python a name keeps its tensor until it is bound anew; here the intermediate result lives as long as the operation that \
              reads it, as inside an expression or a module.",

@@ -49,14 +49,7 @@ pub fn grid() -> Grid<Pointwise> {
                     "20 November 2026: judged only where saved activations make at least half of the peak. One operation with a gradient has \
                      its peak in the backward pass of what follows it, which no form of the operation moves (1.00x).",
                 )
-                .before(ratio(PEAK).of(|c: &Pointwise| c.form == Clone).confirm(at_most(0.98)).refute(at_least(1.02)))
-                .confirmed("The clone needs {effect} of the plain form's peak.")
-                .refuted(
-                    "Do not add the clone: it raises the peak to {effect} of the plain form's and copies for nothing. The in-place form saves \
-                     at inference; recorded for a backward pass it takes what the plain form takes.",
-                )
-                .depends("The clone saves only where {where}.")
-                .inconclusive("The clone makes no clear difference here ({effect})."),
+                .before(ratio(PEAK).of(|c: &Pointwise| c.form == Clone).confirm(at_most(0.98)).refute(at_least(1.02))),
         )
 }
 

@@ -59,13 +59,12 @@ pub fn protocol() -> Protocol {
              mapped file needs the model and one tensor. torch.load and tch's own formats put tensors where they were saved unless told \
              otherwise; safetensors knows no device. What is loaded stays until it is dropped.",
         )
+        .page(include_str!("page.md"))
         .grid(process::grid())
         .grid(place::grid())
         .grid(without_gpu::grid())
         .grid(fits::loading())
         .grid(fits::training())
-        .code("state = torch.load(path, map_location=\"cpu\", mmap=True, weights_only=True)\nmodel.load_state_dict(state)\ndel state")
-        .fails("Without `map_location` tensors return to the device they were saved from, which can run out of memory.")
         .threat("The file has just been written and stands in the page cache, so times are those of copying and not of a disk.")
         .threat(
             "The peak of the process is the kernel's high-water mark of resident memory. There is none of the proportional size; what the \

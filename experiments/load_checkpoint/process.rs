@@ -49,18 +49,15 @@ pub fn grid() -> Grid<Loaded> {
                      (malloc_trim). It had been seen to keep blocks of less than 32 MiB, state or no state.",
                 )
                 .before(held(PROCESS_HELD).confirm(at_least(1.90)).refute(at_most(1.10)))
-                .before(held(PROCESS_DROPPED).confirm(at_most(1.10)).refute(at_least(1.90)))
-                .confirmed(
-                    "Drop the loaded state as soon as the model has it: until then it takes the model's memory once more, and a training \
-                     step that would fit does not.",
-                )
-                .refuted("The loaded state holds no memory of its own here ({effect}).")
-                .depends(
-                    "The loaded state takes the model's memory once more where {where}; a mapped file leaves none on the device.",
-                )
-                .inconclusive("The state holds memory, but not every part could be shown here."),
+                .before(held(PROCESS_DROPPED).confirm(at_most(1.10)).refute(at_least(1.90))),
         )
-        .plot(amounts(PROCESS_PEAK).named("process").caption("Peak of the whole process during a load, against the model itself").by::<ModelName>().by::<By>())
+        .plot(
+            amounts(PROCESS_PEAK)
+                .named("process")
+                .caption("Peak of the whole process during a load, against the model itself")
+                .by::<ModelName>()
+                .by::<By>(),
+        )
         .plot(
             amounts(PROCESS_HELD)
                 .named("held")

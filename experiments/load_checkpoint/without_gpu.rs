@@ -25,17 +25,7 @@ pub fn grid() -> Grid<Moved> {
             .on(&[Platform::Python, Platform::Gpu, Platform::Dry])
             // An error tells where tensors want to go. Where they land, and that the device runs out, takes a device.
             .rule(raised(Map::Nothing).confirm(at_least(1.0)).refute(at_most(0.0)).informational())
-            .rule(raised(Map::Cpu).confirm(at_most(0.0)).refute(at_least(1.0)).informational())
-            .confirmed(
-                "Say where to: without map_location a file from a GPU goes back to it ({effect}), beside the model that is there already, \
-                 and a machine without that GPU cannot load it at all. Map to the CPU.",
-            )
-            .refuted("Tensors come to the CPU whatever device they were saved on ({effect}).")
-            .depends(
-                "It depends on the format: tensors go back to their device where {where}. Safetensors files know no device. For the others \
-                 say where to, the CPU for instance, or the load may run the device out of memory.",
-            )
-            .inconclusive("Not every part could be shown here ({effect})."),
+            .rule(raised(Map::Cpu).confirm(at_most(0.0)).refute(at_least(1.0)).informational()),
         )
         .no_plots()
 }

@@ -18,27 +18,15 @@ pub fn grid() -> Grid<SideBySide> {
         .metrics(&[RATE, FIRST, GAP, PROPORTIONAL])
         .claim(
             Claim::new("loader-rate", "", "this loader gives twice the images a second of PyTorch's with as many workers")
-                .rule(ratio(RATE).of(ours).holds(at_least(2.0)))
-                .confirmed("With as many workers it gives {effect} of PyTorch's images a second.")
-                .refuted("It gives {effect} of PyTorch's images a second, less than twice.")
-                .depends("It is twice as fast where {where}.")
-                .inconclusive("It gives {effect} of PyTorch's images a second, about twice."),
+                .rule(ratio(RATE).of(ours).holds(at_least(2.0))),
         )
         .claim(
             Claim::new("loader-first", "", "its first batch comes 3x sooner at 2 workers or more")
-                .rule(ratio(FIRST).of(ours_with_workers).holds(at_most(1.0 / 3.0)))
-                .confirmed("The first batch takes {effect} of PyTorch's time: all threads fill it together, and none has to start a Python.")
-                .refuted("The first batch takes {effect} of PyTorch's time, more than a third.")
-                .depends("It is three times as early where {where}.")
-                .inconclusive("The first batch takes {effect} of PyTorch's time, about a third."),
+                .rule(ratio(FIRST).of(ours_with_workers).holds(at_most(1.0 / 3.0))),
         )
         .claim(
             Claim::new("loader-memory", "", "it takes a quarter of the memory")
-                .rule(ratio(PROPORTIONAL).of(ours_with_workers).holds(at_most(0.25)))
-                .confirmed("All processes together take {effect} of PyTorch's memory.")
-                .refuted("All processes together take {effect} of PyTorch's memory, more than a quarter.")
-                .depends("It takes a quarter where {where}.")
-                .inconclusive("All processes together take {effect} of PyTorch's memory, about a quarter."),
+                .rule(ratio(PROPORTIONAL).of(ours_with_workers).holds(at_most(0.25))),
         )
         .plot(bars(RATE).caption("Images a second against PyTorch's DataLoader with as many workers").by::<Workers>())
         .plot(bars(FIRST).named("first").caption("Time to the first batch against PyTorch's").by::<Workers>())

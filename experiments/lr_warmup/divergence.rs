@@ -55,18 +55,6 @@ pub fn grid() -> Grid<Run> {
                         .confirm(at_most(0.5))
                         .refute(at_least(0.9))
                         .scope(DIVERGED, STARTS, 0.5),
-                )
-                .confirmed("Use it: where half of the runs or more diverge without, warm-up leaves {effect} of them.")
-                .refuted(
-                    "It does not rescue a rate that is too large: where half of the runs or more diverge without warm-up, {effect} of them \
-                     still do with it. fp32 beside it shows whether precision matters. Lower the rate instead.",
-                )
-                .depends(
-                    "It rescues runs where {where}, not elsewhere: look at the optimizer and at how far beyond the largest rate that works \
-                     you are.",
-                )
-                .inconclusive(
-                    "Warm-up leaves {effect} of the diverging runs, which is too little or too uncertain to recommend it.",
                 ),
         )
         .plot(

@@ -36,9 +36,9 @@ pub fn protocol() -> Protocol {
              So warm-up should help near the largest rate that works, with any precision and any batch, and more with Adam, whose first \
              steps all have full length.",
         )
+        .page(include_str!("page.md"))
         .grid(divergence::grid())
         .grid(same_task::grid())
-        .code("warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01, total_iters=500)")
         .threat(
             "The task is tiny (20 features, 10 classes, three layers, 48 steps): it shows whether warm-up moves the largest rate that \
              works, not how a large model behaves over a long run.",

@@ -35,20 +35,12 @@ pub fn grid() -> Grid<Loading> {
         .metrics(&[RATE, FIRST, GAP_NEW, GAP_KEPT, GAP_RATIO, GAP_SHARE, PROPORTIONAL, SAMPLES_ERROR])
         .check(|_| equal(0.0))
         .claim(
-            Claim::new("workers-faster", "1 3", "more workers load faster")
-                .on(&[Platform::Cpu, Platform::Python])
-                .rule(
-                    ratio(RATE)
-                        .of(|c: &Loading| c.transform == Work::Heavy && matches!(c.workers, One | PerCore))
-                        .confirm(at_least(1.2))
-                        .refute(at_most(1.02)),
-                )
-                .confirmed("Give the loader a worker for each core: {effect} of the images per second that the training thread loads alone.")
-                .refuted(
-                    "Workers do not load this faster ({effect}): look at what else takes the time, storage or the transform's own threads.",
-                )
-                .depends("Workers load faster where {where}.")
-                .inconclusive("Whether workers load faster could not be decided here ({effect})."),
+            Claim::new("workers-faster", "1 3", "more workers load faster").on(&[Platform::Cpu, Platform::Python]).rule(
+                ratio(RATE)
+                    .of(|c: &Loading| c.transform == Work::Heavy && matches!(c.workers, One | PerCore))
+                    .confirm(at_least(1.2))
+                    .refute(at_most(1.02)),
+            ),
         )
         .claim(
             Claim::new("workers-too-many", "1", "too many workers make loading slower")
@@ -67,37 +59,19 @@ pub fn grid() -> Grid<Loading> {
                         .over(|c: &Loading| c.transform == Work::Heavy && matches!(c.workers, Nobody | PerCore | ThreePerCore))
                         .confirm(at_most(0.95))
                         .refute(at_least(0.98)),
-                )
-                .confirmed("Do not give it more workers than cores and hope: one such count loads only {effect} of the best.")
-                .refuted("More workers than cores do no harm to speed here ({effect} of the best); they still take memory and time to start.")
-                .depends("Too many workers slow loading down where {where}.")
-                .inconclusive("More workers than cores may cost a little ({effect} of the best); they gain nothing that is worth it."),
+                ),
         )
         .claim(
             Claim::new("workers-2-4x", "3", "two to four workers for each core are right")
                 .on(&[Platform::Python])
                 .rule(highest(RATE).of(beyond_cores).over(one_per_core).confirm(at_least(1.05)).refute(at_most(1.02)))
                 .changed(BEYOND)
-                .before(highest(RATE).of(three_per_core).over(one_per_core).confirm(at_least(1.05)).refute(at_most(1.02)))
-                .confirmed("Two to four workers for each core load {effect} of what one for each core does: try them.")
-                .refuted("One worker for each core is enough: two to four for each give {effect} of its images per second, for more memory.")
-                .depends("Two to four workers for each core are better where {where}.")
-                .inconclusive("Two to four workers for each core are about as good as one ({effect}); start with one."),
+                .before(highest(RATE).of(three_per_core).over(one_per_core).confirm(at_least(1.05)).refute(at_most(1.02))),
         )
         .claim(
             Claim::new("persistent-workers", "3", "workers that stay save the start of each epoch")
                 .on(&[Platform::Python])
-                .rule(value(GAP_RATIO).of(one_per_core).holds(at_most(0.5)))
-                .confirmed(
-                    "Keep the workers: the gap between epochs is {effect} of what new ones cost. How much that is of your epoch depends on \
-                     the epoch's length.",
-                )
-                .refuted(
-                    "Keeping the workers does not halve the gap between epochs ({effect} of it is left): what is left is loading the first \
-                     batch.",
-                )
-                .depends("Keeping the workers halves the gap where {where}.")
-                .inconclusive("Keeping the workers about halves the gap between epochs ({effect})."),
+                .rule(value(GAP_RATIO).of(one_per_core).holds(at_most(0.5))),
         )
         .plot(bars(RATE).caption("Samples per second by number of workers, against none").by::<By>().by::<Work>())
 }

@@ -61,12 +61,11 @@ pub fn protocol() -> Protocol {
              batches help where batches take unequal times and the trainer would else wait for a slow one. Training gains what it waited \
              for: much where loading is the bottleneck, nothing where it was not.",
         )
+        .page(include_str!("page.md"))
         .grid(loading::grid())
         .grid(waiting::grid())
         .grid(training::grid())
         .grid(recipe::grid())
-        .code("DataLoader(dataset, batch_size=64, num_workers=os.cpu_count(), persistent_workers=True)")
-        .fails("Where the training step is the bottleneck, faster loading does not shorten the epoch.")
         .threat(
             "The files are in the page cache: what is measured is decoding and handing over, not a disk. Prefetching is measured with \
              samples that wait as a disk makes them wait.",

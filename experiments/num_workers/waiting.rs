@@ -26,14 +26,7 @@ pub fn grid() -> Grid<Waiting> {
             Claim::new("prefetch-factor", "3", "more prefetched batches hide latency")
                 .on(&[Platform::Cpu, Platform::Python])
                 .rule(gain(STEADY))
-                .rule(gain(JITTERING))
-                .confirmed("Raise the prefetch factor from 2 to 4: {effect} of the samples per second.")
-                .refuted(
-                    "Leave the prefetch factor at 2 unless samples jitter: 4 gives {effect} of the samples per second and holds twice the \
-                     batches.",
-                )
-                .depends("More prefetched batches help where {where}.")
-                .inconclusive("More prefetched batches help no more than the noise of this machine shows ({effect})."),
+                .rule(gain(JITTERING)),
         )
         .no_plots()
 }

@@ -48,11 +48,10 @@ pub fn protocol() -> Protocol {
              as the model with foreach, as the largest tensor in a loop, and none when fused. The fused step is nearest to what the \
              memory's bandwidth allows; the loop pays for every tensor, so it is slowest where tensors are small and many.",
         )
+        .page(include_str!("page.md"))
         .grid(bytes::grid())
         .grid(time::grid())
         .shows(Shown::new("Fused AdamW instead of a loop", "Always, where it is supported").at(Method::Adamw).at(How::Fused).time(TIME))
-        .code("optimizer = torch.optim.AdamW(model.parameters(), fused=True)")
-        .fails("The state is the same in every implementation: two values per parameter for Adam and AdamW, one for RMSProp and SGD with momentum, none for plain SGD.")
         .threat(
             "Rust calls libtorch without an interpreter. In Python the loop pays more for each tensor, and so do foreach and fused for \
              gathering their lists.",

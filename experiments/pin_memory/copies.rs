@@ -37,23 +37,12 @@ pub fn grid() -> Grid<Copies> {
                         .of(move |c: &Copies| pinned_to_device(c) && c.bytes.0 >= 1 << 20)
                         .confirm(at_least(1.20))
                         .refute(at_most(1.02)),
-                )
-                .confirmed(
-                    "Batches that a loader writes into pinned buffers that it reuses get to the GPU at {effect} of the bandwidth of \
-                     pageable ones. Turn pinning on where batches are sent at every step.",
-                )
-                .refuted("Pinned buffers are sent no faster here ({effect}); look whether the link or the host's memory is the limit.")
-                .depends("It is faster where {where}.")
-                .inconclusive("The difference ({effect}) is too small or too uneven here to promise it."),
+                ),
         )
         .claim(
             Claim::new("pin-larger", "5", "the larger the data, the larger the gain from pinning")
                 .on(&[Platform::Gpu])
-                .rule(trend(BANDWIDTH).along::<Bytes>().of(pinned_to_device).holds(at_least(0.8)))
-                .confirmed("The gain grows with the size of what is sent: large batches profit most.")
-                .refuted("The gain does not simply grow with size (rank correlation {effect}): it has its best sizes, which the plot shows.")
-                .depends("The gain grows with size where {where}.")
-                .inconclusive("Whether the gain grows with size cannot be decided from these rounds (rank correlation {effect})."),
+                .rule(trend(BANDWIDTH).along::<Bytes>().of(pinned_to_device).holds(at_least(0.8))),
         )
         .published(
             Published::new("pin-h2d-gen5", "nvbandwidth logs", "55.4 GB/s from host to device over PCI Express generation 5 x16")

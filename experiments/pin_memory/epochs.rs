@@ -40,32 +40,16 @@ pub fn grid() -> Grid<Epochs> {
         .passes(CHECK | ROUNDS)
         .on(&[Platform::Gpu])
         .check(|_| equal(1e-6)) // the same kernels on the same numbers
+        .claim(Claim::new("pin-training", "5", "training gets faster with pinned memory").on(&[Platform::Gpu]).rule(
+            ratio(TIME).of(|c: &Epochs| c.bound != SmallData && c.recipe == Recipe::PinnedNonblocking).holds(at_most(1.0 / 1.05)),
+        ))
         .claim(
-            Claim::new("pin-training", "5", "training gets faster with pinned memory")
-                .on(&[Platform::Gpu])
-                .rule(
-                    ratio(TIME)
-                        .of(|c: &Epochs| c.bound != SmallData && c.recipe == Recipe::PinnedNonblocking)
-                        .holds(at_most(1.0 / 1.05)),
-                )
-                .confirmed("An epoch takes {effect} of its time without pinning.")
-                .refuted("Copies are too small a part of these steps: an epoch takes {effect} of its time without pinning.")
-                .depends("It pays where {where}: only a training that waits for the link gains from a faster link.")
-                .inconclusive("The gain ({effect}) is about as large as the threshold."),
-        )
-        .claim(
-            Claim::new("pin-small", "5", "there is no gain on small data")
-                .on(&[Platform::Gpu])
-                .rule(
-                    ratio(TIME)
-                        .of(|c: &Epochs| c.bound == SmallData && c.recipe == Recipe::PinnedNonblocking)
-                        .confirm(within(0.95..=1.05))
-                        .refute(at_most(0.95)),
-                )
-                .confirmed("A small data set may be left in ordinary memory: {effect}.")
-                .refuted("Even small data gains: {effect}; waiting for each copy costs more than the bytes do.")
-                .depends("There is no gain where {where}.")
-                .inconclusive("The epoch's time changes by {effect}, not clearly within 5 %."),
+            Claim::new("pin-small", "5", "there is no gain on small data").on(&[Platform::Gpu]).rule(
+                ratio(TIME)
+                    .of(|c: &Epochs| c.bound == SmallData && c.recipe == Recipe::PinnedNonblocking)
+                    .confirm(within(0.95..=1.05))
+                    .refute(at_most(0.95)),
+            ),
         )
         .published(
             Published::new(

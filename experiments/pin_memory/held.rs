@@ -36,39 +36,18 @@ pub fn grid() -> Grid<Held> {
         .claim(
             Claim::new("pin-no-copy", "1", "with pinned memory there is no copy from CPU to GPU, the GPU reads it directly")
                 .on(&[Platform::Gpu, Platform::Dry])
-                .rule(value(DEVICE_BYTES).of(pinned).confirm(at_most(0.5)).refute(at_least(0.98)))
-                .confirmed("The device takes no memory of its own for what it is sent.")
-                .refuted(
-                    "There is a copy: after `.to(device)` the device holds {effect} bytes for each byte sent. What pinning saves is the \
-                     driver's own copy on the host, not this one.",
-                )
-                .depends("The device takes no memory of its own where {where}.")
-                .inconclusive("The device takes {effect} bytes for each byte sent."),
+                .rule(value(DEVICE_BYTES).of(pinned).confirm(at_most(0.5)).refute(at_least(0.98))),
         )
         .claim(
             Claim::new("pin-host-memory", "5", "pinning takes more host memory, and locks it")
                 .on(&[Platform::Gpu, Platform::Dry])
-                .rule(value(LOCKED_FOR_EACH).of(pinned).confirm(at_least(1.0)).refute(at_most(0.99)))
-                .confirmed(
-                    "Each byte of a pinned buffer locks {effect} bytes: PyTorch rounds each buffer up to a power of two. A batch just above \
-                     one (64 images: 36.75 MiB take 64) wastes nearly half.",
-                )
-                .refuted("Less is locked than the data takes: {effect}.")
-                .depends("It locks more where {where}.")
-                .inconclusive("{effect} bytes are locked for each byte of data."),
+                .rule(value(LOCKED_FOR_EACH).of(pinned).confirm(at_least(1.0)).refute(at_most(0.99))),
         )
         // Locked pages cannot be swapped out. It is not provoked, which would endanger the machine: half of the memory is called enough.
         .claim(
             Claim::new("pin-freeze", "5", "with little memory, pinning can freeze the machine")
                 .on(&[Platform::Gpu, Platform::Dry])
-                .rule(value(LOCKED_SHARE).of(pinned).confirm(at_least(0.5)).refute(at_most(0.1)))
-                .confirmed("Keep fewer batches ahead: they lock {effect} of the host's memory, which can no longer be swapped out.")
-                .refuted("These batches lock {effect} of the host's memory, far from what would starve it.")
-                .depends(
-                    "It can where {where}: that locks half of a host of 16 GiB or more, and locked pages cannot be swapped out. Count \
-                     workers x prefetch_factor batches, each rounded up to a power of two.",
-                )
-                .inconclusive("{effect} of the host's memory are locked, which is neither little nor half of it."),
+                .rule(value(LOCKED_SHARE).of(pinned).confirm(at_least(0.5)).refute(at_most(0.1))),
         )
         .no_plots()
 }

@@ -42,14 +42,13 @@ pub fn protocol() -> Protocol {
              own, which costs about half of the bandwidth from some MiB on. Locking is slow, so it pays for buffers that are reused only. A \
              training gains where the link is its bottleneck.",
         )
+        .page(include_str!("page.md"))
         .grid(copies::grid())
         .grid(sending::grid())
         .grid(epochs::grid())
         .grid(held::grid())
         .grid(reads::grid())
         .grid(without_gpu::grid())
-        .code("loader = DataLoader(dataset, pin_memory=True)\nfor x, y in loader:\n    x = x.to(\"cuda\", non_blocking=True)")
-        .fails("Without a GPU it only prints a warning.")
         .threat(
             "Batches lie ready in their buffers: filling them is the loader's work and is left out, so that only the way to the device \
              differs.",

@@ -62,8 +62,8 @@ pub fn protocol() -> Protocol {
              large ones. As guide 3 writes it, it shows no memory at all; with profile_memory it shows every byte. Statistics show no \
              operation and cost next to nothing, and they miss what is not in PyTorch's blocks.",
         )
+        .page(include_str!("page.md"))
         .grid(grid())
-        .code("with torch.profiler.profile(profile_memory=True) as profile:\n    train_step()\nprint(profile.key_averages().table(sort_by=\"self_cuda_memory_usage\"))")
         .threat(
             "Three steps are recorded at once, as guide 3's schedule does; stopping and writing are paid once for each recording, so \
              longer ones pay less for each step, and take more memory.",
@@ -115,60 +115,26 @@ fn grid() -> Grid<Looked> {
             Claim::new("profiler", "2 3", "profiling tools show time and memory by operation")
                 .on(&[Platform::Cpu, Platform::Gpu, Platform::Python])
                 .rule(value(MEMORY_TOLD).of(profilers).confirm(at_least(0.95)).refute(at_most(0.05)))
-                .rule(value(TIME_TOLD).of(profilers).confirm(at_least(0.75)).refute(at_most(0.50)))
-                .confirmed("The profiler assigns what a step takes to its operations: {effect}.")
-                .refuted("The profiler does not assign what a step takes to its operations: {effect}.")
-                .depends(
-                    "Write `profile_memory=True`: the profiler shows memory by operation where {where}. As guide 3 writes it, it records \
-                     no byte, and nothing says so: each operation's memory reads 0. Time it shows either way ({effect}). Look at a few \
-                     steps of an overhead-bound training only: its table says what a recording costs.",
-                )
-                .inconclusive("Too much of a step's time lies between its operations to say that the profiler shows it ({effect})."),
+                .rule(value(TIME_TOLD).of(profilers).confirm(at_least(0.75)).refute(at_most(0.50))),
         )
         .claim(
             // Thresholds of 22 November 2026, before the first run.
             Claim::new("profiler-recipe", "3", "the recipe leaves a trace of three steps with time and memory by operation")
                 .on(&[Platform::Python])
                 .rule(value(TRACED_STEPS).of(|c: &Looked| c.tool == Recipe).holds(within(3.0..=3.0)))
-                .rule(value(TRACED_MEMORY).of(|c: &Looked| c.tool == Recipe).confirm(at_least(1.0)).refute(at_most(0.0)))
-                .confirmed("Copy it: the trace has three steps, with memory ({effect}).")
-                .refuted(
-                    "Add `profile_memory=True` to it: the trace lacks what is promised ({effect}). And leave all five iterations in: with \
-                     fewer calls of `prof.step()` no trace is written, and nothing says so.",
-                ),
+                .rule(value(TRACED_MEMORY).of(|c: &Looked| c.tool == Recipe).confirm(at_least(1.0)).refute(at_most(0.0))),
         )
         .claim(
             // Thresholds of 22 November 2026, before the first run: as profiler's, and as peak-statistics'.
             Claim::new("memlab", "2", "pytorch_memlab shows what takes memory, line by line")
                 .on(&[Platform::Gpu, Platform::Dry, Platform::Python])
                 .rule(value(MEMORY_TOLD).of(|c: &Looked| c.tool == Memlab).confirm(at_least(0.95)).refute(at_most(0.05)))
-                .rule(value(PEAK_TOLD).of(|c: &Looked| c.tool == Memlab).confirm(within(0.99..=1.01)).refute(outside(0.90..=1.10)))
-                .confirmed(
-                    "Use it: it assigns what a step allocates to its lines, and its highest peak is the step's ({effect}). All of \
-                     the backward pass is one line, though; what operations take in there the profiler shows, with profile_memory.",
-                )
-                .refuted("It does not show what takes memory: {effect}.")
-                .inconclusive("It shows some of it ({effect})."),
+                .rule(value(PEAK_TOLD).of(|c: &Looked| c.tool == Memlab).confirm(within(0.99..=1.01)).refute(outside(0.90..=1.10))),
         )
         .claim(
             Claim::new("peak-statistics", "2 3", "max_memory_allocated is the peak GPU memory")
                 .on(&[Platform::Gpu])
-                .rule(
-                    value(ALLOCATED_SHARE)
-                        .of(|c: &Looked| c.tool == Statistics)
-                        .confirm(at_least(0.95))
-                        .refute(at_most(0.90)),
-                )
-                .confirmed("The statistic is what the device reports, to {effect}.")
-                .refuted(
-                    "Do not size a GPU by max_memory_allocated: it is {effect} of the memory in use on the device. The context, the libraries \
-                     and what the allocator holds without using it come on top.",
-                )
-                .depends(
-                    "The statistic is close to the device's use where {where}; over all configurations it is {effect} of it. What it leaves out \
-                     (the context, the libraries, cached blocks) is some hundred megabytes, which small models notice.",
-                )
-                .inconclusive("The statistic is {effect} of the memory in use on the device, which is neither all nor clearly less."),
+                .rule(value(ALLOCATED_SHARE).of(|c: &Looked| c.tool == Statistics).confirm(at_least(0.95)).refute(at_most(0.90))),
         )
         .plot(
             bars(RECORDING)

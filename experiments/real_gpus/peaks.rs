@@ -34,10 +34,7 @@ pub fn grid() -> Grid<Peak> {
                 "22 November 2026: what the processes of 24 rows held from before, and how neighbourhood attention and a part of ORPO are \
                  replayed, was found with the measured rows in view.",
             )
-            .on(&[Platform::Dry, Platform::Python])
-            .confirmed("Predictions can be trusted to the byte where PyTorch's own kernels run: {effect}.")
-            .refuted("Do not plan to the byte with predictions: {effect}.")
-            .depends("Predictions are right to the byte where {where}."),
+            .on(&[Platform::Dry, Platform::Python]),
         )
         .plot(
             against(PREDICTED, MEASURED)

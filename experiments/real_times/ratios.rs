@@ -86,9 +86,7 @@ pub fn grid() -> Grid<Ratio> {
             )
             .rule(rule(0.04, 0.5))
             .rule(rule(0.10, 0.9))
-            .on(FILES)
-            .confirmed("What a change costs is predicted better than a step's time: {effect}.")
-            .refuted("The target of 23 November 2026 is missed for ratios; a change of less than its band says nothing: {effect}."),
+            .on(FILES),
         )
         .plot(
             against(PREDICTED, MEASURED)
@@ -126,10 +124,7 @@ pub fn kinds() -> Grid<Kind> {
                 "where two variants differ by more than 3 %, the faster one is predicted to be faster in 95 %",
             )
             .rule(value(RIGHT).of(|cell: &Kind| cell.way == Way::Rehearsal).holds(at_least(0.95)))
-            .on(FILES)
-            .confirmed("Which of two variants is faster is predicted rightly: {effect}.")
-            .refuted("Which of two variants is faster is not always predicted rightly: {effect}.")
-            .depends("Which of two variants is faster is predicted rightly where {where}: {effect}."),
+            .on(FILES),
         )
         .no_plots();
     of_all(grid, Changed::ALL.iter().map(|change| Kind::cross(*change, Way::ALL)))

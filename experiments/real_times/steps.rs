@@ -124,9 +124,7 @@ pub fn grid() -> Grid<Timed> {
                 0.10,
                 0.25,
                 |cell| cell.constants == Constants("anchored"),
-            )
-            .confirmed("Plan with the predicted time of a step where the card is called anchored: {effect}.")
-            .refuted("The target of 23 November 2026 is missed on cards with records, so that the band is the answer and not its middle: {effect}."),
+            ),
         )
         .claim(
             within(
@@ -138,9 +136,7 @@ pub fn grid() -> Grid<Timed> {
                 0.15,
                 0.35,
                 |cell| cell.constants == Constants("specification"),
-            )
-            .confirmed("Even from specifications a step's time is near: {effect}.")
-            .refuted("The target of 23 November 2026 is missed on cards without records; look at the band: {effect}."),
+            ),
         )
         .claim(
             within(
@@ -152,16 +148,12 @@ pub fn grid() -> Grid<Timed> {
                 0.062,
                 0.176,
                 |cell| cell.source == Source("neusight"),
-            )
-            .confirmed("Three constants a class do as well as a network that was trained for these cards: {effect}.")
-            .refuted("NeuSight's network, which was trained on these cards, is nearer on its own rows: {effect}."),
+            ),
         )
         .claim(
             steps("real-times-coverage", "this lab", "the band of a prediction holds 75 % and more of the steps of a source that it was not made from")
                 .rule(agreement(NEAREST, MEASURED, 1.0..=1.0, 0.75).of(|cell| is_ours(cell) && is_step(cell)))
-                .on(FILES)
-                .confirmed("A band made from other people's records holds a new source's steps: {effect}.")
-                .refuted("A band from one source of records is too narrow for another: {effect}."),
+                .on(FILES),
         )
         .plot(
             against(PREDICTED, MEASURED)

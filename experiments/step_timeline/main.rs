@@ -35,8 +35,8 @@ pub fn protocol() -> Protocol {
              gradients are kept: a backward pass frees activations while it makes gradients, so where they were dropped both never live in \
              full at once.",
         )
+        .page(include_str!("page.md"))
         .grid(phases::grid())
-        .code("torch.cuda.memory._record_memory_history()\ntrain_step()\ntorch.cuda.memory._dump_snapshot(\"step.pickle\")  # drag it onto pytorch.org/memory_viz")
         .threat("Bytes are what tensors ask for. The allocator rounds them up and caches, and the CUDA context and libraries come on top.")
         .threat(
             "The loss is dropped when the backward pass is done. A Python loop that keeps `loss` and `output` until the next iteration \

@@ -34,48 +34,19 @@ pub fn grid() -> Grid<Phases> {
         .check(|_| equal(1e-6))
         .claim(
             Claim::new("step-load", "4", "after load there is the model")
-                .rule(value(LOADED).holds(within(0.99..=1.01)))
-                .confirmed(
-                    "What tensors take after loading is the model and nothing else: {effect} its parameters and buffers. A GPU shows more, \
-                     because CUDA's context is not made of tensors.",
-                )
-                .refuted("More or less than the model lives after loading: {effect} its parameters and buffers.")
-                .depends("Only the model lives where {where}; else {effect} its bytes."),
+                .rule(value(LOADED).holds(within(0.99..=1.01))),
         )
         .claim(
             Claim::new("step-forward", "4", "after forward there are the model and the activations")
-                .rule(value(FORWARDED).holds(within(0.95..=1.05)))
-                .confirmed(
-                    "Nothing else of weight lives after the first forward pass ({effect} the two together), so what you save on \
-                     activations (batch, checkpointing, precision) you save in full.",
-                )
-                .refuted("Something else lives after the first forward pass: there is {effect} the bytes of model and activations.")
-                .depends("It holds where {where}; else there is {effect} the bytes of model and activations."),
+                .rule(value(FORWARDED).holds(within(0.95..=1.05))),
         )
         .claim(
             Claim::new("step-backward", "4", "after backward there are the model and the gradients, twice the model")
-                .rule(value(BACKWARDED).holds(within(1.95..=2.05)))
-                .confirmed(
-                    "After the first backward pass {effect} the model's bytes live: gradients of fp32 are as large as the model, and the \
-                     activations are gone, as long as nothing holds on to the loss or the outputs.",
-                )
-                .refuted("After the first backward pass {effect} the model's bytes live, not twice the model.")
-                .depends("It holds where {where}; else {effect} its bytes live."),
+                .rule(value(BACKWARDED).holds(within(1.95..=2.05))),
         )
         .claim(
             Claim::new("step-peak", "4", "from the second iteration on, the peak is model + activations + gradients + moments")
-                .rule(value(PEAKED).holds(within(0.95..=1.05)))
-                .confirmed("Plan with the sum of the four: the peak is {effect} that.")
-                .refuted(
-                    "Do not plan with the sum of the four: the peak is {effect} that. Temporaries of the backward pass, which the guide \
-                     does not name, push it up; gradients that were dropped come only as activations go, and keep it down.",
-                )
-                .depends(
-                    "The sum of the four is the peak where {where}; over all configurations the peak is {effect} that. Temporaries of \
-                     the backward pass, which the guide does not name, push it up; gradients that were dropped before the forward pass come only as \
-                     activations go, and keep it down.",
-                )
-                .inconclusive("It could not be shown what makes the peak ({effect} the sum)."),
+                .rule(value(PEAKED).holds(within(0.95..=1.05))),
         )
         .plot(
             drawing()

@@ -108,18 +108,41 @@ fn no_page_has_jargon_or_a_broken_sentence() {
     }
 }
 
-/// No advice without what it rests on.
+/// Every condition of every sentence is met by the committed results, and no figure of a sentence is missing: else the sentence wants an
+/// editor before the results are committed.
 #[test]
-fn every_advice_names_what_it_rests_on() {
-    let mut found = 0;
+fn every_sentence_is_true_of_the_committed_results() {
+    let mut edited = 0;
     for (name, text) in pages() {
-        let Some((_, rest)) = text.split_once("## What to do\n") else { continue };
-        for line in rest.lines().skip_while(|line| line.is_empty()).take_while(|line| line.starts_with("- ")) {
-            assert!(line.contains("*Rests on ") && line.ends_with(".*"), "{name}: {line}");
-            found += 1;
+        for wanted in ["wants an editor", "Left out: ", "new figures contradict", "No editor has written"] {
+            assert!(!text.contains(wanted), "{name}: {:?}", text.lines().find(|line| line.contains(wanted)));
+        }
+        edited += usize::from(
+            ["\n**Works", "\n**Does not", "\n**Not known yet", "\n**Shows"].iter().any(|verdict| text.contains(verdict)),
+        );
+    }
+    assert!(edited > 20, "{edited}");
+}
+
+/// Before the folded evidence no sentence is put together from names of levels: `peak memory (policy = sqrt) 0.19x`.
+#[test]
+fn no_prose_is_assembled_from_levels() {
+    let mut sentences = 0;
+    for (name, text) in pages() {
+        let open = text.split("<details>").next().unwrap();
+        let mut is_code = false;
+        for line in open.lines() {
+            is_code ^= line.starts_with("```");
+            // Tables of figures name levels in their heads.
+            if is_code || line.starts_with(['|', '<']) {
+                continue;
+            }
+            let levels = line.split('`').step_by(2).any(|prose| prose.contains(" = "));
+            assert!(!levels, "{name}: {line}");
+            sentences += 1;
         }
     }
-    assert!(found > 20, "{found}");
+    assert!(sentences > 300, "{sentences}");
 }
 
 /// Each committed picture is whole, says for screen readers what it shows, names its axes' scales, and has a form for phones.
@@ -140,7 +163,7 @@ fn every_picture_is_whole_and_says_what_it_shows() {
             seen += 1;
         }
     }
-    assert!(seen > 50, "{seen}");
+    assert!(seen > 20, "{seen}");
 }
 
 /// Nothing about nothing: a table has no rows of what was skipped altogether.
@@ -156,11 +179,10 @@ fn tables_have_no_rows_without_a_figure() {
     assert!(rows > 500, "{rows}");
 }
 
-/// Each guide is named once in README, with its address where that is known; the report's list has them all.
+/// The list of claims names each guide once, with its address where that is known.
 #[test]
 fn each_guide_is_named_once() {
-    let readme = std::fs::read_to_string(folder().with_file_name("README.md")).unwrap();
-    let front = std::fs::read_to_string(folder().join("README.md")).unwrap();
+    let guides = std::fs::read_to_string(folder().join("guides.md")).unwrap();
     for guide in [
         "PyTorch 메모리 최적화 기법",
         "PyTorch GPU 메모리 관리",
@@ -168,7 +190,7 @@ fn each_guide_is_named_once() {
         "Pytorch에서 memory사용 Guide",
         "PyTorch Dataloader pin_memory설정",
     ] {
-        assert_eq!((readme.matches(guide).count(), front.matches(guide).count()), (1, 1), "{guide}");
+        assert_eq!(guides.matches(guide).count(), 1, "{guide}");
     }
-    assert_eq!(readme.matches("https://colinch4.github.io/").count(), 1);
+    assert_eq!(guides.matches("https://colinch4.github.io/").count(), 1);
 }

@@ -91,13 +91,7 @@ pub fn accumulation() -> Protocol {
                 confirm: Bound::AtMost(0.6),
                 refute: Bound::AtLeast(0.9),
                 scope: Some(Scope { part: "activations".into(), whole: "requested_peak".into(), at_least: 0.5 }),
-            }.into(),
-            meaning: Meaning {
-                confirmed: "Where activations dominate, four micro-batches bring the peak to {effect} of the full batch's.".into(),
-                refuted: "Accumulation does not lower the peak here: it stays at {effect}.".into(),
-                depends: "It lowers the peak ({effect}) where {where}.".into(),
-                inconclusive: "It helps, and by less than claimed: {effect}.".into(),
-            }, about_the_lab: false },
+            }.into(), about_the_lab: false },
         Claim {
             id: "accumulate-gradients".into(),
             from: "001".into(),
@@ -109,13 +103,7 @@ pub fn accumulation() -> Protocol {
                 confirm: Bound::AtMost(0.9),
                 refute: Bound::Within(0.98, 1.02),
                 scope: None,
-            }.into(),
-            meaning: Meaning {
-                confirmed: "Gradients shrink to {effect}.".into(),
-                refuted: "Gradients take the same bytes at every k ({effect}): one buffer per parameter is added to k times.".into(),
-                depends: "Gradients shrink where {where}.".into(),
-                inconclusive: "Gradients change by {effect}, which is neither.".into(),
-            }, about_the_lab: false },
+            }.into(), about_the_lab: false },
         Claim {
             id: "accumulate-normalise".into(),
             from: "000, 001".into(),
@@ -126,13 +114,7 @@ pub fn accumulation() -> Protocol {
                 of: "recipe=divide|add|weighted".into(),
                 confirm: Bound::AtMost(1e-4),
                 refute: Bound::AtLeast(1e-3),
-            }.into(),
-            meaning: Meaning {
-                confirmed: "Every recipe gives the same gradient (error {effect}).".into(),
-                refuted: "No recipe gives the same gradient (error {effect}).".into(),
-                depends: "The gradient is that of the full batch only where {where}. Elsewhere it is silently wrong (error {effect}).".into(),
-                inconclusive: "Errors of {effect} decide nothing.".into(),
-            }, about_the_lab: false },
+            }.into(), about_the_lab: false },
     ],
     plots: vec![
         Plot {
@@ -221,13 +203,7 @@ pub fn checkpointing() -> Protocol {
                 refute: Bound::AtLeast(1.5),
                 scope: None,
             }.into(),
-        ]),
-        meaning: Meaning {
-            confirmed: "It does, at a known price: {effect}.".into(),
-            refuted: "It does not pay here: {effect}.".into(),
-            depends: "It pays where {where}: {effect}.".into(),
-            inconclusive: "The memory is saved, the price is not settled: {effect}.".into(),
-        }, about_the_lab: false }],
+        ]), about_the_lab: false }],
     published: vec![
         Published {
             id: "chen-sqrt".into(),
@@ -278,6 +254,12 @@ pub fn checkpointing() -> Protocol {
     threats: vec!["Segments of equal size assume blocks of equal cost.".into()], subject: Subject::default() }
 }
 
+/// One sentence that holds, one whose bound the figures break, one whose figures no machine has, and one that is only a condition.
+const INPLACE_PAGE: &str = "works where nothing is recorded\n\nIt saves {cpu requested_peak form=inplace: at most -1 %} & <b>more</b>.\n\n\
+    ```python\nx = torch.relu_(x)\ny = x  # the same\n```\n\n## When it does not help\n\n- Where autograd needs it. \
+    {? claim inplace-autograd: depends|confirmed|refuted|inconclusive}\n- It costs {cpu requested_peak form=clone: at least 9x} with GPT-2 halved by {rehearsed halving memory gpt2: at most -10 %}.\n\
+    - Nobody has {rehearsed nowhere memory: at most -1 %}.\n\n![peak]\n";
+
 pub fn inplace() -> Protocol {
     Protocol {
         name: "inplace".into(),
@@ -285,8 +267,7 @@ pub fn inplace() -> Protocol {
         question: "Do in-place operations use more memory, and does autograd catch the dangerous ones?".into(),
         hypothesis: "`relu_` saves one activation for each call; a clone adds one; autograd catches what it can see.".into(),
         subject: Subject {
-            code: "x = torch.relu_(x)\ny = x  # the same".into(),
-            fails: vec!["Where autograd needs it.".into()],
+            page: INPLACE_PAGE.into(),
             shown: vec![ShownEffect {
                 label: "In place".into(),
                 advice: "Often".into(),
@@ -334,12 +315,6 @@ pub fn inplace() -> Protocol {
                     scope: None,
                 }
                 .into(),
-                meaning: Meaning {
-                    confirmed: "A clone lowers the peak to {effect}.".into(),
-                    refuted: "A clone raises the peak to {effect}: use `relu_` where autograd allows it.".into(),
-                    depends: "A clone lowers the peak where {where}.".into(),
-                    inconclusive: "A clone changes the peak to {effect}; elsewhere not at all.".into(),
-                },
                 about_the_lab: false,
             },
             Claim {
@@ -354,12 +329,6 @@ pub fn inplace() -> Protocol {
                     refute: Bound::AtMost(0.0),
                 }
                 .into(),
-                meaning: Meaning {
-                    confirmed: "Autograd raises an error.".into(),
-                    refuted: "Autograd stays silent.".into(),
-                    depends: "Autograd raises where {where}.".into(),
-                    inconclusive: "Nothing can be said.".into(),
-                },
                 about_the_lab: false,
             },
         ],

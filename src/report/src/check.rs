@@ -48,11 +48,11 @@ fn problems(run: &Recorded) -> Vec<String> {
     }
     found.extend(run.refused.iter().map(|(file, why)| format!("{}: {why}", shown(&file.display().to_string()))));
     found.extend(samples(run));
-    // Lines of code are the only text of more than one line.
+    // The words of a page are the only text of more than one line.
     let mut manifest = run.manifest.clone();
-    let code = std::mem::take(&mut manifest.protocol.subject.code);
+    let page = std::mem::take(&mut manifest.protocol.subject.page);
     if let Ok(manifest) = serde_json::to_value(&manifest) {
-        let mut seen: Vec<String> = code.lines().filter_map(strange).collect();
+        let mut seen: Vec<String> = page.lines().filter_map(strange).collect();
         texts(&manifest, &mut |text| seen.extend(strange(text)));
         found.extend(seen.into_iter().map(|text| format!("run.json has a text that no run writes: {text}")));
     }

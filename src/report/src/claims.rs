@@ -136,7 +136,7 @@ fn finding(recorded: &Recorded, judgement: &Judgement) -> Finding {
         machine: recorded.machine.clone(),
         device: prose::platform(judgement.platform).to_string(),
         verdict: prose::standing(judgement),
-        meaning: prose::meaning(&recorded.protocol, judgement),
+        meaning: prose::meaning(judgement),
         evidence: judgement.evidence.iter().map(|evidence| part(recorded, evidence, Against::Claim)).collect(),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::claims::claims_of;
 use super::effects::Effect;
-use super::findings::{ExperimentFindings, Findings, FoundEffect, reference};
+use super::findings::{Findings, FoundEffect};
 use super::guides::{GUIDES, guides_of};
 use super::markup::Markdown;
 use super::order::Order;
@@ -16,16 +16,14 @@ use record::protocol::{PEAK, Platform, SubjectKind};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// A technique with the verdict for the reader.
 #[derive(Debug, Serialize)]
 pub struct FrontLine {
-    pub label: String,
     pub link: Markdown,
-    /// For each machine.
-    pub memory: Vec<String>,
-    pub time: Vec<String>,
+    /// Works, works where, does not, not known yet.
+    pub standing: String,
     /// What the user's own machine gives; empty where there is none.
     pub yours: String,
-    pub advice: String,
     /// Whether what is tried in order has it, too.
     pub is_in_order: bool,
 }
@@ -52,7 +50,6 @@ pub struct Front {
     /// The head of the column of the user's own results; none where there are none.
     pub yours: Option<String>,
     pub techniques: Vec<FrontLine>,
-    pub not_worth: Vec<String>,
     pub others: Vec<Markdown>,
     pub guides: Vec<GuideLine>,
     pub unknown: Vec<Unknown>,
@@ -60,31 +57,23 @@ pub struct Front {
 }
 
 pub fn front(findings: &Findings, pages: &[Page], order: Option<Order>, pictures: Vec<PictureLink>, command: &Markdown) -> Front {
-    let all = findings.experiments.iter().flat_map(|experiment| experiment.effects.iter().map(move |effect| (experiment, effect)));
-    let is_found = |effect: &FoundEffect| reference(&effect.memory).chain(reference(&effect.time)).next().is_some();
-    let mut shown: Vec<(&ExperimentFindings, &FoundEffect)> = all.filter(|(_, effect)| is_found(effect)).collect();
-    // What saves most first.
-    shown.sort_by(|a, b| a.1.saving().total_cmp(&b.1.saving()));
     let own = findings.own;
-    let costs = |effect: &FoundEffect| {
-        let mut memory = reference(&effect.memory).peekable();
-        memory.peek().is_some() && memory.all(|effect| effect.middle > 1.02)
+    let line = |page: &Page| {
+        let experiment = findings.experiments.iter().find(|experiment| experiment.name() == page.name);
+        let effects = experiment.map_or(&[][..], |experiment| &experiment.effects);
+        let yours = own.map(|own| effects.iter().map(|effect| own_effects(own, effect)).collect::<Vec<_>>().join("; "));
+        FrontLine {
+            link: Markdown::link(&page.title, &page.file),
+            standing: if page.words.standing.is_empty() {
+                "no editor has written it up yet".to_string()
+            } else {
+                page.words.standing.clone()
+            },
+            yours: yours.filter(|yours| own.is_none() || !yours.is_empty()).unwrap_or_else(|| "not measured".to_string()),
+            is_in_order: experiment.is_some_and(|experiment| experiment.runs[0].protocol.subject.in_what_if),
+        }
     };
-    let line = |(experiment, effect): &(&ExperimentFindings, &FoundEffect)| FrontLine {
-        label: effect.shown.label.to_string(),
-        link: Markdown::link(&effect.shown.label, &format!("{}.md", experiment.name())),
-        memory: match effect.shown.memory.as_deref() {
-            None | Some("requested_peak") => said(&effect.memory),
-            Some(other) => said(&effect.memory).into_iter().map(|text| format!("{}: {text}", other.replace('_', " "))).collect(),
-        },
-        time: said(&effect.time),
-        yours: own.map_or(String::new(), |own| own_effects(own, effect)),
-        advice: effect.shown.advice.to_string(),
-        is_in_order: experiment.runs[0].protocol.subject.in_what_if,
-    };
-    let not_worth = shown.iter().filter(|(_, effect)| costs(effect));
-    let is_shown = |page: &Page| shown.iter().any(|(experiment, _)| experiment.name() == page.name);
-    let others = pages.iter().filter(|page| page.kind == SubjectKind::Technique && !is_shown(page));
+    let techniques = pages.iter().filter(|page| page.kind == SubjectKind::Technique);
     let unknown = pages.iter().filter(|page| !page.undecided.is_empty() && page.kind == SubjectKind::Technique);
     Front {
         command: command.clone(),
@@ -92,11 +81,8 @@ pub fn front(findings: &Findings, pages: &[Page], order: Option<Order>, pictures
         pictures,
         order,
         yours: own.map(|own| format!("yours: {}", prose::whose(own.platform(), &own.machine))),
-        techniques: shown.iter().filter(|(_, effect)| !costs(effect)).map(line).collect(),
-        not_worth: not_worth
-            .map(|(_, effect)| format!("{}: peak memory {}", effect.shown.label, said(&effect.memory).join("; ")))
-            .collect(),
-        others: others.map(|page| Markdown::link(&page.title, &page.file)).collect(),
+        techniques: techniques.map(line).collect(),
+        others: Vec::new(),
         guides: guides(findings),
         unknown: unknown
             .map(|page| Unknown { link: Markdown::link(&page.title, &page.file), claims: page.undecided.clone() })
@@ -118,7 +104,10 @@ fn lead(machines: &[&Recorded]) -> String {
         said.push(format!("Full-size memory is predicted by PyTorch's own allocator on a {}.", predicted.join(", ")));
     }
     if !measured.is_empty() {
-        said.push(format!("Time, and memory of small models, is measured on: {}.", measured.join(", ")));
+        said.push(format!(
+            "What computing shows (times, equal gradients) is measured on small models, on: {}.",
+            measured.join(", ")
+        ));
     }
     if machines.iter().all(|machine| machine.platform() != Platform::Gpu) {
         said.push("No GPU time has been measured yet.".to_string());
@@ -138,16 +127,6 @@ fn own_effects(own: &Recorded, found: &FoundEffect) -> String {
     let memory = said(&found.memory, if found.shown.memory.as_deref() == Some(PEAK.name) { "peak" } else { "reserved peak" });
     let all: Vec<String> = memory.into_iter().chain(said(&found.time, "time")).collect();
     if all.is_empty() { "not measured".to_string() } else { all.join("; ") }
-}
-
-/// Effects of each machine that came with the project.
-fn said(effects: &[Effect]) -> Vec<String> {
-    let one = |effect: &Effect| {
-        let range = if effect.low == effect.high { String::new() } else { format!(", {}", effect.change()) };
-        format!("{}{range} ({})", percent(effect.middle), effect.device)
-    };
-    let all: Vec<String> = reference(effects).map(one).collect();
-    if all.is_empty() { vec!["not measured".to_string()] } else { all }
 }
 
 /// How many claims each guide makes, by what became of them.

@@ -1,6 +1,9 @@
 //! The guides whose claims are tested.
 
 use super::markup::Markdown;
+use super::pages::Page;
+use record::protocol::SubjectKind;
+use serde::Serialize;
 
 /// A guide whose claims are tested.
 pub struct Guide {
@@ -26,6 +29,34 @@ pub fn guides_of(from: &str) -> impl Iterator<Item = usize> {
 /// The guides that make a claim, as links to the list of guides.
 pub fn guides(from: &str) -> Markdown {
     let known = guides_of(from).filter(|number| (1..=GUIDES.len()).contains(number));
-    let links = known.map(|number| Markdown::link(&number.to_string(), "README.md#the-five-guides").as_str().to_string());
+    let links = known.map(|number| Markdown::link(&number.to_string(), "guides.md").as_str().to_string());
     Markdown::trusted(links.collect::<Vec<_>>().join(", "))
+}
+
+/// A claim with what became of it on each machine, for the list of all.
+#[derive(Debug, Serialize)]
+pub struct GuideClaim {
+    pub guides: Markdown,
+    pub claim: Markdown,
+    /// Where its evidence is.
+    pub page: Markdown,
+    pub verdicts: Vec<String>,
+}
+
+/// The claims that some machine has figures of: those of the guides first, by guide.
+pub fn claims(pages: &[Page]) -> Vec<GuideClaim> {
+    let mut claims = Vec::new();
+    for page in pages.iter().filter(|page| page.kind == SubjectKind::Technique) {
+        for of_claim in page.verdicts.chunk_by(|a, b| a.claim == b.claim) {
+            let first = &of_claim[0];
+            let said =
+                of_claim.iter().filter(|row| row.kind != "informational").map(|row| format!("{}, {}", row.verdict, row.machine));
+            let verdicts: Vec<String> = said.collect();
+            let (guides, claim) = (first.guides.clone(), first.claim.clone());
+            let page = Markdown::link(&page.title, &page.file);
+            claims.extend((!verdicts.is_empty()).then_some(GuideClaim { guides, claim, page, verdicts }));
+        }
+    }
+    claims.sort_by_key(|claim| (claim.guides.as_str().is_empty(), claim.guides.as_str().to_string()));
+    claims
 }

@@ -24,6 +24,7 @@ mod rankings;
 mod recipes;
 mod recorded;
 mod tables;
+mod words;
 
 pub use check::check;
 pub use diff::diff;
@@ -36,8 +37,8 @@ use minijinja::value::Serde;
 use minijinja::{Environment, UndefinedBehavior, context};
 use pages::Page;
 use plots::Picture;
-use record::protocol::PlotKind;
 use record::protocol::SubjectKind;
+use record::protocol::{Platform, PlotKind};
 use record::results::replace_file;
 use recorded::Recorded;
 use serde::Serialize;
@@ -162,16 +163,18 @@ fn remove_others(folder: &Path, extension: &str, keep: &dyn Fn(&Path) -> bool, i
 fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     let Findings { recorded, machines, .. } = findings;
     let command = command(results);
+    let order = order::read(results)?;
     let mut pictures: Vec<Picture> = Vec::new();
     let mut pages: Vec<Page> = Vec::new();
     let mut experiments: Vec<&ExperimentFindings> = findings.experiments.iter().collect();
     experiments.sort_by(|a, b| a.saving().total_cmp(&b.saving()));
     for experiment in experiments {
-        let own = pictures_of(experiment.runs)?;
-        pages.push(pages::page(experiment, own.iter().map(Picture::link).collect()));
-        pictures.extend(own);
+        let words = words::PageWords::of(experiment.runs, order.as_ref());
+        let own = pictures_of(experiment.runs, words.placed.as_deref())?;
+        let links = own.iter().map(|(name, picture)| (name.clone(), picture.link())).collect();
+        pages.push(pages::page(experiment, words, links));
+        pictures.extend(own.into_iter().map(|(_, picture)| picture));
     }
-    let order = order::read(results)?;
     let overview = order.as_ref().map(plots::overview).transpose()?.flatten();
     let shown = overview.iter().chain(pictures.iter().filter(|picture| picture.is_on_front)).map(Picture::link).collect();
     let recipes = recipes::read(results)?;
@@ -191,6 +194,11 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     for page in sorted(SubjectKind::Technique) {
         written.push((page.file.clone(), render("subject", context! { command => Serde(&command), page => Serde(page) })?));
     }
+    let guides = context! {
+        command => Serde(&command), guides => Serde(&front.guides), yours => Serde(&front.yours),
+        claims => Serde(guides::claims(&pages)), unknown => Serde(&front.unknown),
+    };
+    written.push(("guides.md".to_string(), render("guides", guides)?));
     if let Some(order) = &front.order {
         written.push(("order.md".to_string(), render("order", context! { command => Serde(&command), order => Serde(order) })?));
     }
@@ -291,18 +299,27 @@ fn published(findings: &Findings) -> Vec<PublishedLine> {
     lines
 }
 
-fn pictures_of(runs: &[Recorded]) -> Result<Vec<Picture>> {
+/// The pictures of an experiment by their plots' names: those that its page places, or all. One machine of each plot is drawn, a GPU before a
+/// simulated one before a CPU, and the user's own beside it.
+fn pictures_of(runs: &[Recorded], placed: Option<&[String]>) -> Result<Vec<(String, Picture)>> {
     let mut pictures = Vec::new();
-    let is_drawn = |plot: &&record::protocol::Plot| !matches!(plot.kind, PlotKind::Ranking { .. });
+    let mut first: Vec<&Recorded> = runs.iter().collect();
+    first.sort_by_key(|run| [Platform::Gpu, Platform::Dry].iter().position(|kind| run.platform() == *kind).unwrap_or(2));
+    let is_drawn = |plot: &&record::protocol::Plot| {
+        !matches!(plot.kind, PlotKind::Ranking { .. }) && (plot.on_front || placed.is_none_or(|placed| placed.contains(&plot.name)))
+    };
     for plot in runs[0].protocol.plots.iter().filter(is_drawn) {
-        for run in runs {
+        let mut is_there = false;
+        for run in first.iter().filter(|run| !run.is_own).chain(first.iter().filter(|run| run.is_own)) {
             // Each machine's own version of the plot: an old result keeps the protocol that it was taken with.
-            let own = run.protocol.plots.iter().find(|p| p.name == plot.name);
-            pictures.extend(own.map(|own| plots::draw(run, own)).transpose()?.flatten());
+            let own = run.protocol.plots.iter().find(|p| p.name == plot.name).filter(|_| run.is_own || !is_there);
+            let drawn = own.map(|own| plots::draw(run, own)).transpose()?.flatten();
+            is_there |= drawn.is_some();
+            pictures.extend(drawn.map(|picture| (plot.name.clone(), picture)));
         }
     }
     for published in claims::published_of(runs) {
-        pictures.extend(plots::beside(runs, published)?);
+        pictures.extend(plots::beside(runs, published)?.map(|picture| (format!("beside {}", published.id), picture)));
     }
     Ok(pictures)
 }
@@ -325,6 +342,10 @@ fn templates() -> Result<Environment<'static>> {
         written.map_err(minijinja::Error::from)
     });
     templates.add_filter("attribute", |text: String| minijinja::Value::from_safe_string(markup::attribute(&text)));
+    templates.add_filter("capitalised", |text: String| {
+        let mut letters = text.chars();
+        letters.next().map_or(String::new(), |first| first.to_uppercase().collect::<String>() + letters.as_str())
+    });
     for (name, text) in [
         ("parts", include_str!("parts.md.j2")),
         ("front", include_str!("front.md.j2")),
@@ -334,6 +355,7 @@ fn templates() -> Result<Environment<'static>> {
         ("machines", include_str!("machines.md.j2")),
         ("recipes", include_str!("recipes.md.j2")),
         ("order", include_str!("order.md.j2")),
+        ("guides", include_str!("guides.md.j2")),
     ] {
         templates.add_template(name, text).with_context(|| format!("parsing the template '{name}'"))?;
     }

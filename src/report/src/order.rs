@@ -95,6 +95,51 @@ pub struct Order {
     pub groups: Vec<OrderGroup>,
     /// Techniques that save nothing worth trying on any of the models.
     pub useless: Vec<String>,
+    #[serde(skip)]
+    tried: Vec<OnModel>,
+}
+
+impl Order {
+    /// What a technique makes of the peak or the predicted time of a step, over the plain step's: of one model, or with an empty name of all.
+    pub fn ratios(&self, technique: &str, is_time: bool, model: &str) -> Vec<f64> {
+        let of_models = self.tried.iter().filter(|on| model.is_empty() || on.model == model);
+        let found = of_models.filter_map(|on| Some((on, on.techniques.iter().find(|tried| tried.name == technique)?)));
+        found.map(|(on, tried)| if is_time { 1.0 + tried.time.share } else { tried.peak_reserved / on.peak_reserved }).collect()
+    }
+
+    /// A table of techniques: a row for each model, as it is and with each of them.
+    pub fn of_techniques(&self, names: &[String]) -> (Vec<String>, Vec<Vec<String>>) {
+        let mut head = vec!["fp32, AdamW; times predicted".to_string(), "as it is".to_string()];
+        head.extend(names.iter().map(|name| format!("`{name}`")));
+        let cell = |on: &OnModel, name: &String| match on.techniques.iter().find(|tried| tried.name == *name) {
+            Some(tried) => {
+                let share = tried.peak_reserved / on.peak_reserved;
+                format!("{} ({}), time {}", Bytes(tried.peak_reserved as u64), percent(share), percent(1.0 + tried.time.share))
+            }
+            None => "–".to_string(),
+        };
+        let is_tried = |on: &&OnModel| names.iter().any(|name| on.techniques.iter().any(|tried| tried.name == *name));
+        let row = |on: &OnModel| {
+            let own = [
+                format!("{}, batch {}, on {}", full_name(&on.model), on.batch, on.card),
+                Bytes(on.peak_reserved as u64).to_string(),
+            ];
+            own.into_iter().chain(names.iter().map(|name| cell(on, name))).collect()
+        };
+        (head, self.tried.iter().filter(is_tried).map(row).collect())
+    }
+}
+
+/// A model that comes with vramlab, as people call it.
+fn full_name(model: &str) -> String {
+    let known = [
+        ("gpt2", "GPT-2 (124M)"),
+        ("llama-1b", "Llama 1B"),
+        ("vit-l16", "ViT-L/16"),
+        ("resnet50", "ResNet-50"),
+        ("unet", "diffusion UNet"),
+    ];
+    known.iter().find(|(name, _)| *name == model).map_or_else(|| model.to_string(), |(_, full)| (*full).to_string())
 }
 
 /// The order of a results folder; none where nothing was rehearsed.
@@ -109,8 +154,9 @@ pub fn read(results: &Path) -> Result<Option<Order>> {
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let tried: OrderRow =
         serde_json::from_str(&text).with_context(|| format!("{} is damaged; `just recipes` writes it anew", path.display()))?;
+    let ordered = ordered(&tried.models);
     ensure!(tried.schema == SCHEMA, "{} is of schema {}, and this vramlab reads schema {SCHEMA}", path.display(), tried.schema);
-    Ok(Some(ordered(&tried.models)))
+    Ok(Some(Order { tried: tried.models, ..ordered }))
 }
 
 fn ordered(models: &[OnModel]) -> Order {
@@ -141,7 +187,7 @@ fn ordered(models: &[OnModel]) -> Order {
     }
     let plain = |on: &OnModel| format!("{} reserved, {} a step", Bytes(on.peak_reserved as u64), Seconds(on.step_seconds));
     Order {
-        models: models.iter().map(|on| format!("{}, batch {}, on {}", on.model, on.batch, on.card)).collect(),
+        models: models.iter().map(|on| format!("{}, batch {}, on {}", full_name(&on.model), on.batch, on.card)).collect(),
         plain: models.iter().map(plain).collect(),
         commands: models.iter().map(|on| Markdown::text(&format!("`{}`", on.command.replace('`', "'")))).collect(),
         groups: groups
@@ -150,6 +196,7 @@ fn ordered(models: &[OnModel]) -> Order {
             .map(|(title, places)| OrderGroup { title, places })
             .collect(),
         useless,
+        tried: Vec::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::claims::{self, ClaimSection, PublishedSection};
 use super::data;
-use super::effects::{Effect, compared, rests_on};
+use super::effects::{Effect, compared};
 use super::files;
 use super::findings::ExperimentFindings;
 use super::guides::guides;
@@ -12,21 +12,14 @@ use super::prose;
 use super::rankings::{self, Ranking};
 use super::recorded::Recorded;
 use super::tables;
+use super::words::PageWords;
 use base::units::percent;
-use record::judge::{Judgement, Verdict};
+use record::judge::Verdict;
 use record::protocol::{Cell, Metric, PEAK, Pass, SubjectKind, TIME};
 use serde::Serialize;
 
 /// Rows of a table that stand in the open; the others are in the data.
 const ROWS: usize = 14;
-
-/// What a claim's verdict says to do, and what that rests on.
-#[derive(Debug, Serialize)]
-pub struct Advice {
-    pub text: String,
-    /// Models and machines.
-    pub rests_on: String,
-}
 
 /// One claim on one machine, its effect first.
 #[derive(Debug, Clone, Serialize)]
@@ -81,13 +74,11 @@ pub struct Page {
     pub file: String,
     pub question: String,
     pub hypothesis: String,
+    pub words: PageWords,
+    /// The effects of a technique that no editor has described yet, and the user's own.
     pub headlines: Vec<String>,
-    /// What stands above the advice: a lab's statement about itself is none.
-    pub advice_title: &'static str,
-    pub advice: Vec<Advice>,
-    pub code: Markdown,
+    /// Pictures that the words do not place.
     pub pictures: Vec<PictureLink>,
-    pub fails: Vec<String>,
     pub verdicts: Vec<VerdictRow>,
     pub pivots: Vec<Pivot>,
     pub pairs: Vec<tables::Table>,
@@ -106,7 +97,7 @@ pub struct Page {
 }
 
 /// The page of an experiment from all machines that ran it.
-pub fn page(findings: &ExperimentFindings, pictures: Vec<PictureLink>) -> Page {
+pub fn page(findings: &ExperimentFindings, mut words: PageWords, pictures: Vec<(String, PictureLink)>) -> Page {
     let runs = findings.runs;
     let first = &runs[0];
     let subject = &first.protocol.subject;
@@ -120,12 +111,9 @@ pub fn page(findings: &ExperimentFindings, pictures: Vec<PictureLink>) -> Page {
         file: format!("{}.md", slug(&first.protocol.name)),
         question: first.protocol.question.to_string(),
         hypothesis: first.protocol.hypothesis.to_string(),
-        headlines: headlines(findings),
-        advice_title: if subject.kind == SubjectKind::Technique { "What to do" } else { "What was found" },
-        advice: advice(runs, &is_own),
-        code: Markdown::code(&subject.code),
-        pictures,
-        fails: subject.fails.clone(),
+        headlines: headlines(findings, words.standing.is_empty()),
+        pictures: words.place(pictures),
+        words,
         undecided: undecided.map(|(_, text)| text.to_string()).collect(),
         verdicts,
         pivots: runs.iter().flat_map(pivots).collect(),
@@ -143,7 +131,7 @@ pub fn page(findings: &ExperimentFindings, pictures: Vec<PictureLink>) -> Page {
 }
 
 /// `Accumulate 4 micro-batches: peak memory −56 % to −75 % (simulated GPU: gpt-12x768, ...); time 0 % to +8 % (CPU: ...)`.
-fn headlines(findings: &ExperimentFindings) -> Vec<String> {
+fn headlines(findings: &ExperimentFindings, is_unedited: bool) -> Vec<String> {
     let told = |effect: &Effect| {
         format!("{} {} ({}: {}{})", effect.label, effect.change(), effect.device, effect.rests_on, effect.progress())
     };
@@ -155,39 +143,7 @@ fn headlines(findings: &ExperimentFindings) -> Vec<String> {
             (!said.is_empty()).then(|| format!("{whose}{}: {}.", found.shown.label, said.join("; ")))
         })
     };
-    lines(false).chain(lines(true)).collect()
-}
-
-/// What leads to the machines whose figures fall the same way and are not those of the sentence.
-const SAME: &str = "; the same verdict from ";
-
-/// What to do, from the verdicts that carry: once for each claim and verdict, in the words of the largest models.
-fn advice(runs: &[Recorded], is_own: &dyn Fn(&str) -> bool) -> Vec<Advice> {
-    let mut all: Vec<(&str, Verdict, Advice)> = Vec::new();
-    let says = |j: &Judgement| j.carries && !matches!(j.verdict, Verdict::NotMeasured | Verdict::Incomplete) && is_own(&j.claim.id);
-    let judged = || runs.iter().flat_map(|run| run.judgements.iter().filter(|j| says(j)).map(move |judgement| (run, judgement)));
-    // The user's own results advise where no others do: elsewhere they stand beside them.
-    let is_said = |id: &str| judged().any(|(run, judgement)| !run.is_own && judgement.claim.id == id);
-    for (run, judgement) in judged().filter(|(run, judgement)| !run.is_own || !is_said(&judgement.claim.id)) {
-        let text = prose::advice(&run.protocol, judgement);
-        let rests_on = format!("{} on {}", basis(judgement), prose::whose(judgement.platform, &run.machine));
-        match all.iter_mut().find(|(id, verdict, _)| *id == judgement.claim.id && *verdict == judgement.verdict) {
-            // Its figures are those of the machine that is named first.
-            Some((.., advice)) => {
-                let same = advice.rests_on.replace(SAME, "; ");
-                *advice = Advice { text, rests_on: format!("{rests_on}{SAME}{same}") };
-            }
-            None => all.push((&judgement.claim.id, judgement.verdict, Advice { text, rests_on })),
-        }
-    }
-    let ids: Vec<&str> = claims::claims_of(runs).into_iter().map(|(id, _)| id).collect();
-    all.sort_by_key(|(id, ..)| ids.iter().position(|other| other == id));
-    all.into_iter().map(|(.., advice)| advice).collect()
-}
-
-/// What a verdict rests on.
-fn basis(judgement: &Judgement) -> String {
-    rests_on(judgement.evidence.iter().flat_map(|e| &e.comparisons).map(|comparison| &comparison.cell))
+    lines(false).filter(|_| is_unedited).chain(lines(true)).collect()
 }
 
 /// Every claim on every machine that has figures of it.

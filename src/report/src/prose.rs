@@ -129,14 +129,6 @@ pub fn holds(holds: &WhereItHolds) -> String {
     }
 }
 
-/// Puts the place where a claim holds into its sentence.
-fn placed(text: &str, found: &WhereItHolds) -> String {
-    let place = holds(found);
-    // 'Only in no configuration' would say nothing.
-    let nowhere = if found.held == 0 { text.replace("only where {where}", &place) } else { text.to_string() };
-    nowhere.replace("where {where}", &place).replace("{where}", &place)
-}
-
 /// Smallest to largest effect of one part of a rule; none where nothing was compared.
 pub fn effects(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
     let (low, high) = evidence.range()?;
@@ -185,18 +177,6 @@ fn own_levels(protocol: &Protocol, evidence: &[Evidence], part: &Evidence) -> St
     if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(", ")) }
 }
 
-/// What `{effect}` stands for: the effects bare for a single figure, labelled where a claim has several.
-fn effect(protocol: &Protocol, judgement: &Judgement) -> String {
-    let found = judgement.evidence.iter().filter_map(|e| Some((e, effects(protocol, e)?)));
-    let said = |(e, text): (&Evidence, String)| match e.rule.sentence(&protocol.metrics, &e.comparisons) {
-        // A claim of one part has a sentence around a bare figure.
-        _ if judgement.evidence.len() == 1 => text,
-        Some(sentence) => sentence,
-        None => format!("{}{} {text}", e.rule.subject(&protocol.metrics), own_levels(protocol, &judgement.evidence, e)),
-    };
-    once(found.map(said))
-}
-
 /// An interval as the report writes it; an exact figure has none.
 pub fn interval(protocol: &Protocol, rule: &RulePart, effect: Interval) -> String {
     let write = |x: f64| rule.figure(&protocol.metrics, x);
@@ -220,40 +200,25 @@ fn spread(evidence: &Evidence) -> Option<(f64, f64, String)> {
     Some((low, high, range(fewest.to_string(), most.to_string())))
 }
 
-/// What a verdict means for the reader.
-pub fn meaning(protocol: &Protocol, judgement: &Judgement) -> String {
-    let meaning = &judgement.claim.meaning;
+/// What a verdict leaves unsaid: where a claim that depends holds, or why there is no verdict.
+pub fn meaning(judgement: &Judgement) -> String {
     let text = match judgement.verdict {
-        Verdict::Confirmed => &meaning.confirmed,
-        Verdict::Refuted => &meaning.refuted,
-        Verdict::Depends => &meaning.depends,
-        Verdict::Inconclusive => &meaning.inconclusive,
+        Verdict::Depends => format!("It holds {}.", holds(&judgement.holds)),
         Verdict::Incomplete => {
             let (measured, planned) = judgement.measured();
-            return format!("{measured} of {planned} configurations are measured, which is too few for a verdict.");
+            format!("{measured} of {planned} configurations are measured, which is too few for a verdict.")
         }
-        // What nobody's figures may carry was not left out by chance: the claim says why.
-        Verdict::NotMeasured if judgement.claim.judged_on.is_empty() => return format!("Not measured: {}", meaning.inconclusive),
-        Verdict::NotMeasured => return not_measured(&judgement.evidence, Against::Claim),
-    };
-    let text = match judgement.holds_in_part() {
-        true => {
+        Verdict::NotMeasured => not_measured(&judgement.evidence, Against::Claim),
+        Verdict::Inconclusive if judgement.holds_in_part() => {
             let (judged, all) = judgement.parts();
-            let rest = if judged == 1 { "holds" } else { "hold" };
-            format!(
-                "{judged} of {all} parts can be judged on this device and {rest} ({}); the others decide, too.",
-                effect(protocol, judgement)
-            )
+            format!("{judged} of {all} parts can be judged on this device and hold; the others decide, too.")
         }
-        false => filled(protocol, judgement, text),
+        _ => String::new(),
     };
-    match (judgement.carries, judgement.platform) {
-        (false, _) => {
-            let whose = carriers(&judgement.claim.judged_on);
-            format!("Informational: {whose} carry this verdict. These figures alone would say: {}.", judgement.verdict)
-        }
-        (true, Platform::Dry) => format!("A prediction, from bytes alone. {text}"),
-        (true, _) => text,
+    let whose = carriers(&judgement.claim.judged_on);
+    match judgement.carries {
+        true => text,
+        false => format!("{whose} carry this verdict; these figures alone would say: {}. {text}", judgement.verdict),
     }
 }
 
@@ -262,26 +227,10 @@ pub fn whose(of: Platform, machine: &str) -> String {
     format!("{} ({machine})", platform(of))
 }
 
-/// The same for a verdict that carries, without saying whose figures it rests on.
-pub fn advice(protocol: &Protocol, judgement: &Judgement) -> String {
-    let meaning = &judgement.claim.meaning;
-    let text = match judgement.verdict {
-        Verdict::Confirmed => &meaning.confirmed,
-        Verdict::Refuted => &meaning.refuted,
-        Verdict::Depends => &meaning.depends,
-        Verdict::Inconclusive | Verdict::Incomplete | Verdict::NotMeasured => &meaning.inconclusive,
-    };
-    filled(protocol, judgement, text)
-}
-
-fn filled(protocol: &Protocol, judgement: &Judgement, text: &str) -> String {
-    placed(text, &judgement.holds).replace("{effect}", &effect(protocol, judgement))
-}
-
 fn carriers(judged_on: &[Platform]) -> String {
     match &judged_on.iter().map(|p| platform(*p)).collect::<Vec<_>>()[..] {
-        [] => "nobody's figures may".to_string(),
-        on => format!("only figures of a {} may", alternatives(on)),
+        [] => "Nobody's figures may".to_string(),
+        on => format!("Only figures of a {} may", alternatives(on)),
     }
 }
 
@@ -297,7 +246,7 @@ pub fn why(protocol: &Protocol, reproduction: &Reproduction) -> String {
     };
     match (reproduction.comparable, reproduction.verdict) {
         (false, _) if !reproduction.published.judged_on.contains(&reproduction.platform) => {
-            format!("Not comparable: {} be put against it.", carriers(&reproduction.published.judged_on))
+            format!("Not comparable. {} be put against it.", carriers(&reproduction.published.judged_on))
         }
         (false, _) => "Not comparable: only times of a GPU may be put against it.".to_string(),
         (true, Verdict::NotMeasured) => not_measured(&reproduction.evidence, Against::Published),
@@ -332,10 +281,5 @@ mod tests {
         assert_eq!(holds(&found(&["a=1|2", "b=2 c=3"], 3, 9)), "where a = 1 or 2, and where b = 2 and c = 3");
         assert_eq!(holds(&found(&["a=1 b=2 c=3"], 1, 9)), "in 1 of 9 configurations (see the evidence below)");
         assert_eq!(holds(&found(&[], 2, 9)), "in 2 of 9 configurations (see the evidence below)");
-        assert_eq!(
-            placed("It pays only where {where}.", &found(&[], 0, 9)),
-            "It pays in none of the 9 configurations that the claim is about."
-        );
-        assert_eq!(placed("It pays only where {where}.", &found(&["a=1"], 4, 9)), "It pays only where a = 1.");
     }
 }

@@ -260,8 +260,7 @@ impl UntypedRule {
     }
 }
 
-/// What a guide says, in our words, and what its verdicts mean for the reader. In their texts `{effect}` and `{where}` stand for the
-/// measured effect and for the conditions under which the claim holds.
+/// What a guide says, in our words.
 pub type Claim<C> = ClaimDef<ClaimText, Rule<C>>;
 
 /// What somebody says, and what judges it.
@@ -319,20 +318,13 @@ pub struct ClaimText {
     pub(super) from: &'static str,
     pub(super) text: &'static str,
     pub(super) on: Option<Vec<Platform>>,
-    pub(super) meaning: protocol::Meaning,
     pub(super) about_the_lab: bool,
 }
 
 impl<C: Cell> Claim<C> {
     /// `from` names the guides that make the claim, by number.
     pub fn new(id: &'static str, from: &'static str, text: &'static str) -> Self {
-        let meaning = protocol::Meaning {
-            confirmed: "It holds: {effect}.".into(),
-            refuted: "It does not hold: {effect}.".into(),
-            depends: "It holds only where {where}.".into(),
-            inconclusive: "What was measured ({effect}) is too close to the thresholds for a verdict.".into(),
-        };
-        ClaimDef::of(ClaimText { id, from, text, on: None, meaning, about_the_lab: false })
+        ClaimDef::of(ClaimText { id, from, text, on: None, about_the_lab: false })
     }
 
     /// Whose figures may carry a verdict; else those of CPUs and GPUs and, where bytes are counted, the simulated GPU's.
@@ -341,35 +333,9 @@ impl<C: Cell> Claim<C> {
         self
     }
 
-    /// Why nothing judges it.
-    pub fn not_measured(mut self, why: &'static str) -> Self {
-        self.told.meaning.inconclusive = why.into();
-        self.on(&[])
-    }
-
     /// That the claim is about the lab itself, and not about what the experiment is about.
     pub fn about_the_lab(mut self) -> Self {
         self.told.about_the_lab = true;
-        self
-    }
-
-    pub fn confirmed(mut self, text: &'static str) -> Self {
-        self.told.meaning.confirmed = text.into();
-        self
-    }
-
-    pub fn refuted(mut self, text: &'static str) -> Self {
-        self.told.meaning.refuted = text.into();
-        self
-    }
-
-    pub fn depends(mut self, text: &'static str) -> Self {
-        self.told.meaning.depends = text.into();
-        self
-    }
-
-    pub fn inconclusive(mut self, text: &'static str) -> Self {
-        self.told.meaning.inconclusive = text.into();
         self
     }
 }

@@ -65,15 +65,21 @@ impl Protocol {
         self
     }
 
-    /// Lines of PyTorch that do it.
-    pub fn code(mut self, code: &str) -> Protocol {
-        self.subject.code = code.into();
+    /// The words of its page, as [`protocol::PageText`] reads them: a text file beside the experiment.
+    pub fn page(mut self, text: &str) -> Protocol {
+        self.subject.page = text.into();
         self
     }
 
-    /// Where it does not help, or what else it changes.
+    /// Lines of PyTorch that do it, for a page that no editor has written yet.
+    pub fn code(mut self, code: &str) -> Protocol {
+        self.subject.page += &format!("```python\n{code}\n```\n");
+        self
+    }
+
+    /// Where it does not help, or what else it changes, for a page that no editor has written yet.
     pub fn fails(mut self, text: &str) -> Protocol {
-        self.subject.fails.push(text.into());
+        self.subject.page += &format!("- {text}\n");
         self
     }
 
@@ -155,15 +161,15 @@ impl Protocol {
         let claims: Vec<protocol::Claim> = claims
             .into_iter()
             .map(|ClaimDef { told, rules, changed: what, before }| {
-                if rules.is_empty() && told.on.as_ref().is_none_or(|on| !on.is_empty()) {
-                    mistakes.push(format!("nothing judges the claim '{}': give it a rule, or say .not_measured(why)", told.id));
+                if rules.is_empty() {
+                    mistakes.push(format!("nothing judges the claim '{}': give it a rule", told.id));
                 }
                 let judged_on = told.on.clone().unwrap_or_else(|| usual_platforms(&rules));
                 let rule = joined(whole(told.id, rules, &mut mistakes));
                 let before = joined(whole(told.id, before, &mut mistakes));
                 let rule = changed(what, before, rule);
                 let (id, from, text) = (told.id.into(), told.from.into(), told.text.into());
-                protocol::Claim { id, from, text, judged_on, rule, meaning: told.meaning, about_the_lab: told.about_the_lab }
+                protocol::Claim { id, from, text, judged_on, rule, about_the_lab: told.about_the_lab }
             })
             .collect();
         let published: Vec<protocol::Published> = published

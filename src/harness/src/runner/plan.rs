@@ -150,7 +150,7 @@ pub fn round_order<'p>(groups: &[Vec<Planned<'p>>], round: u32, seed: u32) -> Ve
 mod tests {
     use super::*;
     use clap::Parser;
-    use record::protocol::{Claim, Meaning, axis};
+    use record::protocol::{Claim, axis};
     use record::rules::{Bound, ExponentRule, RatioRule};
 
     fn protocol() -> Protocol {
@@ -199,7 +199,7 @@ mod tests {
 
     fn claim(rule: Rule) -> Claim {
         let [id, from, text] = [(); 3].map(|()| String::new());
-        Claim { id, from, text, judged_on: vec![], rule, meaning: Meaning::default(), about_the_lab: false }
+        Claim { id, from, text, judged_on: vec![], rule, about_the_lab: false }
     }
 
     #[test]

@@ -314,7 +314,6 @@ mod tests {
                         scope: Some(Scope { part: "activations".into(), whole: "requested_peak".into(), at_least: 0.5 }),
                     }
                     .into(),
-                    meaning: Meaning::default(),
                     about_the_lab: false,
                 },
                 Claim {
@@ -330,7 +329,6 @@ mod tests {
                         scope: None,
                     }
                     .into(),
-                    meaning: Meaning::default(),
                     about_the_lab: false,
                 },
                 Claim {
@@ -346,7 +344,6 @@ mod tests {
                         refute: Bound::AtMost(0.8),
                     }
                     .into(),
-                    meaning: Meaning::default(),
                     about_the_lab: false,
                 },
             ],
@@ -516,7 +513,6 @@ mod tests {
                     refute: Bound::AtMost(0.8),
                 }
                 .into(),
-                meaning: Meaning::default(),
                 about_the_lab: false,
             }],
             ..protocol()
@@ -640,7 +636,6 @@ mod tests {
                     text: "".into(),
                     judged_on: vec![Platform::Cpu],
                     rule: Rule::All(vec![at_most_one("moment=dropped"), at_most_one("moment=emptied")]),
-                    meaning: Meaning::default(),
                     about_the_lab: false,
                 }],
                 ..protocol()
@@ -657,7 +652,6 @@ mod tests {
                         at_most_one("moment=dropped"),
                         Rule::Informational(Box::new(at_most_one("moment=emptied"))),
                     ]),
-                    meaning: Meaning::default(),
                     about_the_lab: false,
                 }],
                 ..halves()
@@ -816,7 +810,6 @@ mod tests {
                 text: "".into(),
                 judged_on: vec![Platform::Cpu],
                 rule: FalseAlarmsRule { metric: "time".into(), of: "".into(), at_most: 0.1 }.into(),
-                meaning: Meaning::default(),
                 about_the_lab: false,
             }],
             ..protocol()
@@ -875,7 +868,6 @@ mod tests {
                         scope: None,
                     }
                     .into(),
-                    meaning: Meaning::default(),
                     about_the_lab: false,
                 },
                 Claim {
@@ -890,7 +882,6 @@ mod tests {
                         refute: Bound::AtMost(1.5),
                     }
                     .into(),
-                    meaning: Meaning::default(),
                     about_the_lab: false,
                 },
             ],
@@ -964,7 +955,6 @@ mod tests {
                         refute: Bound::AtLeast(0.98),
                     }
                     .into(),
-                    meaning: Meaning::default(),
                     about_the_lab: false,
                 },
                 Claim {
@@ -981,7 +971,6 @@ mod tests {
                         refute: Bound::AtMost(1.02),
                     }
                     .into(),
-                    meaning: Meaning::default(),
                     about_the_lab: false,
                 },
             ],

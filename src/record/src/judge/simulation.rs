@@ -1,7 +1,7 @@
 //! How often the whole procedure (rounds, looks, Holm, verdict) decides by noise alone, simulated: no look decides more often than is promised.
 
 use super::{Outcome, Platform, Profile, Protocol, RunContext, judge, undecided};
-use crate::protocol::{Cell, Claim, Grid, Meaning, Metric, PEAK, Pass, TIME, axis};
+use crate::protocol::{Cell, Claim, Grid, Metric, PEAK, Pass, TIME, axis};
 use crate::results::{PassRecord, Sample, Samples, Status};
 use crate::rounds::{Rounds, usual};
 use crate::rules::{Bound, RatioRule, Rule, ValueRule};
@@ -10,15 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 fn claim(id: &str, rule: Rule) -> Claim {
     let judged_on = vec![Platform::Cpu];
-    Claim {
-        id: id.into(),
-        from: String::new(),
-        text: String::new(),
-        judged_on,
-        rule,
-        meaning: Meaning::default(),
-        about_the_lab: false,
-    }
+    Claim { id: id.into(), from: String::new(), text: String::new(), judged_on, rule, about_the_lab: false }
 }
 
 const RATE: Metric = Metric::timed("rate", "", "1/s");

@@ -5,6 +5,7 @@
 
 mod cells;
 mod metrics;
+mod words;
 
 pub use cells::{
     ALLOC_CONF, Axis, BY, Cell, DEVICE_MEMORY, DTYPE, Grid, Pass, Platform, Profile, Select, THREADS, alternatives, axis,
@@ -14,6 +15,7 @@ pub use metrics::{
     ACTIVATIONS, BANDWIDTH, COMPUTED, FigureStyle, GRADIENTS, HELD, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Role, STEP_PEAK, TIME,
     Text, intern,
 };
+pub use words::{PageBlock, PageSlot, PageSpan, PageText, SlotSource};
 
 use crate::rules::{Rule, RulePart};
 use serde::{Deserialize, Serialize};
@@ -71,10 +73,9 @@ pub struct Subject {
     pub kind: SubjectKind,
     /// The effects that stand for it on the front page.
     pub shown: Vec<ShownEffect>,
-    /// Lines of PyTorch.
-    pub code: String,
-    /// Where it does not help, or what else it changes.
-    pub fails: Vec<String>,
+    /// The words of its page, as [`PageText`] reads them; none where no editor wrote any.
+    #[serde(default)]
+    pub page: String,
     /// Whether `rehearse --what-if` tries it, too.
     pub in_what_if: bool,
 }
@@ -158,20 +159,9 @@ pub struct Claim {
     pub text: String,
     pub judged_on: Vec<Platform>,
     pub rule: Rule,
-    pub meaning: Meaning,
     /// Whether the claim is about the lab itself, and not about what the experiment is about.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub about_the_lab: bool,
-}
-
-/// What a verdict means for the reader. `{effect}` and `{where}` stand for the measured effect and for the conditions under which
-/// the claim holds.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Meaning {
-    pub confirmed: String,
-    pub refuted: String,
-    pub depends: String,
-    pub inconclusive: String,
 }
 
 /// A figure that someone published, and what reproduces it here. It is judged as claims are, and never mixed with them.
@@ -343,12 +333,7 @@ impl Protocol {
     /// What cannot be measured or told as it is planned.
     fn unmeasurable(&self) -> Vec<String> {
         let mut found = Vec::new();
-        for claim in &self.claims {
-            let Meaning { confirmed, refuted, depends, inconclusive } = &claim.meaning;
-            if [confirmed, refuted, depends, inconclusive].iter().any(|text| text.is_empty()) {
-                found.push(format!("a verdict on '{}' has no meaning", claim.id));
-            }
-        }
+        found.extend(self.unfounded_words());
         let timed = self.grids(Profile::Quick).filter(|grid| grid.passes.contains(&Pass::Time)).flat_map(Grid::cells);
         // A reference's cells stand beside ours and repeat them.
         let timed = timed.filter(|cell| !cell.is_reference()).count();
@@ -390,6 +375,33 @@ impl Protocol {
             self.judged().flat_map(|(_, rule)| rule.metrics()).chain(self.plots.iter().map(|p| p.metric.as_str())).chain(shown);
         found.extend(named.filter(|m| self.metric(m).is_none()).map(|m| format!("'{m}' is no metric of the protocol")));
         found
+    }
+
+    /// Figures and pictures in the page's words that the experiment does not have.
+    fn unfounded_words(&self) -> Vec<String> {
+        if self.subject.page.is_empty() {
+            return Vec::new();
+        }
+        let page = match PageText::parse(&self.subject.page) {
+            Ok(page) => page,
+            Err(mistake) => return vec![mistake],
+        };
+        let planned: Vec<Cell> = self.grids.iter().flat_map(Grid::cells).collect();
+        let lacks = |slot: &PageSlot| match &slot.source {
+            SlotSource::Lab { metric, .. } if self.metric(metric).is_none() => Some(format!("the metric '{metric}'")),
+            SlotSource::Lab { of, .. } if !planned.iter().any(|cell| selects(of, cell)) => Some(format!("cells of '{of}'")),
+            SlotSource::Claim { id, .. } if !self.claims.iter().any(|claim| claim.id == *id) => Some(format!("the claim '{id}'")),
+            _ => None,
+        };
+        let pictures = page.blocks.iter().filter_map(|block| match block {
+            PageBlock::Picture(name) if !self.plots.iter().any(|plot| plot.name == *name) => Some(format!("the picture '{name}'")),
+            _ => None,
+        });
+        page.slots()
+            .filter_map(lacks)
+            .chain(pictures)
+            .map(|what| format!("the page speaks of {what}, which is not there"))
+            .collect()
     }
 
     /// What looks like a safeguard and is none: checks that no pass runs, or that let a wrong outcome pass; rules that give what moves no
@@ -488,17 +500,7 @@ mod tests {
     }
 
     fn claim(id: &str, of: &str) -> Claim {
-        let [confirmed, refuted, depends, inconclusive] = [(); 4].map(|()| "so".to_string());
-        let meaning = Meaning { confirmed, refuted, depends, inconclusive };
-        Claim {
-            id: id.into(),
-            from: String::new(),
-            text: String::new(),
-            judged_on: vec![],
-            rule: rule(of),
-            meaning,
-            about_the_lab: false,
-        }
+        Claim { id: id.into(), from: String::new(), text: String::new(), judged_on: vec![], rule: rule(of), about_the_lab: false }
     }
 
     fn published(id: &str) -> Published {

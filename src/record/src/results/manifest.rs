@@ -1,7 +1,7 @@
 //! What was run, where and how: `run.json`.
 
 use super::run::read_file;
-use crate::protocol::{Platform, Profile, Protocol};
+use crate::protocol::{Platform, Profile, Protocol, Subject};
 use crate::rounds::Rounds;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -116,7 +116,7 @@ pub(super) fn differences(stored: &Manifest, now: &Manifest) -> Result<Vec<Strin
     let mut found = Vec::new();
     if stored.protocol.name != now.protocol.name {
         found.push(format!("experiment: there '{}', now '{}'", stored.protocol.name, now.protocol.name));
-    } else if stored.protocol != now.protocol {
+    } else if measured(&stored.protocol) != measured(&now.protocol) {
         found.push("protocol: its factors, grids, checks or claims were others".to_string());
     }
     if stored.profile != now.profile {
@@ -133,6 +133,11 @@ pub(super) fn differences(stored: &Manifest, now: &Manifest) -> Result<Vec<Strin
         |identity: &Identity| serde_json::to_value(Identity { hardware: compared(&identity.hardware), ..identity.clone() });
     compare("", &compared(&stored.identity)?, &compared(&now.identity)?, &mut found);
     Ok(found)
+}
+
+/// What of a protocol figures depend on: words and pictures may change under them.
+fn measured(protocol: &Protocol) -> Protocol {
+    Protocol { subject: Subject::default(), plots: Vec::new(), threats: Vec::new(), ..protocol.clone() }
 }
 
 /// What sets two runs apart whose figures are predictions: what computes nothing allocates the same on every host, so its threads, vector

@@ -1,4 +1,4 @@
-use super::outcome::{Outcome, holds};
+use super::outcome::Outcome;
 use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, Verdict, label, place};
 use crate::protocol::{Metric, Select};
 use crate::results::Samples;
@@ -42,7 +42,7 @@ impl RuleKind for AgreementRule {
             match (samples.value(&cell, &self.metric), samples.value(&cell, &self.reference)) {
                 (Some(value), Some(true_value)) if true_value != 0.0 => {
                     let effect = Interval::exact(value / true_value);
-                    let outcome = if holds(self.within, effect.estimate) { Outcome::Confirms } else { Outcome::Refutes };
+                    let outcome = if self.within.holds(effect.estimate) { Outcome::Confirms } else { Outcome::Refutes };
                     evidence.comparisons.push(Comparison { cell, baseline: None, effect, rounds: 1, outcome });
                 }
                 _ => evidence.lacks(samples, cell),

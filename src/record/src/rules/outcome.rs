@@ -135,20 +135,11 @@ impl Evidence {
     }
 }
 
-pub(super) fn holds(bound: Bound, x: f64) -> bool {
-    match bound {
-        Bound::AtMost(limit) => x <= limit,
-        Bound::AtLeast(limit) => x >= limit,
-        Bound::Within(low, high) => (low..=high).contains(&x),
-        Bound::Outside(low, high) => x < low || x > high,
-    }
-}
-
 /// Whether every value of the interval satisfies the bound.
 fn contains(bound: Bound, interval: Interval) -> bool {
     match bound {
         Bound::Outside(low, high) => interval.high < low || interval.low > high,
-        _ => holds(bound, interval.low) && holds(bound, interval.high),
+        _ => bound.holds(interval.low) && bound.holds(interval.high),
     }
 }
 
@@ -201,6 +192,17 @@ pub enum Bound {
     Within(f64, f64),
     /// Below the first or above the second.
     Outside(f64, f64),
+}
+
+impl Bound {
+    pub fn holds(self, x: f64) -> bool {
+        match self {
+            Bound::AtMost(limit) => x <= limit,
+            Bound::AtLeast(limit) => x >= limit,
+            Bound::Within(low, high) => (low..=high).contains(&x),
+            Bound::Outside(low, high) => x < low || x > high,
+        }
+    }
 }
 
 impl fmt::Display for Bound {

@@ -1,0 +1,205 @@
+//! The words of an experiment's page with today's figures in them. A sentence whose condition new figures break stays, and says that it wants
+//! an editor; one whose figures are not among the results is left out.
+
+use super::order::Order;
+use super::plots::PictureLink;
+use super::recorded::Recorded;
+use base::units::{change, quantity, range};
+use record::judge::Verdict;
+use record::protocol::{Metric, PageBlock, PageSlot, PageSpan, PageText, Platform, SlotSource, selects};
+use record::rules::Bound;
+use serde::Serialize;
+
+/// A page's words, ready for a template.
+#[derive(Debug, Default, Serialize)]
+pub struct PageWords {
+    /// Empty where no editor has written the page.
+    pub standing: String,
+    pub blocks: Vec<WordsBlock>,
+    /// How many sentences need results that are not there.
+    pub left_out: usize,
+    /// The plots that the words place; none where no editor has written the page, which shows all.
+    #[serde(skip)]
+    pub placed: Option<Vec<String>>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub struct WordsBlock {
+    pub kind: &'static str,
+    pub text: String,
+    /// Which figures break the sentence's condition.
+    pub wants: Vec<String>,
+    pub code: super::markup::Markdown,
+    pub pictures: Vec<PictureLink>,
+    pub head: Vec<String>,
+    pub rows: Vec<Vec<String>>,
+}
+
+/// What became of a figure.
+enum Told {
+    Holds(String),
+    Broken(String, String),
+    Unknown,
+}
+
+impl PageWords {
+    /// The words of an experiment, as the results that came with the project have them.
+    pub fn of(runs: &[Recorded], order: Option<&Order>) -> PageWords {
+        let text = &runs.iter().find(|run| !run.is_own).unwrap_or(&runs[0]).protocol.subject.page;
+        let page = match PageText::parse(text) {
+            Ok(page) => page,
+            Err(mistake) => {
+                let wants = vec![mistake];
+                return PageWords {
+                    blocks: vec![WordsBlock { kind: "text", wants, ..WordsBlock::default() }],
+                    ..PageWords::default()
+                };
+            }
+        };
+        let mut words = PageWords { standing: page.standing, ..PageWords::default() };
+        let placed =
+            page.blocks.iter().filter_map(|block| if let PageBlock::Picture(name) = block { Some(name.clone()) } else { None });
+        words.placed = (!words.standing.is_empty()).then(|| placed.collect());
+        let mut is_answer = true;
+        for block in page.blocks {
+            is_answer &= !matches!(block, PageBlock::Heading(_));
+            let Some(block) = told(&block, runs, order) else {
+                words.left_out += 1;
+                continue;
+            };
+            if is_answer && !block.wants.is_empty() && !words.standing.is_empty() {
+                words.standing = "not known yet: new figures contradict what this page said".to_string();
+            }
+            words.blocks.push(block);
+        }
+        words
+    }
+
+    /// Puts the pictures where the words place them, and gives those that they do not.
+    pub fn place(&mut self, pictures: Vec<(String, PictureLink)>) -> Vec<PictureLink> {
+        let mut others = Vec::new();
+        for (name, link) in pictures {
+            match self.blocks.iter_mut().find(|block| block.kind == "picture" && block.text == name) {
+                Some(block) => block.pictures.push(link),
+                None => others.push(link),
+            }
+        }
+        others
+    }
+}
+
+/// A block with its figures; none where they are not there.
+fn told(block: &PageBlock, runs: &[Recorded], order: Option<&Order>) -> Option<WordsBlock> {
+    let of = |kind: &'static str, text: &str| WordsBlock { kind, text: text.to_string(), ..WordsBlock::default() };
+    Some(match block {
+        PageBlock::Heading(title) => of("heading", title),
+        PageBlock::Picture(name) => of("picture", name),
+        PageBlock::Code(code) => WordsBlock { code: super::markup::Markdown::code(code), ..of("code", "") },
+        PageBlock::Rehearsed(techniques) => {
+            let (head, rows) = order?.of_techniques(techniques);
+            (!rows.is_empty()).then(|| WordsBlock { head, rows, ..of("table", "") })?
+        }
+        PageBlock::Sentence { item, spans } => {
+            let mut said = of(if *item { "item" } else { "text" }, "");
+            for span in spans {
+                let slot = match span {
+                    PageSpan::Text(text) => {
+                        said.text += text;
+                        continue;
+                    }
+                    PageSpan::Slot(slot) => slot,
+                };
+                let shown = match figure(slot, runs, order) {
+                    Told::Holds(text) => text,
+                    Told::Broken(text, why) => {
+                        said.wants.push(why);
+                        text
+                    }
+                    Told::Unknown => return None,
+                };
+                if !slot.is_silent {
+                    said.text += &shown;
+                }
+            }
+            said
+        }
+    })
+}
+
+fn figure(slot: &PageSlot, runs: &[Recorded], order: Option<&Order>) -> Told {
+    match &slot.source {
+        SlotSource::Claim { id, verdict } => judged(runs, id, verdict),
+        SlotSource::Rehearsed { technique, is_time, model, bound } => {
+            within(&order.map_or_else(Vec::new, |order| order.ratios(technique, *is_time, model)), *bound, &size(*bound))
+        }
+        SlotSource::Lab { on, metric, is_absolute, of, bound } => {
+            let of_kind = |is_own: bool| runs.iter().filter(move |run| run.platform() == *on && run.is_own == is_own);
+            let taken = |is_own| -> Vec<f64> { of_kind(is_own).flat_map(|run| figures(run, metric, *is_absolute, of)).collect() };
+            let found = Some(taken(false)).filter(|found| !found.is_empty()).unwrap_or_else(|| taken(true));
+            let unit = runs.iter().find_map(|run| run.protocol.metric(metric)).map_or("", Metric::shown_unit);
+            let write = |low: f64, high: f64| range(quantity(low, unit), quantity(high, unit));
+            if *is_absolute { within(&found, *bound, &write) } else { within(&found, *bound, &size(*bound)) }
+        }
+    }
+}
+
+/// How changes are written: where the bound says that all save or that all cost, the sentence says which, and the figure has no sign.
+fn size(bound: Bound) -> impl Fn(f64, f64) -> String {
+    let one_way = match bound {
+        Bound::AtMost(x) => x <= 1.0,
+        Bound::AtLeast(x) => x >= 1.0,
+        Bound::Within(low, high) => high <= 1.0 || low >= 1.0,
+        Bound::Outside(..) => false,
+    };
+    move |low, high| match one_way && (high <= 1.0 || low >= 1.0) {
+        true => change(low, high).replace(['−', '+'], ""),
+        false => change(low, high),
+    }
+}
+
+fn within(found: &[f64], bound: Bound, write: &dyn Fn(f64, f64) -> String) -> Told {
+    let (Some(low), Some(high)) = (found.iter().copied().reduce(f64::min), found.iter().copied().reduce(f64::max)) else {
+        return Told::Unknown;
+    };
+    let text = write(low, high);
+    if bound.holds(low) && bound.holds(high) {
+        return Told::Holds(text);
+    }
+    let bounds = match bound {
+        Bound::AtMost(x) => format!("at most {}", write(x, x)),
+        Bound::AtLeast(x) => format!("at least {}", write(x, x)),
+        Bound::Within(low, high) | Bound::Outside(low, high) => write(low, high),
+    };
+    let why = format!("it was written for {bounds}, and the figures are {text}");
+    Told::Broken(text, why)
+}
+
+/// The figures of a metric over the cells of a selection: over their baselines', or as they are.
+fn figures(run: &Recorded, metric: &str, is_absolute: bool, of: &str) -> Vec<f64> {
+    let Some(metric) = run.protocol.metric(metric) else { return Vec::new() };
+    let names_who = of.contains(record::protocol::BY);
+    let cells = run.all_cells().into_iter().filter(|cell| selects(of, cell) && (names_who || !cell.is_reference()));
+    let figure = |cell| match is_absolute {
+        true => run.samples.value(&cell, metric.name),
+        false => run.ratio(&cell, metric).map(|ratio| ratio.estimate),
+    };
+    cells.filter_map(figure).collect()
+}
+
+fn judged(runs: &[Recorded], id: &str, verdict: &str) -> Told {
+    let of = |is_own: bool| -> Vec<(Platform, Verdict)> {
+        let judged = runs.iter().filter(|run| run.is_own == is_own).flat_map(|run| &run.judgements);
+        let says = judged.filter(|j| j.claim.id == id && j.carries);
+        says.filter(|j| !matches!(j.verdict, Verdict::NotMeasured | Verdict::Incomplete)).map(|j| (j.platform, j.verdict)).collect()
+    };
+    let found = Some(of(false)).filter(|found| !found.is_empty()).unwrap_or_else(|| of(true));
+    let other = found.iter().find(|(_, found)| !verdict.split('|').any(|known| known == found.to_string()));
+    match (found.is_empty(), other) {
+        (true, _) => Told::Unknown,
+        (false, None) => Told::Holds(String::new()),
+        (false, Some((platform, found))) => {
+            let whose = super::prose::platform(*platform);
+            Told::Broken(String::new(), format!("the claim '{id}' was {verdict}, and is {found} on the {whose}"))
+        }
+    }
+}
