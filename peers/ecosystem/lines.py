@@ -30,6 +30,11 @@ def instead_of_the_optimizer(source, lines):
     return source.replace(before, lines.replace("lr=...", "lr=1e-3"))
 
 
+def before_the_optimizer(source, lines):
+    assert source.count("optimizer = ") == 1
+    return source.replace("optimizer = ", f"{lines}\noptimizer = ")
+
+
 def as_arguments(source, lines):
     more = lines.removeprefix("TrainingArguments(..., ").removesuffix(")")
     assert lines == f"TrainingArguments(..., {more})" and source.count("report_to=") == 1
@@ -67,6 +72,7 @@ EIGHT_BIT = ["8-bit-torchao", "8-bit-bitsandbytes"]
 
 SCRIPTS = [
     Script("a plain loop", EIGHT_BIT, PLAIN, instead_of_the_optimizer),
+    Script("a plain loop", ["qlora"], PLAIN, before_the_optimizer),
     Script(
         "Hugging Face Trainer",
         [*EIGHT_BIT, "factored", "autocast-bf16", "autocast-fp16", "checkpoint-every", "checkpoint-second"],

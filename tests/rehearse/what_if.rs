@@ -285,11 +285,15 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
     // Half of it is frozen, and its optimizer keeps nothing.
     let frozen = source.replace("    # model\n", "    model.embedding.requires_grad_(False)\n").replace("AdamW(", "SGD(");
     scene.write(&frozen.replace("        # loss\n", "        _.argmax(-1)\n"));
-    let only = "fused-linear-loss,lora,offload-optimizer,compile";
+    let only = "fused-linear-loss,lora,qlora,offload-optimizer,compile";
     let (output, rows) = scene.run(&["rehearse", "--gpu", "16GiB", "--eager", "--what-if", "--only", only], &[]);
-    for (name, why) in
-        [("lora", "freezes parameters itself"), ("offload-optimizer", "keeps no state"), ("compile", "--eager turns")]
-    {
+    for (name, why) in [
+        ("lora", "freezes parameters itself"),
+        // peers/ecosystem/lines.py tries it where it is.
+        ("qlora", "bitsandbytes is not installed"),
+        ("offload-optimizer", "keeps no state"),
+        ("compile", "--eager turns"),
+    ] {
         assert!(row(&rows, &[name])["reason"].as_str().is_some_and(|reason| reason.contains(why)), "{rows}");
     }
     let why = row(&rows, &["fused-linear-loss"])["reason"].as_str().unwrap();

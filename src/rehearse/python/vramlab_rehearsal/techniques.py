@@ -847,10 +847,11 @@ def add_lora(model, blocks, rank=8, alpha=16):
     from torch import nn
 
     model.requires_grad_(False)
-    for layer in [layer for block in blocks for layer in block.modules() if type(layer) is nn.Linear]:
-        weight = layer.weight
-        layer.lora_a = nn.Parameter(torch.empty(rank, layer.in_features, dtype=weight.dtype, device=weight.device))
-        layer.lora_b = nn.Parameter(torch.zeros(layer.out_features, rank, dtype=weight.dtype, device=weight.device))
+    for layer in [layer for block in blocks for layer in block.modules() if type(layer).__name__ in ("Linear", "Linear4bit")]:
+        # Weights of 4 bits say elsewhere in what they are multiplied.
+        of = {"dtype": getattr(layer.weight, "quant_state", layer.weight).dtype, "device": layer.weight.device}
+        layer.lora_a = nn.Parameter(torch.empty(rank, layer.in_features, **of))
+        layer.lora_b = nn.Parameter(torch.zeros(layer.out_features, rank, **of))
         nn.init.kaiming_uniform_(layer.lora_a, a=5**0.5)
 
         def forward(x, layer=layer, plain=layer.forward):
@@ -859,11 +860,28 @@ def add_lora(model, blocks, rank=8, alpha=16):
         layer.forward = forward
 
 
-@technique("lora")
+def in_four_bits(blocks):
+    """The weights of the linear layers in blocks take 4 bits each: nf4, the scales quantised once more."""
+    import torch
+    from bitsandbytes.nn import Linear4bit, Params4bit
+
+    for parent in [module for block in blocks for module in block.modules()]:
+        for name, layer in list(parent.named_children()):
+            if type(layer) is torch.nn.Linear:
+                linear = Linear4bit(layer.in_features, layer.out_features, bias=False, quant_type="nf4", device="meta")
+                weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", module=linear)
+                # It is quantised on its way to the GPU, even from there.
+                linear.weight, linear.bias = weight.to("cuda"), layer.bias
+                setattr(parent, name, linear)
+
+
+@technique("lora", "qlora")
 class LowRank(Technique):
-    """The model is frozen; what is trained are matrices of rank 8 beside the linear layers of its blocks."""
+    """The model is frozen; what is trained are matrices of rank 8 beside the linear layers of its blocks, whose weights take 4 bits with `qlora`."""
 
     def begin(self):
+        if self.name == "qlora" and importlib.util.find_spec("bitsandbytes") is None:
+            self.never("bitsandbytes is not installed")
         self.optimizers = follow_optimizers(self.torch)
         self.refused("the script runs no module")
         self.at_first_forward(self.first)
@@ -871,29 +889,42 @@ class LowRank(Technique):
     def first(self, root):
         if self.said is not None and self.said["applied"]:
             return
-        parameters = list(root.parameters())
-        if not any(p.requires_grad for p in parameters):
+        trained = [p.requires_grad for p in root.parameters()]
+        if not any(trained):
             return
         if self.torch.distributed.is_initialized():
             return self.never("the script uses several processes itself: freeze before the model is wrapped")
-        if not all(p.requires_grad for p in parameters):
+        if not all(trained):
             return self.refused("the script freezes parameters itself")
         linear = self.torch.nn.Linear
-        lists = [entry for entry in repeated(root) if any(type(layer) is linear for block in entry[2] for layer in block.modules())]
+
+        def layers(blocks, kind):
+            return [layer for block in blocks for layer in block.modules() if isinstance(layer, linear) and type(layer).__name__ == kind]
+
+        lists = [entry for entry in repeated(root) if layers(entry[2], "Linear")]
         if not lists:
             return self.refused("no linear layers in repeated blocks of the model")
-        layers = [layer for _, _, blocks in lists for block in blocks for layer in block.modules() if type(layer) is linear]
-        add_lora(root, [block for _, _, blocks in lists for block in blocks])
-        # An optimizer that was made before takes the new matrices where it had the weight.
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                had = {id(p) for p in group["params"]}
-                group["params"].extend(p for layer in layers if id(layer.weight) in had for p in (layer.lora_a, layer.lora_b))
+        blocks = [block for _, _, blocks in lists for block in blocks]
+        # An optimizer that was made before takes the new matrices where it had the weight, which nothing else keeps then.
+        at = {id(layer.weight): index for index, layer in enumerate(layers(blocks, "Linear"))}
+        groups = []
+        for group in [group for optimizer in self.optimizers for group in optimizer.param_groups]:
+            groups.append((group, [at[id(p)] for p in group["params"] if id(p) in at]))
+            group["params"] = [p for p in group["params"] if id(p) not in at]
+        four_bits = self.name == "qlora"
+        if four_bits:
+            in_four_bits(blocks)
+        add_lora(root, blocks)
+        adapted = layers(blocks, "Linear4bit" if four_bits else "Linear")
+        for group, indices in groups:
+            group["params"] += [p for index in indices for p in (adapted[index].lora_a, adapted[index].lora_b)]
         blocks = of_list(*lists[0]) if len(lists) == 1 else "[" + ", ".join(f"*{of_list(*entry)}" for entry in lists) + "]"
-        self.applied(
-            f"{inspect.getsource(add_lora).strip()}\n\n\nadd_lora(model, {blocks})  # before the optimizer is made",
-            "another thing is trained: matrices of rank 8 beside frozen weights",
-        )
+        functions, calls, weights = [add_lora], [f"add_lora(model, {blocks})  # before the optimizer is made"], "weights"
+        if four_bits:
+            functions, calls, weights = [in_four_bits, add_lora], [f"in_four_bits({blocks})", *calls], "weights of 4 bits"
+        source = "\n\n\n".join(inspect.getsource(function).strip() for function in functions)
+        lines = "\n".join(calls)
+        self.applied(f"{source}\n\n\n{lines}", f"another thing is trained: matrices of rank 8 beside frozen {weights}")
 
 
 @technique("sdpa")

@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// What `techniques.py` does, and the group of which a script takes one.
-const TECHNIQUES: [(&str, &str); 28] = [
+const TECHNIQUES: [(&str, &str); 29] = [
     ("autocast-bf16", "precision"),
     ("autocast-fp16", "precision"),
     ("fused", "update"),
@@ -41,6 +41,7 @@ const TECHNIQUES: [(&str, &str); 28] = [
     ("offload-activations", OFFLOADING),
     ("offload-optimizer", STATE_OFFLOADING),
     ("lora", TRAINED),
+    ("qlora", TRAINED),
     ("bf16-weights", WEIGHTS),
     ("compile", COMPILING),
     ("memory-budget", COMPILING),
