@@ -413,7 +413,9 @@ def main():
     flags.add_argument("--checkpoint", choices=SEGMENTS, default="none", help="what is computed again in the backward pass")
     flags.add_argument("--seq", type=int, help="tokens of a sample, of models that read text")
     flags.add_argument("--image", type=int, help="pixels along the side of an image, of models that see")
-    flags.add_argument("--compile", action="store_true", help="compile the model")
+    modes = ["default", "reduce-overhead"]
+    flags.add_argument("--compile", nargs="?", choices=modes, const=modes[0], help="compile the model; in which mode of torch.compile")
+    flags.add_argument("--memory-budget", type=float, help="with --compile: which share of its activations the compiled model keeps")
     given = flags.parse_args()
     reads = given.model.startswith(("gpt", "bert", "llama"))
     if (given.image if reads else given.seq) is not None:
@@ -430,8 +432,12 @@ def main():
     if length:
         model.block = Segments(model.block, length)
     optimizer = OPTIMIZERS[given.optimizer](model.parameters())
+    if given.memory_budget is not None:
+        from torch._functorch import config
+
+        config.activation_memory_budget = given.memory_budget
     if given.compile:
-        model.compile()
+        model.compile(mode=given.compile)
     # Rehearsals end a script after the steps that they want to see.
     for _ in range(20):
         step(model, optimizer, batch, given.accumulate, given.bf16)
