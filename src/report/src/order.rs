@@ -137,7 +137,7 @@ fn full_name(model: &str) -> String {
         ("llama-1b", "Llama 1B"),
         ("vit-l16", "ViT-L/16"),
         ("resnet50", "ResNet-50"),
-        ("unet", "diffusion UNet"),
+        ("sd-unet", "Stable Diffusion's UNet"),
     ];
     known.iter().find(|(name, _)| *name == model).map_or_else(|| model.to_string(), |(_, full)| (*full).to_string())
 }

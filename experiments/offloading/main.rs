@@ -1,0 +1,144 @@
+//! Offloading: what the forward pass keeps, or the optimizer, waits in the host's memory.
+//!
+//! PyTorch's `save_on_cpu` copies every tensor that autograd saves to the host and back for the backward pass; an optimizer on the CPU keeps its
+//! state and a copy of the parameters there. PyTorch in Python runs every cell (`peers/pytorch/offloading.py`).
+
+use harness::lab::*;
+
+const HOST: Metric = Metric::counted("host", "memory of the host", "B");
+const MOVED: Metric = Metric::counted("moved", "copied between host and GPU in a step", "B");
+
+/// A simulated GPU's host memory is real, and what is copied there is as large as on a real GPU.
+const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
+const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
+
+name! { ModelName as "model" "model" }
+number! { Batch "samples of a step" }
+levels! {
+    Offloaded "what waits in the host's memory":
+    Nothing "" => "everything on the GPU",
+    Activations "all that autograd saves, pinned: save_on_cpu(pin_memory=True)" => "save_on_cpu",
+    Pageable as "activations-pageable" "the same, not pinned" => "save_on_cpu, not pinned",
+    EverySecondBlock as "activations-of-every-second-block" "what every second block saves, pinned" => "save_on_cpu for every second block",
+    Optimizer "AdamW, with its state and a copy of the parameters, which the CPU updates" => "AdamW on the CPU",
+}
+
+cell! { Offloading { model: ModelName, batch: Batch, offloaded: Offloaded, by: By } }
+
+fn main() -> ExitCode {
+    harness::run(protocol())
+}
+
+pub fn protocol() -> Protocol {
+    Protocol::new("offloading", "Offload to the host")
+        .question("What do activations or the optimizer in host memory save on the GPU, what do they take of the host, and is training the same?")
+        .hypothesis(
+            "`save_on_cpu` moves parameters that autograd saves, too, and copies what is saved twice twice: the host needs more than the GPU \
+             loses. AdamW's state is half of what a model itself takes, and a step then moves gradients out and parameters in. Copies \
+             change no number, and AdamW computes the same on a CPU up to rounding.",
+        )
+        .grid(memory())
+        .grid(training())
+        .page(include_str!("page.md"))
+        .shows(Shown::new("Offload activations (`save_on_cpu`)", "Activations fill the memory, and time matters less").at(Offloaded::Activations).memory(PEAK))
+        .shows(Shown::new("Optimizer on the CPU", "Optimizer state fills the memory, and few steps are taken").at(Offloaded::Optimizer).memory(PEAK))
+        .in_what_if()
+        .threat("Nothing is timed: a simulated GPU has no PCI Express. `rehearse --what-if` predicts the time of its own form, which leaves parameters on the GPU.")
+        .threat("AdamW steps through the parameters one by one (foreach=False) in every cell, so that no temporaries of its own make the peak.")
+}
+
+/// PyTorch in Python runs each cell.
+fn in_python<C: Cell>(_: C, _: &Bench) -> Result<Step> {
+    bail!("peers/pytorch/offloading.py runs this")
+}
+
+fn memory() -> Grid<Offloading> {
+    use Offloaded::*;
+    // Set on 23 November 2026, before any figure.
+    Grid::new("full-size models", in_python)
+        .compare::<Offloaded>()
+        .quick_and_full(Offloading::cross("gpt2", 4, [Nothing, Activations, EverySecondBlock, Optimizer], By::Pytorch))
+        .quick_and_full(Offloading::cross("vit-l16", 16, [Nothing, Activations, EverySecondBlock], By::Pytorch))
+        .quick_and_full(Offloading::cross("resnet50", 32, [Nothing, Activations, Optimizer], By::Pytorch))
+        .passes(COUNT)
+        .on(DEVICES)
+        .metrics(&[HOST, MOVED])
+        .claim(
+            Claim::new("offload-activations", "this lab", "save_on_cpu over the forward pass leaves at most half of the peak")
+                .on(BY_PYTHON)
+                .rule(ratio(PEAK).of(|c: &Offloading| c.offloaded == Activations).confirm(at_most(0.5)).refute(at_least(0.7))),
+        )
+        .claim(
+            Claim::new(
+                "offload-optimizer",
+                "torchao, CPUOffloadOptimizer",
+                "an optimizer on the CPU takes its state off the GPU: at least a tenth of the peak",
+            )
+            .on(BY_PYTHON)
+            .rule(ratio(PEAK).of(|c: &Offloading| c.offloaded == Optimizer).confirm(at_most(0.9)).refute(at_least(0.97))),
+        )
+        .plot(
+            bars(PEAK)
+                .named("peak")
+                .caption("Peak memory of the GPU with something offloaded, against everything on it")
+                .by::<ModelName>(),
+        )
+        .plot(amounts(HOST).named("host").caption("Memory of the host that offloading takes").by::<ModelName>())
+}
+
+fn training() -> Grid<Offloading> {
+    use Offloaded::*;
+    Grid::new("the same training", in_python)
+        .compare::<Offloaded>()
+        .always(Offloading::cross("small-gpt", 2, [Nothing, Activations, Pageable, EverySecondBlock, Optimizer], By::Pytorch))
+        .passes(CHECK)
+        .on(&[Platform::Cpu, Platform::Gpu])
+        .check(|cell| match cell.offloaded {
+            Optimizer => equal(1e-6), // another device computes AdamW
+            _ => equal(0.0),
+        })
+        .claim(
+            Claim::new("offload-same", "this lab", "offloaded activations leave a training step's result as it is, to the bit")
+                .on(&[Platform::Gpu, Platform::Python])
+                .rule(value(PARAMETER_ERROR).of(|c: &Offloading| !matches!(c.offloaded, Nothing | Optimizer)).holds(at_most(0.0))),
+        )
+        .no_plots()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    /// The check of each cell, then with a host that loses a bit of what it is given.
+    const CHECKED: &str = r#"
+import sys
+sys.path.insert(0, "peers/pytorch")
+import lab, offloading, torch
+
+bench = lab.Bench(torch.device("cpu"), seed=1, threads=1)
+
+def check(what):
+    of = "model=small-gpt batch=2 by=pytorch offloaded="
+    spec = {"cell": of + what, "baseline": of + "nothing", "expected": {"Equal": {"tolerance": 1e-6 * (what == "optimizer")}}, "exchange": None}
+    return lab._check(offloading.Training, spec, bench)[0]
+
+everything = ["activations", "activations-pageable", "activations-of-every-second-block", "optimizer"]
+print(*map(check, everything))
+saved = torch.autograd.graph.save_on_cpu.__init__
+def lossy(self, *arguments, **more):
+    saved(self, *arguments, **more)
+    pack = self.pack_hook
+    self.pack_hook = lambda tensor: pack(tensor.bfloat16().to(tensor.dtype) if tensor.is_floating_point() else tensor)
+torch.autograd.graph.save_on_cpu.__init__ = lossy
+offloading.HostAdamW.step = lambda self: None
+print(*map(check, everything))
+"#;
+
+    #[test]
+    fn the_check_sees_a_host_that_rounds_and_an_optimizer_that_does_nothing() {
+        let root = common::root();
+        let output = Command::new(root.join(".venv/bin/python")).args(["-c", CHECKED]).current_dir(root).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said, "ok ok ok ok\ninvalid invalid invalid invalid\n", "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}

@@ -1,0 +1,165 @@
+//! Selective checkpointing: blocks run again in the backward pass, but keep what their expensive operators gave.
+//!
+//! Between keeping everything and keeping a block's input alone lie policies by operator: keep attention's result, or every second matrix product
+//! as torchtitan does, or all of them. Bytes and FLOPs of each are counted; no point is better than another in both, unless one is useless.
+//! PyTorch in Python runs every cell (`peers/pytorch/selective.py`).
+
+use harness::lab::*;
+
+const FLOPS: Metric = Metric::counted("flops", "FLOPs of a step's products", "1");
+
+/// Kernels that allocate as a GPU's do.
+const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
+const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
+
+name! { ModelName as "model" "model" }
+number! { Batch "samples of a step" }
+levels! {
+    Keeps "what a block keeps for the backward pass":
+    Everything "no checkpoint" => "no checkpoint",
+    Products "its input, the results of matrix products, convolutions and attention" => "keeping products",
+    EverySecondProduct "its input, every second of these products' results, and attention's: torchtitan's policy" => "keeping every second product",
+    Attention "its input and attention's result" => "keeping attention",
+    Inputs "its input alone" => "checkpointing every block",
+}
+
+cell! { Selective { model: ModelName, batch: Batch, keeps: Keeps, by: By } }
+
+fn main() -> ExitCode {
+    harness::run(protocol())
+}
+
+pub fn protocol() -> Protocol {
+    Protocol::new("selective", "Selective checkpointing")
+        .question("How many bytes and FLOPs does a step take with checkpoints that keep the results of some operators, and which policies are worth it?")
+        .hypothesis(
+            "A product costs FLOPs by its width and saves bytes by its result, so that keeping products leaves the cheap operators to run \
+             again: most of the FLOPs of a checkpoint for less of its bytes. All policies lie near one line from everything to nothing. \
+             Attention is costly to run again and its result is small.",
+        )
+        .grid(memory())
+        .grid(same_gradients())
+        .page(include_str!("page.md"))
+        .shows(
+            Shown::new("Checkpoints that keep every second product", "Activations fill the memory, and FLOPs are dear")
+                .at(Keeps::EverySecondProduct)
+                .memory(PEAK),
+        )
+        .in_what_if()
+        .threat("Llama trains in bfloat16 without a copy in fp32, with AdamW's state in bfloat16, so that it fits 24 GiB.")
+        .threat("FLOPs are those of matrix products, convolutions and attention, as PyTorch's counter has them; what else runs again costs bandwidth, not FLOPs.")
+}
+
+/// PyTorch in Python runs each cell.
+fn in_python<C: Cell>(_: C, _: &Bench) -> Result<Step> {
+    bail!("peers/pytorch/selective.py runs this")
+}
+
+fn memory() -> Grid<Selective> {
+    use Keeps::*;
+    let keeping = |keeps: Keeps| move |c: &Selective| c.keeps == keeps;
+    // Set on 23 November 2026, before any figure.
+    Grid::new("full-size models", in_python)
+        .compare::<Keeps>()
+        .quick_and_full(Selective::cross("gpt2", 8, Keeps::ALL, By::Pytorch))
+        .quick_and_full(Selective::cross("llama-1b", 3, Keeps::ALL, By::Pytorch))
+        .quick_and_full(Selective::cross("vit-l16", 32, Keeps::ALL, By::Pytorch))
+        .quick_and_full(Selective::cross("resnet50", 64, [Everything, Products, Inputs], By::Pytorch))
+        .quick_and_full(Selective::cross("sd-unet", 6, [Everything, Products, Inputs], By::Pytorch))
+        .passes(COUNT)
+        .on(DEVICES)
+        .metrics(&[FLOPS])
+        .claim(
+            Claim::new("selective-every-block", "this lab", "a checkpoint of every block costs a quarter to two fifths more FLOPs")
+                .on(BY_PYTHON)
+                .rule(ratio(FLOPS).of(keeping(Inputs)).confirm(within(1.25..=1.4)).refute(outside(1.2..=1.45))),
+        )
+        .claim(
+            Claim::new(
+                "selective-second-product",
+                "torchtitan",
+                "keeping every second product halves what a checkpoint costs: at most a fifth more FLOPs",
+            )
+            .on(BY_PYTHON)
+            .rule(ratio(FLOPS).of(keeping(EverySecondProduct)).confirm(at_most(1.2)).refute(at_least(1.25)))
+            .rule(ratio(ACTIVATIONS).of(keeping(EverySecondProduct)).confirm(at_most(0.6)).refute(at_least(0.8))),
+        )
+        .claim(
+            Claim::new(
+                "selective-products",
+                "this lab",
+                "with all products kept no FLOPs are added, and a quarter of the activations or more is saved",
+            )
+            .on(BY_PYTHON)
+            .rule(ratio(FLOPS).of(keeping(Products)).confirm(at_most(1.02)).refute(at_least(1.05)))
+            .rule(ratio(ACTIVATIONS).of(keeping(Products)).confirm(at_most(0.75)).refute(at_least(0.9))),
+        )
+        .plot(
+            pareto(FLOPS, &[PEAK])
+                .named("pareto")
+                .caption("FLOPs and peak memory of a training step, by what checkpoints keep")
+                .of(|c: &Selective| matches!(c.model.0, "gpt2" | "llama-1b" | "vit-l16"))
+                .by::<ModelName>(),
+        )
+        .plot(
+            bars(PEAK)
+                .named("peak")
+                .caption("Peak memory of a training step by what checkpoints keep, against no checkpoint")
+                .by::<ModelName>(),
+        )
+        .plot(
+            bars(FLOPS)
+                .named("flops")
+                .caption("FLOPs of a training step by what checkpoints keep, against no checkpoint")
+                .by::<ModelName>(),
+        )
+}
+
+fn same_gradients() -> Grid<Selective> {
+    Grid::new("the same gradients", in_python)
+        .compare::<Keeps>()
+        .always(Selective::cross("small-gpt", 2, Keeps::ALL, By::Pytorch))
+        .passes(CHECK)
+        .on(&[Platform::Cpu, Platform::Gpu])
+        .check(|_| equal(0.0))
+        .claim(
+            Claim::new("selective-same", "this lab", "checkpoints with a policy leave the gradients as they are, to the bit")
+                .on(&[Platform::Gpu, Platform::Python])
+                .rule(value(GRADIENT_ERROR).of(|c: &Selective| c.keeps != Keeps::Everything).holds(at_most(0.0))),
+        )
+        .no_plots()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    /// The check of each cell, then with blocks that add something when they run again.
+    const CHECKED: &str = r#"
+import sys
+sys.path.insert(0, "peers/pytorch")
+import lab, selective, torch
+
+bench = lab.Bench(torch.device("cpu"), seed=1, threads=1)
+
+def check(keeps):
+    of = "model=small-gpt batch=2 by=pytorch keeps="
+    spec = {"cell": of + keeps, "baseline": of + "everything", "expected": {"Equal": {"tolerance": 0.0}}, "exchange": None}
+    return lab._check(selective.Training, spec, bench)[0]
+
+policies = ["products", "every-second-product", "attention", "inputs"]
+print(*map(check, policies))
+block = selective.presets.train.PreNorm.forward
+again = lambda: torch._C._current_graph_task_id() != -1
+selective.presets.train.PreNorm.forward = lambda self, x: block(self, x * 1.001 if again() else x)
+print(*map(check, policies))
+"#;
+
+    #[test]
+    fn the_check_sees_a_block_that_gives_something_else_the_second_time() {
+        let root = common::root();
+        let output = Command::new(root.join(".venv/bin/python")).args(["-c", CHECKED]).current_dir(root).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said, "ok ok ok ok\ninvalid invalid invalid invalid\n", "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}

@@ -1,0 +1,34 @@
+"""Models of `vramlab rehearse --model`, for references whose subject is a whole training step, and a small one whose steps the CPU computes."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src/rehearse/python/presets"))
+import train  # noqa: E402
+
+SMALL = {"small-gpt": lambda: train.Gpt2(4, 128, vocabulary=512, positions=64, dropout=0.0)}
+
+
+def prepared(cell, device):
+    """A model and a batch, and how it trains: those of a billion parameters in bfloat16 without a copy in fp32, or they would not fit."""
+    name = cell["model"]
+    with torch.device(device):
+        model = (SMALL | train.MODELS)[name]()
+        batch = model.batch(cell.number("batch"))
+    if name == "llama-1b":
+        model.to(torch.bfloat16)
+    return model, batch
+
+
+def loss_of(model, batch):
+    *inputs, targets = batch
+    output = model(*inputs)
+    if targets.is_floating_point():
+        return torch.nn.functional.mse_loss(output, targets)
+    return torch.nn.functional.cross_entropy(output, targets.reshape(-1))
+
+
+def gradients(model):
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

@@ -1,0 +1,70 @@
+"""Checkpoints that keep what some operators gave, in plain PyTorch, for experiments/selective."""
+
+import functools
+
+import lab
+import presets
+import torch
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
+
+aten = torch.ops.aten
+PRODUCTS = {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.convolution.default}
+ATTENTION = {
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+}
+
+
+def keeping(share):
+    """Contexts of a checkpoint that keeps attention's results and of the products' all (1), every second one (2), or none (0)."""
+    counts = {False: 0, True: 0}
+
+    def policy(context, operator, *_, **__):
+        counts[context.is_recompute] += operator in PRODUCTS
+        is_kept = operator in PRODUCTS and share > 0 and counts[context.is_recompute] % share == 0
+        return CheckpointPolicy.MUST_SAVE if is_kept or operator in ATTENTION else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+KEPT = {"attention": 0, "every-second-product": 2, "products": 1}
+
+
+class Training:
+    def __init__(self, cell, bench):
+        self.model, self.batch = presets.prepared(cell, bench.device)
+        if cell["keeps"] != "everything":
+            options = {"use_reentrant": False}
+            if cell["keeps"] != "inputs":
+                options["context_fn"] = functools.partial(keeping, KEPT[cell["keeps"]])
+            for block in self.model.block:
+                block.forward = functools.partial(checkpoint, block.forward, **options)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-3)
+        self.flops = None
+
+    def run(self, probe):
+        if self.flops is None and not probe.reading:
+            with FlopCounterMode(display=False) as counter:
+                self.step(probe)
+            self.flops = counter.get_total_flops()
+        else:
+            self.step(probe)
+        probe.figure("flops", "1", self.flops)
+
+    def step(self, probe):
+        self.optimizer.zero_grad()
+        probe.at_rest()
+        loss = probe.forward(lambda: presets.loss_of(self.model, self.batch))
+        loss.backward()
+        del loss
+        self.optimizer.step()
+
+    def outcome(self):
+        return {"gradient": presets.gradients(self.model)}
+
+
+if __name__ == "__main__":
+    lab.main(Training)
