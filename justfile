@@ -37,11 +37,16 @@ test *FLAGS: check
 browser:
     cargo test -p vramlab --test report browser -- --ignored
 
-# Rehearse what to train with on two cards, and every technique on four models: the report's recipes, and its order of what to try
+# Rehearse what to train with on two cards, and every technique on five models: the report's recipes, and its order of what to try
 recipes: _setup
     cargo build --release -p vramlab
     scripts/recipes
     scripts/techniques
+
+# Rehearse models compiled, with CUDA graphs and with memory budgets: the table of the experiment `compiling`
+compiled: _setup
+    cargo build --release -p vramlab
+    scripts/compiled
 
 # Make the predictions that come with the project anew, after a change of the simulated GPU or of an experiment; minutes on two cores
 predictions: _setup
