@@ -90,7 +90,8 @@ impl Looking {
                 trainer.record(Mark::LOADED, &mut recorder)?;
                 let seconds = timed(&mut || trainer.iterate(&mut |mark, trainer| trainer.record(mark, &mut recorder)))?;
                 let timeline = recorder.end();
-                let bytes = timeline.made.iter().filter(|made| made.operation.is_some()).map(|made| made.bytes).sum();
+                let bytes =
+                    timeline.blocks.iter().filter(|block| timeline.operation(block).is_some()).map(|block| block.bytes).sum();
                 Ok((LookTold { events: timeline.events.len(), bytes: Some(bytes), ..LookTold::default() }, seconds))
             }
             Tool::Statistics => {
@@ -131,7 +132,7 @@ fn in_phases(trainer: &mut Trainer) -> Result<()> {
         open = match mark.phase {
             Phase::Forward => Some(Range::enter("backward")?),
             Phase::Backward => Some(Range::enter("step")?),
-            Phase::Load | Phase::Step => None,
+            Phase::Load | Phase::Optimizer => None,
         };
         Ok(())
     })

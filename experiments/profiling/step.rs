@@ -53,7 +53,7 @@ fn count(looking: &mut Looking, cell: Looked, probe: &mut Probe, backend: &dyn B
     allocations::record(backend.device(), false)?;
     let iterated = looking.trainer.iterate(&mut |_, _| Ok(()));
     allocations::stop();
-    let counted: i64 = allocations::take().iter().filter(|a| !a.freed).map(|a| a.bytes).sum();
+    let counted: i64 = allocations::take().iter().map(|event| event.change().max(0)).sum();
     iterated?;
     ensure!(counted > 0, "a step that allocates nothing has nothing to show");
     let (told, _) = looking.look(1, Some(backend))?;

@@ -17,7 +17,7 @@ pub const LAYERS: [(Metric, Category); 6] = [
 pub const BOUNDARY: Metric = Metric::counted("curve.phase", "phase", "1");
 /// Phases of the picture, with their names and with how many points they are drawn at most.
 pub const PHASES: [(Phase, &str, usize); 3] =
-    [(Phase::Forward, "forward", 70), (Phase::Backward, "backward", 70), (Phase::Step, "step", 40)];
+    [(Phase::Forward, "forward", 70), (Phase::Backward, "backward", 70), (Phase::Optimizer, "step", 40)];
 /// The activations, by the operation that made them.
 pub const SAVED: Metric = Metric::counted("saved", "saved activations", "B");
 
@@ -29,8 +29,9 @@ const fn curve(name: &'static str, label: &'static str) -> Metric {
 pub fn emit_saved(probe: &mut Probe, timeline: &Timeline) {
     let Some(end) = timeline.events_of(1, Phase::Forward).and_then(|events| events.end.checked_sub(1)) else { return };
     let mut saved: BTreeMap<&str, i64> = BTreeMap::new();
-    for made in timeline.living_after(end).filter(|made| made.category == Category::Activations) {
-        *saved.entry(made.operation.map_or("no operation", |name| name.trim_start_matches("aten::"))).or_default() += made.bytes;
+    for block in timeline.living_after(end).filter(|block| block.category == Category::Activations) {
+        let operation = timeline.operation(block).map_or("no operation", |name| name.trim_start_matches("aten::"));
+        *saved.entry(operation).or_default() += block.bytes;
     }
     for (operation, bytes) in saved {
         probe.emit(SAVED.part(operation), bytes);
@@ -46,7 +47,7 @@ pub fn emit(probe: &mut Probe, timeline: &Timeline) -> Result<()> {
         probe.emit(BOUNDARY.at(position), n);
         for mut live in timeline.outline(events, *points) {
             for ((layer, category), last) in LAYERS.iter().zip(&mut last) {
-                let bytes = *category.of(&mut live);
+                let bytes = *live.of(*category);
                 if last.replace(bytes) != Some(bytes) {
                     probe.emit(layer.at(position), bytes);
                 }

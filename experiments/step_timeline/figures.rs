@@ -66,7 +66,7 @@ pub fn emit(probe: &mut Probe, timeline: &Timeline, trainer: &Trainer) -> Result
         stages.max_by_key(|s| s.peak).context("no iteration was recorded")
     };
     let (first, later) = (peak(1..=1)?, peak(2..=ITERATIONS)?);
-    let (forward, backward, step) = (stage(2, Phase::Forward)?, stage(2, Phase::Backward)?, stage(2, Phase::Step)?);
+    let (forward, backward, step) = (stage(2, Phase::Forward)?, stage(2, Phase::Backward)?, stage(2, Phase::Optimizer)?);
     let kept = stage(1, Phase::Forward)?.at_end.activations as f64;
     let (gradients, state) = (backward.at_end.gradients as f64, step.at_end.optimizer_state as f64);
     let everything = model + forward.at_end.activations as f64 + gradients + state;
@@ -79,7 +79,7 @@ pub fn emit(probe: &mut Probe, timeline: &Timeline, trainer: &Trainer) -> Result
         (AFTER_LOAD, after(0, Phase::Load)?),
         (AFTER_FORWARD, after(1, Phase::Forward)?),
         (AFTER_BACKWARD, after(1, Phase::Backward)?),
-        (AFTER_STEP, after(1, Phase::Step)?),
+        (AFTER_STEP, after(1, Phase::Optimizer)?),
         (FIRST_PEAK, without_data(first.peak)),
         (NEXT_PEAK, without_data(later.peak)),
         (TEMPORARIES, later.at_peak.temporaries as f64),
@@ -91,7 +91,8 @@ pub fn emit(probe: &mut Probe, timeline: &Timeline, trainer: &Trainer) -> Result
         probe.emit(metric, value);
     }
     for stage in stages.iter().filter(|stage| stage.iteration <= 2) {
-        let place = format!("{}.{}", stage.iteration, stage.phase);
+        let phase = curves::PHASES.iter().find(|(phase, ..)| *phase == stage.phase).map_or("load", |(_, name, _)| name);
+        let place = format!("{}.{phase}", stage.iteration);
         probe.emit(ITERATION.part(&format!("{place}.live")), stage.live);
         probe.emit(ITERATION.part(&format!("{place}.peak")), stage.peak);
         for (when, categories) in [("live", &stage.at_end), ("peak", &stage.at_peak)] {

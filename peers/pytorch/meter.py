@@ -6,22 +6,16 @@ operation allocates, and misses what is allocated outside of any. On CUDA it is 
 
 import contextlib
 import ctypes
+import struct
 
 import torch
 
 _LIBRARY = None
 
 
-class _Allocation(ctypes.Structure):
-    _fields_ = [
-        ("address", ctypes.c_uint64),
-        ("bytes", ctypes.c_int64),
-        ("operation", ctypes.c_char_p),
-        ("allocated", ctypes.c_int32),
-    ]
-
-
-_TAKE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Allocation), ctypes.c_size_t)
+# A record of the memory trace (src/sim/native/trace.h): kind, address, bytes and operation are read. An allocation is of the kind 1.
+_RECORD = struct.Struct("<B7xQq44xI8x")
+_TAKE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _SETTING = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 
 
@@ -33,6 +27,7 @@ def open_library(path):
     for name in ["vl_allocations_record", "vl_settings"]:
         getattr(_LIBRARY, name).restype = ctypes.c_void_p
     _LIBRARY.vl_allocations_take.argtypes = [ctypes.c_void_p, _TAKE]
+    _LIBRARY.vl_operation_name.restype = ctypes.c_char_p
     _LIBRARY.vl_settings.argtypes = [ctypes.c_void_p, _SETTING]
 
 
@@ -98,14 +93,13 @@ class Cpu:
 
         @_TAKE
         def take(_, first, count):
-            for i in range(count):
-                event = first[i]
-                operation = event.operation.decode() if event.operation else "-"
-                events.append((event.address, event.bytes, operation, event.allocated))
+            events.extend(_RECORD.iter_unpack(ctypes.string_at(first, count * _RECORD.size)))
 
         _LIBRARY.vl_allocations_take(None, take)
         live, now, most, names = {}, 0, 0, {}
-        for address, size, operation, allocated in events:
+        for kind, address, size, number in events:
+            allocated = kind == 1
+            operation = (_LIBRARY.vl_operation_name(number) or b"-").decode()
             if allocated:
                 names[address] = operation
             name = f"{operation if allocated else names.pop(address, 'before')}.{size}"

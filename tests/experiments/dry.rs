@@ -468,7 +468,7 @@ fn recorded(device: &str) -> Result<Value> {
     let (mut live, mut peak) = (before, before);
     let events = allocations::take();
     for event in &events {
-        live += if event.freed { -event.bytes } else { event.bytes };
+        live += event.change();
         peak = peak.max(live);
     }
     ensure!(!events.is_empty() && allocations::take().is_empty(), "events are handed over once, and only while recording");

@@ -77,7 +77,7 @@ fn every_model_in_every_precision() {
                     // The gradient scaler's scale and its count of steps.
                     let scaler = if *precision == Precision::AmpFp16 { 8 } else { 0 };
                     assert_eq!(stage.at_end.temporaries, scaler, "{configuration}: {stage:?}");
-                    if stage.phase == Phase::Step {
+                    if stage.phase == Phase::Optimizer {
                         let end = &stage.at_end;
                         assert_eq!((end.gradients, end.optimizer_state), (4 * parameters, 8 * parameters), "{configuration}");
                     }

@@ -9,6 +9,8 @@ use models::Settings;
 use models::training::{Configuration, Trainer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sim::trace::{Event, Kind};
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -86,10 +88,17 @@ fn record(backend: &dyn Backend, configuration: &Configuration) -> Result<Record
     let stages = timeline.stages();
     let most = |metric: &str| stages.iter().filter_map(|stage| stage.others.get(metric)).copied().max().unwrap_or(0);
     let loaded = timeline.marks[0].events;
-    let before = timeline.events[..loaded].iter().filter(|event| !event.freed).count();
-    let told = |event: &torch::Event| {
-        let number = (event.made + 1).saturating_sub(before);
-        (event.freed, number, timeline.made[event.made].bytes)
+    let mut live = HashMap::new();
+    let mut made = 0;
+    let told = |event: &Event| {
+        let number = if event.kind == Kind::Alloc {
+            made += 1;
+            live.insert(event.address, made);
+            made
+        } else {
+            live.remove(&event.address).unwrap_or(0)
+        };
+        (event.kind != Kind::Alloc, number, event.bytes)
     };
     let events = timeline.events[loaded..].iter().map(told).collect();
     let (allocated, reserved) = (most("allocated_peak"), most("reserved_peak"));
@@ -262,7 +271,7 @@ fn compare(flags: Value, segments: i64) {
         let difference = counted.peak - (dry.peak - workspaces);
         match counted.phase {
             // Scalars of the optimizer that stay on the CPU when the tensors are on a GPU.
-            Phase::Step => assert!((0..=12).contains(&difference), "{place}: {difference} bytes more were counted"),
+            Phase::Optimizer => assert!((0..=12).contains(&difference), "{place}: {difference} bytes more were counted"),
             // The device's thread takes its workspaces in the midst of its first backward pass, so its peak is not that of the CPU less them.
             Phase::Backward if counted.iteration == 1 => assert!((0..=workspaces).contains(&difference), "{place}: {difference}"),
             // Softmax's backward pass holds the gradient times its result on a GPU.

@@ -7,13 +7,14 @@ mod roles;
 use anyhow::{Context, Result, bail};
 use models::{Attention, Model, Settings};
 use serde::{Deserialize, Serialize};
+use sim::trace::Kind;
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
 use tch::Reduction;
 use torch::dry::{self, Dry};
 use torch::optimizers::{Algorithm, Implementation, Optimizer, ZeroGrad};
-use torch::{self, Backend, Categories, Event, Mark, Marked, Phase, Recorder, Recording, Stage, Timeline};
+use torch::{self, Backend, Categories, Mark, Marked, Phase, Recorder, Recording, Stage, Timeline};
 
 fn main() -> ExitCode {
     let tests: &[(&str, fn())] = &[
@@ -189,7 +190,7 @@ fn follow(steps: &Steps) -> Result<Answer> {
         drop(loss);
         ended(mark(Phase::Backward))?;
         optimizer.step()?;
-        ended(mark(Phase::Step))?;
+        ended(mark(Phase::Optimizer))?;
     }
     let timeline = recorder.end();
     let variables = model.store.variables().into_iter().map(|(name, tensor)| (name, tensor.size())).collect();
@@ -211,12 +212,12 @@ fn follow(steps: &Steps) -> Result<Answer> {
 /// What of each phase's peak is the product of gradient and result that CUDA's softmax backward makes beside its own result, and frees before
 /// anything else is allocated; the CPU's makes none. Both are as large as the scores.
 fn products(timeline: &Timeline, scores: i64) -> Vec<i64> {
-    let made = |event: &Event| &timeline.made[event.made];
     let mut of_product = vec![false; timeline.events.len()];
     for (at, three) in timeline.events.windows(3).enumerate() {
         let [result, product, gone] = three else { continue };
-        let order = !result.freed && !product.freed && gone.freed && product.made == gone.made;
-        if order && made(product).phase == Phase::Backward && [result, product].map(|event| made(event).bytes) == [scores; 2] {
+        let order = [result, product, gone].map(|event| event.kind) == [Kind::Alloc, Kind::Alloc, Kind::FreeCompleted];
+        let is_product = product.phase == Phase::Backward && product.address == gone.address;
+        if order && is_product && [result, product].map(|event| event.bytes) == [scores; 2] {
             of_product[at + 1..at + 3].fill(true);
         }
     }
@@ -224,7 +225,7 @@ fn products(timeline: &Timeline, scores: i64) -> Vec<i64> {
     let of_phase = |mark: &Marked| {
         let (mut with, mut most, mut most_without) = (live, live, live);
         for (event, of_product) in timeline.events[from..mark.events].iter().zip(&of_product[from..]) {
-            let bytes = if event.freed { -made(event).bytes } else { made(event).bytes };
+            let bytes = event.change();
             with += bytes;
             live += if *of_product { 0 } else { bytes };
             (most, most_without) = (most.max(with), most_without.max(live));
@@ -251,8 +252,7 @@ fn round(timeline: &Timeline, phases: &mut [Blocks]) {
     for (mark, phase) in timeline.marks.iter().zip(phases) {
         phase.peak = live;
         for event in &timeline.events[from..mark.events] {
-            let bytes = rounded(timeline.made[event.made].bytes);
-            live += if event.freed { -bytes } else { bytes };
+            live += event.change().signum() * rounded(event.bytes);
             phase.peak = phase.peak.max(live);
         }
         (phase.live, from) = (live, mark.events);
@@ -308,11 +308,11 @@ impl Terms {
     }
 
     fn of_state(&self, iteration: u32, phase: Phase) -> i64 {
-        if iteration > 1 || phase == Phase::Step { self.steps } else { 0 }
+        if iteration > 1 || phase == Phase::Optimizer { self.steps } else { 0 }
     }
 
     fn of_peak(&self, iteration: u32, phase: Phase) -> i64 {
-        if phase == Phase::Step { self.python_loop[iteration as usize - 1] } else { 0 }
+        if phase == Phase::Optimizer { self.python_loop[iteration as usize - 1] } else { 0 }
     }
 }
 
@@ -422,7 +422,7 @@ fn so_are_those_of_models_drawn_at_random() {
         let counted = steps.optimizer == "adam" && steps.implementation == "foreach";
         for (at, (ours, product)) in ours.phases.iter().zip(&ours.products).enumerate() {
             let place = format!("{steps:?}: {} of iteration {}", ours.phase, ours.iteration);
-            let has_state = ours.iteration > 1 || ours.phase == Phase::Step;
+            let has_state = ours.iteration > 1 || ours.phase == Phase::Optimizer;
             let terms = 8 * norms + if counted && has_state { 4 * parameters } else { 0 };
             assert_eq!(ours.live + terms, live[at], "{place}");
             if ours.phase != Phase::Load {
@@ -448,7 +448,7 @@ fn same_categories(ours: &Categories, theirs: TrackedCategories, phase: Phase, c
     let other = |a, g, o, t| match phase {
         Phase::Forward => [a + t, g, o, 0],
         Phase::Load | Phase::Backward => [a, g + t, o, 0],
-        Phase::Step => [a, g, o + t, 0],
+        Phase::Optimizer => [a, g, o + t, 0],
     };
     assert_eq!(
         other(ours.activations, ours.gradients, ours.optimizer_state + steps, ours.temporaries),

@@ -59,7 +59,8 @@ fn an_mlp_can_be_worked_out_by_hand() {
     assert_eq!((load.live, load.at_end.parameters, load.at_end.data), (parameters + data, parameters, data));
     for iteration in [1, 2] {
         let state = if iteration == 1 { 0 } else { 2 * parameters };
-        let (forward, backward, step) = (of(iteration, Phase::Forward), of(iteration, Phase::Backward), of(iteration, Phase::Step));
+        let (forward, backward, step) =
+            (of(iteration, Phase::Forward), of(iteration, Phase::Backward), of(iteration, Phase::Optimizer));
         assert_eq!(forward.at_end.activations, activations);
         assert_eq!(forward.live, parameters + data + state + activations);
         assert_eq!(backward.live, 2 * parameters + data + state);
@@ -87,7 +88,7 @@ fn categories_add_up_to_what_lives_in_every_configuration() {
                 Configuration { precision, checkpoint, accumulate, optimizer: OptimizerKind::AdamW, ..plain.clone() };
             let stages = account(&configuration, 2);
             let phases: Vec<(u32, Phase)> = stages.iter().map(|s| (s.iteration, s.phase)).collect();
-            let iteration = |n| [(n, Phase::Forward), (n, Phase::Backward), (n, Phase::Step)];
+            let iteration = |n| [(n, Phase::Forward), (n, Phase::Backward), (n, Phase::Optimizer)];
             assert_eq!(phases, [&[(0, Phase::Load)][..], &iteration(1), &iteration(2)].concat(), "{configuration}");
             for stage in &stages {
                 assert_eq!(stage.at_end.total(), stage.live, "{configuration}: {stage:?}");
@@ -165,7 +166,7 @@ fn optimizers_keep_the_state_that_they_are_known_for() {
         let told = trainer.optimizer().state_bytes(Device::Cpu).unwrap();
         // Foreach and fused count each parameter's steps in a float.
         let counters = if name.contains('-') { 4 * trainer.optimizer().parameters().count() as i64 } else { 0 };
-        for step in stages.iter().filter(|s| s.phase == Phase::Step) {
+        for step in stages.iter().filter(|s| s.phase == Phase::Optimizer) {
             let moments = optimizer.state_numbers() as i64 * step.at_end.parameters;
             assert_eq!((step.at_end.optimizer_state, told), (moments + counters, moments + counters), "{name}: {step:?}");
         }

@@ -195,8 +195,7 @@ fn every_allocation_is_the_one_that_pytorchs_profiler_sees() {
         let results = body();
         allocations::stop();
         let after = cpu.memory().unwrap();
-        let found: Vec<i64> =
-            allocations::take().iter().map(|event| if event.freed { -event.bytes } else { event.bytes }).collect();
+        let found: Vec<i64> = allocations::take().iter().map(|event| event.change()).collect();
         if found != *sizes {
             differ.push(format!("{name}:\n{found:?}, by PyTorch's profiler\n{sizes:?}"));
         }

@@ -45,7 +45,7 @@ fn a_product_has_its_calls_its_shapes_its_operations_and_its_bytes() {
     allocations::record(Device::Cpu, false).unwrap();
     products();
     allocations::stop();
-    let counted: Vec<i64> = allocations::take().iter().map(|a| if a.freed { -a.bytes } else { a.bytes }).collect();
+    let counted: Vec<i64> = allocations::take().iter().map(|event| event.change()).collect();
     let told: Vec<i64> = profile.allocations().iter().map(|change| change.bytes).collect();
     assert_eq!(told, counted, "allocation by allocation what the counting allocator saw");
     assert!(counted.iter().filter(|bytes| **bytes == 64 * 32 * 4).count() == 3, "{counted:?}");

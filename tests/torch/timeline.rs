@@ -55,7 +55,7 @@ fn record(momentum: f64, iterations: u32, recording: Recording, keep: fn(Tensor)
         kept.extend(keep(loss));
         ended(Phase::Backward, &net).unwrap();
         net.optimizer.step();
-        ended(Phase::Step, &net).unwrap();
+        ended(Phase::Optimizer, &net).unwrap();
     }
     recorder.end()
 }
@@ -75,12 +75,13 @@ fn a_step_can_be_worked_out_by_hand() {
     assert_eq!((forward.activations, forward.gradients, forward.optimizer_state), (HIDDEN + 4, 0, 0));
     let backward = stage(&timeline, 1, Phase::Backward).at_end;
     assert_eq!((backward.activations, backward.gradients, backward.temporaries), (0, 2 * LAYER, 0));
-    let step = stage(&timeline, 1, Phase::Step).at_end;
+    let step = stage(&timeline, 1, Phase::Optimizer).at_end;
     assert_eq!((step.optimizer_state, step.gradients), (2 * LAYER, 2 * LAYER));
     // The gradients of the first iteration go before the second begins, so its forward pass has its peak where it begins.
     let second = stage(&timeline, 2, Phase::Forward);
     assert_eq!((second.at_peak, second.at_end.gradients), (step, 0));
-    let named = |category| timeline.made.iter().filter(move |m| m.category == category).filter_map(|m| m.parameter.as_deref());
+    let blocks = |category| timeline.blocks.iter().filter(move |block| block.category == category);
+    let named = |category| blocks(category).filter_map(|block| timeline.parameter(block));
     let mut gradients: Vec<&str> = named(Category::Gradients).collect();
     gradients.sort_unstable();
     assert_eq!(gradients.iter().filter(|name| **name == "first.weight").count(), 2, "one in each iteration: {gradients:?}");
@@ -126,7 +127,8 @@ fn what_outlives_an_iteration_is_no_activation() {
         let own = if iteration == 3 { 4 } else { 0 };
         assert_eq!((forward.activations, forward.temporaries), (HIDDEN + own, 4 * kept + 4 - own), "iteration {iteration}");
     }
-    let held = timeline.living_after(timeline.events.len() - 1).filter(|made| made.phase == Phase::Forward);
+    let held =
+        timeline.living_after(timeline.events.len() - 1).filter(|block| timeline.events[block.made()].phase == Phase::Forward);
     assert_eq!(held.count(), 3);
 }
 
@@ -137,12 +139,12 @@ fn blocks_carry_the_operation_that_made_them() {
     let timeline = record(0.0, 1, named, |_| None);
     let end = timeline.events_of(1, Phase::Forward).unwrap().end - 1;
     let kept: Vec<_> = timeline.living_after(end).filter(|m| m.category == Category::Activations).collect();
-    let mut operations: Vec<&str> = kept.iter().filter_map(|made| made.operation).collect();
+    let mut operations: Vec<&str> = kept.iter().filter_map(|block| timeline.operation(block)).collect();
     operations.sort_unstable();
     assert_eq!(operations, ["aten::mean", "aten::relu"]);
     // Names are an option, and end with the recording that asked for them.
     let plain = record(0.0, 1, Recording::default(), |_| None);
-    assert!(plain.made.iter().all(|made| made.operation.is_none()));
+    assert!(plain.blocks.iter().all(|block| plain.operation(block).is_none()));
     assert_eq!(plain.stages(), timeline.stages(), "names cost no bytes");
 }
 

@@ -4,196 +4,13 @@ use super::growth::{Growth, growth};
 use super::replay::Needs;
 use super::show::on_one_line;
 use super::time::Prediction;
-use super::trace::{Event, Exception, Frame, Kind, Label, LineNumber, Phase, Trace, Unreached, Varied};
+use super::trace::{Exception, Frame, LineNumber, Trace, Unreached, Varied};
 use serde::{Deserialize, Serialize};
 use sim::cards::Card;
-use std::collections::{BTreeMap, HashMap};
+use sim::trace::{Block, Event, Kind, Phase, blocks};
+use std::collections::HashMap;
 use std::fs;
 use std::ops::Range;
-
-/// What memory is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Category {
-    Parameters,
-    Gradients,
-    OptimizerState,
-    Buffers,
-    /// Batches and whatever else came from the host.
-    Data,
-    /// Made in a forward pass and still there at its end.
-    Activations,
-    /// Gone again before the phase that made them ends.
-    Temporaries,
-    Workspaces,
-    Other,
-}
-
-impl Category {
-    pub fn name(self) -> &'static str {
-        match self {
-            Category::Parameters => "parameters",
-            Category::Gradients => "gradients",
-            Category::OptimizerState => "optimizer state",
-            Category::Buffers => "buffers",
-            Category::Data => "data",
-            Category::Activations => "activations",
-            Category::Temporaries => "temporaries",
-            Category::Workspaces => "workspaces",
-            Category::Other => "other",
-        }
-    }
-}
-
-/// A piece of memory from its allocation to its end; moments are positions among the trace's events. A long script has millions of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
-    pub address: u64,
-    /// As asked for, and as the allocator gave.
-    pub bytes: i64,
-    pub rounded: i64,
-    made: u32,
-    freed: u32,
-    completed: u32,
-    /// Number of the tensor's name; 0 where it has none.
-    pub tensor: u32,
-    pub device: u16,
-    pub category: Category,
-}
-
-/// A trace has fewer events.
-const NEVER: u32 = u32::MAX;
-
-impl Block {
-    pub fn made(&self) -> usize {
-        self.made as usize
-    }
-
-    /// When it was given back.
-    pub fn freed(&self) -> Option<usize> {
-        (self.freed != NEVER).then_some(self.freed as usize)
-    }
-
-    /// When others could have it: later than [`Block::freed`] where another stream used it.
-    pub fn completed(&self) -> Option<usize> {
-        (self.completed != NEVER).then_some(self.completed as usize)
-    }
-
-    pub fn lives_after(&self, event: usize) -> bool {
-        self.made() <= event && self.freed().is_none_or(|freed| freed > event)
-    }
-}
-
-/// The blocks of a trace, in the order in which they were made.
-pub fn blocks(trace: &Trace) -> Vec<Block> {
-    let events = trace.events.as_slice();
-    let mut blocks: Vec<Block> = Vec::new();
-    let mut labels: Vec<(Label, u32)> = Vec::new();
-    // By address, which says which card it is of: live, and given back but not yet free for others.
-    let mut live: BTreeMap<u64, usize> = BTreeMap::new();
-    let mut pending: HashMap<u64, usize> = HashMap::new();
-    for (at, event) in (0..).zip(events) {
-        let key = event.address;
-        match event.kind {
-            Kind::Alloc => {
-                live.insert(key, blocks.len());
-                labels.push((Label::Other, 0));
-                blocks.push(Block {
-                    address: event.address,
-                    bytes: event.bytes,
-                    rounded: event.rounded,
-                    made: at,
-                    freed: NEVER,
-                    completed: NEVER,
-                    tensor: 0,
-                    device: event.device,
-                    category: Category::Other,
-                });
-            }
-            Kind::FreeRequested => {
-                if let Some(block) = live.remove(&key) {
-                    blocks[block].freed = at;
-                    pending.insert(key, block);
-                }
-            }
-            Kind::FreeCompleted => {
-                if let Some(block) = pending.remove(&key) {
-                    blocks[block].completed = at;
-                }
-            }
-            Kind::Label => {
-                if let Some((_, &block)) = live.range(..=key).next_back()
-                    && event.address < blocks[block].address + blocks[block].rounded.unsigned_abs().max(1)
-                {
-                    let label = Label::of(event.bytes).unwrap_or(Label::Other);
-                    let before = labels[block].0;
-                    let stays = match label {
-                        // A parameter that is loaded from the host stays one.
-                        Label::Data => before != Label::Other,
-                        // Weights of which nothing else is known: they are no data, and stay what else they are.
-                        Label::Other => before != Label::Data,
-                        _ => false,
-                    };
-                    if !stays {
-                        labels[block] = (label, if event.module != 0 { event.module } else { labels[block].1 });
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    let marks: Vec<(usize, Phase)> =
-        events.iter().enumerate().filter(|(_, event)| event.kind == Kind::Mark).map(|(at, event)| (at, event.phase)).collect();
-    for (block, (label, tensor)) in blocks.iter_mut().zip(labels) {
-        block.tensor = tensor;
-        block.category = category(block, label, &events[block.made()], &marks);
-    }
-    blocks
-}
-
-/// What a block is for: what was said of it, else the phase that made it and whether it outlived that.
-fn category(block: &Block, label: Label, made: &Event, marks: &[(usize, Phase)]) -> Category {
-    match label {
-        Label::Parameter => return Category::Parameters,
-        Label::Gradient => return Category::Gradients,
-        Label::OptimizerState => return Category::OptimizerState,
-        Label::Buffer => return Category::Buffers,
-        Label::Workspace => return Category::Workspaces,
-        Label::Data if made.module == 0 => return Category::Data,
-        Label::Data | Label::Other => {}
-    }
-    let after = marks.partition_point(|(at, _)| *at <= block.made());
-    let end = marks[after..].iter().find(|(_, phase)| *phase != made.phase).map(|(at, _)| *at);
-    let outlives = |end: usize| block.freed().is_none_or(|freed| freed > end);
-    match made.phase {
-        Phase::Load => match end {
-            Some(end) if !outlives(end) => Category::Temporaries,
-            _ => Category::Other,
-        },
-        // Without an end it is a pass that failed, or one without training.
-        Phase::Forward => {
-            if end.is_none_or(outlives) {
-                Category::Activations
-            } else {
-                Category::Temporaries
-            }
-        }
-        Phase::Backward => {
-            if end.is_some_and(outlives) {
-                Category::Gradients
-            } else {
-                Category::Temporaries
-            }
-        }
-        Phase::Optimizer => {
-            if end.is_some_and(outlives) {
-                Category::OptimizerState
-            } else {
-                Category::Temporaries
-            }
-        }
-    }
-}
 
 /// What the allocator's meters show of one card.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -513,7 +330,7 @@ pub const TOLD: usize = 12;
 
 /// What a process needs of each card that it used, the worst first. Of one that used none its exception.
 pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer> {
-    let blocks = blocks(trace);
+    let blocks = blocks(&trace.events);
     let mut devices: Vec<u16> =
         trace.events.iter().filter(|e| matches!(e.kind, Kind::Alloc | Kind::OutOfMemory)).map(|e| e.device).collect();
     devices.sort_unstable();

@@ -6,11 +6,11 @@ use super::replay::{self, AllocationTrace};
 use super::show::short_failure;
 use super::template::FlagTemplate;
 use super::time::Prediction;
-use super::trace::Phase;
 use anyhow::{Result, anyhow, bail};
 use base::units::{Bytes, Seconds, significant};
 use serde::Serialize;
 use sim::cards::Card;
+use sim::trace::Phase;
 use std::cell::RefCell;
 use std::{fmt, thread};
 

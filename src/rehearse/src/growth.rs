@@ -1,8 +1,9 @@
 //! Memory that grows from step to step: blocks that each step makes and nothing frees.
 
-use super::answer::{Block, Category, Held};
+use super::answer::Held;
 use super::trace::{Keeper, Trace};
 use serde::Serialize;
+use sim::trace::{Block, Category};
 use std::collections::BTreeMap;
 
 /// What each step leaves behind.

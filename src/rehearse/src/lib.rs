@@ -22,8 +22,8 @@ pub mod time;
 mod trace;
 pub mod what_if;
 
-pub use answer::{Answer, Block, Category, ProcessAnswer, RehearsalVerdict};
+pub use answer::{Answer, ProcessAnswer, RehearsalVerdict};
 pub use launch::{Rehearsal, RehearsalResult, ScriptFailed};
 pub use nvidia_smi::{NAME as NVIDIA_SMI, nvidia_smi};
 pub use template::FlagTemplate;
-pub use trace::{Event, Exception, Frame, Kind, Label, Phase, Process, Trace, is_library};
+pub use trace::{Exception, Frame, Process, Trace, is_library};

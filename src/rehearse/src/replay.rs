@@ -4,10 +4,11 @@
 use super::answer::ProcessAnswer;
 use super::launch::{LARGE, Rehearsal, Variant};
 use super::session::Session;
-use super::trace::{Kind, Trace};
+use super::trace::Trace;
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
+use sim::trace::Kind;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -5,29 +5,7 @@
 //! is full for instance, it begins with the error's number, else with 0.
 //!
 //! # `events`
-//! Little-endian. A header of 64 bytes: `VLTRACE1`, bytes of a record (80) and process id as `u32`, zeros. Then records ([`Event`]) in the
-//! order in which things happened, until the end of the file or one of kind 0. It is there once CUDA came up.
-//!
-//! | offset | type | field | |
-//! |---|---|---|---|
-//! | 0 | u8 | kind | [`Kind`] |
-//! | 1 | u8 | phase | 0 load, 1 forward, 2 backward, 3 optimizer ([`Phase`]) |
-//! | 2 | u16 | device | |
-//! | 4 | u32 | step | optimizer steps that had ended |
-//! | 8 | u64 | address | of the block or segment |
-//! | 16 | i64 | bytes | as asked for; of a label the [`Label`] |
-//! | 24 | i64 | rounded | what the block has |
-//! | 32 | i64 | allocated | the allocator's meter before the event; a free has left it already |
-//! | 40 | i64 | reserved | the same |
-//! | 48 | u64 | stream | |
-//! | 56 | u32 | stack | number of the Python stack that asked; in a backward pass where no Python runs, that of `backward()` |
-//! | 60 | u32 | origin | in a backward pass: number of the stack of the forward pass that is gone back through; 0 where none |
-//! | 64 | u32 | module | innermost module at work; of a label, number of the tensor's name |
-//! | 68 | u32 | operator | |
-//! | 72 | u64 | nanoseconds | since the trace began: the host's time, of which a GPU would take another |
-//!
-//! A block lives from `Alloc` to `FreeRequested`; its memory is free for others at `FreeCompleted`, which is later where another stream
-//! uses it. A label speaks of the block that its address lies in, from when it was made; what a block is for often shows later.
+//! What the allocator did, in the form of [`sim::trace`]. It is there once CUDA came up.
 //!
 //! # `names`
 //! JSON, an object to a line. Numbers begin at 1; 0 is none. A name stands before the first event that has its number. A frame's line is -1
@@ -58,144 +36,12 @@
 
 use super::show::on_one_line;
 use super::time::{Fetch, ScriptLoader, Work};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde::{Deserialize, Deserializer, Serialize};
+use sim::trace::{self, Event, Phase};
 use std::collections::HashMap;
-use std::fs::{self, File};
-use std::io::{BufReader, ErrorKind, Read};
+use std::fs;
 use std::path::Path;
-
-/// An enum whose variants have numbers in the file.
-macro_rules! numbered {
-    ($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $variant:ident = $number:literal,)* }) => {
-        $(#[$about])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name { $($(#[$what])* $variant = $number,)* }
-
-        impl $name {
-            /// None where this version knows of none with the number.
-            pub fn of(number: i64) -> Option<$name> {
-                match number {
-                    $($number => Some($name::$variant),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-numbered! {
-    /// What a record tells.
-    Kind {
-        Alloc = 1,
-        FreeRequested = 2,
-        FreeCompleted = 3,
-        SegmentAlloc = 4,
-        SegmentFree = 5,
-        /// Pages of an expandable segment.
-        SegmentMap = 6,
-        SegmentUnmap = 7,
-        /// `bytes` were asked for; `address` is what the card had free.
-        OutOfMemory = 8,
-        /// A phase or a step begins.
-        Mark = 9,
-        Label = 10,
-        /// The script read a value that comes from numbers that nobody computed.
-        Imagined = 11,
-        /// What follows is not the script's own: `bytes` is 1 where enough steps were seen.
-        Ended = 12,
-    }
-}
-
-numbered! {
-    /// What a script is at.
-    Phase {
-        /// Before the first forward pass.
-        Load = 0,
-        /// A forward pass, the loss, the next batch: whatever is none of the others.
-        Forward = 1,
-        Backward = 2,
-        Optimizer = 3,
-    }
-}
-
-impl Phase {
-    pub fn name(self) -> &'static str {
-        match self {
-            Phase::Load => "load",
-            Phase::Forward => "forward",
-            Phase::Backward => "backward",
-            Phase::Optimizer => "optimizer",
-        }
-    }
-}
-
-numbered! {
-    /// What somebody says that a block is for.
-    Label {
-        Other = 0,
-        Parameter = 1,
-        Gradient = 2,
-        OptimizerState = 3,
-        Buffer = 4,
-        /// Filled from the host.
-        Data = 5,
-        Workspace = 6,
-    }
-}
-
-/// A record of a trace, as this module's head describes them, without what no answer asks for: a long script has millions of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
-    pub address: u64,
-    pub bytes: i64,
-    pub rounded: i64,
-    pub step: u32,
-    pub stack: u32,
-    pub origin: u32,
-    pub module: u32,
-    pub operator: u16,
-    /// A place in [`Trace::streams`].
-    pub stream: u16,
-    pub device: u16,
-    pub kind: Kind,
-    pub phase: Phase,
-}
-
-const HEADER: usize = 64;
-const RECORD: usize = 80;
-
-impl Event {
-    /// None of what this version knows no kind or phase for. A stream is added to those that there are.
-    fn read(record: &[u8; RECORD], streams: &mut Vec<u64>) -> Option<Event> {
-        fn field<const N: usize>(record: &[u8; RECORD], at: usize) -> [u8; N] {
-            let mut bytes = [0; N];
-            bytes.copy_from_slice(&record[at..at + N]);
-            bytes
-        }
-        let (u64_at, u32_at) = (|at| u64::from_le_bytes(field(record, at)), |at| u32::from_le_bytes(field(record, at)));
-        let i64_at = |at| i64::from_le_bytes(field(record, at));
-        let stream = streams.iter().position(|known| *known == u64_at(48)).unwrap_or_else(|| {
-            streams.push(u64_at(48));
-            streams.len() - 1
-        });
-        Some(Event {
-            kind: Kind::of(record[0].into())?,
-            phase: Phase::of(record[1].into())?,
-            device: u16::from_le_bytes(field(record, 2)),
-            step: u32_at(4),
-            address: u64_at(8),
-            bytes: i64_at(16),
-            rounded: i64_at(24),
-            stream: u16::try_from(stream).ok()?,
-            stack: u32_at(56),
-            origin: u32_at(60),
-            module: u32_at(64),
-            // Nobody has as many: its name would be missing.
-            operator: u16::try_from(u32_at(68)).unwrap_or(0),
-        })
-    }
-}
 
 /// A place in a Python file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -421,37 +267,13 @@ impl Trace {
         trace.lost = error.map(std::io::Error::from_raw_os_error);
         let events = folder.join("events");
         if trace.lost.is_none() && events.exists() {
-            trace.read_events(&events).with_context(|| format!("reading {}", events.display()))?;
+            let read = trace::read(&events, &mut trace.streams).with_context(|| format!("reading {}", events.display()))?;
+            trace.events = read;
             trace.find_compiled();
         }
         trace.work = Work::of_folder(folder)?;
         trace.fetches = Fetch::of_folder(folder);
         Ok(trace)
-    }
-
-    fn read_events(&mut self, path: &Path) -> Result<()> {
-        let file = File::open(path)?;
-        // Its process was killed before it wrote anything.
-        if file.metadata()?.len() == 0 {
-            return Ok(());
-        }
-        let mut file = BufReader::with_capacity(1 << 20, file);
-        let mut header = [0; HEADER];
-        let header = file.read_exact(&mut header).map(|()| header);
-        ensure!(header.is_ok_and(|header| header.starts_with(b"VLTRACE1")), "it is no trace of this version");
-        let mut record = [0; RECORD];
-        loop {
-            match file.read_exact(&mut record) {
-                Ok(()) => match Event::read(&record, &mut self.streams) {
-                    Some(event) if event.kind != Kind::Ended => self.events.push(event),
-                    _ => break,
-                },
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
-        ensure!(u32::try_from(self.events.len()).is_ok(), "it has more than four billion events; rehearse fewer steps");
-        Ok(())
     }
 
     fn name(&mut self, line: TraceLine) {

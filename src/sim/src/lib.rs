@@ -1,7 +1,8 @@
 //! The simulated GPU as it is put into other processes: the cards, and the C++ of `native/` as sources and, where this program was built with
-//! a libtorch, as libraries.
+//! a libtorch, as libraries. And what recorders of memory write ([`trace`]).
 
 pub mod cards;
+pub mod trace;
 
 include!(concat!(env!("OUT_DIR"), "/libraries.rs"));
 

@@ -38,4 +38,5 @@ pub use native::{
 pub use pickle::save_pickle;
 pub use profiler::{Profiled, Profiler, Profiling, range};
 pub use safetensors::SafetensorsFile;
-pub use timeline::{Categories, Category, Event, Made, Mark, Marked, Moment, Phase, Recorder, Recording, Stage, Timeline};
+pub use sim::trace::{Category, Phase};
+pub use timeline::{Categories, Mark, Marked, Moment, Recorder, Recording, Stage, Timeline};

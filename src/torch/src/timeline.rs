@@ -3,8 +3,8 @@
 //! A [`Recorder`] hears what the device's allocator does: on the CPU our counting allocator, on CUDA PyTorch's caching allocator, real or
 //! dry. It is told when a phase of the step ends, with the parameters and the data. What a block is for shows then: a forward pass leaves
 //! activations, a backward pass fills the parameters' gradients, an optimizer's step leaves its state, and what is gone again was
-//! temporary. The [`Timeline`] that comes out knows every block by address, bytes, category, iteration and phase, and gives what lives after
-//! each event, the peak, and what lives there.
+//! temporary. The [`Timeline`] that comes out has the events and blocks of [`sim::trace`], as a rehearsal's trace has, and gives what lives
+//! after each event, the peak, and what lives there.
 //! ```no_run
 //! use tch::{Device, Kind, Tensor, nn, nn::Module, nn::OptimizerConfig};
 //! use torch::{Cpu, Mark, Phase, Recorder, Recording};
@@ -26,7 +26,7 @@
 //!         drop(loss);
 //!         recorder.ended(mark(Phase::Backward), &store, &[&x])?;
 //!         optimizer.step();
-//!         recorder.ended(mark(Phase::Step), &store, &[&x])?;
+//!         recorder.ended(mark(Phase::Optimizer), &store, &[&x])?;
 //!     }
 //!     let timeline = recorder.end();
 //!     if let Some(peak) = timeline.peak() {
@@ -46,6 +46,7 @@ use super::native::optimizers::gradient_addresses;
 use super::{Backend, Memory};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
+use sim::trace::{Block, Category, Event, Kind, Phase};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -53,35 +54,13 @@ use std::sync::Arc;
 use tch::Tensor;
 use tch::nn::VarStore;
 
-/// What an iteration goes through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// The model, the optimizer without state, and one batch come onto the device.
-    Load,
-    Forward,
-    Backward,
-    Step,
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.pad(match self {
-            Phase::Load => "load",
-            Phase::Forward => "forward",
-            Phase::Backward => "backward",
-            Phase::Step => "step",
-        })
-    }
-}
-
 /// The end of a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// Counts from 1; 0 in [`Phase::Load`].
     pub iteration: u32,
     pub phase: Phase,
-    /// Which micro-batch of the iteration, from 0; the last in [`Phase::Step`].
+    /// Which micro-batch of the iteration, from 0; the last in [`Phase::Optimizer`].
     pub micro_batch: i64,
 }
 
@@ -112,6 +91,20 @@ impl Categories {
         self.named().iter().map(|(_, bytes)| bytes).sum()
     }
 
+    /// One category's bytes. What has no field of its own counts in another's: buffers among the parameters, what nobody knows among the
+    /// temporaries.
+    pub fn of(&mut self, category: Category) -> &mut i64 {
+        match category {
+            Category::Parameters | Category::Buffers => &mut self.parameters,
+            Category::Gradients => &mut self.gradients,
+            Category::OptimizerState => &mut self.optimizer_state,
+            Category::Activations => &mut self.activations,
+            Category::Data => &mut self.data,
+            Category::Temporaries | Category::Other => &mut self.temporaries,
+            Category::Workspaces => &mut self.workspaces,
+        }
+    }
+
     /// Each category with its name.
     pub fn named(&self) -> [(&'static str, i64); 7] {
         [
@@ -126,82 +119,17 @@ impl Categories {
     }
 }
 
-/// What a block of memory is for; see [`Categories`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Category {
-    Parameters,
-    Gradients,
-    OptimizerState,
-    Activations,
-    Data,
-    Temporaries,
-    Workspaces,
-}
-
-impl Category {
-    /// In the order of [`Categories::named`].
-    pub const ALL: [Category; 7] = [
-        Category::Parameters,
-        Category::Gradients,
-        Category::OptimizerState,
-        Category::Activations,
-        Category::Data,
-        Category::Temporaries,
-        Category::Workspaces,
-    ];
-
-    pub fn name(self) -> &'static str {
-        Categories::default().named()[self as usize].0
-    }
-
-    /// This category's bytes.
-    pub fn of(self, categories: &mut Categories) -> &mut i64 {
-        match self {
-            Category::Parameters => &mut categories.parameters,
-            Category::Gradients => &mut categories.gradients,
-            Category::OptimizerState => &mut categories.optimizer_state,
-            Category::Activations => &mut categories.activations,
-            Category::Data => &mut categories.data,
-            Category::Temporaries => &mut categories.temporaries,
-            Category::Workspaces => &mut categories.workspaces,
-        }
-    }
-}
-
 /// Everything that was allocated, and when.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Timeline {
-    /// Every allocation, in order.
-    pub made: Vec<Made>,
+    /// Every allocation, in order. Its tensor is the parameter that it is or belongs to, where that is known.
+    pub blocks: Vec<Block>,
     /// Allocations and frees, in order. To the end of the last phase; where a phase did not end, until all of it is freed again.
     pub events: Vec<Event>,
+    /// Names of parameters; the first has the number 1.
+    pub tensors: Vec<Arc<str>>,
     /// Ends of phases.
     pub marks: Vec<Marked>,
-}
-
-/// One allocation.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Made {
-    pub address: u64,
-    /// Bytes that were asked for.
-    pub bytes: i64,
-    pub category: Category,
-    /// When it was made; iteration 0 while loading.
-    pub iteration: u32,
-    pub phase: Phase,
-    /// The parameter that it is or belongs to, where it is known.
-    pub parameter: Option<Arc<str>>,
-    /// The operation that the program called and in which it was made, where names were asked for.
-    pub operation: Option<&'static str>,
-}
-
-/// An allocation, or its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
-    /// Position in [`Timeline::made`].
-    pub made: usize,
-    pub freed: bool,
 }
 
 /// The end of a phase of a micro-batch.
@@ -245,18 +173,32 @@ pub struct Stage {
 const PEAKS: [&str; 2] = ["allocated_peak", "reserved_peak"];
 
 impl Timeline {
-    /// Iteration and phase that an event belongs to; none behind the last phase that ended.
+    /// Iteration and phase that an event belongs to; none behind the last.
     pub fn at(&self, event: usize) -> Option<(u32, Phase)> {
-        self.marks.iter().find(|mark| event < mark.events).map(|mark| (mark.iteration, mark.phase))
+        self.events.get(event).map(|event| (iteration(event), event.phase))
+    }
+
+    /// The parameter that a block is or belongs to.
+    pub fn parameter(&self, block: &Block) -> Option<&str> {
+        Some(self.tensors.get((block.tensor as usize).checked_sub(1)?)?)
+    }
+
+    /// The operation that the program called and in which a block was made, where names were asked for.
+    pub fn operation(&self, block: &Block) -> Option<&'static str> {
+        allocations::operation(&self.events[block.made()])
     }
 
     /// What lives after each event.
     pub fn moments(&self) -> impl Iterator<Item = Moment> + '_ {
+        let mut categories = vec![Category::Other; self.events.len()];
+        for block in &self.blocks {
+            categories[block.made()] = block.category;
+            block.freed().into_iter().for_each(|freed| categories[freed] = block.category);
+        }
         let mut live = Categories::default();
-        self.events.iter().enumerate().map(move |(event, change)| {
-            let made = &self.made[change.made];
-            *made.category.of(&mut live) += if change.freed { -made.bytes } else { made.bytes };
-            Moment { event, live }
+        self.events.iter().zip(categories).enumerate().map(move |(at, (event, category))| {
+            *live.of(category) += event.change();
+            Moment { event: at, live }
         })
     }
 
@@ -270,12 +212,8 @@ impl Timeline {
     }
 
     /// Everything that lives after an event.
-    pub fn living_after(&self, event: usize) -> impl Iterator<Item = &Made> {
-        let mut lives = vec![false; self.made.len()];
-        for event in &self.events[..=event] {
-            lives[event.made] = !event.freed;
-        }
-        self.made.iter().zip(lives).filter(|(_, lives)| *lives).map(|(made, _)| made)
+    pub fn living_after(&self, event: usize) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().filter(move |block| block.lives_after(event))
     }
 
     /// Each phase that ended, its micro-batches joined.
@@ -330,6 +268,11 @@ impl Timeline {
     }
 }
 
+/// Counts from 1; 0 while loading.
+fn iteration(event: &Event) -> u32 {
+    if event.phase == Phase::Load { 0 } else { event.step + 1 }
+}
+
 /// Adds a stage, or joins it with that of an earlier micro-batch.
 fn join(stages: &mut Vec<Stage>, mut stage: Stage) {
     let earlier = stages.iter().rposition(|s| (s.iteration, s.phase) == (stage.iteration, stage.phase));
@@ -360,7 +303,7 @@ pub struct Recorder<'a> {
     backend: &'a dyn Backend,
     recording: Recording,
     timeline: Timeline,
-    /// Position in the timeline of what lives, by address.
+    /// Which of the timeline's blocks live, by address.
     live: ByAddress<usize>,
     parameters: Vec<(Arc<str>, Tensor)>,
 }
@@ -384,16 +327,16 @@ impl<'a> Recorder<'a> {
     /// # Errors
     /// The meter's message.
     pub fn ended(&mut self, mark: Mark, store: &VarStore, data: &[&Tensor]) -> Result<()> {
-        let first = self.timeline.made.len();
-        self.take((mark.iteration, mark.phase));
+        let first = self.timeline.blocks.len();
+        self.take(mark);
         for address in self.backend.workspaces()? {
             self.claim(self.live.get(&address).copied(), Category::Workspaces, None);
         }
         if mark.phase == Phase::Load {
             self.parameters = store.variables().into_iter().map(|(name, tensor)| (name.into(), tensor)).collect();
             for at in 0..self.parameters.len() {
-                let made = self.position(self.parameters[at].1.data_ptr() as u64);
-                self.claim(made, Category::Parameters, Some(at));
+                let block = self.position(self.parameters[at].1.data_ptr() as u64);
+                self.claim(block, Category::Parameters, Some(at));
             }
             self.parameters.retain(|(_, tensor)| tensor.requires_grad());
         }
@@ -409,7 +352,7 @@ impl<'a> Recorder<'a> {
                     self.claim(self.position(address), Category::Gradients, Some(at));
                 }
             }
-            Phase::Step => {
+            Phase::Optimizer => {
                 self.claim_living(first, Category::OptimizerState);
                 self.disclaim_lasting(mark.iteration);
             }
@@ -439,63 +382,66 @@ impl<'a> Recorder<'a> {
     }
 
     /// Reads what was allocated and freed since.
-    fn take(&mut self, (iteration, phase): (u32, Phase)) {
-        for event in allocations::take() {
-            if event.freed {
-                // What was there before the recording is none of its business.
-                let Some(made) = self.live.remove(&event.address) else { continue };
-                self.timeline.events.push(Event { made, freed: true });
+    fn take(&mut self, mark: Mark) {
+        let Timeline { blocks, events, .. } = &mut self.timeline;
+        for mut event in allocations::take() {
+            (event.step, event.phase) = (mark.iteration.saturating_sub(1), mark.phase);
+            if event.kind == Kind::Alloc {
+                self.live.insert(event.address, blocks.len());
+                blocks.push(Block::begin(events.len(), &event, Category::Temporaries));
             } else {
-                let made = self.timeline.made.len();
-                self.live.insert(event.address, made);
-                self.timeline.events.push(Event { made, freed: false });
-                self.timeline.made.push(Made {
-                    address: event.address,
-                    bytes: event.bytes,
-                    category: Category::Temporaries,
-                    iteration,
-                    phase,
-                    parameter: None,
-                    operation: event.operation,
-                });
+                // What was there before the recording is none of its business.
+                let Some(block) = self.live.remove(&event.address) else { continue };
+                blocks[block].end(events.len());
             }
+            events.push(event);
         }
     }
 
     /// Where in the timeline the memory is that an address lies in; none for the address 0.
     fn position(&self, address: u64) -> Option<usize> {
-        let has = |start: u64, made: usize| (start..start + self.timeline.made[made].bytes.unsigned_abs()).contains(&address);
-        if let Some(made) = self.live.get(&address) {
-            return has(address, *made).then_some(*made);
+        let has = |start: u64, block: usize| (start..start + self.timeline.blocks[block].bytes.unsigned_abs()).contains(&address);
+        if let Some(block) = self.live.get(&address) {
+            return has(address, *block).then_some(*block);
         }
         // A view may begin inside of its memory.
-        (address != 0).then(|| self.live.iter().find(|(start, made)| has(**start, **made))).flatten().map(|(_, made)| *made)
+        (address != 0).then(|| self.live.iter().find(|(start, block)| has(**start, **block))).flatten().map(|(_, block)| *block)
     }
 
-    fn claim(&mut self, made: Option<usize>, category: Category, parameter: Option<usize>) {
-        let Some(made) = made.map(|made| &mut self.timeline.made[made]) else { return };
-        if made.category == Category::Temporaries {
-            made.category = category;
-            made.parameter = parameter.map(|at| self.parameters[at].0.clone());
+    fn claim(&mut self, block: Option<usize>, category: Category, parameter: Option<usize>) {
+        let Some(block) = block.map(|block| &mut self.timeline.blocks[block]) else { return };
+        if block.category != Category::Temporaries {
+            return;
+        }
+        block.category = category;
+        if let Some((name, _)) = parameter.map(|at| &self.parameters[at]) {
+            let names = &mut self.timeline.tensors;
+            let known = names.iter().position(|known| Arc::ptr_eq(known, name));
+            let at = known.unwrap_or_else(|| {
+                names.push(name.clone());
+                names.len() - 1
+            });
+            block.tensor = at as u32 + 1;
         }
     }
 
     /// Claims what was made since and lives.
     fn claim_living(&mut self, first: usize, category: Category) {
-        let made = &mut self.timeline.made;
         for &at in self.live.values().filter(|at| **at >= first) {
-            if made[at].category == Category::Temporaries {
-                made[at].category = category;
+            let block = &mut self.timeline.blocks[at];
+            if block.category == Category::Temporaries {
+                block.category = category;
             }
         }
     }
 
     /// What a forward pass left and a whole further iteration did not free was no activation: a library keeps it.
-    fn disclaim_lasting(&mut self, iteration: u32) {
-        let made = &mut self.timeline.made;
+    fn disclaim_lasting(&mut self, now: u32) {
+        let Timeline { blocks, events, .. } = &mut self.timeline;
         for &at in self.live.values() {
-            if made[at].category == Category::Activations && made[at].iteration < iteration {
-                made[at].category = Category::Temporaries;
+            let block = &mut blocks[at];
+            if block.category == Category::Activations && iteration(&events[block.made()]) < now {
+                block.category = Category::Temporaries;
             }
         }
     }

@@ -127,7 +127,7 @@ impl Trainer {
             self.skipped_steps += 1;
         }
         self.scaler.update()?;
-        ended(Mark { iteration, phase: Phase::Step, micro_batch: count - 1 }, self)?;
+        ended(Mark { iteration, phase: Phase::Optimizer, micro_batch: count - 1 }, self)?;
         Ok(())
     }
 

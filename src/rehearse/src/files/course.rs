@@ -1,7 +1,8 @@
 //! What a process has of a card from event to event.
 
-use crate::answer::{self, Block, Category, ProcessAnswer};
-use crate::trace::{Event, Kind, Phase, Trace};
+use crate::answer::ProcessAnswer;
+use crate::trace::Trace;
+use sim::trace::{Block, Category, Event, Kind, Phase};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -65,7 +66,7 @@ pub struct CoursePart {
 impl<'a> View<'a> {
     pub fn new(trace: &'a Trace, process: &'a ProcessAnswer) -> View<'a> {
         let events = trace.events.as_slice();
-        let mut blocks = answer::blocks(trace);
+        let mut blocks = sim::trace::blocks(&trace.events);
         blocks.retain(|block| block.device == process.device);
         let ran_out = process.out_of_memory.as_ref().map(|_| process.moment);
         let is_told = |event: &Event| event.kind == Kind::Alloc || event.phase == Phase::Optimizer;

@@ -2,7 +2,7 @@
 
 use super::course::{LAYERS, View, layer};
 use super::who;
-use crate::answer::{Answer, Block, Held, TOLD, module_of};
+use crate::answer::{Answer, Held, TOLD, module_of};
 use crate::show::{
     LISTED, caught_at, growth_at, headline, keeper_of, place_of, place_or_not, share_of, short, size_of, smallest, unreached_at,
     varied_of,
@@ -15,6 +15,7 @@ use chart::{AreaPlot, Areas, Head, NARROW, Panel, WIDE, areas};
 use minijinja::context;
 use minijinja::value::Serde;
 use serde::Serialize;
+use sim::trace::Block;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 

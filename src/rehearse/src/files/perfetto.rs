@@ -6,9 +6,9 @@
 use super::course::{LAYERS, View, layer};
 use super::{MOST_EVENTS, who};
 use crate::time::Prediction;
-use crate::trace::{Kind, Phase};
 use anyhow::Result;
 use serde_json::json;
+use sim::trace::{Kind, Phase};
 use std::io::Write;
 
 /// With a prediction, the kernels of a step are a process of their own, each stream a thread, on an axis of predicted time.

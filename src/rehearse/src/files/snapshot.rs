@@ -3,7 +3,8 @@
 use super::MOST_EVENTS;
 use super::course::View;
 use crate::snapshot::{Action, BlockState, Segment, Snapshot, SnapshotBlock, SnapshotFrame};
-use crate::trace::{Event, Kind, Trace};
+use crate::trace::Trace;
+use sim::trace::{Event, Kind};
 use std::collections::{BTreeMap, HashMap};
 
 /// A process's snapshot as `torch.cuda.memory._snapshot()` would give it at its end, of one card; `time_us` counts events.

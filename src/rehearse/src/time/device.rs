@@ -216,7 +216,7 @@ mod tests {
         let work = |n: u32, alignment| Work {
             kind: WorkKind::Matmul,
             precision: Precision::Half,
-            phase: crate::trace::Phase::Forward,
+            phase: sim::trace::Phase::Forward,
             synchronises: false,
             waited: false,
             changes_layout: false,

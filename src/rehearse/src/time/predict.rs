@@ -5,10 +5,11 @@ use super::loading::Loading;
 use super::timeline::{Turn, begins, steady};
 use super::work::{Precision, Work, WorkKind};
 use crate::answer::{Line, TOLD, alike};
-use crate::trace::{Phase, Trace};
+use crate::trace::Trace;
 use base::units::significant;
 use serde::Serialize;
 use sim::cards::Card;
+use sim::trace::Phase;
 use std::collections::HashMap;
 
 /// What the host takes to launch a kernel, beyond what it takes in a rehearsal, where a launch does nothing.

@@ -3,8 +3,8 @@
 //! Little-endian. A header of 64 bytes: `VLWORK02`, bytes of a record (80) as `u32`, zeros. Then records in the order of their launches; the
 //! fields are those of [`Work`], in this order. A step is there when it has ended.
 
-use crate::trace::Phase;
 use anyhow::{Context, Result, ensure};
+use sim::trace::Phase;
 use std::fs;
 use std::path::Path;
 

@@ -39,7 +39,7 @@ void register_all() {
 
 extern "C" {
 
-using vramlab::rehearsal::Category;
+using vramlab::rehearsal::Label;
 using vramlab::rehearsal::Phase;
 
 // Messages are the caller's, who gives them back to vl_forget.
@@ -79,7 +79,7 @@ EXPORTED void vl_set_backward_stack() { vramlab::rehearsal::set_backward_stack()
 // Of each label its address, its category and the number of its tensor's name.
 EXPORTED void vl_label(const uint64_t* labels, size_t count) {
   for (size_t i = 0; i < count; i++)
-    vramlab::rehearsal::label(labels[3 * i], static_cast<Category>(labels[3 * i + 1]), static_cast<uint32_t>(labels[3 * i + 2]));
+    vramlab::rehearsal::label(labels[3 * i], static_cast<Label>(labels[3 * i + 1]), static_cast<uint32_t>(labels[3 * i + 2]));
 }
 // A kernel that PyTorch knows nothing of was given these addresses.
 EXPORTED void vl_lose(const uint64_t* addresses, size_t count) { vramlab::rehearsal::lose_values(addresses, count); }

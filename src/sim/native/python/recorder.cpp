@@ -317,7 +317,7 @@ std::array<Meter, 64> meters;
 // Live blocks by address: their bytes, and what was said of them.
 struct Live {
   int64_t bytes = 0;
-  Category category = Category::kOther;
+  Label category = Label::kOther;
   uint32_t name = 0;
 };
 std::unordered_map<uint64_t, Live> live;
@@ -448,7 +448,7 @@ void open_recorder(const std::string& folder) {
     char magic[8];
     uint32_t record, pid;
   } header{{}, sizeof(Event), static_cast<uint32_t>(getpid())};
-  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  std::memcpy(header.magic, trace::kMagic, sizeof trace::kMagic);
   TORCH_CHECK(pwrite(file.get(), &header, sizeof header, 0) == sizeof header, "writing ", folder, "/events: ", std::strerror(errno));
   TORCH_CHECK(pthread_atfork(nullptr, nullptr, leave_to_the_parent) == 0, "following forks");
   events_file = file;
@@ -460,7 +460,7 @@ void follow_allocator() {
   auto** const watch = static_cast<void (**)(int, const void*)>(dlsym(RTLD_DEFAULT, "vramlab_dry_watch"));
   if (watch) {
     *watch = [](int use, const void* address) {
-      label(reinterpret_cast<uint64_t>(address), use == kVramlabWorkspace ? Category::kWorkspace : Category::kData, 0);
+      label(reinterpret_cast<uint64_t>(address), use == kVramlabWorkspace ? Label::kWorkspace : Label::kData, 0);
     };
   }
 }
@@ -504,7 +504,7 @@ void set_backward_stack() {
   backward_thread = std::this_thread::get_id();
 }
 
-void label(uint64_t address, Category category, uint32_t name) {
+void label(uint64_t address, Label category, uint32_t name) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (!is_open()) return;
   // Once is enough; the address of a part of a block has nobody who forgets it with the block.

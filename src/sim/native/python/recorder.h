@@ -1,67 +1,19 @@
 // What a process under rehearsal tells the program that started it: two files in a folder of its own that are complete at every moment, so
 // that a process that is killed, hangs or leaves by os._exit has told all that it saw.
 //
-// `events`: a header of 64 bytes (kMagic, bytes of a record, process id; zeros), then records of type Event. The file is longer than what
-// was written: a record of kind 0 is the end. `names`: JSON, an object to a line, written by this library and by Python's half
+// `events`: the memory trace (../trace.h). The file is longer than what was written: a record of kind 0 is the end. `names`: JSON, an object to a line, written by this library and by Python's half
 // (src/rehearse/python); src/rehearse/src/trace.rs reads both and says what each line means.
 #pragma once
+#include "../trace.h"
 #include <cstdint>
 #include <string>
 
 namespace vramlab::rehearsal {
 
-constexpr char kMagic[8] = {'V', 'L', 'T', 'R', 'A', 'C', 'E', '1'};
-
-enum class Kind : uint8_t {
-  kEnd = 0,
-  // Of a block: what PyTorch's allocator tells its trace trackers. `bytes` as asked for, `rounded` what the block has.
-  kAlloc = 1,
-  kFreeRequested = 2,
-  kFreeCompleted = 3,
-  // Of a segment, or of pages of an expandable one: `bytes` is its size.
-  kSegmentAlloc = 4,
-  kSegmentFree = 5,
-  kSegmentMap = 6,
-  kSegmentUnmap = 7,
-  // `bytes` were asked for, `address` is what the card had free.
-  kOutOfMemory = 8,
-  // A phase or step begins: `phase` and `step` are the new ones.
-  kMark = 9,
-  // The block that `address` lies in is for `bytes` (a Category), `module` names its tensor (0: nothing).
-  kLabel = 10,
-  // A value was asked for that comes from numbers nobody computed: `bytes` is how often here, `operator_` what asked. Where it decided a size,
-  // `rounded` is the one that was taken, and `address` the largest that it could be.
-  kImagined = 11,
-  // What follows is not the script's own: `bytes` is 1 where enough steps were seen, 0 where Python ended by itself.
-  kEnded = 12,
-};
-
-enum class Category : int64_t { kOther = 0, kParameter = 1, kGradient = 2, kOptimizerState = 3, kBuffer = 4, kData = 5, kWorkspace = 6 };
-
-enum class Phase : uint8_t { kLoad = 0, kForward = 1, kBackward = 2, kOptimizer = 3 };
-
-struct Event {
-  Kind kind;
-  Phase phase;
-  uint16_t device;
-  // Optimizer steps that have ended before.
-  uint32_t step;
-  uint64_t address;
-  int64_t bytes;
-  int64_t rounded;
-  // The allocator's meter before the event: a free has left `allocated` already.
-  int64_t allocated;
-  int64_t reserved;
-  uint64_t stream;
-  // Numbers of names: the Python stack; the stack of the forward pass whose node of autograd is at work; the innermost module; the operator.
-  uint32_t stack;
-  uint32_t origin;
-  uint32_t module;
-  uint32_t operator_;
-  // Since the recorder began.
-  uint64_t nanoseconds;
-};
-static_assert(sizeof(Event) == 80, "a record's layout is what src/rehearse/src/trace.rs reads");
+using trace::Event;
+using trace::Kind;
+using trace::Label;
+using trace::Phase;
 
 // Opens both files in a folder that is there.
 void open_recorder(const std::string& folder);
@@ -95,7 +47,7 @@ Phase phase();
 void end_step();
 void set_module(uint32_t module);
 void set_backward_stack();
-void label(uint64_t address, Category category, uint32_t name);
+void label(uint64_t address, Label category, uint32_t name);
 void ended(bool enough_seen);
 // `size` is what was taken where it decides a shape, and `most` what that could be.
 void imagined(const char* operator_name, int64_t size = 0, int64_t most = 0);

@@ -1,14 +1,15 @@
 // Every allocation of one device and its end, in order: the CPU's from our counting allocator, a CUDA device's from PyTorch's caching
-// allocator, real or dry. Each may carry the name of the operation in which it was made.
+// allocator, real or dry, as a memory trace. Each may carry the operation in which it was made.
 #include "allocations.h"
 #include "../../../sim/native/guarded.h"
+#include "../../../sim/native/trace.h"
 #include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <dlfcn.h>
 #include <atomic>
 #include <mutex>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 #if __has_include(<c10/cuda/impl/cuda_cmake_macros.h>)
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -17,36 +18,44 @@
 
 namespace {
 
-struct Allocation {
-  uint64_t address;
-  int64_t bytes;
-  // Lives as long as the process; null outside of any operation, and where operations are not asked for.
-  const char* operation;
-  int32_t allocated;
-};
+using vramlab::trace::Event;
+using vramlab::trace::Kind;
 
 constexpr int32_t kNothing = -2;
 constexpr int32_t kCpu = -1;
 // Whose allocations are recorded; a number from 0 is a CUDA device's.
 std::atomic<int32_t> recording{kNothing};
 std::mutex recorded_mutex;
-std::vector<Allocation> recorded;
+std::vector<Event> recorded;
 
-// The outermost operation that runs in this thread: what the program called, not what that calls in turn.
+// Operations by name, with their numbers, from 1 on; they live as long as the process.
+using Operation = std::pair<const std::string, uint32_t>;
+std::mutex operations_mutex;
+std::unordered_map<std::string, uint32_t> operations;
+std::vector<const Operation*> operations_by_number;
+
+// The outermost operation that runs in this thread: what the program called, not what that calls in turn; null outside of any, and where
+// operations are not asked for.
 thread_local int depth = 0;
-thread_local const char* operation = nullptr;
+thread_local const Operation* operation = nullptr;
 
-void record(int32_t device, uint64_t address, int64_t bytes, int32_t allocated) {
+void record(int32_t device, uint64_t address, int64_t bytes, Kind kind) {
   if (recording != device) return;
+  Event event{};
+  event.kind = kind;
+  event.device = static_cast<uint16_t>(device == kCpu ? 0 : device);
+  event.address = address;
+  event.bytes = event.rounded = bytes;
+  event.operator_ = kind == Kind::kAlloc && operation ? operation->second : 0;
   const std::lock_guard<std::mutex> lock(recorded_mutex);
-  recorded.push_back({address, bytes, allocated ? operation : nullptr, allocated});
+  recorded.push_back(event);
 }
 
-const char* kept(const char* name) {
-  static std::mutex mutex;
-  static std::unordered_set<std::string> names;
-  const std::lock_guard<std::mutex> lock(mutex);
-  return names.emplace(name).first->c_str();
+const Operation* kept(const char* name) {
+  const std::lock_guard<std::mutex> lock(operations_mutex);
+  const auto [found, is_new] = operations.emplace(name, static_cast<uint32_t>(operations.size() + 1));
+  if (is_new) operations_by_number.push_back(&*found);
+  return &*found;
 }
 
 std::unique_ptr<at::ObserverContext> operation_begins(const at::RecordFunction& function) {
@@ -82,9 +91,10 @@ void watch_cuda() {
   TORCH_CHECK(allocator && allocator->load(), "PyTorch's CUDA allocator is not in this process, so its allocations cannot be recorded");
   // Called under the allocator's lock. A tracker cannot be taken off again; without a recording it returns at once.
   allocator->load()->attachAllocatorTraceTracker([](const Entry& entry) {
-    if (entry.action_ == Entry::ALLOC) record(entry.device_, entry.addr_, static_cast<int64_t>(entry.size_), 1);
+    if (entry.action_ == Entry::ALLOC) record(entry.device_, entry.addr_, static_cast<int64_t>(entry.size_), Kind::kAlloc);
     // When the meter counts it down: with several streams, later than it is asked for.
-    if (entry.action_ == Entry::FREE_COMPLETED) record(entry.device_, entry.addr_, static_cast<int64_t>(entry.size_), 0);
+    if (entry.action_ == Entry::FREE_COMPLETED)
+      record(entry.device_, entry.addr_, static_cast<int64_t>(entry.size_), Kind::kFreeCompleted);
   });
   watching = true;
 }
@@ -97,12 +107,12 @@ void watch_cuda() { TORCH_CHECK(false, "this program was built with a libtorch w
 namespace vramlab {
 
 void cpu_allocated(uint64_t address, int64_t bytes, int64_t live) {
-  record(kCpu, address, bytes, 1);
+  record(kCpu, address, bytes, Kind::kAlloc);
   tell_profiler(address, bytes, live);
 }
 
 void cpu_freed(uint64_t address, int64_t bytes, int64_t live) {
-  record(kCpu, address, bytes, 0);
+  record(kCpu, address, bytes, Kind::kFreeCompleted);
   tell_profiler(address, -bytes, live);
 }
 
@@ -120,7 +130,7 @@ void name_operations(Naming by, bool on) {
   }
 }
 
-const char* current_operation() { return operation; }
+const char* current_operation() { return operation ? operation->first.c_str() : nullptr; }
 
 }  // namespace vramlab
 
@@ -146,12 +156,18 @@ void vl_allocations_stop() {
 }
 
 // Hands over what was recorded, and forgets it.
-void vl_allocations_take(void* taker, void (*take)(void*, const Allocation*, size_t)) {
-  std::vector<Allocation> taken;
+void vl_allocations_take(void* taker, void (*take)(void*, const Event*, size_t)) {
+  std::vector<Event> taken;
   {
     const std::lock_guard<std::mutex> lock(recorded_mutex);
     taken.swap(recorded);
   }
   take(taker, taken.data(), taken.size());
+}
+
+// The operation of a record, by its number; null of 0, and of a number that there is none of.
+const char* vl_operation_name(uint32_t number) {
+  const std::lock_guard<std::mutex> lock(operations_mutex);
+  return number == 0 || number > operations_by_number.size() ? nullptr : operations_by_number[number - 1]->first.c_str();
 }
 }

@@ -1,36 +1,17 @@
 //! The safe wrapper of `allocations.cpp`: every allocation of a device and its end, in order.
 
 use super::{Message, NativeError, checked};
+use sim::trace::{Event, RECORD};
 use std::ffi::{CStr, c_char, c_void};
 use tch::Device;
 
-type TakeAllocation = extern "C" fn(*mut c_void, *const Raw, usize);
-
-#[repr(C)]
-struct Raw {
-    address: u64,
-    bytes: i64,
-    operation: *const c_char,
-    allocated: i32,
-}
+type TakeRecord = extern "C" fn(*mut c_void, *const [u8; RECORD], usize);
 
 unsafe extern "C" {
     fn vl_allocations_record(device: i32, with_operations: i32) -> Message;
     fn vl_allocations_stop();
-    fn vl_allocations_take(taker: *mut c_void, take: TakeAllocation);
-}
-
-/// One allocation of a tensor's memory, or its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Allocation {
-    pub address: u64,
-    /// Bytes that were asked for.
-    pub bytes: i64,
-    /// Whether this is the end of an allocation.
-    pub freed: bool,
-    /// The operation in which it was made (`aten::linear`), as the program called it; none outside of any, and where names were not
-    /// asked for.
-    pub operation: Option<&'static str>,
+    fn vl_allocations_take(taker: *mut c_void, take: TakeRecord);
+    fn vl_operation_name(number: u32) -> *const c_char;
 }
 
 /// Starts to record every allocation of a device: on the CPU those of the counting allocator, on CUDA those of PyTorch's caching
@@ -54,28 +35,30 @@ pub fn stop() {
     unsafe { vl_allocations_stop() };
 }
 
-/// What was recorded since the last call, in order; forgets it.
-pub fn take() -> Vec<Allocation> {
-    let mut taken: Vec<Allocation> = Vec::new();
+/// What was recorded since the last call, in order: a [`Kind::Alloc`](sim::trace::Kind::Alloc) with its operation where names were asked
+/// for, and a [`Kind::FreeCompleted`](sim::trace::Kind::FreeCompleted) when the meter counts the block down. Forgets it.
+pub fn take() -> Vec<Event> {
+    let mut taken: Vec<Event> = Vec::new();
     // SAFETY: `push` only runs during the call, while `taken` is borrowed by nothing else.
     unsafe { vl_allocations_take((&raw mut taken).cast(), push) };
     taken
 }
 
-extern "C" fn push(taken: *mut c_void, first: *const Raw, count: usize) {
+extern "C" fn push(taken: *mut c_void, first: *const [u8; RECORD], count: usize) {
     if count == 0 {
         return;
     }
-    // SAFETY: the vector is that of `take`, and C++ gives `count` records.
-    let (taken, records) = unsafe { (&mut *taken.cast::<Vec<Allocation>>(), std::slice::from_raw_parts(first, count)) };
-    let name = |operation: *const c_char| -> Option<&'static str> {
-        // SAFETY: a name that is not null is a C string that C++ keeps for the life of the process.
-        (!operation.is_null()).then(|| unsafe { CStr::from_ptr(operation) }.to_str().unwrap_or("unnamed"))
-    };
-    taken.extend(records.iter().map(|r| Allocation {
-        address: r.address,
-        bytes: r.bytes,
-        freed: r.allocated == 0,
-        operation: name(r.operation),
-    }));
+    // SAFETY: the vector is that of `take`, and C++ gives `count` records without padding.
+    let (taken, records) = unsafe { (&mut *taken.cast::<Vec<Event>>(), std::slice::from_raw_parts(first, count)) };
+    // The recorder tells no streams apart.
+    let mut streams = vec![0];
+    taken.extend(records.iter().filter_map(|record| Event::read(record, &mut streams)));
+}
+
+/// The operation of an event (`aten::linear`), as the program called it; none outside of any, and where names were not asked for.
+pub fn operation(event: &Event) -> Option<&'static str> {
+    // SAFETY: a number; the name is null or a C string that C++ keeps for the life of the process.
+    let name = unsafe { vl_operation_name(event.operator.into()) };
+    // SAFETY: as above.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_str().unwrap_or("unnamed"))
 }

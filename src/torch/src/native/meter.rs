@@ -78,7 +78,7 @@ mod tests {
         for name in ["vl_cpu_meter_limit", "vl_cpu_meter_reset_peak", "vl_allocations_record", "vl_allocations_stop"] {
             function(name);
         }
-        for name in ["vl_allocations_take", "vl_settings"] {
+        for name in ["vl_allocations_take", "vl_operation_name", "vl_settings"] {
             function(name);
         }
         assert_ne!(function("vl_cpu_meter_read") as usize, vl_cpu_meter_read as *const () as usize, "it has counters of its own");

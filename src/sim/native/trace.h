@@ -1,0 +1,60 @@
+// The memory trace: the record that every recorder writes. src/sim/src/trace.rs reads it and says what each field means.
+#pragma once
+#include <cstdint>
+
+namespace vramlab::trace {
+
+constexpr char kMagic[8] = {'V', 'L', 'T', 'R', 'A', 'C', 'E', '1'};
+
+enum class Kind : uint8_t {
+  kEnd = 0,
+  // Of a block: what PyTorch's allocator tells its trace trackers. `bytes` as asked for, `rounded` what the block has.
+  kAlloc = 1,
+  kFreeRequested = 2,
+  kFreeCompleted = 3,
+  // Of a segment, or of pages of an expandable one: `bytes` is its size.
+  kSegmentAlloc = 4,
+  kSegmentFree = 5,
+  kSegmentMap = 6,
+  kSegmentUnmap = 7,
+  // `bytes` were asked for, `address` is what the card had free.
+  kOutOfMemory = 8,
+  // A phase or step begins: `phase` and `step` are the new ones.
+  kMark = 9,
+  // The block that `address` lies in is for `bytes` (a Label), `module` names its tensor (0: nothing).
+  kLabel = 10,
+  // A value was asked for that comes from numbers nobody computed: `bytes` is how often here, `operator_` what asked. Where it decided a size,
+  // `rounded` is the one that was taken, and `address` the largest that it could be.
+  kImagined = 11,
+  // What follows is not the script's own: `bytes` is 1 where enough steps were seen, 0 where Python ended by itself.
+  kEnded = 12,
+};
+
+enum class Label : int64_t { kOther = 0, kParameter = 1, kGradient = 2, kOptimizerState = 3, kBuffer = 4, kData = 5, kWorkspace = 6 };
+
+enum class Phase : uint8_t { kLoad = 0, kForward = 1, kBackward = 2, kOptimizer = 3 };
+
+struct Event {
+  Kind kind;
+  Phase phase;
+  uint16_t device;
+  // Optimizer steps that have ended before.
+  uint32_t step;
+  uint64_t address;
+  int64_t bytes;
+  int64_t rounded;
+  // The allocator's meter before the event: a free has left `allocated` already.
+  int64_t allocated;
+  int64_t reserved;
+  uint64_t stream;
+  // Numbers of names: the Python stack; the stack of the forward pass whose node of autograd is at work; the innermost module; the operator.
+  uint32_t stack;
+  uint32_t origin;
+  uint32_t module;
+  uint32_t operator_;
+  // Since the recorder began.
+  uint64_t nanoseconds;
+};
+static_assert(sizeof(Event) == 80, "a record's layout is what src/sim/src/trace.rs reads");
+
+}  // namespace vramlab::trace

@@ -1,0 +1,414 @@
+//! The memory trace: what an allocator did, event by event, and the blocks that it tells of.
+//!
+//! Two recorders write it, both with the record of `native/trace.h`: that of `vramlab rehearse` into a file of each process
+//! (`native/python/recorder.cpp`), and that of the lab, which follows tch in its own process and hands its records over in memory
+//! (`src/torch/src/native/allocations.cpp`). Answers, pages, snapshots, replays and experiments read what is made of them here.
+//!
+//! # Its form
+//! Little-endian. A header of 64 bytes: `VLTRACE1`, bytes of a record (80) and process id as `u32`, zeros. Then records ([`Event`]) in the
+//! order in which things happened, until the end of the file or one of kind 0.
+//!
+//! | offset | type | field | |
+//! |---|---|---|---|
+//! | 0 | u8 | kind | [`Kind`] |
+//! | 1 | u8 | phase | 0 load, 1 forward, 2 backward, 3 optimizer ([`Phase`]) |
+//! | 2 | u16 | device | |
+//! | 4 | u32 | step | optimizer steps that had ended |
+//! | 8 | u64 | address | of the block or segment |
+//! | 16 | i64 | bytes | as asked for; of a label the [`Label`] |
+//! | 24 | i64 | rounded | what the block has |
+//! | 32 | i64 | allocated | the allocator's meter before the event; a free has left it already |
+//! | 40 | i64 | reserved | the same |
+//! | 48 | u64 | stream | |
+//! | 56 | u32 | stack | number of the Python stack that asked; in a backward pass where no Python runs, that of `backward()` |
+//! | 60 | u32 | origin | in a backward pass: number of the stack of the forward pass that is gone back through; 0 where none |
+//! | 64 | u32 | module | innermost module at work; of a label, number of the tensor's name |
+//! | 68 | u32 | operator | |
+//! | 72 | u64 | nanoseconds | since the trace began: the host's time, of which a GPU would take another |
+//!
+//! A block lives from `Alloc` to `FreeRequested`; its memory is free for others at `FreeCompleted`, which is later where another stream
+//! uses it. A label speaks of the block that its address lies in, from when it was made; what a block is for often shows later.
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::fs::File;
+use std::io::{BufReader, ErrorKind, Read};
+use std::path::Path;
+
+/// An enum whose variants have numbers in the file.
+macro_rules! numbered {
+    ($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $variant:ident = $number:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum $name { $($(#[$what])* $variant = $number,)* }
+
+        impl $name {
+            /// None where this version knows of none with the number.
+            pub fn of(number: i64) -> Option<$name> {
+                match number {
+                    $($number => Some($name::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+numbered! {
+    /// What a record tells.
+    Kind {
+        Alloc = 1,
+        FreeRequested = 2,
+        FreeCompleted = 3,
+        SegmentAlloc = 4,
+        SegmentFree = 5,
+        /// Pages of an expandable segment.
+        SegmentMap = 6,
+        SegmentUnmap = 7,
+        /// `bytes` were asked for; `address` is what the card had free.
+        OutOfMemory = 8,
+        /// A phase or a step begins.
+        Mark = 9,
+        Label = 10,
+        /// The script read a value that comes from numbers that nobody computed.
+        Imagined = 11,
+        /// What follows is not the script's own: `bytes` is 1 where enough steps were seen.
+        Ended = 12,
+    }
+}
+
+numbered! {
+    /// What a script is at.
+    Phase {
+        /// Before the first forward pass.
+        Load = 0,
+        /// A forward pass, the loss, the next batch: whatever is none of the others.
+        Forward = 1,
+        Backward = 2,
+        Optimizer = 3,
+    }
+}
+
+impl Phase {
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Load => "load",
+            Phase::Forward => "forward",
+            Phase::Backward => "backward",
+            Phase::Optimizer => "optimizer",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+numbered! {
+    /// What somebody says that a block is for.
+    Label {
+        Other = 0,
+        Parameter = 1,
+        Gradient = 2,
+        OptimizerState = 3,
+        Buffer = 4,
+        /// Filled from the host.
+        Data = 5,
+        Workspace = 6,
+    }
+}
+
+/// A record of a trace, as this module's head describes it, without what no answer asks for: a long script has millions of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    pub address: u64,
+    pub bytes: i64,
+    pub rounded: i64,
+    pub step: u32,
+    pub stack: u32,
+    pub origin: u32,
+    pub module: u32,
+    pub operator: u16,
+    /// A place among the streams that were read with it.
+    pub stream: u16,
+    pub device: u16,
+    pub kind: Kind,
+    pub phase: Phase,
+}
+
+const HEADER: usize = 64;
+/// Bytes of a record.
+pub const RECORD: usize = 80;
+
+impl Event {
+    /// None of what this version knows no kind or phase for. A stream is added to those that there are.
+    pub fn read(record: &[u8; RECORD], streams: &mut Vec<u64>) -> Option<Event> {
+        fn field<const N: usize>(record: &[u8; RECORD], at: usize) -> [u8; N] {
+            let mut bytes = [0; N];
+            bytes.copy_from_slice(&record[at..at + N]);
+            bytes
+        }
+        let (u64_at, u32_at) = (|at| u64::from_le_bytes(field(record, at)), |at| u32::from_le_bytes(field(record, at)));
+        let i64_at = |at| i64::from_le_bytes(field(record, at));
+        let stream = streams.iter().position(|known| *known == u64_at(48)).unwrap_or_else(|| {
+            streams.push(u64_at(48));
+            streams.len() - 1
+        });
+        Some(Event {
+            kind: Kind::of(record[0].into())?,
+            phase: Phase::of(record[1].into())?,
+            device: u16::from_le_bytes(field(record, 2)),
+            step: u32_at(4),
+            address: u64_at(8),
+            bytes: i64_at(16),
+            rounded: i64_at(24),
+            stream: u16::try_from(stream).ok()?,
+            stack: u32_at(56),
+            origin: u32_at(60),
+            module: u32_at(64),
+            // Nobody has as many: its name would be missing.
+            operator: u16::try_from(u32_at(68)).unwrap_or(0),
+        })
+    }
+
+    /// What it adds to the bytes that the allocator's meter shows as requested: less than nothing where a block is free again.
+    pub fn change(&self) -> i64 {
+        match self.kind {
+            Kind::Alloc => self.bytes,
+            Kind::FreeCompleted => -self.bytes,
+            _ => 0,
+        }
+    }
+}
+
+/// The events of a file, as far as they are the script's own. Streams are added to those that there are.
+///
+/// # Errors
+/// The file cannot be read, or is none of this version's.
+pub fn read(path: &Path, streams: &mut Vec<u64>) -> Result<Vec<Event>> {
+    let mut events = Vec::new();
+    let file = File::open(path)?;
+    // Its process was killed before it wrote anything.
+    if file.metadata()?.len() == 0 {
+        return Ok(events);
+    }
+    let mut file = BufReader::with_capacity(1 << 20, file);
+    let mut header = [0; HEADER];
+    let header = file.read_exact(&mut header).map(|()| header);
+    ensure!(header.is_ok_and(|header| header.starts_with(b"VLTRACE1")), "it is no trace of this version");
+    let mut record = [0; RECORD];
+    loop {
+        match file.read_exact(&mut record) {
+            Ok(()) => match Event::read(&record, streams) {
+                Some(event) if event.kind != Kind::Ended => events.push(event),
+                _ => break,
+            },
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    ensure!(u32::try_from(events.len()).is_ok(), "it has more than four billion events; rehearse fewer steps");
+    Ok(events)
+}
+
+/// What memory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Category {
+    Parameters,
+    Gradients,
+    OptimizerState,
+    Buffers,
+    /// Batches and whatever else came from the host.
+    Data,
+    /// Made in a forward pass and still there at its end.
+    Activations,
+    /// Gone again before the phase that made them ends.
+    Temporaries,
+    Workspaces,
+    Other,
+}
+
+impl Category {
+    pub fn name(self) -> &'static str {
+        match self {
+            Category::Parameters => "parameters",
+            Category::Gradients => "gradients",
+            Category::OptimizerState => "optimizer state",
+            Category::Buffers => "buffers",
+            Category::Data => "data",
+            Category::Activations => "activations",
+            Category::Temporaries => "temporaries",
+            Category::Workspaces => "workspaces",
+            Category::Other => "other",
+        }
+    }
+}
+
+/// A piece of memory from its allocation to its end; moments are positions among the trace's events. A long script has millions of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    pub address: u64,
+    /// As asked for, and as the allocator gave.
+    pub bytes: i64,
+    pub rounded: i64,
+    made: u32,
+    freed: u32,
+    completed: u32,
+    /// Number of the tensor's name; 0 where it has none.
+    pub tensor: u32,
+    pub device: u16,
+    pub category: Category,
+}
+
+/// A trace has fewer events.
+const NEVER: u32 = u32::MAX;
+
+fn position(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(NEVER)
+}
+
+impl Block {
+    /// Of an `Alloc` at a position among the events.
+    pub fn begin(at: usize, event: &Event, category: Category) -> Block {
+        Block {
+            address: event.address,
+            bytes: event.bytes,
+            rounded: event.rounded,
+            made: position(at),
+            freed: NEVER,
+            completed: NEVER,
+            tensor: 0,
+            device: event.device,
+            category,
+        }
+    }
+
+    /// Gives it back at a position among the events.
+    pub fn end(&mut self, at: usize) {
+        self.freed = position(at);
+    }
+
+    pub fn made(&self) -> usize {
+        self.made as usize
+    }
+
+    /// When it was given back.
+    pub fn freed(&self) -> Option<usize> {
+        (self.freed != NEVER).then_some(self.freed as usize)
+    }
+
+    /// When others could have it: later than [`Block::freed`] where another stream used it.
+    pub fn completed(&self) -> Option<usize> {
+        (self.completed != NEVER).then_some(self.completed as usize)
+    }
+
+    pub fn lives_after(&self, event: usize) -> bool {
+        self.made() <= event && self.freed().is_none_or(|freed| freed > event)
+    }
+}
+
+/// The blocks of a trace, in the order in which they were made.
+pub fn blocks(events: &[Event]) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut labels: Vec<(Label, u32)> = Vec::new();
+    // By address, which says which card it is of: live, and given back but not yet free for others.
+    let mut live: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut pending: HashMap<u64, usize> = HashMap::new();
+    for (at, event) in events.iter().enumerate() {
+        let key = event.address;
+        match event.kind {
+            Kind::Alloc => {
+                live.insert(key, blocks.len());
+                labels.push((Label::Other, 0));
+                blocks.push(Block::begin(at, event, Category::Other));
+            }
+            Kind::FreeRequested => {
+                if let Some(block) = live.remove(&key) {
+                    blocks[block].end(at);
+                    pending.insert(key, block);
+                }
+            }
+            Kind::FreeCompleted => {
+                if let Some(block) = pending.remove(&key) {
+                    blocks[block].completed = position(at);
+                }
+            }
+            Kind::Label => {
+                if let Some((_, &block)) = live.range(..=key).next_back()
+                    && event.address < blocks[block].address + blocks[block].rounded.unsigned_abs().max(1)
+                {
+                    let label = Label::of(event.bytes).unwrap_or(Label::Other);
+                    let before = labels[block].0;
+                    let stays = match label {
+                        // A parameter that is loaded from the host stays one.
+                        Label::Data => before != Label::Other,
+                        // Weights of which nothing else is known: they are no data, and stay what else they are.
+                        Label::Other => before != Label::Data,
+                        _ => false,
+                    };
+                    if !stays {
+                        labels[block] = (label, if event.module != 0 { event.module } else { labels[block].1 });
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let marks: Vec<(usize, Phase)> =
+        events.iter().enumerate().filter(|(_, event)| event.kind == Kind::Mark).map(|(at, event)| (at, event.phase)).collect();
+    for (block, (label, tensor)) in blocks.iter_mut().zip(labels) {
+        block.tensor = tensor;
+        block.category = category(block, label, &events[block.made()], &marks);
+    }
+    blocks
+}
+
+/// What a block is for: what was said of it, else the phase that made it and whether it outlived that.
+fn category(block: &Block, label: Label, made: &Event, marks: &[(usize, Phase)]) -> Category {
+    match label {
+        Label::Parameter => return Category::Parameters,
+        Label::Gradient => return Category::Gradients,
+        Label::OptimizerState => return Category::OptimizerState,
+        Label::Buffer => return Category::Buffers,
+        Label::Workspace => return Category::Workspaces,
+        Label::Data if made.module == 0 => return Category::Data,
+        Label::Data | Label::Other => {}
+    }
+    let after = marks.partition_point(|(at, _)| *at <= block.made());
+    let end = marks[after..].iter().find(|(_, phase)| *phase != made.phase).map(|(at, _)| *at);
+    let outlives = |end: usize| block.freed().is_none_or(|freed| freed > end);
+    match made.phase {
+        Phase::Load => match end {
+            Some(end) if !outlives(end) => Category::Temporaries,
+            _ => Category::Other,
+        },
+        // Without an end it is a pass that failed, or one without training.
+        Phase::Forward => {
+            if end.is_none_or(outlives) {
+                Category::Activations
+            } else {
+                Category::Temporaries
+            }
+        }
+        Phase::Backward => {
+            if end.is_some_and(outlives) {
+                Category::Gradients
+            } else {
+                Category::Temporaries
+            }
+        }
+        Phase::Optimizer => {
+            if end.is_some_and(outlives) {
+                Category::OptimizerState
+            } else {
+                Category::Temporaries
+            }
+        }
+    }
+}
