@@ -13,7 +13,7 @@ mod price;
 mod training;
 
 use harness::lab::*;
-use training::{DdpRun, Phase, Update};
+use training::{DdpPhase, DdpRun, Update};
 
 name! { ModelName as "model" "model" }
 number! { Batch "samples" }

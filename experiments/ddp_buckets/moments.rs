@@ -53,14 +53,14 @@ pub fn grid() -> Grid<Moments> {
 
 impl Moment {
     /// Iterations before it, and the phase of the next at whose end it is.
-    fn reached(self) -> (usize, Option<Phase>) {
+    fn reached(self) -> (usize, Option<DdpPhase>) {
         match self {
             Moment::Load => (0, None),
-            Moment::FirstForward => (0, Some(Phase::Forward)),
-            Moment::FirstBackward => (0, Some(Phase::Backward)),
-            Moment::Rebuilt => (1, Some(Phase::Begun)),
-            Moment::ThirdForward => (2, Some(Phase::Forward)),
-            Moment::ThirdBackward => (2, Some(Phase::Backward)),
+            Moment::FirstForward => (0, Some(DdpPhase::Forward)),
+            Moment::FirstBackward => (0, Some(DdpPhase::Backward)),
+            Moment::Rebuilt => (1, Some(DdpPhase::Begun)),
+            Moment::ThirdForward => (2, Some(DdpPhase::Forward)),
+            Moment::ThirdBackward => (2, Some(DdpPhase::Backward)),
         }
     }
 }

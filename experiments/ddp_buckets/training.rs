@@ -24,7 +24,7 @@ pub enum Update {
 
 /// Where an iteration can stop.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Phase {
+pub enum DdpPhase {
     /// The forward pass has begun, and DDP has built its buckets anew.
     Begun,
     Forward,
@@ -67,7 +67,7 @@ pub struct DdpTraining {
 
 impl DdpTraining {
     /// One iteration, whole or to the end of a phase; what lives then is kept.
-    pub fn iterate(&mut self, until: Option<Phase>) -> Result<()> {
+    pub fn iterate(&mut self, until: Option<DdpPhase>) -> Result<()> {
         match (self.zero_grad, &self.ddp) {
             (ZeroGrad::Zeros, _) => {
                 let gradients = self.model.gradients().into_iter().filter(Tensor::defined);
@@ -79,20 +79,20 @@ impl DdpTraining {
         let model = &self.model;
         let forward = || -> Result<Option<Tensor>> {
             let loss = || model.loss(&model.forward(&self.batch.inputs, true), &self.batch.targets, Reduction::Mean);
-            Ok((until != Some(Phase::Begun)).then(loss))
+            Ok((until != Some(DdpPhase::Begun)).then(loss))
         };
         let loss = match &self.ddp {
             Some(ddp) => ddp.forward(forward)?,
             None => forward()?,
         };
         let Some(loss) = loss else { return Ok(()) };
-        if until == Some(Phase::Forward) {
+        if until == Some(DdpPhase::Forward) {
             self.kept = Some(loss);
             return Ok(());
         }
         loss.f_backward()?;
         drop(loss);
-        if until != Some(Phase::Backward) {
+        if until != Some(DdpPhase::Backward) {
             self.optimizer.step();
         }
         Ok(())

@@ -99,7 +99,7 @@ fn loading<D: Dataset>(data: Arc<D>, workers: Workers) -> Step {
         let start = Instant::now();
         let mut loader = Loader::<D>::new(Arc::clone(&data), workers.config())?;
         if !probe.is_timing() {
-            let batches = loader.epoch(0)?.collect::<Result<Vec<Batch>>>()?;
+            let batches = loader.epoch(0)?.collect::<Result<Vec<LoadedBatch>>>()?;
             let given = batches.into_iter().flat_map(|batch| [batch.samples, batch.labels]);
             return probe.compare(SAMPLES_ERROR, || Ok(given.collect()));
         }

@@ -47,7 +47,7 @@ fn step(cell: Training, bench: &Bench) -> Result<Step> {
     let (device, mut epoch) = (bench.device, 0);
     let step = Step::new(move |probe| {
         for batch in loader.epoch(epoch)? {
-            let Batch { samples, labels, .. } = batch?;
+            let LoadedBatch { samples, labels, .. } = batch?;
             let (samples, labels) = (samples.to_device(device), labels.to_device(device));
             let loss = net(&samples).cross_entropy_loss::<Tensor>(&labels, None, Reduction::Mean, -100, 0.0);
             optimizer.zero_grad();

@@ -2,18 +2,18 @@
 
 use super::*;
 use std::sync::Arc;
-use torch::transfer::{Event, Next, Ring, Source};
+use torch::transfer::{CudaEvent, Next, Ring, Source};
 
 /// Host batches in their order, from a ring that is refilled with the same data: what a loader would do meanwhile is left out.
 pub struct Ready {
-    pub ring: Ring<Vec<Tensor>, Event>,
+    pub ring: Ring<Vec<Tensor>, CudaEvent>,
     /// Batches that are still to come.
     pub left: usize,
 }
 
 impl Source for Ready {
     type Host = Vec<Tensor>;
-    type Done = Event;
+    type Done = CudaEvent;
 
     fn next(&mut self, _: bool) -> Result<Next<Vec<Tensor>>> {
         if self.left == 0 {
@@ -23,7 +23,7 @@ impl Source for Ready {
         Ok(self.ring.take()?.map_or(Next::End, Next::Batch))
     }
 
-    fn give_back(&mut self, batch: Vec<Tensor>, until: Arc<Event>) {
+    fn give_back(&mut self, batch: Vec<Tensor>, until: Arc<CudaEvent>) {
         self.ring.give_back(batch, Some(until));
     }
 }

@@ -5,7 +5,7 @@ use models::training::Trainer;
 use std::fs;
 use std::time::Instant;
 use tch::Cuda;
-use torch::profiler::{Operation, Range, Source};
+use torch::profiler::{EventSource, Operation, Range};
 use torch::{Backend, Mark, MemoryHistory, Phase, Profiled, Profiler, Profiling, Recorder, Recording};
 
 /// Allocations and frees that a history keeps.
@@ -142,7 +142,7 @@ fn of_profile(profile: Profiled) -> LookTold {
     let operations = profile.by_self_time();
     let own: i64 = operations.iter().map(|operation| operation.self_ns).sum();
     LookTold {
-        events: profile.events().iter().filter(|event| event.source != Source::Range).count() + profile.allocations().len(),
+        events: profile.events().iter().filter(|event| event.source != EventSource::Range).count() + profile.allocations().len(),
         bytes: Some(operations.iter().map(|operation| operation.allocated).sum()),
         seconds: Some(own as f64 / 1e9),
         operations: with_one_engine(operations),

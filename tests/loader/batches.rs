@@ -25,7 +25,7 @@ fn config(batch: usize, workers: usize) -> Config {
 /// Everything that an epoch gives: indices, labels and values of each batch.
 type Given = Vec<(Vec<u32>, Vec<i64>, Vec<f32>)>;
 
-fn given(batch: &Batch) -> (Vec<u32>, Vec<i64>, Vec<f32>) {
+fn given(batch: &LoadedBatch) -> (Vec<u32>, Vec<i64>, Vec<f32>) {
     let values = Vec::<f32>::try_from(batch.samples.flatten(0, -1)).unwrap();
     (batch.indices.clone(), Vec::<i64>::try_from(&batch.labels).unwrap(), values)
 }
@@ -189,7 +189,7 @@ fn a_panicking_transform_ends_with_its_message_and_the_loader_goes_on() {
     for (workers, on_bad) in [(0, OnBad::Stop), (2, OnBad::Stop), (2, OnBad::Skip)] {
         let mut loader = Loader::new(broken(how), Config { shuffle: false, on_bad, ..config(8, workers) }).unwrap();
         for _ in 0..2 {
-            let found: Vec<Result<Batch>> = loader.epoch(0).unwrap().collect();
+            let found: Vec<Result<LoadedBatch>> = loader.epoch(0).unwrap().collect();
             let error = format!("{:#}", found[2].as_ref().unwrap_err());
             assert_eq!((found.len(), error.as_str()), (3, "loading sample 21 panicked: a transform that breaks"));
         }
@@ -211,7 +211,7 @@ fn files_that_vanish_or_are_cut_short_are_named() {
     let cut = folder.join("class-02/00005.jpg");
     let bytes = std::fs::read(&cut).unwrap();
     std::fs::write(&cut, &bytes[..bytes.len() - 40]).unwrap();
-    let found: Vec<Result<Batch>> = stopping.epoch(0).unwrap().collect();
+    let found: Vec<Result<LoadedBatch>> = stopping.epoch(0).unwrap().collect();
     let error = format!("{:#}", found.last().unwrap().as_ref().unwrap_err());
     assert!(error.contains(&gone.display().to_string()) && error.contains("No such file"), "{error}");
     assert_eq!(skipping.epoch(0).unwrap().map(|batch| batch.unwrap().indices.len()).sum::<usize>(), 10);

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
-use torch::profiler::Source;
+use torch::profiler::EventSource;
 use torch::{Cpu, MemoryHistory, Profiled, Profiler, Profiling, allocations, attempt, range};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
@@ -37,7 +37,7 @@ fn a_product_has_its_calls_its_shapes_its_operations_and_its_bytes() {
     let of: Vec<_> = profile.events().iter().filter(|event| event.name == "aten::addmm").collect();
     assert_eq!(of.len(), 3);
     for event in &of {
-        assert_eq!((event.source, event.device), (Source::Operation, None));
+        assert_eq!((event.source, event.device), (EventSource::Operation, None));
         assert!(event.shapes.starts_with("[32], [64, 16], [16, 32]"), "{}", event.shapes);
         assert_eq!(event.flops, 2 * 64 * 16 * 32);
         assert!(event.duration_ns > 0 && event.self_ns > 0 && event.self_ns <= event.duration_ns);
@@ -72,8 +72,8 @@ fn self_times_add_up_to_the_outermost_operations() {
             x.linear(&w, None::<&Tensor>).relu().square().mean(Kind::Float).backward();
         }
     });
-    let operations: Vec<_> = profile.events().iter().filter(|event| event.source == Source::Operation).collect();
-    let nested = |event: &&&torch::profiler::Event| {
+    let operations: Vec<_> = profile.events().iter().filter(|event| event.source == EventSource::Operation).collect();
+    let nested = |event: &&&torch::profiler::ProfiledEvent| {
         operations.iter().any(|outer| {
             outer.thread == event.thread
                 && (outer.start_ns, -outer.duration_ns) < (event.start_ns, -event.duration_ns)
@@ -86,7 +86,8 @@ fn self_times_add_up_to_the_outermost_operations() {
     assert!(operations.iter().all(|event| event.self_ns >= 0));
     assert!((own as f64 / outermost as f64 - 1.0).abs() < 0.01, "{own} of {outermost}");
     assert_eq!(profile.by_self_time().iter().map(|operation| operation.self_ns).sum::<i64>(), own);
-    let backward = |event: &&&torch::profiler::Event| event.name.starts_with("autograd::engine::evaluate_function: MmBackward");
+    let backward =
+        |event: &&&torch::profiler::ProfiledEvent| event.name.starts_with("autograd::engine::evaluate_function: MmBackward");
     assert_eq!(operations.iter().filter(backward).count(), 5, "the backward pass is recorded, too");
 }
 
@@ -115,7 +116,7 @@ fn a_trace_is_one_that_viewers_open() {
     let ends = |event: &Value| event["ts"].as_f64().unwrap() + event["dur"].as_f64().unwrap();
     assert!(ranges[0]["ts"].as_f64() <= products[0]["ts"].as_f64() && ends(products[0]) <= ends(ranges[0]), "inside of its range");
     assert!(events.iter().any(|event| event["name"] == "[memory]" && event["args"]["Bytes"] == 64 * 64 * 4), "bytes are in it");
-    assert_eq!(profile.events().iter().filter(|event| event.source == Source::Range).count(), 1);
+    assert_eq!(profile.events().iter().filter(|event| event.source == EventSource::Range).count(), 1);
     assert!(profile.save(&path).unwrap_err().to_string().contains("trace.json"), "it is written once");
 }
 

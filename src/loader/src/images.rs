@@ -4,7 +4,7 @@ use super::dataset::Dataset;
 use super::decode::decode;
 use super::order::SampleRandom;
 use super::pixels::Pixels;
-use super::source::{Damage, Source};
+use super::source::{Damage, SampleSource};
 use super::transform::{Resizing, Transform};
 use anyhow::{Context, Result};
 
@@ -15,7 +15,7 @@ pub struct Images<S> {
     transform: Transform,
 }
 
-impl<S: Source> Images<S> {
+impl<S: SampleSource> Images<S> {
     pub fn new(source: S, transform: Transform) -> Images<S> {
         Images { source, transform }
     }
@@ -37,7 +37,7 @@ pub struct ImageScratch {
     resizing: Resizing,
 }
 
-impl<S: Source> Dataset for Images<S> {
+impl<S: SampleSource> Dataset for Images<S> {
     type Element = f32;
     type Scratch = ImageScratch;
 

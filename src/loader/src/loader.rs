@@ -78,7 +78,7 @@ pub enum OnBad {
 
 /// Samples as tensors. Their memory goes back to the loader when all tensors over it are dropped, views included.
 #[derive(Debug)]
-pub struct Batch {
+pub struct LoadedBatch {
     /// `[n, ...shape of a sample]`.
     pub samples: Tensor,
     /// `[n]`, 64-bit integers.
@@ -162,7 +162,7 @@ impl<D: Dataset> Loader<D> {
         self.resume(Position::start_of(epoch))
     }
 
-    /// The batches of an epoch that come after a position: [`Batch::next`] of the last one that was used.
+    /// The batches of an epoch that come after a position: [`LoadedBatch::next`] of the last one that was used.
     ///
     /// # Errors
     /// Threads cannot be started.
@@ -229,9 +229,9 @@ pub struct Epoch<'a, D: Dataset> {
 }
 
 impl<D: Dataset> Iterator for Epoch<'_, D> {
-    type Item = Result<Batch>;
+    type Item = Result<LoadedBatch>;
 
-    fn next(&mut self) -> Option<Result<Batch>> {
+    fn next(&mut self) -> Option<Result<LoadedBatch>> {
         if self.done {
             return None;
         }
@@ -522,7 +522,7 @@ impl<D: Dataset> Core<D> {
     }
 
     /// The next batch of an epoch; none where it is over.
-    fn next(&self, epoch: u64, scratch: &mut Option<D::Scratch>) -> Option<Result<Batch>> {
+    fn next(&self, epoch: u64, scratch: &mut Option<D::Scratch>) -> Option<Result<LoadedBatch>> {
         let mut state = lock(&self.state);
         loop {
             let front = state.slots.front().map(|slot| (slot.epoch, slot.left));
@@ -576,7 +576,7 @@ impl<D: Dataset> Core<D> {
     }
 
     /// Makes a complete slot a batch; none where nothing of it could be loaded.
-    fn deliver(&self, slot: BatchSlot<D::Element>) -> Result<Option<Batch>> {
+    fn deliver(&self, slot: BatchSlot<D::Element>) -> Result<Option<LoadedBatch>> {
         let BatchSlot { filling, mut indices, mut labels, mut bad, next, .. } = slot;
         let mut block = filling.close().ok().context("a complete batch is still being written to")?;
         bad.sort_by_key(|bad| bad.row);
@@ -608,6 +608,6 @@ impl<D: Dataset> Core<D> {
         label_block.as_mut_slice()[..labels.len()].copy_from_slice(&labels);
         let samples = self.samples.lend(block, indices.len())?;
         let labels = self.labels.lend(label_block, indices.len())?;
-        Ok(Some(Batch { samples, labels, indices, next }))
+        Ok(Some(LoadedBatch { samples, labels, indices, next }))
     }
 }

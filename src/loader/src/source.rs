@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Encoded images with labels that can be read in any order by several threads.
-pub trait Source: Send + Sync + 'static {
+pub trait SampleSource: Send + Sync + 'static {
     /// Number of images.
     fn len(&self) -> usize;
 
@@ -108,7 +108,7 @@ impl ImageFolder {
     }
 }
 
-impl Source for ImageFolder {
+impl SampleSource for ImageFolder {
     fn len(&self) -> usize {
         self.ends.len()
     }

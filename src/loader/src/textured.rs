@@ -184,7 +184,7 @@ fn texture(seed: u32, width: u32, height: u32) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ImageFolder, Pixels, Source, decode};
+    use crate::{ImageFolder, Pixels, SampleSource, decode};
 
     #[test]
     fn images_are_the_same_each_time_and_weigh_what_photographs_do() {

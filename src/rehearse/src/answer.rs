@@ -7,7 +7,7 @@ use super::time::Prediction;
 use super::trace::{Exception, Frame, LineNumber, Trace, Unreached, Varied};
 use serde::{Deserialize, Serialize};
 use sim::cards::Card;
-use sim::trace::{Block, Event, Kind, Phase, blocks};
+use sim::trace::{Event, Kind, MemoryBlock, Phase, blocks};
 use std::collections::HashMap;
 use std::fs;
 use std::ops::Range;
@@ -344,7 +344,7 @@ pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer
     answers
 }
 
-fn on_device(trace: &Trace, blocks: &[Block], device: u16, command_failed: bool) -> ProcessAnswer {
+fn on_device(trace: &Trace, blocks: &[MemoryBlock], device: u16, command_failed: bool) -> ProcessAnswer {
     let events = trace.events.as_slice();
     let ran_out = ran_out(trace, device, command_failed);
     let tries: Vec<usize> = events
@@ -368,7 +368,7 @@ fn on_device(trace: &Trace, blocks: &[Block], device: u16, command_failed: bool)
         most.reserved = most.reserved.max(meter.reserved);
     }
     let steps = events.last().map_or(0, |event| event.step);
-    let own_line = |block: &Block| {
+    let own_line = |block: &MemoryBlock| {
         let made = &events[block.made()];
         let stack = if made.origin != 0 { made.origin } else { made.stack };
         let frame = trace.own_line(stack).or_else(|| trace.line(stack))?;
@@ -473,7 +473,7 @@ fn failure(exception: &Exception) -> Failure {
     Failure { kind: on_one_line(&exception.kind), message: exception.message.clone(), line: own.map(line) }
 }
 
-fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
+fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Peak {
     let events = trace.events.as_slice();
     let Some(event) = events.get(moment) else {
         return Peak {
@@ -490,9 +490,9 @@ fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
             lines: Vec::new(),
         };
     };
-    let live: Vec<&Block> = blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).collect();
+    let live: Vec<&MemoryBlock> = blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).collect();
     let line = |stack: u32| trace.line(stack).map(Line::from);
-    let by = |name: &dyn Fn(&Block) -> Option<String>| {
+    let by = |name: &dyn Fn(&MemoryBlock) -> Option<String>| {
         let mut held: HashMap<String, Held> = HashMap::new();
         for block in &live {
             let name = name(block).unwrap_or_else(|| "elsewhere".to_string());
@@ -526,7 +526,7 @@ fn peak(trace: &Trace, blocks: &[Block], device: u16, moment: usize) -> Peak {
 }
 
 /// The module that a block belongs to: that of its parameter, else the one at work when it was made.
-pub fn module_of(trace: &Trace, block: &Block) -> Option<String> {
+pub fn module_of(trace: &Trace, block: &MemoryBlock) -> Option<String> {
     match trace.tensors.get(&block.tensor) {
         Some(tensor) => Some(tensor.rsplit_once('.').map_or(tensor.as_str(), |(module, _)| module).to_string()),
         None => trace.modules.get(&trace.events[block.made()].module).cloned(),

@@ -3,7 +3,7 @@
 use super::answer::Held;
 use super::trace::{Keeper, Trace};
 use serde::Serialize;
-use sim::trace::{Block, Category};
+use sim::trace::{Category, MemoryBlock};
 use std::collections::BTreeMap;
 
 /// What each step leaves behind.
@@ -19,12 +19,18 @@ pub struct Growth {
 
 /// What grew until the last step of these. A line counts where blocks live at the end that it made in each step before the last: what the
 /// last one made is its own still, and what is made once (an optimizer's state, a cache) is not made again.
-pub fn growth(trace: &Trace, blocks: &[Block], device: u16, steps: u32, name: impl Fn(&Block) -> Option<String>) -> Option<Growth> {
+pub fn growth(
+    trace: &Trace,
+    blocks: &[MemoryBlock],
+    device: u16,
+    steps: u32,
+    name: impl Fn(&MemoryBlock) -> Option<String>,
+) -> Option<Growth> {
     if steps < 3 {
         return None;
     }
     let events = &trace.events;
-    let lasting = |block: &&Block| {
+    let lasting = |block: &&MemoryBlock| {
         let stays = !matches!(block.category, Category::Parameters | Category::OptimizerState | Category::Workspaces);
         block.device == device && stays && block.lives_after(events.len() - 1)
     };

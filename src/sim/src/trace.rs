@@ -252,7 +252,7 @@ impl Category {
 
 /// A piece of memory from its allocation to its end; moments are positions among the trace's events. A long script has millions of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
+pub struct MemoryBlock {
     pub address: u64,
     /// As asked for, and as the allocator gave.
     pub bytes: i64,
@@ -273,10 +273,10 @@ fn position(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(NEVER)
 }
 
-impl Block {
+impl MemoryBlock {
     /// Of an `Alloc` at a position among the events.
-    pub fn begin(at: usize, event: &Event, category: Category) -> Block {
-        Block {
+    pub fn begin(at: usize, event: &Event, category: Category) -> MemoryBlock {
+        MemoryBlock {
             address: event.address,
             bytes: event.bytes,
             rounded: event.rounded,
@@ -303,7 +303,7 @@ impl Block {
         (self.freed != NEVER).then_some(self.freed as usize)
     }
 
-    /// When others could have it: later than [`Block::freed`] where another stream used it.
+    /// When others could have it: later than [`MemoryBlock::freed`] where another stream used it.
     pub fn completed(&self) -> Option<usize> {
         (self.completed != NEVER).then_some(self.completed as usize)
     }
@@ -314,8 +314,8 @@ impl Block {
 }
 
 /// The blocks of a trace, in the order in which they were made.
-pub fn blocks(events: &[Event]) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
+    let mut blocks: Vec<MemoryBlock> = Vec::new();
     let mut labels: Vec<(Label, u32)> = Vec::new();
     // By address, which says which card it is of: live, and given back but not yet free for others.
     let mut live: BTreeMap<u64, usize> = BTreeMap::new();
@@ -326,7 +326,7 @@ pub fn blocks(events: &[Event]) -> Vec<Block> {
             Kind::Alloc => {
                 live.insert(key, blocks.len());
                 labels.push((Label::Other, 0));
-                blocks.push(Block::begin(at, event, Category::Other));
+                blocks.push(MemoryBlock::begin(at, event, Category::Other));
             }
             Kind::FreeRequested => {
                 if let Some(block) = live.remove(&key) {
@@ -370,7 +370,7 @@ pub fn blocks(events: &[Event]) -> Vec<Block> {
 }
 
 /// What a block is for: what was said of it, else the phase that made it and whether it outlived that.
-fn category(block: &Block, label: Label, made: &Event, marks: &[(usize, Phase)]) -> Category {
+fn category(block: &MemoryBlock, label: Label, made: &Event, marks: &[(usize, Phase)]) -> Category {
     match label {
         Label::Parameter => return Category::Parameters,
         Label::Gradient => return Category::Gradients,

@@ -175,9 +175,9 @@ impl Backend for Cuda {
 
     fn time(&self, body: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
         tch::Cuda::synchronize(i64::from(self.index));
-        let start = native::Event::record(self.index)?;
+        let start = native::CudaEvent::record(self.index)?;
         body()?;
-        let end = native::Event::record(self.index)?;
+        let end = native::CudaEvent::record(self.index)?;
         Ok(start.seconds_until(&end)?)
     }
 }

@@ -22,7 +22,7 @@
 //! - Stacks of Rust. Python's `with_stack` gathers those of Python, which are not there.
 //! - Its own time. What it takes to note an event is part of the operation around it.
 
-use super::native::profiler::{self, Event as Raw, Session};
+use super::native::profiler::{self, ProfilerEvent as Raw, ProfilerSession};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub struct Profiling {
 /// A profiler that records what this thread does, and the threads that run its backward passes. One that is dropped, by a panic for
 /// instance, stops, and what it recorded is gone.
 #[derive(Debug)]
-pub struct Profiler(Session);
+pub struct Profiler(ProfilerSession);
 
 impl Profiler {
     /// Begins to record. The first of a process takes longer, because Kineto is set up.
@@ -53,7 +53,9 @@ impl Profiler {
     /// [`super::Recorder`] and [`super::MemoryHistory`] work there.
     pub fn begin(profiling: Profiling) -> Result<Profiler> {
         let Profiling { memory, shapes, flops, cuda } = profiling;
-        Ok(Profiler(Session::begin(profiler::Options { memory, shapes, flops, cuda }).context("starting the profiler")?))
+        Ok(Profiler(
+            ProfilerSession::begin(profiler::ProfilerOptions { memory, shapes, flops, cuda }).context("starting the profiler")?,
+        ))
     }
 
     /// Ends the recording and gives what was recorded.
@@ -79,20 +81,20 @@ pub fn range<T>(name: &str, body: impl FnOnce() -> T) -> Result<T> {
 /// A named range of this thread, from its beginning until it is dropped; see [`range`].
 #[derive(Debug)]
 pub struct Range {
-    _range: profiler::Range,
+    _range: profiler::ProfilerRange,
 }
 
 impl Range {
     /// # Errors
     /// As for [`range`].
     pub fn enter(name: &str) -> Result<Range> {
-        Ok(Range { _range: profiler::Range::enter(name).context("naming a range for the profiler")? })
+        Ok(Range { _range: profiler::ProfilerRange::enter(name).context("naming a range for the profiler")? })
     }
 }
 
 /// Where an event comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Source {
+pub enum EventSource {
     /// An operation of PyTorch, or a node of the backward pass, as the CPU ran or launched it.
     Operation,
     /// A [`range`].
@@ -105,16 +107,16 @@ pub enum Source {
 
 /// Something that began and ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct ProfiledEvent {
     /// `aten::addmm`, or a kernel's name.
     pub name: String,
-    pub source: Source,
+    pub source: EventSource,
     /// Sizes of the inputs, `[64, 32], [32]`; empty where they were not asked for.
     pub shapes: String,
     /// Nanoseconds since 1970.
     pub start_ns: i64,
     pub duration_ns: i64,
-    /// The part of the duration in which no event of [`Source::Operation`] ran inside of it on its thread. Of a range, nothing.
+    /// The part of the duration in which no event of [`EventSource::Operation`] ran inside of it on its thread. Of a range, nothing.
     pub self_ns: i64,
     pub thread: u64,
     /// A CUDA device's number; none for the CPU.
@@ -156,14 +158,14 @@ pub struct Operation {
 /// What a profiler recorded.
 #[derive(Debug)]
 pub struct Profiled {
-    recorded: profiler::Profile,
-    events: Vec<Event>,
+    recorded: profiler::ProfilerResult,
+    events: Vec<ProfiledEvent>,
     allocations: Vec<Change>,
 }
 
 impl Profiled {
     /// Everything with a duration, by thread or device and then by its beginning; what holds others comes before them.
-    pub fn events(&self) -> &[Event] {
+    pub fn events(&self) -> &[ProfiledEvent] {
         &self.events
     }
 
@@ -184,7 +186,7 @@ impl Profiled {
 
     fn operations(&self, most: fn(&Operation) -> i64) -> Vec<Operation> {
         let mut by_name: BTreeMap<&str, Operation> = BTreeMap::new();
-        for event in self.events.iter().filter(|event| event.source == Source::Operation) {
+        for event in self.events.iter().filter(|event| event.source == EventSource::Operation) {
             let new = || Operation { name: event.name.clone(), calls: 0, self_ns: 0, total_ns: 0, allocated: 0, freed: 0 };
             let operation = by_name.entry(&event.name).or_insert_with(new);
             operation.calls += 1;
@@ -230,17 +232,17 @@ const USER_ANNOTATION: i32 = 1;
 const MEMORY: &str = "[memory]";
 
 /// Sorts events, and gives each operation the time and the bytes that belong to it and to none inside of it.
-fn nested(raw: Vec<Raw>) -> (Vec<Event>, Vec<Change>) {
+fn nested(raw: Vec<Raw>) -> (Vec<ProfiledEvent>, Vec<Change>) {
     let (memory, timed): (Vec<Raw>, Vec<Raw>) = raw.into_iter().partition(|event| event.name == MEMORY);
     let device = |event: &Raw| (event.device >= 0).then_some(event.device);
-    let mut events: Vec<Event> = timed
+    let mut events: Vec<ProfiledEvent> = timed
         .into_iter()
-        .map(|event| Event {
+        .map(|event| ProfiledEvent {
             source: match event.activity {
-                _ if event.device >= 0 => Source::Device,
-                CPU_OP => Source::Operation,
-                USER_ANNOTATION => Source::Range,
-                _ => Source::Other,
+                _ if event.device >= 0 => EventSource::Device,
+                CPU_OP => EventSource::Operation,
+                USER_ANNOTATION => EventSource::Range,
+                _ => EventSource::Other,
             },
             device: device(&event),
             name: event.name,
@@ -259,8 +261,8 @@ fn nested(raw: Vec<Raw>) -> (Vec<Event>, Vec<Change>) {
     let mut open: Vec<usize> = Vec::new();
     for at in 0..events.len() {
         let (source, thread, start) = (events[at].source, events[at].thread, events[at].start_ns);
-        if source != Source::Operation {
-            events[at].self_ns = if source == Source::Range { 0 } else { events[at].duration_ns };
+        if source != EventSource::Operation {
+            events[at].self_ns = if source == EventSource::Range { 0 } else { events[at].duration_ns };
             continue;
         }
         open.retain(|outer| events[*outer].thread == thread && end(&events[*outer]) > start);
@@ -272,7 +274,7 @@ fn nested(raw: Vec<Raw>) -> (Vec<Event>, Vec<Change>) {
         open.push(at);
     }
     let mut by_thread: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    for (at, event) in events.iter().enumerate().filter(|(_, event)| event.source == Source::Operation) {
+    for (at, event) in events.iter().enumerate().filter(|(_, event)| event.source == EventSource::Operation) {
         by_thread.entry(event.thread).or_default().push(at);
     }
     let mut allocations: Vec<Change> = memory
@@ -296,12 +298,12 @@ fn nested(raw: Vec<Raw>) -> (Vec<Event>, Vec<Change>) {
     (events, allocations)
 }
 
-fn end(event: &Event) -> i64 {
+fn end(event: &ProfiledEvent) -> i64 {
     event.start_ns + event.duration_ns
 }
 
 /// Of one thread's operations, by their beginning, the last that has begun and not ended at a time.
-fn innermost(events: &[Event], operations: &[usize], at_ns: i64) -> Option<usize> {
+fn innermost(events: &[ProfiledEvent], operations: &[usize], at_ns: i64) -> Option<usize> {
     let begun = operations.partition_point(|at| events[*at].start_ns <= at_ns);
     operations[..begun].iter().rev().copied().find(|at| end(&events[*at]) >= at_ns)
 }

@@ -46,7 +46,7 @@ use super::native::optimizers::gradient_addresses;
 use super::{Backend, Memory};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
-use sim::trace::{Block, Category, Event, Kind, Phase};
+use sim::trace::{Category, Event, Kind, MemoryBlock, Phase};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -123,7 +123,7 @@ impl Categories {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Timeline {
     /// Every allocation, in order. Its tensor is the parameter that it is or belongs to, where that is known.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<MemoryBlock>,
     /// Allocations and frees, in order. To the end of the last phase; where a phase did not end, until all of it is freed again.
     pub events: Vec<Event>,
     /// Names of parameters; the first has the number 1.
@@ -179,12 +179,12 @@ impl Timeline {
     }
 
     /// The parameter that a block is or belongs to.
-    pub fn parameter(&self, block: &Block) -> Option<&str> {
+    pub fn parameter(&self, block: &MemoryBlock) -> Option<&str> {
         Some(self.tensors.get((block.tensor as usize).checked_sub(1)?)?)
     }
 
     /// The operation that the program called and in which a block was made, where names were asked for.
-    pub fn operation(&self, block: &Block) -> Option<&'static str> {
+    pub fn operation(&self, block: &MemoryBlock) -> Option<&'static str> {
         allocations::operation(&self.events[block.made()])
     }
 
@@ -212,7 +212,7 @@ impl Timeline {
     }
 
     /// Everything that lives after an event.
-    pub fn living_after(&self, event: usize) -> impl Iterator<Item = &Block> {
+    pub fn living_after(&self, event: usize) -> impl Iterator<Item = &MemoryBlock> {
         self.blocks.iter().filter(move |block| block.lives_after(event))
     }
 
@@ -388,7 +388,7 @@ impl<'a> Recorder<'a> {
             (event.step, event.phase) = (mark.iteration.saturating_sub(1), mark.phase);
             if event.kind == Kind::Alloc {
                 self.live.insert(event.address, blocks.len());
-                blocks.push(Block::begin(events.len(), &event, Category::Temporaries));
+                blocks.push(MemoryBlock::begin(events.len(), &event, Category::Temporaries));
             } else {
                 // What was there before the recording is none of its business.
                 let Some(block) = self.live.remove(&event.address) else { continue };

@@ -1,20 +1,20 @@
 //! Moving batches between host and device: page-locked memory, streams and events, and copies that run beside the computation.
 //!
 //! - [`pinned`] gives host tensors of page-locked memory, [`copy`] copies with or without waiting, [`host_memory`] says what is locked.
-//! - [`Stream`] and [`Event`] order work: a copy on a [`Stream::side`] stream runs under a step on the current one.
+//! - [`Stream`] and [`CudaEvent`] order work: a copy on a [`Stream::side`] stream runs under a step on the current one.
 //! - [`Ring`] keeps a few host buffers that are filled again and again: locking memory is slow (the driver maps every page), so it is done
 //!   once. A buffer comes out of the ring only after the copy that reads it is done.
 //! - [`Prefetcher`] copies the next batch while the current one is worked on, in order and without a thread of its own.
 //!
 //! ```no_run
 //! # use tch::{Device, Kind, Tensor};
-//! # use torch::transfer::{Event, Next, Prefetcher, Ring, SideStream, Source, pinned};
+//! # use torch::transfer::{CudaEvent, Next, Prefetcher, Ring, SideStream, Source, pinned};
 //! # use std::sync::Arc;
-//! struct Batches { ring: Ring<Vec<Tensor>, Event>, left: usize }
+//! struct Batches { ring: Ring<Vec<Tensor>, CudaEvent>, left: usize }
 //!
 //! impl Source for Batches {
 //!     type Host = Vec<Tensor>;
-//!     type Done = Event;
+//!     type Done = CudaEvent;
 //!
 //!     fn next(&mut self, _wait: bool) -> anyhow::Result<Next<Vec<Tensor>>> {
 //!         if self.left == 0 {
@@ -26,7 +26,7 @@
 //!         Ok(Next::Batch(batch))
 //!     }
 //!
-//!     fn give_back(&mut self, batch: Vec<Tensor>, until: Arc<Event>) {
+//!     fn give_back(&mut self, batch: Vec<Tensor>, until: Arc<CudaEvent>) {
 //!         self.ring.give_back(batch, Some(until));
 //!     }
 //! }
@@ -43,7 +43,7 @@
 //! # }
 //! ```
 
-pub use super::native::Event;
+pub use super::native::CudaEvent;
 pub use super::native::transfer::{
     HostMemory, OnStream, Stream, copy, empty_host_cache, has_cuda_device, host_memory, is_pinned, pinned, record_stream,
 };
@@ -62,7 +62,7 @@ pub trait Completion {
     fn wait(&self) -> Result<()>;
 }
 
-impl Completion for Event {
+impl Completion for CudaEvent {
     fn wait(&self) -> Result<()> {
         Ok(self.synchronize()?)
     }
@@ -207,16 +207,16 @@ impl SideStream {
 impl Transfer for SideStream {
     type Host = Vec<Tensor>;
     type Device = Vec<Tensor>;
-    type Done = Event;
+    type Done = CudaEvent;
 
-    fn start(&mut self, host: &Vec<Tensor>) -> Result<(Vec<Tensor>, Event)> {
+    fn start(&mut self, host: &Vec<Tensor>) -> Result<(Vec<Tensor>, CudaEvent)> {
         let region = self.stream.enter()?;
         let copies = host.iter().map(|t| t.f_to_device_(self.device, t.kind(), true, true)).collect::<Result<Vec<_>, _>>()?;
         drop(region);
         Ok((copies, self.stream.event()?))
     }
 
-    fn hand_over(&mut self, device: &Vec<Tensor>, done: &Event) -> Result<()> {
+    fn hand_over(&mut self, device: &Vec<Tensor>, done: &CudaEvent) -> Result<()> {
         let computing = Stream::current(self.device)?;
         computing.wait(done)?;
         // Their memory belongs to the stream of the copies, which must not reuse it before the step is done with it.

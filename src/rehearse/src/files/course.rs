@@ -2,7 +2,7 @@
 
 use crate::answer::ProcessAnswer;
 use crate::trace::Trace;
-use sim::trace::{Block, Category, Event, Kind, Phase};
+use sim::trace::{Category, Event, Kind, MemoryBlock, Phase};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ pub struct View<'a> {
     /// All of the process, up to its end.
     pub events: &'a [Event],
     /// Those of the card, in the order in which they were made.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<MemoryBlock>,
     /// The phases of the events that are shown.
     parts: Vec<CoursePart>,
 }

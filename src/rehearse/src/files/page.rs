@@ -15,7 +15,7 @@ use chart::{AreaPlot, Areas, Head, NARROW, Panel, WIDE, areas};
 use minijinja::context;
 use minijinja::value::Serde;
 use serde::Serialize;
-use sim::trace::Block;
+use sim::trace::MemoryBlock;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
@@ -250,7 +250,7 @@ impl SourcePlaces<'_> {
     }
 
     /// The tensor that a block is, else what made it.
-    fn name(&self, block: &Block) -> String {
+    fn name(&self, block: &MemoryBlock) -> String {
         let trace = self.view.trace;
         let made = &self.view.events[block.made()];
         let tensor = trace.tensors.get(&block.tensor);
@@ -261,10 +261,10 @@ impl SourcePlaces<'_> {
 fn largest(places: &mut SourcePlaces) -> Vec<BlockLine> {
     let view = places.view;
     let peak = view.process.moment;
-    let mut live: Vec<&Block> = view.blocks.iter().filter(|block| block.lives_after(peak)).collect();
+    let mut live: Vec<&MemoryBlock> = view.blocks.iter().filter(|block| block.lives_after(peak)).collect();
     live.sort_by_key(|block| (-block.rounded, block.made()));
     live.truncate(ROWS);
-    let line = |block: &Block| {
+    let line = |block: &MemoryBlock| {
         let made = &view.events[block.made()];
         BlockLine {
             size: bytes(block.rounded),
@@ -304,7 +304,7 @@ fn data(places: &mut SourcePlaces, pictures: [(i32, Option<AreaPlot>); 2]) -> Da
     let used: Vec<usize> = used.into_iter().collect();
     let events: Vec<usize> = used.iter().map(|point| all[*point].event).collect();
     // Only what is there at a moment that is drawn can be pointed at.
-    let mut blocks: Vec<&Block> = view.blocks.iter().collect();
+    let mut blocks: Vec<&MemoryBlock> = view.blocks.iter().collect();
     blocks.retain(|block| events.get(events.partition_point(|event| *event < block.made())).is_some_and(|e| block.lives_after(*e)));
     blocks.sort_by_key(|block| (-block.rounded, block.made()));
     let left_out = blocks.len().saturating_sub(MOST_BLOCKS);

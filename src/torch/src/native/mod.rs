@@ -53,7 +53,7 @@ impl std::error::Error for NativeError {}
 type Message = *mut c_char;
 
 #[repr(C)]
-pub(crate) struct RawEvent {
+pub(crate) struct RawCudaEvent {
     _opaque: [u8; 0],
 }
 
@@ -85,9 +85,9 @@ unsafe extern "C" {
     fn vl_dry_give(address: u64);
     fn vl_dry_blocks(taker: *mut c_void, take: TakeBlock) -> Message;
     fn vl_dry_replay(events: *const dry::TraceEvent, count: usize, slots: usize, out: *mut i64) -> Message;
-    fn vl_event_record(device: i32, out: *mut *mut RawEvent) -> Message;
-    fn vl_event_elapsed(start: *mut RawEvent, end: *mut RawEvent, milliseconds: *mut f64) -> Message;
-    fn vl_event_free(event: *mut RawEvent);
+    fn vl_event_record(device: i32, out: *mut *mut RawCudaEvent) -> Message;
+    fn vl_event_elapsed(start: *mut RawCudaEvent, end: *mut RawCudaEvent, milliseconds: *mut f64) -> Message;
+    fn vl_event_free(event: *mut RawCudaEvent);
     fn vl_autocast_enter(device: i32, enabled: i32, dtype: i8, old_enabled: *mut i32, old_dtype: *mut i8) -> Message;
     fn vl_autocast_leave(device: i32, old_enabled: i32, old_dtype: i8) -> Message;
     fn vl_push_output(results: *mut Results, tensor: *const C_tensor);
@@ -237,25 +237,25 @@ impl Drop for OutsideMemory {
 
 /// A point in the current stream of a CUDA device, as the device's clock sees it.
 #[derive(Debug)]
-pub struct Event(*mut RawEvent);
+pub struct CudaEvent(*mut RawCudaEvent);
 
-impl Event {
+impl CudaEvent {
     /// Records an event in the current stream.
     ///
     /// # Errors
     /// CUDA's message.
-    pub fn record(device: i32) -> Result<Event, NativeError> {
+    pub fn record(device: i32) -> Result<CudaEvent, NativeError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the function writes an owned event where it succeeds, and nothing where it fails.
         checked(unsafe { vl_event_record(device, &mut raw) })?;
-        Ok(Event(raw))
+        Ok(CudaEvent(raw))
     }
 
     /// Seconds from this event to a later one; waits for the later one.
     ///
     /// # Errors
     /// CUDA's message; errors of kernels in between show here.
-    pub fn seconds_until(&self, end: &Event) -> Result<f64, NativeError> {
+    pub fn seconds_until(&self, end: &CudaEvent) -> Result<f64, NativeError> {
         let mut milliseconds = 0.0;
         // SAFETY: both events are alive and owned.
         checked(unsafe { vl_event_elapsed(self.0, end.0, &mut milliseconds) })?;
@@ -263,7 +263,7 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for CudaEvent {
     fn drop(&mut self) {
         // SAFETY: the pointer is owned and freed once.
         unsafe { vl_event_free(self.0) };

@@ -16,7 +16,7 @@ struct RawOptions {
 }
 
 #[repr(C)]
-struct RawEvent {
+struct RawProfilerEvent {
     name: *const c_char,
     shapes: *const c_char,
     start_ns: i64,
@@ -38,7 +38,7 @@ struct RawRange {
     _opaque: [u8; 0],
 }
 
-type TakeRange = extern "C" fn(*mut c_void, *const RawEvent, usize);
+type TakeRange = extern "C" fn(*mut c_void, *const RawProfilerEvent, usize);
 
 unsafe extern "C" {
     fn vl_profiler_begin(options: *const RawOptions) -> Message;
@@ -52,7 +52,7 @@ unsafe extern "C" {
 
 /// What is recorded besides the operations and their times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Options {
+pub struct ProfilerOptions {
     pub shapes: bool,
     pub memory: bool,
     pub flops: bool,
@@ -62,7 +62,7 @@ pub struct Options {
 
 /// One event as Kineto gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct ProfilerEvent {
     pub name: String,
     pub shapes: String,
     /// Nanoseconds since 1970.
@@ -79,47 +79,47 @@ pub struct Event {
 
 /// A profiler that records. The pointer keeps it on its thread, whose state it changes.
 #[derive(Debug)]
-pub struct Session(PhantomData<*const ()>);
+pub struct ProfilerSession(PhantomData<*const ()>);
 
-impl Session {
+impl ProfilerSession {
     /// # Errors
     /// Another one records; libtorch's message.
-    pub fn begin(options: Options) -> Result<Session, NativeError> {
-        let Options { shapes, memory, flops, cuda } = options;
+    pub fn begin(options: ProfilerOptions) -> Result<ProfilerSession, NativeError> {
+        let ProfilerOptions { shapes, memory, flops, cuda } = options;
         let raw = RawOptions { shapes: shapes.into(), memory: memory.into(), flops: flops.into(), cuda: cuda.into() };
         // SAFETY: the options outlive the call.
         checked(unsafe { vl_profiler_begin(&raw) })?;
-        Ok(Session(PhantomData))
+        Ok(ProfilerSession(PhantomData))
     }
 
     /// # Errors
     /// libtorch's message.
-    pub fn end(self) -> Result<Profile, NativeError> {
+    pub fn end(self) -> Result<ProfilerResult, NativeError> {
         std::mem::forget(self);
         end()
     }
 }
 
-impl Drop for Session {
+impl Drop for ProfilerSession {
     fn drop(&mut self) {
         // What it recorded is wanted no more, an error included.
         let _ = end();
     }
 }
 
-fn end() -> Result<Profile, NativeError> {
+fn end() -> Result<ProfilerResult, NativeError> {
     let mut raw = std::ptr::null_mut();
     // SAFETY: the function writes an owned pointer where it succeeds, and nothing where it fails.
     checked(unsafe { vl_profiler_end(&mut raw) })?;
-    Ok(Profile(raw))
+    Ok(ProfilerResult(raw))
 }
 
 /// What a session recorded.
-pub struct Profile(*mut RawProfile);
+pub struct ProfilerResult(*mut RawProfile);
 
-impl Profile {
-    pub fn events(&self) -> Vec<Event> {
-        let mut taken: Vec<Event> = Vec::new();
+impl ProfilerResult {
+    pub fn events(&self) -> Vec<ProfilerEvent> {
+        let mut taken: Vec<ProfilerEvent> = Vec::new();
         // SAFETY: the profile is alive; `push` only runs during the call, while `taken` is borrowed by nothing else.
         unsafe { vl_profile_events(self.0, (&raw mut taken).cast(), push) };
         taken
@@ -136,28 +136,28 @@ impl Profile {
     }
 }
 
-impl fmt::Debug for Profile {
+impl fmt::Debug for ProfilerResult {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.debug_struct("Profile").finish_non_exhaustive()
+        f.debug_struct("ProfilerResult").finish_non_exhaustive()
     }
 }
 
-impl Drop for Profile {
+impl Drop for ProfilerResult {
     fn drop(&mut self) {
         // SAFETY: the pointer is owned and freed once.
         unsafe { vl_profile_free(self.0) };
     }
 }
 
-extern "C" fn push(taken: *mut c_void, first: *const RawEvent, count: usize) {
+extern "C" fn push(taken: *mut c_void, first: *const RawProfilerEvent, count: usize) {
     if count == 0 {
         return;
     }
     // SAFETY: the vector is that of `events`, and C++ gives `count` records.
-    let (taken, records) = unsafe { (&mut *taken.cast::<Vec<Event>>(), std::slice::from_raw_parts(first, count)) };
+    let (taken, records) = unsafe { (&mut *taken.cast::<Vec<ProfilerEvent>>(), std::slice::from_raw_parts(first, count)) };
     // SAFETY: C++ gives C strings that live as long as the profile.
     let text = |text: *const c_char| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
-    taken.extend(records.iter().map(|r| Event {
+    taken.extend(records.iter().map(|r| ProfilerEvent {
         name: text(r.name),
         shapes: text(r.shapes),
         start_ns: r.start_ns,
@@ -172,21 +172,21 @@ extern "C" fn push(taken: *mut c_void, first: *const RawEvent, count: usize) {
 
 /// A named range of this thread.
 #[derive(Debug)]
-pub struct Range(*mut RawRange, PhantomData<*const ()>);
+pub struct ProfilerRange(*mut RawRange, PhantomData<*const ()>);
 
-impl Range {
+impl ProfilerRange {
     /// # Errors
     /// A name with a zero byte; libtorch's message.
-    pub fn enter(name: &str) -> Result<Range, NativeError> {
+    pub fn enter(name: &str) -> Result<ProfilerRange, NativeError> {
         let name = CString::new(name).map_err(|e| NativeError(e.to_string()))?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the function writes an owned pointer where it succeeds, and nothing where it fails; it copies the name.
         checked(unsafe { vl_range_enter(name.as_ptr(), &mut raw) })?;
-        Ok(Range(raw, PhantomData))
+        Ok(ProfilerRange(raw, PhantomData))
     }
 }
 
-impl Drop for Range {
+impl Drop for ProfilerRange {
     fn drop(&mut self) {
         // SAFETY: the pointer is owned, freed once, and cannot have left its thread.
         unsafe { vl_range_leave(self.0) };

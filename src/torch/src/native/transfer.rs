@@ -1,6 +1,6 @@
 //! The safe wrapper of `transfer.cpp`; see [`crate::transfer`] for what it is for.
 
-use super::{Event, Message, NativeError, RawEvent, checked};
+use super::{CudaEvent, Message, NativeError, RawCudaEvent, checked};
 use std::marker::PhantomData;
 use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
@@ -9,11 +9,11 @@ unsafe extern "C" {
     fn vl_stream_current(device: i32, id: *mut i64) -> Message;
     fn vl_stream_from_pool(device: i32, id: *mut i64) -> Message;
     fn vl_stream_exchange(device: i32, id: i64, before: *mut i64) -> Message;
-    fn vl_stream_wait(device: i32, id: i64, event: *const RawEvent) -> Message;
+    fn vl_stream_wait(device: i32, id: i64, event: *const RawCudaEvent) -> Message;
     fn vl_stream_synchronize(device: i32, id: i64) -> Message;
-    fn vl_event_record_on(device: i32, id: i64, timed: i32, out: *mut *mut RawEvent) -> Message;
-    fn vl_event_synchronize(event: *const RawEvent) -> Message;
-    fn vl_event_query(event: *const RawEvent, passed: *mut i32) -> Message;
+    fn vl_event_record_on(device: i32, id: i64, timed: i32, out: *mut *mut RawCudaEvent) -> Message;
+    fn vl_event_synchronize(event: *const RawCudaEvent) -> Message;
+    fn vl_event_query(event: *const RawCudaEvent, passed: *mut i32) -> Message;
     fn vl_has_cuda_device() -> i32;
     fn vl_pinned_empty(sizes: *const i64, dimensions: usize, like: *const C_tensor, out: *mut *mut C_tensor) -> Message;
     fn vl_is_pinned(tensor: *const C_tensor, pinned: *mut i32) -> Message;
@@ -74,7 +74,7 @@ impl Stream {
     ///
     /// # Errors
     /// CUDA's message.
-    pub fn wait(self, event: &Event) -> Result<(), NativeError> {
+    pub fn wait(self, event: &CudaEvent) -> Result<(), NativeError> {
         // SAFETY: the event is alive.
         checked(unsafe { vl_stream_wait(self.device, self.id, event.0) })
     }
@@ -87,16 +87,16 @@ impl Stream {
         self.wait(&other.event()?)
     }
 
-    /// An event that passes when all that this stream has been given so far is done. It takes no time; see [`Event::record`] for one that
+    /// An event that passes when all that this stream has been given so far is done. It takes no time; see [`CudaEvent::record`] for one that
     /// does.
     ///
     /// # Errors
     /// CUDA's message.
-    pub fn event(self) -> Result<Event, NativeError> {
+    pub fn event(self) -> Result<CudaEvent, NativeError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the function writes an owned event where it succeeds, and nothing where it fails.
         checked(unsafe { vl_event_record_on(self.device, self.id, 0, &mut raw) })?;
-        Ok(Event(raw))
+        Ok(CudaEvent(raw))
     }
 
     /// Has the calling thread wait until all that this stream has been given is done.
@@ -125,7 +125,7 @@ impl Drop for OnStream {
     }
 }
 
-impl Event {
+impl CudaEvent {
     /// Has the calling thread wait until the event has passed.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl Event {
     /// Whether the event has passed.
     ///
     /// # Errors
-    /// As for [`Event::synchronize`].
+    /// As for [`CudaEvent::synchronize`].
     pub fn has_passed(&self) -> Result<bool, NativeError> {
         let mut passed = 0;
         // SAFETY: the event is alive, and the function writes one value.
@@ -149,9 +149,9 @@ impl Event {
 
 // SAFETY: an event is recorded once, where it is made. From then on it is only asked and waited for, which CUDA allows from any thread and
 // from several at once, and freed by its one owner.
-unsafe impl Send for Event {}
-// SAFETY: as above; what takes `&Event` leaves it as it is.
-unsafe impl Sync for Event {}
+unsafe impl Send for CudaEvent {}
+// SAFETY: as above; what takes `&CudaEvent` leaves it as it is.
+unsafe impl Sync for CudaEvent {}
 
 /// Index of a CUDA device that this process has.
 fn index(device: Device) -> Result<i32, NativeError> {
