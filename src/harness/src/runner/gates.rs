@@ -3,7 +3,7 @@
 use super::plan::Planned;
 use crate::machine::DeviceChoice;
 use base::units::Seconds;
-use record::protocol::{LEAST_FLOPS, Pass, Platform, PlotKind, Protocol, TIME};
+use record::protocol::{LEAST_FLOPS, Pass, Platform, Protocol, TIME};
 use record::results::{PassRecord, Status};
 use torch::DEVICE_USED;
 
@@ -42,18 +42,6 @@ pub fn has_reference(choice: DeviceChoice, planned: &Planned) -> bool {
         }
 }
 
-/// Whether two memory passes may differ in a metric: other processes move what is used on a device, and threads that allocate at the same
-/// time do so in either order, which moves points of a curve and not its ends.
-fn may_move(protocol: &Protocol, metric: &str) -> bool {
-    let is_curve = |kind: &PlotKind| match kind {
-        PlotKind::Area { layers, boundary, .. } => *boundary == metric || layers.iter().any(|layer| layer.name == metric),
-        _ => false,
-    };
-    metric == DEVICE_USED
-        || protocol.metric(metric).is_some_and(|known| known.moves)
-        || protocol.plots.iter().any(|plot| is_curve(&plot.kind))
-}
-
 /// What two memory passes say apart.
 #[derive(Debug, PartialEq)]
 pub struct Apart {
@@ -71,10 +59,10 @@ impl Apart {
     }
 }
 
-/// The first figure in which two memory passes over a cell are apart.
+/// The first figure in which two memory passes over a cell are apart, of those that nothing else moves.
 pub fn counted_difference(protocol: &Protocol, first: &PassRecord, second: &PassRecord) -> Option<Apart> {
     let counted = |record: &PassRecord| -> Vec<(String, f64)> {
-        let counted = record.samples.iter().filter(|s| !may_move(protocol, &s.metric));
+        let counted = record.samples.iter().filter(|s| s.metric != DEVICE_USED && !protocol.moves(&s.metric));
         counted.map(|s| (s.metric.clone(), s.value)).collect()
     };
     let (a, b) = (counted(first), counted(second));
@@ -104,7 +92,7 @@ pub fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::protocol::{Cell, Metric, Plot};
+    use record::protocol::{Cell, Metric, Plot, PlotKind};
     use record::results::Sample;
 
     fn record(pass: Pass, figures: &[(&str, f64)]) -> PassRecord {
@@ -129,7 +117,7 @@ mod tests {
 
     #[test]
     fn memory_passes_must_agree_in_what_is_counted() {
-        let temporaries = Metric::counted("temporaries", "temporaries", "B");
+        let temporaries = Metric::counted("temporaries", "temporaries", "B").moving();
         let area = PlotKind::Area { panels: vec![], layers: vec![temporaries], boundary: "phase".into(), phases: vec![] };
         let plot = Plot {
             name: "".into(),

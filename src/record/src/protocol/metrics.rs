@@ -143,7 +143,7 @@ impl Metric {
         Metric { role: Role::Reason, ..self }
     }
 
-    /// A count that other processes move, so that two passes may differ in it.
+    /// A count that two passes may differ in, because other processes or the order in which threads allocate move it.
     pub const fn moving(self) -> Metric {
         Metric { moves: true, ..self }
     }

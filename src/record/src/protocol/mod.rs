@@ -254,6 +254,15 @@ impl Protocol {
         self.metrics.iter().find(|metric| metric.name == name)
     }
 
+    /// Whether two passes may count a metric differently. Layers of a picture are metrics that no table has.
+    pub fn moves(&self, metric: &str) -> bool {
+        let layers = self.plots.iter().flat_map(|plot| match &plot.kind {
+            PlotKind::Area { layers, .. } => layers.as_slice(),
+            _ => &[],
+        });
+        self.metrics.iter().chain(layers).any(|known| known.name == metric && known.moves)
+    }
+
     /// A level as a title names it: `bf16 autocast`, `checkpointing + accumulation`, `k = 4`, and otherwise its own name.
     pub fn doing(&self, factor: &str, level: &str) -> String {
         let levels = || self.factor(factor).into_iter().flat_map(|factor| &factor.levels).filter(|level| !level.label.is_empty());
