@@ -18,7 +18,7 @@
 //! | `{"frame":N,"file":..,"line":N,"function":..}` | |
 //! | `{"generated":FILE,"lines":[[LINE,FILE,LINE,FUNCTION,MODULE],..]}` | of a file that torch.compile wrote, what the lines from each on come from; the module as seen from the compiled function's |
 //! | `{"stack":N,"frames":[N,..]}` | innermost first |
-//! | `{"module":N,"name":"GPT.transformer.h.0","type":"MemoryBlock"}` | class of the outermost module, then the path from there |
+//! | `{"module":N,"name":"GPT.transformer.h.0","type":"Block"}` | class of the outermost module, then the path from there |
 //! | `{"tensor":N,"name":"GPT.transformer.h.0.ln_1.weight"}` | |
 //! | `{"operator":N,"name":"aten::mm"}` | |
 //! | `{"note":TEXT}` | what the report is to say: what was turned off, what was left out |

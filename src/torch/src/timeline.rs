@@ -173,11 +173,6 @@ pub struct Stage {
 const PEAKS: [&str; 2] = ["allocated_peak", "reserved_peak"];
 
 impl Timeline {
-    /// Iteration and phase that an event belongs to; none behind the last.
-    pub fn at(&self, event: usize) -> Option<(u32, Phase)> {
-        self.events.get(event).map(|event| (iteration(event), event.phase))
-    }
-
     /// The parameter that a block is or belongs to.
     pub fn parameter(&self, block: &MemoryBlock) -> Option<&str> {
         Some(self.tensors.get((block.tensor as usize).checked_sub(1)?)?)
@@ -364,16 +359,6 @@ impl<'a> Recorder<'a> {
             self.backend.reset_peaks()?;
         }
         Ok(())
-    }
-
-    /// What was recorded to the end of the last phase.
-    pub fn timeline(&self) -> &Timeline {
-        &self.timeline
-    }
-
-    /// The trainable parameters with their names, once loading has ended.
-    pub fn parameters(&self) -> &[(Arc<str>, Tensor)] {
-        &self.parameters
     }
 
     /// Ends the recording with the last phase that ended; what follows it, as the end of the model, is left out.
