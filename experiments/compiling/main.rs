@@ -31,7 +31,7 @@ levels! {
 cell! { Compiling { model: ModelName, card: CardName, batch: Batch, way: Way } }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Rehearsed {
+struct CompiledRow {
     model: String,
     card: String,
     batch: i64,
@@ -42,14 +42,14 @@ struct Rehearsed {
     seconds: Option<f64>,
 }
 
-impl Rehearsed {
+impl CompiledRow {
     fn is_of(&self, cell: &Compiling) -> bool {
         let texts = [&self.model, &self.card, &self.way];
         texts == [cell.model.0, cell.card.0, &cell.way.text()] && self.batch == cell.batch.0
     }
 }
 
-fn rows() -> Result<Vec<Rehearsed>> {
+fn rows() -> Result<Vec<CompiledRow>> {
     csv::Reader::from_reader(ROWS.as_bytes()).into_deserialize().collect::<Result<_, _>>().context("rehearsals.csv")
 }
 

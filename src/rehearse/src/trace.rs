@@ -92,7 +92,7 @@ impl<'de> Deserialize<'de> for LineNumber {
 
 /// What became of a technique that was switched on from outside.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Told {
+pub struct TechniqueOutcome {
     pub technique: String,
     pub applied: bool,
     /// What it changes in the result; empty where nothing.
@@ -195,7 +195,7 @@ pub struct Trace {
     /// Steps after which it was stopped.
     pub stopped: Option<u32>,
     pub ended: bool,
-    pub techniques: Vec<Told>,
+    pub techniques: Vec<TechniqueOutcome>,
     pub unreached: Vec<Unreached>,
     pub varied: Vec<Varied>,
     pub keepers: Vec<Keeper>,
@@ -230,7 +230,7 @@ enum TraceLine {
     NoCode { no_code: String },
     Stopped { stopped: u32 },
     Ended { ended: bool },
-    Technique(Told),
+    Technique(TechniqueOutcome),
     Unreached(Unreached),
     Varied(Varied),
     Keeper(Keeper),

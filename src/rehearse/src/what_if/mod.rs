@@ -9,7 +9,7 @@ use super::launch::{Rehearsal, ScriptFailed, SessionRun, Variant};
 use super::show::{first_line, on_one_line, short_failure};
 use super::template::FlagTemplate;
 use super::time::{Prediction, TimeChange};
-use super::trace::Told;
+use super::trace::TechniqueOutcome;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -183,7 +183,7 @@ const FREE: f64 = 0.05;
 impl VariantRow {
     fn of(choice: Choice, measured: &MeasuredStep, base: &MeasuredStep) -> VariantRow {
         let (reserved, allocated) = measured.peaks.unzip();
-        let told: Vec<&Told> =
+        let told: Vec<&TechniqueOutcome> =
             choice.variant.techniques.iter().flat_map(|name| measured.told.iter().find(|told| told.technique == *name)).collect();
         let flops = measured.flops.zip(base.flops).map(|(now, before)| (now.cast_signed() - before.cast_signed(), before));
         let changes_layout = choice.groups.contains(&LAYOUT);
@@ -272,7 +272,7 @@ struct MeasuredStep {
     /// Predicted; why there is none, which is empty on a real GPU.
     time: Result<Prediction, String>,
     flops: Option<u64>,
-    told: Vec<Told>,
+    told: Vec<TechniqueOutcome>,
     gpu: SimulatedGpu,
 }
 
@@ -485,7 +485,7 @@ fn try_one(rehearsal: &Rehearsal, base: &MeasuredStep, choice: Choice) -> Varian
 /// Why a script with a technique did not end well, or what the technique had nothing to do for.
 struct Failed {
     why: String,
-    told: Vec<Told>,
+    told: Vec<TechniqueOutcome>,
 }
 
 impl fmt::Display for Failed {
@@ -494,7 +494,7 @@ impl fmt::Display for Failed {
     }
 }
 
-fn told(run: &SessionRun) -> Vec<Told> {
+fn told(run: &SessionRun) -> Vec<TechniqueOutcome> {
     run.traces.iter().flat_map(|trace| trace.techniques.clone()).collect()
 }
 
