@@ -36,7 +36,6 @@ fn protocol() -> Protocol {
                 scope: None,
             }
             .into(),
-            meaning: Meaning::default(),
             about_the_lab: false,
         }],
         ..Protocol::default()
