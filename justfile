@@ -85,6 +85,11 @@ test-ecosystem *FLAGS: _setup
     @cargo build --release --quiet -p vramlab
     @scripts/ecosystem {{ quote(release / "vramlab") }} "$@"
 
+# Rehearse nanoGPT as README shows it: `just example PYTHON CHECKOUT`; `just report` puts the answer into README
+example python checkout: _setup
+    @cargo build --release --quiet -p vramlab
+    @scripts/example {{ quote(release / "vramlab") }} {{ quote(python) }} {{ quote(checkout) }}
+
 # Install what PyTorch's side of a comparison needs, torchvision above all, into .venv; then compare training steps with PyTorch's
 [no-exit-message]
 peers *FLAGS: _setup

@@ -177,20 +177,20 @@ def page(entries, rows):
         f"{len(works)} of {len(found)} entry points of other people's frameworks are rehearsed to an answer: unmodified, each started as its documentation says,",
         "with local inputs and checkpoints whose weights are zero, PyTorch " + ", ".join(versions) + ".",
         "Written by `just test-ecosystem` (`peers/ecosystem/entry_points.toml` has the list, `entry_points.csv` every row in bytes).",
-        "Where its authors publish what it takes, the last column has it.",
+        "The first table has those whose authors publish what a real GPU takes; why some differ is told below.",
         "",
-        "| entry point | GPU | answer | peak allocated, GiB | reserved, GiB | seconds | compared with a real GPU |",
-        "|---|---|---|---:|---:|---:|---|",
     ]
-    for entry, row in found:
-        if "ladder" in entry:
-            continue
+    alone = [(entry, row) for entry, row in found if "ladder" not in entry]
+    head = ["| entry point | GPU | answer | peak allocated, GiB | reserved, GiB | seconds | compared with a real GPU |", "|---|---|---|---:|---:|---:|---|"]
+
+    def line(entry, row):
         verdict = row["verdict"].replace("_", " ") or f"none, status {row['status']}"
         peaks = f"{gib(row['allocated'])} | {gib(row['reserved'])}" if answered(row) else " | "
-        lines.append(
-            f"| {entry['project'].split('/')[-1]}: {cell(entry['name'])} | {row['gpu']} | {verdict} | {peaks} | {float(row['seconds']):.0f} | {compared(entry, row)} |"
-        )
-    lines.append("")
+        return f"| {entry['project'].split('/')[-1]}: {cell(entry['name'])} | {row['gpu']} | {verdict} | {peaks} | {float(row['seconds']):.0f} | {compared(entry, row)} |"
+
+    lines += [*head, *(line(entry, row) for entry, row in alone if compared(entry, row)), ""]
+    others = [line(entry, row) for entry, row in alone if not compared(entry, row)]
+    lines += [f"<details><summary>{len(others)} more, for which nobody publishes a figure</summary>", "", *head, *others, "", "</details>", ""]
     for name in dict.fromkeys(entry["ladder"] for entry, _ in found if "ladder" in entry):
         lines += ladder([(entry, row) for entry, row in found if entry.get("ladder") == name])
     lines += ["<details><summary>What differs from the figures of real GPUs, and why</summary>", "", "| entry point | published by | why |", "|---|---|---|"]

@@ -192,6 +192,24 @@ fn snippets_pasted_into_the_script_ask_for_the_same_bytes_as_the_hooks() {
     assert!(told.contains("The cheapest that fits 1050MiB") && told.contains("leaves the result as it is"), "{told}");
 }
 
+/// The lines of PyTorch of every technique's page, in one rehearsal.
+#[test]
+fn the_lines_of_every_page_run() {
+    let folder = common::root().join("experiments");
+    let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let pages = entries.map(|path| if path.is_dir() { path.join("page.md") } else { path });
+    let has_lines = |path: &PathBuf| {
+        path.extension().is_some_and(|ext| ext == "md")
+            && std::fs::read_to_string(path).is_ok_and(|text| text.contains("```python"))
+    };
+    let pages: Vec<String> = pages.filter(has_lines).map(|path| path.to_str().unwrap().to_string()).collect();
+    let scene = Scene::new(&std::fs::read_to_string(common::root().join("tests/rehearse/page_snippets.py")).unwrap());
+    let arguments: Vec<&str> = pages.iter().map(String::as_str).collect();
+    let (output, _) = scene.run(&["rehearse", "--gpu", "8GiB", "--steps", "all"], &arguments);
+    let ran = said(&output).lines().find_map(|line| line.strip_suffix(" snippets ran")?.parse::<usize>().ok());
+    assert!(output.status.success() && ran.is_some_and(|ran| ran >= pages.len() && ran > 15), "{ran:?}: {}", said(&output));
+}
+
 /// Techniques for the loss, for what the forward pass keeps and for the weights, on a model whose loss needs most.
 #[test]
 fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-const PARTS: [&str; 4] = ["README.md", "METHODOLOGY.md", "results", "report"];
+const PARTS: [&str; 5] = ["README.md", "METHODOLOGY.md", "results", "report", "peers/ecosystem"];
 
 /// Where a copy came from.
 #[derive(Debug, PartialEq)]

@@ -223,7 +223,7 @@ impl RangeFrame {
             };
             let text = shortened(&dot.text, SMALL, room);
             // On the row's ground, since the reference line may run through it.
-            canvas.rectangle((start - 3, y - 8), (start + text_width(&text, SMALL), y + 8), ground, true);
+            canvas.rectangle((start - 3, y - 8), (start + text_width(&text, SMALL) + 6, y + 8), ground, true);
             canvas.text((start, y), &text, SMALL, INK, Anchor::Start);
         }
     }
@@ -233,8 +233,8 @@ impl RangeFrame {
 fn ticks(low: f64, high: f64, most: i32) -> Vec<f64> {
     let least = (high - low) / f64::from(most.clamp(2, 8));
     let power = 10f64.powf(least.log10().floor());
-    let step =
-        [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|m| m * power).find(|step| *step >= least * 0.999).unwrap_or(power * 10.0);
+    // Not 2.5, whose multiples are not whole per cents.
+    let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|step| *step >= least * 0.999).unwrap_or(power * 10.0);
     let first = (low / step).ceil() as i64;
     (first..).map(|n| n as f64 * step).take_while(|value| *value <= high).take(12).collect()
 }

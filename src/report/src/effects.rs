@@ -101,8 +101,8 @@ pub fn rests_on<'a>(cells: impl Iterator<Item = &'a Cell>) -> String {
     let factors = cells.first().into_iter().flat_map(|cell| cell.levels().iter().map(|(factor, _)| factor.as_str()));
     match factors.map(|factor| (factor, levels(factor))).find(|(_, levels)| levels.len() > 1) {
         Some((factor, levels)) if levels.len() > MOST_NAMED => counted(factor, &levels),
-        Some((factor, levels)) => format!("{factor} = {}", levels.join(", ")),
-        None => cells.first().map_or_else(|| "nothing".to_string(), |cell| cell.to_string()),
+        Some((factor, levels)) => format!("{factor} {}", levels.join(", ")),
+        None => cells.first().map_or_else(|| "nothing".to_string(), |cell| cell.to_string().replace('=', " ")),
     }
 }
 

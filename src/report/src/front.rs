@@ -19,7 +19,9 @@ use std::collections::BTreeMap;
 /// A technique with the verdict for the reader.
 #[derive(Debug, Serialize)]
 pub struct FrontLine {
-    pub link: Markdown,
+    pub title: String,
+    /// Its page.
+    pub file: String,
     /// Works, works where, does not, not known yet.
     pub standing: String,
     /// What the user's own machine gives; empty where there is none.
@@ -63,7 +65,8 @@ pub fn front(findings: &Findings, pages: &[Page], order: Option<Order>, pictures
         let effects = experiment.map_or(&[][..], |experiment| &experiment.effects);
         let yours = own.map(|own| effects.iter().map(|effect| own_effects(own, effect)).collect::<Vec<_>>().join("; "));
         FrontLine {
-            link: Markdown::link(&page.title, &page.file),
+            title: page.title.clone(),
+            file: page.file.clone(),
             standing: if page.words.standing.is_empty() {
                 "no editor has written it up yet".to_string()
             } else {

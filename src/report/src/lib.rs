@@ -9,6 +9,7 @@ mod claims;
 mod data;
 mod diff;
 mod effects;
+mod examples;
 mod files;
 mod findings;
 mod front;
@@ -85,6 +86,11 @@ const MADE: &str = "<!-- Made by `vramlab report";
 struct Marks(&'static str, &'static str);
 
 const SUMMARY: Marks = Marks("<!-- results: written by `just report` -->", "<!-- end of results -->");
+/// What README shows of rehearsals that scripts under `peers/` take again: the beginning of an answer, and a comparison.
+const EXAMPLE: Marks =
+    Marks("<!-- example: written by `just report` from peers/ecosystem/nanogpt.txt -->", "<!-- end of example -->");
+const COMPARED: Marks =
+    Marks("<!-- compared: written by `just report` from peers/ecosystem/torchtitan.csv -->", "<!-- end of compared -->");
 const CHANGES: Marks = Marks("<!-- changes: written by `just report` -->", "<!-- end of changes -->");
 
 /// Puts a report's table of what to try between the two marks of a README, with links into the report; and into METHODOLOGY.md beside
@@ -95,6 +101,16 @@ const CHANGES: Marks = Marks("<!-- changes: written by `just report` -->", "<!--
 pub fn show_summary(results: &Path, readme: &Path) -> Result<()> {
     let report = read(results)?;
     show(readme, &report.summary, &SUMMARY)?;
+    let peers = readme.with_file_name("peers").join("ecosystem");
+    for (file, marks, written) in [
+        ("nanogpt.txt", &EXAMPLE, examples::answer as fn(&str) -> Option<String>),
+        ("torchtitan.csv", &COMPARED, examples::torchtitan),
+    ] {
+        // A project that keeps only its results has neither.
+        let Ok(text) = std::fs::read_to_string(peers.join(file)) else { continue };
+        let written = written(&text).with_context(|| format!("{} has not what README shows of it", peers.join(file).display()))?;
+        show(readme, &written, marks)?;
+    }
     let methodology = readme.with_file_name("METHODOLOGY.md");
     if methodology.exists() { show(&methodology, &report.changes, &CHANGES) } else { Ok(()) }
 }
@@ -301,19 +317,24 @@ fn published(findings: &Findings) -> Vec<PublishedLine> {
 
 /// The pictures of an experiment by their plots' names: those that its page places, or all. One machine of each plot is drawn, a GPU before a
 /// simulated one before a CPU, and the user's own beside it.
-fn pictures_of(runs: &[Recorded], placed: Option<&[String]>) -> Result<Vec<(String, Picture)>> {
+fn pictures_of(runs: &[Recorded], placed: Option<&[(String, String)]>) -> Result<Vec<(String, Picture)>> {
     let mut pictures = Vec::new();
     let mut first: Vec<&Recorded> = runs.iter().collect();
     first.sort_by_key(|run| [Platform::Gpu, Platform::Dry].iter().position(|kind| run.platform() == *kind).unwrap_or(2));
     let is_drawn = |plot: &&record::protocol::Plot| {
-        !matches!(plot.kind, PlotKind::Ranking { .. }) && (plot.on_front || placed.is_none_or(|placed| placed.contains(&plot.name)))
+        !matches!(plot.kind, PlotKind::Ranking { .. })
+            && (plot.on_front || placed.is_none_or(|placed| placed.iter().any(|(name, _)| *name == plot.name)))
     };
     for plot in runs[0].protocol.plots.iter().filter(is_drawn) {
         let mut is_there = false;
+        let title = placed.and_then(|placed| placed.iter().find(|(name, title)| *name == plot.name && !title.is_empty()));
         for run in first.iter().filter(|run| !run.is_own).chain(first.iter().filter(|run| run.is_own)) {
             // Each machine's own version of the plot: an old result keeps the protocol that it was taken with.
             let own = run.protocol.plots.iter().find(|p| p.name == plot.name).filter(|_| run.is_own || !is_there);
-            let drawn = own.map(|own| plots::draw(run, own)).transpose()?.flatten();
+            let drawn = own
+                .map(|own| plots::draw(run, own, title.filter(|_| !run.is_own).map(|(_, title)| title.as_str())))
+                .transpose()?
+                .flatten();
             is_there |= drawn.is_some();
             pictures.extend(drawn.map(|picture| (plot.name.clone(), picture)));
         }

@@ -18,14 +18,16 @@ pub struct PageWords {
     pub blocks: Vec<WordsBlock>,
     /// How many sentences need results that are not there.
     pub left_out: usize,
-    /// The plots that the words place; none where no editor has written the page, which shows all.
+    /// The plots that the words place, with the titles of their pictures; none where no editor has written the page, which shows all.
     #[serde(skip)]
-    pub placed: Option<Vec<String>>,
+    pub placed: Option<Vec<(String, String)>>,
 }
 
 #[derive(Debug, Default, Serialize)]
 pub struct WordsBlock {
     pub kind: &'static str,
+    /// The plot that a picture draws.
+    pub name: String,
     pub text: String,
     /// Which figures break the sentence's condition.
     pub wants: Vec<String>,
@@ -36,7 +38,7 @@ pub struct WordsBlock {
 }
 
 /// What became of a figure.
-enum Told {
+enum SlotOutcome {
     Holds(String),
     Broken(String, String),
     Unknown,
@@ -57,9 +59,7 @@ impl PageWords {
             }
         };
         let mut words = PageWords { standing: page.standing, ..PageWords::default() };
-        let placed =
-            page.blocks.iter().filter_map(|block| if let PageBlock::Picture(name) = block { Some(name.clone()) } else { None });
-        words.placed = (!words.standing.is_empty()).then(|| placed.collect());
+        let mut placed = Vec::new();
         let mut is_answer = true;
         for block in page.blocks {
             is_answer &= !matches!(block, PageBlock::Heading(_));
@@ -70,8 +70,12 @@ impl PageWords {
             if is_answer && !block.wants.is_empty() && !words.standing.is_empty() {
                 words.standing = "not known yet: new figures contradict what this page said".to_string();
             }
+            if block.kind == "picture" {
+                placed.push((block.name.clone(), if block.wants.is_empty() { block.text.clone() } else { String::new() }));
+            }
             words.blocks.push(block);
         }
+        words.placed = (!words.standing.is_empty()).then_some(placed);
         words
     }
 
@@ -79,7 +83,7 @@ impl PageWords {
     pub fn place(&mut self, pictures: Vec<(String, PictureLink)>) -> Vec<PictureLink> {
         let mut others = Vec::new();
         for (name, link) in pictures {
-            match self.blocks.iter_mut().find(|block| block.kind == "picture" && block.text == name) {
+            match self.blocks.iter_mut().find(|block| block.kind == "picture" && block.name == name) {
                 Some(block) => block.pictures.push(link),
                 None => others.push(link),
             }
@@ -93,40 +97,47 @@ fn told(block: &PageBlock, runs: &[Recorded], order: Option<&Order>) -> Option<W
     let of = |kind: &'static str, text: &str| WordsBlock { kind, text: text.to_string(), ..WordsBlock::default() };
     Some(match block {
         PageBlock::Heading(title) => of("heading", title),
-        PageBlock::Picture(name) => of("picture", name),
+        // A title whose figures are missing or wrong leaves the generated one.
+        PageBlock::Picture { name, title } => {
+            let said = sentence("picture", title, runs, order).unwrap_or_else(|| of("picture", ""));
+            WordsBlock { name: name.clone(), ..said }
+        }
         PageBlock::Code(code) => WordsBlock { code: super::markup::Markdown::code(code), ..of("code", "") },
         PageBlock::Rehearsed(techniques) => {
             let (head, rows) = order?.of_techniques(techniques);
             (!rows.is_empty()).then(|| WordsBlock { head, rows, ..of("table", "") })?
         }
-        PageBlock::Sentence { item, spans } => {
-            let mut said = of(if *item { "item" } else { "text" }, "");
-            for span in spans {
-                let slot = match span {
-                    PageSpan::Text(text) => {
-                        said.text += text;
-                        continue;
-                    }
-                    PageSpan::Slot(slot) => slot,
-                };
-                let shown = match figure(slot, runs, order) {
-                    Told::Holds(text) => text,
-                    Told::Broken(text, why) => {
-                        said.wants.push(why);
-                        text
-                    }
-                    Told::Unknown => return None,
-                };
-                if !slot.is_silent {
-                    said.text += &shown;
-                }
-            }
-            said
-        }
+        PageBlock::Sentence { item, spans } => sentence(if *item { "item" } else { "text" }, spans, runs, order)?,
     })
 }
 
-fn figure(slot: &PageSlot, runs: &[Recorded], order: Option<&Order>) -> Told {
+/// A sentence with its figures; none where they are not there.
+fn sentence(kind: &'static str, spans: &[PageSpan], runs: &[Recorded], order: Option<&Order>) -> Option<WordsBlock> {
+    let mut said = WordsBlock { kind, ..WordsBlock::default() };
+    for span in spans {
+        let slot = match span {
+            PageSpan::Text(text) => {
+                said.text += text;
+                continue;
+            }
+            PageSpan::Slot(slot) => slot,
+        };
+        let shown = match figure(slot, runs, order) {
+            SlotOutcome::Holds(text) => text,
+            SlotOutcome::Broken(text, why) => {
+                said.wants.push(why);
+                text
+            }
+            SlotOutcome::Unknown => return None,
+        };
+        if !slot.is_silent {
+            said.text += &shown;
+        }
+    }
+    Some(said)
+}
+
+fn figure(slot: &PageSlot, runs: &[Recorded], order: Option<&Order>) -> SlotOutcome {
     match &slot.source {
         SlotSource::Claim { id, verdict } => judged(runs, id, verdict),
         SlotSource::Rehearsed { technique, is_time, model, bound } => {
@@ -143,27 +154,29 @@ fn figure(slot: &PageSlot, runs: &[Recorded], order: Option<&Order>) -> Told {
     }
 }
 
-/// How changes are written: where the bound says that all save or that all cost, the sentence says which, and the figure has no sign.
+/// How changes are written: where the bound says that all save or that all cost, the sentence says which, and the figure has no sign. A bound
+/// may leave some per cent on the other side, for a difference that nobody notices.
 fn size(bound: Bound) -> impl Fn(f64, f64) -> String {
-    let one_way = match bound {
-        Bound::AtMost(x) => x <= 1.0,
-        Bound::AtLeast(x) => x >= 1.0,
-        Bound::Within(low, high) => high <= 1.0 || low >= 1.0,
-        Bound::Outside(..) => false,
+    let (saves, costs) = match bound {
+        Bound::AtMost(most) => (most <= 1.1, false),
+        Bound::AtLeast(least) => (false, least >= 0.9),
+        Bound::Within(least, most) => (most <= 1.1, least >= 0.9),
+        Bound::Outside(..) => (false, false),
     };
-    move |low, high| match one_way && (high <= 1.0 || low >= 1.0) {
+    // As they are written: a tenth of a per cent is none.
+    move |low, high| match (saves && high < 1.005) || (costs && low >= 0.995) {
         true => change(low, high).replace(['−', '+'], ""),
         false => change(low, high),
     }
 }
 
-fn within(found: &[f64], bound: Bound, write: &dyn Fn(f64, f64) -> String) -> Told {
+fn within(found: &[f64], bound: Bound, write: &dyn Fn(f64, f64) -> String) -> SlotOutcome {
     let (Some(low), Some(high)) = (found.iter().copied().reduce(f64::min), found.iter().copied().reduce(f64::max)) else {
-        return Told::Unknown;
+        return SlotOutcome::Unknown;
     };
     let text = write(low, high);
     if bound.holds(low) && bound.holds(high) {
-        return Told::Holds(text);
+        return SlotOutcome::Holds(text);
     }
     let bounds = match bound {
         Bound::AtMost(x) => format!("at most {}", write(x, x)),
@@ -171,7 +184,7 @@ fn within(found: &[f64], bound: Bound, write: &dyn Fn(f64, f64) -> String) -> To
         Bound::Within(low, high) | Bound::Outside(low, high) => write(low, high),
     };
     let why = format!("it was written for {bounds}, and the figures are {text}");
-    Told::Broken(text, why)
+    SlotOutcome::Broken(text, why)
 }
 
 /// The figures of a metric over the cells of a selection: over their baselines', or as they are.
@@ -186,7 +199,7 @@ fn figures(run: &Recorded, metric: &str, is_absolute: bool, of: &str) -> Vec<f64
     cells.filter_map(figure).collect()
 }
 
-fn judged(runs: &[Recorded], id: &str, verdict: &str) -> Told {
+fn judged(runs: &[Recorded], id: &str, verdict: &str) -> SlotOutcome {
     let of = |is_own: bool| -> Vec<(Platform, Verdict)> {
         let judged = runs.iter().filter(|run| run.is_own == is_own).flat_map(|run| &run.judgements);
         let says = judged.filter(|j| j.claim.id == id && j.carries);
@@ -195,11 +208,11 @@ fn judged(runs: &[Recorded], id: &str, verdict: &str) -> Told {
     let found = Some(of(false)).filter(|found| !found.is_empty()).unwrap_or_else(|| of(true));
     let other = found.iter().find(|(_, found)| !verdict.split('|').any(|known| known == found.to_string()));
     match (found.is_empty(), other) {
-        (true, _) => Told::Unknown,
-        (false, None) => Told::Holds(String::new()),
+        (true, _) => SlotOutcome::Unknown,
+        (false, None) => SlotOutcome::Holds(String::new()),
         (false, Some((platform, found))) => {
             let whose = super::prose::platform(*platform);
-            Told::Broken(String::new(), format!("the claim '{id}' was {verdict}, and is {found} on the {whose}"))
+            SlotOutcome::Broken(String::new(), format!("the claim '{id}' was {verdict}, and is {found} on the {whose}"))
         }
     }
 }

@@ -403,7 +403,9 @@ impl Protocol {
             _ => None,
         };
         let pictures = page.blocks.iter().filter_map(|block| match block {
-            PageBlock::Picture(name) if !self.plots.iter().any(|plot| plot.name == *name) => Some(format!("the picture '{name}'")),
+            PageBlock::Picture { name, .. } if !self.plots.iter().any(|plot| plot.name == *name) => {
+                Some(format!("the picture '{name}'"))
+            }
             _ => None,
         });
         page.slots()

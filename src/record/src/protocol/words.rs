@@ -13,7 +13,7 @@
 //! The first line is the verdict for the reader. A figure is `dry METRIC SELECTION` or `cpu METRIC SELECTION` for ratios to the baseline over
 //! the cells of a selection (`=METRIC` for the figures themselves), `rehearsed TECHNIQUE memory` or `... time`, with a model or over all, and
 //! after the colon its bound: `at most X`, `at least X` or `X to Y`. `?` before it says that it is a condition alone, and `claim ID` that a
-//! verdict is one. `![NAME]` places a picture, `![rehearsed TECHNIQUE ...]` the table of rehearsals.
+//! verdict is one. `![NAME]` or `![NAME: TITLE]` places a picture, `![rehearsed TECHNIQUE ...]` the table of rehearsals.
 
 use super::cells::{Platform, Select};
 use crate::rules::Bound;
@@ -38,7 +38,11 @@ pub enum PageBlock {
         spans: Vec<PageSpan>,
     },
     Code(String),
-    Picture(String),
+    /// A plot with the title of its picture; without one it has a generated one.
+    Picture {
+        name: String,
+        title: Vec<PageSpan>,
+    },
     /// What rehearsals of full-size models give of these techniques.
     Rehearsed(Vec<String>),
 }
@@ -90,7 +94,10 @@ impl PageText {
             } else if let Some(shown) = line.strip_prefix("![").and_then(|rest| rest.strip_suffix(']')) {
                 blocks.push(match shown.strip_prefix("rehearsed ") {
                     Some(techniques) => PageBlock::Rehearsed(techniques.split_whitespace().map(str::to_string).collect()),
-                    None => PageBlock::Picture(shown.to_string()),
+                    None => {
+                        let (name, title) = shown.split_once(": ").unwrap_or((shown, ""));
+                        PageBlock::Picture { name: name.to_string(), title: spans(title)? }
+                    }
                 });
             } else if !line.is_empty() {
                 // A sentence goes on until something else begins.
@@ -107,7 +114,7 @@ impl PageText {
 
     pub fn slots(&self) -> impl Iterator<Item = &PageSlot> {
         let spans = self.blocks.iter().flat_map(|block| match block {
-            PageBlock::Sentence { spans, .. } => &spans[..],
+            PageBlock::Sentence { spans, .. } | PageBlock::Picture { title: spans, .. } => &spans[..],
             _ => &[],
         });
         spans.filter_map(|span| if let PageSpan::Slot(slot) = span { Some(slot) } else { None })

@@ -34,7 +34,7 @@ pub fn intervals(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
         })
     };
     let title = format!("change against {}, 95 % CI", view.recorded.protocol.doing(&grid.studied, grid.baseline_level()));
-    let axis = RangeAxis { title, tick: percent, reference: 1.0 };
+    let axis = RangeAxis { title, tick: super::change_tick, reference: 1.0 };
     ranges(&Ranges { head: &view.head, axes: vec![axis], series: vec![], rows: cells.iter().filter_map(row).collect() }).map(Some)
 }
 

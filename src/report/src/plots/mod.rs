@@ -64,18 +64,19 @@ impl Picture {
     }
 }
 
-/// Draws one plot of a protocol for one machine; nothing where the machine has no figure for it.
+/// Draws one plot of a protocol for one machine, under a title or else under what its figures say; nothing where the machine has no figure
+/// for it.
 ///
 /// # Errors
 /// The drawing library fails.
-pub fn draw(recorded: &Recorded, plot: &Plot) -> Result<Option<Picture>> {
+pub fn draw(recorded: &Recorded, plot: &Plot, title: Option<&str>) -> Result<Option<Picture>> {
     let Some(metric) = recorded.protocol.metric(&plot.metric) else {
         return Ok(None);
     };
     let draw = |width: i32| -> Result<Option<String>> {
         let mut view = PlotView::new(recorded, plot, metric, width);
-        let finding = intervals::signed_finding(&view);
-        if let Some(finding) = finding.or_else(|| findings::finding(&view, plot)) {
+        let finding = || intervals::signed_finding(&view).or_else(|| findings::finding(&view, plot));
+        if let Some(finding) = title.map(str::to_string).or_else(finding) {
             view.head = Head::new(&finding, &format!("{} {}", full_stop(&plot.caption), whose(recorded)), width);
         }
         if let Some(svg) = intervals::signed(&view)? {
@@ -187,9 +188,23 @@ impl<'a> PlotView<'a> {
     }
 }
 
-/// The levels of some factors of a cell, as a label.
+/// The levels of some factors of a cell, as a label; a number does not say of what it is.
 fn levels(cell: &Cell, factors: &[&str]) -> String {
-    factors.iter().filter_map(|factor| cell.get(factor)).collect::<Vec<_>>().join(" · ")
+    let named = |factor: &&str| {
+        let level = cell.get(factor)?;
+        Some(if level.parse::<f64>().is_ok() { format!("{factor} {level}") } else { level.to_string() })
+    };
+    factors.iter().filter_map(named).collect::<Vec<_>>().join(" · ")
+}
+
+/// A ratio beside an axis of changes.
+fn change_tick(ratio: f64) -> String {
+    let percent = ((ratio - 1.0) * 100.0).round();
+    match percent {
+        0.0 => "0 %".to_string(),
+        percent if percent > 0.0 => format!("+{percent} %"),
+        percent => format!("−{} %", percent.abs()),
+    }
 }
 
 /// Items by key, in the order in which keys appear first.

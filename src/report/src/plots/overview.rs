@@ -21,7 +21,7 @@ pub fn overview(order: &Order) -> Result<Option<Picture>> {
     if rows.is_empty() {
         return Ok(None);
     }
-    let axis = |title: &str| RangeAxis { title: title.to_string(), tick: percent, reference: 1.0 };
+    let axis = |title: &str| RangeAxis { title: title.to_string(), tick: super::change_tick, reference: 1.0 };
     let series: Vec<String> = order.groups.iter().map(|group| group.title.to_string()).collect();
     let title = format!("What one technique alone saves on {} models, and what it costs", order.models.len());
     let alt = "Peak memory and predicted time of a step with each technique, beside the model without it";
