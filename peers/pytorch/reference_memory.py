@@ -158,7 +158,7 @@ def train(model_name, batch, length, optimizer_name, implementation, device, end
         del loss
         phases.append(ended(iteration, "backward"))
         optimizer.step()
-        phases.append(ended(iteration, "step"))
+        phases.append(ended(iteration, "optimizer"))
     return phases
 
 
@@ -170,7 +170,7 @@ def tracked(*case):
             tracker.peak_in_place = tracker.live()
 
         def ended(iteration, phase):
-            if phase == "step":
+            if phase == "optimizer":
                 # The tracker wants to be told of modules that will run again.
                 tracker.reset_mod_stats()
             return tracker.ended(iteration, phase)
