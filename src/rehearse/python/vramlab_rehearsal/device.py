@@ -46,7 +46,8 @@ def _open(torch, follow):
     opened.vl_values.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t)
     number = ctypes.c_int
     opened.vl_work.argtypes = (ctypes.c_char_p, number, number, ctypes.c_double, ctypes.c_double, ctypes.c_uint32, ctypes.c_uint64)
-    opened.vl_work.restype = None
+    opened.vl_work.restype = opened.vl_begin_graph.restype = opened.vl_end_graph.restype = opened.vl_replay_graph.restype = None
+    opened.vl_begin_graph.argtypes = opened.vl_replay_graph.argtypes = (ctypes.c_uint64,)
     checked(opened, opened.vl_open(notes.folder.encode()))
     library = opened
     notes.note(device=torch.cuda.get_device_name(0), devices=torch.cuda.device_count())
@@ -139,6 +140,32 @@ def values(tensor):
     if not library.vl_values(storage.data_ptr(), (ctypes.c_char * len(found)).from_buffer(found), len(found)):
         return None
     return torch.frombuffer(found, dtype=tensor.dtype).as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def tell_graphs(torch, replayed):
+    """What a CUDA graph captures runs once, for its memory; for the time of a step it runs with each replay, backward passes with it."""
+
+    def begin(number):
+        notes.note(note="CUDA graphs: what is captured ran as it is, once; each replay counts in the time of a step")
+        library.vl_begin_graph(number)
+
+    def replay(number):
+        library.vl_replay_graph(number)
+        replayed()
+
+    def told(method, tell):
+        @functools.wraps(method)
+        def wrapped(self, *arguments, **more):
+            if library is not None:
+                tell(id(self))
+            return method(self, *arguments, **more)
+
+        return wrapped
+
+    graph = torch.cuda.CUDAGraph
+    graph.capture_begin = told(graph.capture_begin, begin)
+    graph.capture_end = told(graph.capture_end, lambda _: library.vl_end_graph())
+    graph.replay = told(graph.replay, replay)
 
 
 def tell_kernel(name, is_reduction, traffic):

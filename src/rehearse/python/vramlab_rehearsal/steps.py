@@ -14,6 +14,7 @@ hooks = []
 def follow(torch, stop):
     steps = _Steps(torch, settings.steps, stop)
     _follow_backward(torch, steps)
+    device.tell_graphs(torch, steps.replayed)
     labels.before_roots = steps.look
 
 
@@ -183,6 +184,11 @@ class _Steps:
                 ((weakref.ref(each), each.grad._version) for root in list(labels._roots) for each in root.parameters() if each.grad is not None),
                 None,
             )
+
+    def replayed(self):
+        """A CUDA graph may have a backward pass in it."""
+        if not self.is_backward:
+            self.backward_ended()
 
     def look(self):
         """Where no optimizer of PyTorch's makes steps: one has ended when gradients were cleared or written to since the backward pass."""

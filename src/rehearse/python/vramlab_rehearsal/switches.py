@@ -17,7 +17,6 @@ def follow(torch):
     _do_not_load_the_compiler(torch)
     imports.when_imported("triton.runtime.jit", _launch_nothing)
     imports.when_imported("triton.runtime.autotuner", _tune_nothing)
-    _tell_of_graphs(torch)
 
 
 def _do_not_compile(torch):
@@ -123,17 +122,6 @@ def _tune_nothing(autotuner):
         init(self, *arguments, **more)
 
     autotuner.Autotuner.__init__ = begin
-
-
-def _tell_of_graphs(torch):
-    begin = torch.cuda.CUDAGraph.capture_begin
-
-    @functools.wraps(begin)
-    def capture_begin(self, *arguments, **more):
-        note(note="CUDA graphs: what is captured ran as it is, once; a replay has nothing to do")
-        return begin(self, *arguments, **more)
-
-    torch.cuda.CUDAGraph.capture_begin = capture_begin
 
 
 def _leave_uninitialised(torch):

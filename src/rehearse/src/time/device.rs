@@ -220,6 +220,7 @@ mod tests {
             synchronises: false,
             waited: false,
             changes_layout: false,
+            of_graph: false,
             device: 0,
             alignment,
             step: 1,

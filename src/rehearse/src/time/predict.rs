@@ -171,7 +171,8 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
     let alike = works.len() == before.len() && works.iter().zip(&before).all(|(a, b)| a.operator == b.operator);
     let host = |at: usize| {
         let nanoseconds = works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
-        nanoseconds as f64 * 1e-9 * host_factor + LAUNCH_SECONDS * f64::from(works[at].launches)
+        let launches = if works[at].of_graph { 0.0 } else { f64::from(works[at].launches) };
+        nanoseconds as f64 * 1e-9 * host_factor + LAUNCH_SECONDS * launches
     };
     let taken: Vec<OperatorTime> = works.iter().map(|work| device.takes(work)).collect();
     let turns: Vec<Turn> = (0..works.len())

@@ -58,6 +58,8 @@ pub struct Work {
     pub waited: bool,
     /// Of a convolution: its library takes its tensors to channels last first, and the result back: bit 2.
     pub changes_layout: bool,
+    /// A CUDA graph's replay launched it, for which another record stands on the host: bit 3.
+    pub of_graph: bool,
     pub device: u16,
     /// Of a product: what its leading dimensions can all be divided by, in elements, 8 at most; 0 of anything else.
     pub alignment: u16,
@@ -102,6 +104,7 @@ impl Work {
             synchronises: record[3] & 1 != 0,
             waited: record[3] & 2 != 0,
             changes_layout: record[3] & 4 != 0,
+            of_graph: record[3] & 8 != 0,
             device: u16_at(4),
             alignment: u16_at(6),
             step: u32_at(8),

@@ -91,6 +91,9 @@ EXPORTED void vl_work(const char* name, int kind, int precision, double flops, d
   vramlab::rehearsal::told_work(name, static_cast<vramlab::rehearsal::WorkKind>(kind), static_cast<vramlab::rehearsal::Precision>(precision),
                                 flops, bytes, launches, stream);
 }
+EXPORTED void vl_begin_graph(uint64_t graph) { vramlab::rehearsal::begin_graph(graph); }
+EXPORTED void vl_end_graph() { vramlab::rehearsal::end_graph(); }
+EXPORTED void vl_replay_graph(uint64_t graph) { vramlab::rehearsal::replay_graph(graph); }
 // Plays `count` requests, each a kind and a number: 0 allocates the next block for that stream, 1 frees that block, 2 empties the cache.
 // Gives in `reserved` the most bytes that were reserved, or -1 where memory ran out. In the end nothing is allocated and the cache is empty.
 EXPORTED char* vl_replay(const uint32_t* requests, size_t count, const uint64_t* sizes, size_t blocks, const uint64_t* streams, int device,

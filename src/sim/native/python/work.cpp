@@ -8,10 +8,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <numeric>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace vramlab::rehearsal {
@@ -26,6 +29,9 @@ constexpr uint32_t kLastStep = 3;
 std::mutex work_mutex;
 TraceFile work_file;
 std::vector<Work> waiting;
+// What each CUDA graph has captured, under the mutex; and the one that captures, or 0.
+std::unordered_map<uint64_t, std::vector<Work>> graphs;
+std::atomic<uint64_t> capturing{0};
 
 thread_local uint64_t own = 0, told_launches = 0, library_records = 0, last_waits = 0;
 thread_local uint64_t last_processor = 0, last_own = 0;
@@ -46,7 +52,10 @@ uint64_t waits() {
   return count ? count() : 0;
 }
 
-bool is_recorded() { return work_file.is_open() && current_step() <= kLastStep && phase() != Phase::kLoad; }
+bool is_recorded() {
+  if (!work_file.is_open() || current_step() > kLastStep) return false;
+  return phase() != Phase::kLoad || capturing.load(std::memory_order_relaxed) != 0;
+}
 
 uint64_t host_time() {
   const uint64_t processor = clock_of(CLOCK_THREAD_CPUTIME_ID);
@@ -65,7 +74,8 @@ void keep(Work& work, uint32_t number) {
   work.module = place.module;
   work.operator_ = number;
   const std::lock_guard<std::mutex> lock(work_mutex);
-  waiting.push_back(work);
+  const uint64_t graph = capturing;
+  (graph ? graphs[graph] : waiting).push_back(work);
 }
 
 bool contains(const std::string& name, std::initializer_list<const char*> parts) {
@@ -232,6 +242,30 @@ void told_work(const char* name, WorkKind kind, Precision precision, double flop
   work.host_nanoseconds = host_time();
   const OwnTime time;
   keep(work, operator_number(name));
+}
+
+void begin_graph(uint64_t graph) {
+  const std::lock_guard<std::mutex> lock(work_mutex);
+  graphs[graph].clear();
+  capturing = graph;
+}
+
+void end_graph() { capturing = 0; }
+
+void replay_graph(uint64_t graph) {
+  if (!is_recorded()) return;
+  uint64_t host = host_time();
+  const OwnTime time;
+  const std::lock_guard<std::mutex> lock(work_mutex);
+  uint8_t flags = 0;
+  for (Work work : graphs[graph]) {
+    work.step = current_step();
+    if (work.phase == Phase::kLoad) work.phase = phase();
+    work.flags = static_cast<uint8_t>((work.flags & kChangesLayout) | flags);
+    work.host_nanoseconds = std::exchange(host, 0);
+    flags = kOfGraph;
+    waiting.push_back(work);
+  }
 }
 
 // ---- operators -----------------------------------------------------------------------------------------------------------------------------

@@ -27,14 +27,15 @@ enum class WorkKind : uint8_t {
 };
 enum class Precision : uint8_t { kHalf = 0, kSingle = 1, kTf32 = 2, kDouble = 3 };
 
-constexpr uint8_t kWaitsAfter = 1, kWaitedBefore = 2, kChangesLayout = 4;
+constexpr uint8_t kWaitsAfter = 1, kWaitedBefore = 2, kChangesLayout = 4, kOfGraph = 8;
 
 struct Work {
   WorkKind kind;
   Precision precision;
   Phase phase;
   // The host waited for the device before it (kWaitedBefore), and waits until it is done (kWaitsAfter). A convolution whose library takes
-  // its tensors to channels last first, and the result back (kChangesLayout).
+  // its tensors to channels last first, and the result back (kChangesLayout). Launched by a CUDA graph's replay, which another record
+  // stands for on the host (kOfGraph).
   uint8_t flags;
   uint16_t device;
   // Of a product's leading dimensions in elements: 8 and more are 8; 0 of anything else.
@@ -62,6 +63,11 @@ void leave_work();
 void own_time(uint64_t nanoseconds);
 // For kernels that no operator launches: compiled ones. `bytes` is what their arguments have, and what they write.
 void told_work(const char* name, WorkKind kind, Precision precision, double flops, double bytes, uint32_t launches, uint64_t stream);
+
+// Until `end_graph` what is recorded belongs to the CUDA graph, and to each of its replays.
+void begin_graph(uint64_t graph);
+void end_graph();
+void replay_graph(uint64_t graph);
 
 // Adds its life to the rehearsal's own time; what of it is the script's is taken out by `pause`.
 class OwnTime {
