@@ -1201,3 +1201,39 @@ fn the_program_alone_helps_and_says_what_measuring_takes() {
     let (status, text) = said("doctor");
     assert!(status == Some(1) && text.contains("vramlab-lab is not there") && text.contains("just setup"), "{text}");
 }
+
+#[test]
+fn a_captured_step_takes_the_time_of_its_kernels_with_each_replay() {
+    let script = "
+import sys, torch
+model = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 1024)).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+x = torch.randn(8192, 1024, device='cuda')
+def run():
+    model(x).square().mean().backward()
+if 'captured' in sys.argv:
+    with torch.cuda.stream(torch.cuda.Stream()):
+        run()
+    optimizer.zero_grad()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+for step in range(3):
+    if 'captured' in sys.argv:
+        graph.replay()
+    else:
+        optimizer.zero_grad()
+        run()
+    optimizer.step()
+";
+    let command = |words: &[&str]| -> Rehearsed {
+        let seen = command(&["--gpu", "a100-80g"], &[&[common::python().to_str().unwrap(), "-c", script], words].concat());
+        assert!(seen.output.status.success() && seen.json["steps"] == 3, "{} {}", seen.json["steps"], seen.error());
+        seen
+    };
+    let (plain, captured) = (command(&[]), command(&["captured"]));
+    let seconds = |seen: &Rehearsed| seen.json["time"]["device_seconds"].as_f64().unwrap();
+    let share = seconds(&captured) / seconds(&plain);
+    assert!((0.98..1.02).contains(&share), "{share}");
+    assert!(captured.json["time"]["host_seconds"].as_f64() < plain.json["time"]["host_seconds"].as_f64());
+}
