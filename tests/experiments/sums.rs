@@ -20,7 +20,7 @@ pub fn protocol() -> Protocol {
         .always(Sum::cross(1 << 20, Written::ALL))
         .metrics(&[SPARED])
         .check(|_| equal(0.0))
-        .plot(bars(STEP_PEAK))
+        .plot(bars(STEP_PEAK).named("peak"))
         .claim(
             Claim::new("sum-over", "mine", "a sum that is written over one of its parts needs no memory")
                 .rule(ratio(STEP_PEAK).of(|c: &Sum| c.written == Written::Over).confirm(at_most(0.1)).refute(at_least(0.9))),
@@ -32,11 +32,25 @@ pub fn protocol() -> Protocol {
         .question("Does a sum that is written over one of its parts need memory?")
         .hypothesis("None, and it is as fast.")
         .grid(grid)
-        .code("a.add_(b)")
-        .fails("Where a backward pass needs what is overwritten.")
+        .page(PAGE)
         .shows(Shown::new("Add in place", "Nobody needs the parts").at(Written::Over).memory(STEP_PEAK))
         .threat("One size.")
 }
+
+const PAGE: &str = "works where nobody needs the parts
+
+A sum that is written over one of its parts spares {cpu =spared written=over: 90 % to 100 %} of its own memory.
+
+```python
+a.add_(b)
+```
+
+![peak]
+
+## When it does not help
+
+- Where a backward pass needs what is overwritten.
+";
 
 fn sum(cell: Sum, bench: &Bench) -> Result<Step> {
     let (mut a, b) = (bench.randn(&[cell.elements.0]), bench.randn(&[cell.elements.0]));
