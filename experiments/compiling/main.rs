@@ -11,7 +11,7 @@ const ROWS: &str = include_str!("rehearsals.csv");
 const ALLOCATED: Metric = Metric::counted("allocated_peak", "peak allocated memory", "B");
 const RESERVED: Metric = Metric::counted("reserved_peak", "peak reserved memory", "B");
 const LAUNCHES: Metric = Metric::counted("launches", "kernels that a step launches", "1");
-const PREDICTED: Metric = Metric::counted("predicted", "predicted time of a step", "s");
+const PREDICTED: Metric = Metric::counted("predicted", "time of a step", "s");
 
 /// The runner's device takes no part.
 const FILES: &[Platform] = &[Platform::Dry];

@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import torch
@@ -25,6 +26,14 @@ class Model(torch.nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(x)
+
+
+def stand_in_for_peft():
+    """PEFT's two names, for it is not installed everywhere: that a page's call of them is a call they take is what can be checked without it."""
+    peft = types.ModuleType("peft")
+    peft.LoraConfig = lambda r, target_modules: types.SimpleNamespace(r=r, target_modules=target_modules)
+    peft.get_peft_model = lambda model, config: model
+    return peft
 
 
 def run(code, path):
@@ -50,6 +59,7 @@ def run(code, path):
         criterion(names["forward"](model, x), y).backward()
 
 
+sys.modules["peft"] = stand_in_for_peft()
 torch.distributed.init_process_group("gloo", init_method=f"file://{tempfile.mkdtemp()}/group", rank=0, world_size=1)
 checkpoint = str(Path(tempfile.mkdtemp()) / "model.pt")
 torch.save(Model().state_dict(), checkpoint)
