@@ -49,7 +49,7 @@ def run(code, path):
 
     names = {
         "torch": torch, "os": os, "DataLoader": DataLoader, "model": model, "optimizer": optimizer, "criterion": criterion, "x": x,
-        "y": y, "accumulate": 4, "device": "cuda", "path": path, "train_step": train_step, "dataset": TensorDataset(torch.randn(128, SIZE), torch.zeros(128)),
+        "y": y, "accumulate": 4, "device": "cuda", "path": path, "block": model.blocks[0], "train_step": train_step, "dataset": TensorDataset(torch.randn(128, SIZE), torch.zeros(128)),
         "output": model(x), "total_loss": 0.0,
     }  # fmt: skip
     names["loss"] = criterion(names["output"], y)

@@ -63,7 +63,13 @@ pub fn front(findings: &Findings, pages: &[Page], order: Option<Order>, pictures
     let line = |page: &Page| {
         let experiment = findings.experiments.iter().find(|experiment| experiment.name() == page.name);
         let effects = experiment.map_or(&[][..], |experiment| &experiment.effects);
-        let yours = own.map(|own| effects.iter().map(|effect| own_effects(own, effect)).collect::<Vec<_>>().join("; "));
+        let yours = own.map(|own| {
+            let said = effects.iter().filter_map(|effect| {
+                let of_one = own_effects(own, effect)?;
+                Some(if effects.len() > 1 { format!("{}: {of_one}", effect.shown.label) } else { of_one })
+            });
+            said.collect::<Vec<_>>().join("; ")
+        });
         FrontLine {
             title: page.title.clone(),
             file: page.file.clone(),
@@ -72,7 +78,7 @@ pub fn front(findings: &Findings, pages: &[Page], order: Option<Order>, pictures
             } else {
                 page.words.standing.clone()
             },
-            yours: yours.filter(|yours| own.is_none() || !yours.is_empty()).unwrap_or_else(|| "not measured".to_string()),
+            yours: yours.filter(|yours| !yours.is_empty()).unwrap_or_else(|| "not measured".to_string()),
             is_in_order: experiment.is_some_and(|experiment| experiment.runs[0].protocol.subject.in_what_if),
         }
     };
@@ -121,15 +127,15 @@ fn lead(machines: &[&Recorded]) -> String {
     said.join(" ")
 }
 
-/// What the user's own machine gives of a technique.
-fn own_effects(own: &Recorded, found: &FoundEffect) -> String {
+/// What the user's own machine gives of a technique; none where it has measured nothing of it.
+fn own_effects(own: &Recorded, found: &FoundEffect) -> Option<String> {
     let said = |effects: &[Effect], what: &str| {
         let effect = effects.iter().find(|effect| effect.machine == own.machine)?;
         Some(format!("{what} {}{}", percent(effect.middle), effect.progress()))
     };
     let memory = said(&found.memory, if found.shown.memory.as_deref() == Some(PEAK.name) { "peak" } else { "reserved peak" });
     let all: Vec<String> = memory.into_iter().chain(said(&found.time, "time")).collect();
-    if all.is_empty() { "not measured".to_string() } else { all.join("; ") }
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// How many claims each guide makes, by what became of them.

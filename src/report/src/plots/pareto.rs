@@ -63,6 +63,8 @@ fn collect<'a>(view: &PlotView<'a>, against: &[&str], looks: &[&'a str]) -> Opti
     Some((other, kinds, looks, dots))
 }
 
+const KEY: &str = "nothing is better in both";
+
 fn mark_front(dots: &mut [ParetoDot]) {
     let beaten = |a: &ParetoDot, b: &ParetoDot| b.x <= a.x && b.y <= a.y && (b.x < a.x || b.y < a.y);
     let front: Vec<bool> = dots.iter().map(|a| !dots.iter().any(|b| beaten(a, b))).collect();
@@ -73,8 +75,9 @@ fn mark_front(dots: &mut [ParetoDot]) {
 
 fn draw(view: &PlotView, other: &Metric, factor: &str, kinds: &[String], dots: &[ParetoDot]) -> Result<String> {
     let legend = view.head.bottom() + 10;
+    let key = key_place(view, legend, factor, kinds);
     // Names stand above the highest marks.
-    let top = legend + 74;
+    let top = key.1 + 74;
     let bottom = top + PLOT_HEIGHT;
     let y = Scale::over(dots.iter().map(|dot| dot.y), 1.5, bottom, top);
     let y_ticks = y.ticks(other.unit);
@@ -88,9 +91,11 @@ fn draw(view: &PlotView, other: &Metric, factor: &str, kinds: &[String], dots: &
         if view.recorded.is_prediction() { format!("{} (known, not measured)", other.label) } else { other.label.into() };
     picture((width, bottom + 60), &title, |canvas| {
         view.head.draw(canvas);
-        draw_legend(canvas, (legend, width), factor, kinds);
+        draw_legend(canvas, legend, factor, kinds);
+        canvas.path(&[key, (key.0 + 28, key.1)], FAINT, 2, &[5, 3]);
+        canvas.text((key.0 + 36, key.1), KEY, TEXT, INK, Anchor::Start);
         canvas.text(
-            (left, legend + 28),
+            (left, key.1 + 28),
             &shortened(&format!("{other_label} (logarithmic)"), TEXT, width - left - EDGE),
             TEXT,
             INK,
@@ -120,8 +125,15 @@ fn draw(view: &PlotView, other: &Metric, factor: &str, kinds: &[String], dots: &
     })
 }
 
-fn draw_legend(canvas: &mut Canvas, (y, width): (i32, i32), factor: &str, kinds: &[String]) {
-    let (mut x, mut y) = (EDGE, y);
+/// Where what the dashed line is stands: after the kinds, in a row of its own where there is no room.
+fn key_place(view: &PlotView, y: i32, factor: &str, kinds: &[String]) -> Point {
+    let named = kinds.iter().filter(|kind| !kind.is_empty());
+    let x = EDGE + text_width(factor, SMALL) + 20 + named.map(|kind| text_width(kind, TEXT) + 40).sum::<i32>();
+    if x + 36 + text_width(KEY, TEXT) > view.head.width { (EDGE, y + 18) } else { (x, y) }
+}
+
+fn draw_legend(canvas: &mut Canvas, y: i32, factor: &str, kinds: &[String]) {
+    let mut x = EDGE;
     canvas.text((x, y), factor, SMALL, FAINT, Anchor::Start);
     x += text_width(factor, SMALL) + 20;
     for (n, kind) in kinds.iter().enumerate().filter(|(_, kind)| !kind.is_empty()) {
@@ -130,11 +142,6 @@ fn draw_legend(canvas: &mut Canvas, (y, width): (i32, i32), factor: &str, kinds:
         canvas.text((x + 12, y), kind, TEXT, INK, Anchor::Start);
         x += text_width(kind, TEXT) + 40;
     }
-    if x + 36 + text_width("nothing is better in both", TEXT) > width {
-        (x, y) = (EDGE, y + 18);
-    }
-    canvas.path(&[(x, y), (x + 28, y)], FAINT, 2, &[5, 3]);
-    canvas.text((x + 36, y), "nothing is better in both", TEXT, INK, Anchor::Start);
 }
 
 /// The front as stairs: what is reached up to each of its cells.
