@@ -87,8 +87,7 @@ fn draw(view: &PlotView, other: &Metric, factor: &str, kinds: &[String], dots: &
     let right = width - EDGE - if narrow { 12 } else { names + GAP };
     let x = Scale::over(dots.iter().map(|dot| dot.x), 1.5, left, right);
     let title = format!("{} {}", view.head.title, view.head.subtitle);
-    let other_label =
-        if view.recorded.is_prediction() { format!("{} (known, not measured)", other.label) } else { other.label.into() };
+    let other_label = if view.recorded.is_prediction() { format!("predicted {}", other.label) } else { other.label.into() };
     picture((width, bottom + 60), &title, |canvas| {
         view.head.draw(canvas);
         draw_legend(canvas, legend, factor, kinds);
@@ -114,8 +113,9 @@ fn draw(view: &PlotView, other: &Metric, factor: &str, kinds: &[String], dots: &
                 free = at + half;
             }
         }
-        let title = format!("{} (logarithmic)", view.label());
-        canvas.text(((left + right) / 2, bottom + 38), &title, TEXT, INK, Anchor::Middle);
+        let middle = (left + right) / 2;
+        let title = shortened(&format!("{} (logarithmic)", view.label()), TEXT, 2 * middle.min(width - middle));
+        canvas.text((middle, bottom + 38), &title, TEXT, INK, Anchor::Middle);
         canvas.path(&stairs(dots, &x, &y), FAINT, 2, &[5, 3]);
         for dot in dots {
             let Look { mark, color, .. } = look(dot.kind);
