@@ -1,4 +1,4 @@
-//! Two metrics of each cell against one another, both axes logarithmic: which cells no other is better than in both.
+//! Two metrics of each cell against one another, both axes logarithmic: which settings of a workload no other is better than in both.
 
 use super::{PlotView, levels};
 use anyhow::Result;
@@ -17,7 +17,9 @@ struct ParetoDot {
     y: f64,
     /// Place of the kind of cell, which gives the look.
     kind: usize,
-    /// Whether no other cell is as good in both metrics and better in one.
+    /// Place of the baseline: settings of one workload compete with one another, and not with those of a smaller model.
+    workload: usize,
+    /// Whether no other cell of the workload is as good in both metrics and better in one.
     on_front: bool,
 }
 
@@ -45,15 +47,14 @@ fn collect<'a>(view: &PlotView<'a>, against: &[&str], looks: &[&'a str]) -> Opti
     let varies = |factor: &str| view.cells.iter().any(|cell| cell.get(factor) != view.cells[0].get(factor));
     let looks: Vec<&str> = looks.iter().copied().filter(|factor| varies(factor)).collect();
     let mut kinds: Vec<String> = Vec::new();
+    let mut baselines = Vec::new();
     let dot = |cell| {
         let (x, y) = (view.value(cell)?, view.recorded.samples.value(cell, other.name)?);
         let kind = levels(cell, &looks);
-        let name = cell.get(&view.recorded.grid_of(cell)?.studied)?.to_string();
-        let known = kinds.iter().position(|k| *k == kind).unwrap_or_else(|| {
-            kinds.push(kind);
-            kinds.len() - 1
-        });
-        (x > 0.0 && y > 0.0).then_some(ParetoDot { name, x, y, kind: known, on_front: false })
+        let grid = view.recorded.grid_of(cell)?;
+        let name = cell.get(&grid.studied)?.to_string();
+        let (kind, workload) = (place(&mut kinds, kind), place(&mut baselines, grid.baseline_of(cell)));
+        (x > 0.0 && y > 0.0).then_some(ParetoDot { name, x, y, kind, workload, on_front: false })
     };
     let mut dots: Vec<ParetoDot> = view.cells.iter().filter_map(dot).collect();
     if dots.len() < 2 {
@@ -63,10 +64,18 @@ fn collect<'a>(view: &PlotView<'a>, against: &[&str], looks: &[&'a str]) -> Opti
     Some((other, kinds, looks, dots))
 }
 
-const KEY: &str = "nothing is better in both";
+/// Where it stands among those that were met, as the newest if it was not.
+fn place<T: PartialEq>(met: &mut Vec<T>, one: T) -> usize {
+    met.iter().position(|other| *other == one).unwrap_or_else(|| {
+        met.push(one);
+        met.len() - 1
+    })
+}
+
+const KEY: &str = "no setting is better in both";
 
 fn mark_front(dots: &mut [ParetoDot]) {
-    let beaten = |a: &ParetoDot, b: &ParetoDot| b.x <= a.x && b.y <= a.y && (b.x < a.x || b.y < a.y);
+    let beaten = |a: &ParetoDot, b: &ParetoDot| a.workload == b.workload && b.x <= a.x && b.y <= a.y && (b.x < a.x || b.y < a.y);
     let front: Vec<bool> = dots.iter().map(|a| !dots.iter().any(|b| beaten(a, b))).collect();
     for (dot, on_front) in dots.iter_mut().zip(front) {
         dot.on_front = on_front;
@@ -116,7 +125,9 @@ fn draw(view: &PlotView, other: &Metric, factor: &str, kinds: &[String], dots: &
         let middle = (left + right) / 2;
         let title = shortened(&format!("{} (logarithmic)", view.label()), TEXT, 2 * middle.min(width - middle));
         canvas.text((middle, bottom + 38), &title, TEXT, INK, Anchor::Middle);
-        canvas.path(&stairs(dots, &x, &y), FAINT, 2, &[5, 3]);
+        for workload in 0..=dots.iter().map(|dot| dot.workload).max().unwrap_or(0) {
+            canvas.path(&stairs(dots.iter().filter(|dot| dot.workload == workload), &x, &y), FAINT, 2, &[5, 3]);
+        }
         for dot in dots {
             let Look { mark, color, .. } = look(dot.kind);
             canvas.mark((x.at(dot.x), y.at(dot.y)), mark, color);
@@ -144,9 +155,9 @@ fn draw_legend(canvas: &mut Canvas, y: i32, factor: &str, kinds: &[String]) {
     }
 }
 
-/// The front as stairs: what is reached up to each of its cells.
-fn stairs(dots: &[ParetoDot], x: &Scale, y: &Scale) -> Vec<Point> {
-    let mut front: Vec<Point> = dots.iter().filter(|dot| dot.on_front).map(|dot| (x.at(dot.x), y.at(dot.y))).collect();
+/// A workload's front as stairs: what is reached up to each of its cells.
+fn stairs<'a>(dots: impl Iterator<Item = &'a ParetoDot>, x: &Scale, y: &Scale) -> Vec<Point> {
+    let mut front: Vec<Point> = dots.filter(|dot| dot.on_front).map(|dot| (x.at(dot.x), y.at(dot.y))).collect();
     front.sort_unstable();
     let mut path: Vec<Point> = Vec::new();
     for point in front {
