@@ -13,7 +13,7 @@ use models::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision
 use torch::allow_tf32;
 
 /// Micro-batches, each as often as it is computed.
-const FORWARDS: Metric = Metric::counted("forwards", "forward passes per step", "1");
+const FORWARDS: Metric = Metric::counted("forwards", "forward passes of each sample", "1");
 
 levels! {
     Net as "model" "model":
@@ -115,8 +115,8 @@ fn training(configuration: &Configuration, device: Device) -> Result<Step> {
         Precision::Fp32 => trainer.model().least_training_flops(configuration.batch),
         Precision::AmpBf16 | Precision::AmpFp16 => 0.0,
     };
-    let recomputed = i64::from(configuration.checkpoint != CheckpointPolicy::None);
-    let (samples, forwards) = (configuration.batch, configuration.accumulate * (1 + recomputed));
+    // Micro-batches divide a batch: each sample passes once, and once more where blocks are computed again.
+    let (samples, forwards) = (configuration.batch, 1 + i64::from(configuration.checkpoint != CheckpointPolicy::None));
     let step = Step::new(move |probe| {
         if probe.is_comparing() {
             // With a batch's own statistics, ResNet-50's gradient at its random start is another one in bf16, or from a quarter of the

@@ -123,7 +123,7 @@ fn memory_that_ran_out_is_in_every_file() {
     let (output, out) = rehearse(folder.path(), true);
     assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
     let page = text(out.join("memory.html"));
-    assert!(page.contains("DOES NOT FIT") && page.contains("Memory ran out in "), "{}", &page[..400]);
+    assert!(page.contains("DOES NOT FIT") && page.contains("Out of memory in "), "{}", &page[..400]);
     assert!(text(out.join("trace.json")).contains("\"out of memory\""));
     let pickle = std::fs::read(out.join("snapshot.pickle")).unwrap();
     assert!(pickle.windows(11).any(|bytes| bytes == b"device_free"), "the snapshot tells what the card had free");

@@ -244,7 +244,7 @@ fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let peak = &worst.peak;
     let phase = moment(peak.phase, peak.step);
     match &worst.out_of_memory {
-        Some(oom) => writeln!(text, "  Memory ran out {phase}, for {} with {} free.", bytes(oom.tried), bytes(oom.free))?,
+        Some(oom) => writeln!(text, "  Out of memory {phase}, allocating {} ({} free).", bytes(oom.tried), bytes(oom.free))?,
         None => writeln!(text, "  The peak is {phase}.")?,
     }
     for (word, line) in [("at     ", &peak.line), ("from   ", &peak.called_from), ("back of", &peak.forward_line)] {

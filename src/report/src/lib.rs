@@ -271,7 +271,12 @@ fn self_checks(findings: &Findings) -> Vec<pages::VerdictRow> {
     let others = findings.experiments.iter().filter(|experiment| experiment.kind() != SubjectKind::SelfCheck);
     let about_the_lab =
         others.flat_map(|experiment| experiment.verdicts.iter().filter(|row| experiment.runs[0].is_self_check(&row.id)).cloned());
-    about_the_lab.collect()
+    // Another kind of device than the check is about neither holds nor breaks it.
+    let checked = |row: pages::VerdictRow| match row.kind == "informational" {
+        true => pages::VerdictRow { effect: "–".into(), verdict: "? not known yet: about another kind of device".into(), ..row },
+        false => row,
+    };
+    about_the_lab.map(checked).collect()
 }
 
 /// A published figure and what every machine gives instead.

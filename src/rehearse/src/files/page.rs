@@ -162,7 +162,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         torch => &process.torch,
         rows => Serde(figures(answer, view)),
         place => match &process.out_of_memory {
-            Some(oom) => format!("Memory ran out {}, for {} with {} free", view.place(process.moment), bytes(oom.tried), bytes(oom.free)),
+            Some(oom) => format!("Out of memory {}, allocating {} ({} free)", view.place(process.moment), bytes(oom.tried), bytes(oom.free)),
             None => format!("The peak is {}", view.place(process.moment)),
         },
         at => Serde(at),
