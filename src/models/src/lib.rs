@@ -192,6 +192,11 @@ impl Model {
         4.0 * weights as f64 * rows as f64
     }
 
+    /// How many numbers there are in a row of the logits.
+    pub fn classes(&self) -> i64 {
+        self.classes
+    }
+
     /// The trainable parameters, in a fixed order.
     pub fn parameters(&self) -> Vec<Tensor> {
         let mut named: Vec<(String, Tensor)> = self.store.variables().into_iter().filter(|(_, t)| t.requires_grad()).collect();
