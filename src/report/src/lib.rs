@@ -272,9 +272,11 @@ fn self_checks(findings: &Findings) -> Vec<pages::VerdictRow> {
     let about_the_lab =
         others.flat_map(|experiment| experiment.verdicts.iter().filter(|row| experiment.runs[0].is_self_check(&row.id)).cloned());
     // Another kind of device than the check is about neither holds nor breaks it.
-    let checked = |row: pages::VerdictRow| match row.kind == "informational" {
-        true => pages::VerdictRow { effect: "–".into(), verdict: "? not known yet: about another kind of device".into(), ..row },
-        false => row,
+    let checked = |mut row: pages::VerdictRow| {
+        if row.kind == "informational" {
+            (row.effect, row.verdict) = ("–".into(), "? not known yet: about another kind of device".into());
+        }
+        row
     };
     about_the_lab.map(checked).collect()
 }
