@@ -11,10 +11,10 @@ use std::hint::black_box;
 use std::path::Path;
 use tch::{Device, Kind, Tensor};
 
-fn protocol() -> Protocol {
-    Protocol {
+fn protocol() -> PlainProtocol {
+    PlainProtocol {
         name: "bench".into(),
-        grids: vec![Grid {
+        grids: vec![PlainGrid {
             name: "all".into(),
             profiles: vec![Profile::Full],
             studied: "k".into(),
@@ -38,7 +38,7 @@ fn protocol() -> Protocol {
             .into(),
             about_the_lab: false,
         }],
-        ..Protocol::default()
+        ..PlainProtocol::default()
     }
 }
 
@@ -66,7 +66,7 @@ fn manifest() -> Manifest {
 /// 80 cells, 25 rounds, 10 samples: 20 000 samples.
 fn records() -> Vec<PassRecord> {
     let cells = protocol().grids[0].cells();
-    let pass = |round: u32, cell: &Cell| {
+    let pass = |round: u32, cell: &PlainCell| {
         let sample = |n: u32| Sample {
             metric: TIME.name.into(),
             unit: "s".into(),

@@ -226,10 +226,15 @@ fn predictions_that_came_are_taken_over_where_they_are_equal_and_made_where_not(
     let told = predict();
     assert!(told.contains("batch_loading: not equal to results/") && told.contains("requested_peak was 1"), "{told}");
     assert!(!Run::read(&own.join("batch_loading")).unwrap().passes.is_empty() && !own.join("accumulation").exists());
-    // Of other sources they say nothing.
+    // Whether other sources predict the same is seen from the sample, too; of another question they say nothing.
     std::fs::write(&samples, &before).unwrap();
-    spoil(&samples.with_file_name("run.json"));
     std::fs::remove_dir_all(&own).unwrap();
+    let manifest = samples.with_file_name("run.json");
+    spoil(&manifest);
+    let taken = predict();
+    assert!(taken.contains("batch_loading: ") && taken.contains(" made again, all equal") && !own.exists(), "{taken}");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    std::fs::write(&manifest, text.replacen("\"meaning\": \"", "\"meaning\": \"another ", 1)).unwrap();
     let made = predict();
     assert!(!made.contains("batch_loading: not equal") && own.join("batch_loading").exists(), "{made}");
 }

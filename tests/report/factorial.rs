@@ -6,27 +6,27 @@ use record::results::{Manifest, PassRecord};
 
 const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
 
-fn protocol(name: &str, grid: Grid, metrics: &[Metric], plots: Vec<Plot>) -> Protocol {
+fn protocol(name: &str, grid: PlainGrid, metrics: &[Metric], plots: Vec<PlainPlot>) -> PlainProtocol {
     let factor = |name: &str, meaning: &str| Factor { name: name.into(), meaning: meaning.into(), levels: vec![] };
-    Protocol {
+    PlainProtocol {
         name: name.into(),
         title: name.into(),
         factors: vec![factor("with", "techniques"), factor(DTYPE, "type")],
         grids: vec![grid],
         metrics: metrics.to_vec(),
         plots,
-        ..Protocol::default()
+        ..PlainProtocol::default()
     }
 }
 
-fn grid(name: &str, studied: &str, levels: &[&str]) -> Grid {
+fn grid(name: &str, studied: &str, levels: &[&str]) -> PlainGrid {
     let (profiles, passes) = (EVERY_PROFILE.to_vec(), vec![Pass::Time]);
-    Grid { name: name.into(), profiles, studied: studied.into(), axes: vec![axis(studied, levels)], passes, only_on: vec![] }
+    PlainGrid { name: name.into(), profiles, studied: studied.into(), axes: vec![axis(studied, levels)], passes, only_on: vec![] }
 }
 
-pub fn design() -> Protocol {
+pub fn design() -> PlainProtocol {
     let kind = PlotKind::Effects { factors: vec!["with".into()] };
-    let plot = Plot {
+    let plot = PlainPlot {
         name: "effects".into(),
         caption: "Effects".into(),
         of: String::new(),
@@ -37,7 +37,7 @@ pub fn design() -> Protocol {
     protocol("design", grid("factorial", "with", &["none", "a", "b", "a+b"]), &[TIME], vec![plot])
 }
 
-pub fn rates() -> Protocol {
+pub fn rates() -> PlainProtocol {
     protocol("rates", grid("rates", DTYPE, &["fp32", "bf16"]), &[TIME, COMPUTED], vec![])
 }
 
@@ -57,7 +57,7 @@ pub fn records(manifest: &Manifest) -> Vec<PassRecord> {
         let (metric, value, seconds) = figures(text);
         let drift = 1.0 + 0.1 * f64::from(round);
         let samples = vec![("time", "s", seconds * drift), (metric, "1", value)];
-        fixture::record(&Cell::parse(text).unwrap(), Pass::Time, round, samples)
+        fixture::record(&PlainCell::parse(text).unwrap(), Pass::Time, round, samples)
     };
     cells.map(record).collect()
 }

@@ -18,8 +18,8 @@ fn factor(name: &str, meaning: &str) -> Factor {
     Factor { name: name.into(), meaning: meaning.into(), levels: vec![] }
 }
 
-pub fn accumulation() -> Protocol {
-    Protocol {
+pub fn accumulation() -> PlainProtocol {
+    PlainProtocol {
     name: "accumulation".into(),
     title: "Gradient accumulation".into(),
     question: "Do k micro-batches of B/k need less memory than one batch of B, and do they give the same update?".into(),
@@ -32,9 +32,9 @@ pub fn accumulation() -> Protocol {
             name: "recipe".into(),
             meaning: "how the losses of micro-batches are put together".into(),
             levels: vec![
-                Level { name: "add".into(), meaning: "each loss as it is".into(), label: String::new(), is_limit: false },
-                Level { name: "divide".into(), meaning: "each loss divided by k".into(), label: String::new(), is_limit: false },
-                Level { name: "weighted".into(), meaning: "each loss weighted by its targets".into(), label: String::new(), is_limit: false },
+                PlainLevel { name: "add".into(), meaning: "each loss as it is".into(), label: String::new(), is_limit: false },
+                PlainLevel { name: "divide".into(), meaning: "each loss divided by k".into(), label: String::new(), is_limit: false },
+                PlainLevel { name: "weighted".into(), meaning: "each loss weighted by its targets".into(), label: String::new(), is_limit: false },
             ],
         },
         factor("reduction", "reduction of the loss"),
@@ -43,7 +43,7 @@ pub fn accumulation() -> Protocol {
         factor("optimizer", "optimizer"),
     ],
     grids: vec![
-        Grid {
+        PlainGrid {
             name: "memory".into(),
             profiles: EVERY_PROFILE.to_vec(),
             studied: "k".into(),
@@ -55,7 +55,7 @@ pub fn accumulation() -> Protocol {
             passes: vec![Pass::Check, Pass::Memory, Pass::Time],
             only_on: vec![],
         },
-        Grid {
+        PlainGrid {
             name: "equivalence".into(),
             profiles: EVERY_PROFILE.to_vec(),
             studied: "recipe".into(),
@@ -117,13 +117,13 @@ pub fn accumulation() -> Protocol {
             }.into(), about_the_lab: false },
     ],
     plots: vec![
-        Plot {
+        PlainPlot {
             name: "peak".into(),
             caption: "Peak memory falls with the number of micro-batches where the batch is fixed, and stays where the micro-batch is.".into(),
             of: "".into(),
             metric: "requested_peak".into(),
             kind: PlotKind::Bars { clusters: vec!["model".into(), "regime".into()], absolute: false }, on_front: false },
-        Plot {
+        PlainPlot {
             name: "error".into(),
             caption: "Which recipe gives the gradient of the full batch.".into(),
             of: "recipe=divide|add|weighted".into(),
@@ -133,12 +133,12 @@ pub fn accumulation() -> Protocol {
     threats: vec![
         "The models are small; the share of activations grows with the batch.".into(),
         "Counted bytes leave out what a library keeps for itself.".into(),],
- ..Protocol::default()
+ ..PlainProtocol::default()
 }
 }
 
-pub fn checkpointing() -> Protocol {
-    Protocol {
+pub fn checkpointing() -> PlainProtocol {
+    PlainProtocol {
     name: "checkpointing".into(),
     title: "Activation checkpointing".into(),
     question: "How much activation memory does recomputation save, and what does it cost in time?".into(),
@@ -148,12 +148,12 @@ pub fn checkpointing() -> Protocol {
         Factor {
             name: "policy".into(),
             meaning: "which blocks are recomputed".into(),
-            levels: vec![Level { name: "sqrt".into(), meaning: "segments of sqrt(n) blocks".into(), label: String::new(), is_limit: false }],
+            levels: vec![PlainLevel { name: "sqrt".into(), meaning: "segments of sqrt(n) blocks".into(), label: String::new(), is_limit: false }],
         },
         factor("batch", "samples in a batch"),
     ],
     grids: vec![
-        Grid {
+        PlainGrid {
             name: "depth".into(),
             profiles: EVERY_PROFILE.to_vec(),
             studied: "policy".into(),
@@ -161,7 +161,7 @@ pub fn checkpointing() -> Protocol {
             passes: vec![Pass::Check, Pass::Memory, Pass::Time],
             only_on: vec![],
         },
-        Grid {
+        PlainGrid {
             name: "budget".into(),
             profiles: EVERY_PROFILE.to_vec(),
             studied: "policy".into(),
@@ -181,7 +181,7 @@ pub fn checkpointing() -> Protocol {
         from: "002 003".into(),
         text: "checkpointing saves activation memory for compute".into(),
         judged_on: vec![Platform::Cpu, Platform::Gpu, Platform::Dry],
-        rule: Rule::All(vec![
+        rule: PlainRule::All(vec![
             RatioRule {
                 metric: "activations".into(),
                 of: "depth=64 policy=sqrt".into(),
@@ -210,7 +210,7 @@ pub fn checkpointing() -> Protocol {
             source: "arXiv 1604.06174".into(),
             figure: "memory grows as the square root of the depth, at about 30 % more time".into(),
             judged_on: vec![Platform::Cpu, Platform::Gpu, Platform::Dry],
-            rule: Some(Rule::All(vec![
+            rule: Some(PlainRule::All(vec![
                 ExponentRule {
                     metric: "activations".into(),
                     along: "depth".into(),
@@ -232,19 +232,19 @@ pub fn checkpointing() -> Protocol {
         },
     ],
     plots: vec![
-        Plot {
+        PlainPlot {
             name: "activations".into(),
             caption: "Saved activations grow like the depth without checkpoints, and like its root with sqrt(n) segments.".into(),
             of: "depth=8|16|32|64|128".into(),
             metric: "activations".into(),
             kind: PlotKind::Lines { x: "depth".into(), series: vec!["policy".into()] }, on_front: false },
-        Plot {
+        PlainPlot {
             name: "budget".into(),
             caption: "The largest batch that fits into the same memory.".into(),
             of: "batch=32|64|128|256|512".into(),
             metric: "requested_peak".into(),
             kind: PlotKind::Lines { x: "batch".into(), series: vec!["policy".into()] }, on_front: false },
-        Plot {
+        PlainPlot {
             name: "time".into(),
             caption: "What the recomputation costs.".into(),
             of: "".into(),
@@ -260,8 +260,8 @@ const INPLACE_PAGE: &str = "works where nothing is recorded\n\nIt saves {cpu req
     {? claim inplace-autograd: depends|confirmed|refuted|inconclusive}\n- It costs {cpu requested_peak form=clone: at least 9x} with GPT-2 halved by {rehearsed halving memory gpt2: at most -10 %}.\n\
     - Nobody has {rehearsed nowhere memory: at most -1 %}.\n\n![peak]\n";
 
-pub fn inplace() -> Protocol {
-    Protocol {
+pub fn inplace() -> PlainProtocol {
+    PlainProtocol {
         name: "inplace".into(),
         title: "In-place operations".into(),
         question: "Do in-place operations use more memory, and does autograd catch the dangerous ones?".into(),
@@ -281,7 +281,7 @@ pub fn inplace() -> Protocol {
             factor("form", "how the operation is written"),
             factor("grad", "with or without a backward pass"),
         ],
-        grids: vec![Grid {
+        grids: vec![PlainGrid {
             name: "memory".into(),
             profiles: EVERY_PROFILE.to_vec(),
             studied: "form".into(),
@@ -332,7 +332,7 @@ pub fn inplace() -> Protocol {
                 about_the_lab: false,
             },
         ],
-        plots: vec![Plot {
+        plots: vec![PlainPlot {
             name: "peak".into(),
             caption: "A clone adds to the peak, an in-place operation takes from it.".into(),
             of: "".into(),
@@ -341,7 +341,7 @@ pub fn inplace() -> Protocol {
             on_front: false,
         }],
         threats: vec!["One operation of one network.".into()],
-        ..Protocol::default()
+        ..PlainProtocol::default()
     }
 }
 
@@ -395,19 +395,19 @@ fn techniques() -> Value {
     })
 }
 
-pub fn write(results: &Path, machine: Machine, protocol: Protocol) {
+pub fn write(results: &Path, machine: Machine, protocol: PlainProtocol) {
     write_with(results, machine, protocol, |manifest| {
-        let cells = manifest.planned.iter().map(|text| Cell::parse(text).unwrap()).enumerate();
+        let cells = manifest.planned.iter().map(|text| PlainCell::parse(text).unwrap()).enumerate();
         cells.flat_map(|(n, cell)| records(machine, &manifest.protocol, &cell, n)).collect()
     });
 }
 
 /// Writes one experiment of one machine with given records.
-pub fn write_with(results: &Path, machine: Machine, protocol: Protocol, records: impl Fn(&Manifest) -> Vec<PassRecord>) {
+pub fn write_with(results: &Path, machine: Machine, protocol: PlainProtocol, records: impl Fn(&Manifest) -> Vec<PassRecord>) {
     // Nobody waits for figures that are made up.
     let mistakes = protocol.mistakes().into_iter().filter(|mistake| !mistake.starts_with("profile quick times "));
     assert_eq!(mistakes.collect::<Vec<_>>(), Vec::<String>::new());
-    let cells: Vec<Cell> = protocol.grids(profile(machine)).flat_map(Grid::cells).collect();
+    let cells: Vec<PlainCell> = protocol.grids(profile(machine)).flat_map(PlainGrid::cells).collect();
     let dir = results.join(machine.name).join(&protocol.name);
     let mut manifest = manifest(machine, protocol, &cells);
     let (mut journal, _) = Journal::open(&dir, &mut manifest, false).unwrap();
@@ -418,7 +418,7 @@ fn profile(machine: Machine) -> Profile {
     if machine.platform == Platform::Cpu { Profile::Quick } else { Profile::Full }
 }
 
-fn manifest(machine: Machine, protocol: Protocol, cells: &[Cell]) -> Manifest {
+fn manifest(machine: Machine, protocol: PlainProtocol, cells: &[PlainCell]) -> Manifest {
     let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
         pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
     };
@@ -440,7 +440,7 @@ fn manifest(machine: Machine, protocol: Protocol, cells: &[Cell]) -> Manifest {
             seed: 1,
             sources: "5f0c".to_string(),
         },
-        planned: cells.iter().map(Cell::to_string).collect(),
+        planned: cells.iter().map(PlainCell::to_string).collect(),
         rounds: Rounds::unsaid(),
         commands: vec![Command {
             began: "2026-11-22T05:10:00Z".to_string(),
@@ -453,7 +453,7 @@ fn manifest(machine: Machine, protocol: Protocol, cells: &[Cell]) -> Manifest {
     }
 }
 
-pub fn record(cell: &Cell, pass: Pass, round: u32, samples: Vec<(&str, &str, f64)>) -> PassRecord {
+pub fn record(cell: &PlainCell, pass: Pass, round: u32, samples: Vec<(&str, &str, f64)>) -> PassRecord {
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     let sample = |(metric, unit, value): (&str, &str, f64)| {
         let n = counts.entry(metric.to_string()).or_default();
@@ -472,7 +472,7 @@ pub fn record(cell: &Cell, pass: Pass, round: u32, samples: Vec<(&str, &str, f64
 }
 
 /// All passes of one cell; `n` counts the cells and seeds what is random about them.
-fn records(machine: Machine, protocol: &Protocol, cell: &Cell, n: usize) -> Vec<PassRecord> {
+fn records(machine: Machine, protocol: &PlainProtocol, cell: &PlainCell, n: usize) -> Vec<PassRecord> {
     let grid = protocol.grid_of(profile(machine), cell).unwrap();
     let mut records = Vec::new();
     for pass in &grid.passes {
@@ -496,7 +496,7 @@ fn records(machine: Machine, protocol: &Protocol, cell: &Cell, n: usize) -> Vec<
 }
 
 /// What goes wrong, so that each kind of outcome is there.
-fn trouble(machine: Machine, protocol: &Protocol, cell: &Cell, pass: Pass) -> Option<(Status, &'static str)> {
+fn trouble(machine: Machine, protocol: &PlainProtocol, cell: &PlainCell, pass: Pass) -> Option<(Status, &'static str)> {
     let budget = |fits: f64| cell.get("batch").is_some() && memory(protocol, cell).0 > fits * MIB;
     match (machine.platform, protocol.name.as_str(), pass) {
         (Platform::Dry, _, Pass::Time) => Some((Status::Skipped, "the simulated GPU has no time")),
@@ -517,7 +517,7 @@ fn trouble(machine: Machine, protocol: &Protocol, cell: &Cell, pass: Pass) -> Op
     }
 }
 
-fn check_samples(protocol: &Protocol, cell: &Cell) -> Vec<(&'static str, &'static str, f64)> {
+fn check_samples(protocol: &PlainProtocol, cell: &PlainCell) -> Vec<(&'static str, &'static str, f64)> {
     let raises = selects("workload=chain grad=with form=inplace", cell);
     if protocol.name == "inplace" {
         return if raises { vec![("raised", "1", 1.0)] } else { Vec::new() };
@@ -535,7 +535,7 @@ fn check_samples(protocol: &Protocol, cell: &Cell) -> Vec<(&'static str, &'stati
 }
 
 /// Peak, activations and gradients in bytes.
-fn memory(protocol: &Protocol, cell: &Cell) -> (f64, f64, f64) {
+fn memory(protocol: &PlainProtocol, cell: &PlainCell) -> (f64, f64, f64) {
     let number = |factor: &str, other: f64| cell.get(factor).and_then(|l| l.parse().ok()).unwrap_or(other);
     match protocol.name.as_str() {
         "accumulation" => {
@@ -573,7 +573,7 @@ fn memory(protocol: &Protocol, cell: &Cell) -> (f64, f64, f64) {
     }
 }
 
-fn memory_samples(machine: Machine, protocol: &Protocol, cell: &Cell) -> Vec<(&'static str, &'static str, f64)> {
+fn memory_samples(machine: Machine, protocol: &PlainProtocol, cell: &PlainCell) -> Vec<(&'static str, &'static str, f64)> {
     let (peak, activations, gradients) = memory(protocol, cell);
     let whole = |bytes: f64| bytes.round();
     let mut samples = vec![("requested_peak", "B", whole(peak))];
@@ -593,8 +593,8 @@ fn memory_samples(machine: Machine, protocol: &Protocol, cell: &Cell) -> Vec<(&'
 
 fn time_samples(
     machine: Machine,
-    protocol: &Protocol,
-    cell: &Cell,
+    protocol: &PlainProtocol,
+    cell: &PlainCell,
     n: usize,
     round: u32,
 ) -> Vec<(&'static str, &'static str, f64)> {

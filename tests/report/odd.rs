@@ -7,8 +7,8 @@ use record::results::{Manifest, PassRecord, Sample, Status};
 const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
 const ERROR: Metric = Metric::compared("some_error", "relative error");
 
-pub fn odd() -> Protocol {
-    Protocol {
+pub fn odd() -> PlainProtocol {
+    PlainProtocol {
     name: "odd-shapes-of-every-kind".into(),
     title: "Odd shapes".into(),
     question: "Is every picture whole?".into(),
@@ -19,7 +19,7 @@ pub fn odd() -> Protocol {
         Factor { name: "way".into(), meaning: "way of doing it".into(), levels: vec![] },
     ],
     grids: vec![
-        Grid {
+        PlainGrid {
             name: "many".into(),
             profiles: EVERY_PROFILE.to_vec(),
             studied: "way".into(),
@@ -31,7 +31,7 @@ pub fn odd() -> Protocol {
             passes: vec![Pass::Check, Pass::Memory, Pass::Time],
             only_on: vec![],
         },
-        Grid {
+        PlainGrid {
             name: "single".into(),
             profiles: EVERY_PROFILE.to_vec(),
             studied: "way".into(),
@@ -39,7 +39,7 @@ pub fn odd() -> Protocol {
             passes: vec![Pass::Memory],
             only_on: vec![],
         },
-        Grid {
+        PlainGrid {
             name: "steps".into(),
             profiles: EVERY_PROFILE.to_vec(),
             studied: "way".into(),
@@ -54,38 +54,38 @@ pub fn odd() -> Protocol {
     metrics: vec![PEAK, TIME, ERROR],
     checks: vec![Check { when: "".into(), expect: Relation::Equal { tolerance: 0.5 } }],
     plots: vec![
-        Plot {
+        PlainPlot {
             name: "lines".into(),
             caption: "Lines of seconds, a great many of them, one over the other, with a caption that goes on and on, as if it had no end.".into(),
             of: "".into(),
             metric: "time".into(),
             kind: PlotKind::Lines { x: "size".into(), series: vec!["way".into()] }, on_front: false },
-        Plot {
+        PlainPlot {
             name: "flat".into(),
             caption: "Bytes in a narrow range.".into(),
             of: "kind=b way=plain|second".into(),
             metric: "requested_peak".into(),
             kind: PlotKind::Lines { x: "size".into(), series: vec!["way".into()] }, on_front: false },
-        Plot { name: "bars".into(), caption: "Bars.".into(), of: "size=1|100".into(), metric: "time".into(), kind: PlotKind::Bars { clusters: vec!["size".into()], absolute: false }, on_front: false },
-        Plot {
+        PlainPlot { name: "bars".into(), caption: "Bars.".into(), of: "size=1|100".into(), metric: "time".into(), kind: PlotKind::Bars { clusters: vec!["size".into()], absolute: false }, on_front: false },
+        PlainPlot {
             name: "small".into(),
             caption: "One bar.".into(),
             of: "kind=alone".into(),
             metric: "requested_peak".into(),
             kind: PlotKind::Bars { clusters: vec![], absolute: false }, on_front: false },
-        Plot {
+        PlainPlot {
             name: "zeros".into(),
             caption: "Nothing but zeros.".into(),
             of: "kind=b".into(),
             metric: "some_error".into(),
             kind: PlotKind::Dots { rows: vec!["size".into()], threshold: 1e-6 }, on_front: false },
-        Plot {
+        PlainPlot {
             name: "spread".into(),
             caption: "Errors of every size.".into(),
             of: "way=second|third".into(),
             metric: "some_error".into(),
             kind: PlotKind::Dots { rows: vec!["kind".into(), "size".into()], threshold: 1e-6 }, on_front: false },
-        Plot {
+        PlainPlot {
             name: "areas".into(),
             caption: "Layers, a cell of which ran out of memory.".into(),
             of: "kind=step|a-step-of-a-very-long-name-indeed-which-goes-on".into(),
@@ -96,13 +96,13 @@ pub fn odd() -> Protocol {
                 boundary: "curve.phase".into(),
                 phases: vec!["up".into(), "and".into(), "down".into()],
             }, on_front: false },
-        Plot {
+        PlainPlot {
             name: "shares".into(),
             caption: "Parts of a whole, most of them too small for a colour.".into(),
             of: "kind=step|a-step-of-a-very-long-name-indeed-which-goes-on".into(),
             metric: "requested_peak".into(),
             kind: PlotKind::Shares { rows: vec!["kind".into(), "way".into()], prefix: "part.".into() }, on_front: false },
-        Plot {
+        PlainPlot {
             name: "ranking".into(),
             caption: "Parts that are ranked".into(),
             of: "way=plain|lost".into(),
@@ -114,7 +114,7 @@ pub fn odd() -> Protocol {
                 most: 3,
             }, on_front: false },
     ],
- ..Protocol::default()
+ ..PlainProtocol::default()
 }
 }
 
@@ -130,7 +130,7 @@ fn layers() -> [Metric; 3] {
 pub const STEEP: [f64; 2] = [3e6, 9e6];
 
 /// Two layers over three phases of 4, 1 and 2 points, and parts of a whole.
-fn step(cell: &Cell) -> PassRecord {
+fn step(cell: &PlainCell) -> PassRecord {
     let sample = |metric: &str, unit: &str, sample: u32, value: f64| Sample {
         metric: metric.into(),
         unit: unit.into(),
@@ -158,11 +158,11 @@ fn step(cell: &Cell) -> PassRecord {
 }
 
 pub fn records(manifest: &Manifest) -> Vec<PassRecord> {
-    let cells = manifest.planned.iter().map(|text| Cell::parse(text).unwrap()).enumerate();
+    let cells = manifest.planned.iter().map(|text| PlainCell::parse(text).unwrap()).enumerate();
     cells.flat_map(|(n, cell)| of_cell(n, &cell)).collect()
 }
 
-fn of_cell(n: usize, cell: &Cell) -> Vec<PassRecord> {
+fn of_cell(n: usize, cell: &PlainCell) -> Vec<PassRecord> {
     if selects("way=lost", cell) {
         return vec![PassRecord::not_run(cell, Pass::Memory, 1, Status::Oom, "")];
     }

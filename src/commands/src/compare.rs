@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use harness::machine::DeviceChoice;
 use harness::runner::{Account, Python, Within};
 use record::pairs::pairs;
-use record::protocol::{BY, Cell, Pass, Profile, Protocol};
+use record::protocol::{BY, Pass, PlainCell, PlainProtocol, Profile};
 use record::results::{Run, Samples};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -164,7 +164,7 @@ fn table(results: &Path) -> Result<Option<String>> {
         for cell in ours(protocol, run.manifest.profile) {
             let theirs = cell.other_side();
             let figure =
-                |cell: &Cell| samples.value(cell, metric.name).map_or("–".to_string(), |value| quantity(value, metric.unit));
+                |cell: &PlainCell| samples.value(cell, metric.name).map_or("–".to_string(), |value| quantity(value, metric.unit));
             let over = samples.ratio(&cell, &theirs, metric, 0.05);
             let (effect, interval) = over.map_or(("–".to_string(), "–".to_string()), |i: Interval| {
                 (ratio(i.estimate), format!("{} to {}", ratio(i.low), ratio(i.high)))
@@ -187,7 +187,7 @@ fn table(results: &Path) -> Result<Option<String>> {
     Ok((rows.len() > 1).then(|| aligned(&rows)))
 }
 
-fn ours(protocol: &Protocol, profile: Profile) -> Vec<Cell> {
+fn ours(protocol: &PlainProtocol, profile: Profile) -> Vec<PlainCell> {
     let cells = protocol.grids(profile).flat_map(|grid| grid.cells());
     cells.filter(|cell| cell.get(BY) == Some("vramlab")).collect()
 }

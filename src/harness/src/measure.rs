@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use record::protocol::{
-    ACTIVATIONS, BANDWIDTH, Cell, HELD, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Pass, Platform, Relation, Role, STEP_PEAK, TIME,
+    ACTIVATIONS, BANDWIDTH, HELD, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Pass, PlainCell, Platform, Relation, Role, STEP_PEAK, TIME,
 };
 use record::results::{Sample, Status, replace_file};
 use std::borrow::Cow;
@@ -358,7 +358,7 @@ impl<'a> Probe<'a> {
 }
 
 /// Builds the step of a cell; everything that is not measured happens here.
-pub type SetUp<'a> = &'a dyn Fn(&Cell, &Bench) -> Result<Step>;
+pub type SetUp<'a> = &'a dyn Fn(&PlainCell, &Bench) -> Result<Step>;
 
 /// Where a cell is set up.
 #[derive(Debug, Clone, Copy)]
@@ -378,7 +378,7 @@ impl Bench {
     ///
     /// # Errors
     /// What `prepare` fails with.
-    pub fn set_up(&self, prepare: SetUp, cell: &Cell) -> Result<Step> {
+    pub fn set_up(&self, prepare: SetUp, cell: &PlainCell) -> Result<Step> {
         tch::manual_seed(self.seed);
         let step = prepare(cell, self).with_context(|| format!("setting up {cell}"))?;
         tch::manual_seed(self.seed + 1);
@@ -417,7 +417,7 @@ fn sample(metric: impl Into<String>, unit: &str, value: f64) -> Sample {
 ///
 /// # Errors
 /// The baseline fails, which leaves nothing to compare with.
-pub fn check(expected: &Relation, prepare: SetUp, cell: &Cell, baseline: &Cell, bench: &Bench) -> Result<Found> {
+pub fn check(expected: &Relation, prepare: SetUp, cell: &PlainCell, baseline: &PlainCell, bench: &Bench) -> Result<Found> {
     let reference = attempt(|| outcome(prepare, baseline, bench)).context("the baseline that this cell is compared with")?;
     check_against(expected, prepare, cell, &reference, bench)
 }
@@ -426,7 +426,13 @@ pub fn check(expected: &Relation, prepare: SetUp, cell: &Cell, baseline: &Cell, 
 ///
 /// # Errors
 /// Outcomes that do not match.
-pub fn check_against(expected: &Relation, prepare: SetUp, cell: &Cell, reference: &[Quantity], bench: &Bench) -> Result<Found> {
+pub fn check_against(
+    expected: &Relation,
+    prepare: SetUp,
+    cell: &PlainCell,
+    reference: &[Quantity],
+    bench: &Bench,
+) -> Result<Found> {
     judge(expected, cell, attempt(|| outcome(prepare, cell, bench)), reference)
 }
 
@@ -434,7 +440,7 @@ pub fn check_against(expected: &Relation, prepare: SetUp, cell: &Cell, reference
 ///
 /// # Errors
 /// What a cell fails with, where the relation expects no error.
-pub fn go_through(expected: &Relation, prepare: SetUp, cells: &[Cell], bench: &Bench) -> Result<()> {
+pub fn go_through(expected: &Relation, prepare: SetUp, cells: &[PlainCell], bench: &Bench) -> Result<()> {
     for cell in cells {
         match attempt(|| outcome(prepare, cell, bench)) {
             Err(e) if !matches!(expected, Relation::Raises { .. }) => return Err(e),
@@ -445,7 +451,7 @@ pub fn go_through(expected: &Relation, prepare: SetUp, cells: &[Cell], bench: &B
 }
 
 /// What one step of a cell computes.
-fn outcome(prepare: SetUp, cell: &Cell, bench: &Bench) -> Result<Vec<Quantity>> {
+fn outcome(prepare: SetUp, cell: &PlainCell, bench: &Bench) -> Result<Vec<Quantity>> {
     let mut step = bench.set_up(prepare, cell)?;
     let mut probe = Probe::comparing();
     step.run(&mut probe)?;
@@ -453,7 +459,7 @@ fn outcome(prepare: SetUp, cell: &Cell, bench: &Bench) -> Result<Vec<Quantity>> 
 }
 
 /// Puts an outcome against the relation that is expected of it.
-fn judge(expected: &Relation, cell: &Cell, found: Result<Vec<Quantity>>, reference: &[Quantity]) -> Result<Found> {
+fn judge(expected: &Relation, cell: &PlainCell, found: Result<Vec<Quantity>>, reference: &[Quantity]) -> Result<Found> {
     if let Relation::Raises { message } = expected {
         let (raised, reason) = match &found {
             Ok(_) => (false, format!("expected an error with '{message}', and none was raised")),
@@ -506,7 +512,7 @@ fn judge(expected: &Relation, cell: &Cell, found: Result<Vec<Quantity>>, referen
     Ok(Found { samples, status: Status::Invalid, reason })
 }
 
-fn wanted_scale(expected: &Relation, cell: &Cell) -> Result<f64> {
+fn wanted_scale(expected: &Relation, cell: &PlainCell) -> Result<f64> {
     Ok(match expected {
         Relation::Times { factor, .. } => cell.number(factor)? as f64,
         Relation::DividedBy { factor, .. } => 1.0 / cell.number(factor)? as f64,
@@ -815,7 +821,7 @@ mod tests {
 
     #[test]
     fn relations_hold_and_break() {
-        let cell = Cell::parse("k=4").unwrap();
+        let cell = PlainCell::parse("k=4").unwrap();
         let reference = gradient(&[3.0, 4.0]);
         let status =
             |expected: &Relation, found: Result<Vec<Quantity>>| judge(expected, &cell, found, &reference).map(|f| f.status);

@@ -1,7 +1,7 @@
 //! Ours and PyTorch's side by side, where both did the very same: are values and bytes equal, why not, and which takes how much of the
 //! other's time.
 
-use crate::protocol::{BY, Cell, Grid, HELD, Metric, Pass, Profile, Protocol, Role, TIME};
+use crate::protocol::{BY, HELD, Metric, Pass, PlainCell, PlainGrid, PlainProtocol, Profile, Role, TIME};
 use crate::results::Samples;
 use base::stats::Interval;
 use base::units::{plain, quantity, ratio};
@@ -24,10 +24,10 @@ pub struct Pairs {
 }
 
 /// Puts both sides of each comparison beside one another; none where a profile has no grid in which both do the same.
-pub fn pairs(protocol: &Protocol, profile: Profile, samples: &Samples) -> Option<Pairs> {
-    let cells: Vec<Cell> = protocol.grids(profile).filter(|grid| grid.is_shared()).flat_map(Grid::cells).collect();
-    let has_figures = |cell: &&Cell| protocol.metrics.iter().any(|metric| samples.value(cell, metric.name).is_some());
-    let ours: Vec<&Cell> = cells.iter().filter(|cell| !cell.is_reference()).filter(has_figures).collect();
+pub fn pairs(protocol: &PlainProtocol, profile: Profile, samples: &Samples) -> Option<Pairs> {
+    let cells: Vec<PlainCell> = protocol.grids(profile).filter(|grid| grid.is_shared()).flat_map(PlainGrid::cells).collect();
+    let has_figures = |cell: &&PlainCell| protocol.metrics.iter().any(|metric| samples.value(cell, metric.name).is_some());
+    let ours: Vec<&PlainCell> = cells.iter().filter(|cell| !cell.is_reference()).filter(has_figures).collect();
     let first = *ours.first()?;
     let factors: Vec<&str> = first.levels().iter().map(|(factor, _)| factor.as_str()).filter(|factor| *factor != BY).collect();
     let varies = |factor: &&str| ours.iter().any(|cell| cell.get(factor) != first.get(factor));
@@ -49,10 +49,10 @@ pub fn pairs(protocol: &Protocol, profile: Profile, samples: &Samples) -> Option
 
 /// One comparison.
 struct Pair<'a> {
-    protocol: &'a Protocol,
+    protocol: &'a PlainProtocol,
     samples: &'a Samples,
-    ours: &'a Cell,
-    theirs: Cell,
+    ours: &'a PlainCell,
+    theirs: PlainCell,
 }
 
 const NOTHING: &str = "–";
@@ -109,7 +109,7 @@ impl<'a> Pair<'a> {
 
     fn times(&self) -> [String; 5] {
         let figure =
-            |cell: &Cell| self.samples.value(cell, TIME.name).map_or(NOTHING.to_string(), |value| quantity(value, TIME.unit));
+            |cell: &PlainCell| self.samples.value(cell, TIME.name).map_or(NOTHING.to_string(), |value| quantity(value, TIME.unit));
         let (theirs, ours) = (figure(&self.theirs), figure(self.ours));
         let rounds = self.samples.log_ratios(self.ours, &self.theirs, TIME.name).len();
         match self.samples.ratio(self.ours, &self.theirs, &TIME, 0.05) {
@@ -141,7 +141,7 @@ impl<'a> Pair<'a> {
     /// The blocks that live at one side's peak and not at the other's.
     fn blocks(&self) -> String {
         let prefix = format!("{}.", HELD.name);
-        let of = |cell: &Cell| -> BTreeMap<String, i64> {
+        let of = |cell: &PlainCell| -> BTreeMap<String, i64> {
             self.samples.details(cell, &prefix).map(|(name, count)| (name.to_string(), count as i64)).collect()
         };
         let (mut apart, theirs) = (of(self.ours), of(&self.theirs));
@@ -184,10 +184,10 @@ mod tests {
     use crate::protocol::{PEAK, axis};
     use crate::results::{PassRecord, Sample, Status};
 
-    fn protocol() -> Protocol {
-        Protocol {
+    fn protocol() -> PlainProtocol {
+        PlainProtocol {
             name: "x".into(),
-            grids: vec![Grid {
+            grids: vec![PlainGrid {
                 name: "g".into(),
                 profiles: vec![Profile::Quick],
                 studied: BY.into(),
@@ -201,7 +201,7 @@ mod tests {
                 Metric::counted("counters", "Python counts in tensors", "B").reason(),
                 TIME,
             ],
-            ..Protocol::default()
+            ..PlainProtocol::default()
         }
     }
 
@@ -214,7 +214,7 @@ mod tests {
             reason: String::new(),
         };
         let samples = figures.iter().map(sample).collect();
-        let cell = Cell::parse(cell).unwrap();
+        let cell = PlainCell::parse(cell).unwrap();
         PassRecord { cell, pass, round, status: Status::Ok, reason: String::new(), seconds: None, samples }
     }
 

@@ -3,7 +3,7 @@
 
 use super::recorded::{Recorded, read_machine};
 use anyhow::Result;
-use record::protocol::Cell;
+use record::protocol::PlainCell;
 use record::results::Status;
 use serde_json::Value;
 use std::path::Path;
@@ -93,7 +93,7 @@ fn shown(text: &str) -> String {
     format!("{:?}", text.chars().take(60).collect::<String>())
 }
 
-fn reason(run: &Recorded, cell: &Cell, status: Status) -> String {
+fn reason(run: &Recorded, cell: &PlainCell, status: Status) -> String {
     let own = run.passes.iter().find(|pass| pass.cell == *cell && pass.status == status);
     own.map_or(String::new(), |pass| pass.reason.clone())
 }

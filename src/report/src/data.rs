@@ -3,7 +3,7 @@
 use super::markup::slug;
 use super::recorded::Recorded;
 use anyhow::{Context, Result};
-use record::protocol::{Cell, Metric, Role};
+use record::protocol::{Metric, PlainCell, Role};
 use record::results::Status;
 
 /// A file of the report.
@@ -26,7 +26,7 @@ pub fn has_rows(run: &Recorded) -> bool {
 }
 
 /// What was skipped altogether has no figure, and its reason stands in the results.
-fn has_row(run: &Recorded, cell: &Cell) -> bool {
+fn has_row(run: &Recorded, cell: &PlainCell) -> bool {
     run.trouble(cell) != Some(Status::Skipped)
 }
 

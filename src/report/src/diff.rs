@@ -4,7 +4,7 @@ use super::prose;
 use super::recorded::{Recorded, read_machine};
 use anyhow::{Result, ensure};
 use record::judge::{Judgement, Verdict};
-use record::protocol::{Cell, Metric, Platform};
+use record::protocol::{Metric, PlainCell, Platform};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -78,6 +78,6 @@ fn or_none(text: &str) -> &str {
     if text.is_empty() { "  none\n" } else { text }
 }
 
-fn line(cell: &Cell, metric: &Metric, a: f64, b: f64) -> String {
+fn line(cell: &PlainCell, metric: &Metric, a: f64, b: f64) -> String {
     format!("{cell}, {}: A {}, B {}", metric.label, base::units::percent(a), base::units::percent(b))
 }

@@ -4,7 +4,7 @@ use super::prose;
 use super::recorded::Recorded;
 use base::stats::{Interval, median};
 use base::units::change;
-use record::protocol::{BY, Cell, selects};
+use record::protocol::{BY, PlainCell, selects};
 
 /// The ratios of one metric to its baseline over the cells that a selection names.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,15 +29,15 @@ impl Effect {
     pub fn of(run: &Recorded, select: &str, metric: &str) -> Option<Effect> {
         let metric = run.protocol.metric(metric)?;
         let cells = compared(run, select);
-        let found: Vec<(&Cell, Interval)> = cells.iter().filter_map(|cell| Some((cell, run.ratio(cell, metric)?))).collect();
+        let found: Vec<(&PlainCell, Interval)> = cells.iter().filter_map(|cell| Some((cell, run.ratio(cell, metric)?))).collect();
         if found.is_empty() {
             return None;
         }
-        let is_awaited = |cell: &Cell| {
+        let is_awaited = |cell: &PlainCell| {
             let grid = run.grid_of(cell).filter(|grid| grid.passes.contains(&metric.pass));
             grid.is_some_and(|grid| [cell, &grid.baseline_of(cell)].iter().any(|cell| run.is_awaited(cell, metric.pass)))
         };
-        let has_figure = |cell: &Cell| found.iter().any(|(known, _)| *known == cell);
+        let has_figure = |cell: &PlainCell| found.iter().any(|(known, _)| *known == cell);
         let planned = cells.iter().filter(|cell| has_figure(cell) || is_awaited(cell)).count();
         let estimates: Vec<f64> = found.iter().map(|(_, ratio)| ratio.estimate).collect();
         Some(Effect {
@@ -66,8 +66,8 @@ impl Effect {
 }
 
 /// Cells of a selection that are compared with another; who runs a cell is no technique.
-pub fn compared(run: &Recorded, select: &str) -> Vec<Cell> {
-    let is_compared = |cell: &Cell| {
+pub fn compared(run: &Recorded, select: &str) -> Vec<PlainCell> {
+    let is_compared = |cell: &PlainCell| {
         let grid = run.grid_of(cell);
         selects(select, cell)
             && !cell.is_reference()
@@ -83,8 +83,8 @@ const SUBJECTS: [&str; 6] = ["model", "workload", "operation", "transform", "dro
 const MOST_NAMED: usize = 20;
 
 /// The models of some cells, or else what tells them apart.
-pub fn rests_on<'a>(cells: impl Iterator<Item = &'a Cell>) -> String {
-    let cells: Vec<&Cell> = cells.collect();
+pub fn rests_on<'a>(cells: impl Iterator<Item = &'a PlainCell>) -> String {
+    let cells: Vec<&PlainCell> = cells.collect();
     let levels = |factor: &str| {
         let mut levels: Vec<&str> = Vec::new();
         for level in cells.iter().filter_map(|cell| cell.get(factor)) {
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_few_levels_are_named_and_many_counted() {
-        let cells = |count: usize| (0..count).map(|n| Cell::parse(&format!("case=a{n} k=1")).unwrap()).collect::<Vec<_>>();
+        let cells = |count: usize| (0..count).map(|n| PlainCell::parse(&format!("case=a{n} k=1")).unwrap()).collect::<Vec<_>>();
         assert_eq!(rests_on(cells(2).iter()), "a0, a1");
         assert_eq!(rests_on(cells(21).iter()), "21 levels of case");
     }

@@ -328,7 +328,7 @@ fn pictures_of(runs: &[Recorded], placed: Option<&[(String, String)]>) -> Result
     let mut pictures = Vec::new();
     let mut first: Vec<&Recorded> = runs.iter().collect();
     first.sort_by_key(|run| [Platform::Gpu, Platform::Dry].iter().position(|kind| run.platform() == *kind).unwrap_or(2));
-    let is_drawn = |plot: &&record::protocol::Plot| {
+    let is_drawn = |plot: &&record::protocol::PlainPlot| {
         !matches!(plot.kind, PlotKind::Ranking { .. })
             && (plot.on_front || placed.is_none_or(|placed| placed.iter().any(|(name, _)| *name == plot.name)))
     };

@@ -15,7 +15,7 @@ use super::tables;
 use super::words::PageWords;
 use base::units::percent;
 use record::judge::Verdict;
-use record::protocol::{Cell, Metric, PEAK, Pass, SubjectKind, TIME};
+use record::protocol::{Metric, PEAK, Pass, PlainCell, SubjectKind, TIME};
 use serde::Serialize;
 
 /// Rows of a table that stand in the open; the others are in the data.
@@ -190,8 +190,8 @@ fn pivots(run: &Recorded) -> Vec<Pivot> {
 
 /// A table for each factor that is studied.
 fn pivots_of(run: &Recorded, metric: &Metric) -> Vec<Pivot> {
-    let cells: Vec<Cell> = compared(run, "").into_iter().filter(|cell| run.ratio(cell, metric).is_some()).collect();
-    let studied_by = |cell: &Cell| run.grid_of(cell).map_or("", |grid| grid.studied.as_str());
+    let cells: Vec<PlainCell> = compared(run, "").into_iter().filter(|cell| run.ratio(cell, metric).is_some()).collect();
+    let studied_by = |cell: &PlainCell| run.grid_of(cell).map_or("", |grid| grid.studied.as_str());
     let mut studied: Vec<&str> = Vec::new();
     for factor in cells.iter().map(studied_by) {
         if !studied.contains(&factor) {
@@ -201,13 +201,13 @@ fn pivots_of(run: &Recorded, metric: &Metric) -> Vec<Pivot> {
     studied
         .into_iter()
         .filter_map(|factor| {
-            let own: Vec<&Cell> = cells.iter().filter(|cell| studied_by(cell) == factor).collect();
+            let own: Vec<&PlainCell> = cells.iter().filter(|cell| studied_by(cell) == factor).collect();
             pivot(run, metric, factor, &own)
         })
         .collect()
 }
 
-fn pivot(run: &Recorded, metric: &Metric, studied: &str, cells: &[&Cell]) -> Option<Pivot> {
+fn pivot(run: &Recorded, metric: &Metric, studied: &str, cells: &[&PlainCell]) -> Option<Pivot> {
     let first = cells.first()?;
     let grid = run.grid_of(first)?;
     let varies = |factor: &&str| cells.iter().any(|cell| cell.get(factor) != first.get(factor));
@@ -215,7 +215,7 @@ fn pivot(run: &Recorded, metric: &Metric, studied: &str, cells: &[&Cell]) -> Opt
         run.protocol.factors.iter().map(|f| f.name.as_str()).filter(|name| *name != studied).filter(varies).collect();
     let mut levels: Vec<&str> = Vec::new();
     let mut keys: Vec<Vec<String>> = Vec::new();
-    let key = |cell: &Cell| others.iter().map(|factor| cell.get(factor).unwrap_or("").to_string()).collect::<Vec<_>>();
+    let key = |cell: &PlainCell| others.iter().map(|factor| cell.get(factor).unwrap_or("").to_string()).collect::<Vec<_>>();
     for cell in cells {
         let level = cell.get(studied)?;
         if !levels.contains(&level) {
@@ -278,7 +278,7 @@ fn alike_joined(rows: Vec<Vec<String>>, factors: usize) -> Vec<Vec<String>> {
 
 /// The factors with the levels that some machine ran.
 fn factors(runs: &[Recorded]) -> Vec<FactorRow> {
-    let cells: Vec<Cell> = runs.iter().flat_map(Recorded::all_cells).collect();
+    let cells: Vec<PlainCell> = runs.iter().flat_map(Recorded::all_cells).collect();
     let factor = |factor: &record::protocol::Factor| {
         let mut levels: Vec<&str> = Vec::new();
         for level in cells.iter().filter_map(|cell| cell.get(&factor.name)) {

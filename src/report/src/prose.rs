@@ -3,9 +3,9 @@
 use base::stats::Interval;
 use base::units::{counted, range};
 use record::judge::{Evidence, Judgement, Outcome, Reproduction, Verdict, WhereItHolds};
-use record::protocol::{Pass, Platform, Protocol, alternatives, conditions, shared_terms};
+use record::protocol::{Pass, PlainProtocol, Platform, alternatives, conditions, shared_terms};
 use record::results::Status;
-use record::rules::{Rule, RulePart};
+use record::rules::{PlainRule, RulePart};
 
 /// What figures are put against: a verdict's words differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,13 +130,13 @@ pub fn holds(holds: &WhereItHolds) -> String {
 }
 
 /// Smallest to largest effect of one part of a rule; none where nothing was compared.
-pub fn effects(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
+pub fn effects(protocol: &PlainProtocol, evidence: &Evidence) -> Option<String> {
     let (low, high) = evidence.range()?;
     Some(evidence.rule.effects(&protocol.metrics, low, high))
 }
 
 /// The effects of all parts of a rule, with their intervals: changes in percent where they are ratios to a baseline.
-pub fn effect_of_all(protocol: &Protocol, evidence: &[Evidence]) -> String {
+pub fn effect_of_all(protocol: &PlainProtocol, evidence: &[Evidence]) -> String {
     let metrics = &protocol.metrics[..];
     let said = |part: &Evidence| {
         let (low, high) = part.range()?;
@@ -161,7 +161,7 @@ fn once(parts: impl Iterator<Item = String>) -> String {
 }
 
 /// Parts about the same figure are told apart by the levels that their selections do not share.
-fn own_levels(protocol: &Protocol, evidence: &[Evidence], part: &Evidence) -> String {
+fn own_levels(protocol: &PlainProtocol, evidence: &[Evidence], part: &Evidence) -> String {
     fn terms(part: &Evidence) -> Vec<&str> {
         shared_terms(part.rule.select())
     }
@@ -178,13 +178,13 @@ fn own_levels(protocol: &Protocol, evidence: &[Evidence], part: &Evidence) -> St
 }
 
 /// An interval as the report writes it; an exact figure has none.
-pub fn interval(protocol: &Protocol, rule: &RulePart, effect: Interval) -> String {
+pub fn interval(protocol: &PlainProtocol, rule: &RulePart, effect: Interval) -> String {
     let write = |x: f64| rule.figure(&protocol.metrics, x);
     if effect.is_exact() { "exact".to_string() } else { format!("{} to {}", write(effect.low), write(effect.high)) }
 }
 
 /// The span of all intervals of one part of a rule, with the rounds behind them.
-pub fn intervals(protocol: &Protocol, evidence: &Evidence) -> Option<String> {
+pub fn intervals(protocol: &PlainProtocol, evidence: &Evidence) -> Option<String> {
     if evidence.comparisons.is_empty() {
         return None;
     }
@@ -235,12 +235,12 @@ fn carriers(judged_on: &[Platform]) -> String {
 }
 
 /// Whether a rule, or a part of it, is about times.
-pub fn is_timed(protocol: &Protocol, rule: &Rule) -> bool {
+pub fn is_timed(protocol: &PlainProtocol, rule: &PlainRule) -> bool {
     rule.metrics().any(|m| protocol.metric(m).is_none_or(|m| m.pass == Pass::Time))
 }
 
 /// Why a published figure stands as it does on one machine, where its evidence does not say it.
-pub fn why(protocol: &Protocol, reproduction: &Reproduction) -> String {
+pub fn why(protocol: &PlainProtocol, reproduction: &Reproduction) -> String {
     let Some(rule) = &reproduction.published.rule else {
         return String::new();
     };

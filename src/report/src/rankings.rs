@@ -3,7 +3,7 @@
 use super::plots::texts;
 use super::recorded::Recorded;
 use base::units::quantity;
-use record::protocol::{Cell, Metric, Plot, PlotKind, selects};
+use record::protocol::{Metric, PlainCell, PlainPlot, PlotKind, selects};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub struct Ranking {
 
 /// The rankings of an experiment on one machine, one for each cell that has figures for it.
 pub fn rankings(recorded: &Recorded) -> Vec<Ranking> {
-    let of_plot = |plot: &Plot| -> Vec<Ranking> {
+    let of_plot = |plot: &PlainPlot| -> Vec<Ranking> {
         let PlotKind::Ranking { rows, part, columns, most } = &plot.kind else { return Vec::new() };
         let cells = recorded.all_cells().into_iter().filter(|cell| selects(&plot.of, cell));
         cells.filter_map(|cell| ranking(recorded, plot, &cell, (&texts(rows), part, columns, *most))).collect()
@@ -28,8 +28,8 @@ pub fn rankings(recorded: &Recorded) -> Vec<Ranking> {
 
 fn ranking(
     recorded: &Recorded,
-    plot: &Plot,
-    cell: &Cell,
+    plot: &PlainPlot,
+    cell: &PlainCell,
     (rows, part, columns, most): (&[&str], &str, &[Metric], usize),
 ) -> Option<Ranking> {
     let names: BTreeSet<&str> = recorded

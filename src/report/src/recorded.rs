@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use base::stats::Interval;
 use record::judge::{Judgement, Reproduction, RunContext, judge, reproduce};
-use record::protocol::{COMPUTED, Cell, Grid, LEAST_FLOPS, Metric, Pass, Platform, Protocol, SubjectKind, TIME};
+use record::protocol::{COMPUTED, LEAST_FLOPS, Metric, Pass, PlainCell, PlainGrid, PlainProtocol, Platform, SubjectKind, TIME};
 use record::results::{Manifest, PassRecord, Run, Samples, Status, holds_results, reference};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct Recorded {
     /// Whether these are the user's own results, which stand beside those that came with the project.
     pub is_own: bool,
     pub manifest: Manifest,
-    pub protocol: Protocol,
+    pub protocol: PlainProtocol,
     pub passes: Vec<PassRecord>,
     pub files: Vec<PathBuf>,
     /// What stands among them and is not copied, and why.
@@ -32,8 +32,8 @@ pub struct Recorded {
     /// The highest rate at which this machine computed one operation in fp32, in operations a second; none where no experiment measured it.
     pub fastest: Option<f64>,
     /// Worst outcome of each kind of pass over a cell, with its reason.
-    outcomes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>>,
-    planned: BTreeSet<Cell>,
+    outcomes: BTreeMap<PlainCell, BTreeMap<Pass, (Status, String)>>,
+    planned: BTreeSet<PlainCell>,
 }
 
 impl Recorded {
@@ -54,7 +54,7 @@ impl Recorded {
         let taken = RunContext { profile: manifest.profile, device: manifest.identity.platform, rounds: &manifest.rounds };
         let judgements = judge(&protocol, taken, &samples);
         let reproductions = reproduce(&protocol, taken, &samples);
-        let mut outcomes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>> = BTreeMap::new();
+        let mut outcomes: BTreeMap<PlainCell, BTreeMap<Pass, (Status, String)>> = BTreeMap::new();
         for record in &passes {
             let by_pass = outcomes.entry(record.cell.clone()).or_default();
             let worst = by_pass.entry(record.pass).or_insert((record.status, record.reason.clone()));
@@ -62,7 +62,7 @@ impl Recorded {
                 *worst = (record.status, record.reason.clone());
             }
         }
-        let planned = manifest.planned.iter().map(|text| Cell::parse(text).map_err(anyhow::Error::msg));
+        let planned = manifest.planned.iter().map(|text| PlainCell::parse(text).map_err(anyhow::Error::msg));
         let planned = planned.collect::<Result<_>>()?;
         Ok(Recorded {
             machine: machine.to_string(),
@@ -91,31 +91,31 @@ impl Recorded {
     }
 
     /// The grids of the profile that was run.
-    pub fn grids(&self) -> impl Iterator<Item = &Grid> {
+    pub fn grids(&self) -> impl Iterator<Item = &PlainGrid> {
         self.protocol.grids(self.manifest.profile)
     }
 
-    pub fn grid_of(&self, cell: &Cell) -> Option<&Grid> {
+    pub fn grid_of(&self, cell: &PlainCell) -> Option<&PlainGrid> {
         self.protocol.grid_of(self.manifest.profile, cell)
     }
 
     /// The cells of a grid that this run set out to measure, in the grid's order; a filter or a shard leaves the others out.
-    pub fn cells(&self, grid: &Grid) -> Vec<Cell> {
+    pub fn cells(&self, grid: &PlainGrid) -> Vec<PlainCell> {
         grid.cells().into_iter().filter(|cell| self.planned.contains(cell) || self.outcomes.contains_key(cell)).collect()
     }
 
     /// All cells of the run, grid by grid.
-    pub fn all_cells(&self) -> Vec<Cell> {
+    pub fn all_cells(&self) -> Vec<PlainCell> {
         self.grids().flat_map(|grid| self.cells(grid)).collect()
     }
 
     /// What became of one kind of pass over a cell; none where it left no row.
-    pub fn outcome(&self, cell: &Cell, pass: Pass) -> Option<(Status, &str)> {
+    pub fn outcome(&self, cell: &PlainCell, pass: Pass) -> Option<(Status, &str)> {
         self.outcomes.get(cell)?.get(&pass).map(|(status, reason)| (*status, reason.as_str()))
     }
 
     /// Why a cell has no figure of a kind of pass: what became of that pass, or of another that stopped it.
-    pub fn obstacle(&self, cell: &Cell, pass: Pass) -> Option<(Status, &str)> {
+    pub fn obstacle(&self, cell: &PlainCell, pass: Pass) -> Option<(Status, &str)> {
         let by_pass = self.outcomes.get(cell)?;
         let not_ok = |outcome: &&(Status, String)| outcome.0 != Status::Ok;
         let own = by_pass.get(&pass).filter(not_ok);
@@ -125,18 +125,18 @@ impl Recorded {
     }
 
     /// A cell's figure over that of its baseline; none for the baseline itself.
-    pub fn ratio(&self, cell: &Cell, metric: &Metric) -> Option<Interval> {
+    pub fn ratio(&self, cell: &PlainCell, metric: &Metric) -> Option<Interval> {
         let baseline = self.grid_of(cell)?.baseline_of(cell);
         (*cell != baseline).then(|| self.samples.ratio(cell, &baseline, metric, ALPHA)).flatten()
     }
 
     /// A contrast over cells that were measured side by side; see [`Samples::contrast`].
-    pub fn contrast(&self, weighed: &[(&Cell, f64)], metric: &Metric) -> Option<Interval> {
+    pub fn contrast(&self, weighed: &[(&PlainCell, f64)], metric: &Metric) -> Option<Interval> {
         self.samples.contrast(weighed, metric, ALPHA)
     }
 
     /// The least operations a second of a cell's step, over the fastest that this machine computed anything.
-    pub fn share_of_fastest(&self, cell: &Cell) -> Option<f64> {
+    pub fn share_of_fastest(&self, cell: &PlainCell) -> Option<f64> {
         let operations = self.samples.value(cell, LEAST_FLOPS.name).filter(|operations| *operations > 0.0)?;
         Some(operations / self.samples.value(cell, TIME.name)? / self.fastest?)
     }
@@ -148,22 +148,22 @@ impl Recorded {
     }
 
     /// What went wrong with a cell, if anything; a skipped pass beside one that went well is no trouble.
-    pub fn trouble(&self, cell: &Cell) -> Option<Status> {
+    pub fn trouble(&self, cell: &PlainCell) -> Option<Status> {
         let statuses = || self.outcomes.get(cell).into_iter().flat_map(|by_pass| by_pass.values().map(|(status, _)| *status));
         let worst = statuses().max().filter(|status| *status != Status::Ok)?;
         (worst != Status::Skipped || statuses().all(|status| status == Status::Skipped)).then_some(worst)
     }
 
     /// The cells of the run that lack a pass, or some of its rounds: a run that was cut short.
-    pub fn awaited(&self) -> Vec<Cell> {
-        let lacks = |grid: &Grid, cell: &Cell| grid.passes.iter().any(|pass| self.is_awaited(cell, *pass));
+    pub fn awaited(&self) -> Vec<PlainCell> {
+        let lacks = |grid: &PlainGrid, cell: &PlainCell| grid.passes.iter().any(|pass| self.is_awaited(cell, *pass));
         self.grids()
             .flat_map(|grid| self.cells(grid).into_iter().filter(move |cell| self.planned.contains(cell) && lacks(grid, cell)))
             .collect()
     }
 
     /// Whether a pass over a cell is still to be run.
-    pub fn is_awaited(&self, cell: &Cell, pass: Pass) -> bool {
+    pub fn is_awaited(&self, cell: &PlainCell, pass: Pass) -> bool {
         self.samples.is_awaited(cell, pass, self.manifest.rounds.least_of(pass))
     }
 }

@@ -5,7 +5,7 @@ use super::recorded::Recorded;
 use base::stats::outliers;
 use base::units::{counted, plain, significant};
 use record::pairs::pairs;
-use record::protocol::{Cell, Pass, Relation};
+use record::protocol::{Pass, PlainCell, Relation};
 use record::results::Status;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -62,10 +62,10 @@ pub fn notes_of(recorded: &Recorded) -> Vec<String> {
 }
 
 /// What was checked before measuring, and how well it held.
-fn checks(recorded: &Recorded, cells: &[Cell]) -> Vec<String> {
-    let mut groups: Vec<(&Relation, Vec<&Cell>)> = Vec::new();
+fn checks(recorded: &Recorded, cells: &[PlainCell]) -> Vec<String> {
+    let mut groups: Vec<(&Relation, Vec<&PlainCell>)> = Vec::new();
     let was_checked =
-        |cell: &&Cell| recorded.outcome(cell, Pass::Check).is_some_and(|(s, _)| matches!(s, Status::Ok | Status::Invalid));
+        |cell: &&PlainCell| recorded.outcome(cell, Pass::Check).is_some_and(|(s, _)| matches!(s, Status::Ok | Status::Invalid));
     for cell in cells.iter().filter(was_checked) {
         let is_baseline = recorded.grid_of(cell).is_none_or(|grid| grid.baseline_of(cell) == *cell);
         let Some(relation) = recorded.protocol.check_of(cell).filter(|_| !is_baseline) else {
@@ -79,8 +79,8 @@ fn checks(recorded: &Recorded, cells: &[Cell]) -> Vec<String> {
     groups.into_iter().map(|(relation, group)| check(recorded, relation, &group)).collect()
 }
 
-fn check(recorded: &Recorded, relation: &Relation, cells: &[&Cell]) -> String {
-    let is = |status: Status| move |cell: &&&Cell| recorded.outcome(cell, Pass::Check).is_some_and(|(s, _)| s == status);
+fn check(recorded: &Recorded, relation: &Relation, cells: &[&PlainCell]) -> String {
+    let is = |status: Status| move |cell: &&&PlainCell| recorded.outcome(cell, Pass::Check).is_some_and(|(s, _)| s == status);
     let held = cells.iter().filter(is(Status::Ok)).count();
     let failed = cells.iter().filter(is(Status::Invalid)).count();
     let mut text = format!("Checked against the baseline: {} {}", counted(held, "configuration"), expectation(relation, held));
@@ -116,7 +116,7 @@ fn expectation(relation: &Relation, n: usize) -> String {
 }
 
 /// The largest relative error of each kind that the check passes recorded.
-fn largest_errors(recorded: &Recorded, cells: &[&Cell]) -> Vec<String> {
+fn largest_errors(recorded: &Recorded, cells: &[&PlainCell]) -> Vec<String> {
     let mut largest: BTreeMap<&str, f64> = BTreeMap::new();
     for record in recorded.passes.iter().filter(|r| r.pass == Pass::Check && r.status == Status::Ok && cells.contains(&&r.cell)) {
         for sample in record.samples.iter().filter(|s| s.metric.ends_with("error")) {
@@ -128,8 +128,8 @@ fn largest_errors(recorded: &Recorded, cells: &[&Cell]) -> Vec<String> {
 }
 
 /// Passes without a figure, by what became of them and why.
-fn obstacles(recorded: &Recorded, cells: &[Cell]) -> Vec<String> {
-    let mut groups: BTreeMap<(Pass, Status, &str), Vec<&Cell>> = BTreeMap::new();
+fn obstacles(recorded: &Recorded, cells: &[PlainCell]) -> Vec<String> {
+    let mut groups: BTreeMap<(Pass, Status, &str), Vec<&PlainCell>> = BTreeMap::new();
     let awaited = recorded.awaited();
     for cell in cells {
         for pass in [Pass::Check, Pass::Memory, Pass::Time] {
@@ -147,7 +147,7 @@ fn obstacles(recorded: &Recorded, cells: &[Cell]) -> Vec<String> {
     });
     let mut notes: Vec<String> = said.collect();
     if !awaited.is_empty() {
-        let cells: Vec<&Cell> = awaited.iter().collect();
+        let cells: Vec<&PlainCell> = awaited.iter().collect();
         notes.push(format!(
             "Not measured in full, since the run was cut short (the same command goes on with it): {}.",
             named(&cells)
@@ -164,7 +164,7 @@ fn what(pass: Pass) -> &'static str {
     }
 }
 
-fn named(cells: &[&Cell]) -> String {
+fn named(cells: &[&PlainCell]) -> String {
     let names: Vec<String> = cells.iter().take(NAMED).map(|cell| format!("`{cell}`")).collect();
     match cells.len().saturating_sub(NAMED) {
         0 => names.join(", "),
@@ -173,8 +173,8 @@ fn named(cells: &[&Cell]) -> String {
 }
 
 /// Timed samples that stand out, and those that the measuring side marked, a throttled clock for instance.
-fn remarkable_samples(recorded: &Recorded, cells: &[Cell]) -> Vec<String> {
-    let mut timed: BTreeMap<(&Cell, &str), Vec<f64>> = BTreeMap::new();
+fn remarkable_samples(recorded: &Recorded, cells: &[PlainCell]) -> Vec<String> {
+    let mut timed: BTreeMap<(&PlainCell, &str), Vec<f64>> = BTreeMap::new();
     let mut marks: BTreeMap<&str, usize> = BTreeMap::new();
     for record in recorded.passes.iter().filter(|r| r.pass == Pass::Time && r.status == Status::Ok && cells.contains(&r.cell)) {
         for sample in &record.samples {

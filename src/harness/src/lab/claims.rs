@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// Which cells of a grid something is about; none of it says all.
 pub(super) type Predicate<C> = Option<Box<dyn Fn(&C) -> bool>>;
 
-pub(super) fn chosen<C: Cell>(predicate: &Predicate<C>, cells: &[C]) -> Vec<protocol::Cell> {
+pub(super) fn chosen<C: Cell>(predicate: &Predicate<C>, cells: &[C]) -> Vec<protocol::PlainCell> {
     cells.iter().filter(|cell| predicate.as_ref().is_none_or(|holds| holds(cell))).map(Cell::plain).collect()
 }
 
@@ -235,8 +235,8 @@ impl<C: Cell> Rule<C> {
 #[derive(Clone)]
 pub(super) struct UntypedRule {
     kind: Kind,
-    of: Vec<protocol::Cell>,
-    over: Vec<protocol::Cell>,
+    of: Vec<protocol::PlainCell>,
+    over: Vec<protocol::PlainCell>,
     terms: Terms,
     decides: bool,
 }
@@ -250,13 +250,13 @@ impl UntypedRule {
     ///
     /// # Errors
     /// Says what the rule lacks.
-    pub fn plain(self, select: &mut impl FnMut(&[protocol::Cell]) -> String) -> Result<rules::Rule, &'static str> {
+    pub fn plain(self, select: &mut impl FnMut(&[protocol::PlainCell]) -> String) -> Result<rules::PlainRule, &'static str> {
         if self.of.is_empty() {
             return Err("is about no cell that is planned");
         }
         let said = Selected { of: select(&self.of), over: select(&self.over), terms: self.terms };
-        let plain = rules::Rule::Part((self.kind.make)(said)?);
-        Ok(if self.decides { plain } else { rules::Rule::Informational(Box::new(plain)) })
+        let plain = rules::PlainRule::Part((self.kind.make)(said)?);
+        Ok(if self.decides { plain } else { rules::PlainRule::Informational(Box::new(plain)) })
     }
 }
 

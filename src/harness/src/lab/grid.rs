@@ -277,8 +277,8 @@ impl<C: Cell> Grid<C> {
         let tells = |factors: &[String]| {
             [Profile::Smoke, Profile::Quick, Profile::Full].iter().all(|profile| {
                 let groups = self.groups.iter().filter(|group| group.profiles.contains(profile));
-                let cells: Vec<protocol::Cell> = groups.flat_map(|g| g.chosen.cells.iter().map(Cell::plain)).collect();
-                let told = |cell: &protocol::Cell| factors.iter().map(|f| cell.get(f).map(str::to_string)).collect::<Vec<_>>();
+                let cells: Vec<protocol::PlainCell> = groups.flat_map(|g| g.chosen.cells.iter().map(Cell::plain)).collect();
+                let told = |cell: &protocol::PlainCell| factors.iter().map(|f| cell.get(f).map(str::to_string)).collect::<Vec<_>>();
                 let comparisons: BTreeSet<String> = cells.iter().map(|cell| cell.without(&[compared])).collect();
                 let named: BTreeSet<_> = cells.iter().map(told).collect();
                 named.len() == comparisons.len()
@@ -309,13 +309,13 @@ pub(super) fn distinct(metrics: impl Iterator<Item = Metric>) -> Vec<Metric> {
 /// A grid without its types.
 pub(super) struct UntypedGrid {
     pub factors: Vec<FactorText>,
-    pub grids: Vec<protocol::Grid>,
-    pub checks: Vec<(Relation, Vec<protocol::Cell>)>,
+    pub grids: Vec<protocol::PlainGrid>,
+    pub checks: Vec<(Relation, Vec<protocol::PlainCell>)>,
     pub metrics: Vec<Metric>,
     pub claims: Vec<ClaimDef<ClaimText, UntypedRule>>,
     pub answers: Vec<(&'static str, UntypedRule)>,
     pub published: Vec<ClaimDef<PublishedText, UntypedRule>>,
-    pub plots: Vec<(PlotSpec, Vec<protocol::Cell>)>,
+    pub plots: Vec<(PlotSpec, Vec<protocol::PlainCell>)>,
     pub mistakes: Vec<String>,
 }
 
@@ -323,7 +323,7 @@ pub(super) struct UntypedGrid {
 pub(super) trait AnyGrid {
     fn erase(&self) -> UntypedGrid;
     /// Sets up a planned cell; none where the grid plans no such cell.
-    fn step_of(&self, cell: &protocol::Cell, bench: &Bench) -> Option<Result<Step>>;
+    fn step_of(&self, cell: &protocol::PlainCell, bench: &Bench) -> Option<Result<Step>>;
     fn as_any(&self) -> &dyn Any;
 }
 
@@ -346,7 +346,7 @@ impl<C: Cell> AnyGrid for Grid<C> {
         let mut grids = Vec::new();
         for group in &self.groups {
             match axes(&factors, &group.chosen.cells) {
-                Some(axes) => grids.push(protocol::Grid {
+                Some(axes) => grids.push(protocol::PlainGrid {
                     name: self.name.into(),
                     profiles: group.profiles.to_vec(),
                     studied: studied.into(),
@@ -357,7 +357,7 @@ impl<C: Cell> AnyGrid for Grid<C> {
                 None => say("has cells that are not all combinations of some levels: give them in several calls".to_string()),
             }
         }
-        let mut checks: Vec<(Relation, Vec<protocol::Cell>)> = Vec::new();
+        let mut checks: Vec<(Relation, Vec<protocol::PlainCell>)> = Vec::new();
         for (cell, check) in cells.iter().zip(std::iter::repeat(&self.check)) {
             let Some(relation) = check.as_ref().map(|check| check(cell)) else { continue };
             match checks.iter_mut().find(|(known, _)| *known == relation) {
@@ -382,7 +382,7 @@ impl<C: Cell> AnyGrid for Grid<C> {
         UntypedGrid { factors, grids, checks, metrics, claims, answers, published, plots, mistakes }
     }
 
-    fn step_of(&self, cell: &protocol::Cell, bench: &Bench) -> Option<Result<Step>> {
+    fn step_of(&self, cell: &protocol::PlainCell, bench: &Bench) -> Option<Result<Step>> {
         let typed = self.cells().find(|typed| typed.plain() == *cell)?;
         Some(self.step(typed, bench))
     }
@@ -416,6 +416,6 @@ fn axes<C: Cell>(factors: &[FactorText], cells: &[C]) -> Option<Vec<protocol::Ax
         }
         protocol::Axis { factor: factor.name.clone(), levels }
     };
-    let whole = protocol::Grid { axes: factors.iter().enumerate().map(axis).collect(), ..protocol::Grid::default() };
+    let whole = protocol::PlainGrid { axes: factors.iter().enumerate().map(axis).collect(), ..protocol::PlainGrid::default() };
     whole.cells().into_iter().eq(cells.iter().map(Cell::plain)).then_some(whole.axes)
 }

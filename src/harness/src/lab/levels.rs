@@ -36,7 +36,7 @@ pub trait Level: Copy + PartialEq + Debug + Send + Sync + 'static {
 pub struct FactorText {
     pub name: String,
     pub meaning: &'static str,
-    pub levels: Vec<record::protocol::Level>,
+    pub levels: Vec<record::protocol::PlainLevel>,
     pub options: Vec<String>,
     /// Whether the type is one of those below, by which the runner and the report go.
     pub is_known: bool,
@@ -56,11 +56,11 @@ impl FactorText {
         let text = |of: &[(String, &'static str)], name: &str| {
             of.iter().find(|(known, _)| known == name).map_or("", |(_, text)| text).to_string()
         };
-        let mut levels: Vec<record::protocol::Level> = Vec::new();
+        let mut levels: Vec<record::protocol::PlainLevel> = Vec::new();
         for (name, _) in meanings.iter().chain(&labels) {
             if !levels.iter().any(|level| level.name == *name) {
                 let (meaning, label, is_limit) = (text(&meanings, name), text(&labels, name), limit.as_ref() == Some(name));
-                levels.push(record::protocol::Level { name: name.clone(), meaning, label, is_limit });
+                levels.push(record::protocol::PlainLevel { name: name.clone(), meaning, label, is_limit });
             }
         }
         FactorText { name: L::factor(), meaning: L::meaning(), levels, options: L::options(), is_known }
@@ -82,9 +82,9 @@ pub trait Cell: Copy + PartialEq + Debug + Send + Sync + 'static {
     fn texts(&self) -> Vec<String>;
 
     /// The cell as results write it.
-    fn plain(&self) -> record::protocol::Cell {
+    fn plain(&self) -> record::protocol::PlainCell {
         let factors = Self::factors().into_iter().map(|factor| factor.name);
-        record::protocol::Cell::new(factors.zip(self.texts()).collect())
+        record::protocol::PlainCell::new(factors.zip(self.texts()).collect())
     }
 }
 
@@ -381,9 +381,9 @@ mod tests {
     fn the_labs_own_factors_have_the_names_that_the_runner_goes_by() {
         let names = [By::factor(), DeviceMemory::factor(), AllocConf::factor(), Threads::factor(), Dtype::factor()];
         assert_eq!(names, [BY, DEVICE_MEMORY, ALLOC_CONF, THREADS, DTYPE]);
-        let cell = |by| record::protocol::Cell::new(vec![(BY.to_string(), Level::text(&by))]);
+        let cell = |by| record::protocol::PlainCell::new(vec![(BY.to_string(), Level::text(&by))]);
         assert!(cell(By::Pytorch).is_reference() && cell(By::Vramlab).other_side() == cell(By::Pytorch));
-        assert!(record::protocol::Cell::new(vec![(DTYPE.to_string(), Dtype::Fp32.text())]).is_fp32());
+        assert!(record::protocol::PlainCell::new(vec![(DTYPE.to_string(), Dtype::Fp32.text())]).is_fp32());
     }
 
     #[test]

@@ -142,7 +142,7 @@ impl<C: Cell> Plot<C> {
     }
 
     /// The picture with its cells; `telling` are the factors that tell comparisons apart, and `baseline` what they are compared with.
-    pub(super) fn erase(&self, cells: &[C], telling: &[String], baseline: &str) -> (PlotSpec, Vec<protocol::Cell>) {
+    pub(super) fn erase(&self, cells: &[C], telling: &[String], baseline: &str) -> (PlotSpec, Vec<protocol::PlainCell>) {
         let mut drawn = self.drawn.clone();
         if drawn.by.is_empty() && matches!(drawn.kind, PlotForm::Bars { .. } | PlotForm::Dots(_)) {
             drawn.by = telling.to_vec();
@@ -158,7 +158,7 @@ impl<C: Cell> Plot<C> {
 }
 
 impl PlotSpec {
-    pub fn plain(self, of: String) -> protocol::Plot {
+    pub fn plain(self, of: String) -> protocol::PlainPlot {
         let names = |metrics: Vec<Metric>| metrics.into_iter().map(|metric| metric.name.into()).collect();
         let by = self.by;
         let kind = match self.kind {
@@ -178,7 +178,7 @@ impl PlotSpec {
             PlotForm::Pareto(against) => PlotKind::Pareto { against: names(against), looks: by },
             PlotForm::Against(reference) => PlotKind::Against { reference: reference.name.into(), looks: by },
         };
-        protocol::Plot {
+        protocol::PlainPlot {
             name: self.name,
             caption: self.caption,
             of,

@@ -7,7 +7,7 @@ use super::selection::written;
 use crate::measure::{Bench, Step};
 use anyhow::{Context, Result};
 use record::protocol::{self, Factor, Metric, ShownEffect, Subject, SubjectKind};
-use record::rules::Rule;
+use record::rules::PlainRule;
 
 /// One experiment.
 pub struct Protocol {
@@ -111,7 +111,7 @@ impl Protocol {
     ///
     /// # Errors
     /// No grid plans the cell; what its setup fails with.
-    pub fn prepare(&self, cell: &protocol::Cell, bench: &Bench) -> Result<Step> {
+    pub fn prepare(&self, cell: &protocol::PlainCell, bench: &Bench) -> Result<Step> {
         let step = self.grids.iter().find_map(|grid| grid.step_of(cell, bench));
         step.with_context(|| format!("no cell '{cell}' is planned"))?
     }
@@ -120,16 +120,16 @@ impl Protocol {
     ///
     /// # Errors
     /// Each mistake.
-    pub fn plain(&self) -> Result<protocol::Protocol, Vec<String>> {
+    pub fn plain(&self) -> Result<protocol::PlainProtocol, Vec<String>> {
         let mut mistakes = Vec::new();
         let mut erased: Vec<UntypedGrid> = self.grids.iter().map(|grid| grid.erase()).collect();
         mistakes.extend(erased.iter_mut().flat_map(|grid| std::mem::take(&mut grid.mistakes)));
         let factors = self.factors(&erased, &mut mistakes);
-        let grids: Vec<protocol::Grid> = erased.iter_mut().flat_map(|grid| std::mem::take(&mut grid.grids)).collect();
-        let mut all: Vec<protocol::Cell> = grids.iter().flat_map(protocol::Grid::cells).collect();
+        let grids: Vec<protocol::PlainGrid> = erased.iter_mut().flat_map(|grid| std::mem::take(&mut grid.grids)).collect();
+        let mut all: Vec<protocol::PlainCell> = grids.iter().flat_map(protocol::PlainGrid::cells).collect();
         all.sort();
         all.dedup();
-        let mut select = |cells: &[protocol::Cell]| written(cells, &all);
+        let mut select = |cells: &[protocol::PlainCell]| written(cells, &all);
         let mut checks = Vec::new();
         let mut metrics = Vec::new();
         let (mut claims, mut published, mut plots, mut answers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -154,7 +154,7 @@ impl Protocol {
                 None => mistakes.push(format!("a rule answers '{id}', which no grid claims")),
             }
         }
-        let mut whole = |id: &str, parts: Vec<UntypedRule>, mistakes: &mut Vec<String>| -> Vec<Rule> {
+        let mut whole = |id: &str, parts: Vec<UntypedRule>, mistakes: &mut Vec<String>| -> Vec<PlainRule> {
             let plain = parts.into_iter().map(|part| part.plain(&mut select));
             plain.filter_map(|rule| rule.map_err(|e| mistakes.push(format!("'{id}' {e}"))).ok()).collect()
         };
@@ -182,8 +182,8 @@ impl Protocol {
                 protocol::Published { id, source, figure, judged_on: told.on, rule, setup }
             })
             .collect();
-        let plots: Vec<protocol::Plot> = plots.into_iter().map(|(drawn, cells)| drawn.plain(select(&cells))).collect();
-        let plain = protocol::Protocol {
+        let plots: Vec<protocol::PlainPlot> = plots.into_iter().map(|(drawn, cells)| drawn.plain(select(&cells))).collect();
+        let plain = protocol::PlainProtocol {
             name: self.name.into(),
             title: self.title.into(),
             subject: self.subject.clone(),
@@ -261,15 +261,15 @@ impl Shown {
 }
 
 /// A rule with what was changed of it, if anything was.
-fn changed(what: Option<&'static str>, before: Rule, now: Rule) -> Rule {
+fn changed(what: Option<&'static str>, before: PlainRule, now: PlainRule) -> PlainRule {
     let before = (!before.parts().is_empty()).then(|| Box::new(before));
     match what {
-        Some(what) => Rule::Changed { what: what.into(), before, now: Box::new(now) },
+        Some(what) => PlainRule::Changed { what: what.into(), before, now: Box::new(now) },
         None => now,
     }
 }
 
 /// One rule, or all of several.
-fn joined(mut rules: Vec<Rule>) -> Rule {
-    if rules.len() == 1 { rules.remove(0) } else { Rule::All(rules) }
+fn joined(mut rules: Vec<PlainRule>) -> PlainRule {
+    if rules.len() == 1 { rules.remove(0) } else { PlainRule::All(rules) }
 }

@@ -1,15 +1,15 @@
 //! Writes a set of cells down as a selection that a `run.json` holds.
 
-use record::protocol::{Cell, selects};
+use record::protocol::{PlainCell, selects};
 use std::collections::BTreeSet;
 
 /// The selection of no cell at all.
 pub const NO_CELL: &str = "none";
 
 /// The shortest selection that is these cells of all and no others: a conjunction of levels where there is one, else one for each cell.
-pub fn written(cells: &[Cell], all: &[Cell]) -> String {
+pub fn written(cells: &[PlainCell], all: &[PlainCell]) -> String {
     // A cell may stand in several profiles.
-    let distinct = |cells: &mut dyn Iterator<Item = &Cell>| cells.cloned().collect::<BTreeSet<_>>().len();
+    let distinct = |cells: &mut dyn Iterator<Item = &PlainCell>| cells.cloned().collect::<BTreeSet<_>>().len();
     let count = distinct(&mut cells.iter());
     let is = |select: &str| distinct(&mut all.iter().filter(|cell| selects(select, cell))) == count;
     let Some(first) = cells.first() else { return NO_CELL.to_string() };
@@ -46,7 +46,7 @@ pub fn written(cells: &[Cell], all: &[Cell]) -> String {
         chosen = one_more.unwrap_or_else(|| vec![true; terms.len()]);
     }
     if !is(&join(&chosen)) {
-        return cells.iter().map(Cell::to_string).collect::<Vec<_>>().join(", ");
+        return cells.iter().map(PlainCell::to_string).collect::<Vec<_>>().join(", ");
     }
     for position in 0..chosen.len() {
         let mut fewer = chosen.clone();
@@ -64,12 +64,12 @@ mod tests {
 
     #[test]
     fn a_selection_is_the_cells_and_no_others() {
-        let all: Vec<Cell> =
-            ["m=a k=1", "m=a k=4", "m=b k=1", "m=b k=4", "op=x k=4", "op=x k=8"].map(|c| Cell::parse(c).unwrap()).to_vec();
+        let all: Vec<PlainCell> =
+            ["m=a k=1", "m=a k=4", "m=b k=1", "m=b k=4", "op=x k=4", "op=x k=8"].map(|c| PlainCell::parse(c).unwrap()).to_vec();
         let of = |texts: &[&str]| {
-            let cells: Vec<Cell> = texts.iter().map(|text| Cell::parse(text).unwrap()).collect();
+            let cells: Vec<PlainCell> = texts.iter().map(|text| PlainCell::parse(text).unwrap()).collect();
             let select = written(&cells, &all);
-            let selected: Vec<Cell> = all.iter().filter(|cell| selects(&select, cell)).cloned().collect();
+            let selected: Vec<PlainCell> = all.iter().filter(|cell| selects(&select, cell)).cloned().collect();
             assert_eq!(selected, cells, "{select}");
             select
         };
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(of(&["m=a k=1", "m=a k=4"]), "m=a");
         assert_eq!(of(&["m=a k=1", "m=b k=1"]), "k=1");
         assert_eq!(of(&["m=a k=1", "m=b k=4"]), "m=a k=1, m=b k=4");
-        let twice = ["m=a k=1", "m=a k=4", "m=a k=1"].map(|c| Cell::parse(c).unwrap());
+        let twice = ["m=a k=1", "m=a k=4", "m=a k=1"].map(|c| PlainCell::parse(c).unwrap());
         assert_eq!(written(&twice, &all), "m=a", "one cell in two profiles is one cell");
         assert_eq!(of(&[]), "none");
     }

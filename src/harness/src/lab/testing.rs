@@ -82,7 +82,7 @@ fn compared<C: Cell>(
     let _turn = alone();
     let baseline = grid.baseline_of(&cell).expect("the grid compares something");
     let relation = grid.relation_of(&cell).expect("the grid has a check");
-    let prepare = |plain: &record::protocol::Cell, bench: &Bench| -> Result<Step> {
+    let prepare = |plain: &record::protocol::PlainCell, bench: &Bench| -> Result<Step> {
         if *plain == baseline.plain() && baseline != cell { set_up_baseline(bench) } else { set_up(bench) }
     };
     let found = measure::check(&relation, &prepare, &cell.plain(), &baseline.plain(), &BENCH);
@@ -126,7 +126,7 @@ impl Counted {
 pub fn count<C: Cell>(protocol: &Protocol, cell: C) -> Counted {
     let _turn = alone();
     let grid = grid(protocol, &cell);
-    let prepare = |_: &record::protocol::Cell, bench: &Bench| -> Result<Step> { grid.step(cell, bench) };
+    let prepare = |_: &record::protocol::PlainCell, bench: &Bench| -> Result<Step> { grid.step(cell, bench) };
     // What the setup allocates is counted, too.
     let meter = Cpu::new(None);
     let mut step = BENCH.set_up(&prepare, &cell.plain()).expect("the cell is set up");

@@ -5,7 +5,7 @@ use super::spec::{ChildMessage, Spec};
 use crate::machine::{Conditions, DeviceChoice, Gpu, libtorch_version};
 use crate::measure::{self, Bench, Found, SetUp, Timing};
 use anyhow::{Context, Result, ensure};
-use record::protocol::{Cell, Pass, Protocol};
+use record::protocol::{Pass, PlainCell, PlainProtocol};
 use record::results::Status;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::fs::File;
@@ -16,7 +16,7 @@ use torch::dry::Dry;
 use torch::{Backend, Cpu, Cuda, Memory, attempt, end_process, keep_heap};
 
 /// Runs one pass, writes its rows to the pipe that was this process's standard output, and ends the process.
-pub fn run(protocol: &Protocol, prepare: SetUp, spec: &str) -> ! {
+pub fn run(protocol: &PlainProtocol, prepare: SetUp, spec: &str) -> ! {
     let told = take_pipe().and_then(|mut pipe| {
         wait_for_turn(spec, &mut pipe)?;
         // A panic becomes a row; the default hook would only fill the parent's pipe.
@@ -60,14 +60,14 @@ fn tell(pipe: &mut File, message: &ChildMessage) -> Result<()> {
     pipe.write_all(&line).context("telling the parent")
 }
 
-fn pass(protocol: &Protocol, prepare: SetUp, spec: &str) -> Result<Found> {
+fn pass(protocol: &PlainProtocol, prepare: SetUp, spec: &str) -> Result<Found> {
     let spec: Spec = serde_json::from_str(spec).context("--child is for the program's own use")?;
     end_with_parent(spec.parent)?;
     libtorch_version()?;
     tch::set_num_threads(i32::try_from(spec.threads)?);
     let choice: DeviceChoice = spec.device.parse().map_err(anyhow::Error::msg)?;
     let backend = open(choice, spec.memory_limit)?;
-    let cell = Cell::parse(&spec.cell).map_err(anyhow::Error::msg)?;
+    let cell = PlainCell::parse(&spec.cell).map_err(anyhow::Error::msg)?;
     let bench = Bench { device: backend.device(), platform: choice.platform(), seed: i64::from(spec.seed) };
     if spec.exchange.is_some() {
         // Whether it is kept depends on what else a program keeps there, which is not what the two sides are compared in.
@@ -117,15 +117,15 @@ fn pass(protocol: &Protocol, prepare: SetUp, spec: &str) -> Result<Found> {
 }
 
 /// Runs all of a check or of a time pass where no figure of it is one.
-fn gone_through(protocol: &Protocol, prepare: SetUp, spec: &Spec, backend: &dyn Backend, bench: &Bench) -> Result<Found> {
-    let cell = Cell::parse(&spec.cell).map_err(anyhow::Error::msg)?;
+fn gone_through(protocol: &PlainProtocol, prepare: SetUp, spec: &Spec, backend: &dyn Backend, bench: &Bench) -> Result<Found> {
+    let cell = PlainCell::parse(&spec.cell).map_err(anyhow::Error::msg)?;
     if spec.pass == Pass::Time {
         let mut step = bench.set_up(prepare, &cell)?;
         let timing = Timing { samples: 1, warm_up_seconds: 0.0, ..step.timing };
         measure::time(&mut step, backend, timing, &Conditions::default)?;
     } else {
         let expected = protocol.check_of(&cell).with_context(|| format!("no check applies to '{cell}'"))?;
-        let baseline = Cell::parse(&spec.baseline).map_err(anyhow::Error::msg)?;
+        let baseline = PlainCell::parse(&spec.baseline).map_err(anyhow::Error::msg)?;
         measure::go_through(expected, prepare, &[baseline, cell], bench)?;
     }
     let reason = "gone through on a simulated GPU, which gives no figures".to_string();

@@ -3,7 +3,7 @@
 use super::plan::Planned;
 use crate::machine::DeviceChoice;
 use base::units::Seconds;
-use record::protocol::{LEAST_FLOPS, Pass, Platform, Protocol, TIME};
+use record::protocol::{LEAST_FLOPS, Pass, PlainProtocol, Platform, TIME};
 use record::results::{PassRecord, Status};
 use torch::DEVICE_USED;
 
@@ -60,7 +60,7 @@ impl Apart {
 }
 
 /// The first figure in which two memory passes over a cell are apart, of those that nothing else moves.
-pub fn counted_difference(protocol: &Protocol, first: &PassRecord, second: &PassRecord) -> Option<Apart> {
+pub fn counted_difference(protocol: &PlainProtocol, first: &PassRecord, second: &PassRecord) -> Option<Apart> {
     let counted = |record: &PassRecord| -> Vec<(String, f64)> {
         let counted = record.samples.iter().filter(|s| s.metric != DEVICE_USED && !protocol.moves(&s.metric));
         counted.map(|s| (s.metric.clone(), s.value)).collect()
@@ -92,7 +92,7 @@ pub fn beyond_physics(record: &PassRecord, limit: f64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::protocol::{Cell, Metric, Plot, PlotKind};
+    use record::protocol::{Metric, PlainCell, PlainPlot, PlotKind};
     use record::results::Sample;
 
     fn record(pass: Pass, figures: &[(&str, f64)]) -> PassRecord {
@@ -103,7 +103,7 @@ mod tests {
             sample: 0,
             reason: String::new(),
         };
-        let cell = Cell::parse("k=1").unwrap();
+        let cell = PlainCell::parse("k=1").unwrap();
         PassRecord {
             cell,
             pass,
@@ -119,7 +119,7 @@ mod tests {
     fn memory_passes_must_agree_in_what_is_counted() {
         let temporaries = Metric::counted("temporaries", "temporaries", "B").moving();
         let area = PlotKind::Area { panels: vec![], layers: vec![temporaries], boundary: "phase".into(), phases: vec![] };
-        let plot = Plot {
+        let plot = PlainPlot {
             name: "".into(),
             caption: "".into(),
             of: "".into(),
@@ -128,7 +128,7 @@ mod tests {
             on_front: false,
         };
         let metrics = vec![Metric::counted("free", "free", "B").moving()];
-        let protocol = Protocol { metrics, plots: vec![plot], ..Protocol::default() };
+        let protocol = PlainProtocol { metrics, plots: vec![plot], ..PlainProtocol::default() };
         let counted = |peak, others| {
             record(Pass::Memory, &[("requested_peak", peak), ("device_used", others), ("temporaries", others), ("free", others)])
         };

@@ -5,7 +5,7 @@ use super::start::{POLL_INTERVAL, Program, command, prepare_cuda, stopped};
 use super::template::{Copied, Templates};
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result};
-use record::protocol::{Cell, Pass};
+use record::protocol::{Pass, PlainCell};
 use record::results::{PassRecord, Status};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,7 +23,7 @@ pub fn launch(
     program: Program,
     templates: Option<&mut Templates>,
     spec: &Spec,
-    cell: &Cell,
+    cell: &PlainCell,
     round: u32,
     device: (DeviceChoice, Option<u64>),
     timeout: Duration,
@@ -82,7 +82,7 @@ impl<'a> Started<'a> {
     }
 
     /// Reads what the pass says to its end; none where Ctrl-C ended it. The time that it waited for its turn does not count.
-    pub fn finish(self, pass: Pass, cell: &Cell, round: u32, timeout: Duration) -> Result<Option<PassRecord>> {
+    pub fn finish(self, pass: Pass, cell: &PlainCell, round: u32, timeout: Duration) -> Result<Option<PassRecord>> {
         let Started { since, mut child, lines, reader, complaints, go } = self;
         let start = match go {
             None => since,

@@ -30,7 +30,7 @@ use crate::lab;
 use crate::measure::SetUp;
 use anyhow::{Context, Result};
 use clap::{CommandFactory, FromArgMatches};
-use record::protocol::{Pass, Protocol, intern};
+use record::protocol::{Pass, PlainProtocol, intern};
 use std::process::ExitCode;
 use torch::allow_tf32;
 
@@ -52,7 +52,7 @@ pub fn run(protocol: lab::Protocol) -> ExitCode {
     }
 }
 
-fn begin(protocol: &Protocol, rounds: Option<u32>, prepare: SetUp) -> ExitCode {
+fn begin(protocol: &PlainProtocol, rounds: Option<u32>, prepare: SetUp) -> ExitCode {
     let options = match parse(protocol) {
         Ok(options) => options,
         Err(error) => error.exit(),
@@ -77,7 +77,7 @@ fn begin(protocol: &Protocol, rounds: Option<u32>, prepare: SetUp) -> ExitCode {
     }
 }
 
-fn parse(protocol: &Protocol) -> Result<Options, clap::Error> {
+fn parse(protocol: &PlainProtocol) -> Result<Options, clap::Error> {
     let command = Options::command().name(intern(&protocol.name)).about(protocol.title.clone()).long_about(format!(
         "{}\n\n{}\n\nResults go to OUT/MACHINE/{}, raw and resumable: the same command again goes on where it stopped.",
         protocol.title, protocol.question, protocol.name
@@ -85,7 +85,7 @@ fn parse(protocol: &Protocol) -> Result<Options, clap::Error> {
     Options::from_arg_matches(&command.try_get_matches()?)
 }
 
-fn start(protocol: &Protocol, rounds: Option<u32>, options: &Options) -> Result<u8> {
+fn start(protocol: &PlainProtocol, rounds: Option<u32>, options: &Options) -> Result<u8> {
     let choice = options.device();
     let profile = options.profile(choice);
     let plan = match plan::Plan::new(protocol, profile, options) {

@@ -4,16 +4,16 @@ use super::options::{CellShard, Options};
 use anyhow::{Result, bail};
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_chacha::ChaCha8Rng;
-use record::protocol::{Cell, Grid, Pass, Profile, Protocol};
-use record::rules::{Rule, RulePart};
+use record::protocol::{Pass, PlainCell, PlainGrid, PlainProtocol, Profile};
+use record::rules::{PlainRule, RulePart};
 use std::collections::BTreeSet;
 
 /// A cell, and where it belongs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned<'p> {
-    pub cell: Cell,
-    pub baseline: Cell,
-    pub grid: &'p Grid,
+    pub cell: PlainCell,
+    pub baseline: PlainCell,
+    pub grid: &'p PlainGrid,
     /// Whether its grid's studied level is counted here a second time, to see that counting it again gives the same: once for each level.
     pub twice: bool,
 }
@@ -29,7 +29,7 @@ impl<'p> Plan<'p> {
     ///
     /// # Errors
     /// Nothing is left to run.
-    pub fn new(protocol: &'p Protocol, profile: Profile, options: &Options) -> Result<Plan<'p>> {
+    pub fn new(protocol: &'p PlainProtocol, profile: Profile, options: &Options) -> Result<Plan<'p>> {
         let mut all: Vec<(usize, Planned)> = Vec::new();
         for grid in protocol.grids(profile) {
             for cell in grid.cells() {
@@ -45,18 +45,18 @@ impl<'p> Plan<'p> {
             planned.twice = levels.insert((planned.grid.name.clone(), studied.to_string(), planned.cell.is_reference()));
         }
         let wanted = |p: &&Planned| options.filter.as_ref().is_none_or(|filter| filter.is_match(&p.cell.to_string()));
-        let baselines: Vec<&Cell> = all.iter().filter(wanted).map(|p| &p.baseline).collect();
+        let baselines: Vec<&PlainCell> = all.iter().filter(wanted).map(|p| &p.baseline).collect();
         if baselines.is_empty() {
             let filter = options.filter.as_ref().map_or("", |f| f.as_str());
             bail!("no cell of {profile} matches '{filter}'; --list without --filter shows them all");
         }
         let mut cells: Vec<Planned> = all.iter().filter(|p| wanted(p) || baselines.contains(&&p.cell)).cloned().collect();
         if let Some(CellShard { index, count }) = options.shard {
-            let mut groups: Vec<Cell> = cells.iter().map(|p| p.baseline.clone()).collect();
+            let mut groups: Vec<PlainCell> = cells.iter().map(|p| p.baseline.clone()).collect();
             groups.sort();
             groups.dedup();
             // Cells that are compared with one another stay together.
-            let share: Vec<Cell> = groups.into_iter().skip(index - 1).step_by(count).collect();
+            let share: Vec<PlainCell> = groups.into_iter().skip(index - 1).step_by(count).collect();
             cells.retain(|p| share.contains(&p.baseline));
             if cells.is_empty() {
                 bail!("part {index} of {count} has no cells: there are fewer comparisons than parts");
@@ -80,9 +80,9 @@ impl<'p> Plan<'p> {
 
 /// Puts cells into an order in which a run that ends early has answered most: what answers each part of each claim first, in a middle
 /// place, then what answers each once more, and last what no claim is about. The cells come with the middle ones first.
-fn by_worth<'p>(protocol: &Protocol, cells: Vec<Planned<'p>>) -> Vec<Planned<'p>> {
+fn by_worth<'p>(protocol: &PlainProtocol, cells: Vec<Planned<'p>>) -> Vec<Planned<'p>> {
     let rules = protocol.claims.iter().map(|claim| &claim.rule).chain(protocol.published.iter().filter_map(|p| p.rule.as_ref()));
-    let parts = rules.flat_map(Rule::parts);
+    let parts = rules.flat_map(PlainRule::parts);
     let mut questions: Vec<Vec<Vec<&Planned>>> = parts
         .flat_map(|rule| {
             [false, true].map(|references| answers(rule, cells.iter().filter(|p| p.cell.is_reference() == references)))
@@ -126,7 +126,7 @@ where
 }
 
 /// How far a cell is from its experiment's centre: baselines and middle levels answer most, so they run first.
-fn remoteness(grid: &Grid, cell: &Cell) -> usize {
+fn remoteness(grid: &PlainGrid, cell: &PlainCell) -> usize {
     let steps = cell.levels().iter().zip(&grid.axes).map(|((_, level), axis)| {
         let position = axis.levels.iter().position(|l| l == level).unwrap_or(0);
         let middle = axis.levels.len() / 2;
@@ -153,10 +153,10 @@ mod tests {
     use record::protocol::{Claim, axis};
     use record::rules::{Bound, ExponentRule, RatioRule};
 
-    fn protocol() -> Protocol {
-        Protocol {
+    fn protocol() -> PlainProtocol {
+        PlainProtocol {
             name: "x".into(),
-            grids: vec![Grid {
+            grids: vec![PlainGrid {
                 name: "g".into(),
                 profiles: vec![Profile::Quick],
                 studied: "k".into(),
@@ -164,11 +164,11 @@ mod tests {
                 passes: vec![Pass::Memory, Pass::Time],
                 only_on: vec![],
             }],
-            ..Protocol::default()
+            ..PlainProtocol::default()
         }
     }
 
-    fn plan<'p>(protocol: &'p Protocol, args: &[&str]) -> Result<Plan<'p>> {
+    fn plan<'p>(protocol: &'p PlainProtocol, args: &[&str]) -> Result<Plan<'p>> {
         Plan::new(protocol, Profile::Quick, &Options::try_parse_from([&["x"], args].concat()).unwrap())
     }
 
@@ -189,7 +189,7 @@ mod tests {
         let (metric, confirm, refute) = (|| "m".to_string(), Bound::AtMost(0.6), Bound::AtLeast(0.9));
         let ratio = RatioRule { metric: metric(), of: "k=4".into(), confirm, refute, scope: None }.into();
         let growth = ExponentRule { metric: metric(), along: "depth".into(), of: "k=2".into(), confirm, refute }.into();
-        let claimed = Protocol { claims: [ratio, growth].map(claim).into(), ..protocol() };
+        let claimed = PlainProtocol { claims: [ratio, growth].map(claim).into(), ..protocol() };
         let plan = Plan::new(&claimed, Profile::Quick, &Options::try_parse_from(["x"]).unwrap()).unwrap();
         let order = texts(&plan.cells);
         assert_eq!(&order[..2], ["depth=16 k=1", "depth=16 k=4"], "the ratio in the middle");
@@ -197,7 +197,7 @@ mod tests {
         assert!(order[7..].iter().filter(|cell| cell.ends_with("k=4")).count() == 2, "then the ratio elsewhere: {order:?}");
     }
 
-    fn claim(rule: Rule) -> Claim {
+    fn claim(rule: PlainRule) -> Claim {
         let [id, from, text] = [(); 3].map(|()| String::new());
         Claim { id, from, text, judged_on: vec![], rule, about_the_lab: false }
     }

@@ -7,7 +7,7 @@ use super::start::Program;
 use super::template::Templates;
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result};
-use record::protocol::{BY, Cell, Pass};
+use record::protocol::{BY, Pass, PlainCell};
 use record::results::{PassRecord, Status};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -22,7 +22,7 @@ pub struct Exchanges {
 
 impl Exchanges {
     /// The files of a cell and its reference.
-    pub fn files(&mut self, cell: &Cell) -> Result<Exchange> {
+    pub fn files(&mut self, cell: &PlainCell) -> Result<Exchange> {
         let common = cell.without(&[BY]);
         let number = self.known.iter().position(|known| *known == common).unwrap_or(self.known.len());
         if number == self.known.len() {
@@ -50,7 +50,7 @@ pub enum Provision {
 pub fn provide(
     (python, templates): (Option<&Result<Python, String>>, Option<&mut Templates>),
     spec: &Spec,
-    cell: &Cell,
+    cell: &PlainCell,
     device: (DeviceChoice, Option<u64>),
     timeout: Duration,
 ) -> Result<Provision> {
@@ -67,7 +67,7 @@ pub fn provide(
 pub fn provided(
     (python, mut templates): (Option<&Result<Python, String>>, Option<&mut Templates>),
     spec: &Spec,
-    cell: &Cell,
+    cell: &PlainCell,
     round: u32,
     device: (DeviceChoice, Option<u64>),
     timeout: Duration,
@@ -81,7 +81,7 @@ pub fn provided(
 
 /// What the other side of a comparison has to run before this side can: ours writes its start, the reference its outcome. None where it
 /// has, or nothing is needed.
-fn needed(spec: &Spec, cell: &Cell) -> Result<Option<(Cell, Spec)>> {
+fn needed(spec: &Spec, cell: &PlainCell) -> Result<Option<(PlainCell, Spec)>> {
     let Some(files) = &spec.exchange else { return Ok(None) };
     let (other, hand_over) = match cell.is_reference() {
         true if !files.start.exists() => (cell.other_side(), true),
@@ -95,7 +95,7 @@ fn needed(spec: &Spec, cell: &Cell) -> Result<Option<(Cell, Spec)>> {
 }
 
 /// Who runs a cell.
-pub fn program<'a>(python: Option<&'a Result<Python, String>>, cell: &Cell) -> Program<'a> {
+pub fn program<'a>(python: Option<&'a Result<Python, String>>, cell: &PlainCell) -> Program<'a> {
     match python {
         Some(Ok(python)) if cell.is_reference() => Program::Reference(python),
         _ => Program::Own,

@@ -5,7 +5,7 @@ use super::spec::Spec;
 use super::start::Program;
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result, ensure};
-use record::protocol::{Cell, Pass};
+use record::protocol::{Pass, PlainCell};
 use record::results::{Sample, Status};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// The simulated GPU is not to be had, or what the cell fails with there.
-pub fn simulate(cell: &Cell) -> Result<Vec<Sample>> {
+pub fn simulate(cell: &PlainCell) -> Result<Vec<Sample>> {
     let choice = DeviceChoice::Dry(MEMORY.into());
     let spec = Spec::alone(cell, Pass::Memory, choice);
     let found = launch(Program::Own, None, &spec, cell, 1, (choice, Some(MEMORY)), TIMEOUT)?.context("interrupted")?;

@@ -1,7 +1,7 @@
 //! What a parent and the child that runs a pass say to each other.
 
 use crate::machine::DeviceChoice;
-use record::protocol::{Cell, Pass, Profile, Relation};
+use record::protocol::{Pass, PlainCell, Profile, Relation};
 use record::results::{Sample, Status};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ pub struct Spec {
 
 impl Spec {
     /// A pass over a cell by itself: nothing to compare with, nothing limited, shared or kept; one thread.
-    pub fn alone(cell: &Cell, pass: Pass, choice: DeviceChoice) -> Spec {
+    pub fn alone(cell: &PlainCell, pass: Pass, choice: DeviceChoice) -> Spec {
         Spec {
             cell: cell.to_string(),
             pass,

@@ -2,11 +2,11 @@
 
 use super::gates::beyond_device;
 use crate::machine::DeviceChoice;
-use record::protocol::{Pass, Profile, Protocol};
+use record::protocol::{Pass, PlainProtocol, Profile};
 use record::rounds::{Rounds, usual};
 
 /// The rounds of a run: those that the user says, or the experiment, or else the profile.
-pub fn rounds(protocol: &Protocol, choice: DeviceChoice, profile: Profile, asked: Option<u32>, own: Option<u32>) -> Rounds {
+pub fn rounds(protocol: &PlainProtocol, choice: DeviceChoice, profile: Profile, asked: Option<u32>, own: Option<u32>) -> Rounds {
     let usual = usual(profile);
     match (asked, profile) {
         _ if beyond_device(choice, Pass::Time).is_some() => Rounds::unsaid(),
@@ -18,10 +18,10 @@ pub fn rounds(protocol: &Protocol, choice: DeviceChoice, profile: Profile, asked
 }
 
 /// How many times the rounds of one drawing a rate of false positives is drawn from: as many as its interval needs to lie below twice what
-/// is promised, for ten levels.
-const DRAWINGS: u32 = 12;
+/// is promised, for ten levels, where three comparisons of a hundred are false positives.
+const DRAWINGS: u32 = 8;
 
-fn is_drawn_from(protocol: &Protocol) -> bool {
+fn is_drawn_from(protocol: &PlainProtocol) -> bool {
     let mut rules = protocol.claims.iter().flat_map(|claim| claim.rule.parts());
     rules.any(|rule| rule.needs_all_rounds())
 }

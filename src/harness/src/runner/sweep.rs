@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use base::units::{Bytes, Seconds, now};
 use rand::seq::SliceRandom;
 use record::judge::{Judgement, RunContext, judge, undecided};
-use record::protocol::{Cell, DEVICE_MEMORY, Pass, Platform, Profile, Protocol, Relation};
+use record::protocol::{DEVICE_MEMORY, Pass, PlainCell, PlainProtocol, Platform, Profile, Relation};
 use record::results::{
     BUDGET_ENDED, Command, FILES, FolderNotWritten, Identity, Journal, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status,
     predictions_that_came,
@@ -35,7 +35,7 @@ use std::time::Instant;
 /// # Errors
 /// Nothing can be measured or recorded; cells that fail are rows, not errors.
 pub fn run(
-    protocol: &Protocol,
+    protocol: &PlainProtocol,
     options: &Options,
     (choice, profile, rounds): (DeviceChoice, Profile, Rounds),
     plan: &Plan,
@@ -116,7 +116,7 @@ const SAMPLED: usize = 8;
 /// again and was equal to the byte; gives the exit status. None where the run makes its own. Nothing is copied: they stay what they are, the
 /// project's.
 fn take_over(
-    protocol: &Protocol,
+    protocol: &PlainProtocol,
     options: &Options,
     (choice, profile, rounds): (DeviceChoice, Profile, &Rounds),
     plan: &Plan,
@@ -200,7 +200,7 @@ fn take_over(
 }
 
 fn manifest(
-    protocol: &Protocol,
+    protocol: &PlainProtocol,
     options: &Options,
     (choice, profile, rounds): (DeviceChoice, Profile, &Rounds),
     plan: &Plan,
@@ -259,7 +259,7 @@ fn invocation() -> Vec<String> {
 }
 
 struct Sweep<'a> {
-    protocol: &'a Protocol,
+    protocol: &'a PlainProtocol,
     options: &'a Options,
     choice: DeviceChoice,
     profile: Profile,
@@ -281,7 +281,7 @@ struct Sweep<'a> {
 
 /// A pass that is to be run.
 struct Job {
-    cell: Cell,
+    cell: PlainCell,
     spec: Spec,
     round: u32,
 }
@@ -313,7 +313,7 @@ impl Sweep<'_> {
         self.budget_ended || stopped()
     }
 
-    fn find(&self, cell: &Cell, pass: Pass, round: u32) -> Option<&PassRecord> {
+    fn find(&self, cell: &PlainCell, pass: Pass, round: u32) -> Option<&PassRecord> {
         self.records.iter().find(|r| r.cell == *cell && r.pass == pass && r.round == round)
     }
 
@@ -330,7 +330,7 @@ impl Sweep<'_> {
     }
 
     /// Whether an earlier pass already says what becomes of this cell.
-    fn is_settled(&self, cell: &Cell) -> bool {
+    fn is_settled(&self, cell: &PlainCell) -> bool {
         self.records.iter().any(|r| r.cell == *cell && settles(r))
     }
 
@@ -373,7 +373,7 @@ impl Sweep<'_> {
         let work = |sender: Sender<Result<PassRecord>>| {
             let mut templates = Templates::default();
             while let Some(jobs) = next() {
-                let mut settled: Option<Cell> = None;
+                let mut settled: Option<PlainCell> = None;
                 for Job { cell, spec, round } in jobs {
                     if settled.as_ref() == Some(&cell) {
                         continue;
@@ -439,7 +439,7 @@ impl Sweep<'_> {
     }
 
     /// The threads that the cell asks for, or else the user.
-    fn threads(&self, cell: &Cell) -> Result<u32> {
+    fn threads(&self, cell: &PlainCell) -> Result<u32> {
         match cell.threads() {
             Some(level) => {
                 level.parse().ok().filter(|n| *n > 0).with_context(|| format!("'{level}' is no number of threads, and not 'all'"))
@@ -473,7 +473,7 @@ impl Sweep<'_> {
     }
 
     /// The user's limit, and the cell's own where it has one: a check compares results, so it gets the memory that it needs.
-    fn memory_limit(&self, cell: &Cell, pass: Pass) -> Result<Option<u64>> {
+    fn memory_limit(&self, cell: &PlainCell, pass: Pass) -> Result<Option<u64>> {
         let own = match cell.get(DEVICE_MEMORY) {
             Some(level) if pass != Pass::Check => Some(level.parse::<Bytes>().map_err(anyhow::Error::msg)?.0),
             _ => None,
@@ -534,7 +534,7 @@ impl Sweep<'_> {
     }
 
     /// The cells that claims leave undecided after so many rounds.
-    fn undecided(&self, look: u32) -> BTreeSet<Cell> {
+    fn undecided(&self, look: u32) -> BTreeSet<PlainCell> {
         let until = self.records.iter().filter(|record| record.pass != Pass::Time || record.round <= look).cloned();
         undecided(self.protocol, self.taken(), &Samples::new(&until.collect::<Vec<_>>()))
     }
@@ -575,7 +575,7 @@ impl Sweep<'_> {
 
     /// Timed passes, one after the other. Their processes load libtorch side by side beforehand, and each then waits for its turn: loading
     /// takes longer than many passes, and one core.
-    fn time_next(&mut self, jobs: Vec<(Cell, Spec)>, round: u32) -> Result<()> {
+    fn time_next(&mut self, jobs: Vec<(PlainCell, Spec)>, round: u32) -> Result<()> {
         let device = (self.choice, self.machine.device_memory);
         let python = self.python.clone();
         let mut started = VecDeque::new();
@@ -630,13 +630,13 @@ impl Sweep<'_> {
     }
 
     /// Whether a cell came to an end of its own before all of its passes were run.
-    fn is_ended(&self, cell: &Cell) -> bool {
+    fn is_ended(&self, cell: &PlainCell) -> bool {
         self.records.iter().any(|r| r.cell == *cell && settles(r) && r.reason != BUDGET_ENDED)
     }
 
     /// Writes a row for each cell that the budget left out.
     fn leave_out(&mut self, plan: &Plan) -> Result<()> {
-        let seen: BTreeSet<(Cell, Pass)> = self.records.iter().map(|r| (r.cell.clone(), r.pass)).collect();
+        let seen: BTreeSet<(PlainCell, Pass)> = self.records.iter().map(|r| (r.cell.clone(), r.pass)).collect();
         let mut left_out = Vec::new();
         for planned in plan.cells.iter().filter(|planned| !self.is_settled(&planned.cell)) {
             let passes = planned.grid.passes.iter().filter(|pass| !seen.contains(&(planned.cell.clone(), **pass)));

@@ -10,7 +10,7 @@ use super::start::{POLL_INTERVAL, Program, command, prepare_cuda, stopped};
 use crate::machine::DeviceChoice;
 use crate::measure::SetUp;
 use anyhow::{Context, Result, bail, ensure};
-use record::protocol::{Pass, Protocol};
+use record::protocol::{Pass, PlainProtocol};
 use rustix::process::{Pid, WaitOptions, setpgid, waitpid};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -190,7 +190,7 @@ impl Drop for ForkTemplate {
 }
 
 /// The template's side: makes a copy for each request, and says how it ended.
-pub fn serve(protocol: &Protocol, prepare: SetUp, parent: u32) -> ExitCode {
+pub fn serve(protocol: &PlainProtocol, prepare: SetUp, parent: u32) -> ExitCode {
     match child::end_with_parent(parent).and_then(|()| make_copies(protocol, prepare)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -201,7 +201,7 @@ pub fn serve(protocol: &Protocol, prepare: SetUp, parent: u32) -> ExitCode {
     }
 }
 
-fn make_copies(protocol: &Protocol, prepare: SetUp) -> Result<()> {
+fn make_copies(protocol: &PlainProtocol, prepare: SetUp) -> Result<()> {
     for line in std::io::stdin().lock().lines() {
         let request: Request = serde_json::from_str(&line?).context("--template is for the program's own use")?;
         let open = |path: &PathBuf| File::options().write(true).open(path).with_context(|| format!("opening {}", path.display()));
@@ -242,12 +242,12 @@ fn tell(answer: &ForkAnswer) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use record::protocol::Cell;
+    use record::protocol::PlainCell;
 
     #[test]
     fn what_is_timed_or_has_an_environment_of_its_own_is_started_anew() {
         let dry = DeviceChoice::Dry((1 << 30).into());
-        let spec = |pass| Spec::alone(&Cell::parse("k=1").unwrap(), pass, DeviceChoice::Cpu);
+        let spec = |pass| Spec::alone(&PlainCell::parse("k=1").unwrap(), pass, DeviceChoice::Cpu);
         for choice in [DeviceChoice::Cpu, dry] {
             assert!(suits(choice, &spec(Pass::Check)) && suits(choice, &spec(Pass::Memory)));
             assert!(!suits(choice, &spec(Pass::Time)));

@@ -1,6 +1,6 @@
 //! Where a claim holds, and why a cell says nothing.
 
-use crate::protocol::{Cell, fixed_by};
+use crate::protocol::{PlainCell, fixed_by};
 use crate::rules::{Evidence, Outcome};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub struct WhereItHolds {
 
 /// The levels of some compared cells, and whether the claim holds there.
 struct Setting {
-    cell: Cell,
+    cell: PlainCell,
     holds: bool,
 }
 
@@ -25,12 +25,12 @@ struct Setting {
 /// setting: the levels that a part's own selection does not fix.
 pub(super) fn holds_where<'a>(parts: impl Iterator<Item = &'a Evidence>) -> WhereItHolds {
     let mut settings: Vec<Setting> = Vec::new();
-    let mut places: BTreeMap<Cell, usize> = BTreeMap::new();
+    let mut places: BTreeMap<PlainCell, usize> = BTreeMap::new();
     for part in parts {
         let fixed: Vec<&str> = fixed_by(part.rule.select());
         for comparison in &part.comparisons {
             let levels = comparison.cell.levels().iter().filter(|(factor, _)| !fixed.contains(&factor.as_str()));
-            let (cell, holds) = (Cell::new(levels.cloned().collect()), comparison.outcome == Outcome::Confirms);
+            let (cell, holds) = (PlainCell::new(levels.cloned().collect()), comparison.outcome == Outcome::Confirms);
             match places.get(&cell) {
                 Some(place) => settings[*place].holds &= holds,
                 None => {
@@ -129,7 +129,7 @@ mod tests {
 
     fn part(of: &str, found: &[(&str, bool)]) -> Evidence {
         let comparison = |(cell, holds): &(&str, bool)| Comparison {
-            cell: Cell::parse(cell).unwrap(),
+            cell: PlainCell::parse(cell).unwrap(),
             baseline: None,
             effect: Interval::exact(0.0),
             rounds: 1,

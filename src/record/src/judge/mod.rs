@@ -7,10 +7,10 @@ mod simulation;
 pub use crate::rules::{Comparison, Evidence, Outcome, Verdict};
 pub use explain::WhereItHolds;
 
-use crate::protocol::{Cell, Claim, Pass, Platform, Profile, Protocol, Published};
+use crate::protocol::{Claim, Pass, PlainCell, PlainProtocol, Platform, Profile, Published};
 use crate::results::Samples;
 use crate::rounds::Rounds;
-use crate::rules::{JudgedCells, Rule, RulePart};
+use crate::rules::{JudgedCells, PlainRule, RulePart};
 use explain::holds_where;
 use std::collections::BTreeSet;
 
@@ -98,7 +98,7 @@ fn verdicts(evidence: &[Evidence]) -> Vec<Verdict> {
 
 /// Judges every claim of a protocol from the samples of one run. Cells that the PyTorch reference ran are judged apart from ours, so a
 /// claim may have two judgements.
-pub fn judge(protocol: &Protocol, taken: RunContext, samples: &Samples) -> Vec<Judgement> {
+pub fn judge(protocol: &PlainProtocol, taken: RunContext, samples: &Samples) -> Vec<Judgement> {
     let both = |claim: &Claim| {
         let own = judge_claim(protocol, claim, taken.device, taken, samples);
         let reference = judge_claim(protocol, claim, Platform::Python, taken, samples);
@@ -111,8 +111,8 @@ pub fn judge(protocol: &Protocol, taken: RunContext, samples: &Samples) -> Vec<J
     protocol.claims.iter().flat_map(both).collect()
 }
 
-fn judge_claim(protocol: &Protocol, claim: &Claim, platform: Platform, taken: RunContext, samples: &Samples) -> Judgement {
-    let judged = |rule: &Rule| {
+fn judge_claim(protocol: &PlainProtocol, claim: &Claim, platform: Platform, taken: RunContext, samples: &Samples) -> Judgement {
+    let judged = |rule: &PlainRule| {
         let evidence = evaluate_parts(protocol, rule, platform, taken, true, samples);
         (combine_parts(&evidence), evidence)
     };
@@ -126,8 +126,8 @@ fn judge_claim(protocol: &Protocol, claim: &Claim, platform: Platform, taken: Ru
 
 /// The evidence for each part of a rule.
 fn evaluate_parts(
-    protocol: &Protocol,
-    rule: &Rule,
+    protocol: &PlainProtocol,
+    rule: &PlainRule,
     platform: Platform,
     taken: RunContext,
     times_count: bool,
@@ -145,14 +145,14 @@ fn evaluate_parts(
 }
 
 /// The cells whose times a claim or a published figure that this platform carries leaves undecided: what more rounds are for.
-pub fn undecided(protocol: &Protocol, taken: RunContext, samples: &Samples) -> BTreeSet<Cell> {
+pub fn undecided(protocol: &PlainProtocol, taken: RunContext, samples: &Samples) -> BTreeSet<PlainCell> {
     let claims = judge(protocol, taken, samples).into_iter().filter(|j| j.carries).flat_map(|j| j.evidence);
     let published = reproduce(protocol, taken, samples).into_iter().filter(|r| r.comparable).flat_map(|r| r.evidence);
     let mut cells = BTreeSet::new();
     for evidence in claims.chain(published).filter(|evidence| evidence.is_judged) {
         let straddling: Vec<&Comparison> = evidence.comparisons.iter().filter(|c| c.outcome == Outcome::Straddles).collect();
         for (grid, cell) in protocol.grids(taken.profile).flat_map(|grid| grid.cells().into_iter().map(move |cell| (grid, cell))) {
-            let group = |cell: &Cell| evidence.rule.group(cell, &grid.baseline_of(cell));
+            let group = |cell: &PlainCell| evidence.rule.group(cell, &grid.baseline_of(cell));
             let belongs = |c: &&Comparison| group(&c.cell) == group(&cell);
             if evidence.rule.reads(&cell) && straddling.iter().any(belongs) {
                 cells.insert(cell);
@@ -196,17 +196,17 @@ impl Reproduction {
 }
 
 /// Puts one run's figures against those that others published. Times were published of GPUs, so only a GPU's are put against them.
-pub fn reproduce(protocol: &Protocol, taken: RunContext, samples: &Samples) -> Vec<Reproduction> {
+pub fn reproduce(protocol: &PlainProtocol, taken: RunContext, samples: &Samples) -> Vec<Reproduction> {
     let on = |published: &Published, platform| {
         let times_count = taken.device == Platform::Gpu;
-        let evaluated = |rule: &Rule| evaluate_parts(protocol, rule, platform, taken, times_count, samples);
+        let evaluated = |rule: &PlainRule| evaluate_parts(protocol, rule, platform, taken, times_count, samples);
         let evidence = published.rule.as_ref().map_or(Vec::new(), evaluated);
         let comparable = published.judged_on.contains(&platform) && evidence.iter().any(|e| e.is_judged);
-        let without = |rule: &Rule| {
+        let without = |rule: &PlainRule| {
             let evidence = evaluated(rule);
             (reproduced(&evidence), evidence)
         };
-        let changed = published.rule.as_ref().and_then(Rule::changed);
+        let changed = published.rule.as_ref().and_then(PlainRule::changed);
         let changed = changed.map(|(what, before)| Changed { what: what.to_string(), without: before.map(without) });
         Reproduction { published: published.clone(), platform, verdict: reproduced(&evidence), comparable, evidence, changed }
     };
@@ -288,10 +288,10 @@ mod tests {
     const UNSAID: &Rounds = &Rounds::unsaid();
     const ON_CPU: RunContext = RunContext { profile: Profile::Quick, device: Platform::Cpu, rounds: UNSAID };
 
-    fn protocol() -> Protocol {
-        Protocol {
+    fn protocol() -> PlainProtocol {
+        PlainProtocol {
             name: "x".into(),
-            grids: vec![Grid {
+            grids: vec![PlainGrid {
                 name: "memory".into(),
                 profiles: vec![Profile::Quick],
                 studied: "k".into(),
@@ -347,11 +347,11 @@ mod tests {
                     about_the_lab: false,
                 },
             ],
-            ..Protocol::default()
+            ..PlainProtocol::default()
         }
     }
 
-    fn pass(cell: &Cell, pass: Pass, round: u32, figures: &[(&str, f64)]) -> PassRecord {
+    fn pass(cell: &PlainCell, pass: Pass, round: u32, figures: &[(&str, f64)]) -> PassRecord {
         let sample = |(metric, value): &(&str, f64)| Sample {
             metric: metric.to_string(),
             unit: "B".into(),
@@ -371,7 +371,12 @@ mod tests {
     }
 
     /// Judges one claim with peaks, activation shares and times given by cell.
-    fn judged(id: &str, peak: impl Fn(&Cell) -> f64, share: impl Fn(&Cell) -> f64, time: impl Fn(&Cell, u32) -> f64) -> Judgement {
+    fn judged(
+        id: &str,
+        peak: impl Fn(&PlainCell) -> f64,
+        share: impl Fn(&PlainCell) -> f64,
+        time: impl Fn(&PlainCell, u32) -> f64,
+    ) -> Judgement {
         let mut records = Vec::new();
         for cell in protocol().grids[0].cells() {
             let p = peak(&cell);
@@ -400,7 +405,7 @@ mod tests {
             (judged.verdict, judged.so_far(), judged.measured())
         };
         assert_eq!(of("less", &|_| false, &[]), (Verdict::Confirmed, Verdict::Confirmed, (6, 6)));
-        let one = Cell::parse("model=gpt depth=8 k=4").unwrap();
+        let one = PlainCell::parse("model=gpt depth=8 k=4").unwrap();
         let is_one = |record: &PassRecord| record.cell == one;
         let budget = |pass| PassRecord::not_run(&one, pass, 1, Status::Skipped, BUDGET_ENDED);
         let incomplete = (Verdict::Incomplete, Verdict::Confirmed, (5, 6));
@@ -417,14 +422,15 @@ mod tests {
         assert_eq!(of("less", &|_| true, &[]).0, Verdict::NotMeasured);
     }
 
-    fn is(cell: &Cell, select: &str) -> bool {
+    fn is(cell: &PlainCell, select: &str) -> bool {
         selects(select, cell)
     }
 
     #[test]
     fn a_contrast_averages_over_what_else_varies() {
         let metric = |pass| Metric { pass, ..Metric::counted("y", "", "") };
-        let cells: Vec<Cell> = ["with=none", "with=a", "with=b", "with=a+b"].map(|text| Cell::parse(text).unwrap()).into();
+        let cells: Vec<PlainCell> =
+            ["with=none", "with=a", "with=b", "with=a+b"].map(|text| PlainCell::parse(text).unwrap()).into();
         // a halves; with b beside it, it leaves three quarters.
         let values = [(8.0, 0), (4.0, 1), (2.0, 2), (1.5, 3)];
         let in_rounds = |pass, drift: f64| -> Samples {
@@ -433,16 +439,17 @@ mod tests {
             };
             Samples::new(&(1..=3).flat_map(of_round).collect::<Vec<_>>())
         };
-        let main: Vec<(&Cell, f64)> = cells.iter().zip([-0.5, 0.5, -0.5, 0.5]).collect();
-        let both: Vec<(&Cell, f64)> = cells.iter().zip([1.0, -1.0, -1.0, 1.0]).collect();
+        let main: Vec<(&PlainCell, f64)> = cells.iter().zip([-0.5, 0.5, -0.5, 0.5]).collect();
+        let both: Vec<(&PlainCell, f64)> = cells.iter().zip([1.0, -1.0, -1.0, 1.0]).collect();
         let counted = in_rounds(Pass::Memory, 0.0);
-        let effect = |samples: &Samples, weighed: &[(&Cell, f64)], pass| samples.contrast(weighed, &metric(pass), 0.05).unwrap();
+        let effect =
+            |samples: &Samples, weighed: &[(&PlainCell, f64)], pass| samples.contrast(weighed, &metric(pass), 0.05).unwrap();
         assert!((effect(&counted, &main, Pass::Memory).estimate - (0.5f64 * 0.75).sqrt()).abs() < 1e-12);
         assert!((effect(&counted, &both, Pass::Memory).estimate - 1.5).abs() < 1e-12);
         // What slows a whole round down is in no contrast.
         let timed = effect(&in_rounds(Pass::Time, 0.3), &both, Pass::Time);
         assert!((timed.low - 1.5).abs() < 1e-9 && (timed.high - 1.5).abs() < 1e-9, "{timed:?}");
-        let missing = Cell::parse("with=c").unwrap();
+        let missing = PlainCell::parse("with=c").unwrap();
         assert_eq!(counted.contrast(&[(&missing, 1.0)], &metric(Pass::Memory), 0.05), None);
     }
 
@@ -458,7 +465,7 @@ mod tests {
 
     #[test]
     fn depends_names_where_it_holds() {
-        let peak = |c: &Cell| {
+        let peak = |c: &PlainCell| {
             if is(c, "k=4 model=gpt depth=8|32") || is(c, "k=4 model=mlp depth=8") { 50.0 } else { 100.0 }
         };
         let j = judged("less", peak, |_| 0.7, |_, _| 1.0);
@@ -490,7 +497,7 @@ mod tests {
 
     #[test]
     fn exponents_come_from_the_two_largest_levels() {
-        let depth = |c: &Cell| c.get("depth").unwrap().parse::<f64>().unwrap();
+        let depth = |c: &PlainCell| c.get("depth").unwrap().parse::<f64>().unwrap();
         let j = judged("grows", |c| if depth(c) < 16.0 { 1000.0 } else { depth(c) }, |_| 1.0, |_, _| 1.0);
         assert_eq!(j.verdict, Verdict::Confirmed);
         let j = judged("grows", |c| depth(c).sqrt(), |_| 1.0, |_, _| 1.0);
@@ -498,8 +505,8 @@ mod tests {
         assert!((j.evidence[0].comparisons[0].effect.estimate - 0.5).abs() < 1e-9);
     }
 
-    fn of_trend() -> Protocol {
-        Protocol {
+    fn of_trend() -> PlainProtocol {
+        PlainProtocol {
             claims: vec![Claim {
                 id: "trend".into(),
                 from: "".into(),
@@ -545,7 +552,7 @@ mod tests {
 
     #[test]
     fn invalid_cells_carry_nothing_and_missing_ones_say_why() {
-        let cell = Cell::parse("model=mlp depth=8 k=4").unwrap();
+        let cell = PlainCell::parse("model=mlp depth=8 k=4").unwrap();
         let mut broken = pass(&cell, Pass::Check, 1, &[]);
         broken.status = Status::Invalid;
         broken.reason = "gradients differ".into();
@@ -593,7 +600,7 @@ mod tests {
     #[test]
     fn a_prediction_has_to_be_right_in_its_share_of_cells() {
         let comparison = |outcome| Comparison {
-            cell: Cell::parse("k=1").unwrap(),
+            cell: PlainCell::parse("k=1").unwrap(),
             baseline: None,
             effect: Interval::exact(1.0),
             rounds: 1,
@@ -616,16 +623,16 @@ mod tests {
 
     #[test]
     fn a_part_about_what_a_platform_lacks_does_not_count_there() {
-        fn at_most_one(of: &str) -> Rule {
+        fn at_most_one(of: &str) -> PlainRule {
             ValueRule { metric: "requested_peak".into(), of: of.into(), confirm: Bound::AtMost(1.0), refute: Bound::AtLeast(2.0) }
                 .into()
         }
-        fn grid(axis: Axis, only_on: &[Platform]) -> Grid {
+        fn grid(axis: Axis, only_on: &[Platform]) -> PlainGrid {
             let (profiles, passes, only_on) = (vec![Profile::Quick], vec![Pass::Memory], only_on.to_vec());
-            Grid { name: String::new(), profiles, studied: "moment".into(), axes: vec![axis], passes, only_on }
+            PlainGrid { name: String::new(), profiles, studied: "moment".into(), axes: vec![axis], passes, only_on }
         }
-        fn halves() -> Protocol {
-            Protocol {
+        fn halves() -> PlainProtocol {
+            PlainProtocol {
                 grids: vec![
                     grid(axis("moment", &["before", "dropped"]), &[]),
                     grid(axis("moment", &["emptied", "later"]), &[Platform::Gpu]),
@@ -635,30 +642,30 @@ mod tests {
                     from: "".into(),
                     text: "".into(),
                     judged_on: vec![Platform::Cpu],
-                    rule: Rule::All(vec![at_most_one("moment=dropped"), at_most_one("moment=emptied")]),
+                    rule: PlainRule::All(vec![at_most_one("moment=dropped"), at_most_one("moment=emptied")]),
                     about_the_lab: false,
                 }],
                 ..protocol()
             }
         }
-        fn beside() -> Protocol {
-            Protocol {
+        fn beside() -> PlainProtocol {
+            PlainProtocol {
                 claims: vec![Claim {
                     id: "beside".into(),
                     from: "".into(),
                     text: "".into(),
                     judged_on: vec![Platform::Cpu],
-                    rule: Rule::All(vec![
+                    rule: PlainRule::All(vec![
                         at_most_one("moment=dropped"),
-                        Rule::Informational(Box::new(at_most_one("moment=emptied"))),
+                        PlainRule::Informational(Box::new(at_most_one("moment=emptied"))),
                     ]),
                     about_the_lab: false,
                 }],
                 ..halves()
             }
         }
-        let on = |protocol: &Protocol, device, dropped: f64| {
-            let records = [pass(&Cell::parse("moment=dropped").unwrap(), Pass::Memory, 1, &[("requested_peak", dropped)])];
+        let on = |protocol: &PlainProtocol, device, dropped: f64| {
+            let records = [pass(&PlainCell::parse("moment=dropped").unwrap(), Pass::Memory, 1, &[("requested_peak", dropped)])];
             let judged = judge(protocol, RunContext { device, ..ON_CPU }, &Samples::new(&records)).remove(0);
             (judged.verdict, judged.parts(), judged.holds_in_part())
         };
@@ -668,8 +675,8 @@ mod tests {
         assert_eq!(on(&halves(), Platform::Gpu, 0.5), (Incomplete, (2, 2), false), "there it lacks");
         assert_eq!(on(&beside(), Platform::Cpu, 0.5), (Confirmed, (1, 2), false));
         assert_eq!(on(&beside(), Platform::Gpu, 0.5), (Incomplete, (2, 2), false));
-        let in_full = |mut protocol: Protocol| {
-            protocol.grids[1] = Grid { profiles: vec![Profile::Full], ..grid(axis("moment", &["emptied", "later"]), &[]) };
+        let in_full = |mut protocol: PlainProtocol| {
+            protocol.grids[1] = PlainGrid { profiles: vec![Profile::Full], ..grid(axis("moment", &["emptied", "later"]), &[]) };
             protocol
         };
         assert_eq!(on(&in_full(beside()), Platform::Cpu, 0.5), (Confirmed, (1, 2), false));
@@ -678,10 +685,10 @@ mod tests {
 
     #[test]
     fn a_verdict_without_what_was_changed_stands_beside_it() {
-        fn narrower() -> Protocol {
-            Protocol {
+        fn narrower() -> PlainProtocol {
+            PlainProtocol {
                 claims: vec![Claim {
-                    rule: Rule::Changed {
+                    rule: PlainRule::Changed {
                         what: "a scope".into(),
                         before: Some(Box::new(
                             RatioRule {
@@ -723,7 +730,7 @@ mod tests {
     }
 
     /// Within a tenth of a published ratio.
-    fn published_ratio(metric: Metric, low: f64, high: f64) -> Rule {
+    fn published_ratio(metric: Metric, low: f64, high: f64) -> PlainRule {
         RatioRule {
             metric: metric.name.into(),
             of: "model=mlp depth=8 k=4".into(),
@@ -734,15 +741,15 @@ mod tests {
         .into()
     }
 
-    fn published() -> Protocol {
-        Protocol {
+    fn published() -> PlainProtocol {
+        PlainProtocol {
             published: vec![
                 Published {
                     id: "table".into(),
                     source: "".into(),
                     figure: "".into(),
                     judged_on: vec![Platform::Cpu, Platform::Gpu],
-                    rule: Some(Rule::All(vec![published_ratio(PEAK, 0.45, 0.55), published_ratio(TIME, 1.08, 1.32)])),
+                    rule: Some(PlainRule::All(vec![published_ratio(PEAK, 0.45, 0.55), published_ratio(TIME, 1.08, 1.32)])),
                     setup: "".into(),
                 },
                 Published {
@@ -761,7 +768,7 @@ mod tests {
     #[test]
     fn a_published_figure_is_reproduced_within_a_tenth_and_a_table_in_parts() {
         let found = |peak: f64, time: f64, platform| {
-            let cell = |k: &str| Cell::parse(&format!("model=mlp depth=8 k={k}")).unwrap();
+            let cell = |k: &str| PlainCell::parse(&format!("model=mlp depth=8 k={k}")).unwrap();
             let mut records = vec![
                 pass(&cell("1"), Pass::Memory, 1, &[("requested_peak", 100.0)]),
                 pass(&cell("4"), Pass::Memory, 1, &[("requested_peak", peak)]),
@@ -794,9 +801,9 @@ mod tests {
         assert_eq!(classify(beside, Bound::Within(0.9, 1.1), Bound::Outside(0.9, 1.1)), Outcome::Refutes);
     }
 
-    fn alike() -> Protocol {
-        Protocol {
-            grids: vec![Grid {
+    fn alike() -> PlainProtocol {
+        PlainProtocol {
+            grids: vec![PlainGrid {
                 name: "one level".into(),
                 profiles: vec![Profile::Quick],
                 studied: "name".into(),
@@ -827,7 +834,7 @@ mod tests {
                     let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x85EB_CA77);
                     let noise = f64::from((mixed ^ (mixed >> 13)) >> 8) / f64::from(1 << 24);
                     let time = 1.0 + 0.1 * noise + if *name == "a" { slower } else { 0.0 };
-                    let cell = Cell::parse(&format!("name={name}")).unwrap();
+                    let cell = PlainCell::parse(&format!("name={name}")).unwrap();
                     records.push(pass(&cell, Pass::Time, round, &[("time", time)]));
                 }
             }
@@ -844,9 +851,9 @@ mod tests {
         assert_eq!(judged(4, 0.0).verdict, Verdict::NotMeasured, "too few rounds");
     }
 
-    fn references() -> Protocol {
-        Protocol {
-            grids: vec![Grid {
+    fn references() -> PlainProtocol {
+        PlainProtocol {
+            grids: vec![PlainGrid {
                 name: "references".into(),
                 profiles: vec![Profile::Quick],
                 studied: "k".into(),
@@ -904,7 +911,7 @@ mod tests {
                         reason: String::new(),
                     };
                     PassRecord {
-                        cell: Cell::parse(&format!("by={by} k={k}")).unwrap(),
+                        cell: PlainCell::parse(&format!("by={by} k={k}")).unwrap(),
                         pass: Pass::Time,
                         round,
                         status: Status::Ok,
@@ -929,9 +936,9 @@ mod tests {
         assert!(value.rounds == 5 && value.effect.low < 2.006 && 2.006 < value.effect.high, "an interval over rounds: {value:?}");
     }
 
-    fn counts() -> Protocol {
-        Protocol {
-            grids: vec![Grid {
+    fn counts() -> PlainProtocol {
+        PlainProtocol {
+            grids: vec![PlainGrid {
                 name: "workers".into(),
                 profiles: vec![Profile::Quick],
                 studied: "workers".into(),

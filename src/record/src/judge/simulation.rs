@@ -1,14 +1,14 @@
 //! How often the whole procedure (rounds, looks, Holm, verdict) decides by noise alone, simulated: no look decides more often than is promised.
 
-use super::{Outcome, Platform, Profile, Protocol, RunContext, judge, undecided};
-use crate::protocol::{Cell, Claim, Grid, Metric, PEAK, Pass, TIME, axis};
+use super::{Outcome, PlainProtocol, Platform, Profile, RunContext, judge, undecided};
+use crate::protocol::{Claim, Metric, PEAK, Pass, PlainCell, PlainGrid, TIME, axis};
 use crate::results::{PassRecord, Sample, Samples, Status};
 use crate::rounds::{Rounds, usual};
-use crate::rules::{Bound, RatioRule, Rule, ValueRule};
+use crate::rules::{Bound, PlainRule, RatioRule, ValueRule};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-fn claim(id: &str, rule: Rule) -> Claim {
+fn claim(id: &str, rule: PlainRule) -> Claim {
     let judged_on = vec![Platform::Cpu];
     Claim { id: id.into(), from: String::new(), text: String::new(), judged_on, rule, about_the_lab: false }
 }
@@ -16,10 +16,10 @@ fn claim(id: &str, rule: Rule) -> Claim {
 const RATE: Metric = Metric::timed("rate", "", "1/s");
 
 /// Three levels against a baseline, by a ratio of times; and one of them by a rate of its own.
-fn protocol() -> Protocol {
-    Protocol {
+fn protocol() -> PlainProtocol {
+    PlainProtocol {
         name: "noise".into(),
-        grids: vec![Grid {
+        grids: vec![PlainGrid {
             name: "g".into(),
             profiles: vec![Profile::Quick, Profile::Full],
             studied: "k".into(),
@@ -46,7 +46,7 @@ fn protocol() -> Protocol {
                     .into(),
             ),
         ],
-        ..Protocol::default()
+        ..PlainProtocol::default()
     }
 }
 
@@ -102,7 +102,7 @@ impl SimulatedMachine {
     }
 }
 
-fn record(cell: Cell, round: u32, figures: &[(&str, f64)]) -> PassRecord {
+fn record(cell: PlainCell, round: u32, figures: &[(&str, f64)]) -> PassRecord {
     let sample = |(metric, value): &(&str, f64)| Sample {
         metric: (*metric).to_string(),
         unit: String::new(),

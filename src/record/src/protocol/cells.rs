@@ -6,7 +6,7 @@ use std::fmt;
 
 /// A full factorial over its axes. Grids of one name are parts of one table (models that need their own sizes, say).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Grid {
+pub struct PlainGrid {
     pub name: String,
     pub profiles: Vec<Profile>,
     /// The factor whose levels are compared; its first level in this grid is their baseline.
@@ -99,7 +99,7 @@ pub const DTYPE: &str = "dtype";
 pub type Select = String;
 
 /// Whether a cell has every level that one of the selection's alternatives names.
-pub fn selects(select: &str, cell: &Cell) -> bool {
+pub fn selects(select: &str, cell: &PlainCell) -> bool {
     let has = |term: &str| match term.split_once('=') {
         Some((factor, levels)) => cell.get(factor).is_some_and(|level| levels.split('|').any(|l| l == level)),
         None => false,
@@ -132,13 +132,13 @@ impl fmt::Display for Platform {
 
 /// One combination of levels. Its canonical text is its identity everywhere: `model=mlp k=4`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Cell {
+pub struct PlainCell {
     levels: Vec<(String, String)>,
 }
 
-impl Cell {
+impl PlainCell {
     pub fn new(levels: Vec<(String, String)>) -> Self {
-        Cell { levels }
+        PlainCell { levels }
     }
 
     /// The level of a factor, where the cell has that factor.
@@ -173,7 +173,7 @@ impl Cell {
     }
 
     /// The other side of a comparison with PyTorch in Python.
-    pub fn other_side(&self) -> Cell {
+    pub fn other_side(&self) -> PlainCell {
         self.with(BY, if self.is_reference() { "vramlab" } else { "pytorch" })
     }
 
@@ -193,9 +193,9 @@ impl Cell {
     }
 
     /// The cell with another level of one factor.
-    pub fn with(&self, factor: &str, level: &str) -> Cell {
+    pub fn with(&self, factor: &str, level: &str) -> PlainCell {
         let replace = |(f, l): &(String, String)| (f.clone(), if f == factor { level.to_string() } else { l.clone() });
-        Cell { levels: self.levels.iter().map(replace).collect() }
+        PlainCell { levels: self.levels.iter().map(replace).collect() }
     }
 
     /// The cell's text without some factors: what it has in common with the cells it is compared with.
@@ -204,7 +204,7 @@ impl Cell {
         rest.map(|(f, l)| format!("{f}={l}")).collect::<Vec<_>>().join(" ")
     }
 
-    /// [`Cell::without`], or the whole text where that leaves nothing.
+    /// [`PlainCell::without`], or the whole text where that leaves nothing.
     pub fn name_without(&self, factors: &[&str]) -> String {
         Some(self.without(factors)).filter(|name| !name.is_empty()).unwrap_or_else(|| self.to_string())
     }
@@ -213,24 +213,24 @@ impl Cell {
     ///
     /// # Errors
     /// A term that is not `factor=level`, or no term at all.
-    pub fn parse(text: &str) -> std::result::Result<Cell, String> {
+    pub fn parse(text: &str) -> std::result::Result<PlainCell, String> {
         let terms = text.split(' ').map(|term| match term.split_once('=') {
             Some((factor, level)) if !factor.is_empty() && !level.is_empty() => Ok((factor.into(), level.into())),
             _ => Err(format!("'{text}' is no cell: '{term}' is not of the form factor=level")),
         });
-        Ok(Cell { levels: terms.collect::<Result<_, _>>()? })
+        Ok(PlainCell { levels: terms.collect::<Result<_, _>>()? })
     }
 }
 
-impl fmt::Display for Cell {
+impl fmt::Display for PlainCell {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.pad(&self.without(&[]))
     }
 }
 
-impl Grid {
+impl PlainGrid {
     /// All cells of the grid, the last axis running fastest.
-    pub fn cells(&self) -> Vec<Cell> {
+    pub fn cells(&self) -> Vec<PlainCell> {
         let mut cells = vec![Vec::new()];
         for axis in &self.axes {
             cells = cells
@@ -244,7 +244,7 @@ impl Grid {
                 })
                 .collect();
         }
-        cells.into_iter().map(Cell::new).collect()
+        cells.into_iter().map(PlainCell::new).collect()
     }
 
     /// The levels of a factor in this grid; empty where it has no such axis.
@@ -264,11 +264,11 @@ impl Grid {
     }
 
     /// The cell that `cell` is compared with: itself where it is a baseline.
-    pub fn baseline_of(&self, cell: &Cell) -> Cell {
+    pub fn baseline_of(&self, cell: &PlainCell) -> PlainCell {
         cell.with(&self.studied, self.baseline_level())
     }
 
-    pub fn contains(&self, cell: &Cell) -> bool {
+    pub fn contains(&self, cell: &PlainCell) -> bool {
         cell.levels().len() == self.axes.len()
             && cell
                 .levels()

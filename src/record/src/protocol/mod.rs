@@ -1,6 +1,6 @@
 //! What an experiment is, as plain data: factors, cells, metrics, checks, claims and their rules.
 //!
-//! `harness::lab` makes a [`Protocol`] of what an experiment says. It is stored in every `run.json`, so that old results keep the protocol
+//! `harness::lab` makes a [`PlainProtocol`] of what an experiment says. It is stored in every `run.json`, so that old results keep the protocol
 //! they were taken with and the reporter needs no list of experiments.
 
 mod cells;
@@ -8,7 +8,7 @@ mod metrics;
 mod words;
 
 pub use cells::{
-    ALLOC_CONF, Axis, BY, Cell, DEVICE_MEMORY, DTYPE, Grid, Pass, Platform, Profile, Select, THREADS, alternatives, axis,
+    ALLOC_CONF, Axis, BY, DEVICE_MEMORY, DTYPE, Pass, PlainCell, PlainGrid, Platform, Profile, Select, THREADS, alternatives, axis,
     conditions, fixed_by, selects, shared_terms,
 };
 pub use metrics::{
@@ -17,12 +17,12 @@ pub use metrics::{
 };
 pub use words::{PageBlock, PageSlot, PageSpan, PageText, SlotSource};
 
-use crate::rules::{Rule, RulePart};
+use crate::rules::{PlainRule, RulePart};
 use serde::{Deserialize, Serialize};
 
 /// One experiment: what is asked, what is varied, what is measured, and how each claim is judged.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Protocol {
+pub struct PlainProtocol {
     /// File name of the experiment and of its results.
     pub name: String,
     pub title: String,
@@ -33,7 +33,7 @@ pub struct Protocol {
     /// What is expected and why, written down before measuring.
     pub hypothesis: String,
     pub factors: Vec<Factor>,
-    pub grids: Vec<Grid>,
+    pub grids: Vec<PlainGrid>,
     pub metrics: Vec<Metric>,
     /// The relation to the baseline that each cell must show before anything of it is timed; the first that applies counts.
     pub checks: Vec<Check>,
@@ -41,7 +41,7 @@ pub struct Protocol {
     /// Figures of others that this experiment's figures are put against.
     #[serde(default)]
     pub published: Vec<Published>,
-    pub plots: Vec<Plot>,
+    pub plots: Vec<PlainPlot>,
     /// Threats to validity.
     pub threats: Vec<String>,
 }
@@ -52,11 +52,11 @@ pub struct Factor {
     /// What is varied, in a few words; also the axis label of a plot.
     pub meaning: String,
     /// What single levels mean, where their names do not say it.
-    pub levels: Vec<Level>,
+    pub levels: Vec<PlainLevel>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Level {
+pub struct PlainLevel {
     pub name: String,
     pub meaning: String,
     /// What one does who chooses it, as titles say it; empty where the name says that beside its factor.
@@ -158,7 +158,7 @@ pub struct Claim {
     /// The claim in our words.
     pub text: String,
     pub judged_on: Vec<Platform>,
-    pub rule: Rule,
+    pub rule: PlainRule,
     /// Whether the claim is about the lab itself, and not about what the experiment is about.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub about_the_lab: bool,
@@ -174,7 +174,7 @@ pub struct Published {
     /// Whose figures may be put against it.
     pub judged_on: Vec<Platform>,
     /// What reproduces it (confirms) and what does not (refutes); none where nothing that is measured here can be compared with it.
-    pub rule: Option<Rule>,
+    pub rule: Option<PlainRule>,
     /// In what the cells here differ from the source's setup; without a rule, why nothing can be compared.
     pub setup: String,
 }
@@ -187,7 +187,7 @@ pub const REPRODUCES: f64 = 0.10;
 
 /// A picture that answers a question at a glance; one is drawn for each machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Plot {
+pub struct PlainPlot {
     pub name: String,
     /// What the picture shows, as a sentence for its caption.
     pub caption: String,
@@ -240,13 +240,13 @@ pub enum PlotKind {
     Against { reference: String, looks: Vec<String> },
 }
 
-impl Protocol {
-    pub fn grids(&self, profile: Profile) -> impl Iterator<Item = &Grid> {
+impl PlainProtocol {
+    pub fn grids(&self, profile: Profile) -> impl Iterator<Item = &PlainGrid> {
         self.grids.iter().filter(move |grid| grid.profiles.contains(&profile))
     }
 
     /// The grid of a profile that plans this cell.
-    pub fn grid_of(&self, profile: Profile, cell: &Cell) -> Option<&Grid> {
+    pub fn grid_of(&self, profile: Profile, cell: &PlainCell) -> Option<&PlainGrid> {
         self.grids(profile).find(|grid| grid.contains(cell))
     }
 
@@ -284,12 +284,12 @@ impl Protocol {
     }
 
     /// The relation that this cell must show to its baseline.
-    pub fn check_of(&self, cell: &Cell) -> Option<&Relation> {
+    pub fn check_of(&self, cell: &PlainCell) -> Option<&Relation> {
         self.checks.iter().find(|check| selects(&check.when, cell)).map(|check| &check.expect)
     }
 
     /// Rules of claims and published figures, each with the id of what it answers.
-    fn judged(&self) -> impl Iterator<Item = (&str, &Rule)> {
+    fn judged(&self) -> impl Iterator<Item = (&str, &PlainRule)> {
         let claims = self.claims.iter().map(|claim| (claim.id.as_str(), &claim.rule));
         claims.chain(self.published.iter().filter_map(|p| Some((p.id.as_str(), p.rule.as_ref()?))))
     }
@@ -318,7 +318,7 @@ impl Protocol {
 
     /// Selections of cells and levels that no grid has.
     fn unplanned(&self) -> Vec<String> {
-        let planned: Vec<Cell> = self.grids.iter().flat_map(Grid::cells).collect();
+        let planned: Vec<PlainCell> = self.grids.iter().flat_map(PlainGrid::cells).collect();
         let has = |factor: &str, level: &str| self.grids.iter().any(|grid| grid.levels_of(factor).iter().any(|own| own == level));
         let mut found = Vec::new();
         for (what, select) in self
@@ -343,7 +343,7 @@ impl Protocol {
     fn unmeasurable(&self) -> Vec<String> {
         let mut found = Vec::new();
         found.extend(self.unfounded_words());
-        let timed = self.grids(Profile::Quick).filter(|grid| grid.passes.contains(&Pass::Time)).flat_map(Grid::cells);
+        let timed = self.grids(Profile::Quick).filter(|grid| grid.passes.contains(&Pass::Time)).flat_map(PlainGrid::cells);
         // A reference's cells stand beside ours and repeat them.
         let timed = timed.filter(|cell| !cell.is_reference()).count();
         if timed > MOST_TIMED {
@@ -366,11 +366,11 @@ impl Protocol {
             }
         }
         for profile in [Profile::Smoke, Profile::Quick, Profile::Full] {
-            let mut cells: Vec<Cell> = self.grids(profile).flat_map(Grid::cells).collect();
+            let mut cells: Vec<PlainCell> = self.grids(profile).flat_map(PlainGrid::cells).collect();
             if cells.is_empty() {
                 found.push(format!("profile {profile} plans no cell"));
             }
-            let checked = self.grids(profile).filter(|grid| grid.passes.contains(&Pass::Check)).flat_map(Grid::cells);
+            let checked = self.grids(profile).filter(|grid| grid.passes.contains(&Pass::Check)).flat_map(PlainGrid::cells);
             found.extend(checked.filter(|c| self.check_of(c).is_none()).map(|c| format!("no check applies to {c}")));
             let planned = cells.len();
             cells.sort();
@@ -395,7 +395,7 @@ impl Protocol {
             Ok(page) => page,
             Err(mistake) => return vec![mistake],
         };
-        let planned: Vec<Cell> = self.grids.iter().flat_map(Grid::cells).collect();
+        let planned: Vec<PlainCell> = self.grids.iter().flat_map(PlainGrid::cells).collect();
         let lacks = |slot: &PageSlot| match &slot.source {
             SlotSource::Lab { metric, .. } if self.metric(metric).is_none() => Some(format!("the metric '{metric}'")),
             SlotSource::Lab { of, .. } if !planned.iter().any(|cell| selects(of, cell)) => Some(format!("cells of '{of}'")),
@@ -420,11 +420,12 @@ impl Protocol {
     fn empty_safeguards(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (position, check) in self.checks.iter().enumerate() {
-            let is_run = |grid: &Grid| {
-                let applies = |cell: &Cell| self.checks.iter().position(|other| selects(&other.when, cell)) == Some(position);
+            let is_run = |grid: &PlainGrid| {
+                let applies = |cell: &PlainCell| self.checks.iter().position(|other| selects(&other.when, cell)) == Some(position);
                 // Against itself a baseline shows nothing, unless it is to fail; a check that must name baselines stands beside one that shows.
-                let shows =
-                    |cell: &Cell| grid.baseline_of(cell) != *cell || matches!(self.check_of(cell), Some(Relation::Raises { .. }));
+                let shows = |cell: &PlainCell| {
+                    grid.baseline_of(cell) != *cell || matches!(self.check_of(cell), Some(Relation::Raises { .. }))
+                };
                 let cells = grid.cells();
                 grid.passes.contains(&Pass::Check) && cells.iter().any(applies) && cells.iter().any(shows)
             };
@@ -479,8 +480,8 @@ mod tests {
     use super::*;
     use crate::rules::{Bound, RatioRule};
 
-    fn grid() -> Grid {
-        Grid {
+    fn grid() -> PlainGrid {
+        PlainGrid {
             name: "memory".into(),
             profiles: vec![Profile::Smoke, Profile::Quick, Profile::Full],
             studied: "k".into(),
@@ -490,14 +491,14 @@ mod tests {
         }
     }
 
-    fn protocol() -> Protocol {
+    fn protocol() -> PlainProtocol {
         let factor = |name: &str| Factor { name: name.into(), meaning: String::new(), levels: vec![] };
-        Protocol {
+        PlainProtocol {
             factors: vec![factor("model"), factor("k")],
             grids: vec![grid()],
             metrics: vec![PEAK, TIME],
             checks: vec![check("")],
-            ..Protocol::default()
+            ..PlainProtocol::default()
         }
     }
 
@@ -505,7 +506,7 @@ mod tests {
         Check { when: when.into(), expect: Relation::Equal { tolerance: 1e-4 } }
     }
 
-    fn rule(of: &str) -> Rule {
+    fn rule(of: &str) -> PlainRule {
         let (confirm, refute) = (Bound::AtMost(0.6), Bound::AtLeast(0.9));
         RatioRule { metric: PEAK.name.into(), of: of.into(), confirm, refute, scope: None }.into()
     }
@@ -524,16 +525,16 @@ mod tests {
         let grid = grid();
         let cells = grid.cells();
         assert_eq!(
-            cells.iter().map(Cell::to_string).collect::<Vec<_>>(),
+            cells.iter().map(PlainCell::to_string).collect::<Vec<_>>(),
             ["model=mlp k=1", "model=mlp k=4", "model=gpt k=1", "model=gpt k=4"]
         );
         assert_eq!(grid.baseline_of(&cells[3]), cells[2]);
         assert_eq!(cells[3].without(&["k"]), "model=gpt");
         assert!(grid.contains(&cells[1]) && !grid.contains(&cells[1].with("k", "8")));
         for cell in &cells {
-            assert_eq!(Cell::parse(&cell.to_string()).as_ref(), Ok(cell));
+            assert_eq!(PlainCell::parse(&cell.to_string()).as_ref(), Ok(cell));
         }
-        assert!(Cell::parse("model").is_err() && Cell::parse("").is_err() && Cell::parse("a=1  b=2").is_err());
+        assert!(PlainCell::parse("model").is_err() && PlainCell::parse("").is_err() && PlainCell::parse("a=1  b=2").is_err());
     }
 
     #[test]
@@ -546,11 +547,15 @@ mod tests {
 
     #[test]
     fn titles_name_what_one_does() {
-        let level =
-            |name: &str, label: &str| Level { name: name.into(), meaning: String::new(), label: label.into(), is_limit: false };
+        let level = |name: &str, label: &str| PlainLevel {
+            name: name.into(),
+            meaning: String::new(),
+            label: label.into(),
+            is_limit: false,
+        };
         let levels = vec![level("amp", "autocast"), level("checkpoint", "checkpointing"), level("none", "")];
         let factor = Factor { name: "with".into(), meaning: String::new(), levels };
-        let protocol = Protocol { factors: vec![factor], ..protocol() };
+        let protocol = PlainProtocol { factors: vec![factor], ..protocol() };
         let said = [("with", "amp"), ("with", "amp+checkpoint"), ("k", "4"), ("with", "none"), ("workers", "2x")];
         let titles = ["autocast", "autocast + checkpointing", "k = 4", "none", "2x"];
         assert_eq!(said.map(|(factor, level)| protocol.doing(factor, level)), titles);
@@ -558,7 +563,7 @@ mod tests {
 
     #[test]
     fn selections() {
-        let cell = Cell::parse("model=gpt k=4").unwrap();
+        let cell = PlainCell::parse("model=gpt k=4").unwrap();
         assert!(selects("", &cell) && selects("k=2|4 model=gpt", &cell));
         assert!(!selects("k=2", &cell) && !selects("depth=8", &cell) && !selects("k", &cell));
     }
@@ -567,14 +572,14 @@ mod tests {
     fn a_name_that_two_things_have_is_a_mistake() {
         assert_eq!(protocol().mistakes(), Vec::<String>::new());
         let twice = |of: &str| format!("two {of}");
-        let two_claims = Protocol { claims: vec![claim("less", ""), claim("more", ""), claim("less", "k=4")], ..protocol() };
+        let two_claims = PlainProtocol { claims: vec![claim("less", ""), claim("more", ""), claim("less", "k=4")], ..protocol() };
         assert_eq!(two_claims.mistakes(), [twice("claims or published figures are called 'less'")]);
-        let two_published = Protocol { published: vec![published("table"), published("table")], ..protocol() };
+        let two_published = PlainProtocol { published: vec![published("table"), published("table")], ..protocol() };
         assert_eq!(two_published.mistakes(), [twice("claims or published figures are called 'table'")]);
-        let of_both = Protocol { claims: vec![claim("less", "")], published: vec![published("less")], ..protocol() };
+        let of_both = PlainProtocol { claims: vec![claim("less", "")], published: vec![published("less")], ..protocol() };
         assert_eq!(of_both.mistakes(), [twice("claims or published figures are called 'less'")]);
         let other_unit = Metric { unit: "1", ..PEAK };
-        let two_metrics = Protocol { metrics: vec![PEAK, TIME, other_unit], ..protocol() };
+        let two_metrics = PlainProtocol { metrics: vec![PEAK, TIME, other_unit], ..protocol() };
         assert_eq!(two_metrics.mistakes(), [twice("metrics are called 'requested_peak'")]);
         let mut two_factors = protocol();
         two_factors.factors.push(two_factors.factors[1].clone());
@@ -583,7 +588,7 @@ mod tests {
 
     #[test]
     fn a_selection_of_what_nobody_plans_is_a_mistake() {
-        let claimed = |of: &str| Protocol { claims: vec![claim("less", of)], ..protocol() }.mistakes();
+        let claimed = |of: &str| PlainProtocol { claims: vec![claim("less", of)], ..protocol() }.mistakes();
         assert_eq!(claimed("model=mlp|gpt k=4"), Vec::<String>::new());
         assert_eq!(claimed("k=4|16"), ["less is about 'k=16', and no grid has that level"]);
         let found = claimed("depth=8");
@@ -592,10 +597,10 @@ mod tests {
             ["less is about 'depth=8', and no such cell is planned", "less is about 'depth=8', and no grid has that level"]
         );
         let published = Published { rule: Some(rule("model=mlp k=16")), ..published("table") };
-        assert_eq!(Protocol { published: vec![published], ..protocol() }.mistakes().len(), 2);
+        assert_eq!(PlainProtocol { published: vec![published], ..protocol() }.mistakes().len(), 2);
         // Each level is planned somewhere, and never both together.
-        let other = Grid { axes: vec![axis("model", &["bert"]), axis("k", &["1", "8"])], ..grid() };
-        let plot = Plot {
+        let other = PlainGrid { axes: vec![axis("model", &["bert"]), axis("k", &["1", "8"])], ..grid() };
+        let plot = PlainPlot {
             name: "p".into(),
             caption: String::new(),
             of: "model=bert k=4".into(),
@@ -603,14 +608,15 @@ mod tests {
             kind: PlotKind::Bars { clusters: vec![], absolute: false },
             on_front: false,
         };
-        let apart = Protocol { grids: vec![grid(), other], plots: vec![plot], ..protocol() };
+        let apart = PlainProtocol { grids: vec![grid(), other], plots: vec![plot], ..protocol() };
         assert_eq!(apart.mistakes(), ["p is about 'model=bert k=4', and no such cell is planned"]);
     }
 
     #[test]
     fn checks_that_nothing_runs_and_that_check_nothing_are_mistakes() {
-        let uncounted = Grid { passes: vec![Pass::Memory], axes: vec![axis("model", &["bert"]), axis("k", &["1", "4"])], ..grid() };
-        let found = |checks: Vec<Check>| Protocol { grids: vec![grid(), uncounted.clone()], checks, ..protocol() }.mistakes();
+        let uncounted =
+            PlainGrid { passes: vec![Pass::Memory], axes: vec![axis("model", &["bert"]), axis("k", &["1", "4"])], ..grid() };
+        let found = |checks: Vec<Check>| PlainProtocol { grids: vec![grid(), uncounted.clone()], checks, ..protocol() }.mistakes();
         assert_eq!(found(vec![check("")]), Vec::<String>::new());
         assert_eq!(
             found(vec![check("k=1"), check("")]),

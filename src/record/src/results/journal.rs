@@ -145,7 +145,7 @@ fn sweep_aside(dir: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Cell, Pass, Platform, Profile, Protocol};
+    use crate::protocol::{Pass, PlainCell, PlainProtocol, Platform, Profile};
     use crate::results::{Command, Identity, Run, SCHEMA, Sample, Status};
     use crate::rounds::Rounds;
     use proptest::prelude::*;
@@ -161,7 +161,7 @@ mod tests {
             reason: String::new(),
         });
         PassRecord {
-            cell: Cell::parse(cell).unwrap(),
+            cell: PlainCell::parse(cell).unwrap(),
             pass,
             round,
             status: Status::Ok,
@@ -188,11 +188,11 @@ mod tests {
             planned: vec!["k=1".into()],
             rounds: Rounds::fixed(5),
             commands: vec![Command { argv: vec!["x".into()], ..Command::default() }],
-            protocol: Protocol {
+            protocol: PlainProtocol {
                 name: "x".into(),
                 title: "x \"quoted\"".into(),
                 threats: vec!["one\nline".into()],
-                ..Protocol::default()
+                ..PlainProtocol::default()
             },
         }
     }

@@ -1,7 +1,7 @@
 //! What was run, where and how: `run.json`.
 
 use super::run::read_file;
-use crate::protocol::{Platform, Profile, Protocol, Subject};
+use crate::protocol::{PlainProtocol, Platform, Profile, Subject};
 use crate::rounds::Rounds;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -45,7 +45,7 @@ pub struct Manifest {
     pub rounds: Rounds,
     /// Every command that measured into the folder, the first one first. Recorded, never compared.
     pub commands: Vec<Command>,
-    pub protocol: Protocol,
+    pub protocol: PlainProtocol,
 }
 
 /// A command that measured, what it was built from, and on what it ran.
@@ -136,20 +136,23 @@ pub(super) fn differences(stored: &Manifest, now: &Manifest) -> Result<Vec<Strin
 }
 
 /// What of a protocol figures depend on: words and pictures may change under them.
-fn measured(protocol: &Protocol) -> Protocol {
-    Protocol { subject: Subject::default(), plots: Vec::new(), threats: Vec::new(), ..protocol.clone() }
+fn measured(protocol: &PlainProtocol) -> PlainProtocol {
+    PlainProtocol { subject: Subject::default(), plots: Vec::new(), threats: Vec::new(), ..protocol.clone() }
 }
 
-/// What sets two runs apart whose figures are predictions: what computes nothing allocates the same on every host, so its threads, vector
-/// instructions and Python do not.
+/// What sets two runs apart whose figures are predictions. What computes nothing allocates the same on every host, so its threads, vector
+/// instructions and Python do not. Sources and claims do not either: whether these sources predict the same is seen from predictions that are
+/// made again, and claims are judged by what they say now.
 pub(super) fn differences_of_predictions(stored: &Manifest, now: &Manifest) -> Result<Vec<String>> {
-    let without_host = |manifest: &Manifest| {
+    let predicted = |manifest: &Manifest| {
         let mut manifest = manifest.clone();
         let of_host = ["interop threads", "python", "threads", "vector instructions"];
         manifest.identity.flags.retain(|name, _| !of_host.contains(&name.as_str()));
+        manifest.identity.sources.clear();
+        (manifest.protocol.claims, manifest.protocol.published) = Default::default();
         manifest
     };
-    differences(&without_host(stored), &without_host(now))
+    differences(&predicted(stored), &predicted(now))
 }
 
 /// What of the hardware decides figures: a container's share of the host's memory and the driver's patch level, which change from day to day,

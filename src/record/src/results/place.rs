@@ -67,8 +67,8 @@ impl Place {
     }
 }
 
-/// The predictions that came with the project, where they are what this run would make: of the same sources, protocol, libtorch and simulated
-/// GPU, of every cell, and whole. With their folder.
+/// The predictions that came with the project, where they may be what this run would make: of the same grids, libtorch and simulated GPU, of
+/// every cell, and whole. With their folder.
 ///
 /// # Errors
 /// They cannot be read.

@@ -1,6 +1,6 @@
 //! What a pass found out, and the rows of `samples.csv` that say so.
 
-use crate::protocol::{Cell, Pass};
+use crate::protocol::{Pass, PlainCell};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -60,7 +60,7 @@ pub struct Sample {
 /// All that one child process found out about one cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PassRecord {
-    pub cell: Cell,
+    pub cell: PlainCell,
     pub pass: Pass,
     /// Counts the passes of one kind over one cell, from 1.
     pub round: u32,
@@ -76,12 +76,12 @@ pub const BUDGET_ENDED: &str = "the budget ended before this cell's turn";
 
 impl PassRecord {
     /// A pass that was not run, and why.
-    pub fn not_run(cell: &Cell, pass: Pass, round: u32, status: Status, reason: &str) -> PassRecord {
+    pub fn not_run(cell: &PlainCell, pass: Pass, round: u32, status: Status, reason: &str) -> PassRecord {
         PassRecord { cell: cell.clone(), pass, round, status, reason: reason.to_string(), seconds: None, samples: Vec::new() }
     }
 
     /// What this record, of the other side of a comparison, makes of a pass that needed it.
-    pub fn of_other_side(self, cell: &Cell, pass: Pass, round: u32) -> PassRecord {
+    pub fn of_other_side(self, cell: &PlainCell, pass: Pass, round: u32) -> PassRecord {
         let reason = format!("the other side, {}: {}", self.cell, self.reason);
         PassRecord { cell: cell.clone(), pass, round, reason, samples: Vec::new(), ..self }
     }
@@ -132,7 +132,7 @@ pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<(Vec<PassRecord>, u64)>
             continue;
         }
         let row: CsvRow = record.deserialize(Some(&HEADER.to_vec().into())).with_context(damaged)?;
-        let cell = Cell::parse(&row.cell).map_err(anyhow::Error::msg).with_context(damaged)?;
+        let cell = PlainCell::parse(&row.cell).map_err(anyhow::Error::msg).with_context(damaged)?;
         ensure!(row.value.is_none_or(f64::is_finite), "{}: the value is not finite", damaged());
         ensure!(
             open.first().is_none_or(|first| first.cell == row.cell && first.round == row.round),

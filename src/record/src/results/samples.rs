@@ -1,7 +1,7 @@
 //! Questions to the samples of one run.
 
 use super::rows::{BUDGET_ENDED, PassRecord, Status};
-use crate::protocol::{Cell, Metric, Pass};
+use crate::protocol::{Metric, Pass, PlainCell};
 use base::stats::{Interval, mean, median, ratio_interval};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ pub type ByRound = BTreeMap<u32, f64>;
 #[derive(Debug, Default)]
 pub struct Samples {
     /// Samples of each round, in order.
-    rounds: BTreeMap<(Cell, String), BTreeMap<u32, Vec<f64>>>,
+    rounds: BTreeMap<(PlainCell, String), BTreeMap<u32, Vec<f64>>>,
     /// Metrics that are ratios, whose rounds are averaged as ratios are.
     ratios: BTreeSet<String>,
-    passes: BTreeMap<Cell, BTreeMap<Pass, (Status, String)>>,
+    passes: BTreeMap<PlainCell, BTreeMap<Pass, (Status, String)>>,
     /// Rounds of each pass that had their turn.
-    turns: BTreeMap<(Cell, Pass), u32>,
+    turns: BTreeMap<(PlainCell, Pass), u32>,
 }
 
 impl Samples {
@@ -51,7 +51,7 @@ impl Samples {
 
     /// A figure of a cell: the counted value itself, or the median over rounds of the median of each round; of a ratio the geometric mean
     /// over rounds.
-    pub fn value(&self, cell: &Cell, metric: &str) -> Option<f64> {
+    pub fn value(&self, cell: &PlainCell, metric: &str) -> Option<f64> {
         let rounds = self.rounds.get(&(cell.clone(), metric.to_string()))?;
         let medians = rounds.values().map(|samples| median(samples));
         Some(match self.ratios.contains(metric) {
@@ -61,26 +61,26 @@ impl Samples {
     }
 
     /// The details of a cell whose names have a prefix, by the rest of the name: the parts of a metric.
-    pub fn details<'a>(&'a self, cell: &'a Cell, prefix: &'a str) -> impl Iterator<Item = (&'a str, f64)> + 'a {
+    pub fn details<'a>(&'a self, cell: &'a PlainCell, prefix: &'a str) -> impl Iterator<Item = (&'a str, f64)> + 'a {
         let own = self.rounds.range((cell.clone(), prefix.to_string())..);
         let own = own.take_while(move |((of, metric), _)| of == cell && metric.starts_with(prefix));
         own.filter_map(move |((_, metric), _)| Some((&metric[prefix.len()..], self.value(cell, metric)?)))
     }
 
     /// All samples of a metric, round by round.
-    pub fn samples(&self, cell: &Cell, metric: &str) -> Vec<Vec<f64>> {
+    pub fn samples(&self, cell: &PlainCell, metric: &str) -> Vec<Vec<f64>> {
         let rounds = self.rounds.get(&(cell.clone(), metric.to_string()));
         rounds.map(|rounds| rounds.values().cloned().collect()).unwrap_or_default()
     }
 
     /// Log ratios of two cells measured side by side, one for each round that both have.
-    pub fn log_ratios(&self, cell: &Cell, baseline: &Cell, metric: &str) -> Vec<f64> {
+    pub fn log_ratios(&self, cell: &PlainCell, baseline: &PlainCell, metric: &str) -> Vec<f64> {
         self.log_ratios_by_round(cell, baseline, metric).into_values().collect()
     }
 
     /// [`Samples::log_ratios`] with the rounds.
-    pub fn log_ratios_by_round(&self, cell: &Cell, baseline: &Cell, metric: &str) -> ByRound {
-        let rounds = |c: &Cell| self.rounds.get(&(c.clone(), metric.to_string()));
+    pub fn log_ratios_by_round(&self, cell: &PlainCell, baseline: &PlainCell, metric: &str) -> ByRound {
+        let rounds = |c: &PlainCell| self.rounds.get(&(c.clone(), metric.to_string()));
         let (Some(a), Some(b)) = (rounds(cell), rounds(baseline)) else {
             return BTreeMap::new();
         };
@@ -88,19 +88,19 @@ impl Samples {
     }
 
     /// The median of each round of a cell; empty where it has none.
-    pub fn by_round(&self, cell: &Cell, metric: &str) -> ByRound {
+    pub fn by_round(&self, cell: &PlainCell, metric: &str) -> ByRound {
         let rounds = self.rounds.get(&(cell.clone(), metric.to_string())).into_iter().flatten();
         rounds.map(|(round, samples)| (*round, median(samples))).collect()
     }
 
     /// Logarithm of the median of each round of a cell.
-    pub fn logs_by_round(&self, cell: &Cell, metric: &str) -> Option<ByRound> {
+    pub fn logs_by_round(&self, cell: &PlainCell, metric: &str) -> Option<ByRound> {
         let rounds = self.by_round(cell, metric);
         (!rounds.is_empty()).then(|| rounds.into_iter().map(|(round, value)| (round, value.ln())).collect())
     }
 
     /// A cell over its baseline: exact for counted bytes, an interval at error rate `alpha` for times.
-    pub fn ratio(&self, cell: &Cell, baseline: &Cell, metric: &Metric, alpha: f64) -> Option<Interval> {
+    pub fn ratio(&self, cell: &PlainCell, baseline: &PlainCell, metric: &Metric, alpha: f64) -> Option<Interval> {
         match metric.pass {
             Pass::Time => ratio_interval(&self.log_ratios(cell, baseline, metric.name), alpha),
             _ => {
@@ -112,15 +112,15 @@ impl Samples {
 
     /// exp of a weighted sum of logarithms over cells that were measured side by side; weights of 1 and -1 give the ratio of two. Exact for
     /// counted bytes, an interval at error rate `alpha` for times, over the rounds that all cells have.
-    pub fn contrast(&self, weighed: &[(&Cell, f64)], metric: &Metric, alpha: f64) -> Option<Interval> {
-        let sum = |value: &dyn Fn(&Cell) -> Option<f64>| {
+    pub fn contrast(&self, weighed: &[(&PlainCell, f64)], metric: &Metric, alpha: f64) -> Option<Interval> {
+        let sum = |value: &dyn Fn(&PlainCell) -> Option<f64>| {
             let terms = weighed.iter().map(|(cell, weight)| Some(weight * value(cell).filter(|v| *v > 0.0)?.ln()));
             terms.sum::<Option<f64>>()
         };
         if metric.pass != Pass::Time {
             return sum(&|cell| self.value(cell, metric.name)).map(|log| Interval::exact(log.exp()));
         }
-        let rounds = |cell: &Cell| self.rounds.get(&(cell.clone(), metric.name.to_string()));
+        let rounds = |cell: &PlainCell| self.rounds.get(&(cell.clone(), metric.name.to_string()));
         let (first, _) = weighed.first()?;
         let logs = rounds(first)?.keys().filter_map(|round| sum(&|cell| Some(median(rounds(cell)?.get(round)?))));
         ratio_interval(&logs.collect::<Vec<_>>(), alpha)
@@ -132,7 +132,7 @@ impl Samples {
     }
 
     /// Whether a pass over a cell is still to be run: it had fewer rounds than `least`, and nothing that became of the cell says why.
-    pub fn is_awaited(&self, cell: &Cell, pass: Pass, least: u32) -> bool {
+    pub fn is_awaited(&self, cell: &PlainCell, pass: Pass, least: u32) -> bool {
         let Some(by_pass) = self.passes.get(cell) else { return true };
         let is_an_end = |(status, reason): &(Status, String)| match status {
             Status::Ok => false,
@@ -144,7 +144,7 @@ impl Samples {
     }
 
     /// What became of a cell: the worst of its passes, with the reason.
-    pub fn status(&self, cell: &Cell) -> Option<(Status, &str)> {
+    pub fn status(&self, cell: &PlainCell) -> Option<(Status, &str)> {
         let passes = self.passes.get(cell)?;
         passes.values().max_by_key(|(status, _)| *status).map(|(status, reason)| (*status, reason.as_str()))
     }

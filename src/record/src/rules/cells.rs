@@ -1,7 +1,7 @@
 //! The cells that rules read.
 
 use super::RulePart;
-use crate::protocol::{Cell, Grid, Metric, Pass, Platform, Profile, selects};
+use crate::protocol::{Metric, Pass, PlainCell, PlainGrid, Platform, Profile, selects};
 use crate::results::Samples;
 use crate::rounds::{ALPHA, Rounds};
 use base::stats::{Interval, holm_levels, mean, mean_interval, mean_p_value};
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// The cells that a claim is judged by, and how they were measured.
 pub struct JudgedCells<'a> {
-    pub grids: Vec<&'a Grid>,
+    pub grids: Vec<&'a PlainGrid>,
     pub metrics: &'a [Metric],
     pub profile: Profile,
     pub rounds: &'a Rounds,
@@ -24,24 +24,24 @@ impl<'a> JudgedCells<'a> {
         self.metrics.iter().find(|metric| metric.name == name)
     }
 
-    fn planned(&self) -> impl Iterator<Item = (&'a Grid, Cell)> {
+    fn planned(&self) -> impl Iterator<Item = (&'a PlainGrid, PlainCell)> {
         self.grids.iter().flat_map(|grid| grid.cells().into_iter().map(move |cell| (*grid, cell)))
     }
 
     /// Cells that a rule selects, each with its grid.
-    pub(super) fn selected(&self, of: &str) -> impl Iterator<Item = (&'a Grid, Cell)> {
+    pub(super) fn selected(&self, of: &str) -> impl Iterator<Item = (&'a PlainGrid, PlainCell)> {
         self.planned().filter(move |(_, cell)| cell.is_reference() == self.references && selects(of, cell))
     }
 
     /// Those that the metric's pass is run over.
-    pub(super) fn measured(&self, of: &str, metric: &Metric) -> impl Iterator<Item = (&'a Grid, Cell)> {
+    pub(super) fn measured(&self, of: &str, metric: &Metric) -> impl Iterator<Item = (&'a PlainGrid, PlainCell)> {
         let pass = metric.pass;
         self.selected(of).filter(move |(grid, _)| grid.passes.contains(&pass))
     }
 
     /// Whether something went wrong with a cell or with what it is compared with, as opposed to not having been its turn.
-    pub(super) fn failed(&self, cell: &Cell, samples: &Samples) -> bool {
-        let failed = |cell: &Cell| samples.status(cell).is_some_and(|(status, _)| status.is_failure());
+    pub(super) fn failed(&self, cell: &PlainCell, samples: &Samples) -> bool {
+        let failed = |cell: &PlainCell| samples.status(cell).is_some_and(|(status, _)| status.is_failure());
         let grid = self.grids.iter().find(|grid| grid.contains(cell));
         failed(cell) || grid.is_some_and(|grid| failed(&grid.baseline_of(cell)))
     }
@@ -84,7 +84,7 @@ impl<'a> JudgedCells<'a> {
         selected.any(|(grid, cell)| cell.is_reference() == self.references && self.is_there(grid))
     }
 
-    fn is_there(&self, grid: &Grid) -> bool {
+    fn is_there(&self, grid: &PlainGrid) -> bool {
         grid.only_on.is_empty() || grid.only_on.contains(&self.device)
     }
 
@@ -101,7 +101,8 @@ impl<'a> JudgedCells<'a> {
                 if compares && (cell == baseline || rule.is_in_scope(&baseline, samples) == Some(false)) {
                     continue;
                 }
-                let waits = |cell: &Cell| own.iter().any(|pass| samples.is_awaited(cell, **pass, self.rounds.least_of(**pass)));
+                let waits =
+                    |cell: &PlainCell| own.iter().any(|pass| samples.is_awaited(cell, **pass, self.rounds.least_of(**pass)));
                 all += 1;
                 lacking += usize::from(waits(&cell) || (compares && waits(&baseline)));
             }

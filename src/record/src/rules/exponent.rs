@@ -1,5 +1,5 @@
 use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, label, place};
-use crate::protocol::{Cell, Metric, Select};
+use crate::protocol::{Metric, PlainCell, Select};
 use crate::results::Samples;
 use base::stats::{Interval, local_exponent};
 use base::units::{plain, range};
@@ -29,7 +29,7 @@ impl RuleKind for ExponentRule {
         Some((self.confirm, self.refute))
     }
 
-    fn group(&self, cell: &Cell, _baseline: &Cell) -> String {
+    fn group(&self, cell: &PlainCell, _baseline: &PlainCell) -> String {
         cell.without(&[&self.along])
     }
 
@@ -38,7 +38,7 @@ impl RuleKind for ExponentRule {
     }
 
     fn evaluate(&self, cells: &JudgedCells, samples: &Samples, evidence: &mut Evidence) {
-        let mut lines: BTreeMap<String, Vec<(f64, f64, Cell)>> = BTreeMap::new();
+        let mut lines: BTreeMap<String, Vec<(f64, f64, PlainCell)>> = BTreeMap::new();
         for (_, cell) in cells.selected(&self.of) {
             let x = cell.get(&self.along).and_then(|level| level.parse::<f64>().ok());
             match (x, samples.value(&cell, &self.metric)) {

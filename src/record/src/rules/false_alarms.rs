@@ -1,6 +1,6 @@
 use super::outcome::Outcome;
 use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, place};
-use crate::protocol::{Cell, Metric, Select};
+use crate::protocol::{Metric, PlainCell, Select};
 use crate::results::{ByRound, Samples};
 use crate::rounds::{ALPHA, usual};
 use base::stats::false_alarms;
@@ -31,7 +31,7 @@ impl RuleKind for FalseAlarmsRule {
         None
     }
 
-    fn group(&self, _cell: &Cell, baseline: &Cell) -> String {
+    fn group(&self, _cell: &PlainCell, baseline: &PlainCell) -> String {
         baseline.to_string()
     }
 
@@ -43,7 +43,7 @@ impl RuleKind for FalseAlarmsRule {
         let usual = usual(cells.profile);
         let looks: Vec<(usize, f64)> = usual.looks().iter().filter_map(|look| usual.judged(*look as usize)).collect();
         let least = looks.last().map_or(0, |(rounds, _)| *rounds);
-        let mut same: BTreeMap<String, Vec<(Cell, ByRound)>> = BTreeMap::new();
+        let mut same: BTreeMap<String, Vec<(PlainCell, ByRound)>> = BTreeMap::new();
         for (grid, cell) in cells.selected(&self.of) {
             match samples.logs_by_round(&cell, &self.metric) {
                 Some(logs) => same.entry(cell.without(&[&grid.studied])).or_default().push((cell, logs)),

@@ -1,6 +1,6 @@
 use super::outcome::nearest_edge;
 use super::{Bound, Evidence, JudgedCells, RuleKind, compared_with, label, place};
-use crate::protocol::{Cell, Metric, Select};
+use crate::protocol::{Metric, PlainCell, Select};
 use crate::results::Samples;
 use crate::rounds::ALPHA;
 use base::stats::{holm_levels, share_ratio};
@@ -21,7 +21,7 @@ pub struct FrequencyRule {
 }
 
 impl FrequencyRule {
-    fn counts(&self, cell: &Cell, samples: &Samples) -> Option<(f64, f64)> {
+    fn counts(&self, cell: &PlainCell, samples: &Samples) -> Option<(f64, f64)> {
         Some((samples.value(cell, &self.metric)?, samples.value(cell, &self.attempts).filter(|all| *all > 0.0)?))
     }
 }
@@ -43,7 +43,7 @@ impl RuleKind for FrequencyRule {
         true
     }
 
-    fn is_in_scope(&self, baseline: &Cell, samples: &Samples) -> Option<bool> {
+    fn is_in_scope(&self, baseline: &PlainCell, samples: &Samples) -> Option<bool> {
         self.counts(baseline, samples).map(|(hits, all)| hits / all >= self.least)
     }
 
@@ -56,7 +56,7 @@ impl RuleKind for FrequencyRule {
                 None => evidence.lacks_ratio(samples, cell, &baseline, &self.metric, cells.rounds),
             }
         }
-        let p_value = |(_, _, own, theirs): &(Cell, Cell, (f64, f64), (f64, f64))| {
+        let p_value = |(_, _, own, theirs): &(PlainCell, PlainCell, (f64, f64), (f64, f64))| {
             let (ratio, _) = share_ratio(*own, *theirs, ALPHA, 1.0);
             let edge = nearest_edge(self.confirm, self.refute, ratio.estimate, |x| x.max(1e-12).ln());
             share_ratio(*own, *theirs, ALPHA, edge.exp()).1

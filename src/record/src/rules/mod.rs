@@ -25,7 +25,7 @@ pub use ratio::{RatioRule, Scope};
 pub use trend::TrendRule;
 pub use value::ValueRule;
 
-use crate::protocol::{Cell, Metric, conditions, selects};
+use crate::protocol::{Metric, PlainCell, conditions, selects};
 use crate::results::Samples;
 use base::units::range;
 use outcome::{combine_comparisons, compared_with};
@@ -35,19 +35,19 @@ use std::ops::Deref;
 /// What judges a claim or a published figure.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rule {
+pub enum PlainRule {
     /// Holds where all of these hold.
-    All(Vec<Rule>),
+    All(Vec<PlainRule>),
     /// A part that is judged where it can be and that does not decide: without it a claim can still be confirmed.
     #[serde(alias = "beside")]
-    Informational(Box<Rule>),
+    Informational(Box<PlainRule>),
     /// A rule that was changed after a look at figures.
     Changed {
         /// What was changed, when and why.
         what: String,
         /// The rule without the change; none where nothing that is measured today can answer it.
-        before: Option<Box<Rule>>,
-        now: Box<Rule>,
+        before: Option<Box<PlainRule>>,
+        now: Box<PlainRule>,
     },
     #[serde(untagged)]
     Part(RulePart),
@@ -80,9 +80,9 @@ macro_rules! kinds {
                 }
             }
 
-            impl From<$kind> for Rule {
-                fn from(rule: $kind) -> Rule {
-                    Rule::Part(rule.into())
+            impl From<$kind> for PlainRule {
+                fn from(rule: $kind) -> PlainRule {
+                    PlainRule::Part(rule.into())
                 }
             }
         )*
@@ -116,12 +116,12 @@ pub trait RuleKind {
     }
 
     /// Whether a baseline's figures leave what is compared with it in the rule's scope; none where they are missing.
-    fn is_in_scope(&self, _baseline: &Cell, _samples: &Samples) -> Option<bool> {
+    fn is_in_scope(&self, _baseline: &PlainCell, _samples: &Samples) -> Option<bool> {
         Some(true)
     }
 
     /// The same text for all cells that only together give a figure.
-    fn group(&self, cell: &Cell, _baseline: &Cell) -> String {
+    fn group(&self, cell: &PlainCell, _baseline: &PlainCell) -> String {
         cell.to_string()
     }
 
@@ -220,26 +220,26 @@ pub trait RuleKind {
     }
 }
 
-impl Rule {
+impl PlainRule {
     /// The rules that must all hold, each without what is said about it.
     pub fn parts(&self) -> Vec<&RulePart> {
         self.parts_that_decide().into_iter().map(|(part, _)| part).collect()
     }
 
-    /// [`Rule::parts`], each with whether it decides.
+    /// [`PlainRule::parts`], each with whether it decides.
     pub fn parts_that_decide(&self) -> Vec<(&RulePart, bool)> {
         match self {
-            Rule::All(parts) => parts.iter().flat_map(Rule::parts_that_decide).collect(),
-            Rule::Informational(rule) => rule.parts().into_iter().map(|part| (part, false)).collect(),
-            Rule::Changed { now, .. } => now.parts_that_decide(),
-            Rule::Part(part) => vec![(part, true)],
+            PlainRule::All(parts) => parts.iter().flat_map(PlainRule::parts_that_decide).collect(),
+            PlainRule::Informational(rule) => rule.parts().into_iter().map(|part| (part, false)).collect(),
+            PlainRule::Changed { now, .. } => now.parts_that_decide(),
+            PlainRule::Part(part) => vec![(part, true)],
         }
     }
 
     /// What of the rule was changed after a look at figures, and the rule as it was.
-    pub fn changed(&self) -> Option<(&str, Option<&Rule>)> {
+    pub fn changed(&self) -> Option<(&str, Option<&PlainRule>)> {
         match self {
-            Rule::Changed { what, before, .. } => Some((what, before.as_deref())),
+            PlainRule::Changed { what, before, .. } => Some((what, before.as_deref())),
             _ => None,
         }
     }
@@ -252,7 +252,7 @@ impl Rule {
 
 impl RulePart {
     /// Whether the rule reads this cell's figures.
-    pub fn reads(&self, cell: &Cell) -> bool {
+    pub fn reads(&self, cell: &PlainCell) -> bool {
         self.selections().any(|select| selects(select, cell))
     }
 

@@ -1,7 +1,7 @@
 //! Where a comparison falls, and what several of them say together.
 
 use super::{JudgedCells, RuleKind, RulePart};
-use crate::protocol::{Cell, Metric};
+use crate::protocol::{Metric, PlainCell};
 use crate::results::{Samples, Status};
 use crate::rounds::Rounds;
 use base::stats::Interval;
@@ -51,9 +51,9 @@ pub enum Outcome {
 /// One cell put against a claim's thresholds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    pub cell: Cell,
+    pub cell: PlainCell,
     /// What it was compared with, where the rule is about a ratio.
-    pub baseline: Option<Cell>,
+    pub baseline: Option<PlainCell>,
     pub effect: Interval,
     /// Rounds behind an interval; 1 for an exact figure.
     pub rounds: usize,
@@ -69,7 +69,7 @@ pub struct Evidence {
     /// Cells that the rule selects and its scope leaves out.
     pub out_of_scope: usize,
     /// Cells that the rule selects and that gave no figure, with what became of them.
-    pub missing: Vec<(Cell, String)>,
+    pub missing: Vec<(PlainCell, String)>,
     /// How many of the missing went wrong (failed, contradicted themselves), as opposed to not having been run or having run out of memory.
     pub failed: usize,
     /// Cells that the rule is about on this platform, and how many of them are still to be measured.
@@ -101,8 +101,8 @@ impl Evidence {
     /// Adds an effect that two thresholds judge.
     pub(super) fn compare(
         &mut self,
-        cell: Cell,
-        baseline: Option<Cell>,
+        cell: PlainCell,
+        baseline: Option<PlainCell>,
         effect: Interval,
         rounds: usize,
         (confirm, refute): (Bound, Bound),
@@ -112,13 +112,13 @@ impl Evidence {
     }
 
     /// Adds a cell that has no figure.
-    pub(super) fn lacks(&mut self, samples: &Samples, cell: Cell) {
+    pub(super) fn lacks(&mut self, samples: &Samples, cell: PlainCell) {
         let why = why_missing(samples, &cell);
         self.missing.push((cell, why));
     }
 
     /// Adds two cells that have no ratio: one has no figure, or there are too few rounds of them.
-    pub(super) fn lacks_ratio(&mut self, samples: &Samples, cell: Cell, baseline: &Cell, metric: &str, rounds: &Rounds) {
+    pub(super) fn lacks_ratio(&mut self, samples: &Samples, cell: PlainCell, baseline: &PlainCell, metric: &str, rounds: &Rounds) {
         let why = match (samples.value(&cell, metric), samples.value(baseline, metric)) {
             (None, _) => why_missing(samples, &cell),
             (Some(_), None) => format!("its baseline has no figure: {}", why_missing(samples, baseline)),
@@ -223,7 +223,7 @@ pub(super) fn compared_with(
     metric: &Metric,
     samples: &Samples,
     evidence: &mut Evidence,
-) -> Vec<(Cell, Cell)> {
+) -> Vec<(PlainCell, PlainCell)> {
     let mut found = Vec::new();
     for (grid, cell) in cells.measured(rule.select(), metric) {
         let baseline = grid.baseline_of(&cell);
@@ -238,7 +238,7 @@ pub(super) fn compared_with(
     found
 }
 
-fn why_missing(samples: &Samples, cell: &Cell) -> String {
+fn why_missing(samples: &Samples, cell: &PlainCell) -> String {
     match samples.status(cell) {
         Some((Status::Ok, _)) => "this pass was not run".to_string(),
         Some((status, "")) => status.to_string(),

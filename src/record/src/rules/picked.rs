@@ -1,5 +1,5 @@
 use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, place};
-use crate::protocol::{Cell, Metric, Pass, Select};
+use crate::protocol::{Metric, Pass, PlainCell, Select};
 use crate::results::Samples;
 use crate::rounds::ALPHA;
 use base::stats::{Interval, ratio_interval};
@@ -28,9 +28,10 @@ pub enum Pick {
 }
 
 impl Pick {
-    fn of<'c>(self, cells: &'c [Cell], samples: &Samples, metric: &str) -> Option<&'c Cell> {
-        let by_value =
-            |a: &&Cell, b: &&Cell| samples.value(a, metric).partial_cmp(&samples.value(b, metric)).unwrap_or(Ordering::Equal);
+    fn of<'c>(self, cells: &'c [PlainCell], samples: &Samples, metric: &str) -> Option<&'c PlainCell> {
+        let by_value = |a: &&PlainCell, b: &&PlainCell| {
+            samples.value(a, metric).partial_cmp(&samples.value(b, metric)).unwrap_or(Ordering::Equal)
+        };
         match self {
             Pick::Lowest => cells.iter().min_by(by_value),
             Pick::Highest => cells.iter().max_by(by_value),
@@ -55,7 +56,7 @@ impl RuleKind for PickedRule {
         Some((self.confirm, self.refute))
     }
 
-    fn group(&self, _cell: &Cell, baseline: &Cell) -> String {
+    fn group(&self, _cell: &PlainCell, baseline: &PlainCell) -> String {
         baseline.to_string()
     }
 
@@ -63,7 +64,7 @@ impl RuleKind for PickedRule {
         let name = self.metric.as_str();
         let Some(metric) = cells.metric(name) else { return };
         // Candidates and references that differ in the studied factor alone.
-        let mut groups: Vec<(Cell, Vec<Cell>, Vec<Cell>)> = Vec::new();
+        let mut groups: Vec<(PlainCell, Vec<PlainCell>, Vec<PlainCell>)> = Vec::new();
         for (is_reference, select) in [(false, &self.of), (true, &self.over)] {
             for (grid, cell) in cells.measured(select, metric) {
                 if samples.value(&cell, name).is_none() {

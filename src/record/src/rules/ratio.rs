@@ -1,6 +1,6 @@
 use super::outcome::nearest_edge;
 use super::{Bound, Evidence, JudgedCells, RuleKind, compared_with, label, place};
-use crate::protocol::{Cell, Metric, Pass, Select};
+use crate::protocol::{Metric, Pass, PlainCell, Select};
 use crate::results::Samples;
 use crate::rounds::ALPHA;
 use base::stats::Interval;
@@ -43,7 +43,7 @@ impl RuleKind for RatioRule {
         true
     }
 
-    fn is_in_scope(&self, baseline: &Cell, samples: &Samples) -> Option<bool> {
+    fn is_in_scope(&self, baseline: &PlainCell, samples: &Samples) -> Option<bool> {
         let Some(scope) = &self.scope else { return Some(true) };
         Some(samples.value(baseline, &scope.part)? / samples.value(baseline, &scope.whole)? >= scope.at_least)
     }

@@ -1,6 +1,6 @@
 use super::outcome::{few, nearest_edge};
 use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, compared_with, label};
-use crate::protocol::{Cell, Metric, Pass, Select};
+use crate::protocol::{Metric, Pass, PlainCell, Select};
 use crate::results::{ByRound, Samples};
 use crate::rounds::ALPHA;
 use base::stats::{Interval, rank_correlation};
@@ -37,14 +37,14 @@ impl RuleKind for TrendRule {
         true
     }
 
-    fn group(&self, cell: &Cell, _baseline: &Cell) -> String {
+    fn group(&self, cell: &PlainCell, _baseline: &PlainCell) -> String {
         cell.without(&[&self.along])
     }
 
     fn evaluate(&self, cells: &JudgedCells, samples: &Samples, evidence: &mut Evidence) {
         let (name, along) = (self.metric.as_str(), self.along.as_str());
         let Some(metric) = cells.metric(name) else { return };
-        let mut lines: BTreeMap<String, Vec<(f64, Cell, ByRound)>> = BTreeMap::new();
+        let mut lines: BTreeMap<String, Vec<(f64, PlainCell, ByRound)>> = BTreeMap::new();
         for (cell, baseline) in compared_with(self, cells, metric, samples, evidence) {
             let ratios = match metric.pass {
                 Pass::Time => samples.log_ratios_by_round(&cell, &baseline, name),
@@ -55,7 +55,7 @@ impl RuleKind for TrendRule {
                 _ => evidence.lacks_ratio(samples, cell, &baseline, name, cells.rounds),
             }
         }
-        let mut series: Vec<(Cell, Vec<f64>)> = Vec::new();
+        let mut series: Vec<(PlainCell, Vec<f64>)> = Vec::new();
         for mut points in lines.into_values() {
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
             let xs: Vec<f64> = points.iter().map(|(x, ..)| *x).collect();

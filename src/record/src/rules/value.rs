@@ -1,6 +1,6 @@
 use super::outcome::nearest_edge;
 use super::{Bound, Evidence, JudgedCells, RuleKind};
-use crate::protocol::{Cell, Metric, Pass, Select};
+use crate::protocol::{Metric, Pass, PlainCell, Select};
 use crate::results::Samples;
 use base::stats::Interval;
 use base::units::quantity;
@@ -31,7 +31,7 @@ impl RuleKind for ValueRule {
     fn evaluate(&self, judged: &JudgedCells, samples: &Samples, evidence: &mut Evidence) {
         let (name, confirm, refute) = (self.metric.as_str(), self.confirm, self.refute);
         let Some(metric) = judged.metric(name) else { return };
-        let cells: Vec<Cell> = judged.selected(&self.of).map(|(_, cell)| cell).collect();
+        let cells: Vec<PlainCell> = judged.selected(&self.of).map(|(_, cell)| cell).collect();
         let found: Vec<Option<(Interval, usize)>> = match metric.pass {
             Pass::Time => {
                 // A ratio is averaged as ratios are.

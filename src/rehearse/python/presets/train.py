@@ -56,11 +56,14 @@ class Gpt2(nn.Module):
         self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(positions, width)
         self.block = nn.Sequential(*(PreNorm(width, True, "tanh", 1e-5, dropout) for _ in range(layers)))
         self.norm, self.dropout = nn.LayerNorm(width), dropout
+        # Without a weight of its own: the head is tied to the embedding.
+        self.head = nn.Linear(width, vocabulary, bias=False, device="meta")
+        self.head.weight = self.tokens.weight
 
     def forward(self, x):
         positions = self.positions.weight[: x.shape[1]]
         x = dropped(self.tokens(x) + positions, self.dropout)
-        logits = F.linear(self.norm(self.block(x)), self.tokens.weight)
+        logits = self.head(self.norm(self.block(x)))
         return logits.reshape(-1, logits.shape[-1])
 
     def batch(self, n, length=None):

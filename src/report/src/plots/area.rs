@@ -3,7 +3,7 @@
 use super::{PlotView, levels};
 use anyhow::Result;
 use chart::{Areas, MemoryCurve, Panel, PhaseBand, areas};
-use record::protocol::{Cell, Metric};
+use record::protocol::{Metric, PlainCell};
 use record::results::{PassRecord, Status};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -71,7 +71,7 @@ pub fn finding(view: &PlotView, design: &AreaDesign) -> Option<String> {
     Some(format!("The peak is {most} {place}; {name} are {low:.0} to {high:.0} % of it"))
 }
 
-fn panel(view: &PlotView, cell: &Cell, design: &AreaDesign) -> Panel {
+fn panel(view: &PlotView, cell: &PlainCell, design: &AreaDesign) -> Panel {
     let own = |record: &&PassRecord| record.cell == *cell && record.pass == view.metric.pass && record.status == Status::Ok;
     let course = view.recorded.passes.iter().find(own).and_then(|record| read(record, design));
     let name = design.panels.iter().filter_map(|factor| Some(format!("{factor} = {}", cell.get(factor)?)));
@@ -120,7 +120,7 @@ mod tests {
             reason: String::new(),
         };
         PassRecord {
-            cell: Cell::parse("model=mlp").unwrap(),
+            cell: PlainCell::parse("model=mlp").unwrap(),
             pass: Pass::Memory,
             round: 1,
             status: Status::Ok,

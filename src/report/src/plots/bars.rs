@@ -9,7 +9,7 @@ use chart::{
     Anchor, Canvas, EDGE, FAINT, GRID, INK, Marker, NARROW, Point, SMALL, TEXT, WHITE, look, picture, shortened, text_width,
     wrapped,
 };
-use record::protocol::Cell;
+use record::protocol::PlainCell;
 
 const BAR: i32 = 16;
 const STEP: i32 = 21;
@@ -96,10 +96,10 @@ pub fn amounts(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
     let factors = view.telling(clusters, &[studied]);
     let header = (factors.join(" · "), studied.to_string());
     let width = name_width(view, &header.0);
-    let told = |cell: &Cell| view.value(cell).is_some() || view.is_out_of_memory(cell);
+    let told = |cell: &PlainCell| view.value(cell).is_some() || view.is_out_of_memory(cell);
     let groups = grouped(view.cells.iter().filter(|cell| told(cell)).map(|cell| (levels(cell, &factors), cell)));
-    let cluster = |(name, cells): (String, Vec<&Cell>)| {
-        let bar = |cell: &&Cell| Bar {
+    let cluster = |(name, cells): (String, Vec<&PlainCell>)| {
+        let bar = |cell: &&PlainCell| Bar {
             level: shortened(cell.get(studied).unwrap_or(""), SMALL, NAMES),
             rank: 0,
             outcome: view.value(cell).map(Interval::exact).ok_or_else(|| view.obstacle(cell).unwrap_or("not run").to_string()),
@@ -124,7 +124,7 @@ fn collect(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
     let mut seen: Vec<String> = Vec::new();
     let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (cell, view.recorded.grid_of(cell)?))));
     // Where nothing was run at all, the report says so beside its tables.
-    let tells = |cell: &Cell| view.value(cell).is_some() || view.is_out_of_memory(cell);
+    let tells = |cell: &PlainCell| view.value(cell).is_some() || view.is_out_of_memory(cell);
     let told = grouped(keyed).into_iter().filter(|(_, cells)| cells.iter().any(|(cell, _)| tells(cell)));
     let clusters = told.map(|(name, cells)| {
         let baseline = cells.first().map(|(cell, grid)| grid.baseline_of(cell));
@@ -158,7 +158,7 @@ fn collect(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
     clusters
 }
 
-fn outcome(view: &PlotView, cell: &Cell, baseline: &Cell) -> Result<Interval, String> {
+fn outcome(view: &PlotView, cell: &PlainCell, baseline: &PlainCell) -> Result<Interval, String> {
     if let Some(ratio) = view.recorded.ratio(cell, view.metric) {
         return Ok(ratio);
     }

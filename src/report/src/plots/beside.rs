@@ -8,7 +8,7 @@ use anyhow::Result;
 use base::units::{change, percent};
 use chart::{Dot, Head, RangeAxis, Ranges, Row, ranges};
 use record::protocol::Published;
-use record::rules::{Bound, RatioRule, Rule, RulePart};
+use record::rules::{Bound, PlainRule, RatioRule, RulePart};
 
 /// Parts of a published table that make a picture worth it.
 const FEWEST: usize = 3;
@@ -23,7 +23,7 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
         .flat_map(|run| run.reproductions.iter().map(move |found| (run, found)))
         .filter(|(_, found)| found.published.id == published.id && found.comparable)
         .collect();
-    let parts = published.rule.as_ref().map_or(Vec::new(), Rule::parts);
+    let parts = published.rule.as_ref().map_or(Vec::new(), PlainRule::parts);
     let row = |(n, rule): (usize, &&RulePart)| {
         let RulePart::Ratio(RatioRule { metric, of, confirm: Bound::Within(low, high), .. }) = rule else { return None };
         let (low, high) = (*low, *high);

@@ -6,10 +6,10 @@ use anyhow::Result;
 use base::stats::Interval;
 use base::units::change;
 use chart::{TEXT, wrapped};
-use record::protocol::Cell;
+use record::protocol::PlainCell;
 
 /// A cell, and what it has that the plain one has not.
-type Treated<'a> = (&'a Cell, Vec<&'a str>);
+type Treated<'a> = (&'a PlainCell, Vec<&'a str>);
 
 pub fn effects(view: &PlotView, factors: &[&str]) -> Result<Option<String>> {
     // What is not complete over all factors may be over fewer, apart for each level of the others.
@@ -57,7 +57,7 @@ fn collect(view: &PlotView, factors: &[&str], apart: &[&str]) -> Vec<Cluster> {
 }
 
 /// The levels of a cell that are not what the factor's grid begins with: `amp+checkpoint` is two things.
-fn treatments<'a>(view: &PlotView, cell: &'a Cell, factors: &[&str]) -> Vec<&'a str> {
+fn treatments<'a>(view: &PlotView, cell: &'a PlainCell, factors: &[&str]) -> Vec<&'a str> {
     let Some(grid) = view.recorded.grid_of(cell) else { return Vec::new() };
     let changed = factors
         .iter()
@@ -96,7 +96,7 @@ fn cluster(view: &PlotView, name: &str, cells: &[Treated]) -> Option<Cluster> {
 /// the other over the one that it has without. (Box, Hunter and Hunter, Statistics for Experimenters, on logarithms.)
 fn effect(view: &PlotView, cells: &[Treated], of: &[&str]) -> Option<Interval> {
     let ratios = (cells.len() >> of.len()) as f64;
-    let weighed: Vec<(&Cell, f64)> = cells
+    let weighed: Vec<(&PlainCell, f64)> = cells
         .iter()
         .map(|(cell, has)| {
             let without = of.iter().filter(|thing| !has.contains(thing)).count();

@@ -3,11 +3,11 @@
 use super::{PlotView, levels, texts};
 use base::units::quantity;
 use base::units::{change, percent};
-use record::protocol::{Cell, FigureStyle, Plot, PlotKind};
+use record::protocol::{FigureStyle, PlainCell, PlainPlot, PlotKind};
 use std::collections::BTreeMap;
 
 /// A sentence for the title; none where the figures do not give one, and the caption has to do.
-pub fn finding(view: &PlotView, plot: &Plot) -> Option<String> {
+pub fn finding(view: &PlotView, plot: &PlainPlot) -> Option<String> {
     match &plot.kind {
         PlotKind::Bars { absolute: true, .. } => of_amounts(view),
         PlotKind::Bars { .. } => of_levels(view),
@@ -82,7 +82,7 @@ fn changes(what: &str, label: &str, low: f64, high: f64) -> String {
 /// At the largest level that several lines have, the lowest against the first; of one line, how it grows.
 fn of_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
     let factors = view.telling(series, &[x]);
-    let at = |cell: &Cell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
+    let at = |cell: &PlainCell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     let mut lost: BTreeMap<String, f64> = BTreeMap::new();
     for cell in &view.cells {
@@ -175,7 +175,7 @@ fn of_share_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
 /// The values of each level of the studied factor.
 fn of_values(view: &PlotView, rows: &[&str]) -> Option<String> {
     let unit = view.metric.shown_unit();
-    let value = |cell: &Cell| view.value(cell).map(f64::abs);
+    let value = |cell: &PlainCell| view.value(cell).map(f64::abs);
     let mut by_level = by_level(view, &studied(view), &value);
     // Where the studied factor changes nothing, the first of the rows tells more.
     if let (Some(first), [one, others @ ..]) = (rows.first(), &by_level[..])
@@ -205,15 +205,15 @@ fn of_amounts(view: &PlotView) -> Option<String> {
 const FEW: usize = 5;
 
 /// The level of the factor that a cell's grid studies, as titles name it.
-fn studied(view: &PlotView) -> impl Fn(&Cell) -> Option<String> {
+fn studied(view: &PlotView) -> impl Fn(&PlainCell) -> Option<String> {
     |cell| view.recorded.grid_of(cell).and_then(|grid| Some(view.recorded.protocol.doing(&grid.studied, cell.get(&grid.studied)?)))
 }
 
 /// Smallest and largest value of each level.
 fn by_level(
     view: &PlotView,
-    level: &dyn Fn(&Cell) -> Option<String>,
-    value: &dyn Fn(&Cell) -> Option<f64>,
+    level: &dyn Fn(&PlainCell) -> Option<String>,
+    value: &dyn Fn(&PlainCell) -> Option<f64>,
 ) -> Vec<(String, f64, f64)> {
     let mut by_level: Vec<(String, f64, f64)> = Vec::new();
     for cell in &view.cells {

@@ -6,15 +6,15 @@ use base::stats::median;
 use base::units::tick;
 use base::units::{change, percent};
 use chart::{Dot, RangeAxis, Ranges, Row, ranges};
-use record::protocol::{BY, Cell};
+use record::protocol::{BY, PlainCell};
 
 /// A row for each comparison, named by what tells it from others, with its 95 % interval.
 pub fn intervals(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
-    let compared = |cell: &&Cell| view.recorded.ratio(cell, view.metric).is_some();
-    let cells: Vec<&Cell> = view.cells.iter().filter(compared).collect();
+    let compared = |cell: &&PlainCell| view.recorded.ratio(cell, view.metric).is_some();
+    let cells: Vec<&PlainCell> = view.cells.iter().filter(compared).collect();
     let Some(grid) = cells.first().and_then(|cell| view.recorded.grid_of(cell)) else { return Ok(None) };
     let factors = view.telling(clusters, &[&grid.studied]);
-    let name = |cell: &Cell| {
+    let name = |cell: &PlainCell| {
         let own = view.recorded.grid_of(cell).map_or("", |grid| &grid.studied);
         let of = levels(cell, &factors.iter().copied().filter(|factor| *factor != own).collect::<Vec<_>>());
         let level = view.level_label(own, cell.get(own).unwrap_or(""));
@@ -25,7 +25,7 @@ pub fn intervals(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
         }
         if of.is_empty() { level } else { format!("{of}: {level}") }
     };
-    let row = |cell: &&Cell| {
+    let row = |cell: &&PlainCell| {
         let ratio = view.recorded.ratio(cell, view.metric)?;
         let text = format!("{} ({})", percent(ratio.estimate), change(ratio.low, ratio.high));
         Some(Row {
@@ -41,7 +41,7 @@ pub fn intervals(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
 /// The signed errors of a prediction, a row for each model: on which side of the truth they are.
 pub fn signed(view: &PlotView) -> Result<Option<String>> {
     let Some(name) = view.metric.signed else { return Ok(None) };
-    let value = |cell: &Cell| view.recorded.samples.value(cell, name);
+    let value = |cell: &PlainCell| view.recorded.samples.value(cell, name);
     let models = grouped(view.cells.iter().filter_map(|cell| Some((levels(cell, &["model"]), value(cell)?))));
     if models.is_empty() {
         return Ok(None);

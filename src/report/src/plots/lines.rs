@@ -112,7 +112,7 @@ fn is_share(view: &PlotView) -> bool {
 }
 
 fn collect(view: &PlotView, x: &str, factors: &[&str]) -> Vec<Series> {
-    let at = |cell: &record::protocol::Cell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
+    let at = |cell: &record::protocol::PlainCell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
     let keyed = view.cells.iter().filter_map(|cell| Some((levels(cell, factors), (at(cell)?, cell))));
     let is_share = is_share(view);
     let groups = grouped(keyed).into_iter().enumerate();

@@ -18,7 +18,7 @@ use super::prose;
 use super::recorded::Recorded;
 use anyhow::Result;
 use chart::{Head, NARROW, WIDE};
-use record::protocol::{Cell, Grid, Metric, Pass, Plot, PlotKind, selects};
+use record::protocol::{Metric, Pass, PlainCell, PlainGrid, PlainPlot, PlotKind, selects};
 use record::results::Status;
 use serde::Serialize;
 
@@ -69,7 +69,7 @@ impl Picture {
 ///
 /// # Errors
 /// The drawing library fails.
-pub fn draw(recorded: &Recorded, plot: &Plot, title: Option<&str>) -> Result<Option<Picture>> {
+pub fn draw(recorded: &Recorded, plot: &PlainPlot, title: Option<&str>) -> Result<Option<Picture>> {
     let Some(metric) = recorded.protocol.metric(&plot.metric) else {
         return Ok(None);
     };
@@ -125,11 +125,11 @@ struct PlotView<'a> {
     recorded: &'a Recorded,
     metric: &'a Metric,
     head: Head,
-    cells: Vec<Cell>,
+    cells: Vec<PlainCell>,
 }
 
 impl<'a> PlotView<'a> {
-    fn new(recorded: &'a Recorded, plot: &Plot, metric: &'a Metric, width: i32) -> PlotView<'a> {
+    fn new(recorded: &'a Recorded, plot: &PlainPlot, metric: &'a Metric, width: i32) -> PlotView<'a> {
         let grids = recorded.grids().filter(|grid| grid.passes.contains(&metric.pass));
         let cells = grids.flat_map(|grid| recorded.cells(grid)).filter(|cell| selects(&plot.of, cell)).collect();
         PlotView { recorded, metric, head: Head::new(&plot.caption, &whose(recorded), width), cells }
@@ -137,21 +137,21 @@ impl<'a> PlotView<'a> {
 
     /// The view without the cells of other grids: one that holds a factor fixed has no line along it, one without a factor no
     /// place among its clusters.
-    fn only(&self, wanted: impl Fn(&Grid) -> bool) -> PlotView<'a> {
+    fn only(&self, wanted: impl Fn(&PlainGrid) -> bool) -> PlotView<'a> {
         let cells = self.cells.iter().filter(|cell| self.recorded.grid_of(cell).is_some_and(&wanted));
         PlotView { cells: cells.cloned().collect(), head: self.head.clone(), ..*self }
     }
 
-    fn value(&self, cell: &Cell) -> Option<f64> {
+    fn value(&self, cell: &PlainCell) -> Option<f64> {
         self.recorded.samples.value(cell, self.metric.name)
     }
 
     /// Why a cell has no figure, in a few words.
-    fn obstacle(&self, cell: &Cell) -> Option<&'static str> {
+    fn obstacle(&self, cell: &PlainCell) -> Option<&'static str> {
         self.recorded.obstacle(cell, self.metric.pass).map(|(status, _)| prose::status(status))
     }
 
-    fn is_out_of_memory(&self, cell: &Cell) -> bool {
+    fn is_out_of_memory(&self, cell: &PlainCell) -> bool {
         self.recorded.obstacle(cell, self.metric.pass).is_some_and(|(status, _)| status == Status::Oom)
     }
 
@@ -189,7 +189,7 @@ impl<'a> PlotView<'a> {
 }
 
 /// The levels of some factors of a cell, as a label; a number does not say of what it is.
-fn levels(cell: &Cell, factors: &[&str]) -> String {
+fn levels(cell: &PlainCell, factors: &[&str]) -> String {
     let named = |factor: &&str| {
         let level = cell.get(factor)?;
         Some(if level.parse::<f64>().is_ok() { format!("{factor} {level}") } else { level.to_string() })

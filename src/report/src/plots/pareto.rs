@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_front_is_what_nothing_beats() {
-        let dot = |x: f64, y: f64| ParetoDot { name: String::new(), x, y, kind: 0, on_front: false };
+        let dot = |x: f64, y: f64| ParetoDot { name: String::new(), x, y, kind: 0, workload: 0, on_front: false };
         let mut dots = [dot(1.0, 4.0), dot(2.0, 2.0), dot(2.0, 3.0), dot(3.0, 2.0), dot(4.0, 1.0)];
         mark_front(&mut dots);
         assert_eq!(dots.each_ref().map(|d| d.on_front), [true, true, false, false, true]);

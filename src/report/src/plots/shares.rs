@@ -85,7 +85,7 @@ pub fn shares(view: &PlotView, rows: &[&str], prefix: &str) -> Result<Option<Str
 }
 
 /// The parts of a cell's whole, by their names without the prefix; none where it has none.
-fn parts<'a>(view: &'a PlotView, cell: &record::protocol::Cell, prefix: &str) -> Option<Vec<(&'a str, f64)>> {
+fn parts<'a>(view: &'a PlotView, cell: &record::protocol::PlainCell, prefix: &str) -> Option<Vec<(&'a str, f64)>> {
     let own = |record: &&PassRecord| record.cell == *cell && record.pass == view.metric.pass && record.status == Status::Ok;
     let record = view.recorded.passes.iter().find(own)?;
     // One record names the parts; where rounds repeat them, the medians count.
