@@ -73,15 +73,15 @@ const MIB: f64 = (1 << 20) as f64;
 
 /// A head without bias: logits `[tokens, vocabulary]` of `[1, tokens, width]`.
 #[derive(Debug)]
-struct Weights(Tensor);
+struct OutputHead(Tensor);
 
-impl Block for Weights {
+impl Block for OutputHead {
     fn forward(&self, x: &Tensor, _train: bool) -> Tensor {
         x.squeeze_dim(0).linear(&self.0, None::<&Tensor>)
     }
 
     fn share(&self) -> Box<dyn Block> {
-        Box::new(Weights(self.0.shallow_clone()))
+        Box::new(OutputHead(self.0.shallow_clone()))
     }
 }
 
@@ -110,7 +110,7 @@ fn with_loss(
         // Leaves of this step: their gradients go with them.
         let [hidden, weights] = [&hidden, &weights].map(|t| t.detach().set_requires_grad(true));
         let rest = probe.at_rest();
-        let loss = probe.forward(|| loss(&Weights(weights.shallow_clone()), &hidden, &targets, chunk))?;
+        let loss = probe.forward(|| loss(&OutputHead(weights.shallow_clone()), &hidden, &targets, chunk))?;
         loss.f_backward()?;
         if let Some(memory) = probe.memory() {
             probe.emit(PER_LOGIT, (memory.requested_peak - rest) as f64 / (tokens * vocabulary) as f64);
