@@ -50,6 +50,7 @@ compiled: _setup
 
 # Make the predictions that come with the project anew, after a change of the simulated GPU or of an experiment; minutes on two cores
 predictions: _setup
+    @scripts/peers
     cargo build --release
     rm -rf {{ quote(target / "predictions") }}
     {{ quote(release / "vramlab") }} run-all --device dry --budget 1200 --out {{ quote(target / "predictions") }}

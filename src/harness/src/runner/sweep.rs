@@ -248,12 +248,18 @@ fn environment(python: Option<&Result<Python, String>>) -> BTreeMap<String, Stri
     environment
 }
 
-/// The command line, with the program by its name: where it stood says nothing about the figures.
+/// The command line, as it can be typed elsewhere: the program by its name, paths from the folder that it was started in, and without the
+/// account that only the run of all experiments around it can read.
 fn invocation() -> Vec<String> {
-    let mut arguments: Vec<String> = std::env::args().collect();
+    let here = std::env::current_dir().map(|here| format!("{}/", here.display())).unwrap_or_default();
+    let mut arguments: Vec<String> =
+        std::env::args().map(|argument| argument.strip_prefix(&here).map_or(argument.clone(), str::to_string)).collect();
     if let Some(program) = arguments.first_mut() {
         let name = Path::new(program.as_str()).file_name().map(|name| name.to_string_lossy().into_owned());
         *program = name.unwrap_or_default();
+    }
+    if let Some(at) = arguments.iter().position(|argument| argument == "--within") {
+        arguments.drain(at..(at + 2).min(arguments.len()));
     }
     arguments
 }
