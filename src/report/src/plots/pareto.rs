@@ -84,7 +84,7 @@ fn mark_front(dots: &mut [ParetoDot]) {
 
 fn draw(view: &PlotView, other: &Metric, factor: &str, kinds: &[String], dots: &[ParetoDot]) -> Result<String> {
     let legend = view.head.bottom() + 10;
-    let key = key_place(view, legend, factor, kinds);
+    let (places, key) = legend_places(view, legend, factor, kinds);
     // Names stand above the highest marks.
     let top = key.1 + 74;
     let bottom = top + PLOT_HEIGHT;
@@ -99,9 +99,7 @@ fn draw(view: &PlotView, other: &Metric, factor: &str, kinds: &[String], dots: &
     let other_label = if view.recorded.is_prediction() { format!("predicted {}", other.label) } else { other.label.into() };
     picture((width, bottom + 60), &title, |canvas| {
         view.head.draw(canvas);
-        draw_legend(canvas, legend, factor, kinds);
-        canvas.path(&[key, (key.0 + 28, key.1)], FAINT, 2, &[5, 3]);
-        canvas.text((key.0 + 36, key.1), KEY, TEXT, INK, Anchor::Start);
+        draw_legend(canvas, legend, factor, (kinds, &places), key);
         canvas.text(
             (left, key.1 + 28),
             &shortened(&format!("{other_label} (logarithmic)"), TEXT, width - left - EDGE),
@@ -136,23 +134,28 @@ fn draw(view: &PlotView, other: &Metric, factor: &str, kinds: &[String], dots: &
     })
 }
 
-/// Where what the dashed line is stands: after the kinds, in a row of its own where there is no room.
-fn key_place(view: &PlotView, y: i32, factor: &str, kinds: &[String]) -> Point {
-    let named = kinds.iter().filter(|kind| !kind.is_empty());
-    let x = EDGE + text_width(factor, SMALL) + 20 + named.map(|kind| text_width(kind, TEXT) + 40).sum::<i32>();
-    if x + 36 + text_width(KEY, TEXT) > view.head.width { (EDGE, y + 18) } else { (x, y) }
+/// Where each kind stands in the legend, and after them what the dashed line is, in a row of its own where there is no room.
+fn legend_places(view: &PlotView, y: i32, factor: &str, kinds: &[String]) -> (Vec<i32>, Point) {
+    let mut end = EDGE + text_width(factor, SMALL) + 20;
+    let place = |kind: &String| {
+        let x = end;
+        end += if kind.is_empty() { 0 } else { text_width(kind, TEXT) + 40 };
+        x
+    };
+    let places = kinds.iter().map(place).collect();
+    let has_room = end + 36 + text_width(KEY, TEXT) <= view.head.width;
+    (places, if has_room { (end, y) } else { (EDGE, y + 18) })
 }
 
-fn draw_legend(canvas: &mut Canvas, y: i32, factor: &str, kinds: &[String]) {
-    let mut x = EDGE;
-    canvas.text((x, y), factor, SMALL, FAINT, Anchor::Start);
-    x += text_width(factor, SMALL) + 20;
-    for (n, kind) in kinds.iter().enumerate().filter(|(_, kind)| !kind.is_empty()) {
+fn draw_legend(canvas: &mut Canvas, y: i32, factor: &str, (kinds, places): (&[String], &[i32]), key: Point) {
+    canvas.text((EDGE, y), factor, SMALL, FAINT, Anchor::Start);
+    for (n, (kind, x)) in kinds.iter().zip(places).enumerate().filter(|(_, (kind, _))| !kind.is_empty()) {
         let Look { mark, color, .. } = look(n);
-        canvas.mark((x, y), mark, color);
+        canvas.mark((*x, y), mark, color);
         canvas.text((x + 12, y), kind, TEXT, INK, Anchor::Start);
-        x += text_width(kind, TEXT) + 40;
     }
+    canvas.path(&[key, (key.0 + 28, key.1)], FAINT, 2, &[5, 3]);
+    canvas.text((key.0 + 36, key.1), KEY, TEXT, INK, Anchor::Start);
 }
 
 /// A workload's front as stairs: what is reached up to each of its cells.
