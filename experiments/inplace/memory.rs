@@ -27,8 +27,8 @@ pub fn grid() -> Grid<Pointwise> {
     use {Form::*, Mode::*, Workload::*};
     Grid::new("memory and time", step)
         .compare::<Form>()
-        .quick(Pointwise::cross([Single, Chain], 8 << 20, Inference, Form::ALL))
-        .quick(Pointwise::cross([Single, Chain], 8 << 20, Training, Form::ALL).passes(CHECK | COUNT))
+        .quick(Pointwise::cross([Single, Chain], 4 << 20, Inference, Form::ALL))
+        .quick(Pointwise::cross([Single, Chain], 4 << 20, Training, Form::ALL).passes(CHECK | COUNT))
         .quick(Pointwise::cross(Network, 1 << 20, Training, Form::ALL))
         .quick(Pointwise::cross(Network, 1 << 20, Inference, Form::ALL).passes(CHECK | COUNT))
         .full(Pointwise::cross([Single, Chain], 256 << 20, Mode::ALL, Form::ALL))

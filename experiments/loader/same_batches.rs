@@ -8,7 +8,7 @@ pub fn grid() -> Grid<SameBatches> {
     Grid::new("the same batches?", step)
         .compare::<Workers>()
         // Checks come before all that is timed, so these also make the images that both sides read.
-        .quick(SameBatches::cross(256, Size::Photographs, [0, 1, 2, 4]))
+        .quick(SameBatches::cross(128, Size::Photographs, [0, 1, 2, 4]))
         .full(SameBatches::cross(512, Size::Photographs, [0, 1, 2, 4]))
         .smoke(SameBatches::cross(96, Size::Thumbnails, [0, 2]).passes(CHECK | ROUNDS))
         .passes(CHECK)

@@ -11,7 +11,7 @@ pub fn grid() -> Grid<SideBySide> {
     let ours_with_workers = |c: &SideBySide| c.by == By::Vramlab && c.workers.0 >= 2;
     Grid::new("side by side", step)
         .compare::<By>()
-        .quick(SideBySide::cross(256, Size::Photographs, WORKERS, SIDES))
+        .quick(SideBySide::cross(128, Size::Photographs, WORKERS, SIDES))
         .full(SideBySide::cross(512, Size::Photographs, WORKERS, SIDES))
         .passes(ROUNDS)
         .on(&[Platform::Cpu, Platform::Gpu])

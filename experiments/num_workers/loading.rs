@@ -24,8 +24,8 @@ pub fn grid() -> Grid<Loading> {
     let one_per_core = |c: &Loading| c.transform == Work::Heavy && c.workers == PerCore;
     Grid::new("loading alone", step)
         .compare::<Workers>()
-        .quick(Loading::cross(By::Vramlab, Work::Heavy, 256, BY_CORES))
-        .quick(Loading::cross(By::Pytorch, Work::Heavy, 256, BY_CORES))
+        .quick(Loading::cross(By::Vramlab, Work::Heavy, 128, BY_CORES))
+        .quick(Loading::cross(By::Pytorch, Work::Heavy, 128, BY_CORES))
         .full(Loading::cross(By::Vramlab, Work::Heavy, 2048, WITH_ONE))
         .full(Loading::cross(By::Pytorch, Work::Heavy, 2048, WITH_ONE))
         .full(Loading::cross(By::Vramlab, Work::Light, 50000, WITH_ONE))

@@ -16,7 +16,7 @@ cell! { Recipe { by: By, samples: Samples, loader: Settings } }
 pub fn grid() -> Grid<Recipe> {
     Grid::new("the guide's loader", |_: Recipe, _: &Bench| bail!("PyTorch runs this cell"))
         .compare::<Settings>()
-        .quick(Recipe::cross(By::Pytorch, 256, Settings::ALL))
+        .quick(Recipe::cross(By::Pytorch, 128, Settings::ALL))
         .full(Recipe::cross(By::Pytorch, 2048, Settings::ALL))
         .passes(CHECK | ROUNDS)
         .metrics(&[EPOCHS_RATE, PROPORTIONAL, SAMPLES_ERROR])

@@ -111,6 +111,8 @@ pub fn run(
 
 /// One in so many predictions is made again before those that came with the project are taken for this run's own.
 const SAMPLED: usize = 8;
+/// But no more of an experiment than this: each run draws others.
+const MOST_SAMPLED: usize = 12;
 
 /// In a run of all, stands by the predictions that came with the project where this run would make the same, after a sample of them was made
 /// again and was equal to the byte; gives the exit status. None where the run makes its own. Nothing is copied: they stay what they are, the
@@ -132,7 +134,7 @@ fn take_over(
     let all = sample.len();
     // Another sample each time, so that many users make all of them.
     sample.shuffle(&mut rand::rng());
-    sample.truncate(all.div_ceil(SAMPLED).max(2));
+    sample.truncate(all.div_ceil(SAMPLED).clamp(2, MOST_SAMPLED));
     sample.iter_mut().for_each(|planned| planned.twice = false);
     let scratch = tempfile::tempdir().context("making a folder for predictions that are made again")?;
     let mut manifest = now.clone();
