@@ -1,0 +1,126 @@
+//! Packing: sequences of many lengths padded to the longest, grouped by length, or one after another in rows.
+//!
+//! PyTorch in Python runs every cell (`peers/pytorch/packing.py`).
+
+use harness::lab::*;
+
+const PADDING: Metric = Metric::counted("padding", "share of tokens that is padding", "1").share();
+const USEFUL: Metric = Metric::counted("useful", "tokens of a step that are no padding", "1");
+/// What the largest step needs, beside what was there before it, over the tokens of a mean step that are no padding.
+const PER_TOKEN: Metric = Metric::counted("per_token", "peak above rest for each useful token of a step", "B");
+
+const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
+const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
+
+name! { ModelName as "model" "model" }
+levels! {
+    Lengths "how long sequences are":
+    LogNormal "log-normal, with a median of a ninth of the longest",
+    Alike "all an eighth of a row",
+}
+levels! {
+    Arranged "how they make a step":
+    Padded "eight sequences as they come, padded to the longest of them" => "padded",
+    Grouped "eight sequences of like length, padded to the longest of them" => "grouped by length",
+    Packed "one after another in a row; each attends to itself alone" => "packed",
+}
+
+cell! { Packing { model: ModelName, lengths: Lengths, arranged: Arranged, by: By } }
+
+fn main() -> ExitCode {
+    harness::run(protocol())
+}
+
+pub fn protocol() -> Protocol {
+    Protocol::new("packing", "Packing sequences")
+        .question("How much of a step is padding, what does it cost in memory, and do grouping by length and packing take it away?")
+        .hypothesis(
+            "Memory follows the longest sequence of a step: with lengths that vary half of the tokens and more are padding. Grouping takes the \
+             padding, and leaves the step with the longest sequences, which makes the peak. A packed row has as many tokens as every other, so \
+             its peak is bounded. Gradients are those of the padded steps.",
+        )
+        .grid(memory())
+        .grid(gradients())
+        .page(include_str!("packing.md"))
+        .shows(Shown::new("Pack sequences", "Sequences of many lengths").at(Arranged::Packed).memory(PER_TOKEN))
+        .threat("Lengths are drawn, and no data set's: how much padding yours has `vramlab rehearse` says.")
+        .threat("A packed row attends by a mask of tokens by tokens. FlashAttention's kernels for rows of many sequences need none.")
+        .threat("An optimizer is left out, so that the peak is that of forward and backward passes.")
+}
+
+/// PyTorch in Python runs each cell.
+fn in_python(_: Packing, _: &Bench) -> Result<Step> {
+    bail!("peers/pytorch/packing.py runs this")
+}
+
+fn memory() -> Grid<Packing> {
+    use Arranged::{Grouped, Packed};
+    let varied = |arranged| move |c: &Packing| c.arranged == arranged && c.lengths == Lengths::LogNormal;
+    Grid::new("an epoch", in_python)
+        .compare::<Arranged>()
+        .quick_and_full(Packing::cross("llama-12x768", Lengths::ALL, Arranged::ALL, By::Pytorch))
+        .passes(COUNT)
+        .on(DEVICES)
+        .metrics(&[PADDING, USEFUL, PER_TOKEN])
+        .claim(
+            // Set on 23 November 2026, before any figure.
+            Claim::new("packing-memory", "this lab", "where lengths vary packing halves the memory for each useful token")
+                .on(BY_PYTHON)
+                .rule(ratio(PER_TOKEN).of(varied(Packed)).confirm(at_most(0.5)).refute(at_least(0.9))),
+        )
+        .claim(
+            // Set on 23 November 2026, before any figure.
+            Claim::new("grouping-padding", "this lab", "grouping by length leaves a tenth of padding at most")
+                .on(BY_PYTHON)
+                .rule(value(PADDING).of(varied(Grouped)).confirm(at_most(0.10)).refute(at_least(0.25))),
+        )
+        .plot(bars(PER_TOKEN).caption("Peak for each useful token, against padded steps").by::<Lengths>())
+}
+
+fn gradients() -> Grid<Packing> {
+    Grid::new("the same gradients", in_python)
+        .compare::<Arranged>()
+        .always(Packing::cross("llama-2x64", Lengths::LogNormal, Arranged::ALL, By::Pytorch))
+        .passes(CHECK)
+        .on(&[Platform::Cpu, Platform::Gpu])
+        // Sums come in another order.
+        .check(|_| equal(1e-4))
+        .claim(
+            // Set on 23 November 2026, before any figure.
+            Claim::new("packing-same", "this lab", "packed sequences give the gradients of padded ones")
+                .on(&[Platform::Gpu, Platform::Python])
+                .rule(value(GRADIENT_ERROR).of(|c: &Packing| c.arranged != Arranged::Padded).holds(at_most(1e-4))),
+        )
+        .no_plots()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    /// The checks of both cells, then without the mask that keeps a row's sequences apart.
+    const CHECKED: &str = r#"
+import sys
+sys.path.insert(0, "peers/pytorch")
+import contextlib, lab, packing, torch
+
+bench = lab.Bench(torch.device("cpu"), seed=1, threads=1)
+
+def check(arranged):
+    of = "model=llama-2x64 lengths=log-normal by=pytorch arranged="
+    spec = {"cell": of + arranged, "baseline": of + "padded", "expected": {"Equal": {"tolerance": 1e-4}}, "exchange": None}
+    return lab._check(packing.Training, spec, bench)[0]
+
+print(check("grouped"), check("packed"))
+packing.attending_by = lambda mask: contextlib.nullcontext()
+print(check("grouped"), check("packed"))
+"#;
+
+    #[test]
+    fn the_check_sees_sequences_that_attend_to_one_another() {
+        let root = common::root();
+        let output = Command::new(root.join(".venv/bin/python")).args(["-c", CHECKED]).current_dir(root).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said, "ok ok\nok invalid\n", "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
