@@ -62,7 +62,7 @@ fn loss(how: How, model: &Model, batch: &Batch) -> Result<Tensor> {
     // Token ids stay what they are.
     let inputs = if batch.inputs.is_floating_point() { batch.inputs.to_kind(how.kind()) } else { batch.inputs.shallow_clone() };
     let loss = || model.loss(&model.forward(&inputs, true).to_kind(Kind::Float), &batch.targets, Reduction::Mean);
-    if how == How::Autocast { autocast(inputs.device(), Kind::BFloat16, loss) } else { Ok(loss()) }
+    Ok(if how == How::Autocast { autocast(inputs.device(), Kind::BFloat16, loss)? } else { loss() })
 }
 
 fn gradients(model: &Model) -> Vec<Tensor> {
