@@ -19,7 +19,6 @@ levels! {
     Evaluated "total_loss += loss of an evaluation, which has no backward pass and no no_grad" => "total_loss += loss, evaluated",
     Outputs "the output of an evaluation, with its graph" => "outputs of an evaluation",
     Detached "the output of an evaluation, detached" => "detached outputs",
-    NoGrad "the output of an evaluation under no_grad" => "outputs under no_grad",
 }
 
 cell! { Keeping { model: ModelName, batch: Samples, kept: Kept } }
@@ -56,7 +55,7 @@ pub fn protocol() -> Protocol {
     Protocol::new("leaks", "Common leaks")
         .question("By how much does memory grow with each step for what a loop keeps, and what does it take to keep nothing?")
         .hypothesis(
-            "A loss that went through a backward pass keeps its number and an empty graph: total_loss += loss grows by 512 bytes a step. A loss \
+            "A loss that went through a backward pass keeps its number and an empty graph: total_loss += loss grows by 512 bytes a step at most. A loss \
              or an output without one keeps all that its graph saved, as much as a step's activations. Detached outputs keep themselves.",
         )
         .page(include_str!("leaks.md"))
@@ -95,8 +94,7 @@ impl Holds {
         let number = {
             model.parameters().iter().for_each(|p| p.shallow_clone().zero_grad());
             let before = probe.live();
-            let forward = || model.forward(&batch.inputs, is_trained);
-            let output = if kept == Kept::NoGrad { no_grad(forward) } else { forward() };
+            let output = model.forward(&batch.inputs, is_trained);
             let loss = model.loss(&output, &batch.targets, Reduction::Mean);
             self.activations = probe.live() - before;
             let number = loss.double_value(&[]);
@@ -106,7 +104,7 @@ impl Holds {
             match kept {
                 Kept::Number => {}
                 Kept::TotalLoss | Kept::Evaluated => self.total = &self.total + loss,
-                Kept::Outputs | Kept::NoGrad => self.outputs.push(output),
+                Kept::Outputs => self.outputs.push(output),
                 Kept::Detached => self.outputs.push(output.detach()),
             }
             number
@@ -126,7 +124,7 @@ mod tests {
     fn a_loop_grows_by_what_it_keeps_and_by_nothing_else() {
         let grown = |kept| count(&protocol(), with(SMALL, kept)).figure(GROWN);
         let logits = 4.0 * 16.0 * 10.0;
-        assert_eq!([Kept::Number, Kept::Detached, Kept::NoGrad].map(grown), [0.0, logits, logits]);
+        assert_eq!([Kept::Number, Kept::Detached].map(grown), [0.0, logits]);
         assert!(grown(Kept::TotalLoss) < 64.0, "a number: {}", grown(Kept::TotalLoss));
         for kept in [Kept::Evaluated, Kept::Outputs] {
             assert!(grown(kept) > logits, "{kept:?}");

@@ -74,7 +74,7 @@ fn memory() -> Grid<Packing> {
                 .on(BY_PYTHON)
                 .rule(value(PADDING).of(varied(Grouped)).confirm(at_most(0.10)).refute(at_least(0.25))),
         )
-        .plot(bars(PER_TOKEN).caption("Peak for each useful token, against padded steps").by::<Lengths>())
+        .plot(bars(PER_TOKEN).named("memory").caption("Peak for each useful token, against padded steps").by::<Lengths>())
 }
 
 fn gradients() -> Grid<Packing> {

@@ -20,7 +20,12 @@ pub fn grid() -> Grid<Learned> {
     use How::{Bf16, Kahan, Stochastic};
     let small = |c: &Learned| c.rate.0 <= 1e-5 && c.steps.0 == 512;
     let is = move |how| move |c: &Learned| c.how == how && small(c);
-    let learns = |how| ratio(LOSS).of(move |c: &Learned| c.how == how && c.steps.0 == 512).confirm(within(0.97..=1.03)).refute(outside(0.90..=1.10));
+    let learns = |how| {
+        ratio(LOSS)
+            .of(move |c: &Learned| c.how == how && c.steps.0 == 512)
+            .confirm(within(0.97..=1.03))
+            .refute(outside(0.90..=1.10))
+    };
     Grid::new("what is lost?", step)
         .compare::<How>()
         .quick_and_full(Learned::cross([32, 512], [1e-3, 1e-4, 1e-5], How::ALL))
@@ -31,30 +36,33 @@ pub fn grid() -> Grid<Learned> {
         .check(|_| equal(0.1))
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("bf16-weights-still", "this lab", "at a learning rate of 1e-5 rounding leaves most bfloat16 weights as they are")
-                .rule(value(STILL).of(is(Bf16)).confirm(at_least(0.50)).refute(at_most(0.10))),
+            Claim::new(
+                "bf16-weights-still",
+                "this lab",
+                "at a learning rate of 1e-5 rounding leaves most bfloat16 weights as they are",
+            )
+            .rule(value(STILL).of(is(Bf16)).confirm(at_least(0.50)).refute(at_most(0.10))),
         )
         .claim(
             // Set on 23 November 2026, before any figure.
-            Claim::new("bf16-weights-kept", "this lab", "with stochastic rounding and with Kahan's sum bfloat16 weights learn as fp32 does")
-                .rule(learns(Stochastic))
-                .rule(learns(Kahan)),
+            Claim::new(
+                "bf16-weights-kept",
+                "this lab",
+                "with stochastic rounding and with Kahan's sum bfloat16 weights learn as fp32 does",
+            )
+            .rule(learns(Stochastic))
+            .rule(learns(Kahan)),
         )
-        .plot(
-            bars(LOSS)
-                .named("learning")
-                .caption("Loss on samples that were not trained on, against fp32's after as many steps"),
-        )
+        .plot(bars(LOSS).named("learning").caption("Loss on samples that were not trained on, against fp32's after as many steps"))
 }
 
 /// Which of ten directions a vector points to most, learned from made-up samples.
 fn step(cell: Learned, bench: &Bench) -> Result<Step> {
     let Learned { steps: Steps(steps), rate: Rate(rate), how } = cell;
-    let mut model = Model::named("mlp-3x32", bench.device)?;
+    let model = model("mlp-3x32", how, bench.device)?;
     let inputs = bench.randn(&[SAMPLES + 512, 32]);
     let targets = inputs.matmul(&bench.randn(&[32, CLASSES])).argmax(-1, false);
     let samples = Batch { inputs, targets };
-    model.store.set_kind(how.kind());
     let start: Vec<Tensor> = model.parameters().iter().map(Tensor::copy).collect();
     Ok(Step::new(move |probe| {
         no_grad(|| model.parameters().into_iter().zip(&start).for_each(|(mut parameter, start)| parameter.copy_(start)));

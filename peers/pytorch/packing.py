@@ -1,6 +1,7 @@
 """Sequences of many lengths, padded, grouped by length or packed, in plain PyTorch, for experiments/packing."""
 
 import contextlib
+import math
 import unittest.mock
 
 import lab
@@ -22,7 +23,7 @@ def lengths(kind, longest):
     """Tokens of each sequence. Log-normal ones have a median of about a ninth of the longest."""
     if kind == "alike":
         return [longest // 8] * SEQUENCES
-    drawn = torch.empty(SEQUENCES).log_normal_(torch.tensor(longest / 9.0).log().item(), 0.9)
+    drawn = torch.empty(SEQUENCES, device="cpu").log_normal_(math.log(longest / 9), 0.9)
     return drawn.round().clamp(4, longest).int().tolist()
 
 
