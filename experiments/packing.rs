@@ -7,7 +7,7 @@ use harness::lab::*;
 const PADDING: Metric = Metric::counted("padding", "share of tokens that is padding", "1").share();
 const USEFUL: Metric = Metric::counted("useful", "tokens of a step that are no padding", "1");
 /// What the largest step needs, beside what was there before it, over the tokens of a mean step that are no padding.
-const PER_TOKEN: Metric = Metric::counted("per_token", "peak above rest for each useful token of a step", "B");
+const PER_TOKEN: Metric = Metric::counted("per_token", "transient peak for each useful token of a step", "B");
 
 const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
 const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
