@@ -52,7 +52,7 @@ pub fn grid() -> Grid<Kernels> {
 }
 
 impl Case {
-    /// Heads and numbers of each.
+    /// AttentionInputs and numbers of each.
     fn heads(self) -> (i64, i64) {
         match self {
             Case::Head80 => (8, 80),
@@ -79,7 +79,7 @@ impl Case {
 fn step(cell: Kernels, bench: &Bench) -> Result<Step> {
     let Kernels { tokens: Tokens(tokens), case, dtype, how } = cell;
     let (heads, width) = case.heads();
-    let all = Heads::new(bench, heads, tokens, width, dtype);
+    let all = AttentionInputs::new(bench, heads, tokens, width, dtype);
     let mask = case.mask(tokens, &all.q, how);
     let is_causal = how == How::Sdpa && mask.is_none() && case != Case::Bidirectional;
     Ok(Step::new(move |probe| {
@@ -91,7 +91,7 @@ fn step(cell: Kernels, bench: &Bench) -> Result<Step> {
         let output = probe.forward(|| all.attend(how, mask, is_causal, 0.0))?;
         output.square().sum(Kind::Float).f_backward()?;
         if how == How::Sdpa {
-            let Heads { q, k, v } = &all;
+            let AttentionInputs { q, k, v } = &all;
             probe.emit(KERNEL, Tensor::f_internal_fused_sdp_choice(q, k, v, mask, 0.0, is_causal, None::<f64>, false)?);
         }
         probe.compare(GRADIENT_ERROR, || {

@@ -77,7 +77,7 @@ fn step(cell: Length, bench: &Bench) -> Result<Step> {
 fn attending(cell: Length, bench: &Bench, is_causal: bool) -> Result<Step> {
     let Length { heads: AttentionHeads(heads), tokens: Tokens(tokens), how, dtype, .. } = cell;
     let dropout = cell.dropout.0;
-    let all = Heads::new(bench, heads, tokens, HEAD, dtype);
+    let all = AttentionInputs::new(bench, heads, tokens, HEAD, dtype);
     let mask = (how == How::Explicit).then(|| causal(tokens, bench.device));
     let pairs = (heads * tokens * tokens) as f64;
     let each = all.q.kind().elt_size_in_bytes() as f64;

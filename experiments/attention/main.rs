@@ -47,32 +47,32 @@ pub fn protocol() -> Protocol {
 }
 
 /// Queries, keys and values `[1, heads, tokens, width]`.
-struct Heads {
+struct AttentionInputs {
     q: Tensor,
     k: Tensor,
     v: Tensor,
 }
 
-impl Heads {
-    fn new(bench: &Bench, heads: i64, tokens: i64, width: i64, dtype: Dtype) -> Heads {
+impl AttentionInputs {
+    fn new(bench: &Bench, heads: i64, tokens: i64, width: i64, dtype: Dtype) -> AttentionInputs {
         let kind = match dtype {
             Dtype::Fp32 => Kind::Float,
             Dtype::Bf16 => Kind::BFloat16,
             Dtype::Fp16 => Kind::Half,
         };
         let [q, k, v] = [(); 3].map(|()| bench.randn(&[1, heads, tokens, width]).to_kind(kind));
-        Heads { q, k, v }
+        AttentionInputs { q, k, v }
     }
 
     /// Leaves of a step of their own, whose gradients go with them.
-    fn leaves(&self) -> Heads {
+    fn leaves(&self) -> AttentionInputs {
         let [q, k, v] = [&self.q, &self.k, &self.v].map(|t| t.detach().set_requires_grad(true));
-        Heads { q, k, v }
+        AttentionInputs { q, k, v }
     }
 
     /// What is attended to; `mask` is added to the scores, or says where a token may look.
     fn attend(&self, how: How, mask: Option<&Tensor>, is_causal: bool, dropout: f64) -> Result<Tensor> {
-        let Heads { q, k, v } = self;
+        let AttentionInputs { q, k, v } = self;
         if how == How::Sdpa {
             return Ok(Tensor::f_scaled_dot_product_attention(q, k, v, mask, dropout, is_causal, None::<f64>, false)?);
         }
