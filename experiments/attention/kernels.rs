@@ -52,7 +52,7 @@ pub fn grid() -> Grid<Kernels> {
 }
 
 impl Case {
-    /// AttentionInputs and numbers of each.
+    /// Heads, and numbers of each.
     fn heads(self) -> (i64, i64) {
         match self {
             Case::Head80 => (8, 80),
