@@ -16,7 +16,7 @@ pub fn grid() -> Grid<Bandwidth> {
     let of = |model, batches: [i64; 2]| Bandwidth::cross(model, batches, [Fp32, AmpBf16], By::Pytorch);
     Grid::new("bytes read and written", |_: Bandwidth, _: &Bench| bail!("peers/pytorch/amp.py runs this"))
         .compare::<Computed>()
-        .quick(of("mlp-8x256", [64, 4096]))
+        .quick(of("mlp-8x256", [64, 1024]))
         .quick(of("gpt-4x128", [2, 32]))
         .full(of("mlp-8x1024", [1024, 16384]))
         .full(of("gpt-12x768", [4, 32]))

@@ -22,7 +22,7 @@ pub fn grid() -> Grid<Memory> {
     let stays = |metric| half(ratio(metric)).confirm(within(1.0..=1.0)).refute(at_most(0.99));
     Grid::new("memory", step)
         .compare::<Computed>()
-        .quick(Memory::cross("mlp-8x256", [64, 4096], two))
+        .quick(Memory::cross("mlp-8x256", [64, 1024], two))
         .quick(Memory::cross("gpt-4x128", [2, 32], two))
         .full(Memory::cross("mlp-8x1024", [1024, 16384], three))
         .full(Memory::cross("gpt2", [1, 4, 16], three))

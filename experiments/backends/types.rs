@@ -23,7 +23,7 @@ pub fn grid() -> Grid<ByType> {
     Grid::new("by type", step)
         .compare::<Dtype>()
         .quick(ByType::cross(Copy, 64, two))
-        .quick(ByType::cross(Product, 1024, two))
+        .quick(ByType::cross(Product, 512, two))
         .quick(ByType::cross(Convolution, 8, two))
         .quick(ByType::cross(Attention, 512, two))
         .full(ByType::cross(Copy, 1024, Dtype::ALL))

@@ -14,7 +14,7 @@ pub fn grid() -> Grid<Memory> {
     let saved = |least| ratio(PEAK).of(|c: &Memory| c.how == How::Bf16).holds(at_most(1.0 - least));
     Grid::new("memory", step)
         .compare::<How>()
-        .quick(Memory::cross("gpt-4x128", [2, 32], How::ALL))
+        .quick(Memory::cross("gpt-4x128", [2, 8], How::ALL))
         .full(Memory::cross("gpt2", [1, 4], How::ALL))
         .full(Memory::cross("gpt2-large", 1, How::ALL))
         .full(Memory::cross(["bert-large", "vit-l16"], 8, How::ALL))

@@ -31,7 +31,7 @@ pub fn grid() -> Grid<Run> {
     Grid::new("divergence", step)
         .compare::<WarmUp>()
         .quick(Run::cross(Momentum, LARGE, [Fp32, AmpBf16], [0.8, 1.6, 2.4, 3.2], [0, 10]))
-        .quick(Run::cross(Adam, LARGE, [Fp32, AmpBf16], [0.03, 0.1, 0.3, 1.0], [0, 10]))
+        .quick(Run::cross(Adam, LARGE, Fp32, [0.03, 0.1, 0.3, 1.0], [0, 10]))
         .quick(small())
         .full(Run::cross(Momentum, [32, 256], [Fp32, AmpBf16], MOMENTUM_RATES, [0, 10, 24]))
         .full(Run::cross(Adam, [32, 256], [Fp32, AmpBf16], ADAM_RATES, [0, 10, 24]))
@@ -47,7 +47,8 @@ pub fn grid() -> Grid<Run> {
                 .rule(frequency(DIVERGED, STARTS, 0.5).of(mixed).confirm(at_most(0.5)).refute(at_least(0.9)))
                 .changed(
                     "20 November 2026: the rates 3.2 (momentum) and 1 (Adam) were left out of the quick profile, because nothing learns \
-                     there. 22 November 2026: they are back, counts have intervals, and there are 96 starts for 32.",
+                     there. 22 November 2026: they are back, counts have intervals, and there are 96 starts for 32. 24 November 2026: the quick \
+                     profile leaves Adam with bf16 to the full one, because a CPU without bf16 takes minutes for it.",
                 )
                 .before(
                     ratio(DIVERGED)

@@ -36,8 +36,8 @@ pub fn grid() -> Grid<Training> {
     };
     Grid::new("configurations", step)
         .compare::<CheckpointPolicy>()
-        .quick(Training::cross(["mlp-8x128", "mlp-4x512", "resnet-4x16-gn"], [16, 64], [Sgd, Adam], Fp32, [1, 4], RECOMPUTED))
-        .quick(Training::cross("gpt-4x128", 16, [Sgd, Adam], Fp32, [1, 4], RECOMPUTED))
+        .quick(Training::cross(["mlp-8x128", "mlp-4x512"], [16, 64], [Sgd, Adam], Fp32, [1, 4], RECOMPUTED))
+        .quick(Training::cross(["gpt-4x128", "resnet-4x16-gn"], 16, [Sgd, Adam], Fp32, [1, 4], RECOMPUTED))
         .full(large(8))
         // One size of batch is enough to say it of the simulated GPU.
         .full(large(32).on(&[Platform::Cpu, Platform::Gpu]))

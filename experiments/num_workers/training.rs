@@ -19,7 +19,7 @@ pub fn grid() -> Grid<Training> {
     Grid::new("training", step)
         .compare::<Workers>()
         .quick(Training::cross(Heavy, 128, Pooled, AT_ONCE))
-        .quick(Training::cross(Heavy, 48, Convolutions, AT_ONCE))
+        .quick(Training::cross(Heavy, 32, Convolutions, AT_ONCE))
         .full(Training::cross(Heavy, 2048, [Pooled, Resnet50], AT_ONCE))
         .smoke(Training::cross(Small, 16, Pooled, AT_ONCE))
         .passes(CHECK | ROUNDS)

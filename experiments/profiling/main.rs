@@ -97,7 +97,7 @@ fn grid() -> Grid<Looked> {
         .compare::<Tool>()
         .quick(small(Vramlab, &[Nothing, ProfilerShapes, ProfilerMemory, Timeline, Statistics]))
         .quick(large("mlp-8x256", 512, Vramlab, &[Nothing, ProfilerMemory]))
-        .quick(small(Pytorch, &[Nothing, ProfilerShapes, ProfilerMemory, Recipe]))
+        .quick(small(Pytorch, &[Nothing, ProfilerMemory, Recipe]))
         .quick_and_full(Looked::cross(Bound::Launch, "mlp-8x64", 64, Pytorch, [Nothing, Memlab]).passes(COUNT).on(CUDA))
         .full(small(Vramlab, &OURS))
         .full(large("mlp-8x4096", 4096, Vramlab, &OURS))

@@ -54,9 +54,9 @@ class Bench:
 class Timing:
     """How long to warm up (both must be over) and how much to sample; steps shorter than least_sample are timed several at once."""
 
-    warm_up_steps: int = 3
-    warm_up_seconds: float = 0.05
-    samples: int = 10
+    warm_up_steps: int = 2
+    warm_up_seconds: float = 0.02
+    samples: int = 5
     least_sample: float = 5e-3
 
 

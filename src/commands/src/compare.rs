@@ -103,7 +103,7 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
     let scratch = scratch.transpose()?;
     let out = scratch.as_ref().map_or(options.out.as_path(), |scratch| scratch.path());
     let told = tempfile::tempdir().context("making a folder for the run's account")?;
-    let within = Within { account: told.path().join("account.json"), share: None };
+    let within = Within { account: told.path().join("account.json"), share: None, first_look: false };
     let mut command = Command::new(&program);
     command.args(["--device", &device.to_string(), "--budget", &options.budget.to_string(), "--out"]).arg(out);
     command.arg("--within").arg(serde_json::to_string(&within)?);

@@ -617,7 +617,7 @@ pub struct Timing {
 
 impl Default for Timing {
     fn default() -> Self {
-        Timing { warm_up_steps: 3, warm_up_seconds: 0.05, samples: 10, least_sample: 5e-3 }
+        Timing { warm_up_steps: 2, warm_up_seconds: 0.02, samples: 5, least_sample: 5e-3 }
     }
 }
 
@@ -771,7 +771,7 @@ mod tests {
         assert!((mean(&times) - 0.0025).abs() < 1e-12, "four items a step");
         assert!((standard_deviation(&times) - 0.0005 * (40.0f64 / 39.0).sqrt()).abs() < 1e-9);
         let warm_up = clock.calls.get() - 40;
-        assert!((3..=6).contains(&warm_up), "warm-up lasts three steps and 50 ms: {warm_up}");
+        assert!((2..=6).contains(&warm_up), "warm-up lasts two steps and 20 ms: {warm_up}");
     }
 
     #[test]
@@ -781,7 +781,7 @@ mod tests {
         let link = || Conditions { link: Some(60e9), ..Conditions::default() };
         let found = time(&mut step, &clock, Timing::default(), &link).unwrap();
         let of = |metric: &str| -> Vec<f64> { found.samples.iter().filter(|s| s.metric == metric).map(|s| s.value).collect() };
-        assert_eq!((of("bandwidth").len(), of("link_share").len()), (10, 10));
+        assert_eq!((of("bandwidth").len(), of("link_share").len()), (5, 5));
         assert!(of("bandwidth").iter().all(|b| (b - 15e9).abs() < 1.0), "several short steps make a sample: {:?}", of("bandwidth"));
         assert!(of("link_share").iter().all(|s| (s - 0.25).abs() < 1e-9));
         let unknown = time(&mut step, &clock, Timing::default(), &Conditions::default).unwrap();
@@ -794,8 +794,8 @@ mod tests {
         let mut step = clock.steps_of(&[0.0003]);
         let found = time(&mut step, &clock, Timing::default(), &Conditions::default).unwrap();
         assert!(times(&found).iter().all(|t| (t - 0.0003).abs() < 1e-12));
-        let sampled = clock.steps.get() - (clock.calls.get() - 10);
-        assert_eq!(sampled, 170, "seventeen steps of 0.3 ms make a sample of at least 5 ms");
+        let sampled = clock.steps.get() - (clock.calls.get() - 5);
+        assert_eq!(sampled, 85, "seventeen steps of 0.3 ms make a sample of at least 5 ms");
     }
 
     #[test]
@@ -805,7 +805,7 @@ mod tests {
         let hot = || Conditions { readings: vec![("sm_clock", "Hz", 1e9)], throttled: Some("thermal".into()), link: None };
         let found = time(&mut step, &clock, Timing::default(), &hot).unwrap();
         assert_eq!(found.status, Status::Invalid);
-        assert_eq!(found.samples.iter().filter(|s| s.metric == "sm_clock").count(), 10);
+        assert_eq!(found.samples.iter().filter(|s| s.metric == "sm_clock").count(), 5);
         let sometimes = Shared::new(0);
         let mixed = || {
             sometimes.set(sometimes.get() + 1);

@@ -61,7 +61,7 @@ impl Rounds {
 pub fn usual(profile: Profile) -> Rounds {
     match profile {
         Profile::Smoke => Rounds::fixed(2),
-        Profile::Quick => Rounds::fixed(5),
+        Profile::Quick => Rounds::of(&[3, 5]),
         Profile::Full => Rounds::of(&[5, 10, 25]),
     }
 }

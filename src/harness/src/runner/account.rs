@@ -14,6 +14,8 @@ pub struct Within {
     pub account: PathBuf,
     /// Place of this run among all; none where it is alone.
     pub share: Option<Share>,
+    /// Take the rounds that every comparison gets, and no more: others wait for theirs.
+    pub first_look: bool,
 }
 
 /// What a run takes of the time for all, in seconds, and what comes before and after it.
@@ -38,6 +40,8 @@ pub struct Account {
     pub passes: usize,
     /// Passes that the budget left out.
     pub lacking: usize,
+    /// Whether more rounds might decide a claim that the first ones did not.
+    pub is_open: bool,
     /// Cells that failed, with the reason.
     pub failed: Vec<String>,
     pub judged: Vec<JudgedClaim>,

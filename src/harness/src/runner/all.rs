@@ -22,7 +22,7 @@ use torch::dry;
 const PREDICTIONS: Duration = Duration::from_secs(240);
 
 /// What all measurements of the quick profile may take, with the predictions before them. With the report this is less than a quarter of an hour.
-const QUICK: Duration = Duration::from_secs(865);
+const QUICK: Duration = Duration::from_secs(885);
 
 /// An experiment that was cut short is gone on with, as long as there is more time left than it takes to start everything again.
 const WORTH_ANOTHER_TURN: Duration = Duration::from_secs(10);
@@ -37,6 +37,8 @@ struct ExperimentTurn {
     account: Option<Account>,
     /// Whether the last time brought it any further.
     went_on: bool,
+    /// Whether it took more than the rounds that every comparison gets.
+    looked_again: bool,
 }
 
 /// What came of all runs.
@@ -84,7 +86,7 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<Option<Summary>> {
     let limits: Vec<Duration> = devices.iter().map(|device| limit(options, *device, devices.len() > 1)).collect();
     announce(options, &devices, &limits, &results);
     let mut all: Vec<ExperimentTurn> =
-        turns(&devices).map(|(device, name)| ExperimentTurn { device, name, code: None, account: None, went_on: false }).collect();
+        turns(&devices).map(|(device, name)| ExperimentTurn { device, name, code: None, account: None, went_on: false, looked_again: false }).collect();
     let weights = Weights::of(&results);
     for (position, device) in devices.iter().enumerate() {
         let later: Duration = limits[position + 1..].iter().sum();
@@ -92,7 +94,15 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<Option<Summary>> {
         let end = start + limits[..=position].iter().sum::<Duration>();
         // The first turn is everybody's; what is left after it is for those who were cut short.
         loop {
-            let waiting: Vec<usize> = (0..all.len()).filter(|i| all[*i].device == *device && all[*i].is_waiting()).collect();
+            let of_device = |is_wanted: fn(&ExperimentTurn) -> bool| -> Vec<usize> {
+                (0..all.len()).filter(|i| all[*i].device == *device && is_wanted(&all[*i])).collect()
+            };
+            let mut waiting = of_device(ExperimentTurn::is_waiting);
+            // More rounds come when everything has the first ones.
+            let first_look = !waiting.is_empty();
+            if !first_look {
+                waiting = of_device(ExperimentTurn::is_undecided);
+            }
             let began = waiting.iter().any(|i| all[*i].code.is_some());
             let left = end.saturating_duration_since(Instant::now());
             if waiting.is_empty() || (began && left < WORTH_ANOTHER_TURN) {
@@ -106,7 +116,7 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<Option<Summary>> {
                     Share { before: start.elapsed().as_secs_f64(), own, after: (left - own).max(0.0) + later.as_secs_f64() };
                 let file = scratch.path().join("account.json");
                 let _ = std::fs::remove_file(&file);
-                let within = Within { account: file.clone(), share: Some(share) };
+                let within = Within { account: file.clone(), share: Some(share), first_look };
                 let turn = &mut all[*i];
                 // Only the first turn may start over.
                 let flags: Vec<String> = flags.iter().filter(|flag| turn.code.is_none() || *flag != "--fresh").cloned().collect();
@@ -116,6 +126,7 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<Option<Summary>> {
                     return Ok(Some(Summary { code: INTERRUPTED, results: None, ..Summary::new(&all, start.elapsed()) }));
                 }
                 turn.take(code, Account::read(&file)?);
+                turn.looked_again = !first_look;
             }
         }
     }
@@ -154,6 +165,11 @@ impl ExperimentTurn {
     /// Whether there is anything left to measure: it has not begun, or a budget cut it short and it came further the last time.
     fn is_waiting(&self) -> bool {
         self.code.is_none() || (self.went_on && self.account.as_ref().is_some_and(|account| account.lacking > 0))
+    }
+
+    /// Whether more rounds might decide one of its claims, and it has not had them.
+    fn is_undecided(&self) -> bool {
+        !self.looked_again && self.account.as_ref().is_some_and(|account| account.is_open)
     }
 
     fn take(&mut self, code: u8, account: Option<Account>) {

@@ -21,11 +21,15 @@ pub struct Python {
     pub packages: BTreeMap<String, String>,
 }
 
-/// What tells the versions: Python's and torch's on one line, then of each package that is there its own.
+/// What tells the versions: Python's and torch's on one line, then of each package that is there its own. Torch is not imported for it, which
+/// takes seconds, but its own file is asked.
 const VERSIONS: &str = "\
-import platform, torch
-from importlib import metadata
-print(platform.python_version(), torch.__version__)
+import os, platform, runpy
+from importlib import metadata, util
+torch = util.find_spec('torch')
+if torch is None: raise ModuleNotFoundError('No module named torch')
+torch = runpy.run_path(os.path.join(os.path.dirname(torch.origin), 'version.py'))['__version__']
+print(platform.python_version(), torch)
 for name in ('torchvision', 'Pillow', 'numpy', 'pytorch_memlab'):
     try:
         print(name, metadata.version(name))

@@ -27,6 +27,8 @@ pub struct Spec {
     pub hand_over: bool,
     /// Load everything, say so, and begin when told.
     pub waits: bool,
+    /// Figures of the whole process are taken: no copy of another runs the pass.
+    pub anew: bool,
     /// What a PyTorch reference needs besides; none for a child of our own.
     pub reference: Option<ForReference>,
     /// Settings of the caching allocator that the cell asks for.
@@ -52,6 +54,7 @@ impl Spec {
             exchange: None,
             hand_over: false,
             waits: false,
+            anew: false,
             reference: None,
             alloc_conf: None,
             files: None,

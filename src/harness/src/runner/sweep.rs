@@ -10,14 +10,14 @@ use super::python::{Python, for_reference};
 use super::sides::{Exchanges, Provision, program, provide, provided};
 use super::spec::Spec;
 use super::start::{interruptible, stopped};
-use super::template::Templates;
+use super::template::{Templates, suits};
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, cores, exact_cpu, flags, kernel};
 use anyhow::{Context, Result};
 use base::units::{Bytes, Seconds, now};
 use rand::seq::SliceRandom;
 use record::judge::{Judgement, RunContext, judge, undecided};
-use record::protocol::{DEVICE_MEMORY, Pass, PlainCell, PlainProtocol, Platform, Profile, Relation};
+use record::protocol::{DEVICE_MEMORY, Pass, PlainCell, PlainProtocol, Platform, Profile, Relation, TIME};
 use record::results::{
     BUDGET_ENDED, Command, FILES, FolderNotWritten, Identity, Journal, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status,
     predictions_that_came,
@@ -112,7 +112,7 @@ pub fn run(
 /// One in so many predictions is made again before those that came with the project are taken for this run's own.
 const SAMPLED: usize = 8;
 /// But no more of an experiment than this: each run draws others.
-const MOST_SAMPLED: usize = 12;
+const MOST_SAMPLED: usize = 2;
 
 /// In a run of all, stands by the predictions that came with the project where this run would make the same, after a sample of them was made
 /// again and was equal to the byte; gives the exit status. None where the run makes its own. Nothing is copied: they stay what they are, the
@@ -134,7 +134,7 @@ fn take_over(
     let all = sample.len();
     // Another sample each time, so that many users make all of them.
     sample.shuffle(&mut rand::rng());
-    sample.truncate(all.div_ceil(SAMPLED).clamp(2, MOST_SAMPLED));
+    sample.truncate(all.div_ceil(SAMPLED).min(MOST_SAMPLED));
     sample.iter_mut().for_each(|planned| planned.twice = false);
     let scratch = tempfile::tempdir().context("making a folder for predictions that are made again")?;
     let mut manifest = now.clone();
@@ -158,9 +158,8 @@ fn take_over(
         exchanges: Exchanges::default(),
     };
     sweep.progress.expect(sample.iter().map(|planned| sweep.untimed_passes(planned).len()).sum());
-    // However short the time is: without one of them nothing is taken over.
-    sweep.count(&Plan { cells: sample.iter().take(1).cloned().collect() }, None)?;
-    sweep.count(&Plan { cells: sample }, sweep.deadline)?;
+    // However short the time is: without them nothing is taken over.
+    sweep.count(&Plan { cells: sample }, None)?;
     sweep.progress.finish();
     if stopped() {
         return Ok(Some(INTERRUPTED));
@@ -168,7 +167,7 @@ fn take_over(
     let made: Vec<&PassRecord> = sweep
         .records
         .iter()
-        .filter(|record| record.pass == Pass::Memory && record.round == 1 && record.seconds.is_some())
+        .filter(|record| record.pass == Pass::Memory && record.round == 1 && record.seconds.is_some() && record.status != Status::Skipped)
         .collect();
     let theirs = |record: &PassRecord| came.passes.iter().find(|pass| pass.cell == record.cell && pass.pass == Pass::Memory);
     let apart = made.iter().find_map(|record| match theirs(record) {
@@ -193,6 +192,7 @@ fn take_over(
         came: Some((made.len(), all)),
         passes: made.len(),
         lacking: 0,
+        is_open: false,
         failed: Vec::new(),
         judged: judgements.into_iter().map(judged).collect(),
     };
@@ -439,6 +439,7 @@ impl Sweep<'_> {
             exchange: planned.grid.is_shared().then(|| self.exchanges.files(&planned.cell)).transpose()?,
             hand_over: false,
             waits: false,
+            anew: pass == Pass::Time && self.protocol.metrics.iter().any(|metric| metric.pass == Pass::Time && metric.name != TIME.name),
             reference: planned.cell.is_reference().then(|| for_reference(threads)).transpose()?,
             files: (pass == Pass::Memory && round == 1 && self.profile != Profile::Smoke).then(|| self.dir.join(FILES)),
             alloc_conf: planned.cell.alloc_conf().map(str::to_string),
@@ -518,10 +519,13 @@ impl Sweep<'_> {
             // What cannot run here has its one row.
             waiting.retain(|group| group.iter().any(|planned| self.impossible(planned, Pass::Time).is_none()));
             for round in 2..=self.least_rounds() {
-                self.round(&waiting, round)?;
+                self.round(&waiting, round, &mut Templates::default())?;
             }
             timed.append(&mut waiting);
             waiting = later;
+        }
+        if self.options.within.as_ref().is_some_and(|within| within.first_look) {
+            return Ok(());
         }
         let looks = self.rounds.looks().to_vec();
         for (look, next) in looks.iter().zip(looks.iter().skip(1)) {
@@ -530,7 +534,7 @@ impl Sweep<'_> {
             let cells: usize = timed.iter().map(Vec::len).sum();
             self.progress.expect(self.records.len() - self.resumed + cells * (next - look) as usize);
             for round in look + 1..=*next {
-                self.round(&timed, round)?;
+                self.round(&timed, round, &mut Templates::default())?;
             }
         }
         Ok(())
@@ -556,8 +560,9 @@ impl Sweep<'_> {
     fn first_round(&mut self, groups: &[Vec<Planned>]) -> Result<usize> {
         let began = Instant::now();
         let left = self.deadline.map(|deadline| deadline.saturating_duration_since(began));
+        let mut templates = Templates::default();
         for (position, group) in groups.iter().enumerate() {
-            self.round(std::slice::from_ref(group), 1)?;
+            self.round(std::slice::from_ref(group), 1, &mut templates)?;
             if left.is_some_and(|left| began.elapsed() * self.least_rounds() >= left) {
                 return Ok(position + 1);
             }
@@ -565,8 +570,8 @@ impl Sweep<'_> {
         Ok(groups.len())
     }
 
-    /// One timed round, until the budget ends.
-    fn round(&mut self, groups: &[Vec<Planned>], round: u32) -> Result<()> {
+    /// One timed round, until the budget ends. Its templates are no other round's.
+    fn round(&mut self, groups: &[Vec<Planned>], round: u32, templates: &mut Templates) -> Result<()> {
         for next in round_order(groups, round, self.options.seed).chunks(loaded_together(self.choice)) {
             let mut jobs = Vec::new();
             for planned in next {
@@ -576,7 +581,24 @@ impl Sweep<'_> {
                 let spec = self.ask(planned, Pass::Time, round)?;
                 jobs.extend(spec.map(|spec| (planned.cell.clone(), spec)));
             }
-            self.time_next(jobs, round)?;
+            match jobs.iter().all(|(_, spec)| suits(self.choice, spec)) {
+                true => self.time_copies(jobs, round, templates)?,
+                false => self.time_next(jobs, round)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Timed passes, one after the other, each in a copy of the round's template.
+    fn time_copies(&mut self, jobs: Vec<(PlainCell, Spec)>, round: u32, templates: &mut Templates) -> Result<()> {
+        let device = (self.choice, self.machine.device_memory);
+        let python = self.python.clone();
+        for (cell, spec) in jobs {
+            if self.over() {
+                break;
+            }
+            let record = provided((python.as_ref(), Some(templates)), &spec, &cell, round, device, self.options.timeout)?;
+            record.map_or(Ok(()), |record| self.keep(record))?;
         }
         Ok(())
     }
@@ -656,9 +678,11 @@ impl Sweep<'_> {
     }
 }
 
-/// Whether a record leaves nothing more to find out about its cell. A pass that the device cannot do leaves the others.
+/// Whether a record leaves nothing more to find out about its cell. A pass that the device cannot do leaves the others; a reference that ran
+/// and lacks a package lacks it in all.
 fn settles(record: &PassRecord) -> bool {
-    record.status != Status::Ok && !(record.status == Status::Skipped && record.reason != BUDGET_ENDED)
+    let lacks = record.cell.is_reference() && record.seconds.is_some();
+    record.status != Status::Ok && !(record.status == Status::Skipped && record.reason != BUDGET_ENDED && !lacks)
 }
 
 /// How many processes load libtorch at the same time before they are timed one by one.
@@ -694,6 +718,7 @@ fn account(sweep: &Sweep, plan: &Plan, left: &[FolderNotWritten], dir: &Path) ->
         came: None,
         passes: sweep.records.len() - sweep.resumed,
         lacking: sweep.lacking(plan),
+        is_open: sweep.rounds.looks().len() > 1 && !sweep.undecided(sweep.least_rounds()).is_empty(),
         failed: failed.map(|record| format!("{} {}: {}: {}", record.pass, record.cell, record.status, record.reason)).collect(),
         judged: judgements.into_iter().map(judged).collect(),
     }

@@ -1,8 +1,9 @@
-//! A process that has loaded libtorch and done nothing else, of which a copy is made for each pass that is not timed.
+//! A process that has loaded libtorch and done nothing else, of which a copy is made for each pass that opens no GPU.
 //!
-//! Loading takes a third of a second, nearly all of it the registration of libtorch's operators, and seconds in Python; a step that is
-//! checked or counted often takes less. A copy is a process of its own like any child: no tensor was allocated before, no thread and no
-//! device was opened. Timed passes are started anew all the same, since figures of the whole process would show that pages are shared.
+//! Loading takes a third of a second, nearly all of it the registration of libtorch's operators, and seconds in Python; a pass often takes
+//! less. A copy is a process of its own like any child: no tensor was allocated before, no thread and no device was opened. It has the memory
+//! layout of what it is a copy of, so each timed round has templates of its own. A pass that takes figures of the whole process is started
+//! anew all the same: they would show that pages are shared.
 
 use super::child;
 use super::spec::Spec;
@@ -116,12 +117,12 @@ impl Templates {
 }
 
 /// Whether a copy can run this pass. What a device or its allocator reads from the environment comes with a process's start.
-fn suits(choice: DeviceChoice, spec: &Spec) -> bool {
+pub fn suits(choice: DeviceChoice, spec: &Spec) -> bool {
     let as_it_is = spec.memory_limit.is_none() && spec.alloc_conf.is_none();
     match choice {
-        _ if spec.pass == Pass::Time => false,
+        _ if spec.anew => false,
         DeviceChoice::Cpu => true,
-        DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_) => as_it_is,
+        DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_) => as_it_is && spec.pass != Pass::Time,
         DeviceChoice::Cuda(_) => false,
     }
 }
@@ -245,12 +246,13 @@ mod tests {
     use record::protocol::PlainCell;
 
     #[test]
-    fn what_is_timed_or_has_an_environment_of_its_own_is_started_anew() {
+    fn what_measures_its_process_or_has_an_environment_of_its_own_is_started_anew() {
         let dry = DeviceChoice::Dry((1 << 30).into());
         let spec = |pass| Spec::alone(&PlainCell::parse("k=1").unwrap(), pass, DeviceChoice::Cpu);
         for choice in [DeviceChoice::Cpu, dry] {
             assert!(suits(choice, &spec(Pass::Check)) && suits(choice, &spec(Pass::Memory)));
-            assert!(!suits(choice, &spec(Pass::Time)));
+            assert_eq!(suits(choice, &spec(Pass::Time)), choice == DeviceChoice::Cpu);
+            assert!(!suits(choice, &Spec { anew: true, ..spec(Pass::Time) }));
         }
         assert!(!suits(DeviceChoice::Cuda(0), &spec(Pass::Memory)));
         // On the CPU a limit is the meter's; a simulated GPU's allocator reads it as it starts.
