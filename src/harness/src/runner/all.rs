@@ -85,8 +85,9 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<Option<Summary>> {
     let start = Instant::now();
     let limits: Vec<Duration> = devices.iter().map(|device| limit(options, *device, devices.len() > 1)).collect();
     announce(options, &devices, &limits, &results);
-    let mut all: Vec<ExperimentTurn> =
-        turns(&devices).map(|(device, name)| ExperimentTurn { device, name, code: None, account: None, went_on: false, looked_again: false }).collect();
+    let mut all: Vec<ExperimentTurn> = turns(&devices)
+        .map(|(device, name)| ExperimentTurn { device, name, code: None, account: None, went_on: false, looked_again: false })
+        .collect();
     let weights = Weights::of(&results);
     for (position, device) in devices.iter().enumerate() {
         let later: Duration = limits[position + 1..].iter().sum();

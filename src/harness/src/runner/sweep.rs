@@ -167,7 +167,9 @@ fn take_over(
     let made: Vec<&PassRecord> = sweep
         .records
         .iter()
-        .filter(|record| record.pass == Pass::Memory && record.round == 1 && record.seconds.is_some() && record.status != Status::Skipped)
+        .filter(|record| {
+            record.pass == Pass::Memory && record.round == 1 && record.seconds.is_some() && record.status != Status::Skipped
+        })
         .collect();
     let theirs = |record: &PassRecord| came.passes.iter().find(|pass| pass.cell == record.cell && pass.pass == Pass::Memory);
     let apart = made.iter().find_map(|record| match theirs(record) {
@@ -439,7 +441,8 @@ impl Sweep<'_> {
             exchange: planned.grid.is_shared().then(|| self.exchanges.files(&planned.cell)).transpose()?,
             hand_over: false,
             waits: false,
-            anew: pass == Pass::Time && self.protocol.metrics.iter().any(|metric| metric.pass == Pass::Time && metric.name != TIME.name),
+            anew: pass == Pass::Time
+                && self.protocol.metrics.iter().any(|metric| metric.pass == Pass::Time && metric.name != TIME.name),
             reference: planned.cell.is_reference().then(|| for_reference(threads)).transpose()?,
             files: (pass == Pass::Memory && round == 1 && self.profile != Profile::Smoke).then(|| self.dir.join(FILES)),
             alloc_conf: planned.cell.alloc_conf().map(str::to_string),
@@ -734,5 +737,23 @@ fn judged(judgement: Judgement) -> JudgedClaim {
         parts: judgement.parts(),
         counts: judgement.carries,
         in_python: judgement.platform == Platform::Python,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_that_lacks_a_package_is_asked_once_and_a_pass_that_the_device_cannot_do_leaves_the_others() {
+        let skipped = |cell: &str, seconds| {
+            let cell = PlainCell::parse(cell).unwrap();
+            PassRecord { seconds, ..PassRecord::not_run(&cell, Pass::Check, 1, Status::Skipped, "this needs torchvision") }
+        };
+        assert!(settles(&skipped("by=pytorch k=1", Some(2.0))), "it ran and said so");
+        assert!(!settles(&skipped("by=pytorch k=1", None)), "it never ran");
+        assert!(!settles(&skipped("k=1", Some(2.0))), "a simulated GPU goes through a check and still counts");
+        let ended = PassRecord { reason: BUDGET_ENDED.to_string(), ..skipped("k=1", None) };
+        assert!(settles(&ended), "until the run is resumed");
     }
 }
