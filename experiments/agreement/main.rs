@@ -88,7 +88,7 @@ fn grid() -> Grid<Side> {
         .quick(sides("mlp-8x64", 32, DefaultOrFused, Nothing, "1").passes(uncounted))
         .quick(sides("mlp-8x512", 32, Fused, OptimizerStep, "1"))
         .quick(sides("mlp-4x1024", 256, Fused, Nothing, "1"))
-        .quick(sides("gpt-3x256", 8, Fused, Nothing, "1"))
+        .quick(sides("gpt-3x256", 4, Fused, Nothing, "1"))
         .quick(sides("resnet-2x32-gn", 8, Fused, Nothing, "1"))
         // On a GPU.
         .full(sides("mlp-8x64", 32, [Sgd, Adamw], Nothing, "all").passes(CHECK | COUNT))

@@ -18,7 +18,7 @@ pub fn grid() -> Grid<Timed> {
     Grid::new("time", step)
         .compare::<Computed>()
         .quick(Timed::cross("mlp-8x64", 16, Launch, [Fp32, AmpBf16]))
-        .quick(Timed::cross("gpt-4x256", 16, Compute, [Fp32, AmpBf16]))
+        .quick(Timed::cross("gpt-4x256", 4, Compute, [Fp32, AmpBf16]))
         .full(of(&["mlp-8x128", "gpt-4x128"], 4, Launch))
         .full(of(&["mlp-8x4096"], 8192, Compute))
         .full(of(&["gpt2-medium"], 16, Compute))

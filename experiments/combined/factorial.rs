@@ -18,9 +18,9 @@ pub fn grid() -> Grid<Factorial> {
     };
     Grid::new("factorial", step)
         .compare::<With>()
-        .quick(Factorial::cross(Net::SmallGpt, 8, AdamW, With::ALL))
-        .quick(Factorial::cross(Net::SmallGpt, 8, Sgd, FEW).passes(CHECK | COUNT))
-        .quick(Factorial::cross(Net::SmallResnet, 16, AdamW, FEW).passes(CHECK | COUNT))
+        .quick(Factorial::cross(Net::SmallGpt, 4, AdamW, With::ALL))
+        .quick(Factorial::cross(Net::SmallGpt, 4, Sgd, FEW).passes(CHECK | COUNT))
+        .quick(Factorial::cross(Net::SmallResnet, 8, AdamW, FEW).passes(CHECK | COUNT))
         .full(Factorial::cross(Net::Gpt2, 8, [Sgd, AdamW], With::ALL))
         .full(Factorial::cross(Net::Resnet50, 64, [Sgd, AdamW], With::ALL))
         .smoke(Factorial::cross(Net::Mlp, 64, Sgd, FEW).passes(CHECK | COUNT))

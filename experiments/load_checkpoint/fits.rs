@@ -17,7 +17,7 @@ pub fn loading() -> Grid<Loading> {
         |model, room: &'static str| Loading::cross(model, By::Vramlab, Saved::OnDevice, room, &OURS[1..], [Map::Nothing, Map::Cpu]);
     Grid::new("does the load fit?", load)
         .compare::<Map>()
-        .quick(of(SMALL, "192MiB"))
+        .quick(of(SMALL, "96MiB"))
         .full(of(LARGE, "384MiB"))
         .passes(COUNT)
         .on(&[Platform::Gpu, Platform::Dry])
@@ -33,7 +33,7 @@ pub fn training() -> Grid<Training> {
     let fits = |state| value(FITS).of(move |c: &Training| c.state == state);
     Grid::new("does training fit afterwards?", train)
         .compare::<Kept>()
-        .quick(of(SMALL, "600MiB"))
+        .quick(of(SMALL, "325MiB"))
         .full(of(LARGE, "1300MiB"))
         .passes(COUNT)
         .metrics(&[FITS, PEAK])

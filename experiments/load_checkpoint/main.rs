@@ -41,7 +41,7 @@ cell! { Loaded { model: ModelName, by: By, saved: Saved, map: Map, reader: Reade
 /// Readers of ours, and torch.load in Python; both beside the model that was saved.
 const OURS: [Reader; 6] = [Reader::AsSaved, Reader::Ot, Reader::Pickle, Reader::Safetensors, Reader::Views, Reader::Mapped];
 const REFERENCES: [Reader; 4] = [Reader::AsSaved, Reader::Load, Reader::LoadUnrestricted, Reader::LoadMmap];
-const SMALL: ModelName = ModelName("mlp-8x2048");
+const SMALL: ModelName = ModelName("mlp-4x2048");
 const LARGE: ModelName = ModelName("mlp-4x4096");
 
 fn main() -> ExitCode {

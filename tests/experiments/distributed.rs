@@ -286,8 +286,9 @@ fn gradients_of_one_process(model: &str) -> Vec<Vec<f64>> {
     gradients
 }
 
-/// Sums over parts of a batch are rounded in another order than over the whole.
-const ROUNDING: f64 = 1e-5;
+/// Sums over parts of a batch are rounded in another order than over the whole, and each step starts from the parameters that the one
+/// before has rounded: 1.2e-5 was seen on the fourth. A wrong average is wrong by a part of the gradient.
+const ROUNDING: f64 = 1e-4;
 
 fn must_train_as_one(role: &str, size: usize, model: &str, changes: Value) -> Vec<Value> {
     let answers = answers(role, size, &with(settings(model), changes.clone()));
