@@ -88,7 +88,7 @@ mod tests {
             serde_json::from_str(include_str!("../../tests/reference/agreement.json")).unwrap();
         let plain = protocol().plain().unwrap();
         let models = ["mlp-8x64", "mlp-9x128", "mlp-8x512", "mlp-4x1024", "gpt-3x256"];
-        let cells = Side::cross(models, [8, 32, 256], Optimizer::ALL, Technique::ALL, "1", By::Pytorch);
+        let cells = Side::cross(models, [4, 32, 256], Optimizer::ALL, Technique::ALL, "1", By::Pytorch);
         let (mut found, mut stated) = (0, 0);
         tch::set_num_threads(1);
         for cell in cells {
