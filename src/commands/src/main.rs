@@ -17,7 +17,14 @@ struct LabArguments {
 #[derive(Debug, Subcommand)]
 enum LabCommand {
     /// Run every experiment, then write the report into report/, or with --out DIR into DIR-report/; the flags are those of an experiment
-    RunAll(Box<harness::runner::Options>),
+    RunAll {
+        #[command(flatten)]
+        options: Box<harness::runner::Options>,
+
+        /// Only these experiments
+        #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+        only: Vec<String>,
+    },
 
     /// Say what this machine has, what is missing and what would fix it
     Doctor,
@@ -46,9 +53,13 @@ fn main() -> ExitCode {
 
 fn run(command: LabCommand) -> Result<u8> {
     match command {
-        LabCommand::RunAll(options) => {
-            let flags: Vec<String> = std::env::args().skip_while(|a| a != "run-all").skip(1).collect();
-            let Some(summary) = harness::runner::run_all(&options, &flags)? else { return Ok(0) };
+        LabCommand::RunAll { options, only } => {
+            // Each experiment takes the others.
+            let mut flags: Vec<String> = std::env::args().skip_while(|a| a != "run-all").skip(1).collect();
+            while let Some(at) = flags.iter().position(|flag| flag == "--only" || flag.starts_with("--only=")) {
+                flags.drain(at..at + 1 + usize::from(flags[at] == "--only"));
+            }
+            let Some(summary) = harness::runner::run_all(&options, &only, &flags)? else { return Ok(0) };
             let written = match &summary.results {
                 None if summary.code == harness::runner::INTERRUPTED => return Ok(summary.code),
                 None if options.out.is_some() => "there are no results, so there is no report".to_string(),

@@ -4,7 +4,7 @@ use super::account::{Account, JudgedClaim, Share, Within};
 use super::start::{interruptible, stopped};
 use super::{EXPERIMENTS, INTERRUPTED, Options};
 use crate::machine::DeviceChoice;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use base::units::Seconds;
 use record::judge::Verdict;
 use record::protocol::{Pass, Platform, Profile};
@@ -66,13 +66,17 @@ pub struct Summary {
 /// # Errors
 /// A program is missing or cannot be started; the results cannot be written; another run of all writes them. An experiment that fails does
 /// not stop the others.
-pub fn run_all(options: &Options, flags: &[String]) -> Result<Option<Summary>> {
+pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<Option<Summary>> {
+    let names = || EXPERIMENTS.iter().map(|(name, _)| *name);
+    if let Some(unknown) = only.iter().find(|wanted| !names().any(|name| name == **wanted)) {
+        bail!("there is no experiment '{unknown}'; there are: {}", names().collect::<Vec<_>>().join(", "));
+    }
     interruptible()?;
     let here = std::env::current_exe().context("finding this program's own file")?;
     let programs = here.parent().context("this program stands in no folder")?;
     let devices = devices(options);
     if options.list {
-        for (device, name) in turns(&devices) {
+        for (device, name) in turns(&devices, only) {
             run_one(&programs.join(name), flags, options, device, None, None)?;
         }
         return Ok(None);
@@ -83,9 +87,10 @@ pub fn run_all(options: &Options, flags: &[String]) -> Result<Option<Summary>> {
     let results = kept.clone().unwrap_or_else(|| scratch.path().to_path_buf());
     let _lock = hold(&results)?;
     let start = Instant::now();
-    let limits: Vec<Duration> = devices.iter().map(|device| limit(options, *device, devices.len() > 1)).collect();
-    announce(options, &devices, &limits, &results);
-    let mut all: Vec<ExperimentTurn> = turns(&devices)
+    let count = turns(&devices[..1], only).count();
+    let limits: Vec<Duration> = devices.iter().map(|device| limit(options, *device, devices.len() > 1, count)).collect();
+    announce(options, count, &devices, &limits, &results);
+    let mut all: Vec<ExperimentTurn> = turns(&devices, only)
         .map(|(device, name)| ExperimentTurn { device, name, code: None, account: None, went_on: false, looked_again: false })
         .collect();
     let weights = Weights::of(&results);
@@ -191,13 +196,15 @@ fn devices(options: &Options) -> Vec<DeviceChoice> {
     }
 }
 
-fn turns(devices: &[DeviceChoice]) -> impl Iterator<Item = (DeviceChoice, &'static str)> {
-    devices.iter().flat_map(|device| EXPERIMENTS.iter().map(|(name, _)| (*device, *name)))
+fn turns(devices: &[DeviceChoice], only: &[String]) -> impl Iterator<Item = (DeviceChoice, &'static str)> {
+    let names =
+        EXPERIMENTS.iter().map(|(name, _)| *name).filter(|name| only.is_empty() || only.iter().any(|wanted| wanted == name));
+    devices.iter().flat_map(move |device| names.clone().map(|name| (*device, name)))
 }
 
 /// What all experiments on a device may take.
-fn limit(options: &Options, device: DeviceChoice, beside_others: bool) -> Duration {
-    let each = |each: u64| Duration::from_secs(each * EXPERIMENTS.len() as u64);
+fn limit(options: &Options, device: DeviceChoice, beside_others: bool, experiments: usize) -> Duration {
+    let each = |each: u64| Duration::from_secs(each * experiments as u64);
     let is_dry = matches!(device, DeviceChoice::Dry(_));
     match (options.budget, options.profile(device)) {
         (Some(budget), _) if beside_others && is_dry => PREDICTIONS.min(budget / 4),
@@ -212,7 +219,7 @@ fn limit(options: &Options, device: DeviceChoice, beside_others: bool) -> Durati
 }
 
 /// Says what will be done, where and how long it takes.
-fn announce(options: &Options, devices: &[DeviceChoice], limits: &[Duration], results: &Path) {
+fn announce(options: &Options, experiments: usize, devices: &[DeviceChoice], limits: &[Duration], results: &Path) {
     let time = |limit: &Duration| Seconds(limit.as_secs_f64()).to_string();
     let each = devices.iter().zip(limits).map(|(device, limit)| {
         let what = if matches!(device, DeviceChoice::Dry(_)) { "predictions" } else { "measurements" };
@@ -221,8 +228,7 @@ fn announce(options: &Options, devices: &[DeviceChoice], limits: &[Duration], re
     let each: Vec<String> = each.collect();
     let all = time(&limits.iter().sum());
     eprintln!(
-        "run-all: {} experiments, at most {all} in all (--budget sets another limit): {}; into {}",
-        EXPERIMENTS.len(),
+        "run-all: {experiments} experiments, at most {all} in all (--budget sets another limit): {}; into {}",
         each.join("; "),
         results.display()
     );
