@@ -239,6 +239,8 @@ fn a_script_that_is_killed_or_fails_is_answered_as_far_as_it_came() {
         assert_eq!(seen.json["steps"], 2, "{end}");
         assert!(seen.bytes("peak_allocated") > 4 * PARAMETERS, "{end}");
     }
+    let seen = rehearse(&[], "import torch; torch.ones(1, device='cuda:1')");
+    assert!(seen.error().contains("invalid device ordinal; --gpus N gives the simulated machine more GPUs"), "{}", seen.error());
 }
 
 #[test]

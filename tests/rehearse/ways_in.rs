@@ -31,7 +31,9 @@ fn in_python(folder: &Path, line: &str) -> Output {
 fn every_way_to_pytorch_is_followed() {
     let folder = tempfile::tempdir().unwrap();
     let flags = ["--json", "answer.json", "--timeout", "400", "--"];
-    let output = vramlab(folder.path()).args(flags).args([common::python(), own("ways_in.py")]).output().unwrap();
+    // By bash, which has a getenv and an unsetenv of its own; and on the fourth card of a machine of which one was asked for.
+    let line = ["bash", "-c", "CUDA_VISIBLE_DEVICES=3 \"$@\"; exit $?", "bash"];
+    let output = vramlab(folder.path()).args(flags).args(line).args([common::python(), own("ways_in.py")]).output().unwrap();
     let (said, error) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{said}{error}");
     let answer: Value = serde_json::from_slice(&fs::read(folder.path().join("answer.json")).unwrap()).unwrap();

@@ -14,11 +14,10 @@ namespace {
 constexpr int kInvalidDevice = 101, kNotFound = 500;
 
 int device_count() {
-  static const int count = [] {
-    const char* set = std::getenv("VRAMLAB_DRY_DEVICES");
-    return set ? std::atoi(set) : 1;
-  }();
-  return count < 1 ? 1 : count;
+  static const auto runtimes = reinterpret_cast<int (*)(int*)>(dlsym(RTLD_DEFAULT, "cudaGetDeviceCount"));
+  int count = 1;
+  if (runtimes) runtimes(&count);
+  return count;
 }
 
 std::mutex mutex;

@@ -15,7 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 
-extern "C" int cudaGetDeviceCount(int* count);
+extern "C" int vramlab_dry_cards();
 
 namespace {
 
@@ -70,16 +70,10 @@ void each_process(int device, Call call) {
   if (own == &here && here.used[device] > 0) call(getpid(), here.used[device]);
 }
 
-int count_of_devices() {
-  int count = 0;
-  cudaGetDeviceCount(&count);
-  return count;
-}
-
 // A device's handle is its number, from 1 on.
 int number_of(const void* device) { return static_cast<int>(reinterpret_cast<intptr_t>(device)) - 1; }
 int handle_of(long number, void** device) {
-  if (number < 0 || number >= count_of_devices()) return kInvalidArgument;
+  if (number < 0 || number >= vramlab_dry_cards()) return kInvalidArgument;
   *device = reinterpret_cast<void*>(number + 1);
   return kSuccess;
 }
@@ -173,7 +167,7 @@ int nvmlSystemGetProcessName(unsigned process, char* out, unsigned room) {
   return text(out, room, name);
 }
 
-int nvmlDeviceGetCount_v2(unsigned* count) { return is(count, static_cast<unsigned>(count_of_devices())); }
+int nvmlDeviceGetCount_v2(unsigned* count) { return is(count, static_cast<unsigned>(vramlab_dry_cards())); }
 int nvmlDeviceGetCount(unsigned* count) { return nvmlDeviceGetCount_v2(count); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned number, void** device) { return handle_of(static_cast<long>(number), device); }
 int nvmlDeviceGetHandleByIndex(unsigned number, void** device) { return handle_of(static_cast<long>(number), device); }

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -66,24 +67,42 @@ size_t taken_memory() { return setting("VRAMLAB_DRY_TAKEN", 0); }
 constexpr uint64_t kFirst = 1ull << 41, kSpan = 1ull << 46;
 constexpr int kMostDevices = 16;
 
-int device_count() {
-  static const int count = [] {
-    const size_t set = setting("VRAMLAB_DRY_DEVICES", 1);
-    return set < 1 ? 1 : set > kMostDevices ? kMostDevices : static_cast<int>(set);
+// Read at once: a script may clear its environment.
+const int asked_cards = static_cast<int>(std::clamp<size_t>(setting("VRAMLAB_DRY_DEVICES", 1), 1, kMostDevices));
+
+struct Machine {
+  int cards = asked_cards, visible = 0;
+};
+// Read when CUDA comes up: until then a script may set CUDA_VISIBLE_DEVICES. It ends, as CUDA reads it, at what is no card; but each number is
+// one: who names the fourth card has a machine with four.
+const Machine& machine() {
+  static const Machine read = [] {
+    Machine found;
+    const char* named = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (!named) found.visible = found.cards;
+    while (named && found.visible < kMostDevices) {
+      char* end;
+      const long number = std::strtol(named, &end, 10);
+      const bool has_name = std::strncmp(named, "GPU-", 4) == 0 || std::strncmp(named, "MIG-", 4) == 0;
+      if (end == named ? !has_name : number < 0 || number >= kMostDevices) break;
+      found.visible++;
+      found.cards = std::max(found.cards, static_cast<int>(number) + 1);
+      named = std::strchr(named, ',');
+      if (named) named++;
+    }
+    return found;
   }();
-  return count;
+  return read;
 }
+int device_count() { return machine().visible; }
 
 // What each card has of them. An expandable segment reserves more than a card's memory for each pool and stream.
 uint64_t stride() {
-  static const uint64_t bytes = kSpan / device_count() / kGranularity * kGranularity;
+  static const uint64_t bytes = kSpan / (device_count() > 0 ? device_count() : 1) / kGranularity * kGranularity;
   return bytes;
 }
 
-bool is_device(const void* data) {
-  const auto address = reinterpret_cast<uint64_t>(data);
-  return address >= kFirst && address < kFirst + device_count() * stride();
-}
+bool is_device(const void* data) { return reinterpret_cast<uint64_t>(data) - kFirst < kSpan; }
 int device_of(uint64_t address) { return static_cast<int>((address - kFirst) / stride()); }
 
 struct Card {
@@ -309,6 +328,7 @@ void (*vramlab_dry_launched)(const uint64_t* addresses, size_t count) = nullptr;
 // Says that this runtime is loaded, and how large its card is.
 uint64_t vramlab_dry_memory() { return card_memory(); }
 uint64_t vramlab_dry_launches() { return launches; }
+int vramlab_dry_cards() { return machine().cards; }
 uint64_t vramlab_dry_waits() { return waits; }
 // What is allocated may be more than that; then nothing is free.
 void vramlab_dry_set_memory(uint64_t bytes) { another_memory = bytes; }
@@ -319,7 +339,7 @@ int vramlab_dry_blocks_per_multiprocessor() { return blocks_per_multiprocessor()
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = device_count();
-  return cudaSuccess;
+  return *count > 0 ? cudaSuccess : last_error = cudaErrorNoDevice;
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = current_device;
@@ -398,8 +418,13 @@ cudaError_t cudaGetLastError() {
   return error;
 }
 const char* cudaGetErrorString(cudaError_t error) {
-  if (error == cudaSuccess) return "no error";
-  return error == cudaErrorMemoryAllocation ? "out of memory" : "the simulated GPU does not have this part of the CUDA runtime";
+  switch (error) {
+    case cudaSuccess: return "no error";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorInvalidDevice: return "invalid device ordinal; --gpus N gives the simulated machine more GPUs";
+    default: return "the simulated GPU does not have this part of the CUDA runtime";
+  }
 }
 const char* cudaGetErrorName(cudaError_t error) {
   if (error == cudaSuccess) return "cudaSuccess";

@@ -64,6 +64,19 @@ void remember_settings() {
   drivers = setting("VRAMLAB_REHEARSAL_DRIVERS");
 }
 
+// Takes an entry that begins so out of this process's environment, and gives it. Out of the array: bash has a getenv and an unsetenv of its own,
+// which know nothing before its main.
+const char* take(const char* beginning) {
+  const char* taken = nullptr;
+  char** kept = environ;
+  for (char** entry = environ; entry && *entry; entry++) {
+    if (strncmp(*entry, beginning, strlen(beginning)) == 0) taken = *entry;
+    else *kept++ = *entry;
+  }
+  if (kept) *kept = nullptr;
+  return taken;
+}
+
 // ---- the environment of a child ------------------------------------------------------------------------------------------------------------
 
 bool has_part(const char* list, const char* part, const char* separators) {
@@ -279,10 +292,9 @@ void signal_children(int signal) {
 
 // In the process that vramlab itself started, and in no other.
 void stand_guard() {
-  const char* set = getenv("VRAMLAB_REHEARSAL_OWNER");
+  const char* set = take("VRAMLAB_REHEARSAL_OWNER=");
   if (!set) return;
-  const pid_t owner = atoi(set);
-  unsetenv("VRAMLAB_REHEARSAL_OWNER");
+  const pid_t owner = atoi(strchr(set, '=') + 1);
   const pid_t before = getpid();
   // Before there is a command: one that leaves at once would leave its children to init. What is forked does not inherit it.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -388,8 +400,7 @@ __attribute__((constructor)) void start() {
   FIND(system), FIND(popen);
   remember_settings();
   if (preload) {
-    const char* cards = getenv("CUDA_VISIBLE_DEVICES");
-    if (cards && strcmp(cards, strchr(kNoCards, '=') + 1) == 0) unsetenv("CUDA_VISIBLE_DEVICES");
+    take(kNoCards);
     stand_guard();
     follow_python();
   }

@@ -30,9 +30,8 @@ def begin():
     if not settings.measures:
         for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libnvrtc.so.12", "libnvrtc.so.13"):
             simulated[name] = ctypes.CDLL(os.path.join(settings.libraries, name), ctypes.RTLD_GLOBAL)
-        # They read their settings now.
+        # It reads its settings now.
         simulated["libnvidia-ml.so.1"].cudaMemGetInfo(ctypes.byref(ctypes.c_size_t()), ctypes.byref(ctypes.c_size_t()))
-        simulated["libcuda.so.1"].cuDeviceGetCount(ctypes.byref(ctypes.c_int()))
     imports.when_imported("torch", _torch_is_there, _torch_is_missing)
 
 
