@@ -269,9 +269,9 @@ impl Trace {
         if trace.lost.is_none() && events.exists() {
             let read = trace::read(&events, &mut trace.streams).with_context(|| format!("reading {}", events.display()))?;
             trace.events = read;
-            trace.find_compiled();
         }
         trace.work = Work::of_folder(folder)?;
+        trace.find_compiled();
         trace.fetches = Fetch::of_folder(folder);
         Ok(trace)
     }
@@ -334,7 +334,7 @@ impl Trace {
         }
     }
 
-    /// Gives what compiled code allocated to its modules, and in a backward pass to the lines of the forward pass that it was made from.
+    /// Gives what compiled code allocated and launched to its modules, and in a backward pass to the lines of the forward pass that it was made from.
     fn find_compiled(&mut self) {
         // By number of a stack: the frame of compiled code in it, and in a backward pass the stacks without it and of it alone.
         let compiled: HashMap<u32, u32> = self
@@ -346,20 +346,22 @@ impl Trace {
         let mut modules: HashMap<(u32, u32), u32> = HashMap::new();
         let after = |last: Option<&u32>| last.map_or(1, |last| last + 1);
         let (mut next_stack, mut next_module) = (after(self.stacks.keys().max()), after(self.modules.keys().max()));
-        for event in &mut self.events {
-            let Some(&frame) = compiled.get(&event.stack) else { continue };
+        let events = self.events.iter_mut().map(|event| (event.phase, &mut event.stack, &mut event.origin, &mut event.module));
+        let works = self.work.iter_mut().map(|work| (work.phase, &mut work.stack, &mut work.origin, &mut work.module));
+        for (phase, stack, origin, module) in events.chain(works) {
+            let Some(&frame) = compiled.get(stack) else { continue };
             let path = &self.compiled[&frame];
             if !path.is_empty() {
-                event.module = *modules.entry((event.module, frame)).or_insert_with(|| {
-                    let above = self.modules.get(&event.module).map_or_else(String::new, |name| format!("{name}."));
+                *module = *modules.entry((*module, frame)).or_insert_with(|| {
+                    let above = self.modules.get(module).map_or_else(String::new, |name| format!("{name}."));
                     self.modules.insert(next_module, format!("{above}{path}"));
                     next_module += 1;
                     next_module - 1
                 });
             }
-            if event.phase == Phase::Backward {
-                (event.stack, event.origin) = *parted.entry(event.stack).or_insert_with(|| {
-                    let others = self.stacks[&event.stack].iter().copied().filter(|other| *other != frame).collect();
+            if phase == Phase::Backward {
+                (*stack, *origin) = *parted.entry(*stack).or_insert_with(|| {
+                    let others = self.stacks[stack].iter().copied().filter(|other| *other != frame).collect();
                     self.stacks.insert(next_stack, others);
                     self.stacks.insert(next_stack + 1, vec![frame]);
                     next_stack += 2;
