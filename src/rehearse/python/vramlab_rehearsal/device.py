@@ -187,6 +187,9 @@ def _share_history(torch):
     @functools.wraps(record)
     def recording(enabled="all", *arguments, **more):
         global _history
+        if enabled and _history is None:
+            # Ours has left its last event.
+            record(None)
         result = record(enabled, *arguments, **more)
         entries = more.get("max_entries", more.get("trace_alloc_max_entries"))
         _history = None if enabled in (None, False) else entries or 2**62
