@@ -1,6 +1,5 @@
-"""One step of the language model whose events are medium_*.csv.gz: 24 layers, width 1024, 16 heads, feed-forward width 4096, vocabulary
-10000, batch 4; written anew after Wedsonlin/assignment2-systems at 87b08641, which is what was recorded. Which tensor lives until when is
-Python's business, so that functions hold on to what they held there.
+"""One step of the language model whose events are events/*.csv.gz, written anew after what was recorded (README.md names it). Which tensor
+lives until when is Python's business, so that functions hold on to what they held there.
 """
 
 import math
@@ -9,7 +8,14 @@ import torch
 from torch import nn
 
 DEVICE = "cuda"
-BATCH, VOCABULARY, WIDTH, INNER, LAYERS, HEADS, WARM_UP = 4, 10000, 1024, 4096, 24, 16, 5
+VOCABULARY, WARM_UP = 10000, 5
+SIZES = {"medium": (4, 1024, 4096, 24, 16), "small": (32, 768, 3072, 12, 12)}
+BATCH, WIDTH, INNER, LAYERS, HEADS = SIZES["medium"]
+
+
+def become(size):
+    global BATCH, WIDTH, INNER, LAYERS, HEADS
+    BATCH, WIDTH, INNER, LAYERS, HEADS = SIZES[size]
 
 
 def softmax(x):
@@ -191,6 +197,20 @@ def record():
 
 def autocast(length):
     return torch.autocast(device_type=DEVICE, dtype=torch.bfloat16, enabled=length > 128)
+
+
+def gradients(length):
+    """In fp32, and without an optimizer: gradients are added to those of before, and the last step's logits and loss are there."""
+    with torch.device(DEVICE):
+        model = LanguageModel(length)
+    inputs, targets = tokens(1, length)[0], tokens(1, length)[0]
+    for i in range(WARM_UP + 1):
+        if i == WARM_UP:
+            record()
+        output = model(inputs)
+        loss = cross_entropy(output, targets)
+        loss.backward()
+    return snapshot()
 
 
 def inference(length):

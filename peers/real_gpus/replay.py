@@ -2,7 +2,7 @@
 
     replay.py peaks SERIES     each row of a series of peaks.csv, a JSON object a line
     replay.py events NAME      one step of events/NAME.csv.gz held against it: one JSON object
-    replay.py record PASS LENGTH FILE    a step's events on the GPU that is there, real or rehearsed: PASS is training or inference
+    replay.py record PASS LENGTH FILE    a step's events on the GPU that is there, real or rehearsed: PASS is training, inference or gradients
     replay.py compare FILE FILE          two such files; fails where they differ
 
 A series is rows of one benchmark, GPU and configuration, by its number. Each row's benchmark takes its tensors as Liger-Kernel's script of
@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from torch import nn
 
 DEVICE = "cuda"
-# The card of events/medium_*, which its repository names.
-RECORDED_ON = "NVIDIA H100 80GB HBM3"
+# The card of each size's events; of the small one's it is known that it is an RTX.
+RECORDED_ON = {"medium": "NVIDIA H100 80GB HBM3", "small": "NVIDIA GeForce RTX 4090"}
 
 
 def become(title):
@@ -508,6 +508,13 @@ def most_at_once(events):
     return most
 
 
+def become_recorded(name):
+    size = name.split("_")[0]
+    become(RECORDED_ON[size])
+    open_simulated_gpu()
+    language_model.become(size)
+
+
 def events(name):
     """A step held against its record."""
     _, length, mode = name.split("_")
@@ -531,8 +538,7 @@ def main():
         prepare(rows)
         peaks(rows)
     elif what == "events":
-        become(RECORDED_ON)
-        open_simulated_gpu()
+        become_recorded(arguments[0])
         print(json.dumps(events(arguments[0])))
     elif what == "record":
         mode, length, path = arguments

@@ -144,9 +144,26 @@ fn a_compiled_script_runs_as_it_is() {
     let kernels = first.json["time"]["kernels"].as_array().unwrap();
     let made = kernels.iter().find(|kernel| kernel["operator"].as_str().unwrap().starts_with("triton_"));
     assert!(made.is_some_and(|kernel| kernel["line"]["file"].as_str().unwrap().ends_with("train.py")), "{kernels:?}");
+    let modules = &first.json["time"]["modules"];
+    assert!(modules.as_array().unwrap().iter().any(|module| module["module"] == "Net.h.*.up"), "{modules}");
     let share = device_seconds(&first) / device_seconds(&eager);
     assert!((0.3..0.95).contains(&share), "{share}");
     assert!(eager.error().contains("torch.compile was turned off"), "{}", eager.error());
+}
+
+/// Rows of `torch.compile` that others measured on an A100.
+#[test]
+fn compiled_peaks_are_those_of_a_gpu() {
+    let script = common::root().join("peers/real_gpus/compiled.py");
+    let output = Command::new(VRAMLAB)
+        .args(["rehearse", "--gpu", "a100-80g", "--steps", "all", "--quiet", "--"])
+        .arg(common::python())
+        .arg(script)
+        .env("VRAMLAB_CACHE", tempfile::tempdir().unwrap().path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "16 of 16 equal\n");
 }
 
 #[test]
@@ -470,7 +487,9 @@ x = torch.empty(1 << 25, device='cuda')
 assert [s['total_size'] for s in torch.cuda.memory._snapshot()['segments']] == [1 << 27]
 torch.cuda.memory._record_memory_history()
 y = torch.empty(1 << 24, device='cuda')
-made = [e for e in torch.cuda.memory._snapshot()['device_traces'][0] if e['action'] == 'alloc']
+trace = torch.cuda.memory._snapshot()['device_traces'][0]
+assert trace[0]['action'] == 'segment_alloc', ('from before', trace[0])
+made = [e for e in trace if e['action'] == 'alloc']
 assert len(made) == 1 and made[0]['size'] == 1 << 26 and made[0]['frames'][0]['filename'].endswith('train.py'), made
 torch.cuda.memory._record_memory_history(enabled=None)
 z = torch.empty(1 << 24, device='cuda')
