@@ -1,5 +1,5 @@
-"""Writes tests/reference/loader.json: which samples PyTorch's DataLoader and DistributedSampler give, and which parts of images
-torchvision's RandomResizedCrop takes.
+"""Writes tests/reference/loader.json: which samples PyTorch's DataLoader gives, and which parts of images torchvision's
+RandomResizedCrop takes.
 
     .venv/bin/python peers/pytorch/reference_loader.py
 
@@ -12,40 +12,18 @@ import math
 from pathlib import Path
 
 import torch
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader
 from torchvision.transforms import RandomResizedCrop
 
 OUT = Path(__file__).resolve().parents[2] / "tests" / "reference" / "loader.json"
 DRAWS = 40_000
 
 
-def batches(length, batch, ranks, even_by_dropping, drop_last):
-    """For each rank the indices of its batches."""
-    given = []
-    for rank in range(ranks):
-        sampler = None
-        if ranks > 1:
-            sampler = DistributedSampler(range(length), ranks, rank, shuffle=False, drop_last=even_by_dropping)
-        loader = DataLoader(range(length), batch, sampler=sampler, drop_last=drop_last)
-        given.append([indices.tolist() for indices in loader])
-        assert len(given[-1]) == len(loader)
-    return given
-
-
 def order_cases():
     for length in [0, 1, 2, 7, 12, 13]:
         for batch in [1, 3, 5]:
-            for ranks in [1, 2, 3, 5]:
-                for even_by_dropping in [False, True][: 1 if ranks == 1 else 2]:
-                    for drop_last in [False, True]:
-                        yield {
-                            "length": length,
-                            "batch": batch,
-                            "ranks": ranks,
-                            "even_by_dropping": even_by_dropping,
-                            "drop_last": drop_last,
-                            "batches": batches(length, batch, ranks, even_by_dropping, drop_last),
-                        }
+            loader = DataLoader(range(length), batch)
+            yield {"length": length, "batch": batch, "batches": [indices.tolist() for indices in loader]}
 
 
 def crops(width, height, area, aspect):

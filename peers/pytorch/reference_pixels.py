@@ -2,10 +2,9 @@
 
     .venv/bin/python peers/pytorch/reference_pixels.py
 
-For each image and each of CROPS: crop, resize to SIDE x SIDE with antialias, flip where asked; as torchvision 0.26 and Pillow do it. Then
-once as an image is taken for evaluation: the shorter side resized to SHORTER, and the middle of it. Written as bytes from 0 to 255, [3,
-SIDE, SIDE] after one another. tests/pixels/base.jpg is a made-up photograph of the lab; the other images are made of it where they are
-missing.
+For each image and each of CROPS: crop, resize to SIDE x SIDE with antialias, flip where asked; as torchvision 0.26 and Pillow do it.
+Written as bytes from 0 to 255, [3, SIDE, SIDE] after one another. tests/pixels/base.jpg is a made-up photograph of the lab; the other
+images are made of it where they are missing.
 """
 
 from pathlib import Path
@@ -16,7 +15,7 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode, functional
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "pixels"
-SIDE, SHORTER = 32, 37
+SIDE = 32
 # Of an image of the size WHOLE, and in these shares of one of another size:
 # left, top, width, height, mirrored: smaller, much smaller, larger, as it is, uneven, at the border
 CROPS = [
@@ -72,17 +71,11 @@ def pixels(image, left, top, width, height, mirrored):
     return functional.pil_to_tensor(resized)
 
 
-def middle(image):
-    """As torchvision's Resize and CenterCrop do it."""
-    resized = functional.resize(image, SHORTER, InterpolationMode.BILINEAR, antialias=True)
-    return functional.pil_to_tensor(functional.center_crop(resized, SIDE))
-
-
 def main():
     variants()
     for path in sorted(FOLDER.glob("*.jpg")):
         image = Image.open(path).convert("RGB")
-        values = torch.stack([pixels(image, *crop) for crop in CROPS] + [middle(image)])
+        values = torch.stack([pixels(image, *crop) for crop in CROPS])
         path.with_suffix(".bytes").write_bytes(values.numpy().tobytes())
         print(path.name, image.size, tuple(values.shape), f"torchvision {torchvision.__version__}")
 

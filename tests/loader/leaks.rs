@@ -13,8 +13,7 @@ fn cycle(number: usize) {
         into.fill(index as f32);
         Ok(0)
     });
-    let config =
-        Config { batch: 4, workers: 3, persistent: !number.is_multiple_of(3), across_epochs: number % 3 == 1, ..Config::default() };
+    let config = Config { batch: 4, workers: 3, persistent: !number.is_multiple_of(3), ..Config::default() };
     let mut loader = Loader::new(data, config).unwrap();
     if number.is_multiple_of(5) {
         assert_eq!(loader.epoch(0).unwrap().count(), 10);

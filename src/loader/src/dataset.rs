@@ -32,11 +32,6 @@ pub trait Dataset: Send + Sync + 'static {
     /// A sample that is damaged or has vanished, with its place.
     fn load(&self, index: usize, random: &mut SampleRandom, scratch: &mut Self::Scratch, into: &mut [Self::Element])
     -> Result<i64>;
-
-    /// Samples that a worker takes at once. More than one pays where a sample takes only microseconds.
-    fn grain(&self) -> usize {
-        1
-    }
 }
 
 /// Samples that a function writes.
@@ -118,9 +113,5 @@ impl<D: Dataset> Dataset for Subset<D> {
 
     fn load(&self, index: usize, random: &mut SampleRandom, scratch: &mut D::Scratch, into: &mut [D::Element]) -> Result<i64> {
         self.data.load(self.indices[index] as usize, random, scratch, into)
-    }
-
-    fn grain(&self) -> usize {
-        self.data.grain()
     }
 }

@@ -4,8 +4,7 @@
 //!   ([`FnDataset`]).
 //! - A [`Loader`] has workers fill whole batches of them in a ring of memory, and gives them out in order as tensors that share that
 //!   memory. There is no tensor for a sample and no copy of a batch.
-//! - Order and contents depend on the seed, the epoch and the data alone: not on the number of workers, nor on where a run was
-//!   interrupted ([`Position`]) or how many ranks share the data ([`Shard`]).
+//! - Order and contents depend on the seed, the epoch and the data alone, not on the number of workers.
 
 mod dataset;
 mod decode;
@@ -21,10 +20,10 @@ mod transform;
 pub use dataset::{Dataset, FnDataset, Subset};
 pub use decode::{Undecodable, decode};
 pub use images::{ImageScratch, Images};
-pub use loader::{Config, Epoch, LoadedBatch, Loader, OnBad, Skipped};
-pub use order::{Position, RankShare, SampleRandom, Shard, Uneven, epoch_order, sample_random};
+pub use loader::{Config, Epoch, LoadedBatch, Loader};
+pub use order::{SampleRandom, sample_random};
 pub use pixels::{Area, Pixels};
 pub use source::{Damage, ImageFolder, SampleSource};
 pub use textured::{Textured, cache_folder};
-pub use torch::batch_memory::{Element, Residence};
-pub use transform::{Crop, CropPart, Normalise, Resizing, Transform};
+pub use torch::batch_memory::Element;
+pub use transform::{DEVIATION, MEAN, Resizing, Transform};

@@ -4,23 +4,20 @@
 //! batch has is decided by the epoch's order alone, and what is random in a sample by its own seed: the number of workers changes nothing
 //! but the speed.
 //!
-//! Against PyTorch's `DataLoader` and `DistributedSampler` (`tests/loader/reference.rs`): without shuffling the batches are the same, also on
-//! several ranks, where [`Uneven::Repeat`](super::Uneven::Repeat) is the sampler's default and [`Uneven::Drop`](super::Uneven::Drop) its
-//! `drop_last`; our own default, [`Uneven::Keep`](super::Uneven::Keep), it does not have. Shuffled orders differ, because the generators do, and
-//! change from epoch to epoch by themselves, which there takes `set_epoch`. What is random in a sample does not depend on the worker here;
-//! there each worker has a generator of its own.
+//! Against PyTorch's `DataLoader` (`tests/loader/reference.rs`): without shuffling the batches are the same. Shuffled orders differ, because
+//! the generators do, and change from epoch to epoch by themselves. What is random in a sample does not depend on the worker here; there each
+//! worker has a generator of its own.
 
 use super::dataset::Dataset;
-use super::order::{Position, RankShare, Shard, epoch_order, sample_random};
+use super::order::{epoch_order, sample_random};
 use super::ring::{BatchRing, lock};
 use anyhow::{Context, Result, anyhow, ensure};
-use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tch::Tensor;
-use torch::batch_memory::{Element, Filling, Residence};
+use torch::batch_memory::{Element, Filling};
 use torch::panic_message;
 
 /// How to load.
@@ -34,18 +31,8 @@ pub struct Config {
     pub prefetch: usize,
     pub shuffle: bool,
     pub seed: u64,
-    /// What of each epoch this process loads.
-    pub shard: Shard,
-    /// Whether to leave out a last batch that is not full.
-    pub drop_last: bool,
-    pub on_bad: OnBad,
     /// Whether threads stay between epochs; else each epoch starts its own and ends them.
     pub persistent: bool,
-    /// Whether workers go on with the next epoch while the caller still takes the last batches of this one, so that no gap is left between
-    /// epochs. Needs persistent workers. What was read ahead is thrown away if another epoch is asked for.
-    pub across_epochs: bool,
-    /// Where the memory of batches lies.
-    pub residence: Residence,
 }
 
 impl Default for Config {
@@ -56,24 +43,9 @@ impl Default for Config {
             prefetch: 2,
             shuffle: true,
             seed: 0,
-            shard: Shard::default(),
-            drop_last: false,
-            on_bad: OnBad::Stop,
             persistent: true,
-            across_epochs: false,
-            residence: Residence::Pageable,
         }
     }
-}
-
-/// What a sample that cannot be loaded does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnBad {
-    /// The epoch ends with an error when the sample's batch is due; batches before it still come.
-    #[default]
-    Stop,
-    /// The sample is left out and counted; its batch is smaller.
-    Skip,
 }
 
 /// Samples as tensors. Their memory goes back to the loader when all tensors over it are dropped, views included.
@@ -85,20 +57,7 @@ pub struct LoadedBatch {
     pub labels: Tensor,
     /// Where each sample stands in the data set.
     pub indices: Vec<u32>,
-    /// Where to resume to be given what comes after this batch; of several ranks, rank 0's counts.
-    pub next: Position,
 }
-
-/// Samples that were left out because they could not be loaded.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Skipped {
-    pub count: usize,
-    /// What was wrong with the first of them.
-    pub first: Vec<String>,
-}
-
-/// How many of the skipped samples are described.
-const DESCRIBED: usize = 20;
 
 /// Loads a data set in batches.
 ///
@@ -131,17 +90,13 @@ impl<D: Dataset> Loader<D> {
         let data = data.into();
         ensure!(config.batch > 0, "a batch needs at least one sample");
         ensure!(config.workers == 0 || config.prefetch > 0, "workers need at least one batch to prefetch");
-        ensure!(config.shard.rank < config.shard.ranks, "rank {} of {} ranks", config.shard.rank, config.shard.ranks);
-        ensure!(config.persistent || !config.across_epochs, "only persistent workers can load across epochs");
         ensure!(u32::try_from(data.len()).is_ok(), "a data set of {} samples is too large", data.len());
         let keep = 1 + if config.workers == 0 { 0 } else { config.prefetch };
-        let samples = BatchRing::new(keep, config.batch, data.shape(), config.residence);
-        let labels = BatchRing::new(keep, config.batch, vec![], config.residence);
+        let samples = BatchRing::new(keep, config.batch, data.shape());
+        let labels = BatchRing::new(keep, config.batch, vec![]);
         let bytes = config.batch * data.shape().iter().product::<i64>() as usize * size_of::<D::Element>();
         let no_memory = || format!("taking memory for {keep} batches of {bytes} bytes");
-        let whole = RankShare::deal(&epoch_order(data.len(), false, 0, 0), config.shard, Position::default());
         let core = Core {
-            batches_per_epoch: batches(&config, &whole, 0),
             samples: samples.with_context(no_memory)?,
             labels: labels.with_context(no_memory)?,
             data,
@@ -149,48 +104,19 @@ impl<D: Dataset> Loader<D> {
             state: Mutex::new(QueueState::default()),
             work: Condvar::new(),
             ready: Condvar::new(),
-            skipped: Mutex::new(Skipped::default()),
         };
         Ok(Loader { core: Arc::new(core), threads: Vec::new(), scratch: None })
     }
 
-    /// The batches of an epoch, from its start.
+    /// The batches of an epoch.
     ///
     /// # Errors
     /// Threads cannot be started.
     pub fn epoch(&mut self, epoch: u64) -> Result<Epoch<'_, D>> {
-        self.resume(Position::start_of(epoch))
-    }
-
-    /// The batches of an epoch that come after a position: [`LoadedBatch::next`] of the last one that was used.
-    ///
-    /// # Errors
-    /// Threads cannot be started.
-    pub fn resume(&mut self, from: Position) -> Result<Epoch<'_, D>> {
-        if !self.core.continues(from) {
-            self.core.cancel();
-            self.core.begin(from);
-        }
+        self.core.cancel();
+        self.core.begin(epoch);
         self.start_threads()?;
-        Ok(Epoch { loader: self, epoch: from.epoch, done: false })
-    }
-
-    /// Batches in an epoch from its start, if no batch loses all its samples.
-    pub fn batches_per_epoch(&self) -> usize {
-        self.core.batches_per_epoch
-    }
-
-    /// What was left out so far.
-    pub fn skipped(&self) -> Skipped {
-        lock(&self.core.skipped).clone()
-    }
-
-    pub fn config(&self) -> &Config {
-        &self.core.config
-    }
-
-    pub fn data(&self) -> &Arc<D> {
-        &self.core.data
+        Ok(Epoch { loader: self, done: false })
     }
 
     fn start_threads(&mut self) -> Result<()> {
@@ -224,7 +150,6 @@ impl<D: Dataset> Drop for Loader<D> {
 /// The batches of one epoch, in order. After an error there are no more. Dropping it early throws away what was loaded ahead.
 pub struct Epoch<'a, D: Dataset> {
     loader: &'a mut Loader<D>,
-    epoch: u64,
     done: bool,
 }
 
@@ -236,7 +161,7 @@ impl<D: Dataset> Iterator for Epoch<'_, D> {
             return None;
         }
         let Loader { core, scratch, .. } = &mut *self.loader;
-        let next = core.next(self.epoch, scratch);
+        let next = core.next(scratch);
         match &next {
             None => self.done = true,
             Some(Err(_)) => {
@@ -260,17 +185,10 @@ impl<D: Dataset> Drop for Epoch<'_, D> {
     }
 }
 
-/// Batches that a share still has when some of its samples were opened.
-fn batches(config: &Config, share: &RankShare, opened: usize) -> usize {
-    let left = share.indices.len() - opened;
-    if config.drop_last { left / config.batch } else { left.div_ceil(config.batch) }
-}
-
 /// What the caller and the workers share.
 struct Core<D: Dataset> {
     data: Arc<D>,
     config: Config,
-    batches_per_epoch: usize,
     samples: Arc<BatchRing<D::Element>>,
     labels: Arc<BatchRing<i64>>,
     state: Mutex<QueueState<D::Element>>,
@@ -278,19 +196,17 @@ struct Core<D: Dataset> {
     work: Condvar,
     /// A batch is complete, or nobody loads any more.
     ready: Condvar,
-    skipped: Mutex<Skipped>,
 }
 
 struct QueueState<T: Element> {
-    /// What this epoch has, and how many of its samples were put into slots.
-    share: Option<RankShare>,
+    epoch: u64,
+    /// Samples of this epoch in order, and how many of them were put into slots.
+    order: Vec<u32>,
     opened: usize,
     /// Batches that are being filled or wait for the caller, in order. Only the last can have samples that nobody loads yet.
     slots: VecDeque<BatchSlot<T>>,
     /// Number of the first slot, counted from the loader's start.
     first: u64,
-    /// Where the first slot begins, or the next one to be opened.
-    at: Position,
     /// Claims that are being worked on.
     busy: usize,
     /// Something cannot be loaded: no slot is opened any more.
@@ -304,11 +220,11 @@ struct QueueState<T: Element> {
 impl<T: Element> Default for QueueState<T> {
     fn default() -> Self {
         QueueState {
-            share: None,
+            epoch: 0,
+            order: Vec::new(),
             opened: 0,
             slots: VecDeque::new(),
             first: 0,
-            at: Position::default(),
             busy: 0,
             halted: false,
             fault: None,
@@ -320,48 +236,35 @@ impl<T: Element> Default for QueueState<T> {
 /// A batch on its way.
 struct BatchSlot<T: Element> {
     filling: Arc<Filling<T>>,
-    epoch: u64,
     indices: Vec<u32>,
     labels: Vec<i64>,
     /// Samples that workers took.
     claimed: usize,
     /// Samples that are not loaded yet.
     left: usize,
-    bad: Vec<Bad>,
-    next: Position,
+    bad: Option<Bad>,
 }
 
-/// A sample that could not be loaded.
+/// The first sample of a batch that could not be loaded.
 struct Bad {
-    /// Where in its batch.
     row: usize,
     error: anyhow::Error,
-    /// A panic is a mistake in the program, not in the data, and is never skipped.
-    panicked: bool,
 }
 
-/// Samples of one slot that one worker loads.
-struct ClaimedBatch<T: Element> {
+/// A sample that one worker loads.
+struct ClaimedSample<T: Element> {
     slot: u64,
     filling: Arc<Filling<T>>,
     epoch: u64,
-    first_row: usize,
-    indices: Vec<u32>,
+    row: usize,
+    index: u32,
 }
 
 impl<D: Dataset> Core<D> {
-    /// Whether what is on its way is what would be loaded from this position.
-    fn continues(&self, from: Position) -> bool {
-        let state = lock(&self.state);
-        self.config.across_epochs && state.share.is_some() && !state.halted && state.at == from
-    }
-
-    fn begin(&self, from: Position) {
-        let order = epoch_order(self.data.len(), self.config.shuffle, self.config.seed, from.epoch);
+    fn begin(&self, epoch: u64) {
+        let order = epoch_order(self.data.len(), self.config.shuffle, self.config.seed, epoch);
         let mut state = lock(&self.state);
-        state.share = Some(RankShare::deal(&order, self.config.shard, from));
-        state.opened = 0;
-        state.at = from;
+        (state.epoch, state.order, state.opened) = (epoch, order, 0);
         drop(state);
         self.work.notify_all();
     }
@@ -369,7 +272,8 @@ impl<D: Dataset> Core<D> {
     /// Waits until nobody loads and throws away what is on its way.
     fn cancel(&self) {
         let mut state = lock(&self.state);
-        state.share = None;
+        state.order.clear();
+        state.opened = 0;
         if let Some(last) = state.slots.back_mut() {
             last.claimed = last.indices.len();
         }
@@ -398,41 +302,24 @@ impl<D: Dataset> Core<D> {
         }
     }
 
-    /// Samples to load, if there are any now.
-    fn claim(&self, state: &mut QueueState<D::Element>) -> Option<ClaimedBatch<D::Element>> {
+    /// A sample to load, if there is one now.
+    fn claim(&self, state: &mut QueueState<D::Element>) -> Option<ClaimedSample<D::Element>> {
         if state.slots.back().is_none_or(|slot| slot.claimed == slot.indices.len()) && !self.open(state) {
             return None;
         }
-        let number = state.first + state.slots.len() as u64 - 1;
+        let (number, epoch) = (state.first + state.slots.len() as u64 - 1, state.epoch);
         let slot = state.slots.back_mut()?;
-        let first_row = slot.claimed;
-        slot.claimed = (first_row + self.data.grain().max(1)).min(slot.indices.len());
+        let row = slot.claimed;
+        slot.claimed += 1;
         state.busy += 1;
-        Some(ClaimedBatch {
-            slot: number,
-            filling: Arc::clone(&slot.filling),
-            epoch: slot.epoch,
-            first_row,
-            indices: slot.indices[first_row..slot.claimed].to_vec(),
-        })
+        Some(ClaimedSample { slot: number, filling: Arc::clone(&slot.filling), epoch, row, index: slot.indices[row] })
     }
 
     /// Opens the next slot, if there is a batch left to load and the caller is not too far behind.
     fn open(&self, state: &mut QueueState<D::Element>) -> bool {
-        if state.halted || state.slots.len() >= self.config.prefetch.max(1) {
+        let full = state.slots.len() >= self.config.prefetch.max(1);
+        if state.halted || full || state.opened == state.order.len() {
             return false;
-        }
-        let Some(mut share) = state.share.as_ref() else {
-            return false;
-        };
-        if batches(&self.config, share, state.opened) == 0 {
-            if !self.config.across_epochs || self.batches_per_epoch == 0 {
-                return false;
-            }
-            let next = Position::start_of(share.epoch() + 1);
-            let order = epoch_order(self.data.len(), self.config.shuffle, self.config.seed, next.epoch);
-            state.opened = 0;
-            share = state.share.insert(RankShare::deal(&order, self.config.shard, next));
         }
         let block = match self.samples.take() {
             Ok(block) => block,
@@ -443,18 +330,15 @@ impl<D: Dataset> Core<D> {
                 return false;
             }
         };
-        let end = (state.opened + self.config.batch).min(share.indices.len());
-        let indices = share.indices[state.opened..end].to_vec();
-        let next = share.position_after(end);
+        let end = (state.opened + self.config.batch).min(state.order.len());
+        let indices = state.order[state.opened..end].to_vec();
         state.opened = end;
         state.slots.push_back(BatchSlot {
             filling: Arc::new(block.open()),
-            epoch: share.epoch(),
             labels: vec![0; indices.len()],
             claimed: 0,
             left: indices.len(),
-            bad: Vec::new(),
-            next,
+            bad: None,
             indices,
         });
         // Its other samples are for the others.
@@ -466,27 +350,24 @@ impl<D: Dataset> Core<D> {
     fn fulfil<'a>(
         &'a self,
         state: MutexGuard<'a, QueueState<D::Element>>,
-        claim: ClaimedBatch<D::Element>,
+        claim: ClaimedSample<D::Element>,
         scratch: &mut Option<D::Scratch>,
     ) -> MutexGuard<'a, QueueState<D::Element>> {
         drop(state);
-        let ClaimedBatch { slot, filling, epoch, first_row, indices } = claim;
-        let loaded: Vec<Result<i64, Bad>> =
-            indices.iter().enumerate().map(|(i, index)| self.load(&filling, epoch, first_row + i, *index, scratch)).collect();
+        let ClaimedSample { slot, filling, epoch, row, index } = claim;
+        let loaded = self.load(&filling, epoch, row, index, scratch);
         // The caller may close the slot as soon as it is reported.
         drop(filling);
         let mut state = lock(&self.state);
         state.busy -= 1;
-        let halts = |bad: &Bad| bad.panicked || self.config.on_bad == OnBad::Stop;
-        state.halted |= loaded.iter().any(|outcome| outcome.as_ref().is_err_and(halts));
+        state.halted |= loaded.is_err();
         let at = (slot - state.first) as usize;
         if let Some(slot) = state.slots.get_mut(at) {
-            slot.left -= loaded.len();
-            for (row, outcome) in (first_row..).zip(loaded) {
-                match outcome {
-                    Ok(label) => slot.labels[row] = label,
-                    Err(bad) => slot.bad.push(bad),
-                }
+            slot.left -= 1;
+            match loaded {
+                Ok(label) => slot.labels[row] = label,
+                Err(_) if slot.bad.as_ref().is_some_and(|bad| bad.row < row) => {}
+                Err(error) => slot.bad = Some(Bad { row, error }),
             }
             if slot.left == 0 || state.busy == 0 {
                 self.ready.notify_all();
@@ -502,7 +383,7 @@ impl<D: Dataset> Core<D> {
         row: usize,
         index: u32,
         scratch: &mut Option<D::Scratch>,
-    ) -> Result<i64, Bad> {
+    ) -> Result<i64> {
         let body = || {
             let mut into = filling.part(row).with_context(|| format!("row {row} of the batch was taken twice"))?;
             let scratch = scratch.get_or_insert_with(|| self.data.scratch());
@@ -510,47 +391,33 @@ impl<D: Dataset> Core<D> {
             self.data.load(index as usize, &mut random, scratch, &mut into)
         };
         match catch_unwind(AssertUnwindSafe(body)) {
-            Ok(Ok(label)) => Ok(label),
-            Ok(Err(error)) => Err(Bad { row, error: error.context(format!("loading sample {index}")), panicked: false }),
+            Ok(loaded) => loaded.with_context(|| format!("loading sample {index}")),
             Err(panic) => {
                 // What it was doing may be half done.
                 *scratch = None;
-                let error = anyhow!("loading sample {index} panicked: {}", panic_message(&*panic));
-                Err(Bad { row, error, panicked: true })
+                Err(anyhow!("loading sample {index} panicked: {}", panic_message(&*panic)))
             }
         }
     }
 
-    /// The next batch of an epoch; none where it is over.
-    fn next(&self, epoch: u64, scratch: &mut Option<D::Scratch>) -> Option<Result<LoadedBatch>> {
+    /// The next batch of the epoch; none where it is over.
+    fn next(&self, scratch: &mut Option<D::Scratch>) -> Option<Result<LoadedBatch>> {
         let mut state = lock(&self.state);
         loop {
-            let front = state.slots.front().map(|slot| (slot.epoch, slot.left));
-            match front {
-                Some((of, _)) if of != epoch => return None,
-                Some((_, 0)) => {
+            match state.slots.front().map(|slot| slot.left) {
+                Some(0) => {
                     let slot = state.slots.pop_front()?;
                     state.first += 1;
-                    state.at = slot.next;
-                    if state.slots.front().is_some_and(|next| next.epoch != epoch)
-                        || state.slots.is_empty() && !self.has_more(&state, epoch)
-                    {
-                        state.at = Position::start_of(epoch + 1);
-                    }
                     drop(state);
                     self.work.notify_all();
-                    match self.deliver(slot).transpose() {
-                        Some(batch) => return Some(batch),
-                        None => state = lock(&self.state),
-                    }
-                    continue;
+                    return Some(self.deliver(slot));
                 }
                 Some(_) => {}
                 None => {
                     if let Some(fault) = state.fault.take() {
                         return Some(Err(fault));
                     }
-                    if !self.has_more(&state, epoch) {
+                    if state.opened == state.order.len() {
                         return None;
                     }
                 }
@@ -565,49 +432,18 @@ impl<D: Dataset> Core<D> {
         }
     }
 
-    /// Whether batches of an epoch are still to be opened.
-    fn has_more(&self, state: &QueueState<D::Element>, epoch: u64) -> bool {
-        state.share.as_ref().is_some_and(|share| match share.epoch().cmp(&epoch) {
-            // Workers are about to go on to it.
-            Ordering::Less => self.config.across_epochs && self.batches_per_epoch > 0,
-            Ordering::Equal => batches(&self.config, share, state.opened) > 0,
-            Ordering::Greater => false,
-        })
-    }
-
-    /// Makes a complete slot a batch; none where nothing of it could be loaded.
-    fn deliver(&self, slot: BatchSlot<D::Element>) -> Result<Option<LoadedBatch>> {
-        let BatchSlot { filling, mut indices, mut labels, mut bad, next, .. } = slot;
-        let mut block = filling.close().ok().context("a complete batch is still being written to")?;
-        bad.sort_by_key(|bad| bad.row);
-        if let Some(stops) = bad.iter().position(|bad| bad.panicked || self.config.on_bad == OnBad::Stop) {
+    /// Makes a complete slot a batch.
+    fn deliver(&self, slot: BatchSlot<D::Element>) -> Result<LoadedBatch> {
+        let BatchSlot { filling, indices, labels, bad, .. } = slot;
+        let block = filling.close().ok().context("a complete batch is still being written to")?;
+        if let Some(bad) = bad {
             self.samples.give_back(block);
-            return Err(bad.swap_remove(stops).error);
-        }
-        if !bad.is_empty() {
-            let len = self.samples.sample_len();
-            let elements = block.as_mut_slice();
-            let mut kept = 0;
-            for row in (0..indices.len()).filter(|row| bad.binary_search_by_key(row, |bad| bad.row).is_err()).collect::<Vec<_>>() {
-                elements.copy_within(row * len..(row + 1) * len, kept * len);
-                (indices[kept], labels[kept]) = (indices[row], labels[row]);
-                kept += 1;
-            }
-            indices.truncate(kept);
-            labels.truncate(kept);
-            let mut skipped = lock(&self.skipped);
-            skipped.count += bad.len();
-            let room = DESCRIBED.saturating_sub(skipped.first.len());
-            skipped.first.extend(bad.iter().take(room).map(|bad| format!("{:#}", bad.error)));
-        }
-        if indices.is_empty() {
-            self.samples.give_back(block);
-            return Ok(None);
+            return Err(bad.error);
         }
         let mut label_block = self.labels.take()?;
         label_block.as_mut_slice()[..labels.len()].copy_from_slice(&labels);
         let samples = self.samples.lend(block, indices.len())?;
         let labels = self.labels.lend(label_block, indices.len())?;
-        Ok(Some(LoadedBatch { samples, labels, indices, next }))
+        Ok(LoadedBatch { samples, labels, indices })
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tch::Tensor;
 use torch::NativeError;
-use torch::batch_memory::{BatchBlock, Element, Residence};
+use torch::batch_memory::{BatchBlock, Element};
 
 /// A lock that a panic of its holder does not take from the others: all holders leave what they guard whole.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -18,13 +18,12 @@ pub(super) struct BatchRing<T: Element> {
     keep: usize,
     samples: usize,
     shape: Vec<i64>,
-    residence: Residence,
 }
 
 impl<T: Element> BatchRing<T> {
     /// Takes `keep` blocks of `samples` samples each.
-    pub fn new(keep: usize, samples: usize, shape: Vec<i64>, residence: Residence) -> Result<Arc<BatchRing<T>>, NativeError> {
-        let ring = BatchRing { free: Mutex::new(Vec::new()), keep, samples, shape, residence };
+    pub fn new(keep: usize, samples: usize, shape: Vec<i64>) -> Result<Arc<BatchRing<T>>, NativeError> {
+        let ring = BatchRing { free: Mutex::new(Vec::new()), keep, samples, shape };
         let blocks = (0..keep).map(|_| ring.take()).collect::<Result<Vec<_>, _>>()?;
         lock(&ring.free).extend(blocks);
         Ok(Arc::new(ring))
@@ -34,7 +33,7 @@ impl<T: Element> BatchRing<T> {
         if let Some(block) = lock(&self.free).pop() {
             return Ok(block);
         }
-        BatchBlock::take(self.samples, self.sample_len(), self.residence)
+        BatchBlock::take(self.samples, self.shape.iter().map(|side| *side as usize).product())
     }
 
     pub fn give_back(&self, block: BatchBlock<T>) {
@@ -52,10 +51,5 @@ impl<T: Element> BatchRing<T> {
                 ring.give_back(block);
             }
         })
-    }
-
-    /// Elements of one sample.
-    pub fn sample_len(&self) -> usize {
-        self.shape.iter().map(|side| *side as usize).product()
     }
 }

@@ -52,7 +52,6 @@ pub struct ImageFolder {
     paths: String,
     /// Where each path ends, and the image's class.
     ends: Vec<(usize, u32)>,
-    ignored: usize,
 }
 
 impl ImageFolder {
@@ -72,8 +71,7 @@ impl ImageFolder {
             "{} has no subfolder. A data set is a folder with one subfolder of JPEG files for each class",
             root.display()
         );
-        let mut folder =
-            ImageFolder { root: root.to_path_buf(), classes: Vec::new(), paths: String::new(), ends: Vec::new(), ignored: 0 };
+        let mut folder = ImageFolder { root: root.to_path_buf(), classes: Vec::new(), paths: String::new(), ends: Vec::new() };
         for (label, class) in (0u32..).zip(&classes) {
             folder.collect(class, label)?;
         }
@@ -90,8 +88,6 @@ impl ImageFolder {
             } else if is_jpeg(&name) {
                 self.paths.push_str(&inside);
                 self.ends.push((self.paths.len(), label));
-            } else {
-                self.ignored += 1;
             }
         }
         Ok(())
@@ -100,11 +96,6 @@ impl ImageFolder {
     /// Names of the classes; an image's label is the place of its class.
     pub fn classes(&self) -> &[String] {
         &self.classes
-    }
-
-    /// Files that were passed over because their names do not end in `.jpg` or `.jpeg`.
-    pub fn ignored(&self) -> usize {
-        self.ignored
     }
 }
 

@@ -12,74 +12,31 @@ use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use torch::vectors::widest;
 
-/// What becomes of an image.
+/// Mean and deviation of each channel of ImageNet, from 0 to 1, by which everyone normalises.
+pub const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
+pub const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
+
+/// What becomes of an image: a random part of it, resized to a square, mirrored or not, normalised by [`MEAN`] and [`DEVIATION`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Transform {
-    pub crop: Crop,
+    /// Least and largest share of the image's area and aspect ratio of the part, as torchvision's `RandomResizedCrop` has them.
+    pub area: (f64, f64),
+    pub aspect: (f64, f64),
     /// Side of the square that comes out.
     pub size: u32,
     /// How often the image is mirrored.
     pub flip: f64,
-    pub normalise: Normalise,
-}
-
-/// Which part of an image is taken.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Crop {
-    /// A random share of the area with a random aspect ratio, resized to the square; torchvision's `RandomResizedCrop`.
-    RandomResized { area: (f64, f64), aspect: (f64, f64) },
-    /// The square in the middle of the image whose shorter side was made `shorter` pixels, at least as many as the square has; torchvision's
-    /// `Resize(shorter)` and `CenterCrop(size)`.
-    Centre { shorter: u32 },
-    /// Always this part, resized to the square.
-    Fixed(Area),
-}
-
-/// What of an image becomes the square.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum CropPart {
-    /// This area, which is cut out and then resized.
-    Cut(Area),
-    /// A square in the image resized to a width and height of its own, from `left` and `top` there.
-    Resized { width: u32, height: u32, left: u32, top: u32 },
-}
-
-/// Each channel, from 0 to 1, less its mean, over its deviation.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Normalise {
-    pub mean: [f32; 3],
-    pub deviation: [f32; 3],
-}
-
-impl Normalise {
-    /// The figures of ImageNet that everyone uses.
-    pub const IMAGENET: Normalise = Normalise { mean: [0.485, 0.456, 0.406], deviation: [0.229, 0.224, 0.225] };
-
-    /// Scale and shift that do it to a byte.
-    pub(super) fn of_byte(&self, channel: usize) -> (f32, f32) {
-        (1.0 / (255.0 * self.deviation[channel]), -self.mean[channel] / self.deviation[channel])
-    }
 }
 
 impl Transform {
-    /// Random resized crop with torchvision's defaults, random flip, ImageNet's normalisation.
+    /// torchvision's defaults, and every second image mirrored.
     pub fn training(size: u32) -> Transform {
-        let crop = Crop::RandomResized { area: (0.08, 1.0), aspect: (3.0 / 4.0, 4.0 / 3.0) };
-        Transform { crop, size, flip: 0.5, normalise: Normalise::IMAGENET }
-    }
-
-    /// The square in the middle after the shorter side was made `shorter` pixels, no flip, ImageNet's normalisation.
-    pub fn evaluation(shorter: u32, size: u32) -> Transform {
-        Transform { crop: Crop::Centre { shorter }, size, flip: 0.0, normalise: Normalise::IMAGENET }
+        Transform { area: (0.08, 1.0), aspect: (3.0 / 4.0, 4.0 / 3.0), size, flip: 0.5 }
     }
 
     /// The part of an image of this size that is taken, and whether it is mirrored.
-    pub fn draw(&self, width: u32, height: u32, random: &mut SampleRandom) -> (CropPart, bool) {
-        let part = match self.crop {
-            Crop::RandomResized { area, aspect } => CropPart::Cut(random_area(width, height, area, aspect, random)),
-            Crop::Centre { shorter } => centre(width, height, shorter, self.size),
-            Crop::Fixed(area) => CropPart::Cut(area),
-        };
+    pub fn draw(&self, width: u32, height: u32, random: &mut SampleRandom) -> (Area, bool) {
+        let part = random_area(width, height, self.area, self.aspect, random);
         (part, unit(random) < self.flip)
     }
 
@@ -87,13 +44,7 @@ impl Transform {
     ///
     /// # Errors
     /// A part that is not inside the image; memory of another size.
-    pub fn apply(
-        &self,
-        pixels: &Pixels,
-        (part, mirrored): (CropPart, bool),
-        resizing: &mut Resizing,
-        into: &mut [f32],
-    ) -> Result<()> {
+    pub fn apply(&self, pixels: &Pixels, (part, mirrored): (Area, bool), resizing: &mut Resizing, into: &mut [f32]) -> Result<()> {
         self.write(resizing.resize(pixels, part, self.size)?, mirrored, into)
     }
 
@@ -117,7 +68,9 @@ impl Transform {
         let side = self.size as usize;
         let (red, rest) = into.split_at_mut(side * side);
         let (green, blue) = rest.split_at_mut(side * side);
-        let [(ra, rb), (ga, gb), (ba, bb)] = [0, 1, 2].map(|channel| self.normalise.of_byte(channel));
+        // Scale and shift of a byte.
+        let of = |channel: usize| (1.0 / (255.0 * DEVIATION[channel]), -MEAN[channel] / DEVIATION[channel]);
+        let [(ra, rb), (ga, gb), (ba, bb)] = [0, 1, 2].map(of);
         let rows = red.chunks_exact_mut(side).zip(green.chunks_exact_mut(side)).zip(blue.chunks_exact_mut(side));
         for (((red, green), blue), row) in rows.zip(resized.chunks_exact(3 * side)) {
             let write = |((red, green), blue): ((&mut f32, &mut f32), &mut f32), pixel: &[u8]| {
@@ -159,21 +112,6 @@ fn random_area(width: u32, height: u32, area: (f64, f64), aspect: (f64, f64), ra
     Area { left: (width - wide) / 2, top: (height - high) / 2, width: wide, height: high }
 }
 
-/// torchvision's `Resize(shorter)`, which cuts fractions of the longer side off, and `CenterCrop(side)`, which rounds halves to even.
-fn centre(width: u32, height: u32, shorter: u32, side: u32) -> CropPart {
-    let longer = |side: u32, of: u32| (f64::from(shorter) * f64::from(side) / f64::from(of)) as u32;
-    let (wide, high) = if width <= height { (shorter, longer(height, width)) } else { (longer(width, height), shorter) };
-    let middle = |room: u32| (f64::from(room.saturating_sub(side)) / 2.0).round_ties_even() as u32;
-    CropPart::Resized { width: wide, height: high, left: middle(wide), top: middle(high) }
-}
-
-/// Where in an image, along one side of so many pixels, a square lies that is cut out of it once that side was resized: start and length.
-fn square_along(from: u32, resized: u32, pixels: usize, side: u32) -> (f64, f64) {
-    let scale = pixels as f64 / f64::from(resized);
-    let start = f64::from(from) * scale;
-    (start, (f64::from(side) * scale).min(pixels as f64 - start))
-}
-
 /// Buffers of one worker's resizing.
 #[derive(Debug)]
 pub struct Resizing {
@@ -192,34 +130,19 @@ impl Default for Resizing {
 }
 
 impl Resizing {
-    /// The first half of [`Transform::apply`]: cuts a part out of an image and resizes it to a square, or resizes the image and cuts the
-    /// square out; rows of red, green, blue bytes.
+    /// The first half of [`Transform::apply`]: cuts a part out of an image and resizes it to a square; rows of red, green, blue bytes.
     ///
     /// # Errors
     /// A part that is not inside the image.
-    pub fn resize(&mut self, pixels: &Pixels, part: CropPart, side: u32) -> Result<&[u8]> {
+    pub fn resize(&mut self, pixels: &Pixels, part: Area, side: u32) -> Result<&[u8]> {
         let (width, height) = (u32::try_from(pixels.width)?, u32::try_from(pixels.height)?);
         let source = ImageRef::new(width, height, &pixels.rgb[..pixels.bytes()], PixelType::U8x3)?;
         let outside = || format!("{part:?} is not inside an image of {width} x {height}");
         self.out.resize(3 * side as usize * side as usize, 0);
         let mut out = Image::from_slice_u8(side, side, &mut self.out, PixelType::U8x3)?;
-        match part {
-            CropPart::Cut(Area { left, top, width, height }) => {
-                let cut = CroppedImage::new(&source, left, top, width, height).with_context(outside)?;
-                self.resizer.resize(&cut, &mut out, &self.options)?;
-            }
-            CropPart::Resized { width, height, left, top } => {
-                ensure!(
-                    left + side <= width && top + side <= height,
-                    "a square of {side} pixels is not inside an image that was resized to {width} x {height}; let Crop::Centre make the \
-                     shorter side at least as long"
-                );
-                // Only the pixels of the square are computed, from what they would be computed from in the whole.
-                let (x, across) = square_along(left, width, pixels.width, side);
-                let (y, down) = square_along(top, height, pixels.height, side);
-                self.resizer.resize(&source, &mut out, &self.options.crop(x, y, across, down)).with_context(outside)?;
-            }
-        }
+        let Area { left, top, width, height } = part;
+        let cut = CroppedImage::new(&source, left, top, width, height).with_context(outside)?;
+        self.resizer.resize(&cut, &mut out, &self.options)?;
         Ok(&self.out)
     }
 }

@@ -16,7 +16,7 @@ use tch::{Kind, Tensor};
 use torch_sys::C_tensor;
 
 unsafe extern "C" {
-    fn vl_batch_memory_take(bytes: i64, page_locked: i32, data: *mut *mut c_void, owner: *mut *mut c_void) -> Message;
+    fn vl_batch_memory_take(bytes: i64, data: *mut *mut c_void, owner: *mut *mut c_void) -> Message;
     fn vl_batch_memory_free(owner: *mut c_void);
     pub(super) fn vl_tensor_over(
         data: *mut c_void,
@@ -27,24 +27,6 @@ unsafe extern "C" {
         give_back: extern "C" fn(*mut c_void),
         out: *mut *mut C_tensor,
     ) -> Message;
-    fn vl_batch_memory_hand_over(
-        owner: *mut c_void,
-        bytes: i64,
-        shape: *const i64,
-        dimensions: usize,
-        kind: i8,
-        out: *mut *mut C_tensor,
-    ) -> Message;
-}
-
-/// Where a batch's memory lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Residence {
-    /// Memory of libtorch's CPU allocator, which may be paged out.
-    #[default]
-    Pageable,
-    /// Page-locked memory of CUDA's host allocator, from which the device copies by itself. Needs CUDA.
-    PageLocked,
 }
 
 /// An element type of batches. Every pattern of bits is a value of it, and zero is one.
@@ -83,7 +65,6 @@ pub struct BatchBlock<T: Element> {
     owner: NonNull<c_void>,
     count: usize,
     len: usize,
-    residence: Residence,
     /// Whether every byte was written once; until then a part is zeroed when it is taken, by the thread that will fill it.
     written: bool,
 }
@@ -103,19 +84,19 @@ impl<T: Element> BatchBlock<T> {
     /// Takes memory. Its pages are touched when parts are.
     ///
     /// # Errors
-    /// There is not so much; page-locked memory without CUDA; no part or no element.
-    pub fn take(count: usize, len: usize, residence: Residence) -> Result<BatchBlock<T>, NativeError> {
+    /// There is not so much; no part or no element.
+    pub fn take(count: usize, len: usize) -> Result<BatchBlock<T>, NativeError> {
         let bytes = count.checked_mul(len).and_then(|n| n.checked_mul(size_of::<T>())).and_then(|n| i64::try_from(n).ok());
         let bytes = bytes.filter(|n| *n > 0);
         let bytes = bytes.ok_or_else(|| NativeError(format!("a batch cannot hold {count} samples of {len} elements")))?;
         let (mut data, mut owner) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the function writes both pointers where it succeeds, and nothing where it fails.
-        checked(unsafe { vl_batch_memory_take(bytes, (residence == Residence::PageLocked).into(), &mut data, &mut owner) })?;
+        checked(unsafe { vl_batch_memory_take(bytes, &mut data, &mut owner) })?;
         // libtorch's allocators align to 64 bytes.
         let (Some(data), Some(owner)) = (NonNull::new(data.cast::<T>()), NonNull::new(owner)) else {
             return Err(NativeError("libtorch gave no memory for a batch".into()));
         };
-        Ok(BatchBlock { data, owner, count, len, residence, written: false })
+        Ok(BatchBlock { data, owner, count, len, written: false })
     }
 
     /// Makes the parts available to be filled.
@@ -137,8 +118,7 @@ impl<T: Element> BatchBlock<T> {
 
     /// A tensor over the first `parts` parts, of shape `[parts, ...shape]`, without a copy.
     ///
-    /// `give_back` gets the block when the last tensor that shares its memory is gone, on whichever thread that happens. Page-locked memory
-    /// goes back to CUDA's host allocator instead, which waits for copies to the device that still read it; `give_back` is then dropped.
+    /// `give_back` gets the block when the last tensor that shares its memory is gone, on whichever thread that happens.
     ///
     /// # Errors
     /// A shape that is not `len` elements, more parts than there are; libtorch's message. The block is freed or given back.
@@ -157,23 +137,11 @@ impl<T: Element> BatchBlock<T> {
         // Also zeroes a block that was never filled, so that a tensor never shows memory that nobody wrote.
         let data: *mut c_void = self.as_mut_slice().as_mut_ptr().cast();
         let full: Vec<i64> = [parts as i64].iter().chain(shape).copied().collect();
-        let bytes = (self.count * self.len * size_of::<T>()) as i64;
         let mut tensor = std::ptr::null_mut();
-        let message = match self.residence {
-            Residence::PageLocked => {
-                let owner = self.owner.as_ptr();
-                std::mem::forget(self);
-                // SAFETY: ownership of the memory passes to C++, which frees it also where it fails.
-                unsafe { vl_batch_memory_hand_over(owner, bytes, full.as_ptr(), full.len(), T::NUMBER, &mut tensor) }
-            }
-            Residence::Pageable => {
-                let keeper: Box<BatchKeeper> = Box::new(Box::new(move || give_back(self)));
-                let keeper = Box::into_raw(keeper).cast();
-                // SAFETY: the block, and with it `data`, lives in the keeper until C++ calls `return_block`, which it does once.
-                unsafe { vl_tensor_over(data, full.as_ptr(), full.len(), T::NUMBER, keeper, return_block, &mut tensor) }
-            }
-        };
-        checked(message)?;
+        let keeper: Box<BatchKeeper> = Box::new(Box::new(move || give_back(self)));
+        let keeper = Box::into_raw(keeper).cast();
+        // SAFETY: the block, and with it `data`, lives in the keeper until C++ calls `return_block`, which it does once.
+        checked(unsafe { vl_tensor_over(data, full.as_ptr(), full.len(), T::NUMBER, keeper, return_block, &mut tensor) })?;
         // SAFETY: on success C++ wrote a new tensor that belongs to us.
         Ok(unsafe { Tensor::from_ptr(tensor) })
     }
@@ -272,7 +240,7 @@ mod tests {
 
     #[test]
     fn parts_filled_by_threads_become_a_tensor_and_the_memory_comes_back() {
-        let block = BatchBlock::<f32>::take(4, 3, Residence::Pageable).unwrap();
+        let block = BatchBlock::<f32>::take(4, 3).unwrap();
         let address = block.data;
         let filling = Arc::new(block.open());
         std::thread::scope(|scope| {
@@ -297,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_filling_with_parts_out_does_not_close() {
-        let filling = Arc::new(BatchBlock::<u8>::take(2, 5, Residence::Pageable).unwrap().open());
+        let filling = Arc::new(BatchBlock::<u8>::take(2, 5).unwrap().open());
         let part = filling.part(0).unwrap();
         let filling = filling.close().unwrap_err();
         drop(part);
@@ -307,14 +275,11 @@ mod tests {
     #[test]
     fn misfits_are_refused_and_the_block_is_given_back() {
         let (sender, receiver) = channel();
-        let block = BatchBlock::<i64>::take(2, 6, Residence::Pageable).unwrap();
+        let block = BatchBlock::<i64>::take(2, 6).unwrap();
         let refused = block.into_tensor(2, &[2, 2], move |block| sender.send(block).unwrap());
         assert!(refused.unwrap_err().0.contains("does not fit"));
         let block = receiver.try_recv().unwrap();
         assert!(block.into_tensor(3, &[6], drop).is_err());
-        assert!(
-            BatchBlock::<f32>::take(0, 6, Residence::Pageable).is_err()
-                && BatchBlock::<f32>::take(usize::MAX, 6, Residence::Pageable).is_err()
-        );
+        assert!(BatchBlock::<f32>::take(0, 6).is_err() && BatchBlock::<f32>::take(usize::MAX, 6).is_err());
     }
 }
