@@ -10,7 +10,6 @@ use models::{Batch, Model};
 const GROWN: Metric = Metric::counted("grown", "growth per step", "B");
 const OF_ACTIVATIONS: Metric = Metric::counted("of_activations", "growth per step, of a step's activations", "1").share();
 
-name! { ModelName as "model" "model" }
 number! { Samples as "batch" "samples of a step" }
 levels! {
     Kept "what the loop keeps of a step":

@@ -100,13 +100,9 @@ fn forward(cell: Forward, bench: &Bench) -> Result<Step> {
             })
         })?;
         let added = probe.live() - rest;
-        probe.emit(KEPT, (added + bytes(&inputs)) as f64 / (bytes(&inputs) + bytes(&output)) as f64);
+        probe.emit(KEPT, (added + bytes([&inputs])) as f64 / bytes([&inputs, &output]) as f64);
         probe.compare(OUTPUT_ERROR, || Ok(vec![output]))
     }))
-}
-
-fn bytes(tensor: &Tensor) -> i64 {
-    (tensor.numel() * tensor.kind().elt_size_in_bytes()) as i64
 }
 
 #[cfg(test)]

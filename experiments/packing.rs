@@ -12,7 +12,6 @@ const PER_TOKEN: Metric = Metric::counted("per_token", "transient peak for each 
 const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
 const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
 
-name! { ModelName as "model" "model" }
 levels! {
     Lengths "how long sequences are":
     LogNormal "log-normal, with a median of a ninth of the longest",
@@ -46,11 +45,6 @@ pub fn protocol() -> Protocol {
         .threat("Lengths are drawn, and no data set's: how much padding yours has `vramlab rehearse` says.")
         .threat("A packed row attends by a mask of tokens by tokens. FlashAttention's kernels for rows of many sequences need none.")
         .threat("An optimizer is left out, so that the peak is that of forward and backward passes.")
-}
-
-/// PyTorch in Python runs each cell.
-fn in_python(_: Packing, _: &Bench) -> Result<Step> {
-    bail!("peers/pytorch/packing.py runs this")
 }
 
 fn memory() -> Grid<Packing> {
@@ -96,7 +90,7 @@ fn gradients() -> Grid<Packing> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use harness::lab::testing::assert_python_says;
 
     /// The checks of both cells, then without the mask that keeps a row's sequences apart.
     const CHECKED: &str = r#"
@@ -118,9 +112,6 @@ print(check("grouped"), check("packed"))
 
     #[test]
     fn the_check_sees_sequences_that_attend_to_one_another() {
-        let root = common::root();
-        let output = Command::new(root.join(".venv/bin/python")).args(["-c", CHECKED]).current_dir(root).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(said, "ok ok\nok invalid\n", "{}", String::from_utf8_lossy(&output.stderr));
+        assert_python_says(CHECKED, "ok ok\nok invalid\n");
     }
 }

@@ -9,7 +9,6 @@ use models::Model;
 use tch::nn::{OptimizerConfig, Sgd};
 use torch::attempt;
 
-name! { ModelName as "model" "model" }
 number! { Batch "samples" }
 levels! {
     Name "what the one level is called": One "", Two "", Three "", Four "", Five "", Six "", Seven "", Eight "", Nine "", Ten ""

@@ -12,7 +12,6 @@ const STATE: Metric = Metric::counted("state", "optimizer state", "B");
 /// Of all parameters, those that the optimizer moves.
 const SHARE: Metric = Metric::counted("trained_share", "share trained", "1").share();
 
-name! { ModelName as "model" "model" }
 number! { Batch "samples" }
 levels! { Part "the part that is trained in any case": Head "the classifier", LastBlock "the last block and the classifier" }
 levels! {
@@ -97,7 +96,7 @@ fn training(cell: Transfer, bench: &Bench) -> Result<Step> {
             of_part
         }
     };
-    let mut optimizer = Optimizer::over(trained, Algorithm::adam(), 1e-4, Implementation::default_on(bench.device))?;
+    let mut optimizer = Optimizer::over(trained, Algorithm::Adam, 1e-4, Implementation::default_on(bench.device))?;
     Ok(Step::new(move |probe| {
         optimizer.zero_grad(ZeroGrad::ToNone)?;
         probe.at_rest();
@@ -110,9 +109,9 @@ fn training(cell: Transfer, bench: &Bench) -> Result<Step> {
         drop(loss);
         if probe.is_reading() {
             let parameters = model.store.trainable_variables();
-            probe.emit(GRADIENTS, parameters.iter().map(|p| bytes(&p.grad())).sum::<i64>());
-            let trained: i64 = optimizer.parameters().map(|(_, p)| bytes(p)).sum();
-            probe.emit(SHARE, trained as f64 / parameters.iter().map(bytes).sum::<i64>() as f64);
+            probe.emit(GRADIENTS, bytes(&parameters.iter().map(Tensor::grad).collect::<Vec<_>>()));
+            let trained = bytes(optimizer.parameters().map(|(_, p)| p));
+            probe.emit(SHARE, trained as f64 / bytes(&parameters) as f64);
         }
         optimizer.step()?;
         if probe.is_reading() {
@@ -150,11 +149,6 @@ fn loss(model: &Model, features: &Tensor, cut: usize, targets: &Tensor) -> Tenso
 
 fn run(blocks: &[Box<dyn Block>], x: Tensor) -> Tensor {
     blocks.iter().fold(x, |x, block| block.forward(&x, true))
-}
-
-/// Of a tensor; an undefined one has none.
-fn bytes(tensor: &Tensor) -> i64 {
-    if tensor.defined() { (tensor.numel() * tensor.kind().elt_size_in_bytes()) as i64 } else { 0 }
 }
 
 #[cfg(test)]

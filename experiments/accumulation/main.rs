@@ -11,7 +11,6 @@ use harness::lab::*;
 use models::{Batch, Model};
 use tch::nn::{Adam, OptimizerConfig, Sgd};
 
-name! { ModelName as "model" "model" }
 number! { K "micro-batches in a step" }
 levels! { Optimizer "optimizer": Sgd "", Adam "" }
 

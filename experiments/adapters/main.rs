@@ -12,7 +12,6 @@ const TRAINING: Metric = Metric::counted("training_bytes", "gradients and optimi
 const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
 const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
 
-name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
 levels! {
     Recompute "what is computed again in the backward pass": Nothing "", EveryBlock "every block of the model" => "checkpointing every block"
@@ -49,11 +48,6 @@ pub fn protocol() -> Protocol {
         .in_what_if()
         .threat("Matrices are plain PyTorch beside `torch.nn.Linear`, without dropout on their input, which PEFT has where it is asked for.")
         .threat("Llama trains in bfloat16 without a copy in fp32, with AdamW's state in bfloat16, so that full training fits 24 GiB.")
-}
-
-/// PyTorch in Python runs each cell.
-fn in_python<C: Cell>(_: C, _: &Bench) -> Result<Step> {
-    bail!("peers/pytorch/adapters.py runs this")
 }
 
 fn memory() -> Grid<Adapters> {
@@ -134,7 +128,7 @@ fn merging() -> Grid<Merge> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use harness::lab::testing::assert_python_says;
 
     /// The check of the cells, as they are and with adapters that lose their scale when they are merged.
     const CHECKED: &str = r#"
@@ -156,9 +150,6 @@ print(check())
 
     #[test]
     fn the_check_sees_matrices_that_are_not_merged() {
-        let root = common::root();
-        let output = Command::new(root.join(".venv/bin/python")).args(["-c", CHECKED]).current_dir(root).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(said, "ok\ninvalid\n", "{}", String::from_utf8_lossy(&output.stderr));
+        assert_python_says(CHECKED, "ok\ninvalid\n");
     }
 }

@@ -25,9 +25,9 @@ pub fn step(cell: Side, bench: &Bench) -> Result<Step> {
     ensure!(cell.by == By::Vramlab, "the PyTorch reference runs this cell");
     let default = Implementation::default_on(bench.device);
     let (algorithm, rate, implementation) = match cell.optimizer {
-        Optimizer::Sgd => (Algorithm::sgd(), 1e-2, default),
-        Optimizer::Adamw => (Algorithm::adamw(), 1e-3, default),
-        Optimizer::Fused | Optimizer::DefaultOrFused => (Algorithm::adamw(), 1e-3, Implementation::Fused),
+        Optimizer::Sgd => (Algorithm::Sgd, 1e-2, default),
+        Optimizer::Adamw => (Algorithm::AdamW, 1e-3, default),
+        Optimizer::Fused | Optimizer::DefaultOrFused => (Algorithm::AdamW, 1e-3, Implementation::Fused),
     };
     let model = Model::named(cell.model.0, bench.device)?;
     let batch = model.batch(cell.batch.0);

@@ -103,10 +103,6 @@ fn tell(trainer: &mut Trainer, probe: &mut Probe) -> Result<()> {
     Ok(())
 }
 
-fn bytes(tensors: &[Tensor]) -> i64 {
-    tensors.iter().filter(|t| t.defined()).map(|t| (t.numel() * t.kind().elt_size_in_bytes()) as i64).sum()
-}
-
 /// What a region of autocast holds by itself at its end: without gradients nothing else keeps the parameters' copies.
 fn casts(trainer: &Trainer, probe: &Probe) -> Result<i64> {
     let kind = trainer.configuration().precision.kind();

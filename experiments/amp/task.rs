@@ -77,7 +77,7 @@ impl Task {
         let mut trained = Trained { scales: vec![scaler.get_scale()?], skipped: 0 };
         for step in 0..steps {
             self.backward(&batch(self, step), kind, scaler, 1.0)?;
-            trained.skipped += i64::from(scaler.step(&mut self.optimizer)? == Some(false));
+            trained.skipped += i64::from(!scaler.step(&mut self.optimizer)?);
             scaler.update()?;
             trained.scales.push(scaler.get_scale()?);
         }

@@ -151,13 +151,7 @@ mod tests {
         {
             let cell = ByType { operation, size: Size(size), dtype: Dtype::Bf16 };
             check(&protocol(), cell).holds();
-            let halved = |bench: &Bench| {
-                Ok(step(cell, bench)?.wrapped(|run, probe| {
-                    run(probe)?;
-                    probe.alter_compared(|result| result * 0.5);
-                    Ok(())
-                }))
-            };
+            let halved = |bench: &Bench| Ok(step(cell, bench)?.altered(|result| result * 0.5));
             broken(&protocol(), cell, halved).sees("result: expected equal");
         }
     }

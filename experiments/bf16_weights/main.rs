@@ -13,7 +13,6 @@ use harness::lab::*;
 use models::{Batch, Model};
 use torch::autocast;
 
-name! { ModelName as "model" "model" }
 levels! {
     How "what parameters are kept in":
     Fp32 "fp32, computed in fp32" => "fp32",

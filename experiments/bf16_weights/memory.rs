@@ -47,7 +47,6 @@ fn step(cell: Memory, bench: &Bench) -> Result<Step> {
         zero_gradients(&model);
         loss(how, &model, &batch)?.f_backward()?;
         if probe.is_reading() {
-            let bytes = |tensors: &[Tensor]| tensors.iter().map(|t| (t.numel() * t.kind().elt_size_in_bytes()) as i64).sum::<i64>();
             probe.emit(PARAMETERS, bytes(&model.parameters()));
             probe.emit(GRADIENTS, bytes(&model.gradients()));
             probe.emit(STATE, optimizer.state());

@@ -106,14 +106,8 @@ mod tests {
     fn the_check_sees_a_lost_micro_batch_through_batch_norms_and_half_precision() {
         let cell = |model, with| cell(model, 4, with);
         check(&protocol(), cell(Net::Resnet50, With::Accumulate)).holds();
-        let lost = |bench: &Bench| {
-            // Of four micro-batches that are alike, three.
-            Ok(step(cell(Net::Resnet50, With::Accumulate), bench)?.wrapped(|run, probe| {
-                run(probe)?;
-                probe.alter_compared(|gradient| gradient * 0.75);
-                Ok(())
-            }))
-        };
+        // Of four micro-batches that are alike, three.
+        let lost = |bench: &Bench| Ok(step(cell(Net::Resnet50, With::Accumulate), bench)?.altered(|gradient| gradient * 0.75));
         broken(&protocol(), cell(Net::Resnet50, With::Accumulate), lost).sees("gradient: expected equal within 1e-4");
         let half = |bench: &Bench| step(cell(Net::SmallResnet, With::AmpAccumulate), bench);
         broken(&protocol(), cell(Net::SmallResnet, With::Accumulate), half).sees("gradient: expected equal within 1e-4");

@@ -16,7 +16,6 @@ const PREDICTED: Metric = Metric::counted("predicted", "time of a step", "s");
 /// The runner's device takes no part.
 const FILES: &[Platform] = &[Platform::Dry];
 
-name! { ModelName as "model" "model" }
 name! { CardName as "card" "the card" }
 number! { Batch "samples of a step" }
 levels! {

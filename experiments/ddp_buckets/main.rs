@@ -15,7 +15,6 @@ mod training;
 use harness::lab::*;
 use training::{DdpPhase, DdpRun, Update};
 
-name! { ModelName as "model" "model" }
 number! { Batch "samples" }
 number! { Cap "largest bucket in MiB (bucket_cap_mb)" }
 levels! {

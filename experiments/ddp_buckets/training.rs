@@ -100,6 +100,6 @@ impl DdpTraining {
 
     pub fn gradient_bytes(&self) -> i64 {
         let trained = self.model.store.trainable_variables();
-        trained.iter().map(|t| (t.numel() * t.kind().elt_size_in_bytes()) as i64).sum()
+        bytes(&trained)
     }
 }

@@ -68,13 +68,7 @@ mod tests {
         }
         let cell = dropped(Dropped::Tensor, "1MiB", Clone);
         // Frees memory as `resize_(0)` on a storage does: whoever still refers to it has nothing.
-        let forced = |bench: &Bench| {
-            Ok(step(cell, bench)?.wrapped(|run, probe| {
-                run(probe)?;
-                probe.alter_compared(Tensor::zeros_like);
-                Ok(())
-            }))
-        };
+        let forced = |bench: &Bench| Ok(step(cell, bench)?.altered(Tensor::zeros_like));
         broken(&protocol(), cell, forced).sees("survivor: all of it is zero");
     }
 

@@ -21,10 +21,6 @@ pub struct Load {
     map: Option<Device>,
 }
 
-pub fn bytes(tensor: &Tensor) -> i64 {
-    (tensor.numel() * tensor.kind().elt_size_in_bytes()) as i64
-}
-
 impl Load {
     /// Writes the file, from the device that it is to be tagged with; then makes the model, empty unless it is left as it was saved.
     /// `between` is run when the file is there and the model is not.
@@ -44,7 +40,7 @@ impl Load {
         if cell.reader != Reader::AsSaved {
             no_grad(|| model.store.variables().values_mut().for_each(|variable| drop(variable.zero_())));
         }
-        let bytes = model.store.variables().values().map(bytes).sum::<i64>() as f64;
+        let bytes = bytes(model.store.variables().values()) as f64;
         Ok(Load { model, bytes, path, _folder: folder, reader: cell.reader, map })
     }
 

@@ -15,7 +15,6 @@ use harness::lab::*;
 /// 1 where the memory sufficed, 0 where it ran out.
 const FITS: Metric = Metric::counted("fits", "fits", "1");
 
-name! { ModelName as "model" "model" }
 levels! { Saved "the device that the tensors were on when they were saved": Cpu "", OnDevice as "device" "the GPU" }
 levels! {
     Map "the device that the reader is told":

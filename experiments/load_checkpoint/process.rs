@@ -1,6 +1,6 @@
 //! What does a load take of the whole process?
 
-use super::load::{Load, bytes};
+use super::load::Load;
 use super::*;
 use harness::process;
 use torch::trim_heap;
@@ -88,7 +88,7 @@ pub fn step(cell: Loaded, bench: &Bench) -> Result<Step> {
         let state = load.load()?;
         if let Some(memory) = probe.memory() {
             let device = load.model.store.device();
-            let landed: i64 = state.iter().filter(|(_, tensor)| tensor.device() == device).map(|(_, tensor)| bytes(tensor)).sum();
+            let landed = bytes(state.iter().map(|(_, tensor)| tensor).filter(|tensor| tensor.device() == device));
             probe.emit(LOAD_PEAK, memory.requested_peak as f64 / model_bytes);
             probe.emit(HELD, memory.requested as f64 / model_bytes);
             probe.emit(LANDED, landed as f64 / model_bytes);

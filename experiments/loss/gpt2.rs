@@ -3,7 +3,6 @@
 use super::*;
 use tch::nn::{AdamW, OptimizerConfig};
 
-name! { ModelName as "model" "model" }
 number! { Batch "samples of 1,024 tokens" }
 
 cell! { Whole { model: ModelName, batch: Batch, how: How } }

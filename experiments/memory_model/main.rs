@@ -11,7 +11,6 @@ mod configurations;
 use harness::lab::*;
 use models::training::{Configuration, OptimizerKind, Trainer};
 
-name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
 
 fn main() -> ExitCode {

@@ -12,7 +12,6 @@ const MOVED: Metric = Metric::counted("moved", "copied between host and GPU in a
 const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
 const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
 
-name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
 levels! {
     Offloaded "what waits in the host's memory":
@@ -45,11 +44,6 @@ pub fn protocol() -> Protocol {
         .in_what_if()
         .threat("Nothing is timed: a simulated GPU has no PCI Express. `rehearse --what-if` predicts the time of its own form, which leaves parameters on the GPU.")
         .threat("AdamW steps through the parameters one by one (foreach=False) in every cell, so that no temporaries of its own make the peak.")
-}
-
-/// PyTorch in Python runs each cell.
-fn in_python<C: Cell>(_: C, _: &Bench) -> Result<Step> {
-    bail!("peers/pytorch/offloading.py runs this")
 }
 
 fn memory() -> Grid<Offloading> {
@@ -107,7 +101,7 @@ fn training() -> Grid<Offloading> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use harness::lab::testing::assert_python_says;
 
     /// The check of each cell, then with a host that loses a bit of what it is given.
     const CHECKED: &str = r#"
@@ -136,9 +130,6 @@ print(*map(check, everything))
 
     #[test]
     fn the_check_sees_a_host_that_rounds_and_an_optimizer_that_does_nothing() {
-        let root = common::root();
-        let output = Command::new(root.join(".venv/bin/python")).args(["-c", CHECKED]).current_dir(root).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(said, "ok ok ok ok\ninvalid invalid invalid invalid\n", "{}", String::from_utf8_lossy(&output.stderr));
+        assert_python_says(CHECKED, "ok ok ok ok\ninvalid invalid invalid invalid\n");
     }
 }

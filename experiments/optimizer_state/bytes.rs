@@ -5,8 +5,6 @@ use super::*;
 use models::Model;
 use torch::optimizers::named_parameters;
 
-name! { ModelName as "model" "model" }
-
 cell! { Bytes { model: ModelName, optimizer: Method, implementation: How } }
 
 pub fn grid() -> Grid<Bytes> {

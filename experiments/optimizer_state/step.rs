@@ -10,11 +10,11 @@ const STEPS_BEFORE: usize = 3;
 impl Method {
     fn algorithm(self) -> Algorithm {
         match self {
-            Method::Sgd => Algorithm::sgd(),
-            Method::Momentum => Algorithm::momentum(0.9),
-            Method::Rmsprop => Algorithm::rmsprop(),
-            Method::Adam => Algorithm::adam(),
-            Method::Adamw => Algorithm::adamw(),
+            Method::Sgd => Algorithm::Sgd,
+            Method::Momentum => Algorithm::Momentum,
+            Method::Rmsprop => Algorithm::RmsProp,
+            Method::Adam => Algorithm::Adam,
+            Method::Adamw => Algorithm::AdamW,
         }
     }
 

@@ -13,7 +13,6 @@ levels! {
     Compute "sending is a small part of the step",
     SmallData "guide 5's own example: 100 samples of 3 numbers in batches of 10",
 }
-name! { ModelName as "model" "model" }
 number! { Batch "samples in a batch" }
 
 cell! { Epochs { bound: Bound, model: ModelName, batch: Batch, recipe: Recipe } }

@@ -31,7 +31,6 @@ const OWN_TIME: Metric = Metric::timed("self_time", "self time", "s");
 const ALLOCATED: Metric = Metric::counted("allocated", "allocated", "B");
 
 levels! { Bound "what limits the step": Launch "many small operations", Compute "large products" }
-name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
 levels! {
     Tool "tool":

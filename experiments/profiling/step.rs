@@ -141,13 +141,7 @@ mod tests {
             check(&protocol(), looked(*tool)).holds();
         }
         // As a tool that runs the step a second time, to see its memory and then its time.
-        let twice = |bench: &Bench| {
-            Ok(step(looked(Tool::ProfilerMemory), bench)?.wrapped(|run, probe| {
-                run(probe)?;
-                probe.take_compared();
-                run(probe)
-            }))
-        };
+        let twice = |bench: &Bench| Ok(step(looked(Tool::ProfilerMemory), bench)?.twice());
         broken(&protocol(), looked(Tool::ProfilerMemory), twice).sees("gradient: expected equal");
 
         let files = tempfile::tempdir().unwrap();

@@ -85,13 +85,7 @@ mod tests {
         let cell = small(Softcap::Nothing);
         check(&protocol(), cell).holds();
         broken(&protocol(), cell, |bench| step(with(cell, Vocabulary(4095)), bench)).sees("has shape [4095, 16] here");
-        let summed = |bench: &Bench| {
-            Ok(step(cell, bench)?.wrapped(|run, probe| {
-                run(probe)?;
-                probe.alter_compared(|gradient| gradient * 64.0);
-                Ok(())
-            }))
-        };
+        let summed = |bench: &Bench| Ok(step(cell, bench)?.altered(|gradient| gradient * 64.0));
         broken(&protocol(), cell, summed).sees("gradient: expected equal");
     }
 

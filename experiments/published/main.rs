@@ -15,7 +15,6 @@ mod table;
 use harness::lab::*;
 use models::Model;
 
-name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
 number! { Vocabulary "tokens that there are" }
 number! { Width "features of a token" }

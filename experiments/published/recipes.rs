@@ -25,11 +25,6 @@ cell! { FewBits { model: ModelName, batch: Batch, bits: Bits, by: By } }
 cell! { TiledLoss { vocabulary: Vocabulary, width: Width, tokens: Tokens, loss: Loss, by: By } }
 cell! { LowRank { model: ModelName, moments: Moments, by: By } }
 
-/// PyTorch in Python runs each of these cells.
-fn in_python<C: Cell>(_: C, _: &Bench) -> Result<Step> {
-    bail!("peers/pytorch/published.py runs this")
-}
-
 pub fn in_backward() -> Grid<Backward> {
     let peak = |stepping: Stepping, figure: f64| value(PEAK).of(move |c: &Backward| c.stepping == stepping).reproduces(figure);
     Grid::new("a step inside the backward pass", in_python)
@@ -120,7 +115,7 @@ pub fn low_rank() -> Grid<LowRank> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use harness::lab::testing::assert_python_says;
 
     /// The cells' own recipes and checks, on a small model and few tokens, for there is no GPU that computes.
     const CHECKED: &str = r#"
@@ -148,10 +143,6 @@ print(backward(), tiled())
 
     #[test]
     fn the_checks_see_a_parameter_without_its_step_and_a_lost_tile() {
-        let root = common::root();
-        let python = root.join(".venv/bin/python");
-        let output = Command::new(python).args(["-c", CHECKED]).current_dir(root).output().expect("scripts/setup made .venv");
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(said, "ok ok\ninvalid invalid\n", "{}", String::from_utf8_lossy(&output.stderr));
+        assert_python_says(CHECKED, "ok ok\ninvalid invalid\n");
     }
 }

@@ -12,7 +12,6 @@ const FLOPS: Metric = Metric::counted("flops", "FLOPs of a step's products", "1"
 const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
 const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
 
-name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
 levels! {
     Keeps "what a block keeps for the backward pass":
@@ -48,11 +47,6 @@ pub fn protocol() -> Protocol {
         .in_what_if()
         .threat("Llama trains in bfloat16 without a copy in fp32, with AdamW's state in bfloat16, so that it fits 24 GiB.")
         .threat("FLOPs are those of matrix products, convolutions and attention, as PyTorch's counter has them; what else runs again costs bandwidth, not FLOPs.")
-}
-
-/// PyTorch in Python runs each cell.
-fn in_python<C: Cell>(_: C, _: &Bench) -> Result<Step> {
-    bail!("peers/pytorch/selective.py runs this")
 }
 
 fn memory() -> Grid<Selective> {
@@ -132,7 +126,7 @@ fn same_gradients() -> Grid<Selective> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use harness::lab::testing::assert_python_says;
 
     /// The check of each cell, then with blocks that add something when they run again.
     const CHECKED: &str = r#"
@@ -157,9 +151,6 @@ print(*map(check, policies))
 
     #[test]
     fn the_check_sees_a_block_that_gives_something_else_the_second_time() {
-        let root = common::root();
-        let output = Command::new(root.join(".venv/bin/python")).args(["-c", CHECKED]).current_dir(root).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(said, "ok ok ok ok\ninvalid invalid invalid invalid\n", "{}", String::from_utf8_lossy(&output.stderr));
+        assert_python_says(CHECKED, "ok ok ok ok\ninvalid invalid invalid invalid\n");
     }
 }

@@ -13,7 +13,6 @@ use harness::lab::*;
 use models::training::OptimizerKind;
 use torch::{Phase, Timeline};
 
-name! { ModelName as "model" "model" }
 number! { Batch "samples of a step" }
 levels! {
     ZeroGrad "what happens to the last iteration's gradients":

@@ -33,7 +33,6 @@ const JOINED: i64 = 12;
 fn main() -> ExitCode {
     let tests: &[(&str, fn())] = &[
         ("ranks_get_the_gradients_of_one_process_on_the_joined_batch", ranks_get_the_gradients_of_one_process_on_the_joined_batch),
-        ("accumulated_gradients_are_averaged_in_the_end", accumulated_gradients_are_averaged_in_the_end),
         ("batch_statistics_are_those_of_rank_0", batch_statistics_are_those_of_rank_0),
         ("a_killed_rank_gives_the_others_an_error_at_once", a_killed_rank_gives_the_others_an_error_at_once),
         ("a_silent_rank_gives_the_others_an_error_in_bounded_time", a_silent_rank_gives_the_others_an_error_in_bounded_time),
@@ -66,9 +65,8 @@ fn play(role: &str, argument: &str) -> Result<Value> {
         DdpOptions { bucket_cap: settings["cap"].as_u64(), gradient_as_bucket_view: settings["view"].as_bool().unwrap_or(false) };
     let ddp = Ddp::of(&model.store, &group, options)?;
     let share = share(&joined(&model), launch.rank, launch.world_size)?;
-    let gradients_of = match role {
-        "train" => |ddp: &Ddp, model: &Model, batch: &Batch| step(ddp, model, batch),
-        "accumulate" => |ddp: &Ddp, model: &Model, batch: &Batch| accumulate(ddp, model, batch),
+    match role {
+        "train" => train(&ddp, &model, &share),
         "stop" => {
             step(&ddp, &model, &share)?;
             if launch.rank == 1 {
@@ -81,8 +79,7 @@ fn play(role: &str, argument: &str) -> Result<Value> {
             bail!("the backward pass ended without the other rank");
         }
         _ => bail!("no role '{role}'"),
-    };
-    train(&ddp, &model, &share, gradients_of)
+    }
 }
 
 /// A group of one over NCCL, which trains where there is a GPU. Without one PyTorch's own constructor refuses, so it was found and called.
@@ -108,15 +105,13 @@ fn nccl() -> Result<Value> {
     Ok(json!("trained"))
 }
 
-type GradientsOf = fn(&Ddp, &Model, &Batch) -> Result<()>;
-
 /// Trains some steps and gives each step's gradients, the parameters and buffers at the end, and the buckets.
-fn train(ddp: &Ddp, model: &Model, share: &Batch, gradients_of: GradientsOf) -> Result<Value> {
+fn train(ddp: &Ddp, model: &Model, share: &Batch) -> Result<Value> {
     let mut optimizer = Sgd { momentum: 0.9, ..Sgd::default() }.build(&model.store, 1e-2)?;
     let mut gradients = Vec::new();
     for _ in 0..STEPS {
         ddp.zero_grad();
-        gradients_of(ddp, model, share)?;
+        step(ddp, model, share)?;
         gradients.push(values(&model.gradients())?);
         optimizer.step();
     }
@@ -129,14 +124,6 @@ fn train(ddp: &Ddp, model: &Model, share: &Batch, gradients_of: GradientsOf) -> 
 
 fn step(ddp: &Ddp, model: &Model, batch: &Batch) -> Result<()> {
     Ok(ddp.forward(|| Ok(loss(model, batch)))?.f_backward()?)
-}
-
-/// The same gradients from two halves of the share, of which only the second is reduced.
-fn accumulate(ddp: &Ddp, model: &Model, batch: &Batch) -> Result<()> {
-    let half = batch.targets.size()[0] / 2;
-    let (first, second) = (batch.narrow(0, half), batch.narrow(half, half));
-    ddp.forward_without_reduction(|| Ok(loss(model, &first) / 2.0))?.f_backward()?;
-    Ok(ddp.forward(|| Ok(loss(model, &second) / 2.0))?.f_backward()?)
 }
 
 fn loss(model: &Model, batch: &Batch) -> Tensor {
@@ -313,12 +300,6 @@ fn ranks_get_the_gradients_of_one_process_on_the_joined_batch() {
         assert_eq!(buckets > 2, cap == 4096, "{buckets} buckets of at most {cap} bytes");
     }
     must_train_as_one("train", 2, "gpt-2x32", json!({ "view": true }));
-}
-
-fn accumulated_gradients_are_averaged_in_the_end() {
-    for view in [false, true] {
-        must_train_as_one("accumulate", 2, "mlp-3x32", json!({ "view": view, "cap": 4096 }));
-    }
 }
 
 /// Ranks see different data, so their running statistics differ after a forward pass; the next begins with those of rank 0.

@@ -70,16 +70,16 @@ fn every_model_in_every_precision() {
                     accumulate,
                     ..Configuration::new(model, 4)
                 };
-                let stages = follow(&configuration, &dry).unwrap_or_else(|e| panic!("{configuration}: {e:#}"));
+                let stages = follow(&configuration, &dry).unwrap_or_else(|e| panic!("{configuration:?}: {e:#}"));
                 for stage in &stages {
-                    assert_eq!(stage.at_end.total(), stage.live, "{configuration}: {stage:?}");
-                    assert_eq!(stage.at_peak.total(), stage.peak, "{configuration}: {stage:?}");
+                    assert_eq!(stage.at_end.total(), stage.live, "{configuration:?}: {stage:?}");
+                    assert_eq!(stage.at_peak.total(), stage.peak, "{configuration:?}: {stage:?}");
                     // The gradient scaler's scale and its count of steps.
                     let scaler = if *precision == Precision::AmpFp16 { 8 } else { 0 };
-                    assert_eq!(stage.at_end.temporaries, scaler, "{configuration}: {stage:?}");
+                    assert_eq!(stage.at_end.temporaries, scaler, "{configuration:?}: {stage:?}");
                     if stage.phase == Phase::Optimizer {
                         let end = &stage.at_end;
-                        assert_eq!((end.gradients, end.optimizer_state), (4 * parameters, 8 * parameters), "{configuration}");
+                        assert_eq!((end.gradients, end.optimizer_state), (4 * parameters, 8 * parameters), "{configuration:?}");
                     }
                 }
             }

@@ -4,9 +4,9 @@
 
 mod roles;
 
-use anyhow::{Result, anyhow, bail};
-use models::Settings;
-use models::training::{Configuration, Trainer};
+use anyhow::{Context, Result, bail};
+use models::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision, Trainer};
+use models::{Attention, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sim::trace::{Event, Kind};
@@ -14,7 +14,6 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::str::FromStr;
 use torch::dry::{self, Dry};
 use torch::{Backend, Categories, Cpu, Mark, Phase, Recorder, Recording, Stage};
 
@@ -58,21 +57,22 @@ fn play(role: &str, argument: &str) -> Result<String> {
 }
 
 fn configuration(flags: &Value) -> Result<Configuration> {
-    fn named<T: FromStr<Err: std::fmt::Display>>(flags: &Value, name: &str, default: &str) -> Result<T> {
-        flags[name].as_str().unwrap_or(default).parse().map_err(|error| anyhow!("{name}: {error}"))
+    fn named<T: Copy>(flags: &Value, name: &str, choices: &[(T, &str)], default: &str) -> Result<T> {
+        let text = flags[name].as_str().unwrap_or(default);
+        choices.iter().find(|(_, name)| *name == text).map(|(choice, _)| *choice).with_context(|| format!("{name}: {text}"))
     }
     Ok(Configuration {
-        model: named(flags, "model", "")?,
+        model: flags["model"].as_str().context("a model")?.to_string(),
         batch: flags["batch"].as_i64().unwrap_or(1),
         settings: Settings {
             sequence: flags["seq"].as_i64(),
             image: None,
-            attention: named(flags, "attention", "fused")?,
+            attention: named(flags, "attention", &Attention::ALL, "fused")?,
             dropout: flags["dropout"].as_f64(),
         },
-        optimizer: named(flags, "optimizer", "adamw-foreach")?,
-        precision: named(flags, "precision", "fp32")?,
-        checkpoint: named(flags, "checkpoint", "none")?,
+        optimizer: named(flags, "optimizer", OptimizerKind::ALL, "adamw-foreach")?,
+        precision: named(flags, "precision", Precision::ALL, "fp32")?,
+        checkpoint: named(flags, "checkpoint", CheckpointPolicy::ALL, "none")?,
         accumulate: flags["accumulate"].as_i64().unwrap_or(1),
     })
 }

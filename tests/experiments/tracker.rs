@@ -157,8 +157,8 @@ fn play(role: &str, argument: &str) -> Result<String> {
 fn follow(steps: &Steps) -> Result<Answer> {
     let dry = Dry::open()?;
     let algorithm = match steps.optimizer.as_str() {
-        "momentum" => Algorithm::momentum(0.9),
-        "adam" => Algorithm::adam(),
+        "momentum" => Algorithm::Momentum,
+        "adam" => Algorithm::Adam,
         other => bail!("no optimizer '{other}'"),
     };
     let implementation = Implementation::ALL.into_iter().find(|i| i.to_string() == steps.implementation);

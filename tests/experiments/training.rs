@@ -89,16 +89,16 @@ fn categories_add_up_to_what_lives_in_every_configuration() {
             let stages = account(&configuration, 2);
             let phases: Vec<(u32, Phase)> = stages.iter().map(|s| (s.iteration, s.phase)).collect();
             let iteration = |n| [(n, Phase::Forward), (n, Phase::Backward), (n, Phase::Optimizer)];
-            assert_eq!(phases, [&[(0, Phase::Load)][..], &iteration(1), &iteration(2)].concat(), "{configuration}");
+            assert_eq!(phases, [&[(0, Phase::Load)][..], &iteration(1), &iteration(2)].concat(), "{configuration:?}");
             for stage in &stages {
-                assert_eq!(stage.at_end.total(), stage.live, "{configuration}: {stage:?}");
-                assert_eq!(stage.at_peak.total(), stage.peak, "{configuration}: {stage:?}");
-                assert!(stage.peak >= stage.live, "{configuration}: {stage:?}");
+                assert_eq!(stage.at_end.total(), stage.live, "{configuration:?}: {stage:?}");
+                assert_eq!(stage.at_peak.total(), stage.peak, "{configuration:?}: {stage:?}");
+                assert!(stage.peak >= stage.live, "{configuration:?}: {stage:?}");
                 let parts = stage.at_end.named().into_iter().chain(stage.at_peak.named());
-                assert!(parts.into_iter().all(|(_, bytes)| bytes >= 0), "{configuration}: {stage:?}");
+                assert!(parts.into_iter().all(|(_, bytes)| bytes >= 0), "{configuration:?}: {stage:?}");
                 // The gradient scaler's scale and its count of steps.
                 let scaler = if configuration.precision == Precision::AmpFp16 { 8 } else { 0 };
-                assert_eq!(stage.at_end.temporaries, scaler, "{configuration}: {stage:?}");
+                assert_eq!(stage.at_end.temporaries, scaler, "{configuration:?}: {stage:?}");
             }
         }
     }
@@ -144,8 +144,8 @@ fn events_tell_what_the_meter_tells() {
             for stage in &stages {
                 let same = |m: &&(u32, Phase, i64, i64)| (m.0, m.1) == (stage.iteration, stage.phase);
                 let (last, peak) = (metered.iter().rfind(same).unwrap(), metered.iter().filter(same).map(|m| m.3).max());
-                assert_eq!((stage.live, Some(stage.peak)), (last.2, peak), "{configuration}: {stage:?}");
-                assert!(stage.at_peak.named().iter().all(|(_, bytes)| *bytes >= 0), "{configuration}: {stage:?}");
+                assert_eq!((stage.live, Some(stage.peak)), (last.2, peak), "{configuration:?}: {stage:?}");
+                assert!(stage.at_peak.named().iter().all(|(_, bytes)| *bytes >= 0), "{configuration:?}: {stage:?}");
             }
             let peak = timeline.peak().unwrap();
             assert_eq!(Some(peak.live.total()), metered.iter().map(|m| m.3).max());
@@ -233,7 +233,6 @@ fn a_step_whose_gradients_overflow_is_skipped() {
     });
     let before: Vec<Tensor> = trainer.model().parameters().iter().map(Tensor::copy).collect();
     trainer.iterate(&mut |_, _| Ok(())).unwrap();
-    assert_eq!(trainer.skipped_steps(), 1);
     assert!(trainer.model().parameters().iter().zip(&before).all(|(now, before)| now.equal(before)));
 }
 

@@ -73,8 +73,8 @@ pub fn accumulation() -> PlainProtocol {
     ],
     metrics: vec![PEAK, ACTIVATIONS, GRADIENTS, TIME, GRADIENT_ERROR, UPDATE_ERROR],
     checks: vec![
-        Check { when: "recipe=add reduction=mean".into(), expect: Relation::Times { factor: "k".into(), tolerance: 1e-4 } },
-        Check { when: "recipe=divide reduction=sum".into(), expect: Relation::DividedBy { factor: "k".into(), tolerance: 1e-4 } },
+        Check { when: "recipe=add reduction=mean".into(), expect: Relation::Scaled { by: 4.0, tolerance: 1e-4 } },
+        Check { when: "recipe=divide reduction=sum".into(), expect: Relation::Scaled { by: 0.25, tolerance: 1e-4 } },
         Check { when: "recipe=divide tail=ragged".into(), expect: Relation::Differs { at_least: 1e-3, at_most: 10.0 } },
         Check { when: "recipe=divide targets=ignored".into(), expect: Relation::Differs { at_least: 1e-3, at_most: 10.0 } },
         Check { when: "".into(), expect: Relation::Equal { tolerance: 1e-4 } },

@@ -270,17 +270,6 @@ pub fn total_memory() -> Option<u64> {
     Some(line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok()? << 10)
 }
 
-/// Bytes that this process could still take before the kernel would have to end one, where the kernel tells.
-pub fn available_memory() -> Option<u64> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let machine = line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10;
-    // A container has a limit of its own.
-    let group = |file: &str| std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(file)).ok()?.trim().parse::<u64>().ok();
-    let left = group("memory.max").zip(group("memory.current")).map(|(limit, used)| limit.saturating_sub(used));
-    Some(left.map_or(machine, |left| left.min(machine)))
-}
-
 /// Version of the loaded libtorch.
 ///
 /// # Errors

@@ -39,7 +39,8 @@ impl FromStr for Attention {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        super::choose("attention", text, &Attention::ALL)
+        let named = Attention::ALL.iter().find(|(_, name)| *name == text).map(|(attention, _)| *attention);
+        named.ok_or_else(|| format!("'{text}' is no attention; there are {}", Attention::ALL.map(|(_, name)| name).join(", ")))
     }
 }
 

@@ -215,18 +215,6 @@ impl Model {
     }
 }
 
-/// The choice that `text` names among `choices`.
-///
-/// # Errors
-/// There is none; names the nearest and lists all. `what` says what is chosen.
-pub(crate) fn choose<T: Copy>(what: &str, text: &str, choices: &[(T, &str)]) -> Result<T, String> {
-    if let Some((choice, _)) = choices.iter().find(|(_, name)| *name == text) {
-        return Ok(*choice);
-    }
-    let names: Vec<&str> = choices.iter().map(|(_, name)| *name).collect();
-    Err(format!("'{text}' is no {what};{} there are {}", suggestion(text, &names), names.join(", ")))
-}
-
 /// ` did you mean ...?`, where a name is near enough or has the text as a part.
 fn suggestion(text: &str, names: &[&str]) -> String {
     let text = text.to_lowercase();

@@ -99,10 +99,6 @@ fn expectation(relation: &Relation, n: usize) -> String {
     let (gives, raises, differs) = if n == 1 { ("gives", "raises", "differs") } else { ("give", "raise", "differ") };
     match relation {
         Relation::Equal { tolerance } => format!("{gives} its result within {}", plain(*tolerance)),
-        Relation::Times { factor, tolerance } => format!("{gives} {factor} times its result within {}", plain(*tolerance)),
-        Relation::DividedBy { factor, tolerance } => {
-            format!("{gives} its result divided by {factor} within {}", plain(*tolerance))
-        }
         Relation::Scaled { by, tolerance } => format!("{gives} {} times its result within {}", plain(*by), plain(*tolerance)),
         Relation::Differs { at_least, at_most } => {
             format!("{differs} from it by {} to {} without any error raised, as expected", plain(*at_least), plain(*at_most))

@@ -95,25 +95,12 @@ impl Ddp {
     /// # Errors
     /// The last backward pass left a parameter without a gradient; a rank is gone; what `forward` fails with.
     pub fn forward<T>(&self, forward: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.run(true, forward)
-    }
-
-    /// Runs a forward pass whose backward pass adds to the gradients of this rank alone (PyTorch's `no_sync`). The gradients that have been
-    /// added up are averaged in the backward pass of the next [`Ddp::forward`].
-    ///
-    /// # Errors
-    /// As for [`Ddp::forward`].
-    pub fn forward_without_reduction<T>(&self, forward: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.run(false, forward)
-    }
-
-    fn run<T>(&self, reduce: bool, forward: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.reducer.before_forward(reduce).context("before a forward pass of distributed data parallel training")?;
+        self.reducer.before_forward().context("before a forward pass of distributed data parallel training")?;
         if self.gives_buffers.get() {
             self.group.broadcast(&self.buffers)?;
         }
         let output = forward()?;
-        self.gives_buffers.set(reduce && self.reducer.before_backward()?);
+        self.gives_buffers.set(self.reducer.before_backward()?);
         Ok(output)
     }
 
@@ -237,18 +224,6 @@ mod tests {
             drop(ddp);
             assert_eq!(first_gradient(&parameters), before, "gradients outlive the buckets' owner");
         }
-    }
-
-    #[test]
-    fn gradients_add_up_without_reduction_and_are_divided_in_the_end() {
-        let parameters = matrices();
-        let ddp = Ddp::new(&parameters, vec![], &alone(2), options(1 << 20, false)).unwrap();
-        for pass in 1..=2 {
-            ddp.forward_without_reduction(|| Ok(loss(&parameters))).unwrap().backward();
-            assert_eq!(first_gradient(&parameters), 2.0 * f64::from(pass), "not divided yet");
-        }
-        step(&ddp, &parameters).unwrap();
-        assert_eq!(first_gradient(&parameters), 3.0, "three gradients of 2, over two ranks");
     }
 
     #[test]

@@ -16,9 +16,6 @@ use std::rc::Rc;
 use std::time::Duration;
 use tch::{Device, Tensor};
 
-/// How long c10d waits for other processes by default, in PyTorch's Python interface.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30 * 60);
-
 /// Why there is no NCCL where the program carries no library for it.
 const WITHOUT_NCCL: &str = "this program was built without NCCL: build it with PyTorch's CUDA wheel, which has the headers of NCCL and of \
                             CUDA's runtime";
@@ -267,20 +264,11 @@ impl ProcessGroup {
         &self.shared.group
     }
 
-    /// Sums a tensor over all ranks, in place.
-    ///
-    /// # Errors
-    /// A rank is gone or late; the tensor lives on another device than the group.
-    pub fn all_reduce(&self, tensor: &Tensor) -> Result<()> {
-        self.must_live_here(tensor)?;
-        self.shared.group.allreduce(tensor).context("summing over all ranks")
-    }
-
     /// Gives tensors the values that they have on rank 0, packed into messages of at most 250 MiB as PyTorch's DistributedDataParallel
     /// packs a model: the packing takes memory beside the tensors while it runs.
     ///
     /// # Errors
-    /// As for [`ProcessGroup::all_reduce`].
+    /// A rank is gone or late; a tensor lives on another device than the group.
     pub fn broadcast(&self, tensors: &[Tensor]) -> Result<()> {
         tensors.iter().try_for_each(|tensor| self.must_live_here(tensor))?;
         self.shared.group.broadcast(tensors, 250 << 20).context("giving all ranks the tensors of rank 0")
@@ -427,7 +415,6 @@ mod tests {
     fn alone_every_collective_leaves_its_tensors() {
         let group = ProcessGroup::alone(Device::Cpu, 4).unwrap();
         let tensor = Tensor::from_slice(&[1.0, 2.0]);
-        group.all_reduce(&tensor).unwrap();
         group.broadcast(&[tensor.shallow_clone()]).unwrap();
         group.barrier().unwrap();
         group.agree("nothing", "text").unwrap();
@@ -438,10 +425,10 @@ mod tests {
     #[test]
     fn nccl_says_what_it_lacks() {
         let store = Store::listen("127.0.0.1", 0, Duration::from_secs(20)).unwrap();
-        let error = ProcessGroup::nccl(store, 0, 1, Device::Cpu, DEFAULT_TIMEOUT).unwrap_err().to_string();
+        let error = ProcessGroup::nccl(store, 0, 1, Device::Cpu, Duration::from_secs(20)).unwrap_err().to_string();
         assert!(error.contains("NCCL is for CUDA devices"), "{error}");
         let store = Store::listen("127.0.0.1", 0, Duration::from_secs(20)).unwrap();
-        let error = format!("{:#}", ProcessGroup::nccl(store, 0, 1, Device::Cuda(0), DEFAULT_TIMEOUT).unwrap_err());
+        let error = format!("{:#}", ProcessGroup::nccl(store, 0, 1, Device::Cuda(0), Duration::from_secs(20)).unwrap_err());
         assert!(error.contains("CUDA's half of libtorch is not loaded") || error.contains("built without NCCL"), "{error}");
     }
 }

@@ -4,53 +4,23 @@
 //! each operation is a little cheaper, and the results can never become part of a graph: autograd raises where one would be saved for a
 //! backward pass, or is written to in place outside.
 
-use super::native::{InferenceRegion, NativeError, is_inference_tensor};
-use tch::Tensor;
+pub use super::native::is_inference;
 
-/// A region of this thread in which inference mode is on, or off inside an outer region. It ends when the guard is dropped, also by a
-/// panic; what was set before comes back. Regions nest, and must end in the reverse order of their beginning.
-#[derive(Debug)]
-pub struct Inference {
-    _region: InferenceRegion,
-}
+use super::native::{InferenceRegion, NativeError};
 
-impl Inference {
-    /// Turns inference mode on; with it gradients are off.
-    ///
-    /// # Errors
-    /// libtorch's message.
-    pub fn on() -> Result<Inference, NativeError> {
-        Ok(Inference { _region: InferenceRegion::enter(true)? })
-    }
-
-    /// Turns inference mode off inside an outer region; gradients are then on.
-    ///
-    /// # Errors
-    /// libtorch's message.
-    pub fn off() -> Result<Inference, NativeError> {
-        Ok(Inference { _region: InferenceRegion::enter(false)? })
-    }
-}
-
-/// Runs `body` in inference mode.
+/// Runs `body` in inference mode, in which gradients are off. It ends with `body`, also by a panic; what was set before comes back.
 ///
 /// # Errors
-/// See [`Inference::on`].
+/// libtorch's message.
 pub fn inference_mode<T>(body: impl FnOnce() -> T) -> Result<T, NativeError> {
-    let _region = Inference::on()?;
+    let _region = InferenceRegion::enter()?;
     Ok(body())
-}
-
-/// Whether a tensor was made in inference mode, and can therefore be no part of a graph. (Views made inside of a tensor from outside are
-/// tensors from outside.)
-pub fn is_inference(tensor: &Tensor) -> bool {
-    is_inference_tensor(tensor)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tch::{Device, Kind};
+    use tch::{Device, Kind, Tensor};
 
     const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
@@ -87,15 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_nest_and_end_by_a_panic_too() {
-        let outer = Inference::on().unwrap();
-        {
-            let _inner = Inference::off().unwrap();
-            assert!(!is_on() && (leaf() * 2.0).requires_grad());
-        }
-        assert!(is_on());
-        drop(outer);
-        assert!(!is_on());
+    fn it_ends_by_a_panic_too() {
         let panicked = std::panic::catch_unwind(|| inference_mode(|| panic!("on purpose")));
         assert!(panicked.is_err() && !is_on());
         assert!((leaf() * 2.0).requires_grad(), "gradients are on again");
@@ -103,7 +65,7 @@ mod tests {
 
     #[test]
     fn it_is_this_threads_alone() {
-        let _region = Inference::on().unwrap();
-        assert!(!std::thread::spawn(is_on).join().unwrap());
+        let elsewhere = inference_mode(|| std::thread::spawn(is_on).join().unwrap());
+        assert_eq!(elsewhere, Ok(false));
     }
 }

@@ -27,7 +27,7 @@ pub use checkpoint::{Checkpoint, checkpoint};
 pub use device::{Backend, COUNTS, Cpu, Cuda, DEVICE_USED, Memory, caching_allocator};
 pub use grad_scaler::{GradScaler, Scalable, ScalerState};
 pub use held::held_at_peak;
-pub use inference::{Inference, inference_mode, is_inference};
+pub use inference::{inference_mode, is_inference};
 pub use memory_history::{KeptHistory, MemoryHistory};
 pub use native::{
     CpuMemory, CudaMemory, Forked, MemoryFile, NativeError, OutsideMemory, allocations, backward_keeping_graph, batch_memory,

@@ -176,15 +176,6 @@ impl Profiled {
 
     /// Operations with most time of their own first. Equal ones stand by name.
     pub fn by_self_time(&self) -> Vec<Operation> {
-        self.operations(|operation| operation.self_ns)
-    }
-
-    /// Operations that allocated most bytes first. Equal ones stand by name.
-    pub fn by_allocated(&self) -> Vec<Operation> {
-        self.operations(|operation| operation.allocated)
-    }
-
-    fn operations(&self, most: fn(&Operation) -> i64) -> Vec<Operation> {
         let mut by_name: BTreeMap<&str, Operation> = BTreeMap::new();
         for event in self.events.iter().filter(|event| event.source == EventSource::Operation) {
             let new = || Operation { name: event.name.clone(), calls: 0, self_ns: 0, total_ns: 0, allocated: 0, freed: 0 };
@@ -196,7 +187,7 @@ impl Profiled {
             operation.freed += event.freed;
         }
         let mut operations: Vec<Operation> = by_name.into_values().collect();
-        operations.sort_by_key(|operation| std::cmp::Reverse(most(operation)));
+        operations.sort_by_key(|operation| std::cmp::Reverse(operation.self_ns));
         operations
     }
 

@@ -321,6 +321,11 @@ name! {
     Threads "threads"
 }
 
+name! {
+    /// A model of [`models`], or one that PyTorch's side knows.
+    ModelName as "model" "model"
+}
+
 levels! {
     /// What an operation computes in. The highest rate in fp32 is what a machine's other figures are put against.
     Dtype "type of the numbers": Fp32 "", Bf16 "", Fp16 ""
@@ -359,7 +364,6 @@ mod tests {
     levels! { Form "how it is written": Plain "", EveryBlock "each", InPlace as "inplace" "over its input" }
     number! { K "parts" }
     number! { Rate: f64 as "rate" "learning rate" }
-    name! { ModelName as "model" "model" }
     cell! { Small { model: ModelName, form: Form, k: K } }
     cell! { Learning { rate: Rate } }
 

@@ -24,7 +24,7 @@ pub use claims::{
     value, within,
 };
 pub use grid::{CHECK, COUNT, Choose, Chosen, Grid, Passes, ROUNDS, differs, equal, missing, raises, scaled};
-pub use levels::{AllocConf, By, Cell, DeviceMemory, Dtype, FactorText, Has, Level, Many, Threads, spelling};
+pub use levels::{AllocConf, By, Cell, DeviceMemory, Dtype, FactorText, Has, Level, Many, ModelName, Threads, spelling};
 pub use metrics::{GRADIENT_ERROR, LOSS_ERROR, OUTPUT_ERROR, PARAMETER_ERROR, RAISED, RESULT_ERROR, UPDATE_ERROR};
 pub use plots::{Plot, against, amounts, area, bars, dots, effects, lines, pareto, ranking, shares};
 pub use protocol::{Protocol, Shown};
@@ -33,3 +33,17 @@ pub use record::protocol::{
 };
 pub use std::process::ExitCode;
 pub use tch::{Device, Kind, Reduction, Tensor, no_grad};
+
+/// Bytes of tensors' numbers; an undefined one has none.
+pub fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> i64 {
+    let there = tensors.into_iter().filter(|tensor| tensor.defined());
+    there.map(|tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as i64).sum()
+}
+
+/// The step of a cell that PyTorch in Python runs: `peers/pytorch` has it.
+///
+/// # Errors
+/// Always.
+pub fn in_python<C: Cell>(_: C, _: &Bench) -> Result<Step> {
+    bail!("PyTorch in Python runs this cell")
+}

@@ -6,6 +6,7 @@ use anyhow::Result;
 use record::protocol::{Metric, Platform};
 use record::results::Sample;
 pub use record::results::Status;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::Device;
@@ -136,6 +137,17 @@ pub fn count<C: Cell>(protocol: &Protocol, cell: C) -> Counted {
 /// A cell with another level: `with(cell, Recipe::Add)`.
 pub fn with<L: Level, C: Has<L>>(cell: C, level: L) -> C {
     cell.with(level)
+}
+
+/// Runs a script in the project's Python and folder, and compares what it prints.
+///
+/// # Panics
+/// It prints something else.
+pub fn assert_python_says(script: &str, expected: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let output = Command::new(root.join(".venv/bin/python")).args(["-c", script]).current_dir(root).output();
+    let output = output.expect("scripts/setup made .venv");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// The simulated GPU for a test. A process is dry from its start, so the test of this name runs again in a child: the device is given

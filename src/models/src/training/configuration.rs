@@ -1,18 +1,16 @@
 //! What is trained: a model, its data and the techniques applied to it, each with a name that is read and written.
 
-use crate::{Attention, Model, Settings, choose};
+use crate::{Model, Settings};
 use anyhow::{Result, ensure};
-use serde::{Serialize, Serializer};
 use std::fmt;
-use std::str::FromStr;
 use tch::Kind;
 use torch::optimizers::{Algorithm, Implementation};
 
-/// An option with named values: reads and writes the names, and knows them all.
+/// An option with named values.
 macro_rules! named {
-    ($(#[$doc:meta])* $type:ident, $what:literal, $($(#[$variant_doc:meta])* $variant:ident = $name:literal),+ $(,)?) => {
+    ($(#[$doc:meta])* $type:ident: $($(#[$variant_doc:meta])* $variant:ident = $name:literal),+ $(,)?) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum $type {
             $($(#[$variant_doc])* $variant,)+
         }
@@ -20,31 +18,13 @@ macro_rules! named {
         impl $type {
             /// Every value, with its name.
             pub const ALL: &[($type, &str)] = &[$(($type::$variant, $name)),+];
-
-            pub fn name(self) -> &'static str {
-                match self {
-                    $($type::$variant => $name,)+
-                }
-            }
         }
 
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.pad(self.name())
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                choose($what, text, $type::ALL)
-            }
-        }
-
-        impl Serialize for $type {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(self.name())
+                f.pad(match self {
+                    $($type::$variant => $name,)+
+                })
             }
         }
     };
@@ -53,7 +33,7 @@ macro_rules! named {
 named! {
     /// Optimizers with PyTorch's default settings: libtorch's loop over the parameters, or foreach (PyTorch's default on a GPU) or fused
     /// where it makes a difference in bytes.
-    OptimizerKind, "optimizer",
+    OptimizerKind:
     /// No state.
     Sgd = "sgd",
     /// SGD with momentum 0.9: one number for each parameter.
@@ -76,7 +56,7 @@ named! {
 
 named! {
     /// In which numbers the forward pass computes. Parameters, gradients and optimizer state are fp32 in each.
-    Precision, "precision",
+    Precision:
     Fp32 = "fp32",
     /// Autocast to bfloat16.
     AmpBf16 = "amp-bf16",
@@ -86,7 +66,7 @@ named! {
 
 named! {
     /// Which blocks are recomputed in the backward pass. The stem and the head never are.
-    CheckpointPolicy, "checkpoint policy",
+    CheckpointPolicy:
     None = "none",
     /// Each block is a segment.
     EveryBlock = "every-block",
@@ -107,15 +87,15 @@ impl OptimizerKind {
     /// What a step computes, and how.
     pub fn algorithm(self) -> (Algorithm, Implementation) {
         match self {
-            OptimizerKind::Sgd => (Algorithm::sgd(), Implementation::Loop),
-            OptimizerKind::Momentum => (Algorithm::momentum(0.9), Implementation::Loop),
-            OptimizerKind::RmsProp => (Algorithm::rmsprop(), Implementation::Loop),
-            OptimizerKind::Adam => (Algorithm::adam(), Implementation::Loop),
-            OptimizerKind::AdamW => (Algorithm::adamw(), Implementation::Loop),
-            OptimizerKind::AdamForeach => (Algorithm::adam(), Implementation::Foreach),
-            OptimizerKind::AdamFused => (Algorithm::adam(), Implementation::Fused),
-            OptimizerKind::AdamWForeach => (Algorithm::adamw(), Implementation::Foreach),
-            OptimizerKind::AdamWFused => (Algorithm::adamw(), Implementation::Fused),
+            OptimizerKind::Sgd => (Algorithm::Sgd, Implementation::Loop),
+            OptimizerKind::Momentum => (Algorithm::Momentum, Implementation::Loop),
+            OptimizerKind::RmsProp => (Algorithm::RmsProp, Implementation::Loop),
+            OptimizerKind::Adam => (Algorithm::Adam, Implementation::Loop),
+            OptimizerKind::AdamW => (Algorithm::AdamW, Implementation::Loop),
+            OptimizerKind::AdamForeach => (Algorithm::Adam, Implementation::Foreach),
+            OptimizerKind::AdamFused => (Algorithm::Adam, Implementation::Fused),
+            OptimizerKind::AdamWForeach => (Algorithm::AdamW, Implementation::Foreach),
+            OptimizerKind::AdamWFused => (Algorithm::AdamW, Implementation::Fused),
         }
     }
 }
@@ -190,72 +170,9 @@ impl Configuration {
     }
 }
 
-/// `model=gpt2 batch=8 optimizer=adamw ...`: options at their default are left out.
-impl fmt::Display for Configuration {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let plain = Configuration::new("", 1);
-        write!(f, "model={} batch={}", self.model, self.batch)?;
-        let Settings { sequence, image, attention, dropout } = self.settings;
-        for (name, value) in [("seq", sequence), ("image", image)] {
-            if let Some(value) = value {
-                write!(f, " {name}={value}")?;
-            }
-        }
-        if attention != Attention::default() {
-            write!(f, " attention={attention}")?;
-        }
-        if let Some(dropout) = dropout {
-            write!(f, " dropout={dropout}")?;
-        }
-        write!(f, " optimizer={}", self.optimizer)?;
-        if self.precision != plain.precision {
-            write!(f, " precision={}", self.precision)?;
-        }
-        if self.checkpoint != plain.checkpoint {
-            write!(f, " checkpoint={}", self.checkpoint)?;
-        }
-        if self.accumulate != plain.accumulate {
-            write!(f, " accumulate={}", self.accumulate)?;
-        }
-        Ok(())
-    }
-}
-
-impl Serialize for Configuration {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeMap;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("model", &self.model)?;
-        map.serialize_entry("batch", &self.batch)?;
-        map.serialize_entry("seq", &self.settings.sequence)?;
-        map.serialize_entry("image", &self.settings.image)?;
-        map.serialize_entry("attention", &self.settings.attention.to_string())?;
-        map.serialize_entry("dropout", &self.settings.dropout)?;
-        map.serialize_entry("optimizer", &self.optimizer)?;
-        map.serialize_entry("precision", &self.precision)?;
-        map.serialize_entry("checkpoint", &self.checkpoint)?;
-        map.serialize_entry("accumulate", &self.accumulate)?;
-        map.end()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn options_are_read_and_written() {
-        assert_eq!("adamw".parse(), Ok(OptimizerKind::AdamW));
-        assert_eq!(Precision::AmpBf16.to_string(), "amp-bf16");
-        assert_eq!("every-block".parse(), Ok(CheckpointPolicy::EveryBlock));
-        let error = "adamm".parse::<OptimizerKind>().unwrap_err();
-        assert_eq!(
-            error,
-            "'adamm' is no optimizer; did you mean adam? there are sgd, momentum, rmsprop, adam, adamw, \
-             adam-foreach, adam-fused, adamw-foreach, adamw-fused"
-        );
-        assert!("fp16".parse::<Precision>().unwrap_err().contains("amp-fp16"));
-    }
 
     #[test]
     fn segments_cover_the_blocks() {
@@ -276,12 +193,5 @@ mod tests {
         assert!(refused(|c| c.batch = i64::MAX).contains("63 bits"));
         assert!(refused(|c| c.model = "gpt3".into()).contains("did you mean gpt2?"));
         Configuration { accumulate: 4, ..Configuration::new("gpt2", 8) }.validate().unwrap();
-    }
-
-    #[test]
-    fn a_configuration_is_one_line() {
-        let settings = Settings { sequence: Some(128), attention: Attention::Explicit, ..Settings::default() };
-        let configuration = Configuration { settings, accumulate: 2, ..Configuration::new("gpt2", 8) };
-        assert_eq!(configuration.to_string(), "model=gpt2 batch=8 seq=128 attention=explicit optimizer=sgd accumulate=2");
     }
 }

@@ -20,7 +20,6 @@ pub struct Trainer {
     scaler: GradScaler,
     batch: Batch,
     iterations: u32,
-    skipped_steps: u32,
     keeps_gradients: bool,
     /// Whether layers are as in training.
     trains: bool,
@@ -49,7 +48,6 @@ impl Trainer {
                 scaler,
                 batch,
                 iterations: 0,
-                skipped_steps: 0,
                 keeps_gradients: false,
                 trains: true,
             })
@@ -93,11 +91,6 @@ impl Trainer {
         recorder.ended(mark, &self.model.store, &[&self.batch.inputs, &self.batch.targets])
     }
 
-    /// Steps that `amp-fp16` left out because a gradient was not finite.
-    pub fn skipped_steps(&self) -> u32 {
-        self.skipped_steps
-    }
-
     /// Runs one iteration: frees the gradients of the last one (or fills them with zeros), then forward and backward for each micro-batch,
     /// then the optimizer's step. `ended` is called at the end of each phase, with what lives then: after forward the loss and what it leads to, after
     /// backward the gradients.
@@ -123,9 +116,7 @@ impl Trainer {
             drop(loss);
             ended(Mark { iteration, phase: Phase::Backward, micro_batch }, self)?;
         }
-        if self.scaler.step(&mut self.optimizer)? == Some(false) {
-            self.skipped_steps += 1;
-        }
+        self.scaler.step(&mut self.optimizer)?;
         self.scaler.update()?;
         ended(Mark { iteration, phase: Phase::Optimizer, micro_batch: count - 1 }, self)?;
         Ok(())

@@ -1,6 +1,6 @@
 //! Cells, and the grids that plan them.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -144,23 +144,6 @@ impl PlainCell {
     /// The level of a factor, where the cell has that factor.
     pub fn get(&self, factor: &str) -> Option<&str> {
         self.levels.iter().find(|(f, _)| f == factor).map(|(_, level)| level.as_str())
-    }
-
-    /// The level of a factor that the experiment relies on.
-    ///
-    /// # Errors
-    /// The cell has no such factor.
-    pub fn level(&self, factor: &str) -> Result<&str> {
-        self.get(factor).with_context(|| format!("cell '{self}' has no factor '{factor}'"))
-    }
-
-    /// The level of a factor as a number.
-    ///
-    /// # Errors
-    /// The cell has no such factor, or its level is no whole number.
-    pub fn number(&self, factor: &str) -> Result<i64> {
-        let level = self.level(factor)?;
-        level.parse().with_context(|| format!("cell '{self}': {factor}={level} is no whole number"))
     }
 
     pub fn levels(&self) -> &[(String, String)] {

@@ -120,16 +120,6 @@ pub enum Relation {
     Equal {
         tolerance: f64,
     },
-    /// The baseline times the number that the cell's level of `factor` is.
-    Times {
-        factor: String,
-        tolerance: f64,
-    },
-    /// The baseline divided by the number that the cell's level of `factor` is.
-    DividedBy {
-        factor: String,
-        tolerance: f64,
-    },
     /// So many times the baseline.
     Scaled {
         by: f64,
@@ -454,11 +444,7 @@ impl Relation {
     fn lets_pass(&self) -> Option<&'static str> {
         match self {
             // Zero has a relative error of 1.
-            Relation::Equal { tolerance } | Relation::Times { tolerance, .. } | Relation::DividedBy { tolerance, .. }
-                if !(0.0..=LARGEST_TOLERANCE).contains(tolerance) =>
-            {
-                Some("an outcome that is far off")
-            }
+            Relation::Equal { tolerance } if !(0.0..=LARGEST_TOLERANCE).contains(tolerance) => Some("an outcome that is far off"),
             Relation::Scaled { by, tolerance } if (1.0 - by).abs() / by.abs() <= *tolerance => {
                 Some("a copy of the baseline's outcome")
             }
@@ -628,11 +614,10 @@ mod tests {
             assert!(found.len() == 1 && found[0].starts_with("no pass runs the check"), "{found:?}");
         }
         assert!(found(vec![]).iter().all(|mistake| mistake.starts_with("no check applies to ")) && found(vec![]).len() == 12);
-        use Relation::{Differs, Equal, Missing, Raises, Scaled, Times};
+        use Relation::{Differs, Equal, Missing, Raises, Scaled};
         for empty in [
             Equal { tolerance: 0.6 },
             Equal { tolerance: f64::NAN },
-            Times { factor: "k".into(), tolerance: 1.0 },
             Scaled { by: 1.0, tolerance: 1e-4 },
             Scaled { by: 4.0, tolerance: 0.8 },
             Differs { at_least: 0.0, at_most: 2.0 },

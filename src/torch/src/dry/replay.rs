@@ -1,19 +1,28 @@
 //! Plays a trace of allocations on PyTorch's own caching allocator, over the simulated GPU.
 
 use super::Dry;
-use crate::native::dry::{self, TraceEvent, TraceKind};
+use crate::native::dry::{Taken, held_blocks};
+use crate::native::{cuda_memory, empty_cuda_cache};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::BufRead;
 
 /// A trace that can be played: each free is that of a live allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplayTrace {
-    events: Vec<TraceEvent>,
+    events: Vec<ReplayEvent>,
     /// Line of each event in its file, the header being line 1.
     lines: Vec<u64>,
-    slots: u32,
+    slots: usize,
+}
+
+/// An event: what is allocated stays in a slot until its free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReplayEvent {
+    Alloc { slot: usize, bytes: u64 },
+    Free { slot: usize },
+    EmptyCache,
 }
 
 /// What the allocator's statistics say at the end of a trace, in bytes and counts.
@@ -39,9 +48,9 @@ impl ReplayTrace {
     /// # Errors
     /// A line that is none of these, a free of an id that is not allocated, an id that is allocated twice; the line is named.
     pub fn read(input: impl BufRead) -> Result<ReplayTrace> {
-        let mut trace = ReplayTrace { events: Vec::new(), lines: Vec::new(), slots: 1 };
-        let mut live: HashMap<i64, u32> = HashMap::new();
-        let mut free_slots: Vec<u32> = Vec::new();
+        let mut trace = ReplayTrace { events: Vec::new(), lines: Vec::new(), slots: 0 };
+        let mut live: HashMap<i64, usize> = HashMap::new();
+        let mut free_slots: Vec<usize> = Vec::new();
         let mut begun = false;
         for (line, text) in (1..).zip(input.lines()) {
             let text = text.with_context(|| format!("line {line}: the trace cannot be read"))?;
@@ -62,7 +71,7 @@ impl ReplayTrace {
 
 const NO_HEADER: &str = "line 1: a trace begins with the header op,id,bytes";
 
-fn event(fields: &[&str], live: &mut HashMap<i64, u32>, free_slots: &mut Vec<u32>, slots: &mut u32) -> Result<TraceEvent> {
+fn event(fields: &[&str], live: &mut HashMap<i64, usize>, free_slots: &mut Vec<usize>, slots: &mut usize) -> Result<ReplayEvent> {
     let field = |position: usize| fields.get(position).copied().unwrap_or_default();
     ensure!(fields.len() <= 3, "{} fields where op,id,bytes are three", fields.len());
     let id = || field(1).parse::<i64>().map_err(|_| anyhow::anyhow!("'{}' is no id; ids are whole numbers", field(1)));
@@ -77,23 +86,20 @@ fn event(fields: &[&str], live: &mut HashMap<i64, u32>, free_slots: &mut Vec<u32
             if live.contains_key(&id) {
                 bail!("id {id} is allocated already");
             }
-            let slot = match free_slots.pop() {
-                Some(slot) => slot,
-                None => {
-                    *slots = slots.checked_add(1).context("more live allocations than a trace can have")?;
-                    *slots - 1
-                }
-            };
+            let slot = free_slots.pop().unwrap_or_else(|| {
+                *slots += 1;
+                *slots - 1
+            });
             live.insert(id, slot);
-            Ok(TraceEvent { kind: TraceKind::Alloc, slot, bytes })
+            Ok(ReplayEvent::Alloc { slot, bytes })
         }
         "free" => {
             let id = id()?;
             let slot = live.remove(&id).with_context(|| format!("id {id} is freed and is not allocated"))?;
             free_slots.push(slot);
-            Ok(TraceEvent { kind: TraceKind::Free, slot, bytes: 0 })
+            Ok(ReplayEvent::Free { slot })
         }
-        "empty_cache" => Ok(TraceEvent { kind: TraceKind::EmptyCache, slot: 0, bytes: 0 }),
+        "empty_cache" => Ok(ReplayEvent::EmptyCache),
         other => bail!("'{other}' is no op; there are alloc, free and empty_cache"),
     }
 }
@@ -101,12 +107,38 @@ fn event(fields: &[&str], live: &mut HashMap<i64, u32>, free_slots: &mut Vec<u32
 /// Plays a trace on a fresh allocator: before anything else was allocated in this process.
 ///
 /// # Errors
-/// libtorch's message, where it is another than that memory ran out; that is an outcome.
+/// libtorch's message. That memory ran out is an outcome.
 pub fn replay(_device: &Dry, trace: &ReplayTrace) -> Result<Replayed> {
-    let [allocated, peak_allocated, reserved, peak_reserved, inactive_split, segments, retries, failed] =
-        dry::replay(&trace.events, trace.slots)?;
-    let oom = usize::try_from(failed).ok().and_then(|position| trace.lines.get(position).copied());
-    Ok(Replayed { allocated, peak_allocated, reserved, peak_reserved, inactive_split, segments, retries, oom })
+    // PyTorch takes an exbibyte for out of memory before it asks its allocator.
+    const EXBIBYTE: u64 = 1 << 60;
+    let mut slots: Vec<Option<Taken>> = std::iter::repeat_with(|| None).take(trace.slots).collect();
+    let mut oom = None;
+    for (event, line) in trace.events.iter().zip(&trace.lines) {
+        match *event {
+            ReplayEvent::Alloc { bytes: 0, .. } => {}
+            ReplayEvent::Alloc { slot, bytes } => {
+                slots[slot] = if bytes < EXBIBYTE { Taken::take(bytes) } else { None };
+                if slots[slot].is_none() {
+                    oom = Some(*line);
+                    break;
+                }
+            }
+            ReplayEvent::Free { slot } => slots[slot] = None,
+            ReplayEvent::EmptyCache => empty_cuda_cache()?,
+        }
+    }
+    let now = cuda_memory(0)?;
+    let segments = held_blocks()?.iter().map(|block| block.segment).collect::<BTreeSet<_>>().len() as i64;
+    Ok(Replayed {
+        allocated: now.allocated,
+        peak_allocated: now.allocated_peak,
+        reserved: now.reserved,
+        peak_reserved: now.reserved_peak,
+        inactive_split: now.inactive_split,
+        segments,
+        retries: now.retries,
+        oom,
+    })
 }
 
 #[cfg(test)]
@@ -122,10 +154,12 @@ mod tests {
         let trace =
             ReplayTrace::read("op,id,bytes\nalloc,7,100\n\nalloc,-8,0\nfree,7\nalloc,7,5\nempty_cache,,\nfree,-8,0\n".as_bytes())
                 .unwrap();
-        let slots: Vec<u32> = trace.events.iter().map(|e| e.slot).collect();
-        assert_eq!(slots, [1, 2, 1, 1, 0, 2]);
+        use ReplayEvent::{Alloc, EmptyCache, Free};
+        let again = [Alloc { slot: 0, bytes: 5 }, EmptyCache, Free { slot: 1 }];
+        assert_eq!(trace.events[..3], [Alloc { slot: 0, bytes: 100 }, Alloc { slot: 1, bytes: 0 }, Free { slot: 0 }]);
+        assert_eq!(trace.events[3..], again);
         assert_eq!(trace.lines, [2, 4, 5, 6, 7, 8]);
-        assert_eq!(trace.slots, 3);
+        assert_eq!(trace.slots, 2);
         assert_eq!(ReplayTrace::read("op,id,bytes\n".as_bytes()).unwrap().events, []);
     }
 

@@ -14,9 +14,9 @@ char* vl_backward_keeping_graph(const at::Tensor* tensor) {
 // Whether the backward pass that calls on this thread gives every leaf its gradient, and was not asked for those of some tensors only.
 int32_t vl_backward_is_whole() { return torch::autograd::Engine::get_default_engine().is_checkpoint_valid(); }
 
-// Begins a region of inference mode on this thread (or of its opposite, inside one) and gives what ends it.
-char* vl_inference_enter(int32_t enabled, c10::InferenceMode** out) {
-  return guarded([&] { *out = new c10::InferenceMode(enabled != 0); });
+// Begins a region of inference mode on this thread and gives what ends it.
+char* vl_inference_enter(c10::InferenceMode** out) {
+  return guarded([&] { *out = new c10::InferenceMode(true); });
 }
 
 // Regions end on the thread that began them, in reverse order: the guard puts back the dispatch keys that it found.

@@ -84,10 +84,10 @@ struct DryReducer final : c10d::Reducer {
   explicit DryReducer(std::vector<size_t> caps, Arguments&&... arguments)
       : c10d::Reducer(std::forward<Arguments>(arguments)...), caps(std::move(caps)) {}
 
-  bool rebuild() {
+  void rebuild() {
     const std::lock_guard<std::mutex> lock(mutex_);
     ensure_prior_reduction_finished();
-    if (!should_rebuild_buckets() || rebuilt_params_.empty()) return false;
+    if (!should_rebuild_buckets() || rebuilt_params_.empty()) return;
     auto assigned = c10d::compute_bucket_assignment_by_size(rebuilt_params_, caps, expect_sparse_gradients_, rebuilt_param_indices_);
     auto& buckets = std::get<0>(assigned);
     {
@@ -100,12 +100,14 @@ struct DryReducer final : c10d::Reducer {
     rebuilt_params_.clear();
     rebuilt_param_indices_.clear();
     initialize_buckets(std::move(buckets));
-    return true;
   }
 };
 
-bool rebuild(c10d::Reducer* reducer) {
-  return is_dry() ? static_cast<DryReducer*>(reducer)->rebuild() : reducer->rebuild_buckets();
+void rebuild(c10d::Reducer* reducer) {
+  if (is_dry())
+    static_cast<DryReducer*>(reducer)->rebuild();
+  else
+    reducer->rebuild_buckets();
 }
 
 c10d::TCPStoreOptions tcp_options(uint16_t port, bool listen, int64_t timeout_ms) {
@@ -203,15 +205,6 @@ char* vl_group_nccl(const char* library, const Store* store, int32_t rank, int32
 
 void vl_group_free(Group* group) { delete group; }
 
-// Sums the tensor over all ranks, in place.
-char* vl_group_allreduce(const Group* group, const at::Tensor* tensor) {
-  return guarded([&] {
-    at::NoGradGuard no_grad;
-    std::vector<at::Tensor> tensors = {tensor->detach()};
-    (*group)->allreduce(tensors)->wait();
-  });
-}
-
 char* vl_group_barrier(const Group* group) {
   return guarded([&] { (*group)->barrier()->wait(); });
 }
@@ -248,13 +241,12 @@ char* vl_reducer_new(const Group* group, const at::Tensor* const* parameters, si
 }
 
 // What comes before a forward pass: buckets in the order in which the first backward pass finished the gradients, once. Nothing under
-// no_grad. `reduce` says whether the backward pass will be reduced.
-char* vl_reducer_before_forward(c10d::Reducer* reducer, int32_t reduce, int32_t* rebuilt) {
+// no_grad.
+char* vl_reducer_before_forward(c10d::Reducer* reducer) {
   return guarded([&] {
-    *rebuilt = 0;
     if (!at::GradMode::is_enabled()) return;
-    if (reduce) reducer->prepare_for_forward();
-    *rebuilt = rebuild(reducer);
+    reducer->prepare_for_forward();
+    rebuild(reducer);
   });
 }
 

@@ -63,7 +63,6 @@ unsafe extern "C" {
         out: *mut *mut RawGroup,
     ) -> Message;
     fn vl_group_free(group: *mut RawGroup);
-    fn vl_group_allreduce(group: *const RawGroup, tensor: *const C_tensor) -> Message;
     fn vl_group_barrier(group: *const RawGroup) -> Message;
     fn vl_group_broadcast(group: *const RawGroup, tensors: *const *const C_tensor, count: usize, packed_bytes: i64) -> Message;
     fn vl_reducer_new(
@@ -75,7 +74,7 @@ unsafe extern "C" {
         gradient_as_bucket_view: i32,
         out: *mut *mut RawReducer,
     ) -> Message;
-    fn vl_reducer_before_forward(reducer: *mut RawReducer, reduce: i32, rebuilt: *mut i32) -> Message;
+    fn vl_reducer_before_forward(reducer: *mut RawReducer) -> Message;
     fn vl_reducer_before_backward(reducer: *mut RawReducer, prepared: *mut i32) -> Message;
     fn vl_reducer_check_finished(reducer: *mut RawReducer) -> Message;
     fn vl_reducer_buckets(reducer: *const RawReducer, taker: *mut c_void, take: TakeBytes) -> Message;
@@ -210,15 +209,6 @@ impl Group {
         Ok(Group(raw))
     }
 
-    /// Sums a tensor over all ranks, in place.
-    ///
-    /// # Errors
-    /// A rank is gone or late; a tensor of another device than the group's.
-    pub fn allreduce(&self, tensor: &Tensor) -> Result<(), NativeError> {
-        // SAFETY: the tensor outlives the call, which waits for the end of the operation.
-        checked(unsafe { vl_group_allreduce(self.0, tensor.as_ptr()) })
-    }
-
     /// Waits for all ranks.
     ///
     /// # Errors
@@ -231,7 +221,7 @@ impl Group {
     /// Gives tensors their values on rank 0, packed into messages of at most `packed_bytes`.
     ///
     /// # Errors
-    /// As for [`Group::allreduce`].
+    /// A rank is gone or late; a tensor of another device than the group's.
     pub fn broadcast(&self, tensors: &[Tensor], packed_bytes: i64) -> Result<(), NativeError> {
         let pointers = pointers(tensors);
         // SAFETY: the tensors outlive the call, which waits for the end of the operation.
@@ -268,15 +258,13 @@ impl Reducer {
         Ok(Reducer(raw))
     }
 
-    /// What comes before a forward pass; says whether the buckets were built anew.
+    /// What comes before a forward pass.
     ///
     /// # Errors
     /// The last backward pass left gradients unreduced.
-    pub fn before_forward(&self, reduce: bool) -> Result<bool, NativeError> {
-        let mut rebuilt = 0;
-        // SAFETY: the reducer is alive; the function writes one value.
-        checked(unsafe { vl_reducer_before_forward(self.0, reduce.into(), &mut rebuilt) })?;
-        Ok(rebuilt != 0)
+    pub fn before_forward(&self) -> Result<(), NativeError> {
+        // SAFETY: the reducer is alive.
+        checked(unsafe { vl_reducer_before_forward(self.0) })
     }
 
     /// What comes between a forward pass and the backward pass that reduces; says whether there will be one, which there is not under

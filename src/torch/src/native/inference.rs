@@ -11,12 +11,12 @@ struct RawRegion {
 }
 
 unsafe extern "C" {
-    fn vl_inference_enter(enabled: i32, out: *mut *mut RawRegion) -> Message;
+    fn vl_inference_enter(out: *mut *mut RawRegion) -> Message;
     fn vl_inference_leave(region: *mut RawRegion);
     fn vl_is_inference_tensor(tensor: *const C_tensor) -> i32;
 }
 
-/// A region of this thread in which inference mode is on, or off inside an outer one. The pointer keeps it on its thread.
+/// A region of this thread in which inference mode is on. The pointer keeps it on its thread.
 #[derive(Debug)]
 pub struct InferenceRegion(*mut RawRegion, PhantomData<*const ()>);
 
@@ -25,10 +25,10 @@ impl InferenceRegion {
     ///
     /// # Errors
     /// libtorch's message.
-    pub fn enter(enabled: bool) -> Result<InferenceRegion, NativeError> {
+    pub fn enter() -> Result<InferenceRegion, NativeError> {
         let mut region = std::ptr::null_mut();
         // SAFETY: the function writes an owned pointer where it succeeds, and nothing where it fails.
-        checked(unsafe { vl_inference_enter(enabled.into(), &mut region) })?;
+        checked(unsafe { vl_inference_enter(&mut region) })?;
         Ok(InferenceRegion(region, PhantomData))
     }
 }
@@ -40,8 +40,9 @@ impl Drop for InferenceRegion {
     }
 }
 
-/// Whether a tensor was made in inference mode.
-pub fn is_inference_tensor(tensor: &Tensor) -> bool {
+/// Whether a tensor was made in inference mode, and can therefore be no part of a graph. (Views made inside of a tensor from outside are
+/// tensors from outside.)
+pub fn is_inference(tensor: &Tensor) -> bool {
     // SAFETY: the tensor outlives the call.
     unsafe { vl_is_inference_tensor(tensor.as_ptr()) != 0 }
 }

@@ -23,7 +23,7 @@ pub mod vectors;
 
 pub use backward::{backward_is_whole, backward_keeping_graph};
 pub use heap::{keep_heap, trim_heap};
-pub use inference::{InferenceRegion, is_inference_tensor};
+pub use inference::{InferenceRegion, is_inference};
 pub use library::MemoryFile;
 pub use mapped::{map_file, tensor_over_file};
 pub use meter::{CpuMemory, cpu_memory, limit_cpu_memory, reset_cpu_peak, use_cpu_meter};
@@ -84,7 +84,6 @@ unsafe extern "C" {
     fn vl_dry_workspaces(taker: *mut c_void, take: TakeBlock) -> Message;
     fn vl_dry_give(address: u64);
     fn vl_dry_blocks(taker: *mut c_void, take: TakeBlock) -> Message;
-    fn vl_dry_replay(events: *const dry::TraceEvent, count: usize, slots: usize, out: *mut i64) -> Message;
     fn vl_event_record(device: i32, out: *mut *mut RawCudaEvent) -> Message;
     fn vl_event_elapsed(start: *mut RawCudaEvent, end: *mut RawCudaEvent, milliseconds: *mut f64) -> Message;
     fn vl_event_free(event: *mut RawCudaEvent);

@@ -22,26 +22,9 @@ struct Span {
   size_t count;
 };
 
-struct AdamSettings {
-  double rate, beta1, beta2, epsilon, weight_decay;
-  int32_t decoupled, amsgrad, maximize;
-};
-struct SgdSettings {
-  double rate, momentum, dampening, weight_decay;
-  int32_t nesterov, maximize;
-};
-struct RmsPropSettings {
-  double rate, alpha, epsilon, weight_decay, momentum;
-  int32_t centered, maximize;
-};
-
-// Parameters, their gradients and their state, in one order.
-struct AdamLists {
-  Span parameters, gradients, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps;
-};
-struct RmsPropLists {
-  Span parameters, gradients, square_avgs, gradient_avgs, momentum_buffers, steps;
-};
+// As Algorithm in optimizers.rs; the settings are PyTorch's defaults.
+enum Algorithm : int32_t { kSgd, kMomentum, kRmsProp, kAdam, kAdamW };
+constexpr double kMomentumFactor = 0.9, kAlpha = 0.99, kBeta1 = 0.9, kBeta2 = 0.999, kEpsilon = 1e-8, kAdamWDecay = 0.01;
 
 Tensors list(const Span& span) {
   Tensors tensors;
@@ -50,29 +33,83 @@ Tensors list(const Span& span) {
   return tensors;
 }
 
-// A number of one element on the device of the tensors that it is applied to; none where there is none.
-std::optional<Tensor> scalar_on(const Tensor* scalar, const Tensors& tensors) {
-  if (!scalar) return std::nullopt;
-  return scalar->reshape({}).to(tensors.front().device(), /*non_blocking=*/true);
-}
-
-// The gradients with what comes before the moments: the sign, and weight decay that is part of the gradient.
-void prepare_gradients(Tensors& gradients, const Tensors& parameters, bool maximize, double weight_decay) {
-  if (maximize) gradients = at::_foreach_neg(gradients);
-  if (weight_decay == 0) return;
-  if (maximize)
-    at::_foreach_add_(gradients, parameters, weight_decay);
+// PyTorch's fused kernels: one for many tensors, and no temporaries.
+void step_fused(Algorithm algorithm, double rate, const Tensors& parameters, const Tensors& gradients, const std::vector<Tensors>& state) {
+  if (algorithm == kSgd || algorithm == kMomentum) {
+    // No first step: momentum that begins at zero is the gradient then.
+    at::_fused_sgd_(parameters, gradients, algorithm == kSgd ? Tensors() : state[0], /*weight_decay=*/0,
+                    algorithm == kSgd ? 0 : kMomentumFactor, rate, /*dampening=*/0, /*nesterov=*/false, /*maximize=*/false,
+                    /*is_first_step=*/false);
+    return;
+  }
+  TORCH_CHECK(algorithm != kRmsProp, "PyTorch has no fused RMSProp");
+  const Tensors& steps = state[0];
+  at::_foreach_add_(steps, 1);
+  const auto kernel = [&](auto&& function, double decay) {
+    function(parameters, gradients, state[1], state[2], Tensors(), steps, rate, kBeta1, kBeta2, decay, kEpsilon, /*amsgrad=*/false,
+             /*maximize=*/false);
+  };
+  if (algorithm == kAdamW)
+    kernel([](const auto&... arguments) { at::_fused_adamw_(arguments...); }, kAdamWDecay);
   else
-    gradients = at::_foreach_add(gradients, parameters, weight_decay);
+    kernel([](const auto&... arguments) { at::_fused_adam_(arguments...); }, 0);
 }
 
-// The counters of foreach stand on the CPU, where the one that is added is made only once.
-void count_step(const Tensors& steps) { at::_foreach_add_(steps, at::scalar_tensor(1.0), 1.0); }
+// A kernel for each operation over many tensors, with temporaries as large as the parameters.
+void step_foreach(Algorithm algorithm, double rate, const Tensors& parameters, const Tensors& gradients, const std::vector<Tensors>& state) {
+  if (algorithm == kSgd) return at::_foreach_add_(parameters, gradients, -rate);
+  if (algorithm == kMomentum) {
+    at::_foreach_mul_(state[0], kMomentumFactor);
+    at::_foreach_add_(state[0], gradients);
+    return at::_foreach_add_(parameters, state[0], -rate);
+  }
+  // The counters stand on the CPU, where the one that is added is made only once.
+  at::_foreach_add_(state[0], at::scalar_tensor(1.0), 1.0);
+  if (algorithm == kRmsProp) {
+    const Tensors& squares = state[1];
+    at::_foreach_mul_(squares, kAlpha);
+    at::_foreach_addcmul_(squares, gradients, gradients, 1 - kAlpha);
+    const Tensors averages = at::_foreach_sqrt(squares);
+    at::_foreach_add_(averages, kEpsilon);
+    return at::_foreach_addcdiv_(parameters, gradients, averages, -rate);
+  }
+  if (algorithm == kAdamW) at::_foreach_mul_(parameters, 1 - rate * kAdamWDecay);
+  at::_foreach_lerp_(state[1], gradients, 1 - kBeta1);
+  at::_foreach_mul_(state[2], kBeta2);
+  at::_foreach_addcmul_(state[2], gradients, gradients, 1 - kBeta2);
+  std::vector<at::Scalar> step_sizes, corrections;
+  for (const Tensor& step : state[0]) {
+    const double t = step.item<double>();
+    step_sizes.emplace_back(-rate / (1 - std::pow(kBeta1, t)));
+    corrections.emplace_back(std::sqrt(1 - std::pow(kBeta2, t)));
+  }
+  const Tensors denominators = at::_foreach_sqrt(state[2]);
+  at::_foreach_div_(denominators, corrections);
+  at::_foreach_add_(denominators, kEpsilon);
+  at::_foreach_addcdiv_(parameters, state[1], denominators, step_sizes);
+}
 
 struct Loop {
-  enum Kind { kSgd, kRmsProp, kAdam, kAdamW } kind;
+  Algorithm algorithm;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
 };
+
+std::unique_ptr<torch::optim::Optimizer> loop_of(Algorithm algorithm, double rate, Tensors parameters) {
+  namespace optim = torch::optim;
+  switch (algorithm) {
+    case kSgd:
+      return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions(rate));
+    case kMomentum:
+      return std::make_unique<optim::SGD>(std::move(parameters), optim::SGDOptions(rate).momentum(kMomentumFactor));
+    case kRmsProp:
+      return std::make_unique<optim::RMSprop>(std::move(parameters), optim::RMSpropOptions(rate));
+    case kAdam:
+      return std::make_unique<optim::Adam>(std::move(parameters), optim::AdamOptions(rate));
+    case kAdamW:
+      return std::make_unique<optim::AdamW>(std::move(parameters), optim::AdamWOptions(rate));
+  }
+  TORCH_CHECK(false, "no such algorithm");
+}
 
 }  // namespace
 
@@ -114,206 +151,51 @@ char* vl_zero_gradients(Span parameters, int32_t to_none) {
   });
 }
 
-// ---- fused: one kernel for many tensors, and no temporaries --------------------------------------------------------------------------
-
-char* vl_fused_adam(const AdamLists* lists, const AdamSettings* s, const Tensor* gradient_scale, const Tensor* found_inf) {
+// A step with the fused kernel, or with foreach's operations. `state` has a list for each tensor that the algorithm keeps.
+char* vl_optimizer_step(Algorithm algorithm, int32_t fused, double rate, Span parameters, Span gradients, const Span* state) {
   return guarded([&] {
     at::NoGradGuard no_grad;
-    const Tensors parameters = list(lists->parameters), steps = list(lists->steps);
-    const auto scale = scalar_on(gradient_scale, parameters), found = scalar_on(found_inf, parameters);
-    at::_foreach_add_(steps, 1);
-    const auto kernel = [&](auto&& function) {
-      function(parameters, list(lists->gradients), list(lists->exp_avgs), list(lists->exp_avg_sqs), list(lists->max_exp_avg_sqs), steps, s->rate,
-               s->beta1, s->beta2, s->weight_decay, s->epsilon, s->amsgrad != 0, s->maximize != 0, scale, found);
-    };
-    if (s->decoupled)
-      kernel([](const auto&... arguments) { at::_fused_adamw_(arguments...); });
-    else
-      kernel([](const auto&... arguments) { at::_fused_adam_(arguments...); });
-    // A step that the kernel skipped is taken back, on the device.
-    if (found) at::_foreach_sub_(steps, Tensors(steps.size(), *found));
-  });
-}
-
-char* vl_fused_sgd(Span parameters, Span gradients, Span momentum_buffers, const SgdSettings* s, int32_t first_step, const Tensor* gradient_scale,
-                   const Tensor* found_inf) {
-  return guarded([&] {
-    at::NoGradGuard no_grad;
-    const Tensors tensors = list(parameters);
-    at::_fused_sgd_(tensors, list(gradients), list(momentum_buffers), s->weight_decay, s->momentum, s->rate, s->dampening, s->nesterov != 0,
-                    s->maximize != 0, first_step != 0, scalar_on(gradient_scale, tensors), scalar_on(found_inf, tensors));
-  });
-}
-
-// ---- foreach: a kernel for each operation over many tensors, with temporaries as large as the parameters -----------------------------
-
-char* vl_foreach_adam(const AdamLists* lists, const AdamSettings* s) {
-  return guarded([&] {
-    at::NoGradGuard no_grad;
-    const Tensors parameters = list(lists->parameters), exp_avgs = list(lists->exp_avgs), exp_avg_sqs = list(lists->exp_avg_sqs);
-    const Tensors steps = list(lists->steps);
-    Tensors gradients = list(lists->gradients);
-    count_step(steps);
-    prepare_gradients(gradients, parameters, s->maximize != 0, s->decoupled ? 0 : s->weight_decay);
-    if (s->decoupled && s->weight_decay != 0) at::_foreach_mul_(parameters, 1 - s->rate * s->weight_decay);
-    at::_foreach_lerp_(exp_avgs, gradients, 1 - s->beta1);
-    at::_foreach_mul_(exp_avg_sqs, s->beta2);
-    at::_foreach_addcmul_(exp_avg_sqs, gradients, gradients, 1 - s->beta2);
-    gradients.clear();
-    std::vector<at::Scalar> step_sizes, corrections;
-    for (const Tensor& step : steps) {
-      const double t = step.item<double>();
-      step_sizes.emplace_back(-s->rate / (1 - std::pow(s->beta1, t)));
-      corrections.emplace_back(std::sqrt(1 - std::pow(s->beta2, t)));
-    }
-    Tensors denominators;
-    if (s->amsgrad) {
-      const Tensors largest = list(lists->max_exp_avg_sqs);
-      at::_foreach_maximum_(largest, exp_avg_sqs);
-      denominators = at::_foreach_sqrt(largest);
-    } else {
-      denominators = at::_foreach_sqrt(exp_avg_sqs);
-    }
-    at::_foreach_div_(denominators, corrections);
-    at::_foreach_add_(denominators, s->epsilon);
-    at::_foreach_addcdiv_(parameters, exp_avgs, denominators, step_sizes);
-  });
-}
-
-// A momentum buffer that is not there yet is an undefined tensor, and is made here.
-char* vl_foreach_sgd(Span parameters, Span gradients, Span momentum_buffers, const SgdSettings* s) {
-  return guarded([&] {
-    at::NoGradGuard no_grad;
-    const Tensors tensors = list(parameters);
-    Tensors updates = list(gradients);
-    prepare_gradients(updates, tensors, s->maximize != 0, s->weight_decay);
-    if (s->momentum != 0) {
-      Tensors buffers = list(momentum_buffers);
-      const bool all = std::all_of(buffers.begin(), buffers.end(), [](const Tensor& buffer) { return buffer.defined(); });
-      if (all) {
-        at::_foreach_mul_(buffers, s->momentum);
-        at::_foreach_add_(buffers, updates, 1 - s->dampening);
-      } else {
-        for (size_t i = 0; i < buffers.size(); i++) {
-          if (buffers[i].defined())
-            buffers[i].mul_(s->momentum).add_(updates[i], 1 - s->dampening);
-          else
-            *momentum_buffers.tensors[i] = buffers[i] = updates[i].detach().clone();
-        }
-      }
-      if (s->nesterov)
-        at::_foreach_add_(updates, buffers, s->momentum);
-      else
-        updates = std::move(buffers);
-    }
-    at::_foreach_add_(tensors, updates, -s->rate);
-  });
-}
-
-char* vl_foreach_rmsprop(const RmsPropLists* lists, const RmsPropSettings* s) {
-  return guarded([&] {
-    at::NoGradGuard no_grad;
-    const Tensors parameters = list(lists->parameters), square_avgs = list(lists->square_avgs);
-    Tensors gradients = list(lists->gradients);
-    count_step(list(lists->steps));
-    prepare_gradients(gradients, parameters, s->maximize != 0, s->weight_decay);
-    at::_foreach_mul_(square_avgs, s->alpha);
-    at::_foreach_addcmul_(square_avgs, gradients, gradients, 1 - s->alpha);
-    Tensors averages;
-    if (s->centered) {
-      const Tensors gradient_avgs = list(lists->gradient_avgs);
-      at::_foreach_lerp_(gradient_avgs, gradients, 1 - s->alpha);
-      averages = at::_foreach_addcmul(square_avgs, gradient_avgs, gradient_avgs, -1);
-      at::_foreach_sqrt_(averages);
-    } else {
-      averages = at::_foreach_sqrt(square_avgs);
-    }
-    at::_foreach_add_(averages, s->epsilon);
-    if (s->momentum > 0) {
-      const Tensors buffers = list(lists->momentum_buffers);
-      at::_foreach_mul_(buffers, s->momentum);
-      at::_foreach_addcdiv_(buffers, gradients, averages);
-      at::_foreach_add_(parameters, buffers, -s->rate);
-    } else {
-      at::_foreach_addcdiv_(parameters, gradients, averages, -s->rate);
-    }
+    const size_t kept = algorithm == kSgd ? 0 : algorithm == kMomentum ? 1 : algorithm == kRmsProp ? 2 : 3;
+    std::vector<Tensors> lists;
+    for (size_t i = 0; i < kept; i++) lists.push_back(list(state[i]));
+    (fused ? step_fused : step_foreach)(algorithm, rate, list(parameters), list(gradients), lists);
   });
 }
 
 // ---- libtorch's own optimizers -----------------------------------------------------------------------------------------------------------
 
-char* vl_loop_sgd(Span parameters, const SgdSettings* s, Loop** out) {
-  return guarded([&] {
-    const auto options =
-        torch::optim::SGDOptions(s->rate).momentum(s->momentum).dampening(s->dampening).weight_decay(s->weight_decay).nesterov(s->nesterov != 0);
-    *out = new Loop{Loop::kSgd, std::make_unique<torch::optim::SGD>(list(parameters), options)};
-  });
-}
-
-char* vl_loop_rmsprop(Span parameters, const RmsPropSettings* s, Loop** out) {
-  return guarded([&] {
-    const auto options = torch::optim::RMSpropOptions(s->rate)
-                             .alpha(s->alpha)
-                             .eps(s->epsilon)
-                             .weight_decay(s->weight_decay)
-                             .momentum(s->momentum)
-                             .centered(s->centered != 0);
-    *out = new Loop{Loop::kRmsProp, std::make_unique<torch::optim::RMSprop>(list(parameters), options)};
-  });
-}
-
-char* vl_loop_adam(Span parameters, const AdamSettings* s, Loop** out) {
-  return guarded([&] {
-    const auto set = [&](auto options) {
-      return options.betas(std::make_tuple(s->beta1, s->beta2)).eps(s->epsilon).weight_decay(s->weight_decay).amsgrad(s->amsgrad != 0);
-    };
-    if (s->decoupled)
-      *out = new Loop{Loop::kAdamW, std::make_unique<torch::optim::AdamW>(list(parameters), set(torch::optim::AdamWOptions(s->rate)))};
-    else
-      *out = new Loop{Loop::kAdam, std::make_unique<torch::optim::Adam>(list(parameters), set(torch::optim::AdamOptions(s->rate)))};
-  });
+char* vl_loop_new(Algorithm algorithm, double rate, Span parameters, Loop** out) {
+  return guarded([&] { *out = new Loop{algorithm, loop_of(algorithm, rate, list(parameters))}; });
 }
 
 char* vl_loop_step(Loop* loop) {
   return guarded([&] { loop->optimizer->step(); });
 }
 
-char* vl_loop_set_rate(Loop* loop, double rate) {
-  return guarded([&] {
-    for (auto& group : loop->optimizer->param_groups()) group.options().set_lr(rate);
-  });
-}
-
-// Tells each tensor of a parameter's state under PyTorch's name for it, as a new handle that belongs to the taker, and the number of steps
-// as a number without tensor; nothing where the parameter has no state.
-char* vl_loop_state(const Loop* loop, const Tensor* parameter, void* taker, void (*take)(void*, const char*, Tensor*, int64_t)) {
+// Tells each tensor of a parameter's state under PyTorch's name for it, as a new handle that belongs to the taker; nothing where the
+// parameter has no state.
+char* vl_loop_state(const Loop* loop, const Tensor* parameter, void* taker, void (*take)(void*, const char*, Tensor*)) {
   return guarded([&] {
     const auto& states = loop->optimizer->state();
     const auto found = states.find(parameter->unsafeGetTensorImpl());
     if (found == states.end()) return;
     const auto tell = [&](const char* name, const Tensor& tensor) {
-      if (tensor.defined()) take(taker, name, new Tensor(tensor), 0);
+      if (tensor.defined()) take(taker, name, new Tensor(tensor));
     };
     const auto adam = [&](const auto& state) {
-      take(taker, "step", nullptr, state.step());
       tell("exp_avg", state.exp_avg());
       tell("exp_avg_sq", state.exp_avg_sq());
-      tell("max_exp_avg_sq", state.max_exp_avg_sq());
     };
     const auto& state = *found->second;
-    switch (loop->kind) {
-      case Loop::kSgd:
+    switch (loop->algorithm) {
+      case kSgd:
+      case kMomentum:
         return tell("momentum_buffer", static_cast<const torch::optim::SGDParamState&>(state).momentum_buffer());
-      case Loop::kRmsProp: {
-        const auto& own = static_cast<const torch::optim::RMSpropParamState&>(state);
-        take(taker, "step", nullptr, own.step());
-        tell("square_avg", own.square_avg());
-        tell("momentum_buffer", own.momentum_buffer());
-        return tell("grad_avg", own.grad_avg());
-      }
-      case Loop::kAdam:
+      case kRmsProp:
+        return tell("square_avg", static_cast<const torch::optim::RMSpropParamState&>(state).square_avg());
+      case kAdam:
         return adam(static_cast<const torch::optim::AdamParamState&>(state));
-      case Loop::kAdamW:
+      case kAdamW:
         return adam(static_cast<const torch::optim::AdamWParamState&>(state));
     }
   });

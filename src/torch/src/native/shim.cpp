@@ -338,12 +338,6 @@ char* vl_dry_open(const char* backend) {
   return exception ? exception : refusal;
 }
 
-// Plays a trace on the simulated GPU's allocator; see vramlab_dry_replay.
-char* vl_dry_replay(const void* events, size_t count, size_t slots, int64_t out[8]) {
-  auto* replay = dry_function<char*(const void*, size_t, size_t, int64_t*)>("vramlab_dry_replay");
-  return replay ? replay(events, count, slots, out) : strdup("the simulated GPU is not open");
-}
-
 // Takes bytes from the simulated GPU's allocator, or gives them back; see vramlab_dry_take and vramlab_dry_give.
 uint64_t vl_dry_take(uint64_t bytes) {
   static auto* const take = dry_function<uint64_t(uint64_t)>("vramlab_dry_take");

@@ -54,11 +54,10 @@ char* vl_stream_synchronize(int32_t device, int64_t id) {
 
 // ---- events --------------------------------------------------------------------------------------------------------------------------
 
-char* vl_event_record_on(int32_t device, int64_t id, int32_t timed, c10::Event** out) {
+char* vl_event_record_on(int32_t device, int64_t id, c10::Event** out) {
   return guarded([&] {
     // PYTORCH_DEFAULT switches timing off, which makes waiting cheaper.
-    const auto flag = timed ? c10::EventFlag::BACKEND_DEFAULT : c10::EventFlag::PYTORCH_DEFAULT;
-    auto event = std::make_unique<c10::Event>(at::kCUDA, flag);
+    auto event = std::make_unique<c10::Event>(at::kCUDA, c10::EventFlag::PYTORCH_DEFAULT);
     event->record(stream(device, id));
     *out = event.release();
   });
@@ -66,10 +65,6 @@ char* vl_event_record_on(int32_t device, int64_t id, int32_t timed, c10::Event**
 
 char* vl_event_synchronize(const c10::Event* event) {
   return guarded([&] { event->synchronize(); });
-}
-
-char* vl_event_query(const c10::Event* event, int32_t* passed) {
-  return guarded([&] { *passed = event->query(); });
 }
 
 // ---- page-locked memory --------------------------------------------------------------------------------------------------------------
@@ -100,10 +95,6 @@ char* vl_host_memory_read(int64_t out[6]) {
                                stats.num_host_alloc,          stats.num_host_free,        stats.host_alloc_time.total};
     std::copy(std::begin(values), std::end(values), out);
   });
-}
-
-char* vl_host_memory_empty_cache() {
-  return guarded([] { host_allocator()->empty_cache(); });
 }
 
 // ---- copies --------------------------------------------------------------------------------------------------------------------------

@@ -11,14 +11,12 @@ unsafe extern "C" {
     fn vl_stream_exchange(device: i32, id: i64, before: *mut i64) -> Message;
     fn vl_stream_wait(device: i32, id: i64, event: *const RawCudaEvent) -> Message;
     fn vl_stream_synchronize(device: i32, id: i64) -> Message;
-    fn vl_event_record_on(device: i32, id: i64, timed: i32, out: *mut *mut RawCudaEvent) -> Message;
+    fn vl_event_record_on(device: i32, id: i64, out: *mut *mut RawCudaEvent) -> Message;
     fn vl_event_synchronize(event: *const RawCudaEvent) -> Message;
-    fn vl_event_query(event: *const RawCudaEvent, passed: *mut i32) -> Message;
     fn vl_has_cuda_device() -> i32;
     fn vl_pinned_empty(sizes: *const i64, dimensions: usize, like: *const C_tensor, out: *mut *mut C_tensor) -> Message;
     fn vl_is_pinned(tensor: *const C_tensor, pinned: *mut i32) -> Message;
     fn vl_host_memory_read(out: *mut i64) -> Message;
-    fn vl_host_memory_empty_cache() -> Message;
     fn vl_copy(to: *const C_tensor, from: *const C_tensor, non_blocking: i32) -> Message;
     fn vl_record_stream(tensor: *const C_tensor, device: i32, id: i64) -> Message;
 }
@@ -79,14 +77,6 @@ impl Stream {
         checked(unsafe { vl_stream_wait(self.device, self.id, event.0) })
     }
 
-    /// Has what is launched on this stream from now on wait for all that `other` has been given so far.
-    ///
-    /// # Errors
-    /// CUDA's message.
-    pub fn wait_for(self, other: Stream) -> Result<(), NativeError> {
-        self.wait(&other.event()?)
-    }
-
     /// An event that passes when all that this stream has been given so far is done. It takes no time; see [`CudaEvent::record`] for one that
     /// does.
     ///
@@ -95,7 +85,7 @@ impl Stream {
     pub fn event(self) -> Result<CudaEvent, NativeError> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the function writes an owned event where it succeeds, and nothing where it fails.
-        checked(unsafe { vl_event_record_on(self.device, self.id, 0, &mut raw) })?;
+        checked(unsafe { vl_event_record_on(self.device, self.id, &mut raw) })?;
         Ok(CudaEvent(raw))
     }
 
@@ -133,17 +123,6 @@ impl CudaEvent {
     pub fn synchronize(&self) -> Result<(), NativeError> {
         // SAFETY: the event is alive.
         checked(unsafe { vl_event_synchronize(self.0) })
-    }
-
-    /// Whether the event has passed.
-    ///
-    /// # Errors
-    /// As for [`CudaEvent::synchronize`].
-    pub fn has_passed(&self) -> Result<bool, NativeError> {
-        let mut passed = 0;
-        // SAFETY: the event is alive, and the function writes one value.
-        checked(unsafe { vl_event_query(self.0, &mut passed) })?;
-        Ok(passed != 0)
     }
 }
 
@@ -225,15 +204,6 @@ pub fn host_memory() -> Result<HostMemory, NativeError> {
     checked(unsafe { vl_host_memory_read(out.as_mut_ptr()) })?;
     let [locked, locked_peak, blocks, locks, unlocks, locking_microseconds] = out;
     Ok(HostMemory { locked, locked_peak, blocks, locks, unlocks, locking_microseconds })
-}
-
-/// Gives page-locked memory that no tensor uses back to the system. Freed blocks stay locked in the allocator's cache until then.
-///
-/// # Errors
-/// As for [`host_memory`].
-pub fn empty_host_cache() -> Result<(), NativeError> {
-    // SAFETY: no pointers.
-    checked(unsafe { vl_host_memory_empty_cache() })
 }
 
 /// Copies `from` into `to`, of the same shape, without a gradient. `non_blocking` says that the calling thread need not wait for the end

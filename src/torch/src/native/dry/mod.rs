@@ -1,8 +1,7 @@
 //! The simulated GPU's libraries, which this program carries inside, and the door to them; see [`crate::dry`].
 
 use super::{
-    NativeError, checked, vl_dry_blocks, vl_dry_clear_workspaces, vl_dry_give, vl_dry_open, vl_dry_replay, vl_dry_take,
-    vl_dry_workspaces,
+    NativeError, checked, vl_dry_blocks, vl_dry_clear_workspaces, vl_dry_give, vl_dry_open, vl_dry_take, vl_dry_workspaces,
 };
 use std::ffi::{CString, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -123,37 +122,4 @@ extern "C" fn push_block(held: *mut c_void, told: *const i64) {
     let (held, told) = unsafe { (&mut *held.cast::<Vec<HeldBlock>>(), &*told.cast::<[i64; 6]>()) };
     let [segment, segment_bytes, address, bytes, requested, large] = *told;
     held.push(HeldBlock { segment: segment as u64, segment_bytes, address: address as u64, bytes, requested, large: large != 0 });
-}
-
-/// What happens in a trace; the numbers are the backend's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(i32)]
-pub enum TraceKind {
-    Alloc = 0,
-    Free = 1,
-    EmptyCache = 2,
-}
-
-/// One event of a trace: `slot` is where the address of an allocation is kept until its free.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-pub struct TraceEvent {
-    pub kind: TraceKind,
-    pub slot: u32,
-    pub bytes: u64,
-}
-
-/// Plays a trace on the allocator of this process's simulated GPU: allocated, its peak, reserved, its peak, inactive split bytes, segments,
-/// retries, and the position of the event at which memory ran out, or -1. What is still allocated then is freed.
-///
-/// # Errors
-/// The simulated GPU is not open; a slot that is not below `slots`; libtorch's message.
-pub fn replay(events: &[TraceEvent], slots: u32) -> Result<[i64; 8], NativeError> {
-    if let Some(beyond) = events.iter().find(|e| e.slot >= slots) {
-        return Err(NativeError(format!("slot {} of a trace of {slots} slots", beyond.slot)));
-    }
-    let mut out = [0i64; 8];
-    // SAFETY: the events outlive the call and their slots lie within the table; the function writes eight values.
-    checked(unsafe { vl_dry_replay(events.as_ptr(), events.len(), slots as usize, out.as_mut_ptr()) })?;
-    Ok(out)
 }
