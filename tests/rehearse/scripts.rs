@@ -169,7 +169,7 @@ fn compiled_peaks_are_those_of_a_gpu() {
 #[test]
 fn graphs_of_cuda_are_compiled_and_what_inductor_cannot_runs_eagerly() {
     let seen = rehearse(
-        &["--steps", "all"],
+        &["--steps", "all", "--world-size", "2", "--rank", "0"],
         "
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).cuda()
@@ -183,6 +183,11 @@ class Block(torch.nn.Module):
         return x.sin() + 1
 for block in [Block() for _ in range(10)]:
     torch.compile(block, fullgraph=True)(torch.randn(512, 256, device='cuda'))
+# A graph for each bucket.
+torch.distributed.init_process_group('nccl')
+parts = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(3))).cuda()
+parallel = torch.nn.parallel.DistributedDataParallel(parts, bucket_cap_mb=1)
+torch.compile(parallel)(torch.randn(8192, 1024, device='cuda')).sum().backward()
 print('peak', torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
 from torch._inductor.graph import GraphLowering
 def codegen(self):
@@ -195,8 +200,11 @@ broken(torch.randn(8, device='cuda'))
     assert!(seen.output.status.success(), "{}", seen.error());
     let peaks = format!("peak {} {}", seen.bytes("peak_allocated"), seen.bytes("peak_reserved"));
     assert!(seen.said().contains(&peaks), "{peaks}, and PyTorch: {}", seen.said());
-    assert!(seen.error().contains("train.py:19 (<lambda>) was not compiled but ran eagerly"), "{}", seen.error());
+    assert!(seen.error().contains("train.py:24 (<lambda>) was not compiled but ran eagerly"), "{}", seen.error());
     assert!(seen.error().contains("no code for it") && seen.error().contains("CUDA graphs"), "{}", seen.error());
+    let modules = seen.json["processes"][0]["peak"]["modules"].as_array().unwrap();
+    let has = |part: &str| modules.iter().any(|held| held["name"].as_str().unwrap().starts_with(part));
+    assert!(has("DistributedDataParallel.module.") && !has("WrapperModule"), "{modules:?}");
 }
 
 /// Two linear layers of 1024 x 4096 and back, with AdamW.
@@ -424,6 +432,14 @@ for _ in range(3):
     let peaks: Vec<i64> = seen.json.as_array().unwrap().iter().map(|answer| answer["peak_requested"].as_i64().unwrap()).collect();
     assert!(peaks[0] == peaks[1] && peaks[1] == peaks[2] && peaks[3] > peaks[0] + 128 * (1 << 20), "{peaks:?}");
     assert!(seen.error().contains("Rank 3 needs most"), "{}", seen.error());
+    let fails = "
+import torch, torch.distributed as dist
+dist.init_process_group('nccl')
+torch.ones(1 << 20 if dist.get_rank() else 1 << 24, device='cuda')
+assert dist.get_rank() == 0
+";
+    let seen = rehearse(&["--world-size", "2", "--rank", "all"], fails);
+    assert!(seen.error().contains("Rank 1 did not come to its steps: the answer above is its"), "{}", seen.error());
 }
 
 /// Barriers, groups of another backend, objects of other ranks: nothing waits for ranks that are not there.

@@ -375,7 +375,7 @@ fn what_if(options: &RehearseOptions, rehearsal: &Rehearsal, batch: Option<Batch
 }
 
 /// The ranks of a job that may differ: the first two, as stages of a pipeline or groups of experts part there, the middle one and the last.
-/// Prints them side by side, and the answer of the one that needs most. The exit status is the first one's that is not 0.
+/// Prints them side by side, and the answer of the one that needs most, or failed. The exit status is the first one's that is not 0.
 fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Result<u8> {
     let mut ranks = vec![0, 1, size / 2, size.saturating_sub(1)];
     ranks.retain(|rank| *rank < size);
@@ -396,7 +396,9 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Res
     if let Some((at, answer)) = most.filter(|_| !options.quiet) {
         eprint!("{}", show::answer(answer));
         eprint!("{}", time::side_by_side("rank", names.iter().map(String::as_str).zip(&answers)));
-        eprintln!("\n  Rank {} needs most: the answer above is its.", names[at]);
+        let is_whole = answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit;
+        let why = if is_whole { "needs most" } else { "did not come to its steps" };
+        eprintln!("\n  Rank {} {why}: the answer above is its.", names[at]);
     }
     Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
 }

@@ -49,6 +49,9 @@ def _enters(module, arguments, named):
     if not stack and module not in _roots and module not in _names:
         _see_root(module)
     number = _names.get(module)
+    if number is None and stack and type(module).__module__.startswith("torch._dynamo"):
+        # Around a part of a compiled graph, as DDP's buckets are.
+        number = stack[-1]
     if number is None:
         # Made since, or inside of one that is no child.
         number = _names[module] = _number_of("module", _modules, type(module).__name__, type=type(module).__name__)
