@@ -213,7 +213,8 @@ fn the_lines_of_every_page_run() {
 /// Techniques for the loss, for what the forward pass keeps and for the weights, on a model whose loss needs most.
 #[test]
 fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
-    const NAMES: [&str; 9] = [
+    const NAMES: [&str; 10] = [
+        "muon",
         "chunked-loss",
         "fused-linear-loss",
         "offload-activations",
@@ -262,6 +263,18 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
                     .replace("    for _ in range(4)", &format!("    {call}\n    for _ in range(4)"))
             }
             "compile" | "memory-budget" => source.replace("    # model\n", &indented(snippet, "    ")),
+            "muon" => {
+                let (lines, _) = snippet
+                    .replace("lr=...", "lr=1e-3")
+                    .rsplit_once('\n')
+                    .map(|(lines, last)| (lines.to_string(), last.to_string()))
+                    .unwrap();
+                let script =
+                    source.replace("    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n", &indented(&lines, "    "));
+                ["step", "zero_grad"].iter().fold(script, |script, call| {
+                    script.replace(&format!("optimizer.{call}()"), &format!("optimizer.{call}()\n        muon.{call}()"))
+                })
+            }
             // Tokens are no floating-point input.
             "bf16-weights" => source.replace("    # model\n", &format!("    {}\n", snippet.lines().next().unwrap())),
             _ => {
@@ -278,7 +291,7 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
     std::fs::copy(folder.join("pasted.py"), scene.path("train.py")).unwrap();
     // A compiler's setting stays for what runs after it, and what it compiled before would be reserved still.
     let mut printed = String::new();
-    for names in [&NAMES[..8], &NAMES[8..]] {
+    for names in [&NAMES[..9], &NAMES[9..]] {
         let scripts: Vec<String> =
             names.iter().map(|name| scene.path(&format!("{name}.py")).to_str().unwrap().to_string()).collect();
         let arguments: Vec<&str> = scripts.iter().map(String::as_str).collect();
@@ -291,7 +304,7 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
         let line = format!("{name} {} {}", row["peak_allocated"], row["peak_reserved"]);
         assert!(printed.lines().any(|printed| printed == line), "{line}: {printed}");
         // The step itself, with all its state, reserves here as much as the backward pass does without.
-        let figure = if name == "offload-optimizer" { "peak_allocated" } else { "peak_reserved" };
+        let figure = if ["offload-optimizer", "muon"].contains(&name) { "peak_allocated" } else { "peak_reserved" };
         assert!(row[figure].as_i64() < self::row(&rows, &[])[figure].as_i64(), "{row}");
     }
     let saved = |name: &str| row(&rows, &[name])["saved"].as_i64();
@@ -299,6 +312,43 @@ fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
     assert!(row(&rows, &["bf16-weights"])["change"].as_str().unwrap().contains("updates below"), "{rows}");
     assert!(row(&rows, &["lora"])["change"].as_str().unwrap().contains("another thing is trained"), "{rows}");
     assert!(row(&rows, &["sdpa"])["reason"].as_str().unwrap().contains("transformers"), "{rows}");
+    // A head that is the embedding's weight, in a model that an object has.
+    const RUN: &str = "class Run:
+    def __init__(self):
+        self.net = Model().cuda()
+
+    def loss(self, tokens):
+        return self.net(tokens, tokens)
+
+
+def main():
+    run = Run()
+";
+    let tied = [
+        ("self.lm_head(x)", "F.linear(x, self.embedding.weight)"),
+        ("self.lm_head = nn", "# nn"),
+        ("def main():\n    model = Model().cuda()\n", RUN),
+        ("model(tokens, tokens)", "run.loss(tokens)"),
+        ("model.parameters()", "run.net.parameters()"),
+    ]
+    .iter()
+    .fold(source.clone(), |script, (from, to)| script.replace(from, to));
+    scene.write(&tied);
+    let (output, rows) = scene.run(&["rehearse", "--what-if", "--only", "fused-linear-loss,checkpoint-every"], &[]);
+    let row = self::row(&rows, &["fused-linear-loss"]);
+    assert!(
+        self::row(&rows, &["checkpoint-every"])["snippet"].as_str().unwrap().contains("for block in self.net.blocks:"),
+        "{rows}"
+    );
+    let (functions, call) = row["snippet"].as_str().unwrap_or_else(|| panic!("{}", said(&output))).rsplit_once("\n\n\n").unwrap();
+    assert!(
+        call.starts_with("DeferredLogits(hidden, weight, bias)  # instead of F.linear") && call.contains("at train.py:28"),
+        "{call}"
+    );
+    let lines = tied.replace("F.linear(x, self.embedding.weight)", "DeferredLogits(x, self.embedding.weight, None)");
+    scene.write(&lines.replace("class Block", &format!("{functions}\n\n\nclass Block")));
+    let (_, answer) = scene.run(&["rehearse"], &[]);
+    assert_eq!((&answer["peak_allocated"], &answer["peak_reserved"]), (&row["peak_allocated"], &row["peak_reserved"]));
     // Its logits are wanted for something else, too.
     // Half of it is frozen, and its optimizer keeps nothing.
     let frozen = source.replace("    # model\n", "    model.embedding.requires_grad_(False)\n").replace("AdamW(", "SGD(");

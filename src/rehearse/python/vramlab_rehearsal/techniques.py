@@ -123,17 +123,21 @@ class Technique:
 
 
 def variable_of(module):
-    """What the script calls a module: a variable of its outermost frame that has it, `model` where it can be; `model`, too, where none has it."""
+    """What the script calls a module: a variable of its outermost frame that has it, or what `self` has there, `model` where it can be; `model`, too,
+    where none has it."""
     # Without this one: a frame that refers to itself lives on, and the arguments of those that called it with it.
     frames, frame = [], sys._getframe(1)
     while frame is not None:
         frames.append(frame)
         frame = frame.f_back
     for frame in reversed(frames):
-        if "site-packages" in frame.f_code.co_filename:
+        file = frame.f_code.co_filename
+        if "site-packages" in file or file.startswith(os.path.dirname(__file__)):
             continue
         variables = frame.f_locals
         names = [name for name, value in variables.items() if value is module and not name.startswith("_")]
+        own = getattr(variables.get("self"), "__dict__", {})
+        names = names or [f"self.{name}" for name, value in {**own, **own.get("_modules", {})}.items() if value is module]
         if isinstance(variables, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             # Before Python 3.13 it is a copy that the frame keeps, and with it tensors that the script lets go of.
             variables.clear()
@@ -623,6 +627,61 @@ def of_list(path, module, blocks):
     return f"[block for block in {in_script(path)} if type(block).__name__ == {type(blocks[0]).__name__!r}]"
 
 
+def of_lists(lists):
+    """The blocks of all lists as a script writes them."""
+    return of_list(*lists[0]) if len(lists) == 1 else "[" + ", ".join(f"*{of_list(*entry)}" for entry in lists) + "]"
+
+
+@technique("muon")
+class Muon(Technique):
+    """Matrices of repeated blocks are trained by Muon, which keeps one moment; the others stay with the script's Adam or AdamW."""
+
+    def begin(self):
+        if not hasattr(self.torch.optim, "Muon"):
+            self.never("PyTorch has Muon from 2.9 on")
+        self.refused("the script makes no Adam or AdamW")
+        self.optimizers = follow_optimizers(self.torch)
+        when_scaler_is_made(self.torch, lambda _: self.never("the script scales its loss, and would unscale one optimizer's gradients of two"))
+        self.at_first_forward(self.first)
+
+    def first(self, root):
+        if uses_trainer():
+            return self.never("a Trainer steps one optimizer")
+        optim, lists = self.torch.optim, repeated(root)
+        matrices = {p for _, _, blocks in lists for block in blocks for p in block.parameters() if p.ndim == 2 and p.requires_grad}
+        for optimizer in [optimizer for optimizer in self.optimizers if type(optimizer) in (optim.Adam, optim.AdamW)]:
+            groups = []
+            for group in optimizer.param_groups:
+                groups.append({"params": [p for p in group["params"] if p in matrices], "weight_decay": group["weight_decay"]})
+                group["params"] = [p for p in group["params"] if p not in matrices]
+            if not any(group["params"] for group in groups):
+                self.refused("the script's Adam or AdamW has no matrices of repeated blocks of the model")
+                continue
+            self.beside(optimizer, optim.Muon(groups, lr=optimizer.param_groups[0]["lr"]))
+            name = type(optimizer).__name__
+            self.applied(
+                f"""
+matrices = [p for block in {of_lists(lists)} for p in block.parameters() if p.ndim == 2]
+muon = torch.optim.Muon(matrices, lr=...)
+optimizer = torch.optim.{name}([p for p in model.parameters() if all(p is not matrix for matrix in matrices)], lr=...)
+# in the loop, after the optimizer's own: muon.step() and muon.zero_grad()
+""",
+                "another optimizer: one moment of the blocks' matrices, whose updates are made orthogonal",
+            )
+
+    def beside(self, optimizer, muon):
+        # Without the hooks that count the script's own steps.
+        update = getattr(type(muon).step, "__wrapped__", type(muon).step)
+        optimizer.register_step_post_hook(lambda *_: update(muon))
+        zero_grad = optimizer.zero_grad
+
+        def both(*arguments, **more):
+            zero_grad(*arguments, **more)
+            muon.zero_grad(*arguments, **more)
+
+        optimizer.zero_grad = both
+
+
 @technique("checkpoint-every", "checkpoint-second", "checkpoint-sqrt", "checkpoint-selective")
 class Checkpoint(Technique):
     """Repeated blocks keep only their input and run again in the backward pass."""
@@ -918,7 +977,7 @@ class LowRank(Technique):
         adapted = layers(blocks, "Linear4bit" if four_bits else "Linear")
         for group, indices in groups:
             group["params"] += [p for index in indices for p in (adapted[index].lora_a, adapted[index].lora_b)]
-        blocks = of_list(*lists[0]) if len(lists) == 1 else "[" + ", ".join(f"*{of_list(*entry)}" for entry in lists) + "]"
+        blocks = of_lists(lists)
         functions, calls, weights = [add_lora], [f"add_lora(model, {blocks})  # before the optimizer is made"], "weights"
         if four_bits:
             functions, calls, weights = [in_four_bits, add_lora], [f"in_four_bits({blocks})", *calls], "weights of 4 bits"
@@ -992,23 +1051,23 @@ class ChunkedLoss(Technique):
 
 @technique("fused-linear-loss")
 class FusedLinearLoss(Technique):
-    """The product that makes the logits is put off into the loss, which computes both some rows at a time."""
+    """The product that makes the logits, by a linear layer or with an embedding's weight, is put off into the loss, which computes both some rows
+    at a time."""
 
     def begin(self):
+        self.embeddings = set()
         self.refused("the script runs no module")
         self.at_first_forward(self.first)
 
     def first(self, root):
         from . import losses
 
+        if self.said["applied"]:
+            return
         kind = self.torch.nn.Linear
         inside = {module for _, _, blocks in repeated(root) for block in blocks for module in block.modules()}
         outside = [(path, module) for path, module in root.named_modules() if module not in inside and type(module) is kind]
         heads = [(path, layer) for path, layer in outside if layer.out_features >= max(8192, 2 * layer.in_features)]
-        if not heads:
-            return self.refused("no linear layer gives logits over 8,192 classes or more")
-        path, head = heads[-1]
-        source = without_module(losses.LinearCrossEntropy, losses.DeferredLogits, losses.defer_logits)
         technique = self
 
         class Watched(losses.DeferredLogits):
@@ -1017,9 +1076,30 @@ class FusedLinearLoss(Technique):
                 technique.refused(f"the script uses its logits for more than cross-entropy: {getattr(function, '__name__', function)}")
                 return super().__torch_dispatch__(function, types, arguments, more)
 
-        losses.DeferredLogits = Watched
-        losses.defer_logits(head)
-        self.applied(f"{source}\n\n\ndefer_logits({in_script(path)})")
+        functions = [losses.LinearCrossEntropy, losses.DeferredLogits]
+        if heads:
+            path, head = heads[-1]
+            source = without_module(*functions, losses.defer_logits)
+            losses.DeferredLogits = Watched
+            losses.defer_logits(head)
+            return self.applied(f"{source}\n\n\ndefer_logits({in_script(path)})")
+        self.refused("no linear layer gives logits over 8,192 classes or more")
+        self.embeddings.update(module.weight for module in root.modules() if isinstance(module, self.torch.nn.Embedding))
+        if isinstance(losses.F, types.SimpleNamespace):
+            return
+        functional, losses.F = losses.F, types.SimpleNamespace(**vars(losses.F))
+
+        @functools.wraps(functional.linear)
+        def linear(x, weight, bias=None):
+            if weight not in self.embeddings or len(weight) < 8192 or not self.torch.is_grad_enabled():
+                return losses.F.linear(x, weight, bias)
+            caller = sys._getframe(1)
+            at = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
+            call = f"DeferredLogits(hidden, weight, bias)  # instead of F.linear(hidden, weight, bias) at {at}"
+            self.applied(f"{without_module(*functions)}\n\n\n{call}")
+            return Watched(x, weight, bias)
+
+        functional.linear = linear
 
 
 # ---- offloading -----------------------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// What `techniques.py` does, and the group of which a script takes one.
-const TECHNIQUES: [(&str, &str); 29] = [
+const TECHNIQUES: [(&str, &str); 30] = [
     ("autocast-bf16", "precision"),
     ("autocast-fp16", "precision"),
     ("fused", "update"),
@@ -29,6 +29,7 @@ const TECHNIQUES: [(&str, &str); 29] = [
     ("factored", "update"),
     ("8-bit-torchao", "update"),
     ("8-bit-bitsandbytes", "update"),
+    ("muon", "update"),
     ("optimizer-in-backward", "update"),
     ("zero-grad-to-none", "gradients"),
     ("checkpoint-every", "checkpointing"),
