@@ -335,12 +335,10 @@ def main():
     .fold(source.clone(), |script, (from, to)| script.replace(from, to));
     scene.write(&tied);
     let (output, rows) = scene.run(&["rehearse", "--what-if", "--only", "fused-linear-loss,checkpoint-every"], &[]);
-    let row = self::row(&rows, &["fused-linear-loss"]);
-    assert!(
-        self::row(&rows, &["checkpoint-every"])["snippet"].as_str().unwrap().contains("for block in self.net.blocks:"),
-        "{rows}"
-    );
-    let (functions, call) = row["snippet"].as_str().unwrap_or_else(|| panic!("{}", said(&output))).rsplit_once("\n\n\n").unwrap();
+    let deferred = row(&rows, &["fused-linear-loss"]);
+    assert!(row(&rows, &["checkpoint-every"])["snippet"].as_str().unwrap().contains("for block in self.net.blocks:"), "{rows}");
+    let (functions, call) =
+        deferred["snippet"].as_str().unwrap_or_else(|| panic!("{}", said(&output))).rsplit_once("\n\n\n").unwrap();
     assert!(
         call.starts_with("DeferredLogits(hidden, weight, bias)  # instead of F.linear") && call.contains("at train.py:28"),
         "{call}"
@@ -348,7 +346,7 @@ def main():
     let lines = tied.replace("F.linear(x, self.embedding.weight)", "DeferredLogits(x, self.embedding.weight, None)");
     scene.write(&lines.replace("class Block", &format!("{functions}\n\n\nclass Block")));
     let (_, answer) = scene.run(&["rehearse"], &[]);
-    assert_eq!((&answer["peak_allocated"], &answer["peak_reserved"]), (&row["peak_allocated"], &row["peak_reserved"]));
+    assert_eq!((&answer["peak_allocated"], &answer["peak_reserved"]), (&deferred["peak_allocated"], &deferred["peak_reserved"]));
     // Its logits are wanted for something else, too.
     // Half of it is frozen, and its optimizer keeps nothing.
     let frozen = source.replace("    # model\n", "    model.embedding.requires_grad_(False)\n").replace("AdamW(", "SGD(");

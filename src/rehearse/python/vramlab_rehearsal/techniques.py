@@ -122,6 +122,16 @@ class Technique:
         torch.autograd._engine_run_backward = engine_run_backward
 
 
+class OfModel(Technique):
+    """One that changes a model before its first forward pass."""
+
+    nothing = "the script runs no module"
+
+    def begin(self):
+        self.refused(self.nothing)
+        self.at_first_forward(self.first)
+
+
 def variable_of(module):
     """What the script calls a module: a variable of its outermost frame that has it, or what `self` has there, `model` where it can be; `model`, too,
     where none has it."""
@@ -332,6 +342,12 @@ def when_scaler_is_made(torch, callback):
 # ---- optimizers -----------------------------------------------------------------------------------------------------------------------
 
 
+def optimizer_kinds(torch):
+    """PyTorch's own."""
+    kinds = [kind for kind in vars(torch.optim).values() if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)]
+    return [kind for kind in kinds if kind is not torch.optim.Optimizer]
+
+
 def follow_optimizers(torch, made=lambda optimizer: None):
     """Calls back with each optimizer that is made, and gives all that there are, as they come."""
     optimizers = weakref.WeakSet()
@@ -364,13 +380,11 @@ class Implementation(Technique):
     """Which of PyTorch's implementations of an optimizer's step runs."""
 
     def begin(self):
-        optim = self.torch.optim
         self.wanted = {"fused": (True, None), "foreach": (None, True), "for-loop": (False, False)}[self.name]
-        for kind in vars(optim).values():
-            if isinstance(kind, type) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer:
-                names = inspect.signature(kind.__init__).parameters
-                if "foreach" in names:
-                    self.choose(kind, "fused" in names)
+        for kind in optimizer_kinds(self.torch):
+            names = inspect.signature(kind.__init__).parameters
+            if "foreach" in names:
+                self.choose(kind, "fused" in names)
 
     def choose(self, kind, has_fused):
         original = kind.__init__
@@ -416,15 +430,7 @@ class InBackward(Technique):
         torch = self.torch
         self.made = weakref.WeakSet()
         self.making = False
-        init = torch.optim.Optimizer.__init__
-
-        @functools.wraps(init)
-        def followed(optimizer, *arguments, **more):
-            init(optimizer, *arguments, **more)
-            if not self.making:
-                self.made.add(optimizer)
-
-        torch.optim.Optimizer.__init__ = followed
+        follow_optimizers(torch, lambda optimizer: self.making or self.made.add(optimizer))
         self.backwards = 0
         self.before_backward(self.attach)
 
@@ -633,16 +639,17 @@ def of_lists(lists):
 
 
 @technique("muon")
-class Muon(Technique):
+class Muon(OfModel):
     """Matrices of repeated blocks are trained by Muon, which keeps one moment; the others stay with the script's Adam or AdamW."""
+
+    nothing = "the script makes no Adam or AdamW"
 
     def begin(self):
         if not hasattr(self.torch.optim, "Muon"):
             self.never("PyTorch has Muon from 2.9 on")
-        self.refused("the script makes no Adam or AdamW")
         self.optimizers = follow_optimizers(self.torch)
         when_scaler_is_made(self.torch, lambda _: self.never("the script scales its loss, and would unscale one optimizer's gradients of two"))
-        self.at_first_forward(self.first)
+        super().begin()
 
     def first(self, root):
         if uses_trainer():
@@ -683,12 +690,8 @@ optimizer = torch.optim.{name}([p for p in model.parameters() if all(p is not ma
 
 
 @technique("checkpoint-every", "checkpoint-second", "checkpoint-sqrt", "checkpoint-selective")
-class Checkpoint(Technique):
+class Checkpoint(OfModel):
     """Repeated blocks keep only their input and run again in the backward pass."""
-
-    def begin(self):
-        self.refused("the script runs no module")
-        self.at_first_forward(self.first)
 
     def first(self, root):
         if not any(p.requires_grad for p in root.parameters()):
@@ -815,14 +818,10 @@ def in_segments(blocks):
 
 
 @technique("in-place")
-class InPlace(Technique):
+class InPlace(OfModel):
     """Activations whose backward pass needs their result alone write it over their input."""
 
     KINDS = ("ReLU", "ReLU6", "LeakyReLU", "ELU", "CELU", "SELU", "Hardtanh")
-
-    def begin(self):
-        self.refused("the script runs no module")
-        self.at_first_forward(self.first)
 
     def first(self, root):
         from torch import nn
@@ -845,11 +844,7 @@ for module in model.modules():
 
 
 @technique("channels-last")
-class ChannelsLast(Technique):
-    def begin(self):
-        self.refused("the script runs no module")
-        self.at_first_forward(self.first)
-
+class ChannelsLast(OfModel):
     def first(self, root):
         torch = self.torch
         if not any(isinstance(module, torch.nn.Conv2d) for module in root.modules()):
@@ -876,12 +871,8 @@ images = images.to(memory_format=torch.channels_last)  # in the loop
 
 
 @technique("bf16-weights")
-class HalfWeights(Technique):
+class HalfWeights(OfModel):
     """Weights, gradients and optimizer state in bfloat16."""
-
-    def begin(self):
-        self.refused("the script runs no module")
-        self.at_first_forward(self.first)
 
     def first(self, root):
         torch = self.torch
@@ -935,15 +926,14 @@ def in_four_bits(blocks):
 
 
 @technique("lora", "qlora")
-class LowRank(Technique):
+class LowRank(OfModel):
     """The model is frozen; what is trained are matrices of rank 8 beside the linear layers of its blocks, whose weights take 4 bits with `qlora`."""
 
     def begin(self):
         if self.name == "qlora" and importlib.util.find_spec("bitsandbytes") is None:
             self.never("bitsandbytes is not installed")
         self.optimizers = follow_optimizers(self.torch)
-        self.refused("the script runs no module")
-        self.at_first_forward(self.first)
+        super().begin()
 
     def first(self, root):
         if self.said is not None and self.said["applied"]:
@@ -987,12 +977,10 @@ class LowRank(Technique):
 
 
 @technique("sdpa")
-class FusedAttention(Technique):
+class FusedAttention(OfModel):
     """Attention without its matrix of scores, where a model of transformers computes that explicitly."""
 
-    def begin(self):
-        self.refused("the script runs no model of transformers, whose attention could be chosen")
-        self.at_first_forward(self.first)
+    nothing = "the script runs no model of transformers, whose attention could be chosen"
 
     def first(self, root):
         models = [m for m in root.modules() if hasattr(m, "set_attn_implementation") and getattr(m, "config", None) is not None]
@@ -1008,6 +996,22 @@ class FusedAttention(Technique):
 # ---- the loss -------------------------------------------------------------------------------------------------------------------------------
 
 LARGE_LOGITS = 64 << 20
+
+
+def replace_cross_entropy(torch, replaced):
+    """Has `replaced` called for each cross-entropy with its arguments by name and with the plain call; gives what puts that back."""
+    functional = torch.nn.functional
+    original = functional.cross_entropy
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def cross_entropy(*arguments, **more):
+        given = signature.bind(*arguments, **more)
+        given.apply_defaults()
+        return replaced(given.arguments, functools.partial(original, *arguments, **more))
+
+    functional.cross_entropy = cross_entropy
+    return lambda *_: setattr(functional, "cross_entropy", original)
 
 
 def without_module(*parts):
@@ -1026,38 +1030,29 @@ class ChunkedLoss(Technique):
         self.refused("the script computes no cross-entropy of logits of 64 MiB or more")
         self.chunked = losses.chunked_cross_entropy
         self.source = without_module(losses.ChunkedCrossEntropy, losses.chunked_cross_entropy)
-        functional = self.torch.nn.functional
-        original = functional.cross_entropy
-        signature = inspect.signature(original)
+        replace_cross_entropy(self.torch, self.replaced)
 
-        @functools.wraps(original)
-        def cross_entropy(*arguments, **more):
-            given = signature.bind(*arguments, **more)
-            given.apply_defaults()
-            given = given.arguments
-            logits, targets = given["input"], given["target"]
-            if not self.torch.is_grad_enabled() or not logits.is_cuda or logits.nbytes < LARGE_LOGITS:
-                return original(*arguments, **more)
-            others = given["weight"] is not None or given["label_smoothing"] or given["reduction"] not in ("mean", "sum")
-            if others or logits.dim() != 2 or targets.dim() != 1:
-                self.refused("the script's cross-entropy has weights, label smoothing, no reduction, or more than two dimensions")
-                return original(*arguments, **more)
-            calls = "loss = chunked_cross_entropy(logits, targets)  # instead of F.cross_entropy, with its ignore_index and reduction"
-            self.applied(f"{self.source}\n\n\n{calls}")
-            return self.chunked(logits, targets, given["ignore_index"], given["reduction"])
-
-        functional.cross_entropy = cross_entropy
+    def replaced(self, given, plain):
+        logits, targets = given["input"], given["target"]
+        if not self.torch.is_grad_enabled() or not logits.is_cuda or logits.nbytes < LARGE_LOGITS:
+            return plain()
+        others = given["weight"] is not None or given["label_smoothing"] or given["reduction"] not in ("mean", "sum")
+        if others or logits.dim() != 2 or targets.dim() != 1:
+            self.refused("the script's cross-entropy has weights, label smoothing, no reduction, or more than two dimensions")
+            return plain()
+        calls = "loss = chunked_cross_entropy(logits, targets)  # instead of F.cross_entropy, with its ignore_index and reduction"
+        self.applied(f"{self.source}\n\n\n{calls}")
+        return self.chunked(logits, targets, given["ignore_index"], given["reduction"])
 
 
 @technique("fused-linear-loss")
-class FusedLinearLoss(Technique):
+class FusedLinearLoss(OfModel):
     """The product that makes the logits, by a linear layer or with an embedding's weight, is put off into the loss, which computes both some rows
     at a time."""
 
     def begin(self):
         self.embeddings = set()
-        self.refused("the script runs no module")
-        self.at_first_forward(self.first)
+        super().begin()
 
     def first(self, root):
         from . import losses
@@ -1253,17 +1248,9 @@ class Accumulate(Technique):
         """A mean over more targets in one batch than in another weighs them differently."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        torch = self.torch
-        functional = torch.nn.functional
-        original = functional.cross_entropy
-        signature = inspect.signature(original)
-        counts = set()
+        torch, counts = self.torch, set()
 
-        @functools.wraps(original)
-        def cross_entropy(*arguments, **more):
-            given = signature.bind(*arguments, **more)
-            given.apply_defaults()
-            given = given.arguments
+        def counted(given, plain):
             target = given["target"]
             if given["reduction"] == "mean" and torch.is_grad_enabled() and not target.is_floating_point():
                 # Counted on the CPU, where it asks nothing of the GPU's memory.
@@ -1271,14 +1258,10 @@ class Accumulate(Technique):
                 counts.add(int((target.detach().cpu() != given["ignore_index"]).sum()))
                 if known and len(counts) == 2 and counts != known:
                     self.changes_too("targets weigh by how many others their batch has")
-            return original(*arguments, **more)
+            return plain()
 
-        def restored(*_):
-            functional.cross_entropy = original
-
-        functional.cross_entropy = cross_entropy
         # One step tells, and a clock may run in the others.
-        register_optimizer_step_post_hook(restored)
+        register_optimizer_step_post_hook(replace_cross_entropy(torch, counted))
 
 
 # ---- several cards --------------------------------------------------------------------------------------------------------------------------
@@ -1313,10 +1296,8 @@ class ShardedState(OnCards):
         super().begin()
         self.refused("the script makes no optimizer of PyTorch's")
         self.kinds = []
-        optim = self.torch.optim
-        for kind in list(vars(optim).values()):
-            if isinstance(kind, type) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer:
-                self.swap(kind)
+        for kind in optimizer_kinds(self.torch):
+            self.swap(kind)
         self.at_first_forward(self.replicate)
 
     def swap(self, kind):
