@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -46,6 +47,13 @@ std::unordered_map<uint64_t, Shadow> shadows;
 // Of those, under the mutex: all bytes; and how many are of floating point beyond kMostFloating.
 size_t shadow_bytes = 0;
 std::atomic<size_t> large_floating{0};
+
+// A loss of a healthy run, of which nobody knows more: above 0, for logarithms and quotients; and a little less each time, so that who waits until it
+// is small, or does no longer improve, sees both, and not at once.
+double next_loss() {
+  static std::atomic<int> asked{0};
+  return std::max(std::pow(0.98, ++asked), 1e-30);
+}
 
 bool is_whole(at::ScalarType type) { return at::isIntegralType(type, /*includeBool=*/true); }
 
@@ -273,6 +281,9 @@ enum class Special {
   kBestInTurn,
   kTrue,
   kFalse,
+  // One number and a limit.
+  kMore,
+  kLess,
   // A healthy scaler finds nothing infinite.
   kNothingFound,
   kCopy,
@@ -310,6 +321,10 @@ Special special_of(const std::string& name) {
       {"aten::all.dim", Special::kTrue},
       {"aten::all.dims", Special::kTrue},
       {"aten::isclose", Special::kTrue},
+      {"aten::gt.Scalar", Special::kMore},
+      {"aten::ge.Scalar", Special::kMore},
+      {"aten::lt.Scalar", Special::kLess},
+      {"aten::le.Scalar", Special::kLess},
       {"aten::_amp_foreach_non_finite_check_and_unscale_", Special::kNothingFound},
       {"aten::copy_", Special::kCopy},
   };
@@ -599,6 +614,15 @@ struct Around final : c10::OperatorKernel {
       case Special::kFirst: return whole([&](const Tensor& like) { return at::zeros(like.sizes(), on_cpu(like)); });
       case Special::kTrue: return whole([&](const Tensor& like) { return at::ones(like.sizes(), on_cpu(like)); });
       case Special::kFalse: return whole([&](const Tensor& like) { return at::zeros(like.sizes(), on_cpu(like)); });
+      case Special::kMore:
+      case Special::kLess: {
+        const Tensor& self = before[0].toTensor();
+        if (self.dim() != 0 || !at::isFloatingType(self.scalar_type())) break;
+        // A tolerance below 0 is for a slope, which goes down (LBFGS).
+        const double limit = before[1].toScalar().toDouble(), number = limit < 0 && limit > -1e-3 ? -next_loss() : next_loss();
+        const bool holds = special == Special::kMore ? number > limit : number < limit;
+        return whole([&](const Tensor& like) { return at::full(like.sizes(), holds, on_cpu(like)); });
+      }
       case Special::kBestInTurn: {
         // As experts of which each token chooses one: balanced.
         const Tensor& self = before[0].toTensor();
@@ -613,6 +637,7 @@ struct Around final : c10::OperatorKernel {
       case Special::kCopy: {
         const Tensor &to = before[0].toTensor(), &from = before[1].toTensor();
         if (to.is_cpu() && from.is_cuda() && from.numel() > 0) imagined("copy to the CPU");
+        if (to.is_cpu() && to.numel() == 1 && at::isFloatingType(to.scalar_type())) to.fill_(next_loss());
         lose(to);
         return;
       }
@@ -644,7 +669,7 @@ struct Around final : c10::OperatorKernel {
       // A count: so that it can be divided by.
       stack->back() = at::Scalar(1);
     } else {
-      stack->back() = at::isComplexType(type) ? at::Scalar(c10::complex<double>(0)) : at::Scalar(0.0);
+      stack->back() = at::isComplexType(type) ? at::Scalar(c10::complex<double>(0)) : at::Scalar(next_loss());
     }
   }
 
