@@ -13,7 +13,14 @@ name! { Record "file of events" }
 cell! { Step24 { record: Record, by: By } }
 
 pub fn grid() -> Grid<Step24> {
-    let records = ["medium_128_inference", "medium_128_training", "medium_512_inference", "medium_512_training", "small_cnn"];
+    let records = [
+        "medium_128_inference",
+        "medium_128_training",
+        "medium_512_inference",
+        "medium_512_training",
+        "small_256_gradients",
+        "small_cnn",
+    ];
     Grid::new("events", |_: Step24, _: &Bench| bail!("peers/pytorch/real_gpus.py runs this"))
         .compare::<Record>()
         .passes(COUNT)

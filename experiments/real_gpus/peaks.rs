@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn every_row_is_a_cell_and_every_series_in_the_quick_profile() {
         let plain = protocol().plain().unwrap();
-        let events = 5;
+        let events = 6;
         let cells = |profile| plain.grids.iter().filter(|g| g.profiles.contains(&profile)).flat_map(|g| g.cells()).count();
         let rows = PEAKS.lines().count() - 1;
         assert_eq!(cells(record::protocol::Profile::Full), rows + events);
