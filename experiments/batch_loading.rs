@@ -77,8 +77,7 @@ pub fn protocol() -> Protocol {
                         .refute(at_least(0.9)),
                 ),
         )
-        .plot(bars(PEAK).caption("Peak memory against loading everything at once").by::<Samples>().by::<Batch>())
-        .plot(lines(TIME).caption("Time per sample, by batch size").over::<Batch>().by::<How>());
+        .plot(bars(PEAK).caption("Peak memory against loading everything at once").by::<Samples>().by::<Batch>());
     Protocol::new("batch_loading", "Batches instead of the whole data set")
         .question("What do batches from a loader save against loading a data set at once, and what do single samples cost?")
         .hypothesis(

@@ -56,9 +56,7 @@ pub fn protocol() -> Protocol {
                 .over::<Depth>()
                 .by::<Family>()
                 .by::<Mode>(),
-        )
-        .plot(dots(KEPT, 1.01).caption("What lives after the forward pass, against input and output alone"))
-        .plot(bars(TIME).caption("Time of a forward pass against the recorded one").by::<Family>().by::<Depth>());
+        );
     // Where operations are short, what each one costs beside its kernel counts.
     let short = Grid::new("short operations", forward)
         .compare::<Mode>()
@@ -66,7 +64,7 @@ pub fn protocol() -> Protocol {
         .metrics(&[KEPT])
         .check(|_| equal(1e-6))
         .answers("no-grad", value(KEPT).of(|c: &Forward| c.mode == Mode::NoGrad).holds(at_most(1.01)).informational())
-        .plot(bars(TIME).caption("Time of a forward pass against the recorded one").by::<Family>().by::<Depth>());
+        .no_plots();
     Protocol::new("no_grad", "Inference without gradients")
         .question("Does inference under no_grad keep no activations, how does its peak grow with depth, and is inference mode better still?")
         .hypothesis(

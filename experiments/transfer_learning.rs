@@ -55,8 +55,7 @@ pub fn protocol() -> Protocol {
             .rule(ratio(PEAK).of(is_frozen).confirm(at_most(0.60)).refute(at_least(0.90)))
             .rule(ratio(TIME).of(is_frozen).confirm(at_most(0.60)).refute(at_least(0.90))),
         )
-        .plot(bars(PEAK).caption("Peak memory of a training step against training the whole model"))
-        .plot(bars(TIME).caption("Time of a training step against training the whole model"));
+        .plot(bars(PEAK).caption("Peak memory of a training step against training the whole model"));
     Protocol::new("transfer_learning", "Transfer learning with a frozen backbone")
         .question(
             "How much memory and time does it save to train only the last part of a model, and does it matter how the rest is frozen?",

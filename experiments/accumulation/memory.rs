@@ -65,7 +65,6 @@ pub fn grid() -> Grid<Memory> {
                 .of(|c: &Memory| c.hold == EffectiveBatch)
                 .by::<ModelName>(),
         )
-        .plot(bars(TIME).caption("Time per sample against k = 1").by::<Hold>().by::<ModelName>())
 }
 
 fn step(cell: Memory, bench: &Bench) -> Result<Step> {

@@ -61,11 +61,7 @@ pub fn grid() -> Grid<Update> {
             )
             .rule(value(GRADIENT_ERROR).of(|c: &Update| matches!(c.recipe, Recipe::Divide | Recipe::Add)).holds(at_most(1e-4))),
         )
-        .plot(
-            dots(GRADIENT_ERROR, 1e-4)
-                .named("equivalence")
-                .caption("Relative error of the gradient against the full batch's, by recipe"),
-        )
+        .no_plots()
 }
 
 fn step(cell: Update, bench: &Bench) -> Result<Step> {

@@ -96,9 +96,9 @@ fn run() -> Grid<Run> {
             .before(ratio(RESERVED).of(setting(COLLECTED)).confirm(at_most(0.95)).refute(at_least(1.0))),
         )
         .plot(
-            bars(RESERVED)
+            amounts(RESERVED)
                 .named("reserved")
-                .caption("Peak reserved memory over a run with varying lengths, against the default settings")
+                .caption("Peak reserved memory over a run with varying lengths, by setting")
                 .by::<ModelName>(),
         )
 }

@@ -31,5 +31,5 @@ pub fn grid() -> Grid<Bandwidth> {
                 .on(&[Platform::Gpu, Platform::Dry, Platform::Python])
                 .rule(ratio(TRAFFIC).of(|c: &Bandwidth| c.precision == AmpBf16).holds(at_most(0.60))),
         )
-        .plot(bars(TRAFFIC).named("traffic").caption("Bytes that a step's operations read and write, against fp32"))
+        .no_plots()
 }

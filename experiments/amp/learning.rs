@@ -15,13 +15,7 @@ pub fn grid() -> Grid<Learned> {
         .on(&[Platform::Cpu, Platform::Gpu])
         .metrics(&[LOSS, SKIPPED, LOWEST, LAST, RUINED])
         .check(|_| equal(0.1))
-        .plot(
-            lines(LOSS)
-                .named("learning")
-                .caption("Loss on samples that were not trained on, after so many steps")
-                .over::<Steps>()
-                .by::<Computed>(),
-        )
+        .no_plots()
 }
 
 fn step(cell: Learned, bench: &Bench) -> Result<Step> {

@@ -48,7 +48,6 @@ pub fn grid() -> Grid<Memory> {
                 .rule(stays(GRADIENTS)),
         )
         .plot(bars(ACTIVATIONS).caption("What the forward pass keeps, against fp32"))
-        .plot(bars(PEAK).caption("The whole peak against fp32: parameters, gradients and optimizer state do not shrink"))
 }
 
 fn step(cell: Memory, bench: &Bench) -> Result<Step> {

@@ -37,12 +37,7 @@ pub fn grid() -> Grid<Timed> {
                 .rule(ratio(TIME).of(|c: &Timed| c.bound == Recipe && c.precision == AmpFp16).holds(within(1.0 / 3.0..=1.0 / 2.0)))
                 .setup("fp16 with a GradScaler, as in the recipe; libtorch's SGD steps through the parameters one by one."),
         )
-        .plot(
-            bars(TIME)
-                .caption("Time of a step relative to fp32, from overhead-bound to compute-bound")
-                .by::<Bound>()
-                .by::<ModelName>(),
-        )
+        .no_plots()
 }
 
 fn step(cell: Timed, bench: &Bench) -> Result<Step> {

@@ -67,7 +67,6 @@ pub fn grid() -> Grid<Length> {
                 .by::<How>()
                 .by::<Dropout>(),
         )
-        .plot(bars(TIME).caption("Time of attention, forward and backward, against explicit attention"))
 }
 
 fn step(cell: Length, bench: &Bench) -> Result<Step> {

@@ -24,13 +24,7 @@ pub fn grid() -> Grid<Moved> {
                 .on(&[Platform::Gpu])
                 .rule(ratio(TIME).of(|c: &Moved| c.place != Where::Cpu).confirm(at_most(0.95)).refute(at_least(1.00))),
         )
-        .plot(
-            lines(TIME)
-                .named("where")
-                .caption("Time of a product by the side of its matrices: when moving to the GPU pays")
-                .over::<Size>()
-                .by::<Where>(),
-        )
+        .no_plots()
 }
 
 fn step(cell: Moved, bench: &Bench) -> Result<Step> {

@@ -14,14 +14,7 @@ pub fn grid() -> Grid<Budget> {
         .full(Budget::cross("1GiB", 65536, [16, 32, 64, 128], policies))
         .smoke(Budget::cross(TINY, 256, 16, policies))
         .passes(COUNT)
-        .plot(
-            lines(PEAK)
-                .named("budget")
-                .caption("Peak memory on a device of limited memory; a cross where it ran out")
-                .of(|c: &Budget| c.device_memory != TINY)
-                .over::<Depth>()
-                .by::<Policy>(),
-        )
+        .no_plots()
 }
 
 fn step(cell: Budget, bench: &Bench) -> Result<Step> {

@@ -75,7 +75,6 @@ pub fn grid() -> Grid<ByDepth> {
                 .over::<Depth>()
                 .by::<Policy>(),
         )
-        .plot(bars(TIME).caption("Time of a step against the one without checkpointing").by::<Family>().by::<Depth>())
 }
 
 fn is(cell: &ByDepth, model: Family, policy: Policy) -> bool {

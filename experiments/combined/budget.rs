@@ -11,20 +11,7 @@ pub fn grid() -> Grid<Budget> {
         .full(Budget::cross("12GiB", Net::Gpt2, [4, 8, 16, 32, 64], [Nothing, Amp, Checkpoint, Accumulate, AmpCheckpoint, All]))
         .passes(COUNT | ROUNDS)
         .metrics(&[PEAK, FORWARDS, TIME.labelled("time per sample")])
-        .plot(
-            lines(PEAK)
-                .named("budget")
-                .caption("Peak memory by batch on a 12 GiB GPU; a cross where it ran out")
-                .over::<Batch>()
-                .by::<With>(),
-        )
-        .plot(
-            lines(TIME)
-                .named("throughput")
-                .caption("Time per sample by batch on a 12 GiB GPU: the lowest point of each line is its best throughput within the budget")
-                .over::<Batch>()
-                .by::<With>(),
-        )
+        .no_plots()
 }
 
 fn step(cell: Budget, bench: &Bench) -> Result<Step> {

@@ -45,36 +45,10 @@ pub fn grid() -> Grid<Factorial> {
                 .before(both_over(With::Amp))
                 .before(both_over(With::Checkpoint)),
         )
-        .plot(pareto_of("pareto-gpt", "Peak memory against what it costs, for a GPT: left and low is better", [Net::SmallGpt, Net::Gpt2]))
-        .plot(pareto_of(
-            "pareto-resnet",
-            "Peak memory against what it costs, for a ResNet: left and low is better",
-            [Net::SmallResnet, Net::Resnet50],
-        ))
         .plot(
             bars(PEAK)
                 .caption("What each technique and each combination leaves of the plain step's peak")
                 .by::<Net>()
-                .by::<OptimizerKind>(),
-        )
-        .plot(
-            effects(PEAK)
-                .named("effects")
-                .caption(
-                    "What each does to the peak, averaged over all combinations of the others; of two: above 1x they save the same bytes, \
-                     below they help one another",
-                )
-                .by::<With>()
-                .by::<OptimizerKind>(),
-        )
-        .plot(
-            effects(TIME)
-                .named("effects-time")
-                .caption(
-                    "What each does to the time per sample, averaged over all combinations of the others; of two: above 1x they get into \
-                     one another's way",
-                )
-                .by::<With>()
                 .by::<OptimizerKind>(),
         )
 }

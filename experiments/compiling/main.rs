@@ -116,21 +116,9 @@ fn grid() -> Grid<Compiling> {
             ),
         )
         .plot(
-            pareto(PREDICTED, &[ALLOCATED])
-                .named("pareto")
-                .caption("Predicted time and peak memory of a step, compiled with memory budgets")
-                .by::<ModelName>(),
-        )
-        .plot(
             bars(RESERVED)
                 .named("reserved")
                 .caption("Peak reserved memory of a compiled step, against the eager one")
-                .by::<ModelName>(),
-        )
-        .plot(
-            bars(LAUNCHES)
-                .named("launches")
-                .caption("Kernels that a compiled step launches, against the eager one")
                 .by::<ModelName>(),
         );
     grid.always(Compiling::cross("gpt2", "a100-80g", 8, [Eager, Compiled, ReduceOverhead, Budget5, Budget3]))

@@ -43,8 +43,8 @@ pub fn grid() -> Grid<Moments> {
             bars(LIVE)
                 .named("moments")
                 .caption(
-                    "Live memory at each moment against training without DDP: the buckets are there from the start, views give the copy \
-                     back",
+                    "Live memory against training without DDP: after loading, after the first forward and backward pass, when DDP has \
+                     built its buckets anew in step 2, and after the passes of step 3",
                 )
                 .of(|c: &Moments| matches!(c.model.0, "gpt-4x128" | "gpt2") && c.cap == Cap(25))
                 .by::<Moment>(),

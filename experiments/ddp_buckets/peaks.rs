@@ -51,13 +51,7 @@ pub fn grid() -> Grid<Peaks> {
                  parameters of that model have, so only what is saved for each byte of gradients is compared.",
             ),
         )
-        .plot(
-            bars(PEAK)
-                .caption("Peak of a training step with AdamW against gradients that are copies")
-                .by::<ModelName>()
-                .by::<Batch>()
-                .by::<ZeroGrad>(),
-        )
+        .no_plots()
 }
 
 /// A step of a training run with buckets, and the same with gradients that are copies.

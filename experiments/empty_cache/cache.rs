@@ -60,16 +60,9 @@ pub fn grid() -> Grid<Cache> {
             .setup("Theirs fine-tunes an adapter on a large language model; ours trains a GPT on sequences of varying length."),
         )
         .plot(
-            bars(CACHED)
-                .caption("What the allocator holds and no tensor uses, against never calling empty_cache")
-                .of(alone)
-                .by::<ModelName>()
-                .by::<AllocConf>(),
-        )
-        .plot(
-            bars(RESERVED)
+            amounts(RESERVED)
                 .named("reserved")
-                .caption("Peak of the memory reserved from the device, against never calling empty_cache")
+                .caption("Peak of the memory reserved from the device, by setting and by when empty_cache is called")
                 .of(alone)
                 .by::<ModelName>()
                 .by::<AllocConf>(),

@@ -13,9 +13,5 @@ pub fn grid() -> Grid<Dropping> {
         .passes(CHECK | ROUNDS)
         .on(&[Platform::Cpu])
         .check(|_| equal(1e-6))
-        .plot(
-            amounts(RESIDENT)
-                .named("resident")
-                .caption("What the process still holds from the kernel, after the drop and after malloc_trim"),
-        )
+        .no_plots()
 }

@@ -24,11 +24,5 @@ pub fn grid() -> Grid<Loaded> {
         .answers("load-device", holds(LANDED, Cpu).confirm(at_most(0.01)).refute(at_least(0.99)))
         .answers("load-del", holds(HELD, ToDevice).confirm(at_least(1.90)).refute(at_most(1.10)).informational())
         .answers("load-del", holds(DROPPED, ToDevice).confirm(at_most(1.10)).refute(at_least(1.90)).informational())
-        .plot(
-            amounts(LOAD_PEAK)
-                .named("device")
-                .caption("Peak of the device's bytes during a load, against the model itself")
-                .by::<Map>()
-                .by::<By>(),
-        )
+        .no_plots()
 }

@@ -51,20 +51,7 @@ pub fn grid() -> Grid<Loaded> {
                 .before(held(PROCESS_HELD).confirm(at_least(1.90)).refute(at_most(1.10)))
                 .before(held(PROCESS_DROPPED).confirm(at_most(1.10)).refute(at_least(1.90))),
         )
-        .plot(
-            amounts(PROCESS_PEAK)
-                .named("process")
-                .caption("Peak of the whole process during a load, against the model itself")
-                .by::<ModelName>()
-                .by::<By>(),
-        )
-        .plot(
-            amounts(PROCESS_HELD)
-                .named("held")
-                .caption("The whole process while the loaded state is held, against the model itself")
-                .by::<ModelName>()
-                .by::<By>(),
-        )
+        .no_plots()
 }
 
 pub fn step(cell: Loaded, bench: &Bench) -> Result<Step> {

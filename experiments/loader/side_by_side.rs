@@ -28,16 +28,7 @@ pub fn grid() -> Grid<SideBySide> {
             Claim::new("loader-memory", "", "it takes a quarter of the memory")
                 .rule(ratio(PROPORTIONAL).of(ours_with_workers).holds(at_most(0.25))),
         )
-        .plot(bars(RATE).caption("Images a second against PyTorch's DataLoader with as many workers").by::<Workers>())
-        .plot(bars(FIRST).named("first").caption("Time to the first batch against PyTorch's").by::<Workers>())
-        .plot(bars(PROPORTIONAL).named("memory").caption("Memory of all processes against PyTorch's").by::<Workers>())
-        .plot(
-            shares(RATE, stages::STAGE)
-                .named("stages")
-                .caption("Where the time of an image goes on one core")
-                .of(|c: &SideBySide| c.workers == Workers(0))
-                .by::<By>(),
-        )
+        .no_plots()
 }
 
 fn step(cell: SideBySide, bench: &Bench) -> Result<Step> {

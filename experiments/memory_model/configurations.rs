@@ -61,8 +61,7 @@ pub fn grid() -> Grid<Training> {
                      shown.",
                 ),
         )
-        .plot(of_each(dots(FORMULA_ERROR, 0.1).named("formula").caption("The formula's error, relative to the measured peak")))
-        .plot(of_each(dots(PREDICTED_ERROR, 0.01).named("dry").caption("The simulated GPU's error, relative to the measured peak")))
+        .plot(of_each(bars(FORMULA_ERROR).named("formula").caption("The formula's error, relative to the measured peak")))
 }
 
 fn of_each(plot: Plot<Training>) -> Plot<Training> {

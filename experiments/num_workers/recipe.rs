@@ -27,9 +27,5 @@ pub fn grid() -> Grid<Recipe> {
                 .on(&[Platform::Python])
                 .rule(ratio(EPOCHS_RATE).of(|c: &Recipe| c.loader == Settings::Guide).confirm(at_least(1.2)).refute(at_most(1.02))),
         )
-        .plot(
-            bars(EPOCHS_RATE)
-                .caption("Samples per second with the guide's loader settings, against the plain loader")
-                .by::<Samples>(),
-        )
+        .no_plots()
 }

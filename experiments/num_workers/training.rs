@@ -34,7 +34,7 @@ pub fn grid() -> Grid<Training> {
                     .refute(at_least(1.0 / 1.02)),
             ),
         )
-        .plot(bars(TIME).named("epoch").caption("Time of a training epoch with workers, against none").by::<Network>())
+        .no_plots()
 }
 
 /// Trains an epoch on the device, with loading as it comes.

@@ -49,13 +49,7 @@ pub fn grid() -> Grid<Bytes> {
             .rule(value(STEP_PEAK).of(move |c: &Bytes| vit(c) && c.implementation != Foreach).holds(at_most(0.12e9)))
             .setup("The same model in fp32; here only the optimizer's step runs, with gradients in place."),
         )
-        .plot(
-            dots(STATE_RATIO, 1.0)
-                .named("state")
-                .caption("Optimizer state relative to the model: at the line it is as large as the model")
-                .by::<Method>()
-                .by::<ModelName>(),
-        )
+        .no_plots()
 }
 
 fn step(cell: Bytes, bench: &Bench) -> Result<Step> {

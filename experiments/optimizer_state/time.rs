@@ -18,13 +18,7 @@ pub fn grid() -> Grid<Time> {
         .smoke(Time::cross(64 << 10, 16, Adamw, [How::Loop, How::Copy]))
         .metrics(&[STATE, STATE_RATIO, STEP_PEAK, TEMPORARY_RATIO, CLAIMED, TRAFFIC])
         .check(|c| relation(c.implementation))
-        .plot(
-            bars(TIME)
-                .caption("Time of the optimizer's step against the loop; 'copy' is what the memory's bandwidth allows")
-                .by::<Method>()
-                .by::<Parameters>()
-                .by::<Tensors>(),
-        )
+        .no_plots()
 }
 
 fn step(Time { parameters, tensors, optimizer, implementation }: Time, bench: &Bench) -> Result<Step> {

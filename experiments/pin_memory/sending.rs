@@ -24,9 +24,7 @@ pub fn grid() -> Grid<Sending> {
             .rule(ratio(TIME).of(|c: &Sending| c.recipe == Recipe::PinInline).confirm(within(1.02..=2.2)).refute(at_most(1.0)))
             .setup("The tutorial's machine is not named; 'up to' is read as slower at every size and 2.2x at most."),
         )
-        .plot(
-            bars(TIME).named("sending").caption("Time to send a tensor against `x.to(device)` from ordinary memory").by::<Bytes>(),
-        )
+        .no_plots()
 }
 
 /// The recipe with what it keeps between steps.

@@ -34,13 +34,7 @@ pub fn grid() -> Grid<WithoutGpu> {
                 .on(&[Platform::Cpu])
                 .rule(value(RAISED).of(pinning(By::Vramlab)).confirm(at_least(1.0)).refute(at_most(0.0))),
         )
-        .plot(
-            bars(TIME)
-                .named("without-gpu")
-                .caption("Time of an epoch of PyTorch's DataLoader without a GPU, pin_memory on against off")
-                .of(|c: &WithoutGpu| c.by == By::Pytorch)
-                .by::<By>(),
-        )
+        .no_plots()
 }
 
 /// A batch of this project's, pinned or not.

@@ -142,13 +142,6 @@ fn grid() -> Grid<Looked> {
                 .by::<By>()
                 .by::<Bound>(),
         )
-        .plot(
-            bars(WHOLE)
-                .named("whole-cost")
-                .caption("Time of a step with a tool's starting, stopping and writing, for three steps recorded at once")
-                .by::<By>()
-                .by::<Bound>(),
-        )
         .plot(operations(RECORDING, &[OWN_TIME, ALLOCATED]).named("top-time").caption("Operations with most time"))
         .plot(operations(MEMORY_TOLD, &[ALLOCATED, OWN_TIME]).named("top-memory").caption("Operations that allocate most"))
         .plot(

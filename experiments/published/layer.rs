@@ -41,7 +41,7 @@ pub fn grid() -> Grid<Layer> {
         .plot(
             lines(ACTIVATIONS)
                 .named("layer")
-                .caption("What 24 transformer layers save for the backward pass, in fp16; the formula is about explicit attention")
+                .caption("What 24 transformer layers save for the backward pass in fp16, by how attention is computed")
                 .of(|c: &Layer| c.model == ModelName("gpt2-medium"))
                 .over::<Sequence>()
                 .by::<Attention>(),

@@ -72,13 +72,7 @@ pub fn grid() -> Grid<Table> {
                      the inverse of time.",
                 ),
         )
-        .plot(
-            bars(SHOWN)
-                .named("bert")
-                .caption("What is left of the memory that a driver would show of BERT-large")
-                .of(|c: &Table| c.model == ModelName("bert-large"))
-                .by::<ZeroGrad>(),
-        )
+        .no_plots()
 }
 
 fn step(cell: Table, bench: &Bench) -> Result<Step> {

@@ -39,10 +39,5 @@ pub fn grid() -> Grid<Step24> {
             .rule(agreement(PREDICTED_PEAK, MEASURED_PEAK, 1.0..=1.0, 1.0))
             .on(&[Platform::Dry, Platform::Python]),
         )
-        .plot(
-            shares(IDENTICAL, MATCH)
-                .named("events")
-                .caption("Allocations and frees of one step that are those of the real GPU's record, in order and size")
-                .by::<Record>(),
-        )
+        .no_plots()
 }

@@ -36,12 +36,7 @@ pub fn grid() -> Grid<Peak> {
             )
             .on(&[Platform::Dry, Platform::Python]),
         )
-        .plot(
-            against(PREDICTED, MEASURED)
-                .named("peaks")
-                .caption("Predicted peaks of allocated memory against those published of real GPUs")
-                .by::<Benchmark>(),
-        );
+        .no_plots();
     for rows in series() {
         peaks = match rows[..] {
             [first, .., last] => peaks.quick(vec![first, last]),

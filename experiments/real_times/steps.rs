@@ -161,17 +161,6 @@ pub fn grid() -> Grid<Timed> {
                 .caption("Predicted times of steps against those that others measured on real GPUs")
                 .of(|cell| is_ours(cell) && is_step(cell))
                 .by::<Family>(),
-        )
-        .plot(
-            dots(OFF, 0.15).named("size").caption("Error of the predicted time by how long the step takes").of(is_step).by::<Length>(),
-        )
-        .plot(
-            dots(OFF, 0.15)
-                .named("family")
-                .caption("Error of the predicted time by kind of model, and by what bounds the step")
-                .of(is_step)
-                .by::<Family>()
-                .by::<Bound>(),
         );
     of_all(
         grid,

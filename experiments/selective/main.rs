@@ -89,22 +89,9 @@ fn memory() -> Grid<Selective> {
             .rule(ratio(ACTIVATIONS).of(keeping(Products)).confirm(at_most(0.75)).refute(at_least(0.9))),
         )
         .plot(
-            pareto(FLOPS, &[PEAK])
-                .named("pareto")
-                .caption("FLOPs and peak memory of a training step, by what checkpoints keep")
-                .of(|c: &Selective| matches!(c.model.0, "gpt2" | "llama-1b" | "vit-l16"))
-                .by::<ModelName>(),
-        )
-        .plot(
             bars(PEAK)
                 .named("peak")
                 .caption("Peak memory of a training step by what checkpoints keep, against no checkpoint")
-                .by::<ModelName>(),
-        )
-        .plot(
-            bars(FLOPS)
-                .named("flops")
-                .caption("FLOPs of a training step by what checkpoints keep, against no checkpoint")
                 .by::<ModelName>(),
         )
 }

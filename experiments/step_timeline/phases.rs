@@ -60,21 +60,6 @@ pub fn grid() -> Grid<Phases> {
                 .by::<ModelName>()
                 .by::<ZeroGrad>(),
         )
-        .plot(
-            drawing()
-                .named("optimizers")
-                .caption("Live bytes through the second iteration of a GPT, by optimizer")
-                .of(by_optimizer)
-                .by::<OptimizerKind>(),
-        )
-        .plot(
-            shares(KEPT, SAVED)
-                .named("saved")
-                .caption("What a forward pass leaves alive for the backward pass, by the operation that made it")
-                .of(|c: &Phases| c.optimizer == AdamW && c.zero_grad == ZeroGrad::Dropped)
-                .by::<ModelName>()
-                .by::<Batch>(),
-        )
 }
 
 /// What the picture of phases shows.

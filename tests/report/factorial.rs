@@ -6,7 +6,7 @@ use record::results::{Manifest, PassRecord};
 
 const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
 
-fn protocol(name: &str, grid: PlainGrid, metrics: &[Metric], plots: Vec<PlainPlot>) -> PlainProtocol {
+fn protocol(name: &str, grid: PlainGrid, metrics: &[Metric]) -> PlainProtocol {
     let factor = |name: &str, meaning: &str| Factor { name: name.into(), meaning: meaning.into(), levels: vec![] };
     PlainProtocol {
         name: name.into(),
@@ -14,7 +14,6 @@ fn protocol(name: &str, grid: PlainGrid, metrics: &[Metric], plots: Vec<PlainPlo
         factors: vec![factor("with", "techniques"), factor(DTYPE, "type")],
         grids: vec![grid],
         metrics: metrics.to_vec(),
-        plots,
         ..PlainProtocol::default()
     }
 }
@@ -25,20 +24,11 @@ fn grid(name: &str, studied: &str, levels: &[&str]) -> PlainGrid {
 }
 
 pub fn design() -> PlainProtocol {
-    let kind = PlotKind::Effects { factors: vec!["with".into()] };
-    let plot = PlainPlot {
-        name: "effects".into(),
-        caption: "Effects".into(),
-        of: String::new(),
-        metric: TIME.name.into(),
-        kind,
-        on_front: false,
-    };
-    protocol("design", grid("factorial", "with", &["none", "a", "b", "a+b"]), &[TIME], vec![plot])
+    protocol("design", grid("factorial", "with", &["none", "a", "b", "a+b"]), &[TIME])
 }
 
 pub fn rates() -> PlainProtocol {
-    protocol("rates", grid("rates", DTYPE, &["fp32", "bf16"]), &[TIME, COMPUTED], vec![])
+    protocol("rates", grid("rates", DTYPE, &["fp32", "bf16"]), &[TIME, COMPUTED])
 }
 
 /// 8, 4, 2 and 1.5 seconds for 1e9 operations: a halves alone and leaves three quarters beside b. One of the machine's two types is faster, and

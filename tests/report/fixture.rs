@@ -123,12 +123,6 @@ pub fn accumulation() -> PlainProtocol {
             of: "".into(),
             metric: "requested_peak".into(),
             kind: PlotKind::Bars { clusters: vec!["model".into(), "regime".into()], absolute: false }, on_front: false },
-        PlainPlot {
-            name: "error".into(),
-            caption: "Which recipe gives the gradient of the full batch.".into(),
-            of: "recipe=divide|add|weighted".into(),
-            metric: "gradient_error".into(),
-            kind: PlotKind::Dots { rows: vec!["reduction".into(), "tail".into(), "targets".into(), "optimizer".into()], threshold: 1e-4 }, on_front: false },
     ],
     threats: vec![
         "The models are small; the share of activations grows with the batch.".into(),

@@ -255,8 +255,6 @@ fn pictures_are_linked_whole_and_nothing_in_them_is_clipped() {
     let budget = alone(fixture::CPU, "checkpointing-budget-amd-epyc-2c.svg");
     assert!(svg::texts(&budget).1.iter().any(|t| t.text == "out of memory"));
     assert!(alone(fixture::DRY, "inplace-peak-dry-24gib.svg").contains("predicted peak memory"));
-    let errors = alone(fixture::CPU, "accumulation-error-amd-epyc-2c.svg");
-    assert!(svg::texts(&errors).1.iter().any(|t| t.text == "exact"), "an error of 0 is shown, not dropped");
 }
 
 /// A picture is well-formed, and each of its texts is large enough, inside the picture and on no other text.
@@ -294,8 +292,6 @@ fn odd_shapes_are_drawn_whole() {
     let has = |text: &str| areas.iter().any(|t| t == text);
     assert!(has("peak 11.4 MiB in up:") && has("a higher layer of a long name 75 %, a lower layer 25 %"), "{areas:?}");
     assert!(!has("nothing") && areas.iter().filter(|t| *t == "out of memory").count() == 2, "{areas:?}");
-    let shares = told(&drawn("shares"));
-    assert!(shares.iter().any(|t| t == "all<of>it 67 %") && shares.iter().any(|t| t == "other"), "{shares:?}");
     // What has a dot in its name is a detail for pictures.
     let text = text(&out);
     assert!(!text.contains("curve.low") && !text.contains("part.c"), "details stand in no table");
@@ -346,21 +342,19 @@ fn kept_files_come_along_and_are_linked_with_what_opens_them() {
 }
 
 #[test]
-fn effects_are_averaged_and_times_stand_beside_the_fastest_rate() {
+fn times_stand_beside_the_fastest_rate() {
     let root = tempfile::tempdir().unwrap();
     let (results, out) = (root.path().join("results"), root.path().join("report"));
     for protocol in [factorial::design(), factorial::rates()] {
         fixture::write_with(&results, fixture::CPU, protocol, factorial::records);
     }
+    // A kind of picture that an earlier version drew.
+    let json = results.join("amd-epyc-2c/rates/run.json");
+    let old = r#""plots": [{"name": "old", "caption": "", "of": "", "metric": "time", "kind": {"effects": {"factors": []}}}]"#;
+    let told = std::fs::read_to_string(&json).unwrap().replacen("\"plots\": []", old, 1);
+    assert!(told.contains("effects"));
+    std::fs::write(&json, told).unwrap();
     report::write(&results, &out).unwrap();
-    let file = out.join("plots/design-effects-amd-epyc-2c.svg");
-    assert_whole(&file);
-    let svg = std::fs::read_to_string(file).unwrap();
-    let told: Vec<String> = svg::texts(&svg).1.into_iter().map(|text| text.text).collect();
-    // sqrt(1/2 * 3/4), sqrt(1/4 * 3/8), and 3/4 over 1/2: what slows a whole round down is in none of them.
-    for expected in ["0.61x", "0.31x", "1.50x", "a with b", "4 combinations"] {
-        assert!(told.iter().any(|text| text == expected), "no {expected} in {told:?}");
-    }
     // 1e9 operations in a median of 10.4 s, at 1e9 a second.
     assert!(text(&out).contains("Steps reach 9.62 to 51.3 % of peak FLOP/s (measured"), "{}", text(&out));
 }

@@ -74,18 +74,6 @@ pub fn odd() -> PlainProtocol {
             metric: "requested_peak".into(),
             kind: PlotKind::Bars { clusters: vec![], absolute: false }, on_front: false },
         PlainPlot {
-            name: "zeros".into(),
-            caption: "Nothing but zeros.".into(),
-            of: "kind=b".into(),
-            metric: "some_error".into(),
-            kind: PlotKind::Dots { rows: vec!["size".into()], threshold: 1e-6 }, on_front: false },
-        PlainPlot {
-            name: "spread".into(),
-            caption: "Errors of every size.".into(),
-            of: "way=second|third".into(),
-            metric: "some_error".into(),
-            kind: PlotKind::Dots { rows: vec!["kind".into(), "size".into()], threshold: 1e-6 }, on_front: false },
-        PlainPlot {
             name: "areas".into(),
             caption: "Layers, a cell of which ran out of memory.".into(),
             of: "kind=step|a-step-of-a-very-long-name-indeed-which-goes-on".into(),
@@ -96,12 +84,6 @@ pub fn odd() -> PlainProtocol {
                 boundary: "curve.phase".into(),
                 phases: vec!["up".into(), "and".into(), "down".into()],
             }, on_front: false },
-        PlainPlot {
-            name: "shares".into(),
-            caption: "Parts of a whole, most of them too small for a colour.".into(),
-            of: "kind=step|a-step-of-a-very-long-name-indeed-which-goes-on".into(),
-            metric: "requested_peak".into(),
-            kind: PlotKind::Shares { rows: vec!["kind".into(), "way".into()], prefix: "part.".into() }, on_front: false },
         PlainPlot {
             name: "ranking".into(),
             caption: "Parts that are ranked".into(),

@@ -112,7 +112,7 @@ pub fn ratio(x: f64) -> String {
     match x.abs() {
         _ if !x.is_finite() => not_finite(x).unwrap_or_default(),
         0.0 => "0x".to_string(),
-        a if a < 1e-4 => format!("{x:.0e}x"),
+        a if a < 5e-4 => "0.000x".to_string(),
         a if a < 0.01 => format!("{}x", shortest(x)),
         a if a >= 1e5 => format!("{x:.0e}x"),
         a if a >= 9.95 => format!("{x:.1}x"),

@@ -120,7 +120,7 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
 pub(super) fn smallest(answer: &Answer) -> String {
     match answer.smallest_card {
         Some(card) => format!("the least GPU memory it runs on; smallest card: {card}"),
-        None => "the least GPU memory it runs on; no card that is known has it".to_string(),
+        None => "the least GPU memory it runs on; no known card has it".to_string(),
     }
 }
 
@@ -144,7 +144,7 @@ fn cached(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
 /// In a few words why a script did not end well.
 pub(super) fn short_failure(answer: &Answer, run: &SessionRun) -> String {
     match (answer.verdict, answer.processes.iter().find_map(|process| process.exception.as_ref())) {
-        (RehearsalVerdict::TimedOut, _) => "it had not ended when the time of --timeout was over".to_string(),
+        (RehearsalVerdict::TimedOut, _) => "it was still running when the time of --timeout was over".to_string(),
         (_, Some(e)) => format!("{}: {}", e.kind, first_line(&e.message)),
         (_, None) => run.end(),
     }
@@ -177,8 +177,8 @@ fn verdict(answer: &Answer) -> String {
     };
     let on_device = bytes(answer.peak_on_device);
     let needs = answer.needs_at_least.map_or(String::new(), |needs| match bytes(needs) {
-        same if same == on_device => "; it needs no less".to_string(),
-        needs => format!("; it needs at least {needs}"),
+        same if same == on_device => String::new(),
+        needs => format!("; {needs} would be enough"),
     });
     let until = match answer.peak_reserved {
         0 => "before it used the GPU.".to_string(),
@@ -195,13 +195,11 @@ fn verdict(answer: &Answer) -> String {
         RehearsalVerdict::DoesNotFit => {
             let more = match answer.needs_at_least {
                 Some(needs) if needs > gpu.memory => {
-                    let card = answer
-                        .smallest_card
-                        .map_or("no card that is known has that".to_string(), |card| format!("{card} has that"));
+                    let card = answer.smallest_card.map_or("no known card has that".to_string(), |card| format!("{card} has that"));
                     format!(" It needs at least {}, {} more: {card}.", bytes(needs), bytes(needs - gpu.memory))
                 }
                 Some(needs) => format!(
-                    " {} would do: a limit of the script's own, as by set_per_process_memory_fraction, is in the way, or it asks for more where it sees less.",
+                    " {} would be enough: the script sets a limit of its own, as with set_per_process_memory_fraction, or asks for more where it sees less.",
                     bytes(needs)
                 ),
                 None => String::new(),
@@ -247,17 +245,13 @@ fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
         Some(oom) => writeln!(text, "  Out of memory {phase}, allocating {} ({} free).", bytes(oom.tried), bytes(oom.free))?,
         None => writeln!(text, "  The peak is {phase}.")?,
     }
-    for (word, line) in [("at     ", &peak.line), ("from   ", &peak.called_from), ("back of", &peak.forward_line)] {
+    for (word, line) in [("at", &peak.line), ("from", &peak.called_from), ("backward of", &peak.forward_line)] {
         if let Some(line) = line {
-            writeln!(text, "    {word} {}", place_of(line))?;
+            writeln!(text, "    {word:<7} {}", place_of(line))?;
         }
     }
-    match (&peak.module, &peak.operator) {
-        (Some(module), Some(operator)) => writeln!(text, "    in      {module}, {operator}"),
-        (Some(module), None) => writeln!(text, "    in      {module}"),
-        (None, Some(operator)) => writeln!(text, "    in      {operator}"),
-        (None, None) => Ok(()),
-    }
+    let within: Vec<&str> = [&peak.module, &peak.operator].into_iter().flatten().map(String::as_str).collect();
+    if within.is_empty() { Ok(()) } else { writeln!(text, "    in      {}", within.join(", ")) }
 }
 
 /// Per cent of a total, whole ones.
@@ -305,7 +299,7 @@ fn processes(text: &mut String, answer: &Answer) -> std::fmt::Result {
 
 /// Out of memory, dealt with by the script.
 fn caught(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    let title = "Out of memory was caught, and the script went on; what those tries held is left out of all figures here:";
+    let title = "The script caught these out-of-memory errors and went on; no figure here counts what those tries held:";
     at_places(text, title, worst.caught.iter().map(caught_at))
 }
 
@@ -329,15 +323,15 @@ pub(super) fn unreached_at(row: &Unreached) -> String {
 }
 
 fn varied(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    let title = "The sizes of a batch differ from step to step; one that is larger than these would need more:";
+    let title = "Batches differ in size from step to step; a larger one would need more:";
     at_places(text, title, worst.varied.iter().map(varied_of))
 }
 
 fn growth(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let Some(growth) = &worst.growth else { return Ok(()) };
-    let more = if worst.steps < 6 { "; --steps 6 tells whether it goes on" } else { "" };
+    let more = if worst.steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
     let title =
-        format!("Memory grows: each step leaves {} behind that nothing frees{more}. Made at:", bytes(growth.bytes_per_step));
+        format!("Memory grows: each step leaves {} behind that nothing frees{more}. Allocated at:", bytes(growth.bytes_per_step));
     at_places(text, &title, growth.lines.iter().take(LISTED).map(growth_at))?;
     if growth.kept_by.is_empty() {
         return Ok(());
@@ -388,14 +382,14 @@ fn values(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
         .imagined
         .iter()
         .map(|row| format!("{} at {}{}{}", row.operator, place_or_not(row.line.as_ref()), times(row.times), size_of(row.size)));
-    at_places(text, "Nothing is computed, so these values are placeholders, as a healthy run gives them:", rows)
+    at_places(text, "Nothing is computed: where the script read a value, it got a placeholder, as from a healthy run:", rows)
 }
 
 /// Memory of libraries that only a GPU tells.
 fn uncounted(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let rows =
         worst.uncounted.iter().map(|row| format!("{} ({}) at {}", row.operator, row.library, place_or_not(row.line.as_ref())));
-    at_places(text, "What these take in a library, beside their results, only a GPU tells; it is not counted:", rows)
+    at_places(text, "Not counted: memory that these take inside a library, which only a GPU can tell:", rows)
 }
 
 /// As [`place_of`], where a line is known.

@@ -179,7 +179,7 @@ fn remove_others(folder: &Path, extension: &str, keep: &dyn Fn(&Path) -> bool, i
 fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     let Findings { recorded, machines, .. } = findings;
     let command = command(results);
-    let order = order::read(results)?;
+    let mut order = order::read(results)?;
     let mut pictures: Vec<Picture> = Vec::new();
     let mut pages: Vec<Page> = Vec::new();
     let mut experiments: Vec<&ExperimentFindings> = findings.experiments.iter().collect();
@@ -190,6 +190,9 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
         let links = own.iter().map(|(name, picture)| (name.clone(), picture.link())).collect();
         pages.push(pages::page(experiment, words, links));
         pictures.extend(own.into_iter().map(|(_, picture)| picture));
+    }
+    if let Some(order) = &mut order {
+        order.link(&pages);
     }
     let overview = order.as_ref().map(plots::overview).transpose()?.flatten();
     let shown = overview.iter().chain(pictures.iter().filter(|picture| picture.is_on_front)).map(Picture::link).collect();

@@ -1,6 +1,7 @@
 //! What to try when memory runs out, in order: every technique of `--what-if`, rehearsed on models of full size on named cards.
 
 use super::markup::Markdown;
+use super::pages::Page;
 use anyhow::{Context, Result, ensure};
 use base::units::percent;
 use base::units::{Bytes, Seconds};
@@ -71,6 +72,8 @@ pub struct OrderPlace {
     /// What is said of each model; of the model that it cannot be tried on, why.
     pub on_models: Vec<String>,
     pub change: String,
+    /// The technique's page; empty where none shows it.
+    pub page: String,
     pub snippet: Markdown,
     /// Ratios to the model without it: the middle, the least and the most over the models.
     #[serde(skip)]
@@ -100,6 +103,14 @@ pub struct Order {
 }
 
 impl Order {
+    /// Links each technique to the first page that shows it.
+    pub fn link(&mut self, pages: &[Page]) {
+        for place in self.groups.iter_mut().flat_map(|group| &mut group.places) {
+            let shows = |page: &&Page| page.words.blocks.iter().any(|block| block.head.contains(&format!("`{}`", place.name)));
+            place.page = pages.iter().find(shows).map_or(String::new(), |page| page.file.clone());
+        }
+    }
+
     /// What a technique makes of the peak or the predicted time of a step, over the plain step's: of one model, or with an empty name of all.
     pub fn ratios(&self, technique: &str, is_time: bool, model: &str) -> Vec<f64> {
         let of_models = self.tried.iter().filter(|on| model.is_empty() || on.model == model);
@@ -214,8 +225,11 @@ fn place(models: &[OnModel], name: &str) -> (OrderPlace, bool) {
     let on_models = models.iter().zip(&found).map(said).collect();
     let memory = models.iter().zip(&found).filter_map(|(on, technique)| Some((*technique)?.peak_reserved / on.peak_reserved));
     let (of_memory, of_time) = (spread(memory), spread(found.iter().flatten().map(|technique| 1.0 + technique.time.share)));
-    // The lines differ by the names of the script's variables alone.
-    let first = found.iter().flatten().next();
+    // The lines differ by the names of the script's variables alone. Flags of the models that come with vramlab are nobody else's.
+    let snippet = found.iter().flatten().map(|technique| technique.snippet.as_str()).find(|lines| !lines.starts_with("--"));
+    let mut changes: Vec<&str> =
+        found.iter().flatten().map(|technique| technique.change.as_str()).filter(|c| !c.is_empty()).collect();
+    changes.dedup();
     let range = |[middle, least, most]: [f64; 3]| {
         if percent(least) == percent(most) {
             return percent(middle);
@@ -227,8 +241,9 @@ fn place(models: &[OnModel], name: &str) -> (OrderPlace, bool) {
         memory: range(of_memory),
         time: range(of_time),
         on_models,
-        change: first.map_or(String::new(), |technique| technique.change.clone()),
-        snippet: Markdown::code(first.map_or("", |technique| &technique.snippet)),
+        change: changes.join("; "),
+        page: String::new(),
+        snippet: Markdown::code(snippet.unwrap_or("")),
         of_memory,
         of_time,
     };

@@ -130,11 +130,6 @@ impl Recorded {
         (*cell != baseline).then(|| self.samples.ratio(cell, &baseline, metric, ALPHA)).flatten()
     }
 
-    /// A contrast over cells that were measured side by side; see [`Samples::contrast`].
-    pub fn contrast(&self, weighed: &[(&PlainCell, f64)], metric: &Metric) -> Option<Interval> {
-        self.samples.contrast(weighed, metric, ALPHA)
-    }
-
     /// The least operations a second of a cell's step, over the fastest that this machine computed anything.
     pub fn share_of_fastest(&self, cell: &PlainCell) -> Option<f64> {
         let operations = self.samples.value(cell, LEAST_FLOPS.name).filter(|operations| *operations > 0.0)?;

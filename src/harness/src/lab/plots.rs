@@ -27,12 +27,8 @@ pub(super) struct PlotSpec {
 enum PlotForm {
     Bars { absolute: bool },
     Lines,
-    Dots(f64),
-    Effects,
-    Shares(Metric),
     Ranking { part: &'static str, columns: Vec<Metric>, most: usize },
     Area { layers: Vec<Metric>, boundary: Metric, phases: Vec<&'static str> },
-    Pareto(Vec<Metric>),
     Against(Metric),
 }
 
@@ -60,21 +56,6 @@ pub fn lines<C>(metric: Metric) -> Plot<C> {
     plot(metric, PlotForm::Lines)
 }
 
-/// A point for each cell on a logarithmic axis, a mark for each compared level, and a line at the threshold.
-pub fn dots<C>(metric: Metric, threshold: f64) -> Plot<C> {
-    plot(metric, PlotForm::Dots(threshold))
-}
-
-/// Main effects on the metric over a full factorial design, and the interactions of each two.
-pub fn effects<C>(metric: Metric) -> Plot<C> {
-    plot(metric, PlotForm::Effects)
-}
-
-/// What a whole is made of: a bar for each cell, whose parts are those that the step gave of this metric ([`crate::lab::MetricDetail::part`]).
-pub fn shares<C>(metric: Metric, parts: Metric) -> Plot<C> {
-    plot(metric, PlotForm::Shares(parts))
-}
-
 /// In place of a picture a table for each cell: its parts, those with most of the first column first.
 pub fn ranking<C>(metric: Metric, part: &'static str, columns: &[Metric], most: usize) -> Plot<C> {
     plot(metric, PlotForm::Ranking { part, columns: columns.to_vec(), most })
@@ -83,11 +64,6 @@ pub fn ranking<C>(metric: Metric, part: &'static str, columns: &[Metric], most: 
 /// Bytes stacked by what they are for through the phases of a step: curves whose points the step gave ([`crate::lab::MetricDetail::at`]), the lowest first.
 pub fn area<C>(metric: Metric, layers: &[Metric], boundary: Metric, phases: &[&'static str]) -> Plot<C> {
     plot(metric, PlotForm::Area { layers: layers.to_vec(), boundary, phases: phases.to_vec() })
-}
-
-/// The metric against the first of others that there are figures of; a line along the cells that no other is better than in both.
-pub fn pareto<C>(metric: Metric, against: &[Metric]) -> Plot<C> {
-    plot(metric, PlotForm::Pareto(against.to_vec()))
 }
 
 /// The metric against what it should equal, with the line on which both are the same; a look for each level of what [`Plot::by`] names.
@@ -144,7 +120,7 @@ impl<C: Cell> Plot<C> {
     /// The picture with its cells; `telling` are the factors that tell comparisons apart, and `baseline` what they are compared with.
     pub(super) fn erase(&self, cells: &[C], telling: &[String], baseline: &str) -> (PlotSpec, Vec<protocol::PlainCell>) {
         let mut drawn = self.drawn.clone();
-        if drawn.by.is_empty() && matches!(drawn.kind, PlotForm::Bars { .. } | PlotForm::Dots(_)) {
+        if drawn.by.is_empty() && matches!(drawn.kind, PlotForm::Bars { .. }) {
             drawn.by = telling.to_vec();
         }
         if drawn.caption.is_empty() {
@@ -159,14 +135,10 @@ impl<C: Cell> Plot<C> {
 
 impl PlotSpec {
     pub fn plain(self, of: String) -> protocol::PlainPlot {
-        let names = |metrics: Vec<Metric>| metrics.into_iter().map(|metric| metric.name.into()).collect();
         let by = self.by;
         let kind = match self.kind {
             PlotForm::Bars { absolute } => PlotKind::Bars { clusters: by, absolute },
             PlotForm::Lines => PlotKind::Lines { x: self.x, series: by },
-            PlotForm::Dots(threshold) => PlotKind::Dots { rows: by, threshold },
-            PlotForm::Effects => PlotKind::Effects { factors: by },
-            PlotForm::Shares(parts) => PlotKind::Shares { rows: by, prefix: format!("{}.", parts.name) },
             PlotForm::Ranking { part, columns, most } => {
                 let column = |metric: Metric| Metric { name: intern(&format!("{}.", metric.name)), ..metric };
                 PlotKind::Ranking { rows: by, part: part.into(), columns: columns.into_iter().map(column).collect(), most }
@@ -175,7 +147,6 @@ impl PlotSpec {
                 let phases = phases.into_iter().map(str::to_string).collect();
                 PlotKind::Area { panels: by, layers, boundary: boundary.name.into(), phases }
             }
-            PlotForm::Pareto(against) => PlotKind::Pareto { against: names(against), looks: by },
             PlotForm::Against(reference) => PlotKind::Against { reference: reference.name.into(), looks: by },
         };
         protocol::PlainPlot {

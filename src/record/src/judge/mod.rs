@@ -427,33 +427,6 @@ mod tests {
     }
 
     #[test]
-    fn a_contrast_averages_over_what_else_varies() {
-        let metric = |pass| Metric { pass, ..Metric::counted("y", "", "") };
-        let cells: Vec<PlainCell> =
-            ["with=none", "with=a", "with=b", "with=a+b"].map(|text| PlainCell::parse(text).unwrap()).into();
-        // a halves; with b beside it, it leaves three quarters.
-        let values = [(8.0, 0), (4.0, 1), (2.0, 2), (1.5, 3)];
-        let in_rounds = |pass, drift: f64| -> Samples {
-            let of_round = |round: u32| {
-                values.map(|(y, n)| super::tests::pass(&cells[n], pass, round, &[("y", y * (1.0 + drift * f64::from(round)))]))
-            };
-            Samples::new(&(1..=3).flat_map(of_round).collect::<Vec<_>>())
-        };
-        let main: Vec<(&PlainCell, f64)> = cells.iter().zip([-0.5, 0.5, -0.5, 0.5]).collect();
-        let both: Vec<(&PlainCell, f64)> = cells.iter().zip([1.0, -1.0, -1.0, 1.0]).collect();
-        let counted = in_rounds(Pass::Memory, 0.0);
-        let effect =
-            |samples: &Samples, weighed: &[(&PlainCell, f64)], pass| samples.contrast(weighed, &metric(pass), 0.05).unwrap();
-        assert!((effect(&counted, &main, Pass::Memory).estimate - (0.5f64 * 0.75).sqrt()).abs() < 1e-12);
-        assert!((effect(&counted, &both, Pass::Memory).estimate - 1.5).abs() < 1e-12);
-        // What slows a whole round down is in no contrast.
-        let timed = effect(&in_rounds(Pass::Time, 0.3), &both, Pass::Time);
-        assert!((timed.low - 1.5).abs() < 1e-9 && (timed.high - 1.5).abs() < 1e-9, "{timed:?}");
-        let missing = PlainCell::parse("with=c").unwrap();
-        assert_eq!(counted.contrast(&[(&missing, 1.0)], &metric(Pass::Memory), 0.05), None);
-    }
-
-    #[test]
     fn exact_bytes_fall_by_threshold_and_scope() {
         let with = |ratio: f64| judged("less", |c| if is(c, "k=4") { 100.0 * ratio } else { 100.0 }, |_| 0.7, |_, _| 1.0);
         assert_eq!(with(0.60).verdict, Verdict::Confirmed);

@@ -271,7 +271,7 @@ pub fn conditions(select: &str) -> String {
     let listed = select.split(", ").count();
     match (shared.is_empty(), listed) {
         (_, 1) => shared.join(" and "),
-        (true, _) => format!("the configuration is one of {listed}"),
+        (true, _) => format!("the configuration is one of the {listed} below"),
         (false, _) => format!("{} ({listed} configurations)", shared.join(" and ")),
     }
 }

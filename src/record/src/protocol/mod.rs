@@ -202,16 +202,6 @@ pub enum PlotKind {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         absolute: bool,
     },
-    /// Main effects on the metric over a full factorial design, and the interactions of each two, as ratios with intervals where there are
-    /// any. Each level that a factor does not begin with is a thing of its own, `a+b` is two; a cluster for each combination of the other
-    /// factors that vary.
-    Effects { factors: Vec<String> },
-    /// One point for each cell on a logarithmic axis, a row for each combination of the `rows` factors, a mark for each level of the
-    /// studied factor, and a line at the threshold.
-    Dots { rows: Vec<String>, threshold: f64 },
-    /// What a whole is made of: a bar for each cell, named by the `rows` factors, whose parts are the details of the samples with this
-    /// prefix.
-    Shares { rows: Vec<String>, prefix: String },
     /// In place of a picture a table for each cell, named by the `rows` factors: what it is made of, the largest parts first, at most
     /// `most` of them and one row for the rest. The parts are details of the samples; each column's name is the prefix of its own, and
     /// the first column's figures rank them.
@@ -221,10 +211,6 @@ pub enum PlotKind {
     /// that are told at the points where they change. The metric `boundary` tells at which point each of the `phases` begins, and
     /// after the last where it ends.
     Area { panels: Vec<String>, layers: Vec<Metric>, boundary: String, phases: Vec<String> },
-    /// The metric, from left to right, against the first of other metrics that there are figures of, from bottom to top: a point for each
-    /// cell, named by the level of the studied factor, a look for each level of the `looks` factors, and a line along the cells
-    /// that no other is better than in both.
-    Pareto { against: Vec<String>, looks: Vec<String> },
     /// The metric, from bottom to top, against a reference that it should equal, from left to right: a point for each cell, a look for each
     /// level of the `looks` factors, and the line on which both are the same.
     Against { reference: String, looks: Vec<String> },

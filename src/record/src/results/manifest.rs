@@ -108,6 +108,10 @@ pub(super) fn read(path: &Path) -> Result<Manifest> {
             fields.entry("role").or_insert(role.into());
         }
     }
+    // Kinds of pictures that are drawn no more.
+    if let Some(plots) = value.pointer_mut("/protocol/plots").and_then(serde_json::Value::as_array_mut) {
+        plots.retain(|plot| ["dots", "effects", "pareto", "shares"].iter().all(|kind| plot["kind"].get(kind).is_none()));
+    }
     serde_json::from_value(value).with_context(|| format!("{} is no manifest of schema {SCHEMA}", path.display()))
 }
 
@@ -135,9 +139,11 @@ pub(super) fn differences(stored: &Manifest, now: &Manifest) -> Result<Vec<Strin
     Ok(found)
 }
 
-/// What of a protocol figures depend on: words and pictures may change under them.
+/// What of a protocol figures depend on: words, pictures and the order of tables may change under them.
 fn measured(protocol: &PlainProtocol) -> PlainProtocol {
-    PlainProtocol { subject: Subject::default(), plots: Vec::new(), threats: Vec::new(), ..protocol.clone() }
+    let mut metrics = protocol.metrics.clone();
+    metrics.sort_by_key(|metric| metric.name);
+    PlainProtocol { subject: Subject::default(), plots: Vec::new(), threats: Vec::new(), metrics, ..protocol.clone() }
 }
 
 /// What sets two runs apart whose figures are predictions. What computes nothing allocates the same on every host, so its threads, vector

@@ -110,22 +110,6 @@ impl Samples {
         }
     }
 
-    /// exp of a weighted sum of logarithms over cells that were measured side by side; weights of 1 and -1 give the ratio of two. Exact for
-    /// counted bytes, an interval at error rate `alpha` for times, over the rounds that all cells have.
-    pub fn contrast(&self, weighed: &[(&PlainCell, f64)], metric: &Metric, alpha: f64) -> Option<Interval> {
-        let sum = |value: &dyn Fn(&PlainCell) -> Option<f64>| {
-            let terms = weighed.iter().map(|(cell, weight)| Some(weight * value(cell).filter(|v| *v > 0.0)?.ln()));
-            terms.sum::<Option<f64>>()
-        };
-        if metric.pass != Pass::Time {
-            return sum(&|cell| self.value(cell, metric.name)).map(|log| Interval::exact(log.exp()));
-        }
-        let rounds = |cell: &PlainCell| self.rounds.get(&(cell.clone(), metric.name.to_string()));
-        let (first, _) = weighed.first()?;
-        let logs = rounds(first)?.keys().filter_map(|round| sum(&|cell| Some(median(rounds(cell)?.get(round)?))));
-        ratio_interval(&logs.collect::<Vec<_>>(), alpha)
-    }
-
     /// Whether a timed metric is a ratio, whose rounds are averaged as ratios are.
     pub fn is_ratio(&self, metric: &str) -> bool {
         self.ratios.contains(metric)

@@ -69,17 +69,17 @@ impl RuleKind for AgreementRule {
         format!("{} relative to {}", label(metrics, &self.metric), label(metrics, &self.reference))
     }
 
-    /// In how many configurations the two are equal, and how far off they are in the others. None where they are equal in none, and the
+    /// How far off the predictions are at most, and in how many configurations they are equal. None where they are equal in none, and the
     /// range of their ratio has to do.
     fn sentence(&self, metrics: &[Metric], comparisons: &[Comparison]) -> Option<String> {
         let off = |c: &Comparison| (c.effect.estimate - 1.0).abs();
         let (all, equal) = (comparisons.len(), comparisons.iter().filter(|c| off(c) == 0.0).count());
-        let most = significant(comparisons.iter().map(off).fold(0.0, f64::max) * 100.0);
+        let most = significant((comparisons.iter().map(off).fold(0.0, f64::max) * 100.0).max(0.01));
         let (ours, theirs, all_of) = (label(metrics, &self.metric), label(metrics, &self.reference), counted(all, "configuration"));
         match all - equal {
             _ if equal == 0 => None,
             0 => Some(format!("{ours} = {theirs} in all {all_of}")),
-            _ => Some(format!("{ours} = {theirs} in {equal} of {all_of}, within {most} % in the others")),
+            _ => Some(format!("{ours} within {most} % of {theirs} in {all_of}, equal in {equal}")),
         }
     }
 

@@ -60,7 +60,7 @@ impl RuleKind for ExponentRule {
     }
 
     fn subject(&self, metrics: &[Metric]) -> String {
-        format!("{} grows as a power of {}:", label(metrics, &self.metric), self.along)
+        format!("exponent of {} with which {} grows", self.along, label(metrics, &self.metric))
     }
 
     fn effect_subject(&self, metrics: &[Metric]) -> String {

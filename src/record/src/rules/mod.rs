@@ -194,6 +194,7 @@ pub trait RuleKind {
         match bound {
             Bound::AtMost(x) => format!("at most {}", write(x)),
             Bound::AtLeast(x) => format!("at least {}", write(x)),
+            Bound::Within(low, high) if low == high => format!("exactly {}", write(low)),
             Bound::Within(low, high) => format!("{} to {}", write(low), write(high)),
             Bound::Outside(low, high) => format!("less than {} or more than {}", write(low), write(high)),
         }

@@ -193,18 +193,16 @@ class Llama(nn.Module):
 
 
 class Convolution(nn.Module):
-    """Without bias, and batch norm without its counter of batches."""
+    """Without bias, and batch norm without its counter of batches, which libtorch's models do not have."""
 
     def __init__(self, inputs, outputs, kernel, stride=1):
         super().__init__()
         self.stride, self.kernel = stride, nn.Parameter(torch.zeros(outputs, inputs, kernel, kernel))
-        self.weight, self.bias = nn.Parameter(torch.ones(outputs)), nn.Parameter(torch.zeros(outputs))
-        self.register_buffer("mean", torch.zeros(outputs))
-        self.register_buffer("variance", torch.ones(outputs))
+        self.norm = nn.BatchNorm2d(outputs)
+        self.norm.num_batches_tracked = None
 
     def forward(self, x):
-        x = F.conv2d(x, self.kernel, None, self.stride, self.kernel.shape[2] // 2)
-        return F.batch_norm(x, self.mean, self.variance, self.weight, self.bias, True)
+        return self.norm(F.conv2d(x, self.kernel, None, self.stride, self.kernel.shape[2] // 2))
 
 
 class Bottleneck(nn.Module):

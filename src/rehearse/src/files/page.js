@@ -38,7 +38,7 @@ function words(moment, found) {
     if (name) say(data.names[name]);
     if (module) say(`in ${data.names[module]}`);
     if (line) say(`at ${data.names[line]}`);
-    if (forward) say(`back of ${data.names[forward]}`);
+    if (forward) say(`backward of ${data.names[forward]}`);
     say(`from event ${made} ${freed === 0 ? "to the end" : `to ${freed}`}`, true);
   } else if (found) {
     say(`${size(found.to - found.from)} of ${data.layers[found.layer]}`);

@@ -134,7 +134,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         };
         held.iter().take(TOLD).map(share).collect()
     };
-    let at: Vec<String> = [("at", &peak.line), ("called from", &peak.called_from), ("back of", &peak.forward_line)]
+    let at: Vec<String> = [("at", &peak.line), ("called from", &peak.called_from), ("backward of", &peak.forward_line)]
         .into_iter()
         .filter_map(|(word, line)| Some(format!("{word} {}", place_of(line.as_ref()?))))
         .chain(peak.module.iter().map(|module| format!("in {module}")))

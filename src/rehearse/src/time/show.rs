@@ -53,16 +53,16 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
             row.bound_by
         )?;
     }
-    writeln!(text, "  Modules whose kernels take most (predicted)")?;
+    writeln!(text, "  Modules whose kernels take longest (predicted)")?;
     for row in time.modules.iter().take(ROWS) {
         let share = share_of((row.seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64);
         let name = if row.module.is_empty() { "outside of modules" } else { &row.module };
         writeln!(text, "    {:>10}  {share:>5}  {:<9}  {name}", seconds(row.seconds), row.bound_by)?;
     }
-    writeln!(text, "  Kernels that take most (predicted)")?;
+    writeln!(text, "  Kernels that take longest (predicted)")?;
     for row in time.kernels.iter().take(ROWS) {
         let share = share_of((row.seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64);
-        let back = if row.backward { "back of " } else { "" };
+        let back = if row.backward { "backward of " } else { "" };
         let place = place_or_not(row.line.as_ref());
         writeln!(text, "    {:>10}  {share:>5}  {:<9}  {}, {back}{place}", seconds(row.seconds), row.bound_by, row.operator)?;
     }
@@ -80,7 +80,7 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
     if let Some(loading) = &time.loading {
         writeln!(text, "  {}.", loading.text())?;
     }
-    writeln!(text, "  Not in the time: {}.", NOT_MODELLED.join(", "))
+    writeln!(text, "  Not included in the time: {}.", NOT_MODELLED.join(", "))
 }
 
 /// Answers of several cards in one table.

@@ -18,7 +18,8 @@ const GAP: i32 = 14;
 pub const NAMES: i32 = 210;
 /// Where some cluster has more bars than this, all are sorted, in one colour.
 const MANY: usize = 5;
-/// Widest that the names of bars may be on a phone.
+/// Widest that the names of bars may be, and on a phone.
+const LEVEL: i32 = 240;
 const LEVELS: i32 = 120;
 /// Room right of the longest bar for its figure.
 const FIGURES: i32 = 70;
@@ -75,7 +76,11 @@ pub fn bars(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
         return Ok(None);
     };
     let view = &view.only(|other| other.studied == grid.studied);
-    let factors = view.telling(clusters, &[&grid.studied]);
+    let mut factors = view.telling(clusters, &[&grid.studied]);
+    // Who ran it is no factor of cells that the lab runs itself.
+    factors.retain(|factor| {
+        view.cells.iter().any(|cell| cell.get(factor).is_some() && view.recorded.ratio(cell, view.metric).is_some())
+    });
     let header = (factors.join(" · "), grid.studied.to_string());
     let clusters = collect(view, &factors, name_width(view, &header.0));
     if clusters.iter().all(|c| c.bars.iter().all(|bar| bar.outcome.is_err())) {
@@ -100,7 +105,7 @@ pub fn amounts(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
     let groups = grouped(view.cells.iter().filter(|cell| told(cell)).map(|cell| (levels(cell, &factors), cell)));
     let cluster = |(name, cells): (String, Vec<&PlainCell>)| {
         let bar = |cell: &&PlainCell| Bar {
-            level: shortened(cell.get(studied).unwrap_or(""), SMALL, NAMES),
+            level: shortened(cell.get(studied).unwrap_or(""), SMALL, LEVEL),
             rank: 0,
             outcome: view.value(cell).map(Interval::exact).ok_or_else(|| view.obstacle(cell).unwrap_or("not run").to_string()),
         };
@@ -135,7 +140,7 @@ fn collect(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
         });
         let compared = cells.iter().filter(|(cell, grid)| *cell != &grid.baseline_of(cell));
         let bars = compared.map(|(cell, grid)| {
-            let level = shortened(cell.get(&grid.studied).unwrap_or(""), SMALL, NAMES);
+            let level = shortened(cell.get(&grid.studied).unwrap_or(""), SMALL, LEVEL);
             let rank = seen.iter().position(|l| *l == level).unwrap_or_else(|| {
                 seen.push(level.clone());
                 seen.len() - 1
@@ -147,6 +152,7 @@ fn collect(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
         Cluster { name, baseline: scale.unwrap_or_else(|| "no baseline".to_string()), bars }
     });
     let mut clusters: Vec<Cluster> = clusters.collect();
+    join_alike(&mut clusters);
     // Of many, what counts is their order, and colours would only confuse.
     if clusters.iter().any(|cluster| cluster.bars.len() > MANY) {
         let effect = |bar: &Bar| bar.outcome.as_ref().map_or(f64::INFINITY, |ratio| ratio.estimate);
@@ -156,6 +162,36 @@ fn collect(view: &PlotView, factors: &[&str], width: i32) -> Vec<Cluster> {
         }
     }
     clusters
+}
+
+/// Levels whose bars are equal in every cluster are one bar, which names both.
+fn join_alike(clusters: &mut [Cluster]) {
+    let figures = |level: &str| -> Vec<Option<String>> {
+        let of = |bar: &Bar| bar.outcome.as_ref().ok().filter(|ratio| ratio.is_exact()).map(|ratio| ratio.estimate.to_string());
+        clusters.iter().map(|cluster| of(cluster.bars.iter().find(|bar| bar.level == level)?)).collect()
+    };
+    let mut known: Vec<(String, Vec<Option<String>>)> = Vec::new();
+    let mut joined: Vec<(String, String)> = Vec::new();
+    for bar in clusters.iter().flat_map(|cluster| &cluster.bars) {
+        let figures = figures(&bar.level);
+        match known.iter().find(|(_, other)| *other == figures && figures.iter().all(Option::is_some)) {
+            Some((first, _)) if *first != bar.level => joined.push((first.clone(), bar.level.clone())),
+            Some(_) => {}
+            None => known.push((bar.level.clone(), figures)),
+        }
+    }
+    joined.dedup();
+    for (first, other) in joined {
+        for cluster in &mut *clusters {
+            let told = cluster.bars.iter().position(|bar| bar.level == other);
+            cluster.bars.retain(|bar| bar.level != other);
+            cluster
+                .bars
+                .iter_mut()
+                .filter(|bar| told.is_some() && bar.level == first)
+                .for_each(|bar| bar.level += &format!(" = {other}"));
+        }
+    }
 }
 
 fn outcome(view: &PlotView, cell: &PlainCell, baseline: &PlainCell) -> Result<Interval, String> {
@@ -288,4 +324,23 @@ fn draw_bar(canvas: &mut Canvas, bar: &Bar, middle: i32, scale: LinearScale, len
         free = free.max(high);
     }
     ((free + 6, middle), lengths.written(effect.estimate))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_with_the_same_bars_are_one() {
+        let bar = |level: &str, value| Bar { level: level.into(), rank: 0, outcome: Ok(Interval::exact(value)) };
+        let cluster = |bars| Cluster { name: vec![], baseline: String::new(), bars };
+        let mut clusters = [
+            cluster(vec![bar("bf16", 0.5), bar("fp16", 0.5), bar("tf32", 0.5)]),
+            cluster(vec![bar("bf16", 0.7), bar("fp16", 0.7), bar("tf32", 1.0)]),
+        ];
+        join_alike(&mut clusters);
+        for cluster in clusters {
+            assert_eq!(cluster.bars.iter().map(|bar| bar.level.as_str()).collect::<Vec<_>>(), ["bf16 = fp16", "tf32"]);
+        }
+    }
 }

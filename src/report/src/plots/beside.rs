@@ -39,10 +39,16 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
         });
         let dots: Vec<Dot> = std::iter::once(theirs).chain(ours).collect();
         let label = runs[0].protocol.metric(metric).map_or("", |m| m.label);
-        let levels = of.split_whitespace().next_back().and_then(|term| Some(term.split_once('=')?.1)).unwrap_or("");
-        (dots.len() > 1).then(|| Row { name: format!("{levels}: {label}"), panels: vec![dots] })
+        let name = of.split_whitespace().next_back().and_then(|term| Some(term.split_once('=')?.1)).unwrap_or("").to_string();
+        (dots.len() > 1).then(|| (label, Row { name, panels: vec![dots] }))
     };
-    let rows: Vec<Row> = parts.iter().enumerate().filter_map(row).collect();
+    let mut rows: Vec<(&str, Row)> = parts.iter().enumerate().filter_map(row).collect();
+    let first = rows.first().map_or("", |(label, _)| label);
+    let what = if rows.iter().all(|(label, _)| *label == first) { format!("{first}: ") } else { String::new() };
+    if what.is_empty() {
+        rows.iter_mut().for_each(|(label, row)| row.name = format!("{}: {label}", row.name));
+    }
+    let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
     if rows.len() < FEWEST {
         return Ok(None);
     }
@@ -54,7 +60,7 @@ pub fn beside(runs: &[Recorded], published: &Published) -> Result<Option<Picture
     let name = format!("published-beside-{}", slug(&published.id));
     Picture::drawn(&name, format!("Published figures beside ours: {}", published.figure), |width| {
         let head = Head::new(&title, &published.source, width);
-        let axis = RangeAxis { title: "change against the table's baseline".to_string(), tick: percent, reference: 1.0 };
+        let axis = RangeAxis { title: format!("{what}change against the table's baseline"), tick: percent, reference: 1.0 };
         ranges(&Ranges { head: &head, axes: vec![axis], series: series.clone(), rows: rows.clone() }).map(Some)
     })
 }

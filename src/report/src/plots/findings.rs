@@ -14,10 +14,6 @@ pub fn finding(view: &PlotView, plot: &PlainPlot) -> Option<String> {
         // Less of a share is no saving.
         PlotKind::Lines { x, series } if view.metric.style == FigureStyle::Share => of_share_lines(view, x, &texts(series)),
         PlotKind::Lines { x, series } => of_lines(view, x, &texts(series)),
-        PlotKind::Dots { rows, .. } => of_values(view, &texts(rows)),
-        PlotKind::Shares { prefix, .. } => of_shares(view, prefix),
-        PlotKind::Effects { factors } => super::effects::finding(view, &texts(factors)),
-        PlotKind::Pareto { against, .. } => super::pareto::finding(view, &texts(against)),
         PlotKind::Against { reference, .. } => super::against::finding(view, reference),
         PlotKind::Area { panels, layers, boundary, phases } => {
             super::area::finding(view, &super::area::AreaDesign { panels: &texts(panels), layers, boundary, phases })
@@ -172,22 +168,6 @@ fn of_share_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
     (!said.is_empty() && said.len() <= 2).then(|| format!("{}: {}", capital(&view.label()), said.join(", ")))
 }
 
-/// The values of each level of the studied factor.
-fn of_values(view: &PlotView, rows: &[&str]) -> Option<String> {
-    let unit = view.metric.shown_unit();
-    let value = |cell: &PlainCell| view.value(cell).map(f64::abs);
-    let mut by_level = by_level(view, &studied(view), &value);
-    // Where the studied factor changes nothing, the first of the rows tells more.
-    if let (Some(first), [one, others @ ..]) = (rows.first(), &by_level[..])
-        && !others.is_empty()
-        && others.iter().all(|other| range(other.1, other.2, unit) == range(one.1, one.2, unit))
-    {
-        by_level = self::by_level(view, &|cell| Some(view.recorded.protocol.doing(first, cell.get(first)?)), &value);
-    }
-    let said: Vec<String> = by_level.iter().map(|(level, low, high)| format!("{level} {}", range(*low, *high, unit))).collect();
-    (!said.is_empty() && said.len() <= FEW).then(|| format!("{}: {}", capital(&view.label()), said.join(", ")))
-}
-
 /// The amount of each level, or of those with most and with least where there are many.
 fn of_amounts(view: &PlotView) -> Option<String> {
     let by_level = by_level(view, &studied(view), &|cell| view.value(cell));
@@ -231,42 +211,6 @@ fn range(low: f64, high: f64, unit: &str) -> String {
     if low == high { low } else { format!("{low} to {high}") }
 }
 
-/// The part that is the largest most often; of counts of one kind alone, how many there are.
-fn of_shares(view: &PlotView, prefix: &str) -> Option<String> {
-    let mut largest: Vec<(String, f64)> = Vec::new();
-    let (mut counted, mut of_all) = (0.0, 0.0);
-    for cell in &view.cells {
-        let parts: Vec<(&str, f64)> = view.recorded.samples.details(cell, prefix).collect();
-        let total: f64 = parts.iter().map(|(_, value)| value).sum();
-        if let Some((name, value)) = parts.iter().max_by(|a, b| a.1.total_cmp(&b.1)).filter(|_| total > 0.0) {
-            largest.push(((*name).to_string(), value / total));
-            (counted, of_all) = (counted + value, of_all + total);
-        }
-    }
-    let is_one = largest.windows(2).all(|pair| pair[0].0 == pair[1].0);
-    if let ("1", true, Some((name, _))) =
-        (view.metric.unit, is_one && largest.iter().all(|(_, share)| *share > 0.9), largest.first())
-    {
-        return Some(format!("{} of {} are {name}", count(counted), count(of_all)));
-    }
-    let (name, _) = largest.iter().max_by_key(|(name, _)| largest.iter().filter(|(other, _)| other == name).count())?;
-    let own: Vec<f64> = largest.iter().filter(|(other, _)| other == name).map(|(_, share)| *share * 100.0).collect();
-    let (low, high) = (own.iter().copied().fold(f64::INFINITY, f64::min), own.iter().copied().fold(0.0, f64::max));
-    let range = if (high - low) < 1.0 { format!("{high:.0} %") } else { format!("{low:.0} to {high:.0} %") };
-    Some(format!(
-        "{name} is the largest part in {} of {}: {range}",
-        own.len(),
-        base::units::counted(largest.len(), "configuration")
-    ))
-}
-
-/// A count with commas: `33,684`.
-fn count(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
-    groups.join(",")
-}
-
 /// The text as a sentence begins; names from code keep their case.
 pub(super) fn capital(text: &str) -> String {
     let first: String = text.chars().take_while(|c| !c.is_whitespace() && *c != ':').collect();
@@ -291,6 +235,5 @@ mod tests {
         for name in ["relu(x).clone() raises", "bf16 autocast cuts", "k = 4 cuts", "vramlab cuts", "no_grad cuts"] {
             assert_eq!(capital(name), name);
         }
-        assert_eq!([7.0, 999.0, 33_684.0, 1_000_000.0].map(count), ["7", "999", "33,684", "1,000,000"]);
     }
 }

@@ -171,7 +171,7 @@ impl LineFrame {
     }
 
     fn y_title(&self, view: &PlotView) -> String {
-        format!("{} ({})", view.label(), if self.is_share { "linear" } else { "logarithmic" })
+        if self.is_share { view.label() } else { format!("{} (logarithmic)", view.label()) }
     }
 
     fn draw(&self, view: &PlotView, x: &str, factors: &[&str], series: &[Series]) -> Result<String> {

@@ -4,14 +4,10 @@ mod against;
 mod area;
 mod bars;
 mod beside;
-mod dots;
-mod effects;
 mod findings;
 mod intervals;
 mod lines;
 mod overview;
-mod pareto;
-mod shares;
 
 use super::markup::slug;
 use super::prose;
@@ -21,6 +17,7 @@ use chart::{Head, NARROW, WIDE};
 use record::protocol::{Metric, Pass, PlainCell, PlainGrid, PlainPlot, PlotKind, selects};
 use record::results::Status;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 pub use beside::beside;
 pub use overview::overview;
@@ -88,15 +85,11 @@ pub fn draw(recorded: &Recorded, plot: &PlainPlot, title: Option<&str>) -> Resul
             // Times are no bars from zero: a difference of a few percent would not be seen.
             PlotKind::Bars { clusters, .. } if metric.pass == Pass::Time => intervals::intervals(&view, &texts(clusters)),
             PlotKind::Bars { clusters, absolute: false } => bars::bars(&view, &texts(clusters)),
-            PlotKind::Effects { factors } => effects::effects(&view, &texts(factors)),
-            PlotKind::Dots { rows, threshold } => dots::dots(&view, &texts(rows), *threshold),
-            PlotKind::Shares { rows, prefix } => shares::shares(&view, &texts(rows), prefix),
             PlotKind::Area { panels, layers, boundary, phases } => {
                 area::area(&view, &area::AreaDesign { panels: &texts(panels), layers, boundary, phases })
             }
             // A table, which stands among the others.
             PlotKind::Ranking { .. } => Ok(None),
-            PlotKind::Pareto { against, looks } => pareto::pareto(&view, &texts(against), &texts(looks)),
             PlotKind::Against { reference, looks } => against::against(&view, reference, &texts(looks)),
         }
     };
@@ -178,13 +171,23 @@ impl<'a> PlotView<'a> {
         }
     }
 
-    /// The factors that tell cells apart: the plot's own where they vary, then any other that does, so that no two cells of
-    /// different kind ever share a mark.
+    /// The factors that tell cells apart: the plot's own where they vary, then any other that does and that the ones before it do not
+    /// decide, so that no two cells of different kind ever share a mark.
     fn telling<'b>(&'b self, own: &[&'b str], shown_otherwise: &[&str]) -> Vec<&'b str> {
         let varies = |factor: &str| self.cells.iter().any(|cell| cell.get(factor) != self.cells[0].get(factor));
         let others = self.recorded.protocol.factors.iter().map(|f| f.name.as_str());
         let others = others.filter(|name| !own.contains(name) && !shown_otherwise.contains(name));
-        own.iter().copied().chain(others).filter(|factor| varies(factor)).collect()
+        let mut telling: Vec<&str> = own.iter().copied().filter(|factor| varies(factor)).collect();
+        for factor in others {
+            let mut decided: BTreeMap<Vec<Option<&str>>, Option<&str>> = BTreeMap::new();
+            let key =
+                |cell: &'b PlainCell| telling.iter().chain(shown_otherwise).map(|factor| cell.get(factor)).collect::<Vec<_>>();
+            let adds = self.cells.iter().any(|cell| *decided.entry(key(cell)).or_insert(cell.get(factor)) != cell.get(factor));
+            if adds {
+                telling.push(factor);
+            }
+        }
+        telling
     }
 }
 
