@@ -174,10 +174,10 @@ def page(entries, rows):
     lines = [
         "# Other people's programs under rehearsal",
         "",
-        f"{len(works)} of {len(found)} entry points of other people's frameworks are rehearsed to an answer: unmodified, each started as its documentation says,",
-        "with local inputs and checkpoints whose weights are zero, PyTorch " + ", ".join(versions) + ".",
-        "Written by `just test-ecosystem` (`peers/ecosystem/entry_points.toml` has the list, `entry_points.csv` every row in bytes).",
-        "The first table has those whose authors publish what a real GPU takes; why some differ is told below.",
+        f"{len(works)} of {len(found)} entry points of other people's frameworks give an answer under rehearsal: unmodified, started as their documentation says,",
+        "with local inputs and zero weights in checkpoints; PyTorch " + ", ".join(versions) + ".",
+        "`just test-ecosystem` writes this page (`peers/ecosystem/entry_points.toml` has the list, `entry_points.csv` every row in bytes).",
+        "The first table has those with a published figure from a real GPU; the reasons for differences are below.",
         "",
     ]
     alone = [(entry, row) for entry, row in found if "ladder" not in entry]
@@ -190,10 +190,10 @@ def page(entries, rows):
 
     lines += [*head, *(line(entry, row) for entry, row in alone if compared(entry, row)), ""]
     others = [line(entry, row) for entry, row in alone if not compared(entry, row)]
-    lines += [f"<details><summary>{len(others)} more, for which nobody publishes a figure</summary>", "", *head, *others, "", "</details>", ""]
+    lines += [f"<details><summary>{len(others)} more, without a published figure</summary>", "", *head, *others, "", "</details>", ""]
     for name in dict.fromkeys(entry["ladder"] for entry, _ in found if "ladder" in entry):
         lines += ladder([(entry, row) for entry, row in found if entry.get("ladder") == name])
-    lines += ["<details><summary>What differs from the figures of real GPUs, and why</summary>", "", "| entry point | published by | why |", "|---|---|---|"]
+    lines += ["<details><summary>Why some figures differ from those of real GPUs</summary>", "", "| entry point | published by | why |", "|---|---|---|"]
     explained = [entry for entry, _ in found if "source" in entry and ("why" in entry or "ladder" not in entry)]
     for entry in explained:
         source = "above" if "ladder" in entry else cell(entry["source"])
@@ -202,7 +202,7 @@ def page(entries, rows):
     failed = [(entry, row) for entry, row in found if not answered(row)]
     lines += ["| entry point | what it says | why |", "|---|---|---|"] if failed else ["Nothing that was tried."]
     lines += [f"| {cell(entry['name'])} | {cell(row['why'])} | {cell(entry.get('fails', ''))} |" for entry, row in failed]
-    lines += ["", "</details>", "", "<details><summary>The commands, and what in them is not as documented</summary>", ""]
+    lines += ["", "</details>", "", "<details><summary>The commands, and their changes from the documentation</summary>", ""]
     lines += [
         "`{hub}` is a folder with models and data sets under the names of the Hugging Face hub, `{data}` has other inputs, `{clone}` is the repository, `{out}` is empty.",
         "", "| entry point | of | command | changed |", "|---|---|---|---|",

@@ -368,6 +368,7 @@ optimizer = torch.optim.AdamW(model.parameters())
 losses, total = [], 0
 def evaluate(x):
     return model(x).square().mean()
+class Marked(torch.Tensor): pass
 for step in range(20):
     x = torch.randn(256, 1024, device='cuda')
     loss = (model(x) - x).square().mean()

@@ -16,15 +16,15 @@ use std::path::PathBuf;
     after_help = "Exit status: 0 found, 1 the script failed, 2 there was nothing to rehearse, 3 not even 1 fits a GPU."
 )]
 pub struct FitOptions {
-    /// A model that comes with vramlab in place of a command, as for `vramlab rehearse`
+    /// A built-in model instead of a command, as for `vramlab rehearse`
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::MODELS), conflicts_with = "batch")]
     model: Option<String>,
 
-    /// How the command is told its batch, as in '--batch-size {}'
+    /// The command's flag for its batch size, as in '--batch-size {}'
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, required_unless_present_any = ["context", "model"])]
     batch: Option<FlagTemplate>,
 
-    /// How it is told the length of its sequences, as in '--seq-len {}'
+    /// The command's flag for its sequence length, as in '--seq-len {}'
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true)]
     context: Option<FlagTemplate>,
 
@@ -32,7 +32,7 @@ pub struct FitOptions {
     #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
     gpu: Vec<String>,
 
-    /// Optimizer steps after which the script is ended
+    /// Stop the script after this many optimizer steps
     #[arg(long, value_name = "N|all", default_value = "3")]
     steps: String,
 
@@ -52,7 +52,7 @@ pub struct FitOptions {
     #[arg(long)]
     quiet: bool,
 
-    /// End a rehearsal after so many seconds
+    /// Stop a rehearsal after this many seconds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
 

@@ -27,7 +27,7 @@ enum Subcommands {
     /// Find the largest batch or context of your own training script that fits a GPU, without one
     Fit(Box<fit::FitOptions>),
 
-    /// Set two machines' results side by side: which verdicts differ, which effects lie apart beyond their intervals
+    /// Compare two machines' results: verdicts that differ, and effects that differ beyond their intervals
     Diff {
         /// Folder of one machine, results/MACHINE
         #[arg(value_name = "A")]
@@ -37,14 +37,14 @@ enum Subcommands {
         b: PathBuf,
     },
 
-    /// Check that a machine's results are whole and valid, as CONTRIBUTING.md asks; fails with what is wrong
+    /// Check that a machine's results are whole and valid, as CONTRIBUTING.md requires
     Check {
         /// Folder of one machine, results/MACHINE
         #[arg(value_name = "DIR")]
         machine: PathBuf,
     },
 
-    /// Write the report, pages and pictures, from the results of all machines
+    /// Write the report from the results of all machines
     Report {
         /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json
         #[arg(long, value_name = "DIR", default_value = "results")]
@@ -52,7 +52,7 @@ enum Subcommands {
         /// Folder for README.md and the other pages, index.html, plots/ and data/
         #[arg(long, value_name = "DIR", default_value = "report")]
         out: PathBuf,
-        /// Put the table of what to try between the marks of this README, too
+        /// Also write the table of what to try between the marks in this README
         #[arg(long, value_name = "FILE")]
         readme: Option<PathBuf>,
     },
@@ -64,22 +64,22 @@ enum Subcommands {
 /// Commands of `vramlab-lab`, which is linked to libtorch: what follows them is read there.
 #[derive(Debug, Subcommand)]
 enum Lab {
-    /// Run every experiment, then write the report into report/, or with --out DIR into DIR-report/; the flags are those of an experiment
+    /// Run every experiment and write the report into report/, or with --out DIR into DIR-report/; takes the flags of an experiment
     RunAll(Rest),
 
-    /// Say what this machine has, what is missing and what would fix it
+    /// Say what this machine has, what is missing and how to fix it
     Doctor(Rest),
 
     /// Run the most useful GPU experiments within a time budget and pack the results
     GpuDay(Rest),
 
-    /// Train a model as one of several processes, started by torchrun, and say where the memory of its gradient buckets goes
+    /// Train a model as one of several processes (started by torchrun) and show the memory of its gradient buckets
     Ddp(Rest),
 
-    /// Run ours and PyTorch's side by side, and print both
+    /// Compare our training steps or data loader with PyTorch's
     Compare(Rest),
 
-    /// Play a trace of allocations on PyTorch's caching allocator over a simulated GPU
+    /// Replay a trace of allocations through PyTorch's caching allocator on a simulated GPU
     Replay(Rest),
 }
 

@@ -26,11 +26,11 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
     gpu: Vec<String>,
 
-    /// The predicted time of a step: how many times as long as here the host takes between launches
+    /// For the predicted time: the target host's time between launches, relative to this host's
     #[arg(long, value_name = "X", default_value = "1")]
     host_factor: f64,
 
-    /// Optimizer steps after which the script is ended, or `all`
+    /// Stop the script after this many optimizer steps, or run it to its end with `all`
     #[arg(long, value_name = "N|all", default_value = "3")]
     steps: String,
 
@@ -46,11 +46,11 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "N", default_value = "1")]
     gpus: u32,
 
-    /// Run one rank of a job of so many processes
+    /// Run as one rank of a job with this many processes
     #[arg(long, value_name = "N", requires = "rank")]
     world_size: Option<u32>,
 
-    /// Which rank; `all` rehearses those that may differ, the first two, the middle and the last, and says which needs most
+    /// Which rank; `all` rehearses the first two, the middle and the last, which may differ, and says which needs most
     #[arg(long, value_name = "R|all", requires = "world_size")]
     rank: Option<Rank>,
 
@@ -58,7 +58,7 @@ pub struct RehearseOptions {
     #[arg(long)]
     no_init: bool,
 
-    /// Turn torch.compile off, as where nothing is compiled
+    /// Turn torch.compile off
     #[arg(long)]
     eager: bool,
 
@@ -66,34 +66,34 @@ pub struct RehearseOptions {
     #[arg(long)]
     quiet: bool,
 
-    /// End the command after so many seconds, and report what was seen
+    /// Stop the command after this many seconds, and report what was seen
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
 
-    /// Try the techniques of memory guides on the script, one by one and together: what each saves and costs, and the lines that do it
+    /// Try memory techniques on the script, one by one and together: what each saves and costs, and the lines to write
     #[arg(long)]
     what_if: bool,
 
-    /// Rehearse a model that comes with vramlab in place of a command; flags after -- are its training's, `-- --help` lists them
+    /// Rehearse a built-in model instead of a command; flags after -- are those of its training, `-- --help` lists them
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(preset::MODELS))]
     model: Option<String>,
 
-    /// With --model: samples of a micro-batch. With --what-if: how the command is told its batch, as in '--batch-size {}'
+    /// With --model: samples of a micro-batch. With --what-if: the command's flag for its batch size, as in '--batch-size {}'
     #[arg(long, value_name = "N|FLAG {}", allow_hyphen_values = true)]
     batch: Option<BatchFlag>,
 
-    /// With --what-if: how the command is told how many batches it accumulates before a step, as in '--grad-accum {}'
+    /// With --what-if: the command's flag for its gradient accumulation steps, as in '--grad-accum {}'
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true, requires = "batch")]
     accumulation: Option<FlagTemplate>,
 
-    /// With --what-if: how many such GPUs zero1, zero2 and fsdp2 are tried on
+    /// With --what-if: number of GPUs for zero1, zero2 and fsdp2
     #[arg(long, value_name = "N", default_value = "2", requires = "what_if")]
     cards: u32,
 
     #[arg(long, help = what_if::only_help(), value_name = "NAMES", value_delimiter = ',', requires = "what_if")]
     only: Vec<String>,
 
-    /// With --what-if: `cuda` measures on a real GPU, bytes and times; `dry` is the simulated one
+    /// With --what-if: `cuda` measures bytes and times on a real GPU; `dry` is the simulated one
     #[arg(long, value_name = "dry|cuda", default_value = "dry", requires = "what_if", conflicts_with = "gpu")]
     device: TrialDevice,
 
@@ -101,7 +101,7 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
     check: Option<PathBuf>,
 
-    /// With --check: how much the peak may grow, in bytes or in per cent, such as 64MiB or 2%
+    /// With --check: how much the peak may grow, such as 64MiB or 2%
     #[arg(long, value_name = "SIZE|%", default_value = "0%", requires = "check")]
     tolerance: Tolerance,
 

@@ -66,6 +66,9 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     let gpu = &answer.gpu;
     writeln!(text)?;
     writeln!(text, "{}", headline(answer))?;
+    if answer.verdict == RehearsalVerdict::DoesNotFit {
+        writeln!(text, "  With --what-if: what would make it fit, and the lines to write.")?;
+    }
     let failures = answer.processes.iter().filter_map(|process| process.exception.as_ref());
     if let Some(failure) = failures.take(1).find(|_| answer.verdict == RehearsalVerdict::ScriptFailed) {
         writeln!(text, "  {}", first_line(&failure.message))?;

@@ -113,16 +113,13 @@ fn lead(machines: &[&Recorded]) -> String {
         said.push(format!("Full-size memory is predicted by PyTorch's own allocator on a {}.", predicted.join(", ")));
     }
     if !measured.is_empty() {
-        said.push(format!(
-            "What computing shows (times, equal gradients) is measured on small models, on: {}.",
-            measured.join(", ")
-        ));
+        said.push(format!("Times, and whether gradients are equal, are measured on small models, on: {}.", measured.join(", ")));
     }
     if machines.iter().all(|machine| machine.platform() != Platform::Gpu) {
         said.push("No GPU time has been measured yet.".to_string());
     }
     if !own.is_empty() {
-        said.push(format!("Beside that stands what you measured, on: {}.", own.join(", ")));
+        said.push(format!("Your own measurements are shown beside them, on: {}.", own.join(", ")));
     }
     said.join(" ")
 }

@@ -21,6 +21,9 @@ use serde::Serialize;
 /// Rows of a table that stand in the open; the others are in the data.
 const ROWS: usize = 14;
 
+/// Levels of a factor that are listed.
+const MOST_LEVELS: usize = 24;
+
 /// One claim on one machine, its effect first.
 #[derive(Debug, Clone, Serialize)]
 pub struct VerdictRow {
@@ -290,11 +293,11 @@ fn factors(runs: &[Recorded]) -> Vec<FactorRow> {
             Some(l) if !l.meaning.is_empty() => format!("{level} ({})", l.meaning),
             _ => (*level).to_string(),
         };
-        FactorRow {
-            name: factor.name.to_string(),
-            meaning: factor.meaning.to_string(),
-            levels: levels.iter().map(explained).collect(),
+        let mut named: Vec<String> = levels.iter().take(MOST_LEVELS).map(explained).collect();
+        if levels.len() > MOST_LEVELS {
+            named.push(format!("and {} more", levels.len() - MOST_LEVELS));
         }
+        FactorRow { name: factor.name.to_string(), meaning: factor.meaning.to_string(), levels: named }
     };
     runs[0].protocol.factors.iter().map(factor).filter(|factor| !factor.levels.is_empty()).collect()
 }

@@ -264,7 +264,10 @@ impl PlainGrid {
 /// `k=4 recipe=divide|weighted` as `k = 4 and recipe = divide or weighted`.
 pub fn conditions(select: &str) -> String {
     let term = |term: &str| match term.split_once('=') {
-        Some((factor, levels)) => format!("{factor} = {}", alternatives(&levels.split('|').collect::<Vec<_>>())),
+        Some((factor, levels)) => match &levels.split('|').collect::<Vec<_>>()[..] {
+            many if many.len() > MOST_NAMED => format!("{factor} is one of {}", many.len()),
+            levels => format!("{factor} = {}", alternatives(levels)),
+        },
         None => term.to_string(),
     };
     let shared: Vec<String> = shared_terms(select).into_iter().map(term).collect();
@@ -283,6 +286,9 @@ pub fn shared_terms(select: &str) -> Vec<&str> {
     let others: Vec<Vec<&str>> = listed.collect();
     first.into_iter().filter(|term| others.iter().all(|other| other.contains(term))).collect()
 }
+
+/// More levels than this are counted in a sentence.
+const MOST_NAMED: usize = 12;
 
 /// `a`, `a or b`, `a, b or c`.
 pub fn alternatives(levels: &[&str]) -> String {

@@ -104,9 +104,10 @@ def _tell_keepers():
 def _holds(value):
     if isinstance(value, (list, tuple, set, dict, collections.deque)):
         members = list(itertools.islice(value.values() if isinstance(value, dict) else value, 10000))
-        tensors = sum(1 for each in members if getattr(each, "is_cuda", False) and getattr(each, "grad_fn", None) is not None)
+        tensors = sum(1 for each in members if getattr(each, "is_cuda", False) is True and getattr(each, "grad_fn", None) is not None)
         return f"a {type(value).__name__} of {tensors} tensors with their graphs" if tensors > 1 else None
-    depth, node = 0, getattr(value, "grad_fn", None) if getattr(value, "is_cuda", False) else None
+    # Of a class that extends Tensor, `is_cuda` is a descriptor.
+    depth, node = 0, getattr(value, "grad_fn", None) if getattr(value, "is_cuda", False) is True else None
     while node is not None and node.name() == "AddBackward0" and depth < 100:
         depth += 1
         node = next((of for of, _ in node.next_functions if of is not None), None)

@@ -59,10 +59,10 @@ pub fn against(view: &PlotView, reference: &str, looks: &[&str]) -> Result<Optio
     .map(Some)
 }
 
-/// How many are equal, and how far the others are off; where none is, how far half and nine in ten of them are.
+/// How many are equal, and how far the others are off (real over predicted, as tables have it); where none is, how far half and nine in ten of them are.
 pub fn finding(view: &PlotView, reference: &str) -> Option<String> {
     let (_, points) = collect(view, reference, &[]);
-    let off: Vec<f64> = points.iter().filter(|(x, y, _)| x != y).map(|(x, y, _)| (y / x - 1.0).abs()).collect();
+    let off: Vec<f64> = points.iter().filter(|(x, y, _)| x != y).map(|(x, y, _)| (x / y - 1.0).abs()).collect();
     let all = counted(points.len(), "figure");
     match off.iter().copied().reduce(f64::max) {
         _ if points.is_empty() => None,
