@@ -12,10 +12,6 @@ pub fn grid() -> Grid<Factorial> {
     let both_over = |single: With| {
         lowest(PEAK).of(|c: &Factorial| c.with == With::AmpCheckpoint).over(move |c| c.with == single).holds(at_most(0.90))
     };
-    let pareto_of = |name, caption, models: [Net; 2]| {
-        let of = move |c: &Factorial| c.optimizer == AdamW && models.contains(&c.model);
-        pareto(PEAK, &[TIME, FORWARDS]).named(name).caption(caption).of(of)
-    };
     Grid::new("factorial", step)
         .compare::<With>()
         .quick(Factorial::cross(Net::SmallGpt, 4, AdamW, With::ALL))

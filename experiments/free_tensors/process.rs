@@ -13,5 +13,6 @@ pub fn grid() -> Grid<Dropping> {
         .passes(CHECK | ROUNDS)
         .on(&[Platform::Cpu])
         .check(|_| equal(1e-6))
+        .metrics(&[RESIDENT])
         .no_plots()
 }

@@ -43,7 +43,7 @@ pub fn grid() -> Grid<Training> {
         .full(large(32).on(&[Platform::Cpu, Platform::Gpu]))
         .smoke(Training::cross("mlp-2x32", 16, Adam, Fp32, 1, RECOMPUTED))
         .passes(CHECK | COUNT)
-        .metrics(&[PEAK, FORMULA, MISSING, GRADIENTS, PREDICTED, FORMULA_SIGNED, PREDICTED_SIGNED, FORMULA_WRONG, PREDICTED_WRONG])
+        .metrics(&[PEAK, FORMULA, MISSING, GRADIENTS, PREDICTED, FORMULA_SIGNED, PREDICTED_SIGNED, FORMULA_WRONG, PREDICTED_WRONG, PREDICTED_ERROR])
         // The same kernels on the same numbers; on a GPU sums come in an order that changes.
         .check(|_| equal(1e-5))
         .claim(

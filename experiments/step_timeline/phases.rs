@@ -1,8 +1,8 @@
 //! What lives after each phase, against what the guide says?
 
 use super::*;
-use curves::{BOUNDARY, LAYERS, PHASES, SAVED};
-use figures::{ALL, BACKWARDED, FORWARDED, KEPT, LOADED, NEXT_PEAK, PEAKED};
+use curves::{BOUNDARY, LAYERS, PHASES};
+use figures::{ALL, BACKWARDED, FORWARDED, LOADED, NEXT_PEAK, PEAKED};
 use models::training::{Configuration, Trainer};
 use torch::{Mark, Recorder, Recording};
 
