@@ -7,7 +7,6 @@ const MEASURED_EVENTS: Metric = Metric::counted("events_measured", "events of th
 const IDENTICAL: Metric = Metric::counted("events_identical", "identical events", "1");
 const PREDICTED_PEAK: Metric = Metric::counted("predicted_peak", "predicted peak of requested bytes", "B");
 const MEASURED_PEAK: Metric = Metric::counted("measured_peak", "peak of requested bytes on the real GPU", "B");
-const MATCH: Metric = Metric::counted("match", "events", "1");
 
 name! { Record "file of events" }
 cell! { Step24 { record: Record, by: By } }

@@ -20,115 +20,137 @@ fn factor(name: &str, meaning: &str) -> Factor {
 
 pub fn accumulation() -> PlainProtocol {
     PlainProtocol {
-    name: "accumulation".into(),
-    title: "Gradient accumulation".into(),
-    question: "Do k micro-batches of B/k need less memory than one batch of B, and do they give the same update?".into(),
-    hypothesis: "The peak falls by the share of the activations; gradients stay as large as they are.".into(),
-    factors: vec![
-        factor("model", "network that is trained"),
-        factor("regime", "what stays fixed while k grows"),
-        factor("k", "number of micro-batches"),
-        Factor {
-            name: "recipe".into(),
-            meaning: "how the losses of micro-batches are put together".into(),
-            levels: vec![
-                PlainLevel { name: "add".into(), meaning: "each loss as it is".into(), label: String::new(), is_limit: false },
-                PlainLevel { name: "divide".into(), meaning: "each loss divided by k".into(), label: String::new(), is_limit: false },
-                PlainLevel { name: "weighted".into(), meaning: "each loss weighted by its targets".into(), label: String::new(), is_limit: false },
-            ],
-        },
-        factor("reduction", "reduction of the loss"),
-        factor("tail", "size of the last micro-batch"),
-        factor("targets", "whether some targets are ignored"),
-        factor("optimizer", "optimizer"),
-    ],
-    grids: vec![
-        PlainGrid {
-            name: "memory".into(),
-            profiles: EVERY_PROFILE.to_vec(),
-            studied: "k".into(),
-            axes: vec![
-                axis("model", &["mlp", "resnet-gn", "gpt", "mlp-wide"]),
-                axis("regime", &["fixed-batch", "fixed-micro-batch"]),
-                axis("k", &["1", "2", "4", "8"]),
-            ],
-            passes: vec![Pass::Check, Pass::Memory, Pass::Time],
-            only_on: vec![],
-        },
-        PlainGrid {
-            name: "equivalence".into(),
-            profiles: EVERY_PROFILE.to_vec(),
-            studied: "recipe".into(),
-            axes: vec![
-                axis("model", &["mlp", "gpt"]),
-                axis("recipe", &["full", "divide", "add", "weighted"]),
-                axis("reduction", &["mean", "sum"]),
-                axis("tail", &["even", "ragged"]),
-                axis("targets", &["all", "ignored"]),
-                axis("optimizer", &["sgd", "adam"]),
-            ],
-            passes: vec![Pass::Check],
-            only_on: vec![],
-        },
-    ],
-    metrics: vec![PEAK, ACTIVATIONS, GRADIENTS, TIME, GRADIENT_ERROR, UPDATE_ERROR],
-    checks: vec![
-        Check { when: "recipe=add reduction=mean".into(), expect: Relation::Scaled { by: 4.0, tolerance: 1e-4 } },
-        Check { when: "recipe=divide reduction=sum".into(), expect: Relation::Scaled { by: 0.25, tolerance: 1e-4 } },
-        Check { when: "recipe=divide tail=ragged".into(), expect: Relation::Differs { at_least: 1e-3, at_most: 10.0 } },
-        Check { when: "recipe=divide targets=ignored".into(), expect: Relation::Differs { at_least: 1e-3, at_most: 10.0 } },
-        Check { when: "".into(), expect: Relation::Equal { tolerance: 1e-4 } },
-    ],
-    claims: vec![
-        Claim {
-            id: "accumulate-memory".into(),
-            from: "000 001 002".into(),
-            text: "k micro-batches of B/k need much less memory than one batch of B".into(),
-            judged_on: vec![Platform::Cpu, Platform::Gpu, Platform::Dry],
-            rule: RatioRule {
-                metric: "requested_peak".into(),
-                of: "k=4 regime=fixed-batch".into(),
-                confirm: Bound::AtMost(0.6),
-                refute: Bound::AtLeast(0.9),
-                scope: Some(Scope { part: "activations".into(), whole: "requested_peak".into(), at_least: 0.5 }),
-            }.into(), about_the_lab: false },
-        Claim {
-            id: "accumulate-gradients".into(),
-            from: "001".into(),
-            text: "it shrinks the memory for gradients".into(),
-            judged_on: vec![Platform::Cpu, Platform::Gpu, Platform::Dry],
-            rule: RatioRule {
-                metric: "gradients".into(),
-                of: "k=4 regime=fixed-batch".into(),
-                confirm: Bound::AtMost(0.9),
-                refute: Bound::Within(0.98, 1.02),
-                scope: None,
-            }.into(), about_the_lab: false },
-        Claim {
-            id: "accumulate-normalise".into(),
-            from: "000, 001".into(),
-            text: "adding k losses, or dividing each by k, gives the update of the full batch".into(),
-            judged_on: vec![Platform::Cpu, Platform::Gpu],
-            rule: ValueRule {
-                metric: "gradient_error".into(),
-                of: "recipe=divide|add|weighted".into(),
-                confirm: Bound::AtMost(1e-4),
-                refute: Bound::AtLeast(1e-3),
-            }.into(), about_the_lab: false },
-    ],
-    plots: vec![
-        PlainPlot {
+        name: "accumulation".into(),
+        title: "Gradient accumulation".into(),
+        question: "Do k micro-batches of B/k need less memory than one batch of B, and do they give the same update?".into(),
+        hypothesis: "The peak falls by the share of the activations; gradients stay as large as they are.".into(),
+        factors: vec![
+            factor("model", "network that is trained"),
+            factor("regime", "what stays fixed while k grows"),
+            factor("k", "number of micro-batches"),
+            Factor {
+                name: "recipe".into(),
+                meaning: "how the losses of micro-batches are put together".into(),
+                levels: vec![
+                    PlainLevel { name: "add".into(), meaning: "each loss as it is".into(), label: String::new(), is_limit: false },
+                    PlainLevel {
+                        name: "divide".into(),
+                        meaning: "each loss divided by k".into(),
+                        label: String::new(),
+                        is_limit: false,
+                    },
+                    PlainLevel {
+                        name: "weighted".into(),
+                        meaning: "each loss weighted by its targets".into(),
+                        label: String::new(),
+                        is_limit: false,
+                    },
+                ],
+            },
+            factor("reduction", "reduction of the loss"),
+            factor("tail", "size of the last micro-batch"),
+            factor("targets", "whether some targets are ignored"),
+            factor("optimizer", "optimizer"),
+        ],
+        grids: vec![
+            PlainGrid {
+                name: "memory".into(),
+                profiles: EVERY_PROFILE.to_vec(),
+                studied: "k".into(),
+                axes: vec![
+                    axis("model", &["mlp", "resnet-gn", "gpt", "mlp-wide"]),
+                    axis("regime", &["fixed-batch", "fixed-micro-batch"]),
+                    axis("k", &["1", "2", "4", "8"]),
+                ],
+                passes: vec![Pass::Check, Pass::Memory, Pass::Time],
+                only_on: vec![],
+            },
+            PlainGrid {
+                name: "equivalence".into(),
+                profiles: EVERY_PROFILE.to_vec(),
+                studied: "recipe".into(),
+                axes: vec![
+                    axis("model", &["mlp", "gpt"]),
+                    axis("recipe", &["full", "divide", "add", "weighted"]),
+                    axis("reduction", &["mean", "sum"]),
+                    axis("tail", &["even", "ragged"]),
+                    axis("targets", &["all", "ignored"]),
+                    axis("optimizer", &["sgd", "adam"]),
+                ],
+                passes: vec![Pass::Check],
+                only_on: vec![],
+            },
+        ],
+        metrics: vec![PEAK, ACTIVATIONS, GRADIENTS, TIME, GRADIENT_ERROR, UPDATE_ERROR],
+        checks: vec![
+            Check { when: "recipe=add reduction=mean".into(), expect: Relation::Scaled { by: 4.0, tolerance: 1e-4 } },
+            Check { when: "recipe=divide reduction=sum".into(), expect: Relation::Scaled { by: 0.25, tolerance: 1e-4 } },
+            Check { when: "recipe=divide tail=ragged".into(), expect: Relation::Differs { at_least: 1e-3, at_most: 10.0 } },
+            Check { when: "recipe=divide targets=ignored".into(), expect: Relation::Differs { at_least: 1e-3, at_most: 10.0 } },
+            Check { when: "".into(), expect: Relation::Equal { tolerance: 1e-4 } },
+        ],
+        claims: vec![
+            Claim {
+                id: "accumulate-memory".into(),
+                from: "000 001 002".into(),
+                text: "k micro-batches of B/k need much less memory than one batch of B".into(),
+                judged_on: vec![Platform::Cpu, Platform::Gpu, Platform::Dry],
+                rule: RatioRule {
+                    metric: "requested_peak".into(),
+                    of: "k=4 regime=fixed-batch".into(),
+                    confirm: Bound::AtMost(0.6),
+                    refute: Bound::AtLeast(0.9),
+                    scope: Some(Scope { part: "activations".into(), whole: "requested_peak".into(), at_least: 0.5 }),
+                }
+                .into(),
+                about_the_lab: false,
+            },
+            Claim {
+                id: "accumulate-gradients".into(),
+                from: "001".into(),
+                text: "it shrinks the memory for gradients".into(),
+                judged_on: vec![Platform::Cpu, Platform::Gpu, Platform::Dry],
+                rule: RatioRule {
+                    metric: "gradients".into(),
+                    of: "k=4 regime=fixed-batch".into(),
+                    confirm: Bound::AtMost(0.9),
+                    refute: Bound::Within(0.98, 1.02),
+                    scope: None,
+                }
+                .into(),
+                about_the_lab: false,
+            },
+            Claim {
+                id: "accumulate-normalise".into(),
+                from: "000, 001".into(),
+                text: "adding k losses, or dividing each by k, gives the update of the full batch".into(),
+                judged_on: vec![Platform::Cpu, Platform::Gpu],
+                rule: ValueRule {
+                    metric: "gradient_error".into(),
+                    of: "recipe=divide|add|weighted".into(),
+                    confirm: Bound::AtMost(1e-4),
+                    refute: Bound::AtLeast(1e-3),
+                }
+                .into(),
+                about_the_lab: false,
+            },
+        ],
+        plots: vec![PlainPlot {
             name: "peak".into(),
-            caption: "Peak memory falls with the number of micro-batches where the batch is fixed, and stays where the micro-batch is.".into(),
+            caption:
+                "Peak memory falls with the number of micro-batches where the batch is fixed, and stays where the micro-batch is."
+                    .into(),
             of: "".into(),
             metric: "requested_peak".into(),
-            kind: PlotKind::Bars { clusters: vec!["model".into(), "regime".into()], absolute: false }, on_front: false },
-    ],
-    threats: vec![
-        "The models are small; the share of activations grows with the batch.".into(),
-        "Counted bytes leave out what a library keeps for itself.".into(),],
- ..PlainProtocol::default()
-}
+            kind: PlotKind::Bars { clusters: vec!["model".into(), "regime".into()], absolute: false },
+            on_front: false,
+        }],
+        threats: vec![
+            "The models are small; the share of activations grows with the batch.".into(),
+            "Counted bytes leave out what a library keeps for itself.".into(),
+        ],
+        ..PlainProtocol::default()
+    }
 }
 
 pub fn checkpointing() -> PlainProtocol {
