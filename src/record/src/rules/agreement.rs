@@ -1,5 +1,5 @@
 use super::outcome::Outcome;
-use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, Verdict, label, place};
+use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, RuleSubject, Verdict, label, place};
 use crate::protocol::{Metric, Select};
 use crate::results::Samples;
 use base::stats::{Interval, median};
@@ -17,16 +17,8 @@ pub struct AgreementRule {
 }
 
 impl RuleKind for AgreementRule {
-    fn select(&self) -> &str {
-        &self.of
-    }
-
-    fn metrics(&self) -> Vec<&str> {
-        vec![&self.metric, &self.reference]
-    }
-
-    fn bounds(&self) -> Option<(Bound, Bound)> {
-        None
+    fn about(&self) -> RuleSubject<'_> {
+        RuleSubject { of: &self.of, metrics: vec![&self.metric, &self.reference], bounds: None }
     }
 
     fn gives_intervals(&self) -> bool {

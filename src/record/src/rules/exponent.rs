@@ -1,4 +1,4 @@
-use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, label, place};
+use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, RuleSubject, label, place};
 use crate::protocol::{Metric, PlainCell, Select};
 use crate::results::Samples;
 use base::stats::{Interval, local_exponent};
@@ -17,16 +17,8 @@ pub struct ExponentRule {
 }
 
 impl RuleKind for ExponentRule {
-    fn select(&self) -> &str {
-        &self.of
-    }
-
-    fn metrics(&self) -> Vec<&str> {
-        vec![&self.metric]
-    }
-
-    fn bounds(&self) -> Option<(Bound, Bound)> {
-        Some((self.confirm, self.refute))
+    fn about(&self) -> RuleSubject<'_> {
+        RuleSubject { of: &self.of, metrics: vec![&self.metric], bounds: Some((self.confirm, self.refute)) }
     }
 
     fn group(&self, cell: &PlainCell, _baseline: &PlainCell) -> String {

@@ -1,5 +1,5 @@
 use super::outcome::Outcome;
-use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, place};
+use super::{Comparison, Evidence, JudgedCells, RuleKind, RuleSubject, place};
 use crate::protocol::{Metric, PlainCell, Select};
 use crate::results::{ByRound, Samples};
 use crate::rounds::{ALPHA, usual};
@@ -19,16 +19,8 @@ pub struct FalseAlarmsRule {
 }
 
 impl RuleKind for FalseAlarmsRule {
-    fn select(&self) -> &str {
-        &self.of
-    }
-
-    fn metrics(&self) -> Vec<&str> {
-        vec![&self.metric]
-    }
-
-    fn bounds(&self) -> Option<(Bound, Bound)> {
-        None
+    fn about(&self) -> RuleSubject<'_> {
+        RuleSubject { of: &self.of, metrics: vec![&self.metric], bounds: None }
     }
 
     fn group(&self, _cell: &PlainCell, baseline: &PlainCell) -> String {

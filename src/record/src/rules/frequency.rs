@@ -1,5 +1,5 @@
 use super::outcome::nearest_edge;
-use super::{Bound, Evidence, JudgedCells, RuleKind, compared_with, label, place};
+use super::{Bound, Evidence, JudgedCells, RuleKind, RuleSubject, compared_with, label, place};
 use crate::protocol::{Metric, PlainCell, Select};
 use crate::results::Samples;
 use crate::rounds::ALPHA;
@@ -27,16 +27,8 @@ impl FrequencyRule {
 }
 
 impl RuleKind for FrequencyRule {
-    fn select(&self) -> &str {
-        &self.of
-    }
-
-    fn metrics(&self) -> Vec<&str> {
-        vec![&self.metric, &self.attempts]
-    }
-
-    fn bounds(&self) -> Option<(Bound, Bound)> {
-        Some((self.confirm, self.refute))
+    fn about(&self) -> RuleSubject<'_> {
+        RuleSubject { of: &self.of, metrics: vec![&self.metric, &self.attempts], bounds: Some((self.confirm, self.refute)) }
     }
 
     fn compares_with_baseline(&self) -> bool {

@@ -94,10 +94,24 @@ kinds! {
     Trend: TrendRule, FalseAlarms: FalseAlarmsRule
 }
 
+/// What a rule is about.
+pub struct RuleSubject<'a> {
+    /// The cells that are judged, as a selection.
+    of: &'a str,
+    /// The metrics that the rule reads, the one that it is about first.
+    metrics: Vec<&'a str>,
+    /// What confirms and what refutes, where it is a bound of each comparison.
+    bounds: Option<(Bound, Bound)>,
+}
+
 /// What one kind of rule reads, finds and says.
 pub trait RuleKind {
+    fn about(&self) -> RuleSubject<'_>;
+
     /// The cells that are judged, as a selection.
-    fn select(&self) -> &str;
+    fn select(&self) -> &str {
+        self.about().of
+    }
 
     /// The cells that those are put against, where it is not their baselines.
     fn over(&self) -> Option<&str> {
@@ -105,10 +119,14 @@ pub trait RuleKind {
     }
 
     /// The metrics that the rule reads, the one that it is about first.
-    fn metrics(&self) -> Vec<&str>;
+    fn metrics(&self) -> Vec<&str> {
+        self.about().metrics
+    }
 
     /// What confirms and what refutes, where it is a bound of each comparison.
-    fn bounds(&self) -> Option<(Bound, Bound)>;
+    fn bounds(&self) -> Option<(Bound, Bound)> {
+        self.about().bounds
+    }
 
     /// Whether each cell is put against its baseline.
     fn compares_with_baseline(&self) -> bool {

@@ -1,4 +1,4 @@
-use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, place};
+use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, RuleSubject, place};
 use crate::protocol::{Metric, Pass, PlainCell, Select};
 use crate::results::Samples;
 use crate::rounds::ALPHA;
@@ -40,20 +40,12 @@ impl Pick {
 }
 
 impl RuleKind for PickedRule {
-    fn select(&self) -> &str {
-        &self.of
+    fn about(&self) -> RuleSubject<'_> {
+        RuleSubject { of: &self.of, metrics: vec![&self.metric], bounds: Some((self.confirm, self.refute)) }
     }
 
     fn over(&self) -> Option<&str> {
         Some(&self.over)
-    }
-
-    fn metrics(&self) -> Vec<&str> {
-        vec![&self.metric]
-    }
-
-    fn bounds(&self) -> Option<(Bound, Bound)> {
-        Some((self.confirm, self.refute))
     }
 
     fn group(&self, _cell: &PlainCell, baseline: &PlainCell) -> String {

@@ -1,5 +1,5 @@
 use super::outcome::nearest_edge;
-use super::{Bound, Evidence, JudgedCells, RuleKind, compared_with, label, place};
+use super::{Bound, Evidence, JudgedCells, RuleKind, RuleSubject, compared_with, label, place};
 use crate::protocol::{Metric, Pass, PlainCell, Select};
 use crate::results::Samples;
 use crate::rounds::ALPHA;
@@ -26,17 +26,10 @@ pub struct Scope {
 }
 
 impl RuleKind for RatioRule {
-    fn select(&self) -> &str {
-        &self.of
-    }
-
-    fn metrics(&self) -> Vec<&str> {
+    fn about(&self) -> RuleSubject<'_> {
         let scope = self.scope.iter().flat_map(|scope| [scope.part.as_str(), scope.whole.as_str()]);
-        std::iter::once(self.metric.as_str()).chain(scope).collect()
-    }
-
-    fn bounds(&self) -> Option<(Bound, Bound)> {
-        Some((self.confirm, self.refute))
+        let metrics = std::iter::once(self.metric.as_str()).chain(scope).collect();
+        RuleSubject { of: &self.of, metrics, bounds: Some((self.confirm, self.refute)) }
     }
 
     fn compares_with_baseline(&self) -> bool {

@@ -1,5 +1,5 @@
 use super::outcome::{few, nearest_edge};
-use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, compared_with, label};
+use super::{Bound, Comparison, Evidence, JudgedCells, RuleKind, RuleSubject, compared_with, label};
 use crate::protocol::{Metric, Pass, PlainCell, Select};
 use crate::results::{ByRound, Samples};
 use crate::rounds::ALPHA;
@@ -21,16 +21,8 @@ pub struct TrendRule {
 }
 
 impl RuleKind for TrendRule {
-    fn select(&self) -> &str {
-        &self.of
-    }
-
-    fn metrics(&self) -> Vec<&str> {
-        vec![&self.metric]
-    }
-
-    fn bounds(&self) -> Option<(Bound, Bound)> {
-        Some((self.confirm, self.refute))
+    fn about(&self) -> RuleSubject<'_> {
+        RuleSubject { of: &self.of, metrics: vec![&self.metric], bounds: Some((self.confirm, self.refute)) }
     }
 
     fn compares_with_baseline(&self) -> bool {

@@ -1,5 +1,5 @@
 use super::outcome::nearest_edge;
-use super::{Bound, Evidence, JudgedCells, RuleKind};
+use super::{Bound, Evidence, JudgedCells, RuleKind, RuleSubject};
 use crate::protocol::{Metric, Pass, PlainCell, Select};
 use crate::results::Samples;
 use base::stats::Interval;
@@ -16,16 +16,8 @@ pub struct ValueRule {
 }
 
 impl RuleKind for ValueRule {
-    fn select(&self) -> &str {
-        &self.of
-    }
-
-    fn metrics(&self) -> Vec<&str> {
-        vec![&self.metric]
-    }
-
-    fn bounds(&self) -> Option<(Bound, Bound)> {
-        Some((self.confirm, self.refute))
+    fn about(&self) -> RuleSubject<'_> {
+        RuleSubject { of: &self.of, metrics: vec![&self.metric], bounds: Some((self.confirm, self.refute)) }
     }
 
     fn evaluate(&self, judged: &JudgedCells, samples: &Samples, evidence: &mut Evidence) {
