@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(Seconds(3.3e-7).to_string(), "330 ns");
         assert_eq!(Seconds(125.0).to_string(), "2 min 05 s");
         assert_eq!(Seconds(7260.0).to_string(), "2 h 01 min");
-        assert_eq!([0.0, 2e-5, 0.00312, 0.2611].map(ratio), ["0x", "2e-5x", "0.0031x", "0.26x"]);
+        assert_eq!([0.0, 2e-5, 0.00312, 0.2611].map(ratio), ["0x", "0.000x", "0.0031x", "0.26x"]);
         assert_eq!(plain(3.2e-8), "3.2e-8");
         assert_eq!(plain(4.0), "4");
         assert_eq!((plain(1632.886), plain(661.946), plain(1.25)), ("1633".to_string(), "661.9".to_string(), "1.250".to_string()));
