@@ -12,7 +12,7 @@ const TAKE_FIGURES: [&str; 11] = [
     "src/harness",
     "src/loader",
     "src/models",
-    "src/record/src/protocol.rs",
+    "src/record/src/protocol",
     "src/record/src/results",
     "src/record/src/rounds.rs",
     "src/sim",

@@ -99,9 +99,15 @@ pub fn enter_project() {
 }
 
 /// Tells cargo to run the build script again when a file or folder of the project changes.
+///
+/// # Panics
+/// One is not there: cargo would run the script at every build.
 pub fn depends_on(paths: &[&str]) {
     let project = env::current_dir().expect("the project's folder is there");
-    paths.iter().for_each(|path| println!("cargo:rerun-if-changed={}", project.join(path).display()));
+    for path in paths.iter().map(|path| project.join(path)) {
+        assert!(path.exists(), "{} is not there", path.display());
+        println!("cargo:rerun-if-changed={}", path.display());
+    }
 }
 
 /// The files in a folder, or a file by itself.
