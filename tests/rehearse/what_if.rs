@@ -347,6 +347,20 @@ def main():
     scene.write(&lines.replace("class Block", &format!("{functions}\n\n\nclass Block")));
     let (_, answer) = scene.run(&["rehearse"], &[]);
     assert_eq!((&answer["peak_allocated"], &answer["peak_reserved"]), (&deferred["peak_allocated"], &deferred["peak_reserved"]));
+    // Its loss is computed by a library.
+    std::fs::create_dir(scene.path("site-packages")).unwrap();
+    let library = "import torch.nn.functional as F\n\n\ndef loss_of(*given, **more):\n    return F.cross_entropy(*given, **more)\n";
+    std::fs::write(scene.path("site-packages/library.py"), library).unwrap();
+    let uses = "import sys; sys.path.append(sys.path[0] + '/site-packages'); import library\n";
+    let elsewhere = format!("{uses}{}", source.replace("F.cross_entropy(", "library.loss_of("));
+    scene.write(&elsewhere);
+    let (output, rows) = scene.run(&["rehearse", "--what-if", "--only", "chunked-loss"], &[]);
+    let chunked = row(&rows, &["chunked-loss"]);
+    let snippet = chunked["snippet"].as_str().unwrap_or_else(|| panic!("{}", said(&output)));
+    assert!(snippet.contains("  # for library.py:5") && snippet.ends_with("F.cross_entropy = cross_entropy"), "{snippet}");
+    scene.write(&elsewhere.replace("class Block", &format!("{snippet}\n\n\nclass Block")));
+    let (_, answer) = scene.run(&["rehearse"], &[]);
+    assert_eq!((&answer["peak_allocated"], &answer["peak_reserved"]), (&chunked["peak_allocated"], &chunked["peak_reserved"]));
     // Its logits are wanted for something else, too.
     // Half of it is frozen, and its optimizer keeps nothing.
     let frozen = source.replace("    # model\n", "    model.embedding.requires_grad_(False)\n").replace("AdamW(", "SGD(");

@@ -27,10 +27,11 @@ pub fn program(name: &str) -> String {
     program.to_str().expect("cargo's folder has a name of letters").to_string()
 }
 
-/// The Python of the virtual environment that scripts/setup made, or another that has PyTorch.
+/// The Python whose PyTorch scripts/setup found, in the virtual environment that it made or that `LIBTORCH` names, or another.
 pub fn python() -> PathBuf {
-    let own = root().join(".venv/bin/python");
-    if own.exists() { own } else { PathBuf::from("python3") }
+    let torch = root().join(".libtorch").canonicalize().unwrap_or_default();
+    let beside = torch.ancestors().nth(4).map(|environment| environment.join("bin/python"));
+    beside.filter(|python| python.exists()).unwrap_or_else(|| PathBuf::from("python3"))
 }
 
 /// Where tests may leave files, as `CARGO_TARGET_TMPDIR` of integration tests.

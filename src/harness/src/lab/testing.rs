@@ -2,6 +2,7 @@
 
 use super::{Cell, Grid, Has, Level, Protocol, Step};
 use crate::measure::{self, Bench, Found};
+use crate::runner::Python;
 use anyhow::Result;
 use record::protocol::{Metric, Platform};
 use record::results::Sample;
@@ -139,14 +140,15 @@ pub fn with<L: Level, C: Has<L>>(cell: C, level: L) -> C {
     cell.with(level)
 }
 
-/// Runs a script in the project's Python and folder, and compares what it prints.
+/// Runs a script in the Python whose PyTorch this is, in the project's folder, and compares what it prints.
 ///
 /// # Panics
 /// It prints something else.
 pub fn assert_python_says(script: &str, expected: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let output = Command::new(root.join(".venv/bin/python")).args(["-c", script]).current_dir(root).output();
-    let output = output.expect("scripts/setup made .venv");
+    let python = Python::program();
+    let output = Command::new(&python).args(["-c", script]).current_dir(root).output();
+    let output = output.unwrap_or_else(|error| panic!("{}: {error}", python.display()));
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", String::from_utf8_lossy(&output.stderr));
 }
 

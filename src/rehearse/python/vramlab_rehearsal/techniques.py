@@ -14,7 +14,7 @@ import textwrap
 import types
 import weakref
 
-from . import calls, compiling, imports, settings
+from . import calls, compiling, imports, reach, settings
 from .notes import note
 
 TECHNIQUES = {}
@@ -1040,9 +1040,29 @@ class ChunkedLoss(Technique):
         if others or logits.dim() != 2 or targets.dim() != 1:
             self.refused("the script's cross-entropy has weights, label smoothing, no reduction, or more than two dimensions")
             return plain()
-        calls = "loss = chunked_cross_entropy(logits, targets)  # instead of F.cross_entropy, with its ignore_index and reduction"
-        self.applied(f"{self.source}\n\n\n{calls}")
+        self.applied(f"{self.source}\n\n\n{self.line()}")
         return self.chunked(logits, targets, given["ignore_index"], given["reduction"])
+
+
+    def line(self):
+        """What calls it: the script in place of its own loss, or PyTorch where a library computes the loss."""
+        frame = caller = sys._getframe(3)
+        of_torch = os.path.dirname(self.torch.__file__)
+        while caller.f_back is not None and caller.f_code.co_filename.startswith(of_torch):
+            caller = caller.f_back
+        file = caller.f_code.co_filename
+        if reach.is_own(file):
+            return "loss = chunked_cross_entropy(logits, targets)  # instead of F.cross_entropy, with its ignore_index and reduction"
+        at = f"{file.split('-packages/')[-1]}:{caller.f_lineno}"
+        if frame is not caller:
+            call = "chunked_cross_entropy(input, target, self.ignore_index, self.reduction)"
+            return f"torch.nn.CrossEntropyLoss.forward = lambda self, input, target: {call}  # for {at}"
+        return (
+            f"plain_cross_entropy = F.cross_entropy\n\n\ndef cross_entropy(*arguments, **more):  # for {at}\n"
+            "    # The chunks themselves are computed without gradients.\n"
+            "    chosen = chunked_cross_entropy if torch.is_grad_enabled() else plain_cross_entropy\n"
+            "    return chosen(*arguments, **more)\n\n\nF.cross_entropy = cross_entropy"
+        )
 
 
 @technique("fused-linear-loss")
