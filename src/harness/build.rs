@@ -77,8 +77,8 @@ fn record_revision() {
     let compilers = [("RUSTC", "rustc"), ("CXX", "c++")].map(|(name, usual)| env::var(name).unwrap_or_else(|_| usual.to_string()));
     let compilers: Vec<String> = compilers.iter().filter_map(|program| version(program)).collect();
     println!("cargo:rustc-env=VRAMLAB_COMPILERS={}", compilers.join("; "));
-    // Each commit appends to this file. Naming one that is not there would run this script at every build.
+    // Each commit appends to this file; without git it is not there.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| Path::new(log).exists()) {
-        println!("cargo:rerun-if-changed={log}");
+        native_build::depends_on(&[&log]);
     }
 }
