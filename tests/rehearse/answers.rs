@@ -232,7 +232,10 @@ fn memory_that_ran_out_and_was_caught_is_told_and_decides_nothing() {
     assert!(answer["needs_at_least"].as_i64().unwrap() < 18 << 30, "{said}");
     let caught = &answer["processes"][0]["caught"][0];
     assert_eq!((&caught["times"], &caught["line"]["line"], &caught["largest"]), (&3.into(), &9.into(), &68_723_675_136_i64.into()));
-    assert!(said.contains("The script caught these out-of-memory errors") && said.contains("train.py:9 (<module>) 3 times"), "{said}");
+    assert!(
+        said.contains("The script caught these out-of-memory errors") && said.contains("train.py:9 (<module>) 3 times"),
+        "{said}"
+    );
     // Killed by somebody else, and given up on at last.
     let (code, said, answer) = run("os.kill(os.getpid(), 9)", &[]);
     assert_eq!((code, &answer["verdict"]), (Some(1), &"script_failed".into()), "{said}");

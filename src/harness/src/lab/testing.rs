@@ -164,6 +164,8 @@ pub fn dry(test: &str) -> Option<Dry> {
     }
     let mut child = Command::new(std::env::current_exe().expect("a test knows its program"));
     child.args([test, "--exact", "--nocapture"]).env(INSIDE, "1").env_remove("PYTORCH_ALLOC_CONF");
+    // As a process that measures on the CPU hides real GPUs.
+    child.env("CUDA_VISIBLE_DEVICES", "");
     dry::prepare(&mut child, 24 << 30).expect("the simulated GPU is there");
     let output = child.output().expect("the child starts");
     let said = String::from_utf8_lossy(&output.stdout);

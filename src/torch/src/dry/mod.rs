@@ -70,6 +70,8 @@ pub fn prepare(command: &mut Command, card: impl Into<Card>) -> Result<()> {
         preload = format!("{preload}:{others}");
     }
     command.env("LD_PRELOAD", preload).env(cards::ENVIRONMENT, card.environment());
+    // It hides real ones, from a process that measures on the CPU above all.
+    command.env_remove("CUDA_VISIBLE_DEVICES");
     // Nothing of a simulated GPU should stay in the caches of a real one.
     command.env("USE_PYTORCH_KERNEL_CACHE", "0");
     Ok(())
