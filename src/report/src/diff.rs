@@ -35,14 +35,16 @@ pub fn diff(a: &Path, b: &Path) -> Result<String> {
             else {
                 continue;
             };
-            if other.verdict == judgement.verdict && judgement.verdict != Verdict::Incomplete {
+            let both = [judgement, other];
+            let is_incomplete = both.iter().any(|j| j.verdict == Verdict::Incomplete);
+            // Where the claim is about neither device there is no verdict that could differ.
+            if !is_incomplete && (other.verdict == judgement.verdict || both.iter().all(|j| !j.carries)) {
                 same += 1;
                 continue;
             }
             let said = |run: &Recorded, j: &Judgement| {
                 format!("{}: {}", prose::standing(j), prose::effect_of_all(&run.protocol, &j.evidence))
             };
-            let is_incomplete = [judgement, other].iter().any(|j| j.verdict == Verdict::Incomplete);
             let list = if is_incomplete { &mut incomplete } else { &mut verdicts };
             writeln!(list, "{}\n  A {}\n  B {}", judgement.claim.id, said(a, judgement), said(b, other))?;
         }
