@@ -227,8 +227,13 @@ fn place(models: &[OnModel], name: &str) -> (OrderPlace, bool) {
     let (of_memory, of_time) = (spread(memory), spread(found.iter().flatten().map(|technique| 1.0 + technique.time.share)));
     // The lines differ by the names of the script's variables alone. Flags of the models that come with vramlab are nobody else's.
     let snippet = found.iter().flatten().map(|technique| technique.snippet.as_str()).find(|lines| !lines.starts_with("--"));
-    let mut changes: Vec<&str> =
-        found.iter().flatten().map(|technique| technique.change.as_str()).filter(|c| !c.is_empty()).collect();
+    // What it changes on some of the models alone, as where there is BatchNorm, is said with their names.
+    let on_all = found.iter().flatten().all(|technique| !technique.change.is_empty());
+    let changed = models.iter().zip(&found).filter_map(|(on, technique)| Some((on, technique.as_ref()?.change.as_str())));
+    let mut changes: Vec<String> = changed
+        .filter(|(_, change)| !change.is_empty())
+        .map(|(on, change)| if on_all { change.to_string() } else { format!("{}: {change}", on.model) })
+        .collect();
     changes.dedup();
     let range = |[middle, least, most]: [f64; 3]| {
         if percent(least) == percent(most) {
@@ -247,7 +252,7 @@ fn place(models: &[OnModel], name: &str) -> (OrderPlace, bool) {
         of_memory,
         of_time,
     };
-    (place, found.iter().flatten().any(|technique| technique.changes_training))
+    (place, found.iter().flatten().all(|technique| technique.changes_training))
 }
 
 /// The median, the least and the most.
