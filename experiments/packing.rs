@@ -94,20 +94,15 @@ mod tests {
 
     /// The checks of both cells, then without the mask that keeps a row's sequences apart.
     const CHECKED: &str = r#"
-import sys
-sys.path.insert(0, "peers/pytorch")
-import contextlib, lab, packing, torch
+import contextlib, packing
 
-bench = lab.Bench(torch.device("cpu"), seed=1, threads=1)
-
-def check(arranged):
+def checks():
     of = "model=llama-2x64 lengths=log-normal by=pytorch arranged="
-    spec = {"cell": of + arranged, "baseline": of + "padded", "expected": {"Equal": {"tolerance": 1e-4}}, "exchange": None}
-    return lab._check(packing.Training, spec, bench)[0]
+    print(*(check(packing.Training, of + arranged, of + "padded", 1e-4) for arranged in ("grouped", "packed")))
 
-print(check("grouped"), check("packed"))
+checks()
 packing.attending_by = lambda mask: contextlib.nullcontext()
-print(check("grouped"), check("packed"))
+checks()
 "#;
 
     #[test]

@@ -14,11 +14,12 @@ use step::step;
 
 const ALLOCATED: Metric = Metric::counted("allocated", "allocated memory", "B");
 const RESERVED: Metric = Metric::counted("reserved", "reserved memory", "B");
-const USED: Metric = Metric::counted("device_used", "memory in use on the device", "B").moving();
+const USED: Metric = Metric::counted("device_used", "memory in use on the device", "B").nondeterministic();
 /// By how much each has fallen since the drop, over the bytes of what was dropped.
 const FREED: Metric = Metric::counted("freed", "allocated memory returned, relative to the tensor", "1").ratio();
 const UNRESERVED: Metric = Metric::counted("unreserved", "reserved memory returned, relative to the tensor", "1").ratio();
-const RETURNED: Metric = Metric::counted("device_returned", "free by cudaMemGetInfo, relative to the tensor", "1").ratio().moving();
+const RETURNED: Metric =
+    Metric::counted("device_returned", "free by cudaMemGetInfo, relative to the tensor", "1").ratio().nondeterministic();
 /// What the process has in memory above what it had before anything was made.
 const RESIDENT: Metric = Metric::timed("resident_above", "resident memory above the start", "B");
 const SURVIVOR_ERROR: Metric = Metric::compared("survivor_error", "error of what survives");

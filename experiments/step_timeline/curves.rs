@@ -23,7 +23,7 @@ pub const SAVED: Metric = Metric::counted("saved", "saved activations", "B");
 
 /// Threads that allocate at the same time do so in either order, which moves points of a curve and not its ends.
 const fn curve(name: &'static str, label: &'static str) -> Metric {
-    Metric::counted(name, label, "B").moving()
+    Metric::counted(name, label, "B").nondeterministic()
 }
 
 /// What the first forward pass leaves alive, by the operation that made it.

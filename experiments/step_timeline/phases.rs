@@ -4,7 +4,7 @@ use super::*;
 use curves::{BOUNDARY, LAYERS, PHASES};
 use figures::{ALL, BACKWARDED, FORWARDED, LOADED, NEXT_PEAK, PEAKED};
 use models::training::{Configuration, Trainer};
-use torch::{Mark, Recorder, Recording};
+use torch::{Mark, Recorder};
 
 /// Iterations that a cell runs. The second is the first that has optimizer state from its beginning; the third shows that it goes on so.
 pub const ITERATIONS: u32 = 3;
@@ -82,7 +82,7 @@ fn step(cell: Phases, bench: &Bench) -> Result<Step> {
             return probe.compare(PARAMETER_ERROR, || Ok(trainer.model().parameters().iter().map(Tensor::detach).collect()));
         };
         let base = meter.memory()?.requested;
-        let mut recorder = Recorder::begin(meter, Recording { operations: true, ..Recording::default() })?;
+        let mut recorder = Recorder::begin(meter)?;
         let trainer = train(&configuration, cell.zero_grad, &bench, Some(&mut recorder))?;
         let timeline = recorder.end();
         let (counted, metered) = (timeline.peak().map_or(0, |peak| peak.live.total()), meter.memory()?.requested_peak - base);

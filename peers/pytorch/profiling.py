@@ -1,4 +1,4 @@
-"""The PyTorch reference for experiments/profiling.rs: the tools as the guides' readers use them, torch.profiler and torch.cuda.memory."""
+"""What experiments/profiling measures: the tools as the guides' readers use them, torch.profiler and torch.cuda.memory."""
 
 import contextlib
 import glob
@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 
 # Steps that are recorded at once (guide 3's active=3), and recordings before the samples begin.
 ACTIVE, WARM_UP = 3, 2
-ENGINE = "autograd::engine::"
 # Iterations of guide 3's recipe, of which its schedule records the last three.
 RECIPE = 5
 
@@ -177,8 +176,13 @@ class Looked:
             probe.figure("traced_memory", "1", names.count("[memory]"))
         elif "profiler" in told:
             # An operation's own bytes, less what it freed again.
-            own = lambda event: max(event.self_device_memory_usage if self.device.type == "cuda" else event.self_cpu_memory_usage, 0)
-            probe.figure("memory_told", "1", sum(map(own, operations(told["profiler"]))) / counted)
+            own = Counter()
+            for event in operations(told["profiler"]):
+                own[named(event)] += max(event.self_device_memory_usage if self.device.type == "cuda" else event.self_cpu_memory_usage, 0)
+            probe.figure("memory_told", "1", sum(own.values()) / counted)
+            for name, bytes in own.items():
+                if bytes > 0:
+                    probe.figure(f"allocated.{name}", "B", bytes)
         if self.tool == "statistics":
             statistics = torch.cuda.memory_stats()
             free, total = torch.cuda.mem_get_info()
@@ -204,7 +208,7 @@ class Looked:
                 probe.sample("events", "1", len(told["profiler"].profiler.kineto_results.events()) / ACTIVE)
                 own = Counter()
                 for event in operations(told["profiler"]):
-                    own["autograd engine" if event.name.startswith(ENGINE) else event.name] += event.self_cpu_time_total * 1e-6
+                    own[named(event)] += event.self_cpu_time_total * 1e-6
                 probe.sample("time_told", "1", sum(own.values()) / seconds)
                 for name, own_seconds in own.items():
                     probe.sample(f"self_time.{name}", "s", own_seconds / ACTIVE)
@@ -222,6 +226,11 @@ def traced(path):
         return [event.get("name", "") for event in json.load(trace)["traceEvents"]]
 
 
+def named(event):
+    """An operation's name; what the autograd engine takes around the nodes that it runs is one operation."""
+    return "autograd engine" if event.name.startswith("autograd::engine::") else event.name
+
+
 def operations(profiler):
     """Operations as the CPU ran or launched them, with CUDA's calls inside of them: neither kernels, allocations nor ranges."""
     on_cpu = torch.autograd.DeviceType.CPU
@@ -229,4 +238,5 @@ def operations(profiler):
     return [e for e in profiler.events() if e.device_type == on_cpu and not e.is_user_annotation and e.name not in others]
 
 
-lab.main(Looked)
+if __name__ == "__main__":
+    lab.main(Looked)

@@ -9,7 +9,6 @@ use rand::{RngExt, SeedableRng};
 use record::results::{Run, Status};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::Path;
 use std::process::{Command, ExitCode};
 use tch::nn::{self, Optimizer, OptimizerConfig, VarStore};
 use tch::{Device, Kind, Reduction, Tensor};
@@ -18,7 +17,7 @@ use torch::distributed::ProcessGroup;
 use torch::dry::replay::{ReplayTrace, replay};
 use torch::dry::{self, Dry};
 use torch::optimizers::{self, Algorithm, Implementation};
-use torch::{self, Backend, Checkpoint, Cpu, MemoryHistory, Profiler, Profiling, allocations, autocast};
+use torch::{self, Backend, Checkpoint, Cpu, allocations, autocast};
 
 const MIB: i64 = 1 << 20;
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cuda(0));
@@ -37,8 +36,6 @@ fn main() -> ExitCode {
         ("every_experiment_runs", every_experiment_runs),
         ("recurrent_networks_take_what_cudnn_keeps_for_them", recurrent_networks_take_what_cudnn_keeps_for_them),
         ("recorded_allocations_add_up_to_the_meter", recorded_allocations_add_up_to_the_meter),
-        ("a_history_is_a_snapshot_that_memory_viz_reads", a_history_is_a_snapshot_that_memory_viz_reads),
-        ("the_profiler_is_refused", the_profiler_is_refused),
         ("a_dry_run_counts_what_the_cpu_counts", a_dry_run_counts_what_the_cpu_counts),
         ("gradient_buckets_are_those_of_the_cpu", gradient_buckets_are_those_of_the_cpu),
         ("known_differences_have_their_formula", known_differences_have_their_formula),
@@ -105,11 +102,6 @@ fn play(role: &str, argument: &str) -> Result<Value> {
         "models" => models()?,
         "recurrent" => recurrent()?,
         "recorded" => recorded(argument)?,
-        "history" => history(argument)?,
-        "profiled" => {
-            Dry::open()?;
-            Profiler::begin(Profiling::default()).map(|_| Value::Null)?
-        }
         "counted" => serde_json::to_value(counted(argument)?)?,
         "buckets" => buckets(argument)?,
         "differences" => differences(argument)?,
@@ -399,7 +391,6 @@ fn every_experiment_runs() {
         env!("CARGO_BIN_EXE_no_grad"),
         env!("CARGO_BIN_EXE_step_timeline"),
         env!("CARGO_BIN_EXE_optimizer_state"),
-        env!("CARGO_BIN_EXE_profiling"),
         env!("CARGO_BIN_EXE_transfer_learning"),
         env!("CARGO_BIN_EXE_published"),
     ] {
@@ -460,7 +451,7 @@ fn recorded(device: &str) -> Result<Value> {
     let mut optimizer = optimizer("adam", &model.store)?;
     let before = backend.memory()?.requested;
     backend.reset_peaks()?;
-    allocations::record(backend.device(), false)?;
+    allocations::record(backend.device())?;
     optimizer.backward_step(&model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean));
     allocations::stop();
     let after = backend.memory()?;
@@ -478,54 +469,6 @@ fn recorded(device: &str) -> Result<Value> {
 fn recorded_allocations_add_up_to_the_meter() {
     assert_eq!(dry_answer("recorded", "dry", 1024 * MIB, ""), serde_json::json!([0, 0]));
     assert_eq!(outcome(command("recorded", "cpu")).unwrap(), serde_json::json!([0, 0]));
-}
-
-fn history(file: &str) -> Result<Value> {
-    let backend = Dry::open()?;
-    let history = MemoryHistory::begin(100_000)?;
-    let refused = MemoryHistory::begin(1).unwrap_err().to_string();
-    let model = Model::named("gpt-2x64", backend.device())?;
-    let batch = model.batch(4);
-    let mut optimizer = optimizer("adam", &model.store)?;
-    for _ in 0..2 {
-        optimizer.backward_step(&model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean));
-    }
-    let kept = history.save(Path::new(file))?;
-    let memory = backend.memory()?;
-    drop(history);
-    MemoryHistory::begin(1)?;
-    Ok(serde_json::json!([refused, kept.entries, kept.allocated, memory.allocated, memory.reserved, memory.requested]))
-}
-
-fn a_history_is_a_snapshot_that_memory_viz_reads() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("snapshot.pickle");
-    let told = dry_answer("history", file.to_str().unwrap(), 1024 * MIB, "");
-    assert!(told[0].as_str().unwrap().contains("kept already"), "{told}");
-    let bytes = std::fs::read(&file).unwrap();
-    common::memory_viz::reads_as_memory_viz(&bytes);
-    let snapshot: Value = serde_pickle::from_slice(&bytes, serde_pickle::DeOptions::new()).unwrap();
-    let number = |value: &Value| value.as_i64().unwrap();
-    let segments = snapshot["segments"].as_array().unwrap();
-    let sum = |field: &str| segments.iter().map(|segment| number(&segment[field])).sum::<i64>();
-    assert_eq!((sum("allocated_size"), sum("total_size")), (number(&told[3]), number(&told[4])));
-    for segment in segments {
-        let blocks = segment["blocks"].as_array().unwrap();
-        assert_eq!(blocks.iter().map(|b| number(&b["size"])).sum::<i64>(), number(&segment["total_size"]));
-    }
-    let trace = snapshot["device_traces"][0].as_array().unwrap();
-    assert_eq!(trace.len() as i64, number(&told[1]));
-    let of = |action: &str| trace.iter().filter(|entry| entry["action"] == action).map(|e| number(&e["size"])).sum::<i64>();
-    assert_eq!(of("alloc"), number(&told[2]));
-    assert_eq!(of("alloc") - of("free_completed"), number(&told[5]), "what was kept from the beginning adds up to what lives");
-    let by = |name: &str| trace.iter().filter(|entry| entry["frames"][0]["name"] == name).count();
-    assert!(by("aten::linear") > 0 && by("aten::layer_norm") > 0, "each carries the operation that made it");
-    assert!(trace.windows(2).all(|pair| number(&pair[0]["time_us"]) <= number(&pair[1]["time_us"])));
-}
-
-fn the_profiler_is_refused() {
-    let error = dry_failure("profiled");
-    assert!(error.contains("cannot run beside a simulated GPU"), "{error}");
 }
 
 // ---- the same bytes as the CPU's -----------------------------------------------------------------------------------------------------------
@@ -789,7 +732,7 @@ fn optimizers(device: &str) -> Result<Value> {
         OPTIMIZED.iter().map(|n| (n.to_string(), Tensor::randn([*n], float).set_requires_grad(true))).collect();
     parameters.iter().for_each(|(_, p)| (p * p).sum(Kind::Float).backward());
     let mut figures = Vec::new();
-    for (name, algorithm) in ALGORITHMS {
+    for (name, algorithm) in Algorithm::BY_NAME {
         for implementation in Implementation::ALL {
             if name == "rmsprop" && implementation == Implementation::Fused {
                 continue;
@@ -810,14 +753,6 @@ fn optimizers(device: &str) -> Result<Value> {
 
 /// Elements of the parameters that are optimized, the largest first.
 const OPTIMIZED: [i64; 3] = [1000, 50, 7];
-
-const ALGORITHMS: [(&str, Algorithm); 5] = [
-    ("sgd", Algorithm::Sgd),
-    ("momentum", Algorithm::Momentum),
-    ("rmsprop", Algorithm::RmsProp),
-    ("adam", Algorithm::Adam),
-    ("adamw", Algorithm::AdamW),
-];
 
 fn optimizers_take_what_their_tensors_do() {
     type Figures = Vec<(String, i64, i64, i64)>;

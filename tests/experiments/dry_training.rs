@@ -5,7 +5,7 @@ use models::{Attention, Settings};
 use std::process::Command;
 use tch::{Kind, Tensor};
 use torch::dry::{self, Dry};
-use torch::{Backend, Checkpoint, Mark, Phase, Recorder, Recording, Stage};
+use torch::{Backend, Checkpoint, Mark, Phase, Recorder, Stage};
 
 /// Set in the process that is the dry one.
 const INSIDE: &str = "VRAMLAB_TEST_IS_DRY";
@@ -25,7 +25,7 @@ fn in_a_dry_process(test: &str) -> bool {
 }
 
 fn follow(configuration: &Configuration, dry: &Dry) -> anyhow::Result<Vec<Stage>> {
-    let mut recorder = Recorder::begin(dry, Recording::default())?;
+    let mut recorder = Recorder::begin(dry)?;
     let mut trainer = Trainer::load(configuration, dry.device())?;
     trainer.record(Mark::LOADED, &mut recorder)?;
     for _ in 0..2 {

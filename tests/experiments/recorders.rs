@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use torch::dry::{self, Dry};
-use torch::{Backend, Categories, Cpu, Mark, Phase, Recorder, Recording, Stage};
+use torch::{Backend, Categories, Cpu, Mark, Phase, Recorder, Stage};
 
 fn main() -> ExitCode {
     let tests: &[(&str, fn())] = &[
@@ -78,7 +78,8 @@ fn configuration(flags: &Value) -> Result<Configuration> {
 }
 
 fn record(backend: &dyn Backend, configuration: &Configuration) -> Result<Recorded> {
-    let mut recorder = Recorder::begin(backend, Recording { meter: true, operations: false })?;
+    backend.reset_peaks()?;
+    let mut recorder = Recorder::begin(backend)?;
     let mut trainer = Trainer::load(configuration, backend.device())?;
     trainer.record(Mark::LOADED, &mut recorder)?;
     for _ in 0..2 {
@@ -86,7 +87,8 @@ fn record(backend: &dyn Backend, configuration: &Configuration) -> Result<Record
     }
     let timeline = recorder.end();
     let stages = timeline.stages();
-    let most = |metric: &str| stages.iter().filter_map(|stage| stage.others.get(metric)).copied().max().unwrap_or(0);
+    let others = backend.memory()?.others;
+    let most = |metric: &str| others.iter().find(|(name, _)| *name == metric).map_or(0, |(_, bytes)| *bytes);
     let loaded = timeline.marks[0].events;
     let mut live = HashMap::new();
     let mut made = 0;

@@ -5,7 +5,7 @@ use models::training::{CheckpointPolicy, Configuration, OptimizerKind, Precision
 use models::{Attention, Settings};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Reduction, Tensor};
-use torch::{self, Backend, Cpu, Mark, Phase, Recorder, Recording, Stage};
+use torch::{self, Backend, Cpu, Mark, Phase, Recorder, Stage};
 
 /// The meter, the limit and the random state are the process's, so the tests of this file take turns.
 fn alone() -> MutexGuard<'static, ()> {
@@ -24,7 +24,7 @@ fn mlp(batch: i64) -> Configuration {
 /// Bytes by phase of some iterations.
 fn account(configuration: &Configuration, iterations: u32) -> Vec<Stage> {
     let cpu = Cpu::new(None);
-    let mut recorder = Recorder::begin(&cpu, Recording::default()).unwrap();
+    let mut recorder = Recorder::begin(&cpu).unwrap();
     let mut trainer = Trainer::load(configuration, cpu.device()).unwrap();
     trainer.record(Mark::LOADED, &mut recorder).unwrap();
     for _ in 0..iterations {
@@ -126,7 +126,7 @@ fn events_tell_what_the_meter_tells() {
                 cpu.reset_peaks().unwrap();
             };
             cpu.reset_peaks().unwrap();
-            let mut recorder = Recorder::begin(&cpu, Recording::default()).unwrap();
+            let mut recorder = Recorder::begin(&cpu).unwrap();
             let mut trainer = Trainer::load(&configuration, cpu.device()).unwrap();
             trainer.record(Mark::LOADED, &mut recorder).unwrap();
             meter(Mark::LOADED);

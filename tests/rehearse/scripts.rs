@@ -288,7 +288,7 @@ kept = [torch.empty(1 << 28, device='cuda') for _ in range(4)]
 }
 
 #[test]
-fn integers_are_real_and_floating_point_is_imagined() {
+fn integers_are_real_and_floating_point_is_a_placeholder() {
     let seen = rehearse(
         &[],
         "
@@ -316,9 +316,9 @@ assert len(optimizer.state[part]['old_dirs']) == 19
 ",
     );
     assert!(seen.output.status.success(), "{}", seen.error());
-    let imagined = seen.json["processes"][0]["imagined"].as_array().unwrap();
-    assert!(imagined.iter().any(|value| value["operator"] == "nonzero" && value["line"]["line"] == 12), "{imagined:?}");
-    assert!(imagined.iter().all(|value| value["line"]["line"].as_i64().unwrap() > 9), "{imagined:?}");
+    let placeholders = seen.json["processes"][0]["placeholders"].as_array().unwrap();
+    assert!(placeholders.iter().any(|value| value["operator"] == "nonzero" && value["line"]["line"] == 12), "{placeholders:?}");
+    assert!(placeholders.iter().all(|value| value["line"]["line"].as_i64().unwrap() > 9), "{placeholders:?}");
 }
 
 #[test]
@@ -650,9 +650,10 @@ fn what_other_kernels_write_is_lost_and_experts_get_their_share() {
         assert!(seen.output.status.success() && seen.json["steps"] == 3, "{}", seen.error());
         let script = std::fs::read_to_string(own(script)).unwrap();
         let number = 1 + script.lines().position(|text| text.contains(line)).unwrap();
-        let imagined = seen.json["processes"][0]["imagined"].as_array().unwrap();
-        let size = imagined.iter().find(|row| row["line"]["line"] == number && row["size"] != Value::Null).map(|row| &row["size"]);
-        assert_eq!(size, Some(&serde_json::json!({ "least": taken, "most": taken, "possible": possible })), "{imagined:?}");
+        let placeholders = seen.json["processes"][0]["placeholders"].as_array().unwrap();
+        let size =
+            placeholders.iter().find(|row| row["line"]["line"] == number && row["size"] != Value::Null).map(|row| &row["size"]);
+        assert_eq!(size, Some(&serde_json::json!({ "least": taken, "most": taken, "possible": possible })), "{placeholders:?}");
         assert!(seen.error().contains(&format!(", taken as {taken}, could be 0 to {possible}")), "{}", seen.error());
     }
 }

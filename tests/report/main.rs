@@ -312,36 +312,6 @@ fn odd_shapes_are_drawn_whole() {
 }
 
 #[test]
-fn kept_files_come_along_and_are_linked_with_what_opens_them() {
-    let root = tempfile::tempdir().unwrap();
-    let (results, out) = (root.path().join("results"), root.path().join("report"));
-    fixture::write(&results, fixture::CPU, fixture::inplace());
-    report::write(&results, &out).unwrap();
-    assert!(!text(&out).contains("files/") && !out.join("files").exists());
-    let folder = results.join("amd-epyc-2c/inplace/files");
-    std::fs::create_dir(&folder).unwrap();
-    for (name, contents) in [("trace-a.json.gz", "a trace"), ("snapshot-b.pickle", "a snapshot")] {
-        std::fs::write(folder.join(name), contents).unwrap();
-    }
-    report::write(&results, &out).unwrap();
-    let text = text(&out);
-    for (name, opens) in
-        [("trace-a.json.gz", "(https://ui.perfetto.dev)"), ("snapshot-b.pickle", "(https://pytorch.org/memory_viz)")]
-    {
-        let path = format!("files/inplace-amd-epyc-2c-{name}");
-        let line =
-            text.lines().find(|line| line.contains(&format!("[{name}]({path})"))).unwrap_or_else(|| panic!("no link to {name}"));
-        assert!(line.contains(opens), "{line}");
-        assert_eq!(std::fs::read(out.join(&path)).unwrap(), std::fs::read(folder.join(name)).unwrap());
-        let page = std::fs::read_to_string(out.join("index.html")).unwrap();
-        assert!(page.contains(&format!("<a href=\"{path}\">{name}</a>")), "the page links it, too");
-    }
-    std::fs::remove_file(folder.join("trace-a.json.gz")).unwrap();
-    report::write(&results, &out).unwrap();
-    assert_eq!(std::fs::read_dir(out.join("files")).unwrap().count(), 1, "what is no longer linked goes");
-}
-
-#[test]
 fn times_stand_beside_the_fastest_rate() {
     let root = tempfile::tempdir().unwrap();
     let (results, out) = (root.path().join("results"), root.path().join("report"));

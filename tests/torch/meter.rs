@@ -191,7 +191,7 @@ fn every_allocation_is_the_one_that_pytorchs_profiler_sees() {
         let body = operation(name);
         cpu.reset_peaks().unwrap();
         let before = cpu.memory().unwrap().requested;
-        allocations::record(Device::Cpu, false).unwrap();
+        allocations::record(Device::Cpu).unwrap();
         let results = body();
         allocations::stop();
         let after = cpu.memory().unwrap();

@@ -65,14 +65,6 @@ fn started() -> Vec<(String, Tensor)> {
     (0..SHAPES.len()).map(|i| (format!("p{i}"), start(i))).collect()
 }
 
-const ALGORITHMS: [(&str, Algorithm); 5] = [
-    ("sgd", Algorithm::Sgd),
-    ("momentum", Algorithm::Momentum),
-    ("rmsprop", Algorithm::RmsProp),
-    ("adam", Algorithm::Adam),
-    ("adamw", Algorithm::AdamW),
-];
-
 fn implementations(algorithm: Algorithm) -> impl Iterator<Item = Implementation> {
     let fused = algorithm != Algorithm::RmsProp;
     Implementation::ALL.into_iter().filter(move |i| *i != Implementation::Fused || fused)
@@ -115,7 +107,7 @@ fn parameters_and_state_are_what_pytorch_computes() {
     assert!(reference.torch.starts_with("2.11."), "the values are of PyTorch {}", reference.torch);
     assert_eq!(reference.cases.len(), 40);
     for case in &reference.cases {
-        let (_, algorithm) = ALGORITHMS.into_iter().find(|(name, _)| *name == case.name).unwrap();
+        let (_, algorithm) = Algorithm::BY_NAME.into_iter().find(|(name, _)| *name == case.name).unwrap();
         let (_, tolerance) = case.kind_and_tolerance();
         for implementation in implementations(algorithm) {
             let what = format!("{} {implementation} {}{}", case.name, case.dtype, if case.zeroed { ", zeroed" } else { "" });
@@ -173,7 +165,7 @@ fn state_bytes_are_what_the_allocator_counts() {
     let meter = Cpu::new(None);
     let parameters: Vec<Tensor> =
         [100, 7, 33].map(|n| Tensor::ones([n], (Kind::Float, Device::Cpu)).set_requires_grad(true)).into_iter().collect();
-    for (_, algorithm) in ALGORITHMS {
+    for (_, algorithm) in Algorithm::BY_NAME {
         for implementation in implementations(algorithm) {
             parameters.iter().for_each(|p| give_gradient(p, &p.detach()));
             let named = parameters.iter().enumerate().map(|(i, p)| (i.to_string(), p.shallow_clone())).collect();

@@ -4,7 +4,7 @@ use anyhow::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::nn::{Linear, Module, Optimizer, OptimizerConfig, Sgd, VarStore};
 use tch::{Device, Kind, Tensor, nn};
-use torch::{Backend, Category, Cpu, Mark, Phase, Recorder, Recording, Stage, Timeline};
+use torch::{Backend, Category, Cpu, Mark, Phase, Recorder, Stage, Timeline};
 
 /// Recording belongs to the process, so the tests of this file take turns.
 fn alone() -> MutexGuard<'static, ()> {
@@ -40,9 +40,9 @@ impl Net {
 }
 
 /// Records iterations; what `keep` gives back of a loss lives on.
-fn record(momentum: f64, iterations: u32, recording: Recording, keep: fn(Tensor) -> Option<Tensor>) -> Timeline {
+fn record(momentum: f64, iterations: u32, keep: fn(Tensor) -> Option<Tensor>) -> Timeline {
     let cpu = Cpu::new(None);
-    let mut recorder = Recorder::begin(&cpu, recording).unwrap();
+    let mut recorder = Recorder::begin(&cpu).unwrap();
     let mut net = Net::load(momentum);
     let mut kept = Vec::new();
     recorder.ended(Mark::LOADED, &net.store, &[&net.inputs]).unwrap();
@@ -67,7 +67,7 @@ fn stage(timeline: &Timeline, iteration: u32, phase: Phase) -> Stage {
 #[test]
 fn a_step_can_be_worked_out_by_hand() {
     let _turn = alone();
-    let timeline = record(0.9, 2, Recording::default(), |_| None);
+    let timeline = record(0.9, 2, |_| None);
     let load = stage(&timeline, 0, Phase::Load).at_end;
     assert_eq!((load.parameters, load.data, load.total()), (2 * LAYER, HIDDEN, 2 * LAYER + HIDDEN));
     // ReLU's result, which it and the second layer need; the second layer's result is gone but for the loss.
@@ -92,7 +92,7 @@ fn a_step_can_be_worked_out_by_hand() {
 #[test]
 fn moments_stages_and_outlines_agree() {
     let _turn = alone();
-    let timeline = record(0.9, 2, Recording::default(), |_| None);
+    let timeline = record(0.9, 2, |_| None);
     let moments: Vec<i64> = timeline.moments().map(|moment| moment.live.total()).collect();
     assert_eq!(moments.len(), timeline.events.len());
     for (event, total) in moments.iter().enumerate() {
@@ -120,7 +120,7 @@ fn moments_stages_and_outlines_agree() {
 #[test]
 fn what_outlives_an_iteration_is_no_activation() {
     let _turn = alone();
-    let timeline = record(0.0, 3, Recording::default(), |loss| Some(loss.detach()));
+    let timeline = record(0.0, 3, |loss| Some(loss.detach()));
     for (iteration, kept) in [(1, 0), (2, 1), (3, 2)] {
         let forward = stage(&timeline, iteration, Phase::Forward).at_end;
         // A loss that lives on is still an activation of the last iteration, of which nobody knows yet.
@@ -135,40 +135,29 @@ fn what_outlives_an_iteration_is_no_activation() {
 #[test]
 fn blocks_carry_the_operation_that_made_them() {
     let _turn = alone();
-    let named = Recording { operations: true, ..Recording::default() };
-    let timeline = record(0.0, 1, named, |_| None);
+    let timeline = record(0.0, 1, |_| None);
     let end = timeline.events_of(1, Phase::Forward).unwrap().end - 1;
     let kept: Vec<_> = timeline.living_after(end).filter(|m| m.category == Category::Activations).collect();
     let mut operations: Vec<&str> = kept.iter().filter_map(|block| timeline.operation(block)).collect();
     operations.sort_unstable();
     assert_eq!(operations, ["aten::mean", "aten::relu"]);
-    // Names are an option, and end with the recording that asked for them.
-    let plain = record(0.0, 1, Recording::default(), |_| None);
-    assert!(plain.blocks.iter().all(|block| plain.operation(block).is_none()));
-    assert_eq!(plain.stages(), timeline.stages(), "names cost no bytes");
 }
 
 #[test]
-fn the_meter_is_left_alone_unless_it_is_asked_for() -> Result<()> {
+fn the_peak_is_the_meters_and_other_devices_are_not_heard() -> Result<()> {
     let _turn = alone();
     let cpu = Cpu::new(None);
     cpu.reset_peaks()?;
     let base = cpu.memory()?.requested;
-    let plain = record(0.9, 2, Recording::default(), |_| None);
+    let plain = record(0.9, 2, |_| None);
     assert_eq!(cpu.memory()?.requested_peak - base, plain.peak().unwrap().live.total());
-    assert!(plain.marks.iter().all(|mark| mark.memory.is_none()));
-    let metered = record(0.9, 2, Recording { meter: true, operations: false }, |_| None);
-    for (mark, stage) in metered.marks.iter().zip(metered.stages()) {
-        let memory = mark.memory.as_ref().unwrap();
-        assert_eq!((memory.requested - base, memory.requested_peak - base), (stage.live, stage.peak));
-    }
     // Other devices' allocators are not heard, and what a recording did not see begin it does not see end.
     let before = Tensor::zeros([1024], (Kind::Float, Device::Cpu));
-    let recorder = Recorder::begin(&cpu, Recording::default())?;
+    let recorder = Recorder::begin(&cpu)?;
     drop(before);
     assert_eq!(recorder.end(), Timeline::default());
-    assert!(torch::allocations::record(Device::Mps, false).is_err());
-    let error = torch::allocations::record(Device::Cuda(0), false).unwrap_err();
+    assert!(torch::allocations::record(Device::Mps).is_err());
+    let error = torch::allocations::record(Device::Cuda(0)).unwrap_err();
     assert!(error.to_string().contains("allocator is not in this process"), "{error}");
     Ok(())
 }

@@ -141,7 +141,7 @@ enum TrialDevice {
 #[derive(Debug, Clone)]
 enum BatchFlag {
     Samples(u64),
-    Told(FlagTemplate),
+    Template(FlagTemplate),
 }
 
 impl FromStr for BatchFlag {
@@ -151,7 +151,7 @@ impl FromStr for BatchFlag {
         match text.parse() {
             Ok(0) => Err("a batch has at least one sample".to_string()),
             Ok(samples) => Ok(BatchFlag::Samples(samples)),
-            Err(_) => text.parse().map(BatchFlag::Told),
+            Err(_) => text.parse().map(BatchFlag::Template),
         }
     }
 }
@@ -229,7 +229,7 @@ impl RehearseOptions {
                     "--batch {samples} is for --model; of your own command it says how that is told its batch, as in '--batch-size {{}}'"
                 )
             }
-            (None, Some(BatchFlag::Told(batch))) => {
+            (None, Some(BatchFlag::Template(batch))) => {
                 ensure!(self.what_if, "--batch goes with --what-if; vramlab fit finds the largest batch that fits");
                 let accumulation = self.accumulation.clone().context("--batch needs --accumulation, as in '--grad-accum {}'")?;
                 Ok((self.command.clone(), Some(BatchFlags { batch: batch.clone(), accumulation })))

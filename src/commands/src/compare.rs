@@ -6,7 +6,7 @@ use base::stats::Interval;
 use base::units::{quantity, ratio};
 use clap::{Args, ValueEnum};
 use harness::machine::DeviceChoice;
-use harness::runner::{Account, Python, Within};
+use harness::runner::{Python, RunAllContext, RunSummary};
 use record::pairs::pairs;
 use record::protocol::{BY, Pass, PlainCell, PlainProtocol, Profile};
 use record::results::{Run, Samples};
@@ -102,8 +102,8 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
     let scratch = options.data.as_ref().map(|_| tempfile::tempdir().context("making a folder for results that are not kept"));
     let scratch = scratch.transpose()?;
     let out = scratch.as_ref().map_or(options.out.as_path(), |scratch| scratch.path());
-    let told = tempfile::tempdir().context("making a folder for the run's account")?;
-    let within = Within { account: told.path().join("account.json"), share: None, first_look: false };
+    let told = tempfile::tempdir().context("making a folder for the run's summary")?;
+    let within = RunAllContext { summary: told.path().join("summary.json"), share: None, first_look: false };
     let mut command = Command::new(&program);
     command.args(["--device", &device.to_string(), "--budget", &options.budget.to_string(), "--out"]).arg(out);
     command.arg("--within").arg(serde_json::to_string(&within)?);
@@ -120,11 +120,11 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
     }
     let status = command.status().with_context(|| format!("starting {}", program.display()))?;
     let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
-    let Some(account) = Account::read(&within.account)? else {
+    let Some(summary) = RunSummary::read(&within.summary)? else {
         eprintln!("compare: nothing was measured, for the reason above, so nothing is shown");
         return Ok(code);
     };
-    let table = table(&account.dir)?;
+    let table = table(&summary.dir)?;
     if let (None, Some(data)) = (&table, &options.data) {
         bail!(
             "nothing could be compared, for the reasons above. An image that cannot be loaded ends both sides: look for a \
@@ -132,14 +132,14 @@ pub fn compare(options: &CompareOptions) -> Result<u8> {
             data.display()
         );
     }
-    let taken = match (account.passes, options.data.is_some()) {
+    let taken = match (summary.passes, options.data.is_some()) {
         (_, true) => "Measured now, and not kept:".to_string(),
-        (0, _) => format!("Nothing was left to measure. These figures were taken earlier, in {}:", account.dir.display()),
-        (passes, _) => format!("{passes} passes measured now; all figures of {}:", account.dir.display()),
+        (0, _) => format!("Nothing was left to measure. These figures were taken earlier, in {}:", summary.dir.display()),
+        (passes, _) => format!("{passes} passes measured now; all figures of {}:", summary.dir.display()),
     };
     println!("\n{taken}\n\n{}", table.unwrap_or_default());
     // What cannot be read is no reference.
-    for (there, found) in account.left.iter().filter_map(|dir| Some((dir, self::table(dir).ok()??))) {
+    for (there, found) in summary.left.iter().filter_map(|dir| Some((dir, self::table(dir).ok()??))) {
         println!("\nFor reference, figures that were taken elsewhere or earlier, in {}:\n\n{found}", there.display());
     }
     Ok(code)

@@ -21,7 +21,7 @@ pub enum DeviceChoice {
     /// A simulated GPU, which allocates and never computes.
     Dry(Card),
     /// A simulated GPU in the place of a real one: all that would run there runs, checks and times, too, and no figure of them is kept.
-    Plumbing(Card),
+    FakeCuda(Card),
 }
 
 /// Memory of a simulated GPU where none is named.
@@ -43,7 +43,7 @@ impl FromStr for DeviceChoice {
                 Err(e) => Err(format!("'{text}' is no device: {e}; a simulated GPU is written like dry:24GiB or dry:rtx-4090")),
             },
             // For `gpu-day --rehearse`.
-            Some(("plumbing", card)) => card.parse().map(DeviceChoice::Plumbing),
+            Some(("fake-cuda", card)) => card.parse().map(DeviceChoice::FakeCuda),
             _ => Err(format!("'{text}' is no device; there are cpu, cuda, cuda:N, dry, dry:MEMORY and dry:CARD")),
         }
     }
@@ -55,7 +55,7 @@ impl fmt::Display for DeviceChoice {
             DeviceChoice::Cpu => f.pad("cpu"),
             DeviceChoice::Cuda(index) => f.pad(&format!("cuda:{index}")),
             DeviceChoice::Dry(card) => f.pad(&format!("dry:{card}")),
-            DeviceChoice::Plumbing(card) => f.pad(&format!("plumbing:{card}")),
+            DeviceChoice::FakeCuda(card) => f.pad(&format!("fake-cuda:{card}")),
         }
     }
 }
@@ -64,7 +64,7 @@ impl DeviceChoice {
     pub fn platform(self) -> Platform {
         match self {
             DeviceChoice::Cpu => Platform::Cpu,
-            DeviceChoice::Cuda(_) | DeviceChoice::Plumbing(_) => Platform::Gpu,
+            DeviceChoice::Cuda(_) | DeviceChoice::FakeCuda(_) => Platform::Gpu,
             DeviceChoice::Dry(_) => Platform::Dry,
         }
     }
@@ -124,7 +124,7 @@ impl Machine {
                 let device_memory = gpu.as_ref().and_then(Gpu::memory);
                 Ok(Machine { slug: slug(&name), hardware, libtorch, device_memory, flops_limit: fp32_limit(&name) })
             }
-            DeviceChoice::Dry(card) | DeviceChoice::Plumbing(card) => {
+            DeviceChoice::Dry(card) | DeviceChoice::FakeCuda(card) => {
                 ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
                 let library = beside_libtorch("libc10_cuda.so");
                 ensure!(

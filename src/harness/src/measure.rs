@@ -2,17 +2,13 @@
 
 use crate::machine::Conditions;
 use anyhow::{Context, Result, ensure};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use record::protocol::{
     ACTIVATIONS, BANDWIDTH, HELD, LEAST_FLOPS, LINK_SHARE, Metric, PEAK, Pass, PlainCell, Platform, Relation, Role, STEP_PEAK, TIME,
 };
-use record::results::{Sample, Status, replace_file};
+use record::results::{Sample, Status};
 use std::borrow::Cow;
 use std::cell::{Cell as Shared, OnceCell};
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::Path;
 use tch::{Device, Kind, Tensor};
 pub use torch::is_out_of_memory;
 use torch::{Backend, COUNTS, Memory, attempt, held_at_peak};
@@ -186,8 +182,6 @@ pub struct Probe<'a> {
     /// Most bytes that libraries were found to keep.
     workspaces: Shared<i64>,
     failure: OnceCell<anyhow::Error>,
-    /// Where files are kept; none where they are not.
-    files: Option<&'a Path>,
 }
 
 impl<'a> Probe<'a> {
@@ -201,7 +195,6 @@ impl<'a> Probe<'a> {
             rest: None,
             workspaces: Shared::new(0),
             failure: OnceCell::new(),
-            files: None,
         }
     }
 
@@ -214,8 +207,8 @@ impl<'a> Probe<'a> {
         Probe { sampled: Some(Vec::new()), ..Probe::idle() }
     }
 
-    fn reading(meter: &'a dyn Backend, files: Option<&'a Path>) -> Probe<'a> {
-        Probe { meter: Some(meter), files, ..Probe::idle() }
+    fn reading(meter: &'a dyn Backend) -> Probe<'a> {
+        Probe { meter: Some(meter), ..Probe::idle() }
     }
 
     /// Bytes that live tensors asked for, now; 0 where memory is not what is measured.
@@ -320,27 +313,6 @@ impl<'a> Probe<'a> {
     /// Whether time is what is measured, and with it what moves from run to run.
     pub fn is_timing(&self) -> bool {
         self.sampled.is_some()
-    }
-
-    /// Whether files are kept; see [`Probe::keep`].
-    pub fn is_keeping(&self) -> bool {
-        self.files.is_some()
-    }
-
-    /// Keeps a file beside the results, compressed where its name ends in `.gz`; the report links it and says what opens it. Only the
-    /// first memory pass of a cell keeps files, and none at the smoke profile.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn keep(&self, name: &str, contents: &[u8]) -> Result<()> {
-        let Some(files) = self.files else { return Ok(()) };
-        std::fs::create_dir_all(files).with_context(|| format!("making the folder {}", files.display()))?;
-        if !name.ends_with(".gz") {
-            return replace_file(&files.join(name), contents);
-        }
-        let mut compressed = GzEncoder::new(Vec::new(), Compression::best());
-        compressed.write_all(contents)?;
-        replace_file(&files.join(name), &compressed.finish()?)
     }
 
     /// Takes the samples that the steps so far gave, numbered by metric.
@@ -451,7 +423,7 @@ pub fn check_against(
 ///
 /// # Errors
 /// What a cell fails with, where the relation expects no error.
-pub fn go_through(expected: &Relation, prepare: SetUp, cells: &[PlainCell], bench: &Bench) -> Result<()> {
+pub fn smoke_run(expected: &Relation, prepare: SetUp, cells: &[PlainCell], bench: &Bench) -> Result<()> {
     for cell in cells {
         match attempt(|| outcome(prepare, cell, bench)) {
             Err(e) if !matches!(expected, Relation::Raises { .. }) => return Err(e),
@@ -550,42 +522,31 @@ pub fn distance(a: &[Tensor], b: &[Tensor], scale: f64) -> Result<f64> {
 /// # Errors
 /// What the step or the meter fails with.
 pub fn memory(step: &mut Step, backend: &dyn Backend) -> Result<Vec<Sample>> {
-    memory_keeping(step, backend, None)
+    count(step, backend, |body| Ok((body()?, BTreeMap::new())))
 }
 
-/// As [`memory`], and keeps the files that the step gives in a folder, if there is one.
+/// As [`memory`], and tells what lives at the step's peak, block by block, as parts of [`HELD`]; see [`held_at_peak`].
 ///
 /// # Errors
-/// As for [`memory`]; a file cannot be written.
-pub fn memory_keeping(step: &mut Step, backend: &dyn Backend, files: Option<&Path>) -> Result<Vec<Sample>> {
-    count(step, backend, files, |body| Ok((body()?, BTreeMap::new())))
-}
-
-/// As [`memory_keeping`], and tells what lives at the step's peak, block by block, as parts of [`HELD`]; see [`held_at_peak`].
-///
-/// # Errors
-/// As for [`memory_keeping`].
-pub fn memory_in_blocks(step: &mut Step, backend: &dyn Backend, files: Option<&Path>) -> Result<Vec<Sample>> {
-    count(step, backend, files, |body| held_at_peak(backend.device(), body))
+/// As for [`memory`].
+pub fn memory_in_blocks(step: &mut Step, backend: &dyn Backend) -> Result<Vec<Sample>> {
+    count(step, backend, |body| held_at_peak(backend.device(), body))
 }
 
 /// What cuBLAS kept of the device's memory in the end: part of what lives and of every peak.
 const WORKSPACES: &str = "workspaces";
 
-/// What runs the measured step: it may listen to the allocator meanwhile, and gives blocks by name.
-type Listening<'a> = &'a mut dyn FnMut() -> Result<()>;
-
 fn count(
     step: &mut Step,
     backend: &dyn Backend,
-    files: Option<&Path>,
-    listen: impl FnOnce(Listening) -> Result<((), BTreeMap<String, i64>)>,
+    // Runs the measured step: it may listen to the allocator meanwhile, and gives blocks by name.
+    listen: impl FnOnce(&mut dyn FnMut() -> Result<()>) -> Result<((), BTreeMap<String, i64>)>,
 ) -> Result<Vec<Sample>> {
     for _ in 0..2 {
         step.run(&mut Probe::idle())?;
     }
     backend.reset_peaks()?;
-    let mut probe = Probe::reading(backend, files);
+    let mut probe = Probe::reading(backend);
     let ((), blocks) = listen(&mut || step.run(&mut probe))?;
     let after = backend.memory()?;
     probe.release_workspaces();

@@ -178,7 +178,7 @@ pub struct ProcessAnswer {
     pub peak: Peak,
     pub phases: Vec<PhaseRow>,
     pub fragmentation: Fragmentation,
-    pub imagined: Vec<Imagined>,
+    pub placeholders: Vec<PlaceholderValue>,
     pub uncounted: Vec<Uncounted>,
     pub out_of_memory: Option<OutOfMemory>,
     /// Where the script ran out of memory and went on. What those tries held is in no figure of this answer.
@@ -276,18 +276,18 @@ pub struct Fragmentation {
 
 /// A value that the script read and nobody computed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Imagined {
+pub struct PlaceholderValue {
     pub operator: String,
     pub line: Option<Line>,
     pub times: usize,
     /// Where it decided a size, or is a count: elements that were taken, the least and the most, and the most that there could have been.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub size: Option<ImaginedSize>,
+    pub size: Option<PlaceholderSize>,
 }
 
 /// Elements of results whose shape hangs on values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct ImaginedSize {
+pub struct PlaceholderSize {
     pub least: i64,
     pub most: i64,
     pub possible: i64,
@@ -387,7 +387,7 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], device: u16, command_failed:
         peak: peak(trace, blocks, device, moment),
         phases: phases(events, meters(trace, device), counts),
         fragmentation: Fragmentation { reserved_beyond_allocated: most.reserved - most.allocated, reserved_if_expandable: None },
-        imagined: imagined(trace),
+        placeholders: placeholders(trace),
         uncounted: uncounted(trace),
         out_of_memory: ran_out.map(|at| OutOfMemory {
             tried: events[at].bytes,
@@ -568,26 +568,26 @@ fn phases(events: &[Event], mut meters: impl Iterator<Item = Meter>, counts: imp
     rows
 }
 
-fn imagined(trace: &Trace) -> Vec<Imagined> {
-    let mut found: Vec<Imagined> = Vec::new();
+fn placeholders(trace: &Trace) -> Vec<PlaceholderValue> {
+    let mut found: Vec<PlaceholderValue> = Vec::new();
     // Dynamo prints what it guards, Inductor keeps what it tunes with; no decision hangs on either.
     let beside = ["/torch/_dynamo/convert_frame.py", "/torch/_inductor/runtime/triton_heuristics.py"];
     let decides = |event: &&Event| !trace.stack(event.stack).any(|frame| beside.iter().any(|file| frame.file.ends_with(file)));
-    for event in trace.events.iter().filter(|event| event.kind == Kind::Imagined).filter(decides) {
+    for event in trace.events.iter().filter(|event| event.kind == Kind::Placeholder).filter(decides) {
         let line = trace.line(event.stack).map(Line::from);
         let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
         let (taken, possible) = (event.rounded, i64::try_from(event.address).unwrap_or(0));
-        let size = (possible > 0).then_some(ImaginedSize { least: taken, most: taken, possible });
+        let size = (possible > 0).then_some(PlaceholderSize { least: taken, most: taken, possible });
         match found.iter_mut().find(|known| known.line == line && known.operator == operator) {
             Some(known) => {
                 known.times += 1;
-                known.size = known.size.zip(size).map(|(a, b)| ImaginedSize {
+                known.size = known.size.zip(size).map(|(a, b)| PlaceholderSize {
                     least: a.least.min(b.least),
                     most: a.most.max(b.most),
                     possible: a.possible.max(b.possible),
                 });
             }
-            None => found.push(Imagined { operator, line, times: 1, size }),
+            None => found.push(PlaceholderValue { operator, line, times: 1, size }),
         }
     }
     found

@@ -187,9 +187,9 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
     let mut rehearsals = 0;
     let courses: RefCell<Vec<(u64, AllocationTrace)>> = RefCell::default();
     let mut failed: Vec<(u64, AllocationTrace)> = Vec::new();
-    let border = |low, high| replay::largest(rehearsal, &courses.borrow(), low, high);
+    let boundary_guess = |low, high| replay::largest(rehearsal, &courses.borrow(), low, high);
     let first = now.unwrap_or(if of == Dimension::Context { FIRST_CONTEXT } else { FIRST });
-    let largest = search(first, room, border, |number| {
+    let largest = search(first, room, boundary_guess, |number| {
         let command = template.with(&rehearsal.command, number);
         let variant = Variant { command: Some(command), ..Variant::default() };
         let rehearsal = Rehearsal { variant, ..rehearsal.clone() };
@@ -291,22 +291,22 @@ const FIRST_CONTEXT: u64 = 256;
 /// No number larger than this is tried.
 const MOST: u64 = 1 << 24;
 
-/// The largest number that fits into so many bytes; 0 where 1 does not fit. `border` says from two that fitted where it should be, between
+/// The largest number that fits into so many bytes; 0 where 1 does not fit. `boundary_guess` says from two that fitted where it should be, between
 /// one that fits and one that does not; then each side of it is tried until two neighbours are on both sides. Where it cannot say, the line
 /// through the bytes of the two is gone along.
 fn search(
     first: u64,
     room: i64,
-    border: impl Fn(u64, u64) -> Option<u64>,
+    boundary_guess: impl Fn(u64, u64) -> Option<u64>,
     mut rehearse: impl FnMut(u64) -> Result<Seen>,
 ) -> Result<u64> {
     let (mut low, mut high) = (0, MOST + 1);
     let mut fitted: Vec<(u64, i64)> = Vec::new();
     let mut idle = None;
-    // Whether the last one fitted, how often the border was guessed since memory ran out first, and how far the next one is.
+    // Whether the last one fitted, how often the boundary_guess was guessed since memory ran out first, and how far the next one is.
     let (mut guesses, mut stride, mut turned) = (0, 0, false);
     let mut last_fitted = None;
-    // Whether `border` has said something, and how often that did not fit.
+    // Whether `boundary_guess` has said something, and how often that did not fit.
     let (mut has_said, mut misses) = (false, 0);
     let mut next = first.clamp(1, MOST);
     loop {
@@ -327,7 +327,7 @@ fn search(
             break;
         }
         let said = match fits || !has_said {
-            true if fitted.len() > 1 => border(low, high),
+            true if fitted.len() > 1 => boundary_guess(low, high),
             true => None,
             false => {
                 misses += 1;
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn the_border_is_exact_and_found_with_few_tries() {
+    fn the_largest_is_exact_and_found_with_few_tries() {
         for (constant, each) in [(1 << 30, 700 << 20), (6 << 30, 97 << 20), (1 << 20, 9 << 20)] {
             for share in [0.0, 0.03, 0.11] {
                 for first in [1, 4, 32] {
@@ -420,11 +420,11 @@ mod tests {
         // Right, and wrong by a share of what is not known yet.
         for (exact, share, most) in [(74_368, 0.0, 4), (19, 0.0, 4), (74_368, 0.03, 8), (74_368, -0.03, 8), (333, 0.1, 8)] {
             let (largest, tries) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
-            let border = |low: u64, high: u64| {
+            let boundary_guess = |low: u64, high: u64| {
                 let said = exact as f64 + (exact - low) as f64 * share;
                 Some((said.round() as u64).clamp(low, high - 1))
             };
-            let found = search(4, 1 << 30, border, |number| {
+            let found = search(4, 1 << 30, boundary_guess, |number| {
                 tries.set(tries.get() + 1);
                 Ok(match number <= exact {
                     true => {

@@ -1,6 +1,6 @@
 //! The answer on the terminal.
 
-use super::answer::{Answer, Caught, Held, ImaginedSize, Line, ProcessAnswer, RehearsalVerdict, moment};
+use super::answer::{Answer, Caught, Held, Line, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment};
 use super::launch::SessionRun;
 use super::time;
 use super::trace::{Keeper, Unreached, Varied};
@@ -368,12 +368,12 @@ pub(super) fn varied_of(row: &Varied) -> String {
 }
 
 /// What was taken for a size that nobody computed, and its range.
-pub(super) fn size_of(size: Option<ImaginedSize>) -> String {
+pub(super) fn size_of(size: Option<PlaceholderSize>) -> String {
     match size {
-        Some(ImaginedSize { least, most, possible }) if least < most => {
+        Some(PlaceholderSize { least, most, possible }) if least < most => {
             format!(", taken as {least} to {most}, could be 0 to {possible}")
         }
-        Some(ImaginedSize { most, possible, .. }) => format!(", taken as {most}, could be 0 to {possible}"),
+        Some(PlaceholderSize { most, possible, .. }) => format!(", taken as {most}, could be 0 to {possible}"),
         None => String::new(),
     }
 }
@@ -382,7 +382,7 @@ pub(super) fn size_of(size: Option<ImaginedSize>) -> String {
 fn values(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let times = |times| if times > 1 { format!(", {times} times") } else { String::new() };
     let rows = worst
-        .imagined
+        .placeholders
         .iter()
         .map(|row| format!("{} at {}{}{}", row.operator, place_or_not(row.line.as_ref()), times(row.times), size_of(row.size)));
     at_places(text, "Nothing is computed: where the script read a value, it got a placeholder, as from a healthy run:", rows)

@@ -378,7 +378,7 @@ impl Trace {
 
     /// The innermost line of a stack that is neither PyTorch's nor the standard library's: where a library trains, the line of its model.
     pub fn line(&self, number: u32) -> Option<&Frame> {
-        self.stack(number).find(|frame| !is_beneath(&frame.file)).or_else(|| self.stack(number).next())
+        self.stack(number).find(|frame| !is_torch_or_stdlib(&frame.file)).or_else(|| self.stack(number).next())
     }
 
     /// Whether a file is a program that pip put beside Python: `tune`, `accelerate`.
@@ -398,7 +398,7 @@ impl Trace {
 const INSTALLED: [&str; 2] = ["/site-packages/", "/dist-packages/"];
 
 /// Whether a file is PyTorch's, Python's or ours, which everybody's lines go through.
-fn is_beneath(file: &str) -> bool {
+fn is_torch_or_stdlib(file: &str) -> bool {
     let installed = INSTALLED.iter().find_map(|folder| file.split_once(*folder));
     match installed {
         Some((_, package)) => package.starts_with("torch/"),

@@ -46,7 +46,6 @@ fn problems(run: &Recorded) -> Vec<String> {
             found.push(format!("'{cell}' ended as {status}: {}", reason(run, &cell, status)));
         }
     }
-    found.extend(run.refused.iter().map(|(file, why)| format!("{}: {why}", shown(&file.display().to_string()))));
     found.extend(samples(run));
     // The words of a page are the only text of more than one line.
     let mut manifest = run.manifest.clone();

@@ -10,7 +10,6 @@ mod data;
 mod diff;
 mod effects;
 mod examples;
-mod files;
 mod findings;
 mod front;
 mod guides;
@@ -57,7 +56,6 @@ pub struct Report {
     /// For METHODOLOGY: what was changed after a look at figures, with the verdicts without the change.
     pub changes: String,
     pictures: Vec<Picture>,
-    files: Vec<files::Linked>,
     tables: Vec<data::DataTable>,
 }
 
@@ -145,7 +143,6 @@ impl Report {
         for table in &self.tables {
             replace_file(&out.join(&table.path), &table.csv).with_context(hint)?;
         }
-        files::save(&self.files, out).with_context(hint)?;
         for (name, markdown) in &self.pages {
             replace_file(&out.join(name), markdown.as_bytes()).with_context(hint)?;
         }
@@ -264,7 +261,6 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
         summary,
         changes: changes::table(recorded),
         pictures,
-        files: recorded.iter().flat_map(files::of).collect(),
         tables: recorded.iter().filter(|run| data::has_rows(run)).map(data::table).collect::<Result<_>>()?,
     })
 }

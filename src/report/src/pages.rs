@@ -3,7 +3,6 @@
 use super::claims::{self, ClaimSection, PublishedSection};
 use super::data;
 use super::effects::{Effect, compared};
-use super::files;
 use super::findings::ExperimentFindings;
 use super::guides::guides;
 use super::markup::{Markdown, slug};
@@ -93,7 +92,6 @@ pub struct Page {
     pub published: Vec<PublishedSection>,
     pub factors: Vec<FactorRow>,
     pub measured: Vec<MeasuredPart>,
-    pub files: Vec<files::Linked>,
     pub protocols_differ: bool,
     #[serde(skip)]
     pub kind: SubjectKind,
@@ -127,7 +125,6 @@ pub fn page(findings: &ExperimentFindings, mut words: PageWords, pictures: Vec<(
         published: findings.published.clone(),
         factors: factors(runs),
         measured: runs.iter().filter(|run| data::has_rows(run)).map(measured).collect(),
-        files: runs.iter().flat_map(files::of).collect(),
         protocols_differ: runs.iter().any(|run| run.protocol != first.protocol),
         kind: subject.kind,
     }

@@ -23,9 +23,6 @@ pub struct Recorded {
     pub manifest: Manifest,
     pub protocol: PlainProtocol,
     pub passes: Vec<PassRecord>,
-    pub files: Vec<PathBuf>,
-    /// What stands among them and is not copied, and why.
-    pub refused: Vec<(PathBuf, String)>,
     pub samples: Samples,
     pub judgements: Vec<Judgement>,
     pub reproductions: Vec<Reproduction>,
@@ -44,7 +41,7 @@ impl Recorded {
     }
 
     fn new(machine: &str, run: Run) -> Result<Recorded> {
-        let Run { manifest, passes, files, refused } = run;
+        let Run { manifest, passes } = run;
         for grid in &manifest.protocol.grids {
             let cells = grid.axes.iter().try_fold(1usize, |cells, axis| cells.checked_mul(axis.levels.len()));
             ensure!(cells.is_some_and(|cells| cells <= MOST_CELLS), "the grid '{}' plans more than {MOST_CELLS} cells", grid.name);
@@ -70,8 +67,6 @@ impl Recorded {
             manifest,
             protocol,
             passes,
-            files,
-            refused,
             samples,
             judgements,
             reproductions,

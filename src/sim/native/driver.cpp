@@ -21,7 +21,7 @@ int device_count() {
 }
 
 std::mutex mutex;
-VramlabLibraries strangers;
+VramlabLibraries third_party;
 
 // This library, for what is looked for in it alone.
 void* vramlab_handle() {
@@ -37,7 +37,7 @@ void* entry_point(const char* name, const void* caller) {
   const VramlabLibrary library = vramlab_library_of(caller);
   if (std::strstr(library.name, "/cuda/bindings/")) return dlsym(vramlab_handle(), name);
   const std::lock_guard<std::mutex> lock(mutex);
-  if (!library.is_pytorchs()) strangers.mark(strangers.add(library));
+  if (!library.is_pytorchs()) third_party.mark(third_party.add(library));
   return nullptr;
 }
 
@@ -100,9 +100,9 @@ int cuGetExportTable(const void** table, const void*) {
   return kNotFound;
 }
 // Libraries that asked the driver for a function and got none, a line each: those with a CUDA runtime of their own.
-const char* vramlab_driver_strangers() {
+const char* vramlab_driver_third_party() {
   const std::lock_guard<std::mutex> lock(mutex);
-  return strangers.marked();
+  return third_party.marked();
 }
 
 // ---- kernels that are compiled while a program runs (nvrtc.cpp): launched to do nothing --------------------------------------------------

@@ -32,24 +32,24 @@ struct Session {
 };
 const Session session;
 
-struct Told {
+struct CardUsage {
   uint64_t used[kMostDevices];
 };
 // This process's: in its file, or here where there is no rehearsal.
-Told here;
-Told* own = &here;
+CardUsage here;
+CardUsage* own = &here;
 
 // The file of one process; null where there is none.
-Told* map_file(int process, bool is_own) {
+CardUsage* map_file(int process, bool is_own) {
   char path[4200];
   std::snprintf(path, sizeof path, "%s/%d.memory", session.folder, process);
   const int file = open(path, is_own ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0666);
   if (file < 0) return nullptr;
   // A page of a file on a full disk is a bus error when it is written to.
-  const bool has_room = is_own ? posix_fallocate(file, 0, sizeof(Told)) == 0 : lseek(file, 0, SEEK_END) >= off_t(sizeof(Told));
-  void* mapped = has_room ? mmap(nullptr, sizeof(Told), is_own ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
+  const bool has_room = is_own ? posix_fallocate(file, 0, sizeof(CardUsage)) == 0 : lseek(file, 0, SEEK_END) >= off_t(sizeof(CardUsage));
+  void* mapped = has_room ? mmap(nullptr, sizeof(CardUsage), is_own ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
   close(file);
-  return mapped == MAP_FAILED ? nullptr : static_cast<Told*>(mapped);
+  return mapped == MAP_FAILED ? nullptr : static_cast<CardUsage*>(mapped);
 }
 
 // Calls with each living process that has memory of a card.
@@ -60,10 +60,10 @@ void each_process(int device, Call call) {
     const char* end = std::strchr(entry->d_name, '.');
     const int process = std::atoi(entry->d_name);
     if (process <= 0 || !end || std::strcmp(end, ".memory") != 0 || (kill(process, 0) != 0 && errno == ESRCH)) continue;
-    Told* const told = map_file(process, false);
+    CardUsage* const told = map_file(process, false);
     if (!told) continue;
     const uint64_t used = __atomic_load_n(&told->used[device], __ATOMIC_RELAXED);
-    munmap(told, sizeof(Told));
+    munmap(told, sizeof(CardUsage));
     if (used > 0) call(process, used);
   }
   if (folder) closedir(folder);
@@ -129,7 +129,7 @@ void vramlab_dry_tell(int device, size_t used) {
   // A child that was forked has a file of its own.
   if (session.folder[0] && owner != getpid()) {
     owner = getpid();
-    Told* const told = map_file(owner, true);
+    CardUsage* const told = map_file(owner, true);
     own = told ? told : &here;
   }
   __atomic_store_n(&own->used[device], static_cast<uint64_t>(used), __ATOMIC_RELAXED);

@@ -213,7 +213,7 @@ struct Pinned {
 std::map<uint64_t, Pinned> pinned;
 
 // Those with kernels of their own; marked when they launch one.
-VramlabLibraries strangers;
+VramlabLibraries third_party;
 
 // Kernels, copies and memsets that this thread has launched.
 thread_local uint64_t launches = 0;
@@ -698,14 +698,14 @@ void** __cudaRegisterFatBinary(void* binary) {
   static VramlabLibrary last;
   if (!last.has(binary)) {
     last = vramlab_library_of(binary);
-    if (!last.is_pytorchs()) strangers.add(last);
+    if (!last.is_pytorchs()) third_party.add(last);
   }
   return &handle;
 }
 // Libraries with kernels of their own that have launched one, a line each.
-const char* vramlab_dry_strangers() {
+const char* vramlab_runtime_third_party() {
   const std::lock_guard<std::mutex> lock(mutex);
-  return strangers.marked();
+  return third_party.marked();
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
@@ -724,9 +724,9 @@ struct Shape {
 // begins with an address of the card if it is a pointer or an accessor.
 cudaError_t cudaLaunchKernel(const void* function, Shape, Shape, void** parameters) {
   launches++;
-  const int stranger = strangers.find(function);
-  strangers.mark(stranger);
-  if (stranger < 0 || !vramlab_dry_launched) return cudaSuccess;
+  const int third_party_library = third_party.find(function);
+  third_party.mark(third_party_library);
+  if (third_party_library < 0 || !vramlab_dry_launched) return cudaSuccess;
   constexpr size_t kMostParameters = 64;
   uint64_t found[kMostParameters];
   size_t count = 0;

@@ -25,7 +25,7 @@ enum class Kind : uint8_t {
   kLabel = 10,
   // A value was asked for that comes from numbers nobody computed: `bytes` is how often here, `operator_` what asked. Where it decided a size,
   // `rounded` is the one that was taken, and `address` the largest that it could be.
-  kImagined = 11,
+  kPlaceholder = 11,
   // What follows is not the script's own: `bytes` is 1 where enough steps were seen, 0 where Python ended by itself.
   kEnded = 12,
 };

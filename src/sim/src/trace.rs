@@ -74,7 +74,7 @@ numbered! {
         Mark = 9,
         Label = 10,
         /// The script read a value that comes from numbers that nobody computed.
-        Imagined = 11,
+        Placeholder = 11,
         /// What follows is not the script's own: `bytes` is 1 where enough steps were seen.
         Ended = 12,
     }

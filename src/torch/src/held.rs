@@ -16,7 +16,7 @@ pub fn held_at_peak<T>(device: Device, body: impl FnOnce() -> Result<T>) -> Resu
     if device != Device::Cpu {
         return Ok((body()?, BTreeMap::new()));
     }
-    allocations::record(device, true)?;
+    allocations::record(device)?;
     let result = body();
     allocations::stop();
     let events = allocations::take();

@@ -11,12 +11,10 @@ pub mod dry;
 mod grad_scaler;
 mod held;
 mod inference;
-mod memory_history;
 #[allow(unsafe_code)]
 mod native;
 pub mod optimizers;
 mod pickle;
-pub mod profiler;
 mod safetensors;
 mod timeline;
 pub mod transfer;
@@ -28,7 +26,6 @@ pub use device::{Backend, COUNTS, Cpu, Cuda, DEVICE_USED, Memory, caching_alloca
 pub use grad_scaler::{GradScaler, Scalable, ScalerState};
 pub use held::held_at_peak;
 pub use inference::{inference_mode, is_inference};
-pub use memory_history::{KeptHistory, MemoryHistory};
 pub use native::{
     CpuMemory, CudaMemory, Forked, MemoryFile, NativeError, OutsideMemory, allocations, backward_keeping_graph, batch_memory,
     clear_cuda_workspaces, compiled_version, cpu_memory, cuda_memory, empty_cuda_cache, end_process, fork_process, keep_heap,
@@ -36,7 +33,6 @@ pub use native::{
     settings, trim_heap, use_cpu_meter, vectors,
 };
 pub use pickle::save_pickle;
-pub use profiler::{Profiled, Profiler, Profiling, range};
 pub use safetensors::SafetensorsFile;
 pub use sim::trace::{Category, Phase};
-pub use timeline::{Categories, Mark, Marked, Moment, Recorder, Recording, Stage, Timeline};
+pub use timeline::{Categories, Mark, Marked, Moment, Recorder, Stage, Timeline};

@@ -7,11 +7,11 @@
 //! after each event, the peak, and what lives there.
 //! ```no_run
 //! use tch::{Device, Kind, Tensor, nn, nn::Module, nn::OptimizerConfig};
-//! use torch::{Cpu, Mark, Phase, Recorder, Recording};
+//! use torch::{Cpu, Mark, Phase, Recorder};
 //!
 //! fn main() -> anyhow::Result<()> {
 //!     let cpu = Cpu::new(None);
-//!     let mut recorder = Recorder::begin(&cpu, Recording::default())?;
+//!     let mut recorder = Recorder::begin(&cpu)?;
 //!     let store = nn::VarStore::new(Device::Cpu);
 //!     let model = nn::linear(store.root(), 1024, 1024, Default::default());
 //!     let mut optimizer = nn::Adam::default().build(&store, 1e-3)?;
@@ -40,14 +40,13 @@
 //! recording began is left out of all figures. What libraries keep in PyTorch's allocator (workspaces of cuBLAS) counts as temporary where the
 //! device does not tell it apart, which only the dry one does.
 
+use super::Backend;
 use super::by_address::ByAddress;
 use super::native::allocations;
 use super::native::optimizers::gradient_addresses;
-use super::{Backend, Memory};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use sim::trace::{Category, Event, Kind, MemoryBlock, Phase};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -139,8 +138,6 @@ pub struct Marked {
     pub phase: Phase,
     /// Events so far.
     pub events: usize,
-    /// What the device's meter showed, where it was asked.
-    pub memory: Option<Memory>,
 }
 
 /// What lives after an event.
@@ -165,12 +162,7 @@ pub struct Stage {
     pub at_end: Categories,
     /// What lived at the peak. What a checkpointed segment computes again is temporary.
     pub at_peak: Categories,
-    /// What else the device's meter shows at the end, by metric; where it was not asked, nothing.
-    pub others: BTreeMap<String, i64>,
 }
-
-/// Metrics of a meter that are peaks: of several micro-batches the highest counts.
-const PEAKS: [&str; 2] = ["allocated_peak", "reserved_peak"];
 
 impl Timeline {
     /// The parameter that a block is or belongs to.
@@ -178,7 +170,7 @@ impl Timeline {
         Some(self.tensors.get((block.tensor as usize).checked_sub(1)?)?)
     }
 
-    /// The operation that the program called and in which a block was made, where names were asked for.
+    /// The operation that the program called and in which a block was made.
     pub fn operation(&self, block: &MemoryBlock) -> Option<&'static str> {
         allocations::operation(&self.events[block.made()])
     }
@@ -226,7 +218,6 @@ impl Timeline {
                 }
             }
             from = mark.events;
-            let others = mark.memory.iter().flat_map(|memory| &memory.others);
             let stage = Stage {
                 iteration: mark.iteration,
                 phase: mark.phase,
@@ -234,7 +225,6 @@ impl Timeline {
                 peak: most.total(),
                 at_end: now,
                 at_peak: most,
-                others: others.map(|(metric, value)| (metric.to_string(), *value)).collect(),
             };
             join(&mut stages, stage);
         }
@@ -271,32 +261,17 @@ fn iteration(event: &Event) -> u32 {
 /// Adds a stage, or joins it with that of an earlier micro-batch.
 fn join(stages: &mut Vec<Stage>, mut stage: Stage) {
     let earlier = stages.iter().rposition(|s| (s.iteration, s.phase) == (stage.iteration, stage.phase));
-    if let Some(earlier) = earlier.map(|at| stages.remove(at)) {
-        if earlier.peak > stage.peak {
-            (stage.peak, stage.at_peak) = (earlier.peak, earlier.at_peak);
-        }
-        for metric in PEAKS {
-            if let (Some(now), Some(before)) = (stage.others.get_mut(metric), earlier.others.get(metric)) {
-                *now = (*now).max(*before);
-            }
-        }
+    if let Some(earlier) = earlier.map(|at| stages.remove(at))
+        && earlier.peak > stage.peak
+    {
+        (stage.peak, stage.at_peak) = (earlier.peak, earlier.at_peak);
     }
     stages.push(stage);
-}
-
-/// What is recorded besides the allocations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Recording {
-    /// Read the device's meter at the end of each phase, and set its peaks back then.
-    pub meter: bool,
-    /// Name the operation in which each block was made.
-    pub operations: bool,
 }
 
 /// Records what is allocated and freed, from its beginning until it is dropped. Recording belongs to the process: there is one at a time.
 pub struct Recorder<'a> {
     backend: &'a dyn Backend,
-    recording: Recording,
     timeline: Timeline,
     /// Which of the timeline's blocks live, by address.
     live: ByAddress<usize>,
@@ -307,13 +282,10 @@ impl<'a> Recorder<'a> {
     /// Begins to record, before anything is loaded. What lived before is not seen.
     ///
     /// # Errors
-    /// The device's allocator tells nothing of what it does; the meter's message.
-    pub fn begin(backend: &'a dyn Backend, recording: Recording) -> Result<Recorder<'a>> {
-        if recording.meter {
-            backend.reset_peaks()?;
-        }
-        allocations::record(backend.device(), recording.operations)?;
-        Ok(Recorder { backend, recording, timeline: Timeline::default(), live: ByAddress::default(), parameters: Vec::new() })
+    /// The device's allocator tells nothing of what it does.
+    pub fn begin(backend: &'a dyn Backend) -> Result<Recorder<'a>> {
+        allocations::record(backend.device())?;
+        Ok(Recorder { backend, timeline: Timeline::default(), live: ByAddress::default(), parameters: Vec::new() })
     }
 
     /// Enters a phase that has just ended. Parameters are those of the store when loading ended; `data` are the inputs and targets that
@@ -352,12 +324,8 @@ impl<'a> Recorder<'a> {
                 self.disclaim_lasting(mark.iteration);
             }
         }
-        let memory = if self.recording.meter { Some(self.backend.memory()?) } else { None };
         let events = self.timeline.events.len();
-        self.timeline.marks.push(Marked { iteration: mark.iteration, phase: mark.phase, events, memory });
-        if self.recording.meter {
-            self.backend.reset_peaks()?;
-        }
+        self.timeline.marks.push(Marked { iteration: mark.iteration, phase: mark.phase, events });
         Ok(())
     }
 
@@ -441,6 +409,6 @@ impl Drop for Recorder<'_> {
 
 impl fmt::Debug for Recorder<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.debug_struct("Recorder").field("recording", &self.recording).field("timeline", &self.timeline).finish_non_exhaustive()
+        f.debug_struct("Recorder").field("timeline", &self.timeline).finish_non_exhaustive()
     }
 }

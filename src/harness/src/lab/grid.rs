@@ -271,7 +271,7 @@ impl<C: Cell> Grid<C> {
     }
 
     /// The fewest factors that tell the comparisons of each profile apart: names of clusters and rows.
-    fn telling(&self) -> Vec<String> {
+    fn distinguishing_factors(&self) -> Vec<String> {
         let compared = self.compared.as_ref().map_or("", |(factor, _)| factor.as_str());
         let mut kept: Vec<String> = C::factors().into_iter().map(|f| f.name).filter(|name| name != compared).collect();
         let tells = |factors: &[String]| {
@@ -371,13 +371,14 @@ impl<C: Cell> AnyGrid for Grid<C> {
         let parts = (claims.iter().flat_map(ClaimDef::all)).chain(published.iter().flat_map(ClaimDef::all));
         let judged: Vec<Metric> =
             parts.chain(answers.iter().map(|(_, part)| part)).flat_map(UntypedRule::metrics).copied().collect();
-        let (telling, baseline) = (self.telling(), self.baseline_text(studied));
+        let (distinguishing, baseline) = (self.distinguishing_factors(), self.baseline_text(studied));
         let usual: Vec<Plot<C>> = [(COUNT, PEAK), (ROUNDS, TIME)]
             .into_iter()
             .filter(|(pass, _)| self.plots.is_none() && passes.has(*pass))
             .map(|(_, metric)| bars(metric))
             .collect();
-        let plots = usual.iter().chain(self.plots.iter().flatten()).map(|plot| plot.erase(&cells, &telling, &baseline)).collect();
+        let plots =
+            usual.iter().chain(self.plots.iter().flatten()).map(|plot| plot.erase(&cells, &distinguishing, &baseline)).collect();
         let metrics = self.all_metrics(&judged, passes);
         UntypedGrid { factors, grids, checks, metrics, claims, answers, published, plots, mistakes }
     }

@@ -117,11 +117,11 @@ impl<C: Cell> Plot<C> {
         self.drawn.metric
     }
 
-    /// The picture with its cells; `telling` are the factors that tell comparisons apart, and `baseline` what they are compared with.
-    pub(super) fn erase(&self, cells: &[C], telling: &[String], baseline: &str) -> (PlotSpec, Vec<protocol::PlainCell>) {
+    /// The picture with its cells; `distinguishing` are the factors that tell comparisons apart, and `baseline` what they are compared with.
+    pub(super) fn erase(&self, cells: &[C], distinguishing: &[String], baseline: &str) -> (PlotSpec, Vec<protocol::PlainCell>) {
         let mut drawn = self.drawn.clone();
         if drawn.by.is_empty() && matches!(drawn.kind, PlotForm::Bars { .. }) {
-            drawn.by = telling.to_vec();
+            drawn.by = distinguishing.to_vec();
         }
         if drawn.caption.is_empty() {
             let label = drawn.metric.label;

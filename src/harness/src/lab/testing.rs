@@ -140,14 +140,26 @@ pub fn with<L: Level, C: Has<L>>(cell: C, level: L) -> C {
     cell.with(level)
 }
 
+/// What a script of [`assert_python_says`] begins with: `check` gives what a check of a cell says, `ok` or `invalid`.
+const PRELUDE: &str = r#"
+import sys
+sys.path.insert(0, "peers/pytorch")
+import lab, torch
+
+def check(experiment, cell, baseline, tolerance=0.0):
+    spec = {"cell": cell, "baseline": baseline, "expected": {"Equal": {"tolerance": tolerance}}, "exchange": None}
+    return lab._check(experiment, spec, lab.Bench(torch.device("cpu"), seed=1, threads=1))[0]
+"#;
+
 /// Runs a script in the Python whose PyTorch this is, in the project's folder, and compares what it prints.
 ///
 /// # Panics
 /// It prints something else.
 pub fn assert_python_says(script: &str, expected: &str) {
+    let script = format!("{PRELUDE}{script}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let python = Python::program();
-    let output = Command::new(&python).args(["-c", script]).current_dir(root).output();
+    let output = Command::new(&python).args(["-c", &script]).current_dir(root).output();
     let output = output.unwrap_or_else(|error| panic!("{}: {error}", python.display()));
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,7 +1,7 @@
 //! Runs every experiment, one after the other, and says what came of it.
 
-use super::account::{Account, JudgedClaim, Share, Within};
 use super::start::{interruptible, stopped};
+use super::summary::{JudgedClaim, RunAllContext, RunSummary, Share};
 use super::{EXPERIMENTS, INTERRUPTED, Options};
 use crate::machine::DeviceChoice;
 use anyhow::{Context, Result, bail, ensure};
@@ -34,7 +34,7 @@ struct ExperimentTurn {
     /// Its exit status; none where it has not run.
     code: Option<u8>,
     /// What came of it; none where it could not run, or has no cell that is wanted.
-    account: Option<Account>,
+    summary: Option<RunSummary>,
     /// Whether the last time brought it any further.
     went_on: bool,
     /// Whether it took more than the rounds that every comparison gets.
@@ -43,7 +43,7 @@ struct ExperimentTurn {
 
 /// What came of all runs.
 #[derive(Debug)]
-pub struct Summary {
+pub struct RunAllSummary {
     /// Exit status: the worst of all.
     pub code: u8,
     /// Folder of all results; none where they are not kept or nothing was run.
@@ -66,7 +66,7 @@ pub struct Summary {
 /// # Errors
 /// A program is missing or cannot be started; the results cannot be written; another run of all writes them. An experiment that fails does
 /// not stop the others.
-pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<Option<Summary>> {
+pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<Option<RunAllSummary>> {
     let names = || EXPERIMENTS.iter().map(|(name, _)| *name);
     if let Some(unknown) = only.iter().find(|wanted| !names().any(|name| name == **wanted)) {
         bail!("there is no experiment '{unknown}'; there are: {}", names().collect::<Vec<_>>().join(", "));
@@ -91,7 +91,7 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
     let limits: Vec<Duration> = devices.iter().map(|device| limit(options, *device, devices.len() > 1, count)).collect();
     announce(options, count, &devices, &limits, &results);
     let mut all: Vec<ExperimentTurn> = turns(&devices, only)
-        .map(|(device, name)| ExperimentTurn { device, name, code: None, account: None, went_on: false, looked_again: false })
+        .map(|(device, name)| ExperimentTurn { device, name, code: None, summary: None, went_on: false, looked_again: false })
         .collect();
     let weights = Weights::of(&results);
     for (position, device) in devices.iter().enumerate() {
@@ -120,27 +120,31 @@ pub fn run_all(options: &Options, only: &[String], flags: &[String]) -> Result<O
                 let own = (left * weight(i) / waiting[position..].iter().map(weight).sum::<f64>()).max(1.0);
                 let share =
                     Share { before: start.elapsed().as_secs_f64(), own, after: (left - own).max(0.0) + later.as_secs_f64() };
-                let file = scratch.path().join("account.json");
+                let file = scratch.path().join("summary.json");
                 let _ = std::fs::remove_file(&file);
-                let within = Within { account: file.clone(), share: Some(share), first_look };
+                let within = RunAllContext { summary: file.clone(), share: Some(share), first_look };
                 let turn = &mut all[*i];
                 // Only the first turn may start over.
                 let flags: Vec<String> = flags.iter().filter(|flag| turn.code.is_none() || *flag != "--fresh").cloned().collect();
                 let code = run_one(&programs.join(turn.name), &flags, options, *device, Some(own), Some((&within, &results)))?;
                 if code == INTERRUPTED || stopped() {
                     eprintln!("run-all: stopped; the same command goes on from here");
-                    return Ok(Some(Summary { code: INTERRUPTED, results: None, ..Summary::new(&all, start.elapsed()) }));
+                    return Ok(Some(RunAllSummary {
+                        code: INTERRUPTED,
+                        results: None,
+                        ..RunAllSummary::new(&all, start.elapsed())
+                    }));
                 }
-                turn.take(code, Account::read(&file)?);
+                turn.take(code, RunSummary::read(&file)?);
                 turn.looked_again = !first_look;
             }
         }
     }
     let wanted = options.filter.as_ref().map_or("", |filter| filter.as_str());
-    ensure!(all.iter().any(|turn| turn.account.is_some() || turn.code != Some(0)), "no cell of any experiment matches '{wanted}'");
-    let summary = Summary::new(&all, start.elapsed());
-    let results = kept.filter(|_| all.iter().any(|turn| turn.account.is_some()));
-    Ok(Some(Summary { results, ..summary }))
+    ensure!(all.iter().any(|turn| turn.summary.is_some() || turn.code != Some(0)), "no cell of any experiment matches '{wanted}'");
+    let summary = RunAllSummary::new(&all, start.elapsed());
+    let results = kept.filter(|_| all.iter().any(|turn| turn.summary.is_some()));
+    Ok(Some(RunAllSummary { results, ..summary }))
 }
 
 /// What each experiment took of a device's time where the project's own results were taken: shares of the time for all are such that all end
@@ -170,18 +174,18 @@ impl Weights {
 impl ExperimentTurn {
     /// Whether there is anything left to measure: it has not begun, or a budget cut it short and it came further the last time.
     fn is_waiting(&self) -> bool {
-        self.code.is_none() || (self.went_on && self.account.as_ref().is_some_and(|account| account.lacking > 0))
+        self.code.is_none() || (self.went_on && self.summary.as_ref().is_some_and(|summary| summary.lacking > 0))
     }
 
     /// Whether more rounds might decide one of its claims, and it has not had them.
     fn is_undecided(&self) -> bool {
-        !self.looked_again && self.account.as_ref().is_some_and(|account| account.is_open)
+        !self.looked_again && self.summary.as_ref().is_some_and(|summary| summary.is_open)
     }
 
-    fn take(&mut self, code: u8, account: Option<Account>) {
-        let earlier = self.account.as_ref().map_or(0, |earlier| earlier.passes);
-        self.went_on = account.as_ref().is_some_and(|account| account.passes > 0);
-        self.account = account.map(|account| Account { passes: account.passes + earlier, ..account });
+    fn take(&mut self, code: u8, summary: Option<RunSummary>) {
+        let earlier = self.summary.as_ref().map_or(0, |earlier| earlier.passes);
+        self.went_on = summary.as_ref().is_some_and(|summary| summary.passes > 0);
+        self.summary = summary.map(|summary| RunSummary { passes: summary.passes + earlier, ..summary });
         self.code = Some(code);
     }
 }
@@ -254,7 +258,7 @@ fn run_one(
     options: &Options,
     device: DeviceChoice,
     seconds: Option<f64>,
-    within: Option<(&Within, &Path)>,
+    within: Option<(&RunAllContext, &Path)>,
 ) -> Result<u8> {
     ensure!(program.exists(), "{} is missing; build all programs with `cargo build --release`", program.display());
     let mut command = Command::new(program);
@@ -272,40 +276,40 @@ fn run_one(
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
-impl Summary {
-    fn new(all: &[ExperimentTurn], took: Duration) -> Summary {
-        let accounts = || all.iter().filter_map(|turn| Some((turn, turn.account.as_ref()?)));
+impl RunAllSummary {
+    fn new(all: &[ExperimentTurn], took: Duration) -> RunAllSummary {
+        let summaries = || all.iter().filter_map(|turn| Some((turn, turn.summary.as_ref()?)));
         let mut found: Vec<(DeviceChoice, Vec<JudgedClaim>)> = Vec::new();
-        for (turn, account) in accounts() {
-            let judged = account.judged.iter().filter(|judged| judged.counts && !judged.in_python).cloned();
+        for (turn, summary) in summaries() {
+            let judged = summary.judged.iter().filter(|judged| judged.counts && !judged.in_python).cloned();
             match found.iter_mut().find(|(device, _)| *device == turn.device) {
                 Some((_, known)) => known.extend(judged),
                 None => found.push((turn.device, judged.collect())),
             }
         }
-        let failed = accounts().flat_map(|(turn, account)| account.failed.iter().map(move |cell| format!("{} {cell}", turn.name)));
+        let failed = summaries().flat_map(|(turn, summary)| summary.failed.iter().map(move |cell| format!("{} {cell}", turn.name)));
         let folder = |dir: &PathBuf| dir.parent().unwrap_or(dir).to_path_buf();
-        Summary {
+        RunAllSummary {
             code: all.iter().filter_map(|turn| turn.code).max().unwrap_or(0),
             results: None,
             took,
             found,
-            passes: accounts().map(|(_, account)| account.passes).sum(),
+            passes: summaries().map(|(_, summary)| summary.passes).sum(),
             failed: failed.collect(),
-            came: accounts().filter_map(|(_, account)| account.came).fold((0, 0), |sum, came| (sum.0 + came.0, sum.1 + came.1)),
-            cut_short: accounts().filter(|(_, account)| account.lacking > 0).map(|(turn, _)| turn.name).collect(),
+            came: summaries().filter_map(|(_, summary)| summary.came).fold((0, 0), |sum, came| (sum.0 + came.0, sum.1 + came.1)),
+            cut_short: summaries().filter(|(_, summary)| summary.lacking > 0).map(|(turn, _)| turn.name).collect(),
             not_run: all
                 .iter()
-                .filter(|turn| turn.account.is_none() && turn.code.is_some_and(|code| code != 0))
+                .filter(|turn| turn.summary.is_none() && turn.code.is_some_and(|code| code != 0))
                 .map(|turn| turn.name)
                 .collect(),
-            folders: accounts().map(|(_, account)| folder(&account.dir)).collect(),
-            left: accounts().flat_map(|(_, account)| account.left.iter().map(folder)).collect(),
+            folders: summaries().map(|(_, summary)| folder(&summary.dir)).collect(),
+            left: summaries().flat_map(|(_, summary)| summary.left.iter().map(folder)).collect(),
         }
     }
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for RunAllSummary {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let list = |paths: &BTreeSet<PathBuf>| paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
         let took = Seconds(self.took.as_secs_f64());

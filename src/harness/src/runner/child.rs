@@ -1,6 +1,6 @@
 //! A child process: one pass over one cell, told to the parent line by line.
 
-use super::exchange;
+use super::shared_tensors;
 use super::spec::{ChildMessage, Spec};
 use crate::machine::{Conditions, DeviceChoice, Gpu, libtorch_version};
 use crate::measure::{self, Bench, Found, SetUp, Timing};
@@ -75,33 +75,35 @@ fn pass(protocol: &PlainProtocol, prepare: SetUp, spec: &str) -> Result<Found> {
     }
     if spec.hand_over {
         let files = spec.exchange.as_ref().context("a start is handed over by a file")?;
-        exchange::write_start(&bench.set_up(prepare, &cell)?, &files.start)?;
+        shared_tensors::write_start(&bench.set_up(prepare, &cell)?, &files.start)?;
         return Ok(Found { samples: Vec::new(), status: Status::Ok, reason: String::new() });
     }
-    if let (DeviceChoice::Plumbing(_), Pass::Check | Pass::Time) = (choice, spec.pass) {
-        return gone_through(protocol, prepare, &spec, &*backend, &bench);
+    if let (DeviceChoice::FakeCuda(_), Pass::Check | Pass::Time) = (choice, spec.pass) {
+        return smoke_run(protocol, prepare, &spec, &*backend, &bench);
     }
     match spec.pass {
         Pass::Check => {
             let grid = protocol.grid_of(spec.profile, &cell).with_context(|| format!("no cell '{cell}' is planned"))?;
             let expected = protocol.check_of(&cell).with_context(|| format!("no check applies to '{cell}'"))?;
             match spec.exchange {
-                Some(files) => measure::check_against(expected, prepare, &cell, &exchange::read_outcome(&files.outcome)?, &bench),
+                Some(files) => {
+                    measure::check_against(expected, prepare, &cell, &shared_tensors::read_outcome(&files.outcome)?, &bench)
+                }
                 None => measure::check(expected, prepare, &cell, &grid.baseline_of(&cell), &bench),
             }
         }
         Pass::Memory => {
             let mut step = bench.set_up(prepare, &cell)?;
             // What a comparison with the reference names in a difference.
-            let counted = if spec.exchange.is_some() { measure::memory_in_blocks } else { measure::memory_keeping };
-            let samples = counted(&mut step, &*backend, spec.files.as_deref())?;
+            let counted = if spec.exchange.is_some() { measure::memory_in_blocks } else { measure::memory };
+            let samples = counted(&mut step, &*backend)?;
             Ok(Found { samples, status: Status::Ok, reason: String::new() })
         }
         Pass::Time => {
             let mut step = bench.set_up(prepare, &cell)?;
             let gpu = match choice {
                 DeviceChoice::Cuda(index) => Gpu::open(index).ok(),
-                DeviceChoice::Cpu | DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_) => None,
+                DeviceChoice::Cpu | DeviceChoice::Dry(_) | DeviceChoice::FakeCuda(_) => None,
             };
             let conditions = || gpu.as_ref().map(Gpu::conditions).unwrap_or_default();
             let timing = step.timing;
@@ -117,7 +119,7 @@ fn pass(protocol: &PlainProtocol, prepare: SetUp, spec: &str) -> Result<Found> {
 }
 
 /// Runs all of a check or of a time pass where no figure of it is one.
-fn gone_through(protocol: &PlainProtocol, prepare: SetUp, spec: &Spec, backend: &dyn Backend, bench: &Bench) -> Result<Found> {
+fn smoke_run(protocol: &PlainProtocol, prepare: SetUp, spec: &Spec, backend: &dyn Backend, bench: &Bench) -> Result<Found> {
     let cell = PlainCell::parse(&spec.cell).map_err(anyhow::Error::msg)?;
     if spec.pass == Pass::Time {
         let mut step = bench.set_up(prepare, &cell)?;
@@ -126,9 +128,9 @@ fn gone_through(protocol: &PlainProtocol, prepare: SetUp, spec: &Spec, backend: 
     } else {
         let expected = protocol.check_of(&cell).with_context(|| format!("no check applies to '{cell}'"))?;
         let baseline = PlainCell::parse(&spec.baseline).map_err(anyhow::Error::msg)?;
-        measure::go_through(expected, prepare, &[baseline, cell], bench)?;
+        measure::smoke_run(expected, prepare, &[baseline, cell], bench)?;
     }
-    let reason = "gone through on a simulated GPU, which gives no figures".to_string();
+    let reason = "ran on a simulated GPU in the place of a real one, which gives no figures".to_string();
     Ok(Found { samples: Vec::new(), status: Status::Skipped, reason })
 }
 
@@ -174,7 +176,7 @@ pub fn open(choice: DeviceChoice, memory_limit: Option<u64>) -> Result<Box<dyn B
         // Its limit came with the environment.
         DeviceChoice::Cuda(index) => Box::new(Cuda::new(i32::try_from(index)?)?),
         DeviceChoice::Dry(_) => Box::new(Dry::open()?),
-        DeviceChoice::Plumbing(_) => Box::new(HostClock(Dry::open()?)),
+        DeviceChoice::FakeCuda(_) => Box::new(HostClock(Dry::open()?)),
     })
 }
 

@@ -1,30 +1,30 @@
 //! Runs an experiment: command line, cells, one child process for each cell and pass, and the record of all of it.
 
-mod account;
 mod all;
 mod child;
-mod exchange;
-mod gates;
 mod launch;
 mod options;
 mod plan;
+mod preconditions;
 mod progress;
 mod python;
-mod sides;
+mod reference_process;
+mod round_count;
+mod shared_tensors;
 mod simulate;
 mod spec;
 mod start;
-mod stopping;
+mod summary;
 mod sweep;
 mod template;
 
-pub use account::{Account, JudgedClaim, Share, Within};
-pub use all::{Summary, run_all};
+pub use all::{RunAllSummary, run_all};
 pub use child::open;
 pub use options::Options;
 pub use python::{Python, project_with};
 pub use simulate::simulate;
 pub use start::{interruptible, stopped};
+pub use summary::{JudgedClaim, RunAllContext, RunSummary, Share};
 
 use crate::lab;
 use crate::measure::SetUp;
@@ -100,7 +100,7 @@ fn start(protocol: &PlainProtocol, rounds: Option<u32>, options: &Options) -> Re
         }
         return Ok(0);
     }
-    let rounds = stopping::rounds(protocol, choice, profile, options.rounds, rounds);
+    let rounds = round_count::rounds(protocol, choice, profile, options.rounds, rounds);
     match options.results(profile) {
         Some(out) => sweep::run(protocol, options, (choice, profile, rounds), &plan, &out),
         None => {

@@ -1,6 +1,6 @@
 //! The command line that all experiments share.
 
-use super::account::Within;
+use super::summary::RunAllContext;
 use crate::machine::{DeviceChoice, cores};
 use base::units::Bytes;
 use clap::{Parser, ValueEnum};
@@ -70,7 +70,7 @@ pub struct Options {
 
     /// The command that this run is part of, as it describes that itself
     #[arg(long, hide = true, value_parser = within)]
-    pub within: Option<Within>,
+    pub within: Option<RunAllContext>,
 
     /// One cell and pass, as the parent describes it
     #[arg(long, hide = true)]
@@ -113,7 +113,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     value.map(Duration::from_secs_f64).ok_or_else(|| format!("'{text}' is no number of seconds"))
 }
 
-fn within(text: &str) -> Result<Within, String> {
+fn within(text: &str) -> Result<RunAllContext, String> {
     serde_json::from_str(text).map_err(|_| "--within is for the lab's own use".to_string())
 }
 

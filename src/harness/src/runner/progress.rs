@@ -1,6 +1,6 @@
 //! Progress for the person who waits: a bar with the time left on a terminal, plain lines elsewhere.
 
-use super::account::Share;
+use super::summary::Share;
 use base::units::Seconds;
 use indicatif::{ProgressBar, ProgressStyle};
 use record::results::{PassRecord, Status};

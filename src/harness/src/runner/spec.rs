@@ -33,8 +33,6 @@ pub struct Spec {
     pub reference: Option<ForReference>,
     /// Settings of the caching allocator that the cell asks for.
     pub alloc_conf: Option<String>,
-    /// Where the pass keeps files; none where it keeps none.
-    pub files: Option<PathBuf>,
     pub parent: u32,
 }
 
@@ -57,7 +55,6 @@ impl Spec {
             anew: false,
             reference: None,
             alloc_conf: None,
-            files: None,
             parent: std::process::id(),
         }
     }

@@ -47,8 +47,8 @@ pub fn command(program: Program, choice: DeviceChoice) -> Result<Command> {
     match (choice, program) {
         // A cell of the CPU sees no GPU, also on a machine that has one.
         (DeviceChoice::Cpu, _) => drop(command.env("CUDA_VISIBLE_DEVICES", "")),
-        (DeviceChoice::Dry(card) | DeviceChoice::Plumbing(card), Program::Own) => dry::prepare(&mut command, card)?,
-        (DeviceChoice::Dry(card) | DeviceChoice::Plumbing(card), Program::Reference(_)) => dry::prepare_python(&mut command, card)?,
+        (DeviceChoice::Dry(card) | DeviceChoice::FakeCuda(card), Program::Own) => dry::prepare(&mut command, card)?,
+        (DeviceChoice::Dry(card) | DeviceChoice::FakeCuda(card), Program::Reference(_)) => dry::prepare_python(&mut command, card)?,
         (DeviceChoice::Cuda(_), _) => {}
     }
     Ok(command)

@@ -1,15 +1,15 @@
 //! One run of an experiment: every planned cell is checked, counted and timed, and each pass is recorded before the next begins.
 
-use super::account::{Account, JudgedClaim};
-use super::gates::{beyond_physics, counted_difference, has_reference, impossible};
 use super::launch::Started;
 use super::options::{CellShard, Options};
 use super::plan::{Plan, Planned, round_order};
+use super::preconditions::{beyond_physics, counted_difference, has_reference, impossible};
 use super::progress::Progress;
 use super::python::{Python, for_reference};
-use super::sides::{Exchanges, Provision, program, provide, provided};
+use super::reference_process::{Exchanges, Provision, program, provide, provided};
 use super::spec::Spec;
 use super::start::{interruptible, stopped};
+use super::summary::{JudgedClaim, RunSummary};
 use super::template::{Templates, suits};
 use super::{EXPERIMENTS, INTERRUPTED};
 use crate::machine::{DeviceChoice, Machine, cores, exact_cpu, flags, kernel};
@@ -19,12 +19,12 @@ use rand::seq::SliceRandom;
 use record::judge::{Judgement, RunContext, judge, undecided};
 use record::protocol::{DEVICE_MEMORY, Pass, PlainCell, PlainProtocol, Platform, Profile, Relation, TIME};
 use record::results::{
-    BUDGET_ENDED, Command, FILES, FolderNotWritten, Identity, Journal, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status,
+    BUDGET_ENDED, Command, FolderNotWritten, Identity, Journal, Manifest, PassRecord, Place, SCHEMA, SHARD, Samples, Status,
     predictions_that_came,
 };
 use record::rounds::Rounds;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::slice;
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
@@ -66,7 +66,6 @@ pub fn run(
         choice,
         profile,
         machine,
-        dir: std::path::absolute(&dir).with_context(|| format!("finding {}", dir.display()))?,
         python,
         journal,
         records,
@@ -87,12 +86,12 @@ pub fn run(
     }
     sweep.run(plan)?;
     sweep.progress.finish();
-    let account = account(&sweep, plan, &left, &dir);
+    let summary = summary(&sweep, plan, &left, &dir);
     match &options.within {
-        Some(within) => account.write(&within.account)?,
-        None => account.judged.iter().for_each(|judged| println!("{judged}")),
+        Some(within) => summary.write(&within.summary)?,
+        None => summary.judged.iter().for_each(|judged| println!("{judged}")),
     }
-    let state = match (stopped(), account.lacking) {
+    let state = match (stopped(), summary.lacking) {
         (true, _) => "stopped; the same command goes on from here".to_string(),
         (_, 0) if sweep.budget_ended => "done; the budget ended before every claim was decided".to_string(),
         (_, 0) => "done".to_string(),
@@ -101,12 +100,12 @@ pub fn run(
     println!(
         "{}: {state}: {} passes in {}, {} failed; {}",
         protocol.name,
-        account.passes,
+        summary.passes,
         Seconds(start.elapsed().as_secs_f64()),
-        account.failed.len(),
+        summary.failed.len(),
         dir.display()
     );
-    Ok(if stopped() { INTERRUPTED } else { u8::from(!account.failed.is_empty()) })
+    Ok(if stopped() { INTERRUPTED } else { u8::from(!summary.failed.is_empty()) })
 }
 
 /// One in so many predictions is made again before those that came with the project are taken for this run's own.
@@ -146,7 +145,6 @@ fn take_over(
         choice,
         profile,
         machine: machine.clone(),
-        dir: scratch.path().to_path_buf(),
         python: python.cloned(),
         journal,
         records: Vec::new(),
@@ -188,7 +186,7 @@ fn take_over(
     }
     let taken = RunContext { profile, device: choice.platform(), rounds: &came.manifest.rounds };
     let judgements = judge(protocol, taken, &Samples::new(&came.passes));
-    let account = Account {
+    let summary = RunSummary {
         dir: dir.clone(),
         left: Vec::new(),
         came: Some((made.len(), all)),
@@ -198,7 +196,7 @@ fn take_over(
         failed: Vec::new(),
         judged: judgements.into_iter().map(judged).collect(),
     };
-    account.write(&within.account)?;
+    summary.write(&within.summary)?;
     println!("{}: {} of {all} predictions made again, all equal to {}", protocol.name, made.len(), dir.display());
     Ok(Some(0))
 }
@@ -253,7 +251,7 @@ fn environment(python: Option<&Result<Python, String>>) -> BTreeMap<String, Stri
 }
 
 /// The command line, as it can be typed elsewhere: the program by its name, paths from the folder that it was started in, and without the
-/// account that only the run of all experiments around it can read.
+/// summary that only the run of all experiments around it can read.
 fn invocation() -> Vec<String> {
     let here = std::env::current_dir().map(|here| format!("{}/", here.display())).unwrap_or_default();
     let mut arguments: Vec<String> =
@@ -274,8 +272,6 @@ struct Sweep<'a> {
     choice: DeviceChoice,
     profile: Profile,
     machine: Machine,
-    /// Where the results go.
-    dir: PathBuf,
     /// Who runs the cells that are PyTorch's, or why nobody can; none where there are no such cells.
     python: Option<Result<Python, String>>,
     journal: Journal,
@@ -444,7 +440,6 @@ impl Sweep<'_> {
             anew: pass == Pass::Time
                 && self.protocol.metrics.iter().any(|metric| metric.pass == Pass::Time && metric.name != TIME.name),
             reference: planned.cell.is_reference().then(|| for_reference(threads)).transpose()?,
-            files: (pass == Pass::Memory && round == 1 && self.profile != Profile::Smoke).then(|| self.dir.join(FILES)),
             alloc_conf: planned.cell.alloc_conf().map(str::to_string),
             parent: std::process::id(),
         }))
@@ -693,7 +688,7 @@ fn loaded_together(choice: DeviceChoice) -> usize {
     match choice {
         DeviceChoice::Cpu => cores().clamp(1, 4),
         // Each would hold memory of the GPU.
-        DeviceChoice::Cuda(_) | DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_) => 1,
+        DeviceChoice::Cuda(_) | DeviceChoice::Dry(_) | DeviceChoice::FakeCuda(_) => 1,
     }
 }
 
@@ -703,19 +698,19 @@ fn side_by_side(choice: DeviceChoice, threads: u32) -> usize {
         DeviceChoice::Cuda(_) => 1,
         DeviceChoice::Cpu => (cores() / threads as usize).max(1),
         // It computes nothing, so one thread is all that a cell takes.
-        DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_) => cores(),
+        DeviceChoice::Dry(_) | DeviceChoice::FakeCuda(_) => cores(),
     }
 }
 
 /// What the run came to.
-fn account(sweep: &Sweep, plan: &Plan, left: &[FolderNotWritten], dir: &Path) -> Account {
+fn summary(sweep: &Sweep, plan: &Plan, left: &[FolderNotWritten], dir: &Path) -> RunSummary {
     let judgements = match sweep.profile {
         Profile::Smoke => Vec::new(),
         _ => judge(sweep.protocol, sweep.taken(), &Samples::new(&sweep.records)),
     };
     let failed = sweep.records.iter().filter(|record| record.status.is_failure());
     let folder = if sweep.options.shard.is_some() { dir.parent().unwrap_or(dir) } else { dir };
-    Account {
+    RunSummary {
         dir: folder.to_path_buf(),
         left: left.iter().map(|left| left.dir.clone()).collect(),
         came: None,

@@ -122,7 +122,7 @@ pub fn suits(choice: DeviceChoice, spec: &Spec) -> bool {
     match choice {
         _ if spec.anew => false,
         DeviceChoice::Cpu => true,
-        DeviceChoice::Dry(_) | DeviceChoice::Plumbing(_) => as_it_is && spec.pass != Pass::Time,
+        DeviceChoice::Dry(_) | DeviceChoice::FakeCuda(_) => as_it_is && spec.pass != Pass::Time,
         DeviceChoice::Cuda(_) => false,
     }
 }

@@ -27,9 +27,9 @@ pub struct Metric {
     pub signed: Option<Text>,
     #[serde(default, skip_serializing_if = "is_usual")]
     pub role: Role,
-    /// Whether two memory passes may differ in it: other processes move what is used of a device.
-    #[serde(default, skip_serializing_if = "is_usual")]
-    pub moves: bool,
+    /// Whether two memory passes may differ in it: other processes move what is used of a device. (`moves` in older results.)
+    #[serde(default, alias = "moves", skip_serializing_if = "is_usual")]
+    pub nondeterministic: bool,
 }
 
 /// How a figure without a unit is best written.
@@ -86,7 +86,7 @@ fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
 
 impl Metric {
     const fn new(name: &'static str, label: &'static str, unit: &'static str, pass: Pass) -> Metric {
-        Metric { name, label, unit, pass, style: FigureStyle::Number, signed: None, role: Role::Column, moves: false }
+        Metric { name, label, unit, pass, style: FigureStyle::Number, signed: None, role: Role::Column, nondeterministic: false }
     }
 
     /// A figure that is counted once, as bytes are.
@@ -144,8 +144,8 @@ impl Metric {
     }
 
     /// A count that two passes may differ in, because other processes or the order in which threads allocate move it.
-    pub const fn moving(self) -> Metric {
-        Metric { moves: true, ..self }
+    pub const fn nondeterministic(self) -> Metric {
+        Metric { nondeterministic: true, ..self }
     }
 }
 

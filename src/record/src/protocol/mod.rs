@@ -231,12 +231,12 @@ impl PlainProtocol {
     }
 
     /// Whether two passes may count a metric differently. Layers of a picture are metrics that no table has.
-    pub fn moves(&self, metric: &str) -> bool {
+    pub fn is_nondeterministic(&self, metric: &str) -> bool {
         let layers = self.plots.iter().flat_map(|plot| match &plot.kind {
             PlotKind::Area { layers, .. } => layers.as_slice(),
             _ => &[],
         });
-        self.metrics.iter().chain(layers).any(|known| known.name == metric && known.moves)
+        self.metrics.iter().chain(layers).any(|known| known.name == metric && known.nondeterministic)
     }
 
     /// A level as a title names it: `bf16 autocast`, `checkpointing + accumulation`, `k = 4`, and otherwise its own name.

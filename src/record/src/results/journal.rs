@@ -2,7 +2,7 @@
 
 use super::manifest::{MANIFEST, Manifest, differences, read};
 use super::rows::{HEADER, PassRecord, parse, write};
-use super::run::{ASIDE, FILES, SAMPLES};
+use super::run::{ASIDE, SAMPLES};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
@@ -38,7 +38,6 @@ impl Journal {
             }
         }
         sweep_aside(dir);
-        sweep_aside(&dir.join(FILES));
         let (path, manifest_path) = (dir.join(SAMPLES), dir.join(MANIFEST));
         let mut kept = Vec::new();
         if fresh || !manifest_path.exists() {
@@ -49,8 +48,6 @@ impl Journal {
             );
             // The manifest goes first: samples without one belong to nothing.
             let _ = std::fs::remove_file(&manifest_path);
-            // What cells kept belongs to the figures that go.
-            let _ = std::fs::remove_dir_all(dir.join(FILES));
             replace_file(&path, &write(&[], true)?)?;
             replace_file(&manifest_path, &serde_json::to_vec_pretty(manifest)?)?;
         } else {
@@ -261,23 +258,6 @@ mod tests {
         write("shard-2-of-2", "k=2", &mut other);
         let error = Run::read(dir.path()).unwrap_err().to_string();
         assert!(error.contains("cannot be joined") && error.contains("libtorch: there \"2.11.0\", now \"2.12.0\""), "{error}");
-    }
-
-    #[test]
-    fn kept_files_are_read_in_order_and_go_with_their_figures() {
-        let dir = tempfile::tempdir().unwrap();
-        drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
-        assert!(Run::read(dir.path()).unwrap().files.is_empty());
-        let folder = dir.path().join(FILES);
-        std::fs::create_dir(&folder).unwrap();
-        for name in ["b.pickle", "a.json.gz", ".aside-half-written"] {
-            std::fs::write(folder.join(name), name).unwrap();
-        }
-        drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
-        assert_eq!(Run::read(dir.path()).unwrap().files, [folder.join("a.json.gz"), folder.join("b.pickle")]);
-        assert!(!folder.join(".aside-half-written").exists(), "litter of a killed run is swept");
-        drop(Journal::open(dir.path(), &mut manifest(), true).unwrap());
-        assert!(Run::read(dir.path()).unwrap().files.is_empty(), "a fresh run starts without them");
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! A results folder as it stands: its manifest, its rows and the files beside them.
+//! A results folder as it stands: its manifest and its rows.
 
 use super::manifest::{MANIFEST, Manifest, differences, read};
 use super::rows::{PassRecord, parse};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
 /// Name of the file of rows.
@@ -16,17 +16,7 @@ pub(super) const ASIDE: &str = ".aside-";
 pub struct Run {
     pub manifest: Manifest,
     pub passes: Vec<PassRecord>,
-    /// What cells keep beside their figures, by name: a trace, a snapshot.
-    pub files: Vec<PathBuf>,
-    /// What stands among those and is none that a cell keeps, and why.
-    pub refused: Vec<(PathBuf, String)>,
 }
-
-/// The largest file that is taken for one that a cell keeps.
-const LARGEST: u64 = 64 << 20;
-
-/// Folder of the files that cells keep, inside the experiment's folder.
-pub const FILES: &str = "files";
 
 /// Prefix of the folders that the parts of a sweep write to, inside the experiment's folder.
 pub const SHARD: &str = "shard-";
@@ -53,8 +43,6 @@ impl Run {
             joined.manifest.planned.extend(run.manifest.planned);
             joined.manifest.commands.extend(run.manifest.commands);
             joined.passes.extend(run.passes);
-            joined.files.extend(run.files);
-            joined.refused.extend(run.refused);
         }
         Ok(joined)
     }
@@ -64,8 +52,7 @@ impl Run {
         let path = dir.join(SAMPLES);
         let text = read_file(&path)?;
         let (passes, _) = parse(&text, &path)?;
-        let (files, refused) = files(dir)?;
-        Ok(Run { manifest, passes, files, refused })
+        Ok(Run { manifest, passes })
     }
 }
 
@@ -83,56 +70,6 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
     let reading = || format!("reading {}", path.display());
     ensure!(std::fs::metadata(path).with_context(reading)?.is_file(), "{} is no file", path.display());
     std::fs::read(path).with_context(reading)
-}
-
-/// A path that is not read, and why.
-type Refused = (PathBuf, String);
-
-/// The files that cells kept, in order of name, and apart from them what must not be opened: results come from others, and a link leads
-/// to any file of the reader's, a pipe to no end.
-fn files(dir: &Path) -> Result<(Vec<PathBuf>, Vec<Refused>)> {
-    let folder = dir.join(FILES);
-    let Ok(kind) = folder.symlink_metadata() else { return Ok(Default::default()) };
-    if !kind.is_dir() {
-        return Ok((Vec::new(), vec![(folder, "is no folder".to_string())]));
-    }
-    let reading = || format!("reading {}", folder.display());
-    let (mut found, mut refused) = (Vec::new(), Vec::new());
-    for entry in std::fs::read_dir(&folder).with_context(reading)? {
-        let entry = entry.with_context(reading)?;
-        if entry.file_name().to_string_lossy().starts_with(ASIDE) {
-            continue;
-        }
-        match obstacle(&entry.path()) {
-            Some(why) => refused.push((entry.path(), why)),
-            None => found.push(entry.path()),
-        }
-    }
-    found.sort();
-    refused.sort();
-    Ok((found, refused))
-}
-
-/// Why something is not taken for a file that a cell keeps.
-fn obstacle(path: &Path) -> Option<String> {
-    match path.symlink_metadata() {
-        Ok(kind) if kind.is_symlink() => Some("is a link, which no run writes".to_string()),
-        Ok(kind) if !kind.is_file() => Some("is no file".to_string()),
-        Ok(kind) if kind.len() > LARGEST => Some(format!("has {} bytes, more than the {LARGEST} that a cell may keep", kind.len())),
-        Ok(_) => None,
-        Err(error) => Some(format!("cannot be looked at: {error}")),
-    }
-}
-
-/// Reads a file that a cell kept.
-///
-/// # Errors
-/// It is not one any more, or cannot be read.
-pub fn read_kept(path: &Path) -> Result<Vec<u8>> {
-    if let Some(why) = obstacle(path) {
-        bail!("{} {why}", path.display());
-    }
-    std::fs::read(path).with_context(|| format!("reading {}", path.display()))
 }
 
 /// Whether a folder is an experiment's results folder, whole or damaged.

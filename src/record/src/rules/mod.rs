@@ -17,8 +17,6 @@ pub use cells::JudgedCells;
 pub use exponent::ExponentRule;
 pub use false_alarms::FalseAlarmsRule;
 pub use frequency::FrequencyRule;
-#[cfg(test)]
-pub(crate) use outcome::classify;
 pub use outcome::{Bound, Comparison, Evidence, Outcome, Verdict};
 pub use picked::{Pick, PickedRule};
 pub use ratio::{RatioRule, Scope};

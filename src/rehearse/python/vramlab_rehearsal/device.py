@@ -97,7 +97,7 @@ def checked(opened, message):
         raise RuntimeError(f"vramlab rehearse: {text}")
 
 
-def tell_of_strangers(failed):
+def tell_of_third_party(failed):
     """Libraries that bring kernels, or a whole CUDA runtime, of their own."""
     from . import simulated
 
@@ -108,9 +108,9 @@ def tell_of_strangers(failed):
         listing.restype = ctypes.c_char_p
         return [os.path.basename(path) for path in listing().decode("utf-8", "replace").splitlines()]
 
-    for name in told("libnvidia-ml.so.1", "vramlab_dry_strangers"):
+    for name in told("libnvidia-ml.so.1", "vramlab_runtime_third_party"):
         notes.note(note=f"{name} has CUDA kernels of its own: they were not launched; what it allocates through PyTorch is counted")
-    for name in told("libcuda.so.1", "vramlab_driver_strangers") if failed else ():
+    for name in told("libcuda.so.1", "vramlab_driver_third_party") if failed else ():
         notes.note(
             note=f"{name} brings a CUDA runtime of its own, linked into it, which a rehearsal cannot stand in for: rehearse the script without it"
         )

@@ -119,7 +119,7 @@ def _ended():
     if not _stopped:
         reach.tell_batches()
         loading.tell()
-    device.tell_of_strangers(failed=False)
+    device.tell_of_third_party(failed=False)
     _label_everything()
     device.ended(_stopped)
     device.close()
@@ -148,7 +148,7 @@ def _watch_exceptions(torch):
         out_of_memory = _is_of_memory(torch, value)
         # What is alive is still there.
         _label_everything()
-        device.tell_of_strangers(failed=True)
+        device.tell_of_third_party(failed=True)
         note(
             exception=f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__,
             message=str(value),

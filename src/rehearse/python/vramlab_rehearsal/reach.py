@@ -145,7 +145,7 @@ def tell():
     if _trained & _asked:
         _did.add("evaluation")
     found = {}
-    trainers, names = _look_around()
+    trainers, names = _trainers_in_frames()
     for trainer in trainers:
         _of_trainer(trainer, found)
     for loader in gc.get_objects():
@@ -159,7 +159,7 @@ def tell():
                 note(unreached=kind, what=what, file=file, line=line)
 
 
-def _look_around():
+def _trainers_in_frames():
     """Trainers that are at work, and what the script calls its objects."""
     trainers, names = [], {}
     frame = sys._getframe(1)

@@ -54,7 +54,7 @@ class Technique:
     def refused(self, reason):
         self._say(applied=False, reason=reason)
 
-    def never(self, reason):
+    def refuse(self, reason):
         """Nothing that the script does can change it."""
         self.refused(reason)
         os._exit(0)
@@ -565,7 +565,7 @@ class EightBit(Instead):
     def begin(self):
         self.package = self.name.removeprefix("8-bit-")
         if importlib.util.find_spec(self.package) is None:
-            self.never(f"{self.package} is not installed")
+            self.refuse(f"{self.package} is not installed")
         self.by_trainer = {"torchao": "adamw_torch_8bit", "bitsandbytes": "adamw_bnb_8bit"}[self.package]
         super().begin()
 
@@ -646,14 +646,14 @@ class Muon(OfModel):
 
     def begin(self):
         if not hasattr(self.torch.optim, "Muon"):
-            self.never("PyTorch has Muon from 2.9 on")
+            self.refuse("PyTorch has Muon from 2.9 on")
         self.optimizers = follow_optimizers(self.torch)
-        when_scaler_is_made(self.torch, lambda _: self.never("the script scales its loss, and would unscale one optimizer's gradients of two"))
+        when_scaler_is_made(self.torch, lambda _: self.refuse("the script scales its loss, and would unscale one optimizer's gradients of two"))
         super().begin()
 
     def first(self, root):
         if uses_trainer():
-            return self.never("a Trainer steps one optimizer")
+            return self.refuse("a Trainer steps one optimizer")
         optim, lists = self.torch.optim, repeated(root)
         matrices = {p for _, _, blocks in lists for block in blocks for p in block.parameters() if p.ndim == 2 and p.requires_grad}
         for optimizer in [optimizer for optimizer in self.optimizers if type(optimizer) in (optim.Adam, optim.AdamW)]:
@@ -931,7 +931,7 @@ class LowRank(OfModel):
 
     def begin(self):
         if self.name == "qlora" and importlib.util.find_spec("bitsandbytes") is None:
-            self.never("bitsandbytes is not installed")
+            self.refuse("bitsandbytes is not installed")
         self.optimizers = follow_optimizers(self.torch)
         super().begin()
 
@@ -942,7 +942,7 @@ class LowRank(OfModel):
         if not any(trained):
             return
         if self.torch.distributed.is_initialized():
-            return self.never("the script uses several processes itself: freeze before the model is wrapped")
+            return self.refuse("the script uses several processes itself: freeze before the model is wrapped")
         if not all(trained):
             return self.refused("the script freezes parameters itself")
         linear = self.torch.nn.Linear
@@ -1219,9 +1219,9 @@ class Compile(Technique):
     def begin(self):
         self.refused("the script runs no module but what it compiles itself")
         if settings.eager:
-            self.never("--eager turns torch.compile off")
+            self.refuse("--eager turns torch.compile off")
         if importlib.util.find_spec("triton") is None:
-            self.never("triton, in which torch.compile writes its kernels, is not installed")
+            self.refuse("triton, in which torch.compile writes its kernels, is not installed")
         compiling.when_it_fails.append(lambda why: self.refused(f"torch.compile fails: {why}"))
         self.at_first_forward(self.first)
 
@@ -1302,9 +1302,9 @@ torch.distributed.init_process_group("nccl")"""
     def meet(self):
         """Makes this process one of them, unless the script has several itself."""
         if self.torch.distributed.is_initialized():
-            return self.never("the script uses several processes itself")
+            return self.refuse("the script uses several processes itself")
         if uses_trainer():
-            return self.never("a Trainer does it by itself: TrainingArguments(..., fsdp=True); rehearse that with --world-size and --rank")
+            return self.refuse("a Trainer does it by itself: TrainingArguments(..., fsdp=True); rehearse that with --world-size and --rank")
         self.torch.distributed.init_process_group("nccl", world_size=self.cards, rank=0)
 
 
@@ -1387,7 +1387,7 @@ class Sharded(OnCards):
         if not any(p.requires_grad for p in root.parameters()):
             return
         if len({p.dtype for p in root.parameters()}) > 1:
-            return self.never("the model's parameters are of several types")
+            return self.refuse("the model's parameters are of several types")
         self.meet()
         names = {id(p): name for name, p in root.named_parameters(remove_duplicate=False)}
         options = {"reshard_after_forward": False} if self.name == "zero2" else {}

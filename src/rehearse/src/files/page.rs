@@ -179,7 +179,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         })),
         varied => Serde(process.varied.iter().map(varied_of).collect::<Vec<_>>()),
         steps => process.steps,
-        imagined => Serde(process.imagined.iter().map(|value| {
+        placeholders => Serde(process.placeholders.iter().map(|value| {
             (value.operator.as_str(), place_or_not(value.line.as_ref()), value.times, size_of(value.size))
         }).collect::<Vec<_>>()),
         uncounted => Serde(process.uncounted.iter().map(|row| {

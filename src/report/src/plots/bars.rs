@@ -76,7 +76,7 @@ pub fn bars(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
         return Ok(None);
     };
     let view = &view.only(|other| other.studied == grid.studied);
-    let mut factors = view.telling(clusters, &[&grid.studied]);
+    let mut factors = view.distinguishing_factors(clusters, &[&grid.studied]);
     // Who ran it is no factor of cells that the lab runs itself.
     factors.retain(|factor| {
         view.cells.iter().any(|cell| cell.get(factor).is_some() && view.recorded.ratio(cell, view.metric).is_some())
@@ -98,7 +98,7 @@ pub fn amounts(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
         return Ok(None);
     };
     let view = &view.only(|other| other.studied == studied);
-    let factors = view.telling(clusters, &[studied]);
+    let factors = view.distinguishing_factors(clusters, &[studied]);
     let header = (factors.join(" · "), studied.to_string());
     let width = name_width(view, &header.0);
     let told = |cell: &PlainCell| view.value(cell).is_some() || view.is_out_of_memory(cell);

@@ -77,7 +77,7 @@ fn changes(what: &str, label: &str, low: f64, high: f64) -> String {
 
 /// At the largest level that several lines have, the lowest against the first; of one line, how it grows.
 fn of_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
-    let factors = view.telling(series, &[x]);
+    let factors = view.distinguishing_factors(series, &[x]);
     let at = |cell: &PlainCell| cell.get(x).and_then(|level| level.parse::<f64>().ok());
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     let mut lost: BTreeMap<String, f64> = BTreeMap::new();
@@ -146,7 +146,7 @@ fn of_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
 
 /// The shares at the far end of the axis, for each level of the first factor.
 fn of_share_lines(view: &PlotView, x: &str, series: &[&str]) -> Option<String> {
-    let first = view.telling(series, &[x]).into_iter().next();
+    let first = view.distinguishing_factors(series, &[x]).into_iter().next();
     let mut groups: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     for cell in &view.cells {
         let place = cell.get(x).and_then(|level| level.parse::<f64>().ok());

@@ -13,7 +13,7 @@ pub fn intervals(view: &PlotView, clusters: &[&str]) -> Result<Option<String>> {
     let compared = |cell: &&PlainCell| view.recorded.ratio(cell, view.metric).is_some();
     let cells: Vec<&PlainCell> = view.cells.iter().filter(compared).collect();
     let Some(grid) = cells.first().and_then(|cell| view.recorded.grid_of(cell)) else { return Ok(None) };
-    let factors = view.telling(clusters, &[&grid.studied]);
+    let factors = view.distinguishing_factors(clusters, &[&grid.studied]);
     let name = |cell: &PlainCell| {
         let own = view.recorded.grid_of(cell).map_or("", |grid| &grid.studied);
         let of = levels(cell, &factors.iter().copied().filter(|factor| *factor != own).collect::<Vec<_>>());

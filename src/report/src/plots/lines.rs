@@ -31,7 +31,7 @@ struct Series {
 
 pub fn lines(view: &PlotView, x: &str, series: &[&str]) -> Result<Option<String>> {
     let view = &view.only(|grid| !grid.levels_of(x).is_empty());
-    let factors = view.telling(series, &[x]);
+    let factors = view.distinguishing_factors(series, &[x]);
     let all = collect(view, x, &factors);
     if all.iter().all(|s| s.points.is_empty()) {
         return Ok(None);

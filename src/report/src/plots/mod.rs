@@ -173,21 +173,22 @@ impl<'a> PlotView<'a> {
 
     /// The factors that tell cells apart: the plot's own where they vary, then any other that does and that the ones before it do not
     /// decide, so that no two cells of different kind ever share a mark.
-    fn telling<'b>(&'b self, own: &[&'b str], shown_otherwise: &[&str]) -> Vec<&'b str> {
+    fn distinguishing_factors<'b>(&'b self, own: &[&'b str], shown_otherwise: &[&str]) -> Vec<&'b str> {
         let varies = |factor: &str| self.cells.iter().any(|cell| cell.get(factor) != self.cells[0].get(factor));
         let others = self.recorded.protocol.factors.iter().map(|f| f.name.as_str());
         let others = others.filter(|name| !own.contains(name) && !shown_otherwise.contains(name));
-        let mut telling: Vec<&str> = own.iter().copied().filter(|factor| varies(factor)).collect();
+        let mut distinguishing: Vec<&str> = own.iter().copied().filter(|factor| varies(factor)).collect();
         for factor in others {
             let mut decided: BTreeMap<Vec<Option<&str>>, Option<&str>> = BTreeMap::new();
-            let key =
-                |cell: &'b PlainCell| telling.iter().chain(shown_otherwise).map(|factor| cell.get(factor)).collect::<Vec<_>>();
+            let key = |cell: &'b PlainCell| {
+                distinguishing.iter().chain(shown_otherwise).map(|factor| cell.get(factor)).collect::<Vec<_>>()
+            };
             let adds = self.cells.iter().any(|cell| *decided.entry(key(cell)).or_insert(cell.get(factor)) != cell.get(factor));
             if adds {
-                telling.push(factor);
+                distinguishing.push(factor);
             }
         }
-        telling
+        distinguishing
     }
 }
 

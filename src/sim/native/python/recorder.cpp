@@ -282,7 +282,7 @@ void find_origin(uint64_t sequence) {
 }
 
 // Before each allocation, outside of the allocator's lock: inside of it Python's lock must not be asked for.
-void look_around() {
+void capture_python_context() {
   current_stack = gather_stack();
   current_origin = origin_module = 0;
   if (const auto node = torch::autograd::get_current_node()) {
@@ -295,13 +295,13 @@ void look_around() {
 
 std::shared_ptr<c10::GatheredContext> gather_for_us() {
   const OwnTime time;
-  look_around();
+  capture_python_context();
   // PyTorch's own snapshots take no context but theirs.
   return nullptr;
 }
 std::shared_ptr<c10::GatheredContext> gather_for_both() {
   const OwnTime time;
-  look_around();
+  capture_python_context();
   return torch::CapturedTraceback::gather(true, true, false);
 }
 
@@ -493,7 +493,7 @@ void end_step() {
 uint32_t current_step() { return step.load(); }
 
 Place look_for_place() {
-  look_around();
+  capture_python_context();
   return {current_phase.load(), step.load(), current_stack, current_origin, current_module ? current_module : origin_module};
 }
 
@@ -545,12 +545,12 @@ void tell_of_endless(uint32_t stack) {
   std::fprintf(stderr, "vramlab: %s\n", said);
 }
 
-void imagined(const char* what, int64_t size, int64_t most) {
+void placeholder_read(const char* what, int64_t size, int64_t most) {
   const uint32_t stack = gather_stack(), name = operator_number(what);
   const std::lock_guard<std::mutex> lock(mutex);
   if (!is_open()) return;
   tell_of_endless(stack);
-  Event event = now(Kind::kImagined);
+  Event event = now(Kind::kPlaceholder);
   event.bytes = 1;
   event.rounded = size;
   event.address = static_cast<uint64_t>(most);

@@ -39,7 +39,7 @@ struct Shadow {
   // Bytes; undefined where somebody wrote what nobody knows.
   Tensor bytes;
   // Known, as an answer of a healthy run and not as a value.
-  bool is_imagined = false, is_large_floating = false;
+  bool is_placeholder = false, is_large_floating = false;
 };
 
 std::mutex shadows_mutex;
@@ -83,7 +83,7 @@ Tensor over(const Tensor& bytes, const Tensor& like) {
 }
 
 // The values of a tensor, as a view of its block's shadow; undefined where they are not known.
-Tensor known(const Tensor& tensor, bool* is_imagined) {
+Tensor known(const Tensor& tensor, bool* is_placeholder) {
   if (tensor.numel() == 0) return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
   if (!can_be_known(tensor) && !has_large_shadow(tensor)) return {};
   Shadow shadow;
@@ -94,7 +94,7 @@ Tensor known(const Tensor& tensor, bool* is_imagined) {
     shadow = found->second;
   }
   if (shadow.bytes.nbytes() != tensor.storage().nbytes()) return {};
-  if (is_imagined && shadow.is_imagined) *is_imagined = true;
+  if (is_placeholder && shadow.is_placeholder) *is_placeholder = true;
   Tensor view = over(shadow.bytes, tensor);
   return tensor.is_conj() ? view.conj() : tensor.is_neg() ? view._neg_view() : view;
 }
@@ -125,7 +125,7 @@ void lose(const Tensor& tensor) {
 }
 
 // Writes values into a tensor's shadow. Where there is none, the tensor must fill its block, or be the first to be written of whole numbers.
-void learn(const Tensor& tensor, const Tensor& values, bool is_imagined, bool is_cast = false) {
+void learn(const Tensor& tensor, const Tensor& values, bool is_placeholder, bool is_cast = false) {
   if (tensor.numel() == 0) return;
   const bool is_large_floating = !can_be_known(tensor);
   if (is_large_floating && !has_large_shadow(tensor) && (!is_cast || tensor.storage().nbytes() > kMostWhole)) return lose(tensor);
@@ -151,7 +151,7 @@ void learn(const Tensor& tensor, const Tensor& values, bool is_imagined, bool is
     shadow = {fills ? at::empty({static_cast<int64_t>(bytes)}, options) : at::zeros({static_cast<int64_t>(bytes)}, options), false};
   }
   over(shadow.bytes, tensor).copy_(values);
-  shadow.is_imagined = is_imagined || (shadow.is_imagined && !fills);
+  shadow.is_placeholder = is_placeholder || (shadow.is_placeholder && !fills);
   shadow.is_large_floating = is_large_floating;
   set_shadow(tensor, std::move(shadow));
 }
@@ -183,7 +183,7 @@ const at::Generator& generator() {
 }
 
 struct OnCpu {
-  bool is_known = true, is_imagined = false, has_card = false;
+  bool is_known = true, is_placeholder = false, has_card = false;
   size_t bytes = 0;
 
   // `is_written`: its values before do not matter to whether the operator can run, where they are overwritten.
@@ -197,7 +197,7 @@ struct OnCpu {
     if (bytes > 2 * kMostWhole) is_known = false;
     if (!is_known) return {};
     if (is_overwritten) return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU).pinned_memory(false));
-    Tensor values = known(tensor, &is_imagined);
+    Tensor values = known(tensor, &is_placeholder);
     if (!values.defined()) is_known = false;
     return values;
   }
@@ -466,7 +466,7 @@ struct Around final : c10::OperatorKernel {
       for (size_t i = 0; i < count && cpu.is_known; i++)
         arguments.push_back(cpu.argument(*(begin + static_cast<std::ptrdiff_t>(i)), op.schema().arguments()[i], overwrites));
     }
-    if (!cpu.is_known && choosing && runs_on_cpu && imagine(op, begin, count, cpu, arguments)) imagined(told.c_str());
+    if (!cpu.is_known && choosing && runs_on_cpu && imagine(op, begin, count, cpu, arguments)) placeholder_read(told.c_str());
     if (special != Special::kNone) before.assign(begin, stack->end());
     for (const size_t i : written_arguments) targets.push_back(*(begin + static_cast<std::ptrdiff_t>(i)));
     if (special == Special::kItem || special == Special::kEqual) return answer(op, keys, stack, cpu, arguments, before);
@@ -486,9 +486,9 @@ struct Around final : c10::OperatorKernel {
     for (const IValue& value : values) results.add(value);
     for (const IValue& value : targets) written.add(value);
     const bool is_cast = special == Special::kCopy && cpu.is_known && is_whole(before[1].toTensor().scalar_type());
-    if (cpu.is_known && (is_cast || worth(results, written)) && compute(op, arguments, results, written, cpu.is_imagined, is_cast)) {
-      if (cpu.is_imagined && special == Special::kCounts) tell_size(results.list[0], before);
-      if (cpu.is_imagined && special == Special::kCopy && written.list[0].is_cpu()) imagined("copy to the CPU");
+    if (cpu.is_known && (is_cast || worth(results, written)) && compute(op, arguments, results, written, cpu.is_placeholder, is_cast)) {
+      if (cpu.is_placeholder && special == Special::kCounts) tell_size(results.list[0], before);
+      if (cpu.is_placeholder && special == Special::kCopy && written.list[0].is_cpu()) placeholder_read("copy to the CPU");
       return;
     }
     unknown(before, results, written);
@@ -511,13 +511,13 @@ struct Around final : c10::OperatorKernel {
       const int64_t choices = self.dim() && dim < self.dim() ? self.size(dim) : 1;
       dim += is_mask ? given.dim() : 1;
       if (given.is_cpu()) return given;
-      Tensor values = known(given, &cpu.is_imagined);
+      Tensor values = known(given, &cpu.is_placeholder);
       if (values.defined()) return values;
       if (static_cast<size_t>(given.numel()) * given.itemsize() > kMostWhole || (is_mask && name == "aten::index.Tensor")) {
         is_possible = false;
         return {};
       }
-      cpu.is_imagined = true;
+      cpu.is_placeholder = true;
       // Those who write in turn do not meet.
       return is_mask ? one_half(given) : in_turn(given, choices, choosing->is_write ? places.fetch_add(given.numel()) % std::max<int64_t>(1, choices) : 0);
     };
@@ -563,7 +563,7 @@ struct Around final : c10::OperatorKernel {
     return false;
   }
 
-  bool compute(const c10::OperatorHandle& op, Stack& arguments, const Tensors& results, const Tensors& written, bool is_imagined, bool is_cast) {
+  bool compute(const c10::OperatorHandle& op, Stack& arguments, const Tensors& results, const Tensors& written, bool is_placeholder, bool is_cast) {
     if (name == "aten::zero_" || (name == "aten::fill_.Scalar" && arguments[1].toScalar().equal(0))) {
       if (learn_zeros(written.list[0])) return true;
     }
@@ -575,22 +575,22 @@ struct Around final : c10::OperatorKernel {
       // In place, or into an argument: those are the results.
       Tensors values;
       for (const size_t i : written_arguments) values.add(inputs[i]);
-      for (size_t i = 0; i < written.list.size() && i < values.list.size(); i++) put(written.list[i], values.list[i], is_imagined, is_cast);
+      for (size_t i = 0; i < written.list.size() && i < values.list.size(); i++) put(written.list[i], values.list[i], is_placeholder, is_cast);
       return true;
     }
     Tensors values;
     for (const IValue& value : arguments) values.add(value);
-    for (size_t i = 0; i < results.list.size() && i < values.list.size(); i++) put(results.list[i], values.list[i], is_imagined, is_cast);
+    for (size_t i = 0; i < results.list.size() && i < values.list.size(); i++) put(results.list[i], values.list[i], is_placeholder, is_cast);
     return true;
   }
 
-  void put(const Tensor& to, const Tensor& values, bool is_imagined, bool is_cast) {
+  void put(const Tensor& to, const Tensor& values, bool is_placeholder, bool is_cast) {
     if (!to.defined() || !values.defined()) return;
     if (to.is_cpu()) {
       // A copy to the host.
       if (!values.is_same(to)) to.copy_(values);
     } else if (to.sizes() == values.sizes()) {
-      learn(to, values, is_imagined, is_cast);
+      learn(to, values, is_placeholder, is_cast);
     } else {
       lose(to);
     }
@@ -636,7 +636,7 @@ struct Around final : c10::OperatorKernel {
       }
       case Special::kCopy: {
         const Tensor &to = before[0].toTensor(), &from = before[1].toTensor();
-        if (to.is_cpu() && from.is_cuda() && from.numel() > 0) imagined("copy to the CPU");
+        if (to.is_cpu() && from.is_cuda() && from.numel() > 0) placeholder_read("copy to the CPU");
         if (to.is_cpu() && to.numel() == 1 && at::isFloatingType(to.scalar_type())) to.fill_(next_loss());
         lose(to);
         return;
@@ -650,18 +650,18 @@ struct Around final : c10::OperatorKernel {
 
   void answer(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, const OnCpu& cpu, Stack& arguments, const Stack& before) {
     if (cpu.is_known && run_on_cpu(op, &arguments)) {
-      if (cpu.is_imagined) imagined(told.c_str());
+      if (cpu.is_placeholder) placeholder_read(told.c_str());
       kernel.callBoxed(op, keys, stack);
       stack->back() = arguments.back();
       return;
     }
     kernel.callBoxed(op, keys, stack);
     if (special == Special::kEqual) {
-      imagined(told.c_str());
+      placeholder_read(told.c_str());
       stack->back() = true;
       return;
     }
-    imagined(told.c_str());
+    placeholder_read(told.c_str());
     const auto type = before[0].toTensor().scalar_type();
     if (type == at::kBool) {
       stack->back() = at::Scalar(false);
@@ -690,9 +690,9 @@ struct Around final : c10::OperatorKernel {
       for (const IValue& value : arguments) {
         const Tensor& values = value.toTensor();
         results.push_back(at::empty_strided(values.sizes(), values.strides(), values.options().device(before[0].toTensor().device())));
-        learn(results.back(), values, cpu.is_imagined);
+        learn(results.back(), values, cpu.is_placeholder);
       }
-      if (cpu.is_imagined) tell_size(results[0], before);
+      if (cpu.is_placeholder) tell_size(results[0], before);
     } else {
       const std::optional<int64_t> selected = selected_by_mask(before);
       results = selected ? std::vector<Tensor>{at::empty({*selected}, before[0].toTensor().options())} : largest(name, before);
@@ -706,28 +706,28 @@ struct Around final : c10::OperatorKernel {
   // frequent kind. Where there is no such bound, as for repetitions, none.
   void tell_size(const Tensor& result, const Stack& before) const {
     const Tensor& self = before[0].toTensor();
-    if (name == "aten::repeat_interleave.Tensor") return imagined(told.c_str());
+    if (name == "aten::repeat_interleave.Tensor") return placeholder_read(told.c_str());
     if (name == "aten::unique_dim" || name == "aten::unique_dim_consecutive") {
       const int64_t dim = before[1].toInt();
-      return imagined(told.c_str(), result.size(dim), self.size(dim));
+      return placeholder_read(told.c_str(), result.size(dim), self.size(dim));
     }
     if (special == Special::kCounts || name == "aten::bincount") {
       const c10::InferenceMode normal(false);
       const at::NoGradGuard no_grad;
       const Tensor counts = known(result, nullptr);
-      return counts.defined() && counts.numel() ? imagined(told.c_str(), counts.max().to(at::kLong).item<int64_t>(), self.numel())
-                                                : imagined(told.c_str());
+      return counts.defined() && counts.numel() ? placeholder_read(told.c_str(), counts.max().to(at::kLong).item<int64_t>(), self.numel())
+                                                : placeholder_read(told.c_str());
     }
     const int64_t most = name == "aten::masked_select" ? c10::multiply_integers(at::infer_size(self.sizes(), before[1].toTensor().sizes())) : self.numel();
-    imagined(told.c_str(), result.size(0), std::max<int64_t>(1, most));
+    placeholder_read(told.c_str(), result.size(0), std::max<int64_t>(1, most));
   }
 
   // Of numbers that nobody knows, how many a mask selects whose values are known: gradients of masked_scatter.
   std::optional<int64_t> selected_by_mask(const Stack& arguments) const {
     if (name != "aten::masked_select") return std::nullopt;
-    bool is_imagined = false;
-    const Tensor mask = known(arguments[1].toTensor(), &is_imagined);
-    if (!mask.defined() || is_imagined) return std::nullopt;
+    bool is_placeholder = false;
+    const Tensor mask = known(arguments[1].toTensor(), &is_placeholder);
+    if (!mask.defined() || is_placeholder) return std::nullopt;
     const c10::InferenceMode normal(false);
     const at::NoGradGuard no_grad;
     return mask.expand(at::infer_size(arguments[0].toTensor().sizes(), mask.sizes())).sum().item<int64_t>();
@@ -858,7 +858,7 @@ void lose_values(const uint64_t* addresses, size_t count) {
 bool copy_values(uint64_t address, void* into, size_t bytes) {
   const std::lock_guard<std::mutex> lock(shadows_mutex);
   const auto found = shadows.find(address);
-  if (found == shadows.end() || !found->second.bytes.defined() || found->second.is_imagined || found->second.bytes.nbytes() != bytes) return false;
+  if (found == shadows.end() || !found->second.bytes.defined() || found->second.is_placeholder || found->second.bytes.nbytes() != bytes) return false;
   std::memcpy(into, found->second.bytes.const_data_ptr(), bytes);
   return true;
 }

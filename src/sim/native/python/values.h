@@ -1,4 +1,4 @@
-// Values under rehearsal: integers are real, floating point is imagined.
+// Values under rehearsal: integers are real, floating point is a placeholder.
 //
 // Memory of the simulated card holds nothing. What a script reads back decides where it goes, so tensors of integers and booleans, and small
 // ones of floating point that came from the host, have their values in a shadow on the CPU: an operator whose inputs all have one is run

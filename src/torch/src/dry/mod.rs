@@ -47,7 +47,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tch::Device;
 
-pub use crate::native::dry::{CUDNN, HeldBlock, NOT_BUILT, Taken, clear_workspaces, held_blocks, is_built};
+pub use crate::native::dry::{CUDNN, DeviceAllocation, HeldBlock, NOT_BUILT, clear_workspaces, held_blocks, is_built};
 
 /// Makes the process that `command` starts a dry one, with such a card. This program must live until then.
 ///

@@ -1,7 +1,7 @@
 //! Plays a trace of allocations on PyTorch's own caching allocator, over the simulated GPU.
 
 use super::Dry;
-use crate::native::dry::{Taken, held_blocks};
+use crate::native::dry::{DeviceAllocation, held_blocks};
 use crate::native::{cuda_memory, empty_cuda_cache};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
@@ -111,13 +111,13 @@ fn event(fields: &[&str], live: &mut HashMap<i64, usize>, free_slots: &mut Vec<u
 pub fn replay(_device: &Dry, trace: &ReplayTrace) -> Result<Replayed> {
     // PyTorch takes an exbibyte for out of memory before it asks its allocator.
     const EXBIBYTE: u64 = 1 << 60;
-    let mut slots: Vec<Option<Taken>> = std::iter::repeat_with(|| None).take(trace.slots).collect();
+    let mut slots: Vec<Option<DeviceAllocation>> = std::iter::repeat_with(|| None).take(trace.slots).collect();
     let mut oom = None;
     for (event, line) in trace.events.iter().zip(&trace.lines) {
         match *event {
             ReplayEvent::Alloc { bytes: 0, .. } => {}
             ReplayEvent::Alloc { slot, bytes } => {
-                slots[slot] = if bytes < EXBIBYTE { Taken::take(bytes) } else { None };
+                slots[slot] = if bytes < EXBIBYTE { DeviceAllocation::take(bytes) } else { None };
                 if slots[slot].is_none() {
                     oom = Some(*line);
                     break;

@@ -1,5 +1,5 @@
 // Every allocation of one device and its end, in order: the CPU's from our counting allocator, a CUDA device's from PyTorch's caching
-// allocator, real or dry, as a memory trace. Each may carry the operation in which it was made.
+// allocator, real or dry, as a memory trace. Each carries the operation in which it was made.
 #include "allocations.h"
 #include "../../../sim/native/guarded.h"
 #include "../../../sim/native/trace.h"
@@ -34,8 +34,7 @@ std::mutex operations_mutex;
 std::unordered_map<std::string, uint32_t> operations;
 std::vector<const Operation*> operations_by_number;
 
-// The outermost operation that runs in this thread: what the program called, not what that calls in turn; null outside of any, and where
-// operations are not asked for.
+// The outermost operation that runs in this thread: what the program called, not what that calls in turn; null outside of any.
 thread_local int depth = 0;
 thread_local const Operation* operation = nullptr;
 
@@ -64,14 +63,24 @@ std::unique_ptr<at::ObserverContext> operation_begins(const at::RecordFunction& 
 }
 
 void operation_ends(const at::RecordFunction&, at::ObserverContext*) {
-  // One that had begun before it was asked for ends now.
+  // One that had begun before the recording ends now.
   if (depth > 0 && --depth == 0) operation = nullptr;
 }
 
-// Zero where operations are not asked for.
+// Zero where nothing is recorded.
 at::CallbackHandle naming = 0;
-// Those that ask for them, as bits of Naming.
-int naming_users = 0;
+
+void name_operations(bool on) {
+  if (on && naming == 0) {
+    depth = 0;
+    naming = at::addGlobalCallback(
+        at::RecordFunctionCallback(&operation_begins, &operation_ends).scopes({at::RecordScope::FUNCTION}));
+  } else if (!on && naming != 0) {
+    at::removeCallback(naming);
+    naming = 0;
+    operation = nullptr;
+  }
+}
 
 // As libtorch's own allocators do: the profiler of this thread, if it records memory.
 void tell_profiler(uint64_t address, int64_t change, int64_t live) {
@@ -116,32 +125,16 @@ void cpu_freed(uint64_t address, int64_t bytes, int64_t live) {
   tell_profiler(address, -bytes, live);
 }
 
-void name_operations(Naming by, bool on) {
-  const int bit = static_cast<int>(by);
-  naming_users = on ? naming_users | bit : naming_users & ~bit;
-  if (naming_users != 0 && naming == 0) {
-    depth = 0;
-    naming = at::addGlobalCallback(
-        at::RecordFunctionCallback(&operation_begins, &operation_ends).scopes({at::RecordScope::FUNCTION}));
-  } else if (naming_users == 0 && naming != 0) {
-    at::removeCallback(naming);
-    naming = 0;
-    operation = nullptr;
-  }
-}
-
-const char* current_operation() { return operation ? operation->first.c_str() : nullptr; }
-
 }  // namespace vramlab
 
 extern "C" {
 
 // Starts to record the allocations of the CPU (-1) or of a CUDA device (its number); what was recorded before is forgotten.
-char* vl_allocations_record(int32_t device, int32_t with_operations) {
+char* vl_allocations_record(int32_t device) {
   return guarded([&] {
     recording = kNothing;
     if (device >= 0) watch_cuda();
-    vramlab::name_operations(vramlab::Naming::kRecording, with_operations != 0);
+    name_operations(true);
     {
       const std::lock_guard<std::mutex> lock(recorded_mutex);
       recorded.clear();
@@ -152,7 +145,7 @@ char* vl_allocations_record(int32_t device, int32_t with_operations) {
 
 void vl_allocations_stop() {
   recording = kNothing;
-  vramlab::name_operations(vramlab::Naming::kRecording, false);
+  name_operations(false);
 }
 
 // Hands over what was recorded, and forgets it.

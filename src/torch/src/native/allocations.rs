@@ -8,25 +8,25 @@ use tch::Device;
 type TakeRecord = extern "C" fn(*mut c_void, *const [u8; RECORD], usize);
 
 unsafe extern "C" {
-    fn vl_allocations_record(device: i32, with_operations: i32) -> Message;
+    fn vl_allocations_record(device: i32) -> Message;
     fn vl_allocations_stop();
     fn vl_allocations_take(taker: *mut c_void, take: TakeRecord);
     fn vl_operation_name(number: u32) -> *const c_char;
 }
 
 /// Starts to record every allocation of a device: on the CPU those of the counting allocator, on CUDA those of PyTorch's caching
-/// allocator, whichever thread makes them. What was recorded before is forgotten. Not while time is taken, least of all with operations.
+/// allocator, whichever thread makes them. What was recorded before is forgotten. Not while time is taken: naming the operations takes some.
 ///
 /// # Errors
 /// A device without such an allocator; CUDA's is not in this process, or is one (`backend:cudaMallocAsync`) that tells nothing.
-pub fn record(device: Device, with_operations: bool) -> Result<(), NativeError> {
+pub fn record(device: Device) -> Result<(), NativeError> {
     let device = match device {
         Device::Cpu => -1,
         Device::Cuda(index) => i32::try_from(index).map_err(|e| NativeError(e.to_string()))?,
         other => return Err(NativeError(format!("allocations on {other:?} cannot be recorded"))),
     };
     // SAFETY: no pointers.
-    checked(unsafe { vl_allocations_record(device, with_operations.into()) })
+    checked(unsafe { vl_allocations_record(device) })
 }
 
 /// Ends the recording; what was recorded can still be taken.
@@ -35,8 +35,8 @@ pub fn stop() {
     unsafe { vl_allocations_stop() };
 }
 
-/// What was recorded since the last call, in order: a [`Kind::Alloc`](sim::trace::Kind::Alloc) with its operation where names were asked
-/// for, and a [`Kind::FreeCompleted`](sim::trace::Kind::FreeCompleted) when the meter counts the block down. Forgets it.
+/// What was recorded since the last call, in order: a [`Kind::Alloc`](sim::trace::Kind::Alloc) with its operation, and a
+/// [`Kind::FreeCompleted`](sim::trace::Kind::FreeCompleted) when the meter counts the block down. Forgets it.
 pub fn take() -> Vec<Event> {
     let mut taken: Vec<Event> = Vec::new();
     // SAFETY: `push` only runs during the call, while `taken` is borrowed by nothing else.
@@ -55,7 +55,7 @@ extern "C" fn push(taken: *mut c_void, first: *const [u8; RECORD], count: usize)
     taken.extend(records.iter().filter_map(|record| Event::read(record, &mut streams)));
 }
 
-/// The operation of an event (`aten::linear`), as the program called it; none outside of any, and where names were not asked for.
+/// The operation of an event (`aten::linear`), as the program called it; none outside of any.
 pub fn operation(event: &Event) -> Option<&'static str> {
     // SAFETY: a number; the name is null or a C string that C++ keeps for the life of the process.
     let name = unsafe { vl_operation_name(event.operator.into()) };

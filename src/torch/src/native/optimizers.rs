@@ -20,6 +20,16 @@ pub enum Algorithm {
     AdamW,
 }
 
+impl Algorithm {
+    pub const BY_NAME: [(&str, Algorithm); 5] = [
+        ("sgd", Algorithm::Sgd),
+        ("momentum", Algorithm::Momentum),
+        ("rmsprop", Algorithm::RmsProp),
+        ("adam", Algorithm::Adam),
+        ("adamw", Algorithm::AdamW),
+    ];
+}
+
 /// Tensors as C++ reads them.
 #[repr(C)]
 #[derive(Clone, Copy)]

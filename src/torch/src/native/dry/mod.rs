@@ -44,14 +44,14 @@ pub fn open(backend: &Path) -> Result<(), NativeError> {
 
 /// Bytes of the simulated GPU's memory, from its caching allocator; they are given back where this goes out of scope.
 #[derive(Debug)]
-pub struct Taken(u64);
+pub struct DeviceAllocation(u64);
 
-impl Taken {
+impl DeviceAllocation {
     /// Takes bytes as a tensor does; none where memory runs out, for no bytes at all, and before the device is open.
-    pub fn take(bytes: u64) -> Option<Taken> {
+    pub fn take(bytes: u64) -> Option<DeviceAllocation> {
         // SAFETY: no pointers; the address is given back once, by `drop`.
         let address = unsafe { vl_dry_take(bytes) };
-        (address != 0).then_some(Taken(address))
+        (address != 0).then_some(DeviceAllocation(address))
     }
 
     pub fn address(&self) -> u64 {
@@ -59,7 +59,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for DeviceAllocation {
     fn drop(&mut self) {
         // SAFETY: the address came from `take`, and this is the only one that gives it back.
         unsafe { vl_dry_give(self.0) };

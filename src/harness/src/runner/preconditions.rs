@@ -26,7 +26,7 @@ pub fn impossible(choice: DeviceChoice, planned: &Planned, pass: Pass) -> Option
     if planned.cell.is_reference() && !has_reference(choice, planned) {
         return Some("PyTorch in Python runs on no simulated GPU".to_string());
     }
-    if planned.grid.is_shared() && matches!(choice, DeviceChoice::Plumbing(_)) {
+    if planned.grid.is_shared() && matches!(choice, DeviceChoice::FakeCuda(_)) {
         return Some("without PyTorch in Python there is nothing to compare with".to_string());
     }
     beyond_device(choice, pass).map(str::to_string)
@@ -37,7 +37,7 @@ pub fn has_reference(choice: DeviceChoice, planned: &Planned) -> bool {
     planned.cell.is_reference()
         && match choice {
             DeviceChoice::Dry(_) => planned.grid.only_on.contains(&Platform::Dry),
-            DeviceChoice::Plumbing(_) => false,
+            DeviceChoice::FakeCuda(_) => false,
             DeviceChoice::Cpu | DeviceChoice::Cuda(_) => true,
         }
 }
@@ -62,7 +62,7 @@ impl Apart {
 /// The first figure in which two memory passes over a cell are apart, of those that nothing else moves.
 pub fn counted_difference(protocol: &PlainProtocol, first: &PassRecord, second: &PassRecord) -> Option<Apart> {
     let counted = |record: &PassRecord| -> Vec<(String, f64)> {
-        let counted = record.samples.iter().filter(|s| s.metric != DEVICE_USED && !protocol.moves(&s.metric));
+        let counted = record.samples.iter().filter(|s| s.metric != DEVICE_USED && !protocol.is_nondeterministic(&s.metric));
         counted.map(|s| (s.metric.clone(), s.value)).collect()
     };
     let (a, b) = (counted(first), counted(second));
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn memory_passes_must_agree_in_what_is_counted() {
-        let temporaries = Metric::counted("temporaries", "temporaries", "B").moving();
+        let temporaries = Metric::counted("temporaries", "temporaries", "B").nondeterministic();
         let area = PlotKind::Area { panels: vec![], layers: vec![temporaries], boundary: "phase".into(), phases: vec![] };
         let plot = PlainPlot {
             name: "".into(),
@@ -127,7 +127,7 @@ mod tests {
             kind: area,
             on_front: false,
         };
-        let metrics = vec![Metric::counted("free", "free", "B").moving()];
+        let metrics = vec![Metric::counted("free", "free", "B").nondeterministic()];
         let protocol = PlainProtocol { metrics, plots: vec![plot], ..PlainProtocol::default() };
         let counted = |peak, others| {
             record(Pass::Memory, &[("requested_peak", peak), ("device_used", others), ("temporaries", others), ("free", others)])

@@ -1,6 +1,6 @@
 //! How many timed rounds a run takes, said before the first of them.
 
-use super::gates::beyond_device;
+use super::preconditions::beyond_device;
 use crate::machine::DeviceChoice;
 use record::protocol::{Pass, PlainProtocol, Profile};
 use record::rounds::{Rounds, usual};

@@ -1,12 +1,12 @@
 //! How often the whole procedure (rounds, looks, Holm, verdict) decides by noise alone, simulated: no look decides more often than is promised.
 
-use super::{Outcome, PlainProtocol, Platform, Profile, RunContext, judge, undecided};
-use crate::protocol::{Claim, Metric, PEAK, Pass, PlainCell, PlainGrid, TIME, axis};
-use crate::results::{PassRecord, Sample, Samples, Status};
-use crate::rounds::{Rounds, usual};
-use crate::rules::{Bound, PlainRule, RatioRule, ValueRule};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use record::judge::{Outcome, RunContext, judge, undecided};
+use record::protocol::{Claim, Metric, PEAK, Pass, PlainCell, PlainGrid, PlainProtocol, Platform, Profile, TIME, axis};
+use record::results::{PassRecord, Sample, Samples, Status};
+use record::rounds::{Rounds, usual};
+use record::rules::{Bound, PlainRule, RatioRule, ValueRule};
 
 fn claim(id: &str, rule: PlainRule) -> Claim {
     let judged_on = vec![Platform::Cpu];

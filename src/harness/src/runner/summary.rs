@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 /// The one argument of an experiment that a command started: what the command wants to know, and what the person who waits should see.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Within {
-    /// File that the account is written to.
-    pub account: PathBuf,
+pub struct RunAllContext {
+    /// File that the summary is written to.
+    pub summary: PathBuf,
     /// Place of this run among all; none where it is alone.
     pub share: Option<Share>,
     /// Take the rounds that every comparison gets, and no more: others wait for theirs.
@@ -28,7 +28,7 @@ pub struct Share {
 
 /// What became of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Account {
+pub struct RunSummary {
     /// The experiment's folder.
     pub dir: PathBuf,
     /// Folders of results that the run might not add to and that are as they were.
@@ -81,7 +81,7 @@ impl fmt::Display for JudgedClaim {
     }
 }
 
-impl Account {
+impl RunSummary {
     pub fn write(&self, file: &Path) -> Result<()> {
         replace_file(file, &serde_json::to_vec(self)?)
     }
@@ -89,8 +89,8 @@ impl Account {
     /// What a run left; none where it came to no end.
     ///
     /// # Errors
-    /// What it left is no account.
-    pub fn read(file: &Path) -> Result<Option<Account>> {
+    /// What it left is no summary.
+    pub fn read(file: &Path) -> Result<Option<RunSummary>> {
         match std::fs::read(file) {
             Ok(text) => serde_json::from_slice(&text).with_context(|| format!("reading {}", file.display())),
             Err(_) => Ok(None),

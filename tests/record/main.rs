@@ -1,0 +1,4 @@
+//! The judge: what it says of samples, and how often it is wrong by noise alone.
+
+mod judge;
+mod simulation;
