@@ -1,4 +1,4 @@
-//! `vramlab gpu-day --rehearse`: the day on a machine with a GPU, gone through without one.
+//! `vramlab gpu-day --rehearse`: the day on a machine with a GPU, run without one.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -21,10 +21,10 @@ fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
     let first = said(&day(&out, &only));
     assert!(first.contains("6 of 6 done") && first.contains("smoke-empty_cache (at most"), "{first}");
     assert!(folder.path().join("day.tar.xz").metadata().unwrap().len() > 1000);
-    // Checks and times are gone through, too, and leave no figure.
+    // Checks and times run, too, and leave no figure.
     let machine = std::fs::read_dir(out.join("smoke")).unwrap().next().unwrap().unwrap().path();
     let rows = std::fs::read_to_string(machine.join("empty_cache/samples.csv")).unwrap();
-    assert!(rows.contains("gone through on a simulated GPU") && !rows.contains(",time,"), "{rows}");
+    assert!(rows.contains("in the place of a real one") && !rows.contains(",time,"), "{rows}");
     let events = std::fs::read_to_string(out.join("events-inference-128.log")).unwrap();
     let found = events.lines().find_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).unwrap_or_default();
     let [identical, measured] = ["identical", "measured"].map(|what| found[what].as_u64());

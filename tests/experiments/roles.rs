@@ -1,12 +1,12 @@
-//! The `main` of a test program without a harness, which starts itself again to play a role in a process of its own.
+//! The `main` of a test program without Rust's harness, which starts itself again to play a role in a process of its own.
 
 use anyhow::Result;
+use libtest_mimic::{Arguments, Trial};
 use std::fmt::Display;
 use std::process::ExitCode;
 use torch::attempt;
 
-/// Plays the role that `--role ROLE ARGUMENT` names and prints its answer; else runs the tests whose names contain one of the arguments, or
-/// all of them, as the harness would.
+/// Plays the role that `--role ROLE ARGUMENT` names and prints its answer; else runs the tests as the harness would.
 pub fn main<T: Display>(play: fn(&str, &str) -> Result<T>, tests: &[(&str, fn())]) -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     if let [_, flag, role, argument] = &arguments[..]
@@ -25,13 +25,12 @@ pub fn main<T: Display>(play: fn(&str, &str) -> Result<T>, tests: &[(&str, fn())
             }
         };
     }
-    let filters: Vec<&String> = arguments[1..].iter().filter(|a| !a.starts_with('-')).collect();
-    let chosen = tests.iter().filter(|(name, _)| filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str())));
-    let mut failed = 0;
-    for (name, test) in chosen {
-        let passed = std::panic::catch_unwind(test).is_ok();
-        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
-        failed += u32::from(!passed);
-    }
-    ExitCode::from(u8::from(failed > 0))
+    let trial = |(name, test): &(&str, fn())| {
+        let test = *test;
+        Trial::test(*name, move || {
+            test();
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&Arguments::from_args(), tests.iter().map(trial).collect()).exit_code()
 }

@@ -190,11 +190,11 @@ fn files_are_written_though_nobody_listens() {
 #[test]
 fn a_time_out_is_called_one() {
     let scene = Scene::new(&format!("{TRAIN}\nprint('trained', flush=True)\nimport time; time.sleep(1000)"));
-    let (output, answer) = scene.run(&["--steps", "all", "--timeout", "40"]);
+    let (output, answer) = scene.run(&["--steps", "all", "--timeout", "20"]);
     let said = error(&output);
     assert_eq!((output.status.code(), &answer["verdict"]), (Some(5), &"timed_out".into()), "{said}");
-    assert_eq!((&answer["steps"], &answer["timed_out_after"], &answer["needs_at_least"]), (&3.into(), &40.0.into(), &Value::Null));
-    assert!(said.contains("ENDED BY --timeout after 40 s, in 3 optimizer steps; until then: "), "{said}");
+    assert_eq!((&answer["steps"], &answer["timed_out_after"], &answer["needs_at_least"]), (&3.into(), &20.0.into(), &Value::Null));
+    assert!(said.contains("ENDED BY --timeout after 20 s, in 3 optimizer steps; until then: "), "{said}");
     assert!(!said.contains("FAILED") && !said.contains("DOES NOT FIT"), "{said}");
 }
 
