@@ -66,9 +66,9 @@ fn step(cell: ByType, bench: &Bench) -> Result<Step> {
     let random = |shape: &Vec<i64>| Tensor::randn(shape.as_slice(), (Kind::Float, Device::Cpu)).to_device(device).to_kind(kind);
     let mut inputs: Vec<Tensor> = operation.shapes(size).iter().map(random).collect();
     let known = specification(device);
-    let rate = known.as_ref().and_then(|known| if kind == Kind::Float { Some(known.fp32) } else { known.half });
+    let rate = known.map(|known| if kind == Kind::Float { known.single } else { known.half });
     let (metric, peak) = match operation {
-        Operation::Copy => (BANDWIDTH, known.as_ref().map(|known| known.bandwidth)),
+        Operation::Copy => (BANDWIDTH, known.map(|known| known.bandwidth)),
         Operation::Product | Operation::Attention => (COMPUTED, rate),
         Operation::Convolution => (COMPUTED, rate.filter(|_| kind != Kind::Float)),
     };

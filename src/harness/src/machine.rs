@@ -1,7 +1,7 @@
 //! Who we are: CPU, GPU, driver, libtorch and flags; what CUDA lacks where it is not there; what limits figures.
 
 use record::protocol::Platform;
-use sim::cards::Card;
+use sim::cards::{Card, Speed};
 
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
@@ -91,7 +91,7 @@ pub struct Machine {
     pub libtorch: String,
     /// Bytes of the device's memory, where it has its own.
     pub device_memory: Option<u64>,
-    /// fp32 operations per second that the device cannot exceed by its specification.
+    /// fp32 operations per second that the device cannot exceed: on a GPU its specification, and a seventh for clocks above it.
     pub flops_limit: Option<f64>,
 }
 
@@ -122,7 +122,8 @@ impl Machine {
                 hardware.insert("gpu".to_string(), name.clone());
                 hardware.extend(gpu.as_ref().map(Gpu::describe).unwrap_or_default());
                 let device_memory = gpu.as_ref().and_then(Gpu::memory);
-                Ok(Machine { slug: slug(&name), hardware, libtorch, device_memory, flops_limit: fp32_limit(&name) })
+                let flops_limit = Speed::of_gpu(&name).map(|speed| speed.single * 8.0 / 7.0);
+                Ok(Machine { slug: slug(&name), hardware, libtorch, device_memory, flops_limit })
             }
             DeviceChoice::Dry(card) | DeviceChoice::FakeCuda(card) => {
                 ensure!(torch::dry::is_built(), torch::dry::NOT_BUILT);
@@ -145,55 +146,10 @@ impl Machine {
     }
 }
 
-/// What a GPU's maker specifies, of the fastest variant that has the name.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Specification {
-    /// fp32 operations a second, without tensor cores.
-    pub fp32: f64,
-    /// fp16 or bf16 operations a second of dense tensor cores, accumulated in fp32.
-    pub half: Option<f64>,
-    /// Bytes a second of the device's memory.
-    pub bandwidth: f64,
-}
-
-/// What is specified for a device; none for a CPU, a simulated GPU, and a GPU that the table does not have.
-pub fn specification(device: tch::Device) -> Option<Specification> {
+/// What is specified for a device; none for a CPU, a simulated GPU, and a GPU that `cards.csv` does not have.
+pub fn specification(device: tch::Device) -> Option<Speed> {
     let tch::Device::Cuda(index) = device else { return None };
-    let gpu = Gpu::open(u32::try_from(index).ok()?).ok()?.name();
-    // Vendors' data sheets: dense fp16 and bf16 operations, bytes of memory a second.
-    const SHEETS: [(&str, Option<f64>, f64); 10] = [
-        ("B200", Some(2250e12), 8.0e12),
-        ("H200", Some(989.5e12), 4.8e12),
-        ("H100", Some(989.5e12), 3.35e12),
-        ("A100", Some(312e12), 2.039e12),
-        ("L40S", Some(362e12), 864e9),
-        ("L4", Some(121e12), 300e9),
-        ("V100", None, 1134e9),
-        ("T4", None, 320e9),
-        ("RTX 4090", Some(165.2e12), 1008e9),
-        ("RTX 3090", Some(80e12), 1008e9),
-    ];
-    let (_, half, bandwidth) = SHEETS.iter().find(|(name, ..)| gpu.contains(name))?;
-    Some(Specification { fp32: fp32_limit(&gpu)?, half: *half, bandwidth: *bandwidth })
-}
-
-/// Specified fp32 rates without tensor cores (vendor's data sheets of the fastest variant), operations per second.
-fn fp32_limit(gpu: &str) -> Option<f64> {
-    const RATES: [(&str, f64); 12] = [
-        ("B200", 80e12),
-        ("H200", 67e12),
-        ("H100", 67e12),
-        ("A100", 19.5e12),
-        ("L40S", 91.6e12),
-        ("L4", 30.3e12),
-        ("V100", 16.4e12),
-        ("T4", 8.1e12),
-        ("RTX 5090", 104.8e12),
-        ("RTX 4090", 82.6e12),
-        ("RTX 3090", 40.0e12),
-        ("RTX 3060", 16.2e12),
-    ];
-    RATES.iter().find(|(name, _)| gpu.contains(name)).map(|(_, rate)| *rate)
+    Speed::of_gpu(&Gpu::open(u32::try_from(index).ok()?).ok()?.name())
 }
 
 /// Bandwidth of PCI Express in bytes a second, after its line code (8b/10b to generation 2, 128b/130b to 5, flits in 6). None for the GPUs that

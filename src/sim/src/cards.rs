@@ -25,6 +25,16 @@ pub struct Speed {
     pub half: f64,
 }
 
+impl Speed {
+    /// Of the cards of a GPU's kind the fastest, as `NVIDIA A100-PCIE-40GB` is an A100; none where there is no such card.
+    pub fn of_gpu(name: &str) -> Option<Speed> {
+        let kind =
+            |title: &str| title.split([' ', '-']).find(|word| word.contains(|c: char| c.is_ascii_digit())).map(str::to_string);
+        let alike = all().iter().filter(|card| kind(card.title) == kind(name));
+        alike.filter_map(|card| card.speed).max_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth))
+    }
+}
+
 /// A card, or a size alone, which stands for a card of compute capability 9.0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Card {
@@ -202,6 +212,12 @@ impl Serialize for Card {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gpu_is_as_fast_as_the_fastest_of_its_kind() {
+        let bandwidth = |name| Speed::of_gpu(name).map(|speed| speed.bandwidth);
+        assert_eq!(["NVIDIA A100-PCIE-40GB", "NVIDIA H200", "unknown GPU"].map(bandwidth), [Some(2039e9), Some(4800e9), None]);
+    }
 
     #[test]
     fn each_line_of_the_file_is_a_card_that_can_be() {
