@@ -1,4 +1,4 @@
-//! LoRA: the model is frozen, and matrices of a low rank beside its linear layers are trained in its place.
+//! LoRA and DoRA: the model is frozen, and matrices of a low rank beside its linear layers are trained in its place.
 //!
 //! What it saves is what belongs to trained parameters: gradients and the optimizer's state. Activations stay, because a frozen layer still
 //! passes gradients on. PyTorch in Python runs every cell (`peers/pytorch/adapters.py`), on models that `vramlab rehearse --model` trains.
@@ -21,13 +21,15 @@ levels! {
     Everything "all parameters" => "full training",
     Attention8 as "attention-8" "LoRA of rank 8 beside the linear layers of attention" => "LoRA of rank 8 on attention",
     All8 as "all-8" "LoRA of rank 8 beside every linear layer of the blocks" => "LoRA of rank 8",
+    Dora8 as "dora-8" "DoRA: LoRA of rank 8 beside every linear layer of the blocks, and the lengths of their rows" => "DoRA of rank 8",
     All32 as "all-32" "the same of rank 32" => "LoRA of rank 32",
     All128 as "all-128" "the same of rank 128" => "LoRA of rank 128",
 }
+levels! { Adapter "what stands beside the weights": Lora "two matrices" => "LoRA", Dora "two matrices, and the lengths of the rows" => "DoRA" }
 levels! { Form "where the trained matrices are": Beside "beside the weights", Merged "added to the weights" }
 
 cell! { Adapters { model: ModelName, batch: Batch, recompute: Recompute, trained: Trained, by: By } }
-cell! { Merge { model: ModelName, batch: Batch, by: By, form: Form } }
+cell! { Merge { model: ModelName, batch: Batch, by: By, adapter: Adapter, form: Form } }
 
 fn main() -> ExitCode {
     harness::run(protocol())
@@ -91,6 +93,33 @@ fn memory() -> Grid<Adapters> {
                 highest(PEAK).of(|c: &Adapters| c.trained == All128).over(|c: &Adapters| c.trained == All8).holds(at_most(1.1)),
             ),
         )
+        // DoRA's, set on 25 November 2026, before any figure of it.
+        .claim(
+            Claim::new(
+                "dora-state",
+                "Liu et al., arXiv 2402.09353",
+                "DoRA has hardly more to train than LoRA: a tenth at most of its gradients and state",
+            )
+            .on(BY_PYTHON)
+            .rule(
+                highest(TRAINING).of(|c: &Adapters| c.trained == Dora8).over(|c: &Adapters| c.trained == All8).holds(at_most(1.1)),
+            ),
+        )
+        .claim(
+            Claim::new(
+                "dora-activations",
+                "this lab",
+                "DoRA keeps a quarter more activations than LoRA, or more: the results that its lengths multiply",
+            )
+            .on(BY_PYTHON)
+            .rule(
+                lowest(ACTIVATIONS)
+                    .of(|c: &Adapters| c.trained == Dora8 && c.recompute == Nothing)
+                    .over(|c: &Adapters| c.trained == All8 && c.recompute == Nothing)
+                    .confirm(at_least(1.25))
+                    .refute(at_most(1.1)),
+            ),
+        )
         .plot(
             bars(PEAK)
                 .named("peak")
@@ -110,7 +139,7 @@ fn memory() -> Grid<Adapters> {
 fn merging() -> Grid<Merge> {
     Grid::new("merged", in_python)
         .compare::<Form>()
-        .always(Merge::cross("small-gpt", 2, By::Pytorch, Form::ALL))
+        .always(Merge::cross("small-gpt", 2, By::Pytorch, Adapter::ALL, Form::ALL))
         .passes(CHECK)
         .on(&[Platform::Cpu, Platform::Gpu])
         .check(|_| equal(1e-5)) // products in another order
@@ -138,18 +167,18 @@ import lab, adapters, torch
 
 bench = lab.Bench(torch.device("cpu"), seed=1, threads=1)
 
-def check():
-    of = {name: f"model=small-gpt batch=2 by=pytorch form={name}" for name in ("beside", "merged")}
+def check(adapter):
+    of = {name: f"model=small-gpt batch=2 by=pytorch adapter={adapter} form={name}" for name in ("beside", "merged")}
     spec = {"cell": of["merged"], "baseline": of["beside"], "expected": {"Equal": {"tolerance": 1e-5}}, "exchange": None}
     return lab._check(adapters.prepare, spec, bench)[0]
 
-print(check())
+print(check("lora"), check("dora"))
 adapters.Adapted.merged = lambda self: self.layer
-print(check())
+print(check("lora"), check("dora"))
 "#;
 
     #[test]
     fn the_check_sees_matrices_that_are_not_merged() {
-        assert_python_says(CHECKED, "ok\ninvalid\n");
+        assert_python_says(CHECKED, "ok ok\ninvalid invalid\n");
     }
 }

@@ -5,6 +5,7 @@
 //! on a GPU, and the fused kernels. Only the optimizer's step is measured, with gradients that stay the same.
 
 mod bytes;
+mod others;
 mod step;
 mod time;
 
@@ -51,12 +52,15 @@ pub fn protocol() -> Protocol {
         .page(include_str!("page.md"))
         .grid(bytes::grid())
         .grid(time::grid())
+        .grid(others::bytes())
+        .grid(others::same_step())
         .shows(Shown::new("Fused AdamW instead of a loop", "Always, where it is supported").at(Method::Adamw).at(How::Fused).time(TIME))
         .threat(
             "Rust calls libtorch without an interpreter. In Python the loop pays more for each tensor, and so do foreach and fused for \
              gathering their lists.",
         )
         .threat("The copy runs over a few large buffers however many tensors there are: it is a limit of the memory, not of launches.")
+        .threat("Lion is written for this lab over all tensors at once, as PyTorch's foreach steps are: PyTorch has none.")
         .threat("There is no fused RMSProp in PyTorch, so none is shown.")
         .threat("The model is parameters and buffers in fp32. Parameters of 16 bits with state of 32 would double the ratios.")
 }

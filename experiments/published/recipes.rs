@@ -88,7 +88,10 @@ pub fn tiled_loss() -> Grid<TiledLoss> {
                 "Llama 3.1 8B, 16000 tokens, whose logits take 7.65 GiB in fp32: tiles of 1 GiB save more than 14 GiB of the loss",
             )
             .on(RECIPES)
-            .rule(value(SAVED).of(|c: &TiledLoss| c.loss == Loss::Tiled).reproduces(14.0 / 7.65))
+            // 'More than': a bound, and no figure to come near to.
+            .rule(value(SAVED).of(|c: &TiledLoss| c.loss == Loss::Tiled).holds(at_least(14.0 / 7.65)))
+            .changed("25 November 2026: the source says 'more than', so more is judged as reproduced; the figures had been seen.")
+            .before(value(SAVED).of(|c: &TiledLoss| c.loss == Loss::Tiled).reproduces(14.0 / 7.65))
             .setup("A quarter of the tokens, the tiles and the width, so that it fits 24 GiB, and therefore in copies of the logits; only the loss."),
         )
         .no_plots()

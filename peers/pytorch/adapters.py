@@ -1,4 +1,4 @@
-"""LoRA beside frozen weights, in plain PyTorch, for experiments/adapters."""
+"""LoRA and DoRA beside frozen weights, in plain PyTorch, for experiments/adapters."""
 
 import lab
 import presets
@@ -25,6 +25,32 @@ class Adapted(nn.Module):
         return self.layer
 
 
+class Directed(Adapted):
+    """DoRA as PEFT has it: of weights and product together the direction, and a length of its own for each row, which is trained, too."""
+
+    def __init__(self, layer, rank):
+        super().__init__(layer, rank)
+        self.lengths = nn.Parameter(layer.weight.norm(dim=1))
+
+    def stretch(self):
+        with torch.no_grad():
+            of = (self.layer.weight + self.scale * self.b @ self.a).norm(dim=1)
+        return self.lengths / of
+
+    def forward(self, x):
+        stretch, base = self.stretch(), self.layer(x)
+        without_bias = base if self.layer.bias is None else base - self.layer.bias
+        product = nn.functional.linear(nn.functional.linear(x, self.a), self.b)
+        return base + ((stretch - 1) * without_bias + stretch * product * self.scale)
+
+    def merged(self):
+        stretch = self.stretch()
+        super().merged()
+        with torch.no_grad():
+            self.layer.weight *= stretch[:, None]
+        return self.layer
+
+
 # The linear layers of attention, as the models call them.
 ATTENTION = ("qkv", "query", "key", "value", "projection")
 
@@ -32,14 +58,14 @@ ATTENTION = ("qkv", "query", "key", "value", "projection")
 def linears(model, kind, names=None):
     for parent in model.block.modules():
         for name, child in list(parent.named_children()):
-            if type(child) is kind and (names is None or name in names):
+            if isinstance(child, kind) and (names is None or name in names):
                 yield parent, name, child
 
 
-def adapt(model, rank, names):
+def adapt(model, rank, names=None, kind=Adapted):
     model.requires_grad_(False)
     for parent, name, layer in list(linears(model, nn.Linear, names)):
-        setattr(parent, name, Adapted(layer, rank))
+        setattr(parent, name, kind(layer, rank))
 
 
 class Training:
@@ -47,7 +73,7 @@ class Training:
         self.model, self.batch = presets.prepared(cell, bench.device)
         form, _, rank = cell["trained"].rpartition("-")
         if form:
-            adapt(self.model, int(rank), ATTENTION if form == "attention" else None)
+            adapt(self.model, int(rank), ATTENTION if form == "attention" else None, Directed if form == "dora" else Adapted)
         if cell["recompute"] == "every-block":
             self.model.block = presets.train.Segments(self.model.block, 1)
         self.trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -72,7 +98,7 @@ class Merged:
     """Trains adapters, and gives what the model says with them beside its weights or merged into them."""
 
     def __init__(self, cell, bench):
-        self.step = Training(lab.Cell(cell | {"trained": "all-8", "recompute": "nothing"}), bench)
+        self.step = Training(lab.Cell(cell | {"trained": {"lora": "all-8", "dora": "dora-8"}[cell["adapter"]], "recompute": "nothing"}), bench)
         self.merges = cell["form"] == "merged"
 
     def run(self, probe):

@@ -1,5 +1,6 @@
 """Activations and the optimizer in host memory, in plain PyTorch, for experiments/offloading."""
 
+import collections
 import contextlib
 import functools
 
@@ -10,6 +11,9 @@ import torch
 
 class OnHost:
     """PyTorch's save_on_cpu, whose copies are counted."""
+
+    # Bytes that went to the host, and were used on the GPU before they had left it.
+    stayed = 0
 
     def __init__(self, pinned):
         self.kept = torch.autograd.graph.save_on_cpu(pin_memory=pinned)
@@ -30,6 +34,48 @@ class OnHost:
                 return forward(*arguments)
 
         return called
+
+
+class OnSecondStream(OnHost):
+    """Copies on a stream of their own, as torchtune's OffloadActivations makes them: parameters and small tensors stay, and of the others the last
+    five of the forward pass, until their copies are done."""
+
+    AT_ONCE, LEAST = 5, 1024
+
+    def __init__(self, device):
+        self.device, self.bytes, self.leaving = device, 0, collections.deque()
+        self.pinned = device.type == "cuda"
+        self.stream = torch.cuda.Stream() if self.pinned else None
+        self.kept = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
+
+    def pack(self, tensor):
+        if isinstance(tensor, torch.nn.Parameter) or tensor.nbytes < self.LEAST:
+            return None, tensor.detach(), None
+        while len(self.leaving) >= self.AT_ONCE:
+            left = self.leaving.popleft()
+            if self.stream:
+                torch.cuda.current_stream().wait_event(left[2])
+            left[1] = None
+        if self.stream:
+            self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            host = torch.empty_like(tensor, device="cpu", pin_memory=self.pinned).copy_(tensor, non_blocking=True)
+            self.leaving.append([host, tensor.detach(), self.stream and self.stream.record_event()])
+        self.bytes += tensor.nbytes
+        return self.leaving[-1]
+
+    def unpack(self, saved):
+        host, tensor, _ = saved
+        if tensor is not None:
+            if host is not None:
+                self.stayed, saved[1] = self.stayed + tensor.nbytes, None
+            return tensor
+        with torch.cuda.stream(self.stream):
+            tensor = host.to(self.device, non_blocking=True, copy=True)
+        if self.stream:
+            torch.cuda.current_stream().wait_stream(self.stream)
+            tensor.record_stream(torch.cuda.current_stream())
+        return tensor
 
 
 class HostAdamW:
@@ -70,7 +116,9 @@ class Training:
         else:
             # Not all at once, as on the host.
             self.optimizer = torch.optim.AdamW(self.model.parameters(), 1e-3, foreach=False)
-        if self.what.startswith("activations"):
+        if self.what == "activations-second-stream":
+            self.host = OnSecondStream(bench.device)
+        elif self.what.startswith("activations"):
             self.host = OnHost(pinned="pageable" not in self.what and bench.device.type == "cuda")
         if self.what == "activations-of-every-second-block":
             for block in self.model.block[::2]:
@@ -78,9 +126,9 @@ class Training:
 
     def run(self, probe):
         self.optimizer.zero_grad()
-        whole = self.what in ("activations", "activations-pageable")
+        whole = self.what in ("activations", "activations-pageable", "activations-second-stream")
         if self.host:
-            self.host.bytes = 0
+            self.host.bytes = self.host.stayed = 0
         with self.host.kept if whole else contextlib.nullcontext():
             loss = presets.loss_of(self.model, self.batch)
         loss.backward()
@@ -91,7 +139,7 @@ class Training:
             kept = self.optimizer.bytes()
         probe.figure("host", "B", kept)
         # Out and back again: activations, or gradients and parameters.
-        moved = 2 * sum(map(torch.Tensor.numel, self.model.parameters())) * 4 if self.what == "optimizer" else 2 * kept
+        moved = 2 * sum(map(torch.Tensor.numel, self.model.parameters())) * 4 if self.what == "optimizer" else 2 * kept - (self.host.stayed if self.host else 0)
         probe.figure("moved", "B", moved)
 
     def outcome(self):

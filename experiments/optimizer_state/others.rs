@@ -1,0 +1,93 @@
+//! What do Muon and Lion keep, and need for their step? PyTorch in Python runs them (`peers/pytorch/optimizer_state.py`).
+
+use super::*;
+
+/// Kernels that allocate as a GPU's do.
+const DEVICES: &[Platform] = &[Platform::Gpu, Platform::Dry];
+const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
+
+levels! {
+    Today as "method" "optimizer, as PyTorch has it or its authors wrote it":
+    Adamw "PyTorch's default, foreach" => "AdamW",
+    Muon "torch.optim.Muon for the blocks' matrices, AdamW for all else" => "Muon",
+    Lion "by its paper, over all tensors at once" => "Lion",
+}
+levels! { Written "how the step is written": Formula "by its formula in double precision", Optimizer "as it is used" }
+
+cell! { Others { model: ModelName, method: Today, by: By } }
+cell! { SameStep { model: ModelName, method: Today, by: By, written: Written } }
+
+pub fn bytes() -> Grid<Others> {
+    // Set on 25 November 2026, before any figure.
+    Grid::new("Muon and Lion", in_python)
+        .compare::<Today>()
+        .quick_and_full(Others::cross(["gpt2", "llama-1b", "vit-l16"], Today::ALL, By::Pytorch))
+        .passes(COUNT)
+        .on(DEVICES)
+        .metrics(&[STATE, STATE_RATIO, STEP_PEAK, TEMPORARY_RATIO])
+        .claim(
+            Claim::new("lion-state", "Chen et al., arXiv 2302.06675", "Lion keeps half of AdamW's state: one moment")
+                .on(BY_PYTHON)
+                .rule(
+                    ratio(STATE).of(|c: &Others| c.method == Today::Lion).confirm(within(0.49..=0.51)).refute(outside(0.4..=0.6)),
+                ),
+        )
+        .claim(
+            Claim::new("muon-state", "this lab", "Muon for the blocks' matrices takes three tenths off AdamW's state, or more")
+                .on(BY_PYTHON)
+                .rule(ratio(STATE).of(|c: &Others| c.method == Today::Muon).confirm(at_most(0.7)).refute(at_least(0.9))),
+        )
+        .claim(
+            Claim::new(
+                "muon-temporaries",
+                "this lab",
+                "Muon's step, matrix by matrix, needs at most half of the temporaries of AdamW's default",
+            )
+            .on(BY_PYTHON)
+            .rule(ratio(STEP_PEAK).of(|c: &Others| c.method == Today::Muon).confirm(at_most(0.5)).refute(at_least(0.9))),
+        )
+        .no_plots()
+}
+
+pub fn same_step() -> Grid<SameStep> {
+    Grid::new("the same step", in_python)
+        .compare::<Written>()
+        .always(SameStep::cross("small-gpt", [Today::Muon, Today::Lion], By::Pytorch, Written::ALL))
+        .passes(CHECK)
+        .on(&[Platform::Cpu, Platform::Gpu])
+        .check(|c| match c.method {
+            Today::Muon => equal(5e-2), // PyTorch makes its updates orthogonal in bfloat16
+            Today::Lion | Today::Adamw => equal(1e-3),
+        })
+        .no_plots()
+}
+
+#[cfg(test)]
+mod tests {
+    use harness::lab::testing::assert_python_says;
+
+    /// The cells' own checks, then with steps that forget what came before.
+    const CHECKED: &str = r#"
+import sys
+sys.path.insert(0, "peers/pytorch")
+import lab, optimizer_state, torch
+
+bench = lab.Bench(torch.device("cpu"), seed=1, threads=1)
+
+def check(method, tolerance):
+    of = f"model=small-gpt method={method} by=pytorch written="
+    spec = {"cell": of + "optimizer", "baseline": of + "formula", "expected": {"Equal": {"tolerance": tolerance}}, "exchange": None}
+    return lab._check(optimizer_state.Stepping, spec, bench)[0]
+
+print(check("muon", 5e-2), check("lion", 1e-3))
+for optimizer in (torch.optim.Muon, optimizer_state.Lion):
+    step = optimizer.step
+    optimizer.step = lambda self, step=step: (self.state.clear(), step(self))
+print(check("muon", 5e-2), check("lion", 1e-3))
+"#;
+
+    #[test]
+    fn the_checks_see_steps_that_forget() {
+        assert_python_says(CHECKED, "ok ok\ninvalid invalid\n");
+    }
+}
