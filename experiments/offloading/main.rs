@@ -19,7 +19,7 @@ levels! {
     Activations "all that autograd saves, pinned: save_on_cpu(pin_memory=True)" => "save_on_cpu",
     Pageable as "activations-pageable" "the same, not pinned" => "save_on_cpu, not pinned",
     EverySecondBlock as "activations-of-every-second-block" "what every second block saves, pinned" => "save_on_cpu for every second block",
-    SecondStream as "activations-second-stream" "what autograd saves but for parameters, pinned, copied on a second stream: torchtune's OffloadActivations" => "offloading on a second stream",
+    SecondStream as "activations-second-stream" "all that autograd saves, pinned, copied on a second stream: torchtune's OffloadActivations" => "offloading on a second stream",
     Optimizer "AdamW, with its state and a copy of the parameters, which the CPU updates" => "AdamW on the CPU",
 }
 

@@ -1,4 +1,4 @@
-//! What do Muon and Lion keep, and need for their step? PyTorch in Python runs them (`peers/pytorch/optimizer_state.py`).
+//! What do Muon and Lion keep, and what do they need for their step? PyTorch in Python runs them (`peers/pytorch/optimizer_state.py`).
 
 use super::*;
 

@@ -37,8 +37,8 @@ class OnHost:
 
 
 class OnSecondStream(OnHost):
-    """Copies on a stream of their own, as torchtune's OffloadActivations makes them: parameters and small tensors stay, and of the others the last
-    five of the forward pass, until their copies are done."""
+    """Copies on a stream of their own, as torchtune's OffloadActivations makes them: small tensors stay, and parameters, but not the views of them that
+    linear layers save; of the others the last five of the forward pass do, until their copies are done."""
 
     AT_ONCE, LEAST = 5, 1024
 
