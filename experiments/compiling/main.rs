@@ -72,7 +72,6 @@ pub fn protocol() -> Protocol {
         .page(include_str!("page.md"))
         .shows(Shown::new("`torch.compile`", "Many small operators; the first steps may take minutes").at(Way::Compiled).memory(RESERVED))
         .in_what_if()
-        .threat("The time of a step with CUDA graphs is not predicted: a replay has nothing to do in a rehearsal.")
         .threat(
             "GPT-2's rows in fp32, but for the budget of 0.3, had been seen once, in a trial of the script, when the thresholds were set; of the \
              other models, and of any in bfloat16, no row had been.",

@@ -520,6 +520,24 @@ fn what_is_written_on_the_command_line_and_into_the_environment_asks_for_the_sam
 }
 
 #[test]
+fn targets_that_count_more_in_one_micro_batch_than_in_another_are_told() {
+    let targets = "torch.randint(1000, (arguments.batch_size,))";
+    let ignoring = source().replace(
+        &format!("{targets}.cuda()"),
+        &format!("{targets}\n        targets[: _ + 1] = -100\n        targets = targets.cuda()"),
+    );
+    let flags =
+        ["rehearse", "--what-if", "--only", "accumulate-2x", "--batch", "--batch-size {}", "--accumulation", "--grad-accum {}"];
+    let change = |source: &str| {
+        let (output, rows) = Scene::new(source).run(&flags, &["--batch-size", "16"]);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        row(&rows, &["accumulate-2x"])["change"].as_str().unwrap_or_default().to_string()
+    };
+    let told = "targets weigh by how many others their batch has";
+    assert!(change(&ignoring).contains(told) && !change(&source()).contains(told), "{}", change(&ignoring));
+}
+
+#[test]
 fn what_is_no_technique_is_refused_and_what_is_not_there_told() {
     let scene = Scene::new(&source());
     let (output, _) = scene.run(&["rehearse", "--what-if", "--only", "magic"], &[]);
