@@ -40,6 +40,9 @@ fn a_rehearsal_is_asked_and_answers_in_figures() {
     let weight = found.traces[0].events.iter().filter(|event| event.bytes == 4 * 1024 * 1024);
     assert!(weight.count() > 3, "the weight, its gradient and the optimizer's state of it");
 
+    // By it what-if knows how many rehearsals this machine has memory for at once.
+    assert!((50 << 20..8 << 30).contains(&found.traces[0].host_memory), "{} bytes", found.traces[0].host_memory);
+
     rehearsal.progress = |what| SAID.lock().unwrap().push(what.to_string());
     let tried = what_if(&rehearsal, &Trials { only: vec!["fused".into()], batch: None }).unwrap();
     assert!(tried.fits() && tried.text().contains("fused"), "{}", tried.text());

@@ -206,6 +206,8 @@ pub struct Trace {
     pub fetches: Vec<Fetch>,
     /// Floating-point operations of one step, where they were counted.
     pub flops: Option<u64>,
+    /// Most bytes that the process had in the host's memory; 0 of one that did not come to its end.
+    pub host_memory: u64,
     pub gpu: Option<RealGpu>,
     pub meters: Option<Meters>,
     /// What operators of the first steps have for the GPU to do.
@@ -237,6 +239,7 @@ enum TraceLine {
     Batches { batches: Vec<(u64, u64)> },
     Loader(ScriptLoader),
     Flops { flops: u64 },
+    HostMemory { host_memory: u64 },
     RealGpu(RealGpu),
     Meters { meters: Meters },
 }
@@ -329,6 +332,7 @@ impl Trace {
             TraceLine::Batches { batches } => self.batches = batches,
             TraceLine::Loader(loader) => self.loaders.push(loader),
             TraceLine::Flops { flops } => self.flops = Some(flops),
+            TraceLine::HostMemory { host_memory } => self.host_memory = host_memory,
             TraceLine::RealGpu(gpu) => self.gpu = Some(gpu),
             TraceLine::Meters { meters } => self.meters = Some(meters),
         }

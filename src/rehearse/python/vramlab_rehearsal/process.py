@@ -4,6 +4,7 @@ import atexit
 import collections
 import itertools
 import os
+import resource
 import sys
 import threading
 import traceback
@@ -116,6 +117,8 @@ def _holds(value):
 
 def _ended():
     note(ended=True)
+    # Linux counts it in KiB.
+    note(host_memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
     if not _stopped:
         reach.tell_batches()
         loading.tell()

@@ -11,10 +11,12 @@ use super::template::FlagTemplate;
 use super::time::{Prediction, TimeChange};
 use super::trace::TechniqueOutcome;
 use anyhow::{Context, Result, bail};
+use base::units::Bytes;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::env;
 use std::fmt;
+use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -273,6 +275,8 @@ struct MeasuredStep {
     /// Predicted; why there is none, which is empty on a real GPU.
     time: Result<Prediction, String>,
     flops: Option<u64>,
+    /// What its processes had in the host's memory at most.
+    host_memory: u64,
     told: Vec<TechniqueOutcome>,
     gpu: SimulatedGpu,
 }
@@ -427,14 +431,31 @@ fn only(wanted: &[String], choices: &[Choice], left_out: &[VariantRow]) -> Resul
     Ok((sets, refused))
 }
 
-/// A rehearsal each, as many at once as there are cores.
+/// How many processes this machine has memory for, each of so many bytes, beside what runs on it; at least one.
+fn room_for(bytes: u64) -> usize {
+    let number = |text: &str| text.split_whitespace().find_map(|word| word.parse::<u64>().ok());
+    let told = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = told.lines().find(|line| line.starts_with("MemAvailable:")).and_then(number).map_or(u64::MAX, |kib| kib << 10);
+    // A container has a limit of its own.
+    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().as_deref().and_then(number).unwrap_or(u64::MAX);
+    usize::try_from(available.min(limit) / bytes.max(1)).unwrap_or(usize::MAX).max(1)
+}
+
+/// A rehearsal each, as many at once as there are cores, and memory for a script that takes what it takes as it is.
 fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Choice>) -> Vec<VariantRow> {
     let next = AtomicUsize::new(0);
     let rows: Mutex<Vec<(usize, VariantRow)>> = Mutex::new(Vec::new());
     // On a real GPU they would take memory and time of one another.
     let cores = if rehearsal.measures { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(choices.len()) };
+    let at_once = cores.min(room_for(base.host_memory));
+    if at_once < cores {
+        (rehearsal.progress)(&format!(
+            "the script takes {} of this machine's memory, which has room for {at_once} at once: this takes longer",
+            Bytes(base.host_memory)
+        ));
+    }
     thread::scope(|scope| {
-        for _ in 0..cores {
+        for _ in 0..at_once {
             scope.spawn(|| {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed);
@@ -554,6 +575,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
             seconds: None,
             time: answer.time.ok_or(answer.time_missing.unwrap_or_default()),
             flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
+            host_memory: run.traces.iter().map(|trace| trace.host_memory).sum(),
             told: told(&run),
             gpu: answer.gpu,
         }),
@@ -574,6 +596,7 @@ fn on_a_real_gpu(run: &SessionRun) -> Result<MeasuredStep, Failed> {
             seconds: meters.and_then(|meters| meters.seconds),
             time: Err(String::new()),
             flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
+            host_memory: 0,
             told,
             gpu: SimulatedGpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
         });
@@ -662,6 +685,11 @@ mod tests {
             choice,
             ..VariantRow::default()
         }
+    }
+
+    #[test]
+    fn what_would_fill_the_host_runs_alone() {
+        assert_eq!([1, u64::MAX].map(|bytes| room_for(bytes) > 1), [true, false]);
     }
 
     #[test]
