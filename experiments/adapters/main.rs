@@ -161,20 +161,15 @@ mod tests {
 
     /// The check of the cells, as they are and with adapters that lose their scale when they are merged.
     const CHECKED: &str = r#"
-import sys
-sys.path.insert(0, "peers/pytorch")
-import lab, adapters, torch
+import adapters
 
-bench = lab.Bench(torch.device("cpu"), seed=1, threads=1)
+def checks():
+    of = "model=small-gpt batch=2 by=pytorch adapter={} form={}"
+    print(*(check(adapters.prepare, of.format(adapter, "merged"), of.format(adapter, "beside"), 1e-5) for adapter in ("lora", "dora")))
 
-def check(adapter):
-    of = {name: f"model=small-gpt batch=2 by=pytorch adapter={adapter} form={name}" for name in ("beside", "merged")}
-    spec = {"cell": of["merged"], "baseline": of["beside"], "expected": {"Equal": {"tolerance": 1e-5}}, "exchange": None}
-    return lab._check(adapters.prepare, spec, bench)[0]
-
-print(check("lora"), check("dora"))
+checks()
 adapters.Adapted.merged = lambda self: self.layer
-print(check("lora"), check("dora"))
+checks()
 "#;
 
     #[test]

@@ -122,26 +122,22 @@ mod tests {
 
     /// The cells' own recipes and checks, on a small model and few tokens, for there is no GPU that computes.
     const CHECKED: &str = r#"
-import sys
-sys.path.insert(0, "peers/pytorch")
-import lab, published, torch
+import published
 from torch import nn
 
 published.vision_transformer = lambda name, device: nn.Sequential(nn.Conv2d(3, 4, 16, 16), nn.ReLU(), nn.Flatten(), nn.Linear(784, 8))
 published.TILE = 4 * 500 * 16
-bench = lab.Bench(torch.device("cpu"), seed=1, threads=1)
 
-def check(cell, baseline, of, tolerance):
-    spec = {"cell": cell + of, "baseline": baseline + of, "expected": {"Equal": {"tolerance": tolerance}}, "exchange": None}
-    return lab._check(published.prepare, spec, bench)[0]
+def checks():
+    vit, head = " model=vit-l16", " vocabulary=500 width=16 tokens=64"
+    backward = check(published.prepare, "stepping=in-backward" + vit, "stepping=in-the-end" + vit, 1e-3)
+    print(backward, check(published.prepare, "loss=tiled" + head, "loss=whole" + head, 2e-2))
 
-backward = lambda: check("stepping=in-backward", "stepping=in-the-end", " model=vit-l16", 1e-3)
-tiled = lambda: check("loss=tiled", "loss=whole", " vocabulary=500 width=16 tokens=64", 2e-2)
-print(backward(), tiled())
+checks()
 hook = torch.Tensor.register_post_accumulate_grad_hook
 torch.Tensor.register_post_accumulate_grad_hook = lambda parameter, step: hook(parameter, step) if parameter.dim() > 1 else None
 published.range = lambda start, end, step: range(start, end - step, step)
-print(backward(), tiled())
+checks()
 "#;
 
     #[test]
