@@ -13,6 +13,16 @@ cell! { Step24 { record: Record, by: By } }
 
 pub fn grid() -> Grid<Step24> {
     let records = [
+        "2.7b_128_autocast",
+        "2.7b_128_forward",
+        "2.7b_128_training",
+        "2.7b_256_autocast",
+        "2.7b_256_forward",
+        "2.7b_256_training",
+        "2.7b_512_autocast",
+        "2.7b_512_forward",
+        "2.7b_512_training",
+        "large_256_training",
         "medium_128_inference",
         "medium_128_training",
         "medium_512_inference",

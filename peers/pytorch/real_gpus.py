@@ -1,11 +1,14 @@
 """The PyTorch reference for experiments/real_gpus: what others recorded on real GPUs (peers/real_gpus), run again on a simulated GPU of the same kind."""
 
+import importlib.util
 import sys
 from pathlib import Path
 
 import lab
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "real_gpus"))
+import peft_methods  # noqa: E402
+import image_models  # noqa: E402
 import replay  # noqa: E402
 
 
@@ -53,9 +56,36 @@ class Events:
         probe.figure("match.different", "1", max(found["predicted"], found["measured"]) - identical)
 
 
+class PublishedRow:
+    """A row of peft_methods.csv or image_models.csv: one figure, predicted and measured."""
+
+    tells_all = True
+
+    def __init__(self, module, needed, figure, unit, measured, predict):
+        for package in needed:
+            if importlib.util.find_spec(package) is None:
+                raise lab.Unavailable(f"this needs {package}; `just peers` installs it")
+        self.figure, self.unit, self.measured, self.predict = figure, unit, measured, predict
+        replay.become(module.GPU)
+        replay.open_simulated_gpu()
+
+    def run(self, probe):
+        if not probe.reading:
+            return
+        probe.figure(f"predicted_{self.figure}", self.unit, self.predict())
+        probe.figure(f"measured_{self.figure}", self.unit, self.measured)
+
+
 def prepare(cell, bench):
     if "record" in cell:
         return Events(cell["record"])
+    if "peft-method" in cell:
+        row = peft_methods.rows()[cell["peft-method"]]
+        measured = round(float(row["allocated_bytes"]))
+        return PublishedRow(peft_methods, ["transformers", "peft"], "allocated", "B", measured, lambda: peft_methods.allocated(row))
+    if "image-layout" in cell:
+        row = next(row for row in image_models.rows() if (row["model"], row["layout"]) == (cell["image-model"], cell["image-layout"]))
+        return PublishedRow(image_models, ["timm"], "batch", "1", int(row["batch"]), lambda: image_models.largest_batch(row))
     for rows in replay.all_series():
         for row in rows:
             if replay.is_row(row, cell):

@@ -22,13 +22,21 @@ import sys
 from pathlib import Path
 
 import language_model
+import language_model_2_7b
+import language_model_large
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 DEVICE = "cuda"
-# The card of each size's events; of the small one's it is known that it is an RTX.
-RECORDED_ON = {"medium": "NVIDIA H100 80GB HBM3", "small": "NVIDIA GeForce RTX 4090"}
+H100, RTX_4090 = "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"
+# The card of each size's events, as far as it is known (README.md), and the model.
+RECORDED = {
+    "2.7b": (H100, language_model_2_7b),
+    "large": (RTX_4090, language_model_large),
+    "medium": (H100, language_model),
+    "small": (RTX_4090, language_model),
+}
 
 
 def become(title):
@@ -510,15 +518,17 @@ def most_at_once(events):
 
 def become_recorded(name):
     size = name.split("_")[0]
-    become(RECORDED_ON[size])
+    card, model = RECORDED[size]
+    become(card)
     open_simulated_gpu()
-    language_model.become(size)
+    if model is language_model:
+        language_model.become(size)
 
 
 def events(name):
     """A step held against its record."""
-    _, length, mode = name.split("_")
-    predicted = getattr(language_model, mode)(int(length))
+    size, length, mode = name.split("_")
+    predicted = getattr(RECORDED[size][1], mode)(int(length))
     return {"events": name} | held_against(predicted, read_events(Path(__file__).with_name("events") / f"{name}.csv.gz"))
 
 

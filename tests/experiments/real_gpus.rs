@@ -28,7 +28,14 @@ fn replay(card: &str, what: &str, argument: &str) -> Option<Vec<Value>> {
 
 #[test]
 fn each_allocation_and_free_of_a_step_is_that_of_a_gpu() {
-    for (name, events) in [("medium_128_training", 12_831), ("medium_512_inference", 3332), ("small_256_gradients", 3442)] {
+    let records = [
+        ("2.7b_128_training", 12_664),
+        ("large_256_training", 12_976),
+        ("medium_128_training", 12_831),
+        ("medium_512_inference", 3332),
+        ("small_256_gradients", 3442),
+    ];
+    for (name, events) in records {
         let Some(found) = replay("h100", "events", name) else { return };
         let counted = |key: &str| found[0][key].as_u64();
         assert_eq!((counted("predicted"), counted("measured")), (Some(events), Some(events)), "{name}");

@@ -1,0 +1,42 @@
+//! What is allocated at the end of training steps of PEFT's methods.
+
+use super::*;
+
+/// Method, configuration as JSON, bytes, and how it was run.
+const METHODS: &str = include_str!("../../peers/real_gpus/peft_methods.csv");
+/// The length of the batches was found from this row.
+const SOURCE_OF_LENGTH: &str = "lora--rank32";
+
+const PREDICTED_ALLOCATED: Metric = Metric::counted("predicted_allocated", "predicted bytes at the end of a step", "B");
+const MEASURED_ALLOCATED: Metric = Metric::counted("measured_allocated", "bytes at the end of a step on the real GPU", "B");
+
+name! { PeftMethod "PEFT's method" }
+cell! { PeftStep { method: PeftMethod, by: By } }
+
+pub fn grid() -> Grid<PeftStep> {
+    let mut steps: Vec<PeftStep> = Vec::new();
+    for row in csv::Reader::from_reader(METHODS.as_bytes()).records() {
+        let method: &'static str = row.expect("peft_methods.csv is a table")[0].to_string().leak();
+        if method != SOURCE_OF_LENGTH {
+            steps.push(PeftStep { method: PeftMethod(method), by: By::Pytorch });
+        }
+    }
+    Grid::new("peft_methods", in_python)
+        .compare::<PeftMethod>()
+        .passes(COUNT)
+        .on(&[Platform::Dry])
+        .quick(steps[..2].to_vec())
+        .full(steps)
+        .metrics(&[PREDICTED_ALLOCATED, MEASURED_ALLOCATED])
+        .claim(
+            Claim::new(
+                "real-gpu-peft-methods",
+                "this lab",
+                "the simulated GPU predicts what PEFT's methods hold at the end of a step",
+            )
+            .rule(agreement(PREDICTED_ALLOCATED, MEASURED_ALLOCATED, 0.999..=1.001, 0.95))
+            .rule(agreement(PREDICTED_ALLOCATED, MEASURED_ALLOCATED, 0.995..=1.005, 1.0))
+            .on(&[Platform::Dry, Platform::Python]),
+        )
+        .no_plots()
+}
