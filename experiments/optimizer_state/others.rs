@@ -68,22 +68,18 @@ mod tests {
 
     /// The cells' own checks, then with steps that forget what came before.
     const CHECKED: &str = r#"
-import sys
-sys.path.insert(0, "peers/pytorch")
-import lab, optimizer_state, torch
+import optimizer_state
 
-bench = lab.Bench(torch.device("cpu"), seed=1, threads=1)
+def checks():
+    of = "model=small-gpt method={} by=pytorch written={}"
+    step = lambda method, tolerance: check(optimizer_state.Stepping, of.format(method, "optimizer"), of.format(method, "formula"), tolerance)
+    print(step("muon", 5e-2), step("lion", 1e-3))
 
-def check(method, tolerance):
-    of = f"model=small-gpt method={method} by=pytorch written="
-    spec = {"cell": of + "optimizer", "baseline": of + "formula", "expected": {"Equal": {"tolerance": tolerance}}, "exchange": None}
-    return lab._check(optimizer_state.Stepping, spec, bench)[0]
-
-print(check("muon", 5e-2), check("lion", 1e-3))
+checks()
 for optimizer in (torch.optim.Muon, optimizer_state.Lion):
     step = optimizer.step
     optimizer.step = lambda self, step=step: (self.state.clear(), step(self))
-print(check("muon", 5e-2), check("lion", 1e-3))
+checks()
 "#;
 
     #[test]
