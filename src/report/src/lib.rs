@@ -239,7 +239,7 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
                 there are none. None of this is advice.";
     written.push(("self-checks.md".to_string(), several("Self-checks", lead, SubjectKind::SelfCheck, &checks, &[])?));
     let lead = "Figures that others published, beside ours. A figure is reproduced if ours lies within a tenth of it, or within the range \
-                that its source gives. Times were published of GPUs; only a GPU's times are put beside them.";
+                that its source gives, or as much as its source says at least. Times were published of GPUs; only a GPU's times are put beside them.";
     written.push(("published.md".to_string(), several("Published figures", lead, SubjectKind::Published, &[], &published)?));
     let lead = match sorted(SubjectKind::RealGpus).is_empty() {
         true => "No results of this kind yet: predictions have not been put beside figures of real GPUs.",
