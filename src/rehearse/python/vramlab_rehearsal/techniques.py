@@ -898,7 +898,7 @@ def add_lora(model, blocks, rank=8, alpha=16):
 
     model.requires_grad_(False)
     for layer in [layer for block in blocks for layer in block.modules() if type(layer).__name__ in ("Linear", "Linear4bit")]:
-        # Weights of 4 bits say elsewhere in what they are multiplied.
+        # Weights of 4 bits are stored in another type than they compute in.
         of = {"dtype": getattr(layer.weight, "quant_state", layer.weight).dtype, "device": layer.weight.device}
         layer.lora_a = nn.Parameter(torch.empty(rank, layer.in_features, **of))
         layer.lora_b = nn.Parameter(torch.zeros(layer.out_features, rank, **of))
