@@ -9,9 +9,9 @@ const PREDICTED_PEAK: Metric = Metric::counted("predicted_peak", "predicted peak
 const MEASURED_PEAK: Metric = Metric::counted("measured_peak", "peak of requested bytes on the real GPU", "B");
 
 name! { Record "file of events" }
-cell! { Step24 { record: Record, by: By } }
+cell! { RecordedStep { record: Record, by: By } }
 
-pub fn grid() -> Grid<Step24> {
+pub fn grid() -> Grid<RecordedStep> {
     let records = [
         "2.7b_128_autocast",
         "2.7b_128_forward",
@@ -30,12 +30,12 @@ pub fn grid() -> Grid<Step24> {
         "small_256_gradients",
         "small_cnn",
     ];
-    Grid::new("events", |_: Step24, _: &Bench| bail!("peers/pytorch/real_gpus.py runs this"))
+    Grid::new("events", in_python)
         .compare::<Record>()
         .passes(COUNT)
         .on(&[Platform::Dry])
-        .quick(Step24::cross(["medium_128_inference", "medium_128_training"], By::Pytorch))
-        .full(Step24::cross(records, By::Pytorch))
+        .quick(RecordedStep::cross(["medium_128_inference", "medium_128_training"], By::Pytorch))
+        .full(RecordedStep::cross(records, By::Pytorch))
         .metrics(&[PREDICTED_EVENTS, MEASURED_EVENTS, IDENTICAL, PREDICTED_PEAK, MEASURED_PEAK])
         .claim(
             Claim::new(

@@ -17,7 +17,7 @@ name! { Size "what varies" }
 cell! { Peak { benchmark: Benchmark, mode: Mode, gpu: Gpu, setup: Setup, size: Size, by: By } }
 
 pub fn grid() -> Grid<Peak> {
-    let mut peaks = Grid::new("peaks", |_: Peak, _: &Bench| bail!("peers/pytorch/real_gpus.py runs this"))
+    let mut peaks = Grid::new("peaks", in_python)
         .compare::<Size>()
         .passes(COUNT)
         .on(&[Platform::Dry])
