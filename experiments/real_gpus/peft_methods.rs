@@ -36,6 +36,10 @@ pub fn grid() -> Grid<PeftStep> {
             )
             .rule(agreement(PREDICTED_ALLOCATED, MEASURED_ALLOCATED, 0.999..=1.001, 0.95))
             .rule(agreement(PREDICTED_ALLOCATED, MEASURED_ALLOCATED, 0.995..=1.005, 1.0))
+            .changed(
+                "25 November 2026: with rows in view the replay got batches of several lengths, not of one, and AdaLoRA's own update, without which \
+                 that row was 3 % too low. The thresholds were set before.",
+            )
             .on(&[Platform::Dry, Platform::Python]),
         )
         .no_plots()
