@@ -16,7 +16,7 @@ fn said(output: &Output) -> String {
 fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("day");
-    // The profiler and NVML are used there as nowhere else.
+    // NVML is used there as nowhere else.
     let only = ["--only", "doctor,smoke-empty_cache,smoke-profiling,backends,events-inference-128,times"];
     let first = said(&day(&out, &only));
     assert!(first.contains("6 of 6 done") && first.contains("smoke-empty_cache (at most"), "{first}");

@@ -303,7 +303,7 @@ fn search(
     let (mut low, mut high) = (0, MOST + 1);
     let mut fitted: Vec<(u64, i64)> = Vec::new();
     let mut idle = None;
-    // Whether the last one fitted, how often the boundary_guess was guessed since memory ran out first, and how far the next one is.
+    // Whether the last one fitted, how often the boundary was guessed since memory ran out first, and how far the next one is.
     let (mut guesses, mut stride, mut turned) = (0, 0, false);
     let mut last_fitted = None;
     // Whether `boundary_guess` has said something, and how often that did not fit.
