@@ -90,6 +90,17 @@ def _dynamo(dynamo):
 
     functions.SkipFunctionVariable.call_function = call_function
 
+    # Around the graph of a backward pass under compiled autograd, whose inputs are lists. PyTorch calls that graph, which loses what its nodes came
+    # from, where it interprets others (create_functional_call).
+    def forward(self, *inputs):
+        from torch.fx import traceback
+        from torch.fx.experimental.symbolic_shapes import PropagateUnbackedSymInts
+
+        with traceback.preserve_node_meta():
+            return PropagateUnbackedSymInts(self.gm).run(*self.unflatten_fn(list(inputs)))
+
+    dynamo.utils.GmWrapper.forward = forward
+
 
 # In a graph's stack traces, which Inductor keeps with the code that it writes, for the backward pass, too.
 _MODULE = "vramlab module "
@@ -147,7 +158,8 @@ def _tell_lines(codecache):
         module = load(key, path, linemap, *arguments, **more)
         lines = []
         for number, trace in linemap or []:
-            frames = re.findall(r'File "(.+)", line (\d+), in (.+)\n', trace or "")
+            # Compiled autograd's own frame stands for a node whose forward pass was not compiled.
+            frames = re.findall(r'File "(.+)", line (\d+), in (?!set_node_origin)(.+)\n', trace or "")
             found = re.search(f"{_MODULE}(.*)", trace or "")
             if frames:
                 file, line, function = frames[-1]
@@ -157,6 +169,15 @@ def _tell_lines(codecache):
         return module
 
     codecache.PyCodeCache.load_by_key_path = staticmethod(load_by_key_path)
+    prepare = codecache.FxGraphHashDetails.__init__
+
+    @functools.wraps(prepare)
+    def __init__(self, graph, *arguments, **more):
+        prepare(self, graph, *arguments, **more)
+        # The lines are kept with the code. The same graph of other lines, as after an edit, is another one.
+        self.traces = [node.meta.get("stack_trace") for part in graph.modules() for node in getattr(getattr(part, "graph", None), "nodes", ())]
+
+    codecache.FxGraphHashDetails.__init__ = __init__
     codecache.torch_key = lambda: b"the folder is this version's"
 
 

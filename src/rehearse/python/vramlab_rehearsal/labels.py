@@ -19,6 +19,8 @@ _parameters = {}
 # Labels that are not told yet: address, category and number of the name of each.
 _waiting = array.array("Q")
 _here = threading.local()
+# Number of the module of the last forward pass.
+_outermost = 0
 
 
 def before_roots():
@@ -38,23 +40,28 @@ def _number_of(kind, table, name, **more):
 
 
 def _enters(module, arguments, named):
+    global _outermost
     if device.library is None:
         return
     stack = getattr(_here, "stack", None)
     if stack is None:
         stack = _here.stack = []
-    if not stack:
+    # What compiled autograd made of a backward pass, whose lines name modules as the forward pass did.
+    is_backward = type(getattr(module, "_orig_mod", module)).__name__.startswith("CompiledAutograd")
+    if not stack and not is_backward:
         before_roots()
         reach.enters(getattr(module, "_orig_mod", module), arguments, named)
-    if not stack and module not in _roots and module not in _names:
+    if not stack and not is_backward and module not in _roots and module not in _names:
         _see_root(module)
-    number = _names.get(module)
+    number = _outermost if is_backward else _names.get(module)
     if number is None and stack and type(module).__module__.startswith("torch._dynamo"):
         # Around a part of a compiled graph, as DDP's buckets are.
         number = stack[-1]
     if number is None:
         # Made since, or inside of one that is no child.
         number = _names[module] = _number_of("module", _modules, type(module).__name__, type=type(module).__name__)
+    if not stack:
+        _outermost = number
     stack.append(number)
     device.library.vl_set_module(number)
 
@@ -120,9 +127,11 @@ def label_all():
 def _label_averages():
     """Weights that no forward pass went through, such as a moving average's, are no data where they came from the host."""
     import torch
+    from torch._subclasses import FakeTensor
 
-    # Not isinstance, which asks a script's lazy objects for their class.
-    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor) and each.is_cuda]
+    # Not isinstance, which asks a script's lazy objects for their class. The compiler's fake tensors have no memory.
+    kinds = (each for each in gc.get_objects() if issubclass(type(each), torch.Tensor) and not issubclass(type(each), FakeTensor))
+    tensors = [each for each in kinds if each.is_cuda]
     shapes = {each.shape for each in tensors if isinstance(each, torch.nn.Parameter)}
     for each in tensors:
         # A plain tensor is one where it was written to and has a parameter's shape.

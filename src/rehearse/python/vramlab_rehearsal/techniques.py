@@ -1130,11 +1130,15 @@ class OffloadActivations:
             base = tensor if tensor._base is None else tensor._base
             if not tensor.is_cuda or isinstance(base, torch.nn.Parameter) or tensor.nbytes < least:
                 return tensor
-            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            return tensor.device, host.copy_(tensor, non_blocking=True)
+            host = torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+            # torch.compile makes parts that are no views for PyTorch, and wants them back with their gaps; a view needs none.
+            return host, host.stride() if tensor._is_view() else tensor.stride(), tensor.device
 
         def unpack(kept):
-            return kept if isinstance(kept, torch.Tensor) else kept[1].to(kept[0], non_blocking=True)
+            if isinstance(kept, torch.Tensor):
+                return kept
+            host, stride, device = kept
+            return torch.empty_strided(host.shape, stride, dtype=host.dtype, device=device).copy_(host, non_blocking=True)
 
         self.hooks = torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
