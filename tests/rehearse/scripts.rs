@@ -137,6 +137,23 @@ fn a_compiled_script_runs_as_it_is() {
     assert_eq!(peaks(&first), peaks(&second));
     assert!(first.said().contains("kept 0") && !second.said().contains("kept 0"), "{} {}", first.said(), second.said());
     assert!(!at("theirs").exists(), "the user's caches were written to");
+    // The same graph a line further down; two, and its backward pass under compiled autograd.
+    let backward = "with torch._dynamo.compiled_autograd._enable(torch.compile()):\n        loss.backward()";
+    for (source, forward) in
+        [(format!("\n{COMPILED}"), 13), (COMPILED.replace("loss.backward()", backward).replace("import os", "\n\nimport os"), 14)]
+    {
+        std::fs::write(at("train.py"), source).unwrap();
+        let seen = run(&[]);
+        let peak = &seen.json["processes"][0]["peak"];
+        assert_eq!(peak["forward_line"]["line"], forward, "{peak} {}", seen.error());
+        assert!(peaks(&seen) == peaks(&first) || forward == 14, "{}", peaks(&seen));
+        assert!(
+            seen.said().contains(&peaks(&seen)) && !seen.json["time"].to_string().contains("CompiledAutograd"),
+            "{}",
+            seen.json
+        );
+    }
+    std::fs::write(at("train.py"), COMPILED).unwrap();
     let eager = run(&["--eager"]);
     assert!(eager.bytes("peak_allocated") > first.bytes("peak_allocated"));
     // Kernels that Inductor writes take time, and less than those that they are made of.

@@ -210,6 +210,39 @@ fn the_lines_of_every_page_run() {
     assert!(output.status.success() && ran.is_some_and(|ran| ran >= pages.len() && ran > 15), "{ran:?}: {}", said(&output));
 }
 
+/// Of a block's attention compiled code keeps parts of one tensor, which it takes back only as they lay.
+#[test]
+fn what_compiled_blocks_keep_is_offloaded() {
+    let scene = Scene::new(
+        "
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(512, 3 * 512), nn.Linear(512, 512)
+    def forward(self, x):
+        q, k, v = (part.unflatten(-1, (8, 64)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        return x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+model = nn.Sequential(*(Block() for _ in range(6))).cuda()
+for block in model:
+    block.compile()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(3):
+    model(torch.randn(8, 1024, 512, device='cuda')).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+",
+    );
+    let (output, rows) = scene.run(&["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "offload-activations"], &[]);
+    let (offloaded, as_it_is) = (row(&rows, &["offload-activations"]), row(&rows, &[]));
+    let peak = |row: &Value| row["peak_allocated"].as_f64().unwrap_or_else(|| panic!("{}", said(&output)));
+    assert!(peak(offloaded) < 0.7 * peak(as_it_is), "{rows}");
+}
+
 /// Techniques for the loss, for what the forward pass keeps and for the weights, on a model whose loss needs most.
 #[test]
 fn lines_for_the_loss_and_for_offloading_ask_for_the_same_bytes_as_the_hooks() {
