@@ -455,6 +455,28 @@ for _ in range(3):
     let peaks: Vec<i64> = seen.json.as_array().unwrap().iter().map(|answer| answer["peak_requested"].as_i64().unwrap()).collect();
     assert!(peaks[0] == peaks[1] && peaks[1] == peaks[2] && peaks[3] > peaks[0] + 128 * (1 << 20), "{peaks:?}");
     assert!(seen.error().contains("Rank 3 needs most"), "{}", seen.error());
+    // Stages that ask the one before for their shapes; the fourth of eight is not rehearsed.
+    let pipeline = "
+import torch, torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+dist.init_process_group('nccl')
+rank, size = dist.get_rank(), dist.get_world_size()
+stage = PipelineStage(torch.nn.Linear(1024, 1024).cuda(), rank, size, torch.device('cuda'))
+schedule = ScheduleGPipe(stage, n_microbatches=2, loss_fn=torch.nn.functional.mse_loss)
+optimizer = torch.optim.SGD(stage.submod.parameters(), 0.1)
+data = torch.randn(4, 1024, device='cuda')
+for _ in range(2):
+    schedule.step(*([data] if rank == 0 else []), **({'target': data} if rank == size - 1 else {}))
+    optimizer.step()
+";
+    let seen = rehearse(&["--world-size", "8", "--rank", "all"], pipeline);
+    assert!(seen.output.status.success(), "{}", seen.error());
+    let taken = "rank 3 was not rehearsed before: what it sends rank 4 is taken to be what rank 1 sent rank 2";
+    assert!(
+        seen.json[2]["notes"].to_string().contains(taken) && seen.json[1]["notes"].as_array().unwrap().len() == 1,
+        "{}",
+        seen.json
+    );
     let fails = "
 import torch, torch.distributed as dist
 dist.init_process_group('nccl')

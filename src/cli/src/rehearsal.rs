@@ -381,11 +381,12 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Res
     ranks.retain(|rank| *rank < size);
     ranks.sort_unstable();
     ranks.dedup();
+    let sent = tempfile::tempdir().context("making a folder for what ranks send each other")?;
     let mut answers = Vec::new();
     for rank in &ranks {
         (rehearsal.progress)(&format!("rank {rank} of {size}"));
         let mut one = rehearsal.clone();
-        (one.rank, one.is_silent) = (Some((*rank, size)), true);
+        (one.rank, one.sent, one.is_silent) = (Some((*rank, size)), Some(sent.path().to_owned()), true);
         answers.push(whole(options, &one)?.answer);
     }
     if let Some(path) = &options.json {

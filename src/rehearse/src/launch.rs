@@ -13,7 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -35,6 +35,8 @@ pub struct Rehearsal {
     pub cards: u32,
     /// Rank and size of the job that the command is one process of; the others are not there.
     pub rank: Option<(u32, u32)>,
+    /// A folder in which ranks leave the objects that they send, for those that are rehearsed after them.
+    pub sent: Option<PathBuf>,
     /// Leave new parameters uninitialised.
     pub no_init: bool,
     /// Turn `torch.compile` off.
@@ -136,6 +138,7 @@ impl Rehearsal {
             gpus: 1,
             cards: 2,
             rank: None,
+            sent: None,
             no_init: false,
             eager: false,
             timeout: None,
@@ -185,6 +188,7 @@ impl Rehearsal {
             cards: self.cards,
             world_size: self.rank.map(|(_, size)| size),
             rank: self.rank.map(|(rank, _)| rank),
+            sent: self.sent.as_deref(),
             no_init: self.no_init,
             eager: self.eager,
             techniques: &self.variant.techniques,

@@ -85,6 +85,8 @@ pub(super) struct PythonSettings<'a> {
     /// A job of so many processes, of which this one is that rank and the others are not there.
     pub world_size: Option<u32>,
     pub rank: Option<u32>,
+    /// A folder of the ranks that are rehearsed one after the other, for the objects that they send.
+    pub sent: Option<&'a Path>,
     /// Whether initialisation of parameters is left out.
     pub no_init: bool,
     /// Whether `torch.compile` is turned off.

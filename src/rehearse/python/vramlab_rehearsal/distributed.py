@@ -118,6 +118,28 @@ def _sent(name, rank, mine, theirs):
     return found
 
 
+def _keep(source, target, objects):
+    """For the ranks that `--rank all` rehearses after this one."""
+    turn = _meetings[source, target] = _meetings.get((source, target), 0) + 1
+    if settings.sent is not None:
+        with open(os.path.join(settings.sent, f"{turn}.{source}.{target}"), "wb") as file:
+            pickle.dump(objects, file)
+
+
+def _kept(source, target):
+    """What `source` sent; where it was not rehearsed, what the nearest rank that was sent the next one. None if none has."""
+    turn = _meetings[source, target] = _meetings.get((source, target), 0) + 1
+    names = [] if settings.sent is None else os.listdir(settings.sent)
+    pairs = [tuple(map(int, name.split(".")[1:])) for name in names if name.startswith(f"{turn}.")]
+    if not pairs:
+        return None
+    sender, to = min(pairs, key=lambda pair: (pair != (source, target), abs(pair[0] - source)))
+    if (sender, to) != (source, target):
+        note(note=f"rank {source} was not rehearsed before: what it sends rank {target} is taken to be what rank {sender} sent rank {to}")
+    with open(os.path.join(settings.sent, f"{turn}.{sender}.{to}"), "rb") as file:
+        return pickle.load(file)
+
+
 # More elements than this are data, on which no program hangs its way.
 MOST_VALUES = 1 << 14
 
@@ -220,9 +242,11 @@ def _alone_in_all_groups(distributed):
     def send_object_list(objects, dst=None, group=None, device=None, group_dst=None, **more):
         if c10d.get_backend.__wrapped__(group) != BACKEND:
             return send(objects, dst, group, device, **({"group_dst": group_dst} if group_dst is not None else {}), **more)
+        rank, target = distributed.get_rank(), among(group, dst, group_dst)
         if _others is not None:
-            rank = distributed.get_rank()
-            _sent(f"{rank} to {among(group, dst, group_dst)}", rank, (list(objects),), [])
+            _sent(f"{rank} to {target}", rank, (list(objects),), [])
+        else:
+            _keep(rank, target, list(objects))
 
     @functools.wraps(receive)
     def recv_object_list(objects, src=None, group=None, device=None, group_src=None, **more):
@@ -230,13 +254,13 @@ def _alone_in_all_groups(distributed):
             return receive(objects, src, group, device, **({"group_src": group_src} if group_src is not None else {}), **more)
         rank = distributed.get_rank()
         source = among(group, src, group_src)
-        given = _sent(f"{source} to {rank}", rank, None, [source]) if _others is not None and source is not None else {}
-        if source not in given:
+        given = _sent(f"{source} to {rank}", rank, None, [source]).get(source) if _others is not None and source is not None else _kept(source, rank)
+        if given is None:
             raise RuntimeError(
-                f"vramlab rehearse: rank {rank} waits for objects of rank {source}, which is not there. Rehearse all ranks, with torchrun; "
-                "or have the script need none: a PipelineStage takes its shapes from input_args and output_args"
+                f"vramlab rehearse: rank {rank} waits for objects of rank {source}, which is not there. Rehearse all ranks, with --rank all or "
+                "torchrun; or have the script need none: a PipelineStage takes its shapes from input_args and output_args"
             )
-        objects[:] = given[source]
+        objects[:] = given
         return source
 
     c10d._new_process_group_helper = new_process_group
