@@ -49,7 +49,7 @@ def follow(torch):
     _replace(init, init_process_group)
     # Scripts ask for the backend that they wanted.
     _replace(distributed.get_backend, _renamed(distributed.get_backend))
-    imports.when_imported("torch.distributed.pipelining.stage", _vote_alone)
+    imports.when_imported("torch.distributed.pipelining.stage", _stages_alone)
 
 
 BACKEND = "vramlab"
@@ -127,10 +127,14 @@ def _keep(source, target, objects):
 
 
 def _kept(source, target):
-    """What `source` sent; where it was not rehearsed, what the nearest rank that was sent the next one. None if none has."""
+    """What `source` sent; where it was not rehearsed, what the nearest rank that was sent one as far away. None if none has."""
+    from torch.distributed import get_world_size
+
     turn = _meetings[source, target] = _meetings.get((source, target), 0) + 1
     names = [] if settings.sent is None else os.listdir(settings.sent)
     pairs = [tuple(map(int, name.split(".")[1:])) for name in names if name.startswith(f"{turn}.")]
+    # On a ring, as stages that are interleaved lie: from the last to the first is one on.
+    pairs = [(sender, to) for sender, to in pairs if (to - sender - target + source) % get_world_size() == 0]
     if not pairs:
         return None
     sender, to = min(pairs, key=lambda pair: (pair != (source, target), abs(pair[0] - source)))
@@ -270,19 +274,19 @@ def _alone_in_all_groups(distributed):
         module.send_object_list, module.recv_object_list = send_object_list, recv_object_list
 
 
-def _vote_alone(pipelining):
-    """From PyTorch 2.12 on, stages vote whether they know their shapes, and pass the product on. Ranks that are not there vote as this one does."""
+def _stages_alone(pipelining):
+    """What stages tell each other in newer versions of PyTorch: the shapes of gradients, which are those of what they are gradients of, and in some
+    of them a vote whether they know their shapes, in which ranks that are not there vote as this one does.
+    """
     import torch.distributed as distributed
 
     stage = pipelining.PipelineStage
     vote, result = getattr(stage, "_warmup_forward_vote", None), getattr(stage, "_warmup_backward_result", None)
-    if not vote or not result:
-        return
+    receive = getattr(stage, "_recv_meta", None)
 
     def alone(group):
         return _others is None and distributed.distributed_c10d.get_backend.__wrapped__(group) == BACKEND
 
-    @functools.wraps(vote)
     def own_vote(self, has_backward, received_acc=None):
         if not alone(self.group):
             return vote(self, has_backward, received_acc)
@@ -290,11 +294,18 @@ def _vote_alone(pipelining):
         mine = pipelining.torch.tensor([int(known)], dtype=pipelining.torch.int32, device=self.device)
         return mine if received_acc is None else received_acc * mine
 
-    @functools.wraps(result)
     def own_result(self, received_result=None):
         return received_result if alone(self.group) else result(self, received_result)
 
-    stage._warmup_forward_vote, stage._warmup_backward_result = own_vote, own_result
+    def own_receive(self, source):
+        if alone(self.group) and source > self.stage_index:
+            return pipelining._StageBackwardMeta(backward_metas=pipelining._derive_grad_metas(self._stage_meta.outputs))
+        return receive(self, source)
+
+    if vote and result:
+        stage._warmup_forward_vote, stage._warmup_backward_result = own_vote, own_result
+    if receive:
+        stage._recv_meta = own_receive
 
 
 def _register(torch):
