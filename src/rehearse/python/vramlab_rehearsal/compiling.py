@@ -107,11 +107,15 @@ _MODULE = "vramlab module "
 
 
 def _name_modules(graph, is_inside):
-    for part in graph.modules():
-        for node in getattr(getattr(part, "graph", None), "nodes", ()):
-            stack, trace = node.meta.get("nn_module_stack"), node.meta.get("stack_trace")
-            if stack and trace:
-                node.meta["stack_trace"] = f"{trace}{_MODULE}{_path(list(stack.values())[-1][0], is_inside)}\n"
+    for node in _nodes(graph):
+        stack, trace = node.meta.get("nn_module_stack"), node.meta.get("stack_trace")
+        if stack and trace:
+            node.meta["stack_trace"] = f"{trace}{_MODULE}{_path(list(stack.values())[-1][0], is_inside)}\n"
+
+
+def _nodes(graph):
+    """Those of a graph and of the graphs in it; none where there is no graph."""
+    return (node for part in (graph.modules() if graph is not None else ()) for node in getattr(getattr(part, "graph", None), "nodes", ()))
 
 
 def _path(source, is_inside):
@@ -175,7 +179,7 @@ def _tell_lines(codecache):
     def __init__(self, graph, *arguments, **more):
         prepare(self, graph, *arguments, **more)
         # The lines are kept with the code. The same graph of other lines, as after an edit, is another one.
-        self.traces = [node.meta.get("stack_trace") for part in graph.modules() for node in getattr(getattr(part, "graph", None), "nodes", ())]
+        self.traces = [node.meta.get("stack_trace") for node in _nodes(graph)]
 
     codecache.FxGraphHashDetails.__init__ = __init__
     codecache.torch_key = lambda: b"the folder is this version's"
