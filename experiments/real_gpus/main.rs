@@ -1,11 +1,12 @@
 //! Does the simulated GPU ask for the bytes that real GPUs were asked for?
 //!
 //! Others recorded what PyTorch allocated on real GPUs (`peers/real_gpus`): peaks of single operators, each allocation and free of whole steps,
-//! what steps of PEFT's methods leave, and the largest batches that fitted. PyTorch in Python runs the same again on a simulated GPU of the same
-//! kind; what it says is put beside the record. No real GPU takes part: its figures are those that were published.
+//! what steps of PEFT's methods leave, the largest batches that fitted, and what Megatron-LM's tests logged. PyTorch in Python runs the same again
+//! on a simulated GPU of the same kind; what it says is put beside the record. No real GPU takes part: its figures are those that were published.
 
 mod events;
 mod image_models;
+mod megatron_lm;
 mod peaks;
 mod peft_methods;
 
@@ -27,6 +28,7 @@ pub fn protocol() -> Protocol {
         .grid(events::grid())
         .grid(peft_methods::grid())
         .grid(image_models::grid())
+        .grid(megatron_lm::grid())
         .kind(SubjectKind::RealGpus)
         .threat("Records are of PyTorch 1.12 to 2.13; all are replayed with 2.11. Where a version took other memory, peers/real_gpus/README.md says so.")
         .threat(
@@ -36,6 +38,10 @@ pub fn protocol() -> Protocol {
         .threat(
             "The mean length of the batches of PEFT's methods was found from one method, LoRA with rank 32, which is not compared; what PyTorch 1.12 \
              held outside the allocator is another version's.",
+        )
+        .threat(
+            "Megatron-LM's tests ran extensions (Apex, Transformer Engine). Their softmax is replaced by one that allocates alike; their norms and optimizer \
+             are replaced by PyTorch's, which need some KiB less.",
         )
         .threat("Replays were written with most of these rows in view. Rows that nobody looked at would be a harder test.")
 }

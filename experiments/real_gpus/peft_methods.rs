@@ -7,8 +7,8 @@ const METHODS: &str = include_str!("../../peers/real_gpus/peft_methods.csv");
 /// The length of the batches was found from this row.
 const SOURCE_OF_LENGTH: &str = "lora--rank32";
 
-const PREDICTED_ALLOCATED: Metric = Metric::counted("predicted_allocated", "predicted bytes at the end of a step", "B");
-const MEASURED_ALLOCATED: Metric = Metric::counted("measured_allocated", "bytes at the end of a step on the real GPU", "B");
+pub const PREDICTED_ALLOCATED: Metric = Metric::counted("predicted_allocated", "predicted bytes at the end of a step", "B");
+pub const MEASURED_ALLOCATED: Metric = Metric::counted("measured_allocated", "bytes at the end of a step on the real GPU", "B");
 
 name! { PeftMethod "PEFT's method" }
 cell! { PeftStep { method: PeftMethod, by: By } }

@@ -9,6 +9,7 @@ import lab
 sys.path.append(str(Path(__file__).resolve().parents[1] / "real_gpus"))
 import peft_methods  # noqa: E402
 import image_models  # noqa: E402
+import megatron_lm  # noqa: E402
 import replay  # noqa: E402
 
 
@@ -57,23 +58,24 @@ class Events:
 
 
 class PublishedRow:
-    """A row of peft_methods.csv or image_models.csv: one figure, predicted and measured."""
+    """A row of peft_methods.csv, image_models.csv or megatron_lm.csv: its figures, predicted and measured."""
 
     tells_all = True
 
-    def __init__(self, module, needed, figure, unit, measured, predict):
+    def __init__(self, gpu, needed, unit, measured, predict):
         for package in needed:
             if importlib.util.find_spec(package) is None:
                 raise lab.Unavailable(f"this needs {package}; `just peers` installs it")
-        self.figure, self.unit, self.measured, self.predict = figure, unit, measured, predict
-        replay.become(module.GPU)
+        self.unit, self.measured, self.predict = unit, measured, predict
+        replay.become(gpu)
         replay.open_simulated_gpu()
 
     def run(self, probe):
         if not probe.reading:
             return
-        probe.figure(f"predicted_{self.figure}", self.unit, self.predict())
-        probe.figure(f"measured_{self.figure}", self.unit, self.measured)
+        for (figure, measured), predicted in zip(self.measured.items(), self.predict()):
+            probe.figure(f"predicted_{figure}", self.unit, predicted)
+            probe.figure(f"measured_{figure}", self.unit, measured)
 
 
 def prepare(cell, bench):
@@ -81,11 +83,16 @@ def prepare(cell, bench):
         return Events(cell["record"])
     if "peft-method" in cell:
         row = peft_methods.rows()[cell["peft-method"]]
-        measured = round(float(row["allocated_bytes"]))
-        return PublishedRow(peft_methods, ["transformers", "peft"], "allocated", "B", measured, lambda: peft_methods.allocated(row))
+        measured = {"allocated": round(float(row["allocated_bytes"]))}
+        return PublishedRow(peft_methods.GPU, ["transformers", "peft"], "B", measured, lambda: [peft_methods.allocated(row)])
     if "image-layout" in cell:
         row = next(row for row in image_models.rows() if (row["model"], row["layout"]) == (cell["image-model"], cell["image-layout"]))
-        return PublishedRow(image_models, ["timm"], "batch", "1", int(row["batch"]), lambda: image_models.largest_batch(row))
+        return PublishedRow(image_models.GPU, ["timm"], "1", {"batch": int(row["batch"])}, lambda: [image_models.largest_batch(row)])
+    if "megatron-test" in cell:
+        row = megatron_lm.rows()[cell["megatron-test"], cell["card"]]
+        megatron_lm.prepare()
+        measured = {"allocated": int(row["allocated_bytes"]), "max_allocated": int(row["max_allocated_bytes"])}
+        return PublishedRow(megatron_lm.TITLES[row["gpu"]], ["megatron", "megatron.core"], "B", measured, lambda: megatron_lm.memory(row))
     for rows in replay.all_series():
         for row in rows:
             if replay.is_row(row, cell):

@@ -30,7 +30,7 @@ torch = util.find_spec('torch')
 if torch is None: raise ModuleNotFoundError('No module named torch')
 torch = runpy.run_path(os.path.join(os.path.dirname(torch.origin), 'version.py'))['__version__']
 print(platform.python_version(), torch)
-for name in ('torchvision', 'Pillow', 'numpy', 'pytorch_memlab', 'transformers', 'peft', 'timm'):
+for name in ('torchvision', 'Pillow', 'numpy', 'pytorch_memlab', 'transformers', 'peft', 'timm', 'megatron-core'):
     try:
         print(name, metadata.version(name))
     except metadata.PackageNotFoundError:
