@@ -16,7 +16,7 @@ RANKS, STEPS, GLOBAL_BATCH = 8, 3, 32
 LAYERS, HIDDEN, HEADS, LENGTH, BATCH = 12, 512, 8, 1024, 4
 # GPT-2's; Megatron pads it to a multiple of 128 for each part of a tensor.
 VOCABULARY = 50257
-# The tests' own, all of them.
+# Those of the tests' settings that PyTorch and Megatron read.
 SETTINGS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
