@@ -228,6 +228,17 @@ def _launch_nothing(heuristics):
             self.launchers = [_Launcher(self, config) for config in self.configs]
 
     heuristics.CachingAutotuner.precompile = precompile
+    kinds = heuristics.HeuristicType
+    fixed = [getattr(kinds, name, None) for name in ("TEMPLATE", "USER_AUTOTUNE", "FIXED")]
+
+    def coordinate_descent_tuning(self, launcher, *arguments, **more):
+        # Compiles neighbours of a configuration and times them, one after the other; all take the same memory.
+        if self.heuristic_type not in fixed:
+            self.bench(launcher, *arguments, **more)
+        launcher.config.found_by_coordesc = True
+        return launcher
+
+    heuristics.CachingAutotuner.coordinate_descent_tuning = coordinate_descent_tuning
 
 
 def _time_nothing(benchmarking):

@@ -424,10 +424,17 @@ def _register(torch):
 
         def allgather(self, outputs, inputs, *_):
             for each, given in zip(outputs, inputs):
+                buffer = self._buffer(each)
                 told = self._told(given, range(self._size))
                 for rank, output in enumerate(each):
                     output.copy_(told.get(rank, given))
+                del buffer
             return done(outputs)
+
+        def _buffer(self, tensors):
+            """NCCL takes tensors of one size in one buffer (`newLikeFlat` in ProcessGroupNCCL.cpp)."""
+            if len({tensor.shape for tensor in tensors}) == 1:
+                return tensors[0].new_empty(len(tensors), *tensors[0].shape)
 
         def allgather_coalesced(self, outputs, inputs, *_):
             return self.allgather([[each[i] for each in outputs] for i in range(len(inputs))], inputs)
@@ -457,7 +464,9 @@ def _register(torch):
 
         def reduce_scatter(self, outputs, inputs, *_):
             for output, each in zip(outputs, inputs):
+                buffer = self._buffer(each)
                 output.copy_(each[self._rank])
+                del buffer
             return done(outputs)
 
         def _reduce_scatter_base(self, output, given, *_):
