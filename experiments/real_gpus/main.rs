@@ -1,10 +1,12 @@
 //! Does the simulated GPU ask for the bytes that real GPUs were asked for?
 //!
 //! Others recorded what PyTorch allocated on real GPUs (`peers/real_gpus`): peaks of single operators, each allocation and free of whole steps,
-//! what steps of PEFT's methods leave, the largest batches that fitted, and what Megatron-LM's tests logged. PyTorch in Python runs the same again
-//! on a simulated GPU of the same kind; what it says is put beside the record. No real GPU takes part: its figures are those that were published.
+//! what steps of PEFT's methods and runs of fine-tuning leave, the largest batches that fitted, and what Megatron-LM's tests logged. PyTorch in
+//! Python runs the same again on a simulated GPU of the same kind; what it says is put beside the record. No real GPU takes part: its figures are
+//! those that were published.
 
 mod events;
+mod fine_tuning;
 mod image_models;
 mod megatron_lm;
 mod peaks;
@@ -27,6 +29,7 @@ pub fn protocol() -> Protocol {
         .grid(peaks::grid())
         .grid(events::grid())
         .grid(peft_methods::grid())
+        .grid(fine_tuning::grid())
         .grid(image_models::grid())
         .grid(megatron_lm::grid())
         .kind(SubjectKind::RealGpus)
@@ -43,5 +46,6 @@ pub fn protocol() -> Protocol {
             "Megatron-LM's tests ran extensions (Apex, Transformer Engine). Their softmax is replaced by one that allocates alike; their norms and optimizer \
              are replaced by PyTorch's, which need some KiB less.",
         )
+        .threat("Thresholds of fine-tuning, a per mille, were set when a first trial of its rows had been seen.")
         .threat("Replays were written with most of these rows in view. Rows that nobody looked at would be a harder test.")
 }

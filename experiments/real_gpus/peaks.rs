@@ -32,7 +32,7 @@ pub fn grid() -> Grid<Peak> {
             .rule(agreement(PREDICTED, MEASURED, 0.995..=1.005, 1.0))
             .changed(
                 "22 November 2026: what the processes of 24 rows held from before, and how neighbourhood attention and a part of ORPO are \
-                 replayed, was found with the measured rows in view.",
+                 replayed, was found with the measured rows in view. 25 November: so was the order in which Liger's own four rows are made.",
             )
             .on(&[Platform::Dry, Platform::Python]),
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 import lab
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "real_gpus"))
+import fine_tuning  # noqa: E402
 import peft_methods  # noqa: E402
 import image_models  # noqa: E402
 import megatron_lm  # noqa: E402
@@ -57,15 +58,19 @@ class Events:
         probe.figure("match.different", "1", max(found["predicted"], found["measured"]) - identical)
 
 
+def need(*packages):
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise lab.Unavailable(f"this needs {package}; `just peers` installs it")
+
+
 class PublishedRow:
-    """A row of peft_methods.csv, image_models.csv or megatron_lm.csv: its figures, predicted and measured."""
+    """A row of peft_methods.csv, fine_tuning.csv, image_models.csv or megatron_lm.csv: its figures, predicted and measured."""
 
     tells_all = True
 
     def __init__(self, gpu, needed, unit, measured, predict):
-        for package in needed:
-            if importlib.util.find_spec(package) is None:
-                raise lab.Unavailable(f"this needs {package}; `just peers` installs it")
+        need(*needed)
         self.unit, self.measured, self.predict = unit, measured, predict
         replay.become(gpu)
         replay.open_simulated_gpu()
@@ -85,6 +90,13 @@ def prepare(cell, bench):
         row = peft_methods.rows()[cell["peft-method"]]
         measured = {"allocated": round(float(row["allocated_bytes"]))}
         return PublishedRow(peft_methods.GPU, ["transformers", "peft"], "B", measured, lambda: [peft_methods.allocated(row)])
+    if "texts" in cell:
+        row = next(row for row in fine_tuning.rows() if all(row[factor] == cell[factor] for factor in ("weights", "texts", "batch")))
+        measured = {"kept": int(row["kept_bytes"])}
+        if row["weights"] == "fp16":
+            # The other depends on the longest text, which is not published.
+            measured["highest"] = int(row["peak_bytes"])
+        return PublishedRow(fine_tuning.GPU, ["transformers"], "B", measured, lambda: fine_tuning.memory(row))
     if "image-layout" in cell:
         row = next(row for row in image_models.rows() if (row["model"], row["layout"]) == (cell["image-model"], cell["image-layout"]))
         return PublishedRow(image_models.GPU, ["timm"], "1", {"batch": int(row["batch"])}, lambda: [image_models.largest_batch(row)])
@@ -96,6 +108,8 @@ def prepare(cell, bench):
     for rows in replay.all_series():
         for row in rows:
             if replay.is_row(row, cell):
+                if row["benchmark"].startswith("liger_"):
+                    need("liger_kernel")
                 return Peak(rows, row)
     raise ValueError(f"peaks.csv has no row for {cell}")
 
