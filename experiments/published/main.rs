@@ -3,8 +3,8 @@
 //! Four sources give bytes that can be counted on any device with PyTorch's kernels for CUDA, a dry one included: what a transformer
 //! layer saves for the backward pass (Korthikanti et al., arXiv 2205.05198), what a ViT-L/16 and Adam take (PyTorch's tutorial on
 //! stepping inside the backward pass), what accumulation, checkpointing and fp16 leave of BERT-large's memory (Hugging Face's guide to
-//! training on one GPU), and what the loss over a large vocabulary takes (Wijmans et al., arXiv 2411.09009). Published figures that other
-//! experiments are about stand with those.
+//! training on one GPU), and what the loss over a large vocabulary takes (Wijmans et al., arXiv 2411.09009). PyTorch in Python runs recipes
+//! of others. Published figures that other experiments are about stand with those.
 
 mod layer;
 mod loss;
@@ -44,6 +44,9 @@ pub fn protocol() -> Protocol {
         .grid(recipes::few_bits())
         .grid(recipes::tiled_loss())
         .grid(recipes::low_rank())
+        .grid(recipes::cut_loss())
+        .grid(recipes::offload())
+        .grid(recipes::tuning())
         .kind(SubjectKind::Published)
         .threat(
             "Sources name neither every setting nor the version of every kernel; within a tenth of a figure says that it travels, not that \

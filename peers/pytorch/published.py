@@ -1,6 +1,9 @@
 """The PyTorch reference for experiments/published: recipes of others whose memory they published, written anew in PyTorch."""
 
+import os
+
 import lab
+import presets
 import torch
 import torch.nn.functional as F
 
@@ -207,8 +210,132 @@ class LowRank:
         probe.figure("state_left", "1", state / whole(None))
 
 
+class CutLoss:
+    """Cut Cross-Entropy's own kernel, as its authors measured it: the loss, then its gradient."""
+
+    tells_all = True
+
+    def __init__(self, cell, bench):
+        try:
+            from cut_cross_entropy import linear_cross_entropy
+            from triton.runtime import autotuner, jit
+        except ImportError as error:
+            raise lab.Unavailable(f"this needs cut_cross_entropy; `just peers` installs it ({error})")
+        if "VRAMLAB_DRY_BACKEND" in os.environ:
+            # A simulated GPU launches nothing, compiles nothing, and does not know that every token has a target.
+            torch.compiler.set_stance("force_eager")
+            jit.JITFunction.run = autotuner.Autotuner.run = lambda *_, **__: None
+            torch.Tensor.nonzero = lambda mask: torch.nonzero(torch.ones(mask.shape)).to(mask.device)
+        options = {"device": bench.device, "dtype": torch.bfloat16}
+        tokens, width, vocabulary = map(cell.number, ("tokens", "width", "vocabulary"))
+        self.given = [(torch.randn(rows, width, **options) * 0.05).requires_grad_() for rows in (tokens, vocabulary)]
+        self.targets = torch.randint(0, vocabulary, (tokens,), device=bench.device)
+        self.loss = lambda: linear_cross_entropy(*self.given, self.targets, softcap=30.0 if cell["softcap"] == "tanh" else None)
+
+    def run(self, probe):
+        for tensor in self.given:
+            tensor.grad = None
+        probe.reset_peaks()
+        rest = probe.live()
+        loss = self.loss()
+        of_loss, kept = probe.peak(), probe.live()
+        probe.reset_peaks()
+        loss.backward()
+        probe.figure("of_loss", "B", of_loss - rest)
+        probe.figure("of_gradient", "B", probe.peak() - kept)
+        probe.figure("of_both", "B", max(of_loss, probe.peak()) - rest)
+
+
+class Offload:
+    """Steps of AdamW on the GPU, or of one on the host, of which the GPU knows only that gradients leave it."""
+
+    def __init__(self, cell, bench):
+        name, mixed, self.device = cell["model"], cell["weights"] == "fp16", bench.device
+        if name == "vit-g14":
+            try:
+                import timm
+            except ImportError as error:
+                raise lab.Unavailable(f"this needs timm; `just peers` installs it ({error})")
+            with bench.device:
+                self.model = timm.create_model("vit_giant_patch14_dinov2", num_classes=45, img_size=224)
+            self.model.set_grad_checkpointing()
+            images, targets = torch.randn(cell.number("batch"), 3, 224, 224), torch.randint(45, (cell.number("batch"),))
+            self.batch = images.bfloat16(), targets
+        else:
+            self.model, self.batch = presets.prepared(cell, bench.device)
+        self.model.to(torch.float16 if mixed else torch.bfloat16)
+        self.parameters, self.optimizer = list(self.model.parameters()), None
+        self.copies = []
+        if cell["on-host"] == "nothing":
+            self.copies = [parameter.detach().float() for parameter in self.parameters] if mixed else []
+            self.optimizer = torch.optim.AdamW(self.copies or self.parameters, 1e-4, fused=True)
+        if cell["on-host"] == "gradients":
+            for parameter in self.parameters:
+                parameter.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
+
+    def run(self, probe):
+        presets.loss_of(self.model, [tensor.to(self.device) for tensor in self.batch]).backward()
+        for copy, parameter in zip(self.copies, self.parameters):
+            copy.grad = parameter.grad.float()
+        state = []
+        if self.optimizer:
+            self.optimizer.step()
+            state = [moment for of in self.optimizer.state.values() for moment in of.values() if moment.dim()]
+        for copy in self.copies:
+            copy.grad = None
+        held = [*self.parameters, *self.copies, *state, *presets.gradients(self.model)]
+        probe.figure("model_state", "B", sum(tensor.nbytes for tensor in held) / sum(map(torch.numel, self.parameters)))
+        self.model.zero_grad()
+
+
+class Tuning:
+    """A LLaMA's weights, gradients and Adam's state, of 16 bits or with LoRA beside weights of 4 bits, as bitsandbytes keeps them."""
+
+    tells_all = True
+    # Width, width of the MLP, layers, vocabulary.
+    models = {"llama-65b": (8192, 22016, 80, 32000)}
+
+    def __init__(self, cell, bench):
+        self.model, self.tuned, self.device = self.models[cell["model"]], cell["tuned"], bench.device
+
+    def bytes(self, probe, make):
+        before, kept = probe.live(), make()
+        return probe.live() - before
+
+    def trained(self, *shape):
+        return [torch.zeros(shape, dtype=kind, device=self.device) for kind in [torch.bfloat16] * 2 + [torch.float32] * 2]
+
+    def constants(self, count):
+        each = lambda block, kind: torch.zeros(count // block, dtype=kind, device=self.device)
+        if self.tuned == "4-bit":
+            return [each(64, torch.float32)]
+        return [each(64, torch.uint8), each(64 * 256, torch.float32)]
+
+    def beside(self, rows, columns):
+        return torch.zeros(rows * columns // 2, dtype=torch.uint8, device=self.device), self.trained(64, columns), self.trained(rows, 64)
+
+    def run(self, probe):
+        if not probe.reading:
+            return
+        width, inner, layers, vocabulary = self.model
+        linear = [(width, width)] * 4 + [(inner, width)] * 2 + [(width, inner)]
+        # All layers are alike, and together they need a larger device.
+        whole, constants = self.tuned == "whole", 0
+        if whole:
+            layer = self.bytes(probe, lambda: [self.trained(*shape) for shape in linear])
+        else:
+            layer = self.bytes(probe, lambda: [self.beside(*shape) for shape in linear])
+            constants = self.bytes(probe, lambda: [self.constants(rows * columns) for rows, columns in linear])
+            probe.figure("constants", "1", 8 * constants / sum(rows * columns for rows, columns in linear))
+        # Embeddings, head and norms.
+        others = self.trained if whole else lambda *shape: torch.zeros(shape, dtype=torch.bfloat16, device=self.device)
+        rest = self.bytes(probe, lambda: [others(2 * vocabulary + 2 * layers + 1, width)])
+        probe.figure("kept", "B", layers * (layer + constants) + rest)
+
+
 def prepare(cell, bench):
-    for factor, recipe in [("stepping", InBackward), ("bits", FewBits), ("loss", Loss), ("moments", LowRank)]:
+    recipes = [("stepping", InBackward), ("bits", FewBits), ("loss", Loss), ("moments", LowRank)]
+    for factor, recipe in [*recipes, ("softcap", CutLoss), ("on-host", Offload), ("tuned", Tuning)]:
         if factor in cell:
             return recipe(cell, bench)
     raise ValueError(f"no recipe for {cell}")
