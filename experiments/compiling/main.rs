@@ -106,6 +106,17 @@ fn grid() -> Grid<Compiling> {
             .rule(ratio(RESERVED).of(|c: &Compiling| c.way == Compiled && c.model == ModelName("llama-1b")).reproduces(77.0 / 82.4))
             .setup("Memory alone, of a Llama of 1B on one card and without checkpoints. README has torchtitan's own job, rehearsed."),
         )
+        .published(
+            Published::new(
+                "pointwise-again",
+                "PyTorch blog, activation-checkpointing-techniques",
+                "a 50 % memory reduction by recomputing only pointwise ops",
+            )
+            .setup(
+                "That is of the activations of a compiled model, which the blog does not name. Rows here have a step's whole peak, with the model; \
+                 and without a budget, too, the compiled model computes pointwise operators again.",
+            ),
+        )
         .claim(
             Claim::new("compile-launches", "this lab", "a compiled step launches a third fewer kernels, or fewer still")
                 .on(FILES)

@@ -88,20 +88,6 @@ fn memory() -> Grid<Selective> {
             .rule(ratio(FLOPS).of(keeping(Products)).confirm(at_most(1.02)).refute(at_least(1.05)))
             .rule(ratio(ACTIVATIONS).of(keeping(Products)).confirm(at_most(0.75)).refute(at_least(0.9))),
         )
-        .published(
-            Published::new(
-                "pointwise-again",
-                "PyTorch blog, activation-checkpointing-techniques",
-                "a 50 % memory reduction by recomputing only pointwise ops",
-            )
-            .on(BY_PYTHON)
-            // Figures of ours had been recorded before this was set.
-            .rule(ratio(ACTIVATIONS).of(|c: &Selective| c.keeps == Products && c.model != ModelName("resnet50")).reproduces(0.5))
-            .setup(
-                "Activations, eager, with a checkpoint's own inputs. Theirs is a model that the blog does not name, compiled: what its partitioner \
-                 saves of one graph.",
-            ),
-        )
         .plot(
             bars(PEAK)
                 .named("peak")
