@@ -134,8 +134,8 @@ def compared(entry, row):
         return ""
     if entry["measure"] == "fits":
         return f"said to fit {published:g} GB: {'yes' if int(row['reserved']) < published * 1e9 else 'no'}"
-    share = int(row[entry["measure"]]) / 2**30 / published - 1
-    return f"{published:g} GiB {entry['measure']}: {share:+.1%}"
+    figures = {entry["measure"]: published} | ({"reserved": entry["published_reserved"]} if "published_reserved" in entry else {})
+    return ", ".join(f"{theirs:.4g} GiB {kind}: {int(row[kind]) / 2**30 / theirs - 1:+.1%}" for kind, theirs in figures.items())
 
 
 def starts(project):

@@ -483,7 +483,19 @@ def tokens():
     (ROOT / "nanoGPT" / "shakespeare_char" / "meta.pkl").write_bytes(pickle.dumps(meta))
 
 
+def shards():
+    """Token files as modded-nanogpt reads them: 256 numbers of 32 bits, of which three are told, and tokens of 16; documents end with 50256."""
+    folder = ROOT / "fineweb10B"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, many in (("fineweb_train_000001", 21_000_000), ("fineweb_val_000000", 21_000_000)):
+        values = NUMBERS.integers(0, 50256, many, dtype=np.uint16)
+        values[::500] = 50256
+        head = np.zeros(256, dtype=np.int32)
+        head[:3] = 20240520, 1, many
+        (folder / f"{name}.bin").write_bytes(head.tobytes() + values.tobytes())
+
+
 if __name__ == "__main__":
-    for make in (language_models, vision_and_speech, stable_diffusion, torch_hub, hub_cache, metrics, texts, pictures, sound, science, graphs, tokens):
+    for make in (language_models, vision_and_speech, stable_diffusion, torch_hub, hub_cache, metrics, texts, pictures, sound, science, graphs, tokens, shards):
         make()
         print(make.__name__, flush=True)

@@ -267,6 +267,8 @@ def _choose_the_first(select):
 
     @functools.wraps(choose)
     def chosen(self, name, choices, *arguments, **more):
+        # None is one that does not fit these sizes.
+        choices = [choice for choice in choices if choice is not None]
         if len(choices) > 1:
             note(note="torch.compile: max-autotune would time kernels on the GPU; the first choice, mostly cuBLAS's or cuDNN's, was taken")
         return choose(self, name, choices[:1], *arguments, **more)
