@@ -1130,8 +1130,8 @@ class OffloadActivations:
             base = tensor if tensor._base is None else tensor._base
             if not tensor.is_cuda or isinstance(base, torch.nn.Parameter) or tensor.nbytes < least:
                 return tensor
-            host = torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
-            # torch.compile makes parts that are no views for PyTorch, and wants them back with their gaps; a view needs none.
+            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+            # A view comes back without its gaps. The parts that torch.compile keeps are no views for PyTorch, and must lie as they lay.
             return host, host.stride() if tensor._is_view() else tensor.stride(), tensor.device
 
         def unpack(kept):
