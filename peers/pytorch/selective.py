@@ -1,6 +1,7 @@
 """Checkpoints that keep what some operators gave, in plain PyTorch, for experiments/selective."""
 
 import functools
+import gc
 
 import lab
 import presets
@@ -48,19 +49,21 @@ class Training:
     def run(self, probe):
         if self.flops is None and not probe.reading:
             with FlopCounterMode(display=False) as counter:
-                self.step(probe)
+                self.passes(probe)
             self.flops = counter.get_total_flops()
+            # Cycles hold what checkpoints made again under the counter, and the optimizer's state has no room beside it.
+            gc.collect()
         else:
-            self.step(probe)
+            self.passes(probe)
+        self.optimizer.step()
         probe.figure("flops", "1", self.flops)
 
-    def step(self, probe):
+    def passes(self, probe):
         self.optimizer.zero_grad()
         probe.at_rest()
         loss = probe.forward(lambda: presets.loss_of(self.model, self.batch))
         loss.backward()
         del loss
-        self.optimizer.step()
 
     def outcome(self):
         return {"gradient": presets.gradients(self.model)}
