@@ -31,7 +31,7 @@ pub fn grid() -> Grid<MegatronStep> {
         grid = grid.full(of_card.to_vec());
     }
     let changed = "25 November 2026: the thresholds were set before, but Megatron-LM's own script was rehearsed on nine of these tests, on an A100, before \
-                   the replay was written; that its fused softmax needs a stand-in was known from two rows.";
+                   the replay was written; that all rows have to be within was set after that. That its fused softmax needs a stand-in was known from two rows.";
     grid.claim(
         Claim::new(
             "real-gpu-megatron-peaks",
