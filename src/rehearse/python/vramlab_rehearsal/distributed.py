@@ -131,7 +131,8 @@ def _kept(source, target):
     from torch.distributed import get_world_size
 
     turn = _meetings[source, target] = _meetings.get((source, target), 0) + 1
-    names = [] if settings.sent is None else os.listdir(settings.sent)
+    # A receiver that names no source cannot be told whose it would get.
+    names = [] if settings.sent is None or source is None else os.listdir(settings.sent)
     pairs = [tuple(map(int, name.split(".")[1:])) for name in names if name.startswith(f"{turn}.")]
     # On a ring, as stages that are interleaved lie: from the last to the first is one on.
     pairs = [(sender, to) for sender, to in pairs if (to - sender - target + source) % get_world_size() == 0]
