@@ -1,5 +1,5 @@
 """Sets what was predicted (predictions.csv, written first) beside what others measured: steps.csv and ratios.csv of experiments/real_times, the
-tables in docs/time.md, and the intervals in src/rehearse/src/time/intervals.csv.
+tables in docs/time.md, and the intervals in src/rehearse/src/answer/time/intervals.csv.
 
     python peers/times/comparison.py FOLDER
 """
@@ -182,7 +182,7 @@ def main():
                      f"{math.exp(quantile([error(row) for row in some], 0.5)):.2f} | "
                      + " | ".join(median_and_p90([-error(row, one) for row in some]) for one in ("roofline", "pytorch"))
                      + f" | {median_and_p90(between) if between else '-'} | {f'{sum(signs) / len(signs):.0%} of {len(signs)}'.replace('%', ' %') if signs else '-'} |")
-    with open(ROOT / "src/rehearse/src/time/intervals.csv", "w") as file:
+    with open(ROOT / "src/rehearse/src/answer/time/intervals.csv", "w") as file:
         file.write("cell,low,high,residuals\n")
         for cell in CELLS:
             # A cell of few takes all; there is no record of a step bound by its host, whose own speed is unknown besides: assumed, the square.

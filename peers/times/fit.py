@@ -1,4 +1,4 @@
-"""Fits the constants of the time model on operators that others timed, and writes them to src/rehearse/src/time/constants.csv.
+"""Fits the constants of the time model on operators that others timed, and writes them to src/rehearse/src/answer/time/constants.csv.
 
     python peers/times/fit.py FOLDER [--held-out CARD]
 
@@ -168,7 +168,7 @@ def tracelens(folder):
                 a, b = (dims[1], dims[2]) if name == "aten::addmm" else (dims[0], dims[1])
                 m, k, n, batch = a[-2], a[-1], b[-1], a[0] if len(a) == 3 else 1
                 aligned = np.gcd.reduce([int(n), int(k), 8])
-                # Those that are not aligned have a factor of their own (src/rehearse/src/time/device.rs).
+                # Those that are not aligned have a factor of their own (src/rehearse/src/answer/time/device.rs).
                 if aligned == 8:
                     yield "h100", "matmul_half", *product(m, n, k, batch, size), seconds
             elif name in ("aten::add", "aten::mul", "aten::gelu", "aten::silu") and elements > 1e5:
@@ -283,7 +283,7 @@ def main():
                 error = np.log(predicted(kind, cards[card], *work, *(relative[:3] if relative else median[kind])) / seconds)
                 print(f"held out {card} {kind}: median {np.median(np.abs(error)):.1%}, p90 {np.quantile(np.abs(error), 0.9):.1%}")
         return
-    with open(ROOT / "src/rehearse/src/time/constants.csv", "w", newline="") as file:
+    with open(ROOT / "src/rehearse/src/answer/time/constants.csv", "w", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow("card,class,fixed_us,compute,memory,rows,median_error,fitted_on".split(","))
         for card in [name for name in cards if name not in ELSEWHERE]:

@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use rehearse::check::{Earlier, Tolerance};
 use rehearse::what_if::{self, BatchFlags, Trials};
-use rehearse::{FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdict, ScriptFailed, files, preset, show, time};
+use rehearse::{FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdict, ScriptFailed, files, preset, show};
 use serde::Serialize;
 use sim::cards::Card;
 use std::ffi::OsString;
@@ -396,7 +396,7 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Res
     let most = answers.iter().enumerate().max_by_key(|(_, answer)| (!answer.verdict.fits(), answer.peak_on_device));
     if let Some((at, answer)) = most.filter(|_| !options.quiet) {
         eprint!("{}", show::answer(answer));
-        eprint!("{}", time::side_by_side("rank", names.iter().map(String::as_str).zip(&answers)));
+        eprint!("{}", show::side_by_side("rank", names.iter().map(String::as_str).zip(&answers)));
         let is_whole = answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit;
         let why = if is_whole { "needs most" } else { "did not come to its steps" };
         eprintln!("\n  Rank {} {why}: the answer above is its.", names[at]);
@@ -417,7 +417,7 @@ fn several(options: &RehearseOptions, first: RehearsalResult, others: &[Rehearsa
         write_json(path, &answers)?;
     }
     if !options.quiet {
-        eprint!("{}", time::side_by_side("GPU", answers.iter().map(|answer| (answer.gpu.name.as_str(), answer))));
+        eprint!("{}", show::side_by_side("GPU", answers.iter().map(|answer| (answer.gpu.name.as_str(), answer))));
     }
     Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
 }

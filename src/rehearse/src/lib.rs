@@ -5,25 +5,16 @@
 //! process (`src/sim/native/start.cpp`) has Python begin with our half (`python/`), which puts the device in place and tells what the script is doing; what it tells is read here ([`Trace`]) and made into an answer ([`Answer`]). Needs no libtorch of this program's own.
 
 mod answer;
-pub mod check;
-pub mod files;
-pub mod fit;
-mod growth;
-mod launch;
-mod libraries;
-mod nvidia_smi;
-pub mod preset;
-mod replay;
-mod session;
+mod capture;
+mod explore;
+mod run;
 pub mod show;
-pub mod snapshot;
-mod template;
-pub mod time;
-mod trace;
-pub mod what_if;
 
 pub use answer::{Answer, ProcessAnswer, RehearsalVerdict};
-pub use launch::{Rehearsal, RehearsalResult, ScriptFailed};
-pub use nvidia_smi::{NAME as NVIDIA_SMI, nvidia_smi};
-pub use template::FlagTemplate;
-pub use trace::{Exception, Frame, Process, Trace, is_library};
+pub use capture::process::{Exception, Frame, Process, Trace, is_library};
+pub use explore::needs::RehearsalResult;
+pub use explore::template::FlagTemplate;
+pub use explore::{fit, preset, what_if};
+pub use run::executor::{Rehearsal, ScriptFailed};
+pub use run::nvidia_smi::{NAME as NVIDIA_SMI, nvidia_smi};
+pub use show::{check, files};

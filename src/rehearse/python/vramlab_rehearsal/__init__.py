@@ -15,7 +15,7 @@ from . import imports
 
 # The session's folder, in which processes write. As this process was started: a script may remove it from its environment.
 SESSION = os.environ["VRAMLAB_REHEARSAL"]
-# What the rehearsal was asked for; `Settings` in src/rehearse/src/session.rs says of each what it is.
+# What the rehearsal was asked for; `Settings` in src/rehearse/src/run/session.rs says of each what it is.
 with open(os.path.join(SESSION, "settings.json")) as _file:
     settings = types.SimpleNamespace(**json.load(_file))
 simulated = {}

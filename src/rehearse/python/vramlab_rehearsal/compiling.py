@@ -39,6 +39,53 @@ def follow(torch):
 when_it_fails = []
 
 
+# ---- loading it ----------------------------------------------------------------------------------------------------------------------
+
+
+_undo = []
+
+
+def load_the_compiler():
+    """It is there, and sees PyTorch as it is."""
+    while _undo:
+        _undo.pop()()
+
+
+def leave_unloaded(torch):
+    """Optimizers and checkpoints would load it to tell it to leave them alone: a third of a short rehearsal's time. Where somebody else does, they do."""
+    optimizers = torch.optim.Optimizer
+
+    def leave_alone(owner):
+        for function in vars(owner).values():
+            # Where `torch._compile._disable_dynamo` keeps the function as the compiler gives it back.
+            if getattr(getattr(function, "__code__", None), "co_filename", "") == torch._compile.__file__:
+                setattr(function.__wrapped__, "__dynamo_disable", function.__wrapped__)
+                _undo.append(functools.partial(delattr, function.__wrapped__, "__dynamo_disable"))
+
+    leave_alone(optimizers)
+    imports.when_imported("torch.utils.checkpoint", leave_alone)
+    for kind in vars(torch.optim).values():
+        step = vars(kind).get("step") if isinstance(kind, type) and issubclass(kind, optimizers) else None
+        code = getattr(step, "__code__", None)
+        if getattr(code, "co_name", "") == "_use_grad" and code.co_freevars == ("func",):
+            step.__code__ = _as_differentiable(None).__code__
+            _undo.append(functools.partial(setattr, step, "__code__", code))
+
+
+def _as_differentiable(func):
+    """What `torch.optim.optimizer._use_grad_for_differentiable` makes of a step, without its breaks in a compiler's graph."""
+
+    def use_grad(*args, **kwargs):
+        before = torch.is_grad_enabled()  # noqa: F821 - of the module that the code is put into
+        try:
+            torch.set_grad_enabled(args[0].defaults["differentiable"])  # noqa: F821
+            return func(*args, **kwargs)
+        finally:
+            torch.set_grad_enabled(before)  # noqa: F821
+
+    return use_grad
+
+
 # ---- Dynamo ------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -46,9 +93,9 @@ def _dynamo(dynamo):
     from torch._dynamo import exc, output_graph, trace_rules
     from torch._dynamo.variables import functions
 
-    from . import labels, steps, switches
+    from . import labels, steps
 
-    switches.load_the_compiler()
+    load_the_compiler()
     # Our functions run between the script's and are not compiled with them.
     trace_rules.add(__package__)
     call_compiler = output_graph.OutputGraph.call_user_compiler

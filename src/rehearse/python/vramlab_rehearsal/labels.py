@@ -5,7 +5,7 @@ import gc
 import threading
 import weakref
 
-from . import calls, device, reach
+from . import calls, device
 from .notes import note
 
 OTHER, PARAMETER, GRADIENT, STATE, BUFFER = 0, 1, 2, 3, 4
@@ -23,8 +23,8 @@ _here = threading.local()
 _outermost = 0
 
 
-def before_roots():
-    """Called before each forward pass of an outermost module; steps.py puts its own in place."""
+# Called before each forward pass of an outermost module, with it and what it is given.
+before_roots = []
 
 
 def follow():
@@ -49,8 +49,8 @@ def _enters(module, arguments, named):
     # What compiled autograd made of a backward pass, whose lines name modules as the forward pass did.
     is_backward = type(getattr(module, "_orig_mod", module)).__name__.startswith("CompiledAutograd")
     if not stack and not is_backward:
-        before_roots()
-        reach.enters(getattr(module, "_orig_mod", module), arguments, named)
+        for called in before_roots:
+            called(getattr(module, "_orig_mod", module), arguments, named)
     if not stack and not is_backward and module not in _roots and module not in _names:
         _see_root(module)
     number = _outermost if is_backward else _names.get(module)

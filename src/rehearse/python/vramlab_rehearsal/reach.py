@@ -9,7 +9,7 @@ import os
 import sys
 import weakref
 
-from . import imports, padding
+from . import imports, labels, padding
 from .notes import note
 
 step = 1
@@ -46,6 +46,7 @@ def follow(torch):
         return iterate(self)
 
     module.eval, loader.__iter__ = evaluating, iterating
+    labels.before_roots.append(_enters)
     padding.follow(torch)
     torch.save = _that_saves(torch.save)
     imports.when_imported("safetensors.torch", lambda saver: setattr(saver, "save_file", _that_saves(saver.save_file)))
@@ -60,7 +61,7 @@ def _that_saves(original):
     return save
 
 
-def enters(root, arguments, named):
+def _enters(root, arguments, named):
     """Before the forward pass of an outermost module."""
     import torch
 

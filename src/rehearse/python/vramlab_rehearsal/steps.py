@@ -15,7 +15,8 @@ def follow(torch, stop):
     steps = _Steps(torch, settings.steps, stop)
     _follow_backward(torch, steps)
     device.tell_graphs(torch, steps.replayed)
-    labels.before_roots = steps.look
+    # A step that has ended counts before the batch of the next one is seen.
+    labels.before_roots.insert(0, steps.look)
 
 
 def _follow_backward(torch, steps):
@@ -190,7 +191,7 @@ class _Steps:
         if not self.is_backward:
             self.backward_ended()
 
-    def look(self):
+    def look(self, *_):
         """Where no optimizer of PyTorch's makes steps: one has ended when gradients were cleared or written to since the backward pass."""
         if self.witness is None or self.counts or self.is_backward:
             return

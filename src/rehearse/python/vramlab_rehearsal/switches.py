@@ -14,7 +14,7 @@ def follow(torch):
         _do_not_compile(torch)
     else:
         compiling.follow(torch)
-    _do_not_load_the_compiler(torch)
+    compiling.leave_unloaded(torch)
     imports.when_imported("triton.runtime.jit", _launch_nothing)
     imports.when_imported("triton.runtime.autotuner", _tune_nothing)
 
@@ -40,50 +40,6 @@ def _do_not_compile(torch):
 
     torch.compile = compile
     torch.nn.Module.compile = compile_in_place
-
-
-_undo = []
-
-
-def load_the_compiler():
-    """It is there, and sees PyTorch as it is."""
-    while _undo:
-        _undo.pop()()
-
-
-def _do_not_load_the_compiler(torch):
-    """Optimizers and checkpoints would load it to tell it to leave them alone: a third of a short rehearsal's time. Where somebody else does, they do."""
-    optimizers = torch.optim.Optimizer
-
-    def leave_alone(owner):
-        for function in vars(owner).values():
-            # Where `torch._compile._disable_dynamo` keeps the function as the compiler gives it back.
-            if getattr(getattr(function, "__code__", None), "co_filename", "") == torch._compile.__file__:
-                setattr(function.__wrapped__, "__dynamo_disable", function.__wrapped__)
-                _undo.append(functools.partial(delattr, function.__wrapped__, "__dynamo_disable"))
-
-    leave_alone(optimizers)
-    imports.when_imported("torch.utils.checkpoint", leave_alone)
-    for kind in vars(torch.optim).values():
-        step = vars(kind).get("step") if isinstance(kind, type) and issubclass(kind, optimizers) else None
-        code = getattr(step, "__code__", None)
-        if getattr(code, "co_name", "") == "_use_grad" and code.co_freevars == ("func",):
-            step.__code__ = _as_differentiable(None).__code__
-            _undo.append(functools.partial(setattr, step, "__code__", code))
-
-
-def _as_differentiable(func):
-    """What `torch.optim.optimizer._use_grad_for_differentiable` makes of a step, without its breaks in a compiler's graph."""
-
-    def use_grad(*args, **kwargs):
-        before = torch.is_grad_enabled()  # noqa: F821 - of the module that the code is put into
-        try:
-            torch.set_grad_enabled(args[0].defaults["differentiable"])  # noqa: F821
-            return func(*args, **kwargs)
-        finally:
-            torch.set_grad_enabled(before)  # noqa: F821
-
-    return use_grad
 
 
 def _share_with_nobody(torch):

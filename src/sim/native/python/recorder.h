@@ -2,7 +2,7 @@
 // that a process that is killed, hangs or leaves by os._exit has told all that it saw.
 //
 // `events`: the memory trace (../trace.h). The file is longer than what was written: a record of kind 0 is the end. `names`: JSON, an object to a line, written by this library and by Python's half
-// (src/rehearse/python); src/rehearse/src/trace.rs reads both and says what each line means.
+// (src/rehearse/python); src/rehearse/src/capture/process.rs reads both and says what each line means.
 #pragma once
 #include "../trace.h"
 #include <cstdint>

@@ -1,7 +1,7 @@
 // What the operators of a step have for the GPU to do: the file `work` of a process's folder, beside those of recorder.h.
 //
 // A header of 64 bytes (kWorkMagic, bytes of a record; zeros), then records of type Work in the order in which kernels were launched. Told of
-// the first steps only, and written at the end of each; src/rehearse/src/time reads it.
+// the first steps only, and written at the end of each; src/rehearse/src/capture/work.rs reads it.
 #pragma once
 #include "recorder.h"
 
@@ -52,7 +52,7 @@ struct Work {
   // Processor time of this thread since its last record, without what the rehearsal itself took.
   uint64_t host_nanoseconds;
 };
-static_assert(sizeof(Work) == 80, "a record's layout is what src/rehearse/src/time/work.rs reads");
+static_assert(sizeof(Work) == 80, "a record's layout is what src/rehearse/src/capture/work.rs reads");
 
 void open_work(const std::string& folder);
 // What is recorded of a step is written.

@@ -1,0 +1,18 @@
+//! What a capture means: blocks with what they are for, the peak and what fills it, whether the card suffices, the time of a step.
+
+mod growth;
+mod meter;
+mod out_of_memory;
+mod peak;
+mod phases;
+mod place;
+mod placeholders;
+mod process;
+pub mod time;
+mod verdict;
+
+pub use out_of_memory::Caught;
+pub use place::{Held, Line, TOLD, module_of, moment};
+pub use placeholders::PlaceholderSize;
+pub use process::ProcessAnswer;
+pub use verdict::{Answer, Needs, RehearsalVerdict, SimulatedGpu, answer, answers};

@@ -1,0 +1,79 @@
+//! The moment at which most bytes were allocated, and what fills it.
+
+use super::place::{Held, Line, TOLD, alike, module_of};
+use crate::capture::process::Trace;
+use serde::Serialize;
+use sim::trace::{MemoryBlock, Phase};
+use std::collections::HashMap;
+
+/// The moment at which most bytes were allocated, or at which memory ran out.
+#[derive(Debug, Clone, Serialize)]
+pub struct Peak {
+    pub step: u32,
+    pub phase: &'static str,
+    /// What ran then: the innermost line outside of PyTorch, and the script's own that led there, where that is another.
+    pub line: Option<Line>,
+    pub called_from: Option<Line>,
+    /// In a backward pass: the line of the forward pass that is gone back through.
+    pub forward_line: Option<Line>,
+    pub module: Option<String>,
+    pub operator: Option<String>,
+    pub bytes: i64,
+    pub categories: Vec<Held>,
+    /// Modules of the same place in repeated blocks are one: `h.*.mlp`.
+    pub modules: Vec<Held>,
+    /// Lines outside of PyTorch, all of them.
+    pub lines: Vec<Held>,
+}
+
+pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Peak {
+    let events = trace.events.as_slice();
+    let Some(event) = events.get(moment) else {
+        return Peak {
+            step: 0,
+            phase: Phase::Load.name(),
+            line: None,
+            called_from: None,
+            forward_line: None,
+            module: None,
+            operator: None,
+            bytes: 0,
+            categories: Vec::new(),
+            modules: Vec::new(),
+            lines: Vec::new(),
+        };
+    };
+    let live: Vec<&MemoryBlock> = blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).collect();
+    let line = |stack: u32| trace.line(stack).map(Line::from);
+    let by = |name: &dyn Fn(&MemoryBlock) -> Option<String>| {
+        let mut held: HashMap<String, Held> = HashMap::new();
+        for block in &live {
+            let name = name(block).unwrap_or_else(|| "elsewhere".to_string());
+            let entry = held.entry(name.clone()).or_insert(Held { name, bytes: 0, blocks: 0, source: None });
+            entry.bytes += block.rounded;
+            entry.blocks += 1;
+        }
+        let mut held: Vec<Held> = held.into_values().collect();
+        held.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        held
+    };
+    let mut modules = by(&|block| module_of(trace, block).map(|name| alike(&name)));
+    modules.truncate(TOLD);
+    Peak {
+        step: event.step + 1,
+        phase: event.phase.name(),
+        line: line(event.stack),
+        called_from: trace.own_line(event.stack).map(Line::from),
+        forward_line: line(event.origin),
+        module: trace.modules.get(&event.module).cloned(),
+        operator: trace.operators.get(&event.operator.into()).cloned(),
+        bytes: live.iter().map(|block| block.rounded).sum(),
+        categories: by(&|block| Some(block.category.name().to_string())),
+        modules,
+        lines: by(&|block| {
+            let made = &events[block.made()];
+            let frame = trace.line(if made.origin != 0 { made.origin } else { made.stack })?;
+            Some(if frame.line > 0 { format!("{}:{}", frame.file, frame.line) } else { frame.file.clone() })
+        }),
+    }
+}

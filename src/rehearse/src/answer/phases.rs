@@ -1,0 +1,44 @@
+//! What each phase of each step has at most, and at its end.
+
+use super::meter::Meter;
+use serde::Serialize;
+use sim::trace::{Event, Kind, Phase};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PhaseRow {
+    pub step: u32,
+    pub phase: &'static str,
+    /// Most allocated in it; allocated and reserved at its end.
+    pub peak_allocated: i64,
+    pub allocated: i64,
+    pub reserved: i64,
+}
+
+pub fn phases(events: &[Event], mut meters: impl Iterator<Item = Meter>, counts: impl Fn(usize) -> bool) -> Vec<PhaseRow> {
+    let mut rows: Vec<PhaseRow> = Vec::new();
+    let mut at = 0;
+    for stretch in events.chunk_by(|a, b| (a.phase, a.step) == (b.phase, b.step)) {
+        // Between two phases, and after the last step, nothing happens that is one of its own.
+        let (mut is_told, mut peak, mut last) = (false, 0, Meter::default());
+        for (event, meter) in stretch.iter().zip(meters.by_ref()) {
+            last = meter;
+            if counts(at) {
+                is_told |= matches!(event.kind, Kind::Alloc | Kind::OutOfMemory);
+                peak = peak.max(meter.allocated);
+            }
+            at += 1;
+        }
+        if !is_told {
+            continue;
+        }
+        let phase = stretch[0].phase;
+        let step = if phase == Phase::Load { 0 } else { stretch[0].step + 1 };
+        let ended =
+            PhaseRow { step, phase: phase.name(), peak_allocated: peak, allocated: last.allocated, reserved: last.reserved };
+        match rows.iter_mut().rfind(|row| row.phase == phase.name() && row.step == step) {
+            Some(row) => *row = PhaseRow { peak_allocated: row.peak_allocated.max(peak), ..ended },
+            None => rows.push(ended),
+        }
+    }
+    rows
+}

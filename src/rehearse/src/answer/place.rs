@@ -1,0 +1,55 @@
+//! Lines and modules of a script, and the bytes of blocks that are theirs.
+
+use crate::capture::process::{Frame, Trace};
+use serde::{Deserialize, Serialize};
+use sim::trace::MemoryBlock;
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Line {
+    pub file: String,
+    pub line: u32,
+    pub function: String,
+}
+
+impl From<&Frame> for Line {
+    fn from(frame: &Frame) -> Line {
+        Line { file: frame.file.clone(), line: frame.line, function: frame.function.clone() }
+    }
+}
+
+/// Bytes of blocks that live at the peak.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    pub name: String,
+    pub bytes: i64,
+    pub blocks: usize,
+    /// Of a line: what is written there, by which a later version of the file knows it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+}
+
+/// When something was, in words.
+pub fn moment(phase: &str, step: u32) -> String {
+    match phase {
+        "load" => "while loading".to_string(),
+        "optimizer" => format!("in the optimizer's step {step}"),
+        phase => format!("in the {phase} pass of step {step}"),
+    }
+}
+
+/// How many modules are told, and how many lines on a page.
+pub const TOLD: usize = 12;
+
+/// The module that a block belongs to: that of its parameter, else the one at work when it was made.
+pub fn module_of(trace: &Trace, block: &MemoryBlock) -> Option<String> {
+    match trace.tensors.get(&block.tensor) {
+        Some(tensor) => Some(tensor.rsplit_once('.').map_or(tensor.as_str(), |(module, _)| module).to_string()),
+        None => trace.modules.get(&trace.events[block.made()].module).cloned(),
+    }
+}
+
+/// A module's path with a star for each number: the same place in each of the repeated blocks.
+pub fn alike(module: &str) -> String {
+    let part = |part: &str| if part.bytes().all(|b| b.is_ascii_digit()) { "*".to_string() } else { part.to_string() };
+    module.split('.').map(part).collect::<Vec<String>>().join(".")
+}

@@ -1,0 +1,72 @@
+//! What the script read and nobody computed, and what a library allocates and nobody knows.
+
+use super::place::Line;
+use crate::capture::process::Trace;
+use serde::Serialize;
+use sim::trace::{Event, Kind};
+
+/// A value that the script read and nobody computed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlaceholderValue {
+    pub operator: String,
+    pub line: Option<Line>,
+    pub times: usize,
+    /// Where it decided a size, or is a count: elements that were taken, the least and the most, and the most that there could have been.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<PlaceholderSize>,
+}
+
+/// Elements of results whose shape hangs on values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PlaceholderSize {
+    pub least: i64,
+    pub most: i64,
+    pub possible: i64,
+}
+
+/// An operator whose library takes memory of its own that nobody knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Uncounted {
+    pub operator: String,
+    pub library: String,
+    pub line: Option<Line>,
+}
+
+pub fn placeholders(trace: &Trace) -> Vec<PlaceholderValue> {
+    let mut found: Vec<PlaceholderValue> = Vec::new();
+    // Dynamo prints what it guards, Inductor keeps what it tunes with; no decision hangs on either.
+    let beside = ["/torch/_dynamo/convert_frame.py", "/torch/_inductor/runtime/triton_heuristics.py"];
+    let decides = |event: &&Event| !trace.stack(event.stack).any(|frame| beside.iter().any(|file| frame.file.ends_with(file)));
+    for event in trace.events.iter().filter(|event| event.kind == Kind::Placeholder).filter(decides) {
+        let line = trace.line(event.stack).map(Line::from);
+        let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
+        let (taken, possible) = (event.rounded, i64::try_from(event.address).unwrap_or(0));
+        let size = (possible > 0).then_some(PlaceholderSize { least: taken, most: taken, possible });
+        match found.iter_mut().find(|known| known.line == line && known.operator == operator) {
+            Some(known) => {
+                known.times += 1;
+                known.size = known.size.zip(size).map(|(a, b)| PlaceholderSize {
+                    least: a.least.min(b.least),
+                    most: a.most.max(b.most),
+                    possible: a.possible.max(b.possible),
+                });
+            }
+            None => found.push(PlaceholderValue { operator, line, times: 1, size }),
+        }
+    }
+    found
+}
+
+/// Such an operator allocates its results, at least.
+pub fn uncounted(trace: &Trace) -> Vec<Uncounted> {
+    let mut found: Vec<Uncounted> = Vec::new();
+    for event in trace.events.iter().filter(|event| event.kind == Kind::Alloc) {
+        let Some(library) = trace.uncounted.get(&event.operator.into()) else { continue };
+        let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
+        let row = Uncounted { operator, library: library.clone(), line: trace.line(event.stack).map(Line::from) };
+        if !found.contains(&row) {
+            found.push(row);
+        }
+    }
+    found
+}

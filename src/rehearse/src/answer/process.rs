@@ -1,0 +1,155 @@
+//! What one process needs of one card.
+
+use super::growth::{Growth, growth};
+use super::meter::{Meter, meters};
+use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, ran_out};
+use super::peak::{Peak, peak};
+use super::phases::{PhaseRow, phases};
+use super::place::Line;
+use super::placeholders::{PlaceholderValue, Uncounted, placeholders, uncounted};
+use crate::capture::plain::on_one_line;
+use crate::capture::process::{Exception, LineNumber, Trace, Unreached, Varied, is_library};
+use serde::Serialize;
+use sim::trace::{Kind, MemoryBlock, blocks};
+use std::ops::Range;
+
+/// One process on one card.
+#[derive(Debug, Clone, Serialize)]
+pub struct ProcessAnswer {
+    pub process: u32,
+    pub rank: Option<u32>,
+    pub device: u16,
+    pub torch: String,
+    pub steps: u32,
+    pub peak_requested: i64,
+    pub peak_allocated: i64,
+    pub peak_reserved: i64,
+    pub peak: Peak,
+    pub phases: Vec<PhaseRow>,
+    pub fragmentation: Fragmentation,
+    pub placeholders: Vec<PlaceholderValue>,
+    pub uncounted: Vec<Uncounted>,
+    pub out_of_memory: Option<OutOfMemory>,
+    /// Where the script ran out of memory and went on. What those tries held is in no figure of this answer.
+    pub caught: Vec<Caught>,
+    /// What the script has and did not come to before it was stopped, and inputs whose sizes differed until then.
+    pub unreached: Vec<Unreached>,
+    pub varied: Vec<Varied>,
+    /// What each step leaves behind, where memory grows from step to step.
+    pub growth: Option<Growth>,
+    pub exception: Option<Failure>,
+    /// The event of the peak, and the events of tries that were caught.
+    #[serde(skip)]
+    pub moment: usize,
+    #[serde(skip)]
+    left_out: Vec<Range<usize>>,
+}
+
+impl ProcessAnswer {
+    /// Whether an event is of a try that ran out of memory and was caught.
+    pub fn is_left_out(&self, event: usize) -> bool {
+        self.left_out.iter().any(|tried| tried.contains(&event))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Fragmentation {
+    /// Most reserved less most allocated: what the allocator's cache holds in pieces that nothing fitted into.
+    pub reserved_beyond_allocated: i64,
+    /// Most reserved with `expandable_segments:True`; none where that is set already, or was not asked for.
+    pub reserved_if_expandable: Option<i64>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Failure {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub message: String,
+    pub line: Option<Line>,
+}
+
+/// What a process needs of each card that it used, the worst first. Of one that used none its exception.
+pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer> {
+    let blocks = blocks(&trace.events);
+    let mut devices: Vec<u16> =
+        trace.events.iter().filter(|e| matches!(e.kind, Kind::Alloc | Kind::OutOfMemory)).map(|e| e.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    if devices.is_empty() && trace.exception.is_some() {
+        devices.push(0);
+    }
+    let mut answers: Vec<ProcessAnswer> =
+        devices.into_iter().map(|device| on_device(trace, &blocks, device, command_failed)).collect();
+    answers.sort_by_key(|answer| (answer.out_of_memory.is_none(), -answer.peak_reserved));
+    answers
+}
+
+fn on_device(trace: &Trace, blocks: &[MemoryBlock], device: u16, command_failed: bool) -> ProcessAnswer {
+    let events = trace.events.as_slice();
+    let ran_out = ran_out(trace, device, command_failed);
+    let tries: Vec<usize> = events
+        .iter()
+        .enumerate()
+        .filter(|(at, event)| event.kind == Kind::OutOfMemory && event.device == device && Some(*at) != ran_out)
+        .map(|(at, _)| at)
+        .collect();
+    // Of few scripts.
+    let levels: Vec<i64> = if tries.is_empty() { Vec::new() } else { meters(trace, device).map(|meter| meter.allocated).collect() };
+    let left_out = failed_tries(events, &levels, &tries, device);
+    let counts = |at: usize| !left_out.iter().any(|tried| tried.contains(&at));
+    let mut most = Meter { requested: 0, allocated: 0, reserved: 0 };
+    let mut fullest = None;
+    for (at, meter) in meters(trace, device).enumerate().filter(|(at, _)| counts(*at)) {
+        if fullest.is_none() || meter.allocated > most.allocated {
+            fullest = Some(at);
+        }
+        most.requested = most.requested.max(meter.requested);
+        most.allocated = most.allocated.max(meter.allocated);
+        most.reserved = most.reserved.max(meter.reserved);
+    }
+    let steps = events.last().map_or(0, |event| event.step);
+    let own_line = |block: &MemoryBlock| {
+        let made = &events[block.made()];
+        let stack = if made.origin != 0 { made.origin } else { made.stack };
+        let frame = trace.own_line(stack).or_else(|| trace.line(stack))?;
+        Some(format!("{}:{}", frame.file, frame.line))
+    };
+    let moment = ran_out.or(fullest).unwrap_or(0);
+    ProcessAnswer {
+        process: trace.process.id,
+        rank: trace.process.rank,
+        device,
+        torch: trace.process.torch.clone(),
+        steps,
+        peak_requested: most.requested,
+        peak_allocated: most.allocated,
+        peak_reserved: most.reserved,
+        peak: peak(trace, blocks, device, moment),
+        phases: phases(events, meters(trace, device), counts),
+        fragmentation: Fragmentation { reserved_beyond_allocated: most.reserved - most.allocated, reserved_if_expandable: None },
+        placeholders: placeholders(trace),
+        uncounted: uncounted(trace),
+        out_of_memory: ran_out.map(|at| OutOfMemory {
+            tried: events[at].bytes,
+            free: events[at].address.cast_signed(),
+            message: trace.exception.as_ref().filter(|e| e.out_of_memory).map(|e| e.message.clone()),
+        }),
+        caught: caught(trace, &levels, &tries),
+        unreached: trace.unreached.clone(),
+        varied: trace.varied.clone(),
+        growth: growth(trace, blocks, device, steps, own_line),
+        exception: trace.exception.as_ref().map(failure),
+        moment,
+        left_out,
+    }
+}
+
+fn failure(exception: &Exception) -> Failure {
+    let line = |(file, line, function): &(String, LineNumber, String)| Line {
+        file: file.clone(),
+        line: line.0,
+        function: on_one_line(function),
+    };
+    let own = exception.frames.iter().rev().find(|(file, _, _)| !is_library(file)).or(exception.frames.last());
+    Failure { kind: on_one_line(&exception.kind), message: exception.message.clone(), line: own.map(line) }
+}

@@ -1,0 +1,382 @@
+//! The predicted time of a step, with what bounds it, and how far such predictions were off on records that were not fitted.
+
+use super::device::{CardModel, Limit, OperatorTime};
+use super::loading::Loading;
+use super::timeline::{Turn, begins, steady};
+use crate::answer::place::{Line, TOLD, alike};
+use crate::capture::process::Trace;
+use crate::capture::work::{Precision, Work, WorkKind};
+use base::units::significant;
+use serde::Serialize;
+use sim::cards::Card;
+use sim::trace::Phase;
+use std::collections::HashMap;
+
+/// What the host takes to launch a kernel, beyond what it takes in a rehearsal, where a launch does nothing.
+const LAUNCH_SECONDS: f64 = 4e-6;
+
+/// Share of the predictions whose real value the interval is to hold.
+const COVERAGE: f64 = 0.8;
+
+/// A step of which the device works less than this is not bound by it.
+const BUSY: f64 = 0.9;
+
+/// What no prediction counts.
+pub const NOT_MODELLED: [&str; 5] = [
+    "loading of data",
+    "communication between GPUs",
+    "compiling and kernels of extensions",
+    "clocks under a power limit",
+    "other programs on the GPU",
+];
+
+/// Nothing of it was measured; times are in seconds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Prediction {
+    pub gpu: String,
+    /// Always: for readers of the file.
+    pub predicted: bool,
+    /// Of an optimizer step in the steady state.
+    pub step_seconds: f64,
+    pub low_seconds: f64,
+    pub high_seconds: f64,
+    /// Of all steps that were seen, at the steady rate.
+    pub total_seconds: f64,
+    /// What goes through the model in that step, of this process, where its input shows it; tokens of text alone.
+    pub samples: Option<u64>,
+    pub tokens: Option<u64>,
+    pub samples_per_second: Option<f64>,
+    pub tokens_per_second: Option<f64>,
+    pub coverage: f64,
+    /// `compute`, `bandwidth`, `launches` (the host) or `synchronisation`.
+    pub bound_by: &'static str,
+    /// What the device works in a step; what the host takes to launch it.
+    pub device_seconds: f64,
+    pub host_seconds: f64,
+    pub host_factor: f64,
+    /// Whether the constants of most of the device's time are from records of this card.
+    pub anchored: bool,
+    pub launches: u64,
+    pub phases: Vec<PhaseTime>,
+    /// Those whose kernels take most, backward passes included; the same place in repeated blocks is one.
+    pub modules: Vec<ModuleTime>,
+    /// Those that take most.
+    pub kernels: Vec<KernelTime>,
+    pub misaligned: Vec<Misaligned>,
+    /// What the script's DataLoader gives beside it; it is in no other figure here.
+    pub loading: Option<Loading>,
+    #[serde(skip)]
+    pub spans: Vec<Span>,
+    pub not_modelled: [&'static str; NOT_MODELLED.len()],
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PhaseTime {
+    pub phase: &'static str,
+    pub device_seconds: f64,
+    pub host_seconds: f64,
+    pub bound_by: &'static str,
+}
+
+impl Prediction {
+    /// `1120 samples/s`, and of text the tokens; empty where they are not known.
+    pub fn throughput(&self) -> String {
+        let rates = [(self.tokens_per_second, "tokens/s"), (self.samples_per_second, "samples/s")];
+        let known = rates.into_iter().filter_map(|(rate, unit)| Some(format!("{} {unit}", significant(rate?))));
+        known.collect::<Vec<String>>().join(", ")
+    }
+}
+
+/// Kernels of a module at its own work, not that of modules in it; of all that belong to none, one row with an empty name.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModuleTime {
+    pub module: String,
+    pub seconds: f64,
+    pub launches: u64,
+    pub bound_by: &'static str,
+}
+
+/// A kernel on the predicted time line of a step, in seconds since the host began it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Span {
+    pub operator: String,
+    pub line: Option<Line>,
+    pub module: String,
+    pub card: u16,
+    /// A copy that runs beside the kernels.
+    pub beside: bool,
+    pub begin: f64,
+    pub seconds: f64,
+}
+
+/// How much longer a variant of a script takes on the same card, as a share; predicted.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TimeChange {
+    pub share: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Prediction {
+    /// Beside the script as it is; a change of layout has a band of its own.
+    pub fn change_from(&self, before: &Prediction, changes_layout: bool) -> TimeChange {
+        let ratio = self.step_seconds / before.step_seconds;
+        // The same work for the GPU is the same time of a step that the GPU bounds; the host's differs from run to run.
+        let device = self.device_seconds / before.device_seconds;
+        if (device - 1.0).abs() < 1e-3 && (ratio - 1.0).abs() < 0.02 {
+            return TimeChange { share: 0.0, low: 0.0, high: 0.0 };
+        }
+        let (low, high) = band(if changes_layout { "layout" } else { "ratio" });
+        TimeChange { share: ratio - 1.0, low: ratio * low - 1.0, high: ratio * high - 1.0 }
+    }
+}
+
+/// Kernels of one operator at one line, of one step.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KernelTime {
+    pub operator: String,
+    /// In a backward pass that of the forward pass.
+    pub line: Option<Line>,
+    pub backward: bool,
+    pub seconds: f64,
+    pub launches: u64,
+    pub bound_by: &'static str,
+}
+
+/// A size for which a product has no fast kernel.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Misaligned {
+    pub size: u32,
+    pub padded: u32,
+    pub line: Option<Line>,
+    /// What its products take in a step, and what they would take padded.
+    pub seconds: f64,
+    pub padded_seconds: f64,
+}
+
+/// Predicts a step of a process on a card, where the host takes `host_factor` times as long as here.
+///
+/// # Errors
+/// Why there is none: the card has no figures of speed, or no step ended.
+pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Result<Prediction, String> {
+    let device = CardModel::of(card)?;
+    let whole = trace.work.iter().map(|work| work.step).filter(|step| *step < steps).max();
+    let Some(step) = whole else {
+        return Err("no optimizer step ended, so there is no step to time".to_string());
+    };
+    let of = |step: u32| trace.work.iter().filter(move |work| work.step == step);
+    let works: Vec<&Work> = of(step).collect();
+    let before: Vec<&Work> = step.checked_sub(1).map_or_else(Vec::new, |step| of(step).collect());
+    // Of two steps alike the host's time is the shorter one: what else ran on this machine made the other longer.
+    let alike = works.len() == before.len() && works.iter().zip(&before).all(|(a, b)| a.operator == b.operator);
+    let host = |at: usize| {
+        let nanoseconds = works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
+        let launches = if works[at].of_graph { 0.0 } else { f64::from(works[at].launches) };
+        nanoseconds as f64 * 1e-9 * host_factor + LAUNCH_SECONDS * launches
+    };
+    let taken: Vec<OperatorTime> = works.iter().map(|work| device.takes(work)).collect();
+    let turns: Vec<Turn> = (0..works.len())
+        .map(|at| Turn {
+            host: host(at),
+            device: taken[at].seconds,
+            card: works[at].device,
+            beside: works[at].kind == WorkKind::Copy && works[at].stream != 0,
+            waited: works[at].waited,
+            waits: works[at].synchronises,
+        })
+        .collect();
+    let step_seconds = steady(&turns, true);
+    let device_seconds: f64 = taken.iter().map(|taken| taken.seconds).sum();
+    let host_seconds: f64 = turns.iter().map(|turn| turn.host).sum();
+    let cards = works.iter().map(|work| work.device).max().map_or(1.0, |last| f64::from(last) + 1.0);
+    let is_busy = device_seconds / cards >= BUSY * step_seconds;
+    let bound_by = match is_busy {
+        true => limit_of(&taken),
+        false if steady(&turns, false) < 0.95 * step_seconds => "synchronisation",
+        false => "launches",
+    };
+    let from_records: f64 = taken.iter().filter(|taken| taken.anchored).map(|taken| taken.seconds).sum();
+    let anchored = from_records >= 0.5 * device_seconds;
+    let (low, high) = interval(anchored, is_busy);
+    let (samples, tokens) = trace.batches.get(step as usize).copied().unwrap_or_default();
+    let known = |count: u64| (count > 0).then_some(count);
+    let rate = |count: u64| known(count).map(|count| count as f64 / step_seconds);
+    Ok(Prediction {
+        gpu: card.to_string(),
+        predicted: true,
+        step_seconds,
+        low_seconds: step_seconds * low,
+        high_seconds: step_seconds * high,
+        total_seconds: step_seconds * f64::from(steps),
+        samples: known(samples),
+        tokens: known(tokens),
+        samples_per_second: rate(samples),
+        tokens_per_second: rate(tokens),
+        coverage: COVERAGE,
+        bound_by,
+        device_seconds,
+        host_seconds,
+        host_factor,
+        anchored,
+        launches: works.iter().map(|work| u64::from(work.launches)).sum(),
+        modules: modules(trace, &works, &taken),
+        spans: spans(trace, &works, &turns),
+        phases: phases(&works, &taken, &turns),
+        kernels: kernels(trace, &works, &taken),
+        misaligned: misaligned(trace, &device, &works, step_seconds),
+        loading: None,
+        not_modelled: NOT_MODELLED,
+    })
+}
+
+/// What the real value was, at least and at most, as a part of the predicted one, in 80 of 100 records of `intervals.csv`.
+fn interval(anchored: bool, is_busy: bool) -> (f64, f64) {
+    let cell = match (anchored, is_busy) {
+        (_, false) => "host",
+        (true, true) => "anchored",
+        (false, true) => "specification",
+    };
+    band(cell)
+}
+
+/// A row of `intervals.csv`.
+fn band(cell: &str) -> (f64, f64) {
+    let row = include_str!("intervals.csv").lines().map(|line| line.split(',').collect::<Vec<_>>()).find(|row| row[0] == cell);
+    // The tests read the file.
+    row.and_then(|row| Some((row.get(1)?.parse().ok()?, row.get(2)?.parse().ok()?))).unwrap_or((0.0, f64::INFINITY))
+}
+
+fn limit_of<'a>(taken: impl IntoIterator<Item = &'a OperatorTime>) -> &'static str {
+    let mut sums = [(Limit::Compute, 0.0), (Limit::Bandwidth, 0.0), (Limit::Fixed, 0.0)];
+    for one in taken {
+        for (limit, sum) in &mut sums {
+            *sum += if *limit == one.limit { one.seconds } else { 0.0 };
+        }
+    }
+    sums.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map_or("", |(limit, _)| limit.name())
+}
+
+fn phases(works: &[&Work], taken: &[OperatorTime], turns: &[Turn]) -> Vec<PhaseTime> {
+    let row = |phase: Phase| {
+        let of: Vec<usize> = (0..works.len()).filter(|at| works[*at].phase == phase).collect();
+        let device_seconds: f64 = of.iter().map(|at| taken[*at].seconds).sum();
+        let host_seconds: f64 = of.iter().map(|at| turns[*at].host).sum();
+        let bound_by = if device_seconds >= BUSY * host_seconds { limit_of(of.iter().map(|at| &taken[*at])) } else { "launches" };
+        (!of.is_empty()).then_some(PhaseTime { phase: phase.name(), device_seconds, host_seconds, bound_by })
+    };
+    [Phase::Forward, Phase::Backward, Phase::Optimizer].into_iter().filter_map(row).collect()
+}
+
+fn module_of(trace: &Trace, work: &Work) -> String {
+    trace.modules.get(&work.module).map(|module| alike(module)).unwrap_or_default()
+}
+
+fn modules(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<ModuleTime> {
+    let mut found: HashMap<String, (Vec<OperatorTime>, u64)> = HashMap::new();
+    for (work, taken) in works.iter().zip(taken) {
+        let entry = found.entry(module_of(trace, work)).or_default();
+        entry.0.push(*taken);
+        entry.1 += u64::from(work.launches);
+    }
+    let row = |(module, (taken, launches)): (String, (Vec<OperatorTime>, u64))| ModuleTime {
+        module,
+        seconds: taken.iter().map(|one| one.seconds).sum(),
+        launches,
+        bound_by: limit_of(&taken),
+    };
+    let mut rows: Vec<ModuleTime> = found.into_iter().map(row).collect();
+    rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then_with(|| a.module.cmp(&b.module)));
+    rows.truncate(TOLD);
+    rows
+}
+
+fn spans(trace: &Trace, works: &[&Work], turns: &[Turn]) -> Vec<Span> {
+    let span = |((work, turn), begin): ((&&Work, &Turn), f64)| Span {
+        operator: trace.operators.get(&work.operator).cloned().unwrap_or_default(),
+        line: line_of(trace, work),
+        module: module_of(trace, work),
+        card: turn.card,
+        beside: turn.beside,
+        begin,
+        seconds: turn.device,
+    };
+    works.iter().zip(turns).zip(begins(turns)).map(span).collect()
+}
+
+/// The line that a work is of: in a backward pass, that of the forward pass.
+fn line_of(trace: &Trace, work: &Work) -> Option<Line> {
+    trace.line(if work.origin != 0 { work.origin } else { work.stack }).map(Line::from)
+}
+
+fn kernels(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<KernelTime> {
+    /// By operator, line, and whether it is a backward pass: what its kernels take, and how many there are.
+    type Kernels = HashMap<(u32, Option<Line>, bool), (Vec<OperatorTime>, u64)>;
+    let mut found = Kernels::new();
+    for (work, taken) in works.iter().zip(taken) {
+        let entry = found.entry((work.operator, line_of(trace, work), work.phase == Phase::Backward)).or_default();
+        entry.0.push(*taken);
+        entry.1 += u64::from(work.launches);
+    }
+    let mut rows: Vec<KernelTime> = found
+        .into_iter()
+        .map(|((operator, line, backward), (taken, launches))| KernelTime {
+            operator: trace.operators.get(&operator).cloned().unwrap_or_default(),
+            line,
+            backward,
+            seconds: taken.iter().map(|one| one.seconds).sum(),
+            launches,
+            bound_by: limit_of(&taken),
+        })
+        .collect();
+    rows.sort_by(|a, b| {
+        b.seconds.total_cmp(&a.seconds).then_with(|| a.operator.cmp(&b.operator)).then_with(|| a.line.cmp(&b.line))
+    });
+    rows.truncate(TOLD);
+    rows
+}
+
+/// Sizes whose products would take less by 2 % of the step, the worst first.
+fn misaligned(trace: &Trace, device: &CardModel, works: &[&Work], step_seconds: f64) -> Vec<Misaligned> {
+    let mut found: Vec<Misaligned> = Vec::new();
+    for work in works.iter().filter(|work| work.kind == WorkKind::Matmul && matches!(work.alignment, 1..8)) {
+        if !matches!(work.precision, Precision::Half | Precision::Tf32) {
+            continue;
+        }
+        let Some(size) = [work.n, work.k, work.m].into_iter().find(|size| size % 8 != 0) else { continue };
+        let seconds = device.takes(work).seconds;
+        let padded_seconds = device.takes(&Work { alignment: 8, ..**work }).seconds;
+        match found.iter_mut().find(|known| known.size == size) {
+            Some(known) => {
+                known.seconds += seconds;
+                known.padded_seconds += padded_seconds;
+            }
+            None => found.push(Misaligned {
+                size,
+                padded: size.next_multiple_of(8),
+                line: line_of(trace, work),
+                seconds,
+                padded_seconds,
+            }),
+        }
+    }
+    found.retain(|one| one.seconds - one.padded_seconds >= 0.02 * step_seconds);
+    found.sort_by(|a, b| (b.seconds - b.padded_seconds).total_cmp(&(a.seconds - a.padded_seconds)));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_interval_holds_what_was_predicted_or_says_by_how_much_it_is_off() {
+        for (anchored, is_busy) in [(true, true), (false, true), (true, false)] {
+            let (low, high) = interval(anchored, is_busy);
+            assert!(0.1 < low && low < high && high < 10.0, "{low} to {high}");
+        }
+        for cell in ["ratio", "layout"] {
+            let (low, high) = band(cell);
+            assert!(0.1 < low && low < 1.0 && 1.0 < high && high < 10.0, "{low} to {high}");
+        }
+    }
+}

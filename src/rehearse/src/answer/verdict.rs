@@ -1,0 +1,262 @@
+//! Whether the script can run on the card: from what a session left to the answer.
+
+use super::process::{ProcessAnswer, process_answers};
+use super::time::{Loading, Prediction, predict};
+use crate::capture::plain::on_one_line;
+use crate::capture::process::Trace;
+use crate::capture::session::{SessionRun, remedy};
+use anyhow::{Result, bail, ensure};
+use serde::Serialize;
+use sim::cards::Card;
+use std::collections::HashMap;
+use std::fs;
+
+/// Whether the script can run on the card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RehearsalVerdict {
+    Fits,
+    /// By less than what is assumed of the CUDA context can be wrong by.
+    BarelyFits,
+    DoesNotFit,
+    /// For another reason than memory.
+    ScriptFailed,
+    /// By `--timeout`, before enough was seen.
+    TimedOut,
+    /// By Ctrl-C, before enough was seen.
+    Interrupted,
+}
+
+impl RehearsalVerdict {
+    /// Whether it ran as long as was wanted.
+    pub fn fits(self) -> bool {
+        matches!(self, RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits)
+    }
+}
+
+/// How far the memory of a CUDA context, which is assumed, can be from what a card shows: others' records of one card differ by up to 90 MiB;
+/// and the share of a peak that may be added by what only a GPU does.
+const UNCERTAIN: (i64, f64) = (100 << 20, 0.02);
+
+/// Whether what a script needs is so near to what a card has that it may not fit it in the end.
+pub fn is_near(needs: i64, memory: i64) -> bool {
+    memory - needs < UNCERTAIN.0 + (needs as f64 * UNCERTAIN.1) as i64
+}
+
+/// The card, as far as it decides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SimulatedGpu {
+    pub name: String,
+    pub memory: i64,
+    /// Bytes of it that a process takes beside PyTorch's allocator: the CUDA context; assumed.
+    pub context: i64,
+    pub count: u32,
+}
+
+impl SimulatedGpu {
+    pub fn of(card: &Card, count: u32) -> SimulatedGpu {
+        let (memory, context) = (card.memory.cast_signed(), card.context.cast_signed());
+        SimulatedGpu { name: card.to_string(), memory, context, count }
+    }
+}
+
+/// The answer of a rehearsal. The figures are those of the process and card that need most.
+#[derive(Debug, Clone, Serialize)]
+pub struct Answer {
+    pub schema: u32,
+    pub command: Vec<String>,
+    pub gpu: SimulatedGpu,
+    pub verdict: RehearsalVerdict,
+    /// Where the PyTorch of the script has no code for the card: that it would fail there, and what to install.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_code: Option<String>,
+    /// Optimizer steps that ended.
+    pub steps: u32,
+    pub peak_requested: i64,
+    pub peak_allocated: i64,
+    pub peak_reserved: i64,
+    /// `peak_reserved` and the context: what nvidia-smi would show at most.
+    pub peak_on_device: i64,
+    /// What the card has left at its fullest; where it does not fit, negative by what it lacks of `needs_at_least`, as far as that is known.
+    pub headroom: i64,
+    /// The smallest memory of a GPU on which it runs, context included: what the allocator keeps cached is given back where memory is short.
+    /// None where that was not asked for or could not be found, which the notes say.
+    pub needs_at_least: Option<i64>,
+    /// The card of `cards.csv` with the least memory that has it.
+    pub smallest_card: Option<&'static str>,
+    /// Seconds of `--timeout`, where that ended it.
+    pub timed_out_after: Option<f64>,
+    /// Of the process whose steps take longest; predicted.
+    pub time: Option<Prediction>,
+    /// Why there is none.
+    pub time_missing: Option<String>,
+    /// The worst first.
+    pub processes: Vec<ProcessAnswer>,
+    pub notes: Vec<String>,
+}
+
+/// What a rehearsal needs of a card, beside the CUDA context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// With fewer bytes memory runs out.
+    pub least: i64,
+    /// What would be reserved with expandable segments, where they are not used already.
+    pub expandable: Option<i64>,
+}
+
+impl Answer {
+    /// Adds what PyTorch's allocator said of smaller cards than this one.
+    pub fn complete(&mut self, needs: Needs, card: &Card) {
+        let Some(worst) = self.processes.first_mut() else { return };
+        worst.fragmentation.reserved_if_expandable = needs.expandable;
+        if needs.least == 0 {
+            return;
+        }
+        let least = needs.least + self.gpu.context;
+        self.needs_at_least = Some(least);
+        self.smallest_card = card.smallest_with(needs.least.unsigned_abs()).and_then(|card| card.name);
+        match self.verdict {
+            RehearsalVerdict::DoesNotFit => self.headroom = self.gpu.memory - least,
+            RehearsalVerdict::Fits if is_near(least, self.gpu.memory) => self.verdict = RehearsalVerdict::BarelyFits,
+            _ => {}
+        }
+    }
+
+    /// Reads what is written in the lines that hold memory at the peak; of a file that is not there, nothing.
+    pub fn quote(&mut self) {
+        let mut files: HashMap<String, String> = HashMap::new();
+        for held in self.processes.iter_mut().flat_map(|process| &mut process.peak.lines) {
+            let Some((file, number)) = held.name.rsplit_once(':') else { continue };
+            let text = files.entry(file.to_string()).or_insert_with(|| source(file).unwrap_or_default());
+            let number: usize = number.parse().unwrap_or_default();
+            held.source = text.lines().nth(number.wrapping_sub(1)).map(|line| line.trim().to_string());
+        }
+    }
+}
+
+/// The text of a source file. A code object can name any file: one that never ends, or that waits for a writer.
+fn source(file: &str) -> Option<String> {
+    const LARGEST: u64 = 16 << 20;
+    let about = fs::metadata(file).ok()?;
+    (about.is_file() && (1..=LARGEST).contains(&about.len()))
+        .then(|| fs::read(file))
+        .map(|bytes| Some(String::from_utf8_lossy(&bytes.ok()?).into_owned()))?
+}
+
+/// What came of a session.
+///
+/// # Errors
+/// There is nothing to rehearse, or no whole answer; with the reason.
+pub fn answer(run: &SessionRun) -> Result<Answer> {
+    let name = run.command.first().map_or_else(Default::default, |word| word.to_string_lossy());
+    if let Some(reason) = &run.not_set_up {
+        bail!("{reason}");
+    }
+    if let Some(refused) = run.traces.iter().find_map(|trace| trace.refused.as_ref()) {
+        bail!("{}", refused.lines().map(on_one_line).collect::<Vec<String>>().join("\n"));
+    }
+    if let Some(lost) = run.traces.iter().find_map(|trace| trace.lost.as_ref()) {
+        bail!("the trace is incomplete, so there is no answer: writing to {}: {lost}; {}", run.folder.display(), remedy(lost));
+    }
+    let processes = answers(&run.traces, !run.status.success());
+    if processes.is_empty() {
+        nothing(run, &name)?;
+    }
+    let enough = run.traces.iter().any(|trace| trace.stopped.is_some());
+    let failed = !run.status.success() && !enough;
+    let ran_out = processes.iter().any(|answer| answer.out_of_memory.is_some());
+    let verdict = match () {
+        () if ran_out => RehearsalVerdict::DoesNotFit,
+        () if run.timed_out && !enough => RehearsalVerdict::TimedOut,
+        () if run.interrupted && !enough => RehearsalVerdict::Interrupted,
+        () if failed => RehearsalVerdict::ScriptFailed,
+        () => RehearsalVerdict::Fits,
+    };
+    let worst = processes.first();
+    let figure = |of: fn(&ProcessAnswer) -> i64| worst.map_or(0, of);
+    let (memory, context) = (run.card.memory.cast_signed(), run.card.context.cast_signed());
+    let on_device = figure(|p| p.peak_reserved) + context;
+    let mut notes: Vec<String> = Vec::new();
+    for note in run.traces.iter().flat_map(|trace| &trace.notes) {
+        if !notes.contains(note) {
+            notes.push(note.clone());
+        }
+    }
+    if run.timed_out && enough {
+        notes.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
+    }
+    if failed && !run.timed_out && !run.interrupted && processes.iter().all(|process| process.exception.is_none()) {
+        notes.push(format!("the command did not end well: {}", run.end()));
+    }
+    let (time, time_missing) = match time(run, worst.map_or(0, |answer| answer.steps)) {
+        Ok(time) => (Some(time), None),
+        Err(why) => (None, Some(why)),
+    };
+    Ok(Answer {
+        schema: 1,
+        command: run.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        gpu: SimulatedGpu::of(&run.card, run.gpus),
+        verdict,
+        no_code: run.traces.iter().find_map(|trace| trace.no_code.clone()),
+        steps: worst.map_or(0, |answer| answer.steps),
+        peak_requested: figure(|p| p.peak_requested),
+        peak_allocated: figure(|p| p.peak_allocated),
+        peak_reserved: figure(|p| p.peak_reserved),
+        peak_on_device: on_device,
+        headroom: memory - on_device,
+        needs_at_least: None,
+        smallest_card: None,
+        timed_out_after: run.timeout.filter(|_| verdict == RehearsalVerdict::TimedOut),
+        time,
+        time_missing,
+        processes,
+        notes,
+    })
+}
+
+/// Of the process whose steps take longest.
+fn time(run: &SessionRun, steps: u32) -> Result<Prediction, String> {
+    let predicted = |trace: &Trace| {
+        let mut time = predict(trace, &run.card, steps, run.host_factor)?;
+        time.loading = Loading::of(trace, &run.traces, &time, steps);
+        Ok(time)
+    };
+    let mut tried: Vec<Result<Prediction, String>> = run.traces.iter().map(predicted).collect();
+    tried.sort_by(|a, b| {
+        let length = |one: &Result<Prediction, String>| one.as_ref().map_or(0.0, |time| time.step_seconds);
+        length(b).total_cmp(&length(a))
+    });
+    tried.into_iter().next().unwrap_or_else(|| Err("nothing ran on the GPU".to_string()))
+}
+
+/// Why nothing was seen.
+fn nothing(run: &SessionRun, name: &str) -> Result<()> {
+    ensure!(!run.interrupted, "interrupted before '{name}' used the GPU");
+    ensure!(!run.timed_out, "the time of --timeout was over before '{name}' used the GPU");
+    ensure!(
+        run.hooked || !run.traces.is_empty(),
+        "'{name}' started no Python that vramlab could see; the command must start one, and not as another user or from a program that is linked statically"
+    );
+    if let Some(python) = run.without_torch.as_ref().filter(|_| run.traces.is_empty()) {
+        bail!("{} has no PyTorch; install it there: {} -m pip install torch", python.trim(), python.trim());
+    }
+    let failed = !run.status.success() && run.traces.iter().all(|trace| trace.devices.is_none() && trace.exception.is_none());
+    let when = if run.traces.is_empty() { "imported torch" } else { "used the GPU" };
+    ensure!(!failed, "'{name}' never {when}: {}", run.end());
+    ensure!(!run.traces.is_empty(), "'{name}' ran and never imported torch, so there is nothing to rehearse");
+    ensure!(
+        !run.status.success(),
+        "'{name}' ran and never used the GPU; if it has a flag for the device, set it, as in --device cuda"
+    );
+    Ok(())
+}
+
+/// What each process needs of each card, the worst first. Those that used none are told where all are such.
+pub fn answers(traces: &[Trace], command_failed: bool) -> Vec<ProcessAnswer> {
+    let mut answers: Vec<ProcessAnswer> = traces.iter().flat_map(|trace| process_answers(trace, command_failed)).collect();
+    if answers.iter().any(|answer| answer.peak_reserved > 0 || answer.out_of_memory.is_some()) {
+        answers.retain(|answer| answer.peak_reserved > 0 || answer.out_of_memory.is_some());
+    }
+    answers.sort_by_key(|answer| (answer.out_of_memory.is_none(), -answer.peak_reserved));
+    answers
+}

@@ -1,0 +1,37 @@
+//! What the script's DataLoaders fetched: the file `loading` of a process's folder, and lines of `names`.
+
+use serde::Deserialize;
+use std::fs;
+use std::path::Path;
+
+/// One call of a DataLoader's fetcher, by the process that made it (`python/vramlab_rehearsal/loading.py`).
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Fetch {
+    /// The loader's name.
+    pub loads: String,
+    pub worker: u32,
+    /// The process whose loader it is.
+    pub owner: u32,
+    /// Without what it waited for a core.
+    pub seconds: f64,
+    pub processor_seconds: f64,
+    /// 0 where that is not known.
+    pub samples: u64,
+}
+
+impl Fetch {
+    /// Those of the file `loading` of a process's folder; of one that is not there, none. The last line may be half written.
+    pub fn of_folder(folder: &Path) -> Vec<Fetch> {
+        let text = fs::read_to_string(folder.join("loading")).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+}
+
+/// A DataLoader that the script took batches from to train.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ScriptLoader {
+    #[serde(rename = "loader")]
+    pub name: String,
+    pub workers: u32,
+    pub batches: u64,
+}

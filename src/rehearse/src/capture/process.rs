@@ -1,0 +1,435 @@
+//! What a process under rehearsal told: the form of a trace, and its reader.
+//!
+//! Each process that imports PyTorch has a folder with two files, and one of [`Work`] and one of [`Fetch`], complete at every moment of its life, so that one that is killed, hangs or
+//! leaves by `os._exit` has told all that it saw. Another, `lost`, is made with them: where something could not be written, because the disk
+//! is full for instance, it begins with the error's number, else with 0.
+//!
+//! # `events`
+//! What the allocator did, in the form of [`sim::trace`]. It is there once CUDA came up.
+//!
+//! # `names`
+//! JSON, an object to a line. Numbers begin at 1; 0 is none. A name stands before the first event that has its number. A frame's line is -1
+//! where Python knows none. A line that is not understood is left out, and said.
+//!
+//! | line | |
+//! |---|---|
+//! | `{"process":PID,"parent":PID,"arguments":[..],"executable":..,"python":..,"torch":..,"cuda":..,"rank":N or null,"alloc_conf":..}` | the first |
+//! | `{"device":NAME,"devices":N}` | CUDA came up |
+//! | `{"frame":N,"file":..,"line":N,"function":..}` | |
+//! | `{"generated":FILE,"lines":[[LINE,FILE,LINE,FUNCTION,MODULE],..]}` | of a file that torch.compile wrote, what the lines from each on come from; the module as seen from the compiled function's |
+//! | `{"stack":N,"frames":[N,..]}` | innermost first |
+//! | `{"module":N,"name":"GPT.transformer.h.0","type":"Block"}` | class of the outermost module, then the path from there |
+//! | `{"tensor":N,"name":"GPT.transformer.h.0.ln_1.weight"}` | |
+//! | `{"operator":N,"name":"aten::mm"}` | |
+//! | `{"note":TEXT}` | what the report is to say: what was turned off, what was left out |
+//! | `{"exception":TYPE,"message":..,"out_of_memory":BOOL,"frames":[[FILE,LINE,FUNCTION],..]}` | uncaught; outermost frame first |
+//! | `{"refused":TEXT}` | why there is nothing to rehearse |
+//! | `{"stopped":STEPS}` | as many steps as were wanted |
+//! | `{"ended":true}` | Python came to its end by itself |
+//! | `{"technique":NAME,"applied":BOOL,"change":..,"snippet":..,"reason":..}` | what became of a technique of [`what_if`](crate::explore::what_if); the last word counts |
+//! | `{"keeps":NAME,"what":..,"file":..,"function":..}` | a variable of the script that holds tensors of several steps |
+//! | `{"unreached":"evaluation","what":..,"file":..,"line":N}` | what the script has and did not come to before it was stopped; the place, where there is one |
+//! | `{"varied":NAME,"module":CLASS,"least":[..],"most":[..],"step":N}` | sizes of an input of the outermost module, where they differ, and when the most came |
+//! | `{"batches":[[SAMPLES,TOKENS],..]}` | of the first steps: what went through the model; 0 tokens where its input is no text |
+//! | `{"loader":NAME,"workers":N,"batches":N}` | a DataLoader, and batches that were taken from it to train |
+//! | `{"flops":N}` | floating-point operations of the step after the last that is recorded |
+
+use super::loading::{Fetch, ScriptLoader};
+use super::plain::on_one_line;
+use super::work::Work;
+use anyhow::{Context, Result};
+use serde::{Deserialize, Deserializer, Serialize};
+use sim::trace::{self, Event, Phase};
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+/// A place in a Python file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Frame {
+    pub file: String,
+    /// 0 where Python knows none.
+    pub line: u32,
+    pub function: String,
+}
+
+/// The first line of `names`.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Process {
+    #[serde(rename = "process")]
+    pub id: u32,
+    pub parent: u32,
+    pub arguments: Vec<String>,
+    /// Python's own path.
+    #[serde(default)]
+    pub executable: String,
+    pub python: String,
+    pub torch: String,
+    pub cuda: Option<String>,
+    pub rank: Option<u32>,
+    pub alloc_conf: Option<String>,
+}
+
+/// An exception that nobody caught.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Exception {
+    #[serde(rename = "exception")]
+    pub kind: String,
+    pub message: String,
+    pub out_of_memory: bool,
+    /// Outermost first.
+    pub frames: Vec<(String, LineNumber, String)>,
+}
+
+/// A line's number as Python gives it, which can be negative or too large; 0 where it is no line of a file.
+#[derive(Debug, Clone, Copy)]
+pub struct LineNumber(pub u32);
+
+impl<'de> Deserialize<'de> for LineNumber {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<LineNumber, D::Error> {
+        Ok(LineNumber(u32::try_from(i64::deserialize(from)?).unwrap_or(0)))
+    }
+}
+
+/// What became of a technique that was switched on from outside.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct TechniqueOutcome {
+    pub technique: String,
+    pub applied: bool,
+    /// What it changes in the result; empty where nothing.
+    #[serde(default)]
+    pub change: String,
+    /// The lines that do the same in the script.
+    #[serde(default)]
+    pub snippet: String,
+    /// Why it was not applied.
+    #[serde(default)]
+    pub reason: String,
+}
+
+/// What a script has and did not come to before it was stopped: evaluation, generation or saving.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Unreached {
+    #[serde(rename = "unreached")]
+    pub phase: String,
+    /// How that is known: a call, a setting, a loader that nobody read.
+    pub what: String,
+    /// Of the call; empty and 0 where it is none.
+    pub file: String,
+    pub line: u32,
+}
+
+/// A variable of the script that holds tensors of several steps.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Keeper {
+    #[serde(rename = "keeps")]
+    pub name: String,
+    /// How: a list of tensors, a sum with the graphs of what was added.
+    pub what: String,
+    pub file: String,
+    pub function: String,
+}
+
+/// Sizes of an input of the outermost module, where they were not the same at each forward pass.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Varied {
+    #[serde(rename = "varied")]
+    pub input: String,
+    pub module: String,
+    pub least: Vec<i64>,
+    pub most: Vec<i64>,
+    /// Of the most.
+    pub step: u32,
+}
+
+/// A real GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct RealGpu {
+    #[serde(rename = "gpu")]
+    pub name: String,
+    pub memory: i64,
+    /// What had been taken of it before the allocator had anything: contexts, and what other programs have.
+    pub taken: i64,
+}
+
+/// What PyTorch's own meters and a clock said of a script on a real GPU.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Meters {
+    pub peak_allocated: i64,
+    pub peak_reserved: i64,
+    /// Median of a step's after the first.
+    pub seconds: Option<f64>,
+}
+
+/// The line of a compiled file from which on this holds; the file, line and function of the script that it comes from; and the module.
+type Origin = (u32, String, u32, String, String);
+
+/// All that a process told.
+#[derive(Debug, Default)]
+pub struct Trace {
+    pub process: Process,
+    /// Name of the simulated card and how many there are, once CUDA came up.
+    pub devices: Option<(String, u32)>,
+    /// Of the script's own life: not what is torn down after it.
+    pub events: Vec<Event>,
+    /// The numbers of the streams that events have.
+    pub streams: Vec<u64>,
+    pub frames: HashMap<u32, Frame>,
+    /// By file that torch.compile wrote.
+    generated: HashMap<String, Vec<Origin>>,
+    /// Of frames in such files, whose line is that of the script, the module below the compiled function's.
+    compiled: HashMap<u32, String>,
+    /// Numbers of frames, innermost first.
+    pub stacks: HashMap<u32, Vec<u32>>,
+    pub modules: HashMap<u32, String>,
+    pub tensors: HashMap<u32, String>,
+    pub operators: HashMap<u32, String>,
+    /// Of operators whose library takes memory that nobody knows, the library.
+    pub uncounted: HashMap<u32, String>,
+    pub notes: Vec<String>,
+    /// Why the trace is incomplete, where it is.
+    pub lost: Option<std::io::Error>,
+    pub exception: Option<Exception>,
+    pub refused: Option<String>,
+    /// That this PyTorch has no code for the card, and what to do.
+    pub no_code: Option<String>,
+    /// Steps after which it was stopped.
+    pub stopped: Option<u32>,
+    pub ended: bool,
+    pub techniques: Vec<TechniqueOutcome>,
+    pub unreached: Vec<Unreached>,
+    pub varied: Vec<Varied>,
+    pub keepers: Vec<Keeper>,
+    /// Samples and tokens of the first steps.
+    pub batches: Vec<(u64, u64)>,
+    pub loaders: Vec<ScriptLoader>,
+    /// What was fetched for DataLoaders, by this process or workers that it forked.
+    pub fetches: Vec<Fetch>,
+    /// Floating-point operations of one step, where they were counted.
+    pub flops: Option<u64>,
+    /// Most bytes that the process had in the host's memory; 0 of one that did not come to its end.
+    pub host_memory: u64,
+    pub gpu: Option<RealGpu>,
+    pub meters: Option<Meters>,
+    /// What operators of the first steps have for the GPU to do.
+    pub work: Vec<Work>,
+}
+
+/// A line of `names`, whichever it is.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum TraceLine {
+    Process(Process),
+    Device { device: String, devices: u32 },
+    Frame { frame: u32, file: String, line: LineNumber, function: String },
+    Generated { generated: String, lines: Vec<Origin> },
+    Stack { stack: u32, frames: Vec<u32> },
+    Module { module: u32, name: String },
+    Tensor { tensor: u32, name: String },
+    Operator { operator: u32, name: String, uncounted: Option<String> },
+    Note { note: String },
+    Exception(Exception),
+    Refused { refused: String },
+    NoCode { no_code: String },
+    Stopped { stopped: u32 },
+    Ended { ended: bool },
+    Technique(TechniqueOutcome),
+    Unreached(Unreached),
+    Varied(Varied),
+    Keeper(Keeper),
+    Batches { batches: Vec<(u64, u64)> },
+    Loader(ScriptLoader),
+    Flops { flops: u64 },
+    HostMemory { host_memory: u64 },
+    RealGpu(RealGpu),
+    Meters { meters: Meters },
+}
+
+impl Trace {
+    /// Reads a process's folder, which may still be written to.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is none of this version's.
+    pub fn read(folder: &Path) -> Result<Trace> {
+        let mut trace = Trace::default();
+        let names = fs::read(folder.join("names")).with_context(|| format!("reading {}/names", folder.display()))?;
+        let mut odd = 0;
+        // The last line may be half written.
+        for line in String::from_utf8_lossy(&names).split_inclusive('\n').filter(|line| line.ends_with('\n')) {
+            match serde_json::from_str(line) {
+                Ok(line) => trace.name(line),
+                Err(_) => odd += 1,
+            }
+        }
+        if odd > 0 {
+            trace
+                .notes
+                .push(format!("{odd} of the process's own remarks could not be read: names of lines or modules may be missing"));
+        }
+        let lost = fs::read_to_string(folder.join("lost")).unwrap_or_default();
+        let error = lost.split_whitespace().next().and_then(|number| number.parse().ok()).filter(|number| *number != 0);
+        trace.lost = error.map(std::io::Error::from_raw_os_error);
+        let events = folder.join("events");
+        if trace.lost.is_none() && events.exists() {
+            let read = trace::read(&events, &mut trace.streams).with_context(|| format!("reading {}", events.display()))?;
+            trace.events = read;
+        }
+        trace.work = Work::of_folder(folder)?;
+        trace.find_compiled();
+        trace.fetches = Fetch::of_folder(folder);
+        Ok(trace)
+    }
+
+    fn name(&mut self, line: TraceLine) {
+        match line {
+            TraceLine::Process(process) => self.process = process,
+            TraceLine::Device { device, devices } => self.devices = Some((device, devices)),
+            TraceLine::Frame { frame, file, line, function } => {
+                let line = line.0;
+                let from = self.generated.get(&file).and_then(|lines| lines[..lines.partition_point(|from| from.0 <= line)].last());
+                let known = match from {
+                    Some((_, file, line, function, module)) => {
+                        self.compiled.insert(frame, on_one_line(module));
+                        Frame { file: file.clone(), line: *line, function: on_one_line(function) }
+                    }
+                    None => Frame { file, line, function: on_one_line(&function) },
+                };
+                self.frames.insert(frame, known);
+            }
+            TraceLine::Generated { generated, lines } => {
+                self.generated.insert(generated, lines);
+            }
+            TraceLine::Stack { stack, frames } => {
+                self.stacks.insert(stack, frames);
+            }
+            TraceLine::Module { module, name } => {
+                self.modules.insert(module, on_one_line(&name));
+            }
+            TraceLine::Tensor { tensor, name } => {
+                self.tensors.insert(tensor, on_one_line(&name));
+            }
+            TraceLine::Operator { operator, name, uncounted } => {
+                self.uncounted.extend(uncounted.map(|library| (operator, library)));
+                self.operators.insert(operator, on_one_line(&name));
+            }
+            TraceLine::Note { note } => {
+                let note = on_one_line(&note);
+                if !self.notes.contains(&note) {
+                    self.notes.push(note);
+                }
+            }
+            TraceLine::Exception(exception) => self.exception = Some(exception),
+            TraceLine::Refused { refused } => self.refused = Some(refused),
+            TraceLine::NoCode { no_code } => self.no_code = Some(no_code),
+            TraceLine::Stopped { stopped } => self.stopped = Some(stopped),
+            TraceLine::Ended { ended } => self.ended = ended,
+            TraceLine::Technique(told) => {
+                self.techniques.retain(|known| known.technique != told.technique);
+                self.techniques.push(told);
+            }
+            TraceLine::Unreached(unreached) => self.unreached.push(unreached),
+            TraceLine::Varied(varied) => self.varied.push(varied),
+            TraceLine::Keeper(keeper) => self.keepers.push(keeper),
+            TraceLine::Batches { batches } => self.batches = batches,
+            TraceLine::Loader(loader) => self.loaders.push(loader),
+            TraceLine::Flops { flops } => self.flops = Some(flops),
+            TraceLine::HostMemory { host_memory } => self.host_memory = host_memory,
+            TraceLine::RealGpu(gpu) => self.gpu = Some(gpu),
+            TraceLine::Meters { meters } => self.meters = Some(meters),
+        }
+    }
+
+    /// Gives what compiled code allocated and launched to its modules, and in a backward pass to the lines of the forward pass that it was made from.
+    fn find_compiled(&mut self) {
+        // By number of a stack: the frame of compiled code in it, and in a backward pass the stacks without it and of it alone.
+        let compiled: HashMap<u32, u32> = self
+            .stacks
+            .iter()
+            .filter_map(|(stack, frames)| Some((*stack, *frames.iter().find(|frame| self.compiled.contains_key(*frame))?)))
+            .collect();
+        let mut parted: HashMap<u32, (u32, u32)> = HashMap::new();
+        let mut modules: HashMap<(u32, u32), u32> = HashMap::new();
+        let after = |last: Option<&u32>| last.map_or(1, |last| last + 1);
+        let (mut next_stack, mut next_module) = (after(self.stacks.keys().max()), after(self.modules.keys().max()));
+        let events = self.events.iter_mut().map(|event| (event.phase, &mut event.stack, &mut event.origin, &mut event.module));
+        let works = self.work.iter_mut().map(|work| (work.phase, &mut work.stack, &mut work.origin, &mut work.module));
+        for (phase, stack, origin, module) in events.chain(works) {
+            let Some(&frame) = compiled.get(stack) else { continue };
+            let path = &self.compiled[&frame];
+            if !path.is_empty() {
+                *module = *modules.entry((*module, frame)).or_insert_with(|| {
+                    let above = self.modules.get(module).map_or_else(String::new, |name| format!("{name}."));
+                    self.modules.insert(next_module, format!("{above}{path}"));
+                    next_module += 1;
+                    next_module - 1
+                });
+            }
+            if phase == Phase::Backward {
+                (*stack, *origin) = *parted.entry(*stack).or_insert_with(|| {
+                    let others = self.stacks[stack].iter().copied().filter(|other| *other != frame).collect();
+                    self.stacks.insert(next_stack, others);
+                    self.stacks.insert(next_stack + 1, vec![frame]);
+                    next_stack += 2;
+                    (next_stack - 2, next_stack - 1)
+                });
+            }
+        }
+    }
+
+    /// The frames of a stack, innermost first.
+    pub fn stack(&self, number: u32) -> impl Iterator<Item = &Frame> {
+        self.stacks.get(&number).into_iter().flatten().filter_map(|frame| self.frames.get(frame))
+    }
+
+    /// The innermost line of a stack that is neither PyTorch's nor the standard library's: where a library trains, the line of its model.
+    pub fn line(&self, number: u32) -> Option<&Frame> {
+        self.stack(number).find(|frame| !is_torch_or_stdlib(&frame.file)).or_else(|| self.stack(number).next())
+    }
+
+    /// Whether a file is a program that pip put beside Python: `tune`, `accelerate`.
+    fn is_installed_program(&self, file: &str) -> bool {
+        let folder = |file: &str| Path::new(file).parent().map(Path::to_path_buf);
+        Path::new(file).extension().is_none()
+            && (folder(file) == folder(&self.process.executable) || folder(file).is_some_and(|of| of.ends_with(".local/bin")))
+    }
+
+    /// The innermost line of the user's own, where that is another one.
+    pub fn own_line(&self, number: u32) -> Option<&Frame> {
+        let is_own = |frame: &&Frame| !is_library(&frame.file) && !self.is_installed_program(&frame.file);
+        self.stack(number).find(is_own).filter(|own| Some(*own) != self.line(number))
+    }
+}
+
+const INSTALLED: [&str; 2] = ["/site-packages/", "/dist-packages/"];
+
+/// Whether a file is PyTorch's, Python's or ours, which everybody's lines go through.
+fn is_torch_or_stdlib(file: &str) -> bool {
+    let installed = INSTALLED.iter().find_map(|folder| file.split_once(*folder));
+    match installed {
+        Some((_, package)) => package.starts_with("torch/"),
+        None => is_library(file),
+    }
+}
+
+/// Whether a file belongs to an installed package, to Python or to ourselves.
+pub fn is_library(file: &str) -> bool {
+    INSTALLED.iter().chain(&["/lib/python3", "/vramlab_rehearsal/", "/graphs/rehearsal-"]).any(|part| file.contains(part))
+        || file.starts_with('<')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_was_killed_at_once_has_no_events_and_what_is_no_trace_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        write("names", "");
+        write("events", "");
+        assert!(Trace::read(folder.path()).unwrap().events.is_empty());
+        write("events", &"another format ".repeat(10));
+        let error = format!("{:#}", Trace::read(folder.path()).unwrap_err());
+        assert!(error.contains("it is no trace of this version"), "{error}");
+    }
+}

@@ -1,0 +1,461 @@
+//! `vramlab fit`: the largest batch or context that fits a card, found by rehearsals: it fits, and the next one does not.
+
+use super::replay::{self, AllocationTrace};
+use super::template::FlagTemplate;
+use crate::answer::time::Prediction;
+use crate::answer::{ProcessAnswer, RehearsalVerdict, answer};
+use crate::run::executor::{Rehearsal, ScriptFailed, Variant};
+use crate::show::text::short_failure;
+use anyhow::{Result, anyhow, bail};
+use base::units::{Bytes, Seconds, significant};
+use serde::Serialize;
+use sim::cards::Card;
+use sim::trace::Phase;
+use std::cell::RefCell;
+use std::{fmt, thread};
+
+/// What is searched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dimension {
+    /// Samples of a batch.
+    Batch,
+    /// Length of a sequence.
+    Context,
+}
+
+impl fmt::Display for Dimension {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(if *self == Dimension::Batch { "batch" } else { "context" })
+    }
+}
+
+/// What fits a card.
+#[derive(Debug, Serialize)]
+pub struct Fit {
+    pub gpu: String,
+    pub of: Dimension,
+    /// The largest that fits; 0 where not even 1 does.
+    pub largest: u64,
+    /// Bytes.
+    pub peak_reserved: Option<i64>,
+    pub headroom: Option<i64>,
+    pub rehearsals: usize,
+    /// In order.
+    pub tried: Vec<TriedNumber>,
+    /// Twice as much brings less than `GAIN` more throughput from here on; predicted, and between numbers that were tried interpolated. None
+    /// where the throughput is not known, or still grows by more.
+    pub enough: Option<u64>,
+    /// Largest that was allowed to be tried without finding an end.
+    #[serde(skip)]
+    without_end: bool,
+}
+
+/// One rehearsal of a number.
+#[derive(Debug, Clone, Serialize)]
+pub struct TriedNumber {
+    pub number: u64,
+    pub fits: bool,
+    pub peak_reserved: Option<i64>,
+    /// Predicted.
+    pub time: Option<TriedTime>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct TriedTime {
+    pub step_seconds: f64,
+    pub samples_per_second: Option<f64>,
+    pub tokens_per_second: Option<f64>,
+}
+
+impl TriedTime {
+    fn of(time: &Prediction) -> TriedTime {
+        let Prediction { step_seconds, samples_per_second, tokens_per_second, .. } = *time;
+        TriedTime { step_seconds, samples_per_second, tokens_per_second }
+    }
+
+    /// Tokens of text, else samples.
+    fn rate(&self) -> Option<f64> {
+        self.tokens_per_second.or(self.samples_per_second)
+    }
+}
+
+/// The largest number that fits each card: of a command that is told it as `template` says. Each card has a rehearsal of its own.
+///
+/// # Errors
+/// The script fails, as a [`ScriptFailed`]; there is nothing to rehearse.
+pub fn fit(rehearsals: &[Rehearsal], of: Dimension, template: &FlagTemplate) -> Result<Vec<Fit>> {
+    let mut fits = Vec::new();
+    // A rehearsal keeps about one core at work.
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    for some in rehearsals.chunks(cores) {
+        let found: Vec<Result<Fit>> = thread::scope(|scope| {
+            let search = |rehearsal| scope.spawn(move || on_card(rehearsal, of, template));
+            let threads: Vec<_> = some.iter().map(search).collect();
+            threads.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(anyhow!("a search broke off")))).collect()
+        });
+        for fit in found {
+            fits.push(fit?);
+        }
+    }
+    Ok(fits)
+}
+
+/// The answers as a table.
+pub fn table(fits: &[Fit]) -> String {
+    let bytes = |value: Option<i64>| value.map_or("-".to_string(), |b| Bytes(b.unsigned_abs()).to_string());
+    let mut text = format!("\n  {:<12} {:>16} {:>14} {:>14} {:>11}\n", "GPU", "largest", "peak reserved", "headroom", "rehearsals");
+    for fit in fits {
+        let largest = match fit.without_end {
+            true => format!("{} {} or more", fit.of, fit.largest),
+            false => format!("{} {}", fit.of, fit.largest),
+        };
+        let (peak, headroom) = (bytes(fit.peak_reserved), bytes(fit.headroom));
+        text += &format!("  {:<12} {largest:>16} {peak:>14} {headroom:>14} {:>11}\n", fit.gpu, fit.rehearsals);
+    }
+    for fit in fits {
+        throughput(&mut text, fit);
+    }
+    let too_small: Vec<&str> = fits.iter().filter(|fit| fit.largest == 0).map(|fit| fit.gpu.as_str()).collect();
+    if !too_small.is_empty() {
+        let gpus = too_small.join(", ");
+        text += &format!("\n  Not even 1 fits {gpus}: vramlab rehearse --gpu {} --what-if tells what would help.\n", too_small[0]);
+    }
+    text
+}
+
+/// What each number that fitted brings, and from which on more brings nothing.
+fn throughput(text: &mut String, fit: &Fit) {
+    let timed: Vec<(u64, TriedTime)> = fit.tried.iter().filter_map(|tried| Some((tried.number, tried.time?))).collect();
+    let Some((_, first)) = timed.first() else { return };
+    let unit = if first.tokens_per_second.is_some() { "tokens/s" } else { "samples/s" };
+    *text += &format!("\n  {}: throughput (predicted)\n", fit.gpu);
+    for (number, time) in &timed {
+        let rate = time.rate().map_or("-".to_string(), |rate| format!("{} {unit}", significant(rate)));
+        *text += &format!(
+            "    {:<16} {rate:>20} {:>12} a step\n",
+            format!("{} {number}", fit.of),
+            Seconds(time.step_seconds).to_string()
+        );
+    }
+    *text += &match fit.enough {
+        Some(enough) => format!(
+            "    From about {} {enough} on more brings nothing: twice as much gives less than {:.0} % more throughput.\n",
+            fit.of,
+            GAIN * 100.0
+        ),
+        None if timed.len() > 1 && fit.of == Dimension::Batch && first.rate().is_some() => {
+            format!("    At the largest that fits twice as much still gives {:.0} % more throughput, or more.\n", GAIN * 100.0)
+        }
+        None => String::new(),
+    };
+}
+
+/// Twice as much of a batch that brings less than this more throughput brings nothing.
+const GAIN: f64 = 0.02;
+
+/// The number from which on twice as much brings less than [`GAIN`] more throughput, by numbers that fitted and what a step of each does in a
+/// second. Between two the time of a step is interpolated.
+fn enough(rates: &[(u64, f64)]) -> Option<u64> {
+    let ((first, _), (last, _)) = (rates.first()?, rates.last()?);
+    // A step's time is number / rate, times a factor that is the same for all.
+    let time = |number: f64| {
+        let above = rates.iter().position(|(each, _)| *each as f64 >= number).unwrap_or(rates.len() - 1).max(1);
+        let [(a, fast_a), (b, fast_b)] = [rates[above - 1], rates[above]].map(|(number, rate)| (number as f64, rate));
+        let (time_a, time_b) = (a / fast_a, b / fast_b);
+        time_a + (time_b - time_a) * (number - a) / (b - a)
+    };
+    let mut found = None;
+    let mut number = *first;
+    while rates.len() > 1 && number * 2 <= *last {
+        let gain = 2.0 * time(number as f64) / time(number as f64 * 2.0) - 1.0;
+        match gain < GAIN {
+            true => found = found.or(Some(number)),
+            false => found = None,
+        }
+        number += (number / 16).max(1);
+    }
+    found
+}
+
+fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Result<Fit> {
+    let card: Card = rehearsal.card;
+    let room = (card.memory - card.context).cast_signed();
+    let now = template.number(&rehearsal.command);
+    let mut best: Option<(u64, i64, i64)> = None;
+    let mut tried: Vec<TriedNumber> = Vec::new();
+    let mut rehearsals = 0;
+    let courses: RefCell<Vec<(u64, AllocationTrace)>> = RefCell::default();
+    let mut failed: Vec<(u64, AllocationTrace)> = Vec::new();
+    let boundary_guess = |low, high| replay::largest(rehearsal, &courses.borrow(), low, high);
+    let first = now.unwrap_or(if of == Dimension::Context { FIRST_CONTEXT } else { FIRST });
+    let largest = search(first, room, boundary_guess, |number| {
+        let command = template.with(&rehearsal.command, number);
+        let variant = Variant { command: Some(command), ..Variant::default() };
+        let rehearsal = Rehearsal { variant, ..rehearsal.clone() };
+        let run = rehearsal.run_in_silence()?;
+        let answer = answer(&run)?;
+        rehearsals += 1;
+        if matches!(answer.verdict, RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits | RehearsalVerdict::DoesNotFit) {
+            let fits = answer.verdict.fits();
+            let time = answer.time.as_ref().filter(|_| fits).map(TriedTime::of);
+            tried.push(TriedNumber { number, fits, peak_reserved: fits.then_some(answer.peak_reserved), time });
+        }
+        let told = |what: &str| {
+            (rehearsal.progress)(&format!("{card}, {}: {what}", template.text(number)));
+        };
+        let worst = answer.processes.first();
+        let course = |worst: &ProcessAnswer| {
+            let trace = run.traces.iter().find(|trace| trace.process.id == worst.process)?;
+            Some(AllocationTrace::of(trace, worst))
+        };
+        match answer.verdict {
+            RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits => {
+                told(&format!("fits, {} reserved", Bytes(answer.peak_reserved.unsigned_abs())));
+                if best.is_none_or(|(most, ..)| number > most) {
+                    best = Some((number, answer.peak_reserved, answer.headroom));
+                }
+                if let Some(course) = worst.and_then(course) {
+                    let mut courses = courses.borrow_mut();
+                    courses.push((number, course));
+                    courses.sort_by_key(|(number, _)| *number);
+                }
+                Ok(Seen::Fits { allocated: answer.peak_allocated })
+            }
+            RehearsalVerdict::DoesNotFit => {
+                told("does not fit");
+                // What runs out while loading has nothing to do with a batch; after that each of another size asks for something else.
+                if let Some(course) = worst.filter(|worst| worst.peak.phase != Phase::Load.name()).and_then(course) {
+                    match failed.iter().find(|(other, of_other)| *other != number && *of_other == course) {
+                        Some((other, _)) => return Err(NoMatter(number.min(*other), number.max(*other)).into()),
+                        None => failed.push((number, course)),
+                    }
+                }
+                let idle = worst.and_then(|w| Some(room - w.out_of_memory.as_ref()?.free - w.peak.bytes)).unwrap_or(0);
+                Ok(Seen::OutOfMemory { idle: idle.max(0) })
+            }
+            RehearsalVerdict::ScriptFailed | RehearsalVerdict::TimedOut | RehearsalVerdict::Interrupted => {
+                let why = short_failure(&answer, &run);
+                let fits = best.map_or(String::new(), |(most, ..)| format!("; with {} it fits {card}", template.text(most)));
+                Err(ScriptFailed(format!("the script failed with {}: {why}{fits}", template.text(number))).into())
+            }
+        }
+    })
+    .map_err(|error| match error.downcast::<NoMatter>() {
+        Ok(NoMatter(less, more)) => anyhow!(
+            "the command was given {} and {} and asked for the same memory, so there is no largest: is it the flag that the script reads, and has it data for more?",
+            template.text(less),
+            template.text(more)
+        ),
+        Err(error) => error,
+    })?;
+    tried.sort_by_key(|tried| tried.number);
+    let rates: Vec<(u64, f64)> = tried.iter().filter_map(|tried| Some((tried.number, tried.time?.rate()?))).collect();
+    Ok(Fit {
+        enough: if of == Dimension::Batch { enough(&rates) } else { None },
+        tried,
+        gpu: card.to_string(),
+        of,
+        largest,
+        peak_reserved: best.map(|(_, peak, _)| peak),
+        headroom: best.map(|(.., headroom)| headroom),
+        rehearsals,
+        without_end: largest == MOST,
+    })
+}
+
+/// Two numbers with which the same is asked for.
+#[derive(Debug)]
+struct NoMatter(u64, u64);
+
+impl std::fmt::Display for NoMatter {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(f, "{} and {} make no difference", self.0, self.1)
+    }
+}
+
+impl std::error::Error for NoMatter {}
+
+/// What a rehearsal of one number showed.
+enum Seen {
+    /// Most bytes allocated.
+    Fits { allocated: i64 },
+    /// Bytes reserved and of no use when memory ran out.
+    OutOfMemory { idle: i64 },
+}
+
+/// The first number tried where the command has none; models with BatchNorm do not take 1.
+const FIRST: u64 = 4;
+/// Shorter sequences are padded by some kernels.
+const FIRST_CONTEXT: u64 = 256;
+/// No number larger than this is tried.
+const MOST: u64 = 1 << 24;
+
+/// The largest number that fits into so many bytes; 0 where 1 does not fit. `boundary_guess` says from two that fitted where it should be, between
+/// one that fits and one that does not; then each side of it is tried until two neighbours are on both sides. Where it cannot say, the line
+/// through the bytes of the two is gone along.
+fn search(
+    first: u64,
+    room: i64,
+    boundary_guess: impl Fn(u64, u64) -> Option<u64>,
+    mut rehearse: impl FnMut(u64) -> Result<Seen>,
+) -> Result<u64> {
+    let (mut low, mut high) = (0, MOST + 1);
+    let mut fitted: Vec<(u64, i64)> = Vec::new();
+    let mut idle = None;
+    // Whether the last one fitted, how often the boundary was guessed since memory ran out first, and how far the next one is.
+    let (mut guesses, mut stride, mut turned) = (0, 0, false);
+    let mut last_fitted = None;
+    // Whether `boundary_guess` has said something, and how often that did not fit.
+    let (mut has_said, mut misses) = (false, 0);
+    let mut next = first.clamp(1, MOST);
+    loop {
+        let fits = match rehearse(next)? {
+            Seen::Fits { allocated } => {
+                low = low.max(next);
+                fitted.push((next, allocated));
+                fitted.sort_unstable();
+                true
+            }
+            Seen::OutOfMemory { idle: bytes } => {
+                high = high.min(next);
+                idle = Some(bytes);
+                false
+            }
+        };
+        if high - low <= 1 {
+            break;
+        }
+        let said = match fits || !has_said {
+            true if fitted.len() > 1 => boundary_guess(low, high),
+            true => None,
+            false => {
+                misses += 1;
+                Some(high - ((high - low) >> 6_u32.saturating_sub(misses)).max(1))
+            }
+        };
+        if let Some(said) = said {
+            has_said = true;
+            next = said.clamp(low + 1, high - 1);
+            continue;
+        }
+        let guess = match fitted[..] {
+            [] => Some(high / 8),
+            [(one, _)] if idle.is_none() => Some(one * 2),
+            [(one, _)] => Some(one.midpoint(high)),
+            [.., (less, before), (more, after)] => {
+                let slope = (after - before) as f64 / (more - less) as f64;
+                if slope <= 0.0 && idle.is_none() {
+                    if fitted.len() > 3 {
+                        bail!(NoMatter(less, more));
+                    }
+                    Some(more * 64)
+                } else if slope <= 0.0 || guesses > 1 {
+                    None
+                } else {
+                    guesses += u32::from(idle.is_some());
+                    Some(more + ((room - idle.unwrap_or(0) - after).max(0) as f64 / slope) as u64)
+                }
+            }
+        };
+        turned |= guesses > 1 && last_fitted.is_some_and(|before| before != fits);
+        last_fitted = Some(fits);
+        if stride == 0 && guesses > 1 {
+            stride = (high / 128).max(1);
+            turned = false;
+        }
+        next = match guess {
+            Some(guess) => guess.clamp(low + 1, high - 1),
+            None if turned => low.midpoint(high),
+            None => {
+                let next = if fits { low + stride } else { high.saturating_sub(stride) };
+                stride *= 2;
+                if next > low && next < high { next } else { low.midpoint(high) }
+            }
+        };
+    }
+    Ok(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A script whose bytes are linear in the number, and an allocator of which a share lies idle when memory runs out.
+    fn tried(constant: i64, each: i64, share: f64, room: i64, first: u64) -> (u64, usize) {
+        let mut tries = 0;
+        let largest = search(
+            first,
+            room,
+            |_, _| None,
+            |number| {
+                tries += 1;
+                let allocated = constant + each * number.cast_signed();
+                Ok(match (allocated as f64 * (1.0 + share)) as i64 <= room {
+                    true => Seen::Fits { allocated },
+                    false => Seen::OutOfMemory { idle: (room as f64 * share / (1.0 + share)) as i64 },
+                })
+            },
+        );
+        (largest.unwrap(), tries)
+    }
+
+    #[test]
+    fn the_largest_is_exact_and_found_with_few_tries() {
+        for (constant, each) in [(1 << 30, 700 << 20), (6 << 30, 97 << 20), (1 << 20, 9 << 20)] {
+            for share in [0.0, 0.03, 0.11] {
+                for first in [1, 4, 32] {
+                    let room = 24 << 30;
+                    let (largest, tries) = tried(constant, each, share, room, first);
+                    let exact = (((room as f64 / (1.0 + share)) as i64 - constant) / each).unsigned_abs();
+                    assert!(largest.abs_diff(exact) <= 1, "{largest} and not {exact}");
+                    assert!(tries <= 8, "{tries} tries for {largest} of {constant}, {each}, {share}, {first}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_allocator_says_is_tried_first() {
+        // Right, and wrong by a share of what is not known yet.
+        for (exact, share, most) in [(74_368, 0.0, 4), (19, 0.0, 4), (74_368, 0.03, 8), (74_368, -0.03, 8), (333, 0.1, 8)] {
+            let (largest, tries) = (std::cell::Cell::new(0), std::cell::Cell::new(0));
+            let boundary_guess = |low: u64, high: u64| {
+                let said = exact as f64 + (exact - low) as f64 * share;
+                Some((said.round() as u64).clamp(low, high - 1))
+            };
+            let found = search(4, 1 << 30, boundary_guess, |number| {
+                tries.set(tries.get() + 1);
+                Ok(match number <= exact {
+                    true => {
+                        largest.set(largest.get().max(number));
+                        Seen::Fits { allocated: number.cast_signed() }
+                    }
+                    false => Seen::OutOfMemory { idle: 0 },
+                })
+            });
+            assert_eq!((found.unwrap(), largest.get()), (exact, exact));
+            assert!(tries.get() <= most, "{} tries for {exact} where {share} was wrong", tries.get());
+        }
+    }
+
+    #[test]
+    fn more_brings_nothing_from_where_a_doubling_gains_less_than_two_per_cent() {
+        // A step takes 10 ms and 1 ms for each sample: twice as much of n gains 10 / (10 + 2 n).
+        let rate = |n: u64| (n, n as f64 / (10.0 + n as f64));
+        let of = |numbers: &[u64]| enough(&numbers.iter().map(|n| rate(*n)).collect::<Vec<_>>());
+        let found = of(&[4, 8, 1000, 1024]).unwrap();
+        assert!((245..280).contains(&found), "{found}");
+        assert_eq!(of(&[4, 8, 300]), None);
+        // Of one that was tried, and of none, nothing is known; nor where the host bounds all of them.
+        assert_eq!((of(&[4]), enough(&[]), enough(&[(4, 4.0), (64, 64.0)])), (None, None, None));
+        assert_eq!(enough(&[(8, 100.0), (16, 100.0), (64, 101.0)]), Some(8));
+    }
+
+    #[test]
+    fn nothing_fits_and_everything_fits() {
+        assert_eq!(tried(2 << 30, 1 << 20, 0.0, 1 << 30, 4).0, 0);
+        let heedless = search(4, 1 << 30, |_, _| None, |_| Ok(Seen::Fits { allocated: 100 }));
+        assert!(heedless.unwrap_err().to_string().contains("no difference"));
+    }
+}

@@ -1,0 +1,8 @@
+//! Rehearsals again and again: for the least memory that would do, for the largest batch, with techniques.
+
+pub mod fit;
+pub mod needs;
+pub mod preset;
+mod replay;
+pub mod template;
+pub mod what_if;

@@ -1,0 +1,47 @@
+//! `--model NAME`: a published model that comes with this program, trained in plain PyTorch, in place of a script of the user's.
+
+use super::template::FlagTemplate;
+use crate::run::libraries::libraries;
+use anyhow::Result;
+use std::env;
+use std::ffi::OsString;
+
+/// Names of the models in `python/presets/train.py`.
+pub const MODELS: [&str; 10] =
+    ["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "bert-base", "bert-large", "llama-1b", "vit-l16", "resnet50", "sd-unet"];
+
+/// How a preset is told the samples of a micro-batch.
+pub fn batch() -> FlagTemplate {
+    FlagTemplate::of(["--batch", "{}"])
+}
+
+/// How a preset is told the micro-batches of a step.
+pub fn accumulation() -> FlagTemplate {
+    FlagTemplate::of(["--accumulate", "{}"])
+}
+
+/// The command that trains a preset with micro-batches of so many samples, and with flags of its own.
+///
+/// # Errors
+/// There is no folder in which its script can be kept.
+pub fn command(model: &str, samples: u64, flags: &[OsString]) -> Result<Vec<OsString>> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let python = ["python", "python3"].into_iter().find(|name| env::split_paths(&path).any(|folder| folder.join(name).is_file()));
+    let script = libraries()?.folder.join("python/presets/train.py");
+    let words = [python.unwrap_or("python3").into(), script.into_os_string(), "--model".into(), model.into()];
+    Ok(batch().with(&[&words, flags].concat(), samples))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_script() {
+        let script = include_str!("../../python/presets/train.py");
+        let (_, models) = script.split_once("MODELS = {").unwrap();
+        let (models, _) = models.split_once("\n}").unwrap();
+        let names: Vec<&str> = models.lines().filter_map(|line| line.trim().strip_prefix('"')?.split('"').next()).collect();
+        assert_eq!(names, MODELS);
+    }
+}

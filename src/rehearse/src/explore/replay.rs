@@ -1,0 +1,292 @@
+//! A script's allocations asked for again of PyTorch's own allocator, without the script: in the sizes that another number would give them,
+//! where `fit` looks for the border before it rehearses there; and as they were on smaller cards, for the least memory that would do.
+
+use crate::answer::{Needs, ProcessAnswer};
+use crate::capture::process::Trace;
+use crate::run::executor::{LARGE, Rehearsal, Variant};
+use crate::run::session::Session;
+use anyhow::{Context, Result};
+use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer};
+use sim::trace::Kind;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+
+/// What `replaying.py` does, by number.
+const ALLOCATE: u8 = 0;
+const FREE: u8 = 1;
+const EMPTY_CACHE: u8 = 2;
+
+type Request = (u8, u32);
+
+/// What a process asked of one card's allocator, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AllocationTrace {
+    python: String,
+    /// How the allocator was set.
+    settings: Option<String>,
+    streams: usize,
+    /// With the stream that a block is for, or the number of the block that is freed.
+    requests: Vec<Request>,
+    /// Bytes of each block, as asked for.
+    sizes: Vec<i64>,
+}
+
+impl AllocationTrace {
+    /// Without what a try of too much made, whose end was caught, and gave back.
+    pub fn of(trace: &Trace, process: &ProcessAnswer) -> AllocationTrace {
+        let is_told = |kind| !matches!(kind, Kind::Mark | Kind::Label | Kind::Placeholder | Kind::FreeRequested);
+        let mut events =
+            trace.events.iter().enumerate().filter(|(_, event)| event.device == process.device && is_told(event.kind)).peekable();
+        let mut streams: Vec<Option<u16>> = vec![(0..).zip(&trace.streams).find(|(_, stream)| **stream == 0).map(|(at, _)| at)];
+        let mut live = HashMap::new();
+        let (mut requests, mut sizes) = (Vec::new(), Vec::new());
+        // Of each block of a failed try the request that made it, and its number.
+        let mut failed: HashMap<u64, usize> = HashMap::new();
+        let mut dropped: Vec<usize> = Vec::new();
+        while let Some((moment, event)) = events.next() {
+            let next = events.peek().map(|(_, event)| event.kind);
+            let is_failed = process.is_left_out(moment);
+            if !is_failed {
+                failed.clear();
+            }
+            match event.kind {
+                Kind::Alloc => {
+                    let stream = streams.iter().position(|stream| *stream == Some(event.stream)).unwrap_or_else(|| {
+                        streams.push(Some(event.stream));
+                        streams.len() - 1
+                    });
+                    live.insert(event.address, sizes.len() as u32);
+                    if is_failed {
+                        failed.insert(event.address, requests.len());
+                    }
+                    sizes.push(event.bytes);
+                    requests.push((ALLOCATE, stream as u32));
+                }
+                Kind::FreeCompleted => {
+                    let block = live.remove(&event.address);
+                    match failed.remove(&event.address) {
+                        Some(made) if is_failed => dropped.push(made),
+                        _ => requests.extend(block.map(|block| (FREE, block))),
+                    }
+                }
+                // The cache goes piece by piece. Where new memory follows, the allocator made room for it by itself, and will again.
+                Kind::SegmentFree | Kind::SegmentUnmap => match next {
+                    Some(Kind::SegmentFree | Kind::SegmentUnmap | Kind::SegmentAlloc | Kind::SegmentMap | Kind::OutOfMemory) => {}
+                    _ => requests.push((EMPTY_CACHE, 0)),
+                },
+                _ => {}
+            }
+        }
+        if !dropped.is_empty() {
+            (requests, sizes) = without(&requests, &sizes, &dropped);
+        }
+        // A graph is taken down in the order of addresses, which are others each time.
+        for freed in requests.chunk_by_mut(|(one, _), (other, _)| (*one, *other) == (FREE, FREE)) {
+            freed.sort_unstable();
+        }
+        AllocationTrace {
+            python: trace.process.executable.clone(),
+            settings: trace.process.alloc_conf.clone(),
+            streams: streams.len(),
+            requests,
+            sizes,
+        }
+    }
+
+    fn told(&self) -> ToldCourse<'_> {
+        ToldCourse { streams: self.streams, requests: &self.requests, sizes: &self.sizes, allocated: 0, reserved: 0 }
+    }
+
+    /// Runs a function of `replaying.py` in the Python of the script, and gives what it answers.
+    fn asked<Asked: Serialize, Answer: DeserializeOwned>(
+        &self,
+        rehearsal: &Rehearsal,
+        function: &str,
+        asked: &Asked,
+    ) -> Result<Answer> {
+        let folder = Session::new()?;
+        let path = folder.path().join("courses");
+        let write = || -> Result<()> {
+            let mut file = BufWriter::new(File::create(&path)?);
+            serde_json::to_writer(&mut file, asked)?;
+            Ok(file.flush()?)
+        };
+        write().with_context(|| format!("writing {}", path.display()))?;
+        let program = format!("import sys; from vramlab_rehearsal import replaying; replaying.{function}(sys.argv[1])");
+        let words = [self.python.as_str(), "-c", &program].map(OsString::from);
+        // Every version reads the older name.
+        let settings =
+            self.settings.iter().flat_map(|set| [("PYTORCH_ALLOC_CONF", set.clone()), ("PYTORCH_CUDA_ALLOC_CONF", set.clone())]);
+        let variant = Variant {
+            command: Some(words.into_iter().chain([path.clone().into()]).collect()),
+            settings: settings.collect(),
+            ..Variant::default()
+        };
+        let run = Rehearsal { variant, ..rehearsal.clone() }.run_in_silence()?;
+        let answer = fs::read(folder.path().join("courses.answer")).with_context(|| run.end())?;
+        serde_json::from_slice(&answer).context("reading the answer of PyTorch's allocator")
+    }
+}
+
+/// Requests and sizes without the blocks that some requests make.
+fn without(requests: &[Request], sizes: &[i64], dropped: &[usize]) -> (Vec<Request>, Vec<i64>) {
+    let mut is_dropped = vec![false; requests.len()];
+    for made in dropped {
+        is_dropped[*made] = true;
+    }
+    let (mut kept, mut kept_sizes, mut numbers) = (Vec::new(), Vec::new(), Vec::with_capacity(sizes.len()));
+    for (at, (kind, which)) in requests.iter().enumerate() {
+        match *kind {
+            ALLOCATE => {
+                numbers.push(kept_sizes.len() as u32);
+                if !is_dropped[at] {
+                    kept_sizes.push(sizes[numbers.len() - 1]);
+                    kept.push((ALLOCATE, *which));
+                }
+            }
+            FREE => kept.push((FREE, numbers[*which as usize])),
+            _ => kept.push((*kind, *which)),
+        }
+    }
+    (kept, kept_sizes)
+}
+
+/// The least that would do for all of the processes, which are in order of what they reserved; none of them may have run out of memory.
+///
+/// # Errors
+/// PyTorch's allocator could not be asked.
+pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trace]) -> Result<Needs> {
+    let trace_of = |process: &ProcessAnswer| traces.iter().find(|trace| trace.process.id == process.process);
+    let mut courses: Vec<(AllocationTrace, &ProcessAnswer)> = Vec::new();
+    for (process, trace) in processes.iter().filter_map(|process| Some((process, trace_of(process)?))) {
+        let course = AllocationTrace::of(trace, process);
+        // Ranks do the same.
+        if !course.sizes.is_empty() && !courses.iter().any(|(known, _)| *known == course) {
+            courses.push((course, process));
+        }
+    }
+    let Some((first, worst)) = courses.first() else { return Ok(Needs { least: 0, expandable: None }) };
+    fn told<'a>((course, process): &'a (AllocationTrace, &ProcessAnswer)) -> ToldCourse<'a> {
+        // What comes after a try that was too much finds its memory cached.
+        let reserved = if process.caught.is_empty() { process.peak_reserved } else { i64::try_from(LARGE).unwrap_or(i64::MAX) };
+        ToldCourse { allocated: process.peak_allocated, reserved, ..course.told() }
+    }
+    let is_expandable = trace_of(worst).is_some_and(|trace| trace.events.iter().any(|event| event.kind == Kind::SegmentMap));
+    let asked = ToldCourses { courses: courses.iter().map(told).collect(), expandable: !is_expandable };
+    let (needs, expandable): (Vec<Option<i64>>, Option<i64>) = first.asked(rehearsal, "needed", &asked)?;
+    Ok(Needs { least: needs.into_iter().flatten().max().unwrap_or(0), expandable })
+}
+
+/// A course as `replaying.py` reads it.
+#[derive(Serialize)]
+struct ToldCourse<'a> {
+    streams: usize,
+    #[serde(serialize_with = "by_turns")]
+    requests: &'a [Request],
+    sizes: &'a [i64],
+    /// Most bytes at once.
+    allocated: i64,
+    reserved: i64,
+}
+
+/// Kind and number by turns.
+fn by_turns<S: Serializer>(requests: &[Request], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(requests.iter().flat_map(|(kind, which)| [u32::from(*kind), *which]))
+}
+
+#[derive(Serialize)]
+struct ToldCourses<'a> {
+    courses: Vec<ToldCourse<'a>>,
+    /// Whether expandable segments are to be tried.
+    expandable: bool,
+}
+
+#[derive(Serialize)]
+struct ToldNumbers<'a> {
+    course: ToldCourse<'a>,
+    numbers: (u64, u64),
+    /// With the one number, and with the other.
+    sizes: Vec<(i64, i64)>,
+    low: u64,
+    high: u64,
+}
+
+/// Of each block of the larger number its bytes with both, in order. Where the courses are not the same but for sizes, because of an algorithm
+/// that takes a workspace from some batch on, for instance, blocks are those of one another whose bytes stayed, or grew as the number did, as
+/// the next ones do; what is left over grows as the number does. None where too much is.
+fn sizes((less, one): &(u64, AllocationTrace), (more, other): &(u64, AllocationTrace)) -> Option<Vec<(i64, i64)>> {
+    let (before, after) = (&one.sizes, &other.sizes);
+    if one.requests == other.requests {
+        return Some(before.iter().copied().zip(after.iter().copied()).collect());
+    }
+    let is_one = |(a, b): (&i64, &i64)| a == b || i128::from(*b) * i128::from(*less) == i128::from(*a) * i128::from(*more);
+    let proportional = |with_more: i64| (with_more as f64 / *more as f64 * *less as f64) as i64;
+    let go_on = |a: usize, b: usize| {
+        let next = before[a..].iter().zip(&after[b..]).take(IN_STEP);
+        next.clone().all(is_one) && (next.len() == IN_STEP || before.len() - a == after.len() - b)
+    };
+    let (mut a, mut sizes) = (0, Vec::with_capacity(after.len()));
+    while sizes.len() < after.len() || a < before.len() {
+        let b = sizes.len();
+        if before.get(a).zip(after.get(b)).is_some_and(is_one) {
+            sizes.push((before[a], after[b]));
+            a += 1;
+            continue;
+        }
+        let step = (1..=2 * APART).flat_map(|apart| (0..=apart).map(move |dropped| (dropped, apart - dropped)));
+        let mut there = step.filter(|(dropped, added)| a + dropped <= before.len() && b + added <= after.len());
+        let (dropped, added) = there.find(|(dropped, added)| go_on(a + dropped, b + added))?;
+        for at in 0..added {
+            let with_less = if dropped == added { before[a + at] } else { proportional(after[b + at]) };
+            sizes.push((with_less, after[b + at]));
+        }
+        a += dropped;
+    }
+    Some(sizes)
+}
+
+/// So many blocks after one another show that two courses are in step again, of which at most so many in each were not.
+const IN_STEP: usize = 3;
+const APART: usize = 16;
+
+/// The largest number below `high` whose allocations fit the card, by the line through the largest two of the courses, which are in order,
+/// that can be told from one another; `low` is known to fit. None where there are no such two, and where nothing can be asked.
+pub fn largest(rehearsal: &Rehearsal, courses: &[(u64, AllocationTrace)], low: u64, high: u64) -> Option<u64> {
+    let pairs = (1..courses.len()).rev().flat_map(|more| (0..more).rev().map(move |less| (&courses[less], &courses[more])));
+    let (numbers, one, sizes) = pairs.into_iter().find_map(|(less, more)| Some(((less.0, more.0), &more.1, sizes(less, more)?)))?;
+    if sizes.iter().all(|(with_less, with_more)| with_less == with_more) {
+        return None;
+    }
+    one.asked(rehearsal, "largest", &ToldNumbers { course: one.told(), numbers, sizes, low, high }).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn course(sizes: &[i64]) -> AllocationTrace {
+        let requests = (0..sizes.len()).flat_map(|block| [(ALLOCATE, 0), (FREE, block as u32)]).collect();
+        AllocationTrace { python: String::new(), settings: None, streams: 1, requests, sizes: sizes.to_vec() }
+    }
+
+    #[test]
+    fn blocks_of_two_courses_are_told_from_one_another() {
+        let of_four = (4, course(&[1000, 40, 44, 50, 80, 1000, 1000, 60]));
+        let pairs = |sizes: &[i64]| super::sizes(&of_four, &(8, course(sizes)));
+        // As many in the same order: what they are does not matter.
+        let alike = pairs(&[1000, 81, 88, 100, 160, 1000, 1000, 1]).unwrap();
+        assert_eq!((alike[1], alike[7]), ((40, 81), (60, 1)));
+        // A workspace that the smaller does not have, in the middle and at the end; one that it alone has; one that grew by another law.
+        let added = pairs(&[1000, 80, 88, 70, 100, 160, 1000, 1000, 120, 30]).unwrap();
+        assert_eq!((added[3], added[4], added[9]), ((35, 70), (50, 100), (15, 30)));
+        assert_eq!(added.len(), 10);
+        let dropped = pairs(&[1000, 80, 100, 160, 1000, 1000, 120]).unwrap();
+        assert_eq!(dropped, [(1000, 1000), (40, 80), (50, 100), (80, 160), (1000, 1000), (1000, 1000), (60, 120)]);
+        let grown = pairs(&[1000, 80, 70, 99, 160, 1000, 1000, 120, 30]).unwrap();
+        assert_eq!((grown[2], grown[3], grown[8]), ((44, 70), (50, 99), (15, 30)));
+        assert_eq!(pairs(&(0..99).map(|n| 7 * n + 1).collect::<Vec<i64>>()), None);
+    }
+}

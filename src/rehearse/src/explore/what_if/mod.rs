@@ -1,0 +1,10 @@
+//! Techniques tried on a script: what each saves and costs.
+
+mod picture;
+mod row;
+mod show;
+mod techniques;
+mod trials;
+
+pub use techniques::only_help;
+pub use trials::{BatchFlags, Trials, WhatIf, what_if};

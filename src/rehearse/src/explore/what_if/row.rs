@@ -1,0 +1,191 @@
+//! A technique or several that go together, and what became of them.
+
+use super::techniques::{AGAIN, BESIDE_COMPILING, CARDS, COMPILING, LAYOUT, OFFLOADING, STATE_OFFLOADING, TRAINED, WEIGHTS};
+use crate::answer::SimulatedGpu;
+use crate::answer::time::{Prediction, TimeChange};
+use crate::capture::process::TechniqueOutcome;
+use crate::run::executor::Variant;
+use serde::Serialize;
+
+/// A technique, or several.
+#[derive(Debug, Clone, Default)]
+pub struct Choice {
+    pub names: Vec<String>,
+    pub groups: Vec<&'static str>,
+    pub variant: Variant,
+    /// Into how many micro-batches it divides a batch; 0 where it does not.
+    pub micro_batches: u64,
+    /// What to write where no technique says it: flags of the command, the environment.
+    pub words: String,
+}
+
+/// Those of some texts that say something.
+pub fn joined<'a>(texts: impl IntoIterator<Item = &'a String>, between: &str) -> String {
+    texts.into_iter().filter(|text| !text.is_empty()).map(String::as_str).collect::<Vec<_>>().join(between)
+}
+
+impl Choice {
+    pub fn and(&self, other: &Choice) -> Choice {
+        Choice {
+            names: [&self.names[..], &other.names].concat(),
+            groups: [&self.groups[..], &other.groups].concat(),
+            variant: Variant {
+                techniques: [&self.variant.techniques[..], &other.variant.techniques].concat(),
+                settings: [&self.variant.settings[..], &other.variant.settings].concat(),
+                command: other.variant.command.clone().or_else(|| self.variant.command.clone()),
+                counts: true,
+            },
+            micro_batches: self.micro_batches.max(other.micro_batches),
+            words: joined([&self.words, &other.words], "\n\n"),
+        }
+    }
+
+    pub fn goes_with(&self, other: &Choice) -> bool {
+        let is_beside = |a: &Choice, b: &Choice| {
+            !a.groups.contains(&COMPILING) || b.groups.iter().all(|group| BESIDE_COMPILING.contains(group))
+        };
+        !self.groups.iter().any(|group| other.groups.contains(group)) && is_beside(self, other) && is_beside(other, self)
+    }
+}
+
+/// The heaviest first.
+pub type Burdens = [bool; 5];
+
+/// What became of a choice.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct VariantRow {
+    pub techniques: Vec<String>,
+    /// None where it was not applied. Where it does not fit: as it would be on a card that is large enough; none on a real GPU.
+    pub peak_reserved: Option<i64>,
+    pub peak_allocated: Option<i64>,
+    pub saved: Option<i64>,
+    /// Of one optimizer step; none where they could not be counted.
+    pub extra_flops: Option<i64>,
+    /// Of a step on a real GPU: the median of those after the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// Of a step on the simulated card, and how much longer it is than the script's own; none of a size alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_change: Option<TimeChange>,
+    pub fits: bool,
+    /// No other needs less memory for as little time, measured or predicted, or as few operations where the card has no time. Where it has, a
+    /// row without one is never marked.
+    pub pareto: bool,
+    /// What it changes in the result.
+    pub change: String,
+    pub snippet: String,
+    /// Why it was not applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The same as a share of the script's own.
+    #[serde(skip)]
+    pub extra_share: f64,
+    /// The script's own step has a predicted time, and this has none.
+    #[serde(skip)]
+    pub is_without_time: bool,
+    #[serde(skip)]
+    pub choice: Choice,
+}
+
+/// A variant whose step is predicted to take less than this much longer is called free.
+pub const FREE: f64 = 0.05;
+
+impl VariantRow {
+    pub fn of(choice: Choice, measured: &MeasuredStep, base: &MeasuredStep) -> VariantRow {
+        let (reserved, allocated) = measured.peaks.unzip();
+        let told: Vec<&TechniqueOutcome> =
+            choice.variant.techniques.iter().flat_map(|name| measured.told.iter().find(|told| told.technique == *name)).collect();
+        let flops = measured.flops.zip(base.flops).map(|(now, before)| (now.cast_signed() - before.cast_signed(), before));
+        let changes_layout = choice.groups.contains(&LAYOUT);
+        // Communication is not in the time, nor what compiling costs at the start.
+        let time = measured.time.as_ref().ok().filter(|_| !choice.groups.iter().any(|group| [CARDS, COMPILING].contains(group)));
+        VariantRow {
+            techniques: choice.names.clone(),
+            peak_reserved: reserved,
+            peak_allocated: allocated,
+            saved: base.peaks.zip(reserved).map(|((before, _), now)| before - now),
+            extra_flops: flops.map(|(extra, _)| extra),
+            extra_share: flops.map_or(0.0, |(extra, before)| extra as f64 / before.max(1) as f64),
+            seconds: measured.seconds,
+            predicted_seconds: time.map(|time| time.step_seconds),
+            predicted_change: time.zip(base.time.as_ref().ok()).map(|(now, before)| now.change_from(before, changes_layout)),
+            is_without_time: time.is_none() && base.time.is_ok(),
+            fits: measured.fits,
+            change: joined(told.iter().map(|told| &told.change), "; "),
+            snippet: joined([&choice.words].into_iter().chain(told.iter().map(|told| &told.snippet)), "\n\n"),
+            reason: measured.peaks.is_none().then(|| "out of memory".to_string()),
+            choice,
+            ..VariantRow::default()
+        }
+    }
+
+    pub fn refused(choice: Choice, reason: String) -> VariantRow {
+        VariantRow { techniques: choice.names.clone(), reason: Some(reason), choice, ..VariantRow::default() }
+    }
+
+    pub fn name(&self) -> String {
+        if self.techniques.is_empty() { "as it is".to_string() } else { self.techniques.join(" + ") }
+    }
+
+    /// Nanoseconds where they were measured, per cent of the script's own time where it is predicted, else operations beside the script.
+    pub fn price(&self) -> i64 {
+        match (self.seconds, self.predicted_change) {
+            (Some(seconds), _) => (seconds * 1e9) as i64,
+            // Less than one per cent is below what the host's time differs by from run to run.
+            (None, Some(change)) => (change.share * 100.0).round() as i64,
+            (None, None) if self.is_without_time => i64::MAX,
+            (None, None) => self.extra_flops.unwrap_or(0),
+        }
+    }
+
+    pub fn is_timed(&self) -> bool {
+        self.seconds.is_some() || self.predicted_change.is_some()
+    }
+
+    /// What it asks for that its price does not show: another thing trained, more cards, other numbers, and where the price is a count of
+    /// operations, traffic over PCI Express; and a compiler.
+    pub fn burdens(&self) -> Burdens {
+        let is_in = |group| self.choice.groups.contains(&group);
+        [is_in(TRAINED), is_in(CARDS), is_in(WEIGHTS), self.is_offloading() && !self.is_timed(), is_in(COMPILING)]
+    }
+
+    pub fn is_offloading(&self) -> bool {
+        [OFFLOADING, STATE_OFFLOADING].iter().any(|group| self.choice.groups.contains(group))
+    }
+
+    /// Whether it asks for no clearly longer step, by the predicted time where there is one, and for nothing else. Without a time: for no more
+    /// operations, to a thousandth; where they could not be counted, whether it is one of those that compute nothing again.
+    pub fn is_free(&self) -> bool {
+        let costs = match (self.predicted_change, self.extra_flops) {
+            (Some(change), _) => change.share >= FREE,
+            (None, Some(_)) => self.extra_share >= 1e-3,
+            (None, None) => self.choice.groups.iter().any(|group| AGAIN.contains(group)),
+        };
+        !costs && self.burdens() == Burdens::default()
+    }
+
+    /// Cheapest first: the same thing trained, one card, the same numbers, no traffic, no compiler, little time or little to compute, nothing changed in the
+    /// result, few lines, large micro-batches, few bytes.
+    pub fn cost(&self) -> (Burdens, i64, bool, usize, u64, i64) {
+        let price = if !self.is_timed() && self.is_free() { 0 } else { self.price() };
+        let bytes = self.peak_reserved.unwrap_or(i64::MAX);
+        (self.burdens(), price, !self.change.is_empty(), self.techniques.len(), self.choice.micro_batches, bytes)
+    }
+}
+
+/// What a run showed that ended well, or whose memory ran out.
+pub struct MeasuredStep {
+    /// Most reserved and most allocated; none where a real GPU's memory ran out. Those of a simulated one go on to a large card.
+    pub peaks: Option<(i64, i64)>,
+    pub fits: bool,
+    pub seconds: Option<f64>,
+    /// Predicted; why there is none, which is empty on a real GPU.
+    pub time: Result<Prediction, String>,
+    pub flops: Option<u64>,
+    /// What its processes had in the host's memory at most.
+    pub host_memory: u64,
+    pub told: Vec<TechniqueOutcome>,
+    pub gpu: SimulatedGpu,
+}

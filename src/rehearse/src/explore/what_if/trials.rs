@@ -1,0 +1,525 @@
+//! `--what-if`: the script with each technique switched on from outside, and with those together that go together. On the simulated GPU, or
+//! with `--device cuda` really measured on one.
+
+use super::row::{Burdens, Choice, MeasuredStep, VariantRow};
+use super::techniques::{ALLOCATOR, SETTINGS, TECHNIQUES};
+use super::{picture, show};
+use crate::answer::{RehearsalVerdict, SimulatedGpu, answer};
+use crate::capture::plain::{first_line, on_one_line};
+use crate::capture::process::TechniqueOutcome;
+use crate::capture::session::SessionRun;
+use crate::explore::template::FlagTemplate;
+use crate::run::executor::{Rehearsal, ScriptFailed, Variant};
+use crate::show::text::short_failure;
+use anyhow::{Context, Result, bail};
+use base::units::Bytes;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::env;
+use std::fmt;
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// What is tried.
+#[derive(Debug, Clone, Default)]
+pub struct Trials {
+    /// What smaller batches need.
+    pub batch: Option<BatchFlags>,
+    /// These techniques and no others, each alone; with + between their names together. Empty for all.
+    pub only: Vec<String>,
+}
+
+/// How a command is told its batch, and how many batches it accumulates before a step.
+#[derive(Debug, Clone)]
+pub struct BatchFlags {
+    pub batch: FlagTemplate,
+    pub accumulation: FlagTemplate,
+}
+
+/// What each technique saves and costs.
+pub struct WhatIf {
+    base: MeasuredStep,
+    rows: Vec<VariantRow>,
+}
+
+impl WhatIf {
+    pub fn fits(&self) -> bool {
+        self.rows.iter().any(|row| row.fits)
+    }
+
+    /// The rows, for `--json`.
+    pub fn rows(&self) -> &impl Serialize {
+        &self.rows
+    }
+
+    /// The table, the recommendation and its lines.
+    pub fn text(&self) -> String {
+        show::answer(&self.base, &self.rows)
+    }
+
+    /// What saves how much for how much more time, as SVG.
+    ///
+    /// # Errors
+    /// The drawing fails.
+    pub fn picture(&self) -> Result<String> {
+        picture::draw(&self.rows, &self.base.gpu)
+    }
+}
+
+/// Tries techniques on a script, one by one and together.
+///
+/// # Errors
+/// The script fails as it is, as a [`ScriptFailed`]; there is no technique of a name; nothing to rehearse.
+pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
+    let (choices, mut left_out) = choices(rehearsal, trials)?;
+    let counting = Rehearsal { variant: Variant { counts: true, ..Variant::default() }, ..rehearsal.clone() };
+    (rehearsal.progress)("rehearsing the script as it is");
+    let base = measure(&counting, false)?;
+    let base = base
+        .map_err(|why| ScriptFailed(format!("the script fails as it is: {why}; vramlab rehearse without --what-if shows where")))?;
+    let mut rows = try_all(rehearsal, &base, choices);
+    if trials.only.is_empty() {
+        let together = combinations(&rows);
+        rows.extend(try_all(rehearsal, &base, together));
+    }
+    rows.append(&mut left_out);
+    rows.push(VariantRow::of(Choice::default(), &base, &base));
+    mark_front(&mut rows);
+    sort(&mut rows);
+    Ok(WhatIf { base, rows })
+}
+
+/// Every technique, and those that this command cannot be given.
+fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Choice>, Vec<VariantRow>)> {
+    let mut choices = Vec::new();
+    let mut left_out = Vec::new();
+    for (name, group) in TECHNIQUES {
+        choices.push(Choice {
+            names: vec![name.to_string()],
+            groups: vec![group],
+            variant: Variant { techniques: vec![name], ..Variant::default() },
+            ..Choice::default()
+        });
+    }
+    let set = ["PYTORCH_ALLOC_CONF", ALLOCATOR].into_iter().find(|name| env::var_os(name).is_some_and(|value| !value.is_empty()));
+    for (name, value) in SETTINGS {
+        let choice = Choice {
+            names: vec![name.to_string()],
+            groups: vec!["allocator"],
+            variant: Variant { settings: vec![(ALLOCATOR, value.to_string())], ..Variant::default() },
+            words: format!("{ALLOCATOR}={value}  # in the environment"),
+            ..Choice::default()
+        };
+        match set {
+            Some(set) => left_out.push(VariantRow::refused(choice, format!("{set} is set already"))),
+            None => choices.push(choice),
+        }
+    }
+    if let Some(BatchFlags { batch, accumulation }) = &trials.batch {
+        let command = &rehearsal.command;
+        let now = batch.number(command).with_context(|| {
+            format!("--batch: the command has to say its batch, so that it can be divided; write {} into it", batch.text(32))
+        })?;
+        let steps = accumulation.number(command).unwrap_or(1);
+        for factor in [2, 4, 8] {
+            if now.is_multiple_of(factor) {
+                let with = accumulation.with(&batch.with(command, now / factor), steps * factor);
+                choices.push(Choice {
+                    names: vec![format!("accumulate-{factor}x")],
+                    groups: vec!["accumulation"],
+                    micro_batches: factor,
+                    variant: Variant { command: Some(with), techniques: vec!["accumulate"], ..Variant::default() },
+                    words: format!("{} {}  # on the command line", batch.text(now / factor), accumulation.text(steps * factor)),
+                });
+            }
+        }
+    }
+    for choice in &mut choices {
+        choice.variant.counts = true;
+    }
+    match trials.only.is_empty() {
+        true => Ok((choices, left_out)),
+        false => only(&trials.only, &choices, &left_out),
+    }
+}
+
+/// Those of `--only`: names, and names joined by + for what is tried together.
+fn only(wanted: &[String], choices: &[Choice], left_out: &[VariantRow]) -> Result<(Vec<Choice>, Vec<VariantRow>)> {
+    let mut sets = Vec::new();
+    let mut refused: Vec<VariantRow> = Vec::new();
+    'sets: for wanted in wanted {
+        let mut set: Option<Choice> = None;
+        for name in wanted.split('+') {
+            if let Some(row) = left_out.iter().find(|row| row.techniques[0] == name) {
+                refused.push(row.clone());
+                continue 'sets;
+            }
+            let Some(choice) = choices.iter().find(|choice| choice.names[0] == name) else {
+                let names = choices.iter().flat_map(|choice| &choice.names).chain(left_out.iter().flat_map(|row| &row.techniques));
+                let known: Vec<&str> = names.map(String::as_str).collect();
+                bail!("--only: there is no technique '{name}'; there are {}", known.join(", "));
+            };
+            set = Some(match set {
+                None => choice.clone(),
+                Some(set) if set.goes_with(choice) => set.and(choice),
+                Some(set) => bail!("--only: {} and {name} are alternatives; a script takes one of them", set.names.join("+")),
+            });
+        }
+        sets.extend(set);
+    }
+    Ok((sets, refused))
+}
+
+/// How many processes this machine has memory for, each of so many bytes, beside what runs on it; at least one.
+fn room_for(bytes: u64) -> usize {
+    let number = |text: &str| text.split_whitespace().find_map(|word| word.parse::<u64>().ok());
+    let told = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = told.lines().find(|line| line.starts_with("MemAvailable:")).and_then(number).map_or(u64::MAX, |kib| kib << 10);
+    // A container has a limit of its own.
+    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().as_deref().and_then(number).unwrap_or(u64::MAX);
+    usize::try_from(available.min(limit) / bytes.max(1)).unwrap_or(usize::MAX).max(1)
+}
+
+/// A rehearsal each, as many at once as there are cores, and memory for a script that takes what it takes as it is.
+fn try_all(rehearsal: &Rehearsal, base: &MeasuredStep, choices: Vec<Choice>) -> Vec<VariantRow> {
+    let next = AtomicUsize::new(0);
+    let rows: Mutex<Vec<(usize, VariantRow)>> = Mutex::new(Vec::new());
+    // On a real GPU they would take memory and time of one another.
+    let cores = if rehearsal.measures { 1 } else { thread::available_parallelism().map_or(1, usize::from).min(choices.len()) };
+    let at_once = cores.min(room_for(base.host_memory));
+    if at_once < cores {
+        (rehearsal.progress)(&format!(
+            "the script takes {} of this machine's memory, which has room for {at_once} at once: this takes longer",
+            Bytes(base.host_memory)
+        ));
+    }
+    thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(choice) = choices.get(at) else { return };
+                    (rehearsal.progress)(&format!(
+                        "rehearsing with {} ({} of {})",
+                        choice.names.join(" + "),
+                        at + 1,
+                        choices.len()
+                    ));
+                    let row = try_one(rehearsal, base, choice.clone());
+                    rows.lock().unwrap_or_else(PoisonError::into_inner).push((at, row));
+                }
+            });
+        }
+    });
+    let mut rows = rows.into_inner().unwrap_or_else(PoisonError::into_inner);
+    rows.sort_by_key(|(at, _)| *at);
+    rows.into_iter().map(|(_, row)| row).collect()
+}
+
+fn try_one(rehearsal: &Rehearsal, base: &MeasuredStep, choice: Choice) -> VariantRow {
+    let variant = Rehearsal { variant: choice.variant.clone(), ..rehearsal.clone() };
+    let measured = match measure(&variant, !base.fits) {
+        Ok(measured) => measured,
+        Err(error) => return VariantRow::refused(choice, format!("{error:#}")),
+    };
+    let told = match &measured {
+        Ok(measured) => &measured.told[..],
+        Err(failed) => &failed.told[..],
+    };
+    if let Some(no) = told.iter().find(|told| !told.applied) {
+        let name = if choice.names.len() > 1 { format!("{}: ", no.technique) } else { String::new() };
+        let reason = format!("{name}{}", no.reason);
+        return VariantRow::refused(choice, reason);
+    }
+    let measured = match measured {
+        Ok(measured) => measured,
+        Err(failed) => return VariantRow::refused(choice, format!("the script fails with it: {}", failed.why)),
+    };
+    let silent = choice.variant.techniques.iter().find(|name| !measured.told.iter().any(|told| told.technique == **name));
+    if let Some(silent) = silent.filter(|_| measured.peaks.is_some()) {
+        let reason = format!("{silent} found nothing in the script to apply to");
+        return VariantRow::refused(choice, reason);
+    }
+    VariantRow::of(choice, &measured, base)
+}
+
+/// Why a script with a technique did not end well, or what the technique had nothing to do for.
+struct Failed {
+    why: String,
+    told: Vec<TechniqueOutcome>,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+fn told(run: &SessionRun) -> Vec<TechniqueOutcome> {
+    run.traces.iter().flat_map(|trace| trace.techniques.clone()).collect()
+}
+
+fn ran_out(run: &SessionRun) -> bool {
+    run.traces.iter().any(|trace| trace.exception.as_ref().is_some_and(|exception| exception.out_of_memory))
+}
+
+/// A technique that has nothing to do ends the script, often before it used the GPU.
+fn nothing_to_do(run: &SessionRun) -> Option<Failed> {
+    let told = told(run);
+    // As it is, the script ends well: an exception is the technique's, whatever it said before.
+    let fails = run.traces.iter().any(|trace| trace.exception.is_some());
+    (!fails && told.iter().any(|told| !told.applied)).then(|| Failed { why: String::new(), told })
+}
+
+/// On the card, or first on a large one, where it is known that the script as it is does not fit: what is never short of memory asks for the
+/// same on both, so that the card itself decides only where its memory could do with what is allocated and not with what is reserved.
+fn measure(rehearsal: &Rehearsal, is_large_first: bool) -> Result<Result<MeasuredStep, Failed>> {
+    if rehearsal.measures {
+        let run = rehearsal.run_in_silence()?;
+        return Ok(nothing_to_do(&run).map_or_else(|| on_a_real_gpu(&run), Err));
+    }
+    let large = rehearsal.on_a_large_card();
+    let first = if is_large_first { simulated(&large)? } else { simulated(rehearsal)? };
+    let Ok(mut measured) = first else { return Ok(first) };
+    let room = (rehearsal.card.memory - rehearsal.card.context).cast_signed();
+    if is_large_first {
+        measured.fits = measured.peaks.is_some_and(|(reserved, _)| reserved <= room);
+        if !measured.fits && measured.peaks.is_some_and(|(_, allocated)| allocated <= room) {
+            let on_card = simulated(rehearsal)?;
+            if on_card.as_ref().is_ok_and(|measured| measured.peaks.is_some()) {
+                return Ok(on_card);
+            }
+        }
+    } else if measured.peaks.is_none() {
+        let needs = simulated(&large)?;
+        return Ok(needs.map(|needs| MeasuredStep {
+            fits: false,
+            gpu: SimulatedGpu::of(&rehearsal.card, rehearsal.gpus),
+            ..needs
+        }));
+    }
+    Ok(Ok(MeasuredStep { gpu: SimulatedGpu::of(&rehearsal.card, rehearsal.gpus), ..measured }))
+}
+
+/// One rehearsal. Where memory runs out there are no peaks.
+fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
+    let run = rehearsal.run_in_silence()?;
+    if let Some(failed) = nothing_to_do(&run) {
+        return Ok(Err(failed));
+    }
+    let answer = answer(&run)?;
+    Ok(match answer.verdict {
+        RehearsalVerdict::ScriptFailed | RehearsalVerdict::TimedOut | RehearsalVerdict::Interrupted => {
+            Err(Failed { why: short_failure(&answer, &run), told: Vec::new() })
+        }
+        verdict => Ok(MeasuredStep {
+            peaks: verdict.fits().then_some((answer.peak_reserved, answer.peak_allocated)),
+            fits: verdict.fits(),
+            seconds: None,
+            time: answer.time.ok_or(answer.time_missing.unwrap_or_default()),
+            flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
+            host_memory: run.traces.iter().map(|trace| trace.host_memory).sum(),
+            told: told(&run),
+            gpu: answer.gpu,
+        }),
+    })
+}
+
+/// What PyTorch's own meters and a clock said.
+fn on_a_real_gpu(run: &SessionRun) -> Result<MeasuredStep, Failed> {
+    let told = told(run);
+    // What was seen until memory ran out says nothing of what is needed.
+    let ended = run.traces.iter().filter(|_| !ran_out(run));
+    let meters = ended.filter_map(|trace| trace.meters.as_ref()).max_by_key(|meters| meters.peak_reserved);
+    let gpu = run.traces.iter().find_map(|trace| trace.gpu.clone());
+    if let Some(gpu) = gpu.filter(|_| meters.is_some() || ran_out(run)) {
+        return Ok(MeasuredStep {
+            peaks: meters.map(|meters| (meters.peak_reserved, meters.peak_allocated)),
+            fits: meters.is_some(),
+            seconds: meters.and_then(|meters| meters.seconds),
+            time: Err(String::new()),
+            flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
+            host_memory: 0,
+            told,
+            gpu: SimulatedGpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
+        });
+    }
+    let exception = run.traces.iter().find_map(|trace| trace.exception.as_ref());
+    let why = exception.map(|e| format!("{}: {}", on_one_line(&e.kind), first_line(&e.message)));
+    Err(Failed { why: why.unwrap_or_else(|| "it ended without an optimizer step on the GPU".to_string()), told: Vec::new() })
+}
+
+/// Those worth trying together, by what each did alone: what is free, with what changes the result, with what costs compute.
+fn combinations(rows: &[VariantRow]) -> Vec<Choice> {
+    // Where the script's own peak is not known, whatever ran.
+    let saves = |row: &&VariantRow| row.saved.map_or(row.peak_reserved.is_some(), |saved| saved > 0);
+    let mut useful: Vec<&VariantRow> = rows.iter().filter(saves).collect();
+    useful.sort_by_key(|row| row.peak_reserved);
+    // The most useful of each group that the set has none of yet.
+    let all = |wanted: &dyn Fn(&VariantRow) -> bool, from: Option<Choice>| {
+        useful.iter().filter(|row| wanted(row)).fold(from, |set, row| match set {
+            None => Some(row.choice.clone()),
+            Some(set) if set.goes_with(&row.choice) => Some(set.and(&row.choice)),
+            set => set,
+        })
+    };
+    let harmless = all(&|row| row.is_free() && row.change.is_empty(), None);
+    let at_no_compute = all(&VariantRow::is_free, harmless.clone());
+    let mut sets: Vec<Choice> = Vec::new();
+    sets.extend(harmless.clone());
+    sets.extend(at_no_compute.clone());
+    for costly in useful.iter().filter(|row| !row.is_free()) {
+        for set in [&harmless, &at_no_compute].into_iter().flatten() {
+            if set.goes_with(&costly.choice) {
+                sets.push(set.and(&costly.choice));
+            }
+        }
+    }
+    let sorted = |names: &[String]| {
+        let mut names = names.to_vec();
+        names.sort();
+        names
+    };
+    let mut seen: Vec<Vec<String>> = rows.iter().map(|row| sorted(&row.techniques)).collect();
+    sets.retain(|set| {
+        let names = sorted(&set.names);
+        let is_new = !seen.contains(&names);
+        seen.push(names);
+        is_new && set.names.len() > 1
+    });
+    sets
+}
+
+/// By time where there is one: what fits before what does not, the fastest first; else by what each saves. What was not applied comes last.
+fn sort(rows: &mut [VariantRow]) {
+    if rows.iter().any(VariantRow::is_timed) {
+        rows.sort_by_key(|row| (row.peak_reserved.is_none(), !row.fits, row.price(), row.cost()));
+    } else {
+        rows.sort_by_key(|row| (Reverse(row.saved), row.peak_reserved, row.cost()));
+    }
+}
+
+fn mark_front(rows: &mut [VariantRow]) {
+    let points: Vec<(i64, i64, usize, Burdens)> =
+        rows.iter().filter_map(|row| Some((row.peak_reserved?, row.price(), row.techniques.len(), row.burdens()))).collect();
+    for row in rows {
+        let Some(peak) = row.peak_reserved else { continue };
+        let (price, techniques, burdens) = (row.price(), row.techniques.len(), row.burdens());
+        let is_lighter = |other: &Burdens| other.iter().zip(burdens).all(|(other, own)| *other <= own);
+        row.pareto = !row.is_without_time
+            && !points.iter().any(|(p, f, t, b)| {
+                *p <= peak && *f <= price && is_lighter(b) && ((*p, *f) != (peak, price) || *b != burdens || *t < techniques)
+            });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::answer::time::TimeChange;
+    use crate::explore::what_if::techniques::{CARDS, OFFLOADING, TRAINED};
+
+    fn tried(name: &str, group: &'static str, peak: i64, extra_share: f64, change: &str) -> VariantRow {
+        let choice = Choice { names: vec![name.to_string()], groups: vec![group], ..Choice::default() };
+        VariantRow {
+            techniques: choice.names.clone(),
+            peak_reserved: Some(peak),
+            saved: Some(100 - peak),
+            extra_share,
+            change: change.to_string(),
+            choice,
+            ..VariantRow::default()
+        }
+    }
+
+    #[test]
+    fn what_would_fill_the_host_runs_alone() {
+        assert_eq!([1, u64::MAX].map(|bytes| room_for(bytes) > 1), [true, false]);
+    }
+
+    #[test]
+    fn together_goes_the_best_of_each_group_and_nothing_that_saves_nothing() {
+        let rows = [
+            tried("bf16", "precision", 60, 0.0, "bf16"),
+            tried("fp16", "precision", 61, 0.0, "fp16"),
+            tried("fused", "update", 98, 0.0, ""),
+            tried("loop", "update", 99, 0.0, ""),
+            tried("in place", "in place", 95, 0.0, ""),
+            tried("every", "checkpointing", 40, 0.33, ""),
+            tried("second", "checkpointing", 70, 0.16, ""),
+            tried("channels last", "layout", 104, 0.0, ""),
+            tried("fsdp2", CARDS, 97, 0.0, "2 cards"),
+            tried("offload", OFFLOADING, 98, 0.0, ""),
+            VariantRow::refused(Choice { names: vec!["8-bit".to_string()], ..Choice::default() }, "not installed".to_string()),
+        ];
+        let names: Vec<String> = combinations(&rows).iter().map(|set| set.names.join("+")).collect();
+        assert_eq!(
+            names,
+            [
+                "in place+fused",
+                "in place+fused+bf16",
+                "in place+fused+every",
+                "in place+fused+bf16+every",
+                "in place+fused+second",
+                "in place+fused+bf16+second",
+                "in place+fused+fsdp2",
+                "in place+fused+bf16+fsdp2",
+                "in place+fused+offload",
+                "in place+fused+bf16+offload",
+            ]
+        );
+        // What trains another thing comes after all that does not, however little it costs.
+        assert!(tried("lora", TRAINED, 10, -0.3, "another thing").cost() > rows[8].cost());
+        // A count of operations does not show traffic: what avoids it stays on the front.
+        let mut front = [tried("offload", OFFLOADING, 30, 0.0, ""), tried("fused", "update", 60, 0.0, ""), rows[8].clone()];
+        mark_front(&mut front);
+        assert_eq!(front.map(|row| row.pareto), [true, true, false]);
+        // What was tried together already is not tried again.
+        let both = rows[2].choice.and(&rows[4].choice);
+        let again = [&rows[..], &[VariantRow { techniques: both.names.clone(), peak_reserved: Some(93), ..VariantRow::default() }]]
+            .concat();
+        assert_eq!(combinations(&again).len(), names.len() - 1);
+        assert!(combinations(&rows[2..4]).is_empty(), "alternatives alone");
+    }
+
+    #[test]
+    fn where_a_card_has_a_time_the_fastest_that_fits_is_first_and_operations_decide_nothing() {
+        let timed = |name, group, peak, share: f64| VariantRow {
+            predicted_change: Some(TimeChange { share, low: share - 0.1, high: share + 0.1 }),
+            predicted_seconds: Some(1.0 + share),
+            extra_flops: Some(0),
+            fits: peak <= 60,
+            ..tried(name, group, peak, 0.0, "")
+        };
+        let mut rows = [
+            timed("as it is", "", 100, 0.0),
+            // Micro-batches compute no more, and take much longer.
+            timed("accumulate", "accumulation", 20, 0.8),
+            VariantRow { extra_flops: Some(1 << 40), extra_share: 0.3, ..timed("checkpoint", "checkpointing", 50, 0.2) },
+            timed("offload", OFFLOADING, 40, 0.3),
+            timed("slower", "update", 55, 0.25),
+            VariantRow { is_without_time: true, fits: true, ..tried("fsdp2", CARDS, 10, 0.0, "2 cards") },
+            VariantRow { extra_flops: Some(1 << 20), extra_share: 0.01, ..timed("fast", "precision", 90, -0.4) },
+        ];
+        mark_front(&mut rows);
+        sort(&mut rows);
+        let names: Vec<(&str, bool)> = rows.iter().map(|row| (row.techniques[0].as_str(), row.pareto)).collect();
+        assert_eq!(
+            names,
+            [
+                ("checkpoint", true),
+                ("slower", false),
+                ("offload", true),
+                ("accumulate", true),
+                ("fsdp2", false),
+                ("fast", true),
+                ("as it is", false)
+            ]
+        );
+        let cheapest = rows.iter().filter(|row| row.fits).min_by_key(|row| row.cost());
+        assert_eq!(cheapest.map(VariantRow::name).as_deref(), Some("checkpoint"));
+        assert!(rows.iter().filter(|row| row.is_free()).all(|row| ["fast", "as it is"].contains(&row.techniques[0].as_str())));
+    }
+}

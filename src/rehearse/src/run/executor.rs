@@ -1,0 +1,233 @@
+//! Runs a command under rehearsal, and keeps what its processes told.
+
+use super::libraries::{Libraries, libraries};
+use super::session::{self, LeftProcesses, PythonSettings, Session};
+use crate::capture::plain::on_one_line;
+use crate::capture::session::{FAILED, SessionRun};
+use anyhow::{Context, Result, ensure};
+use sim::cards::{self, Card};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{fmt, fs, thread};
+
+/// A command on a simulated GPU, and how it is run there. [`Rehearsal::new`] finds what that takes on this machine.
+#[derive(Debug, Clone)]
+pub struct Rehearsal {
+    /// Program and arguments.
+    pub command: Vec<OsString>,
+    pub card: Card,
+    /// Optimizer steps after which the command is ended; none for all.
+    pub steps: Option<u32>,
+    /// For the predicted time of a step: how many times as long as here the host takes between launches.
+    pub host_factor: f64,
+    /// GPUs that each process sees, 1 to 16.
+    pub gpus: u32,
+    /// How many such GPUs techniques that split over several are tried on.
+    pub cards: u32,
+    /// Rank and size of the job that the command is one process of; the others are not there.
+    pub rank: Option<(u32, u32)>,
+    /// A folder in which ranks leave the objects that they send, for those that are rehearsed after them.
+    pub sent: Option<PathBuf>,
+    /// Leave new parameters uninitialised.
+    pub no_init: bool,
+    /// Turn `torch.compile` off.
+    pub eager: bool,
+    /// Seconds after which the command is ended.
+    pub timeout: Option<f64>,
+    /// Read the meters and the clock of a real GPU, and simulate nothing; for [`what_if`](super::what_if::what_if) alone.
+    pub measures: bool,
+    /// Whether the command reads nothing, and nobody sees what it prints.
+    pub is_silent: bool,
+    /// Is told what goes on, a line at a time.
+    pub progress: fn(&str),
+    pub(crate) libraries: Libraries,
+    pub(crate) variant: Variant,
+}
+
+/// The script's own exception, that is none of memory.
+#[derive(Debug)]
+pub struct ScriptFailed(pub String);
+
+impl fmt::Display for ScriptFailed {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ScriptFailed {}
+
+/// How a rehearsal differs from the one that was asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Variant {
+    /// Names of what `techniques.py` switches on.
+    pub techniques: Vec<&'static str>,
+    /// More of the environment.
+    pub settings: Vec<(&'static str, String)>,
+    /// Another command than the one given.
+    pub command: Option<Vec<OsString>>,
+    /// Whether floating-point operations are counted.
+    pub counts: bool,
+}
+
+/// Larger than any card, and an allocator with expandable segments can reserve it several times.
+pub(crate) const LARGE: u64 = 1 << 40;
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// How long a command has to end by itself after an interruption.
+const GRACE: Duration = Duration::from_secs(5);
+
+impl Rehearsal {
+    /// A rehearsal of three steps on one GPU, in silence.
+    ///
+    /// # Errors
+    /// There is no folder in which the simulated GPU's libraries can be kept.
+    pub fn new(command: Vec<OsString>, card: Card) -> Result<Rehearsal> {
+        ensure!(!command.is_empty(), "there is no command to rehearse");
+        let (libraries, variant) = (libraries()?, Variant::default());
+        Ok(Rehearsal {
+            command,
+            card,
+            steps: Some(3),
+            host_factor: 1.0,
+            gpus: 1,
+            cards: 2,
+            rank: None,
+            sent: None,
+            no_init: false,
+            eager: false,
+            timeout: None,
+            measures: false,
+            is_silent: true,
+            progress: |_| {},
+            libraries,
+            variant,
+        })
+    }
+
+    fn words(&self) -> &[OsString] {
+        self.variant.command.as_ref().unwrap_or(&self.command)
+    }
+
+    fn command(&self, session: &Path) -> Result<Command> {
+        let settings = PythonSettings {
+            libraries: &self.libraries.folder,
+            compiled: &self.libraries.compiled,
+            carried: &self.libraries.carried,
+            measures: self.measures,
+            steps: self.steps,
+            gpus: self.gpus,
+            cards: self.cards,
+            world_size: self.rank.map(|(_, size)| size),
+            rank: self.rank.map(|(rank, _)| rank),
+            sent: self.sent.as_deref(),
+            no_init: self.no_init,
+            eager: self.eager,
+            techniques: &self.variant.techniques,
+            counts: self.variant.counts,
+        };
+        settings.write(session)?;
+        let mut command = Command::new(&self.words()[0]);
+        command.args(&self.words()[1..]);
+        session::follow(&mut command, session, &self.libraries, !self.measures);
+        if !self.measures {
+            command
+                .env("VRAMLAB_DRY_TAKEN", self.card.context.to_string())
+                .env("VRAMLAB_DRY_DEVICES", self.gpus.to_string())
+                .env(cards::ENVIRONMENT, self.card.environment())
+                // Nothing is written outside of our own folders, and kernels for a simulated GPU are none that a real one should find.
+                .env("USE_PYTORCH_KERNEL_CACHE", "0");
+        }
+        command.envs(self.variant.settings.iter().map(|(name, value)| (name, value)));
+        Ok(command)
+    }
+
+    /// A run that prints nothing.
+    pub(crate) fn run_in_silence(&self) -> Result<SessionRun> {
+        let session = Session::new()?;
+        let run = self.run(session.path(), true)?;
+        ensure!(!run.interrupted, "interrupted");
+        Ok(run)
+    }
+
+    /// The same on a card that is large enough for anything.
+    pub(crate) fn on_a_large_card(&self) -> Self {
+        Self { card: self.card.with_memory(LARGE), ..self.clone() }
+    }
+
+    pub(crate) fn run(&self, session: &Path, again: bool) -> Result<SessionRun> {
+        let mut command = self.command(session)?;
+        let mut heard = None;
+        if again {
+            let file = tempfile::tempfile().context("making a temporary file")?;
+            let end = file.try_clone().context("opening a temporary file")?;
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(end);
+            heard = Some(file);
+        }
+        // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is told.
+        ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).ok();
+        let name = self.command[0].to_string_lossy();
+        let mut child = command.spawn().with_context(|| format!("starting '{name}'; is it installed and spelled right?"))?;
+        let (status, timed_out) = self.wait(&mut child, session)?;
+        let run = SessionRun {
+            command: self.words().to_vec(),
+            card: self.card,
+            gpus: self.gpus,
+            host_factor: self.host_factor,
+            timeout: self.timeout,
+            folder: session.to_owned(),
+            status,
+            timed_out,
+            interrupted: INTERRUPTED.load(Ordering::SeqCst),
+            traces: Vec::new(),
+            hooked: false,
+            without_torch: None,
+            not_set_up: None,
+            last_line_of_stderr: heard.map_or_else(String::new, last_line),
+        };
+        run.read()
+    }
+
+    fn wait(&self, child: &mut Child, session: &Path) -> Result<(ExitStatus, bool)> {
+        let began = Instant::now();
+        let mut interrupted: Option<Instant> = None;
+        let (mut compiles, mut left) = (false, LeftProcesses::none());
+        loop {
+            if let Some(status) = child.try_wait().context("waiting for the command")? {
+                return Ok((status, false));
+            }
+            if INTERRUPTED.load(Ordering::SeqCst) && interrupted.is_none() {
+                interrupted = Some(Instant::now());
+            }
+            let late = self.timeout.is_some_and(|limit| began.elapsed().as_secs_f64() > limit);
+            if late
+                || interrupted.is_some_and(|since| since.elapsed() > GRACE)
+                || left.is_enough(session)
+                || session.join(FAILED).exists()
+            {
+                return Ok((session::end(child)?, late));
+            }
+            // Of those that run at once one compiles.
+            if let Some(version) = fs::read_to_string(session.join("compiling")).ok().filter(|text| !compiles && !text.is_empty()) {
+                compiles = true;
+                (self.progress)(&format!("compiling for PyTorch {version}, once; about a minute"));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// The last line of a file with anything in it.
+fn last_line(mut file: File) -> String {
+    let mut end = Vec::new();
+    let length = file.metadata().map_or(0, |file| file.len());
+    // What cannot be read is not told.
+    file.seek(SeekFrom::Start(length.saturating_sub(4096))).and_then(|_| file.read_to_end(&mut end)).ok();
+    let end = String::from_utf8_lossy(&end);
+    on_one_line(end.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default())
+}

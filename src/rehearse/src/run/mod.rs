@@ -1,0 +1,6 @@
+//! Runs a command on the simulated GPU. What it leaves is a capture; what that means is said elsewhere.
+
+pub mod executor;
+pub mod libraries;
+pub mod nvidia_smi;
+pub mod session;

@@ -1,0 +1,211 @@
+//! The folder in which one rehearsal's processes tell what they do, and the end of those processes.
+
+use super::libraries::{Libraries, PRELOADED, cache, not_written};
+use super::nvidia_smi::NAME as NVIDIA_SMI;
+use anyhow::{Context, Result};
+use rustix::fs::FlockOperation;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant, SystemTime};
+use std::{env, io, thread};
+use tempfile::TempDir;
+
+/// A folder in the cache, gone in the end.
+pub struct Session {
+    folder: TempDir,
+    /// Locked as long as its owner lives.
+    _lock: File,
+}
+
+impl Session {
+    pub fn new() -> Result<Session> {
+        let cache = cache()?;
+        sweep(&cache);
+        let make = || -> io::Result<Session> {
+            let folder = tempfile::Builder::new().prefix("session-").tempdir_in(&cache)?;
+            let lock = File::open(folder.path())?;
+            rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
+            let programs = folder.path().join("bin");
+            fs::create_dir(&programs)?;
+            // This program answers by that name, too.
+            symlink(env::current_exe()?, programs.join(NVIDIA_SMI))?;
+            Ok(Session { folder, _lock: lock })
+        };
+        make().map_err(|error| not_written(error, &cache))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// Removes the folders of owners that were killed.
+fn sweep(cache: &Path) {
+    // One that is just being made is not locked yet.
+    const NEW: Duration = Duration::from_secs(60);
+    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_new = || {
+            let made = entry.metadata().and_then(|about| about.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+            made.elapsed().is_ok_and(|age| age < NEW)
+        };
+        if !entry.file_name().to_string_lossy().starts_with("session-") || is_new() {
+            continue;
+        }
+        if let Ok(folder) = File::open(&path)
+            && rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
+            fs::remove_dir_all(&path).ok();
+        }
+    }
+}
+
+/// What a rehearsal's Python processes are told: `settings.json` in the session's folder, which they read into `settings`, under these names.
+/// What C++ is told, in any process, is in the environment ([`follow`]).
+#[derive(Debug, Serialize)]
+pub struct PythonSettings<'a> {
+    /// The simulated libraries, the Python files, and the sources.
+    pub libraries: &'a Path,
+    /// What is compiled for a version of PyTorch, and further versions that a wheel brings.
+    pub compiled: &'a Path,
+    pub carried: &'a Path,
+    /// A real GPU's meters and clock are read; nothing is simulated.
+    pub measures: bool,
+    /// How many optimizer steps to run; none for all.
+    pub steps: Option<u32>,
+    /// How many GPUs a process sees.
+    pub gpus: u32,
+    /// How many cards the techniques that split over several have.
+    pub cards: u32,
+    /// A job of so many processes, of which this one is that rank and the others are not there.
+    pub world_size: Option<u32>,
+    pub rank: Option<u32>,
+    /// A folder of the ranks that are rehearsed one after the other, for the objects that they send.
+    pub sent: Option<&'a Path>,
+    /// Whether initialisation of parameters is left out.
+    pub no_init: bool,
+    /// Whether `torch.compile` is turned off.
+    pub eager: bool,
+    /// Techniques to switch on, by their names in `techniques.py`.
+    pub techniques: &'a [&'static str],
+    /// Whether floating-point operations are counted, in one step more.
+    pub counts: bool,
+}
+
+impl PythonSettings<'_> {
+    pub fn write(&self, session: &Path) -> Result<()> {
+        let path = session.join("settings.json");
+        let text = serde_json::to_string(self).context("writing what Python is told")?;
+        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+    }
+}
+
+/// Has a command's processes preload what follows them. `simulated` where they are to find no other GPU than the simulated one.
+pub fn follow(command: &mut Command, session: &Path, libraries: &Libraries, simulated: bool) {
+    let (drivers, programs) = (libraries.drivers(), session.join("bin"));
+    let preload = libraries.folder.join(PRELOADED);
+    let has_spaces = preload.to_string_lossy().contains(char::is_whitespace);
+    // A space ends a name there; one without a folder is looked for where libraries are.
+    let preload = if has_spaces { OsString::from(PRELOADED) } else { preload.into_os_string() };
+    let folders = if has_spaces { libraries.folder.clone().into_os_string() } else { OsString::new() };
+    let folders = if simulated { joined(drivers.as_os_str().to_owned(), &folders) } else { folders };
+    let before = |name: &str, first: &OsString| joined(first.clone(), &env::var_os(name).unwrap_or_default());
+    command
+        .env("VRAMLAB_REHEARSAL", session)
+        .env("VRAMLAB_REHEARSAL_LIBRARIES", &libraries.folder)
+        .env("VRAMLAB_REHEARSAL_OWNER", std::process::id().to_string())
+        .env("VRAMLAB_REHEARSAL_PRELOAD", &preload)
+        .env("LD_PRELOAD", before("LD_PRELOAD", &preload));
+    if !folders.is_empty() {
+        command.env("VRAMLAB_REHEARSAL_FOLDERS", &folders).env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", &folders));
+    }
+    if simulated {
+        command
+            .env("VRAMLAB_REHEARSAL_DRIVERS", &drivers)
+            .env("VRAMLAB_REHEARSAL_PROGRAMS", &programs)
+            .env("PATH", before("PATH", &programs.into_os_string()))
+            // For processes without the preloaded library; those with it never see this.
+            .env("CUDA_VISIBLE_DEVICES", "vramlab");
+    }
+}
+
+fn joined(mut first: OsString, others: &OsString) -> OsString {
+    if !first.is_empty() && !others.is_empty() {
+        first.push(":");
+    }
+    first.push(others);
+    first
+}
+
+/// How long processes that outlive the command have to end, where others of it have ended.
+const LEFT: Duration = Duration::from_secs(10);
+
+/// How long a command that has ended may take to start the Python that it leaves.
+const STARTING: Duration = Duration::from_secs(2);
+
+/// How long a Python that it leaves may take to import PyTorch.
+const IMPORTING: Duration = Duration::from_secs(60);
+
+/// Whether those that a command has left behind are waited for: those that train are, helpers are not.
+pub struct LeftProcesses {
+    since: Option<Instant>,
+}
+
+impl LeftProcesses {
+    pub fn none() -> LeftProcesses {
+        LeftProcesses { since: None }
+    }
+
+    /// Whether the command has ended, and nothing of what it left is waited for.
+    pub fn is_enough(&mut self, session: &Path) -> bool {
+        if !session.join("command-ended").exists() {
+            return false;
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let (mut alive, mut ended, mut pythons) = (false, false, false);
+        for entry in fs::read_dir(session).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let Some(id) = name.split(['-', '.']).next().and_then(|id| id.parse().ok()) else { continue };
+            match (is_folder, is_alive(id)) {
+                (true, true) => alive = true,
+                (true, false) => ended = true,
+                (false, true) => pythons = true,
+                (false, false) => {}
+            }
+        }
+        match (alive, ended) {
+            (true, false) => false,
+            (true, true) => since.elapsed() > LEFT,
+            (false, true) => true,
+            // Without PyTorch so far: it may be about to be imported, or never.
+            (false, false) => since.elapsed() > if pythons { IMPORTING } else { STARTING },
+        }
+    }
+}
+
+fn is_alive(id: i32) -> bool {
+    Pid::from_raw(id).is_some_and(|id| test_kill_process(id).is_ok())
+}
+
+/// Ends the command and all that it has started, however it was started: first asked, then made. Its guard does that.
+pub fn end(child: &mut Child) -> Result<ExitStatus> {
+    // The guard asks for two seconds, and then makes them end for as long as ten.
+    const MOST: Duration = Duration::from_secs(15);
+    let id = Pid::from_child(child);
+    kill_process(id, Signal::TERM).ok();
+    let began = Instant::now();
+    while began.elapsed() < MOST {
+        if let Some(status) = child.try_wait().context("waiting for the command")? {
+            return Ok(status);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().context("ending the command")?;
+    child.wait().context("waiting for the command")
+}

@@ -1,0 +1,191 @@
+//! `--check`: a rehearsal held against an earlier one, as a test of memory.
+
+use crate::answer::{Answer, Held, moment};
+use anyhow::{Context, Result};
+use base::units::Bytes;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+
+/// How much a peak may grow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Tolerance {
+    Bytes(i64),
+    Percent(f64),
+}
+
+impl FromStr for Tolerance {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Tolerance, String> {
+        match text.trim().strip_suffix('%') {
+            Some(number) => match number.trim().parse::<f64>() {
+                Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(Tolerance::Percent(percent)),
+                _ => Err(format!("'{text}' is no share; write it like 2%, or a size like 64MiB")),
+            },
+            None => Ok(Tolerance::Bytes(i64::try_from(text.parse::<Bytes>()?.0).map_err(|e| e.to_string())?)),
+        }
+    }
+}
+
+impl Tolerance {
+    fn of(self, bytes: i64) -> i64 {
+        match self {
+            Tolerance::Bytes(bytes) => bytes,
+            Tolerance::Percent(percent) => (bytes as f64 * percent / 100.0) as i64,
+        }
+    }
+}
+
+/// As much of an earlier answer as is compared.
+#[derive(Debug, Deserialize)]
+pub struct Earlier {
+    gpu: EarlierGpu,
+    peak_allocated: i64,
+    peak_reserved: i64,
+    processes: Vec<EarlierProcess>,
+}
+
+#[derive(Debug, Deserialize)]
+struct EarlierGpu {
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct EarlierProcess {
+    torch: String,
+    peak: EarlierPeak,
+}
+
+#[derive(Debug, Deserialize)]
+struct EarlierPeak {
+    step: u32,
+    phase: String,
+    lines: Vec<Held>,
+}
+
+impl Earlier {
+    /// Reads what `--json` wrote.
+    ///
+    /// # Errors
+    /// There is no such file, or it is no answer of a rehearsal.
+    pub fn read(path: &Path) -> Result<Earlier> {
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("--check: reading {}; make it by vramlab rehearse --json {0}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("--check: {} is no answer of vramlab rehearse --json", path.display()))
+    }
+
+    /// What to say, and whether a peak grew by more than is allowed.
+    pub fn compare(&self, now: &Answer, tolerance: Tolerance) -> (String, bool) {
+        let mut text = String::new();
+        let mut grew = false;
+        for (name, before, after) in
+            [("allocated", self.peak_allocated, now.peak_allocated), ("reserved", self.peak_reserved, now.peak_reserved)]
+        {
+            let more = after - before > tolerance.of(before);
+            grew |= more;
+            let sign = if after < before { "-" } else { "+" };
+            let change = Bytes((after - before).unsigned_abs());
+            let _ = writeln!(
+                text,
+                "  peak {name:<10} {before:>15} B -> {after:>15} B  {sign}{change}{}",
+                if more { "  GREW" } else { "" }
+            );
+        }
+        if let (Some(before), Some(after)) = (self.processes.first(), now.processes.first()) {
+            let (moments, gpus) = ((before.peak.phase.as_str(), before.peak.step), (&self.gpu.name, &now.gpu.name));
+            if moments != (after.peak.phase, after.peak.step) {
+                let (was, is) = (moment(moments.0, moments.1), moment(after.peak.phase, after.peak.step));
+                let _ = writeln!(text, "  The peak was {was} and is {is}.");
+            }
+            if gpus.0 != gpus.1 || before.torch != after.torch {
+                let _ = writeln!(
+                    text,
+                    "  The earlier answer is of {} and PyTorch {}, this one of {} and PyTorch {}.",
+                    gpus.0, before.torch, gpus.1, after.torch
+                );
+            }
+            if grew {
+                text += &grown(&before.peak.lines, &after.peak.lines);
+            }
+        }
+        let verdict = if grew { "THE PEAK GREW" } else { "The peak did not grow" };
+        let by = if tolerance.of(self.peak_reserved) > 0 { " by more than --tolerance allows" } else { "" };
+        (format!("\n{verdict}{by}, compared with --check:\n{text}"), grew)
+    }
+}
+
+/// The lines that hold more than they did.
+fn grown(before: &[Held], after: &[Held]) -> String {
+    let (before, after) = (by_line(before), by_line(after));
+    // A line that was rewritten is the one that had its number, unless that has gone to another place.
+    let rewritten: BTreeMap<&str, i64> =
+        before.iter().filter(|(line, _)| !after.contains_key(*line)).map(|(_, (name, bytes))| (*name, *bytes)).collect();
+    let mut changes: Vec<(&str, &str, i64, Option<i64>)> = Vec::new();
+    for ((file, source), (name, bytes)) in &after {
+        let held = before.get(&(*file, *source)).map(|(_, bytes)| *bytes).or_else(|| rewritten.get(name).copied());
+        if *bytes > held.unwrap_or(0) {
+            changes.push((name, source, *bytes, held));
+        }
+    }
+    if changes.is_empty() {
+        return "\n  No line holds more at the peak than it did: the allocator keeps more of what was freed.\n".to_string();
+    }
+    changes.sort_by_key(|(.., bytes, held)| held.unwrap_or(0) - bytes);
+    let width = changes.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    let mut text = "\n  Lines that hold more at the peak than they did:\n".to_string();
+    for (name, source, bytes, held) in changes {
+        let more = Bytes((bytes - held.unwrap_or(0)).unsigned_abs()).to_string();
+        let before = held.map_or("nothing".to_string(), |bytes| Bytes(bytes.unsigned_abs()).to_string());
+        let _ = writeln!(text, "    +{more:>10}  {name:<width$}  ({before} before)  {source:.72}");
+    }
+    text
+}
+
+/// What lines hold, by file and by what is written there, as long as that is known: their numbers change with every line above them. The
+/// names are without the folder, which is another one on another machine.
+fn by_line(held: &[Held]) -> BTreeMap<(&str, &str), (&str, i64)> {
+    let mut lines = BTreeMap::new();
+    for held in held {
+        let name = held.name.rsplit('/').next().unwrap_or(&held.name);
+        let (file, number) = name.rsplit_once(':').unwrap_or((name, ""));
+        let (_, bytes) = lines.entry((file, held.source.as_deref().unwrap_or(number))).or_insert((name, 0));
+        *bytes += held.bytes;
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(lines: &[(&str, i64, &str)]) -> Vec<Held> {
+        let held = |(name, bytes, source): &(&str, i64, &str)| Held {
+            name: name.to_string(),
+            bytes: *bytes << 20,
+            blocks: 1,
+            source: (!source.is_empty()).then(|| source.to_string()),
+        };
+        lines.iter().map(held).collect()
+    }
+
+    #[test]
+    fn a_line_is_known_by_what_is_written_there() {
+        let before =
+            held(&[("/a/t.py:7", 8, "y = f(x)"), ("/a/t.py:9", 4, "z = g(y)"), ("/a/t.py:9", 1, "z = g(y)"), ("elsewhere", 1, "")]);
+        let moved = held(&[("/b/t.py:8", 8, "y = f(x)"), ("/b/t.py:10", 5, "z = g(y)"), ("elsewhere", 1, "")]);
+        assert!(grown(&before, &moved).contains("No line holds more"), "{}", grown(&before, &moved));
+        let grew = held(&[("/b/t.py:8", 8, "y = f(x)"), ("/b/t.py:9", 2, "y = y * 1"), ("/b/t.py:10", 6, "z = g(y)")]);
+        let text = grown(&before, &grew);
+        assert!(!text.contains("t.py:8") && text.contains("t.py:9   (nothing before)  y = y * 1"), "{text}");
+        assert!(text.contains("1.00 MiB  t.py:10  (5.00 MiB before)  z = g(y)"), "{text}");
+        let rewritten = held(&[("/b/t.py:7", 9, "y = f(x + 1)"), ("/b/t.py:9", 5, "z = g(y)")]);
+        assert!(grown(&before, &rewritten).contains("(8.00 MiB before)  y = f(x + 1)"), "{}", grown(&before, &rewritten));
+        // An answer of a machine that has the file no more.
+        let unquoted = held(&[("/a/t.py:7", 9, ""), ("/a/t.py:9", 5, "")]);
+        assert!(grown(&before, &unquoted).contains("t.py:7"), "{}", grown(&before, &unquoted));
+    }
+}

@@ -1,0 +1,15 @@
+//! An answer as text, JSON, pages and files of other programs.
+
+pub mod check;
+mod course;
+pub mod files;
+mod page;
+mod perfetto;
+mod pickle;
+mod snapshot;
+pub(crate) mod text;
+mod time;
+mod words;
+
+pub use text::{answer, wrapped};
+pub use time::side_by_side;

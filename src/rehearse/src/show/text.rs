@@ -1,0 +1,381 @@
+//! The answer on the terminal.
+
+use super::time;
+use super::words::{bytes, place_of, place_or_not, share_of, short};
+use crate::answer::{Answer, Caught, Held, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment};
+use crate::capture::plain::{first_line, on_one_line};
+use crate::capture::process::{Keeper, Unreached, Varied};
+use crate::capture::session::SessionRun;
+use std::fmt::Write;
+
+/// The whole answer, each line ended.
+pub fn answer(answer: &Answer) -> String {
+    let mut text = String::new();
+    // Writing into a string cannot fail.
+    let _ = write_answer(&mut text, answer);
+    text
+}
+
+/// For a terminal of so many columns: lines that are longer go on below, a little further in.
+pub fn wrapped(text: &str, columns: usize) -> String {
+    let mut wrapped = String::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let mut length = 0;
+        for (at, word) in line[indent..].split(' ').enumerate() {
+            let width = word.chars().count();
+            if at == 0 {
+                wrapped.push_str(&line[..indent]);
+                length = indent;
+            } else if length + 1 + width > columns && !word.is_empty() {
+                wrapped.push('\n');
+                wrapped.push_str(&" ".repeat(indent + 4));
+                length = indent + 4;
+            } else {
+                wrapped.push(' ');
+                length += 1;
+            }
+            wrapped.push_str(word);
+            length += width;
+        }
+        wrapped.push('\n');
+    }
+    wrapped
+}
+
+fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
+    let gpu = &answer.gpu;
+    writeln!(text)?;
+    writeln!(text, "{}", headline(answer))?;
+    if answer.verdict == RehearsalVerdict::DoesNotFit {
+        writeln!(text, "  With --what-if: what would make it fit, and the lines to write.")?;
+    }
+    let failures = answer.processes.iter().filter_map(|process| process.exception.as_ref());
+    if let Some(failure) = failures.take(1).find(|_| answer.verdict == RehearsalVerdict::ScriptFailed) {
+        writeln!(text, "  {}", first_line(&failure.message))?;
+        if let Some(line) = &failure.line {
+            writeln!(text, "    at      {}", place_of(line))?;
+        }
+    }
+    let used = |worst: &&ProcessAnswer| worst.peak_reserved > 0 || worst.out_of_memory.is_some();
+    let Some(worst) = answer.processes.first().filter(used) else {
+        return notes(text, answer);
+    };
+    writeln!(text)?;
+    let row = |text: &mut String, name: &str, value: i64, what: &str| {
+        writeln!(text, "  {name:<14} {:>10}  {value:>13} B  {what}", bytes(value))
+    };
+    row(text, "peak requested", answer.peak_requested, "what tensors asked for")?;
+    row(text, "peak allocated", answer.peak_allocated, "rounded up by the allocator")?;
+    row(text, "peak reserved", answer.peak_reserved, "what the allocator had of the GPU")?;
+    let context = format!("with {} of context (assumed)", bytes(gpu.context));
+    row(text, "on the GPU", answer.peak_on_device, &context)?;
+    if answer.headroom >= 0 && answer.verdict.fits() {
+        row(text, "headroom", answer.headroom, &format!("of {} ({})", bytes(gpu.memory), gpu.name))?;
+    }
+    if let Some(needs) = answer.needs_at_least {
+        row(text, "needs at least", needs, &smallest(answer))?;
+    }
+    writeln!(text)?;
+    place(text, worst)?;
+    table(text, "What fills it", &worst.peak.categories, usize::MAX, worst.peak.bytes)?;
+    table(text, "by module", &worst.peak.modules, ROWS, worst.peak.bytes)?;
+    table(text, "by line", &worst.peak.lines, ROWS, worst.peak.bytes)?;
+    phases(text, worst)?;
+    cached(text, worst)?;
+    if answer.processes.len() > 1 {
+        processes(text, answer)?;
+    }
+    caught(text, worst)?;
+    unreached(text, worst)?;
+    varied(text, worst)?;
+    growth(text, worst)?;
+    match (&answer.time, &answer.time_missing) {
+        (Some(time), _) => time::prediction(text, time)?,
+        (None, Some(why)) => writeln!(text, "\n  The time of a step is not predicted: {why}.")?,
+        (None, None) => {}
+    }
+    values(text, worst)?;
+    uncounted(text, worst)?;
+    notes(text, answer)
+}
+
+/// What the least memory is, in words.
+pub fn smallest(answer: &Answer) -> String {
+    match answer.smallest_card {
+        Some(card) => format!("the least GPU memory it runs on; smallest card: {card}"),
+        None => "the least GPU memory it runs on; no known card has it".to_string(),
+    }
+}
+
+/// What is reserved and was never allocated, and what would change that: said where it does, by what PyTorch's allocator itself makes of it.
+fn cached(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let (idle, reserved) = (worst.fragmentation.reserved_beyond_allocated, worst.peak_reserved);
+    if reserved == 0 {
+        return Ok(());
+    }
+    writeln!(text)?;
+    write!(text, "  Of what was reserved, {} ({}) was never allocated at once", bytes(idle), share_of(idle, reserved))?;
+    let saves = worst.fragmentation.reserved_if_expandable.map(|expandable| (expandable, reserved - expandable));
+    match saves.filter(|(_, saved)| *saved >= 64 << 20 && *saved * 20 >= reserved) {
+        Some((expandable, _)) => {
+            writeln!(text, ". With PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True it would reserve {}.", bytes(expandable))
+        }
+        None => writeln!(text, "."),
+    }
+}
+
+/// In a few words why a script did not end well.
+pub fn short_failure(answer: &Answer, run: &SessionRun) -> String {
+    match (answer.verdict, answer.processes.iter().find_map(|process| process.exception.as_ref())) {
+        (RehearsalVerdict::TimedOut, _) => "it was still running when the time of --timeout was over".to_string(),
+        (_, Some(e)) => format!("{}: {}", e.kind, first_line(&e.message)),
+        (_, None) => run.end(),
+    }
+}
+
+/// The first line: the verdict, and what it does not say.
+pub fn headline(answer: &Answer) -> String {
+    match &answer.no_code {
+        Some(why) => format!("{} But {}.", verdict(answer), first_line(why)),
+        None => verdict(answer),
+    }
+}
+
+fn verdict(answer: &Answer) -> String {
+    let gpu = &answer.gpu;
+    let card = match gpu.name.bytes().next().is_some_and(|b| b.is_ascii_digit()) {
+        true => format!("a GPU of {}", bytes(gpu.memory)),
+        false => format!("{} ({})", gpu.name, bytes(gpu.memory)),
+    };
+    let steps = match answer.steps {
+        0 if answer.verdict.fits() => "to the end of the script, which has no optimizer step".to_string(),
+        0 => "before the first optimizer step ended".to_string(),
+        1 => "in 1 optimizer step".to_string(),
+        n => format!("in {n} optimizer steps"),
+    };
+    let on_device = bytes(answer.peak_on_device);
+    let needs = answer.needs_at_least.map_or(String::new(), |needs| match bytes(needs) {
+        same if same == on_device => String::new(),
+        needs => format!("; {needs} would be enough"),
+    });
+    let until = match answer.peak_reserved {
+        0 => "before it used the GPU.".to_string(),
+        _ => format!("{steps}; until then: {on_device} on the GPU at most."),
+    };
+    match answer.verdict {
+        RehearsalVerdict::Fits => {
+            format!("FITS {card}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}.", bytes(answer.headroom))
+        }
+        RehearsalVerdict::BarelyFits => format!(
+            "BARELY FITS {card}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}. The context is assumed, to within 100 MiB: it may be too little.",
+            bytes(answer.headroom)
+        ),
+        RehearsalVerdict::DoesNotFit => {
+            let more = match answer.needs_at_least {
+                Some(needs) if needs > gpu.memory => {
+                    let card = answer.smallest_card.map_or("no known card has that".to_string(), |card| format!("{card} has that"));
+                    format!(" It needs at least {}, {} more: {card}.", bytes(needs), bytes(needs - gpu.memory))
+                }
+                Some(needs) => format!(
+                    " {} would be enough: the script sets a limit of its own, as with set_per_process_memory_fraction, or asks for more where it sees less.",
+                    bytes(needs)
+                ),
+                None => String::new(),
+            };
+            format!("DOES NOT FIT {card}: out of memory {steps}.{more}")
+        }
+        RehearsalVerdict::TimedOut => {
+            let seconds = answer.timed_out_after.map_or(String::new(), |seconds| format!(" after {seconds} s"));
+            format!("ENDED BY --timeout{seconds}, {until} Whether it fits {card} is not known.")
+        }
+        RehearsalVerdict::Interrupted => format!("INTERRUPTED {until} Whether it fits {card} is not known."),
+        RehearsalVerdict::ScriptFailed => {
+            let why = answer.processes.iter().find_map(|p| p.exception.as_ref());
+            match why {
+                Some(e) => format!("THE SCRIPT FAILED with {}, {until}", e.kind),
+                None => format!("THE SCRIPT FAILED, {until}"),
+            }
+        }
+    }
+}
+
+fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let peak = &worst.peak;
+    let phase = moment(peak.phase, peak.step);
+    match &worst.out_of_memory {
+        Some(oom) => writeln!(text, "  Out of memory {phase}, allocating {} ({} free).", bytes(oom.tried), bytes(oom.free))?,
+        None => writeln!(text, "  The peak is {phase}.")?,
+    }
+    for (word, line) in [("at", &peak.line), ("from", &peak.called_from), ("backward of", &peak.forward_line)] {
+        if let Some(line) = line {
+            writeln!(text, "    {word:<7} {}", place_of(line))?;
+        }
+    }
+    let within: Vec<&str> = [&peak.module, &peak.operator].into_iter().flatten().map(String::as_str).collect();
+    if within.is_empty() { Ok(()) } else { writeln!(text, "    in      {}", within.join(", ")) }
+}
+
+const ROWS: usize = 6;
+
+fn table(text: &mut String, title: &str, held: &[Held], rows: usize, total: i64) -> std::fmt::Result {
+    writeln!(text)?;
+    writeln!(text, "  {title}")?;
+    for row in held.iter().take(rows) {
+        writeln!(text, "    {:>10}  {:>5}  {}", bytes(row.bytes), share_of(row.bytes, total), short(&row.name))?;
+    }
+    Ok(())
+}
+
+fn phases(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    writeln!(text)?;
+    writeln!(text, "  {:<6} {:<10} {:>14} {:>14} {:>14}", "step", "phase", "peak", "at its end", "reserved")?;
+    // The first step and the last one: those between are as the last.
+    let last = worst.phases.iter().map(|row| row.step).max().unwrap_or(0);
+    for row in worst.phases.iter().filter(|row| row.step <= 1 || row.step == last) {
+        let step = if row.step == 0 { "-".to_string() } else { row.step.to_string() };
+        let (peak, end, reserved) = (bytes(row.peak_allocated), bytes(row.allocated), bytes(row.reserved));
+        writeln!(text, "  {step:<6} {:<10} {peak:>14} {end:>14} {reserved:>14}", row.phase)?;
+    }
+    Ok(())
+}
+
+fn processes(text: &mut String, answer: &Answer) -> std::fmt::Result {
+    writeln!(text, "\n  Each process on each of its GPUs, the worst first; the tables above are of the first:")?;
+    writeln!(text, "    {:<10} {:<6} {:<6} {:>14} {:>14}", "process", "rank", "GPU", "allocated", "reserved")?;
+    for process in &answer.processes {
+        let rank = process.rank.map_or("-".to_string(), |rank| rank.to_string());
+        let (allocated, reserved) = (bytes(process.peak_allocated), bytes(process.peak_reserved));
+        writeln!(text, "    {:<10} {rank:<6} {:<6} {allocated:>14} {reserved:>14}", process.process, process.device)?;
+    }
+    Ok(())
+}
+
+/// Out of memory, dealt with by the script.
+fn caught(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let title = "The script caught these out-of-memory errors and went on; no figure here counts what those tries held:";
+    at_places(text, title, worst.caught.iter().map(caught_at))
+}
+
+pub fn caught_at(row: &Caught) -> String {
+    let times = if row.times > 1 { format!("{} times, the largest try", row.times) } else { "once, a try".to_string() };
+    format!("{} {times} of {}", place_or_not(row.line.as_ref()), bytes(row.largest))
+}
+
+/// What a whole run does and its first steps do not.
+fn unreached(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let rows = worst.unreached.iter().map(|row| format!("{:<11} {}", row.phase, unreached_at(row)));
+    let title = format!("Not reached in {} steps, so in no figure here; --steps all runs the script to its end:", worst.steps);
+    at_places(text, &title, rows)
+}
+
+pub fn unreached_at(row: &Unreached) -> String {
+    match row.line {
+        0 => on_one_line(&row.what),
+        line => format!("{}:{line}  {}", short(&row.file), on_one_line(&row.what)),
+    }
+}
+
+fn varied(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let title = "Batches differ in size from step to step; a larger one would need more:";
+    at_places(text, title, worst.varied.iter().map(varied_of))
+}
+
+fn growth(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let Some(growth) = &worst.growth else { return Ok(()) };
+    let more = if worst.steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
+    let title =
+        format!("Memory grows: each step leaves {} behind that nothing frees{more}. Allocated at:", bytes(growth.bytes_per_step));
+    at_places(text, &title, growth.lines.iter().take(LISTED).map(growth_at))?;
+    if growth.kept_by.is_empty() {
+        return Ok(());
+    }
+    at_places(text, "Kept by:", growth.kept_by.iter().map(keeper_of))
+}
+
+/// Lines that are listed of what grows.
+pub const LISTED: usize = 6;
+
+pub fn growth_at(line: &Held) -> String {
+    format!("{}  {} in {} blocks", short(&line.name), bytes(line.bytes), line.blocks)
+}
+
+/// `losses, a list of 3 tensors (train.py, main)`
+pub fn keeper_of(keeper: &Keeper) -> String {
+    format!(
+        "{}, {} ({}, {})",
+        on_one_line(&keeper.name),
+        on_one_line(&keeper.what),
+        short(&keeper.file),
+        on_one_line(&keeper.function)
+    )
+}
+
+/// `input_ids of GPT: 8 x 312 to 8 x 512, the most in step 2`
+pub fn varied_of(row: &Varied) -> String {
+    let sizes = |sizes: &[i64]| sizes.iter().map(i64::to_string).collect::<Vec<String>>().join(" x ");
+    let (input, module) = (on_one_line(&row.input), on_one_line(&row.module));
+    format!("{input} of {module}: {} to {}, the most in step {}", sizes(&row.least), sizes(&row.most), row.step)
+}
+
+/// What was taken for a size that nobody computed, and its range.
+pub fn size_of(size: Option<PlaceholderSize>) -> String {
+    match size {
+        Some(PlaceholderSize { least, most, possible }) if least < most => {
+            format!(", taken as {least} to {most}, could be 0 to {possible}")
+        }
+        Some(PlaceholderSize { most, possible, .. }) => format!(", taken as {most}, could be 0 to {possible}"),
+        None => String::new(),
+    }
+}
+
+/// Values that the script read and nobody computed.
+fn values(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let times = |times| if times > 1 { format!(", {times} times") } else { String::new() };
+    let rows = worst
+        .placeholders
+        .iter()
+        .map(|row| format!("{} at {}{}{}", row.operator, place_or_not(row.line.as_ref()), times(row.times), size_of(row.size)));
+    at_places(text, "Nothing is computed: where the script read a value, it got a placeholder, as from a healthy run:", rows)
+}
+
+/// Memory of libraries that only a GPU tells.
+fn uncounted(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let rows =
+        worst.uncounted.iter().map(|row| format!("{} ({}) at {}", row.operator, row.library, place_or_not(row.line.as_ref())));
+    at_places(text, "Not counted: memory that these take inside a library, which only a GPU can tell:", rows)
+}
+
+/// The first rows, if there are any, and how many more there are.
+fn at_places(text: &mut String, title: &str, rows: impl ExactSizeIterator<Item = String>) -> std::fmt::Result {
+    let count = rows.len();
+    if count > 0 {
+        writeln!(text, "\n  {title}")?;
+    }
+    for row in rows.take(ROWS) {
+        writeln!(text, "    {row}")?;
+    }
+    if count > ROWS {
+        writeln!(text, "    and at {} more places", count - ROWS)?;
+    }
+    Ok(())
+}
+
+fn notes(text: &mut String, answer: &Answer) -> std::fmt::Result {
+    if !answer.notes.is_empty() {
+        writeln!(text)?;
+    }
+    answer.notes.iter().try_for_each(|note| writeln!(text, "  Note: {note}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrapped;
+
+    #[test]
+    fn long_lines_go_on_below_and_others_stay() {
+        assert_eq!(wrapped("\n  a  b\n  one two three\n", 9), "\n  a  b\n  one two\n      three\n");
+        assert_eq!(wrapped("  a  b\n", 6), "  a  b\n");
+        assert_eq!(wrapped("longer-than-that x\n", 6), "longer-than-that\n    x\n");
+    }
+}

@@ -1,0 +1,125 @@
+//! The predicted time on the terminal.
+
+use super::words::{place_or_not, share_of};
+use crate::answer::time::{NOT_MODELLED, Prediction};
+use crate::answer::{Answer, RehearsalVerdict};
+use base::units::{Bytes, Seconds};
+use std::fmt::Write;
+
+fn seconds(value: f64) -> String {
+    Seconds(value).to_string()
+}
+
+fn between(low: f64, high: f64) -> String {
+    format!("{} to {}", seconds(low), seconds(high))
+}
+
+const ROWS: usize = 6;
+
+/// Lines for an answer, each ended.
+pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
+    let of = match time.anchored {
+        true => "constants from records of this card",
+        false => "constants from specifications: no records of this card",
+    };
+    writeln!(text)?;
+    writeln!(
+        text,
+        "  A step takes {} (predicted; {:.0} %: {}) on {}; bound by {}.",
+        seconds(time.step_seconds),
+        time.coverage * 100.0,
+        between(time.low_seconds, time.high_seconds),
+        time.gpu,
+        time.bound_by
+    )?;
+    writeln!(
+        text,
+        "    The GPU works {} of it, the host {} for {} launches{}; {of}.",
+        seconds(time.device_seconds),
+        seconds(time.host_seconds),
+        time.launches,
+        if time.host_factor == 1.0 { String::new() } else { format!(" (times {})", time.host_factor) }
+    )?;
+    if !time.throughput().is_empty() {
+        writeln!(text, "    That is {} (predicted).", time.throughput())?;
+    }
+    for row in &time.phases {
+        writeln!(
+            text,
+            "    {:<10} {:>9} of the GPU {:>9} of the host   bound by {}",
+            row.phase,
+            seconds(row.device_seconds),
+            seconds(row.host_seconds),
+            row.bound_by
+        )?;
+    }
+    writeln!(text, "  Modules whose kernels take longest (predicted)")?;
+    for row in time.modules.iter().take(ROWS) {
+        let share = share_of((row.seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64);
+        let name = if row.module.is_empty() { "outside of modules" } else { &row.module };
+        writeln!(text, "    {:>10}  {share:>5}  {:<9}  {name}", seconds(row.seconds), row.bound_by)?;
+    }
+    writeln!(text, "  Kernels that take longest (predicted)")?;
+    for row in time.kernels.iter().take(ROWS) {
+        let share = share_of((row.seconds * 1e12) as i64, (time.device_seconds * 1e12) as i64);
+        let back = if row.backward { "backward of " } else { "" };
+        let place = place_or_not(row.line.as_ref());
+        writeln!(text, "    {:>10}  {share:>5}  {:<9}  {}, {back}{place}", seconds(row.seconds), row.bound_by, row.operator)?;
+    }
+    for one in &time.misaligned {
+        writeln!(
+            text,
+            "  Size {} is no multiple of 8: its products take {}, padded to {} {} (predicted), at {}",
+            one.size,
+            seconds(one.seconds),
+            one.padded,
+            seconds(one.padded_seconds),
+            place_or_not(one.line.as_ref())
+        )?;
+    }
+    if let Some(loading) = &time.loading {
+        writeln!(text, "  {}.", loading.text())?;
+    }
+    writeln!(text, "  Not included in the time: {}.", NOT_MODELLED.join(", "))
+}
+
+/// Answers of several cards in one table.
+pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a str, &'a Answer)>) -> String {
+    let bytes = |value: i64| match value < 0 {
+        true => format!("-{}", Bytes(value.unsigned_abs())),
+        false => Bytes(value.unsigned_abs()).to_string(),
+    };
+    let row = |cells: [&str; 7]| {
+        let [gpu, verdict, peak, headroom, step, throughput, between] = cells;
+        format!("  {gpu:<12} {verdict:<13} {peak:>12} {headroom:>12} {step:>11} {throughput:>17}  {between}").trim_end().to_string()
+            + "\n"
+    };
+    let mut text = "\n".to_string()
+        + &row([heading, "", "on the GPU", "headroom", "a step", "throughput", "80 %, and what bounds it (predicted)"]);
+    for (name, answer) in answers {
+        let verdict = match answer.verdict {
+            RehearsalVerdict::Fits => "fits",
+            RehearsalVerdict::BarelyFits => "barely fits",
+            RehearsalVerdict::DoesNotFit => "does not fit",
+            RehearsalVerdict::ScriptFailed => "failed",
+            RehearsalVerdict::TimedOut => "timed out",
+            RehearsalVerdict::Interrupted => "interrupted",
+        };
+        // Memory that ran out says nothing of what would be needed; the card that would suffice does.
+        let needed = answer.needs_at_least.filter(|_| answer.verdict == RehearsalVerdict::DoesNotFit);
+        let peak = needed.unwrap_or(answer.peak_on_device);
+        let throughput = answer.time.as_ref().map(Prediction::throughput).unwrap_or_default();
+        // Of text the tokens.
+        let throughput = throughput.split(", ").next().unwrap_or_default();
+        let (step, more) = match &answer.time {
+            Some(time) => {
+                let anchor = if time.anchored { "" } else { ", from specifications" };
+                let more = format!("{}; {}{anchor}", between(time.low_seconds, time.high_seconds), time.bound_by);
+                (seconds(time.step_seconds), more)
+            }
+            None => ("-".to_string(), answer.time_missing.clone().unwrap_or_default()),
+        };
+        text += &row([name, verdict, &bytes(peak), &bytes(answer.headroom), &step, throughput, &more]);
+    }
+    text
+}
