@@ -6,19 +6,11 @@ CUDA pays is their loading.
 """
 
 import ctypes
-import json
 import os
 import sys
-import types
 
 from . import imports
-
-# The session's folder, in which processes write. As this process was started: a script may remove it from its environment.
-SESSION = os.environ["VRAMLAB_REHEARSAL"]
-# What the rehearsal was asked for; `Settings` in src/rehearse/src/run/session.rs says of each what it is.
-with open(os.path.join(SESSION, "settings.json")) as _file:
-    settings = types.SimpleNamespace(**json.load(_file))
-simulated = {}
+from .session import SESSION, settings, simulated
 
 
 def begin():
@@ -33,17 +25,6 @@ def begin():
         # It reads its settings now.
         simulated["libnvidia-ml.so.1"].cudaMemGetInfo(ctypes.byref(ctypes.c_size_t()), ctypes.byref(ctypes.c_size_t()))
     imports.when_imported("torch", _torch_is_there, _torch_is_missing)
-
-
-def fail(reason):
-    """Ends this process, and the rehearsal: what cannot be rehearsed must not run on."""
-    try:
-        with open(os.path.join(SESSION, "failed"), "w", errors="replace") as file:
-            file.write(reason)
-        sys.stdout.flush()
-    finally:
-        os.write(2, f"vramlab: {reason}\n".encode("utf-8", "replace"))
-        os._exit(2)
 
 
 def _torch_is_missing():

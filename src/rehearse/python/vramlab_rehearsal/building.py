@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import sys
 
-from . import SESSION, notes, settings
+from . import notes
+from .session import SESSION, settings
 
 # The newest PyTorch that peers/ecosystem/versions.py has tried.
 NEWEST = (2, 15)

@@ -15,7 +15,7 @@ from .notes import note
 
 def follow(torch):
     # By the name of the folder that these files are in: others read no graphs of these.
-    from . import settings
+    from .session import settings
 
     folder = os.path.join(os.path.dirname(settings.libraries), "graphs", os.path.basename(settings.libraries), str(torch.__version__))
     for name, change in {

@@ -58,7 +58,7 @@ def _open(torch, follow):
 
 def _choose_code(torch):
     """Which of the code that this PyTorch is built for the card takes; where none, that it would not run there is told."""
-    from . import simulated
+    from .session import simulated
 
     card = 10 * torch.cuda.get_device_capability(0)[0] + torch.cuda.get_device_capability(0)[1]
     # sm_90a is machine code of that card alone, compute_90 is compiled by the driver for whatever is newer.
@@ -99,7 +99,7 @@ def checked(opened, message):
 
 def tell_of_third_party(failed):
     """Libraries that bring kernels, or a whole CUDA runtime, of their own."""
-    from . import simulated
+    from .session import simulated
 
     def told(library, function):
         if library not in simulated:

@@ -13,8 +13,9 @@ import pickle
 import sys
 import time
 
-from . import device, imports, settings
+from . import device, imports
 from .notes import note
+from .session import settings
 
 
 def follow(torch):

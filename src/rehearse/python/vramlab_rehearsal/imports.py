@@ -35,7 +35,7 @@ def _exec_module(original, name, module):
     try:
         callback(module)
     except Exception as error:
-        from . import fail
+        from .session import fail
 
         fail(f"the rehearsal could not be set up for {name}: {type(error).__name__}: {error}")
 

@@ -3,8 +3,8 @@
 import statistics
 import time
 
-from . import settings
 from .notes import note
+from .session import settings
 
 
 def follow(torch, stop):

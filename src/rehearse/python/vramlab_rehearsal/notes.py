@@ -5,7 +5,7 @@ import json
 import os
 import time
 
-from . import SESSION
+from .session import SESSION
 
 folder = ""
 _names = -1

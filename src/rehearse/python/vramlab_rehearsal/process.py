@@ -9,8 +9,9 @@ import sys
 import threading
 import traceback
 
-from . import counting, device, distributed, labels, loading, reach, settings, steps, switches
+from . import counting, device, distributed, labels, loading, reach, steps, switches
 from .notes import note, open_folder
+from .session import settings
 
 _stopped = False
 

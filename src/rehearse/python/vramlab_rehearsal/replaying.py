@@ -6,7 +6,8 @@ import ctypes
 import json
 import os
 
-from . import building, device, simulated
+from . import building, device
+from .session import simulated
 
 # The simulated card hands out whole pages.
 PAGE = 2 << 20

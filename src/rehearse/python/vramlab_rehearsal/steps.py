@@ -4,8 +4,9 @@ import functools
 import gc
 import weakref
 
-from . import device, imports, labels, reach, settings
+from . import device, imports, labels, reach
 from .notes import note
+from .session import settings
 
 # What PyTorch's optimizers call around each step.
 hooks = []

@@ -2,8 +2,9 @@
 
 import functools
 
-from . import compiling, device, fail, imports, settings
+from . import compiling, device, imports
 from .notes import note
+from .session import fail, settings
 
 
 def follow(torch):

@@ -14,8 +14,9 @@ import textwrap
 import types
 import weakref
 
-from . import calls, compiling, imports, reach, settings
+from . import calls, compiling, imports, reach
 from .notes import note
+from .session import settings
 
 TECHNIQUES = {}
 

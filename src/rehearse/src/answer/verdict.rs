@@ -218,7 +218,7 @@ pub fn answer(run: &SessionRun) -> Result<Answer> {
 fn time(run: &SessionRun, steps: u32) -> Result<Prediction, String> {
     let predicted = |trace: &Trace| {
         let mut time = predict(trace, &run.card, steps, run.host_factor)?;
-        time.loading = Loading::of(trace, &run.traces, &time, steps);
+        time.loading = Loading::of(trace, &run.traces, time.seconds(), steps);
         Ok(time)
     };
     let mut tried: Vec<Result<Prediction, String>> = run.traces.iter().map(predicted).collect();

@@ -1,6 +1,5 @@
 //! The script's own DataLoader, which runs for real in a rehearsal: what it gives on this machine beside what the card consumes.
 
-use super::predict::Prediction;
 use crate::capture::loading::Fetch;
 use crate::capture::process::Trace;
 use base::units::significant;
@@ -29,9 +28,18 @@ pub struct Loading {
 /// A share that is no waiting: the figures are not better than that.
 const NOTHING: f64 = 0.05;
 
+/// What a step takes without it; of the host, what it takes here `host_factor` times.
+#[derive(Debug, Clone, Copy)]
+pub struct StepSeconds {
+    pub step: f64,
+    pub device: f64,
+    pub host: f64,
+    pub host_factor: f64,
+}
+
 impl Loading {
     /// The loader of a process that most batches were taken from; none where it has none, or nothing was timed.
-    pub fn of(trace: &Trace, traces: &[Trace], time: &Prediction, steps: u32) -> Option<Loading> {
+    pub fn of(trace: &Trace, traces: &[Trace], time: StepSeconds, steps: u32) -> Option<Loading> {
         let loader = trace.loaders.iter().max_by_key(|loader| loader.batches)?;
         let is_own = |fetch: &&Fetch| fetch.owner == trace.process.id && fetch.loads == loader.name;
         let fetches: Vec<&Fetch> = traces.iter().flat_map(|trace| &trace.fetches).filter(is_own).collect();
@@ -53,10 +61,10 @@ impl Loading {
         let (alone, with) = match loader.workers {
             // The host loads before it launches, and its processor time is in the prediction's.
             0 => {
-                let host = (time.host_seconds - batches * processor * time.host_factor).max(0.0);
-                (time.device_seconds.max(host), time.device_seconds.max(host + loads))
+                let host = (time.host - batches * processor * time.host_factor).max(0.0);
+                (time.device.max(host), time.device.max(host + loads))
             }
-            _ => (time.step_seconds, time.step_seconds.max(loads)),
+            _ => (time.step, time.step.max(loads)),
         };
         let samples = median(counted.iter().map(|fetch| fetch.samples as f64)).filter(|samples| *samples > 0.0);
         let of_step = batches * samples.unwrap_or(1.0);

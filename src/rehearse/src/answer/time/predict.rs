@@ -1,7 +1,7 @@
 //! The predicted time of a step, with what bounds it, and how far such predictions were off on records that were not fitted.
 
 use super::device::{CardModel, Limit, OperatorTime};
-use super::loading::Loading;
+use super::loading::{Loading, StepSeconds};
 use super::timeline::{Turn, begins, steady};
 use crate::answer::place::{Line, TOLD, alike};
 use crate::capture::process::Trace;
@@ -79,6 +79,10 @@ pub struct PhaseTime {
 }
 
 impl Prediction {
+    pub fn seconds(&self) -> StepSeconds {
+        StepSeconds { step: self.step_seconds, device: self.device_seconds, host: self.host_seconds, host_factor: self.host_factor }
+    }
+
     /// `1120 samples/s`, and of text the tokens; empty where they are not known.
     pub fn throughput(&self) -> String {
         let rates = [(self.tokens_per_second, "tokens/s"), (self.samples_per_second, "samples/s")];
