@@ -4,6 +4,7 @@ mod answers;
 mod files;
 mod library;
 mod scripts;
+mod sharing;
 mod versions;
 mod ways_in;
 mod what_if;

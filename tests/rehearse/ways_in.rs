@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-fn own(script: &str) -> PathBuf {
+pub fn own(script: &str) -> PathBuf {
     common::root().join("tests/rehearse").join(script)
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// A rehearsal in a folder, with its cache in it.
-fn vramlab(folder: &Path) -> Command {
+pub fn vramlab(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
     command.current_dir(folder).env("VRAMLAB_CACHE", folder.join("cache")).args(["rehearse", "--gpu", "rtx-4090"]);
     command

@@ -42,9 +42,13 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// GPUs visible to each process
-    #[arg(long, value_name = "N", default_value = "1")]
-    gpus: u32,
+    /// GPUs of the simulated machine; one where it is not given, or as many as a launcher starts ranks
+    #[arg(long, value_name = "N")]
+    gpus: Option<u32>,
+
+    /// Let other streams' work end N kernels later, as behind a host that runs ahead of its GPU; 0 is never behind
+    #[arg(long, value_name = "N", default_value = "0")]
+    lag: u32,
 
     /// Run as one rank of a job with this many processes
     #[arg(long, value_name = "N", requires = "rank")]
@@ -194,7 +198,9 @@ pub fn print_answer(json: Option<&Path>, text: &str) {
 impl RehearseOptions {
     /// Once the flags are seen to be possible, the rehearsal on that card.
     fn rehearsal(&self, command: &[OsString], gpu: &str) -> Result<Rehearsal> {
-        ensure!((1..=16).contains(&self.gpus), "--gpus {}: a process can see 1 to 16", self.gpus);
+        if let Some(gpus) = self.gpus {
+            ensure!((1..=16).contains(&gpus), "--gpus {gpus}: a process can see 1 to 16");
+        }
         ensure!(self.cards > 1, "--cards {}: write a number from 2 on", self.cards);
         ensure!(
             (0.01..=100.0).contains(&self.host_factor),
@@ -211,6 +217,7 @@ impl RehearseOptions {
         };
         let mut rehearsal = with_limits(command, gpu, &self.steps, self.timeout)?;
         (rehearsal.host_factor, rehearsal.gpus, rehearsal.cards, rehearsal.rank) = (self.host_factor, self.gpus, self.cards, rank);
+        rehearsal.lag = self.lag;
         (rehearsal.no_init, rehearsal.eager, rehearsal.measures) = (self.no_init, self.eager, self.device == TrialDevice::Cuda);
         (rehearsal.is_silent, rehearsal.progress) = (false, progress(self.quiet));
         Ok(rehearsal)

@@ -37,7 +37,7 @@ pub const SIMULATED: [(&str, &str, &[&str]); 5] = [
     (
         "runtime",
         "libnvidia-ml.so.1",
-        &["runtime.cpp", "nvml.cpp", "cublas.cpp", "cudnn.cpp", "cufft.cpp", "cusparse.cpp", "rnn.cpp"],
+        &["runtime.cpp", "occupancy.cpp", "nvml.cpp", "cublas.cpp", "cudnn.cpp", "cufft.cpp", "cusparse.cpp", "rnn.cpp"],
     ),
     ("driver", "libcuda.so.1", &["driver.cpp"]),
     ("nvrtc12", "libnvrtc.so.12", &["nvrtc.cpp"]),

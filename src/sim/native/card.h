@@ -23,3 +23,6 @@ extern "C" void (*vramlab_dry_watch)(int use, const void* address);
 
 // The same one sets this to be told of kernels that are not PyTorch's: the device addresses that their parameters begin with.
 extern "C" void (*vramlab_dry_launched)(const uint64_t* addresses, size_t count);
+
+// And of memory that others than PyTorch's allocator take, and give back (fewer than 0 bytes): the library's file name.
+extern "C" void (*vramlab_dry_outside)(int device, uint64_t address, int64_t bytes, const char* library);

@@ -41,6 +41,16 @@ void* entry_point(const char* name, const void* caller) {
   return nullptr;
 }
 
+// A function of the runtime's, which stands before this library.
+template <typename Signature>
+Signature* runtime(const char* name) {
+  return reinterpret_cast<Signature*>(dlsym(RTLD_DEFAULT, name));
+}
+int allocate(void** address, size_t bytes, const void* caller) {
+  static auto* const allocated = runtime<int(void**, size_t, const void*)>("vramlab_dry_allocate");
+  return allocated ? allocated(address, bytes, caller) : kNotFound;
+}
+
 // A function of the driver's that runtime.cpp has, as PyTorch asks the runtime for it.
 using Function = int (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
 Function entry(const char* name) {
@@ -66,9 +76,10 @@ int cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
   return ordinal >= 0 && ordinal < device_count() ? 0 : kInvalidDevice;
 }
-int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {
+int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
+  static const auto is_up = reinterpret_cast<int (*)(int)>(dlsym(RTLD_DEFAULT, "vramlab_dry_is_up"));
   *flags = 0;
-  *active = 1;
+  *active = is_up ? is_up(device) : 1;
   return 0;
 }
 int cuCtxGetCurrent(void** context) {
@@ -167,6 +178,22 @@ int cuLinkComplete() { return kNotFound; }
 int cuPointerGetAttribute() { return kNotFound; }
 int cuTensorMapEncodeTiled() { return kNotFound; }
 
+// ---- memory, for those who ask the driver itself: the runtime's -------------------------------------------------------------------------------
+
+int cuMemAlloc_v2(void** address, size_t bytes) { return allocate(address, bytes, __builtin_return_address(0)); }
+int cuMemAllocAsync(void** address, size_t bytes, void*) { return allocate(address, bytes, __builtin_return_address(0)); }
+int cuMemAllocFromPoolAsync(void** address, size_t bytes, void*, void*) { return allocate(address, bytes, __builtin_return_address(0)); }
+int cuMemAllocPitch_v2(void** address, size_t* pitch, size_t width, size_t height, unsigned) {
+  *pitch = (width + 511) / 512 * 512;
+  return allocate(address, *pitch * height, __builtin_return_address(0));
+}
+int cuMemFree_v2(void* address) { return runtime<int(void*)>("cudaFree")(address); }
+int cuMemFreeAsync(void* address, void*) { return cuMemFree_v2(address); }
+int cuMemAllocManaged(void** address, size_t bytes, unsigned flags) {
+  return runtime<int(void**, size_t, unsigned)>("cudaMallocManaged")(address, bytes, flags);
+}
+int cuMemGetInfo_v2(size_t* free_bytes, size_t* total) { return runtime<int(size_t*, size_t*)>("cudaMemGetInfo")(free_bytes, total); }
+
 // ---- pages of expandable segments: PyTorch before 2.8 looks for these here, and stops where one is missing ---------------------------------
 
 // Whole numbers and addresses, five at most.
@@ -177,13 +204,16 @@ int cuTensorMapEncodeTiled() { return kNotFound; }
   }
 PAGES(cuMemAddressFree)
 PAGES(cuMemAddressReserve)
-PAGES(cuMemCreate)
 PAGES(cuMemGetAllocationGranularity)
 PAGES(cuMemMap)
 PAGES(cuMemRelease)
 PAGES(cuMemSetAccess)
 PAGES(cuMemUnmap)
 #undef PAGES
+int cuMemCreate(uint64_t* handle, size_t bytes, const void* wanted, unsigned long long) {
+  static auto* const create = runtime<int(uint64_t*, size_t, const void*, const void*)>("vramlab_dry_create");
+  return create ? create(handle, bytes, wanted, __builtin_return_address(0)) : kNotFound;
+}
 int cuMemExportToShareableHandle() { return kNotFound; }
 int cuMemImportFromShareableHandle() { return kNotFound; }
 int cuMemsetD32Async() { return kNotFound; }

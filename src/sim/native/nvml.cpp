@@ -1,15 +1,11 @@
 // NVML of the simulated cards, for monitors (pynvml, gpustat, torch.cuda.utilization) and for c10's out-of-memory message. Memory is what the
 // rehearsal's processes have; nothing runs, so what is busy, warm or drawing power is 0; what only real hardware has is 'not supported'.
-#include "nvml.h"
 #include "card.h"
+#include "occupancy.h"
 
-#include <dirent.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -19,55 +15,11 @@ extern "C" int vramlab_dry_cards();
 
 namespace {
 
-constexpr int kMostDevices = 16;
 constexpr int kSuccess = 0, kInvalidArgument = 2, kNotSupported = 3, kNotFound = 6, kInsufficientSize = 7;
 
-// The rehearsal's folder; a script may remove it from its environment.
-struct Session {
-  char folder[4096] = "";
-  Session() {
-    const char* set = std::getenv("VRAMLAB_REHEARSAL");
-    if (set && std::strlen(set) < sizeof folder) std::strcpy(folder, set);
-  }
-};
-const Session session;
-
-struct CardUsage {
-  uint64_t used[kMostDevices];
-};
-// This process's: in its file, or here where there is no rehearsal.
-CardUsage here;
-CardUsage* own = &here;
-
-// The file of one process; null where there is none.
-CardUsage* map_file(int process, bool is_own) {
-  char path[4200];
-  std::snprintf(path, sizeof path, "%s/%d.memory", session.folder, process);
-  const int file = open(path, is_own ? O_RDWR | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0666);
-  if (file < 0) return nullptr;
-  // A page of a file on a full disk is a bus error when it is written to.
-  const bool has_room = is_own ? posix_fallocate(file, 0, sizeof(CardUsage)) == 0 : lseek(file, 0, SEEK_END) >= off_t(sizeof(CardUsage));
-  void* mapped = has_room ? mmap(nullptr, sizeof(CardUsage), is_own ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file, 0) : MAP_FAILED;
-  close(file);
-  return mapped == MAP_FAILED ? nullptr : static_cast<CardUsage*>(mapped);
-}
-
-// Calls with each living process that has memory of a card.
 template <typename Call>
-void each_process(int device, Call call) {
-  DIR* folder = session.folder[0] ? opendir(session.folder) : nullptr;
-  while (const dirent* entry = folder ? readdir(folder) : nullptr) {
-    const char* end = std::strchr(entry->d_name, '.');
-    const int process = std::atoi(entry->d_name);
-    if (process <= 0 || !end || std::strcmp(end, ".memory") != 0 || (kill(process, 0) != 0 && errno == ESRCH)) continue;
-    CardUsage* const told = map_file(process, false);
-    if (!told) continue;
-    const uint64_t used = __atomic_load_n(&told->used[device], __ATOMIC_RELAXED);
-    munmap(told, sizeof(CardUsage));
-    if (used > 0) call(process, used);
-  }
-  if (folder) closedir(folder);
-  if (own == &here && here.used[device] > 0) call(getpid(), here.used[device]);
+void each_process(int card, Call call) {
+  vramlab::occupancy::each_process(card, [](void* data, int process, uint64_t bytes) { (*static_cast<Call*>(data))(process, bytes); }, &call);
 }
 
 // A device's handle is its number, from 1 on.
@@ -122,18 +74,6 @@ int is(Number* out, Number value) {
 }
 
 }  // namespace
-
-void vramlab_dry_tell(int device, size_t used) {
-  static int owner = 0;
-  if (device >= kMostDevices) return;
-  // A child that was forked has a file of its own.
-  if (session.folder[0] && owner != getpid()) {
-    owner = getpid();
-    CardUsage* const told = map_file(owner, true);
-    own = told ? told : &here;
-  }
-  __atomic_store_n(&own->used[device], static_cast<uint64_t>(used), __ATOMIC_RELAXED);
-}
 
 extern "C" {
 

@@ -1,13 +1,14 @@
 // A simulated CUDA runtime, driver and NVML: just enough for PyTorch's own caching allocator (libc10_cuda.so) to run where there is no
 // GPU, and for libtorch_cuda of CUDA 12 and 13 to come up. VRAMLAB_DRY_DEVICES cards (one where it is not set; which card it is, card.h tells),
-// of whose memory VRAMLAB_DRY_TAKEN bytes are taken by others; their addresses must never be touched. Preloaded (LD_PRELOAD) into dry processes only, or
+// of whose memory a process's context takes VRAMLAB_DRY_TAKEN bytes, and other processes what they have (occupancy.h); their addresses must never be
+// touched. Preloaded (LD_PRELOAD) into dry processes only, or
 // opened for all (RTLD_GLOBAL) before libtorch, so that its functions stand before those of libcudart, which libtorch brings along. What
 // libtorch can call and the simulated GPU does not have is refused here too, so that no call reaches a real driver. Its soname is NVML's (nvml.cpp),
 // so that c10, which opens that library to describe an out-of-memory error, finds this one; driver.cpp is there for what opens the driver.
 #include "callers.h"
 #include "card.h"
 #include "cuda_runtime_api.h"
-#include "nvml.h"
+#include "occupancy.h"
 
 #include <pthread.h>
 #include <sys/mman.h>
@@ -20,7 +21,10 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <vector>
+
+namespace occupancy = vramlab::occupancy;
 
 namespace {
 
@@ -60,18 +64,17 @@ size_t setting(const char* name, size_t otherwise) {
   return set ? std::strtoull(set, nullptr, 10) : otherwise;
 }
 
-// What others have taken of a card before this process allocates anything: PyTorch's allocator sees less free memory, and says so.
-size_t taken_memory() { return setting("VRAMLAB_DRY_TAKEN", 0); }
-
 // All cards' addresses: below those that a Linux process gets for itself, so that a touch is a fault and not a silent overwrite.
 constexpr uint64_t kFirst = 1ull << 41, kSpan = 1ull << 46;
-constexpr int kMostDevices = 16;
+constexpr int kMostDevices = occupancy::kMostCards;
 
 // Read at once: a script may clear its environment.
 const int asked_cards = static_cast<int>(std::clamp<size_t>(setting("VRAMLAB_DRY_DEVICES", 1), 1, kMostDevices));
 
 struct Machine {
   int cards = asked_cards, visible = 0;
+  // The number in the machine of each that is visible.
+  int numbers[kMostDevices] = {};
 };
 // Read when CUDA comes up: until then a script may set CUDA_VISIBLE_DEVICES. It ends, as CUDA reads it, at what is no card; but each number is
 // one: who names the fourth card has a machine with four.
@@ -79,13 +82,17 @@ const Machine& machine() {
   static const Machine read = [] {
     Machine found;
     const char* named = std::getenv("CUDA_VISIBLE_DEVICES");
-    if (!named) found.visible = found.cards;
+    if (!named) {
+      for (found.visible = 0; found.visible < found.cards; found.visible++) found.numbers[found.visible] = found.visible;
+    }
     while (named && found.visible < kMostDevices) {
       char* end;
-      const long number = std::strtol(named, &end, 10);
+      long number = std::strtol(named, &end, 10);
       const bool has_name = std::strncmp(named, "GPU-", 4) == 0 || std::strncmp(named, "MIG-", 4) == 0;
+      // Of a name as NVML gives it the last part is the number.
+      if (has_name) number = std::strspn(named + 4, "0-") >= 24 ? std::strtol(named + 28, nullptr, 16) % kMostDevices : found.visible;
       if (end == named ? !has_name : number < 0 || number >= kMostDevices) break;
-      found.visible++;
+      found.numbers[found.visible++] = static_cast<int>(number);
       found.cards = std::max(found.cards, static_cast<int>(number) + 1);
       named = std::strchr(named, ',');
       if (named) named++;
@@ -105,13 +112,18 @@ uint64_t stride() {
 bool is_device(const void* data) { return reinterpret_cast<uint64_t>(data) - kFirst < kSpan; }
 int device_of(uint64_t address) { return static_cast<int>((address - kFirst) / stride()); }
 
+struct Block {
+  size_t bytes;
+  // The library that has it, where that is not PyTorch's allocator.
+  const char* outside;
+};
 struct Card {
-  // Of a card's memory: by this process, and as its context.
-  size_t used = taken_memory();
   // Where the search for addresses goes on.
   uint64_t next_address = 0;
-  // Bytes by address, of cudaMalloc and of what is reserved for mapping.
-  std::map<uint64_t, size_t> blocks, reservations;
+  // By address, of cudaMalloc and of what is reserved for mapping.
+  std::map<uint64_t, Block> blocks, reservations;
+  // Bytes of small blocks, several of which lie in one page.
+  size_t small = 0;
 };
 
 std::mutex mutex;
@@ -120,19 +132,20 @@ uint64_t next_handle = 1;
 struct Pages {
   int device;
   size_t bytes;
+  const char* outside;
 };
 // By handle of cuMemCreate.
 std::map<uint64_t, Pages> handles;
 
 thread_local int current_device = 0;
-Card& card() { return cards[current_device]; }
+thread_local cudaError_t last_error = cudaSuccess;
 
 // Where what is taken at an address ends; 0 where nothing is.
-uint64_t end_of_taken(const std::map<uint64_t, size_t>& taken, uint64_t address, size_t bytes) {
+uint64_t end_of_taken(const std::map<uint64_t, Block>& taken, uint64_t address, size_t bytes) {
   auto after = taken.lower_bound(address + bytes);
   if (after == taken.begin()) return 0;
   --after;
-  const uint64_t end = after->first + after->second;
+  const uint64_t end = after->first + after->second.bytes;
   return end > address ? end : 0;
 }
 
@@ -158,18 +171,55 @@ uint64_t take_addresses(Card& of, size_t bytes) {
   return 0;
 }
 
-size_t free_memory(const Card& of) { return of.used < card_memory() ? card_memory() - of.used : 0; }
+// The number in the machine of a device of this process.
+int card_of(int device) { return machine().numbers[device]; }
+
+// Brings up a device's context, as most calls do. False where there is no room for it.
+bool come_up(int device) { return device >= device_count() || occupancy::is_up(card_of(device)) || occupancy::take(card_of(device), card_memory(), 0, nullptr); }
+
+// Without the lock: who listens asks for Python's.
+void tell_outside(int device, uint64_t address, int64_t bytes, const char* library) {
+  if (vramlab_dry_outside) vramlab_dry_outside(device, address, bytes, library);
+}
 
 // A card hands out whole pages of 2 MiB.
-bool take_memory(Card& of, size_t bytes) {
-  if (bytes > free_memory(of)) return false;
-  of.used += bytes;
-  vramlab_dry_tell(static_cast<int>(&of - cards), of.used);
-  return true;
+bool take_memory(int device, size_t bytes, const char* outside) { return occupancy::take(card_of(device), card_memory(), bytes, outside); }
+void give_memory(int device, size_t bytes, bool outside) { occupancy::give(card_of(device), bytes, outside); }
+
+// The name of the library that an address of code is in; null of PyTorch's allocator.
+const char* outside_of(const void* caller) {
+  static VramlabLibrary allocators;
+  static std::map<uint64_t, VramlabLibrary> known;
+  if (allocators.has(caller)) return nullptr;
+  const VramlabLibrary library = vramlab_library_of(caller);
+  if (std::strstr(library.name, "/libc10_cuda.so")) {
+    allocators = library;
+    return nullptr;
+  }
+  const char* path = known.emplace(library.begin, library).first->second.name;
+  const char* slash = std::strrchr(path, '/');
+  return slash ? slash + 1 : *path ? path : "the program itself";
 }
-void give_memory(Card& of, size_t bytes) {
-  of.used -= bytes;
-  vramlab_dry_tell(static_cast<int>(&of - cards), of.used);
+
+// Small blocks share pages: what the next one, or one less, takes of the card.
+size_t pages(size_t bytes) { return (bytes + kGranularity - 1) / kGranularity * kGranularity; }
+
+cudaError_t allocate(int device, void** address, size_t bytes, const void* caller) {
+  constexpr size_t kSmall = 1 << 20, kUnit = 512;
+  if (device >= device_count()) return last_error = cudaErrorNoDevice;
+  std::unique_lock<std::mutex> lock(mutex);
+  Card& of = cards[device];
+  const size_t rounded = bytes < kSmall ? (bytes + kUnit - 1) / kUnit * kUnit : pages(bytes);
+  const uint64_t found = rounded < bytes ? 0 : take_addresses(of, rounded);
+  const size_t taken = bytes < kSmall ? pages(of.small + rounded) - pages(of.small) : rounded;
+  const char* outside = outside_of(caller);
+  if (!found || !take_memory(device, taken, outside)) return last_error = cudaErrorMemoryAllocation;
+  if (bytes < kSmall) of.small += rounded;
+  of.blocks[found] = {rounded, outside};
+  *address = reinterpret_cast<void*>(found);
+  lock.unlock();
+  if (outside) tell_outside(device, found, static_cast<int64_t>(rounded), outside);
+  return cudaSuccess;
 }
 
 // By stream, the capture that is under way on it.
@@ -211,21 +261,33 @@ struct Pinned {
   bool ours;
 };
 std::map<uint64_t, Pinned> pinned;
+std::map<void*, uint64_t> managed;
+uint64_t most_managed = 0;
 
 // Those with kernels of their own; marked when they launch one.
 VramlabLibraries third_party;
 
 // Kernels, copies and memsets that this thread has launched.
 thread_local uint64_t launches = 0;
+
+// How many launches later than at once what an event waits for is over; the launches of all threads, how many of them somebody has waited for, and
+// how many there were when each event was recorded.
+const uint64_t lag = setting("VRAMLAB_DRY_LAG", 0);
+std::atomic<uint64_t> launched{1}, waited_for{0};
+std::map<cudaEvent_t, uint64_t> recorded;
+
+void launch() {
+  launches++;
+  if (lag) launched++;
+}
 // How often it has waited for the device.
 thread_local uint64_t waits = 0;
 
 cudaError_t wait() {
   waits++;
+  waited_for = launched.load();
   return cudaSuccess;
 }
-
-thread_local cudaError_t last_error = cudaSuccess;
 
 // What CUDA calls out of memory, in the runtime's numbers and in the driver's, which are the same.
 constexpr int kOutOfMemory = 2;
@@ -275,8 +337,8 @@ cudaError_t properties(void* out, int device, const Layout& layout) {
   set(layout.blocks_per_processor, blocks_per_multiprocessor());
   set(layout.reserved_shared, size_t(kReservedShared));
   // As NVML tells it: by these c10's allocator finds the card there.
-  set(layout.bus, device + 1);
-  set(kUuidsLast, static_cast<char>(device));
+  set(layout.bus, card_of(device) + 1);
+  set(kUuidsLast, static_cast<char>(card_of(device)));
   return cudaSuccess;
 }
 
@@ -324,12 +386,15 @@ extern "C" {
 
 void (*vramlab_dry_watch)(int what, const void* address) = nullptr;
 void (*vramlab_dry_launched)(const uint64_t* addresses, size_t count) = nullptr;
+void (*vramlab_dry_outside)(int device, uint64_t address, int64_t bytes, const char* library) = nullptr;
 
 // Says that this runtime is loaded, and how large its card is.
 uint64_t vramlab_dry_memory() { return card_memory(); }
 uint64_t vramlab_dry_launches() { return launches; }
 int vramlab_dry_cards() { return machine().cards; }
 uint64_t vramlab_dry_waits() { return waits; }
+int vramlab_dry_card_of(int device) { return device < device_count() ? card_of(device) : device; }
+int vramlab_dry_is_up(int device) { return device < device_count() && occupancy::is_up(card_of(device)); }
 // What is allocated may be more than that; then nothing is free.
 void vramlab_dry_set_memory(uint64_t bytes) { another_memory = bytes; }
 const VramlabCard* vramlab_dry_card() { return &sheet(); }
@@ -348,7 +413,8 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= device_count()) return last_error = cudaErrorInvalidDevice;
   current_device = device;
-  return cudaSuccess;
+  // From CUDA 12 on.
+  return come_up(device) ? cudaSuccess : last_error = cudaErrorMemoryAllocation;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
   *version = 13000;
@@ -371,7 +437,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int device) {
     case 12: case 82: *value = kRegisters; break;
     case 16: *value = sheet().multiprocessors; break;
     case 31: case 41: case 78: case 79: case 80: case 83: case 95: *value = 1; break;
-    case 33: *value = device + 1; break;
+    case 33: *value = card_of(device) + 1; break;
     case 38: *value = int(sheet().l2); break;
     case 39: *value = sheet().threads_per_multiprocessor; break;
     case 75: *value = sheet().major; break;
@@ -385,29 +451,66 @@ cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int device) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void** address, size_t bytes) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  const size_t rounded = (bytes + kGranularity - 1) / kGranularity * kGranularity;
-  if (rounded < bytes || rounded > free_memory(card())) return last_error = cudaErrorMemoryAllocation;
-  const uint64_t found = take_addresses(card(), rounded);
-  if (!found || !take_memory(card(), rounded)) return last_error = cudaErrorMemoryAllocation;
-  card().blocks[found] = rounded;
-  *address = reinterpret_cast<void*>(found);
-  return cudaSuccess;
-}
+cudaError_t cudaMalloc(void** address, size_t bytes) { return allocate(current_device, address, bytes, __builtin_return_address(0)); }
+// For the driver, whose caller it is.
+int vramlab_dry_allocate(void** address, size_t bytes, const void* caller) { return allocate(current_device, address, bytes, caller); }
+cudaError_t cudaFreeHost(void* address);
 cudaError_t cudaFree(void* address) {
-  if (!is_device(address)) return cudaSuccess;
-  const std::lock_guard<std::mutex> lock(mutex);
-  Card& of = cards[device_of(reinterpret_cast<uint64_t>(address))];
+  if (!address) come_up(current_device);
+  if (!is_device(address)) {
+    std::unique_lock<std::mutex> lock(mutex);
+    const bool is_managed = managed.erase(address);
+    lock.unlock();
+    return is_managed ? cudaFreeHost(address) : cudaSuccess;
+  }
+  std::unique_lock<std::mutex> lock(mutex);
+  const int device = device_of(reinterpret_cast<uint64_t>(address));
+  Card& of = cards[device];
   const auto found = of.blocks.find(reinterpret_cast<uint64_t>(address));
   if (found == of.blocks.end()) return cudaSuccess;
-  give_memory(of, found->second);
+  const auto [bytes, outside] = found->second;
+  const bool is_small = bytes % kGranularity != 0;
+  if (is_small) of.small -= bytes;
+  give_memory(device, is_small ? pages(of.small + bytes) - pages(of.small) : bytes, outside);
   of.blocks.erase(found);
+  lock.unlock();
+  if (outside) tell_outside(device, reinterpret_cast<uint64_t>(address), -static_cast<int64_t>(bytes), outside);
   return cudaSuccess;
 }
+cudaError_t cudaMallocAsync(void** address, size_t bytes, cudaStream_t) {
+  return allocate(current_device, address, bytes, __builtin_return_address(0));
+}
+cudaError_t cudaMallocFromPoolAsync(void** address, size_t bytes, void*, cudaStream_t) {
+  return allocate(current_device, address, bytes, __builtin_return_address(0));
+}
+cudaError_t cudaFreeAsync(void* address, cudaStream_t) { return cudaFree(address); }
+// Rows begin at multiples of 512 bytes.
+cudaError_t cudaMallocPitch(void** address, size_t* pitch, size_t width, size_t height) {
+  *pitch = (width + 511) / 512 * 512;
+  return allocate(current_device, address, *pitch * height, __builtin_return_address(0));
+}
+struct PitchedAddress {
+  void* address;
+  size_t pitch, width, height;
+};
+struct Extent {
+  size_t width, height, depth;
+};
+cudaError_t cudaMalloc3D(PitchedAddress* out, Extent extent) {
+  *out = {nullptr, (extent.width + 511) / 512 * 512, extent.width, extent.height};
+  return allocate(current_device, &out->address, out->pitch * extent.height * extent.depth, __builtin_return_address(0));
+}
+struct ChannelFormat {
+  int bits[4], kind;
+};
+cudaError_t cudaMallocArray(void** array, const ChannelFormat* format, size_t width, size_t height, unsigned) {
+  const auto bits = static_cast<size_t>(format->bits[0] + format->bits[1] + format->bits[2] + format->bits[3]);
+  return allocate(current_device, array, width * std::max<size_t>(height, 1) * bits / 8, __builtin_return_address(0));
+}
+cudaError_t cudaFreeArray(void* array) { return cudaFree(array); }
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  *free_bytes = free_memory(card());
+  const size_t used = current_device < device_count() ? occupancy::used(card_of(current_device), card_memory()) : 0;
+  *free_bytes = used < card_memory() ? card_memory() - used : 0;
   *total_bytes = card_memory();
   return cudaSuccess;
 }
@@ -422,6 +525,7 @@ const char* cudaGetErrorString(cudaError_t error) {
     case cudaSuccess: return "no error";
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+    case cudaErrorNotReady: return "device not ready";
     case cudaErrorInvalidDevice: return "invalid device ordinal; --gpus N gives the simulated machine more GPUs";
     default: return "the simulated GPU does not have this part of the CUDA runtime";
   }
@@ -521,6 +625,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  come_up(current_device);
   const std::lock_guard<std::mutex> lock(mutex);
   *stream = reinterpret_cast<cudaStream_t>(next_handle++ * 16);
   return cudaSuccess;
@@ -535,17 +640,37 @@ cudaError_t cudaStreamGetPriority(cudaStream_t, int* priority) {
 cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return wait(); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaDeviceSynchronize() { return wait(); }
+cudaError_t cudaDeviceSynchronize() {
+  come_up(current_device);
+  return wait();
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  come_up(current_device);
   const std::lock_guard<std::mutex> lock(mutex);
   *event = reinterpret_cast<cudaEvent_t>(next_handle++ * 16);
   return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
-cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t, cudaStream_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  if (!lag) return cudaSuccess;
+  const std::lock_guard<std::mutex> lock(mutex);
+  recorded.erase(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (!lag) return cudaSuccess;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = recorded.find(event);
+  const bool is_over = found == recorded.end() || found->second <= waited_for || launched - found->second >= lag;
+  return is_over ? cudaSuccess : last_error = cudaErrorNotReady;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  if (!lag) return cudaSuccess;
+  const std::lock_guard<std::mutex> lock(mutex);
+  recorded[event] = launched;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) { return cudaEventRecord(event, stream); }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return wait(); }
 // Time is not simulated, but there are programs that divide by it.
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
@@ -566,6 +691,7 @@ cudaError_t cudaProfilerStop() { return cudaSuccess; }
 // ---- host memory, which is real, and never page-locked ---------------------------------------------------------------------------------
 
 cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned) {
+  come_up(current_device);
   // Pages that nobody touches take nothing.
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return last_error = cudaErrorMemoryAllocation;
@@ -575,8 +701,15 @@ cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** address, size_t bytes) { return cudaHostAlloc(address, bytes, 0); }
-// Managed memory lies where it is used; here that is the host.
-cudaError_t cudaMallocManaged(void** address, size_t bytes, unsigned) { return cudaHostAlloc(address, bytes, 0); }
+// Managed memory lies where it is used; here that is the host. The most that there ever was is told.
+cudaError_t cudaMallocManaged(void** address, size_t bytes, unsigned) {
+  const cudaError_t error = cudaHostAlloc(address, bytes, 0);
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (error == cudaSuccess) managed.emplace(*address, bytes);
+  most_managed = std::max(most_managed, std::accumulate(managed.begin(), managed.end(), uint64_t{0}, [](uint64_t sum, const auto& of) { return sum + of.second; }));
+  return error;
+}
+uint64_t vramlab_dry_managed() { return most_managed; }
 cudaError_t cudaMemPrefetchAsync() { return cudaSuccess; }
 cudaError_t cudaFreeHost(void* address) {
   const std::lock_guard<std::mutex> lock(mutex);
@@ -623,7 +756,7 @@ cudaError_t cudaPointerGetAttributes(PointerAttributes* attributes, const void* 
 // Where somebody else than a tensor writes to the device: nothing is there.
 cudaError_t cudaMemset(void*, int, size_t) { return cudaSuccess; }
 cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t) {
-  launches++;
+  launch();
   return cudaSuccess;
 }
 
@@ -631,7 +764,7 @@ cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t) {
 
 cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaDeviceGetPCIBusId(char* bus, int length, int device) {
-  std::snprintf(bus, static_cast<size_t>(length), "0000:%02X:00.0", device + 1);
+  std::snprintf(bus, static_cast<size_t>(length), "0000:%02X:00.0", card_of(device) + 1);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
@@ -641,22 +774,32 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return cudaSuccess; }
 cudaError_t cudaDeviceReset() { return cudaSuccess; }
 
+// Pools of the driver's: one, which keeps nothing.
+cudaError_t cudaDeviceGetDefaultMemPool(void** pool, int) {
+  static char one;
+  *pool = &one;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetMemPool(void** pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
+cudaError_t cudaMemPoolCreate(void** pool, const void*) { return cudaDeviceGetDefaultMemPool(pool, 0); }
+cudaError_t cudaMemPoolGetAttribute(void*, int, uint64_t* value) {
+  *value = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolDestroy(void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolSetAccess(void*, const void*, size_t) { return cudaSuccess; }
+cudaError_t cudaMemPoolSetAttribute(void*, int, void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolTrimTo(void*, size_t) { return cudaSuccess; }
+
 // ---- what is refused -------------------------------------------------------------------------------------------------------------------
 
 #define REFUSED(name) \
   cudaError_t name() { return cudaErrorNotSupported; }
 // Nothing is ever copied: the memory is not there.
-REFUSED(cudaDeviceGetDefaultMemPool)
-REFUSED(cudaFreeAsync)
-REFUSED(cudaMallocAsync)
 REFUSED(cudaGraphNodeGetDependencies)
 REFUSED(cudaIpcCloseMemHandle)
 REFUSED(cudaIpcGetMemHandle)
 REFUSED(cudaIpcOpenMemHandle)
-REFUSED(cudaMemPoolGetAttribute)
-REFUSED(cudaMemPoolSetAccess)
-REFUSED(cudaMemPoolSetAttribute)
-REFUSED(cudaMemPoolTrimTo)
 // Kernels: whoever launches one of his own gets to know that it did not run.
 REFUSED(cudaGraphDebugDotPrint)
 REFUSED(cudaIpcGetEventHandle)
@@ -666,7 +809,7 @@ REFUSED(cudaIpcOpenEventHandle)
 // ---- copies: the device's memory holds nothing; what is read from it is zeros ------------------------------------------------------------
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  launches++;
+  launch();
   if (is_device(to)) {
     if (vramlab_dry_watch && !is_device(from)) vramlab_dry_watch(kVramlabFromHost, to);
     return cudaSuccess;
@@ -723,7 +866,7 @@ struct Shape {
 // where it writes. How many there are is not told; nvcc's launching code has them, and the array of their addresses, on the stack, where each
 // begins with an address of the card if it is a pointer or an accessor.
 cudaError_t cudaLaunchKernel(const void* function, Shape, Shape, void** parameters) {
-  launches++;
+  launch();
   const int third_party_library = third_party.find(function);
   third_party.mark(third_party_library);
   if (third_party_library < 0 || !vramlab_dry_launched) return cudaSuccess;
@@ -823,9 +966,10 @@ int memory_granularity(size_t* bytes, const void*, int) {
 }
 int memory_reserve_addresses(uint64_t* address, size_t bytes, size_t, uint64_t, unsigned long long) {
   const std::lock_guard<std::mutex> lock(mutex);
-  *address = take_addresses(card(), bytes);
+  Card& of = cards[current_device];
+  *address = take_addresses(of, bytes);
   if (!*address) return kOutOfMemory;
-  card().reservations[*address] = bytes;
+  of.reservations[*address] = {bytes, nullptr};
   return 0;
 }
 int memory_free_addresses(uint64_t address, size_t) {
@@ -837,20 +981,29 @@ int memory_free_addresses(uint64_t address, size_t) {
 struct Wanted {
   int type, handles, location_type, device;
 };
-int memory_create(uint64_t* handle, size_t bytes, const Wanted* wanted, unsigned long long) {
-  const std::lock_guard<std::mutex> lock(mutex);
+int memory_create_for(uint64_t* handle, size_t bytes, const Wanted* wanted, const void* caller) {
+  std::unique_lock<std::mutex> lock(mutex);
   const int device = wanted->device >= 0 && wanted->device < device_count() ? wanted->device : 0;
-  if (!take_memory(cards[device], bytes)) return kOutOfMemory;
+  const char* outside = outside_of(caller);
+  if (!take_memory(device, bytes, outside)) return kOutOfMemory;
   *handle = next_handle++;
-  handles[*handle] = {device, bytes};
+  handles[*handle] = {device, bytes, outside};
+  lock.unlock();
+  if (outside) tell_outside(device, *handle, static_cast<int64_t>(bytes), outside);
   return 0;
 }
+int memory_create(uint64_t* handle, size_t bytes, const Wanted* wanted, unsigned long long) {
+  return memory_create_for(handle, bytes, wanted, __builtin_return_address(0));
+}
 int memory_release(uint64_t handle) {
-  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_lock<std::mutex> lock(mutex);
   const auto found = handles.find(handle);
   if (found == handles.end()) return 0;
-  give_memory(cards[found->second.device], found->second.bytes);
+  const auto [device, bytes, outside] = found->second;
+  give_memory(device, bytes, outside);
   handles.erase(found);
+  lock.unlock();
+  if (outside) tell_outside(device, handle, -static_cast<int64_t>(bytes), outside);
   return 0;
 }
 // Mapping, unmapping and access rights: pages that nobody touches need none.
@@ -860,6 +1013,15 @@ int error_string(int error, const char** text) {
   *text = error == kOutOfMemory ? "out of memory" : "the simulated GPU does not have this part of the CUDA driver";
   return 0;
 }
+
+// A child that is forked has none of its parent's memory. The lock is held over the fork, so that no other thread has it in the child.
+[[maybe_unused]] const int follows_forks = pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); },
+                                                          [] {
+                                                            occupancy::forked();
+                                                            handles.clear();
+                                                            for (Card& of : cards) of.blocks.clear(), of.reservations.clear(), of.small = 0;
+                                                            mutex.unlock();
+                                                          });
 
 struct Entry {
   const char* name;
@@ -871,6 +1033,11 @@ Entry entry(const char* name, Function* function) {
 }
 
 }  // namespace
+
+// For the driver, whose caller it is.
+extern "C" int vramlab_dry_create(uint64_t* handle, size_t bytes, const void* wanted, const void* caller) {
+  return memory_create_for(handle, bytes, static_cast<const Wanted*>(wanted), caller);
+}
 
 extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned, unsigned long long,
                                                         cudaDriverEntryPointQueryResult* result) {

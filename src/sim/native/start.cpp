@@ -209,7 +209,8 @@ const char* driver_for(const char* file) {
     snprintf(cuda, sizeof cuda, "%s/libcuda.so.1", drivers);
     return cuda;
   }
-  if (is_library(name, "libnvidia-ml.so")) {
+  // The runtime is in the same library; a real one, which who calls it by ctypes opens, would find no driver.
+  if (is_library(name, "libnvidia-ml.so") || is_library(name, "libcudart.so")) {
     snprintf(nvml, sizeof nvml, "%s/libnvidia-ml.so.1", drivers);
     return nvml;
   }

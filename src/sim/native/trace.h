@@ -28,6 +28,8 @@ enum class Kind : uint8_t {
   kPlaceholder = 11,
   // What follows is not the script's own: `bytes` is 1 where enough steps were seen, 0 where Python ended by itself.
   kEnded = 12,
+  // `bytes` that others than PyTorch's allocator took (fewer than 0: gave back), at `address`; `operator_` is their library.
+  kOutside = 13,
 };
 
 enum class Label : int64_t { kOther = 0, kParameter = 1, kGradient = 2, kOptimizerState = 3, kBuffer = 4, kData = 5, kWorkspace = 6 };

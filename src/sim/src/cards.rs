@@ -133,12 +133,12 @@ impl Card {
         Card { memory, ..self }
     }
 
-    /// Of the cards that PyTorch gives the same kernels, by their generation, the one with the least memory that has so many bytes beside its
-    /// CUDA context.
-    pub fn smallest_with(&self, bytes: u64) -> Option<Card> {
+    /// Of the cards that PyTorch gives the same kernels, by their generation, the one with the least memory that has so many bytes beside so
+    /// many CUDA contexts.
+    pub fn smallest_with(&self, bytes: u64, contexts: u64) -> Option<Card> {
         // From Ampere on there are bf16 and flash attention.
         let oldest = self.capability.0.min(8);
-        let has = |card: &&Card| card.capability.0 >= oldest && card.memory >= card.context + bytes;
+        let has = |card: &&Card| card.capability.0 >= oldest && card.memory >= contexts * card.context + bytes;
         all().iter().filter(has).min_by_key(|card| card.memory).copied()
     }
 

@@ -77,6 +77,8 @@ numbered! {
         Placeholder = 11,
         /// What follows is not the script's own: `bytes` is 1 where enough steps were seen.
         Ended = 12,
+        /// Others than PyTorch's allocator took `bytes`, or gave them back (fewer than 0); `operator` is their library.
+        Outside = 13,
     }
 }
 

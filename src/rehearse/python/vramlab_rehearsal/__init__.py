@@ -10,21 +10,23 @@ import os
 import sys
 
 from . import imports
-from .session import SESSION, settings, simulated
+from .session import SESSION, remarks, settings, simulated, use_the_caching_allocator
 
 
 def begin():
     # Ranks of one host, which torchrun or accelerate started, choose their card by their number.
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if ranks.isdigit() and int(ranks) > settings.gpus:
+    if settings.gpus is None and ranks.isdigit() and int(ranks) > 1:
         os.environ["VRAMLAB_DRY_DEVICES"] = ranks
+        remarks.append(f"the simulated machine has {ranks} GPUs, one for each rank that was started on it; --gpus says how many it has")
+    use_the_caching_allocator()
     # Before anybody else can open the real ones: the dynamic loader finds a library that is loaded by its soname.
     if not settings.measures:
         for name in ("libnvidia-ml.so.1", "libcuda.so.1", "libnvrtc.so.12", "libnvrtc.so.13"):
             simulated[name] = ctypes.CDLL(os.path.join(settings.libraries, name), ctypes.RTLD_GLOBAL)
-        # It reads its settings now.
-        simulated["libnvidia-ml.so.1"].cudaMemGetInfo(ctypes.byref(ctypes.c_size_t()), ctypes.byref(ctypes.c_size_t()))
-    imports.when_imported("torch", _torch_is_there, _torch_is_missing)
+        # It reads its settings now, and makes no context.
+        simulated["libnvidia-ml.so.1"].vramlab_dry_memory()
+    imports.when_imported("torch", _torch_is_there, _torch_is_missing, before=use_the_caching_allocator)
 
 
 def _torch_is_missing():

@@ -50,7 +50,15 @@ def _open(torch, follow):
     opened.vl_begin_graph.argtypes = opened.vl_replay_graph.argtypes = (ctypes.c_uint64,)
     checked(opened, opened.vl_open(notes.folder.encode()))
     library = opened
-    notes.note(device=torch.cuda.get_device_name(0), devices=torch.cuda.device_count())
+    from .session import remarks, simulated, use_the_caching_allocator
+
+    # A script may have set it since.
+    use_the_caching_allocator()
+    for text in remarks:
+        notes.note(note=text)
+    # Which cards of the machine they are: CUDA_VISIBLE_DEVICES may give them other numbers here.
+    cards = [simulated["libnvidia-ml.so.1"].vramlab_dry_card_of(device) for device in range(torch.cuda.device_count())]
+    notes.note(device=torch.cuda.get_device_name(0), devices=len(cards), cards=cards)
     _choose_code(torch)
     _gather_stacks()
     follow(torch)
@@ -108,12 +116,28 @@ def tell_of_third_party(failed):
         listing.restype = ctypes.c_char_p
         return [os.path.basename(path) for path in listing().decode("utf-8", "replace").splitlines()]
 
+    managed = getattr(simulated.get("libnvidia-ml.so.1"), "vramlab_dry_managed", None)
+    if managed:
+        managed.restype = ctypes.c_uint64
+        if managed():
+            notes.note(
+                note=f"{managed() / 2**30:.2f} GiB of managed memory (cudaMallocManaged), as paged optimizers take it, move to the card where kernels use "
+                "them and back where it is full: they are in no figure here"
+            )
     for name in told("libnvidia-ml.so.1", "vramlab_runtime_third_party"):
         notes.note(note=f"{name} has CUDA kernels of its own: they were not launched; what it allocates through PyTorch is counted")
     for name in told("libcuda.so.1", "vramlab_driver_third_party") if failed else ():
         notes.note(
             note=f"{name} brings a CUDA runtime of its own, linked into it, which a rehearsal cannot stand in for: rehearse the script without it"
         )
+
+
+def hold():
+    """What this process has of a card stays taken for those beside it: a real one would go on."""
+    from .session import simulated
+
+    if "libnvidia-ml.so.1" in simulated:
+        simulated["libnvidia-ml.so.1"].vramlab_dry_hold()
 
 
 def ended(enough_seen):

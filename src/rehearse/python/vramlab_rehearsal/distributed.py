@@ -353,6 +353,7 @@ def _register(torch):
             super().__init__(rank, size)
             self._rank = rank
             self._size = size
+            self._has_communicator = False
 
         def getBackendName(self):
             return BACKEND
@@ -373,12 +374,19 @@ def _register(torch):
 
         def _told(self, tensor, sources):
             """What ranks of this group, all of whom are there, have in a tensor of whole numbers; a rank that knows no values is left out."""
+            self._communicates(tensor)
             if _others is None or self._size == 1 or tensor.dtype not in whole:
                 return {}
             members, rank = self._members(), distributed.get_rank()
             mine = (_values(tensor),) if self._rank in sources else None
             found = _sent(f"values{members}", rank, mine, [members[each] for each in sources])
             return {members.index(each): torch.tensor(values) for each, values in found.items() if values is not None}
+
+        def _communicates(self, tensor):
+            """NCCL makes a communicator, with buffers on the card, when a group first moves something there."""
+            if not self._has_communicator and self._size > 1 and tensor.is_cuda:
+                self._has_communicator = True
+                note(communicator=self._size)
 
         def allreduce(self, tensors, options=None, *_):
             for tensor in tensors:
@@ -398,10 +406,10 @@ def _register(torch):
             return done(tensors)
 
         def send(self, tensors, *_):
+            self._communicates(tensors[0])
             return done(tensors)
 
-        def recv(self, tensors, *_):
-            return done(tensors)
+        recv = send
 
         def recv_anysource(self, tensors, *_):
             return Received((self._rank + 1) % self._size)
@@ -465,6 +473,7 @@ def _register(torch):
             return done(outputs)
 
         def reduce_scatter(self, outputs, inputs, *_):
+            self._communicates(inputs[0][0])
             for output, each in zip(outputs, inputs):
                 buffer = self._buffer(each)
                 output.copy_(each[self._rank])
@@ -472,6 +481,7 @@ def _register(torch):
             return done(outputs)
 
         def _reduce_scatter_base(self, output, given, *_):
+            self._communicates(given)
             output.view(-1).copy_(given.reshape(self._size, -1)[self._rank])
             return done([output])
 
@@ -481,12 +491,14 @@ def _register(torch):
             return done(outputs)
 
         def alltoall(self, outputs, inputs, *_):
+            self._communicates(inputs[0])
             for output, given in zip(outputs, inputs):
                 if output.shape == given.shape:
                     output.copy_(given)
             return done(outputs)
 
         def alltoall_base(self, output, given, *_):
+            self._communicates(given)
             if output.shape == given.shape:
                 output.copy_(given)
             return done([output])

@@ -5,14 +5,16 @@ import importlib.util
 import sys
 
 _external = importlib.util.spec_from_file_location.__globals__
-_waiting = {}
+_waiting, _before = {}, {}
 
 
-def when_imported(name, callback, missing=None):
-    """Also calls `missing`, where it is given, as often as nobody finds the module."""
+def when_imported(name, callback, missing=None, before=None):
+    """Also calls `missing`, where it is given, as often as nobody finds the module, and `before` when it is about to be loaded."""
     if name in sys.modules:
         return callback(sys.modules[name])
     _waiting[name] = callback
+    if before:
+        _before[name] = before
     if missing:
         # Asked last, when nobody else has found it. A script may extend sys.path and try again.
         sys.meta_path.append(_Last(name, missing))
@@ -28,6 +30,7 @@ def _spec_from_file_location(name, *arguments, **more):
 
 
 def _exec_module(original, name, module):
+    _before.pop(name, bool)()
     original(module)
     callback = _waiting.pop(name, None)
     if not callback:

@@ -65,6 +65,7 @@ def stop(after):
     global _stopped
     again = _stopped
     if not _stopped:
+        device.hold()
         _label_everything()
         device.ended(True)
         if device.library is not None:

@@ -30,14 +30,14 @@ def largest(path):
 
 def needed(path):
     """Writes beside the file for each course, in order of what they reserved, the fewest bytes with which it comes to its end: None where
-    that is no more than another's. And of the first what it reserves with expandable segments, where that is asked."""
+    that is no more than another's and not each is asked for. And of the first what it reserves with expandable segments, where that is asked."""
     import torch
 
     told = _read(path)
     courses = [_Course(course) for course in told["courses"]]
     most, needs = 0, []
     for course, each in zip(courses, told["courses"]):
-        if each["reserved"] <= most:
+        if each["reserved"] <= most and not told["each"]:
             needs.append(None)
             continue
 

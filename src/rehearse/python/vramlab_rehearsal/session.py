@@ -12,6 +12,8 @@ with open(os.path.join(SESSION, "settings.json")) as _file:
     settings = types.SimpleNamespace(**json.load(_file))
 # The libraries that stand in for NVIDIA's, by their names.
 simulated = {}
+# What the answer is to say of how this process was started.
+remarks = []
 
 
 def fail(reason):
@@ -23,3 +25,20 @@ def fail(reason):
     finally:
         os.write(2, f"vramlab: {reason}\n".encode("utf-8", "replace"))
         os._exit(2)
+
+
+def use_the_caching_allocator():
+    """PyTorch's others tell nobody what they do. What tensors ask for is the same; what is reserved for them is not."""
+    if settings.measures:
+        return
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        wanted = os.environ.get(name, "").split(",")
+        kept = [part for part in wanted if "".join(part.split()) != "backend:cudaMallocAsync"]
+        if kept != wanted:
+            os.environ[name] = ",".join(kept)
+            remarks.append(
+                "backend:cudaMallocAsync is rehearsed with PyTorch's own allocator: peaks of tensors are the same, what CUDA's pool reserves for them is not known"
+            )
+    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING", "0") not in ("", "0"):
+        del os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"]
+        remarks.append("PYTORCH_NO_CUDA_MEMORY_CACHING is rehearsed with the cache: peaks of tensors are the same, no more is reserved without it")

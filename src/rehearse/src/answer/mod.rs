@@ -1,16 +1,20 @@
 //! What a capture means: blocks with what they are for, the peak and what fills it, whether the card suffices, the time of a step.
 
+mod cards;
 mod growth;
 mod meter;
+mod nccl;
 mod out_of_memory;
 mod peak;
 mod phases;
 mod place;
 mod placeholders;
 mod process;
+mod streams;
 pub mod time;
 mod verdict;
 
+pub use cards::{CardAnswer, OnCard, Outside};
 pub use out_of_memory::Caught;
 pub use place::{Held, Line, TOLD, module_of, moment};
 pub use placeholders::PlaceholderSize;

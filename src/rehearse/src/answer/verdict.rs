@@ -1,6 +1,9 @@
 //! Whether the script can run on the card: from what a session left to the answer.
 
+use super::cards::CardAnswer;
+use super::nccl::{self, NcclBuffers};
 use super::process::{ProcessAnswer, process_answers};
+use super::streams;
 use super::time::{Loading, Prediction, predict};
 use crate::capture::plain::on_one_line;
 use crate::capture::process::Trace;
@@ -60,7 +63,7 @@ impl SimulatedGpu {
     }
 }
 
-/// The answer of a rehearsal. The figures are those of the process and card that need most.
+/// The answer of a rehearsal. Peaks of the allocator are those of the process that needs most; what is on the device is the fullest card's.
 #[derive(Debug, Clone, Serialize)]
 pub struct Answer {
     pub schema: u32,
@@ -75,7 +78,7 @@ pub struct Answer {
     pub peak_requested: i64,
     pub peak_allocated: i64,
     pub peak_reserved: i64,
-    /// `peak_reserved` and the context: what nvidia-smi would show at most.
+    /// All that was in use at one time of the fullest card: what nvidia-smi would show at most.
     pub peak_on_device: i64,
     /// What the card has left at its fullest; where it does not fit, negative by what it lacks of `needs_at_least`, as far as that is known.
     pub headroom: i64,
@@ -92,14 +95,20 @@ pub struct Answer {
     pub time_missing: Option<String>,
     /// The worst first.
     pub processes: Vec<ProcessAnswer>,
+    /// The one that ran out of memory first, then the fullest.
+    pub cards: Vec<CardAnswer>,
+    /// What NCCL would take of a card beside all that; in no figure.
+    pub nccl: Option<NcclBuffers>,
     pub notes: Vec<String>,
 }
 
-/// What a rehearsal needs of a card, beside the CUDA context.
+/// What a rehearsal needs of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
-    /// With fewer bytes memory runs out.
+    /// With fewer bytes memory runs out: those of all processes that may run at one time, each with its context.
     pub least: i64,
+    /// How many contexts are among them.
+    pub contexts: u64,
     /// What would be reserved with expandable segments, where they are not used already.
     pub expandable: Option<i64>,
 }
@@ -112,14 +121,26 @@ impl Answer {
         if needs.least == 0 {
             return;
         }
-        let least = needs.least + self.gpu.context;
+        let least = needs.least;
         self.needs_at_least = Some(least);
-        self.smallest_card = card.smallest_with(needs.least.unsigned_abs()).and_then(|card| card.name);
+        let beside = least.unsigned_abs().saturating_sub(needs.contexts * card.context);
+        self.smallest_card = card.smallest_with(beside, needs.contexts).and_then(|card| card.name);
         match self.verdict {
             RehearsalVerdict::DoesNotFit => self.headroom = self.gpu.memory - least,
             RehearsalVerdict::Fits if is_near(least, self.gpu.memory) => self.verdict = RehearsalVerdict::BarelyFits,
             _ => {}
         }
+    }
+
+    /// What the fullest card would have if the peaks of all processes that may run at one time coincided.
+    pub fn if_peaks_coincide(&self) -> i64 {
+        self.cards.iter().map(|card| card.if_peaks_coincide).max().unwrap_or(self.peak_on_device)
+    }
+
+    /// Whether it fits without NCCL's buffers, and may not with them.
+    pub fn nccl_decides(&self) -> bool {
+        let most = self.nccl.map_or(0, |buffers| buffers.most);
+        self.peak_on_device <= self.gpu.memory && self.peak_on_device + most > self.gpu.memory
     }
 
     /// Reads what is written in the lines that hold memory at the peak; of a file that is not there, nothing.
@@ -175,7 +196,8 @@ pub fn answer(run: &SessionRun) -> Result<Answer> {
     let worst = processes.first();
     let figure = |of: fn(&ProcessAnswer) -> i64| worst.map_or(0, of);
     let (memory, context) = (run.card.memory.cast_signed(), run.card.context.cast_signed());
-    let on_device = figure(|p| p.peak_reserved) + context;
+    let cards = run.occupancy.cards(&processes, &run.traces);
+    let on_device = cards.first().map_or(figure(|p| p.peak_reserved) + context, |card| card.peak);
     let mut notes: Vec<String> = Vec::new();
     for note in run.traces.iter().flat_map(|trace| &trace.notes) {
         if !notes.contains(note) {
@@ -188,11 +210,15 @@ pub fn answer(run: &SessionRun) -> Result<Answer> {
     if failed && !run.timed_out && !run.interrupted && processes.iter().all(|process| process.exception.is_none()) {
         notes.push(format!("the command did not end well: {}", run.end()));
     }
+    notes.extend(run.traces.iter().find_map(|trace| streams::note(trace, run.lag)));
+    if run.occupancy.is_crowded {
+        notes.push("more than 256 processes used the GPU: what later ones had is not in what was free for others".to_string());
+    }
     let (time, time_missing) = match time(run, worst.map_or(0, |answer| answer.steps)) {
         Ok(time) => (Some(time), None),
         Err(why) => (None, Some(why)),
     };
-    Ok(Answer {
+    let mut answer = Answer {
         schema: 1,
         command: run.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         gpu: SimulatedGpu::of(&run.card, run.gpus),
@@ -210,8 +236,15 @@ pub fn answer(run: &SessionRun) -> Result<Answer> {
         time,
         time_missing,
         processes,
+        cards,
+        nccl: run.traces.iter().filter_map(|trace| nccl::buffers(trace, &run.card)).max_by_key(|buffers| buffers.most),
         notes,
-    })
+    };
+    // Where what is not known decides.
+    if answer.verdict == RehearsalVerdict::Fits && (answer.if_peaks_coincide() > memory || answer.nccl_decides()) {
+        answer.verdict = RehearsalVerdict::BarelyFits;
+    }
+    Ok(answer)
 }
 
 /// Of the process whose steps take longest.

@@ -1,6 +1,7 @@
 //! What a rehearsal leaves: the folder in which its processes wrote, and its reader.
 
 pub mod loading;
+pub mod occupancy;
 pub mod plain;
 pub mod process;
 pub mod session;

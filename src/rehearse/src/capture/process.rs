@@ -14,7 +14,8 @@
 //! | line | |
 //! |---|---|
 //! | `{"process":PID,"parent":PID,"arguments":[..],"executable":..,"python":..,"torch":..,"cuda":..,"rank":N or null,"alloc_conf":..}` | the first |
-//! | `{"device":NAME,"devices":N}` | CUDA came up |
+//! | `{"device":NAME,"devices":N,"cards":[N,..]}` | CUDA came up; the numbers in the machine of the cards that it sees |
+//! | `{"communicator":RANKS,"group":NAME}` | a group of so many ranks moved something on the GPU for the first time |
 //! | `{"frame":N,"file":..,"line":N,"function":..}` | |
 //! | `{"generated":FILE,"lines":[[LINE,FILE,LINE,FUNCTION,MODULE],..]}` | of a file that torch.compile wrote, what the lines from each on come from; the module as seen from the compiled function's |
 //! | `{"stack":N,"frames":[N,..]}` | innermost first |
@@ -170,6 +171,10 @@ pub struct Trace {
     pub process: Process,
     /// Name of the simulated card and how many there are, once CUDA came up.
     pub devices: Option<(String, u32)>,
+    /// The number in the machine of each.
+    pub cards: Vec<usize>,
+    /// Ranks of each group that would have a communicator of NCCL.
+    pub communicators: Vec<u32>,
     /// Of the script's own life: not what is torn down after it.
     pub events: Vec<Event>,
     /// The numbers of the streams that events have.
@@ -220,29 +225,76 @@ pub struct Trace {
 #[serde(untagged)]
 enum TraceLine {
     Process(Process),
-    Device { device: String, devices: u32 },
-    Frame { frame: u32, file: String, line: LineNumber, function: String },
-    Generated { generated: String, lines: Vec<Origin> },
-    Stack { stack: u32, frames: Vec<u32> },
-    Module { module: u32, name: String },
-    Tensor { tensor: u32, name: String },
-    Operator { operator: u32, name: String, uncounted: Option<String> },
-    Note { note: String },
+    Device {
+        device: String,
+        devices: u32,
+        #[serde(default)]
+        cards: Vec<usize>,
+    },
+    Communicator {
+        communicator: u32,
+    },
+    Frame {
+        frame: u32,
+        file: String,
+        line: LineNumber,
+        function: String,
+    },
+    Generated {
+        generated: String,
+        lines: Vec<Origin>,
+    },
+    Stack {
+        stack: u32,
+        frames: Vec<u32>,
+    },
+    Module {
+        module: u32,
+        name: String,
+    },
+    Tensor {
+        tensor: u32,
+        name: String,
+    },
+    Operator {
+        operator: u32,
+        name: String,
+        uncounted: Option<String>,
+    },
+    Note {
+        note: String,
+    },
     Exception(Exception),
-    Refused { refused: String },
-    NoCode { no_code: String },
-    Stopped { stopped: u32 },
-    Ended { ended: bool },
+    Refused {
+        refused: String,
+    },
+    NoCode {
+        no_code: String,
+    },
+    Stopped {
+        stopped: u32,
+    },
+    Ended {
+        ended: bool,
+    },
     Technique(TechniqueOutcome),
     Unreached(Unreached),
     Varied(Varied),
     Keeper(Keeper),
-    Batches { batches: Vec<(u64, u64)> },
+    Batches {
+        batches: Vec<(u64, u64)>,
+    },
     Loader(ScriptLoader),
-    Flops { flops: u64 },
-    HostMemory { host_memory: u64 },
+    Flops {
+        flops: u64,
+    },
+    HostMemory {
+        host_memory: u64,
+    },
     RealGpu(RealGpu),
-    Meters { meters: Meters },
+    Meters {
+        meters: Meters,
+    },
 }
 
 impl Trace {
@@ -283,7 +335,8 @@ impl Trace {
     fn name(&mut self, line: TraceLine) {
         match line {
             TraceLine::Process(process) => self.process = process,
-            TraceLine::Device { device, devices } => self.devices = Some((device, devices)),
+            TraceLine::Device { device, devices, cards } => (self.devices, self.cards) = (Some((device, devices)), cards),
+            TraceLine::Communicator { communicator } => self.communicators.push(communicator),
             TraceLine::Frame { frame, file, line, function } => {
                 let line = line.0;
                 let from = self.generated.get(&file).and_then(|lines| lines[..lines.partition_point(|from| from.0 <= line)].last());

@@ -1,5 +1,6 @@
 //! What a command under rehearsal left: how it ended, and the folders of its processes.
 
+use super::occupancy::Occupancy;
 use super::process::Trace;
 use anyhow::{Context, Result};
 use sim::cards::Card;
@@ -20,6 +21,7 @@ pub struct SessionRun {
     pub command: Vec<OsString>,
     pub card: Card,
     pub gpus: u32,
+    pub lag: u32,
     pub host_factor: f64,
     pub timeout: Option<f64>,
     /// Where it was written.
@@ -28,6 +30,7 @@ pub struct SessionRun {
     pub timed_out: bool,
     pub interrupted: bool,
     pub traces: Vec<Trace>,
+    pub occupancy: Occupancy,
     /// Whether a Python came up that had the hook, and one that found no torch.
     pub hooked: bool,
     pub without_torch: Option<String>,
@@ -44,6 +47,7 @@ impl SessionRun {
     /// It cannot be read.
     pub fn read(mut self) -> Result<SessionRun> {
         let session = &self.folder;
+        self.occupancy = Occupancy::of_session(session);
         self.not_set_up = fs::read_to_string(session.join(FAILED)).ok();
         for entry in fs::read_dir(session).with_context(|| format!("reading {}; did the script remove it?", session.display()))? {
             let path = entry?.path();

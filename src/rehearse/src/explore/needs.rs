@@ -45,7 +45,7 @@ impl Rehearsal {
     /// That rehearsal did not come to its end, or PyTorch's allocator could not be asked.
     fn needs(&self, answer: &Answer, traces: &[Trace]) -> Result<Needs> {
         if answer.verdict.fits() {
-            return replay::needed(self, &answer.processes, traces);
+            return replay::needed(self, &answer.processes, traces, &answer.cards);
         }
         ensure!(
             answer.processes.iter().all(|process| process.caught.is_empty()),
@@ -55,6 +55,6 @@ impl Rehearsal {
         let again = answers(&run.traces, !run.status.success());
         ensure!(!run.timed_out, "on a larger card it had not ended when the time of --timeout was over");
         ensure!(again.iter().all(|a| a.out_of_memory.is_none() && a.exception.is_none()), "on a larger card {}", run.end());
-        replay::needed(self, &again, &run.traces)
+        replay::needed(self, &again, &run.traces, &run.occupancy.cards(&again, &run.traces))
     }
 }

@@ -1,7 +1,7 @@
 //! A script's allocations asked for again of PyTorch's own allocator, without the script: in the sizes that another number would give them,
 //! where `fit` looks for the border before it rehearses there; and as they were on smaller cards, for the least memory that would do.
 
-use crate::answer::{Needs, ProcessAnswer};
+use crate::answer::{CardAnswer, Needs, OnCard, ProcessAnswer};
 use crate::capture::process::Trace;
 use crate::run::executor::{LARGE, Rehearsal, Variant};
 use crate::run::session::Session;
@@ -37,7 +37,7 @@ pub struct AllocationTrace {
 impl AllocationTrace {
     /// Without what a try of too much made, whose end was caught, and gave back.
     pub fn of(trace: &Trace, process: &ProcessAnswer) -> AllocationTrace {
-        let is_told = |kind| !matches!(kind, Kind::Mark | Kind::Label | Kind::Placeholder | Kind::FreeRequested);
+        let is_told = |kind| !matches!(kind, Kind::Mark | Kind::Label | Kind::Placeholder | Kind::Outside | Kind::FreeRequested);
         let mut events =
             trace.events.iter().enumerate().filter(|(_, event)| event.device == process.device && is_told(event.kind)).peekable();
         let mut streams: Vec<Option<u16>> = vec![(0..).zip(&trace.streams).find(|(_, stream)| **stream == 0).map(|(at, _)| at)];
@@ -154,30 +154,45 @@ fn without(requests: &[Request], sizes: &[i64], dropped: &[usize]) -> (Vec<Reque
     (kept, kept_sizes)
 }
 
-/// The least that would do for all of the processes, which are in order of what they reserved; none of them may have run out of memory.
+/// The least that would do for the fullest of the cards. The processes are in order of what they reserved; none of them may have run out of memory.
 ///
 /// # Errors
 /// PyTorch's allocator could not be asked.
-pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trace]) -> Result<Needs> {
+pub fn needed(rehearsal: &Rehearsal, processes: &[ProcessAnswer], traces: &[Trace], cards: &[CardAnswer]) -> Result<Needs> {
     let trace_of = |process: &ProcessAnswer| traces.iter().find(|trace| trace.process.id == process.process);
-    let mut courses: Vec<(AllocationTrace, &ProcessAnswer)> = Vec::new();
+    let mut courses: Vec<(AllocationTrace, Vec<&ProcessAnswer>)> = Vec::new();
     for (process, trace) in processes.iter().filter_map(|process| Some((process, trace_of(process)?))) {
         let course = AllocationTrace::of(trace, process);
         // Ranks do the same.
-        if !course.sizes.is_empty() && !courses.iter().any(|(known, _)| *known == course) {
-            courses.push((course, process));
+        match courses.iter_mut().find(|(known, _)| *known == course) {
+            Some((_, alike)) => alike.push(process),
+            None if course.sizes.is_empty() => {}
+            None => courses.push((course, vec![process])),
         }
     }
-    let Some((first, worst)) = courses.first() else { return Ok(Needs { least: 0, expandable: None }) };
-    fn told<'a>((course, process): &'a (AllocationTrace, &ProcessAnswer)) -> ToldCourse<'a> {
+    let Some((first, worst)) = courses.first() else { return Ok(Needs { least: 0, contexts: 1, expandable: None }) };
+    fn told<'a>((course, alike): &'a (AllocationTrace, Vec<&ProcessAnswer>)) -> ToldCourse<'a> {
         // What comes after a try that was too much finds its memory cached.
-        let reserved = if process.caught.is_empty() { process.peak_reserved } else { i64::try_from(LARGE).unwrap_or(i64::MAX) };
-        ToldCourse { allocated: process.peak_allocated, reserved, ..course.told() }
+        let reserved = if alike[0].caught.is_empty() { alike[0].peak_reserved } else { i64::try_from(LARGE).unwrap_or(i64::MAX) };
+        ToldCourse { allocated: alike[0].peak_allocated, reserved, ..course.told() }
     }
-    let is_expandable = trace_of(worst).is_some_and(|trace| trace.events.iter().any(|event| event.kind == Kind::SegmentMap));
-    let asked = ToldCourses { courses: courses.iter().map(told).collect(), expandable: !is_expandable };
+    let is_expandable = trace_of(worst[0]).is_some_and(|trace| trace.events.iter().any(|event| event.kind == Kind::SegmentMap));
+    // Where each has a card of its own, the one that needs most decides.
+    let each = cards.iter().any(|card| card.beside().count() > 1);
+    let asked = ToldCourses { courses: courses.iter().map(told).collect(), each, expandable: !is_expandable };
     let (needs, expandable): (Vec<Option<i64>>, Option<i64>) = first.asked(rehearsal, "needed", &asked)?;
-    Ok(Needs { least: needs.into_iter().flatten().max().unwrap_or(0), expandable })
+    let most = needs.iter().flatten().max().copied().unwrap_or(0);
+    let least_of = |of: &OnCard| {
+        let is_it = |process: &&ProcessAnswer| process.process == of.process && Some(process.device) == of.device;
+        let asked = courses.iter().zip(&needs).find(|((_, alike), _)| alike.iter().any(&is_it));
+        asked.and_then(|(_, needs)| *needs).unwrap_or(of.reserved)
+    };
+    let of_card = |card: &CardAnswer| {
+        let bytes = |of: &OnCard| if of.device.is_none() { of.most } else { least_of(of) + of.context + of.outside };
+        (card.beside().map(bytes).sum::<i64>(), card.beside().count() as u64)
+    };
+    let (least, contexts) = cards.iter().map(of_card).max().unwrap_or((most + rehearsal.card.context.cast_signed(), 1));
+    Ok(Needs { least, contexts, expandable })
 }
 
 /// A course as `replaying.py` reads it.
@@ -200,6 +215,8 @@ fn by_turns<S: Serializer>(requests: &[Request], to: S) -> Result<S::Ok, S::Erro
 #[derive(Serialize)]
 struct ToldCourses<'a> {
     courses: Vec<ToldCourse<'a>>,
+    /// Whether each is asked for, and not the one that needs most.
+    each: bool,
     /// Whether expandable segments are to be tried.
     expandable: bool,
 }

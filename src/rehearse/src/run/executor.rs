@@ -2,6 +2,7 @@
 
 use super::libraries::{Libraries, libraries};
 use super::session::{self, LeftProcesses, PythonSettings, Session};
+use crate::capture::occupancy::Occupancy;
 use crate::capture::plain::on_one_line;
 use crate::capture::session::{FAILED, SessionRun};
 use anyhow::{Context, Result, ensure};
@@ -25,8 +26,10 @@ pub struct Rehearsal {
     pub steps: Option<u32>,
     /// For the predicted time of a step: how many times as long as here the host takes between launches.
     pub host_factor: f64,
-    /// GPUs that each process sees, 1 to 16.
-    pub gpus: u32,
+    /// GPUs of the machine, 1 to 16; one where none is given, or as many as a launcher starts ranks.
+    pub gpus: Option<u32>,
+    /// How many kernels later than at once what is under way on a stream is over.
+    pub lag: u32,
     /// How many such GPUs techniques that split over several are tried on.
     pub cards: u32,
     /// Rank and size of the job that the command is one process of; the others are not there.
@@ -95,7 +98,8 @@ impl Rehearsal {
             card,
             steps: Some(3),
             host_factor: 1.0,
-            gpus: 1,
+            gpus: None,
+            lag: 0,
             cards: 2,
             rank: None,
             sent: None,
@@ -138,7 +142,8 @@ impl Rehearsal {
         if !self.measures {
             command
                 .env("VRAMLAB_DRY_TAKEN", self.card.context.to_string())
-                .env("VRAMLAB_DRY_DEVICES", self.gpus.to_string())
+                .env("VRAMLAB_DRY_DEVICES", self.gpus.unwrap_or(1).to_string())
+                .env("VRAMLAB_DRY_LAG", self.lag.to_string())
                 .env(cards::ENVIRONMENT, self.card.environment())
                 // Nothing is written outside of our own folders, and kernels for a simulated GPU are none that a real one should find.
                 .env("USE_PYTORCH_KERNEL_CACHE", "0");
@@ -177,7 +182,8 @@ impl Rehearsal {
         let run = SessionRun {
             command: self.words().to_vec(),
             card: self.card,
-            gpus: self.gpus,
+            gpus: self.gpus.unwrap_or(1),
+            lag: self.lag,
             host_factor: self.host_factor,
             timeout: self.timeout,
             folder: session.to_owned(),
@@ -185,6 +191,7 @@ impl Rehearsal {
             timed_out,
             interrupted: INTERRUPTED.load(Ordering::SeqCst),
             traces: Vec::new(),
+            occupancy: Occupancy::default(),
             hooked: false,
             without_torch: None,
             not_set_up: None,

@@ -1,5 +1,6 @@
 //! What `nvidia-smi` says inside a rehearsal: the simulated cards, and the memory that the rehearsal's processes have of them.
 
+use crate::capture::occupancy::Occupancy;
 use sim::cards::Card;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -56,24 +57,11 @@ impl Cards {
     }
 }
 
-/// What living processes have told (`src/sim/native/nvml.cpp`): a file each, of one number for each card.
+/// What living processes have.
 fn processes(session: &Path) -> Vec<(i32, usize, u64)> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(session).into_iter().flatten().flatten() {
-        let path = entry.path();
-        let id = path.file_stem().and_then(|name| name.to_str()?.parse().ok());
-        let Some(id) =
-            id.filter(|id| path.extension().is_some_and(|e| e == "memory") && Path::new(&format!("/proc/{id}")).exists())
-        else {
-            continue;
-        };
-        let numbers = fs::read(&path).unwrap_or_default();
-        for (card, bytes) in numbers.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes)).enumerate() {
-            if bytes > 0 {
-                found.push((id, card, bytes));
-            }
-        }
-    }
+    let shares = Occupancy::of_session(session).shares.into_iter();
+    let living = shares.filter(|share| share.used > 0 && Path::new(&format!("/proc/{}", share.process)).exists());
+    let mut found: Vec<_> = living.map(|share| (share.process.cast_signed(), share.card, share.used.unsigned_abs())).collect();
     found.sort_unstable();
     found
 }

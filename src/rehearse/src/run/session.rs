@@ -78,8 +78,8 @@ pub struct PythonSettings<'a> {
     pub measures: bool,
     /// How many optimizer steps to run; none for all.
     pub steps: Option<u32>,
-    /// How many GPUs a process sees.
-    pub gpus: u32,
+    /// How many GPUs the machine has, where that was asked for.
+    pub gpus: Option<u32>,
     /// How many cards the techniques that split over several have.
     pub cards: u32,
     /// A job of so many processes, of which this one is that rank and the others are not there.

@@ -1,5 +1,6 @@
 //! An answer as text, JSON, pages and files of other programs.
 
+mod cards;
 pub mod check;
 mod course;
 pub mod files;

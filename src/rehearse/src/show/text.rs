@@ -1,8 +1,8 @@
 //! The answer on the terminal.
 
-use super::time;
 use super::words::{bytes, place_of, place_or_not, share_of, short};
-use crate::answer::{Answer, Caught, Held, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment};
+use super::{cards, time};
+use crate::answer::{Answer, Caught, Held, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment};
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::{Keeper, Unreached, Varied};
 use crate::capture::session::SessionRun;
@@ -62,14 +62,10 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
         return notes(text, answer);
     };
     writeln!(text)?;
-    let row = |text: &mut String, name: &str, value: i64, what: &str| {
-        writeln!(text, "  {name:<14} {:>10}  {value:>13} B  {what}", bytes(value))
-    };
     row(text, "peak requested", answer.peak_requested, "what tensors asked for")?;
     row(text, "peak allocated", answer.peak_allocated, "rounded up by the allocator")?;
     row(text, "peak reserved", answer.peak_reserved, "what the allocator had of the GPU")?;
-    let context = format!("with {} of context (assumed)", bytes(gpu.context));
-    row(text, "on the GPU", answer.peak_on_device, &context)?;
+    cards::rows(text, answer)?;
     if answer.headroom >= 0 && answer.verdict.fits() {
         row(text, "headroom", answer.headroom, &format!("of {} ({})", bytes(gpu.memory), gpu.name))?;
     }
@@ -81,6 +77,7 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     table(text, "What fills it", &worst.peak.categories, usize::MAX, worst.peak.bytes)?;
     table(text, "by module", &worst.peak.modules, ROWS, worst.peak.bytes)?;
     table(text, "by line", &worst.peak.lines, ROWS, worst.peak.bytes)?;
+    cards::shared(text, answer)?;
     phases(text, worst)?;
     cached(text, worst)?;
     if answer.processes.len() > 1 {
@@ -98,6 +95,11 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     values(text, worst)?;
     uncounted(text, worst)?;
     notes(text, answer)
+}
+
+/// A figure of the answer's first table.
+pub(super) fn row(text: &mut String, name: &str, value: i64, what: &str) -> std::fmt::Result {
+    writeln!(text, "  {name:<14} {:>10}  {value:>13} B  {what}", bytes(value))
 }
 
 /// What the least memory is, in words.
@@ -168,8 +170,9 @@ fn verdict(answer: &Answer) -> String {
             format!("FITS {card}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}.", bytes(answer.headroom))
         }
         RehearsalVerdict::BarelyFits => format!(
-            "BARELY FITS {card}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}. The context is assumed, to within 100 MiB: it may be too little.",
-            bytes(answer.headroom)
+            "BARELY FITS {card}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}. {}: it may be too little.",
+            bytes(answer.headroom),
+            cards::doubt(answer)
         ),
         RehearsalVerdict::DoesNotFit => {
             let more = match answer.needs_at_least {
@@ -246,7 +249,10 @@ fn processes(text: &mut String, answer: &Answer) -> std::fmt::Result {
     for process in &answer.processes {
         let rank = process.rank.map_or("-".to_string(), |rank| rank.to_string());
         let (allocated, reserved) = (bytes(process.peak_allocated), bytes(process.peak_reserved));
-        writeln!(text, "    {:<10} {rank:<6} {:<6} {allocated:>14} {reserved:>14}", process.process, process.device)?;
+        let is_it = |of: &OnCard| (of.process, of.device) == (process.process, Some(process.device));
+        let card =
+            answer.cards.iter().find(|card| card.processes.iter().any(is_it)).map_or(process.device.into(), |card| card.card);
+        writeln!(text, "    {:<10} {rank:<6} {card:<6} {allocated:>14} {reserved:>14}", process.process)?;
     }
     Ok(())
 }

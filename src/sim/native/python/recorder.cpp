@@ -394,6 +394,20 @@ void follow(const Entry& entry) {
   write(event);
 }
 
+static void taken_outside(int device, uint64_t address, int64_t bytes, const char* library) {
+  const uint32_t stack = bytes > 0 ? gather_stack() : 0, name = operator_number(library);
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!is_open()) return;
+  Event event = now(Kind::kOutside);
+  event.device = static_cast<uint16_t>(device);
+  event.address = address;
+  event.bytes = bytes;
+  event.stack = stack ? stack : backward_stack.load();
+  event.module = current_module;
+  event.operator_ = name;
+  write(event);
+}
+
 // recordHistory has other parameters in other versions of PyTorch.
 template <typename... More>
 void call_record_history(void (caching::CUDAAllocator::*record)(bool, caching::CreateContextFn, size_t, caching::RecordContext, More...),
@@ -463,6 +477,8 @@ void follow_allocator() {
       label(reinterpret_cast<uint64_t>(address), use == kVramlabWorkspace ? Label::kWorkspace : Label::kData, 0);
     };
   }
+  auto* const outside = static_cast<decltype(&vramlab_dry_outside)>(dlsym(RTLD_DEFAULT, "vramlab_dry_outside"));
+  if (outside) *outside = &taken_outside;
 }
 
 void gather_stacks(bool theirs, uint64_t entries) {

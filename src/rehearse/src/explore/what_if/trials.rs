@@ -296,11 +296,11 @@ fn measure(rehearsal: &Rehearsal, is_large_first: bool) -> Result<Result<Measure
         let needs = simulated(&large)?;
         return Ok(needs.map(|needs| MeasuredStep {
             fits: false,
-            gpu: SimulatedGpu::of(&rehearsal.card, rehearsal.gpus),
+            gpu: SimulatedGpu::of(&rehearsal.card, rehearsal.gpus.unwrap_or(1)),
             ..needs
         }));
     }
-    Ok(Ok(MeasuredStep { gpu: SimulatedGpu::of(&rehearsal.card, rehearsal.gpus), ..measured }))
+    Ok(Ok(MeasuredStep { gpu: SimulatedGpu::of(&rehearsal.card, rehearsal.gpus.unwrap_or(1)), ..measured }))
 }
 
 /// One rehearsal. Where memory runs out there are no peaks.

@@ -1,0 +1,164 @@
+//! Each card of the machine: who shared it, how full it was, and what was taken of it that is not PyTorch's.
+
+use super::place::Line;
+use super::process::ProcessAnswer;
+use crate::capture::occupancy::{CardPeak, Occupancy, Share};
+use crate::capture::process::Trace;
+use serde::Serialize;
+use sim::trace::Kind;
+
+impl Occupancy {
+    /// Each card that was used, the one that a process ran out of memory on first, then the fullest.
+    pub fn cards(&self, processes: &[ProcessAnswer], traces: &[Trace]) -> Vec<CardAnswer> {
+        let mut cards: Vec<CardAnswer> = self.peaks.iter().map(|peak| self.card(peak, processes, traces)).collect();
+        cards.sort_by_key(|card| {
+            let ran_out = |of: &OnCard| {
+                processes.iter().any(|p| p.process == of.process && Some(p.device) == of.device && p.out_of_memory.is_some())
+            };
+            (!card.processes.iter().any(ran_out), -card.peak, card.card)
+        });
+        cards
+    }
+
+    fn card(&self, peak: &CardPeak, processes: &[ProcessAnswer], traces: &[Trace]) -> CardAnswer {
+        let mut shares: Vec<Share> = self.shares.iter().filter(|share| share.card == peak.card).cloned().collect();
+        let mut on_card: Vec<OnCard> = Vec::new();
+        for share in &mut shares {
+            let trace = traces.iter().find(|trace| trace.process.id == share.process);
+            let device = trace
+                .and_then(|trace| trace.cards.iter().position(|card| *card == peak.card))
+                .and_then(|at| u16::try_from(at).ok());
+            let answer = processes.iter().find(|answer| answer.process == share.process && Some(answer.device) == device);
+            // What a try held that ran out of memory and was caught counts for nobody.
+            if let Some(answer) = answer {
+                share.peak = share.peak.min(answer.peak_reserved + share.context + share.outside);
+            }
+            let mut outside = trace.zip(device).map(|(trace, device)| outside(trace, device)).unwrap_or_default();
+            if outside.is_empty() && share.outside > 0 {
+                outside.push(Outside { library: share.library.clone(), line: None, bytes: share.outside });
+            }
+            on_card.push(OnCard {
+                process: share.process,
+                rank: trace.and_then(|trace| trace.process.rank),
+                device,
+                most: share.peak,
+                at_the_peak: peak.shares.iter().filter(|(process, _)| *process == share.process).map(|(_, bytes)| bytes).sum(),
+                reserved: answer.map_or(0, |answer| answer.peak_reserved),
+                context: share.context,
+                outside: share.outside,
+                outside_at: outside,
+                beside_others: false,
+            });
+        }
+        let together = together(&shares);
+        for process in &mut on_card {
+            process.beside_others = together.iter().any(|share| share.process == process.process);
+        }
+        let if_peaks_coincide = together.iter().map(|share| share.peak).sum();
+        on_card.sort_by_key(|process| (!process.beside_others, -process.most));
+        CardAnswer { card: peak.card, peak: peak.bytes.min(if_peaks_coincide), if_peaks_coincide, processes: on_card }
+    }
+}
+
+/// One card and the processes that had memory of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct CardAnswer {
+    /// Its number in the machine.
+    pub card: usize,
+    /// The most that was in use at one time.
+    pub peak: i64,
+    /// What the peaks of those processes add up to that may run at one time: rehearsed ones are not in step as real ones are.
+    pub if_peaks_coincide: i64,
+    pub processes: Vec<OnCard>,
+}
+
+impl CardAnswer {
+    /// Those whose peaks may coincide.
+    pub fn beside(&self) -> impl Iterator<Item = &OnCard> {
+        self.processes.iter().filter(|process| process.beside_others)
+    }
+
+    /// Where memory was taken that is not PyTorch's.
+    pub fn outside(&self) -> impl Iterator<Item = &Outside> {
+        self.beside().flat_map(|process| &process.outside_at)
+    }
+}
+
+/// A process on a card, in bytes.
+#[derive(Debug, Clone, Serialize)]
+pub struct OnCard {
+    pub process: u32,
+    pub rank: Option<u32>,
+    /// What the process itself calls the card; none of one that PyTorch did not use.
+    pub device: Option<u16>,
+    /// The most that it had, context included; and what it had when the card was fullest.
+    pub most: i64,
+    pub at_the_peak: i64,
+    /// Of that: by PyTorch's allocator, its CUDA context, and by others.
+    pub reserved: i64,
+    pub context: i64,
+    pub outside: i64,
+    pub outside_at: Vec<Outside>,
+    /// Whether it is one of those whose peaks may coincide.
+    pub beside_others: bool,
+}
+
+/// Memory that others than PyTorch's allocator had when they had the most.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Outside {
+    pub library: String,
+    pub line: Option<Line>,
+    pub bytes: i64,
+}
+
+fn outside(trace: &Trace, device: u16) -> Vec<Outside> {
+    let mut live: Vec<(u64, Outside)> = Vec::new();
+    let mut most: (i64, Vec<Outside>) = (0, Vec::new());
+    for event in trace.events.iter().filter(|event| event.kind == Kind::Outside && event.device == device) {
+        if event.bytes < 0 {
+            live.retain(|(address, _)| *address != event.address);
+            continue;
+        }
+        let library = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();
+        let line = trace.line(event.stack).map(Line::from);
+        live.push((event.address, Outside { library, line, bytes: event.bytes }));
+        let bytes = live.iter().map(|(_, taken)| taken.bytes).sum();
+        if bytes > most.0 {
+            let mut rows: Vec<Outside> = Vec::new();
+            for (_, taken) in &live {
+                match rows.iter_mut().find(|row| row.library == taken.library && row.line == taken.line) {
+                    Some(row) => row.bytes += taken.bytes,
+                    None => rows.push(taken.clone()),
+                }
+            }
+            rows.sort_by_key(|row| -row.bytes);
+            most = (bytes, rows);
+        }
+    }
+    most.1
+}
+
+/// Those processes of a card that may have run at one time whose peaks add up to the most.
+fn together(shares: &[Share]) -> Vec<&Share> {
+    let at = |time: u64| -> Vec<&Share> { shares.iter().filter(|share| share.began <= time && time < share.ended).collect() };
+    let sum = |shares: &Vec<&Share>| shares.iter().map(|share| share.peak).sum::<i64>();
+    shares.iter().map(|share| at(share.began)).max_by_key(sum).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(process: u32, peak: i64, began: u64, ended: u64) -> Share {
+        Share { process, peak, began, ended, ..Share::default() }
+    }
+
+    #[test]
+    fn those_that_lived_one_after_another_do_not_add_up() {
+        let of = |shares: Vec<Share>| together(&shares).iter().map(|share| share.process).collect::<Vec<_>>();
+        // A sweep below a parent that has a context; two that were there at one time; none.
+        assert_eq!(of(vec![share(1, 1, 0, 9), share(2, 4, 1, 3), share(3, 20, 4, 5), share(4, 2, 6, 8)]), [1, 3]);
+        assert_eq!(of(vec![share(1, 15, 0, 5), share(2, 15, 1, u64::MAX)]), [1, 2]);
+        assert!(of(Vec::new()).is_empty());
+    }
+}
