@@ -9,37 +9,37 @@ use std::process::{Command, Output, Stdio};
 const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
 
 /// A folder with a script, its cache and its answer.
-struct Scene(tempfile::TempDir);
+pub struct Scene(tempfile::TempDir);
 
 impl Scene {
-    fn new(script: &str) -> Scene {
+    pub fn new(script: &str) -> Scene {
         let scene = Scene(tempfile::tempdir().unwrap());
         std::fs::write(scene.path("train.py"), script).unwrap();
         scene
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn command(&self, flags: &[&str]) -> Command {
+    pub fn command(&self, flags: &[&str]) -> Command {
         let mut command = Command::new(VRAMLAB);
         command.arg("rehearse").args(flags).arg("--json").arg(self.path("answer.json"));
         command.arg("--").arg(common::python()).arg(self.path("train.py")).env("VRAMLAB_CACHE", self.path("cache"));
         command
     }
 
-    fn run(&self, flags: &[&str]) -> (Output, Value) {
+    pub fn run(&self, flags: &[&str]) -> (Output, Value) {
         let output = self.command(flags).output().unwrap();
         (output, self.answer())
     }
 
-    fn answer(&self) -> Value {
+    pub fn answer(&self) -> Value {
         std::fs::read_to_string(self.path("answer.json")).map_or(Value::Null, |text| serde_json::from_str(&text).unwrap())
     }
 }
 
-fn error(output: &Output) -> String {
+pub fn error(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 

@@ -1,6 +1,7 @@
 //! `vramlab rehearse`, `fit` and the wheel, as strangers start them.
 
 mod answers;
+mod ends;
 mod files;
 mod library;
 mod scripts;

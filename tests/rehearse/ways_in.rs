@@ -4,6 +4,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -178,28 +179,35 @@ fn have_ended(pids: &[u32]) -> bool {
 #[test]
 fn whatever_was_started_ends_with_the_rehearsal() {
     // The flags, the script's argument, and what is sent to vramlab.
-    let endings: [(&[&str], &str, Option<&str>); 4] =
-        [(&["--timeout", "3"], "", None), (&[], "", Some("-TERM")), (&[], "", Some("-KILL")), (&[], "leave", None)];
+    let endings: [(&[&str], &str, Option<(&str, &str)>); 5] = [
+        (&["--timeout", "3"], "", None),
+        (&[], "", Some(("-TERM", ""))),
+        (&[], "", Some(("-KILL", ""))),
+        // The whole group of vramlab and the command.
+        (&[], "", Some(("-KILL", "-"))),
+        (&[], "leave", None),
+    ];
     std::thread::scope(|scope| {
         for (flags, argument, signal) in endings {
             scope.spawn(move || {
                 let folder = tempfile::tempdir().unwrap();
                 let mut command = vramlab(folder.path());
                 command.args(flags).arg("--").args([common::python(), own("lingering.py")]).arg(argument).stderr(Stdio::null());
-                let mut child = command.spawn().unwrap();
+                let mut child = command.process_group(0).spawn().unwrap();
                 let began = Instant::now();
                 while !folder.path().join("ready").exists() && began.elapsed() < Duration::from_secs(60) {
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                if let Some(signal) = signal {
-                    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+                if let Some((signal, group)) = signal {
+                    let to = format!("{group}{}", child.id());
+                    assert!(Command::new("kill").args([signal, "--", &to]).status().unwrap().success());
                 }
                 let status = child.wait().unwrap();
                 let pids = fs::read_to_string(folder.path().join("pids")).unwrap();
                 let pids: Vec<u32> = pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
                 assert_eq!(pids.len(), 3);
                 assert!(have_ended(&pids), "{flags:?} {argument} {signal:?}: left after {status}");
-                if signal == Some("-KILL") {
+                if signal.is_some_and(|(signal, _)| signal == "-KILL") {
                     old_sessions_are_swept(folder.path());
                 }
             });

@@ -170,6 +170,7 @@ fn status(verdict: RehearsalVerdict) -> u8 {
     match verdict {
         RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits => 0,
         RehearsalVerdict::ScriptFailed => 1,
+        RehearsalVerdict::FitsInPart => BAD_INPUT,
         RehearsalVerdict::DoesNotFit => 3,
         RehearsalVerdict::TimedOut => 5,
         // As a shell gives it for a command that was interrupted.

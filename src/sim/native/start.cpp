@@ -256,6 +256,8 @@ void signal_children(int signal) {
 
 [[noreturn]] void guard(pid_t command, pid_t owner) {
   // A Ctrl-C is for the command; vramlab asks for the end by SIGTERM, as the kernel does when vramlab is gone.
+  // A signal to vramlab's whole group is for the command, not for who ends what the command leaves.
+  setsid();
   sigset_t all, awaited;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
@@ -330,11 +332,15 @@ bool find(Function& function, const char* name) {
 constexpr char kBegin[] = R"(
 import os, sys
 try:
-    sys.path.insert(0, folder)
+    path, known, library = sys.path[:], set(sys.modules), os.path.dirname(getattr(os, "__file__", ""))
+    # The script's folder, which comes first, may have a json.py.
+    own = [each for each in path if each == library or os.path.basename(each) == "lib-dynload" or each.endswith(".zip")]
+    sys.path[:] = [folder, *(own if library in path else path)]
     try:
         import vramlab_rehearsal
     finally:
-        sys.path.remove(folder)
+        sys.path[:] = path
+    vramlab_rehearsal.imports.leave_to_the_script(known)
     vramlab_rehearsal.begin()
 except BaseException as error:
     reason = f"the rehearsal could not be set up in {sys.executable or 'Python'}: {type(error).__name__}: {error}"

@@ -17,7 +17,7 @@ enum class Kind : uint8_t {
   kSegmentFree = 5,
   kSegmentMap = 6,
   kSegmentUnmap = 7,
-  // `bytes` were asked for, `address` is what the card had free.
+  // `bytes` were asked for, `address` is what the card had free; `rounded` is 1 where an operator dealt with it, and the script was not told.
   kOutOfMemory = 8,
   // A phase or step begins: `phase` and `step` are the new ones.
   kMark = 9,
@@ -26,7 +26,7 @@ enum class Kind : uint8_t {
   // A value was asked for that comes from numbers nobody computed: `bytes` is how often here, `operator_` what asked. Where it decided a size,
   // `rounded` is the one that was taken, and `address` the largest that it could be.
   kPlaceholder = 11,
-  // What follows is not the script's own: `bytes` is 1 where enough steps were seen, 0 where Python ended by itself.
+  // The script is ended: `bytes` is 1 where enough steps were seen, 2 where one more of ours follows, 0 where Python ended by itself.
   kEnded = 12,
   // `bytes` that others than PyTorch's allocator took (fewer than 0: gave back), at `address`; `operator_` is their library.
   kOutside = 13,

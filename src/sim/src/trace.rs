@@ -16,7 +16,7 @@
 //! | 4 | u32 | step | optimizer steps that had ended |
 //! | 8 | u64 | address | of the block or segment |
 //! | 16 | i64 | bytes | as asked for; of a label the [`Label`] |
-//! | 24 | i64 | rounded | what the block has |
+//! | 24 | i64 | rounded | what the block has; 1 of memory that ran out where the operator dealt with that by itself |
 //! | 32 | i64 | allocated | the allocator's meter before the event; a free has left it already |
 //! | 40 | i64 | reserved | the same |
 //! | 48 | u64 | stream | |
@@ -75,12 +75,15 @@ numbered! {
         Label = 10,
         /// The script read a value that comes from numbers that nobody computed.
         Placeholder = 11,
-        /// What follows is not the script's own: `bytes` is 1 where enough steps were seen.
+        /// The script is ended, or ends: `bytes` is 1 where enough steps were seen, and [`OURS_FOLLOWS`] where a step follows that is not its own.
         Ended = 12,
         /// Others than PyTorch's allocator took `bytes`, or gave them back (fewer than 0); `operator` is their library.
         Outside = 13,
     }
 }
+
+/// Of [`Kind::Ended`]: another step is made to count its operations, by what holds tensors for longer.
+const OURS_FOLLOWS: i64 = 2;
 
 numbered! {
     /// What a script is at.
@@ -204,15 +207,23 @@ pub fn read(path: &Path, streams: &mut Vec<u64>) -> Result<Vec<Event>> {
     let header = file.read_exact(&mut header).map(|()| header);
     ensure!(header.is_ok_and(|header| header.starts_with(b"VLTRACE1")), "it is no trace of this version");
     let mut record = [0; RECORD];
+    let mut end = None;
     loop {
         match file.read_exact(&mut record) {
             Ok(()) => match Event::read(&record, streams) {
-                Some(event) if event.kind != Kind::Ended => events.push(event),
-                _ => break,
+                Some(event) if event.kind == Kind::Ended && event.bytes == OURS_FOLLOWS => break,
+                Some(event) if event.kind == Kind::Ended => end = end.or(Some(events.len())),
+                Some(event) => events.push(event),
+                None => break,
             },
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
             Err(error) => return Err(error.into()),
         }
+    }
+    if let Some(end) = end {
+        // Of what is torn down nothing counts; but memory may run out in what the script does at its end.
+        let ran_out = |event: &Event| event.kind == Kind::OutOfMemory && event.rounded == 0;
+        events.truncate(events[end..].iter().rposition(ran_out).map_or(end, |at| end + at + 1));
     }
     ensure!(u32::try_from(events.len()).is_ok(), "it has more than four billion events; rehearse fewer steps");
     Ok(events)

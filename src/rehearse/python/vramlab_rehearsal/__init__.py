@@ -30,12 +30,17 @@ def begin():
 
 
 def _torch_is_missing():
-    with open(os.path.join(SESSION, f"{os.getpid()}.without-torch"), "w") as file:
-        file.write(sys.executable)
+    try:
+        with open(os.path.join(SESSION, f"{os.getpid()}.without-torch"), "w") as file:
+            file.write(sys.executable)
+    except OSError:
+        # The script's own error says it.
+        pass
 
 
 def _torch_is_there(torch):
-    from . import process
+    with imports.of_python_alone():
+        from . import process
 
     if not process.begin(torch):
         # Why is noted.

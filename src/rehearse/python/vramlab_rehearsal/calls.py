@@ -7,7 +7,8 @@ _around = []
 
 
 def around(enters, leaves):
-    """Calls `enters(module, arguments, named_arguments)` before a module's own hooks are looked up; the last pair is the outermost."""
+    """Calls `enters(module, arguments, named_arguments)` before a module's own hooks are looked up; the last pair is the outermost. `leaves(module)`
+    is called after it."""
     if not _around:
         _begin()
     _around.insert(0, (enters, leaves))
@@ -16,7 +17,7 @@ def around(enters, leaves):
 def _begin():
     module = torch.nn.modules.module
     # As a function of that file: Dynamo goes through it without a trace and takes it for PyTorch's own.
-    names = dict(around=_around, call=torch.nn.Module.__call__, is_compiling=torch.compiler.is_compiling)
+    names = dict(__package__=__package__, around=_around, call=torch.nn.Module.__call__, is_compiling=torch.compiler.is_compiling)
     names["set_eval_frame"] = torch._C._dynamo.eval_frame.set_eval_frame
     exec(compile(_SOURCE, module.__file__, "exec"), names)
     call = names["_wrapped_call_impl"]
@@ -39,6 +40,6 @@ def _wrapped_call_impl(self, *args, **kwargs):
     finally:
         set_eval_frame(None)
         for _, leaves in reversed(around):
-            leaves()
+            leaves(self)
         set_eval_frame(compiler)
 """

@@ -10,6 +10,7 @@ import os
 import re
 
 from . import device, imports
+from .guard import guarded
 from .notes import note
 
 
@@ -22,6 +23,7 @@ def follow(torch):
         "torch._dynamo": _dynamo,
         "torch._functorch.config": _no_remote_cache,
         "torch._inductor.config": _one_process,
+        "torch._inductor.compile_fx": _not_ahead_of_time,
         "torch._inductor.runtime.cache_dir_utils": functools.partial(_keep_in, folder),
         "torch._inductor.codecache": _tell_lines,
         "torch._inductor.runtime.triton_compat": functools.partial(_known_by_version, torch, "triton_key"),
@@ -153,6 +155,7 @@ def _dynamo(dynamo):
 _MODULE = "vramlab module "
 
 
+@guarded("modules of a compiled graph")
 def _name_modules(graph, is_inside):
     for node in _nodes(graph):
         stack, trace = node.meta.get("nn_module_stack"), node.meta.get("stack_trace")
@@ -185,6 +188,17 @@ def _one_process(config):
     config.fx_graph_remote_cache = config.autotune_remote_cache = config.bundled_autotune_remote_cache = False
 
 
+def _not_ahead_of_time(compile_fx):
+    def compile_fx_aot(*_, **__):
+        device.refused("AOTInductor")
+        raise NotImplementedError(
+            "The simulated GPU cannot run AOTInductor: it writes kernels as machine code into a package, and what that would load and allocate is "
+            "not known. torch.compile is rehearsed"
+        )
+
+    compile_fx.compile_fx_aot = compile_fx_aot
+
+
 def _keep_in(folder, utils):
     """The user's own caches get no graph whose kernels were never compiled."""
 
@@ -207,6 +221,11 @@ def _tell_lines(codecache):
     @functools.wraps(load)
     def load_by_key_path(key, path, linemap=None, *arguments, **more):
         module = load(key, path, linemap, *arguments, **more)
+        tell(path, linemap)
+        return module
+
+    @guarded("lines of a compiled graph")
+    def tell(path, linemap):
         lines = []
         for number, trace in linemap or []:
             # Compiled autograd's own frame stands for a node whose forward pass was not compiled.
@@ -217,7 +236,6 @@ def _tell_lines(codecache):
                 lines.append([number, file, int(line), function, found[1] if found else ""])
         if lines:
             note(generated=path, lines=lines)
-        return module
 
     codecache.PyCodeCache.load_by_key_path = staticmethod(load_by_key_path)
     prepare = codecache.FxGraphHashDetails.__init__
@@ -252,6 +270,7 @@ class _Launcher:
         hints = () if tuner.fn.__name__.startswith("triton_for_") else tuner.size_hints or ()
         self.most = math.prod(hints.values() if isinstance(hints, dict) else hints) or math.inf
 
+    @guarded("traffic of compiled kernels")
     def _traffic(self, arguments):
         """Bytes that a launch reads and writes: each tensor once, and twice what is changed in place."""
         changed = self.tuner.mutated_arg_names or ()
@@ -260,7 +279,7 @@ class _Launcher:
 
     def __call__(self, *arguments, **_):
         tuner = self.tuner
-        device.tell_kernel(tuner.fn.__name__, self.is_reduction, self._traffic(arguments))
+        device.tell_kernel(tuner.fn.__name__, self.is_reduction, self._traffic(arguments) or 0.0)
         if tuner.custom_kernel:
             return device.lose(arguments)
         mutated = tuner.mutated_arg_names

@@ -3,6 +3,7 @@
 Counted in the step after the last that is recorded, because what counts can hold tensors for longer.
 """
 
+from .guard import guarded
 from .notes import note
 
 _counter = None
@@ -41,9 +42,13 @@ def _made():
         def __torch_dispatch__(self, operator, types, arguments=(), more=None):
             more = more or {}
             result = operator(*arguments, **more)
+            self.count(operator, arguments, more, result)
+            return result
+
+        @guarded("floating-point operations")
+        def count(self, operator, arguments, more, result):
             count = flop_registry.get(getattr(operator, "_overloadpacket", None))
             if count is not None:
                 self.flops += int(count(*arguments, **more, out_val=result))
-            return result
 
     return Counter()

@@ -6,6 +6,7 @@ import os
 import re
 
 from . import building, notes
+from .guard import guarded
 
 FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
 library = None
@@ -43,12 +44,14 @@ def _open(torch, follow):
     opened.vl_label.restype = None
     opened.vl_set_module.restype = opened.vl_lose.restype = None
     opened.vl_lose.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    opened.vl_refused.restype = None
+    opened.vl_out_of_memory.restype = ctypes.c_uint32
     opened.vl_values.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t)
     number = ctypes.c_int
     opened.vl_work.argtypes = (ctypes.c_char_p, number, number, ctypes.c_double, ctypes.c_double, ctypes.c_uint32, ctypes.c_uint64)
     opened.vl_work.restype = opened.vl_begin_graph.restype = opened.vl_end_graph.restype = opened.vl_replay_graph.restype = None
     opened.vl_begin_graph.argtypes = opened.vl_replay_graph.argtypes = (ctypes.c_uint64,)
-    checked(opened, opened.vl_open(notes.folder.encode()))
+    checked(opened, opened.vl_open(notes.own_folder().encode()))
     library = opened
     from .session import remarks, simulated, use_the_caching_allocator
 
@@ -64,6 +67,7 @@ def _open(torch, follow):
     follow(torch)
 
 
+@guarded("whether this PyTorch has code for the card")
 def _choose_code(torch):
     """Which of the code that this PyTorch is built for the card takes; where none, that it would not run there is told."""
     from .session import simulated
@@ -105,6 +109,7 @@ def checked(opened, message):
         raise RuntimeError(f"vramlab rehearse: {text}")
 
 
+@guarded("libraries with kernels of their own")
 def tell_of_third_party(failed):
     """Libraries that bring kernels, or a whole CUDA runtime, of their own."""
     from .session import simulated
@@ -140,11 +145,13 @@ def hold():
         simulated["libnvidia-ml.so.1"].vramlab_dry_hold()
 
 
+@guarded("the end of the record")
 def ended(enough_seen):
     if library is not None:
         library.vl_ended(int(enough_seen))
 
 
+@guarded("what kernels of others write")
 def lose(arguments):
     """A kernel that is not PyTorch's was given these: what it may have written is not known."""
     if library is None:
@@ -153,6 +160,13 @@ def lose(arguments):
     library.vl_lose((ctypes.c_uint64 * len(found))(*found), len(found))
 
 
+def refused(what):
+    """The simulated GPU cannot run something that is no operator: where the script goes on without, that is told."""
+    if library is not None:
+        library.vl_refused(what.encode())
+
+
+@guarded("values of a tensor")
 def values(tensor):
     """What a tensor on the simulated card holds, on the CPU; None where that is not known, or hangs on numbers that nobody computed."""
     import torch
@@ -169,10 +183,12 @@ def values(tensor):
 def tell_graphs(torch, replayed):
     """What a CUDA graph captures runs once, for its memory; for the time of a step it runs with each replay, backward passes with it."""
 
+    @guarded("a CUDA graph")
     def begin(number):
         notes.note(note="CUDA graphs: what is captured ran as it is, once; each replay counts in the time of a step")
         library.vl_begin_graph(number)
 
+    @guarded("a CUDA graph")
     def replay(number):
         library.vl_replay_graph(number)
         replayed()
@@ -192,6 +208,7 @@ def tell_graphs(torch, replayed):
     graph.replay = told(graph.replay, replay)
 
 
+@guarded("compiled kernels")
 def tell_kernel(name, is_reduction, traffic):
     """A launch of a compiled kernel, for the time of a step."""
     if library is not None:

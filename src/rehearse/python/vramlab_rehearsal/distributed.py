@@ -14,6 +14,7 @@ import sys
 import time
 
 from . import device, imports
+from .guard import guarded
 from .notes import note
 from .session import settings
 
@@ -44,6 +45,7 @@ def follow(torch):
         if size > 1 and settings.world_size is None:
             store = _met(distributed, init_method, size, rank, store, timeout)
         moved = "nothing but objects and small tensors of whole numbers" if _others else "nothing"
+        note(rank=rank)
         note(note=f"rank {rank} of {size}: collectives move {moved} and give back what they were given")
         return init(backend=BACKEND, world_size=size, rank=rank, store=store if _others else distributed.HashStore())
 
@@ -73,6 +75,7 @@ def _met(distributed, init_method, size, rank, store, timeout):
     return store
 
 
+@guarded("the end of a rank")
 def _leave(store):
     try:
         store.add("ended", 1)
@@ -150,6 +153,7 @@ def _kept(source, target):
 MOST_VALUES = 1 << 14
 
 
+@guarded("values that ranks give each other")
 def _values(tensor):
     """A list of a tensor's whole numbers; None where there are too many, or where they are not known."""
     if tensor.numel() > MOST_VALUES or str(tensor.layout) != "torch.strided" or tensor.device.type not in ("cpu", "cuda"):

@@ -5,7 +5,10 @@ import gc
 import threading
 import weakref
 
+import torch
+
 from . import calls, device
+from .guard import guarded
 from .notes import note
 
 OTHER, PARAMETER, GRADIENT, STATE, BUFFER = 0, 1, 2, 3, 4
@@ -28,7 +31,7 @@ before_roots = []
 
 
 def follow():
-    calls.around(_enters, _leaves)
+    calls.around(guarded("modules at work")(_enters), guarded("modules at work")(_leaves))
 
 
 def _number_of(kind, table, name, **more):
@@ -48,7 +51,8 @@ def _enters(module, arguments, named):
         stack = _here.stack = []
     # What compiled autograd made of a backward pass, whose lines name modules as the forward pass did.
     is_backward = type(getattr(module, "_orig_mod", module)).__name__.startswith("CompiledAutograd")
-    if not stack and not is_backward:
+    # What torch.jit.trace runs, whose sizes are tensors, is no forward pass of the script's own.
+    if not stack and not is_backward and torch._C._get_tracing_state() is None:
         for called in before_roots:
             called(getattr(module, "_orig_mod", module), arguments, named)
     if not stack and not is_backward and module not in _roots and module not in _names:
@@ -56,21 +60,22 @@ def _enters(module, arguments, named):
     number = _outermost if is_backward else _names.get(module)
     if number is None and stack and type(module).__module__.startswith("torch._dynamo"):
         # Around a part of a compiled graph, as DDP's buckets are.
-        number = stack[-1]
+        number = stack[-1][1]
     if number is None:
         # Made since, or inside of one that is no child.
         number = _names[module] = _number_of("module", _modules, type(module).__name__, type=type(module).__name__)
     if not stack:
         _outermost = number
-    stack.append(number)
+    stack.append((module, number))
     device.library.vl_set_module(number)
 
 
-def _leaves():
+def _leaves(module):
     stack = getattr(_here, "stack", None)
-    if stack:
+    # One that could not be told of when it was entered is not there.
+    if stack and stack[-1][0] is module:
         stack.pop()
-        device.library.vl_set_module(stack[-1] if stack else 0)
+        device.library.vl_set_module(stack[-1][1] if stack else 0)
 
 
 def is_inside():
@@ -78,6 +83,7 @@ def is_inside():
     return bool(getattr(_here, "stack", None))
 
 
+@guarded("the names of modules")
 def _see_root(root):
     """The outermost module of a forward pass: what lives in it is known by its path from there."""
     _roots.add(root)
@@ -95,6 +101,7 @@ def _plain(name):
     return ".".join(part for part in name.split(".") if part and part != "_orig_mod")
 
 
+@guarded("the beginning of a forward pass")
 def begin_forward():
     """At a new module or compiled function; a backward pass or an optimizer's step that goes through one stays what it is."""
     if device.library is not None:
@@ -103,6 +110,7 @@ def begin_forward():
             device.library.vl_enter(before)
 
 
+@guarded("labels of a module's tensors")
 def label_root(root):
     kind = type(getattr(root, "_orig_mod", root)).__name__
     for name, parameter in root.named_parameters():
@@ -124,14 +132,20 @@ def label_all():
     _label_averages()
 
 
+@guarded("labels of tensors of some classes")
+def _is_ours_to_look_at(tensor):
+    return tensor.is_cuda and not tensor.is_inference()
+
+
+@guarded("labels of weights' averages")
 def _label_averages():
     """Weights that no forward pass went through, such as a moving average's, are no data where they came from the host."""
-    import torch
     from torch._subclasses import FakeTensor
 
     # Not isinstance, which asks a script's lazy objects for their class. The compiler's fake tensors have no memory.
     kinds = (each for each in gc.get_objects() if issubclass(type(each), torch.Tensor) and not issubclass(type(each), FakeTensor))
-    tensors = [each for each in kinds if each.is_cuda]
+    # What was made in inference mode has no version.
+    tensors = [each for each in kinds if _is_ours_to_look_at(each)]
     shapes = {each.shape for each in tensors if isinstance(each, torch.nn.Parameter)}
     for each in tensors:
         # A plain tensor is one where it was written to and has a parameter's shape.
@@ -141,6 +155,7 @@ def _label_averages():
     _tell()
 
 
+@guarded("labels of gradients")
 def gradients(optimizer):
     _optimizers.add(optimizer)
     for group in optimizer.param_groups:
@@ -153,10 +168,9 @@ def gradients(optimizer):
     _tell()
 
 
+@guarded("labels of an optimizer's state")
 def state(optimizer):
-    import torch
-
-    for parameter, values in optimizer.state.items():
+    for parameter, values in list(optimizer.state.items()):
         if isinstance(values, dict):
             name = _parameters.get(id(parameter), "")
             for value in values.values():
@@ -165,6 +179,7 @@ def state(optimizer):
     _tell()
 
 
+@guarded("labels of tensors")
 def _label(tensor, category, name):
     # A distributed tensor's shard, the parts of one that is quantised.
     flatten = getattr(tensor, "__tensor_flatten__", None)
@@ -177,8 +192,8 @@ def _label(tensor, category, name):
         return
     try:
         address = tensor.data_ptr()
-    except RuntimeError:
-        # No storage: a fake tensor, or one that is sparse.
+    except (RuntimeError, ValueError):
+        # No storage: a fake tensor, one that is sparse, a lazy module's before its first call.
         return
     if address:
         number = _tensors.get(name) or (_number_of("tensor", _tensors, name) if name else 0)

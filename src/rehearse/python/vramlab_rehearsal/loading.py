@@ -11,6 +11,7 @@ import os
 import time
 
 from . import notes
+from .guard import guarded
 
 # Fetches that a process tells of.
 MOST = 100
@@ -30,12 +31,16 @@ def follow(torch):
     base = dataloader._BaseDataLoaderIter
     take = base.__next__
 
-    @functools.wraps(take)
-    def taking(self):
-        batch = take(self)
+    @guarded("batches of a DataLoader")
+    def taken(self):
         if torch.is_grad_enabled():
             name = _name(self._dataset)
             _taken[name] = (self._num_workers, _taken.get(name, (0, 0))[1] + 1)
+
+    @functools.wraps(take)
+    def taking(self):
+        batch = take(self)
+        taken(self)
         return batch
 
     base.__next__ = taking
@@ -44,7 +49,8 @@ def follow(torch):
 def _name(dataset):
     try:
         return f"{type(dataset).__name__} of {len(dataset)} samples"
-    except (TypeError, NotImplementedError):
+    # A script's own, which says that it has none in whatever way.
+    except Exception:
         return type(dataset).__name__
 
 
@@ -60,28 +66,40 @@ def _waited_for_a_core():
 def _timed(original):
     @functools.wraps(original)
     def fetch(self, index):
-        global _told, _owner
-        # A forked worker has what its parent told.
-        if _owner != os.getpid():
-            _told, _owner = 0, os.getpid()
-        if _told >= MOST:
-            return original(self, index)
-        waited, worked, began = _waited_for_a_core(), time.thread_time(), time.perf_counter()
+        began = _moment()
         batch = original(self, index)
-        seconds, worked, waited = time.perf_counter() - began, time.thread_time() - worked, _waited_for_a_core() - waited
-        _told += 1
-        parent = multiprocessing.parent_process()
-        _write(
-            loads=_name(self.dataset),
-            worker=_owner,
-            owner=parent.pid if parent and _is_worker() else _owner,
-            seconds=max(seconds - waited, worked),
-            processor_seconds=worked,
-            samples=len(index) if isinstance(index, (list, tuple)) else 0,
-        )
+        _fetched(self, index, began)
         return batch
 
     return fetch
+
+
+@guarded("the time of loading")
+def _moment():
+    global _told, _owner
+    # A forked worker has what its parent told.
+    if _owner != os.getpid():
+        _told, _owner = 0, os.getpid()
+    return (_waited_for_a_core(), time.thread_time(), time.perf_counter()) if _told < MOST else None
+
+
+@guarded("the time of loading")
+def _fetched(self, index, began):
+    global _told
+    if began is None:
+        return
+    waited, worked, since = began
+    seconds, worked, waited = time.perf_counter() - since, time.thread_time() - worked, _waited_for_a_core() - waited
+    _told += 1
+    parent = multiprocessing.parent_process()
+    _write(
+        loads=_name(self.dataset),
+        worker=_owner,
+        owner=parent.pid if parent and _is_worker() else _owner,
+        seconds=max(seconds - waited, worked),
+        processor_seconds=worked,
+        samples=len(index) if isinstance(index, (list, tuple)) else 0,
+    )
 
 
 def _is_worker():
@@ -99,6 +117,7 @@ def _write(**line):
         pass
 
 
+@guarded("batches of a DataLoader")
 def tell():
     for name, (workers, batches) in _taken.items():
         notes.note(loader=name, workers=workers, batches=batches)

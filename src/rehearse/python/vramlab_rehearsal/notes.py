@@ -11,11 +11,26 @@ folder = ""
 _names = -1
 _about = None
 _owner = 0
+_introduction = dict
 
 
-def open_folder():
-    """Makes the folder, in which this process alone writes, and not those that it forks."""
+def begin(introduction):
+    """Opens the folder. What `introduction` gives is its first line; a child that is forked opens one of its own, once it has anything to tell."""
+    global _introduction
+    _introduction = introduction
+    own_folder()
+
+
+def is_own():
+    """Whether the folder is this process's, and not that of the one which forked it."""
+    return _owner == os.getpid()
+
+
+def own_folder():
+    """The folder in which this process alone writes."""
     global folder, _names, _about, _owner
+    if is_own():
+        return folder
     _owner = os.getpid()
     folder = os.path.join(SESSION, f"{_owner}-{time.monotonic_ns()}")
     os.makedirs(folder)
@@ -24,6 +39,8 @@ def open_folder():
         file.write(b"0" + b" " * 15)
     _names = _open()
     _about = os.fstat(_names)
+    note(**_introduction())
+    return folder
 
 
 def _open():
@@ -44,14 +61,17 @@ def _file():
 
 def note(**line):
     """One line of the file `names`, written at once. Where that cannot be, the answer is that the trace is incomplete."""
-    if os.getpid() != _owner:
-        return
-    # Names of files that are not UTF-8 come with lone surrogates, which are no JSON.
-    text = (json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "replace")
     try:
+        own_folder()
+        # Names of files that are not UTF-8 come with lone surrogates, which are no JSON.
+        text = (json.dumps(line, ensure_ascii=False, default=str) + "\n").encode("utf-8", "replace")
         error = 0 if os.write(_file(), text) == len(text) else errno.ENOSPC
     except OSError as why:
         error = why.errno
     if error:
-        with open(os.path.join(folder, "lost"), "r+b", buffering=0) as file:
-            file.write(b"%d\n" % error)
+        try:
+            with open(os.path.join(folder, "lost"), "r+b", buffering=0) as file:
+                file.write(b"%d\n" % error)
+        except OSError:
+            # The session's folder is gone, and the answer with it.
+            pass

@@ -3,6 +3,7 @@
 import collections
 import functools
 
+from .guard import guarded
 from .notes import note
 
 # Tokens of the batches, and those that their masks leave out.
@@ -29,6 +30,7 @@ def follow(torch):
     iterator.__next__ = next_batch
 
 
+@guarded("the share of padding")
 def _see(torch, batch):
     global _batches
     _batches += 1
@@ -49,12 +51,14 @@ def _see(torch, batch):
                 break
 
 
+@guarded("the share of padding")
 def given(tensor):
     """What a model is given in training."""
-    if not tensor.is_floating_point():
+    if not (tensor.is_floating_point() or tensor.is_nested):
         _given.add(tuple(tensor.shape))
 
 
+@guarded("the share of padding")
 def tell():
     import torch
 

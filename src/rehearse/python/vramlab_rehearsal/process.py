@@ -3,39 +3,51 @@
 import atexit
 import collections
 import itertools
+import multiprocessing
 import os
 import resource
 import sys
 import threading
+import time
 import traceback
+from multiprocessing import util
 
-from . import counting, device, distributed, labels, loading, reach, steps, switches
-from .notes import note, open_folder
+from . import counting, device, distributed, imports, labels, loading, notes, reach, steps, switches
+from .guard import guarded
+from .notes import note
 from .session import settings
 
 _stopped = False
+# Ids of processes that have told of their end.
+_told = 0
 
 
 def begin(torch):
     """Opens this process's folder, and puts everything in place that waits for CUDA. False where that cannot be, which is noted."""
-    open_folder()
-    rank = os.environ.get("RANK", "") if settings.rank is None else str(settings.rank)
-    note(
-        process=os.getpid(),
-        parent=os.getppid(),
-        arguments=getattr(sys, "orig_argv", sys.argv),
-        executable=sys.executable,
-        python=sys.version.split()[0],
-        torch=str(torch.__version__),
-        cuda=torch.version.cuda,
-        rank=int(rank) if rank.isdigit() else None,
-        alloc_conf=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
-    )
+
+    def introduction():
+        rank = os.environ.get("RANK", "") if settings.rank is None else str(settings.rank)
+        return dict(
+            process=os.getpid(),
+            parent=os.getppid(),
+            began=time.monotonic_ns(),
+            libraries=imports.libraries(),
+            arguments=getattr(sys, "orig_argv", sys.argv),
+            executable=sys.executable,
+            python=sys.version.split()[0],
+            torch=str(torch.__version__),
+            cuda=torch.version.cuda,
+            rank=int(rank) if rank.isdigit() else None,
+            alloc_conf=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
+        )
+
+    notes.begin(introduction)
     refused = device.refuse(torch)
     if refused:
         note(refused=refused)
         return False
     _watch_exceptions(torch)
+    _watch_children(torch)
     atexit.register(_ended)
     if settings.measures:
         from . import measuring
@@ -67,12 +79,12 @@ def stop(after):
     if not _stopped:
         device.hold()
         _label_everything()
-        device.ended(True)
+        device.ended(2 if settings.counts else 1)
         if device.library is not None:
             reach.tell()
             loading.tell()
             _tell_keepers()
-        note(stopped=after)
+        note(stopped=after, at=time.monotonic_ns())
         _stopped = True
         if settings.counts:
             return counting.begin()
@@ -80,13 +92,14 @@ def stop(after):
         again = False
     if threading.current_thread() is threading.main_thread() and not again:
         raise SystemExit(0)
-    # In another thread, or where the script has caught SystemExit and gone on.
-    atexit._run_exitfuncs()
+    # In another thread, or where the script has caught SystemExit and gone on. What the parent of a forked process has for its own end is not this one's.
+    (util._exit_function if _is_forked else atexit._run_exitfuncs)()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
+@guarded("what keeps tensors of several steps")
 def _tell_keepers():
     """Variables of the script, and attributes of its objects, that hold tensors of several steps: lists of them, and sums with their graphs."""
     told = set()
@@ -117,7 +130,12 @@ def _holds(value):
     return f"a sum with the graphs of {depth} steps or more" if depth > 1 else None
 
 
+@guarded("the process's end")
 def _ended():
+    global _told
+    if _told == os.getpid() or not notes.is_own():
+        return
+    _told = os.getpid()
     note(ended=True)
     # Linux counts it in KiB.
     note(host_memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
@@ -130,6 +148,7 @@ def _ended():
     device.close()
 
 
+@guarded("labels")
 def _label_everything():
     """Before the end: gradients and buffers that no optimizer's step has shown."""
     if device.library is not None:
@@ -147,24 +166,42 @@ def _is_of_memory(torch, value):
     return False
 
 
-def _watch_exceptions(torch):
-    def noted(kind, value, trace):
-        frames = [[frame.filename, frame.lineno or 0, frame.name] for frame in traceback.extract_tb(trace)]
-        out_of_memory = _is_of_memory(torch, value)
-        # What is alive is still there.
-        _label_everything()
-        device.tell_of_third_party(failed=True)
-        note(
-            exception=f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__,
-            message=str(value),
-            out_of_memory=out_of_memory,
-            frames=frames,
-        )
+# What a process raises that waits for another one which has gone, or was sent away.
+_OF_OTHERS = {"ConnectionError", "EOFError", "KeyboardInterrupt", "Empty", "DistError", "ProcessException", "ChildFailedError", "CalledProcessError"}
 
+
+@guarded("the script's exception")
+def _noted(torch, value, is_of_thread=False):
+    frames = [[frame.filename, frame.lineno or 0, frame.name] for frame in traceback.extract_tb(value.__traceback__)]
+    out_of_memory = _is_of_memory(torch, value)
+    # What is alive is still there.
+    _label_everything()
+    device.tell_of_third_party(failed=True)
+    kind = type(value)
+    note(
+        exception=f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__,
+        message=_text(value),
+        out_of_memory=out_of_memory,
+        frames=frames,
+        at=time.monotonic_ns(),
+        of_thread=is_of_thread,
+        of_others=any(each.__name__ in _OF_OTHERS for each in kind.__mro__) or "onnection " in _text(value),
+    )
+
+
+def _text(value):
+    try:
+        return str(value)
+    except Exception as error:
+        return f"its message raises {type(error).__name__}"
+
+
+def _watch_exceptions(torch):
     before = sys.excepthook
 
     def excepthook(kind, value, trace):
-        noted(kind, value, trace)
+        _noted(torch, value)
+        _leave_out_ours(value)
         # What a script has put here itself, else Python's.
         before(kind, value, trace)
 
@@ -173,7 +210,54 @@ def _watch_exceptions(torch):
 
     def in_thread(arguments):
         if arguments.exc_type is not SystemExit and arguments.exc_value is not None:
-            noted(arguments.exc_type, arguments.exc_value, arguments.exc_traceback)
+            _noted(torch, arguments.exc_value, True)
         in_threads(arguments)
 
     threading.excepthook = in_thread
+
+
+@guarded("our lines in the script's traceback")
+def _leave_out_ours(value):
+    """A traceback as the script has it, without our functions between its own."""
+
+    def of_others(trace):
+        while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
+            trace = trace.tb_next
+        return trace
+
+    each = value.__traceback__ = of_others(value.__traceback__)
+    while each is not None:
+        each.tb_next = each = of_others(each.tb_next)
+
+
+_is_forked = False
+
+
+def _watch_children(torch):
+    """Processes of multiprocessing, whose exceptions it prints itself, and which leave without what is at Python's exit; and forked ones."""
+
+    def forked():
+        global _stopped, _is_forked
+        _stopped, _is_forked = False, True
+        # The card of the one that forked it is not to be used here.
+        device.library = None
+
+    @guarded("a child process's end")
+    def ends():
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit):
+            # What was caught, printed and turned to a status.
+            error = error.__context__ if error.code not in (None, 0) else None
+        if error is not None and not _stopped:
+            _noted(torch, error)
+        _ended()
+
+    def watched(_=None):
+        # The first of what is done at its end, where the exception is still there.
+        if multiprocessing.parent_process() is not None:
+            util.Finalize(None, ends, exitpriority=1 << 30)
+
+    os.register_at_fork(after_in_child=forked)
+    # A process begins by forgetting what its parent had to finalize; one that was spawned has begun by now.
+    util.register_after_fork(watched, watched)
+    watched()

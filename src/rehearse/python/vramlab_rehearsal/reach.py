@@ -10,6 +10,7 @@ import sys
 import weakref
 
 from . import imports, labels, padding
+from .guard import guarded
 from .notes import note
 
 step = 1
@@ -40,16 +41,19 @@ def follow(torch):
         _evals.add((caller.f_code.co_filename, caller.f_lineno))
         return set_eval(self)
 
+    is_read = guarded("which DataLoaders are read")(_iterated.add)
+
     @functools.wraps(iterate)
     def iterating(self):
-        _iterated.add(self)
+        is_read(self)
         return iterate(self)
 
     module.eval, loader.__iter__ = evaluating, iterating
     labels.before_roots.append(_enters)
     padding.follow(torch)
     torch.save = _that_saves(torch.save)
-    imports.when_imported("safetensors.torch", lambda saver: setattr(saver, "save_file", _that_saves(saver.save_file)))
+    saves = guarded("saving by safetensors")(lambda saver: setattr(saver, "save_file", _that_saves(saver.save_file)))
+    imports.when_imported("safetensors.torch", saves)
 
 
 def _that_saves(original):
@@ -61,6 +65,7 @@ def _that_saves(original):
     return save
 
 
+@guarded("sizes of inputs")
 def _enters(root, arguments, named):
     """Before the forward pass of an outermost module."""
     import torch
@@ -102,7 +107,7 @@ def _count(torch, model, named):
     for value in values:
         samples = tokens = 0
         if isinstance(value, torch.Tensor) and value.dim() > 0:
-            is_text = value.dim() == 2 and not (value.is_floating_point() or value.is_complex())
+            is_text = value.dim() == 2 and not (value.is_floating_point() or value.is_complex() or value.is_nested)
             samples, tokens = value.shape[0], value.numel() if is_text else 0
         elif isinstance(value, (list, tuple)) and value and all(isinstance(each, torch.Tensor) for each in value):
             samples = len(value)
@@ -114,8 +119,12 @@ def _count(torch, model, named):
 
 def _see(torch, key, value):
     several = isinstance(value, (list, tuple))
-    shapes = [tuple(each.shape) for each in (value if several else [value]) if isinstance(each, torch.Tensor)]
-    if not shapes or len({len(shape) for shape in shapes}) > 1:
+    tensors = [each for each in (value if several else [value]) if isinstance(each, torch.Tensor)]
+    # A tensor of samples that differ in length has no size there, a traced one a symbol.
+    if not tensors or any(each.is_nested or not all(type(size) is int for size in each.shape) for each in tensors):
+        return
+    shapes = [tuple(each.shape) for each in tensors]
+    if len({len(shape) for shape in shapes}) > 1:
         return
     # Of several, as the images of a batch: how many, and the largest.
     shape = ([len(shapes)] if several else []) + [max(sizes) for sizes in zip(*shapes)]
@@ -127,6 +136,7 @@ def _see(torch, key, value):
         known[:2] = [min(sizes) for sizes in zip(known[0], shape)], most
 
 
+@guarded("samples of steps")
 def tell_batches():
     """Of each step, what went through the model that most went through."""
     last = max(_batches, default=0)
@@ -134,6 +144,7 @@ def tell_batches():
         note(batches=[max(_batches.get(number, {}).values(), default=(0, 0)) for number in range(1, last + 1)])
 
 
+@guarded("what was not reached")
 def tell():
     """When the script is stopped, within an optimizer's step."""
     import torch
@@ -201,7 +212,7 @@ def _of_trainer(trainer, found):
 def is_own(file):
     if not file.endswith(".py") or "/vramlab_rehearsal/" in file:
         return False
-    return not any(part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python3"))
+    return not any(part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python3", *imports.libraries()))
 
 
 def _own_files():

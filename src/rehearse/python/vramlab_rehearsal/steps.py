@@ -5,6 +5,7 @@ import gc
 import weakref
 
 from . import device, imports, labels, reach
+from .guard import guarded
 from .notes import note
 from .session import settings
 
@@ -40,20 +41,32 @@ class _Engine:
     def run_backward(self, *arguments, **more):
         if self._depth:
             return self._engine.run_backward(*arguments, **more)
-        library = device.library
-        # Its last argument, by its place or by its name.
-        if more.get("accumulate_grad", arguments[-1] if len(arguments) > 6 else False):
-            self._steps.backward_begins()
-        library.vl_set_backward_stack()
-        before = library.vl_enter(device.BACKWARD)
+        before = self._begins(arguments, more)
         self._depth += 1
         try:
             return self._engine.run_backward(*arguments, **more)
         finally:
             self._depth -= 1
-            # An optimizer's step that calls backward (LBFGS) is an optimizer's step again after it.
-            library.vl_enter(before if before != 0 else device.FORWARD)
-            self._steps.backward_ended()
+            self._ends(before)
+
+    @guarded("the beginning of a backward pass")
+    def _begins(self, arguments, more):
+        # A process that was forked has no card where the one that forked it had it.
+        if device.library is None:
+            return None
+        # Its last argument, by its place or by its name.
+        if more.get("accumulate_grad", arguments[-1] if len(arguments) > 6 else False):
+            self._steps.backward_begins()
+        device.library.vl_set_backward_stack()
+        return device.library.vl_enter(device.BACKWARD)
+
+    @guarded("the end of a backward pass")
+    def _ends(self, before):
+        if device.library is None:
+            return
+        # An optimizer's step that calls backward (LBFGS) is an optimizer's step again after it.
+        device.library.vl_enter(before or device.FORWARD)
+        self._steps.backward_ended()
 
 
 _trials = 0
@@ -65,7 +78,7 @@ def leave_out_trials():
     """Steps that a finder makes are trials: the training's are counted after it."""
     for package in ("lightning.pytorch", "pytorch_lightning"):
         for module, name in _FINDERS.items():
-            imports.when_imported(f"{package}.tuner.{module}", functools.partial(_leave_out, name))
+            imports.when_imported(f"{package}.tuner.{module}", functools.partial(guarded("trials of a finder")(_leave_out), name))
 
 
 def _leave_out(name, module):
@@ -126,18 +139,21 @@ class _Steps:
         # Without an optimizer of PyTorch's: a parameter, and the version that its gradient had after the last backward pass.
         self.witness = None
         self.by_hand = 0
+        begins, ends = guarded("the beginning of an optimizer's step")(self.begins), guarded("the end of an optimizer's step")(self.ends)
         # Functions, which Dynamo knows again.
-        hooks.extend([lambda optimizer, *_: self.begins(optimizer), lambda optimizer, *_: self.ends(optimizer)])
+        hooks.extend([lambda optimizer, *_: begins(optimizer), lambda optimizer, *_: ends(optimizer)])
         optimizer.register_optimizer_step_pre_hook(hooks[0])
         optimizer.register_optimizer_step_post_hook(hooks[1])
 
     def begins(self, optimizer):
-        if self.depth == 0:
+        if self.depth == 0 and device.library is not None:
             labels.gradients(optimizer)
             self.before = device.library.vl_enter(device.OPTIMIZER)
         self.depth += 1
 
     def ends(self, optimizer):
+        if device.library is None:
+            return
         # A step that raised has not come here.
         self.depth = max(self.depth - 1, 0)
         self.restart_after_trials()
@@ -165,7 +181,7 @@ class _Steps:
 
     def restart_after_trials(self):
         """Steps are counted from where memory ran out last and the script went on, and from the end of a finder's trials."""
-        out_of_memory = sum(self.torch._C._cuda_memoryStats(each)["num_ooms"] for each in range(self.torch.cuda.device_count()))
+        out_of_memory = device.library.vl_out_of_memory()
         if out_of_memory != self.out_of_memory and self.restarts < self.MOST_RESTARTS or self.was_trial:
             self.restarts += not self.was_trial
             self.counts.clear()
@@ -187,11 +203,13 @@ class _Steps:
                 None,
             )
 
+    @guarded("the replay of a CUDA graph")
     def replayed(self):
         """A CUDA graph may have a backward pass in it."""
         if not self.is_backward:
             self.backward_ended()
 
+    @guarded("steps without an optimizer")
     def look(self, *_):
         """Where no optimizer of PyTorch's makes steps: one has ended when gradients were cleared or written to since the backward pass."""
         if self.witness is None or self.counts or self.is_backward:

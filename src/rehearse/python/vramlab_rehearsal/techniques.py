@@ -88,13 +88,28 @@ class Technique:
             if depth == 1:
                 enters(module)
 
-        def leave():
+        def leave(_):
             nonlocal depth
             depth -= 1
             if depth == 0:
                 leaves()
 
+        enters, leaves = self.or_refused(enters), self.or_refused(leaves)
         calls.around(enter, leave)
+
+    def or_refused(self, callback):
+        """What fails in a script's own call is left out there, and with it the technique."""
+
+        @functools.wraps(callback)
+        def call(*arguments):
+            try:
+                return callback(*arguments)
+            except self.torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                self.refused(f"it could not be switched on here: {type(error).__name__}: {error}")
+
+        return call
 
     def at_first_forward(self, callback):
         """Calls back with each outermost module before its first forward pass."""
@@ -111,7 +126,7 @@ class Technique:
         self.around_forward(enters)
 
     def before_backward(self, callback):
-        torch = self.torch
+        torch, callback = self.torch, self.or_refused(callback)
         original = torch.autograd.graph._engine_run_backward
 
         @functools.wraps(original)

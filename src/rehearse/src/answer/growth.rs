@@ -35,19 +35,18 @@ pub fn growth(
         block.device == device && stays && block.lives_after(events.len() - 1)
     };
     // By line, the bytes and blocks of each step before the last.
-    let mut made: BTreeMap<String, Vec<(i64, usize)>> = BTreeMap::new();
+    let mut made: BTreeMap<String, BTreeMap<u32, (i64, usize)>> = BTreeMap::new();
     for block in blocks.iter().filter(lasting) {
         let step = events[block.made()].step;
         let Some(line) = name(block).filter(|_| step + 1 < steps) else { continue };
-        let of_steps = made.entry(line).or_insert_with(|| vec![(0, 0); steps as usize - 1]);
-        let of_step = &mut of_steps[step as usize];
+        let of_step = made.entry(line).or_default().entry(step).or_default();
         *of_step = (of_step.0 + block.rounded, of_step.1 + 1);
     }
     let mut lines: Vec<Held> = made
         .into_iter()
-        .filter(|(_, of_steps)| of_steps.iter().all(|(_, blocks)| *blocks > 0))
+        .filter(|(_, of_steps)| of_steps.len() + 1 == steps as usize)
         .map(|(name, of_steps)| {
-            let (bytes, blocks) = of_steps.into_iter().fold((0, 0), |sum, step| (sum.0 + step.0, sum.1 + step.1));
+            let (bytes, blocks) = of_steps.into_values().fold((0, 0), |sum, step| (sum.0 + step.0, sum.1 + step.1));
             Held { name, bytes, blocks, source: None }
         })
         .collect();

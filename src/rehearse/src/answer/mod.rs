@@ -1,6 +1,7 @@
 //! What a capture means: blocks with what they are for, the peak and what fills it, whether the card suffices, the time of a step.
 
 mod cards;
+mod ends;
 mod growth;
 mod meter;
 mod nccl;
@@ -18,5 +19,5 @@ pub use cards::{CardAnswer, OnCard, Outside};
 pub use out_of_memory::Caught;
 pub use place::{Held, Line, TOLD, module_of, moment};
 pub use placeholders::PlaceholderSize;
-pub use process::ProcessAnswer;
+pub use process::{Failure, ProcessAnswer};
 pub use verdict::{Answer, Needs, RehearsalVerdict, SimulatedGpu, answer, answers};

@@ -3,7 +3,7 @@
 use super::place::Line;
 use crate::capture::process::Trace;
 use serde::Serialize;
-use sim::trace::{Event, Kind};
+use sim::trace::{Event, Kind, Phase};
 use std::ops::Range;
 
 #[derive(Debug, Clone, Serialize)]
@@ -22,16 +22,36 @@ pub struct Caught {
     pub largest: i64,
 }
 
-/// The event at which memory ran out for good: the script's own end was that exception, or it did not end well and allocated nothing more.
-pub fn ran_out(trace: &Trace, device: u16, command_failed: bool) -> Option<usize> {
-    let events = trace.events.as_slice();
-    let last = events.iter().rposition(|event| event.kind == Kind::OutOfMemory && event.device == device)?;
-    let went_on = || events[last..].iter().any(|event| event.kind == Kind::Alloc);
-    let ended_by_it = match &trace.exception {
-        Some(exception) => exception.out_of_memory || !went_on(),
-        None => trace.stopped.is_none() && command_failed && !went_on(),
-    };
-    ended_by_it.then_some(last)
+/// Whether memory ran out and the script was told. An operator may deal with it by itself, as cuDNN's do that try another algorithm.
+pub fn is_told_of(event: &Event, device: u16) -> bool {
+    event.kind == Kind::OutOfMemory && event.device == device && event.rounded == 0
+}
+
+/// The event at which memory ran out for good: the script's end was that exception, or it did not go on on the GPU with less.
+pub fn ran_out(trace: &Trace, device: u16, levels: &[i64], command_failed: bool) -> Option<usize> {
+    let last = trace.events.iter().rposition(|event| is_told_of(event, device))?;
+    let ended_by_it = trace.exception.as_ref().is_some_and(|exception| exception.out_of_memory);
+    (ended_by_it || !went_on(trace, device, levels, last, command_failed)).then_some(last)
+}
+
+/// Whether a step ended after memory had run out that asked the GPU for something. Of a script that trains nothing: whether it came to its end
+/// and allocated again, more than what tells somebody of it.
+fn went_on(trace: &Trace, device: u16, levels: &[i64], last: usize, command_failed: bool) -> bool {
+    let (before, after) = trace.events.split_at(last);
+    let trains = |events: &[Event]| events.iter().any(|event| event.phase == Phase::Backward || event.step > 0);
+    if trains(before) || trains(after) {
+        let is_work = |event: &Event| event.kind == Kind::Alloc && event.device == device && event.phase != Phase::Load;
+        let work = after.iter().position(is_work);
+        return work.is_some_and(|work| after[work..].iter().any(|event| event.step > after[work].step));
+    }
+    const SHARE: i64 = 64;
+    let (mut least, mut rise) = (levels[last], 0);
+    for level in &levels[last..] {
+        least = least.min(*level);
+        rise = rise.max(level - least);
+    }
+    let tried = levels[last].saturating_add(trace.events[last].bytes);
+    !command_failed && trace.exception.is_none() && rise > tried / SHARE
 }
 
 /// What a try held that ran out of memory and was caught: the events in which more was allocated than when all of it was given back.

@@ -2,15 +2,15 @@
 
 use super::growth::{Growth, growth};
 use super::meter::{Meter, meters};
-use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, ran_out};
+use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, is_told_of, ran_out};
 use super::peak::{Peak, peak};
 use super::phases::{PhaseRow, phases};
 use super::place::Line;
 use super::placeholders::{PlaceholderValue, Uncounted, placeholders, uncounted};
 use crate::capture::plain::on_one_line;
-use crate::capture::process::{Exception, LineNumber, Trace, Unreached, Varied, is_library};
+use crate::capture::process::{Exception, LineNumber, Trace, Unreached, Varied};
 use serde::Serialize;
-use sim::trace::{Kind, MemoryBlock, blocks};
+use sim::trace::{Event, Kind, MemoryBlock, blocks};
 use std::ops::Range;
 
 /// One process on one card.
@@ -86,15 +86,12 @@ pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer
 
 fn on_device(trace: &Trace, blocks: &[MemoryBlock], device: u16, command_failed: bool) -> ProcessAnswer {
     let events = trace.events.as_slice();
-    let ran_out = ran_out(trace, device, command_failed);
-    let tries: Vec<usize> = events
-        .iter()
-        .enumerate()
-        .filter(|(at, event)| event.kind == Kind::OutOfMemory && event.device == device && Some(*at) != ran_out)
-        .map(|(at, _)| at)
-        .collect();
+    let is_try = |(at, event): (usize, &Event)| is_told_of(event, device).then_some(at);
+    let mut tries: Vec<usize> = events.iter().enumerate().filter_map(is_try).collect();
     // Of few scripts.
     let levels: Vec<i64> = if tries.is_empty() { Vec::new() } else { meters(trace, device).map(|meter| meter.allocated).collect() };
+    let ran_out = ran_out(trace, device, &levels, command_failed);
+    tries.retain(|at| Some(*at) != ran_out);
     let left_out = failed_tries(events, &levels, &tries, device);
     let counts = |at: usize| !left_out.iter().any(|tried| tried.contains(&at));
     let mut most = Meter { requested: 0, allocated: 0, reserved: 0 };
@@ -138,18 +135,18 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], device: u16, command_failed:
         unreached: trace.unreached.clone(),
         varied: trace.varied.clone(),
         growth: growth(trace, blocks, device, steps, own_line),
-        exception: trace.exception.as_ref().map(failure),
+        exception: trace.exception.as_ref().map(|exception| failure(trace, exception)),
         moment,
         left_out,
     }
 }
 
-fn failure(exception: &Exception) -> Failure {
+pub fn failure(trace: &Trace, exception: &Exception) -> Failure {
     let line = |(file, line, function): &(String, LineNumber, String)| Line {
         file: file.clone(),
         line: line.0,
         function: on_one_line(function),
     };
-    let own = exception.frames.iter().rev().find(|(file, _, _)| !is_library(file)).or(exception.frames.last());
+    let own = exception.frames.iter().rev().find(|(file, _, _)| !trace.is_library(file)).or(exception.frames.last());
     Failure { kind: on_one_line(&exception.kind), message: exception.message.clone(), line: own.map(line) }
 }

@@ -1,7 +1,9 @@
 //! Whether the script can run on the card: from what a session left to the answer.
 
 use super::cards::CardAnswer;
+use super::ends::{self, FailedProcess, RefusedOperator};
 use super::nccl::{self, NcclBuffers};
+use super::out_of_memory::Caught;
 use super::process::{ProcessAnswer, process_answers};
 use super::streams;
 use super::time::{Loading, Prediction, predict};
@@ -21,6 +23,8 @@ pub enum RehearsalVerdict {
     Fits,
     /// By less than what is assumed of the CUDA context can be wrong by.
     BarelyFits,
+    /// What was seen fits, but the simulated GPU refused an operator and the script went on without: a real one would go another way.
+    FitsInPart,
     DoesNotFit,
     /// For another reason than memory.
     ScriptFailed,
@@ -33,7 +37,7 @@ pub enum RehearsalVerdict {
 impl RehearsalVerdict {
     /// Whether it ran as long as was wanted.
     pub fn fits(self) -> bool {
-        matches!(self, RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits)
+        matches!(self, RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits | RehearsalVerdict::FitsInPart)
     }
 }
 
@@ -73,6 +77,12 @@ pub struct Answer {
     /// Where the PyTorch of the script has no code for the card: that it would fail there, and what to install.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_code: Option<String>,
+    /// Of a job's processes the first that failed by itself, whatever became of others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<FailedProcess>,
+    /// Operators that the simulated GPU refused, and the script went on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<RefusedOperator>,
     /// Optimizer steps that ended.
     pub steps: u32,
     pub peak_requested: i64,
@@ -114,6 +124,11 @@ pub struct Needs {
 }
 
 impl Answer {
+    /// The largest try of any process that was too much, after which the script went on with less.
+    pub fn went_on_after(&self) -> Option<&Caught> {
+        self.processes.iter().flat_map(|process| &process.caught).max_by_key(|caught| caught.largest)
+    }
+
     /// Adds what PyTorch's allocator said of smaller cards than this one.
     pub fn complete(&mut self, needs: Needs, card: &Card) {
         let Some(worst) = self.processes.first_mut() else { return };
@@ -184,13 +199,18 @@ pub fn answer(run: &SessionRun) -> Result<Answer> {
         nothing(run, &name)?;
     }
     let enough = run.traces.iter().any(|trace| trace.stopped.is_some());
-    let failed = !run.status.success() && !enough;
+    let missing = ends::missing(&run.traces).filter(|_| !run.status.success() && !run.timed_out && !run.interrupted);
+    let failed = !run.status.success() && (!enough || missing.is_some());
     let ran_out = processes.iter().any(|answer| answer.out_of_memory.is_some());
+    // Of one process alone its status says it; a Ctrl-C is none of its failures.
+    let is_of_a_job = !run.interrupted && (run.traces.len() > 1 || !run.status.success());
+    let (one_failed, refused) = (ends::failed(&run.traces).filter(|_| is_of_a_job), ends::refused(&run.traces));
     let verdict = match () {
         () if ran_out => RehearsalVerdict::DoesNotFit,
         () if run.timed_out && !enough => RehearsalVerdict::TimedOut,
         () if run.interrupted && !enough => RehearsalVerdict::Interrupted,
-        () if failed => RehearsalVerdict::ScriptFailed,
+        () if failed || one_failed.is_some() => RehearsalVerdict::ScriptFailed,
+        () if !refused.is_empty() => RehearsalVerdict::FitsInPart,
         () => RehearsalVerdict::Fits,
     };
     let worst = processes.first();
@@ -204,11 +224,13 @@ pub fn answer(run: &SessionRun) -> Result<Answer> {
             notes.push(note.clone());
         }
     }
+    notes.extend(ends::beside(&run.traces, verdict, one_failed.as_ref()));
     if run.timed_out && enough {
         notes.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
     }
     if failed && !run.timed_out && !run.interrupted && processes.iter().all(|process| process.exception.is_none()) {
-        notes.push(format!("the command did not end well: {}", run.end()));
+        let rank = missing.map_or(String::new(), |rank| format!("rank {rank} ended before its steps were done; "));
+        notes.push(format!("{rank}the command did not end well: {}", run.end()));
     }
     notes.extend(run.traces.iter().find_map(|trace| streams::note(trace, run.lag)));
     if run.occupancy.is_crowded {
@@ -224,6 +246,8 @@ pub fn answer(run: &SessionRun) -> Result<Answer> {
         gpu: SimulatedGpu::of(&run.card, run.gpus),
         verdict,
         no_code: run.traces.iter().find_map(|trace| trace.no_code.clone()),
+        failed: one_failed.filter(|_| verdict == RehearsalVerdict::ScriptFailed),
+        refused,
         steps: worst.map_or(0, |answer| answer.steps),
         peak_requested: figure(|p| p.peak_requested),
         peak_allocated: figure(|p| p.peak_allocated),

@@ -13,7 +13,7 @@
 //!
 //! | line | |
 //! |---|---|
-//! | `{"process":PID,"parent":PID,"arguments":[..],"executable":..,"python":..,"torch":..,"cuda":..,"rank":N or null,"alloc_conf":..}` | the first |
+//! | `{"process":PID,"parent":PID,"arguments":[..],"executable":..,"python":..,"torch":..,"cuda":..,"rank":N or null,"alloc_conf":..,"began":NS,"libraries":[..]}` | the first |
 //! | `{"device":NAME,"devices":N,"cards":[N,..]}` | CUDA came up; the numbers in the machine of the cards that it sees |
 //! | `{"communicator":RANKS,"group":NAME}` | a group of so many ranks moved something on the GPU for the first time |
 //! | `{"frame":N,"file":..,"line":N,"function":..}` | |
@@ -23,9 +23,12 @@
 //! | `{"tensor":N,"name":"GPT.transformer.h.0.ln_1.weight"}` | |
 //! | `{"operator":N,"name":"aten::mm"}` | |
 //! | `{"note":TEXT}` | what the report is to say: what was turned off, what was left out |
-//! | `{"exception":TYPE,"message":..,"out_of_memory":BOOL,"frames":[[FILE,LINE,FUNCTION],..]}` | uncaught; outermost frame first |
+//! | `{"left_out":WHAT,"times":N,"why":..}` | a function of ours failed in the script's call, and what it is for is missing; so often, or more |
+//! | `{"exception":TYPE,"message":..,"out_of_memory":BOOL,"frames":[[FILE,LINE,FUNCTION],..],"at":NS,"of_thread":BOOL,"of_others":BOOL}` | uncaught; outermost frame first |
+//! | `{"refused_operator":NAME,"stack":N}` | the simulated GPU cannot run it, which the script was told by an exception |
 //! | `{"refused":TEXT}` | why there is nothing to rehearse |
-//! | `{"stopped":STEPS}` | as many steps as were wanted |
+//! | `{"rank":N}` | of a process that became one after it had begun |
+//! | `{"stopped":STEPS,"at":NS}` | as many steps as were wanted |
 //! | `{"ended":true}` | Python came to its end by itself |
 //! | `{"technique":NAME,"applied":BOOL,"change":..,"snippet":..,"reason":..}` | what became of a technique of [`what_if`](crate::explore::what_if); the last word counts |
 //! | `{"keeps":NAME,"what":..,"file":..,"function":..}` | a variable of the script that holds tensors of several steps |
@@ -69,6 +72,12 @@ pub struct Process {
     pub cuda: Option<String>,
     pub rank: Option<u32>,
     pub alloc_conf: Option<String>,
+    /// Nanoseconds of a clock that all processes share, as all moments here.
+    #[serde(default)]
+    pub began: u64,
+    /// Folders beside site-packages, as of PYTHONPATH, that packages were installed into.
+    #[serde(default)]
+    pub libraries: Vec<String>,
 }
 
 /// An exception that nobody caught.
@@ -80,6 +89,11 @@ pub struct Exception {
     pub out_of_memory: bool,
     /// Outermost first.
     pub frames: Vec<(String, LineNumber, String)>,
+    pub at: u64,
+    /// It ended a thread, and the process went on.
+    pub of_thread: bool,
+    /// It says that another process has gone, or that somebody ended this one.
+    pub of_others: bool,
 }
 
 /// A line's number as Python gives it, which can be negative or too large; 0 where it is no line of a file.
@@ -196,10 +210,14 @@ pub struct Trace {
     pub lost: Option<std::io::Error>,
     pub exception: Option<Exception>,
     pub refused: Option<String>,
+    /// Operators that the simulated GPU cannot run, with the stack.
+    pub refused_operators: Vec<(String, u32)>,
+    left_out: Vec<(String, u64, String)>,
     /// That this PyTorch has no code for the card, and what to do.
     pub no_code: Option<String>,
     /// Steps after which it was stopped.
     pub stopped: Option<u32>,
+    pub stopped_at: Option<u64>,
     pub ended: bool,
     pub techniques: Vec<TechniqueOutcome>,
     pub unreached: Vec<Unreached>,
@@ -271,8 +289,18 @@ enum TraceLine {
     NoCode {
         no_code: String,
     },
+    RefusedOperator {
+        refused_operator: String,
+        stack: u32,
+    },
+    LeftOut {
+        left_out: String,
+        times: u64,
+        why: String,
+    },
     Stopped {
         stopped: u32,
+        at: u64,
     },
     Ended {
         ended: bool,
@@ -294,6 +322,9 @@ enum TraceLine {
     RealGpu(RealGpu),
     Meters {
         meters: Meters,
+    },
+    Rank {
+        rank: u32,
     },
 }
 
@@ -317,6 +348,10 @@ impl Trace {
             trace
                 .notes
                 .push(format!("{odd} of the process's own remarks could not be read: names of lines or modules may be missing"));
+        }
+        for (what, times, why) in &trace.left_out {
+            let times = if *times > 1 { format!("{times} times or more") } else { "once".to_string() };
+            trace.notes.push(format!("left out: {what}, {times}, because it failed here: {}", on_one_line(why)));
         }
         let lost = fs::read_to_string(folder.join("lost")).unwrap_or_default();
         let error = lost.split_whitespace().next().and_then(|number| number.parse().ok()).filter(|number| *number != 0);
@@ -371,10 +406,18 @@ impl Trace {
                     self.notes.push(note);
                 }
             }
+            // That of a thread is not the process's end, where it has another.
+            TraceLine::Exception(exception) if exception.of_thread && self.exception.is_some() => {}
             TraceLine::Exception(exception) => self.exception = Some(exception),
+            TraceLine::RefusedOperator { refused_operator, stack } => self.refused_operators.push((refused_operator, stack)),
+            TraceLine::LeftOut { left_out, times, why } => {
+                self.left_out.retain(|(known, ..)| *known != left_out);
+                self.left_out.push((left_out, times, why));
+            }
+            TraceLine::Rank { rank } => self.process.rank = Some(rank),
             TraceLine::Refused { refused } => self.refused = Some(refused),
             TraceLine::NoCode { no_code } => self.no_code = Some(no_code),
-            TraceLine::Stopped { stopped } => self.stopped = Some(stopped),
+            TraceLine::Stopped { stopped, at } => (self.stopped, self.stopped_at) = (Some(stopped), Some(at)),
             TraceLine::Ended { ended } => self.ended = ended,
             TraceLine::Technique(told) => {
                 self.techniques.retain(|known| known.technique != told.technique);
@@ -439,6 +482,11 @@ impl Trace {
         self.stack(number).find(|frame| !is_torch_or_stdlib(&frame.file)).or_else(|| self.stack(number).next())
     }
 
+    /// As [`is_library`], for packages that were installed into folders of this process's own, too.
+    pub fn is_library(&self, file: &str) -> bool {
+        is_library(file) || self.process.libraries.iter().any(|folder| Path::new(file).starts_with(folder))
+    }
+
     /// Whether a file is a program that pip put beside Python: `tune`, `accelerate`.
     fn is_installed_program(&self, file: &str) -> bool {
         let folder = |file: &str| Path::new(file).parent().map(Path::to_path_buf);
@@ -448,7 +496,7 @@ impl Trace {
 
     /// The innermost line of the user's own, where that is another one.
     pub fn own_line(&self, number: u32) -> Option<&Frame> {
-        let is_own = |frame: &&Frame| !is_library(&frame.file) && !self.is_installed_program(&frame.file);
+        let is_own = |frame: &&Frame| !self.is_library(&frame.file) && !self.is_installed_program(&frame.file);
         self.stack(number).find(is_own).filter(|own| Some(*own) != self.line(number))
     }
 }

@@ -196,8 +196,13 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         let run = rehearsal.run_in_silence()?;
         let answer = answer(&run)?;
         rehearsals += 1;
-        if matches!(answer.verdict, RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits | RehearsalVerdict::DoesNotFit) {
-            let fits = answer.verdict.fits();
+        // With so much it did not run, where it went on with less.
+        let verdict = match answer.verdict {
+            fits if fits.fits() && answer.went_on_after().is_some() => RehearsalVerdict::DoesNotFit,
+            verdict => verdict,
+        };
+        if matches!(verdict, RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits | RehearsalVerdict::DoesNotFit) {
+            let fits = verdict.fits();
             let time = answer.time.as_ref().filter(|_| fits).map(TriedTime::of);
             tried.push(TriedNumber { number, fits, peak_reserved: fits.then_some(answer.peak_reserved), time });
         }
@@ -209,7 +214,7 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
             let trace = run.traces.iter().find(|trace| trace.process.id == worst.process)?;
             Some(AllocationTrace::of(trace, worst))
         };
-        match answer.verdict {
+        match verdict {
             RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits => {
                 told(&format!("fits, {} reserved", Bytes(answer.peak_reserved.unsigned_abs())));
                 if best.is_none_or(|(most, ..)| number > most) {
@@ -225,7 +230,8 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
             RehearsalVerdict::DoesNotFit => {
                 told("does not fit");
                 // What runs out while loading has nothing to do with a batch; after that each of another size asks for something else.
-                if let Some(course) = worst.filter(|worst| worst.peak.phase != Phase::Load.name()).and_then(course) {
+                let has_ended = |worst: &&ProcessAnswer| worst.out_of_memory.is_some() && worst.peak.phase != Phase::Load.name();
+                if let Some(course) = worst.filter(has_ended).and_then(course) {
                     match failed.iter().find(|(other, of_other)| *other != number && *of_other == course) {
                         Some((other, _)) => return Err(NoMatter(number.min(*other), number.max(*other)).into()),
                         None => failed.push((number, course)),
@@ -234,7 +240,10 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
                 let idle = worst.and_then(|w| Some(room - w.out_of_memory.as_ref()?.free - w.peak.bytes)).unwrap_or(0);
                 Ok(Seen::OutOfMemory { idle: idle.max(0) })
             }
-            RehearsalVerdict::ScriptFailed | RehearsalVerdict::TimedOut | RehearsalVerdict::Interrupted => {
+            RehearsalVerdict::ScriptFailed
+            | RehearsalVerdict::TimedOut
+            | RehearsalVerdict::Interrupted
+            | RehearsalVerdict::FitsInPart => {
                 let why = short_failure(&answer, &run);
                 let fits = best.map_or(String::new(), |(most, ..)| format!("; with {} it fits {card}", template.text(most)));
                 Err(ScriptFailed(format!("the script failed with {}: {why}{fits}", template.text(number))).into())

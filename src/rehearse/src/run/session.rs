@@ -7,8 +7,8 @@ use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde::Serialize;
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::os::unix::fs::symlink;
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant, SystemTime};
@@ -27,7 +27,9 @@ impl Session {
         let cache = cache()?;
         sweep(&cache);
         let make = || -> io::Result<Session> {
-            let folder = tempfile::Builder::new().prefix("session-").tempdir_in(&cache)?;
+            // What a script prints of its data is nobody else's.
+            let owner_only = Permissions::from_mode(0o700);
+            let folder = tempfile::Builder::new().prefix("session-").permissions(owner_only).tempdir_in(&cache)?;
             let lock = File::open(folder.path())?;
             rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
             let programs = folder.path().join("bin");

@@ -2,7 +2,7 @@
 
 use super::words::{bytes, place_of, place_or_not, share_of, short};
 use super::{cards, time};
-use crate::answer::{Answer, Caught, Held, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment};
+use crate::answer::{Answer, Caught, Failure, Held, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment};
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::{Keeper, Unreached, Varied};
 use crate::capture::session::SessionRun;
@@ -50,8 +50,7 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     if answer.verdict == RehearsalVerdict::DoesNotFit {
         writeln!(text, "  With --what-if: what would make it fit, and the lines to write.")?;
     }
-    let failures = answer.processes.iter().filter_map(|process| process.exception.as_ref());
-    if let Some(failure) = failures.take(1).find(|_| answer.verdict == RehearsalVerdict::ScriptFailed) {
+    if let Some(failure) = failure(answer).filter(|_| answer.verdict == RehearsalVerdict::ScriptFailed) {
         writeln!(text, "  {}", first_line(&failure.message))?;
         if let Some(line) = &failure.line {
             writeln!(text, "    at      {}", place_of(line))?;
@@ -102,6 +101,12 @@ pub(super) fn row(text: &mut String, name: &str, value: i64, what: &str) -> std:
     writeln!(text, "  {name:<14} {:>10}  {value:>13} B  {what}", bytes(value))
 }
 
+/// Why a script failed: the process that failed by itself, else any that has an exception.
+fn failure(answer: &Answer) -> Option<&Failure> {
+    let any = || answer.processes.iter().find_map(|process| process.exception.as_ref());
+    answer.failed.as_ref().map(|failed| &failed.failure).or_else(any)
+}
+
 /// What the least memory is, in words.
 pub fn smallest(answer: &Answer) -> String {
     match answer.smallest_card {
@@ -129,8 +134,9 @@ fn cached(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
 
 /// In a few words why a script did not end well.
 pub fn short_failure(answer: &Answer, run: &SessionRun) -> String {
-    match (answer.verdict, answer.processes.iter().find_map(|process| process.exception.as_ref())) {
+    match (answer.verdict, failure(answer)) {
         (RehearsalVerdict::TimedOut, _) => "it was still running when the time of --timeout was over".to_string(),
+        (RehearsalVerdict::FitsInPart, _) => refused(answer),
         (_, Some(e)) => format!("{}: {}", e.kind, first_line(&e.message)),
         (_, None) => run.end(),
     }
@@ -161,16 +167,27 @@ fn verdict(answer: &Answer) -> String {
         same if same == on_device => String::new(),
         needs => format!("; {needs} would be enough"),
     });
+    let less = answer.went_on_after().map_or(String::new(), |caught| {
+        let line = place_or_not(caught.line.as_ref());
+        format!(
+            " after it went on with less: a try of {} was too much at {line}, and what then worked is told here",
+            bytes(caught.largest)
+        )
+    });
     let until = match answer.peak_reserved {
         0 => "before it used the GPU.".to_string(),
         _ => format!("{steps}; until then: {on_device} on the GPU at most."),
     };
     match answer.verdict {
         RehearsalVerdict::Fits => {
-            format!("FITS {card}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}.", bytes(answer.headroom))
+            format!("FITS {card}{less}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}.", bytes(answer.headroom))
         }
+        RehearsalVerdict::FitsInPart => format!(
+            "FITS {card} IN PART{less}: {}, as it would not on a real GPU. What was seen is {on_device} at most, {steps}; what else it needs is not known.",
+            refused(answer)
+        ),
         RehearsalVerdict::BarelyFits => format!(
-            "BARELY FITS {card}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}. {}: it may be too little.",
+            "BARELY FITS {card}{less}: {on_device} on the GPU at most, {} left{needs}. Seen {steps}. {}: it may be too little.",
             bytes(answer.headroom),
             cards::doubt(answer)
         ),
@@ -194,13 +211,24 @@ fn verdict(answer: &Answer) -> String {
         }
         RehearsalVerdict::Interrupted => format!("INTERRUPTED {until} Whether it fits {card} is not known."),
         RehearsalVerdict::ScriptFailed => {
-            let why = answer.processes.iter().find_map(|p| p.exception.as_ref());
-            match why {
-                Some(e) => format!("THE SCRIPT FAILED with {}, {until}", e.kind),
+            let process = answer.failed.as_ref().map_or(String::new(), |failed| match failed.rank {
+                Some(rank) => format!(" on rank {rank} (process {})", failed.process),
+                None if answer.processes.len() > 1 => format!(" in process {}", failed.process),
+                None => String::new(),
+            });
+            match failure(answer) {
+                Some(e) => format!("THE SCRIPT FAILED with {}{process}, {until}", e.kind),
                 None => format!("THE SCRIPT FAILED, {until}"),
             }
         }
     }
+}
+
+/// Of the operators that the simulated GPU refused.
+fn refused(answer: &Answer) -> String {
+    let places: Vec<String> =
+        answer.refused.iter().take(ROWS).map(|one| format!("{} at {}", one.operator, place_or_not(one.line.as_ref()))).collect();
+    format!("the simulated GPU refused {} and the script went on", places.join(", "))
 }
 
 fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {

@@ -100,6 +100,7 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
         let verdict = match answer.verdict {
             RehearsalVerdict::Fits => "fits",
             RehearsalVerdict::BarelyFits => "barely fits",
+            RehearsalVerdict::FitsInPart => "fits in part",
             RehearsalVerdict::DoesNotFit => "does not fit",
             RehearsalVerdict::ScriptFailed => "failed",
             RehearsalVerdict::TimedOut => "timed out",

@@ -74,6 +74,9 @@ EXPORTED int vl_enter(int phase) {
   return before;
 }
 EXPORTED void vl_end_step() { vramlab::rehearsal::end_step(); }
+EXPORTED void vl_refused(const char* what) { vramlab::rehearsal::refused(what); }
+// How often the script was told that memory has run out.
+EXPORTED uint32_t vl_out_of_memory() { return vramlab::rehearsal::script_out_of_memory(); }
 EXPORTED void vl_set_module(uint32_t module) { vramlab::rehearsal::set_module(module); }
 EXPORTED void vl_set_backward_stack() { vramlab::rehearsal::set_backward_stack(); }
 // Of each label its address, its category and the number of its tensor's name.
@@ -85,7 +88,7 @@ EXPORTED void vl_label(const uint64_t* labels, size_t count) {
 EXPORTED void vl_lose(const uint64_t* addresses, size_t count) { vramlab::rehearsal::lose_values(addresses, count); }
 // Copies the bytes of a block whose values are known and real; 0 where they are not.
 EXPORTED int vl_values(uint64_t address, void* into, size_t bytes) { return vramlab::rehearsal::copy_values(address, into, bytes) ? 1 : 0; }
-EXPORTED void vl_ended(int enough_seen) { vramlab::rehearsal::ended(enough_seen != 0); }
+EXPORTED void vl_ended(int enough_seen) { vramlab::rehearsal::ended(enough_seen); }
 // A kernel that no operator launches, as a compiled one: numbers of kind and precision are those of work.h.
 EXPORTED void vl_work(const char* name, int kind, int precision, double flops, double bytes, uint32_t launches, uint64_t stream) {
   vramlab::rehearsal::told_work(name, static_cast<vramlab::rehearsal::WorkKind>(kind), static_cast<vramlab::rehearsal::Precision>(precision),

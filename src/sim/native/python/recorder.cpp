@@ -72,6 +72,9 @@ std::atomic<std::thread::id> backward_thread{};
 std::atomic<bool> python_is_there{true};
 
 thread_local uint32_t current_stack = 0, current_origin = 0, current_module = 0, origin_module = 0, current_operator = 0;
+// Where this thread's tries stand in the file that were too much, and how many of all threads reached the script.
+thread_local std::vector<size_t> ran_out;
+std::atomic<uint32_t> script_ran_out{0};
 
 bool is_open() { return events_file.is_open(); }
 
@@ -390,6 +393,8 @@ void follow(const Entry& entry) {
     event.origin = current_origin;
     event.module = current_module ? current_module : origin_module;
     event.operator_ = current_operator;
+    ran_out.push_back(written);
+    script_ran_out++;
   }
   write(event);
 }
@@ -535,7 +540,7 @@ void label(uint64_t address, Label category, uint32_t name) {
   write(event);
 }
 
-void ended(bool enough_seen) {
+void ended(int enough_seen) {
   flush_work();
   const std::lock_guard<std::mutex> lock(mutex);
   if (!is_open()) return;
@@ -580,6 +585,28 @@ uint32_t set_operator(uint32_t name) {
   const uint32_t before = current_operator;
   current_operator = name;
   return before;
+}
+
+size_t times_out_of_memory() { return ran_out.size(); }
+uint32_t script_out_of_memory() { return script_ran_out.load(); }
+
+void dealt_with_out_of_memory(size_t since) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (size_t i = since; i < ran_out.size() && is_open(); i++) set_rounded(ran_out[i], 1);
+  script_ran_out -= static_cast<uint32_t>(ran_out.size() - since);
+  ran_out.resize(since);
+}
+
+void refused(const char* name) {
+  const uint32_t stack = gather_stack();
+  write_line("{\"refused_operator\":" + quoted(name) + ",\"stack\":" + std::to_string(stack ? stack : backward_stack.load()) + "}\n");
+}
+
+void left_out(const char* what, const std::string& why) {
+  static std::atomic<uint64_t> times{0};
+  const uint64_t now = ++times;
+  if (now & (now - 1)) return;
+  write_line("{\"left_out\":" + quoted(what) + ",\"times\":" + std::to_string(now) + ",\"why\":" + quoted(why.substr(0, why.find('\n')).c_str()) + "}\n");
 }
 
 uint32_t operator_number(const char* name, const char* uncounted) {

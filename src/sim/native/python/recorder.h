@@ -48,13 +48,22 @@ void end_step();
 void set_module(uint32_t module);
 void set_backward_stack();
 void label(uint64_t address, Label category, uint32_t name);
-void ended(bool enough_seen);
+void ended(int enough_seen);
 // `size` is what was taken where it decides a shape, and `most` what that could be.
 void placeholder_read(const char* operator_name, int64_t size = 0, int64_t most = 0);
 // What the innermost kernel at work is; gives what was before.
 uint32_t set_operator(uint32_t name);
 // `uncounted` is the library that takes memory of its own for it which nobody knows.
 uint32_t operator_number(const char* name, const char* uncounted = nullptr);
+// How often memory has run out in this thread; and that an operator which returned has itself dealt with all since so many, as cuDNN's do that
+// try another algorithm: nobody has caught those. Of all threads how many reached the script.
+size_t times_out_of_memory();
+void dealt_with_out_of_memory(size_t since);
+uint32_t script_out_of_memory();
+// Something of ours failed, which a script must not see: what it is for is missing.
+void left_out(const char* what, const std::string& why);
+// The simulated GPU cannot run an operator.
+void refused(const char* operator_name);
 uint32_t current_step();
 // Where this thread is, by the numbers of an event.
 struct Place {

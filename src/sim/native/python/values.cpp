@@ -400,12 +400,15 @@ Tensor one_half(const Tensor& like) {
 
 // Runs a kernel. Where its CUDA code asks a library for what that cannot tell without a GPU, the operator is refused by name.
 void call(const c10::KernelFunction& kernel, const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  const size_t out_of_memory = times_out_of_memory();
   try {
     kernel.callBoxed(op, keys, stack);
   } catch (const c10::Error& error) {
     const std::string said = error.what_without_backtrace(), before = " when calling `";
     const size_t at = said.find(before);
-    if (said.rfind("CUDA error: ", 0) != 0 || at == std::string::npos) throw;
+    const bool is_library = said.rfind("CUDA error: ", 0) == 0 && at != std::string::npos;
+    if (is_library || said.rfind("The simulated GPU cannot run ", 0) == 0) refused(op.schema().name().c_str());
+    if (!is_library) throw;
     const size_t begin = at + before.size();
     // 2.15 names the variable that has the answer of cuSPARSELt's start.
     const bool names_it = said.rfind("cu", begin) == begin;
@@ -413,6 +416,19 @@ void call(const c10::KernelFunction& kernel, const c10::OperatorHandle& op, c10:
     TORCH_CHECK_NOT_IMPLEMENTED(false, "The simulated GPU cannot run ", op.schema().operator_name(), ": its CUDA code calls ", function,
                                 ", which gives no answer without a GPU (", said.substr(12, at - 12), "). The size of the operator's result and "
                                 "the library's workspace would have to be known. Give it tensors on the CPU, or dense ones.");
+  }
+  if (times_out_of_memory() > out_of_memory) dealt_with_out_of_memory(out_of_memory);
+}
+
+// Whether it came to its end. Nothing of ours raises into the script: it is left out, and told.
+template <typename Body>
+bool holds(const char* what, Body body) {
+  try {
+    body();
+    return true;
+  } catch (const std::exception& error) {
+    left_out(what, error.what());
+    return false;
   }
 }
 
@@ -460,13 +476,16 @@ struct Around final : c10::OperatorKernel {
     // Copied where something is left to do after the kernel.
     OnCpu cpu;
     Stack arguments, before, targets;
-    cpu.is_known = runs_on_cpu && may_be_known(begin, count);
-    if (cpu.is_known) {
-      arguments.reserve(count);
-      for (size_t i = 0; i < count && cpu.is_known; i++)
-        arguments.push_back(cpu.argument(*(begin + static_cast<std::ptrdiff_t>(i)), op.schema().arguments()[i], overwrites));
-    }
-    if (!cpu.is_known && choosing && runs_on_cpu && imagine(op, begin, count, cpu, arguments)) placeholder_read(told.c_str());
+    const bool is_seen = holds("values of numbers", [&] {
+      cpu.is_known = runs_on_cpu && may_be_known(begin, count);
+      if (cpu.is_known) {
+        arguments.reserve(count);
+        for (size_t i = 0; i < count && cpu.is_known; i++)
+          arguments.push_back(cpu.argument(*(begin + static_cast<std::ptrdiff_t>(i)), op.schema().arguments()[i], overwrites));
+      }
+      if (!cpu.is_known && choosing && runs_on_cpu && imagine(op, begin, count, cpu, arguments)) placeholder_read(told.c_str());
+    });
+    if (!is_seen) cpu.is_known = false;
     if (special != Special::kNone) before.assign(begin, stack->end());
     for (const size_t i : written_arguments) targets.push_back(*(begin + static_cast<std::ptrdiff_t>(i)));
     if (special == Special::kItem || special == Special::kEqual) return answer(op, keys, stack, cpu, arguments, before);
@@ -476,12 +495,15 @@ struct Around final : c10::OperatorKernel {
     time.go_on();
     const size_t returned = op.schema().returns().size();
     const c10::ArrayRef<IValue> values(stack->data() + stack->size() - returned, returned);
-    if (!cpu.is_known && special == Special::kNone) {
-      // By far the most of them.
-      for (const IValue& value : values) each_tensor(value, lose);
-      for (const IValue& value : targets) each_tensor(value, lose);
-      return;
-    }
+    // By far the most of them have none.
+    const bool has_none = !cpu.is_known && special == Special::kNone;
+    if (!has_none && holds("values of numbers", [&] { remember(op, cpu, arguments, before, values, targets); })) return;
+    for (const IValue& value : values) each_tensor(value, lose);
+    for (const IValue& value : targets) each_tensor(value, lose);
+  }
+
+  // What results have, after the kernel.
+  void remember(const c10::OperatorHandle& op, const OnCpu& cpu, Stack& arguments, const Stack& before, c10::ArrayRef<IValue> values, const Stack& targets) {
     Tensors results, written;
     for (const IValue& value : values) results.add(value);
     for (const IValue& value : targets) written.add(value);

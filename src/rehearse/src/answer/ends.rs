@@ -1,0 +1,117 @@
+//! How each process of a job ended, and what of that decides the answer: a rank that failed while another had made its steps, an operator that
+//! was refused and that nobody heard of.
+
+use super::place::Line;
+use super::process::{Failure, failure};
+use super::verdict::RehearsalVerdict;
+use crate::capture::plain::on_one_line;
+use crate::capture::process::{Exception, Trace};
+use serde::Serialize;
+use sim::trace::Kind;
+
+/// A process that failed by itself, and not because another one had gone.
+#[derive(Debug, Clone, Serialize)]
+pub struct FailedProcess {
+    pub process: u32,
+    pub rank: Option<u32>,
+    pub failure: Failure,
+}
+
+/// An operator that the simulated GPU cannot run, of which the script heard and went on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RefusedOperator {
+    pub operator: String,
+    pub line: Option<Line>,
+}
+
+/// Whether what became of a process is the job's matter: it used the GPU, is a rank, or made steps. Others are helpers, whose failure is the
+/// script's to deal with.
+fn is_of_the_job(trace: &Trace) -> bool {
+    trace.process.rank.is_some() || trace.events.iter().any(|event| event.kind == Kind::Alloc || event.step > 0)
+}
+
+/// An exception that ended a process, and is none of memory.
+fn own_exception(trace: &Trace) -> Option<&Exception> {
+    trace.exception.as_ref().filter(|exception| !exception.out_of_memory && !exception.of_thread && trace.stopped.is_none())
+}
+
+/// The process that failed first, by itself.
+pub fn failed(traces: &[Trace]) -> Option<FailedProcess> {
+    let mut found: Vec<(&Trace, &Exception)> = traces
+        .iter()
+        .filter(|trace| is_of_the_job(trace))
+        .filter_map(|trace| Some((trace, own_exception(trace)?)))
+        .filter(|(trace, exception)| !is_of_others(trace, exception, traces) && !succeeded_again(trace, exception, traces))
+        .collect();
+    found.sort_by_key(|(_, exception)| exception.at);
+    let (trace, exception) = found.first()?;
+    Some(FailedProcess { process: trace.process.id, rank: trace.process.rank, failure: failure(trace, exception) })
+}
+
+/// A rank that ended before its steps were done, by a signal or a status of its own, while another was stopped as done. Where that one failed
+/// after it was stopped, a launcher ends the others.
+pub fn missing(traces: &[Trace]) -> Option<u32> {
+    let (done, others): (Vec<&Trace>, Vec<&Trace>) = traces.iter().partition(|trace| trace.stopped.is_some());
+    let is_others_end = done.is_empty() || done.iter().any(|trace| trace.exception.is_some());
+    let missing = others.into_iter().filter(|trace| trace.exception.is_none()).find_map(|trace| trace.process.rank);
+    missing.filter(|_| !is_others_end)
+}
+
+/// Whether a process failed because another had gone before, which was stopped after its steps or failed: what it waited for broke off, or it
+/// had started that one.
+fn is_of_others(trace: &Trace, exception: &Exception, traces: &[Trace]) -> bool {
+    let gone = |other: &&Trace| {
+        let failed = own_exception(other).filter(|_| is_of_the_job(other)).map(|failed| failed.at);
+        let at = other.stopped_at.into_iter().chain(failed).min();
+        other.process.id != trace.process.id && at.is_some_and(|at| at < exception.at)
+    };
+    traces.iter().filter(gone).any(|other| exception.of_others || other.process.parent == trace.process.id)
+}
+
+/// Whether the same was started once more after it had failed, and ended well.
+fn succeeded_again(trace: &Trace, exception: &Exception, traces: &[Trace]) -> bool {
+    traces.iter().any(|other| {
+        let is_same = (other.process.rank, &other.process.arguments) == (trace.process.rank, &trace.process.arguments);
+        let ended_well = other.stopped.is_some() || (other.ended && other.exception.is_none());
+        is_same && ended_well && other.process.began > exception.at
+    })
+}
+
+/// What is said of processes that failed and decide nothing.
+pub fn beside(traces: &[Trace], verdict: RehearsalVerdict, failed: Option<&FailedProcess>) -> Vec<String> {
+    if verdict == RehearsalVerdict::ScriptFailed && failed.is_none() {
+        return Vec::new();
+    }
+    let told = |trace: &Trace| {
+        let exception = own_exception(trace)?;
+        let why = match () {
+            () if failed.is_some_and(|failed| failed.process == trace.process.id) => return None,
+            // The launcher's, that a process failed which is told.
+            () if is_of_others(trace, exception, traces) => return None,
+            () if succeeded_again(trace, exception, traces) => "the same was started again and ended well",
+            () if !is_of_the_job(trace) => "it used no GPU, so it decides nothing here",
+            () => return None,
+        };
+        let process = trace.process.rank.map_or(format!("process {}", trace.process.id), |rank| format!("rank {rank}"));
+        let (kind, message) = (on_one_line(&exception.kind), on_one_line(exception.message.lines().next().unwrap_or_default()));
+        Some(format!("{process} ended with {kind}: {message}; {why}"))
+    };
+    traces.iter().filter_map(told).collect()
+}
+
+/// Operators that were refused, where that is not what ended the script.
+pub fn refused(traces: &[Trace]) -> Vec<RefusedOperator> {
+    let mut found: Vec<RefusedOperator> = Vec::new();
+    for trace in traces {
+        for (operator, stack) in &trace.refused_operators {
+            let ended = trace.exception.as_ref().is_some_and(|exception| exception.message.contains(operator.as_str()));
+            let line = trace.own_line(*stack).or_else(|| trace.line(*stack)).map(Line::from);
+            let name = operator.rsplit("::").next().unwrap_or(operator);
+            let refused = RefusedOperator { operator: name.trim_start_matches("linalg_").to_string(), line };
+            if !ended && !found.iter().any(|known| known.line == refused.line) {
+                found.push(refused);
+            }
+        }
+    }
+    found
+}
