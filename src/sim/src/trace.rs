@@ -220,13 +220,38 @@ pub fn read(path: &Path, streams: &mut Vec<u64>) -> Result<Vec<Event>> {
             Err(error) => return Err(error.into()),
         }
     }
-    if let Some(end) = end {
-        // Of what is torn down nothing counts; but memory may run out in what the script does at its end.
-        let ran_out = |event: &Event| event.kind == Kind::OutOfMemory && event.rounded == 0;
-        events.truncate(events[end..].iter().rposition(ran_out).map_or(end, |at| end + at + 1));
+    if let Some(end) = end.filter(|end| *end < events.len()) {
+        let end = own_end(&events, end);
+        events.truncate(end);
     }
     ensure!(u32::try_from(events.len()).is_ok(), "it has more than four billion events; rehearse fewer steps");
     Ok(events)
+}
+
+/// Where the script's own events end, of which `end` are from before it was ended. What is torn down does not count; but what it does at its end
+/// may take more than was ever taken before, or more than there is.
+fn own_end(events: &[Event], end: usize) -> usize {
+    let mut live: HashMap<u64, i64> = HashMap::new();
+    // By device, what is allocated and was at most.
+    let mut levels: HashMap<u16, (i64, i64)> = HashMap::new();
+    let mut last = end;
+    for (at, event) in events.iter().enumerate() {
+        let (now, most) = levels.entry(event.device).or_default();
+        match event.kind {
+            Kind::Alloc => {
+                *now = now.saturating_add(event.rounded);
+                live.insert(event.address, event.rounded);
+            }
+            Kind::FreeRequested => *now = now.saturating_sub(live.remove(&event.address).unwrap_or(0)),
+            _ => {}
+        }
+        let is_told = event.kind == Kind::OutOfMemory && event.rounded == 0;
+        if at >= end && (now > most || is_told) {
+            last = at + 1;
+        }
+        *most = (*most).max(*now);
+    }
+    last
 }
 
 /// What memory is for.

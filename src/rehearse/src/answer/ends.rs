@@ -68,13 +68,15 @@ fn is_of_others(trace: &Trace, exception: &Exception, traces: &[Trace]) -> bool 
     traces.iter().filter(gone).any(|other| exception.of_others || other.process.parent == trace.process.id)
 }
 
-/// Whether the same was started once more after it had failed, and ended well.
+/// Whether the same was started once more after it had failed, and ended well. All that a process forks have its arguments.
 fn succeeded_again(trace: &Trace, exception: &Exception, traces: &[Trace]) -> bool {
-    traces.iter().any(|other| {
-        let is_same = (other.process.rank, &other.process.arguments) == (trace.process.rank, &trace.process.arguments);
-        let ended_well = other.stopped.is_some() || (other.ended && other.exception.is_none());
-        is_same && ended_well && other.process.began > exception.at
-    })
+    let forked = |by: &Trace| (by.process.id, &by.process.arguments) == (trace.process.parent, &trace.process.arguments);
+    !traces.iter().any(forked)
+        && traces.iter().any(|other| {
+            let is_same = (other.process.rank, &other.process.arguments) == (trace.process.rank, &trace.process.arguments);
+            let ended_well = other.stopped.is_some() || (other.ended && other.exception.is_none());
+            is_same && ended_well && other.process.began > exception.at
+        })
 }
 
 /// What is said of processes that failed and decide nothing.
