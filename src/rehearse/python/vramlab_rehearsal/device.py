@@ -137,6 +137,7 @@ def tell_of_third_party(failed):
         )
 
 
+@guarded("what this process holds of a card")
 def hold():
     """What this process has of a card stays taken for those beside it: a real one would go on."""
     from .session import simulated
