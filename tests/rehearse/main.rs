@@ -4,6 +4,7 @@ mod answers;
 mod ends;
 mod files;
 mod library;
+mod passes;
 mod scripts;
 mod sharing;
 mod versions;

@@ -403,7 +403,7 @@ for step in range(20):
     };
     let grows = rehearse(&[], &script("loss", "evaluate(x)"));
     let growth = &grows.json["processes"][0]["growth"];
-    assert!(growth["bytes_per_step"].as_i64().unwrap() > 8 << 20, "{growth}");
+    assert!(growth["bytes_per_round"].as_i64().unwrap() > 8 << 20, "{growth}");
     let kept: Vec<&str> = growth["kept_by"].as_array().unwrap().iter().map(|keeper| keeper["keeps"].as_str().unwrap()).collect();
     assert_eq!(kept, ["losses", "total"]);
     let lines: Vec<&str> = growth["lines"].as_array().unwrap().iter().map(|line| line["name"].as_str().unwrap()).collect();
@@ -583,7 +583,7 @@ for _ in range(3):
     let seen = rehearse(&["--gpu", "24GiB"], script);
     let weight = 1024 * 1024 * 4;
     assert_eq!(
-        (seen.category("data"), seen.category("other")),
+        (seen.category("data"), seen.category("copies of weights")),
         (512 * 1024 * 4, 2 * weight),
         "{}",
         seen.json["processes"][0]["peak"]

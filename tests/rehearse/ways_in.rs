@@ -179,7 +179,8 @@ fn have_ended(pids: &[u32]) -> bool {
 #[test]
 fn whatever_was_started_ends_with_the_rehearsal() {
     // The flags, the script's argument, and what is sent to vramlab.
-    let endings: [(&[&str], &str, Option<(&str, &str)>); 5] = [
+    type Signal = Option<(&'static str, &'static str)>;
+    let endings: [(&[&str], &str, Signal); 5] = [
         (&["--timeout", "3"], "", None),
         (&[], "", Some(("-TERM", ""))),
         (&[], "", Some(("-KILL", ""))),

@@ -1,5 +1,6 @@
 //! The program `vramlab`. It needs no libtorch; the lab's commands are those of `vramlab-lab`, which it starts.
 
+mod diff;
 mod fit;
 mod rehearsal;
 
@@ -27,14 +28,17 @@ enum Subcommands {
     /// Find the largest batch or context of your own training script that fits a GPU, without one
     Fit(Box<fit::FitOptions>),
 
-    /// Compare two machines' results: verdicts that differ, and effects that differ beyond their intervals
+    /// Say which lines made a peak grow, between two answers of `rehearse --json`; or which verdicts and effects differ between two machines
     Diff {
-        /// Folder of one machine, results/MACHINE
+        /// An answer, as --json writes it; or a machine's folder, results/MACHINE
         #[arg(value_name = "A")]
         a: PathBuf,
-        /// Folder of another, or of the same at another time
+        /// A later answer; or the folder of another machine, or of the same at another time
         #[arg(value_name = "B")]
         b: PathBuf,
+        /// Of two answers, write the rows as JSON to FILE; - is the standard output
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
     },
 
     /// Check that a machine's results are whole and valid, as CONTRIBUTING.md requires
@@ -107,7 +111,8 @@ fn main() -> ExitCode {
 
 fn run(command: Subcommands) -> Result<u8> {
     match command {
-        Subcommands::Diff { a, b } => {
+        Subcommands::Diff { a, b, json } if a.is_file() || b.is_file() => diff::answers(&a, &b, json.as_deref()),
+        Subcommands::Diff { a, b, .. } => {
             print!("{}", report::diff(&a, &b)?);
             Ok(0)
         }

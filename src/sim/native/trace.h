@@ -30,11 +30,28 @@ enum class Kind : uint8_t {
   kEnded = 12,
   // `bytes` that others than PyTorch's allocator took (fewer than 0: gave back), at `address`; `operator_` is their library.
   kOutside = 13,
+  // A forward pass of an outermost module with parameters begins: `module` is that module, `bytes` the pass's number from 1 on, `rounded` what it
+  // is, as a sum of PassFlag.
+  kPass = 14,
 };
 
-enum class Label : int64_t { kOther = 0, kParameter = 1, kGradient = 2, kOptimizerState = 3, kBuffer = 4, kData = 5, kWorkspace = 6 };
+enum PassFlag : int64_t { kWithGradients = 1, kInTraining = 2, kBeginsGeneration = 4 };
 
-enum class Phase : uint8_t { kLoad = 0, kForward = 1, kBackward = 2, kOptimizer = 3 };
+enum class Label : int64_t {
+  kOther = 0,
+  kParameter = 1,
+  kGradient = 2,
+  kOptimizerState = 3,
+  kBuffer = 4,
+  kData = 5,
+  kWorkspace = 6,
+  kKeyValueCache = 7,
+  kWeightCopy = 8,
+  // What the block is for stays as it was said; `module` names the script's variable that holds it. At address 0 what was said so far is over.
+  kVariable = 9,
+};
+
+enum class Phase : uint8_t { kLoad = 0, kForward = 1, kBackward = 2, kOptimizer = 3, kEvaluation = 4, kGeneration = 5, kSaving = 6 };
 
 struct Event {
   Kind kind;

@@ -11,7 +11,7 @@
 //! | offset | type | field | |
 //! |---|---|---|---|
 //! | 0 | u8 | kind | [`Kind`] |
-//! | 1 | u8 | phase | 0 load, 1 forward, 2 backward, 3 optimizer ([`Phase`]) |
+//! | 1 | u8 | phase | [`Phase`] |
 //! | 2 | u16 | device | |
 //! | 4 | u32 | step | optimizer steps that had ended |
 //! | 8 | u64 | address | of the block or segment |
@@ -31,7 +31,7 @@
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
@@ -79,6 +79,9 @@ numbered! {
         Ended = 12,
         /// Others than PyTorch's allocator took `bytes`, or gave them back (fewer than 0); `operator` is their library.
         Outside = 13,
+        /// A forward pass of an outermost module with parameters begins: `module` is that module, `bytes` the pass's number from 1 on, `rounded`
+        /// what it is ([`PassFlags`]).
+        Pass = 14,
     }
 }
 
@@ -94,6 +97,28 @@ numbered! {
         Forward = 1,
         Backward = 2,
         Optimizer = 3,
+        /// A forward pass without gradients, and what the script does with its outputs: evaluation of a model in training, else inference.
+        Evaluation = 4,
+        /// The same within a function `generate`.
+        Generation = 5,
+        Saving = 6,
+    }
+}
+
+/// What a forward pass is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PassFlags {
+    pub with_gradients: bool,
+    /// The module's own flag, that dropout and batch norm read.
+    pub in_training: bool,
+    /// The first of a generation: the whole prompt.
+    pub begins_generation: bool,
+}
+
+impl PassFlags {
+    pub fn of(event: &Event) -> PassFlags {
+        let is = |flag: i64| event.rounded & flag != 0;
+        PassFlags { with_gradients: is(1), in_training: is(2), begins_generation: is(4) }
     }
 }
 
@@ -104,6 +129,9 @@ impl Phase {
             Phase::Forward => "forward",
             Phase::Backward => "backward",
             Phase::Optimizer => "optimizer",
+            Phase::Evaluation => "evaluation",
+            Phase::Generation => "generation",
+            Phase::Saving => "saving",
         }
     }
 }
@@ -125,6 +153,12 @@ numbered! {
         /// Filled from the host.
         Data = 5,
         Workspace = 6,
+        KeyValueCache = 7,
+        /// A moving average of weights, a deepcopy.
+        WeightCopy = 8,
+        /// The name is of the script's variable that holds the block; what it is for stays as it was said. At address 0 the variables are looked at
+        /// anew, and none holds what it is not said to hold.
+        Variable = 9,
     }
 }
 
@@ -262,12 +296,22 @@ pub enum Category {
     Gradients,
     OptimizerState,
     Buffers,
+    /// Keys and values of earlier tokens.
+    KeyValueCache,
+    /// Moving averages of weights and deepcopies of models.
+    WeightCopies,
+    /// What autocast made of weights in a type of fewer bits, until it is left.
+    AutocastCopies,
     /// Batches and whatever else came from the host.
     Data,
-    /// Made in a forward pass and still there at its end.
+    /// Made in a forward pass and still there at its end; of a pass without gradients, what it makes on its way.
     Activations,
+    /// Made in a forward pass without gradients, and still there in the next one.
+    Outputs,
     /// Gone again before the phase that made them ends.
     Temporaries,
+    /// The same of an optimizer's step.
+    OptimizerTemporaries,
     Workspaces,
     Other,
 }
@@ -279,9 +323,14 @@ impl Category {
             Category::Gradients => "gradients",
             Category::OptimizerState => "optimizer state",
             Category::Buffers => "buffers",
+            Category::KeyValueCache => "KV cache",
+            Category::WeightCopies => "copies of weights",
+            Category::AutocastCopies => "autocast's copies of weights",
             Category::Data => "data",
             Category::Activations => "activations",
+            Category::Outputs => "kept outputs",
             Category::Temporaries => "temporaries",
+            Category::OptimizerTemporaries => "optimizer's temporaries",
             Category::Workspaces => "workspaces",
             Category::Other => "other",
         }
@@ -300,6 +349,8 @@ pub struct MemoryBlock {
     completed: u32,
     /// Number of the tensor's name; 0 where it has none.
     pub tensor: u32,
+    /// Number of the name of the script's variable that held it when that was last looked at; 0 where none did.
+    pub variable: u32,
     pub device: u16,
     pub category: Category,
 }
@@ -322,6 +373,7 @@ impl MemoryBlock {
             freed: NEVER,
             completed: NEVER,
             tensor: 0,
+            variable: 0,
             device: event.device,
             category,
         }
@@ -377,17 +429,23 @@ pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
                     blocks[block].completed = position(at);
                 }
             }
+            Kind::Label if key == 0 => live.values().for_each(|&block| blocks[block].variable = 0),
             Kind::Label => {
                 if let Some((_, &block)) = live.range(..=key).next_back()
                     && event.address < blocks[block].address + blocks[block].rounded.unsigned_abs().max(1)
                 {
                     let label = Label::of(event.bytes).unwrap_or(Label::Other);
+                    if label == Label::Variable {
+                        blocks[block].variable = event.module;
+                        continue;
+                    }
                     let before = labels[block].0;
                     let stays = match label {
                         // A parameter that is loaded from the host stays one.
                         Label::Data => before != Label::Other,
                         // Weights of which nothing else is known: they are no data, and stay what else they are.
                         Label::Other => before != Label::Data,
+                        Label::WeightCopy => !matches!(before, Label::Other | Label::Data),
                         _ => false,
                     };
                     if !stays {
@@ -398,30 +456,58 @@ pub fn blocks(events: &[Event]) -> Vec<MemoryBlock> {
             _ => {}
         }
     }
-    let marks: Vec<(usize, Phase)> =
-        events.iter().enumerate().filter(|(_, event)| event.kind == Kind::Mark).map(|(at, event)| (at, event.phase)).collect();
+    let at_kind = |kind: Kind| events.iter().enumerate().filter(move |(_, event)| event.kind == kind);
+    let marks: Vec<(usize, Phase)> = at_kind(Kind::Mark).map(|(at, event)| (at, event.phase)).collect();
+    let passes: Vec<(usize, bool)> = at_kind(Kind::Pass).map(|(at, event)| (at, PassFlags::of(event).with_gradients)).collect();
     for (block, (label, tensor)) in blocks.iter_mut().zip(labels) {
         block.tensor = tensor;
-        block.category = category(block, label, &events[block.made()], &marks);
+        block.category = category(block, label, &events[block.made()], &marks, &passes);
     }
+    // The last pass adds to a cache that nobody is given any more.
+    let place = |block: &MemoryBlock| (events[block.made()].stack, events[block.made()].operator);
+    let caches: HashSet<(u32, u16)> = blocks
+        .iter()
+        .filter(|block| block.category == Category::KeyValueCache)
+        .map(place)
+        .filter(|(stack, _)| *stack != 0)
+        .collect();
+    let is_made =
+        |block: &MemoryBlock| matches!(block.category, Category::Activations | Category::Outputs) && caches.contains(&place(block));
+    blocks.iter_mut().filter(|block| is_made(block)).for_each(|block| block.category = Category::KeyValueCache);
     blocks
 }
 
 /// What a block is for: what was said of it, else the phase that made it and whether it outlived that.
-fn category(block: &MemoryBlock, label: Label, made: &Event, marks: &[(usize, Phase)]) -> Category {
+fn category(block: &MemoryBlock, label: Label, made: &Event, marks: &[(usize, Phase)], passes: &[(usize, bool)]) -> Category {
     match label {
         Label::Parameter => return Category::Parameters,
         Label::Gradient => return Category::Gradients,
         Label::OptimizerState => return Category::OptimizerState,
         Label::Buffer => return Category::Buffers,
         Label::Workspace => return Category::Workspaces,
+        Label::KeyValueCache => return Category::KeyValueCache,
+        // What an operator of a training step made and happens to have a weight's shape is no copy of it.
+        Label::WeightCopy if made.module == 0 && !matches!(made.phase, Phase::Backward | Phase::Optimizer) => {
+            return Category::WeightCopies;
+        }
         Label::Data if made.module == 0 => return Category::Data,
-        Label::Data | Label::Other => {}
+        Label::Data | Label::Other | Label::WeightCopy | Label::Variable => {}
     }
     let after = marks.partition_point(|(at, _)| *at <= block.made());
     let end = marks[after..].iter().find(|(_, phase)| *phase != made.phase).map(|(at, _)| *at);
     let outlives = |end: usize| block.freed().is_none_or(|freed| freed > end);
+    let next_pass = passes.partition_point(|(pass, _)| *pass <= block.made());
+    let kept = || passes.get(next_pass).is_some_and(|(next, _)| outlives(*next));
+    // What a script does with outputs of a pass without gradients, where it never goes backward.
+    let is_after_inference = || end.is_none() && next_pass > 0 && !passes[next_pass - 1].1;
     match made.phase {
+        Phase::Forward if is_after_inference() => {
+            if kept() || made.module == 0 {
+                Category::Outputs
+            } else {
+                Category::Activations
+            }
+        }
         Phase::Load => match end {
             Some(end) if !outlives(end) => Category::Temporaries,
             _ => Category::Other,
@@ -445,8 +531,16 @@ fn category(block: &MemoryBlock, label: Label, made: &Event, marks: &[(usize, Ph
             if end.is_some_and(outlives) {
                 Category::OptimizerState
             } else {
-                Category::Temporaries
+                Category::OptimizerTemporaries
             }
         }
+        Phase::Evaluation | Phase::Generation => {
+            if kept() {
+                Category::Outputs
+            } else {
+                Category::Activations
+            }
+        }
+        Phase::Saving => Category::Temporaries,
     }
 }

@@ -8,7 +8,7 @@ import re
 from . import building, notes
 from .guard import guarded
 
-FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3
+FORWARD, BACKWARD, OPTIMIZER, EVALUATION, GENERATION, SAVING = 1, 2, 3, 4, 5, 6
 library = None
 # How many entries of PyTorch's own memory history the script wants; None where it wants none.
 _history = None
@@ -42,6 +42,8 @@ def _open(torch, follow):
     opened.vl_forget.argtypes = (ctypes.c_void_p,)
     opened.vl_label.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     opened.vl_label.restype = None
+    opened.vl_begin_pass.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_uint32)
+    opened.vl_begin_pass.restype = None
     opened.vl_set_module.restype = opened.vl_lose.restype = None
     opened.vl_lose.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     opened.vl_refused.restype = None

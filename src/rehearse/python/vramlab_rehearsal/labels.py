@@ -11,10 +11,11 @@ from . import calls, device
 from .guard import guarded
 from .notes import note
 
-OTHER, PARAMETER, GRADIENT, STATE, BUFFER = 0, 1, 2, 3, 4
+OTHER, PARAMETER, GRADIENT, STATE, BUFFER, KEY_VALUE_CACHE, WEIGHT_COPY, VARIABLE = 0, 1, 2, 3, 4, 7, 8, 9
 
 _modules = {}
 _tensors = {}
+_variables = {}
 _roots = weakref.WeakSet()
 _optimizers = weakref.WeakSet()
 _names = weakref.WeakKeyDictionary()
@@ -28,6 +29,18 @@ _outermost = 0
 
 # Called before each forward pass of an outermost module, with it and what it is given.
 before_roots = []
+
+
+def begins_pass(root, arguments, named):
+    """The same of one with parameters, when its number is known; passes.py puts its own in place of these three."""
+
+
+def pass_ended():
+    pass
+
+
+def label_caches_of(root):
+    pass
 
 
 def follow():
@@ -66,6 +79,8 @@ def _enters(module, arguments, named):
         number = _names[module] = _number_of("module", _modules, type(module).__name__, type=type(module).__name__)
     if not stack:
         _outermost = number
+    if not stack and not is_backward and next(module.parameters(), None) is not None:
+        begins_pass(module, arguments, named)
     stack.append((module, number))
     device.library.vl_set_module(number)
 
@@ -76,6 +91,8 @@ def _leaves(module):
     if stack and stack[-1][0] is module:
         stack.pop()
         device.library.vl_set_module(stack[-1][1] if stack else 0)
+        if not stack:
+            pass_ended()
 
 
 def is_inside():
@@ -121,6 +138,7 @@ def label_root(root):
     for name, buffer in root.named_buffers():
         _label(buffer, BUFFER, _plain(f"{kind}.{name}"))
     _tell()
+    label_caches_of(root)
 
 
 def label_all():
@@ -147,12 +165,41 @@ def _label_averages():
     # What was made in inference mode has no version.
     tensors = [each for each in kinds if _is_ours_to_look_at(each)]
     shapes = {each.shape for each in tensors if isinstance(each, torch.nn.Parameter)}
+    of_roots = {each.shape for root in list(_roots) for each in root.parameters()}
     for each in tensors:
         # A plain tensor is one where it was written to and has a parameter's shape.
         plain = type(each) is torch.Tensor and not each.is_nested and each.is_leaf and not each.requires_grad
-        if isinstance(each, torch.nn.Parameter) or (plain and each._version > 0 and each.shape in shapes):
-            _label(each, OTHER, "")
+        if isinstance(each, torch.nn.Parameter):
+            _label(each, WEIGHT_COPY if each.shape in of_roots else PARAMETER, "")
+        elif plain and each._version > 0 and each.shape in shapes:
+            _label(each, WEIGHT_COPY, "")
     _tell()
+
+
+def label_as(category, tensors, name=""):
+    for tensor in tensors:
+        _label(tensor, category, name)
+    if _waiting:
+        _tell()
+
+
+def forget_variables():
+    _waiting.extend((0, VARIABLE, 0))
+    _tell()
+
+
+def label_variable(tensors, name, file, function):
+    number = _variables.get((name, file, function))
+    if number is None:
+        number = _variables[name, file, function] = len(_variables) + 1
+        note(variable=number, name=name, file=file, function=function)
+    for tensor in tensors:
+        _label_number(tensor, VARIABLE, number)
+    _tell()
+
+
+def number_of(module):
+    return _names.get(module, 0)
 
 
 @guarded("labels of gradients")
@@ -181,11 +228,16 @@ def state(optimizer):
 
 @guarded("labels of tensors")
 def _label(tensor, category, name):
+    number = _tensors.get(name) or (_number_of("tensor", _tensors, name) if name else 0)
+    _label_number(tensor, category, number)
+
+
+def _label_number(tensor, category, number):
     # A distributed tensor's shard, the parts of one that is quantised.
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:
         for part in flatten()[0]:
-            _label(getattr(tensor, part), category, name)
+            _label_number(getattr(tensor, part), category, number)
         return
     # The mesh of a distributed tensor is one of its parts in newer versions of PyTorch.
     if not getattr(tensor, "is_cuda", False):
@@ -196,7 +248,6 @@ def _label(tensor, category, name):
         # No storage: a fake tensor, one that is sparse, a lazy module's before its first call.
         return
     if address:
-        number = _tensors.get(name) or (_number_of("tensor", _tensors, name) if name else 0)
         _waiting.extend((address, category, number))
 
 

@@ -1,8 +1,6 @@
 """This process under rehearsal: what is put in place at its start, how it is stopped, how it ended."""
 
 import atexit
-import collections
-import itertools
 import multiprocessing
 import os
 import resource
@@ -12,7 +10,7 @@ import time
 import traceback
 from multiprocessing import util
 
-from . import counting, device, distributed, imports, labels, loading, notes, reach, steps, switches
+from . import counting, device, distributed, imports, labels, loading, notes, passes, reach, steps, switches
 from .guard import guarded
 from .notes import note
 from .session import settings
@@ -56,6 +54,7 @@ def begin(torch):
     else:
         device.wait_for_cuda(torch, _follow)
         labels.follow()
+        passes.follow()
         switches.follow(torch)
         steps.leave_out_trials()
         distributed.follow(torch)
@@ -83,7 +82,8 @@ def stop(after):
         if device.library is not None:
             reach.tell()
             loading.tell()
-            _tell_keepers()
+            passes.look_at_variables()
+            passes.tell()
         note(stopped=after, at=time.monotonic_ns())
         _stopped = True
         if settings.counts:
@@ -99,37 +99,6 @@ def stop(after):
     os._exit(0)
 
 
-@guarded("what keeps tensors of several steps")
-def _tell_keepers():
-    """Variables of the script, and attributes of its objects, that hold tensors of several steps: lists of them, and sums with their graphs."""
-    told = set()
-    frame = sys._getframe()
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if reach.is_own(file):
-            for name, value in list(frame.f_locals.items()):
-                parts = list(vars(value).items())[:200] if type(value).__module__ == "__main__" and hasattr(value, "__dict__") else []
-                for name, value in [(name, value), *((f"{name}.{part}", of) for part, of in parts)]:
-                    what = _holds(value)
-                    if what and id(value) not in told:
-                        told.add(id(value))
-                        note(keeps=name, what=what, file=file, function=frame.f_code.co_name)
-        frame = frame.f_back
-
-
-def _holds(value):
-    if isinstance(value, (list, tuple, set, dict, collections.deque)):
-        members = list(itertools.islice(value.values() if isinstance(value, dict) else value, 10000))
-        tensors = sum(1 for each in members if getattr(each, "is_cuda", False) is True and getattr(each, "grad_fn", None) is not None)
-        return f"a {type(value).__name__} of {tensors} tensors with their graphs" if tensors > 1 else None
-    # Of a class that extends Tensor, `is_cuda` is a descriptor.
-    depth, node = 0, getattr(value, "grad_fn", None) if getattr(value, "is_cuda", False) is True else None
-    while node is not None and node.name() == "AddBackward0" and depth < 100:
-        depth += 1
-        node = next((of for of, _ in node.next_functions if of is not None), None)
-    return f"a sum with the graphs of {depth} steps or more" if depth > 1 else None
-
-
 @guarded("the process's end")
 def _ended():
     global _told
@@ -142,6 +111,7 @@ def _ended():
     if not _stopped:
         reach.tell_batches()
         loading.tell()
+        passes.tell()
     device.tell_of_third_party(failed=False)
     _label_everything()
     device.ended(_stopped)

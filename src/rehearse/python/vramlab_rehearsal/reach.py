@@ -72,10 +72,7 @@ def _enters(root, arguments, named):
 
     model = id(next(root.parameters(), None))
     if not torch.is_grad_enabled():
-        frame = sys._getframe(2)
-        while frame is not None and frame.f_code.co_name != "generate":
-            frame = frame.f_back
-        if frame is not None:
+        if is_generating(sys._getframe(1)):
             _did.add("generation")
         else:
             _asked.add(model)
@@ -92,6 +89,12 @@ def _enters(root, arguments, named):
     # Not what checkpointing computes again, nor a loss, which has no parameters.
     if model != id(None) and torch._C._current_graph_task_id() == -1:
         _count(torch, model, named)
+
+
+def is_generating(frame):
+    while frame is not None and frame.f_code.co_name != "generate":
+        frame = frame.f_back
+    return frame is not None
 
 
 def _count(torch, model, named):

@@ -1,56 +1,184 @@
-//! Memory that grows from step to step: blocks that each step makes and nothing frees.
+//! Memory that grows while the script repeats something: blocks that each round makes and nothing frees.
 
 use super::place::Held;
-use crate::capture::process::{Keeper, Trace};
+use crate::capture::process::{Keeper, Trace, Variable};
 use serde::Serialize;
-use sim::trace::{Category, MemoryBlock};
+use sim::trace::{Category, Kind, MemoryBlock, PassFlags};
 use std::collections::BTreeMap;
 
-/// What each step leaves behind.
+/// What each round of what the script repeats leaves behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Growth {
-    /// Allocated bytes that stay, on average over the steps before the last.
-    pub bytes_per_step: i64,
-    /// Of each line of the script the bytes and blocks of all these steps that live at the end, the most first.
+    /// What it repeats: `step`, `generation`, `forward pass`, or a forward pass of one of several modules.
+    pub round: String,
+    /// How many rounds were seen.
+    pub rounds: usize,
+    /// Allocated bytes that stay, on average over the rounds before the last.
+    pub bytes_per_round: i64,
+    /// Of each line of the script the bytes and blocks of all these rounds that live at the end, the most first.
     pub lines: Vec<Held>,
-    /// Variables that hold tensors of several steps.
+    /// Variables that hold tensors of several rounds.
     pub kept_by: Vec<Keeper>,
 }
 
-/// What grew until the last step of these. A line counts where blocks live at the end that it made in each step before the last: what the
-/// last one made is its own still, and what is made once (an optimizer's state, a cache) is not made again.
-pub fn growth(
-    trace: &Trace,
-    blocks: &[MemoryBlock],
-    device: u16,
-    steps: u32,
-    name: impl Fn(&MemoryBlock) -> Option<String>,
-) -> Option<Growth> {
-    if steps < 3 {
-        return None;
+/// What a script repeats, and the events with which its rounds begin.
+struct Rounds {
+    name: String,
+    count: usize,
+    /// Of many rounds, of every so many together.
+    begins: Vec<usize>,
+}
+
+impl Rounds {
+    fn new(name: String, begins: &[usize]) -> Rounds {
+        let together = begins.len().div_ceil(MOST_ROUNDS).max(1);
+        Rounds { name, count: begins.len(), begins: begins.iter().copied().step_by(together).collect() }
     }
-    let events = &trace.events;
-    let lasting = |block: &&MemoryBlock| {
-        let stays = !matches!(block.category, Category::Parameters | Category::OptimizerState | Category::Workspaces);
-        block.device == device && stays && block.lives_after(events.len() - 1)
+
+    /// Which round an event is of; none before the first.
+    fn of(&self, event: usize) -> Option<usize> {
+        self.begins.partition_point(|begin| *begin <= event).checked_sub(1)
+    }
+}
+
+const MOST_ROUNDS: usize = 512;
+/// A round of fewer bytes than this is of a counter or a running mean.
+const LEAST_PER_ROUND: i64 = 4096;
+/// Where a line's bytes are another block's each round (`torch.cat`), they must have grown as often in a row: by chance sizes do so once in
+/// 5,040 times.
+const LEAST_RISES: usize = 6;
+
+/// What grew over the rounds of what the script repeats: optimizer steps, else generations, else forward passes of the module that has
+/// fewest of them. What is made once (an optimizer's state, a cache) is not made again, and what the last round made is its own still.
+pub fn growth(trace: &Trace, blocks: &[MemoryBlock], device: u16, name: impl Fn(&MemoryBlock) -> Option<String>) -> Option<Growth> {
+    let stays = |block: &MemoryBlock| {
+        !matches!(block.category, Category::Parameters | Category::OptimizerState | Category::Workspaces | Category::KeyValueCache)
     };
-    // By line, the bytes and blocks of each step before the last.
-    let mut made: BTreeMap<String, BTreeMap<u32, (i64, usize)>> = BTreeMap::new();
-    for block in blocks.iter().filter(lasting) {
-        let step = events[block.made()].step;
-        let Some(line) = name(block).filter(|_| step + 1 < steps) else { continue };
-        let of_step = made.entry(line).or_default().entry(step).or_default();
-        *of_step = (of_step.0 + block.rounded, of_step.1 + 1);
+    let blocks: Vec<(&MemoryBlock, String)> = blocks
+        .iter()
+        .filter(|block| block.device == device && stays(block))
+        .filter_map(|block| Some((block, name(block)?)))
+        .collect();
+    repeated(trace).iter().find_map(|rounds| grown(trace, &blocks, rounds))
+}
+
+fn grown(trace: &Trace, blocks: &[(&MemoryBlock, String)], rounds: &Rounds) -> Option<Growth> {
+    let last = rounds.begins.len().checked_sub(1)?;
+    // What a script that came to its end gave back then grew until its last round all the same.
+    let end = if trace.stopped.is_some() { trace.events.len().checked_sub(1)? } else { rounds.begins[last] };
+    // By line, the bytes and blocks of each round before the last that live at the end.
+    let mut made: BTreeMap<&str, Vec<(i64, usize)>> = BTreeMap::new();
+    // By line, the bytes that live when each round but the first begins.
+    let mut living: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+    for (block, line) in blocks {
+        let Some(round) = rounds.of(block.made()).filter(|round| *round < last) else { continue };
+        if block.lives_after(end) {
+            let of_round = &mut made.entry(line).or_insert_with(|| vec![(0, 0); last])[round];
+            *of_round = (of_round.0 + block.rounded, of_round.1 + 1);
+        }
+        let until = rounds.begins[round + 1..].partition_point(|begin| block.lives_after(*begin));
+        let at = living.entry(line).or_insert_with(|| vec![0; last]);
+        at[round..round + until].iter_mut().for_each(|bytes| *bytes += block.rounded);
     }
-    let mut lines: Vec<Held> = made
+    let mut lines: Vec<Held> = Vec::new();
+    for (line, at) in living {
+        let (bytes, count) = match made.get(line) {
+            Some(of_rounds) if accumulates(of_rounds) => {
+                of_rounds.iter().fold((0, 0), |sum, round| (sum.0 + round.0, sum.1 + round.1))
+            }
+            _ if rises(&at) => (at[last - 1] - at[0], 1),
+            _ => continue,
+        };
+        lines.push(Held { name: line.to_string(), bytes, blocks: count, source: None });
+    }
+    lines.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    let per_round = lines.iter().map(|line| line.bytes).sum::<i64>() / i64::try_from(rounds.count - 1).ok()?;
+    (per_round >= if rounds.name == "step" { 1 } else { LEAST_PER_ROUND }).then(|| Growth {
+        round: rounds.name.clone(),
+        rounds: rounds.count,
+        bytes_per_round: per_round,
+        kept_by: kept_by(trace, blocks, &lines, end),
+        lines,
+    })
+}
+
+/// Whether blocks stay of every round, or of three and more of many, and not of the first ones alone, as a cache that fills has them.
+fn accumulates(of_rounds: &[(i64, usize)]) -> bool {
+    let with: Vec<usize> = of_rounds.iter().enumerate().filter(|(_, round)| round.1 > 0).map(|(at, _)| at).collect();
+    let rounds = of_rounds.len();
+    match with.len() {
+        0 | 1 => false,
+        all if all == rounds => true,
+        some => some >= 3 && with.last().is_some_and(|last| 3 * last >= 2 * rounds),
+    }
+}
+
+fn rises(at: &[i64]) -> bool {
+    at.len() > LEAST_RISES && at[at.len() - LEAST_RISES - 1..].windows(2).all(|pair| pair[1] > pair[0])
+}
+
+/// What the script repeats, what says most first.
+fn repeated(trace: &Trace) -> Vec<Rounds> {
+    let (mut steps, mut generations) = (Vec::new(), Vec::new());
+    let mut passes: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (at, event) in trace.events.iter().enumerate() {
+        if event.step as usize == steps.len() {
+            steps.push(at);
+        }
+        if event.kind == Kind::Pass {
+            passes.entry(event.module).or_default().push(at);
+            if PassFlags::of(event).begins_generation {
+                generations.push(at);
+            }
+        }
+    }
+    // What follows the last step is no step of its own.
+    if steps.len() > 1 {
+        steps.pop();
+        return if steps.len() > 2 { vec![Rounds::new("step".to_string(), &steps)] } else { Vec::new() };
+    }
+    let several = passes.len() > 1;
+    let mut rounds: Vec<Rounds> = passes
         .into_iter()
-        .filter(|(_, of_steps)| of_steps.len() + 1 == steps as usize)
-        .map(|(name, of_steps)| {
-            let (bytes, blocks) = of_steps.into_values().fold((0, 0), |sum, step| (sum.0 + step.0, sum.1 + step.1));
-            Held { name, bytes, blocks, source: None }
+        .map(|(module, begins)| {
+            let name = match trace.modules.get(&module).filter(|_| several) {
+                Some(module) => format!("forward pass of {module}"),
+                None => "forward pass".to_string(),
+            };
+            Rounds::new(name, &begins)
         })
         .collect();
-    lines.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
-    let bytes: i64 = lines.iter().map(|line| line.bytes).sum();
-    (bytes > 0).then(|| Growth { bytes_per_step: bytes / i64::from(steps - 1), lines, kept_by: trace.keepers.clone() })
+    rounds.sort_by_key(|rounds| rounds.count);
+    rounds.insert(0, Rounds::new("generation".to_string(), &generations));
+    rounds.retain(|rounds| rounds.begins.len() > 2);
+    rounds
+}
+
+/// The variables that hold what these lines made, and those that were found to hold graphs of several passes.
+fn kept_by(trace: &Trace, blocks: &[(&MemoryBlock, String)], lines: &[Held], end: usize) -> Vec<Keeper> {
+    let holds = |line: &Held| {
+        let of_line = || blocks.iter().filter(|(block, name)| *name == line.name && block.variable != 0);
+        // A block that is replaced each round was looked at in an earlier one.
+        if line.blocks == 1 {
+            return of_line().next_back().and_then(|(block, _)| trace.variables.get(&block.variable));
+        }
+        let mut bytes: BTreeMap<u32, i64> = BTreeMap::new();
+        of_line()
+            .filter(|(block, _)| block.lives_after(end))
+            .for_each(|(block, _)| *bytes.entry(block.variable).or_default() += block.rounded);
+        let most = bytes.into_iter().max_by_key(|(_, bytes)| *bytes).filter(|(_, bytes)| 2 * bytes > line.bytes);
+        most.and_then(|(variable, _)| trace.variables.get(&variable))
+    };
+    let all: i64 = lines.iter().map(|line| line.bytes).sum();
+    let variables: Vec<&Variable> = lines.iter().filter(|line| line.bytes * 20 >= all).filter_map(holds).collect();
+    let is_of_lines = |keeper: &&Keeper| variables.iter().any(|variable| variable.name == keeper.name);
+    let mut keepers: Vec<Keeper> =
+        trace.keepers.iter().filter(|keeper| keeper.has_graphs() || is_of_lines(keeper)).cloned().collect();
+    for variable in variables {
+        if keepers.iter().all(|keeper| keeper.name != variable.name) {
+            let Variable { name, file, function } = variable.clone();
+            keepers.push(Keeper { name, what: "which grows".to_string(), file, function });
+        }
+    }
+    keepers
 }

@@ -1,11 +1,13 @@
 //! What a capture means: blocks with what they are for, the peak and what fills it, whether the card suffices, the time of a step.
 
 mod cards;
+mod contents;
 mod ends;
 mod growth;
 mod meter;
 mod nccl;
 mod out_of_memory;
+mod passes;
 mod peak;
 mod phases;
 mod place;
@@ -16,7 +18,9 @@ pub mod time;
 mod verdict;
 
 pub use cards::{CardAnswer, OnCard, Outside};
+pub use contents::BlockGroup;
 pub use out_of_memory::Caught;
+pub use passes::Leftover;
 pub use place::{Held, Line, TOLD, module_of, moment};
 pub use placeholders::PlaceholderSize;
 pub use process::{Failure, ProcessAnswer};

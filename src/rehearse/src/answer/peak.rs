@@ -1,5 +1,7 @@
 //! The moment at which most bytes were allocated, and what fills it.
 
+use super::contents::{BlockGroup, contents};
+use super::passes::{pass_of, phase_name, step_of, trains};
 use super::place::{Held, Line, TOLD, alike, module_of};
 use crate::capture::process::Trace;
 use serde::Serialize;
@@ -9,8 +11,11 @@ use std::collections::HashMap;
 /// The moment at which most bytes were allocated, or at which memory ran out.
 #[derive(Debug, Clone, Serialize)]
 pub struct Peak {
+    /// Of a training script: the step, and for what is no training the last one that ended.
     pub step: u32,
     pub phase: &'static str,
+    /// Number of the forward pass, of all that outermost modules made; 0 before the first.
+    pub pass: i64,
     /// What ran then: the innermost line outside of PyTorch, and the script's own that led there, where that is another.
     pub line: Option<Line>,
     pub called_from: Option<Line>,
@@ -24,6 +29,8 @@ pub struct Peak {
     pub modules: Vec<Held>,
     /// Lines outside of PyTorch, all of them.
     pub lines: Vec<Held>,
+    /// What two answers are compared by.
+    pub contents: Vec<BlockGroup>,
 }
 
 pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Peak {
@@ -32,6 +39,7 @@ pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -
         return Peak {
             step: 0,
             phase: Phase::Load.name(),
+            pass: 0,
             line: None,
             called_from: None,
             forward_line: None,
@@ -41,6 +49,7 @@ pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -
             categories: Vec::new(),
             modules: Vec::new(),
             lines: Vec::new(),
+            contents: Vec::new(),
         };
     };
     let live: Vec<&MemoryBlock> = blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).collect();
@@ -57,17 +66,20 @@ pub fn peak(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -
         held.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
         held
     };
+    let trains = trains(events);
     let mut modules = by(&|block| module_of(trace, block).map(|name| alike(&name)));
     modules.truncate(TOLD);
     Peak {
-        step: event.step + 1,
-        phase: event.phase.name(),
+        step: step_of(event, trains),
+        phase: phase_name(event.phase, trains),
+        pass: pass_of(events, moment),
         line: line(event.stack),
         called_from: trace.own_line(event.stack).map(Line::from),
         forward_line: line(event.origin),
         module: trace.modules.get(&event.module).cloned(),
         operator: trace.operators.get(&event.operator.into()).cloned(),
         bytes: live.iter().map(|block| block.rounded).sum(),
+        contents: contents(trace, blocks, device, moment),
         categories: by(&|block| Some(block.category.name().to_string())),
         modules,
         lines: by(&|block| {

@@ -1,6 +1,7 @@
 //! What each phase of each step has at most, and at its end.
 
 use super::meter::Meter;
+use super::passes::{phase_name, step_of, trains};
 use serde::Serialize;
 use sim::trace::{Event, Kind, Phase};
 
@@ -15,6 +16,7 @@ pub struct PhaseRow {
 }
 
 pub fn phases(events: &[Event], mut meters: impl Iterator<Item = Meter>, counts: impl Fn(usize) -> bool) -> Vec<PhaseRow> {
+    let trains = trains(events);
     let mut rows: Vec<PhaseRow> = Vec::new();
     let mut at = 0;
     for stretch in events.chunk_by(|a, b| (a.phase, a.step) == (b.phase, b.step)) {
@@ -32,10 +34,9 @@ pub fn phases(events: &[Event], mut meters: impl Iterator<Item = Meter>, counts:
             continue;
         }
         let phase = stretch[0].phase;
-        let step = if phase == Phase::Load { 0 } else { stretch[0].step + 1 };
-        let ended =
-            PhaseRow { step, phase: phase.name(), peak_allocated: peak, allocated: last.allocated, reserved: last.reserved };
-        match rows.iter_mut().rfind(|row| row.phase == phase.name() && row.step == step) {
+        let (step, name) = (if phase == Phase::Load { 0 } else { step_of(&stretch[0], trains) }, phase_name(phase, trains));
+        let ended = PhaseRow { step, phase: name, peak_allocated: peak, allocated: last.allocated, reserved: last.reserved };
+        match rows.iter_mut().rfind(|row| row.phase == name && row.step == step) {
             Some(row) => *row = PhaseRow { peak_allocated: row.peak_allocated.max(peak), ..ended },
             None => rows.push(ended),
         }

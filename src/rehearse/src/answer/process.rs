@@ -3,6 +3,7 @@
 use super::growth::{Growth, growth};
 use super::meter::{Meter, meters};
 use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, is_told_of, ran_out};
+use super::passes::{Leftover, NeedlessGraphs, leftovers, name_autocast_copies, needless_graphs};
 use super::peak::{Peak, peak};
 use super::phases::{PhaseRow, phases};
 use super::place::Line;
@@ -35,8 +36,11 @@ pub struct ProcessAnswer {
     /// What the script has and did not come to before it was stopped, and inputs whose sizes differed until then.
     pub unreached: Vec<Unreached>,
     pub varied: Vec<Varied>,
-    /// What each step leaves behind, where memory grows from step to step.
+    /// What each step, or each forward pass of a script without steps, leaves behind.
     pub growth: Option<Growth>,
+    /// What earlier steps or passes left at the peak.
+    pub leftovers: Vec<Leftover>,
+    pub needless_graphs: Option<NeedlessGraphs>,
     pub exception: Option<Failure>,
     /// The event of the peak, and the events of tries that were caught.
     #[serde(skip)]
@@ -70,7 +74,8 @@ pub struct Failure {
 
 /// What a process needs of each card that it used, the worst first. Of one that used none its exception.
 pub fn process_answers(trace: &Trace, command_failed: bool) -> Vec<ProcessAnswer> {
-    let blocks = blocks(&trace.events);
+    let mut blocks = blocks(&trace.events);
+    name_autocast_copies(trace, &mut blocks);
     let mut devices: Vec<u16> =
         trace.events.iter().filter(|e| matches!(e.kind, Kind::Alloc | Kind::OutOfMemory)).map(|e| e.device).collect();
     devices.sort_unstable();
@@ -134,7 +139,9 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], device: u16, command_failed:
         caught: caught(trace, &levels, &tries),
         unreached: trace.unreached.clone(),
         varied: trace.varied.clone(),
-        growth: growth(trace, blocks, device, steps, own_line),
+        growth: growth(trace, blocks, device, own_line),
+        leftovers: leftovers(trace, blocks, device, moment, own_line),
+        needless_graphs: needless_graphs(trace, blocks, device, moment),
         exception: trace.exception.as_ref().map(|exception| failure(trace, exception)),
         moment,
         left_out,

@@ -161,11 +161,15 @@ impl Answer {
     /// Reads what is written in the lines that hold memory at the peak; of a file that is not there, nothing.
     pub fn quote(&mut self) {
         let mut files: HashMap<String, String> = HashMap::new();
-        for held in self.processes.iter_mut().flat_map(|process| &mut process.peak.lines) {
-            let Some((file, number)) = held.name.rsplit_once(':') else { continue };
+        let mut written_at = |line: &str| {
+            let (file, number) = line.rsplit_once(':')?;
             let text = files.entry(file.to_string()).or_insert_with(|| source(file).unwrap_or_default());
             let number: usize = number.parse().unwrap_or_default();
-            held.source = text.lines().nth(number.wrapping_sub(1)).map(|line| line.trim().to_string());
+            text.lines().nth(number.wrapping_sub(1)).map(|line| line.trim().to_string())
+        };
+        for peak in self.processes.iter_mut().map(|process| &mut process.peak) {
+            peak.lines.iter_mut().for_each(|held| held.source = written_at(&held.name));
+            peak.contents.iter_mut().for_each(|group| group.source = written_at(&group.line));
         }
     }
 }

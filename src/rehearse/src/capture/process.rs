@@ -21,6 +21,7 @@
 //! | `{"stack":N,"frames":[N,..]}` | innermost first |
 //! | `{"module":N,"name":"GPT.transformer.h.0","type":"Block"}` | class of the outermost module, then the path from there |
 //! | `{"tensor":N,"name":"GPT.transformer.h.0.ln_1.weight"}` | |
+//! | `{"variable":N,"name":"logits","file":..,"function":..}` | of the script, which held a block |
 //! | `{"operator":N,"name":"aten::mm"}` | |
 //! | `{"note":TEXT}` | what the report is to say: what was turned off, what was left out |
 //! | `{"left_out":WHAT,"times":N,"why":..}` | a function of ours failed in the script's call, and what it is for is missing; so often, or more |
@@ -145,6 +146,21 @@ pub struct Keeper {
     pub function: String,
 }
 
+impl Keeper {
+    /// Whether it holds what backward passes would need, of which its own tensors are the least.
+    pub fn has_graphs(&self) -> bool {
+        self.what.contains(" graphs")
+    }
+}
+
+/// A variable of the script that held a block when that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    pub name: String,
+    pub file: String,
+    pub function: String,
+}
+
 /// Sizes of an input of the outermost module, where they were not the same at each forward pass.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Varied {
@@ -202,6 +218,7 @@ pub struct Trace {
     pub stacks: HashMap<u32, Vec<u32>>,
     pub modules: HashMap<u32, String>,
     pub tensors: HashMap<u32, String>,
+    pub variables: HashMap<u32, Variable>,
     pub operators: HashMap<u32, String>,
     /// Of operators whose library takes memory that nobody knows, the library.
     pub uncounted: HashMap<u32, String>,
@@ -273,6 +290,12 @@ enum TraceLine {
     Tensor {
         tensor: u32,
         name: String,
+    },
+    Variable {
+        variable: u32,
+        name: String,
+        file: String,
+        function: String,
     },
     Operator {
         operator: u32,
@@ -395,6 +418,10 @@ impl Trace {
             }
             TraceLine::Tensor { tensor, name } => {
                 self.tensors.insert(tensor, on_one_line(&name));
+            }
+            TraceLine::Variable { variable, name, file, function } => {
+                let known = Variable { name: on_one_line(&name), file, function: on_one_line(&function) };
+                self.variables.insert(variable, known);
             }
             TraceLine::Operator { operator, name, uncounted } => {
                 self.uncounted.extend(uncounted.map(|library| (operator, library)));

@@ -1,7 +1,8 @@
 //! `--check`: a rehearsal held against an earlier one, as a test of memory.
 
-use crate::answer::{Answer, Held, moment};
-use anyhow::{Context, Result};
+use super::diff::{PeakDiff, diff};
+use crate::answer::{Answer, BlockGroup, Held, moment};
+use anyhow::{Context, Result, bail};
 use base::units::Bytes;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -64,6 +65,10 @@ struct EarlierProcess {
 struct EarlierPeak {
     step: u32,
     phase: String,
+    #[serde(default)]
+    pass: i64,
+    #[serde(default)]
+    contents: Vec<BlockGroup>,
     lines: Vec<Held>,
 }
 
@@ -74,8 +79,33 @@ impl Earlier {
     /// There is no such file, or it is no answer of a rehearsal.
     pub fn read(path: &Path) -> Result<Earlier> {
         let text = fs::read_to_string(path)
-            .with_context(|| format!("--check: reading {}; make it by vramlab rehearse --json {0}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("--check: {} is no answer of vramlab rehearse --json", path.display()))
+            .with_context(|| format!("reading {}; make it by vramlab rehearse --json {0}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is no answer of vramlab rehearse --json", path.display()))
+    }
+
+    /// Where the difference to a later answer's peak comes from, of the process that needs most.
+    ///
+    /// # Errors
+    /// An answer of an earlier version does not say what its peak holds.
+    pub fn difference(&self, later: &Earlier) -> Result<PeakDiff> {
+        let of = |answer: &Earlier| match answer.processes.first() {
+            Some(process) if !process.peak.contents.is_empty() => Ok(process.peak.contents.clone()),
+            _ => bail!(
+                "an answer does not say what lives at its peak: it is of an earlier vramlab, or of a script that used no GPU; rehearse it again"
+            ),
+        };
+        Ok(diff(&of(self)?, &of(later)?))
+    }
+
+    /// What the two are of.
+    pub fn heading(&self, later: &Earlier) -> String {
+        let of = |answer: &Earlier| {
+            let process = answer.processes.first();
+            let (torch, peak) = (process.map_or("", |process| process.torch.as_str()), process.map(|process| &process.peak));
+            let at = peak.map(|peak| moment(&peak.phase, peak.step, peak.pass)).unwrap_or_default();
+            format!("peak allocated {} B, {at}; PyTorch {torch}, {}", answer.peak_allocated, answer.gpu.name)
+        };
+        format!("  before: {}\n  after:  {}\n", of(self), of(later))
     }
 
     /// What to say, and whether a peak grew by more than is allowed.
@@ -98,7 +128,8 @@ impl Earlier {
         if let (Some(before), Some(after)) = (self.processes.first(), now.processes.first()) {
             let (moments, gpus) = ((before.peak.phase.as_str(), before.peak.step), (&self.gpu.name, &now.gpu.name));
             if moments != (after.peak.phase, after.peak.step) {
-                let (was, is) = (moment(moments.0, moments.1), moment(after.peak.phase, after.peak.step));
+                let (was, is) =
+                    (moment(moments.0, moments.1, before.peak.pass), moment(after.peak.phase, after.peak.step, after.peak.pass));
                 let _ = writeln!(text, "  The peak was {was} and is {is}.");
             }
             if gpus.0 != gpus.1 || before.torch != after.torch {
@@ -109,7 +140,11 @@ impl Earlier {
                 );
             }
             if grew {
-                text += &grown(&before.peak.lines, &after.peak.lines);
+                // An answer of an earlier version has its lines alone.
+                text += &match before.peak.contents.is_empty() {
+                    true => grown(&before.peak.lines, &after.peak.lines),
+                    false => format!("\n  What lives at the peak:\n{}", diff(&before.peak.contents, &after.peak.contents).text()),
+                };
             }
         }
         let verdict = if grew { "THE PEAK GREW" } else { "The peak did not grow" };

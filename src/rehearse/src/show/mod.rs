@@ -3,6 +3,7 @@
 mod cards;
 pub mod check;
 mod course;
+pub mod diff;
 pub mod files;
 mod page;
 mod perfetto;

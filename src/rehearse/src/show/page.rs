@@ -172,7 +172,7 @@ pub fn page(answer: &Answer, view: &View, names: &[String], n: usize) -> Result<
         unreached => Serde(process.unreached.iter().map(|row| (row.phase.as_str(), unreached_at(row))).collect::<Vec<_>>()),
         growth => Serde(process.growth.as_ref().map(|growth| {
             let lines: Vec<String> = growth.lines.iter().take(LISTED).map(growth_at).collect();
-            (bytes(growth.bytes_per_step), lines, growth.kept_by.iter().map(keeper_of).collect::<Vec<_>>())
+            (bytes(growth.bytes_per_round), lines, growth.kept_by.iter().map(keeper_of).collect::<Vec<_>>(), growth.round.clone())
         })),
         varied => Serde(process.varied.iter().map(varied_of).collect::<Vec<_>>()),
         steps => process.steps,

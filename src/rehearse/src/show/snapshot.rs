@@ -23,7 +23,7 @@ pub fn of(view: &View) -> Snapshot {
             Kind::SegmentMap => "segment_map",
             Kind::SegmentUnmap => "segment_unmap",
             Kind::OutOfMemory => "oom",
-            Kind::Mark | Kind::Label | Kind::Placeholder | Kind::Outside | Kind::Ended => continue,
+            Kind::Mark | Kind::Pass | Kind::Label | Kind::Placeholder | Kind::Outside | Kind::Ended => continue,
         };
         let (address, bytes, stream) = (event.address, event.bytes, stream_of(event));
         actions.push(Action { name, address, bytes, stream, time: at as i64, frames: stacks.number(event.stack) });

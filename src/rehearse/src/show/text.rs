@@ -2,7 +2,7 @@
 
 use super::words::{bytes, place_of, place_or_not, share_of, short};
 use super::{cards, time};
-use crate::answer::{Answer, Caught, Failure, Held, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment};
+use crate::answer::{Answer, Caught, Failure, Held, Leftover, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment};
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::{Keeper, Unreached, Varied};
 use crate::capture::session::SessionRun;
@@ -85,6 +85,8 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     caught(text, worst)?;
     unreached(text, worst)?;
     varied(text, worst)?;
+    needless_graphs(text, worst)?;
+    leftovers(text, worst)?;
     growth(text, worst)?;
     match (&answer.time, &answer.time_missing) {
         (Some(time), _) => time::prediction(text, time)?,
@@ -233,7 +235,7 @@ fn refused(answer: &Answer) -> String {
 
 fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let peak = &worst.peak;
-    let phase = moment(peak.phase, peak.step);
+    let phase = moment(peak.phase, peak.step, peak.pass);
     match &worst.out_of_memory {
         Some(oom) => writeln!(text, "  Out of memory {phase}, allocating {} ({} free).", bytes(oom.tried), bytes(oom.free))?,
         None => writeln!(text, "  The peak is {phase}.")?,
@@ -315,11 +317,40 @@ fn varied(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     at_places(text, title, worst.varied.iter().map(varied_of))
 }
 
+fn needless_graphs(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let Some(found) = &worst.needless_graphs else { return Ok(()) };
+    let (which, keeps) = match (found.passes, found.of) {
+        (1, 1) => ("The forward pass".to_string(), "keeps"),
+        (some, all) if some == all => (format!("All {all} forward passes"), "keep"),
+        (some, all) => (format!("{some} of {all} forward passes"), if some == 1 { "keeps" } else { "keep" }),
+    };
+    let held = match found.bytes_at_peak {
+        0 => String::new(),
+        held => format!(" At the peak that is {}.", bytes(held)),
+    };
+    writeln!(
+        text,
+        "\n  {which} {keeps} activations for a backward pass, and none follows.{held}\n    with torch.inference_mode():  around it, or torch.no_grad(), frees them"
+    )
+}
+
+fn leftovers(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
+    let title = match worst.steps {
+        0 => "Made in an earlier forward pass and still there at the peak:",
+        _ => "There at the peak, and kept beyond the step that made it:",
+    };
+    let row = |left: &Leftover| match &left.variable {
+        Some(variable) => format!("{}, held by `{}`: del {1} after its last use", growth_at(&left.made), on_one_line(variable)),
+        None => growth_at(&left.made),
+    };
+    at_places(text, title, worst.leftovers.iter().take(LISTED).map(row))
+}
+
 fn growth(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     let Some(growth) = &worst.growth else { return Ok(()) };
-    let more = if worst.steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
-    let title =
-        format!("Memory grows: each step leaves {} behind that nothing frees{more}. Allocated at:", bytes(growth.bytes_per_step));
+    let more = if growth.round == "step" && worst.steps < 6 { "; --steps 6 shows whether it goes on" } else { "" };
+    let each = bytes(growth.bytes_per_round);
+    let title = format!("Memory grows: each {} leaves {each} behind that nothing frees{more}. Allocated at:", growth.round);
     at_places(text, &title, growth.lines.iter().take(LISTED).map(growth_at))?;
     if growth.kept_by.is_empty() {
         return Ok(());
@@ -331,7 +362,8 @@ fn growth(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
 pub const LISTED: usize = 6;
 
 pub fn growth_at(line: &Held) -> String {
-    format!("{}  {} in {} blocks", short(&line.name), bytes(line.bytes), line.blocks)
+    let blocks = if line.blocks == 1 { "1 block".to_string() } else { format!("{} blocks", line.blocks) };
+    format!("{}  {} in {blocks}", short(&line.name), bytes(line.bytes))
 }
 
 /// `losses, a list of 3 tensors (train.py, main)`

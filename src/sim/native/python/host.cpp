@@ -73,6 +73,9 @@ EXPORTED int vl_enter(int phase) {
   vramlab::rehearsal::enter(static_cast<Phase>(phase));
   return before;
 }
+EXPORTED void vl_begin_pass(int phase, int64_t flags, uint32_t module) {
+  vramlab::rehearsal::begin_pass(static_cast<vramlab::rehearsal::Phase>(phase), flags, module);
+}
 EXPORTED void vl_end_step() { vramlab::rehearsal::end_step(); }
 EXPORTED void vl_refused(const char* what) { vramlab::rehearsal::refused(what); }
 // How often the script was told that memory has run out.

@@ -4,6 +4,7 @@
 #include "work.h"
 
 #include <ATen/SequenceNumber.h>
+#include <c10/core/GradMode.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -340,6 +341,14 @@ Kind kind_of(Entry::Action action) {
   }
 }
 
+// An evaluation is over where something is made with gradients on, outside of its modules: the next batch, for instance. Under the mutex.
+void leave_pass_without_gradients() {
+  const Phase phase = current_phase.load();
+  if ((phase != Phase::kEvaluation && phase != Phase::kGeneration) || current_module != 0 || !c10::GradMode::is_enabled()) return;
+  current_phase = Phase::kForward;
+  write(now(Kind::kMark));
+}
+
 void set_rounded(size_t at, int64_t rounded) {
   // Where the record's chunk is mapped no more, the file itself.
   const size_t field = at + offsetof(Event, rounded);
@@ -358,6 +367,7 @@ void follow(const Entry& entry) {
   const auto stats = caching::get()->getDeviceStats(entry.device_);
   const std::lock_guard<std::mutex> lock(mutex);
   if (!is_open()) return;
+  if (kind == Kind::kAlloc) leave_pass_without_gradients();
   Event event = now(kind);
   event.device = static_cast<uint16_t>(entry.device_);
   event.address = entry.addr_;
@@ -501,6 +511,20 @@ void enter(Phase next) {
   if (is_open()) write(now(Kind::kMark));
 }
 
+void begin_pass(Phase next, int64_t flags, uint32_t module) {
+  static std::atomic<int64_t> passes{0};
+  const Phase before = current_phase.load();
+  if (before == Phase::kBackward || before == Phase::kOptimizer) return;
+  enter(next);
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (!is_open()) return;
+  Event event = now(Kind::kPass);
+  event.bytes = ++passes;
+  event.rounded = flags;
+  event.module = module;
+  write(event);
+}
+
 Phase phase() { return current_phase.load(); }
 
 void end_step() {
@@ -528,11 +552,13 @@ void set_backward_stack() {
 void label(uint64_t address, Label category, uint32_t name) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (!is_open()) return;
-  // Once is enough; the address of a part of a block has nobody who forgets it with the block.
-  Live& block = live[address];
-  if (block.category == category && (name == 0 || (block.name == name && block.bytes > 0))) return;
-  block.category = category;
-  block.name = name;
+  if (category != Label::kVariable) {
+    // Once is enough; the address of a part of a block has nobody who forgets it with the block.
+    Live& block = live[address];
+    if (block.category == category && (name == 0 || (block.name == name && block.bytes > 0))) return;
+    block.category = category;
+    block.name = name;
+  }
   Event event = now(Kind::kLabel);
   event.address = address;
   event.bytes = static_cast<int64_t>(category);

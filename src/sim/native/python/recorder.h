@@ -43,6 +43,8 @@ void follow_allocator();
 void gather_stacks(bool theirs, uint64_t entries);
 
 void enter(Phase phase);
+// A forward pass of an outermost module begins; within a backward pass or an optimizer's step it is none of its own.
+void begin_pass(Phase phase, int64_t flags, uint32_t module);
 Phase phase();
 void end_step();
 void set_module(uint32_t module);

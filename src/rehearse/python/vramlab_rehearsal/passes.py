@@ -1,0 +1,176 @@
+"""Forward passes of outermost modules: in which phase each is, the caches that it is given, and which of the script's variables hold what
+earlier ones made."""
+
+import collections
+import inspect
+import itertools
+import re
+import sys
+import types
+
+import torch
+
+from . import device, labels, reach
+from .guard import guarded
+from .notes import note
+
+_CACHE = re.compile(r"(^|_)(past|kv|key_value|cache|caches)(_|$)|past_key_values|^(cache_[kv]|[kv]_cache|kv_?caches?)$", re.IGNORECASE)
+WITH_GRADIENTS, IN_TRAINING, BEGINS_GENERATION = 1, 2, 4
+MOST_MEMBERS, DEEPEST = 10_000, 3
+_CONTAINERS = (list, tuple, set, dict, collections.deque)
+
+_passes = 0
+_length = 0
+_caches = []
+# By what holds tensors of several passes: how, and where. The last look counts.
+_retainers = {}
+
+
+def follow():
+    labels.begins_pass, labels.pass_ended, labels.label_caches_of = _begins, _ended, _label_caches_of
+
+
+@guarded("the phase of a forward pass")
+def _begins(root, arguments, named):
+    """Before the forward pass of an outermost module that has parameters."""
+    global _passes, _caches
+    flags = (torch.is_grad_enabled() and WITH_GRADIENTS) | (root.training and IN_TRAINING)
+    phase = device.FORWARD
+    if not flags & WITH_GRADIENTS:
+        phase = device.GENERATION if reach.is_generating(sys._getframe(1)) else device.EVALUATION
+        if phase == device.GENERATION and _begins_generation((*arguments, *named.values())):
+            flags |= BEGINS_GENERATION
+    device.library.vl_begin_pass(phase, flags, labels.number_of(root))
+    _passes += 1
+    _caches = [value for name, value in named.items() if value is not None and _CACHE.search(name)]
+    _label_caches()
+    # What a variable holds seldom changes later.
+    if _passes <= 8 or _passes & (_passes - 1) == 0:
+        look_at_variables()
+
+
+@guarded("the caches of a forward pass")
+def _ended():
+    """After it: the caches hold what it added."""
+    _label_caches()
+    _caches.clear()
+
+
+def _begins_generation(values):
+    """Whether this pass is no continuation of the one before: that has one more token than it, or one after the whole text."""
+    global _length
+    length = next((each.shape[1] for each in values if isinstance(each, torch.Tensor) and each.dim() > 1), 0)
+    before, _length = _length, length
+    return length > 1 and not (before > 1 and length == before + 1)
+
+
+def _label_caches():
+    for cache in _caches:
+        labels.label_as(labels.KEY_VALUE_CACHE, _tensors_in(cache, DEEPEST))
+
+
+@guarded("caches that modules keep")
+def _label_caches_of(root):
+    """Caches that modules keep as their own."""
+    for module in root.modules():
+        for name, value in itertools.chain(vars(module).items(), module._buffers.items()):
+            if _CACHE.search(name):
+                labels.label_as(labels.KEY_VALUE_CACHE, _tensors_in(value, 1))
+
+
+def _tensors_in(value, depth):
+    """Tensors of the GPU in a container, or in the attributes of an object. Of a large one as many as name its lines."""
+    found, waiting, looked = [], [(value, depth)], 0
+    while waiting and looked < MOST_MEMBERS:
+        value, depth = waiting.pop()
+        looked += 1
+        # By their types alone: a script's lazy objects make themselves when they are asked.
+        kind = type(value)
+        if issubclass(kind, torch.Tensor):
+            if value.is_cuda:
+                found.append(value)
+        elif depth and issubclass(kind, _CONTAINERS):
+            members = value.values() if issubclass(kind, dict) else value
+            waiting.extend((each, depth - 1) for each in itertools.islice(list(members), MOST_MEMBERS))
+        elif depth and _has_attributes(value):
+            waiting.extend((each, depth - 1) for each in _attributes(value).values())
+    return found
+
+
+def _has_attributes(value):
+    return type(value).__dictoffset__ != 0 and not issubclass(type(value), (type, types.ModuleType, types.FunctionType))
+
+
+def _attributes(value):
+    try:
+        return dict(object.__getattribute__(value, "__dict__"))
+    except (AttributeError, TypeError):
+        return {}
+
+
+@guarded("variables that hold tensors")
+def look_at_variables():
+    """Names the blocks that variables of the script hold now, and finds those that hold tensors of several passes."""
+    _retainers.clear()
+    labels.forget_variables()
+    for where, name, value in _variables():
+        if issubclass(type(value), (torch.nn.Module, torch.optim.Optimizer)):
+            continue
+        tensors = [each for each in _tensors_in(value, DEEPEST - 1) if not isinstance(each, torch.nn.Parameter)]
+        if tensors:
+            labels.label_variable(tensors, name, *where)
+        how = _retains(value, tensors)
+        if how:
+            _retainers.setdefault(id(value), (name, how, *where))
+
+
+def _variables():
+    """The script's own, of every frame of this thread, and attributes of its own objects."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if reach.is_own(code.co_filename):
+            for name, value in _variables_of(frame):
+                yield (code.co_filename, code.co_name), name, value
+                if _is_own_object(value):
+                    for part, of in list(_attributes(value).items())[:200]:
+                        yield (code.co_filename, code.co_name), f"{name}.{part}", of
+        frame = frame.f_back
+
+
+def _variables_of(frame):
+    variables = frame.f_locals
+    found = list(variables.items())
+    # Before Python 3.13 a function's frame keeps this copy, which would hold its tensors longer than the script does.
+    if type(variables) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        variables.clear()
+    return found
+
+
+def _is_own_object(value):
+    kind = type(value)
+    if not _has_attributes(value):
+        return False
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    return kind.__module__ == "__main__" or reach.is_own(file)
+
+
+def _retains(value, tensors):
+    """How a variable holds tensors of several passes: as a list of them, or as a sum with the graphs of what was added."""
+    if issubclass(type(value), _CONTAINERS):
+        with_graphs = sum(1 for each in tensors if each.grad_fn is not None)
+        if with_graphs > 1:
+            return f"a {type(value).__name__} of {with_graphs} tensors with their graphs"
+        return f"a {type(value).__name__} of {len(tensors)} tensors" if len(tensors) > 1 else None
+    depth, node = 0, value.grad_fn if issubclass(type(value), torch.Tensor) and value.is_cuda else None
+    while node is not None and node.name() == "AddBackward0" and depth < 100:
+        depth += 1
+        node = next((of for of, _ in node.next_functions if of is not None), None)
+    return f"a sum with the graphs of {depth} steps or more" if depth > 1 else None
+
+
+@guarded("variables that hold tensors of several passes")
+def tell():
+    """When the script is stopped, or has ended: its frames are there no more then, and what was seen last counts."""
+    for name, how, file, function in _retainers.values():
+        note(keeps=name, what=how, file=file, function=function)

@@ -1,0 +1,155 @@
+//! Forward passes: what they are called, those that keep a graph that nobody uses, and what earlier ones left at the peak.
+
+use super::place::Held;
+use crate::capture::process::Trace;
+use serde::Serialize;
+use sim::trace::{Category, Event, Kind, MemoryBlock, PassFlags, Phase};
+use std::collections::{BTreeMap, HashMap};
+
+/// Whether a script trains: then what it does without gradients is evaluation, else inference. One that ended in its first forward pass does
+/// where that had gradients and the module's own flag says so.
+pub fn trains(events: &[Event]) -> bool {
+    let mut passes = events.iter().filter(|event| event.kind == Kind::Pass).map(PassFlags::of);
+    let goes_back = || events.iter().any(|event| matches!(event.phase, Phase::Backward | Phase::Optimizer));
+    match (passes.next(), passes.next()) {
+        (None, _) => true,
+        (Some(only), None) if only.with_gradients && only.in_training => true,
+        _ => goes_back(),
+    }
+}
+
+pub fn phase_name(phase: Phase, trains: bool) -> &'static str {
+    if phase == Phase::Evaluation && !trains { "inference" } else { phase.name() }
+}
+
+/// The step that an event is of: one that is no training follows the step that has ended.
+pub fn step_of(event: &Event, trains: bool) -> u32 {
+    match event.phase {
+        Phase::Evaluation | Phase::Generation | Phase::Saving => event.step,
+        _ if !trains => 0,
+        _ => event.step + 1,
+    }
+}
+
+/// Number of the forward pass in which, or after which, an event is; 0 before the first.
+pub fn pass_of(events: &[Event], at: usize) -> i64 {
+    events[..at].iter().rev().find(|event| event.kind == Kind::Pass).map_or(0, |event| event.bytes)
+}
+
+/// Forward passes that keep what a backward pass would need, and none follows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NeedlessGraphs {
+    pub passes: usize,
+    /// Of how many forward passes.
+    pub of: usize,
+    /// Activations that live at the peak, where it is in such a pass.
+    pub bytes_at_peak: i64,
+}
+
+/// Passes of a training loop have a backward pass before the next optimizer step; one in which the module is set to evaluation, and before
+/// whose successor nothing goes backward, is none. Of a script that never trains all are such.
+pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Option<NeedlessGraphs> {
+    let events = trace.events.as_slice();
+    let trains = trains(events);
+    let passes: Vec<(usize, PassFlags)> = events
+        .iter()
+        .enumerate()
+        .filter(|(_, event)| event.kind == Kind::Pass)
+        .map(|(at, event)| (at, PassFlags::of(event)))
+        .collect();
+    let end_of = |n: usize| passes.get(n + 1).map_or(events.len(), |next| next.0);
+    let is_needless = |n: &usize| {
+        let (at, flags) = passes[*n];
+        let followed = || events[at..end_of(*n)].iter().any(|event| event.phase == Phase::Backward);
+        flags.with_gradients && (!trains || (!flags.in_training && !followed()))
+    };
+    let needless: Vec<usize> = (0..passes.len()).filter(is_needless).collect();
+    if needless.is_empty() {
+        return None;
+    }
+    let at_peak = needless.iter().any(|n| (passes[*n].0..end_of(*n)).contains(&moment));
+    let is_activation =
+        |block: &&MemoryBlock| block.device == device && block.category == Category::Activations && block.lives_after(moment);
+    let bytes_at_peak = if at_peak { blocks.iter().filter(is_activation).map(|block| block.rounded).sum() } else { 0 };
+    Some(NeedlessGraphs { passes: needless.len(), of: passes.len(), bytes_at_peak })
+}
+
+/// What lives at the peak and longer than the step that made it, after which no graph holds it; or was made in an earlier pass of a script
+/// without steps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Leftover {
+    /// The line that made it.
+    pub made: Held,
+    /// The script's variable that held it when that was last looked at.
+    pub variable: Option<String>,
+}
+
+/// The lines of which most is left, where it is at least a hundredth of the peak.
+pub fn leftovers(
+    trace: &Trace,
+    blocks: &[MemoryBlock],
+    device: u16,
+    moment: usize,
+    name: impl Fn(&MemoryBlock) -> Option<String>,
+) -> Vec<Leftover> {
+    let events = trace.events.as_slice();
+    let Some(at_peak) = events.get(moment) else { return Vec::new() };
+    let trains = trains(events);
+    let pass = events[..moment].iter().rposition(|event| event.kind == Kind::Pass).unwrap_or(0);
+    let outlives = |block: &MemoryBlock| match trains {
+        true => {
+            let step = events[block.made()].step;
+            let end = events.partition_point(|event| event.step <= step);
+            step <= at_peak.step && end < events.len() && block.lives_after(end)
+        }
+        false => block.made() < pass,
+    };
+    let is_left = |block: &&MemoryBlock| {
+        let comes_and_goes = matches!(
+            block.category,
+            Category::Activations | Category::Temporaries | Category::Outputs | Category::Data | Category::OptimizerTemporaries
+        );
+        let is_there = block.device == device && block.made() <= moment && block.lives_after(moment);
+        is_there && comes_and_goes && events[block.made()].phase != Phase::Load && outlives(block)
+    };
+    let total: i64 =
+        blocks.iter().filter(|block| block.device == device && block.lives_after(moment)).map(|block| block.rounded).sum();
+    let mut lines: BTreeMap<String, Leftover> = BTreeMap::new();
+    for block in blocks.iter().filter(is_left) {
+        let Some(name) = name(block) else { continue };
+        let held = Held { name: name.clone(), bytes: 0, blocks: 0, source: None };
+        let line = lines.entry(name).or_insert(Leftover { made: held, variable: None });
+        line.made.bytes += block.rounded;
+        line.made.blocks += 1;
+        let variable = trace.variables.get(&block.variable).map(|variable| variable.name.clone());
+        line.variable = line.variable.take().or(variable);
+    }
+    let mut found: Vec<Leftover> = lines.into_values().filter(|line| line.made.bytes * 100 >= total).collect();
+    found.sort_by_key(|line| -line.made.bytes);
+    found
+}
+
+/// Names what autocast made of weights: a cast in the module of a parameter, of half its bytes, that outlives what made it. It keeps them until
+/// its region is left.
+pub fn name_autocast_copies(trace: &Trace, blocks: &mut [MemoryBlock]) {
+    let casts = |event: &Event| {
+        matches!(
+            trace.operators.get(&event.operator.into()).map(String::as_str),
+            Some("aten::to" | "aten::_to_copy" | "aten::copy_")
+        )
+    };
+    // By module, how many parameters of each size it has.
+    let mut parameters: HashMap<(u16, &str, i64), usize> = HashMap::new();
+    for block in blocks.iter().filter(|block| block.category == Category::Parameters) {
+        if let Some((module, _)) = trace.tensors.get(&block.tensor).and_then(|name| name.rsplit_once('.')) {
+            *parameters.entry((block.device, module, block.bytes)).or_default() += 1;
+        }
+    }
+    for block in blocks.iter_mut().filter(|block| block.category == Category::Activations) {
+        let made = &trace.events[block.made()];
+        let Some(module) = trace.modules.get(&made.module).filter(|_| casts(made)) else { continue };
+        if parameters.contains_key(&(block.device, module.as_str(), 2 * block.bytes)) {
+            block.category = Category::AutocastCopies;
+        }
+    }
+}

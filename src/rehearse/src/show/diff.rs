@@ -1,0 +1,387 @@
+//! `vramlab diff A B`: where the bytes went between two peaks, line by line. The rows sum to the difference.
+
+use crate::answer::BlockGroup;
+use crate::capture::plain::on_one_line;
+use base::units::Bytes;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// What became of a line's blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// Blocks where there were none.
+    New,
+    Gone,
+    /// The same blocks, each of more or fewer bytes.
+    Larger,
+    Smaller,
+    /// Each a power of two times as large.
+    OtherType,
+    MoreBlocks,
+    FewerBlocks,
+    /// Made before as well, and freed then before the peak.
+    LivesLonger,
+    FreedEarlier,
+    /// An operator that copies, at a line that made no block of its own.
+    CopyForView,
+    /// Scratch memory of a library, as cuBLAS's.
+    Workspace,
+    /// What the allocator gives beyond what was asked for.
+    Rounding,
+}
+
+impl Change {
+    fn words(&self) -> &'static str {
+        match self {
+            Change::New => "new",
+            Change::Gone => "gone",
+            Change::Larger => "larger",
+            Change::Smaller => "smaller",
+            Change::OtherType => "other type",
+            Change::MoreBlocks => "more blocks",
+            Change::FewerBlocks => "fewer blocks",
+            Change::LivesLonger => "lives longer",
+            Change::FreedEarlier => "freed earlier",
+            Change::CopyForView => "copy for view",
+            Change::Workspace => "workspace",
+            Change::Rounding => "rounding",
+        }
+    }
+}
+
+/// A line of the script, or of a library that is not PyTorch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DiffRow {
+    /// Of what was asked for, after less before.
+    pub bytes: i64,
+    pub change: Change,
+    /// Where it is now, or was where it is gone.
+    pub line: String,
+    pub function: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    pub module: String,
+    pub category: String,
+    pub operator: String,
+    /// Blocks and their bytes, before and after.
+    pub before: (usize, i64),
+    pub after: (usize, i64),
+    /// Where the blocks were freed that live longer, or are freed now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub freed: Option<String>,
+}
+
+/// The difference of what two peaks hold.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PeakDiff {
+    /// Allocated bytes at the peaks.
+    pub before: i64,
+    pub after: i64,
+    /// The largest change first, the allocator's rounding among them: they sum to the difference.
+    pub rows: Vec<DiffRow>,
+    pub categories: Vec<(String, i64)>,
+    pub modules: Vec<(String, i64)>,
+    pub operators: Vec<(String, i64)>,
+}
+
+/// Names of files without the folder that a package or a clone lies in, which is another one on another machine.
+fn without_folder(line: &str) -> &str {
+    for installed in ["/site-packages/", "/dist-packages/"] {
+        if let Some((_, package)) = line.split_once(installed) {
+            return package;
+        }
+    }
+    line.rsplit('/').next().unwrap_or(line)
+}
+
+/// A line is known by its file, its function and what is written there: its number changes with every line above it.
+type Key = (String, String, String);
+
+fn key_of(group: &BlockGroup) -> Key {
+    let name = without_folder(&group.line);
+    let (file, number) = name.rsplit_once(':').unwrap_or((name, ""));
+    (file.to_string(), group.function.clone(), group.source.clone().unwrap_or_else(|| number.to_string()))
+}
+
+fn by_line(groups: &[BlockGroup]) -> BTreeMap<Key, Vec<&BlockGroup>> {
+    let mut lines: BTreeMap<Key, Vec<&BlockGroup>> = BTreeMap::new();
+    for group in groups {
+        lines.entry(key_of(group)).or_default().push(group);
+    }
+    lines
+}
+
+/// What a group's blocks at the peak asked for.
+fn requested(group: &BlockGroup) -> i64 {
+    group.bytes * i64::try_from(group.blocks).unwrap_or(i64::MAX)
+}
+
+fn sum_of(groups: &[&BlockGroup]) -> (usize, i64) {
+    groups.iter().fold((0, 0), |sum, group| (sum.0 + group.blocks, sum.1 + requested(group)))
+}
+
+/// Compares what two peaks hold.
+pub fn diff(before: &[BlockGroup], after: &[BlockGroup]) -> PeakDiff {
+    let (old, mut new) = (by_line(before), by_line(after));
+    let mut pairs: Vec<(Vec<&BlockGroup>, Vec<&BlockGroup>)> = Vec::new();
+    let mut rewritten: Vec<(Key, Vec<&BlockGroup>)> = Vec::new();
+    for (key, groups) in old {
+        match new.remove(&key) {
+            Some(now) => pairs.push((groups, now)),
+            None => rewritten.push((key, groups)),
+        }
+    }
+    for (key, groups) in rewritten {
+        // The same text in another file; else a line that was rewritten, at its number in the same function.
+        let at = |groups: &[&BlockGroup]| groups.first().map(|group| without_folder(&group.line).to_string());
+        let moved = new.keys().find(|other| (&other.1, &other.2) == (&key.1, &key.2));
+        let rewritten = || new.iter().find(|(other, now)| (&other.0, &other.1) == (&key.0, &key.1) && at(now) == at(&groups));
+        let same = moved.or_else(|| rewritten().map(|(other, _)| other)).cloned();
+        let now = same.and_then(|other| new.remove(&other)).unwrap_or_default();
+        pairs.push((groups, now));
+    }
+    pairs.extend(new.into_values().map(|now| (Vec::new(), now)));
+    let mut rows: Vec<DiffRow> = pairs.iter().filter_map(|(was, now)| row(was, now)).collect();
+    let allocated = |groups: &[BlockGroup]| groups.iter().map(|group| group.allocated).sum::<i64>();
+    let rounding = |groups: &[BlockGroup]| groups.iter().map(|group| group.allocated - requested(group)).sum::<i64>();
+    let (was, is) = (rounding(before), rounding(after));
+    if was != is {
+        rows.push(DiffRow {
+            bytes: is - was,
+            change: Change::Rounding,
+            line: "the allocator".to_string(),
+            function: String::new(),
+            source: None,
+            module: String::new(),
+            category: String::new(),
+            operator: String::new(),
+            before: (0, was),
+            after: (0, is),
+            freed: None,
+        });
+    }
+    rows.sort_by(|a, b| b.bytes.abs().cmp(&a.bytes.abs()).then_with(|| a.line.cmp(&b.line)));
+    let changes = |name: fn(&BlockGroup) -> &str| {
+        let mut of: BTreeMap<&str, i64> = BTreeMap::new();
+        before.iter().for_each(|group| *of.entry(name(group)).or_default() -= group.allocated);
+        after.iter().for_each(|group| *of.entry(name(group)).or_default() += group.allocated);
+        let mut of: Vec<(String, i64)> =
+            of.into_iter().filter(|(_, bytes)| *bytes != 0).map(|(name, b)| (name.to_string(), b)).collect();
+        of.sort_by_key(|(_, bytes)| -bytes.abs());
+        of
+    };
+    PeakDiff {
+        before: allocated(before),
+        after: allocated(after),
+        rows,
+        categories: changes(|group| &group.category),
+        modules: changes(|group| &group.module),
+        operators: changes(|group| &group.operator),
+    }
+}
+
+fn row(was: &[&BlockGroup], now: &[&BlockGroup]) -> Option<DiffRow> {
+    let (before, after) = (sum_of(was), sum_of(now));
+    if before.1 == after.1 {
+        return None;
+    }
+    // Whose blocks changed most speaks for the line.
+    let speaker = |groups: &[&BlockGroup], others: &[&BlockGroup]| {
+        let of = |group: &BlockGroup| {
+            let other = others.iter().filter(|other| (&other.operator, other.bytes) == (&group.operator, group.bytes));
+            (requested(group) - other.map(|other| requested(other)).sum::<i64>()).abs()
+        };
+        groups.iter().max_by_key(|group| of(group)).map(|group| (*group).clone())
+    };
+    let group = if after.1 > before.1 {
+        speaker(now, was).or_else(|| speaker(was, now))
+    } else {
+        speaker(was, now).or_else(|| speaker(now, was))
+    }?;
+    let (change, freed) = change(was, now, before, after);
+    let place = now.first().or(was.first())?;
+    Some(DiffRow {
+        bytes: after.1 - before.1,
+        change,
+        line: place.line.clone(),
+        function: place.function.clone(),
+        source: place.source.clone(),
+        module: group.module,
+        category: group.category,
+        operator: group.operator,
+        before,
+        after,
+        freed,
+    })
+}
+
+fn change(was: &[&BlockGroup], now: &[&BlockGroup], before: (usize, i64), after: (usize, i64)) -> (Change, Option<String>) {
+    let all = |groups: &[&BlockGroup]| groups.iter().filter(|group| group.blocks > 0).all(|group| group.category == "workspaces");
+    let made = |groups: &[&BlockGroup]| groups.iter().map(|group| group.made).sum::<usize>();
+    let freed = |groups: &[&BlockGroup]| groups.iter().find_map(|group| group.freed.clone());
+    let copies = ["aten::clone", "aten::contiguous", "aten::copy_", "aten::_to_copy", "aten::to"];
+    let is_copy = now.iter().filter(|group| group.blocks > 0).all(|group| copies.contains(&group.operator.as_str()));
+    if all(was) && all(now) {
+        return (Change::Workspace, None);
+    }
+    let longer = after.1 > before.1 && made(was) >= after.0 && before.0 < after.0 && freed(was).is_some();
+    let earlier = after.1 < before.1 && made(now) >= before.0 && after.0 < before.0 && freed(now).is_some();
+    let change = match (before.0, after.0) {
+        _ if longer => return (Change::LivesLonger, freed(was)),
+        _ if earlier => return (Change::FreedEarlier, freed(now)),
+        (0, _) if is_copy && made(was) == 0 => Change::CopyForView,
+        (0, _) => Change::New,
+        (_, 0) => Change::Gone,
+        (old, new) if old == new => {
+            let ratio = after.1.max(before.1) as f64 / after.1.min(before.1).max(1) as f64;
+            match () {
+                () if [2.0, 4.0, 8.0].contains(&ratio) => Change::OtherType,
+                () if after.1 > before.1 => Change::Larger,
+                () => Change::Smaller,
+            }
+        }
+        (old, new) if new > old => Change::MoreBlocks,
+        _ if after.1 < before.1 => Change::FewerBlocks,
+        _ => Change::Larger,
+    };
+    (change, None)
+}
+
+fn signed(bytes: i64) -> String {
+    format!("{}{}", if bytes < 0 { "-" } else { "+" }, Bytes(bytes.unsigned_abs()))
+}
+
+fn per_cent(before: i64, after: i64) -> String {
+    if before <= 0 { String::new() } else { format!(" ({:+.1} %)", (after - before) as f64 / before as f64 * 100.0) }
+}
+
+/// Rows that are printed; the others are summed up.
+const LISTED: usize = 12;
+
+impl PeakDiff {
+    /// As text, indented by two.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let (before, after) = (Bytes(self.before.unsigned_abs()), Bytes(self.after.unsigned_abs()));
+        let change = self.after - self.before;
+        if self.rows.is_empty() {
+            return format!("  Both peaks hold the same: {before}, line by line.\n");
+        }
+        let _ = writeln!(text, "  {before} -> {after}: {}{}", signed(change), per_cent(self.before, self.after));
+        let width = self.rows.iter().take(LISTED).map(|row| without_folder(&row.line).len()).max().unwrap_or(0);
+        for row in self.rows.iter().take(LISTED) {
+            let source = row.source.as_deref().unwrap_or(&row.function);
+            let line = on_one_line(without_folder(&row.line));
+            let _ = writeln!(
+                text,
+                "    {:>11}  {:<13}  {line:<width$}  {:.72}",
+                signed(row.bytes),
+                row.change.words(),
+                on_one_line(source)
+            );
+            let about = row.about();
+            if !about.is_empty() {
+                let _ = writeln!(text, "    {:>11}  {:<13}  {}", "", "", on_one_line(&about));
+            }
+        }
+        let others: i64 = self.rows.iter().skip(LISTED).map(|row| row.bytes).sum();
+        if self.rows.len() > LISTED {
+            let _ = writeln!(text, "    {:>11}  {} further lines", signed(others), self.rows.len() - LISTED);
+        }
+        let _ = writeln!(text, "    {:>11}  sum", signed(change));
+        for (title, rows) in [("by category", &self.categories), ("by module", &self.modules), ("by operator", &self.operators)] {
+            let _ = writeln!(text, "\n  {title}");
+            for (name, bytes) in rows.iter().take(6) {
+                let _ =
+                    writeln!(text, "    {:>11}  {}", signed(*bytes), on_one_line(if name.is_empty() { "elsewhere" } else { name }));
+            }
+        }
+        text
+    }
+}
+
+impl DiffRow {
+    /// What the blocks are, and how they changed.
+    fn about(&self) -> String {
+        if self.change == Change::Rounding {
+            return String::new();
+        }
+        let blocks = |(count, bytes): (usize, i64)| match count {
+            0 => "none".to_string(),
+            1 => format!("1 block of {}", Bytes(bytes.unsigned_abs())),
+            many => format!("{many} blocks of {} together", Bytes(bytes.unsigned_abs())),
+        };
+        let mut parts = vec![format!("{} -> {}", blocks(self.before), blocks(self.after)), self.category.clone()];
+        parts.extend([&self.operator, &self.module].into_iter().filter(|part| !part.is_empty() && *part != "elsewhere").cloned());
+        if let Some(freed) = &self.freed {
+            let when = if self.change == Change::LivesLonger { "freed before in" } else { "freed now in" };
+            parts.push(format!("{when} {}", freed.rsplit('/').next().map_or(freed.as_str(), |_| freed)));
+        }
+        parts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(line: &str, source: &str, operator: &str, bytes: i64, blocks: usize) -> BlockGroup {
+        BlockGroup {
+            line: format!("/a/{line}"),
+            function: "forward".to_string(),
+            source: Some(source.to_string()),
+            module: "Net".to_string(),
+            category: "activations".to_string(),
+            operator: operator.to_string(),
+            bytes,
+            blocks,
+            allocated: (bytes + 511) / 512 * 512 * blocks as i64,
+            made: blocks,
+            freed: None,
+        }
+    }
+
+    #[test]
+    fn rows_sum_to_the_difference_and_say_what_became_of_a_line() {
+        let freed = BlockGroup {
+            blocks: 0,
+            allocated: 0,
+            made: 4,
+            freed: Some("backward, t.py:9".to_string()),
+            ..group("t.py:5", "e", "aten::add", 800, 4)
+        };
+        let before = [
+            group("t.py:1", "a", "aten::mm", 1000, 2),
+            group("t.py:2", "b", "aten::mm", 512, 1),
+            group("t.py:3", "c", "aten::mm", 64, 3),
+            freed,
+        ];
+        let after = [
+            // Moved by two lines.
+            group("t.py:3", "a", "aten::mm", 2000, 2),
+            group("t.py:4", "b", "aten::mm", 600, 1),
+            group("t.py:8", "d", "aten::clone", 4096, 1),
+            group("t.py:7", "e", "aten::add", 800, 4),
+        ];
+        let found = diff(&before, &after);
+        assert_eq!(found.rows.iter().map(|row| row.bytes).sum::<i64>(), found.after - found.before);
+        assert_eq!(
+            found.after - found.before,
+            after.iter().map(|g| g.allocated).sum::<i64>() - before.iter().map(|g| g.allocated).sum::<i64>()
+        );
+        let of = |source: &str| found.rows.iter().find(|row| row.source.as_deref() == Some(source)).map(|row| row.change.clone());
+        assert_eq!(of("a"), Some(Change::OtherType));
+        assert_eq!(of("b"), Some(Change::Larger));
+        assert_eq!(of("c"), Some(Change::Gone));
+        assert_eq!(of("d"), Some(Change::CopyForView));
+        assert_eq!(of("e"), Some(Change::LivesLonger));
+        let text = found.text();
+        assert!(text.contains("freed before in backward, t.py:9") && text.contains("rounding"), "{text}");
+        assert!(diff(&after, &after).text().contains("hold the same"));
+        for rows in [&found.categories, &found.modules, &found.operators] {
+            assert_eq!(rows.iter().map(|(_, bytes)| bytes).sum::<i64>(), found.after - found.before);
+        }
+    }
+}

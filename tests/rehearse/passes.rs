@@ -1,0 +1,91 @@
+//! Scripts that do not train: inference, generation, and what their forward passes leave behind; and which lines made a peak grow.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
+
+fn rehearsed(folder: &Path, script: &Path, words: &[&str]) -> (String, Value) {
+    let answer = folder.join(format!("{}.json", words.join("-")));
+    let output = Command::new(VRAMLAB)
+        .args(["rehearse", "--gpu", "rtx-4090", "--json"])
+        .arg(&answer)
+        .arg("--")
+        .arg(common::python())
+        .arg(script)
+        .args(words)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    (said, serde_json::from_str(&std::fs::read_to_string(answer).unwrap()).unwrap())
+}
+
+fn text_of(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Bytes of a category at the peak.
+fn held(answer: &Value, category: &str) -> i64 {
+    let rows = answer["processes"][0]["peak"]["categories"].as_array().unwrap();
+    rows.iter().find(|row| row["name"] == category).map_or(0, |row| row["bytes"].as_i64().unwrap())
+}
+
+#[test]
+fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
+    let script = common::root().join("tests/rehearse/inference.py");
+    let folder = tempfile::tempdir().unwrap();
+    let of = |words: &[&str]| rehearsed(folder.path(), &script, words);
+
+    // Without anything kept: nothing grows, and nothing is said of gradients.
+    let (plain, answer) = of(&["plain"]);
+    let process = &answer["processes"][0];
+    assert_eq!(
+        (&process["peak"]["phase"], &process["growth"], &process["needless_graphs"]),
+        (&"inference".into(), &Value::Null, &Value::Null)
+    );
+    assert!(!plain.contains("no_grad") && !plain.contains("Memory grows"), "{plain}");
+
+    // Keys and values of two layers, 64 texts of 162 and 163 tokens and 256 numbers of 4 bytes: those of the pass before, and the new ones.
+    let (_, cached) = of(&["cached"]);
+    let peak = &cached["processes"][0]["peak"];
+    assert_eq!(peak["phase"], "generation");
+    let cache = held(&cached, "KV cache");
+    let of_tokens = |tokens: i64| 2 * 2 * 64 * tokens * 256 * 4;
+    assert!((of_tokens(162 + 82)..=of_tokens(162 + 166)).contains(&cache), "{cache}");
+    assert_eq!(cached["processes"][0]["growth"], Value::Null, "a cache that grows within a text is no leak");
+
+    // Each pass leaves its scores, 32 x 64 x 1000 numbers, in a list; or one tensor has them all.
+    let scores = 32 * 64 * 1000 * 4;
+    for (word, how) in [("kept", "answers, a list of"), ("grows", "predictions, which grows")] {
+        let (said, answer) = of(&[word]);
+        let growth = &answer["processes"][0]["growth"];
+        let per_round = growth["bytes_per_round"].as_i64().unwrap();
+        assert!((scores * 4 / 5..=scores * 5 / 4).contains(&per_round), "{word}: {growth}");
+        assert_eq!(growth["round"], "forward pass");
+        assert!(said.contains(how), "{word}: {said}");
+        assert!(held(&answer, "kept outputs") > 8 * scores, "{word}: {said}");
+    }
+
+    // With gradients the whole graph stays, and what helps is named.
+    let (said, with) = of(&["kept", "gradients"]);
+    let needless = &with["processes"][0]["needless_graphs"];
+    assert_eq!((&needless["passes"], &needless["of"]), (&12.into(), &12.into()));
+    assert!(said.contains("All 12 forward passes keep activations") && said.contains("torch.inference_mode()"), "{said}");
+
+    // What the difference is made of, to the byte, from the two answers.
+    let file = |name: &str| folder.path().join(name);
+    let rows = file("rows.json");
+    let diff = |flags: &[&Path]| Command::new(VRAMLAB).arg("diff").args(flags).output().unwrap();
+    let output = diff(&[&file("kept.json"), &file("kept-gradients.json")]);
+    let text = text_of(&output);
+    assert!(output.status.success() && text.contains("inference.py:") && text.contains("sum"), "{text}");
+    let output = diff(&[&file("kept.json"), &file("kept-gradients.json"), Path::new("--json"), &rows]);
+    assert!(output.status.success(), "{}", text_of(&output));
+    let difference: Value = serde_json::from_str(&std::fs::read_to_string(&rows).unwrap()).unwrap();
+    let sum: i64 = difference["rows"].as_array().unwrap().iter().map(|row| row["bytes"].as_i64().unwrap()).sum();
+    assert_eq!(Some(sum), with["peak_allocated"].as_i64().zip(difference["before"].as_i64()).map(|(after, before)| after - before));
+    let refused = diff(&[&file("plain.json"), &script]);
+    assert!(!refused.status.success() && text_of(&refused).contains("is no answer"), "{}", text_of(&refused));
+}
