@@ -256,7 +256,7 @@ fn memory_that_ran_out_and_was_caught_is_told_and_decides_nothing() {
     );
     let (output, answer) = scene.run(&[]);
     assert_eq!((output.status.code(), &answer["needs_at_least"]), (Some(3), &Value::Null), "{}", error(&output));
-    assert!(answer["notes"].to_string().contains("goes on with less where memory runs out"), "{}", error(&output));
+    assert!(answer["notes"].to_string().contains("the least memory that would do could not be found"), "{}", error(&output));
 }
 
 #[test]
