@@ -60,11 +60,11 @@ def _file():
 
 
 def note(**line):
-    """One line of the file `names`, written at once. Where that cannot be, the answer is that the trace is incomplete."""
+    """One line of the file `names`, written at once, whose kind is its first name. Where that cannot be, the answer is that the trace is incomplete."""
     try:
         own_folder()
         # Names of files that are not UTF-8 come with lone surrogates, which are no JSON.
-        text = (json.dumps(line, ensure_ascii=False, default=str) + "\n").encode("utf-8", "replace")
+        text = (json.dumps(dict(kind=next(iter(line)), **line), ensure_ascii=False, default=str) + "\n").encode("utf-8", "replace")
         error = 0 if os.write(_file(), text) == len(text) else errno.ENOSPC
     except OSError as why:
         error = why.errno

@@ -36,6 +36,7 @@ def begin(torch):
             torch=str(torch.__version__),
             cuda=torch.version.cuda,
             rank=int(rank) if rank.isdigit() else None,
+            version=settings.version,
             alloc_conf=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"),
         )
 

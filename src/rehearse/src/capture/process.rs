@@ -8,12 +8,12 @@
 //! What the allocator did, in the form of [`sim::trace`]. It is there once CUDA came up.
 //!
 //! # `names`
-//! JSON, an object to a line. Numbers begin at 1; 0 is none. A name stands before the first event that has its number. A frame's line is -1
+//! JSON, an object to a line, whose `kind` is the first name that stands in the table's line. Numbers begin at 1; 0 is none. A name stands before the first event that has its number. A frame's line is -1
 //! where Python knows none. A line that is not understood is left out, and said.
 //!
 //! | line | |
 //! |---|---|
-//! | `{"process":PID,"parent":PID,"arguments":[..],"executable":..,"python":..,"torch":..,"cuda":..,"rank":N or null,"alloc_conf":..,"began":NS,"libraries":[..]}` | the first |
+//! | `{"process":PID,"parent":PID,"arguments":[..],"executable":..,"python":..,"torch":..,"cuda":..,"rank":N or null,"version":N,"alloc_conf":..,"began":NS,"libraries":[..]}` | the first; of another version of this form nothing is read |
 //! | `{"device":NAME,"devices":N,"cards":[N,..]}` | CUDA came up; the numbers in the machine of the cards that it sees |
 //! | `{"communicator":RANKS,"group":NAME}` | a group of so many ranks moved something on the GPU for the first time |
 //! | `{"frame":N,"file":..,"line":N,"function":..}` | |
@@ -42,7 +42,7 @@
 use super::loading::{Fetch, ScriptLoader};
 use super::plain::on_one_line;
 use super::work::Work;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Deserializer, Serialize};
 use sim::trace::{self, Event, Phase};
 use std::collections::HashMap;
@@ -72,6 +72,8 @@ pub struct Process {
     pub torch: String,
     pub cuda: Option<String>,
     pub rank: Option<u32>,
+    #[serde(default)]
+    pub version: u32,
     pub alloc_conf: Option<String>,
     /// Nanoseconds of a clock that all processes share, as all moments here.
     #[serde(default)]
@@ -255,9 +257,12 @@ pub struct Trace {
     pub work: Vec<Work>,
 }
 
-/// A line of `names`, whichever it is.
+/// Of the form of `names`.
+pub const VERSION: u32 = 1;
+
+/// A line of `names`, by its kind.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 enum TraceLine {
     Process(Process),
     Device {
@@ -331,7 +336,7 @@ enum TraceLine {
     Technique(TechniqueOutcome),
     Unreached(Unreached),
     Varied(Varied),
-    Keeper(Keeper),
+    Keeps(Keeper),
     Batches {
         batches: Vec<(u64, u64)>,
     },
@@ -342,7 +347,7 @@ enum TraceLine {
     HostMemory {
         host_memory: u64,
     },
-    RealGpu(RealGpu),
+    Gpu(RealGpu),
     Meters {
         meters: Meters,
     },
@@ -367,6 +372,13 @@ impl Trace {
                 Err(_) => odd += 1,
             }
         }
+        // The process's own line is written first, at once.
+        let version = trace.process.version;
+        ensure!(
+            version == VERSION || trace.process.id == 0,
+            "{} was written by another version of vramlab (form {version}; this one reads {VERSION}); rehearse the script again with this version",
+            folder.display()
+        );
         if odd > 0 {
             trace
                 .notes
@@ -452,12 +464,12 @@ impl Trace {
             }
             TraceLine::Unreached(unreached) => self.unreached.push(unreached),
             TraceLine::Varied(varied) => self.varied.push(varied),
-            TraceLine::Keeper(keeper) => self.keepers.push(keeper),
+            TraceLine::Keeps(keeper) => self.keepers.push(keeper),
             TraceLine::Batches { batches } => self.batches = batches,
             TraceLine::Loader(loader) => self.loaders.push(loader),
             TraceLine::Flops { flops } => self.flops = Some(flops),
             TraceLine::HostMemory { host_memory } => self.host_memory = host_memory,
-            TraceLine::RealGpu(gpu) => self.gpu = Some(gpu),
+            TraceLine::Gpu(gpu) => self.gpu = Some(gpu),
             TraceLine::Meters { meters } => self.meters = Some(meters),
         }
     }
@@ -547,6 +559,7 @@ pub fn is_library(file: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::work::{Precision, WorkKind};
     use super::*;
 
     #[test]
@@ -559,5 +572,57 @@ mod tests {
         write("events", &"another format ".repeat(10));
         let error = format!("{:#}", Trace::read(folder.path()).unwrap_err());
         assert!(error.contains("it is no trace of this version"), "{error}");
+        for version in ["", r#""version":0,"#] {
+            write(
+                "names",
+                &format!(r#"{{"kind":"process","process":7,{version}"parent":1,"arguments":[],"python":"3","torch":"2"}}{}"#, "\n"),
+            );
+            let error = format!("{:#}", Trace::read(folder.path()).unwrap_err());
+            assert!(error.contains("form 0; this one reads") && error.contains("rehearse the script again"), "{error}");
+        }
+    }
+
+    /// The enumerators of an `enum class` in one of the simulated GPU's headers: without their k, in the case that Rust has.
+    fn enumerators(header: &str, name: &str) -> Vec<(String, i64)> {
+        let (_, text) = sim::SOURCES.iter().find(|(path, _)| *path == header).unwrap();
+        let (_, body) = text.split_once(&format!("enum class {name} ")).unwrap();
+        let body = body.split_once('{').unwrap().1.split_once('}').unwrap().0;
+        let code: String = body.lines().map(|line| line.split("//").next().unwrap()).collect();
+        let one = |text: &str| {
+            let (name, number) = text.split_once('=')?;
+            Some((name.trim().strip_prefix('k')?.to_string(), number.trim().parse().unwrap()))
+        };
+        code.split(',').filter_map(one).collect()
+    }
+
+    #[test]
+    fn numbers_that_cross_languages_are_those_of_the_headers() {
+        let same = |header: &str, name: &str, of: &dyn Fn(i64) -> Option<String>| {
+            let all = enumerators(header, name);
+            assert!(all.len() > 3, "{name}");
+            // 0 ends the file: no record has it.
+            for (known, number) in all.iter().filter(|(known, _)| known != "End") {
+                assert_eq!(of(*number).as_ref(), Some(known), "{name} {number}");
+            }
+            let most = all.iter().map(|(_, number)| *number).max().unwrap();
+            assert_eq!(of(most + 1), None, "{name} has more here than in {header}");
+        };
+        same("trace.h", "Kind", &|number| sim::trace::Kind::of(number).map(|kind| format!("{kind:?}")));
+        same("trace.h", "Phase", &|number| Phase::of(number).map(|phase| format!("{phase:?}")));
+        same("trace.h", "Label", &|number| sim::trace::Label::of(number).map(|label| format!("{label:?}")));
+        same("python/work.h", "WorkKind", &|number| WorkKind::of(number as u8).map(|kind| format!("{kind:?}")));
+        same("python/work.h", "Precision", &|number| Precision::of(number as u8).map(|precision| format!("{precision:?}")));
+        // Python's, in the order of their numbers.
+        for (text, begins, header) in [
+            (include_str!("../../python/vramlab_rehearsal/device.py"), "FORWARD, ", "Phase"),
+            (include_str!("../../python/vramlab_rehearsal/labels.py"), "OTHER, ", "Label"),
+        ] {
+            let line = text.lines().find(|line| line.starts_with(begins)).unwrap();
+            let (names, numbers) = line.split_once(" = ").unwrap();
+            for (name, number) in names.split(", ").zip(numbers.split(", ")) {
+                let (known, _) = enumerators("trace.h", header).into_iter().find(|(_, each)| each.to_string() == number).unwrap();
+                assert!(known.to_uppercase().ends_with(&name.replace('_', "")), "{name} is {known}");
+            }
+        }
     }
 }

@@ -23,7 +23,7 @@ pub enum WorkKind {
 }
 
 impl WorkKind {
-    fn of(number: u8) -> Option<WorkKind> {
+    pub fn of(number: u8) -> Option<WorkKind> {
         use WorkKind::{Attention, AttentionBackward, Convolution, Copy, Index, Matmul, Optimizer, Pointwise, Reduction};
         [Pointwise, Matmul, Attention, AttentionBackward, Convolution, Reduction, Index, Optimizer, Copy]
             .get(number as usize)
@@ -41,7 +41,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    fn of(number: u8) -> Option<Precision> {
+    pub fn of(number: u8) -> Option<Precision> {
         [Precision::Half, Precision::Single, Precision::Tf32, Precision::Double].get(number as usize).copied()
     }
 }

@@ -4,6 +4,7 @@ use super::libraries::{Libraries, libraries};
 use super::session::{self, LeftProcesses, PythonSettings, Session};
 use crate::capture::occupancy::Occupancy;
 use crate::capture::plain::on_one_line;
+use crate::capture::process::VERSION;
 use crate::capture::session::{FAILED, SessionRun};
 use anyhow::{Context, Result, ensure};
 use sim::cards::{self, Card};
@@ -120,6 +121,7 @@ impl Rehearsal {
 
     fn command(&self, session: &Path) -> Result<Command> {
         let settings = PythonSettings {
+            version: VERSION,
             libraries: &self.libraries.folder,
             compiled: &self.libraries.compiled,
             carried: &self.libraries.carried,

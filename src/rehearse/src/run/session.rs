@@ -71,6 +71,8 @@ fn sweep(cache: &Path) {
 /// What C++ is told, in any process, is in the environment ([`follow`]).
 #[derive(Debug, Serialize)]
 pub struct PythonSettings<'a> {
+    /// Of the trace, which its reader looks for ([`VERSION`](crate::capture::process::VERSION)).
+    pub version: u32,
     /// The simulated libraries, the Python files, and the sources.
     pub libraries: &'a Path,
     /// What is compiled for a version of PyTorch, and further versions that a wheel brings.
