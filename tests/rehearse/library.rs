@@ -30,18 +30,17 @@ fn of(script: &str, card: &str, words: &[&str]) -> Rehearsal {
 #[test]
 fn a_rehearsal_is_asked_and_answers_in_figures() {
     let mut rehearsal = of(SCRIPT, "rtx-4090", &["--size", "64"]);
-    let mut found = rehearsal.rehearse().unwrap();
-    rehearsal.find_needs(&mut found);
+    let found = rehearsal.rehearse(true).unwrap();
     let answer = &found.answer;
     assert_eq!((answer.verdict, answer.steps), (RehearsalVerdict::Fits, 3));
     let state = 2 * 4 * (1024 * 1024 + 1024);
     assert!(answer.peak_requested > state * 3 / 2, "{} bytes", answer.peak_requested);
     assert!(answer.needs_at_least.is_some_and(|least| least <= answer.peak_on_device), "{:?}", answer.needs_at_least);
-    let weight = found.traces[0].events.iter().filter(|event| event.bytes == 4 * 1024 * 1024);
+    let weight = found.capture.traces[0].events.iter().filter(|event| event.bytes == 4 * 1024 * 1024);
     assert!(weight.count() > 3, "the weight, its gradient and the optimizer's state of it");
 
     // By it what-if knows how many rehearsals this machine has memory for at once.
-    assert!((50 << 20..8 << 30).contains(&found.traces[0].host_memory), "{} bytes", found.traces[0].host_memory);
+    assert!((50 << 20..8 << 30).contains(&found.capture.traces[0].host_memory), "{} bytes", found.capture.traces[0].host_memory);
 
     rehearsal.progress = |what| SAID.lock().unwrap().push(what.to_string());
     let tried = what_if(&rehearsal, &Trials { only: vec!["fused".into()], batch: None }).unwrap();
@@ -56,6 +55,6 @@ fn a_rehearsal_is_asked_and_answers_in_figures() {
         what_if(&of("import torch\ntorch.zeros(1, device='cuda')\nraise ValueError('no')", "24GiB", &[]), &Trials::default());
     let error = error.err().unwrap();
     assert!(error.downcast_ref::<ScriptFailed>().is_some_and(|failed| failed.0.contains("ValueError")), "{error:#}");
-    let nothing = of("print('no torch')", "24GiB", &[]).rehearse().unwrap_err();
+    let nothing = of("print('no torch')", "24GiB", &[]).rehearse(false).unwrap_err();
     assert!(format!("{nothing:#}").contains("never imported torch"), "{nothing:#}");
 }

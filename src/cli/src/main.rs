@@ -3,6 +3,7 @@
 mod diff;
 mod fit;
 mod rehearsal;
+mod show;
 
 use anyhow::{Context, Result, ensure};
 use base::{console, eprintln, print, println};
@@ -27,6 +28,9 @@ enum Subcommands {
 
     /// Find the largest batch or context of your own training script that fits a GPU, without one
     Fit(Box<fit::FitOptions>),
+
+    /// Show a rehearsal that was kept (`vramlab rehearse --keep FILE`), without running anything
+    Show(show::ShowOptions),
 
     /// Say which lines made a peak grow, between two answers of `rehearse --json`; or which verdicts and effects differ between two machines
     Diff {
@@ -126,6 +130,7 @@ fn run(command: Subcommands) -> Result<u8> {
             Ok(0)
         }
         Subcommands::Rehearse(options) => Ok(rehearsal::rehearse(&options)),
+        Subcommands::Show(options) => Ok(show::show(&options)),
         Subcommands::Fit(options) => Ok(fit::fit(&options)),
         Subcommands::Report { results, out, readme } => {
             report(&results, &out)?;

@@ -101,6 +101,10 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "dry|cuda", default_value = "dry", requires = "what_if", conflicts_with = "gpu")]
     device: TrialDevice,
 
+    /// Keep the whole rehearsal in one file, for `vramlab show FILE`
+    #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
+    keep: Option<PathBuf>,
+
     /// Compare with an earlier answer of --json; exit status 4 where the peak grew
     #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
     check: Option<PathBuf>,
@@ -299,16 +303,18 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     let rehearsals = options.gpu.iter().map(|gpu| options.rehearsal(&command, gpu)).collect::<Result<Vec<Rehearsal>>>()?;
     let [rehearsal, others @ ..] = rehearsals.as_slice() else { bail!("--gpu: name a card") };
     ensure!(
-        others.is_empty() || (options.out.is_none() && options.check.is_none() && !options.what_if),
-        "--gpu: --out, --check and --what-if take one GPU"
+        others.is_empty() || (options.out.is_none() && options.check.is_none() && options.keep.is_none() && !options.what_if),
+        "--gpu: --out, --keep, --check and --what-if take one GPU"
     );
     // Before a script has run for nothing.
     if let Some(folder) = &options.out {
         let can_write = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
         can_write.with_context(|| format!("--out {}: files cannot be written there", folder.display()))?;
     }
-    if let Some(parent) = options.json.as_deref().and_then(Path::parent) {
-        ensure!(parent.as_os_str().is_empty() || parent.is_dir(), "--json: there is no folder {}", parent.display());
+    for (flag, file) in [("--json", &options.json), ("--keep", &options.keep)] {
+        if let Some(parent) = file.as_deref().and_then(Path::parent) {
+            ensure!(parent.as_os_str().is_empty() || parent.is_dir(), "{flag}: there is no folder {}", parent.display());
+        }
     }
     let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
     if options.what_if {
@@ -316,8 +322,8 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     }
     if options.rank == Some(Rank::All) {
         ensure!(
-            others.is_empty() && options.out.is_none() && options.check.is_none(),
-            "--rank all takes one GPU, and neither --out nor --check"
+            others.is_empty() && options.out.is_none() && options.check.is_none() && options.keep.is_none(),
+            "--rank all takes one GPU, and no --out, --keep or --check"
         );
         return all_ranks(options, rehearsal, options.world_size.unwrap_or(1));
     }
@@ -325,24 +331,40 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     if !others.is_empty() {
         return several(options, found, others);
     }
-    let RehearsalResult { answer, traces } = found;
+    if let Some(path) = &options.keep {
+        found.keep(path)?;
+    }
+    let outputs = Outputs { json: options.json.as_deref(), out: options.out.as_deref(), quiet: options.quiet };
+    present(&outputs, &found, earlier.map(|earlier| (earlier, options.tolerance)))
+}
+
+/// Where an answer goes.
+pub struct Outputs<'a> {
+    pub json: Option<&'a Path>,
+    pub out: Option<&'a Path>,
+    pub quiet: bool,
+}
+
+/// Writes and prints a rehearsal, compares it with an earlier one, and gives the exit status.
+pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<(Earlier, Tolerance)>) -> Result<u8> {
+    let answer = &found.answer;
     // Before anything is printed: whoever reads that may be gone.
-    if let Some(path) = &options.json {
-        write_json(path, &answer)?;
+    if let Some(path) = outputs.json {
+        write_json(path, answer)?;
     }
-    if let Some(folder) = &options.out {
-        files::write(folder, &answer, &traces)?;
+    if let Some(folder) = outputs.out {
+        files::write(folder, answer, &found.capture.traces)?;
     }
-    if !options.quiet {
+    if !outputs.quiet {
         let terminal = rustix::termios::tcgetwinsize(std::io::stderr()).ok().filter(|size| size.ws_col > 0);
-        let text = show::answer(&answer);
+        let text = show::answer(answer);
         eprint!("{}", terminal.map_or_else(|| text.clone(), |size| show::wrapped(&text, size.ws_col.into())));
     }
-    if let Some(earlier) = earlier
+    if let Some((earlier, tolerance)) = earlier
         && (answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit)
     {
-        let (text, grew) = earlier.compare(&answer, options.tolerance);
-        if grew || !options.quiet {
+        let (text, grew) = earlier.compare(answer, tolerance);
+        if grew || !outputs.quiet {
             eprint!("{text}");
         }
         if grew && answer.verdict.fits() {
@@ -354,11 +376,7 @@ fn run(options: &RehearseOptions) -> Result<u8> {
 
 /// With the least memory that would do, unless nobody reads it.
 fn whole(options: &RehearseOptions, rehearsal: &Rehearsal) -> Result<RehearsalResult> {
-    let mut found = rehearsal.rehearse()?;
-    if !options.quiet || options.json.is_some() || options.out.is_some() {
-        rehearsal.find_needs(&mut found);
-    }
-    Ok(found)
+    rehearsal.rehearse(!options.quiet || [&options.json, &options.out, &options.keep].into_iter().any(Option::is_some))
 }
 
 /// Tries the techniques, says what came of it, and gives the exit status.

@@ -12,6 +12,7 @@ pub mod show;
 
 pub use answer::{Answer, ProcessAnswer, RehearsalVerdict};
 pub use capture::process::{Exception, Frame, Process, Trace, is_library};
+pub use capture::session::Capture;
 pub use explore::needs::RehearsalResult;
 pub use explore::template::FlagTemplate;
 pub use explore::{fit, preset, what_if};

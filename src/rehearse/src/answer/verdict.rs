@@ -9,11 +9,11 @@ use super::streams;
 use super::time::{Loading, Prediction, predict};
 use crate::capture::plain::on_one_line;
 use crate::capture::process::Trace;
-use crate::capture::session::{SessionRun, remedy};
+use crate::capture::session::{Capture, Found, Needs, remedy};
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use sim::cards::Card;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
 /// Whether the script can run on the card.
@@ -112,17 +112,6 @@ pub struct Answer {
     pub notes: Vec<String>,
 }
 
-/// What a rehearsal needs of a card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Needs {
-    /// With fewer bytes memory runs out: those of all processes that may run at one time, each with its context.
-    pub least: i64,
-    /// How many contexts are among them.
-    pub contexts: u64,
-    /// What would be reserved with expandable segments, where they are not used already.
-    pub expandable: Option<i64>,
-}
-
 impl Answer {
     /// The largest try of any process that was too much, after which the script went on with less.
     pub fn went_on_after(&self) -> Option<&Caught> {
@@ -130,7 +119,7 @@ impl Answer {
     }
 
     /// Adds what PyTorch's allocator said of smaller cards than this one.
-    pub fn complete(&mut self, needs: Needs, card: &Card) {
+    fn complete(&mut self, needs: Needs, card: &Card) {
         let Some(worst) = self.processes.first_mut() else { return };
         worst.fragmentation.reserved_if_expandable = needs.expandable;
         if needs.least == 0 {
@@ -158,19 +147,44 @@ impl Answer {
         self.peak_on_device <= self.gpu.memory && self.peak_on_device + most > self.gpu.memory
     }
 
-    /// Reads what is written in the lines that hold memory at the peak; of a file that is not there, nothing.
-    pub fn quote(&mut self) {
-        let mut files: HashMap<String, String> = HashMap::new();
-        let mut written_at = |line: &str| {
-            let (file, number) = line.rsplit_once(':')?;
-            let text = files.entry(file.to_string()).or_insert_with(|| source(file).unwrap_or_default());
-            let number: usize = number.parse().unwrap_or_default();
-            text.lines().nth(number.wrapping_sub(1)).map(|line| line.trim().to_string())
-        };
+    /// Adds what is written in the lines that hold memory at the peak, by `file:line`.
+    fn quote(&mut self, lines: &BTreeMap<String, String>) {
         for peak in self.processes.iter_mut().map(|process| &mut process.peak) {
-            peak.lines.iter_mut().for_each(|held| held.source = written_at(&held.name));
-            peak.contents.iter_mut().for_each(|group| group.source = written_at(&group.line));
+            peak.lines.iter_mut().for_each(|held| held.source = lines.get(&held.name).cloned());
+            peak.contents.iter_mut().for_each(|group| group.source = lines.get(&group.line).cloned());
         }
+    }
+
+    /// Reads what is written in those lines; of a file that is not there, nothing.
+    pub fn lines(&self) -> BTreeMap<String, String> {
+        let mut files: HashMap<String, String> = HashMap::new();
+        let mut line = |name: &str| {
+            let (file, number) = name.rsplit_once(':')?;
+            let text = files.entry(file.to_string()).or_insert_with(|| source(file).unwrap_or_default());
+            let number: usize = number.parse().ok()?;
+            Some(text.lines().nth(number.wrapping_sub(1))?.trim().to_string())
+        };
+        let names = self
+            .processes
+            .iter()
+            .map(|process| &process.peak)
+            .flat_map(|peak| peak.lines.iter().map(|held| &held.name).chain(peak.contents.iter().map(|group| &group.line)));
+        names.filter_map(|name| Some((name.clone(), line(name)?))).collect()
+    }
+
+    /// Adds what was found out beside the capture.
+    pub fn add(&mut self, found: &Found, card: &Card) {
+        self.quote(&found.lines);
+        if let Some(needs) = found.needs {
+            self.complete(needs, card);
+            if !self.verdict.fits() && self.went_on_after().is_some() {
+                let note =
+                    "'needs at least' is of what the script asked for first: where nothing runs out it does not go on with less";
+                self.notes.push(note.to_string());
+            }
+        }
+        self.notes
+            .extend(found.needs_missing.iter().map(|why| format!("the least memory that would do could not be found: {why}")));
     }
 }
 
@@ -187,8 +201,8 @@ fn source(file: &str) -> Option<String> {
 ///
 /// # Errors
 /// There is nothing to rehearse, or no whole answer; with the reason.
-pub fn answer(run: &SessionRun) -> Result<Answer> {
-    let name = run.command.first().map_or_else(Default::default, |word| word.to_string_lossy());
+pub fn answer(run: &Capture) -> Result<Answer> {
+    let name = run.command.first().map_or("", String::as_str);
     if let Some(reason) = &run.not_set_up {
         bail!("{reason}");
     }
@@ -198,16 +212,16 @@ pub fn answer(run: &SessionRun) -> Result<Answer> {
     if let Some(lost) = run.traces.iter().find_map(|trace| trace.lost.as_ref()) {
         bail!("the trace is incomplete, so there is no answer: writing to {}: {lost}; {}", run.folder.display(), remedy(lost));
     }
-    let processes = answers(&run.traces, !run.status.success());
+    let processes = answers(&run.traces, !run.status().success());
     if processes.is_empty() {
-        nothing(run, &name)?;
+        nothing(run, name)?;
     }
     let enough = run.traces.iter().any(|trace| trace.stopped.is_some());
-    let missing = ends::missing(&run.traces).filter(|_| !run.status.success() && !run.timed_out && !run.interrupted);
-    let failed = !run.status.success() && (!enough || missing.is_some());
+    let missing = ends::missing(&run.traces).filter(|_| !run.status().success() && !run.timed_out && !run.interrupted);
+    let failed = !run.status().success() && (!enough || missing.is_some());
     let ran_out = processes.iter().any(|answer| answer.out_of_memory.is_some());
     // Of one process alone its status says it; a Ctrl-C is none of its failures.
-    let is_of_a_job = !run.interrupted && (run.traces.len() > 1 || !run.status.success());
+    let is_of_a_job = !run.interrupted && (run.traces.len() > 1 || !run.status().success());
     let (one_failed, refused) = (ends::failed(&run.traces).filter(|_| is_of_a_job), ends::refused(&run.traces));
     let verdict = match () {
         () if ran_out => RehearsalVerdict::DoesNotFit,
@@ -246,7 +260,7 @@ pub fn answer(run: &SessionRun) -> Result<Answer> {
     };
     let mut answer = Answer {
         schema: 1,
-        command: run.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        command: run.command.clone(),
         gpu: SimulatedGpu::of(&run.card, run.gpus),
         verdict,
         no_code: run.traces.iter().find_map(|trace| trace.no_code.clone()),
@@ -276,10 +290,10 @@ pub fn answer(run: &SessionRun) -> Result<Answer> {
 }
 
 /// Of the process whose steps take longest.
-fn time(run: &SessionRun, steps: u32) -> Result<Prediction, String> {
+fn time(run: &Capture, steps: u32) -> Result<Prediction, String> {
     let predicted = |trace: &Trace| {
         let mut time = predict(trace, &run.card, steps, run.host_factor)?;
-        time.loading = Loading::of(trace, &run.traces, time.seconds(), steps);
+        time.loading = Loading::of(trace, &run.traces, time.seconds(), (steps, run.cores));
         Ok(time)
     };
     let mut tried: Vec<Result<Prediction, String>> = run.traces.iter().map(predicted).collect();
@@ -291,7 +305,7 @@ fn time(run: &SessionRun, steps: u32) -> Result<Prediction, String> {
 }
 
 /// Why nothing was seen.
-fn nothing(run: &SessionRun, name: &str) -> Result<()> {
+fn nothing(run: &Capture, name: &str) -> Result<()> {
     ensure!(!run.interrupted, "interrupted before '{name}' used the GPU");
     ensure!(!run.timed_out, "the time of --timeout was over before '{name}' used the GPU");
     ensure!(
@@ -301,12 +315,12 @@ fn nothing(run: &SessionRun, name: &str) -> Result<()> {
     if let Some(python) = run.without_torch.as_ref().filter(|_| run.traces.is_empty()) {
         bail!("{} has no PyTorch; install it there: {} -m pip install torch", python.trim(), python.trim());
     }
-    let failed = !run.status.success() && run.traces.iter().all(|trace| trace.devices.is_none() && trace.exception.is_none());
+    let failed = !run.status().success() && run.traces.iter().all(|trace| trace.devices.is_none() && trace.exception.is_none());
     let when = if run.traces.is_empty() { "imported torch" } else { "used the GPU" };
     ensure!(!failed, "'{name}' never {when}: {}", run.end());
     ensure!(!run.traces.is_empty(), "'{name}' ran and never imported torch, so there is nothing to rehearse");
     ensure!(
-        !run.status.success(),
+        !run.status().success(),
         "'{name}' ran and never used the GPU; if it has a flag for the device, set it, as in --device cuda"
     );
     Ok(())

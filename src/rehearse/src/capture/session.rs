@@ -1,51 +1,103 @@
 //! What a command under rehearsal left: how it ended, and the folders of its processes.
 
 use super::occupancy::Occupancy;
-use super::process::Trace;
-use anyhow::{Context, Result};
+use super::process::{Trace, VERSION};
+use anyhow::{Context, Result, ensure};
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use sim::cards::Card;
-use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 /// In the session's folder: why a process could not be rehearsed.
 pub const FAILED: &str = "failed";
 
-/// What a command under rehearsal left.
-#[derive(Debug)]
-pub struct SessionRun {
+/// What a command under rehearsal left: `session.json` in the session's folder, and what its processes wrote there.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Capture {
+    /// Of the form of all of it.
+    pub version: u32,
     /// As it ran, and on what.
-    pub command: Vec<OsString>,
+    pub command: Vec<String>,
+    #[serde(deserialize_with = "card")]
     pub card: Card,
     pub gpus: u32,
     pub lag: u32,
     pub host_factor: f64,
     pub timeout: Option<f64>,
-    /// Where it was written.
-    pub folder: PathBuf,
-    pub status: ExitStatus,
+    /// Of the machine that it ran on.
+    pub cores: usize,
+    /// As the system gives it.
+    pub status: i32,
     pub timed_out: bool,
     pub interrupted: bool,
-    pub traces: Vec<Trace>,
-    pub occupancy: Occupancy,
-    /// Whether a Python came up that had the hook, and one that found no torch.
-    pub hooked: bool,
-    pub without_torch: Option<String>,
-    /// Why a process could not be rehearsed, which was ended before it did anything.
-    pub not_set_up: Option<String>,
     /// The last line that a silent run wrote to its standard error.
     pub last_line_of_stderr: String,
+    /// What was found out of it since, with the script's PyTorch and its files, which a reader may not have.
+    #[serde(default)]
+    pub found: Found,
+    /// Where it was written.
+    #[serde(skip)]
+    pub folder: PathBuf,
+    #[serde(skip)]
+    pub traces: Vec<Trace>,
+    #[serde(skip)]
+    pub occupancy: Occupancy,
+    /// Whether a Python came up that had the hook, and one that found no torch.
+    #[serde(skip)]
+    pub hooked: bool,
+    #[serde(skip)]
+    pub without_torch: Option<String>,
+    /// Why a process could not be rehearsed, which was ended before it did anything.
+    #[serde(skip)]
+    pub not_set_up: Option<String>,
 }
 
-impl SessionRun {
+/// What needs more than the capture.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Found {
+    pub needs: Option<Needs>,
+    /// Why they are not known.
+    pub needs_missing: Option<String>,
+    /// What is written in lines of the script, by `file:line`.
+    pub lines: BTreeMap<String, String>,
+}
+
+/// What a rehearsal needs of a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Needs {
+    /// With fewer bytes memory runs out: those of all processes that may run at one time, each with its context.
+    pub least: i64,
+    /// How many contexts are among them.
+    pub contexts: u64,
+    /// What would be reserved with expandable segments, where they are not used already.
+    pub expandable: Option<i64>,
+}
+
+fn card<'de, D: Deserializer<'de>>(from: D) -> Result<Card, D::Error> {
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
+
+const ABOUT: &str = "session.json";
+/// Of the session's folder, beside those that end in `.python` and `.without-torch`.
+const OF_SESSION: [&str; 2] = ["cards", FAILED];
+/// Of a process's folder.
+const OF_PROCESS: [&str; 5] = ["names", "events", "work", "loading", "lost"];
+
+impl Capture {
     /// Adds what processes wrote into the folder.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn read(mut self) -> Result<SessionRun> {
+    pub fn of_session(mut self) -> Result<Capture> {
         let session = &self.folder;
         self.occupancy = Occupancy::of_session(session);
         self.not_set_up = fs::read_to_string(session.join(FAILED)).ok();
@@ -68,9 +120,70 @@ impl SessionRun {
         Ok(self)
     }
 
+    /// Packs it into one file.
+    ///
+    /// # Errors
+    /// The file cannot be written, or the session's folder is gone.
+    pub fn keep(&self, path: &Path) -> Result<()> {
+        let pack = || -> Result<()> {
+            let mut archive = tar::Builder::new(GzEncoder::new(File::create(path)?, Compression::default()));
+            let about = serde_json::to_vec_pretty(self)?;
+            let mut header = tar::Header::new_gnu();
+            header.set_size(about.len() as u64);
+            header.set_mode(0o644);
+            archive.append_data(&mut header, ABOUT, &about[..])?;
+            for entry in fs::read_dir(&self.folder)? {
+                let path = entry?.path();
+                let name = path.file_name().map(PathBuf::from).unwrap_or_default();
+                if path.is_dir() {
+                    for file in OF_PROCESS.iter().filter(|file| path.join(file).is_file()) {
+                        archive.append_path_with_name(path.join(file), name.join(file))?;
+                    }
+                } else if OF_SESSION.iter().any(|file| name.as_os_str() == *file)
+                    || name.extension().is_some_and(|e| e == "python" || e == "without-torch")
+                {
+                    archive.append_path_with_name(&path, &name)?;
+                }
+            }
+            Ok(archive.into_inner()?.finish()?.sync_all()?)
+        };
+        pack().with_context(|| format!("--keep: writing {}", path.display()))
+    }
+
+    /// Reads what [`Capture::keep`] wrote.
+    ///
+    /// # Errors
+    /// It is none, or of another version; with what to do.
+    pub fn open(path: &Path) -> Result<Capture> {
+        let file = File::open(path).with_context(|| format!("reading {}", path.display()))?;
+        let folder = tempfile::tempdir().context("making a folder for what is kept")?;
+        let unpacked = tar::Archive::new(GzDecoder::new(file)).unpack(folder.path());
+        let about = fs::read(folder.path().join(ABOUT)).ok().filter(|_| unpacked.is_ok());
+        let about = about.with_context(|| {
+            format!("{} is no rehearsal that was kept; make one by vramlab rehearse --keep FILE -- COMMAND", path.display())
+        })?;
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: u32,
+        }
+        let version = serde_json::from_slice::<Versioned>(&about).map_or(0, |about| about.version);
+        ensure!(
+            version == VERSION,
+            "{} was kept by another version of vramlab (form {version}; this one reads {VERSION}): show it with that version, or rehearse \
+             the script again",
+            path.display()
+        );
+        let capture: Capture = serde_json::from_slice(&about).with_context(|| format!("reading {}", path.display()))?;
+        Capture { folder: folder.path().to_owned(), ..capture }.of_session()
+    }
+
+    pub fn status(&self) -> ExitStatus {
+        ExitStatus::from_raw(self.status)
+    }
+
     /// How the command ended, and what it said to that where nobody saw it.
     pub fn end(&self) -> String {
-        let end = match (self.status.signal(), self.status.code()) {
+        let end = match (self.status().signal(), self.status().code()) {
             (Some(signal), _) => format!("it was ended by signal {signal}"),
             (None, code) => format!("it ended with status {}", code.unwrap_or_default()),
         };

@@ -1,47 +1,62 @@
 //! A rehearsal, and the least memory that would do for it.
 
 use super::replay;
-use crate::answer::{Answer, Needs, RehearsalVerdict, answer, answers};
+use crate::answer::{Answer, RehearsalVerdict, answer, answers};
 use crate::capture::process::Trace;
-use crate::run::executor::Rehearsal;
+use crate::capture::session::{Capture, Needs};
+use crate::run::executor::{Output, Rehearsal};
 use crate::run::session::Session;
 use anyhow::{Result, ensure};
+use std::path::Path;
 
 /// What came of a rehearsal.
 #[derive(Debug)]
 pub struct RehearsalResult {
     pub answer: Answer,
-    pub traces: Vec<Trace>,
+    pub capture: Capture,
+    /// In which the capture's files are.
+    _session: Option<Session>,
+}
+
+impl RehearsalResult {
+    /// Of what was kept of an earlier rehearsal.
+    ///
+    /// # Errors
+    /// It is none, or of another version; with what to do.
+    pub fn open(path: &Path) -> Result<RehearsalResult> {
+        let capture = Capture::open(path)?;
+        let mut answer = answer(&capture)?;
+        answer.add(&capture.found, &capture.card);
+        Ok(RehearsalResult { answer, capture, _session: None })
+    }
+
+    /// Packs what the rehearsal left into one file.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn keep(&self, path: &Path) -> Result<()> {
+        self.capture.keep(path)
+    }
 }
 
 impl Rehearsal {
-    /// Runs the command and says what it needs.
+    /// Runs the command and says what it needs: where `with_needs`, also the least memory that would do, which takes another process, and
+    /// where the command does not fit, another run.
     ///
     /// # Errors
     /// There is nothing to rehearse, or no whole answer; with the reason.
-    pub fn rehearse(&self) -> Result<RehearsalResult> {
-        let session = Session::new()?;
-        let run = self.run(session.path(), self.is_silent)?;
-        let mut answer = answer(&run)?;
-        answer.quote();
-        Ok(RehearsalResult { answer, traces: run.traces })
-    }
-
-    /// Adds the least memory that would do, which takes another process, and where the command does not fit, another run.
-    pub fn find_needs(&self, found: &mut RehearsalResult) {
-        let RehearsalResult { answer, traces } = found;
-        if answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit {
-            match self.needs(answer, traces) {
-                Ok(needs) => {
-                    answer.complete(needs, &self.card);
-                    if !answer.verdict.fits() && answer.went_on_after().is_some() {
-                        let note = "'needs at least' is of what the script asked for first: where nothing runs out it does not go on with less";
-                        answer.notes.push(note.to_string());
-                    }
-                }
-                Err(error) => answer.notes.push(format!("the least memory that would do could not be found: {error:#}")),
+    pub fn rehearse(&self, with_needs: bool) -> Result<RehearsalResult> {
+        let (mut capture, session) = self.run(if self.is_silent { Output::Silent } else { Output::Shown })?;
+        let mut answer = answer(&capture)?;
+        capture.found.lines = answer.lines();
+        if with_needs && (answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit) {
+            match self.needs(&answer, &capture.traces) {
+                Ok(needs) => capture.found.needs = Some(needs),
+                Err(error) => capture.found.needs_missing = Some(format!("{error:#}")),
             }
         }
+        answer.add(&capture.found, &self.card);
+        Ok(RehearsalResult { answer, capture, _session: session })
     }
 
     /// What the script needs of a card, where it ran as long as was wanted, and where it did not fit: then it is rehearsed once more on a
@@ -54,7 +69,7 @@ impl Rehearsal {
             return replay::needed(self, &answer.processes, traces, &answer.cards);
         }
         let run = self.on_a_large_card().run_in_silence()?;
-        let again = answers(&run.traces, !run.status.success());
+        let again = answers(&run.traces, !run.status().success());
         ensure!(!run.timed_out, "on a larger card it had not ended when the time of --timeout was over");
         ensure!(again.iter().all(|a| a.out_of_memory.is_none() && a.exception.is_none()), "on a larger card {}", run.end());
         replay::needed(self, &again, &run.traces, &run.occupancy.cards(&again, &run.traces))

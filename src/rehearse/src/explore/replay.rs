@@ -1,8 +1,9 @@
 //! A script's allocations asked for again of PyTorch's own allocator, without the script: in the sizes that another number would give them,
 //! where `fit` looks for the border before it rehearses there; and as they were on smaller cards, for the least memory that would do.
 
-use crate::answer::{CardAnswer, Needs, OnCard, ProcessAnswer};
+use crate::answer::{CardAnswer, OnCard, ProcessAnswer};
 use crate::capture::process::Trace;
+use crate::capture::session::Needs;
 use crate::run::executor::{LARGE, Rehearsal, Variant};
 use crate::run::session::Session;
 use anyhow::{Context, Result};

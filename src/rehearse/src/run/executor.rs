@@ -5,12 +5,13 @@ use super::session::{self, LeftProcesses, PythonSettings, Session};
 use crate::capture::occupancy::Occupancy;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::VERSION;
-use crate::capture::session::{FAILED, SessionRun};
+use crate::capture::session::{Capture, FAILED, Found};
 use anyhow::{Context, Result, ensure};
 use sim::cards::{self, Card};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,7 +52,24 @@ pub struct Rehearsal {
     pub progress: fn(&str),
     pub(crate) libraries: Libraries,
     pub(crate) variant: Variant,
+    pub(crate) executor: &'static dyn Executor,
 }
+
+/// Whether what a command prints is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    Shown,
+    Silent,
+}
+
+/// What runs a command and captures what it does. Tests have one of their own, which starts nothing.
+pub(crate) trait Executor: fmt::Debug + Sync {
+    fn run(&self, rehearsal: &Rehearsal, output: Output) -> Result<(Capture, Option<Session>)>;
+}
+
+/// The command's own processes, on the simulated GPU.
+#[derive(Debug)]
+struct Processes;
 
 /// The script's own exception, that is none of memory.
 #[derive(Debug)]
@@ -112,6 +130,7 @@ impl Rehearsal {
             progress: |_| {},
             libraries,
             variant,
+            executor: &Processes,
         })
     }
 
@@ -154,23 +173,33 @@ impl Rehearsal {
         Ok(command)
     }
 
+    /// Runs the command, and gives what it left, whose files are there as long as the session is.
+    ///
+    /// # Errors
+    /// It cannot be started, or what it left cannot be read.
+    pub(crate) fn run(&self, output: Output) -> Result<(Capture, Option<Session>)> {
+        self.executor.run(self, output)
+    }
+
     /// A run that prints nothing.
-    pub(crate) fn run_in_silence(&self) -> Result<SessionRun> {
-        let session = Session::new()?;
-        let run = self.run(session.path(), true)?;
-        ensure!(!run.interrupted, "interrupted");
-        Ok(run)
+    pub(crate) fn run_in_silence(&self) -> Result<Capture> {
+        let (capture, _) = self.run(Output::Silent)?;
+        ensure!(!capture.interrupted, "interrupted");
+        Ok(capture)
     }
 
     /// The same on a card that is large enough for anything.
     pub(crate) fn on_a_large_card(&self) -> Self {
         Self { card: self.card.with_memory(LARGE), ..self.clone() }
     }
+}
 
-    pub(crate) fn run(&self, session: &Path, again: bool) -> Result<SessionRun> {
-        let mut command = self.command(session)?;
+impl Executor for Processes {
+    fn run(&self, rehearsal: &Rehearsal, output: Output) -> Result<(Capture, Option<Session>)> {
+        let session = Session::new()?;
+        let mut command = rehearsal.command(session.path())?;
         let mut heard = None;
-        if again {
+        if output == Output::Silent {
             let file = tempfile::tempfile().context("making a temporary file")?;
             let end = file.try_clone().context("opening a temporary file")?;
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(end);
@@ -178,56 +207,59 @@ impl Rehearsal {
         }
         // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is told.
         ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).ok();
-        let name = self.command[0].to_string_lossy();
+        let name = rehearsal.command[0].to_string_lossy();
         let mut child = command.spawn().with_context(|| format!("starting '{name}'; is it installed and spelled right?"))?;
-        let (status, timed_out) = self.wait(&mut child, session)?;
-        let run = SessionRun {
-            command: self.words().to_vec(),
-            card: self.card,
-            gpus: self.gpus.unwrap_or(1),
-            lag: self.lag,
-            host_factor: self.host_factor,
-            timeout: self.timeout,
-            folder: session.to_owned(),
-            status,
+        let (status, timed_out) = wait(rehearsal, &mut child, session.path())?;
+        let capture = Capture {
+            version: VERSION,
+            command: rehearsal.words().iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            card: rehearsal.card,
+            gpus: rehearsal.gpus.unwrap_or(1),
+            lag: rehearsal.lag,
+            host_factor: rehearsal.host_factor,
+            timeout: rehearsal.timeout,
+            cores: thread::available_parallelism().map_or(1, usize::from),
+            status: status.into_raw(),
             timed_out,
             interrupted: INTERRUPTED.load(Ordering::SeqCst),
+            last_line_of_stderr: heard.map_or_else(String::new, last_line),
+            found: Found::default(),
+            folder: session.path().to_owned(),
             traces: Vec::new(),
             occupancy: Occupancy::default(),
             hooked: false,
             without_torch: None,
             not_set_up: None,
-            last_line_of_stderr: heard.map_or_else(String::new, last_line),
         };
-        run.read()
+        Ok((capture.of_session()?, Some(session)))
     }
+}
 
-    fn wait(&self, child: &mut Child, session: &Path) -> Result<(ExitStatus, bool)> {
-        let began = Instant::now();
-        let mut interrupted: Option<Instant> = None;
-        let (mut compiles, mut left) = (false, LeftProcesses::none());
-        loop {
-            if let Some(status) = child.try_wait().context("waiting for the command")? {
-                return Ok((status, false));
-            }
-            if INTERRUPTED.load(Ordering::SeqCst) && interrupted.is_none() {
-                interrupted = Some(Instant::now());
-            }
-            let late = self.timeout.is_some_and(|limit| began.elapsed().as_secs_f64() > limit);
-            if late
-                || interrupted.is_some_and(|since| since.elapsed() > GRACE)
-                || left.is_enough(session)
-                || session.join(FAILED).exists()
-            {
-                return Ok((session::end(child)?, late));
-            }
-            // Of those that run at once one compiles.
-            if let Some(version) = fs::read_to_string(session.join("compiling")).ok().filter(|text| !compiles && !text.is_empty()) {
-                compiles = true;
-                (self.progress)(&format!("compiling for PyTorch {version}, once; about a minute"));
-            }
-            thread::sleep(Duration::from_millis(10));
+fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(ExitStatus, bool)> {
+    let began = Instant::now();
+    let mut interrupted: Option<Instant> = None;
+    let (mut compiles, mut left) = (false, LeftProcesses::none());
+    loop {
+        if let Some(status) = child.try_wait().context("waiting for the command")? {
+            return Ok((status, false));
         }
+        if INTERRUPTED.load(Ordering::SeqCst) && interrupted.is_none() {
+            interrupted = Some(Instant::now());
+        }
+        let late = rehearsal.timeout.is_some_and(|limit| began.elapsed().as_secs_f64() > limit);
+        if late
+            || interrupted.is_some_and(|since| since.elapsed() > GRACE)
+            || left.is_enough(session)
+            || session.join(FAILED).exists()
+        {
+            return Ok((session::end(child)?, late));
+        }
+        // Of those that run at once one compiles.
+        if let Some(version) = fs::read_to_string(session.join("compiling")).ok().filter(|text| !compiles && !text.is_empty()) {
+            compiles = true;
+            (rehearsal.progress)(&format!("compiling for PyTorch {version}, once; about a minute"));
+        }
+        thread::sleep(Duration::from_millis(10));
     }
 }
 

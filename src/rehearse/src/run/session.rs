@@ -16,6 +16,7 @@ use std::{env, io, thread};
 use tempfile::TempDir;
 
 /// A folder in the cache, gone in the end.
+#[derive(Debug)]
 pub struct Session {
     folder: TempDir,
     /// Locked as long as its owner lives.

@@ -5,7 +5,7 @@ use super::{cards, time};
 use crate::answer::{Answer, Caught, Failure, Held, Leftover, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment};
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::{Keeper, Unreached, Varied};
-use crate::capture::session::SessionRun;
+use crate::capture::session::Capture;
 use std::fmt::Write;
 
 /// The whole answer, each line ended.
@@ -135,7 +135,7 @@ fn cached(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
 }
 
 /// In a few words why a script did not end well.
-pub fn short_failure(answer: &Answer, run: &SessionRun) -> String {
+pub fn short_failure(answer: &Answer, run: &Capture) -> String {
     match (answer.verdict, failure(answer)) {
         (RehearsalVerdict::TimedOut, _) => "it was still running when the time of --timeout was over".to_string(),
         (RehearsalVerdict::FitsInPart, _) => refused(answer),

@@ -5,7 +5,6 @@ use crate::capture::process::Trace;
 use base::units::significant;
 use serde::Serialize;
 use std::collections::HashSet;
-use std::thread;
 
 /// Times are of this machine; what the card consumes is predicted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -39,7 +38,7 @@ pub struct StepSeconds {
 
 impl Loading {
     /// The loader of a process that most batches were taken from; none where it has none, or nothing was timed.
-    pub fn of(trace: &Trace, traces: &[Trace], time: StepSeconds, steps: u32) -> Option<Loading> {
+    pub fn of(trace: &Trace, traces: &[Trace], time: StepSeconds, (steps, cores): (u32, usize)) -> Option<Loading> {
         let loader = trace.loaders.iter().max_by_key(|loader| loader.batches)?;
         let is_own = |fetch: &&Fetch| fetch.owner == trace.process.id && fetch.loads == loader.name;
         let fetches: Vec<&Fetch> = traces.iter().flat_map(|trace| &trace.fetches).filter(is_own).collect();
@@ -52,7 +51,7 @@ impl Loading {
         // A library may take a batch ahead of the step that needs it.
         let batches = (loader.batches as f64 / f64::from(steps.max(1))).round().max(1.0);
         // Workers that compute need a core each.
-        let cores = thread::available_parallelism().map_or(1, usize::from) as f64;
+        let cores = cores as f64;
         let at_work = match f64::from(loader.workers.max(1)) {
             workers if processor > 0.5 * seconds => workers.min(cores),
             workers => workers,

@@ -7,7 +7,7 @@ use super::{picture, show};
 use crate::answer::{RehearsalVerdict, SimulatedGpu, answer};
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::TechniqueOutcome;
-use crate::capture::session::SessionRun;
+use crate::capture::session::Capture;
 use crate::explore::template::FlagTemplate;
 use crate::run::executor::{Rehearsal, ScriptFailed, Variant};
 use crate::show::text::short_failure;
@@ -257,16 +257,16 @@ impl fmt::Display for Failed {
     }
 }
 
-fn told(run: &SessionRun) -> Vec<TechniqueOutcome> {
+fn told(run: &Capture) -> Vec<TechniqueOutcome> {
     run.traces.iter().flat_map(|trace| trace.techniques.clone()).collect()
 }
 
-fn ran_out(run: &SessionRun) -> bool {
+fn ran_out(run: &Capture) -> bool {
     run.traces.iter().any(|trace| trace.exception.as_ref().is_some_and(|exception| exception.out_of_memory))
 }
 
 /// A technique that has nothing to do ends the script, often before it used the GPU.
-fn nothing_to_do(run: &SessionRun) -> Option<Failed> {
+fn nothing_to_do(run: &Capture) -> Option<Failed> {
     let told = told(run);
     // As it is, the script ends well: an exception is the technique's, whatever it said before.
     let fails = run.traces.iter().any(|trace| trace.exception.is_some());
@@ -328,7 +328,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
 }
 
 /// What PyTorch's own meters and a clock said.
-fn on_a_real_gpu(run: &SessionRun) -> Result<MeasuredStep, Failed> {
+fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
     let told = told(run);
     // What was seen until memory ran out says nothing of what is needed.
     let ended = run.traces.iter().filter(|_| !ran_out(run));

@@ -1,0 +1,49 @@
+//! `vramlab show`: what was kept of a rehearsal, in any form that the rehearsal itself could have had.
+
+use super::rehearsal::{Outputs, failed, present};
+use anyhow::Result;
+use clap::Args;
+use rehearse::RehearsalResult;
+use rehearse::check::{Earlier, Tolerance};
+use std::path::PathBuf;
+
+/// Flags of `vramlab show`.
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status: that of the rehearsal; 2 the file cannot be read, 4 --check: the peak grew.")]
+pub struct ShowOptions {
+    /// What `vramlab rehearse --keep FILE` wrote
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Write the answer as JSON to a file, or with - to the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Folder for the answer's files
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Print nothing but errors; the exit status is the answer
+    #[arg(long)]
+    quiet: bool,
+
+    /// Compare with an earlier answer of --json; exit status 4 where the peak grew
+    #[arg(long, value_name = "FILE")]
+    check: Option<PathBuf>,
+
+    /// With --check: how much the peak may grow, such as 64MiB or 2%
+    #[arg(long, value_name = "SIZE|%", default_value = "0%", requires = "check")]
+    tolerance: Tolerance,
+}
+
+/// Shows it, and gives the exit status.
+pub fn show(options: &ShowOptions) -> u8 {
+    run(options).unwrap_or_else(|error| failed(&error))
+}
+
+fn run(options: &ShowOptions) -> Result<u8> {
+    let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
+    let found = RehearsalResult::open(&options.file)?;
+    let outputs = Outputs { json: options.json.as_deref(), out: options.out.as_deref(), quiet: options.quiet };
+    present(&outputs, &found, earlier.map(|earlier| (earlier, options.tolerance)))
+}
