@@ -429,7 +429,7 @@ fn losses_in_chunks_give_the_values_and_gradients_of_the_plain_one() {
 
 #[test]
 fn a_model_with_lora_merged_gives_what_the_unmerged_one_gives() {
-    agrees("lora_agrees.py", "vramlab_rehearsal/techniques.py");
+    agrees("lora_agrees.py", "vramlab_rehearsal/techniques/low_rank.py");
 }
 
 #[test]

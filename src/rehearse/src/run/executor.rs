@@ -86,7 +86,7 @@ impl std::error::Error for ScriptFailed {}
 /// How a rehearsal differs from the one that was asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Variant {
-    /// Names of what `techniques.py` switches on.
+    /// Names of what `python/vramlab_rehearsal/techniques` switches on.
     pub techniques: Vec<&'static str>,
     /// More of the environment.
     pub settings: Vec<(&'static str, String)>,

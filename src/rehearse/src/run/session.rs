@@ -96,7 +96,7 @@ pub struct PythonSettings<'a> {
     pub no_init: bool,
     /// Whether `torch.compile` is turned off.
     pub eager: bool,
-    /// Techniques to switch on, by their names in `techniques.py`.
+    /// Techniques to switch on, by their names in `python/vramlab_rehearsal/techniques`.
     pub techniques: &'a [&'static str],
     /// Whether floating-point operations are counted, in one step more.
     pub counts: bool,

@@ -1,38 +1,59 @@
 //! What can be tried: the names of techniques, and which of them are alternatives.
 
-/// What `techniques.py` does, and the group of which a script takes one.
-pub const TECHNIQUES: [(&str, &str); 30] = [
-    ("autocast-bf16", "precision"),
-    ("autocast-fp16", "precision"),
-    ("fused", "update"),
-    ("foreach", "update"),
-    ("for-loop", "update"),
-    ("factored", "update"),
-    ("8-bit-torchao", "update"),
-    ("8-bit-bitsandbytes", "update"),
-    ("muon", "update"),
-    ("optimizer-in-backward", "update"),
-    ("zero-grad-to-none", "gradients"),
-    ("checkpoint-every", "checkpointing"),
-    ("checkpoint-second", "checkpointing"),
-    ("checkpoint-sqrt", "checkpointing"),
-    ("checkpoint-selective", "checkpointing"),
-    ("chunked-loss", "loss"),
-    ("fused-linear-loss", "loss"),
-    ("sdpa", "attention"),
-    ("offload-activations", OFFLOADING),
-    ("offload-optimizer", STATE_OFFLOADING),
-    ("lora", TRAINED),
-    ("qlora", TRAINED),
-    ("bf16-weights", WEIGHTS),
-    ("compile", COMPILING),
-    ("memory-budget", COMPILING),
-    ("in-place", "in place"),
-    ("channels-last", LAYOUT),
-    ("zero1", CARDS),
-    ("zero2", CARDS),
-    ("fsdp2", CARDS),
+use crate::run::libraries::PYTHON;
+use std::sync::LazyLock;
+
+/// Of the head of a file in `python/vramlab_rehearsal/techniques`: what is switched on from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Technique {
+    pub name: &'static str,
+    /// A script takes one of a group.
+    pub group: &'static str,
+    /// Its line of docs/what-if.md, which it shares with those that stand beside it.
+    line: &'static str,
+}
+
+/// Groups in the order in which they are told; those of others come last.
+const GROUPS: [&str; 15] = [
+    "precision",
+    "update",
+    "gradients",
+    "checkpointing",
+    "loss",
+    "attention",
+    OFFLOADING,
+    STATE_OFFLOADING,
+    TRAINED,
+    WEIGHTS,
+    COMPILING,
+    "in place",
+    LAYOUT,
+    CARDS,
+    "accumulation",
 ];
+
+/// All of them, by group.
+pub fn techniques() -> &'static [Technique] {
+    static ALL: LazyLock<Vec<Technique>> = LazyLock::new(|| {
+        let of_file = |(path, text): &(&'static str, &'static str)| {
+            let is_one = path.rsplit_once('/').is_some_and(|(folder, _)| folder == "vramlab_rehearsal/techniques");
+            let head = text.split("\"\"\"").nth(1).filter(|_| is_one).unwrap_or_default();
+            head.lines().filter_map(of_line).flatten().collect::<Vec<Technique>>()
+        };
+        let mut all: Vec<Technique> = PYTHON.iter().flat_map(of_file).collect();
+        all.sort_by_key(|technique| GROUPS.iter().position(|group| *group == technique.group).unwrap_or(GROUPS.len()));
+        all
+    });
+    &ALL
+}
+
+/// `NAME, NAME (GROUP): LINE`.
+fn of_line(line: &'static str) -> Option<impl Iterator<Item = Technique>> {
+    let (names, rest) = line.split_once(" (")?;
+    let (group, line) = rest.split_once("): ")?;
+    let is_name = |name: &str| name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+    names.split(", ").all(is_name).then(|| names.split(", ").map(move |name| Technique { name, group, line }))
+}
 
 /// The groups of what may compute parts of the forward pass again.
 pub const AGAIN: [&str; 2] = ["checkpointing", "loss"];
@@ -61,7 +82,8 @@ pub const BESIDE_COMPILING: [&str; 7] =
 
 /// What `--only` takes.
 pub fn only_help() -> String {
-    let names: Vec<&str> = TECHNIQUES.iter().chain(&SETTINGS).map(|(name, _)| *name).collect();
+    let settings = SETTINGS.iter().map(|(name, _)| *name);
+    let names: Vec<&str> = techniques().iter().map(|technique| technique.name).chain(settings).collect();
     format!(
         "With --what-if: try only these techniques, each alone, separated by commas; with + between their names together. There are {}, and with \
         --accumulation accumulate-2x, accumulate-4x, accumulate-8x",
@@ -77,3 +99,35 @@ pub const SETTINGS: [(&str, &str); 3] = [
 ];
 /// Read by every version of PyTorch, 2.15 included; PYTORCH_ALLOC_CONF, the newer name, by newer ones alone.
 pub const ALLOCATOR: &str = "PYTORCH_CUDA_ALLOC_CONF";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lines of the table in docs/what-if.md: the names in code, what is done, and the group where it has others.
+    fn table() -> Vec<String> {
+        let row = |same: &[Technique]| {
+            let group = same[0].group;
+            let has_others = techniques().iter().filter(|other| other.group == group).count() > 1;
+            let names: Vec<String> = same.iter().map(|technique| format!("`{}`", technique.name)).collect();
+            format!("| {} | {} | {} |", names.join(", "), same[0].line, if has_others { group } else { "" }).replace("|  |", "| |")
+        };
+        techniques().chunk_by(|a, b| a.line == b.line).map(row).collect()
+    }
+
+    #[test]
+    fn the_table_of_the_docs_is_made_of_the_heads_of_files() {
+        let files =
+            PYTHON.iter().filter(|(path, _)| path.starts_with("vramlab_rehearsal/techniques/") && path.matches('/').count() == 2);
+        for (path, text) in files.filter(|(path, _)| !path.ends_with("__init__.py") && !path.ends_with("accumulate.py")) {
+            let head = text.split("\"\"\"").nth(1).unwrap();
+            assert!(head.trim_end().lines().all(|line| of_line(line).is_some()), "{path}: NAME (GROUP): LINE, and no other lines");
+        }
+        let docs = include_str!("../../../../../docs/what-if.md");
+        let begins = "| technique | what is done |";
+        let (_, rest) = docs.split_once(begins).unwrap();
+        let found: Vec<&str> = rest.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+        let settings = found.iter().position(|line| line.starts_with("| `expandable-segments`")).unwrap();
+        assert_eq!(found[..settings], table()[..], "write these lines into docs/what-if.md:\n{}", table().join("\n"));
+    }
+}

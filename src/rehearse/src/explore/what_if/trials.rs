@@ -2,7 +2,7 @@
 //! with `--device cuda` really measured on one.
 
 use super::row::{Burdens, Choice, MeasuredStep, VariantRow};
-use super::techniques::{ALLOCATOR, SETTINGS, TECHNIQUES};
+use super::techniques::{ALLOCATOR, SETTINGS, Technique, techniques};
 use super::{picture, show};
 use crate::answer::{RehearsalVerdict, SimulatedGpu, answer};
 use crate::capture::plain::{first_line, on_one_line};
@@ -95,7 +95,7 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
 fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Choice>, Vec<VariantRow>)> {
     let mut choices = Vec::new();
     let mut left_out = Vec::new();
-    for (name, group) in TECHNIQUES {
+    for Technique { name, group, .. } in techniques().iter().copied() {
         choices.push(Choice {
             names: vec![name.to_string()],
             groups: vec![group],

@@ -1,0 +1,138 @@
+"""checkpoint-every, checkpoint-second, checkpoint-sqrt (checkpointing): the model's repeated blocks (found in its module tree) keep only their input; non-reentrant
+checkpoint-selective (checkpointing): each block keeps its input, every second matrix product and attention's result
+"""
+
+import functools
+import inspect
+import textwrap
+
+from .shared.blocks import of_list, repeated
+from .shared.technique import OfModel, technique, uses_trainer
+
+
+def keep_products():
+    """A checkpoint keeps every second matrix product and attention's result, and computes all else again."""
+    import torch
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    aten, products = torch.ops.aten, {True: 0, False: 0}
+    attention = {aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default}
+    attention.add(aten._scaled_dot_product_cudnn_attention.default)
+
+    def policy(context, operator, *_, **__):
+        is_product = operator in (aten.mm.default, aten.addmm.default, aten.bmm.default)
+        products[context.is_recompute] += is_product
+        keeps = operator in attention or (is_product and products[context.is_recompute] % 2 == 1)
+        return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def in_segments(blocks):
+    """Blocks that are called one after the other, as segments of sqrt(n) of which each keeps its input alone."""
+    from math import ceil, sqrt
+
+    from torch.utils.checkpoint import checkpoint
+
+    blocks = list(blocks)
+    size = ceil(sqrt(len(blocks)))
+    for start in range(0, len(blocks), size):
+        forwards = [block.forward for block in blocks[start : start + size]]
+
+        def run(x, *arguments, forwards=forwards, **more):
+            for forward in forwards:
+                x = forward(x, *arguments, **more)
+            return x
+
+        # The first block of a segment runs all of it, the others hand on what they are given.
+        blocks[start].forward = lambda x, *arguments, run=run, **more: checkpoint(run, x, *arguments, use_reentrant=False, **more)
+        for block in blocks[start + 1 : start + size]:
+            block.forward = lambda x, *arguments, **more: x
+
+
+@technique
+class Checkpoint(OfModel):
+    """Repeated blocks keep only their input and run again in the backward pass."""
+
+    def first(self, root):
+        if not any(p.requires_grad for p in root.parameters()):
+            return
+        pretrained = next((m for m in root.modules() if getattr(m, "supports_gradient_checkpointing", False)), None)
+        if pretrained is not None:
+            return self.by_transformers(pretrained)
+        lists = repeated(root)
+        if not lists:
+            return self.refused("no list of repeated blocks in the model")
+        kinds = {"every": self.every, "second": self.second, "sqrt": self.segments, "selective": self.selective}
+        done = kinds[self.name.removeprefix("checkpoint-")](lists)
+        if done:
+            self.applied(*done)
+
+    def by_transformers(self, model):
+        """As its own switch does it, which later versions call activation checkpointing."""
+        if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+            return self.refused("the script checkpoints itself")
+        later = hasattr(model, "activation_checkpointing_enable")
+        what = "activation_checkpointing" if later else "gradient_checkpointing"
+        options = {"use_reentrant": False}
+        strides = {"every_n_layers": 2} if self.name == "checkpoint-second" else {}
+        if self.name in ("checkpoint-sqrt", "checkpoint-selective") or (strides and not later):
+            return self.refused("transformers checkpoints single layers" + ("" if later else ", and all of them"))
+        getattr(model, f"{what}_enable")(**{f"{what}_kwargs": options}, **strides)
+        if uses_trainer():
+            return self.applied(f"TrainingArguments(..., {what}=True, {what}_kwargs={options | strides})".replace("'", '"'))
+        more = "".join(f", {name}={value}" for name, value in strides.items())
+        self.applied(f"model.{what}_enable({what}_kwargs={options}{more})".replace("'", '"'))
+
+    def every(self, lists, stride=1):
+        from torch.utils.checkpoint import checkpoint
+
+        for _, _, blocks in lists:
+            for block in blocks[::stride]:
+                block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+        slices = f"[::{stride}]" if stride > 1 else ""
+        loops = "".join(
+            f"""
+for block in {of_list(path, module, blocks)}{slices}:
+    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)"""
+            for path, module, blocks in lists
+        )
+        return f"import functools\nfrom torch.utils.checkpoint import checkpoint\n{loops}", self.statistics(lists)
+
+    def second(self, lists):
+        return self.every(lists, 2)
+
+    def selective(self, lists):
+        from torch.utils.checkpoint import checkpoint
+
+        chosen = functools.partial(checkpoint, use_reentrant=False, context_fn=keep_products)
+        for _, _, blocks in lists:
+            for block in blocks:
+                block.forward = functools.partial(chosen, block.forward)
+        loops = "".join(
+            f"""
+for block in {of_list(*entry)}:
+    block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, context_fn=keep_products)"""
+            for entry in lists
+        )
+        source = inspect.getsource(keep_products).strip()
+        return f"import functools\nfrom torch.utils.checkpoint import checkpoint\n\n{source}\n\n{loops}", self.statistics(lists)
+
+    def segments(self, lists):
+        lists = [entry for entry in lists if len(entry[2]) == len(entry[1])]
+        if not lists:
+            return self.refused("the blocks do not follow one another")
+        for _, _, blocks in lists:
+            in_segments(blocks)
+        calls = "".join(f"\nin_segments({of_list(path, module, blocks)})" for path, module, blocks in lists)
+        source = textwrap.dedent(inspect.getsource(in_segments)).strip()
+        return (
+            f"{source}\n\n{calls}",
+            self.statistics(lists),
+        )
+
+    def statistics(self, lists):
+        """What computing a block twice does to it beside its time."""
+        batch_norm = self.torch.nn.modules.batchnorm._BatchNorm
+        seen = any(isinstance(module, batch_norm) for _, _, blocks in lists for block in blocks for module in block.modules())
+        return "BatchNorm's running statistics are updated twice a step" if seen else ""

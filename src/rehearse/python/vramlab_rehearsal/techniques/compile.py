@@ -1,0 +1,39 @@
+"""compile (compiling): `torch.compile` of the model
+memory-budget (compiling): the same, with half of the activations that the compiled model would keep by default
+"""
+
+import importlib.util
+
+from .. import compiling
+from ..session import settings
+from .shared.technique import Technique, technique, uses_trainer
+
+
+@technique
+class Compile(Technique):
+    """torch.compile of the model, and with half of the activations that it would keep by itself."""
+
+    def begin(self):
+        self.refused("the script runs no module but what it compiles itself")
+        if settings.eager:
+            self.refuse("--eager turns torch.compile off")
+        if importlib.util.find_spec("triton") is None:
+            self.refuse("triton, in which torch.compile writes its kernels, is not installed")
+        compiling.when_it_fails.append(lambda why: self.refused(f"torch.compile fails: {why}"))
+        self.at_first_forward(self.first)
+
+    def first(self, root):
+        from torch._dynamo import OptimizedModule
+
+        if any(isinstance(module, OptimizedModule) or module._compiled_call_impl is not None for module in root.modules()):
+            return self.refused("the script compiles the model itself")
+        if not any(p.requires_grad for p in root.parameters()):
+            return
+        lines = "TrainingArguments(..., torch_compile=True)" if uses_trainer() else "model.compile()"
+        if self.name == "memory-budget":
+            import torch._functorch.config
+
+            torch._functorch.config.activation_memory_budget = 0.5
+            lines = f"import torch._functorch.config\ntorch._functorch.config.activation_memory_budget = 0.5\n{lines}"
+        root.compile()
+        self.applied(lines)

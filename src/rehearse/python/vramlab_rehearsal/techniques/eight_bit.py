@@ -1,0 +1,28 @@
+"""8-bit-torchao, 8-bit-bitsandbytes (update): Adam or AdamW with 8 bits for each moment, where the library is installed"""
+
+import importlib.util
+
+from .shared.optimizers import Instead
+from .shared.technique import technique
+
+
+@technique
+class EightBit(Instead):
+    """Adam or AdamW whose moments have 8 bits a value."""
+
+    change = "another optimizer: its moments rounded to 8 bits"
+    # Whether the step is fused, for instance, is not the script's choice there.
+    taken = ("lr", "betas", "eps", "weight_decay")
+
+    def begin(self):
+        self.package = self.name.removeprefix("8-bit-")
+        if importlib.util.find_spec(self.package) is None:
+            self.refuse(f"{self.package} is not installed")
+        self.by_trainer = {"torchao": "adamw_torch_8bit", "bitsandbytes": "adamw_bnb_8bit"}[self.package]
+        super().begin()
+
+    def kind(self, name):
+        return getattr(importlib.import_module(f"{self.package}.optim"), f"{name}8bit")
+
+    def lines(self, name):
+        return f"import {self.package}.optim\noptimizer = {self.package}.optim.{name}8bit(model.parameters(), lr=...)  # instead of {name}"

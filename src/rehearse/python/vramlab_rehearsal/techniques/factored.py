@@ -1,0 +1,19 @@
+"""factored (update): Adafactor instead of Adam or AdamW"""
+
+from .shared.optimizers import Instead
+from .shared.technique import technique
+
+
+@technique
+class Factored(Instead):
+    """Adafactor, whose second moment is a row and a column, instead of Adam or AdamW."""
+
+    change = "another optimizer: no first moment, a factored second one"
+    taken = ("lr", "weight_decay")
+    by_trainer = "adafactor"
+
+    def kind(self, name):
+        return self.torch.optim.Adafactor
+
+    def lines(self, name):
+        return f"optimizer = torch.optim.Adafactor(model.parameters(), lr=...)  # instead of {name}"

@@ -1,0 +1,61 @@
+"""fused-linear-loss (loss): the product that makes the logits (by the last linear layer or with the embedding's weight) is computed inside the loss, 512 rows at a time: the logits never exist whole"""
+
+import functools
+import os
+import sys
+import types
+
+from .. import losses
+from .shared.blocks import in_script, repeated
+from .shared.cross_entropy import without_module
+from .shared.technique import OfModel, technique
+
+
+@technique
+class FusedLinearLoss(OfModel):
+    """The product that makes the logits, by a linear layer or with an embedding's weight, is put off into the loss, which computes both some rows
+    at a time."""
+
+    def begin(self):
+        self.embeddings = set()
+        super().begin()
+
+    def first(self, root):
+        if self.said["applied"]:
+            return
+        kind = self.torch.nn.Linear
+        inside = {module for _, _, blocks in repeated(root) for block in blocks for module in block.modules()}
+        outside = [(path, module) for path, module in root.named_modules() if module not in inside and type(module) is kind]
+        heads = [(path, layer) for path, layer in outside if layer.out_features >= max(8192, 2 * layer.in_features)]
+        technique = self
+
+        class Watched(losses.DeferredLogits):
+            @classmethod
+            def __torch_dispatch__(cls, function, types, arguments=(), more=None):
+                technique.refused(f"the script uses its logits for more than cross-entropy: {getattr(function, '__name__', function)}")
+                return super().__torch_dispatch__(function, types, arguments, more)
+
+        functions = [losses.LinearCrossEntropy, losses.DeferredLogits]
+        if heads:
+            path, head = heads[-1]
+            source = without_module(*functions, losses.defer_logits)
+            losses.DeferredLogits = Watched
+            losses.defer_logits(head)
+            return self.applied(f"{source}\n\n\ndefer_logits({in_script(path)})")
+        self.refused("no linear layer gives logits over 8,192 classes or more")
+        self.embeddings.update(module.weight for module in root.modules() if isinstance(module, self.torch.nn.Embedding))
+        if isinstance(losses.F, types.SimpleNamespace):
+            return
+        functional, losses.F = losses.F, types.SimpleNamespace(**vars(losses.F))
+
+        @functools.wraps(functional.linear)
+        def linear(x, weight, bias=None):
+            if weight not in self.embeddings or len(weight) < 8192 or not self.torch.is_grad_enabled():
+                return losses.F.linear(x, weight, bias)
+            caller = sys._getframe(1)
+            at = f"{os.path.basename(caller.f_code.co_filename)}:{caller.f_lineno}"
+            call = f"DeferredLogits(hidden, weight, bias)  # instead of F.linear(hidden, weight, bias) at {at}"
+            self.applied(f"{without_module(*functions)}\n\n\n{call}")
+            return Watched(x, weight, bias)
+
+        functional.linear = linear

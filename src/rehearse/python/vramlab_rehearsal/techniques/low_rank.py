@@ -1,0 +1,95 @@
+"""lora (what is trained): the model is frozen; matrices of rank 8 beside the linear layers of its repeated blocks are trained
+qlora (what is trained): the same, with 4-bit weights in those layers (nf4 with double quantisation), if bitsandbytes is installed
+"""
+
+import importlib.util
+import inspect
+
+from .shared.blocks import of_lists, repeated
+from .shared.optimizers import follow_optimizers
+from .shared.technique import OfModel, technique
+
+
+def add_lora(model, blocks, rank=8, alpha=16):
+    """Freezes a model and adds to each linear layer of its blocks a product of two matrices of a low rank, which alone is trained."""
+    import torch
+    from torch import nn
+
+    model.requires_grad_(False)
+    for layer in [layer for block in blocks for layer in block.modules() if type(layer).__name__ in ("Linear", "Linear4bit")]:
+        # Weights of 4 bits are stored in another type than they compute in.
+        of = {"dtype": getattr(layer.weight, "quant_state", layer.weight).dtype, "device": layer.weight.device}
+        layer.lora_a = nn.Parameter(torch.empty(rank, layer.in_features, **of))
+        layer.lora_b = nn.Parameter(torch.zeros(layer.out_features, rank, **of))
+        nn.init.kaiming_uniform_(layer.lora_a, a=5**0.5)
+
+        def forward(x, layer=layer, plain=layer.forward):
+            return plain(x) + nn.functional.linear(nn.functional.linear(x, layer.lora_a), layer.lora_b) * (alpha / rank)
+
+        layer.forward = forward
+
+
+def in_four_bits(blocks):
+    """The weights of the linear layers in blocks take 4 bits each: nf4, the scales quantised once more."""
+    import torch
+    from bitsandbytes.nn import Linear4bit, Params4bit
+
+    for parent in [module for block in blocks for module in block.modules()]:
+        for name, layer in list(parent.named_children()):
+            if type(layer) is torch.nn.Linear:
+                linear = Linear4bit(layer.in_features, layer.out_features, bias=False, quant_type="nf4", device="meta")
+                weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", module=linear)
+                # It is quantised on its way to the GPU, even from there.
+                linear.weight, linear.bias = weight.to("cuda"), layer.bias
+                setattr(parent, name, linear)
+
+
+@technique
+class LowRank(OfModel):
+    """The model is frozen; what is trained are matrices of rank 8 beside the linear layers of its blocks, whose weights take 4 bits with `qlora`."""
+
+    def begin(self):
+        if self.name == "qlora" and importlib.util.find_spec("bitsandbytes") is None:
+            self.refuse("bitsandbytes is not installed")
+        self.optimizers = follow_optimizers(self.torch)
+        super().begin()
+
+    def first(self, root):
+        if self.said is not None and self.said["applied"]:
+            return
+        trained = [p.requires_grad for p in root.parameters()]
+        if not any(trained):
+            return
+        if self.torch.distributed.is_initialized():
+            return self.refuse("the script uses several processes itself: freeze before the model is wrapped")
+        if not all(trained):
+            return self.refused("the script freezes parameters itself")
+        linear = self.torch.nn.Linear
+
+        def layers(blocks, kind):
+            return [layer for block in blocks for layer in block.modules() if isinstance(layer, linear) and type(layer).__name__ == kind]
+
+        lists = [entry for entry in repeated(root) if layers(entry[2], "Linear")]
+        if not lists:
+            return self.refused("no linear layers in repeated blocks of the model")
+        blocks = [block for _, _, blocks in lists for block in blocks]
+        # An optimizer that was made before takes the new matrices where it had the weight, which nothing else keeps then.
+        at = {id(layer.weight): index for index, layer in enumerate(layers(blocks, "Linear"))}
+        groups = []
+        for group in [group for optimizer in self.optimizers for group in optimizer.param_groups]:
+            groups.append((group, [at[id(p)] for p in group["params"] if id(p) in at]))
+            group["params"] = [p for p in group["params"] if id(p) not in at]
+        four_bits = self.name == "qlora"
+        if four_bits:
+            in_four_bits(blocks)
+        add_lora(root, blocks)
+        adapted = layers(blocks, "Linear4bit" if four_bits else "Linear")
+        for group, indices in groups:
+            group["params"] += [p for index in indices for p in (adapted[index].lora_a, adapted[index].lora_b)]
+        blocks = of_lists(lists)
+        functions, calls, weights = [add_lora], [f"add_lora(model, {blocks})  # before the optimizer is made"], "weights"
+        if four_bits:
+            functions, calls, weights = [in_four_bits, add_lora], [f"in_four_bits({blocks})", *calls], "weights of 4 bits"
+        source = "\n\n\n".join(inspect.getsource(function).strip() for function in functions)
+        lines = "\n".join(calls)
+        self.applied(f"{source}\n\n\n{lines}", f"another thing is trained: matrices of rank 8 beside frozen {weights}")

@@ -1,0 +1,47 @@
+"""The repeated blocks of a model, and how a script writes them."""
+
+import re
+
+
+def repeated(root):
+    """The lists of repeated blocks of a model, the outermost ones: path, list, and the blocks in it."""
+    from torch import nn
+
+    containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+    def within(path, module):
+        is_list = isinstance(module, (nn.Sequential, nn.ModuleList))
+        if is_list:
+            kinds = {}
+            for child in module:
+                if not isinstance(child, containers) and any(True for _ in child.children()):
+                    kinds.setdefault(type(child), []).append(child)
+            blocks = max(kinds.values(), key=len, default=[])
+            if len(blocks) > 1:
+                return [(path, module, blocks)]
+        deeper = [entry for name, child in module.named_children() for entry in within(f"{path}.{name}" if path else name, child)]
+        if is_list and not deeper:
+            # Blocks that are written as sequences of layers.
+            blocks = [child for child in module if isinstance(child, nn.Sequential) and len(child) > 1]
+            if len(blocks) > 1:
+                return [(path, module, blocks)]
+        return deeper
+
+    return within("", root)
+
+
+def in_script(path):
+    """A module's path as a script writes it: model.layers[0].blocks."""
+    return "model" + re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f".{path}") if path else "model"
+
+
+def of_list(path, module, blocks):
+    """The blocks of a list as a script writes them."""
+    if len(blocks) == len(module):
+        return in_script(path)
+    return f"[block for block in {in_script(path)} if type(block).__name__ == {type(blocks[0]).__name__!r}]"
+
+
+def of_lists(lists):
+    """The blocks of all lists as a script writes them."""
+    return of_list(*lists[0]) if len(lists) == 1 else "[" + ", ".join(f"*{of_list(*entry)}" for entry in lists) + "]"

@@ -1,0 +1,191 @@
+"""What techniques are made of: they say in the trace what became of them, change a model before its first forward pass, or put a region around it."""
+
+import functools
+import inspect
+import os
+import re
+import sys
+import weakref
+
+from ... import calls
+from ...notes import note
+
+TECHNIQUES = {}
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+
+
+def technique(made):
+    """Has a class stand for the file that it is in."""
+    TECHNIQUES[made.__module__.rsplit(".", 1)[-1]] = made
+    return made
+
+
+class Technique:
+    """One that says what became of it, once; the last word counts, so that what shows later can withdraw it."""
+
+    def __init__(self, torch, name):
+        self.torch = torch
+        self.name = name
+        self.said = None
+        # What the script calls the model.
+        self.model = "model"
+        self.begin()
+        self.end_where_nothing_comes_of_it()
+
+    def applied(self, snippet, change=""):
+        snippet = re.sub(r"\bmodel\b", self.model, snippet.strip("\n"))
+        self._say(applied=True, change=change, snippet=snippet)
+
+    def refused(self, reason):
+        self._say(applied=False, reason=reason)
+
+    def refuse(self, reason):
+        """Nothing that the script does can change it."""
+        self.refused(reason)
+        os._exit(0)
+
+    def _say(self, **more):
+        if self.said != more:
+            self.said = more
+            note(technique=self.name, **more)
+
+    def end_where_nothing_comes_of_it(self):
+        """What a whole step had nothing for is not waited for any longer."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        stepped = set()
+
+        def begins(optimizer, *_):
+            if id(optimizer) in stepped and self.said is not None and not self.said["applied"]:
+                os._exit(0)
+
+        register_optimizer_step_pre_hook(begins)
+        register_optimizer_step_post_hook(lambda optimizer, *_: stepped.add(id(optimizer)))
+
+    def around_forward(self, enters, leaves=lambda: None):
+        """Calls back around each outermost forward pass, before the module's hooks are looked up: a callback may add some."""
+        depth = 0
+
+        def enter(module, *_):
+            nonlocal depth
+            depth += 1
+            if depth == 1:
+                enters(module)
+
+        def leave(_):
+            nonlocal depth
+            depth -= 1
+            if depth == 0:
+                leaves()
+
+        enters, leaves = self.or_refused(enters), self.or_refused(leaves)
+        calls.around(enter, leave)
+
+    def or_refused(self, callback):
+        """What fails in a script's own call is left out there, and with it the technique."""
+
+        @functools.wraps(callback)
+        def call(*arguments):
+            try:
+                return callback(*arguments)
+            except self.torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                self.refused(f"it could not be switched on here: {type(error).__name__}: {error}")
+
+        return call
+
+    def at_first_forward(self, callback):
+        """Calls back with each outermost module before its first forward pass."""
+        seen = weakref.WeakSet()
+
+        def enters(module):
+            # Children come inside of their parent's call; a second model (a critic, a teacher) is an outermost one, too.
+            # A loss is one without parameters, and has nothing to say about the model.
+            if module not in seen and next(module.parameters(), None) is not None:
+                seen.update(module.modules())
+                self.model = variable_of(module)
+                callback(module)
+
+        self.around_forward(enters)
+
+    def before_backward(self, callback):
+        torch, callback = self.torch, self.or_refused(callback)
+        original = torch.autograd.graph._engine_run_backward
+
+        @functools.wraps(original)
+        def engine_run_backward(*arguments, **more):
+            callback()
+            return original(*arguments, **more)
+
+        torch.autograd.graph._engine_run_backward = engine_run_backward
+        torch.autograd._engine_run_backward = engine_run_backward
+
+
+class OfModel(Technique):
+    """One that changes a model before its first forward pass."""
+
+    nothing = "the script runs no module"
+
+    def begin(self):
+        self.refused(self.nothing)
+        self.at_first_forward(self.first)
+
+
+class Region(Technique):
+    """A context manager from the outermost module's forward pass to the backward pass: model and loss."""
+
+    region = None
+
+    def begin(self):
+        self.around_forward(self.enters, self.leaves)
+        self.at_first_forward(self.first)
+        self.before_backward(self.leave)
+
+    def active(self):
+        return self.said is not None and self.said["applied"]
+
+    def enters(self, _):
+        # What a backward pass computes again has what its forward pass had by itself.
+        if self.region is None and self.active() and self.torch._C._current_graph_task_id() == -1:
+            self.region = self.make()
+            self.region.__enter__()
+
+    def leaves(self):
+        # Nothing goes back through what an evaluation computes.
+        if not self.torch.is_grad_enabled():
+            self.leave()
+
+    def leave(self):
+        if self.region is not None:
+            region, self.region = self.region, None
+            region.__exit__(None, None, None)
+
+
+def variable_of(module):
+    """What the script calls a module: a variable of its outermost frame that has it, or what `self` has there, `model` where it can be; `model`, too,
+    where none has it."""
+    # Without this one: a frame that refers to itself lives on, and the arguments of those that called it with it.
+    frames, frame = [], sys._getframe(1)
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    for frame in reversed(frames):
+        file = frame.f_code.co_filename
+        if "site-packages" in file or file.startswith(_OURS):
+            continue
+        variables = frame.f_locals
+        names = [name for name, value in variables.items() if value is module and not name.startswith("_")]
+        own = getattr(variables.get("self"), "__dict__", {})
+        names = names or [f"self.{name}" for name, value in {**own, **own.get("_modules", {})}.items() if value is module]
+        if isinstance(variables, dict) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            # Before Python 3.13 it is a copy that the frame keeps, and with it tensors that the script lets go of.
+            variables.clear()
+        if names:
+            return "model" if "model" in names else names[0]
+    return "model"
+
+
+def uses_trainer():
+    """Whether the script trains by Hugging Face's Trainer, whose arguments switch on what others write themselves."""
+    return "transformers.trainer" in sys.modules
