@@ -25,8 +25,6 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Cards that only records have: bandwidth in GB/s, TFLOP/s in fp32, tf32 and half precision; NVIDIA's datasheets.
 ELSEWHERE = {
-    "a100-pcie-40g": (1555, 19.5, 156, 312),
-    "a100-pcie-80g": (1935, 19.5, 156, 312),
     "v100-pcie": (900, 14.0, 14.0, 112),
 }
 # A card of ours takes the constants of the same chip on another board where it has none of its own.
@@ -35,6 +33,7 @@ SAME_CHIP = {
     "a100-40g": "a100-pcie-40g",
     "a100-pcie-80g": "a100-80g",
     "v100": "v100-pcie",
+    "v100-32g": "v100",
     "gh200": "h200",
     "h200": "h100",
     "h100-pcie": "h100",

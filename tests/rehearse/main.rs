@@ -3,6 +3,7 @@
 mod answers;
 mod ends;
 mod files;
+mod first_minute;
 mod library;
 mod passes;
 mod scripts;

@@ -519,8 +519,9 @@ fn a_command_that_is_no_rehearsal_is_told_why_in_one_line() {
     refuses(&[], &[python, "-c", "print(1)"], "never imported torch");
     refuses(&[], &[python, "-I", "-c", "import torch"], "never used the GPU");
     refuses(&[], &["--gpuu", "python"], "no flag '--gpuu'");
-    refuses(&["--gpu", "rtx-1"], &["true"], "rtx-4090");
-    refuses(&["--gpu", "12"], &["true"], "a size like 24GiB");
+    refuses(&["--gpu", "rtx 3090 ti"], &["true"], "is it rtx-3090");
+    refuses(&["--gpu", "a100"], &["true"], "which is it of a100-40g, a100-80g");
+    refuses(&["--gpu", "12"], &["true"], "any other has a size, written like 24GiB");
     refuses(&["--out", "/proc/nowhere"], &["true"], "--out /proc/nowhere: files cannot be written");
     refuses(&["--timeout", "0.01"], &[python, "-c", "import torch; torch.ones(1).cuda()"], "the time of --timeout was over before");
     refuses(&["--steps", "0"], &["true"], "--steps");

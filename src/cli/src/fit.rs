@@ -1,11 +1,12 @@
 //! `vramlab fit`: the largest batch or context that fits a card.
 
-use super::rehearsal::{failed, print_answer, progress, with_limits, write_json};
+use super::rehearsal::{cards, failed, print_answer, progress, with_limits, write_json};
 use anyhow::{Result, ensure};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use rehearse::fit::{Dimension, table};
 use rehearse::{FlagTemplate, Rehearsal, preset};
+use sim::cards::Card;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -28,8 +29,8 @@ pub struct FitOptions {
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true)]
     context: Option<FlagTemplate>,
 
-    /// A simulated GPU, as for `vramlab rehearse`; may be given several times
-    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
+    /// A simulated GPU, as for `vramlab rehearse`; several with commas
+    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB", value_delimiter = ',')]
     gpu: Vec<String>,
 
     /// Stop the script after this many optimizer steps
@@ -75,12 +76,12 @@ fn run(options: &FitOptions) -> Result<u8> {
         Some(model) => (preset::command(model, 1, &options.command)?, Some(preset::batch())),
         None => (options.command.clone(), options.batch.clone()),
     };
-    let on_card = |gpu: &String| {
-        let mut rehearsal = with_limits(&command, gpu, &options.steps, options.timeout)?;
+    let on_card = |card: &Card| {
+        let mut rehearsal = with_limits(&command, *card, &options.steps, options.timeout)?;
         (rehearsal.no_init, rehearsal.eager, rehearsal.progress) = (options.no_init, options.eager, progress(options.quiet));
         Ok(rehearsal)
     };
-    let rehearsals = options.gpu.iter().map(on_card).collect::<Result<Vec<Rehearsal>>>()?;
+    let rehearsals = cards(&options.gpu)?.iter().map(on_card).collect::<Result<Vec<Rehearsal>>>()?;
     let mut fits = Vec::new();
     for (of, template) in [(Dimension::Batch, &batch), (Dimension::Context, &options.context)] {
         if let Some(template) = template {

@@ -2,6 +2,7 @@
 
 mod diff;
 mod fit;
+mod gpus;
 mod rehearsal;
 mod show;
 
@@ -13,9 +14,18 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+const EXAMPLES: &str = "\
+Begin with your own command, as you type it:
+  vramlab rehearse --gpu rtx-4090 -- python train.py
+      Does it fit, and what fills the memory? With --what-if: what would make it fit, and the lines.
+  vramlab fit --batch '--batch-size {}' --gpu t4 -- python train.py
+      The largest batch that fits.
+  vramlab gpus
+      The cards, and what each is called.";
+
 /// Predict and reduce the GPU memory of PyTorch training
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100)]
+#[command(version, max_term_width = 100, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
     command: Subcommands,
@@ -31,6 +41,9 @@ enum Subcommands {
 
     /// Show a rehearsal that was kept (`vramlab rehearse --keep FILE`), without running anything
     Show(show::ShowOptions),
+
+    /// List the cards that --gpu takes, by their names here, NVIDIA's and the clouds'
+    Gpus(gpus::GpusOptions),
 
     /// Say which lines made a peak grow, between two answers of `rehearse --json`; or which verdicts and effects differ between two machines
     Diff {
@@ -132,6 +145,7 @@ fn run(command: Subcommands) -> Result<u8> {
         Subcommands::Rehearse(options) => Ok(rehearsal::rehearse(&options)),
         Subcommands::Show(options) => Ok(show::show(&options)),
         Subcommands::Fit(options) => Ok(fit::fit(&options)),
+        Subcommands::Gpus(options) => gpus::gpus(&options),
         Subcommands::Report { results, out, readme } => {
             report(&results, &out)?;
             if let Some(readme) = readme {
@@ -148,9 +162,9 @@ fn lab() -> Result<u8> {
     let program = std::env::current_exe().context("finding this program's own file")?.with_file_name("vramlab-lab");
     ensure!(
         program.exists(),
-        "this command measures, which takes the lab and libtorch 2.11, and {} is not there: `just setup`, then `cargo build --release` in a \
-         clone of the project build it",
-        program.display()
+        "this command is the lab's, which measures with libtorch 2.11 and is not installed by pip: in a clone of the project `pip install \
+         rust-just && just doctor` builds it and says what is missing; then run it there as target/release/vramlab. Your own script needs \
+         none of it: vramlab rehearse -- python train.py"
     );
     let error = std::process::Command::new(&program).args(std::env::args_os().skip(1)).exec();
     Err(error).with_context(|| format!("starting {}", program.display()))

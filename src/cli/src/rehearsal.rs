@@ -22,8 +22,9 @@ use std::str::FromStr;
     after_help = "Exit status: 0 the script fits the GPU, 3 it does not, 1 the script failed, 2 there was nothing to rehearse or no whole answer, 4 --check: the peak grew, 5 --timeout ended it before enough was seen, 130 Ctrl-C did."
 )]
 pub struct RehearseOptions {
-    /// The simulated GPU: a card's name, such as rtx-4090 or h100, or a size, such as 24GiB; several, each with its own --gpu, give a table
-    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
+    /// The simulated GPU: a card as anybody writes it (rtx-4090, "NVIDIA A100-SXM4-80GB", g5.xlarge; vramlab gpus lists them) or a size, such
+    /// as 24GiB; several, with commas, give a table
+    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB", value_delimiter = ',')]
     gpu: Vec<String>,
 
     /// For the predicted time: the target host's time between launches, relative to this host's
@@ -202,7 +203,7 @@ pub fn print_answer(json: Option<&Path>, text: &str) {
 
 impl RehearseOptions {
     /// Once the flags are seen to be possible, the rehearsal on that card.
-    fn rehearsal(&self, command: &[OsString], gpu: &str) -> Result<Rehearsal> {
+    fn rehearsal(&self, command: &[OsString], card: Card) -> Result<Rehearsal> {
         if let Some(gpus) = self.gpus {
             ensure!((1..=16).contains(&gpus), "--gpus {gpus}: a process can see 1 to 16");
         }
@@ -220,7 +221,7 @@ impl RehearseOptions {
             (Some(size), Some(Rank::All)) => Some((0, size)),
             _ => None,
         };
-        let mut rehearsal = with_limits(command, gpu, &self.steps, self.timeout)?;
+        let mut rehearsal = with_limits(command, card, &self.steps, self.timeout)?;
         (rehearsal.host_factor, rehearsal.gpus, rehearsal.cards, rehearsal.rank) = (self.host_factor, self.gpus, self.cards, rank);
         rehearsal.lag = self.lag;
         (rehearsal.no_init, rehearsal.eager, rehearsal.measures) = (self.no_init, self.eager, self.device == TrialDevice::Cuda);
@@ -252,8 +253,7 @@ impl RehearseOptions {
 }
 
 /// A rehearsal with the limits that `rehearse` and `fit` take.
-pub fn with_limits(command: &[OsString], gpu: &str, steps: &str, timeout: Option<f64>) -> Result<Rehearsal> {
-    let card: Card = gpu.parse().map_err(|e| anyhow::anyhow!("--gpu: {e}"))?;
+pub fn with_limits(command: &[OsString], card: Card, steps: &str, timeout: Option<f64>) -> Result<Rehearsal> {
     let steps = match steps.parse::<u32>() {
         Ok(steps) if steps > 0 => Some(steps),
         _ if steps == "all" => None,
@@ -261,7 +261,7 @@ pub fn with_limits(command: &[OsString], gpu: &str, steps: &str, timeout: Option
     };
     ensure!(
         card.memory > card.context,
-        "--gpu {gpu}: that is {} of memory, and the CUDA context alone takes {}; write a size like 24GiB",
+        "--gpu {card}: that is {} of memory, and the CUDA context alone takes {}; write a size like 24GiB",
         Bytes(card.memory),
         Bytes(card.context)
     );
@@ -271,6 +271,12 @@ pub fn with_limits(command: &[OsString], gpu: &str, steps: &str, timeout: Option
     let mut rehearsal = Rehearsal::new(command.to_vec(), card)?;
     (rehearsal.steps, rehearsal.timeout) = (steps, timeout);
     Ok(rehearsal)
+}
+
+/// The cards that --gpu names.
+pub fn cards(names: &[String]) -> Result<Vec<Card>> {
+    let read = |name: &String| name.parse::<Card>().map_err(|why| anyhow::anyhow!("--gpu: {why}"));
+    names.iter().map(read).collect()
 }
 
 /// Where a rehearsal's progress is told.
@@ -300,7 +306,8 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         }
     }
     let (command, batch) = options.resolved()?;
-    let rehearsals = options.gpu.iter().map(|gpu| options.rehearsal(&command, gpu)).collect::<Result<Vec<Rehearsal>>>()?;
+    let cards = cards(&options.gpu)?;
+    let rehearsals = cards.iter().map(|card| options.rehearsal(&command, *card)).collect::<Result<Vec<Rehearsal>>>()?;
     let [rehearsal, others @ ..] = rehearsals.as_slice() else { bail!("--gpu: name a card") };
     ensure!(
         others.is_empty() || (options.out.is_none() && options.check.is_none() && options.keep.is_none() && !options.what_if),

@@ -5,7 +5,7 @@
 //! block, of a block that asks for more and of a multiprocessor, L2 cache, and what a process's CUDA context takes: as others recorded it, of
 //! an idle process where there is such a record. Kernels, which are loaded when they are first used, added up to 90 MiB where both are known.
 //! Then how fast it is by NVIDIA's specification: bandwidth of its memory in GB/s, dense TFLOP/s in fp32, TF32 and half precision, bandwidth to
-//! the host in GB/s in one direction.
+//! the host in GB/s in one direction; who told the memory; and what clouds call it, a star for any end or middle of a name.
 
 use base::units::Bytes;
 use serde::{Serialize, Serializer};
@@ -26,11 +26,16 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// Of the cards of a GPU's kind the fastest, as `NVIDIA A100-PCIE-40GB` is an A100; none where there is no such card.
+    /// Of the card of that name; else of the cards of its kind the fastest, as `NVIDIA A100-SXM-64GB` is an A100. None where there is no such
+    /// card.
     pub fn of_gpu(name: &str) -> Option<Speed> {
+        if let Ok(card) = named(name) {
+            return card.speed;
+        }
         let kind =
             |title: &str| title.split([' ', '-']).find(|word| word.contains(|c: char| c.is_ascii_digit())).map(str::to_string);
-        let alike = all().iter().filter(|card| kind(card.title) == kind(name));
+        let wanted = kind(name)?;
+        let alike = all().iter().filter(|card| kind(card.title).as_ref() == Some(&wanted));
         alike.filter_map(|card| card.speed).max_by(|a, b| a.bandwidth.total_cmp(&b.bandwidth))
     }
 }
@@ -58,6 +63,11 @@ pub struct Card {
     pub speed: Option<Speed>,
     /// Those that it lacks, as `cards.csv` calls them.
     pub no_figures_of: &'static [&'static str],
+    /// Who told the figures of its speed, and its memory.
+    pub speed_source: &'static str,
+    pub memory_source: &'static str,
+    /// What clouds call it or a machine with it, by spaces.
+    pub also: &'static str,
 }
 
 /// What makes a process's simulated runtime this card: its line of `cards.csv` up to the L2 cache, with the size for its memory.
@@ -99,6 +109,9 @@ fn read(line: &'static str) -> Option<Card> {
         context_source: fields.next()?,
         speed: None,
         no_figures_of: &[],
+        speed_source: "",
+        memory_source: "",
+        also: "",
     })
     .map(|card| card.with_speed(fields))
 }
@@ -125,7 +138,9 @@ impl Card {
             }
             _ => None,
         };
-        Card { speed, no_figures_of: lacking.collect::<Vec<_>>().leak(), ..self }
+        let mut text = || fields.next().unwrap_or_default();
+        let (speed_source, memory_source, also) = (text(), text(), text());
+        Card { speed, no_figures_of: lacking.collect::<Vec<_>>().leak(), speed_source, memory_source, also, ..self }
     }
 
     /// The card with another size of memory.
@@ -138,7 +153,9 @@ impl Card {
     pub fn smallest_with(&self, bytes: u64, contexts: u64) -> Option<Card> {
         // From Ampere on there are bf16 and flash attention.
         let oldest = self.capability.0.min(8);
-        let has = |card: &&Card| card.capability.0 >= oldest && card.memory >= contexts * card.context + bytes;
+        // Nobody looks for a laptop.
+        let is_laptop = |card: &Card| card.name.is_some_and(|name| name.contains("laptop"));
+        let has = |card: &&Card| card.capability.0 >= oldest && card.memory >= contexts * card.context + bytes && !is_laptop(card);
         all().iter().filter(has).min_by_key(|card| card.memory).copied()
     }
 
@@ -159,10 +176,126 @@ impl Card {
         format!("compute capability {major}.{minor}, {} multiprocessors", self.multiprocessors)
     }
 
-    fn find(text: &str) -> Option<Card> {
-        // A size has a digit in front and a unit behind; no card's name reads as one.
-        all().iter().copied().find(|card| card.name.is_some_and(|name| name.eq_ignore_ascii_case(text.trim())))
+    /// The card without its name and memory: two for which that is the same differ by their size alone.
+    pub fn kind(&self) -> impl PartialEq + use<> {
+        let Card { capability, multiprocessors, threads_per_multiprocessor, .. } = *self;
+        let Card { shared_per_block, shared_opt_in, shared_per_multiprocessor, l2, .. } = *self;
+        (
+            [multiprocessors, threads_per_multiprocessor],
+            [shared_per_block, shared_opt_in, shared_per_multiprocessor, l2],
+            capability,
+        )
     }
+}
+
+/// Words that tell one card from another for nobody: its maker, its form, and memory's kind.
+const BESIDE: [&str; 27] = [
+    "nvidia",
+    "geforce",
+    "tesla",
+    "quadro",
+    "rtx",
+    "gtx",
+    "gpu",
+    "graphics",
+    "card",
+    "generation",
+    "edition",
+    "workstation",
+    "server",
+    "blackwell",
+    "with",
+    "max",
+    "q",
+    "ac",
+    "sxm",
+    "sxm2",
+    "sxm3",
+    "sxm4",
+    "sxm5",
+    "sxm6",
+    "hbm3",
+    "hbm2e",
+    "hbm3e",
+];
+
+/// What is left of a card's name when it is written as others write it: `NVIDIA A100-SXM4-80GB`, `a100 80gb` and `a100-80g` are `a10080g`. And
+/// apart from it the size of memory at its end, in GB, where one is there.
+fn key(text: &str) -> (String, Option<u64>) {
+    let lower = text.to_ascii_lowercase();
+    let mut words: Vec<String> = Vec::new();
+    for word in lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty() && !BESIDE.contains(word)) {
+        let word = ["nvidia", "geforce", "rtx", "gtx"].iter().fold(word, |word, before| word.strip_prefix(before).unwrap_or(word));
+        let number =
+            |end: &str| word.strip_suffix(end).filter(|digits| digits.parse::<u64>().is_ok()).map(|digits| format!("{digits}g"));
+        let next = match word {
+            "" => None,
+            // `80 GB` in two words.
+            "gb" | "gib" | "g" if words.last().is_some_and(|last| last.parse::<u64>().is_ok()) => {
+                words.pop().map(|digits| digits + "g")
+            }
+            "mobile" => Some("laptop".to_string()),
+            _ => Some(number("gb").or_else(|| number("gib")).unwrap_or_else(|| word.to_string())),
+        };
+        words.extend(next);
+    }
+    let size = words.last().and_then(|last| last.strip_suffix('g')?.parse().ok()).filter(|_| words.len() > 1);
+    (words.concat(), size)
+}
+
+/// Whether a cloud's name is the one that is meant; `g5.*` is any that begins so.
+fn is_cloud(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        Some((before, after)) => text.len() >= before.len() + after.len() && text.starts_with(before) && text.ends_with(after),
+        None => pattern == text,
+    }
+}
+
+/// The card that somebody means: by our name, PyTorch's, `nvidia-smi`'s or a cloud's, and with its memory or without.
+fn named(text: &str) -> Result<Card, String> {
+    let text = text.trim();
+    let lower = text.to_ascii_lowercase();
+    let (wanted, size) = key(text);
+    let keys = |card: &&Card| {
+        let (name, title) = (key(card.name.unwrap_or_default()), key(card.title));
+        // The title of a card that there is with other memory says too little.
+        let says_size = name.1.is_none_or(|size| title.0.contains(&format!("{size}g")));
+        if says_size { vec![name.0, title.0] } else { vec![name.0] }
+    };
+    let of_cloud = |card: &&Card| card.also.split_whitespace().any(|pattern| is_cloud(pattern, &lower));
+    if let Some(card) = all().iter().find(|card| of_cloud(card) || keys(card).contains(&wanted)) {
+        return Ok(*card);
+    }
+    if let Some(gigabytes) = size {
+        let without = wanted.strip_suffix(&format!("{gigabytes}g")).unwrap_or(&wanted).to_string();
+        // As it is sold; the driver takes a part.
+        let has = |card: &&Card| (0.86..1.03).contains(&(card.memory as f64 / (gigabytes << 30) as f64));
+        if let Some(card) = all().iter().find(|card| has(card) && keys(card).contains(&without)) {
+            return Ok(*card);
+        }
+    }
+    let names = |cards: Vec<&Card>| cards.iter().filter_map(|card| card.name).collect::<Vec<&str>>().join(", ");
+    let begins: Vec<&Card> =
+        all().iter().filter(|card| wanted.len() > 1 && keys(card).iter().any(|key| key.starts_with(&wanted))).collect();
+    match begins.as_slice() {
+        [] => {}
+        [one] => {
+            let name = one.name.unwrap_or_default();
+            return Err(format!(
+                "'{text}' comes in several sizes, of which {name} is known here; another is written as a size, like 8GiB"
+            ));
+        }
+        several => return Err(format!("'{text}' is not one card: which is it of {}?", names(several.to_vec()))),
+    }
+    let likeness = |card: &&Card| keys(card).iter().map(|key| strsim::jaro_winkler(key, &wanted)).fold(0.0, f64::max);
+    let mut like: Vec<&Card> = all().iter().filter(|card| likeness(card) > 0.82).collect();
+    like.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)));
+    like.truncate(3);
+    let meant = if like.is_empty() { String::new() } else { format!("; is it {}?", names(like)) };
+    Err(format!(
+        "'{text}' is no card and no size that is known here{meant} `vramlab gpus` lists the {} cards; any other has a size, written like 24GiB",
+        all().len()
+    ))
 }
 
 /// A size alone.
@@ -175,20 +308,19 @@ impl From<u64> for Card {
 impl FromStr for Card {
     type Err = String;
 
-    /// A card's name, or a size: `rtx-4090`, `24GiB`.
+    /// A card's name as anybody writes it, or a size: `rtx-4090`, `NVIDIA GeForce RTX 4090`, `g5.xlarge`, `24GiB`.
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(card) = Card::find(text) {
-            return Ok(card);
-        }
+        let unknown = match named(text) {
+            Ok(card) => return Ok(card),
+            Err(unknown) => unknown,
+        };
         match text.parse::<Bytes>() {
             Ok(Bytes(0)) => Err(format!("'{text}' is a card without memory; write a size like 24GiB, or a card's name")),
+            // A number alone is a model's: nobody has a card of some kilobytes.
+            Ok(Bytes(bytes)) if bytes < 1 << 20 => Err(unknown),
             Ok(Bytes(bytes)) if bytes > LARGEST => Err(format!("'{text}' is larger than any card; 1TiB is the most")),
             Ok(Bytes(bytes)) => Ok(Card::of_size(bytes)),
-            Err(e) if text.trim_start().starts_with(|c: char| c.is_ascii_digit()) => Err(e),
-            Err(_) => {
-                let names: Vec<&str> = all().iter().filter_map(|card| card.name).collect();
-                Err(format!("'{text}' is no card and no size; there are {}; a size alone, write it like 24GiB", names.join(", ")))
-            }
+            Err(_) => Err(unknown),
         }
     }
 }
@@ -216,7 +348,62 @@ mod tests {
     #[test]
     fn a_gpu_is_as_fast_as_the_fastest_of_its_kind() {
         let bandwidth = |name| Speed::of_gpu(name).map(|speed| speed.bandwidth);
-        assert_eq!(["NVIDIA A100-PCIE-40GB", "NVIDIA H200", "unknown GPU"].map(bandwidth), [Some(2039e9), Some(4800e9), None]);
+        let of = [
+            "NVIDIA A100-PCIE-40GB",
+            "NVIDIA A100-SXM4-40GB",
+            "NVIDIA A100 80GB PCIe",
+            "NVIDIA A100-SXM-64GB",
+            "NVIDIA H200",
+            "unknown GPU",
+        ];
+        assert_eq!(of.map(bandwidth), [Some(1555e9), Some(1555e9), Some(1935e9), Some(2039e9), Some(4800e9), None]);
+    }
+
+    #[test]
+    fn a_card_is_found_however_it_is_written() {
+        let cases = [
+            ("rtx-4090", "rtx4090|RTX 4090|NVIDIA GeForce RTX 4090|4090|GeForce RTX4090|rtx_4090|RTX 4090 24GB|nvidia-rtx-4090"),
+            ("rtx-4090-laptop", "4090 laptop|NVIDIA GeForce RTX 4090 Laptop GPU|rtx 4090 mobile"),
+            ("rtx-4070-ti-super", "4070tisuper|RTX 4070 Ti SUPER|NVIDIA GeForce RTX 4070 Ti SUPER"),
+            ("rtx-4060-ti-16g", "RTX 4060 Ti 16GB|4060ti-16g|rtx 4060 ti 16 gb"),
+            ("a100-40g", "A100-40GB|A100-SXM4-40GB|NVIDIA A100-SXM4-40GB|p4d.24xlarge|colab-a100|a2-highgpu-1g"),
+            ("a100-80g", "A100-80GB|NVIDIA A100-SXM4-80GB|a100 80 GB|p4de.24xlarge|Standard_ND96amsr_A100_v4|nvidia-a100-80gb"),
+            ("a100-pcie-80g", "NVIDIA A100 80GB PCIe|Standard_NC24ads_A100_v4"),
+            ("h100", "h100-80g|NVIDIA H100 80GB HBM3|H100 SXM5|p5.48xlarge|nvidia-h100-80gb"),
+            ("h100-pcie", "NVIDIA H100 PCIe"),
+            ("h100-nvl", "NVIDIA H100 NVL|Standard_NC40ads_H100_v5"),
+            ("t4", "Tesla T4|nvidia-tesla-t4|t4-16gb|colab-t4|g4dn.xlarge|Standard_NC4as_T4_v3|kaggle-t4"),
+            ("a10g", "g5.xlarge|a10g-large|NVIDIA A10G"),
+            ("l4", "g6.xlarge|L4-24GB|nvidia-l4|g2-standard-4"),
+            ("v100", "Tesla V100-SXM2-16GB|p3.2xlarge|v100-16gb"),
+            ("v100-32g", "Tesla V100-SXM2-32GB|v100 32GB"),
+            ("p100", "Tesla P100-PCIE-16GB|kaggle-p100"),
+            ("rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition|pro 6000|g7e.2xlarge"),
+            ("rtx-6000-ada", "NVIDIA RTX 6000 Ada Generation|6000 ada"),
+            ("rtx-a6000", "A6000|NVIDIA RTX A6000"),
+            ("titan-rtx", "TITAN RTX"),
+            ("b300", "NVIDIA B300 SXM6 AC"),
+            ("gh200", "NVIDIA GH200 480GB"),
+        ];
+        for (name, spellings) in cases {
+            for text in spellings.split('|') {
+                assert_eq!(text.parse::<Card>().map(|card| card.name), Ok(Some(name)), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_can_be_several_cards_is_asked_back() {
+        let refused = |text: &str| text.parse::<Card>().unwrap_err();
+        assert!(
+            refused("a100").contains("which is it of a100-40g, a100-80g, a100-pcie-40g, a100-pcie-80g?"),
+            "{}",
+            refused("a100")
+        );
+        // One with 8 GB is sold under the same name.
+        assert!(refused("NVIDIA GeForce RTX 4060 Ti").contains("of which rtx-4060-ti-16g is known here"), "{}", refused("4060ti"));
+        assert!(refused("rtx 3090 ti").contains("is it rtx-3090"), "{}", refused("rtx 3090 ti"));
+        assert!(refused("h100-40g").contains("`vramlab gpus`"), "{}", refused("h100-40g"));
     }
 
     #[test]
@@ -227,10 +414,12 @@ mod tests {
             assert_eq!(name.parse(), Ok(*card));
             assert_eq!(card.to_string(), name);
             assert!(name.parse::<Bytes>().is_err(), "{name} reads as a size");
-            assert!((8 << 30..LARGEST).contains(&card.memory) && (40..200).contains(&card.multiprocessors), "{name}");
+            assert!((7 << 30..LARGEST).contains(&card.memory) && (20..200).contains(&card.multiprocessors), "{name}");
+            assert_eq!(card.title.parse::<Card>().map_or(Some(name), |found| found.name), Some(name), "{}", card.title);
+            assert!(!card.speed_source.is_empty() && !card.memory_source.is_empty(), "{name}");
             assert!([1024, 1536, 2048].contains(&card.threads_per_multiprocessor), "{name}");
-            assert!(card.shared_per_block < card.shared_opt_in && card.shared_opt_in <= card.shared_per_multiprocessor, "{name}");
-            assert!(card.l2 >= 4 << 20 && card.context >= 100 << 20 && !card.context_source.is_empty(), "{name}");
+            assert!(card.shared_per_block <= card.shared_opt_in && card.shared_opt_in <= card.shared_per_multiprocessor, "{name}");
+            assert!(card.l2 >= 2 << 20 && card.context >= 64 << 20 && !card.context_source.is_empty(), "{name}");
         }
     }
 
@@ -251,11 +440,10 @@ mod tests {
 
     #[test]
     fn an_unknown_card_is_told_which_there_are() {
-        for text in ["rtx-9999", "", "lots", "-1"] {
+        for text in ["rtx-9999", "", "lots", "-1", "4444", "24 parsecs"] {
             let error = text.parse::<Card>().unwrap_err();
-            assert!(error.contains("rtx-3090") && error.contains("gh200") && error.contains("24GiB"), "{error}");
+            assert!(error.contains("`vramlab gpus` lists") && error.contains("24GiB"), "{error}");
         }
-        assert!("24 parsecs".parse::<Card>().unwrap_err().contains("write it like 24GiB"));
         assert!("0".parse::<Card>().unwrap_err().contains("without memory"));
         assert!("9999TiB".parse::<Card>().unwrap_err().contains("1TiB is the most"));
     }
