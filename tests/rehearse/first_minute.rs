@@ -43,3 +43,131 @@ fn cards_are_listed_with_their_sources() {
     let unknown = vramlab(&["gpus", "rx-7900"]);
     assert!(!unknown.status.success() && said(&unknown).contains("`vramlab gpus` lists"), "{}", said(&unknown));
 }
+
+/// A folder with scripts in it, and a rehearsal there.
+struct Scene(tempfile::TempDir);
+
+impl Scene {
+    fn new(files: &[(&str, &str)]) -> Scene {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        Scene(folder)
+    }
+
+    fn run(&self, flags: &[&str], command: &[&str]) -> Output {
+        let python = common::python();
+        let python = python.to_str().unwrap();
+        let command = command.iter().map(|word| if *word == "python" { python } else { word });
+        let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        program.current_dir(self.0.path()).arg("rehearse").args(flags).arg("--").args(command).output().unwrap()
+    }
+}
+
+#[test]
+fn a_command_that_does_not_come_to_torch_is_told_what_is_wrong_with_it() {
+    let scene = Scene::new(&[
+        ("gpu.py", "import torch\n"),
+        ("run.sh", "python gpu.py\n"),
+        ("nb.ipynb", "{}"),
+        ("syntax.py", "for i in range(3)\n    print(i)\n"),
+        (
+            "arguments.py",
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data', required=True)\np.parse_args()\nimport torch\n",
+        ),
+        ("hello.py", "print('hello')\n"),
+    ]);
+    let cases: [(&[&str], i32, &str); 12] = [
+        (&["gpu.py", "--batch", "8"], 2, "write -- python gpu.py --batch 8"),
+        (&["missing.py"], 2, "there is no file 'missing.py' here"),
+        (&["python", "missing.py"], 2, "there is no file 'missing.py' in "),
+        (&["./run.sh"], 2, "write -- bash ./run.sh"),
+        (&["python gpu.py"], 2, "is one word: write it without quotes, -- python gpu.py"),
+        (&["nb.ipynb"], 2, "jupyter execute nb.ipynb"),
+        (&["python", "nb.ipynb"], 2, "jupyter nbconvert --to script nb.ipynb, then -- python nb.py"),
+        (&["."], 2, "is a folder; name the program"),
+        (&["sh", "-c", "exit 7"], 1, "failed before it started a Python: it ended with status 7"),
+        (&["python", "syntax.py"], 1, "'syntax.py' failed before it imported torch: it ended with status 1"),
+        (&["python", "arguments.py"], 1, "it ended with status 2 (2 is how argparse refuses a command line"),
+        (&["python", "hello.py"], 2, "'hello.py' ran and never imported torch"),
+    ];
+    for (command, status, why) in cases {
+        let output = scene.run(&[], command);
+        let text = said(&output);
+        let last = text.trim().lines().last().unwrap_or_default();
+        assert!(output.status.code() == Some(status) && last.starts_with("vramlab: ") && last.contains(why), "{command:?}: {text}");
+    }
+}
+
+#[test]
+fn a_script_that_stays_on_the_cpu_or_wants_more_gpus_is_told_the_flag() {
+    let on_cpu = "
+import argparse, sys, time, torch
+parser = argparse.ArgumentParser()
+parser.add_argument('--device', default='cpu')
+parser.add_argument('--endless', action='store_true')
+parser.add_argument('--count', action='store_true')
+told = parser.parse_args()
+assert not told.count or torch.cuda.device_count() > 1, 'needs two GPUs'
+model = torch.nn.Linear(8, 8, device=told.device)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+made = 0
+while made < 2 or told.endless:
+    model(torch.ones(8, 8, device=told.device)).sum().backward()
+    optimizer.step()
+    made += 1
+    time.sleep(4 if told.endless else 0)
+";
+    let scene = Scene::new(&[("train.py", on_cpu)]);
+    let short = scene.run(&["--gpu", "t4"], &["python", "train.py"]);
+    assert_eq!(short.status.code(), Some(2), "{}", said(&short));
+    assert!(
+        said(&short).contains("'train.py' ran on the CPU and never used the GPU; it has --device: set that"),
+        "{}",
+        said(&short)
+    );
+    // One that would train for ever is ended, after it was said what goes on.
+    let endless = said(&scene.run(&["--gpu", "t4", "--timeout", "300"], &["python", "train.py", "--endless"]));
+    assert!(endless.contains("20 s: torch is "), "{endless}");
+    assert!(endless.contains("optimizer steps on the CPU and was ended; it has --device: set that"), "{endless}");
+    let one = said(&scene.run(&["--gpu", "t4"], &["python", "train.py", "--count"]));
+    assert!(one.contains("THE SCRIPT FAILED with AssertionError") && one.contains("--gpus 2 shows it more"), "{one}");
+}
+
+#[test]
+fn cards_that_differ_by_their_size_share_a_rehearsal_and_json_stands_alone() {
+    let script = "
+import os, torch
+print('hello from the script')
+open('runs', 'a').write('x')
+model = torch.nn.Linear(4096, 4096).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(5):
+    model(torch.ones(64, 4096, device='cuda')).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+    let scene = Scene::new(&[("train.py", script)]);
+    let output = scene.run(&["--gpu", "600MiB,900MiB, 24GiB", "--json", "-"], &["python", "train.py"]);
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(error.contains("hello from the script") && error.contains("needs"), "{error}");
+    let answers: Value = serde_json::from_str(&out).unwrap_or_else(|why| panic!("{why}: {out}{error}"));
+    let verdicts: Vec<&str> = answers.as_array().unwrap().iter().map(|answer| answer["verdict"].as_str().unwrap()).collect();
+    assert_eq!(verdicts, ["does_not_fit", "fits", "fits"], "{error}");
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(std::fs::read_to_string(scene.0.path().join("runs")).unwrap(), "x", "rehearsed more than once");
+    // As a rehearsal of that size says.
+    let alone = scene.run(&["--gpu", "900MiB", "--json", "alone.json"], &["python", "train.py"]);
+    assert!(alone.status.success(), "{}", said(&alone));
+    let alone: Value = serde_json::from_slice(&std::fs::read(scene.0.path().join("alone.json")).unwrap()).unwrap();
+    for field in ["peak_on_device", "needs_at_least", "headroom", "verdict", "gpu", "steps"] {
+        assert_eq!(answers[1][field], alone[field], "{field}");
+    }
+    let all = scene.run(&["--gpu", "all"], &["python", "train.py"]);
+    let text = said(&all);
+    let fits = text.lines().filter(|line| line.split_whitespace().nth(1) == Some("fits")).count();
+    assert!(all.status.success() && fits >= 40 && text.contains("a100-40g"), "{text}");
+    let runs = std::fs::read_to_string(scene.0.path().join("runs")).unwrap().len() - 2;
+    assert!((8..=11).contains(&runs), "{runs} rehearsals: one for each compute capability");
+}

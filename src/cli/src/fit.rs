@@ -29,8 +29,8 @@ pub struct FitOptions {
     #[arg(long, value_name = "FLAG {}", allow_hyphen_values = true)]
     context: Option<FlagTemplate>,
 
-    /// A simulated GPU, as for `vramlab rehearse`; several with commas
-    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB", value_delimiter = ',')]
+    /// A simulated GPU, as for `vramlab rehearse`; several with commas, and `all`
+    #[arg(long, value_name = "NAME|SIZE|all", default_value = "24GiB", value_delimiter = ',')]
     gpu: Vec<String>,
 
     /// Stop the script after this many optimizer steps

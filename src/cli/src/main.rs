@@ -18,6 +18,8 @@ const EXAMPLES: &str = "\
 Begin with your own command, as you type it:
   vramlab rehearse --gpu rtx-4090 -- python train.py
       Does it fit, and what fills the memory? With --what-if: what would make it fit, and the lines.
+  vramlab rehearse --gpu all -- python train.py
+      Which cards does it fit?
   vramlab fit --batch '--batch-size {}' --gpu t4 -- python train.py
       The largest batch that fits.
   vramlab gpus

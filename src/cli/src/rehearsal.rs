@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
 use rehearse::check::{Earlier, Tolerance};
 use rehearse::what_if::{self, BatchFlags, Trials};
-use rehearse::{FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdict, ScriptFailed, files, preset, show};
+use rehearse::{Answer, FlagTemplate, Rehearsal, RehearsalResult, RehearsalVerdict, ScriptFailed, files, preset, show};
 use serde::Serialize;
 use sim::cards::Card;
 use std::ffi::OsString;
@@ -23,8 +23,8 @@ use std::str::FromStr;
 )]
 pub struct RehearseOptions {
     /// The simulated GPU: a card as anybody writes it (rtx-4090, "NVIDIA A100-SXM4-80GB", g5.xlarge; vramlab gpus lists them) or a size, such
-    /// as 24GiB; several, with commas, give a table
-    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB", value_delimiter = ',')]
+    /// as 24GiB; several, with commas, and `all` give a table
+    #[arg(long, value_name = "NAME|SIZE|all", default_value = "24GiB", value_delimiter = ',')]
     gpu: Vec<String>,
 
     /// For the predicted time: the target host's time between launches, relative to this host's
@@ -226,6 +226,7 @@ impl RehearseOptions {
         rehearsal.lag = self.lag;
         (rehearsal.no_init, rehearsal.eager, rehearsal.measures) = (self.no_init, self.eager, self.device == TrialDevice::Cuda);
         (rehearsal.is_silent, rehearsal.progress) = (false, progress(self.quiet));
+        rehearsal.leaves_stdout = self.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
         Ok(rehearsal)
     }
 
@@ -273,10 +274,20 @@ pub fn with_limits(command: &[OsString], card: Card, steps: &str, timeout: Optio
     Ok(rehearsal)
 }
 
+/// The word for every card there is.
+const ALL: &str = "all";
+
 /// The cards that --gpu names.
 pub fn cards(names: &[String]) -> Result<Vec<Card>> {
     let read = |name: &String| name.parse::<Card>().map_err(|why| anyhow::anyhow!("--gpu: {why}"));
-    names.iter().map(read).collect()
+    match names {
+        [name] if name == ALL => {
+            let mut cards = sim::cards::all().to_vec();
+            cards.sort_by_key(|card| card.memory);
+            Ok(cards)
+        }
+        _ => names.iter().map(read).collect(),
+    }
 }
 
 /// Where a rehearsal's progress is told.
@@ -334,10 +345,10 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         );
         return all_ranks(options, rehearsal, options.world_size.unwrap_or(1));
     }
-    let found = whole(options, rehearsal)?;
     if !others.is_empty() {
-        return several(options, found, others);
+        return several(options, &rehearsals);
     }
+    let found = whole(options, rehearsal)?;
     if let Some(path) = &options.keep {
         found.keep(path)?;
     }
@@ -437,20 +448,69 @@ fn all_ranks(options: &RehearseOptions, rehearsal: &Rehearsal, size: u32) -> Res
     Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
 }
 
-/// The same on more cards, each rehearsed in silence: what PyTorch and its libraries choose depends on the card. The exit status is the first
-/// one's that is not 0.
-fn several(options: &RehearseOptions, first: RehearsalResult, others: &[Rehearsal]) -> Result<u8> {
-    let mut answers = vec![first.answer];
-    for other in others {
-        let mut other = other.clone();
-        other.is_silent = true;
-        answers.push(whole(options, &other)?.answer);
+/// The same on more cards. What PyTorch and its libraries choose depends on the card, so each is rehearsed, all but the first in silence; cards
+/// that differ by their size alone share a rehearsal, and with `--gpu all` those of one compute capability do. The exit status is the first
+/// one's that is not 0; with `--gpu all` it is 0 where a card is large enough.
+fn several(options: &RehearseOptions, rehearsals: &[Rehearsal]) -> Result<u8> {
+    let is_all = options.gpu.iter().any(|name| name == ALL);
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (at, one) in rehearsals.iter().enumerate() {
+        let is_alike = |group: &&mut Vec<usize>| {
+            let other = rehearsals[group[0]].card;
+            if is_all { other.capability == one.card.capability } else { other.kind() == one.card.kind() }
+        };
+        match groups.iter_mut().find(is_alike) {
+            Some(group) => group.push(at),
+            None => groups.push(vec![at]),
+        }
     }
+    let (count, mut answers, mut left_out) = (groups.len(), Vec::new(), Vec::new());
+    for (done, group) in groups.into_iter().enumerate() {
+        let cards: Vec<Card> = group.iter().map(|at| rehearsals[*at].card).collect();
+        // Workspaces grow with the multiprocessors.
+        let Some(most) = group.iter().max_by_key(|at| rehearsals[**at].card.multiprocessors) else { continue };
+        let mut one = rehearsals[*most].clone();
+        one.is_silent |= done > 0;
+        if is_all {
+            let ((major, minor), cards) = (one.card.capability, cards.len());
+            (one.progress)(&format!("{} of {count}: compute capability {major}.{minor}, cards: {cards}", done + 1));
+        }
+        let found = match cards.as_slice() {
+            [_] if !is_all => whole(options, &one).map(|found| vec![found.answer]),
+            _ => one.on_cards(&cards),
+        };
+        match found {
+            Ok(found) => answers.extend(group.into_iter().zip(found)),
+            // Other cards may have an answer: what a script asks for may be of a later one.
+            Err(why) if is_all && !why.to_string().starts_with("interrupted") => left_out.push((cards, why)),
+            Err(why) => return Err(why),
+        }
+    }
+    if answers.is_empty()
+        && let Some((_, why)) = left_out.pop()
+    {
+        return Err(why);
+    }
+    answers.sort_by_key(|(at, _)| *at);
+    let answers: Vec<Answer> = answers.into_iter().map(|(_, answer)| answer).collect();
     if let Some(path) = &options.json {
         write_json(path, &answers)?;
     }
     if !options.quiet {
         eprint!("{}", show::side_by_side("GPU", answers.iter().map(|answer| (answer.gpu.name.as_str(), answer))));
+        for (cards, why) in &left_out {
+            let names: Vec<String> = cards.iter().map(Card::to_string).collect();
+            eprintln!("  No answer for {}: {why:#}", names.join(", "));
+        }
+        if is_all {
+            eprintln!(
+                "\n  Cards of one compute capability shared a rehearsal, on the one with most multiprocessors and with memory for anything; the least\n  \
+                 memory is that of a replay through PyTorch's allocator. --gpu NAME rehearses one card, and can differ by some MiB of workspaces."
+            );
+        }
+    }
+    if is_all && answers.iter().any(|answer| answer.verdict.fits()) {
+        return Ok(0);
     }
     Ok(answers.iter().map(|answer| status(answer.verdict)).find(|status| *status != 0).unwrap_or(0))
 }

@@ -12,10 +12,10 @@ pub mod show;
 
 pub use answer::{Answer, ProcessAnswer, RehearsalVerdict};
 pub use capture::process::{Exception, Frame, Process, Trace, is_library};
-pub use capture::session::Capture;
+pub use capture::session::{Capture, ScriptFailed};
 pub use explore::needs::RehearsalResult;
 pub use explore::template::FlagTemplate;
 pub use explore::{fit, preset, what_if};
-pub use run::executor::{Rehearsal, ScriptFailed};
+pub use run::executor::Rehearsal;
 pub use run::nvidia_smi::{NAME as NVIDIA_SMI, nvidia_smi};
 pub use show::{check, files};

@@ -58,6 +58,7 @@ def begin(torch):
         passes.follow()
         switches.follow(torch)
         steps.leave_out_trials()
+        steps.watch_cpu(torch, stop)
         distributed.follow(torch)
         reach.follow(torch)
         loading.follow(torch)

@@ -2,18 +2,49 @@
 
 import functools
 import gc
+import os
+import time
 import weakref
 
 from . import device, imports, labels, reach
 from .guard import guarded
 from .notes import note
-from .session import settings
+from .session import SESSION, settings
 
 # What PyTorch's optimizers call around each step.
 hooks = []
 
 
+# As long as a script may train on the CPU before it uses the GPU, in seconds: a warm-up is over by then.
+_ON_CPU = 20
+_watched = None
+
+
+def watch_cpu(torch, stop):
+    """Steps on the CPU, until CUDA is used: a script that makes those alone is ended, and told so. Without a GPU it would train for ever."""
+    global _watched
+    from torch.optim import optimizer
+
+    made, began = 0, None
+
+    def step(*_):
+        nonlocal made, began
+        made, began = made + 1, began or time.monotonic()
+        late = time.monotonic() - began > _ON_CPU
+        if late and settings.steps is not None and made >= settings.steps and not _is_gpu_used():
+            stop(made)
+
+    _watched = optimizer.register_optimizer_step_post_hook(step)
+
+
+def _is_gpu_used():
+    """Whether any process of this rehearsal has come to the GPU, as a parent's workers may."""
+    return any(os.path.exists(os.path.join(SESSION, each, "events")) for each in os.listdir(SESSION))
+
+
 def follow(torch, stop):
+    if _watched is not None:
+        _watched.remove()
     steps = _Steps(torch, settings.steps, stop)
     _follow_backward(torch, steps)
     device.tell_graphs(torch, steps.replayed)

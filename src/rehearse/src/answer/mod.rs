@@ -24,4 +24,4 @@ pub use passes::Leftover;
 pub use place::{Held, Line, TOLD, module_of, moment};
 pub use placeholders::PlaceholderSize;
 pub use process::{Failure, ProcessAnswer};
-pub use verdict::{Answer, RehearsalVerdict, SimulatedGpu, answer, answers};
+pub use verdict::{Answer, RehearsalVerdict, SimulatedGpu, answer, answers, is_near, surely};

@@ -9,7 +9,7 @@ use super::streams;
 use super::time::{Loading, Prediction, predict};
 use crate::capture::plain::on_one_line;
 use crate::capture::process::Trace;
-use crate::capture::session::{Capture, Found, Needs, remedy};
+use crate::capture::session::{Capture, Found, Needs, ScriptFailed, remedy, script_of};
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use sim::cards::Card;
@@ -48,6 +48,11 @@ const UNCERTAIN: (i64, f64) = (100 << 20, 0.02);
 /// Whether what a script needs is so near to what a card has that it may not fit it in the end.
 pub fn is_near(needs: i64, memory: i64) -> bool {
     memory - needs < UNCERTAIN.0 + (needs as f64 * UNCERTAIN.1) as i64
+}
+
+/// What is surely there of so much memory: a need of that is just not near.
+pub fn surely(memory: u64) -> u64 {
+    ((memory.saturating_sub(UNCERTAIN.0.unsigned_abs())) as f64 / (1.0 + UNCERTAIN.1)) as u64
 }
 
 /// The card, as far as it decides.
@@ -145,6 +150,31 @@ impl Answer {
     pub fn nccl_decides(&self) -> bool {
         let most = self.nccl.map_or(0, |buffers| buffers.most);
         self.peak_on_device <= self.gpu.memory && self.peak_on_device + most > self.gpu.memory
+    }
+
+    /// The same on another card, which the run names now: its name, and the time of a step.
+    pub fn moved(self, run: &Capture) -> Answer {
+        let gpu = SimulatedGpu::of(&run.card, run.gpus);
+        let (time, time_missing) = predicted(run, self.steps);
+        Answer { gpu, time, time_missing, ..self }
+    }
+
+    /// What was rehearsed on a card with memory for anything, on this one: the allocator has no more than that, and gives back what it keeps.
+    pub fn hold_to(&mut self, needs: Needs, card: &Card, rehearsed: &Card) {
+        let more = needs.contexts.cast_signed() * (card.context.cast_signed() - rehearsed.context.cast_signed());
+        let needs = Needs { least: needs.least + more, ..needs };
+        let (memory, if_peaks_coincide) = (self.gpu.memory, self.if_peaks_coincide() + more);
+        self.peak_on_device = (self.peak_on_device + more).min(memory);
+        self.peak_reserved = self.peak_reserved.min(memory - self.gpu.context).max(0);
+        self.headroom = memory - self.peak_on_device;
+        // Of the other card.
+        self.cards.clear();
+        if needs.least > memory {
+            self.verdict = RehearsalVerdict::DoesNotFit;
+        } else if (needs.contexts > 1 && if_peaks_coincide > memory) || self.nccl_decides() {
+            self.verdict = RehearsalVerdict::BarelyFits;
+        }
+        self.complete(needs, card);
     }
 
     /// Adds what is written in the lines that hold memory at the peak, by `file:line`.
@@ -254,10 +284,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     if run.occupancy.is_crowded {
         notes.push("more than 256 processes used the GPU: what later ones had is not in what was free for others".to_string());
     }
-    let (time, time_missing) = match time(run, worst.map_or(0, |answer| answer.steps)) {
-        Ok(time) => (Some(time), None),
-        Err(why) => (None, Some(why)),
-    };
+    let (time, time_missing) = predicted(run, worst.map_or(0, |answer| answer.steps));
     let mut answer = Answer {
         schema: 1,
         command: run.command.clone(),
@@ -289,6 +316,14 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     Ok(answer)
 }
 
+/// The time of a step, or why there is none.
+fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) {
+    match time(run, steps) {
+        Ok(time) => (Some(time), None),
+        Err(why) => (None, Some(why)),
+    }
+}
+
 /// Of the process whose steps take longest.
 fn time(run: &Capture, steps: u32) -> Result<Prediction, String> {
     let predicted = |trace: &Trace| {
@@ -306,8 +341,13 @@ fn time(run: &Capture, steps: u32) -> Result<Prediction, String> {
 
 /// Why nothing was seen.
 fn nothing(run: &Capture, name: &str) -> Result<()> {
-    ensure!(!run.interrupted, "interrupted before '{name}' used the GPU");
-    ensure!(!run.timed_out, "the time of --timeout was over before '{name}' used the GPU");
+    let script = script_of(&run.command).map_or_else(|| format!("'{name}'"), |script| format!("'{}'", script.display()));
+    ensure!(!run.interrupted, "interrupted before {script} used the GPU");
+    ensure!(!run.timed_out, "the time of --timeout was over before {script} used the GPU");
+    // As of a script that fails: what it says to that stands above.
+    if !run.status().success() && !run.hooked && run.traces.is_empty() {
+        return Err(ScriptFailed(format!("'{name}' failed before it started a Python: {}", run.end())).into());
+    }
     ensure!(
         run.hooked || !run.traces.is_empty(),
         "'{name}' started no Python that vramlab could see; the command must start one, and not as another user or from a program that is linked statically"
@@ -317,13 +357,39 @@ fn nothing(run: &Capture, name: &str) -> Result<()> {
     }
     let failed = !run.status().success() && run.traces.iter().all(|trace| trace.devices.is_none() && trace.exception.is_none());
     let when = if run.traces.is_empty() { "imported torch" } else { "used the GPU" };
-    ensure!(!failed, "'{name}' never {when}: {}", run.end());
-    ensure!(!run.traces.is_empty(), "'{name}' ran and never imported torch, so there is nothing to rehearse");
-    ensure!(
-        !run.status().success(),
-        "'{name}' ran and never used the GPU; if it has a flag for the device, set it, as in --device cuda"
-    );
+    if failed {
+        let hint = match run.status().code() {
+            Some(2) => " (2 is how argparse refuses a command line, and Python a file that is not there)",
+            _ => "",
+        };
+        let seen = if run.last_line_of_stderr.is_empty() { "; what it says to that stands above" } else { "" };
+        return Err(ScriptFailed(format!("{script} failed before it {when}: {}{hint}{seen}", run.end())).into());
+    }
+    ensure!(!run.traces.is_empty(), "{script} ran and never imported torch, so there is nothing to rehearse");
+    let flags = device_flags(&run.command);
+    if let Some(steps) = run.traces.iter().find_map(|trace| trace.stopped) {
+        bail!("{script} made {steps} optimizer steps on the CPU and was ended{flags}");
+    }
+    ensure!(!run.status().success(), "{script} ran on the CPU and never used the GPU{flags}");
     Ok(())
+}
+
+/// What to do with a script that stays on the CPU: the flags that it has for its device, as its text names them.
+fn device_flags(command: &[String]) -> String {
+    let text = script_of(command).and_then(|script| source(script.to_str()?)).unwrap_or_default();
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_');
+    let is_device = |word: &&str| {
+        word.strip_prefix("--").is_some_and(|flag| {
+            ["device", "gpu", "gpus", "cuda", "accelerator"].iter().any(|of| flag.split(['-', '_']).any(|part| part == *of))
+        })
+    };
+    let mut flags: Vec<&str> = words.filter(is_device).collect();
+    flags.sort_unstable();
+    flags.dedup();
+    match flags.as_slice() {
+        [] => ": have it put its model and batches there, as with .to(\"cuda\"), or set its flag or setting for the device, as in --device cuda".to_string(),
+        flags => format!("; it has {}: set that, as in --device cuda", flags.join(", ")),
+    }
 }
 
 /// What each process needs of each card, the worst first. Those that used none are told where all are such.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use sim::cards::Card;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
@@ -198,4 +199,23 @@ pub fn remedy(error: &std::io::Error) -> &'static str {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room there, or set VRAMLAB_CACHE to a folder on another disk",
         _ => "set VRAMLAB_CACHE to a folder that can be written to",
     }
+}
+
+/// The script's own exception, that is none of memory.
+#[derive(Debug)]
+pub struct ScriptFailed(pub String);
+
+impl fmt::Display for ScriptFailed {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ScriptFailed {}
+
+/// The file that a Python is given, where the command is one.
+pub fn script_of(command: &[String]) -> Option<&Path> {
+    let program = Path::new(command.first()?).file_name()?.to_str()?;
+    let file = command.get(1).filter(|_| program.starts_with("python"))?;
+    (!file.starts_with('-')).then_some(Path::new(file))
 }

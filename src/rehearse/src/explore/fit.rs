@@ -3,10 +3,11 @@
 use super::replay::{self, AllocationTrace};
 use super::template::FlagTemplate;
 use crate::answer::time::Prediction;
-use crate::answer::{ProcessAnswer, RehearsalVerdict, answer};
-use crate::run::executor::{Rehearsal, ScriptFailed, Variant};
+use crate::answer::{ProcessAnswer, RehearsalVerdict, answer, is_near, surely};
+use crate::capture::session::ScriptFailed;
+use crate::run::executor::{Rehearsal, Variant};
 use crate::show::text::short_failure;
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow, ensure};
 use base::units::{Bytes, Seconds, significant};
 use serde::Serialize;
 use sim::cards::Card;
@@ -37,6 +38,11 @@ pub struct Fit {
     pub of: Dimension,
     /// The largest that fits; 0 where not even 1 does.
     pub largest: u64,
+    /// The largest that fits by more than the CUDA context, which is assumed, and what only a GPU adds can be wrong by; the same where
+    /// `largest` does. None where that could not be found.
+    pub recommended: Option<u64>,
+    /// From here on more makes no difference: the script's data end, or what it reads has a limit of its own.
+    pub ends_at: Option<u64>,
     /// Bytes.
     pub peak_reserved: Option<i64>,
     pub headroom: Option<i64>,
@@ -104,14 +110,33 @@ pub fn fit(rehearsals: &[Rehearsal], of: Dimension, template: &FlagTemplate) -> 
 /// The answers as a table.
 pub fn table(fits: &[Fit]) -> String {
     let bytes = |value: Option<i64>| value.map_or("-".to_string(), |b| Bytes(b.unsigned_abs()).to_string());
-    let mut text = format!("\n  {:<12} {:>16} {:>14} {:>14} {:>11}\n", "GPU", "largest", "peak reserved", "headroom", "rehearsals");
+    let width = fits.iter().map(|fit| fit.gpu.len()).max().unwrap_or(0).max(12);
+    let mut text = format!(
+        "\n  {:<width$} {:>16} {:>16} {:>14} {:>14} {:>11}\n",
+        "GPU", "recommended", "just fits", "peak reserved", "headroom", "rehearsals"
+    );
     for fit in fits {
         let largest = match fit.without_end {
             true => format!("{} {} or more", fit.of, fit.largest),
             false => format!("{} {}", fit.of, fit.largest),
         };
         let (peak, headroom) = (bytes(fit.peak_reserved), bytes(fit.headroom));
-        text += &format!("  {:<12} {largest:>16} {peak:>14} {headroom:>14} {:>11}\n", fit.gpu, fit.rehearsals);
+        let recommended =
+            fit.recommended.filter(|number| *number > 0).map_or("-".to_string(), |number| format!("{} {number}", fit.of));
+        text +=
+            &format!("  {:<width$} {recommended:>16} {largest:>16} {peak:>14} {headroom:>14} {:>11}\n", fit.gpu, fit.rehearsals);
+    }
+    if fits.iter().any(|fit| fit.recommended.is_some_and(|number| number < fit.largest)) {
+        text += "\n  Recommended leaves what the CUDA context, which is assumed, and a real GPU may add: 100 MiB and 2 %. Peak and headroom are of what\n";
+        text += "  just fits.\n";
+    }
+    for fit in fits {
+        if let Some(end) = fit.ends_at {
+            text += &format!(
+                "\n  {}: from {} {end} on more makes no difference: the data end there, or the script has a limit of its own.\n",
+                fit.gpu, fit.of
+            );
+        }
     }
     for fit in fits {
         throughput(&mut text, fit);
@@ -187,6 +212,7 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
     let mut rehearsals = 0;
     let courses: RefCell<Vec<(u64, AllocationTrace)>> = RefCell::default();
     let mut failed: Vec<(u64, AllocationTrace)> = Vec::new();
+    let mut ends_at: Option<u64> = None;
     let boundary_guess = |low, high| replay::largest(rehearsal, &courses.borrow(), low, high);
     let first = now.unwrap_or(if of == Dimension::Context { FIRST_CONTEXT } else { FIRST });
     let largest = search(first, room, boundary_guess, |number| {
@@ -233,6 +259,11 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
                 let has_ended = |worst: &&ProcessAnswer| worst.out_of_memory.is_some() && worst.peak.phase != Phase::Load.name();
                 if let Some(course) = worst.filter(has_ended).and_then(course) {
                     match failed.iter().find(|(other, of_other)| *other != number && *of_other == course) {
+                        // Some number made a difference: it is the data that end.
+                        Some((other, _)) if best.is_some() => {
+                            ends_at = Some(ends_at.unwrap_or(u64::MAX).min(number.min(*other)));
+                            failed.push((number, course));
+                        }
                         Some((other, _)) => return Err(NoMatter(number.min(*other), number.max(*other)).into()),
                         None => failed.push((number, course)),
                     }
@@ -258,6 +289,9 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         ),
         Err(error) => error,
     })?;
+    let Found { largest, ends_at: fitted_end } = largest;
+    let ends_at = fitted_end.or(ends_at);
+    let recommended = recommended(rehearsal, template, &courses.borrow(), largest);
     tried.sort_by_key(|tried| tried.number);
     let rates: Vec<(u64, f64)> = tried.iter().filter_map(|tried| Some((tried.number, tried.time?.rate()?))).collect();
     Ok(Fit {
@@ -266,12 +300,43 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         gpu: card.to_string(),
         of,
         largest,
+        recommended,
+        ends_at,
         peak_reserved: best.map(|(_, peak, _)| peak),
         headroom: best.map(|(.., headroom)| headroom),
         rehearsals,
         without_end: largest == MOST,
     })
 }
+
+/// The largest number whose need is not near to what the card has: by a replay of what fitted, and seen in a rehearsal.
+fn recommended(rehearsal: &Rehearsal, template: &FlagTemplate, courses: &[(u64, AllocationTrace)], largest: u64) -> Option<u64> {
+    let is_far = |number: u64| -> Option<bool> {
+        let variant = Variant { command: Some(template.with(&rehearsal.command, number)), ..Variant::default() };
+        let one = Rehearsal { variant, ..rehearsal.clone() };
+        let run = one.run_in_silence().ok()?;
+        let answer = answer(&run).ok()?;
+        let needs = replay::needed(&one, &answer.processes, &run.traces, &answer.cards).ok()?;
+        Some(answer.verdict.fits() && !is_near(needs.least, rehearsal.card.memory.cast_signed()))
+    };
+    if largest == 0 || is_far(largest)? {
+        return Some(largest);
+    }
+    // A card that has less by what may be wrong.
+    let smaller = Rehearsal { card: rehearsal.card.with_memory(surely(rehearsal.card.memory)), ..rehearsal.clone() };
+    let least = courses.first().map_or(0, |(number, _)| number - 1);
+    let mut number = replay::largest(&smaller, courses, least, largest).unwrap_or(largest - 1).min(largest - 1);
+    for _ in 0..TRIES {
+        if number == 0 || is_far(number)? {
+            return Some(number);
+        }
+        number -= (number / 64).max(1);
+    }
+    None
+}
+
+/// How many numbers are tried for one that is surely no more than the card has.
+const TRIES: usize = 4;
 
 /// Two numbers with which the same is asked for.
 #[derive(Debug)]
@@ -308,7 +373,7 @@ fn search(
     room: i64,
     boundary_guess: impl Fn(u64, u64) -> Option<u64>,
     mut rehearse: impl FnMut(u64) -> Result<Seen>,
-) -> Result<u64> {
+) -> Result<Found> {
     let (mut low, mut high) = (0, MOST + 1);
     let mut fitted: Vec<(u64, i64)> = Vec::new();
     let mut idle = None;
@@ -356,7 +421,10 @@ fn search(
                 let slope = (after - before) as f64 / (more - less) as f64;
                 if slope <= 0.0 && idle.is_none() {
                     if fitted.len() > 3 {
-                        bail!(NoMatter(less, more));
+                        // The first from which on it is the same, if any was not.
+                        let ends_at = fitted.iter().find(|(_, bytes)| *bytes == after).map(|(number, _)| *number);
+                        ensure!(fitted[0].1 != after, NoMatter(less, more));
+                        return Ok(Found { largest: ends_at.unwrap_or(more), ends_at });
                     }
                     Some(more * 64)
                 } else if slope <= 0.0 || guesses > 1 {
@@ -383,7 +451,13 @@ fn search(
             }
         };
     }
-    Ok(low)
+    Ok(Found { largest: low, ends_at: None })
+}
+
+/// What a search found.
+struct Found {
+    largest: u64,
+    ends_at: Option<u64>,
 }
 
 #[cfg(test)]
@@ -406,7 +480,15 @@ mod tests {
                 })
             },
         );
-        (largest.unwrap(), tries)
+        (largest.unwrap().largest, tries)
+    }
+
+    #[test]
+    fn data_that_end_are_a_bound_and_a_flag_that_nobody_reads_is_none() {
+        let ending = |end: u64| search(4, 2000, |_, _| None, |number| Ok(Seen::Fits { allocated: number.min(end).cast_signed() }));
+        let found = ending(512).unwrap();
+        assert!(found.largest >= 512 && found.ends_at.is_some_and(|end| end >= 512), "{} {:?}", found.largest, found.ends_at);
+        assert!(ending(1).is_err());
     }
 
     #[test]
@@ -443,7 +525,7 @@ mod tests {
                     false => Seen::OutOfMemory { idle: 0 },
                 })
             });
-            assert_eq!((found.unwrap(), largest.get()), (exact, exact));
+            assert_eq!((found.unwrap().largest, largest.get()), (exact, exact));
             assert!(tries.get() <= most, "{} tries for {exact} where {share} was wrong", tries.get());
         }
     }
@@ -465,6 +547,6 @@ mod tests {
     fn nothing_fits_and_everything_fits() {
         assert_eq!(tried(2 << 30, 1 << 20, 0.0, 1 << 30, 4).0, 0);
         let heedless = search(4, 1 << 30, |_, _| None, |_| Ok(Seen::Fits { allocated: 100 }));
-        assert!(heedless.unwrap_err().to_string().contains("no difference"));
+        assert!(heedless.map(|found| found.largest).unwrap_err().to_string().contains("no difference"));
     }
 }

@@ -7,6 +7,7 @@ use crate::capture::session::{Capture, Needs};
 use crate::run::executor::{Output, Rehearsal};
 use crate::run::session::Session;
 use anyhow::{Result, ensure};
+use sim::cards::Card;
 use std::path::Path;
 
 /// What came of a rehearsal.
@@ -57,6 +58,32 @@ impl Rehearsal {
         }
         answer.add(&capture.found, &self.card);
         Ok(RehearsalResult { answer, capture, _session: session })
+    }
+
+    /// The answers of several cards by one rehearsal: on this one with memory for anything, and a replay of its allocations for what they need.
+    /// What hangs on the size of a card, as a script that asks for what is free, is not seen.
+    ///
+    /// # Errors
+    /// As of a rehearsal; or PyTorch's allocator could not be asked.
+    pub fn on_cards(&self, cards: &[Card]) -> Result<Vec<Answer>> {
+        let large = self.on_a_large_card();
+        let (mut capture, _session) = large.run(if self.is_silent { Output::Silent } else { Output::Shown })?;
+        let mut found = answer(&capture)?;
+        capture.found.lines = found.lines();
+        let needs = match found.verdict.fits() {
+            true => Some(replay::needed(&large, &found.processes, &capture.traces, &found.cards)?),
+            false => None,
+        };
+        found.add(&capture.found, &large.card);
+        let on_card = |card: &Card| {
+            capture.card = *card;
+            let mut answer = found.clone().moved(&capture);
+            if let Some(needs) = needs {
+                answer.hold_to(needs, card, &self.card);
+            }
+            answer
+        };
+        Ok(cards.iter().map(on_card).collect())
     }
 
     /// What the script needs of a card, where it ran as long as was wanted, and where it did not fit: then it is rehearsed once more on a

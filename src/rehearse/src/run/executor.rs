@@ -5,12 +5,13 @@ use super::session::{self, LeftProcesses, PythonSettings, Session};
 use crate::capture::occupancy::Occupancy;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::VERSION;
-use crate::capture::session::{Capture, FAILED, Found};
-use anyhow::{Context, Result, ensure};
+use crate::capture::session::{Capture, FAILED, Found, script_of};
+use anyhow::{Context, Result, bail, ensure};
 use sim::cards::{self, Card};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -48,6 +49,8 @@ pub struct Rehearsal {
     pub measures: bool,
     /// Whether the command reads nothing, and nobody sees what it prints.
     pub is_silent: bool,
+    /// Whether the standard output is somebody else's: what the command prints there goes to the standard error.
+    pub leaves_stdout: bool,
     /// Is told what goes on, a line at a time.
     pub progress: fn(&str),
     pub(crate) libraries: Libraries,
@@ -71,18 +74,6 @@ pub(crate) trait Executor: fmt::Debug + Sync {
 #[derive(Debug)]
 struct Processes;
 
-/// The script's own exception, that is none of memory.
-#[derive(Debug)]
-pub struct ScriptFailed(pub String);
-
-impl fmt::Display for ScriptFailed {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ScriptFailed {}
-
 /// How a rehearsal differs from the one that was asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Variant {
@@ -100,6 +91,9 @@ pub(crate) struct Variant {
 pub(crate) const LARGE: u64 = 1 << 40;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// After so long it is told what goes on; then after twice as long, and so on.
+const QUIET: Duration = Duration::from_secs(20);
 
 /// How long a command has to end by itself after an interruption.
 const GRACE: Duration = Duration::from_secs(5);
@@ -127,6 +121,7 @@ impl Rehearsal {
             timeout: None,
             measures: false,
             is_silent: true,
+            leaves_stdout: false,
             progress: |_| {},
             libraries,
             variant,
@@ -204,15 +199,18 @@ impl Executor for Processes {
             let end = file.try_clone().context("opening a temporary file")?;
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(end);
             heard = Some(file);
+        } else if rehearsal.leaves_stdout {
+            command.stdout(std::io::stderr().as_fd().try_clone_to_owned().context("opening the standard error")?);
         }
         // The terminal's Ctrl-C reaches the script, too, which ends by it; what it did until then is told.
         ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).ok();
-        let name = rehearsal.command[0].to_string_lossy();
-        let mut child = command.spawn().with_context(|| format!("starting '{name}'; is it installed and spelled right?"))?;
+        let words: Vec<String> = rehearsal.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        look_for_script(&words)?;
+        let mut child = command.spawn().map_err(|error| not_started(&words, error))?;
         let (status, timed_out) = wait(rehearsal, &mut child, session.path())?;
         let capture = Capture {
             version: VERSION,
-            command: rehearsal.words().iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            command: words,
             card: rehearsal.card,
             gpus: rehearsal.gpus.unwrap_or(1),
             lag: rehearsal.lag,
@@ -239,6 +237,7 @@ fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(Exi
     let began = Instant::now();
     let mut interrupted: Option<Instant> = None;
     let (mut compiles, mut left) = (false, LeftProcesses::none());
+    let mut told = QUIET;
     loop {
         if let Some(status) = child.try_wait().context("waiting for the command")? {
             return Ok((status, false));
@@ -259,8 +258,69 @@ fn wait(rehearsal: &Rehearsal, child: &mut Child, session: &Path) -> Result<(Exi
             compiles = true;
             (rehearsal.progress)(&format!("compiling for PyTorch {version}, once; about a minute"));
         }
+        if began.elapsed() > told && !rehearsal.is_silent {
+            (rehearsal.progress)(&format!("{} s: {}; Ctrl-C ends it", told.as_secs(), going_on(session)));
+            told *= 2;
+        }
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// What a Python would only say in its own words.
+fn look_for_script(command: &[String]) -> Result<()> {
+    let Some(script) = script_of(command) else { return Ok(()) };
+    if script.extension().is_some_and(|end| end == "ipynb") {
+        bail!("{}", notebook(script));
+    }
+    let here = std::env::current_dir().unwrap_or_default();
+    ensure!(
+        script.exists(),
+        "there is no file '{}' in {}; is it spelled right, and is this its folder?",
+        script.display(),
+        here.display()
+    );
+    Ok(())
+}
+
+/// Why the command cannot be started, and how it can.
+fn not_started(command: &[String], error: std::io::Error) -> anyhow::Error {
+    let (name, rest) = (&command[0], command[1..].iter().map(|word| format!(" {word}")).collect::<String>());
+    let path = Path::new(name);
+    let how = match path.extension().and_then(|end| end.to_str()).unwrap_or_default() {
+        _ if name.contains(char::is_whitespace) && rest.is_empty() && !path.exists() => {
+            format!("'{name}' is one word: write it without quotes, -- {name}")
+        }
+        "ipynb" => notebook(path),
+        "py" if path.is_file() => format!("'{name}' is a file of Python and no program: write -- python {name}{rest}"),
+        "sh" if path.is_file() => format!("'{name}' is no program: write -- bash {name}{rest}"),
+        "py" => format!("there is no file '{name}' here; a script is started as in -- python {name}{rest}"),
+        _ if path.is_dir() => format!("'{name}' is a folder; name the program, as in -- python train.py"),
+        _ => return anyhow::Error::new(error).context(format!("starting '{name}'; is it installed and spelled right?")),
+    };
+    anyhow::anyhow!(how)
+}
+
+/// What a session's processes have come to.
+fn going_on(session: &Path) -> &'static str {
+    let folders: Vec<PathBuf> = fs::read_dir(session).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    let is_process = |path: &&PathBuf| path.join("names").exists();
+    match folders.iter().filter(is_process).any(|path| path.join("events").metadata().is_ok_and(|file| file.len() > 0)) {
+        true => "the script uses the GPU, and its steps are not all seen (--steps 1 asks for fewer)",
+        false if folders.iter().any(|path| is_process(&path)) => {
+            "torch is imported, and the GPU is not used yet: is it loading, or does it train on the CPU? Then set its flag for the device"
+        }
+        false => "torch is not imported yet, or is just being imported",
+    }
+}
+
+/// A notebook is no script.
+fn notebook(path: &Path) -> String {
+    let (name, stem) = (path.display(), path.with_extension(""));
+    format!(
+        "'{name}' is a notebook, which Jupyter runs: write -- jupyter execute {name}, or make a script of it: jupyter nbconvert --to script \
+         {name}, then -- python {}.py",
+        stem.display()
+    )
 }
 
 /// The last line of a file with anything in it.

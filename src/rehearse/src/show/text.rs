@@ -55,6 +55,9 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
         if let Some(line) = &failure.line {
             writeln!(text, "    at      {}", place_of(line))?;
         }
+        if wants_more_gpus(failure) && gpu.count == 1 {
+            writeln!(text, "  The script saw one GPU: --gpus 2 shows it more.")?;
+        }
     }
     let used = |worst: &&ProcessAnswer| worst.peak_reserved > 0 || worst.out_of_memory.is_some();
     let Some(worst) = answer.processes.first().filter(used) else {
@@ -107,6 +110,13 @@ pub(super) fn row(text: &mut String, name: &str, value: i64, what: &str) -> std:
 fn failure(answer: &Answer) -> Option<&Failure> {
     let any = || answer.processes.iter().find_map(|process| process.exception.as_ref());
     answer.failed.as_ref().map(|failed| &failed.failure).or_else(any)
+}
+
+/// Whether it failed for want of GPUs: it counts them, or asks for one that is not there.
+fn wants_more_gpus(failure: &Failure) -> bool {
+    let message = failure.message.to_ascii_lowercase();
+    let counts = ["gpus", "device_count", "devices"].iter().any(|word| message.contains(word));
+    message.contains("invalid device ordinal") || (counts && !message.contains("no gpus"))
 }
 
 /// What the least memory is, in words.

@@ -89,15 +89,20 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
         true => format!("-{}", Bytes(value.unsigned_abs())),
         false => Bytes(value.unsigned_abs()).to_string(),
     };
-    let row = |cells: [&str; 7]| {
-        let [gpu, verdict, peak, headroom, step, throughput, between] = cells;
-        format!("  {gpu:<12} {verdict:<13} {peak:>12} {headroom:>12} {step:>11} {throughput:>17}  {between}").trim_end().to_string()
+    let answers: Vec<(&str, &Answer)> = answers.into_iter().collect();
+    let width = answers.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(12);
+    let row = |cells: [&str; 8]| {
+        let [gpu, verdict, peak, headroom, needs, step, throughput, between] = cells;
+        format!("  {gpu:<width$} {verdict:<13} {peak:>10} {headroom:>10} {needs:>10} {step:>11} {throughput:>17}  {between}")
+            .trim_end()
+            .to_string()
             + "\n"
     };
-    let mut text = "\n".to_string()
-        + &row([heading, "", "on the GPU", "headroom", "a step", "throughput", "80 %, and what bounds it (predicted)"]);
+    let titles = [heading, "", "on the GPU", "headroom", "needs", "a step", "throughput", "80 %, and what bounds it (predicted)"];
+    let mut text = "\n".to_string() + &row(titles);
     for (name, answer) in answers {
         let verdict = match answer.verdict {
+            _ if answer.no_code.is_some() => "no kernels",
             RehearsalVerdict::Fits => "fits",
             RehearsalVerdict::BarelyFits => "barely fits",
             RehearsalVerdict::FitsInPart => "fits in part",
@@ -106,9 +111,9 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
             RehearsalVerdict::TimedOut => "timed out",
             RehearsalVerdict::Interrupted => "interrupted",
         };
-        // Memory that ran out says nothing of what would be needed; the card that would suffice does.
-        let needed = answer.needs_at_least.filter(|_| answer.verdict == RehearsalVerdict::DoesNotFit);
-        let peak = needed.unwrap_or(answer.peak_on_device);
+        // Where memory ran out, what was there says nothing of what would be needed.
+        let peak = if answer.verdict == RehearsalVerdict::DoesNotFit { "-".to_string() } else { bytes(answer.peak_on_device) };
+        let needs = answer.needs_at_least.map_or("-".to_string(), bytes);
         let throughput = answer.time.as_ref().map(Prediction::throughput).unwrap_or_default();
         // Of text the tokens.
         let throughput = throughput.split(", ").next().unwrap_or_default();
@@ -120,7 +125,7 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
             }
             None => ("-".to_string(), answer.time_missing.clone().unwrap_or_default()),
         };
-        text += &row([name, verdict, &bytes(peak), &bytes(answer.headroom), &step, throughput, &more]);
+        text += &row([name, verdict, &peak, &bytes(answer.headroom), &needs, &step, throughput, &more]);
     }
     text
 }
