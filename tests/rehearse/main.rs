@@ -1,6 +1,7 @@
 //! `vramlab rehearse`, `fit` and the wheel, as strangers start them.
 
 mod answers;
+mod captures;
 mod ends;
 mod files;
 mod first_minute;

@@ -8,7 +8,7 @@ mod show;
 
 use anyhow::{Context, Result, ensure};
 use base::{console, eprintln, print, println};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -78,6 +78,13 @@ enum Subcommands {
         /// Also write the table of what to try between the marks in this README
         #[arg(long, value_name = "FILE")]
         readme: Option<PathBuf>,
+    },
+
+    /// Print what completes this program's flags in a shell, as in: source <(vramlab completion bash)
+    Completion {
+        /// The shell
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
     },
 
     #[command(flatten)]
@@ -153,6 +160,12 @@ fn run(command: Subcommands) -> Result<u8> {
             if let Some(readme) = readme {
                 report::show_summary(&results, &readme)?;
             }
+            Ok(0)
+        }
+        Subcommands::Completion { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "vramlab", &mut text);
+            print!("{}", String::from_utf8_lossy(&text));
             Ok(0)
         }
         Subcommands::Lab(_) => lab(),

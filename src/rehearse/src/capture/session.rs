@@ -219,3 +219,32 @@ pub fn script_of(command: &[String]) -> Option<&Path> {
     let file = command.get(1).filter(|_| program.starts_with("python"))?;
     (!file.starts_with('-')).then_some(Path::new(file))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_another_version_is_refused_and_so_is_what_is_no_capture() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kept.cap");
+        let refused = || format!("{:#}", Capture::open(&path).unwrap_err());
+        assert!(refused().contains("reading"), "{}", refused());
+        fs::write(&path, "no archive").unwrap();
+        assert!(refused().contains("make one by vramlab rehearse --keep FILE"), "{}", refused());
+        let of_version = |version: u32| {
+            let about = format!(
+                r#"{{"version":{version},"command":["train"],"card":"24GiB","gpus":1,"lag":0,"host_factor":1.0,"timeout":null,"cores":1,
+                "status":0,"timed_out":false,"interrupted":false,"last_line_of_stderr":""}}"#
+            );
+            let capture: Capture = serde_json::from_str(&about).unwrap();
+            Capture { folder: folder.path().join("session"), ..capture }.keep(&path).unwrap();
+        };
+        fs::create_dir(folder.path().join("session")).unwrap();
+        of_version(VERSION + 1);
+        assert!(refused().contains("another version") && refused().contains("rehearse the script again"), "{}", refused());
+        of_version(VERSION);
+        let kept = Capture::open(&path).unwrap();
+        assert_eq!((kept.command[0].as_str(), kept.card.memory, kept.traces.len()), ("train", 24 << 30, 0));
+    }
+}

@@ -463,6 +463,11 @@ struct Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capture::process::Trace;
+    use crate::capture::session::Capture;
+    use crate::run::executor::{Executor, Output};
+    use crate::run::session::Session;
+    use sim::trace::{Event, Kind};
 
     /// A script whose bytes are linear in the number, and an allocator of which a share lies idle when memory runs out.
     fn tried(constant: i64, each: i64, share: f64, room: i64, first: u64) -> (u64, usize) {
@@ -548,5 +553,70 @@ mod tests {
         assert_eq!(tried(2 << 30, 1 << 20, 0.0, 1 << 30, 4).0, 0);
         let heedless = search(4, 1 << 30, |_, _| None, |_| Ok(Seen::Fits { allocated: 100 }));
         assert!(heedless.map(|found| found.largest).unwrap_err().to_string().contains("no difference"));
+    }
+
+    /// A script of 1 GiB and 512 MiB for each sample, of which nothing is started.
+    #[derive(Debug)]
+    struct Linear;
+
+    impl Executor for Linear {
+        fn run(&self, rehearsal: &Rehearsal, _: Output) -> Result<(Capture, Option<Session>)> {
+            let room = (rehearsal.card.memory - rehearsal.card.context).cast_signed();
+            let number = rehearsal.variant.command.as_ref().and_then(|command| batch().number(command));
+            let event = |kind, address: u64, bytes: i64, phase| Event {
+                address,
+                bytes,
+                rounded: if kind == Kind::OutOfMemory { 0 } else { bytes },
+                step: 0,
+                stack: 0,
+                origin: 0,
+                module: 0,
+                operator: 0,
+                stream: 0,
+                device: 0,
+                kind,
+                phase,
+            };
+            let taken = |bytes, address, phase| {
+                [event(Kind::SegmentAlloc, address, bytes, phase), event(Kind::Alloc, address, bytes, phase)]
+            };
+            let (weights, activations) = (1 << 30, number.unwrap_or(0).cast_signed() << 29);
+            let fits = weights + activations <= room;
+            let mut events = if weights <= room { taken(weights, 1 << 40, Phase::Load).to_vec() } else { Vec::new() };
+            match fits {
+                true => events.extend(taken(activations, 1 << 41, Phase::Forward)),
+                false if weights > room => events.push(event(Kind::OutOfMemory, room.unsigned_abs(), weights, Phase::Load)),
+                false => events.push(event(Kind::OutOfMemory, (room - weights).unsigned_abs(), activations, Phase::Forward)),
+            }
+            let exception = r#"{"exception":"torch.OutOfMemoryError","message":"","out_of_memory":true,"frames":[],"at":0,"of_thread":false,"of_others":false}"#;
+            let mut trace = Trace::default();
+            trace.devices = Some(("simulated".to_string(), 1));
+            (trace.events, trace.streams, trace.stopped) = (events, vec![0], fits.then_some(3));
+            trace.exception = if fits { None } else { Some(serde_json::from_str(exception)?) };
+            let about = format!(
+                r#"{{"version":1,"command":["train"],"card":"{}","gpus":1,"lag":0,"host_factor":1.0,"timeout":null,"cores":1,"status":{},
+                "timed_out":false,"interrupted":false,"last_line_of_stderr":""}}"#,
+                rehearsal.card,
+                if fits { 0 } else { 1 << 8 }
+            );
+            let capture = Capture { traces: vec![trace], ..serde_json::from_str(&about)? };
+            Ok((capture, None))
+        }
+    }
+
+    fn batch() -> FlagTemplate {
+        "--batch {}".parse().unwrap()
+    }
+
+    #[test]
+    fn each_card_has_its_largest_batch_and_nothing_is_started() {
+        let of =
+            |card: &str| Rehearsal { executor: &Linear, ..Rehearsal::new(vec!["train".into()], card.parse().unwrap()).unwrap() };
+        let fits = fit(&[of("24GiB"), of("1GiB")], Dimension::Batch, &batch()).unwrap();
+        // Beside 512 MiB of context: 22.5 GiB of them, and none.
+        assert_eq!(fits.iter().map(|fit| fit.largest).collect::<Vec<_>>(), [45, 0]);
+        assert_eq!((fits[0].peak_reserved, fits[0].headroom), (Some(47 << 29), Some(0)));
+        assert!(fits[0].tried.windows(2).all(|two| two[0].number < two[1].number && two[0].fits >= two[1].fits));
+        assert!(table(&fits).contains("Not even 1 fits 1GiB"), "{}", table(&fits));
     }
 }
