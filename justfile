@@ -134,5 +134,5 @@ _setup:
 
 [no-exit-message]
 _known NAME:
-    @test -f "experiments/$1.rs" -o -d "experiments/$1" || { \
-        echo "There is no experiment '$1'. There are: $(cd experiments && echo [a-z]* | sed 's/\.rs//g')" >&2; exit 2; }
+    @test -f "experiments/$1.rs" -o -f "experiments/$1/main.rs" || { \
+        echo "There is no experiment '$1'. There are:" $(scripts/experiments) >&2; exit 2; }

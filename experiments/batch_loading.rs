@@ -85,7 +85,6 @@ pub fn protocol() -> Protocol {
              batches on the host and one on the device, whatever the size of the data set. Single samples take still less and pay for each \
              with a transfer and a kernel launch of its own.",
         )
-        .page(include_str!("batch_loading.md"))
         .grid(grid)
         .shows(Shown::new("Move batches, not the data set", "The data set is larger than a few batches").at(How::Batches).memory(PEAK).time(TIME))
         .threat(

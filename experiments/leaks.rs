@@ -57,7 +57,6 @@ pub fn protocol() -> Protocol {
             "A loss that went through a backward pass keeps its number and an empty graph: total_loss += loss grows by 512 bytes a step at most. A loss \
              or an output without one keeps all that its graph saved, as much as a step's activations. Detached outputs keep themselves.",
         )
-        .page(include_str!("leaks.md"))
         .grid(grid)
         .threat("The loop is Rust's, whose variables end where they are dropped. In Python an exception's traceback and a closure keep them, too.")
         .threat("Growth is that of the third step. What is kept once, and does not grow, is no leak.")

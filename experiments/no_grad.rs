@@ -72,7 +72,6 @@ pub fn protocol() -> Protocol {
              each intermediate result goes when the next is there: only input and output are left, and the peak is that of the largest \
              layer, whatever the depth. Inference mode needs the same memory and saves some microseconds for each operation.",
         )
-        .page(include_str!("no_grad.md"))
         .grid(by_depth)
         .grid(short)
         .shows(Shown::new("`no_grad` for inference", "Every forward pass without a backward pass").at(Mode::NoGrad).memory(PEAK).time(TIME))

@@ -40,7 +40,6 @@ pub fn protocol() -> Protocol {
         )
         .grid(memory())
         .grid(gradients())
-        .page(include_str!("packing.md"))
         .shows(Shown::new("Pack sequences", "Sequences of many lengths").at(Arranged::Packed).memory(PER_TOKEN))
         .threat("Lengths are drawn, and no data set's: how much padding yours has `vramlab rehearse` says.")
         .threat("A packed row attends by a mask of tokens by tokens. FlashAttention's kernels for rows of many sequences need none.")

@@ -45,7 +45,6 @@ pub fn protocol() -> Protocol {
             "In at most one comparison of twenty: intervals rest on rounds, each in a process of its own, with the levels in an order that \
              changes.",
         )
-        .page(include_str!("same_level.md"))
         .grid(one_level)
         .kind(SubjectKind::SelfCheck)
         .threat("Resamples of the same rounds are correlated: the interval of the rate counts sets of rounds without overlap, and discounts pairs that share a name.")

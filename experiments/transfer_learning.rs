@@ -65,7 +65,6 @@ pub fn protocol() -> Protocol {
              activations. Running it under no_grad saves nothing more, because autograd records nothing where nothing needs a gradient. \
              Leaving it out of the optimizer saves the state alone.",
         )
-        .page(include_str!("transfer_learning.md"))
         .grid(grid)
         .shows(Shown::new("Freeze the backbone", "Only the last part is trained").at(Rest::Frozen).memory(PEAK).time(TIME))
         .threat(

@@ -27,7 +27,6 @@ pub fn protocol() -> Protocol {
             "Activations shrink by k and nothing else does: the peak falls where activations dominate, gradients stay as large as the \
              parameters, and small micro-batches use the device worse.",
         )
-        .page(include_str!("page.md"))
         .grid(memory::grid())
         .grid(update::grid())
         .shows(Shown::new("Accumulate 4 micro-batches", "Activations fill the memory").at(memory::Hold::EffectiveBatch).at(K(4)).memory(PEAK).time(TIME))

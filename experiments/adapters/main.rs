@@ -45,7 +45,6 @@ pub fn protocol() -> Protocol {
         )
         .grid(memory())
         .grid(merging())
-        .page(include_str!("page.md"))
         .shows(Shown::new("Train LoRA matrices", "Another thing is trained: matrices beside frozen weights").at(Trained::All8).memory(PEAK))
         .in_what_if()
         .threat("Matrices are plain PyTorch beside `torch.nn.Linear`, without dropout on their input, which PEFT has where it is asked for.")

@@ -54,7 +54,6 @@ pub fn protocol() -> Protocol {
             "Kernels, autograd and allocator are the same library, so values and bytes are the same. Between operations there is no \
              interpreter, so steps of small operations take less time, and those of large ones as much.",
         )
-        .page(include_str!("page.md"))
         .grid(claims::all(grid()))
         .kind(SubjectKind::SelfCheck)
         .threat(

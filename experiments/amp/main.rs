@@ -48,7 +48,6 @@ pub fn protocol() -> Protocol {
              Tensor cores make compute-bound steps much faster and overhead-bound ones slower, by the casts. bf16 has fp32's range and needs \
              no scaler; fp16 loses small gradients without one.",
         )
-        .page(include_str!("page.md"))
         .grid(memory::grid())
         .grid(bandwidth::grid())
         .grid(time::grid())

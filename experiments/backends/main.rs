@@ -26,7 +26,6 @@ pub fn protocol() -> Protocol {
              Half-precision types pay where there are units for them. A GPU pays from a size on, and later where the data has to travel \
              each time.",
         )
-        .page(include_str!("page.md"))
         .grid(types::grid())
         .grid(moving::grid())
         .threat("Rates are taken with a clock of their own around each operation, which waits for the device each time; time per step is not.")

@@ -37,7 +37,6 @@ pub fn protocol() -> Protocol {
              512th of a parameter and less are lost to rounding: at small learning rates a model stands still. Stochastic rounding and \
              Kahan's sum learn as fp32 does; the sum takes 2 more bytes for each parameter.",
         )
-        .page(include_str!("page.md"))
         .grid(memory::grid())
         .grid(learning::grid())
         .shows(Shown::new("bf16 weights", "Parameters, gradients and optimizer state fill the memory").at(How::Bf16).memory(PEAK))

@@ -34,7 +34,6 @@ pub fn protocol() -> Protocol {
             "Without checkpointing a step's memory grows linearly with depth; with segments of sqrt(n) blocks as its square root. The time \
              grows by one forward pass at most, about a third of the step.",
         )
-        .page(include_str!("page.md"))
         .grid(depth::grid())
         .grid(budget::grid())
         .grid(gradients::grid())

@@ -47,7 +47,6 @@ pub fn protocol() -> Protocol {
             "Each works on the activations, so what one has saved the next cannot save again: together they save more than each alone and \
              less than their sum. What is left in the end is parameters, gradients and optimizer state, which none of them touches.",
         )
-        .page(include_str!("page.md"))
         .grid(factorial::grid())
         .grid(budget::grid())
         .shows(Shown::new("Autocast, accumulate, checkpoint", "One technique is not enough").at(With::All).memory(PEAK).time(TIME))

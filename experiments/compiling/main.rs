@@ -69,7 +69,6 @@ pub fn protocol() -> Protocol {
              FLOPs rise along a line, as with checkpoints.",
         )
         .grid(grid())
-        .page(include_str!("page.md"))
         .shows(Shown::new("`torch.compile`", "Many small operators; the first steps may take minutes").at(Way::Compiled).memory(RESERVED))
         .in_what_if()
         .threat(

@@ -43,7 +43,6 @@ pub fn protocol() -> Protocol {
              views, gradients move into the buckets in the backward pass and the extra copy is gone; until then the buckets are there and \
              gradients are not, so a peak at the end of the forward pass stays where it is.",
         )
-        .page(include_str!("page.md"))
         .grid(moments::grid())
         .grid(peaks::grid())
         .grid(price::grid())

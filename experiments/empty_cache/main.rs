@@ -54,7 +54,6 @@ pub fn protocol() -> Protocol {
              because the allocator empties its cache before it fails; it helps whoever else wants memory of the device. Each call costs \
              time, and the next step pays for allocating again.",
         )
-        .page(include_str!("page.md"))
         .grid(cache::grid())
         .grid(tight)
         .shows(Shown::new("`empty_cache` at every step", "Another process needs the memory").at(Neighbour::Nobody).at(Policy::EveryStep).memory(RESERVED))

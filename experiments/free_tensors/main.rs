@@ -72,7 +72,6 @@ pub fn protocol() -> Protocol {
              device shows, falls at empty_cache and not before, and only by segments that are empty. On the CPU the C library gives back \
              large blocks at once and keeps small ones.",
         )
-        .page(include_str!("page.md"))
         .grid(tensors::grid())
         .grid(device::grid())
         .grid(process::grid())

@@ -19,7 +19,6 @@ pub fn protocol() -> Protocol {
             "The reverse: an in-place operation saves the result's memory, a clone costs one more tensor, and inside a network one more \
              for each layer, because the backward pass keeps both.",
         )
-        .page(include_str!("page.md"))
         .grid(memory::grid())
         .grid(autograd::grid())
         .shows(Shown::new("`relu_` in place", "Where autograd allows it").at(memory::Form::InPlace).memory(PEAK).time(TIME))

@@ -58,7 +58,6 @@ pub fn protocol() -> Protocol {
              mapped file needs the model and one tensor. torch.load and tch's own formats put tensors where they were saved unless told \
              otherwise; safetensors knows no device. What is loaded stays until it is dropped.",
         )
-        .page(include_str!("page.md"))
         .grid(process::grid())
         .grid(place::grid())
         .grid(without_gpu::grid())

@@ -40,7 +40,6 @@ pub fn protocol() -> Protocol {
             "Threads that write into the batch's own memory need no copies between processes and no interpreter: more images a second, a \
              first batch without waiting for processes to start, and one process's memory.",
         )
-        .page(include_str!("page.md"))
         .grid(side_by_side::grid())
         .grid(same_batches::grid())
         .kind(SubjectKind::SelfCheck)

@@ -36,7 +36,6 @@ pub fn protocol() -> Protocol {
              So warm-up should help near the largest rate that works, with any precision and any batch, and more with Adam, whose first \
              steps all have full length.",
         )
-        .page(include_str!("page.md"))
         .grid(divergence::grid())
         .grid(same_task::grid())
         .threat(

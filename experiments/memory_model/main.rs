@@ -24,7 +24,6 @@ pub fn protocol() -> Protocol {
             "The formula underestimates wherever gradients or temporaries matter: everywhere that parameters do. A dry run counts what \
              PyTorch allocates, so it agrees but for kernels that allocate otherwise on another device.",
         )
-        .page(include_str!("page.md"))
         .grid(configurations::grid())
         .grid(budget::grid())
         .threat("CPU kernels are not those that the simulated GPU runs: convolutions, attention and norms may need other temporaries.")

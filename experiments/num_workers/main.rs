@@ -61,7 +61,6 @@ pub fn protocol() -> Protocol {
              batches help where batches take unequal times and the trainer would else wait for a slow one. Training gains what it waited \
              for: much where loading is the bottleneck, nothing where it was not.",
         )
-        .page(include_str!("page.md"))
         .grid(loading::grid())
         .grid(waiting::grid())
         .grid(training::grid())

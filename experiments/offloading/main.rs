@@ -39,7 +39,6 @@ pub fn protocol() -> Protocol {
         )
         .grid(memory())
         .grid(training())
-        .page(include_str!("page.md"))
         .shows(Shown::new("Offload activations (`save_on_cpu`)", "Activations fill the memory, and time matters less").at(Offloaded::Activations).memory(PEAK))
         .shows(Shown::new("Optimizer on the CPU", "Optimizer state fills the memory, and few steps are taken").at(Offloaded::Optimizer).memory(PEAK))
         .in_what_if()

@@ -49,7 +49,6 @@ pub fn protocol() -> Protocol {
              as the model with foreach, as the largest tensor in a loop, and none when fused. The fused step is nearest to what the \
              memory's bandwidth allows; the loop pays for every tensor, so it is slowest where tensors are small and many.",
         )
-        .page(include_str!("page.md"))
         .grid(bytes::grid())
         .grid(time::grid())
         .grid(others::bytes())

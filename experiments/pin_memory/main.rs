@@ -42,7 +42,6 @@ pub fn protocol() -> Protocol {
              own, which costs about half of the bandwidth from some MiB on. Locking is slow, so it pays for buffers that are reused only. A \
              training gains where the link is its bottleneck.",
         )
-        .page(include_str!("page.md"))
         .grid(copies::grid())
         .grid(sending::grid())
         .grid(epochs::grid())

@@ -57,7 +57,6 @@ pub fn protocol() -> Protocol {
              large ones. As guide 3 writes it, it shows no memory at all; with profile_memory it shows every byte. Statistics show no \
              operation and cost next to nothing, and they miss what is not in PyTorch's blocks.",
         )
-        .page(include_str!("page.md"))
         .grid(grid())
         .threat(
             "Three steps are recorded at once, as guide 3's schedule does; stopping and writing are paid once for each recording, so \

@@ -35,7 +35,6 @@ pub fn protocol() -> Protocol {
              today's fused attention saves far less. Parameters, gradients and Adam's state are arithmetic. Ratios of a whole table depend \
              on what a driver shows beside PyTorch's own memory, and come out roughly.",
         )
-        .page(include_str!("page.md"))
         .grid(layer::grid())
         .grid(parts::grid())
         .grid(table::grid())

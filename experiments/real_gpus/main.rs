@@ -25,7 +25,6 @@ pub fn protocol() -> Protocol {
             "The simulated GPU runs PyTorch's own CUDA code and caching allocator, so that everything but what libraries keep to \
              themselves should be equal to the byte: results, temporaries, workspaces, and the order of all of them.",
         )
-        .page(include_str!("page.md"))
         .grid(peaks::grid())
         .grid(events::grid())
         .grid(peft_methods::grid())

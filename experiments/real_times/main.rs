@@ -35,7 +35,6 @@ pub fn protocol() -> Protocol {
              10 to 15 % in the median, several times nearer than a roofline and than PyTorch's own estimate. Ratios of two variants are nearer \
              still, because most errors are in both.",
         )
-        .page(include_str!("page.md"))
         .grid(steps::grid())
         .grid(ratios::grid())
         .grid(ratios::kinds())

@@ -38,7 +38,6 @@ pub fn protocol() -> Protocol {
         )
         .grid(memory())
         .grid(same_gradients())
-        .page(include_str!("page.md"))
         .shows(
             Shown::new("Checkpoints that keep every second product", "Activations fill the memory, and FLOPs are dear")
                 .at(Keeps::EverySecondProduct)

@@ -34,7 +34,6 @@ pub fn protocol() -> Protocol {
              gradients are kept: a backward pass frees activations while it makes gradients, so where they were dropped both never live in \
              full at once.",
         )
-        .page(include_str!("page.md"))
         .grid(phases::grid())
         .threat("Bytes are what tensors ask for. The allocator rounds them up and caches, and the CUDA context and libraries come on top.")
         .threat(

@@ -1,12 +1,12 @@
 //! Hashes the sources that take figures, says of which revision they are, and tells the linker where libtorch is.
 
-use native_build::{FNV_OFFSET, collect, fnv};
+use native_build::{FNV_OFFSET, collect, fnv_code};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// What takes figures; what only reads them may change without making them old.
-const TAKE_FIGURES: [&str; 11] = [
-    "Cargo.lock",
+/// What takes figures; what only reads them may change without making them old. Prose, comments and the versions of crates take none: libtorch's
+/// is in each run's identity.
+const TAKE_FIGURES: [&str; 10] = [
     "experiments",
     "peers",
     "src/harness",
@@ -33,11 +33,12 @@ fn write_experiments() {
     let shared = TAKE_FIGURES.iter().filter(|path| !["experiments", "peers"].contains(path));
     shared.for_each(|path| collect(Path::new(path), &mut common));
     common.sort();
-    // An experiment is a file or, where it asks several questions, a folder.
+    // An experiment is a file or, where it asks several questions, a folder. Its page stands beside it.
     let entries = fs::read_dir("experiments").expect("experiments is there").flatten();
-    let mut experiments: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| !path.ends_with("Cargo.toml")).collect();
+    let is_program = |path: &PathBuf| path.join("main.rs").exists() || path.extension().is_some_and(|extension| extension == "rs");
+    let mut experiments: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_program).collect();
     experiments.sort();
-    let shared = common.iter().fold(FNV_OFFSET, |hash, path| fnv(hash, path));
+    let shared = common.iter().fold(FNV_OFFSET, |hash, path| fnv_code(hash, path));
     let lines: String = experiments
         .iter()
         .filter_map(|path| {
@@ -51,7 +52,7 @@ fn write_experiments() {
                 collect(&PathBuf::from(format!("peers/{name}")), &mut own);
             }
             own.sort();
-            let hash = own.iter().fold(shared, |hash, path| fnv(hash, path));
+            let hash = own.iter().fold(shared, |hash, path| fnv_code(hash, path));
             Some(format!("    (\"{name}\", \"{hash:016x}\"),\n"))
         })
         .collect();

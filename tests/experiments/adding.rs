@@ -71,6 +71,10 @@ fn a_technique_is_one_file_and_one_line() {
     done(script.env("DEP_VRAMLAB_TORCH_LIB", libtorch));
     let listed = fs::read_to_string(folder.path().join("experiments.rs")).unwrap();
     assert!(listed.contains("(\"sums\", \"") && listed.contains("(\"no_grad\", \""), "{listed}");
+    // A page is no experiment, and what `just dist` packs and `just run` knows is what is in the list.
+    let names = done(Command::new("scripts/experiments").current_dir(&project));
+    let of_list = listed.lines().filter_map(|line| Some(line.split_once("(\"")?.1.split_once('"')?.0));
+    assert_eq!(names.lines().collect::<Vec<_>>(), of_list.collect::<Vec<_>>());
 
     // As Cargo would build it, but over the library that is there: another folder's would be compiled again, for minutes.
     let library =
@@ -101,6 +105,8 @@ fn a_technique_is_one_file_and_one_line() {
     compile(&source.replace("Protocol::new(\"sums\"", "Protocol::new(\"no_grad\""), &[], &program);
     done(Command::new(&program).args(["--device", "cpu", "--profile", "quick", "--rounds", "2", "--out"]).arg(&results));
     let vramlab = common::program("vramlab");
+    fs::create_dir(folder.path().join("experiments")).unwrap();
+    fs::copy(common::root().join("tests/experiments/sums.md"), folder.path().join("experiments/no_grad.md")).unwrap();
     done(Command::new(vramlab).arg("report").arg("--results").arg(&results).arg("--out").arg(&report).current_dir(folder.path()));
     let page = fs::read_to_string(report.join("no_grad.md")).unwrap();
     let front = fs::read_to_string(report.join("README.md")).unwrap();

@@ -32,25 +32,9 @@ pub fn protocol() -> Protocol {
         .question("Does a sum that is written over one of its parts need memory?")
         .hypothesis("None, and it is as fast.")
         .grid(grid)
-        .page(PAGE)
         .shows(Shown::new("Add in place", "Nobody needs the parts").at(Written::Over).memory(STEP_PEAK))
         .threat("One size.")
 }
-
-const PAGE: &str = "works where nobody needs the parts
-
-A sum that is written over one of its parts spares {cpu =spared written=over: 90 % to 100 %} of its own memory.
-
-```python
-a.add_(b)
-```
-
-![peak]
-
-## When it does not help
-
-- Where a backward pass needs what is overwritten.
-";
 
 fn sum(cell: Sum, bench: &Bench) -> Result<Step> {
     let (mut a, b) = (bench.randn(&[cell.elements.0]), bench.randn(&[cell.elements.0]));

@@ -6,7 +6,7 @@ use record::rounds::Rounds;
 use record::rules::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const EVERY_PROFILE: &[Profile] = &[Profile::Smoke, Profile::Quick, Profile::Full];
 const MIB: f64 = 1048576.0;
@@ -273,7 +273,7 @@ pub fn checkpointing() -> PlainProtocol {
 /// One sentence that holds, one whose bound the figures break, one whose figures no machine has, and one that is only a condition.
 const INPLACE_PAGE: &str = "works where nothing is recorded\n\nIt saves {cpu requested_peak form=inplace: at most -1 %} & <b>more</b>.\n\n\
     ```python\nx = torch.relu_(x)\ny = x  # the same\n```\n\n## When it does not help\n\n- Where autograd needs it. \
-    {? claim inplace-autograd: depends|confirmed|refuted|inconclusive}\n- It costs {cpu requested_peak form=clone: at least 9x} with GPT-2 halved by {rehearsed halving memory gpt2: at most -10 %}.\n\
+    {? claim inplace-autograd: depends|confirmed|refuted|not decided}\n- It costs {cpu requested_peak form=clone: at least 9x} with GPT-2 halved by {rehearsed halving memory gpt2: at most -10 %}.\n\
     - Nobody has {rehearsed nowhere memory: at most -1 %}.\n\n![peak]\n";
 
 pub fn inplace() -> PlainProtocol {
@@ -283,7 +283,6 @@ pub fn inplace() -> PlainProtocol {
         question: "Do in-place operations use more memory, and does autograd catch the dangerous ones?".into(),
         hypothesis: "`relu_` saves one activation for each call; a clone adds one; autograd catches what it can see.".into(),
         subject: Subject {
-            page: INPLACE_PAGE.into(),
             shown: vec![ShownEffect {
                 label: "In place".into(),
                 advice: "Often".into(),
@@ -375,8 +374,15 @@ pub const CPU: Machine = Machine { name: "amd-epyc-2c", platform: Platform::Cpu,
 pub const GPU: Machine = Machine { name: "nvidia-h200", platform: Platform::Gpu, second: 0.01, noise: 0.004 };
 pub const DRY: Machine = Machine { name: "dry-24gib", platform: Platform::Dry, second: 0.0, noise: 0.0 };
 
-/// Writes all three experiments of all three machines.
+/// Where the words of a page stand.
+pub fn page(results: &Path) -> PathBuf {
+    results.with_file_name("experiments").join("inplace.md")
+}
+
+/// Writes all three experiments of all three machines, and the one page that an editor wrote.
 pub fn write_all(results: &Path) {
+    std::fs::create_dir_all(page(results).parent().unwrap()).unwrap();
+    std::fs::write(page(results), INPLACE_PAGE).unwrap();
     for machine in [CPU, GPU, DRY] {
         for protocol in [accumulation(), checkpointing(), inplace()] {
             write(results, machine, protocol);

@@ -133,6 +133,24 @@ fn an_old_protocol_without_published_figures_is_read() {
     assert!(!page_of(&out, "published").contains('|'), "nothing about nothing");
 }
 
+/// A page's words are those of the file beside the experiment, whatever a run wrote down when it was taken.
+#[test]
+fn editing_a_page_changes_it_at_once() {
+    let (results, out) = fixture_report("edited");
+    let recorded = results.join("amd-epyc-2c/inplace/run.json");
+    let mut run: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&recorded).unwrap()).unwrap();
+    run["protocol"]["subject"]["page"] = "works as it was\n\nOld prose.\n".into();
+    std::fs::write(&recorded, run.to_string()).unwrap();
+    std::fs::write(fixture::page(&results), "does not\n\nNew prose.\n\n![nowhere]\n").unwrap();
+    report::write(&results, &out).unwrap();
+    let page = page_of(&out, "inplace");
+    assert!(page.contains("New prose.") && !page.contains("Old prose"), "{page}");
+    assert!(page.contains("the page speaks of the picture 'nowhere', which is not there"), "{page}");
+    std::fs::remove_file(fixture::page(&results)).unwrap();
+    report::write(&results, &out).unwrap();
+    assert!(page_of(&out, "inplace").contains("No editor has written this page yet"));
+}
+
 /// A sentence has today's figures; where they break its condition, the page says so, and what nobody has figures of is left out.
 #[test]
 fn sentences_carry_figures_and_conditions() {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-const PARTS: [&str; 5] = ["README.md", "METHODOLOGY.md", "results", "report", "peers/ecosystem"];
+const PARTS: [&str; 6] = ["README.md", "METHODOLOGY.md", "results", "report", "peers/ecosystem", "experiments"];
 
 /// Where a copy came from.
 #[derive(Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub enum Source {
     FolderMadeAnew,
 }
 
-/// A copy of README, METHODOLOGY, results and report.
+/// A copy of README, METHODOLOGY, results and report, and of the pages beside the experiments.
 pub fn committed() -> &'static Path {
     static COPY: OnceLock<PathBuf> = OnceLock::new();
     COPY.get_or_init(|| {

@@ -47,11 +47,8 @@ fn problems(run: &Recorded) -> Vec<String> {
         }
     }
     found.extend(samples(run));
-    // The words of a page are the only text of more than one line.
-    let mut manifest = run.manifest.clone();
-    let page = std::mem::take(&mut manifest.protocol.subject.page);
-    if let Ok(manifest) = serde_json::to_value(&manifest) {
-        let mut seen: Vec<String> = page.lines().filter_map(strange).collect();
+    if let Ok(manifest) = serde_json::to_value(&run.manifest) {
+        let mut seen: Vec<String> = Vec::new();
         texts(&manifest, &mut |text| seen.extend(strange(text)));
         found.extend(seen.into_iter().map(|text| format!("run.json has a text that no run writes: {text}")));
     }

@@ -1,7 +1,8 @@
 //! From results to a report: markdown pages with their pictures, and the same as one page for browsers, built from the samples and
 //! manifests of any number of machines.
 //!
-//! The report is a function of the results alone: no clock, no order that a hash map gives. The same results give the same bytes.
+//! The report is a function of the results and of the pages that stand beside the experiments: no clock, no order that a hash map gives. The
+//! same results and words give the same bytes.
 
 mod changes;
 mod check;
@@ -182,7 +183,7 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     let mut experiments: Vec<&ExperimentFindings> = findings.experiments.iter().collect();
     experiments.sort_by(|a, b| a.saving().total_cmp(&b.saving()));
     for experiment in experiments {
-        let words = words::PageWords::of(experiment.runs, order.as_ref());
+        let words = words::PageWords::of(&words::page_of(results, experiment.name()), experiment.runs, order.as_ref());
         let own = pictures_of(experiment.runs, words.placed.as_deref())?;
         let links = own.iter().map(|(name, picture)| (name.clone(), picture.link())).collect();
         pages.push(pages::page(experiment, words, links));

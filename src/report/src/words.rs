@@ -9,6 +9,7 @@ use record::judge::Verdict;
 use record::protocol::{Metric, PageBlock, PageSlot, PageSpan, PageText, Platform, SlotSource, selects};
 use record::rules::Bound;
 use serde::Serialize;
+use std::path::{Path, PathBuf};
 
 /// A page's words, ready for a template.
 #[derive(Debug, Default, Serialize)]
@@ -44,21 +45,30 @@ enum SlotOutcome {
     Unknown,
 }
 
+/// The words of an experiment's page, as an editor left them beside its source: in the project that has the results, or that the reporter stands in.
+/// None where neither has the experiment.
+pub fn page_of(results: &Path, name: &str) -> String {
+    let beside = results.parent().map(|project| project.join(EXPERIMENTS));
+    let folders = beside.into_iter().chain([PathBuf::from(EXPERIMENTS)]);
+    let files = folders.flat_map(|folder| [folder.join(name).join("page.md"), folder.join(format!("{name}.md"))]);
+    files.filter_map(|file| std::fs::read_to_string(file).ok()).next().unwrap_or_default()
+}
+
+const EXPERIMENTS: &str = "experiments";
+
 impl PageWords {
-    /// The words of an experiment, as the results that came with the project have them.
-    pub fn of(runs: &[Recorded], order: Option<&Order>) -> PageWords {
-        let text = &runs.iter().find(|run| !run.is_own).unwrap_or(&runs[0]).protocol.subject.page;
+    /// The words of an experiment's page, with the figures of these runs.
+    pub fn of(text: &str, runs: &[Recorded], order: Option<&Order>) -> PageWords {
+        let mistaken = |wants| WordsBlock { kind: "text", wants, ..WordsBlock::default() };
         let page = match PageText::parse(text) {
             Ok(page) => page,
-            Err(mistake) => {
-                let wants = vec![mistake];
-                return PageWords {
-                    blocks: vec![WordsBlock { kind: "text", wants, ..WordsBlock::default() }],
-                    ..PageWords::default()
-                };
-            }
+            Err(mistake) => return PageWords { blocks: vec![mistaken(vec![mistake])], ..PageWords::default() },
         };
+        let unfounded = runs.iter().find(|run| !run.is_own).unwrap_or(&runs[0]).protocol.unfounded_words(&page);
         let mut words = PageWords { standing: page.standing, ..PageWords::default() };
+        if !unfounded.is_empty() {
+            words.blocks.push(mistaken(unfounded));
+        }
         let mut placed = Vec::new();
         let mut is_answer = true;
         for block in page.blocks {
@@ -106,6 +116,17 @@ fn told(block: &PageBlock, runs: &[Recorded], order: Option<&Order>) -> Option<W
         PageBlock::Rehearsed(techniques) => {
             let (head, rows) = order?.of_techniques(techniques);
             (!rows.is_empty()).then(|| WordsBlock { head, rows, ..of("table", "") })?
+        }
+        PageBlock::Table(rows) => {
+            // A figure that is not there leaves its cell empty, and one beyond its bound says so in it.
+            let cell = |spans: &Vec<PageSpan>| {
+                let said = sentence("cell", spans, runs, order).unwrap_or_else(|| of("cell", "–"));
+                let wants = said.wants.iter().map(|why| format!(" This cell wants an editor: {why}."));
+                wants.fold(said.text, |text, why| text + &why)
+            };
+            let mut rows = rows.iter().map(|row| row.iter().map(cell).collect::<Vec<_>>());
+            let head = rows.next().unwrap_or_default();
+            WordsBlock { head, rows: rows.collect(), ..of("table", "") }
         }
         PageBlock::Sentence { item, spans } => sentence(if *item { "item" } else { "text" }, spans, runs, order)?,
     })

@@ -65,24 +65,6 @@ impl Protocol {
         self
     }
 
-    /// The words of its page, as [`protocol::PageText`] reads them: a text file beside the experiment.
-    pub fn page(mut self, text: &str) -> Protocol {
-        self.subject.page = text.into();
-        self
-    }
-
-    /// Lines of PyTorch that do it, for a page that no editor has written yet.
-    pub fn code(mut self, code: &str) -> Protocol {
-        self.subject.page += &format!("```python\n{code}\n```\n");
-        self
-    }
-
-    /// Where it does not help, or what else it changes, for a page that no editor has written yet.
-    pub fn fails(mut self, text: &str) -> Protocol {
-        self.subject.page += &format!("- {text}\n");
-        self
-    }
-
     /// An effect that stands for the technique on the front page.
     pub fn shows(mut self, shown: Shown) -> Protocol {
         self.subject.shown.push(shown.0);

@@ -73,9 +73,6 @@ pub struct Subject {
     pub kind: SubjectKind,
     /// The effects that stand for it on the front page.
     pub shown: Vec<ShownEffect>,
-    /// The words of its page, as [`PageText`] reads them; none where no editor wrote any.
-    #[serde(default)]
-    pub page: String,
     /// Whether `rehearse --what-if` tries it, too.
     pub in_what_if: bool,
 }
@@ -318,7 +315,6 @@ impl PlainProtocol {
     /// What cannot be measured or told as it is planned.
     fn unmeasurable(&self) -> Vec<String> {
         let mut found = Vec::new();
-        found.extend(self.unfounded_words());
         let timed = self.grids(Profile::Quick).filter(|grid| grid.passes.contains(&Pass::Time)).flat_map(PlainGrid::cells);
         // A reference's cells stand beside ours and repeat them.
         let timed = timed.filter(|cell| !cell.is_reference()).count();
@@ -362,15 +358,8 @@ impl PlainProtocol {
         found
     }
 
-    /// Figures and pictures in the page's words that the experiment does not have.
-    fn unfounded_words(&self) -> Vec<String> {
-        if self.subject.page.is_empty() {
-            return Vec::new();
-        }
-        let page = match PageText::parse(&self.subject.page) {
-            Ok(page) => page,
-            Err(mistake) => return vec![mistake],
-        };
+    /// Figures and pictures in a page's words that the experiment does not have.
+    pub fn unfounded_words(&self, page: &PageText) -> Vec<String> {
         let planned: Vec<PlainCell> = self.grids.iter().flat_map(PlainGrid::cells).collect();
         let lacks = |slot: &PageSlot| match &slot.source {
             SlotSource::Lab { metric, .. } if self.metric(metric).is_none() => Some(format!("the metric '{metric}'")),

@@ -7,6 +7,10 @@
 //!
 //! - It costs {cpu time model=gpt policy=every-block: +5 % to +60 %} time. {? claim checkpoint-memory: confirmed}
 //!
+//! | what | how much |
+//! |---|---|
+//! | its peak | {dry requested_peak policy=sqrt: at most -20 %} |
+//!
 //! ![depth]
 //! ```
 //!
@@ -38,6 +42,8 @@ pub enum PageBlock {
         spans: Vec<PageSpan>,
     },
     Code(String),
+    /// Rows of cells, the head first.
+    Table(Vec<Vec<Vec<PageSpan>>>),
     /// A plot with the title of its picture; without one it has a generated one.
     Picture {
         name: String,
@@ -91,6 +97,10 @@ impl PageText {
             } else if line.starts_with("```") {
                 let code: Vec<&str> = lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
                 blocks.push(PageBlock::Code(code.join("\n")));
+            } else if line.starts_with('|') {
+                let rest = std::iter::from_fn(|| lines.next_if(|next| next.starts_with('|')));
+                let rows = std::iter::once(line).chain(rest).filter(|row| !row.starts_with("|--"));
+                blocks.push(PageBlock::Table(rows.map(cells).collect::<Result<_, _>>()?));
             } else if let Some(shown) = line.strip_prefix("![").and_then(|rest| rest.strip_suffix(']')) {
                 blocks.push(match shown.strip_prefix("rehearsed ") {
                     Some(techniques) => PageBlock::Rehearsed(techniques.split_whitespace().map(str::to_string).collect()),
@@ -102,7 +112,7 @@ impl PageText {
             } else if !line.is_empty() {
                 // A sentence goes on until something else begins.
                 let mut whole = line.to_string();
-                while let Some(more) = lines.next_if(|next| !next.is_empty() && !next.starts_with(['-', '#', '`', '!'])) {
+                while let Some(more) = lines.next_if(|next| !next.is_empty() && !next.starts_with(['-', '#', '`', '!', '|'])) {
                     whole = format!("{whole} {}", more.trim_start());
                 }
                 let own = whole.strip_prefix("- ");
@@ -113,12 +123,25 @@ impl PageText {
     }
 
     pub fn slots(&self) -> impl Iterator<Item = &PageSlot> {
-        let spans = self.blocks.iter().flat_map(|block| match block {
-            PageBlock::Sentence { spans, .. } | PageBlock::Picture { title: spans, .. } => &spans[..],
-            _ => &[],
+        let spans = self.blocks.iter().flat_map(|block| -> Box<dyn Iterator<Item = &PageSpan>> {
+            match block {
+                PageBlock::Sentence { spans, .. } | PageBlock::Picture { title: spans, .. } => Box::new(spans.iter()),
+                PageBlock::Table(rows) => Box::new(rows.iter().flatten().flatten()),
+                _ => Box::new(std::iter::empty()),
+            }
         });
         spans.filter_map(|span| if let PageSpan::Slot(slot) = span { Some(slot) } else { None })
     }
+}
+
+/// The cells of a table's row; a bar within a figure's selection divides none.
+fn cells(row: &str) -> Result<Vec<Vec<PageSpan>>, String> {
+    let mut depth = 0;
+    let divides = |c: char| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        c == '|' && depth == 0
+    };
+    row.trim().trim_matches('|').split(divides).map(|cell| spans(cell.trim())).collect()
 }
 
 fn spans(text: &str) -> Result<Vec<PageSpan>, String> {
@@ -191,10 +214,10 @@ mod tests {
     fn a_page_is_read_sentence_by_sentence() {
         let text = "works where it fits\n\nIt takes {dry requested_peak k=2|4 model=gpt: at most -20 %} less\nthan before.\n- Costs \
                     {rehearsed twice time: 0 % to +30 %}. {? claim less: confirmed}\n\n## Lines\n```python\nf(x)\n\ng(x)\n```\n\
-                    ![depth]\n![rehearsed twice thrice]\n";
+                    ![depth]\n![rehearsed twice thrice]\n| a | b |\n|---|---|\n| c | {dry =peak k=2|4: 1 to 2} |\n";
         let page = PageText::parse(text).unwrap();
-        assert_eq!((page.standing.as_str(), page.blocks.len(), page.slots().count()), ("works where it fits", 6, 3));
-        let [first, second, third] = page.slots().cloned().collect::<Vec<_>>().try_into().unwrap();
+        assert_eq!((page.standing.as_str(), page.blocks.len(), page.slots().count()), ("works where it fits", 7, 4));
+        let [first, second, third, _] = page.slots().cloned().collect::<Vec<_>>().try_into().unwrap();
         let (metric, of) = ("requested_peak".to_string(), "k=2|4 model=gpt".to_string());
         let lab = SlotSource::Lab { on: Platform::Dry, metric, is_absolute: false, of, bound: Bound::AtMost(0.8) };
         assert_eq!((first.source, first.is_silent), (lab, false));
@@ -203,6 +226,8 @@ mod tests {
         assert!(third.is_silent);
         assert_eq!(page.blocks[3], PageBlock::Code("f(x)\n\ng(x)".into()));
         assert_eq!(page.blocks[5], PageBlock::Rehearsed(vec!["twice".into(), "thrice".into()]));
+        let PageBlock::Table(rows) = &page.blocks[6] else { panic!("{:?}", page.blocks[6]) };
+        assert_eq!(rows.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2], "a bar in a selection is no cell's end");
     }
 
     #[test]
