@@ -149,7 +149,7 @@ fn exact_bytes_fall_by_threshold_and_scope() {
     let with = |ratio: f64| judged("less", |c| if is(c, "k=4") { 100.0 * ratio } else { 100.0 }, |_| 0.7, |_, _| 1.0);
     assert_eq!(with(0.60).verdict, Verdict::Confirmed);
     assert_eq!(with(0.90).verdict, Verdict::Refuted);
-    assert_eq!(with(0.75).verdict, Verdict::Inconclusive, "between the thresholds");
+    assert_eq!(with(0.75).verdict, Verdict::FallsShort, "between the thresholds");
     let none = judged("less", |_| 100.0, |_| 0.4, |_, _| 1.0);
     assert_eq!((none.verdict, none.evidence[0].out_of_scope), (Verdict::NotMeasured, 6));
 }
@@ -344,20 +344,20 @@ fn a_part_about_what_a_platform_lacks_does_not_count_there() {
     let on = |protocol: &PlainProtocol, device, dropped: f64| {
         let records = [pass(&PlainCell::parse("moment=dropped").unwrap(), Pass::Memory, 1, &[("requested_peak", dropped)])];
         let judged = judge(protocol, RunContext { device, ..ON_CPU }, &Samples::new(&records)).remove(0);
-        (judged.verdict, judged.parts(), judged.holds_in_part())
+        (judged.verdict, judged.parts())
     };
-    use Verdict::{Confirmed, Incomplete, Inconclusive, Refuted};
-    assert_eq!(on(&halves(), Platform::Cpu, 0.5), (Inconclusive, (1, 2), true), "the other part decides, too");
-    assert_eq!(on(&halves(), Platform::Cpu, 2.5), (Refuted, (1, 2), false));
-    assert_eq!(on(&halves(), Platform::Gpu, 0.5), (Incomplete, (2, 2), false), "there it lacks");
-    assert_eq!(on(&beside(), Platform::Cpu, 0.5), (Confirmed, (1, 2), false));
-    assert_eq!(on(&beside(), Platform::Gpu, 0.5), (Incomplete, (2, 2), false));
+    use Verdict::{Confirmed, InPart, Incomplete, Refuted};
+    assert_eq!(on(&halves(), Platform::Cpu, 0.5), (InPart, (1, 2)), "the other part decides, too");
+    assert_eq!(on(&halves(), Platform::Cpu, 2.5), (Refuted, (1, 2)));
+    assert_eq!(on(&halves(), Platform::Gpu, 0.5), (Incomplete, (2, 2)), "there it lacks");
+    assert_eq!(on(&beside(), Platform::Cpu, 0.5), (Confirmed, (1, 2)));
+    assert_eq!(on(&beside(), Platform::Gpu, 0.5), (Incomplete, (2, 2)));
     let in_full = |mut protocol: PlainProtocol| {
         protocol.grids[1] = PlainGrid { profiles: vec![Profile::Full], ..grid(axis("moment", &["emptied", "later"]), &[]) };
         protocol
     };
-    assert_eq!(on(&in_full(beside()), Platform::Cpu, 0.5), (Confirmed, (1, 2), false));
-    assert_eq!(on(&in_full(halves()), Platform::Cpu, 0.5), (Inconclusive, (2, 2), false), "the profile lacks what decides");
+    assert_eq!(on(&in_full(beside()), Platform::Cpu, 0.5), (Confirmed, (1, 2)));
+    assert_eq!(on(&in_full(halves()), Platform::Cpu, 0.5), (InPart, (2, 2)), "the profile lacks what decides");
 }
 
 #[test]

@@ -89,7 +89,9 @@ pub fn summary(recorded: &[Recorded], machine: &Recorded) -> String {
             (true, Verdict::Confirmed) => (0, "confirmed"),
             (true, Verdict::Refuted) => (1, "refuted"),
             (true, Verdict::Depends) => (2, "depending"),
-            (true, Verdict::Inconclusive) => (3, "inconclusive"),
+            (true, Verdict::FallsShort) => (3, "falling short"),
+            (true, Verdict::InPart) => (3, "holding in part"),
+            (true, Verdict::Inconclusive) => (3, "not decided"),
         });
     }
     let mut counts: BTreeMap<(u8, &str), usize> = BTreeMap::new();

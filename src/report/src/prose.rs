@@ -22,6 +22,8 @@ pub fn symbol(verdict: Verdict) -> &'static str {
         Verdict::Confirmed => "✔",
         Verdict::Refuted => "✘",
         Verdict::Depends => "◐",
+        Verdict::FallsShort => "△",
+        Verdict::InPart => "◔",
         Verdict::Inconclusive => "?",
         Verdict::Incomplete => "◌",
         Verdict::NotMeasured => "–",
@@ -39,6 +41,7 @@ pub fn word(verdict: Verdict, against: Against) -> String {
         (Against::Published, Verdict::Refuted) => "not reproduced".to_string(),
         (Against::Published, Verdict::Depends) => "reproduced in part".to_string(),
         (Against::Published, Verdict::Inconclusive) => "undecided".to_string(),
+        (_, Verdict::InPart) => "holds as far as it can be judged here".to_string(),
         _ => verdict.to_string(),
     }
 }
@@ -47,7 +50,9 @@ pub fn word(verdict: Verdict, against: Against) -> String {
 pub fn standing(judgement: &Judgement) -> String {
     let found = (judgement.verdict, judgement.so_far(), judgement.measured());
     let standing = standing_of(found, judgement.platform, judgement.carries, Against::Claim);
-    format!("{standing}{}", in_part(judgement.verdict, judgement.parts()))
+    let after =
+        if judgement.carries && judgement.verdict == Verdict::Inconclusive { after(&judgement.evidence) } else { String::new() };
+    format!("{standing}{after}{}", in_part(judgement.verdict, judgement.parts()))
 }
 
 /// What became of a published figure on one machine.
@@ -55,6 +60,17 @@ pub fn reproduction(reproduction: &Reproduction) -> String {
     let found = (reproduction.verdict, reproduction.so_far(), reproduction.measured());
     let standing = standing_of(found, reproduction.platform, reproduction.comparable, Against::Published);
     format!("{standing}{}", in_part(reproduction.verdict, reproduction.parts()))
+}
+
+/// Why nothing is decided: after how many rounds intervals still reach over a threshold, or what failed.
+fn after(evidence: &[Evidence]) -> String {
+    let open = || evidence.iter().filter(|e| e.is_judged).flat_map(|e| &e.comparisons).filter(|c| c.outcome == Outcome::Straddles);
+    let failed: usize = evidence.iter().map(|e| e.failed).sum();
+    match (open().map(|c| c.rounds).min(), open().map(|c| c.rounds).max()) {
+        (Some(fewest), Some(most)) => format!(" after {} rounds", range(fewest.to_string(), most.to_string())),
+        _ if failed > 0 => format!(": {failed} failed"),
+        _ => String::new(),
+    }
 }
 
 /// Of how many parts a verdict is, where not of all.
@@ -209,10 +225,11 @@ pub fn meaning(judgement: &Judgement) -> String {
             format!("{measured} of {planned} configurations are measured, which is too few for a verdict.")
         }
         Verdict::NotMeasured => not_measured(&judgement.evidence, Against::Claim),
-        Verdict::Inconclusive if judgement.holds_in_part() => {
+        Verdict::InPart => {
             let (judged, all) = judgement.parts();
             format!("{judged} of {all} parts can be judged on this device and hold; the others decide, too.")
         }
+        Verdict::FallsShort => "The effect is clear, and smaller than claimed: more rounds would not change that.".to_string(),
         _ => String::new(),
     };
     let whose = carriers(&judgement.claim.judged_on);

@@ -329,7 +329,9 @@ impl fmt::Display for RunAllSummary {
             let counts = [
                 count(Verdict::Confirmed, "confirmed"),
                 count(Verdict::Depends, "depend on the case"),
-                count(Verdict::Inconclusive, "inconclusive"),
+                count(Verdict::FallsShort, "fall short"),
+                count(Verdict::InPart, "hold in part"),
+                count(Verdict::Inconclusive, "not decided"),
                 count(Verdict::Refuted, "refuted"),
             ];
             let refuted: Vec<&str> = of(Verdict::Refuted).collect();

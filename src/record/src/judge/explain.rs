@@ -1,7 +1,7 @@
 //! Where a claim holds, and why a cell says nothing.
 
 use crate::protocol::{PlainCell, fixed_by};
-use crate::rules::{Evidence, Outcome};
+use crate::rules::{Evidence, Outcome, Verdict, combine_outcomes};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a claim holds.
@@ -15,47 +15,118 @@ pub struct WhereItHolds {
     pub of: usize,
 }
 
-/// The levels of some compared cells, and whether the claim holds there.
+/// The levels of some compared cells, and what all parts of a claim that speak of them say together.
 struct Setting {
     cell: PlainCell,
-    holds: bool,
+    outcome: Outcome,
 }
 
-/// Where several parts of a claim hold at once. Parts look at different cells (with the technique, without it); what they have in common is the
-/// setting: the levels that a part's own selection does not fix.
-pub(super) fn holds_where<'a>(parts: impl Iterator<Item = &'a Evidence>) -> WhereItHolds {
+impl Setting {
+    fn holds(&self) -> bool {
+        self.outcome == Outcome::Confirms
+    }
+
+    /// The names of its factors: parts about different things have settings of different kinds.
+    fn kind(&self) -> Vec<&str> {
+        self.cell.levels().iter().map(|(factor, _)| factor.as_str()).collect()
+    }
+}
+
+/// What several parts of a claim say together of one setting: all must hold there.
+fn both(a: Outcome, b: Outcome) -> Outcome {
+    let worst =
+        |outcome: Outcome| [Outcome::Refutes, Outcome::Between, Outcome::Straddles].iter().position(|o| *o == outcome).unwrap_or(3);
+    if worst(a) <= worst(b) { a } else { b }
+}
+
+/// The settings of some parts. Parts look at different cells (with the technique, without it); what they have in common is the setting: the levels
+/// that a part's own selection does not fix. Parts that ask the same of different cells are about different settings, and what they fix tells them
+/// apart.
+fn settings(parts: &[&Evidence]) -> Vec<Setting> {
     let mut settings: Vec<Setting> = Vec::new();
     let mut places: BTreeMap<PlainCell, usize> = BTreeMap::new();
     for part in parts {
-        let fixed: Vec<&str> = fixed_by(part.rule.select());
+        let dropped = dropped(part, parts);
         for comparison in &part.comparisons {
-            let levels = comparison.cell.levels().iter().filter(|(factor, _)| !fixed.contains(&factor.as_str()));
-            let (cell, holds) = (PlainCell::new(levels.cloned().collect()), comparison.outcome == Outcome::Confirms);
+            let levels = comparison.cell.levels().iter().filter(|(factor, _)| !dropped.contains(&factor.as_str()));
+            let cell = PlainCell::new(levels.cloned().collect());
             match places.get(&cell) {
-                Some(place) => settings[*place].holds &= holds,
+                Some(place) => settings[*place].outcome = both(settings[*place].outcome, comparison.outcome),
                 None => {
                     places.insert(cell.clone(), settings.len());
-                    settings.push(Setting { cell, holds });
+                    settings.push(Setting { cell, outcome: comparison.outcome });
                 }
             }
         }
     }
-    let names = |setting: &Setting| setting.cell.levels().iter().map(|(factor, _)| factor.clone()).collect::<Vec<_>>();
+    settings
+}
+
+/// The factors that a part's selection fixes, without those by which it is another case than a part that asks the same.
+fn dropped<'a>(part: &'a Evidence, parts: &[&Evidence]) -> Vec<&'a str> {
+    let level =
+        |evidence: &Evidence, factor: &str| evidence.comparisons.first().and_then(|c| c.cell.get(factor).map(str::to_string));
+    let asks_the_same = |other: &&&Evidence| {
+        other.rule.metrics() == part.rule.metrics() && other.rule.bounds() == part.rule.bounds() && !other.comparisons.is_empty()
+    };
+    let tells_apart = |factor: &str| {
+        let others = parts.iter().filter(asks_the_same).filter(|other| fixed_by(other.rule.select()).contains(&factor));
+        others.into_iter().any(|other| level(other, factor) != level(part, factor))
+    };
+    fixed_by(part.rule.select()).into_iter().filter(|factor| !tells_apart(factor)).collect()
+}
+
+/// Parts that share settings, with the verdict on the claim of them alone: case by case.
+pub(super) fn joined<'a>(parts: &[&'a Evidence]) -> Vec<(Verdict, Vec<&'a Evidence>)> {
+    // What is judged as a whole, and what has nothing to compare, stands by itself.
+    let (by_case, alone): (Vec<&Evidence>, Vec<&Evidence>) =
+        parts.iter().partition(|part| !part.rule.holds_by_share() && !part.comparisons.is_empty());
+    let mut groups: Vec<(BTreeSet<Vec<String>>, Vec<&Evidence>)> = Vec::new();
+    for part in by_case {
+        let own: BTreeSet<Vec<String>> =
+            settings(&[part]).iter().map(|setting| setting.kind().into_iter().map(str::to_string).collect()).collect();
+        // Beside those that ask the same it keeps more of its levels, all of them alike.
+        let (mut meets, others): (Vec<_>, Vec<_>) = groups.into_iter().partition(|(kinds, _)| !kinds.is_disjoint(&own));
+        groups = others;
+        let mut group = (own, Vec::new());
+        for (kinds, parts) in meets.drain(..) {
+            group.0.extend(kinds);
+            group.1.extend(parts);
+        }
+        group.1.push(part);
+        groups.push(group);
+    }
+    let mut found: Vec<(Verdict, Vec<&Evidence>)> = alone.into_iter().map(|part| (part.verdict, vec![part])).collect();
+    for (_, group) in groups {
+        let verdict = match group[..] {
+            [one] => one.verdict,
+            _ => {
+                combine_outcomes(settings(&group).iter().map(|setting| setting.outcome), group.iter().map(|part| part.failed).sum())
+            }
+        };
+        found.push((verdict, group));
+    }
+    found
+}
+
+/// Where several parts of a claim hold at once.
+pub(super) fn holds_where(parts: &[&Evidence]) -> WhereItHolds {
+    let settings = settings(parts);
     let mut paths = Vec::new();
     let mut rest: Vec<&Setting> = settings.iter().collect();
-    // Parts about different things have settings of different kinds, each with a tree of its own.
-    while let Some(first) = rest.first().map(|setting| names(setting)) {
-        let (alike, others): (Vec<&Setting>, Vec<&Setting>) = rest.into_iter().partition(|setting| names(setting) == first);
+    // Settings of different kinds have a tree each.
+    while let Some(first) = rest.first().map(|setting| setting.kind()) {
+        let (alike, others): (Vec<&Setting>, Vec<&Setting>) = rest.into_iter().partition(|setting| setting.kind() == first);
         split(&alike, &mut Vec::new(), &mut paths);
         rest = others;
     }
     let mut seen = BTreeSet::new();
     paths.retain(|path| seen.insert(path.clone()));
-    WhereItHolds { paths, held: settings.iter().filter(|setting| setting.holds).count(), of: settings.len() }
+    WhereItHolds { paths, held: settings.iter().filter(|setting| setting.holds()).count(), of: settings.len() }
 }
 
 fn split(settings: &[&Setting], path: &mut Vec<String>, paths: &mut Vec<String>) {
-    let held = settings.iter().filter(|setting| setting.holds).count();
+    let held = settings.iter().filter(|setting| setting.holds()).count();
     if held == 0 {
         return;
     }
@@ -75,7 +146,7 @@ fn split(settings: &[&Setting], path: &mut Vec<String>, paths: &mut Vec<String>)
     // nothing from one that sets half of the others apart.) Of equals the one whose levels have names, then the first.
     let impurity = |factor: &str| -> f64 {
         let mixed = |group: &Vec<&Setting>| {
-            let held = group.iter().filter(|setting| setting.holds).count();
+            let held = group.iter().filter(|setting| setting.holds()).count();
             (held * (group.len() - held)) as f64 / group.len() as f64
         };
         by_level(factor).iter().map(|(_, group)| mixed(group)).sum()
@@ -102,7 +173,7 @@ fn split(settings: &[&Setting], path: &mut Vec<String>, paths: &mut Vec<String>)
         return;
     };
     let levels = by_level(factor);
-    let pure = |group: &Vec<&Setting>| group.iter().all(|setting| setting.holds);
+    let pure = |group: &Vec<&Setting>| group.iter().all(|setting| setting.holds());
     let joined: Vec<&str> = levels.iter().filter(|(_, group)| pure(group)).map(|(level, _)| level.as_str()).collect();
     if !joined.is_empty() {
         path.push(format!("{factor}={}", joined.join("|")));
@@ -119,15 +190,15 @@ fn split(settings: &[&Setting], path: &mut Vec<String>, paths: &mut Vec<String>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::{Bound, Comparison, RulePart, ValueRule, Verdict};
+    use crate::rules::{Bound, Comparison, RulePart, ValueRule};
     use base::stats::Interval;
 
-    /// Of no more than a selection.
-    fn rule(of: &str) -> RulePart {
-        ValueRule { metric: "failing".into(), of: of.into(), confirm: Bound::AtMost(0.0), refute: Bound::AtLeast(0.01) }.into()
+    fn part(of: &str, found: &[(&str, bool)]) -> Evidence {
+        part_that_asks(Bound::AtMost(0.0), of, found)
     }
 
-    fn part(of: &str, found: &[(&str, bool)]) -> Evidence {
+    fn part_that_asks(confirm: Bound, of: &str, found: &[(&str, bool)]) -> Evidence {
+        let rule: RulePart = ValueRule { metric: "failing".into(), of: of.into(), confirm, refute: Bound::AtLeast(0.01) }.into();
         let comparison = |(cell, holds): &(&str, bool)| Comparison {
             cell: PlainCell::parse(cell).unwrap(),
             baseline: None,
@@ -135,27 +206,35 @@ mod tests {
             rounds: 1,
             outcome: if *holds { Outcome::Confirms } else { Outcome::Refutes },
         };
-        Evidence { verdict: Verdict::Depends, comparisons: found.iter().map(comparison).collect(), ..Evidence::nothing(&rule(of)) }
+        Evidence { verdict: Verdict::Depends, comparisons: found.iter().map(comparison).collect(), ..Evidence::nothing(&rule) }
     }
 
     /// What fails without a call has to work with it, in the same setting; each in another one is nothing.
     #[test]
     fn parts_hold_together_or_not_at_all() {
-        let fails = part("call=never", &[("who=me call=never", false), ("who=other call=never", true)]);
+        let fails =
+            part_that_asks(Bound::AtLeast(1.0), "call=never", &[("who=me call=never", false), ("who=other call=never", true)]);
         let works = part("call=always", &[("who=me call=always", true), ("who=other call=always", false)]);
-        assert_eq!(holds_where([&fails, &works].into_iter()), WhereItHolds { paths: vec![], held: 0, of: 2 });
+        assert_eq!(holds_where(&[&fails, &works]), WhereItHolds { paths: vec![], held: 0, of: 2 });
         let works = part("call=always", &[("who=me call=always", true), ("who=other call=always", true)]);
-        assert_eq!(holds_where([&fails, &works].into_iter()).paths, ["who=other"]);
+        assert_eq!(holds_where(&[&fails, &works]).paths, ["who=other"]);
+        // Both depend, and there is no setting in which both hold.
+        let works = part("call=always", &[("who=me call=always", true), ("who=other call=always", false)]);
+        assert_eq!(joined(&[&fails, &works])[0].0, Verdict::Refuted);
+        // What asks the same of other cells is about other settings.
+        let (one, other) = (part("kept=sum", &[("who=me kept=sum", false)]), part("kept=output", &[("who=me kept=output", true)]));
+        assert_eq!(joined(&[&one, &other]).iter().map(|(verdict, _)| *verdict).collect::<Vec<_>>(), [Verdict::Depends]);
+        assert_eq!(holds_where(&[&one, &other]).paths, ["kept=output"]);
         // The same said by two parts is said once.
         let alone = part("call=a|b", &[("who=me call=a size=1", false), ("who=me call=b size=1", true)]);
         let again = part("call=a|b", &[("who=me call=a", false), ("who=me call=b", true)]);
-        assert_eq!(holds_where([&alone, &again].into_iter()).paths, ["call=b"]);
+        assert_eq!(holds_where(&[&alone, &again]).paths, ["call=b"]);
     }
 
     #[test]
     fn the_model_decides_and_not_the_batch_that_it_has() {
         let found = [("batch=4 model=gpt call=a", true), ("batch=32 model=bert call=a", true), ("batch=8 model=mlp call=a", false)];
-        assert_eq!(holds_where([&part("call=a|b", &found)].into_iter()).paths, ["model=gpt|bert"]);
+        assert_eq!(holds_where(&[&part("call=a|b", &found)]).paths, ["model=gpt|bert"]);
         // Also where a batch alone would tell them all, and one batch is that of two models.
         let found = [
             ("batch=4 model=gpt call=a", false),
@@ -166,6 +245,6 @@ mod tests {
             ("batch=1024 model=mlp call=a", false),
             ("batch=16384 model=mlp call=a", true),
         ];
-        assert_eq!(holds_where([&part("call=a|b", &found)].into_iter()).paths, ["model=resnet", "model=mlp batch=16384"]);
+        assert_eq!(holds_where(&[&part("call=a|b", &found)]).paths, ["model=resnet", "model=mlp batch=16384"]);
     }
 }

@@ -9,7 +9,7 @@ use crate::protocol::{Claim, Pass, PlainCell, PlainProtocol, Platform, Profile, 
 use crate::results::Samples;
 use crate::rounds::Rounds;
 use crate::rules::{JudgedCells, PlainRule, RulePart};
-use explain::holds_where;
+use explain::{holds_where, joined};
 use std::collections::BTreeSet;
 
 /// How the figures of one run were taken.
@@ -66,12 +66,6 @@ impl Judgement {
     pub fn measured(&self) -> (usize, usize) {
         measured(&self.evidence)
     }
-
-    /// Whether what can be judged here holds and does not decide.
-    pub fn holds_in_part(&self) -> bool {
-        let judged = verdicts(&self.evidence);
-        self.verdict == Verdict::Inconclusive && matches!(combine(&judged), Verdict::Confirmed | Verdict::Depends)
-    }
 }
 
 fn parts(evidence: &[Evidence]) -> (usize, usize) {
@@ -115,8 +109,10 @@ fn judge_claim(protocol: &PlainProtocol, claim: &Claim, platform: Platform, take
         (combine_parts(&evidence), evidence)
     };
     let (verdict, evidence) = judged(&claim.rule);
-    let mixed = evidence.iter().filter(|e| e.verdict == Verdict::Depends || e.rule.holds_by_share());
-    let holds = holds_where(mixed);
+    let judged_parts: Vec<&Evidence> = evidence.iter().filter(|e| e.is_judged).collect();
+    let mixed = joined(&judged_parts).into_iter().filter(|(verdict, _)| *verdict == Verdict::Depends).flat_map(|(_, parts)| parts);
+    let by_share = evidence.iter().filter(|e| e.rule.holds_by_share() && e.verdict != Verdict::Depends);
+    let holds = holds_where(&mixed.chain(by_share).collect::<Vec<_>>());
     let changed = claim.rule.changed().map(|(what, before)| Changed { what: what.to_string(), without: before.map(judged) });
     let carries = claim.judged_on.contains(&platform);
     Judgement { claim: claim.clone(), platform, verdict, carries, evidence, holds, changed }
@@ -238,6 +234,8 @@ fn reproduced_so_far(evidence: &[Evidence]) -> Verdict {
         Verdict::Refuted
     } else if any(Verdict::Confirmed) || any(Verdict::Depends) {
         Verdict::Depends
+    } else if any(Verdict::FallsShort) && !any(Verdict::Inconclusive) {
+        Verdict::FallsShort
     } else {
         Verdict::Inconclusive
     }
@@ -247,29 +245,33 @@ fn combine_parts(evidence: &[Evidence]) -> Verdict {
     if_all_measured(decided(evidence), evidence)
 }
 
-/// The verdict on a claim. What holds of the parts that can be judged here confirms nothing where one that decides is not among them.
+/// The verdict on a claim: its parts case by case. What holds of the parts that can be judged here confirms nothing where one that decides is not
+/// among them.
 fn decided(evidence: &[Evidence]) -> Verdict {
     let decides_elsewhere = evidence.iter().any(|e| e.decides && !e.is_judged);
-    match combine(&verdicts(evidence)) {
-        Verdict::Confirmed | Verdict::Depends if decides_elsewhere => Verdict::Inconclusive,
+    let judged: Vec<&Evidence> = evidence.iter().filter(|e| e.is_judged).collect();
+    let verdicts: Vec<Verdict> = joined(&judged).into_iter().map(|(verdict, _)| verdict).collect();
+    match combine(&verdicts) {
+        Verdict::Confirmed | Verdict::Depends if decides_elsewhere => Verdict::InPart,
         verdict => verdict,
     }
 }
 
-/// The verdict on a claim whose parts must all hold.
+/// The verdict on a claim whose parts must all hold and have no case in common.
 fn combine(parts: &[Verdict]) -> Verdict {
+    use Verdict::{Confirmed, Depends, FallsShort, InPart, Inconclusive, NotMeasured, Refuted};
     let any = |v| parts.contains(&v);
-    if parts.is_empty() || parts.iter().all(|v| *v == Verdict::NotMeasured) {
-        Verdict::NotMeasured
-    } else if any(Verdict::Refuted) {
-        Verdict::Refuted
-    } else if any(Verdict::Inconclusive) || any(Verdict::NotMeasured) {
-        Verdict::Inconclusive
-    } else if any(Verdict::Depends) {
-        Verdict::Depends
-    } else {
-        Verdict::Confirmed
+    if parts.iter().all(|v| *v == NotMeasured) {
+        return NotMeasured;
     }
+    let first = [Refuted, FallsShort, Inconclusive].into_iter().find(|v| any(*v));
+    first.unwrap_or(if any(NotMeasured) {
+        InPart
+    } else if any(Depends) {
+        Depends
+    } else {
+        Confirmed
+    })
 }
 
 #[cfg(test)]
@@ -281,7 +283,8 @@ mod tests {
         use Verdict::*;
         assert_eq!(combine(&[Confirmed, Confirmed]), Confirmed);
         assert_eq!(combine(&[Confirmed, Refuted]), Refuted);
-        assert_eq!(combine(&[Confirmed, NotMeasured]), Inconclusive);
+        assert_eq!(combine(&[Confirmed, NotMeasured]), InPart);
+        assert_eq!(combine(&[FallsShort, Inconclusive]), FallsShort);
         assert_eq!(combine(&[Depends, Confirmed]), Depends);
         assert_eq!(combine(&[NotMeasured]), NotMeasured);
     }

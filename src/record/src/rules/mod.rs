@@ -26,6 +26,7 @@ pub use value::ValueRule;
 use crate::protocol::{Metric, PlainCell, conditions, selects};
 use crate::results::Samples;
 use base::units::range;
+pub(crate) use outcome::combine_outcomes;
 use outcome::{combine_comparisons, compared_with};
 use serde::{Deserialize, Serialize};
 use std::ops::Deref;

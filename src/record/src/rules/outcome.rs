@@ -17,7 +17,11 @@ pub enum Verdict {
     Refuted,
     /// Some hold and some do not.
     Depends,
-    /// Intervals straddle a threshold, or effects lie between the two.
+    /// None holds, and what does not refute clearly lies between the two thresholds: more rounds decide nothing.
+    FallsShort,
+    /// What can be judged here holds, and parts that decide, too, are not there.
+    InPart,
+    /// Intervals straddle a threshold, or something that belongs to the comparison failed.
     Inconclusive,
     /// Not all of the planned cells were measured yet, so nothing is decided.
     Incomplete,
@@ -30,7 +34,9 @@ impl fmt::Display for Verdict {
             Verdict::Confirmed => "confirmed",
             Verdict::Refuted => "refuted",
             Verdict::Depends => "depends",
-            Verdict::Inconclusive => "inconclusive",
+            Verdict::FallsShort => "falls short",
+            Verdict::InPart => "in part",
+            Verdict::Inconclusive => "not decided",
             Verdict::Incomplete => "not all measured",
             Verdict::NotMeasured => "not measured here",
         })
@@ -168,7 +174,12 @@ fn classify(effect: Interval, confirm: Bound, refute: Bound) -> Outcome {
 
 /// The verdict of matched comparisons. Where a cell that belongs to them failed, the others are not 'every one'.
 pub(super) fn combine_comparisons(comparisons: &[Comparison], failed: usize) -> Verdict {
-    let outcomes: BTreeSet<Outcome> = comparisons.iter().map(|c| c.outcome).collect();
+    combine_outcomes(comparisons.iter().map(|c| c.outcome), failed)
+}
+
+/// What outcomes say together, where so many cells failed.
+pub(crate) fn combine_outcomes(outcomes: impl Iterator<Item = Outcome>, failed: usize) -> Verdict {
+    let outcomes: BTreeSet<Outcome> = outcomes.collect();
     let has = |o| outcomes.contains(&o);
     let whole = failed == 0 && outcomes.len() == 1;
     if outcomes.is_empty() {
@@ -179,6 +190,8 @@ pub(super) fn combine_comparisons(comparisons: &[Comparison], failed: usize) -> 
         Verdict::Refuted
     } else if has(Outcome::Confirms) && (has(Outcome::Refutes) || (has(Outcome::Between) && !has(Outcome::Straddles))) {
         Verdict::Depends
+    } else if has(Outcome::Between) && !has(Outcome::Confirms) && !has(Outcome::Straddles) && failed == 0 {
+        Verdict::FallsShort
     } else {
         Verdict::Inconclusive
     }
