@@ -3,7 +3,6 @@
 
 use super::place::Line;
 use super::process::{Failure, failure};
-use super::verdict::RehearsalVerdict;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::{Exception, Trace};
 use serde::Serialize;
@@ -80,8 +79,8 @@ fn succeeded_again(trace: &Trace, exception: &Exception, traces: &[Trace]) -> bo
 }
 
 /// What is said of processes that failed and decide nothing.
-pub fn beside(traces: &[Trace], verdict: RehearsalVerdict, failed: Option<&FailedProcess>) -> Vec<String> {
-    if verdict == RehearsalVerdict::ScriptFailed && failed.is_none() {
+pub fn beside(traces: &[Trace], script_failed: bool, failed: Option<&FailedProcess>) -> Vec<String> {
+    if script_failed && failed.is_none() {
         return Vec::new();
     }
     let told = |trace: &Trace| {

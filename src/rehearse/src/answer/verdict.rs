@@ -272,7 +272,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
             notes.push(note.clone());
         }
     }
-    notes.extend(ends::beside(&run.traces, verdict, one_failed.as_ref()));
+    notes.extend(ends::beside(&run.traces, verdict == RehearsalVerdict::ScriptFailed, one_failed.as_ref()));
     if run.timed_out && enough {
         notes.push("it had not ended by itself when the time of --timeout was over; its steps had been seen".to_string());
     }

@@ -1,7 +1,6 @@
 //! What the terminal's answer says of the cards: who shares them, what was taken outside of PyTorch, what NCCL takes.
 
-use super::text::row;
-use super::words::{bytes, place_of};
+use super::words::{bytes, place_of, row};
 use crate::answer::{Answer, Outside};
 use crate::capture::plain::on_one_line;
 use std::fmt::Write;

@@ -1,6 +1,6 @@
 //! The answer on the terminal.
 
-use super::words::{bytes, place_of, place_or_not, share_of, short};
+use super::words::{bytes, place_of, place_or_not, row, share_of, short};
 use super::{cards, time};
 use crate::answer::{Answer, Caught, Failure, Held, Leftover, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment};
 use crate::capture::plain::{first_line, on_one_line};
@@ -99,11 +99,6 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     values(text, worst)?;
     uncounted(text, worst)?;
     notes(text, answer)
-}
-
-/// A figure of the answer's first table.
-pub(super) fn row(text: &mut String, name: &str, value: i64, what: &str) -> std::fmt::Result {
-    writeln!(text, "  {name:<14} {:>10}  {value:>13} B  {what}", bytes(value))
 }
 
 /// Why a script failed: the process that failed by itself, else any that has an exception.

@@ -3,6 +3,7 @@
 use crate::answer::Line;
 use crate::capture::plain::on_one_line;
 use base::units::Bytes;
+use std::fmt::Write;
 use std::path::Path;
 
 pub fn bytes(value: i64) -> String {
@@ -37,4 +38,9 @@ pub fn share_of(part: i64, total: i64) -> String {
 /// As [`place_of`], where a line is known.
 pub fn place_or_not(line: Option<&Line>) -> String {
     line.map_or("somewhere".to_string(), place_of)
+}
+
+/// A figure of the answer's first table.
+pub fn row(text: &mut String, name: &str, value: i64, what: &str) -> std::fmt::Result {
+    writeln!(text, "  {name:<14} {:>10}  {value:>13} B  {what}", bytes(value))
 }
