@@ -89,3 +89,32 @@ fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
     let refused = diff(&[&file("plain.json"), &script]);
     assert!(!refused.status.success() && text_of(&refused).contains("is no answer"), "{}", text_of(&refused));
 }
+
+#[test]
+fn what_if_of_inference_tries_what_helps_there() {
+    let script = common::root().join("tests/rehearse/inference.py");
+    let folder = tempfile::tempdir().unwrap();
+    let answer = folder.path().join("rows.json");
+    let output = Command::new(VRAMLAB)
+        .args(["rehearse", "--gpu", "rtx-4090", "--what-if", "--only", "inference-mode,half-precision", "--json"])
+        .arg(&answer)
+        .arg("--")
+        .arg(common::python())
+        .arg(&script)
+        .arg("gradients")
+        .output()
+        .unwrap();
+    let said = text_of(&output);
+    assert!(output.status.success() && said.contains("with torch.inference_mode():"), "{said}");
+    let rows: Value = serde_json::from_str(&std::fs::read_to_string(answer).unwrap()).unwrap();
+    let allocated = |name: &str| {
+        let row = rows.as_array().unwrap().iter().find(|row| row["techniques"] == serde_json::json!([name]));
+        row.and_then(|row| row["peak_allocated"].as_i64()).unwrap_or_else(|| panic!("{name}: {rows}"))
+    };
+    let plain = rehearsed(folder.path(), &script, &["plain"]).1["peak_allocated"].as_i64().unwrap();
+    assert_eq!(allocated("inference-mode"), plain, "as the script that has the line: {said}");
+    // Half of its parameters and activations, and the workspace.
+    let as_it_is =
+        rows.as_array().unwrap().iter().find(|row| row["fits"] == true && row["techniques"] == serde_json::json!([])).unwrap();
+    assert!(allocated("half-precision") < as_it_is["peak_allocated"].as_i64().unwrap() * 4 / 5, "{said}");
+}

@@ -20,7 +20,7 @@ mod verdict;
 pub use cards::{CardAnswer, OnCard, Outside};
 pub use contents::BlockGroup;
 pub use out_of_memory::Caught;
-pub use passes::Leftover;
+pub use passes::{Leftover, trains};
 pub use place::{Held, Line, TOLD, module_of, moment};
 pub use placeholders::PlaceholderSize;
 pub use process::{Failure, ProcessAnswer};

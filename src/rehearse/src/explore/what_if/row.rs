@@ -188,4 +188,6 @@ pub struct MeasuredStep {
     pub host_memory: u64,
     pub told: Vec<TechniqueOutcome>,
     pub gpu: SimulatedGpu,
+    /// Whether it goes backward: else it is inference, for which other techniques are.
+    pub trains: bool,
 }

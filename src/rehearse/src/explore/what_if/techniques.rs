@@ -14,7 +14,9 @@ pub struct Technique {
 }
 
 /// Groups in the order in which they are told; those of others come last.
-const GROUPS: [&str; 15] = [
+const GROUPS: [&str; 17] = [
+    INFERENCE[0],
+    INFERENCE[1],
     "precision",
     "update",
     "gradients",
@@ -79,6 +81,15 @@ pub const WEIGHTS: &str = "precision of weights";
 pub const COMPILING: &str = "compiling";
 pub const BESIDE_COMPILING: [&str; 7] =
     ["precision", "update", "gradients", OFFLOADING, STATE_OFFLOADING, "allocator", "accumulation"];
+
+/// The groups of what is for scripts that never train, and those of what helps these, too.
+const INFERENCE: [&str; 2] = ["inference", "inference precision"];
+const BESIDE_TRAINING: [&str; 4] = ["attention", COMPILING, LAYOUT, "allocator"];
+
+/// Whether techniques of a group are for scripts that train, or for those that do not.
+pub fn is_for(group: &str, trains: bool) -> bool {
+    if trains { !INFERENCE.contains(&group) } else { INFERENCE.contains(&group) || BESIDE_TRAINING.contains(&group) }
+}
 
 /// What `--only` takes.
 pub fn only_help() -> String {

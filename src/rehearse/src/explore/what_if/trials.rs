@@ -2,9 +2,9 @@
 //! with `--device cuda` really measured on one.
 
 use super::row::{Burdens, Choice, MeasuredStep, VariantRow};
-use super::techniques::{ALLOCATOR, SETTINGS, Technique, techniques};
+use super::techniques::{ALLOCATOR, SETTINGS, Technique, is_for, techniques};
 use super::{picture, show};
-use crate::answer::{RehearsalVerdict, SimulatedGpu, answer};
+use crate::answer::{RehearsalVerdict, SimulatedGpu, answer, trains};
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::TechniqueOutcome;
 use crate::capture::session::{Capture, ScriptFailed};
@@ -74,12 +74,14 @@ impl WhatIf {
 /// The script fails as it is, as a [`ScriptFailed`]; there is no technique of a name; nothing to rehearse.
 pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
     let (choices, mut left_out) = choices(rehearsal, trials)?;
+    let asked = !trials.only.is_empty();
     let counting = Rehearsal { variant: Variant { counts: true, ..Variant::default() }, ..rehearsal.clone() };
     (rehearsal.progress)("rehearsing the script as it is");
     let base = measure(&counting, false)?;
     let base = base
         .map_err(|why| ScriptFailed(format!("the script fails as it is: {why}; vramlab rehearse without --what-if shows where")))?;
-    let mut rows = try_all(rehearsal, &base, choices);
+    let is_for = |choice: &Choice| asked || choice.groups.iter().all(|group| is_for(group, base.trains));
+    let mut rows = try_all(rehearsal, &base, choices.into_iter().filter(is_for).collect());
     if trials.only.is_empty() {
         let together = combinations(&rows);
         rows.extend(try_all(rehearsal, &base, together));
@@ -322,6 +324,7 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
             flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
             host_memory: run.traces.iter().map(|trace| trace.host_memory).sum(),
             told: told(&run),
+            trains: run.traces.iter().any(|trace| trains(&trace.events)),
             gpu: answer.gpu,
         }),
     })
@@ -343,6 +346,7 @@ fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
             flops: run.traces.iter().filter_map(|trace| trace.flops).max(),
             host_memory: 0,
             told,
+            trains: true,
             gpu: SimulatedGpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
         });
     }

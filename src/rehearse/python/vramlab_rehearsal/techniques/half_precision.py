@@ -1,0 +1,33 @@
+"""half-precision (inference precision): weights and inputs of a script that never trains in bfloat16, or float16 on a card without it"""
+
+from .shared.technique import OfModel, technique
+
+
+@technique
+class HalfPrecision(OfModel):
+    nothing = "no model with parameters came by"
+
+    def begin(self):
+        super().begin()
+        self.before_backward(lambda: self.refuse("the script trains: see autocast and bf16-weights"))
+
+    def first(self, root):
+        torch = self.torch
+        wide = [each for each in root.parameters() if each.dtype == torch.float32]
+        if not wide:
+            return self.refused("its weights are in half precision already")
+        name = "bfloat16" if torch.cuda.get_device_capability()[0] >= 8 else "float16"
+        kind = getattr(torch, name)
+        root.to(kind)
+
+        def narrow(_, inputs):
+            return tuple(each.to(kind) if isinstance(each, torch.Tensor) and each.is_floating_point() else each for each in inputs)
+
+        root.register_forward_pre_hook(narrow)
+        self.applied(
+            f"""
+model = model.to(torch.{name})
+inputs = inputs.to(torch.{name})  # in the loop, where they are no whole numbers
+""",
+            change=f"weights and results in {name}",
+        )
