@@ -84,16 +84,69 @@ bool contains(const std::string& name, std::initializer_list<const char*> parts)
   return false;
 }
 
+// What an operator's kernels are, by its exact name without namespace and overload; in-place operators have a name of their own. What is not
+// here is pointwise.
+const std::unordered_map<std::string, WorkKind>& kinds() {
+  static const auto* const kClasses = [] {
+    auto* all = new std::unordered_map<std::string, WorkKind>;
+    const auto add = [&](WorkKind kind, std::initializer_list<const char*> names) {
+      for (const char* name : names) all->emplace(name, kind);
+    };
+    add(WorkKind::kMatmul,
+        {"mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "mv", "addmv", "addmv_", "_addmm_activation", "_scaled_mm", "_scaled_mm_v2",
+         "_int_mm", "_grouped_mm", "_scaled_grouped_mm"});
+    add(WorkKind::kAttention,
+        {"_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+         "_scaled_dot_product_attention_math", "_flash_attention_forward", "_efficient_attention_forward", "_cudnn_attention_forward",
+         "_flash_attn_forward", "_flash_attn_varlen_forward"});
+    add(WorkKind::kAttentionBackward,
+        {"_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention_backward",
+         "_scaled_dot_product_cudnn_attention_backward", "_flash_attention_backward", "_efficient_attention_backward",
+         "_cudnn_attention_backward", "_flash_attn_backward", "_flash_attn_varlen_backward"});
+    add(WorkKind::kConvolution,
+        {"convolution", "_convolution", "convolution_overrideable", "cudnn_convolution", "cudnn_convolution_relu",
+         "cudnn_convolution_add_relu", "cudnn_convolution_transpose", "_conv_depthwise2d", "conv_depthwise3d", "_slow_conv2d_forward",
+         "slow_conv3d_forward", "slow_conv_transpose2d", "slow_conv_transpose3d", "slow_conv_dilated2d", "slow_conv_dilated3d"});
+    add(WorkKind::kConvolution, {"convolution_backward", "convolution_backward_overrideable", "_slow_conv2d_backward"});
+    // Its products, of every step and layer.
+    add(WorkKind::kMatmul, {"_cudnn_rnn", "_cudnn_rnn_backward"});
+    add(WorkKind::kReduction,
+        {"native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit",
+         "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "_batch_norm_with_update",
+         "_batch_norm_with_update_functional", "_batch_norm_no_update", "batch_norm_stats", "batch_norm_update_stats", "_fused_rms_norm",
+         "_softmax", "_log_softmax", "_safe_softmax", "_masked_softmax", "_sparse_softmax", "logsumexp", "_logcumsumexp", "logcumsumexp",
+         "_weight_norm_interface", "renorm", "renorm_", "embedding_renorm_", "norm", "linalg_vector_norm", "_foreach_norm", "dist", "sum",
+         "nansum", "mean", "prod", "var", "std", "var_mean", "std_mean", "amax", "amin", "aminmax", "_aminmax", "max", "min", "argmax",
+         "argmin", "any", "all", "count_nonzero", "dot", "vdot", "median", "nanmedian", "mode", "kthvalue", "sort", "argsort", "topk", "cumsum",
+         "cumsum_", "cumprod", "cumprod_", "_cummax_helper", "_cummin_helper", "nll_loss_forward", "nll_loss2d_forward", "_ctc_loss",
+         "multi_margin_loss", "multilabel_margin_loss_forward", "bincount", "histc", "_unique2", "unique_dim", "unique_consecutive",
+         "trace", "equal", "searchsorted", "_cdist_forward"});
+    add(WorkKind::kReduction,
+        {"native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward", "cudnn_batch_norm_backward",
+         "batch_norm_backward", "batch_norm_backward_reduce", "_fused_rms_norm_backward", "_softmax_backward_data",
+         "_log_softmax_backward_data", "_masked_softmax_backward", "_weight_norm_interface_backward", "nll_loss_backward",
+         "nll_loss2d_backward", "_ctc_loss_backward", "_cdist_backward"});
+    add(WorkKind::kIndex,
+        {"embedding", "_embedding_bag", "_embedding_bag_forward_only", "index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_",
+         "_unsafe_index_put", "index_select", "index_add", "index_add_", "index_copy", "index_copy_", "index_fill", "index_fill_",
+         "index_reduce", "index_reduce_", "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce",
+         "scatter_reduce_", "masked_select", "masked_scatter", "masked_scatter_", "nonzero", "nonzero_static", "take", "put", "put_",
+         "repeat_interleave"});
+    add(WorkKind::kIndex,
+        {"embedding_dense_backward", "_embedding_bag_dense_backward", "_embedding_bag_per_sample_weights_backward",
+         "masked_scatter_backward", "gather_backward", "index_select_backward", "value_selecting_reduction_backward"});
+    add(WorkKind::kOptimizer,
+        {"_fused_adam", "_fused_adam_", "_fused_adamw", "_fused_adamw_", "_fused_sgd", "_fused_sgd_", "_fused_adagrad", "_fused_adagrad_",
+         "_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"});
+    return all;
+  }();
+  return *kClasses;
+}
+
 WorkKind kind_of(const std::string& name) {
-  if (contains(name, {"attention"})) return contains(name, {"backward"}) ? WorkKind::kAttentionBackward : WorkKind::kAttention;
-  if (contains(name, {"convolution", "conv_depthwise", "slow_conv"})) return WorkKind::kConvolution;
-  for (const char* product : {"mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "_addmm_activation", "_scaled_mm", "_int_mm"})
-    if (name == product) return WorkKind::kMatmul;
-  if (contains(name, {"_foreach", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_"})) return WorkKind::kOptimizer;
-  if (contains(name, {"embedding", "index", "gather", "scatter", "masked_select", "nonzero", "put_"})) return WorkKind::kIndex;
-  if (contains(name, {"norm", "softmax", "sum", "mean", "var", "std", "max", "min", "nll_loss", "sort", "topk", "cum", "prod", "any", "all"}))
-    return WorkKind::kReduction;
-  return WorkKind::kPointwise;
+  if (const auto found = kinds().find(name); found != kinds().end()) return found->second;
+  // A family with a name for each function: of lists of tensors.
+  return name.rfind("_foreach_", 0) == 0 ? WorkKind::kOptimizer : WorkKind::kPointwise;
 }
 
 // Bytes of the elements that are there: those of an expanded dimension are one.
@@ -159,6 +212,40 @@ void see_product(Work& work, const Tensor& a, const Tensor& b) {
   work.flops = 2.0 * static_cast<double>(batch) * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   work.m = small(m), work.n = small(n), work.k = small(k), work.batch = small(batch);
   if (b.dim() > 1) work.alignment = std::min({alignment_of(a), alignment_of(b), n > 1 ? aligned(n) : uint16_t{8}});
+}
+
+// Whether a batch norm takes statistics that it was given, as in evaluation.
+template <typename Named>
+bool is_given_statistics(const std::string& name, const Named& named) {
+  if (name == "_native_batch_norm_legit_no_training" || name == "_batch_norm_no_update") return true;
+  if (!contains(name, {"batch_norm"}) || contains(name, {"backward", "stats", "reduce"})) return false;
+  const IValue* trains = named("training");
+  return trains && trains->isBool() && !trains->toBool();
+}
+
+// A recurrent network's products: of each layer and direction the input's and the hidden state's, once for each gate; back through it twice as
+// many. A step waits for the one before.
+template <typename Named>
+void see_recurrent(Work& work, const Tensor& input, const Named& named, bool backward) {
+  const auto number = [&](const char* name) -> int64_t {
+    const IValue* value = named(name);
+    return value && value->isInt() ? value->toInt() : value && value->isBool() ? value->toBool() : 0;
+  };
+  const IValue* packed = named("batch_sizes");
+  const int64_t hidden = number("hidden_size"), layers = number("num_layers"), directions = 1 + number("bidirectional");
+  if (!input.defined() || input.dim() < 2 || hidden <= 0) return;
+  const int64_t width = input.size(-1), rows = input.numel() / std::max<int64_t>(1, width);
+  const bool is_packed = packed && packed->isIntList() && packed->toIntList().size() > 0;
+  const int64_t steps = is_packed ? static_cast<int64_t>(packed->toIntList().size()) : input.size(number("batch_first") ? 1 : 0);
+  // cuDNN's numbers of modes: ReLU, tanh, LSTM, GRU.
+  const int64_t mode = number("mode"), gates = mode == 2 ? 4 : mode == 3 ? 3 : 1;
+  double flops = 0;
+  for (int64_t layer = 0; layer < layers; layer++) {
+    const int64_t from = layer == 0 ? width : hidden * directions;
+    flops += 2.0 * static_cast<double>(directions * gates * rows) * static_cast<double>(from + hidden) * static_cast<double>(hidden);
+  }
+  work.flops = (backward ? 2.0 : 1.0) * flops;
+  work.launches = small(steps * layers * directions * (backward ? 2 : 1));
 }
 
 // As a product: each position of the smaller side with a filter.
@@ -310,6 +397,10 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
   work.kind = of.kind;
   switch (of.kind) {
     case WorkKind::kMatmul: {
+      if (contains(of.name, {"_cudnn_rnn"})) {
+        see_recurrent(work, tensor(0), named, contains(of.name, {"backward"}));
+        break;
+      }
       const bool adds = contains(of.name, {"add"});
       const Tensor a = tensor(adds), b = tensor(adds + 1);
       if (a.defined() && b.defined()) see_product(work, a, b);
@@ -351,8 +442,12 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
       break;
     }
     case WorkKind::kReduction:
-      // Statistics first, then the values once more.
-      if (contains(of.name, {"batch_norm", "group_norm"})) read *= 2;
+      // Statistics first, then the values once more; with the statistics that it was given a batch norm only scales.
+      if (is_given_statistics(of.name, named)) {
+        work.kind = WorkKind::kPointwise;
+      } else if (contains(of.name, {"batch_norm", "group_norm"})) {
+        read *= 2;
+      }
       // One of each row.
       if (contains(of.name, {"nll_loss"})) read = bytes_of(tensor(1));
       break;
@@ -388,7 +483,7 @@ void WorkScope::ends(const torch::jit::Stack& stack, uint32_t number) {
     return;
   }
   told_launches += mine;
-  work.launches = static_cast<uint32_t>(mine ? mine : 1);
+  work.launches = std::max(work.launches, static_cast<uint32_t>(mine ? mine : 1));
   double made = 0;
   const size_t returned = op.schema().returns().size();
   const c10::ArrayRef<IValue> results(stack.data() + stack.size() - returned, returned);
