@@ -40,9 +40,9 @@ fn main() -> ExitCode {
         ("gradient_buckets_are_those_of_the_cpu", gradient_buckets_are_those_of_the_cpu),
         ("known_differences_have_their_formula", known_differences_have_their_formula),
         ("optimizers_take_what_their_tensors_do", optimizers_take_what_their_tensors_do),
-        ("gigabytes_cost_no_memory_and_no_time", gigabytes_cost_no_memory_and_no_time),
+        ("gigabytes_cost_no_memory", gigabytes_cost_no_memory),
         ("a_trace_is_played_as_tensors_are", a_trace_is_played_as_tensors_are),
-        ("a_million_events_are_played_at_once", a_million_events_are_played_at_once),
+        ("a_million_events_are_played", a_million_events_are_played),
     ];
     roles::main(play, tests)
 }
@@ -790,29 +790,25 @@ fn optimizers_take_what_their_tensors_do() {
 
 fn huge() -> Result<Value> {
     Dry::open()?;
-    let start = std::time::Instant::now();
     let w = Tensor::randn([200_000, 50_000], FLOAT).set_requires_grad(true);
     let x = Tensor::randn([50_000, 1000], FLOAT);
     w.matmul(&x).mean(Kind::Float).f_backward()?;
     ensure!(w.grad().size() == w.size());
-    let matrix = (torch::cuda_memory(0)?.requested_peak, start.elapsed().as_secs_f64());
+    let matrix = torch::cuda_memory(0)?.requested_peak;
     drop((w, x));
     // As many parameters as GPT-2 XL has in its blocks.
     let model = Model::named("gpt-48x1600", Device::Cuda(0))?;
     let (batch, mut optimizer) = (model.batch(8), optimizer("adamw", &model.store)?);
     let mut step = || optimizer.backward_step(&model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean));
     step();
-    let start = std::time::Instant::now();
     step();
-    Ok(serde_json::json!([matrix.0, matrix.1, torch::cuda_memory(0)?.requested, start.elapsed().as_secs_f64()]))
+    Ok(serde_json::json!([matrix, torch::cuda_memory(0)?.requested]))
 }
 
-fn gigabytes_cost_no_memory_and_no_time() {
+fn gigabytes_cost_no_memory() {
     let answer = dry_answer("huge", "", 200 * 1024 * MIB, "");
     assert!(answer[0].as_i64().unwrap() > 80_000_000_000, "{answer}");
-    assert!(answer[2].as_i64().unwrap() > 4 * 4 * 1_474_000_000, "parameters, gradients and two moments: {answer}");
-    assert!(answer[1].as_f64().unwrap() < 1.0 && answer[3].as_f64().unwrap() < 1.0, "{answer}");
-    println!("a step of GPT-2 XL's blocks, with AdamW: {answer}");
+    assert!(answer[1].as_i64().unwrap() > 4 * 4 * 1_474_000_000, "parameters, gradients and two moments: {answer}");
 }
 
 // ---- traces --------------------------------------------------------------------------------------------------------------------------------
@@ -884,18 +880,12 @@ fn million() -> Result<Value> {
     }
     live.drain(..).for_each(|id| trace += &format!("free,{id},\n"));
     let device = Dry::open()?;
-    let start = std::time::Instant::now();
-    let trace = ReplayTrace::read(trace.as_bytes())?;
-    let read = start.elapsed().as_secs_f64();
-    let found = replay(&device, &trace)?;
+    let found = replay(&device, &ReplayTrace::read(trace.as_bytes())?)?;
     ensure!(found.oom.is_none() && found.allocated == 0 && found.reserved > 0);
-    Ok(serde_json::json!([read, start.elapsed().as_secs_f64() - read]))
+    Ok(Value::Null)
 }
 
-/// Reading is Rust's share and slower without optimisation, so the second that both may take is not asked of a debug build.
-fn a_million_events_are_played_at_once() {
-    let answer = dry_answer("million", "", 24 * 1024 * MIB, "");
-    let (read, played) = (answer[0].as_f64().unwrap(), answer[1].as_f64().unwrap());
-    let limit = if cfg!(debug_assertions) { 10.0 } else { 1.0 };
-    assert!(read + played < limit && played < 1.0, "read in {read} s, played in {played} s");
+/// How long that takes is asked of `benches/lab.rs`.
+fn a_million_events_are_played() {
+    dry_answer("million", "", 24 * 1024 * MIB, "");
 }

@@ -146,7 +146,7 @@ fn a_child_ends_with_its_parent() {
     parent.wait().unwrap();
     let start = Instant::now();
     while !children_of(parent.id()).is_empty() {
-        assert!(start.elapsed() < Duration::from_secs(10), "a child outlives its parent");
+        assert!(start.elapsed() < Duration::from_secs(120), "a child outlives its parent");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -40,7 +40,11 @@ fn a_rehearsal_is_asked_and_answers_in_figures() {
     assert!(weight.count() > 3, "the weight, its gradient and the optimizer's state of it");
 
     // By it what-if knows how many rehearsals this machine has memory for at once.
-    assert!((50 << 20..8 << 30).contains(&found.capture.traces[0].host_memory), "{} bytes", found.capture.traces[0].host_memory);
+    assert!(
+        (50 << 20..8 << 30).contains(&found.capture.traces[0].host.resident),
+        "{} bytes",
+        found.capture.traces[0].host.resident
+    );
 
     rehearsal.progress = |what| SAID.lock().unwrap().push(what.to_string());
     let tried = what_if(&rehearsal, &Trials { only: vec!["fused".into()], batch: None }).unwrap();

@@ -85,6 +85,35 @@ fn what_must_not_be_contributed_is_refused_with_the_reason() {
             Box::new(|f| edit_row(f, ",raised,1,", |row| format!("{row}<script>x</script>"))),
         ),
         ("which its protocol gives in", Box::new(|f| edit_row(f, ",requested_peak,B,", |row| row.replace(",B,", ",s,")))),
+        (
+            "which no machine has",
+            Box::new(|f| edit_row(f, ",requested_peak,B,", |row| row.replace(",B,", ",B,17000000000000000000"))),
+        ),
+        ("has no 'requested_peak' in round 1 of its memory passes", {
+            Box::new(|f| edit_row(f, ",requested_peak,B,", |row| row.replace(",requested_peak,B,", ",step_peak,B,")))
+        }),
+        (
+            "nothing of it was compared with its baseline",
+            Box::new(|f| {
+                edit(f, "samples.csv", |text| {
+                    text.lines().filter(|row| !row.contains("_error,")).map(|row| format!("{row}\n")).collect()
+                })
+            }),
+        ),
+        ("has no round 2 of its time passes, and later ones", {
+            let second = |row: &&str| {
+                row.split(',').nth(1).is_none_or(|round| round != "2") || row.contains(",pass.memory") || row.contains(",B,")
+            };
+            Box::new(move |f| edit(f, "samples.csv", |text| text.lines().filter(second).map(|row| format!("{row}\n")).collect()))
+        }),
+        (
+            "is a link",
+            Box::new(|f| {
+                let (file, moved) = (f.join("inplace/samples.csv"), f.join("elsewhere.csv"));
+                std::fs::rename(&file, &moved).unwrap();
+                std::os::unix::fs::symlink(&moved, &file).unwrap();
+            }),
+        ),
         ("negative time", Box::new(|f| edit_row(f, ",time,s,", |row| row.replace(",time,s,", ",time,s,-")))),
         ("damaged", Box::new(|f| edit_row(f, ",time,s,", |row| row.replace(",time,s,", ",time,s,x")))),
         ("run.json", Box::new(|f| edit(f, "run.json", |text| text[..text.len() / 2].to_string()))),

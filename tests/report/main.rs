@@ -3,6 +3,7 @@
 mod browser;
 mod commands;
 mod committed;
+mod damaged;
 mod factorial;
 mod fixture;
 mod odd;

@@ -12,6 +12,7 @@ use serde::Serialize;
 use sim::cards::Card;
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -58,6 +59,14 @@ pub struct RehearseOptions {
     /// Which rank; `all` rehearses the first two, the middle and the last, which may differ, and says which needs most
     #[arg(long, value_name = "R|all", requires = "world_size")]
     rank: Option<Rank>,
+
+    /// Rehearse the largest batch of the training's DataLoader, too: it is given as the second
+    #[arg(long)]
+    longest: bool,
+
+    /// Memory of the target's host, for the warning where a job takes most of it; without it, this machine's
+    #[arg(long, value_name = "SIZE")]
+    host_memory: Option<Bytes>,
 
     /// Leave new parameters uninitialised, so that large models need little host memory
     #[arg(long)]
@@ -188,7 +197,7 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).context("writing the answer")? + "\n";
     match path.as_os_str() == "-" {
         true => print!("{text}"),
-        false => fs::write(path, text).with_context(|| format!("writing {}", path.display()))?,
+        false => files::save(path, |out| Ok(out.write_all(text.as_bytes())?))?,
     }
     Ok(())
 }
@@ -224,6 +233,8 @@ impl RehearseOptions {
         let mut rehearsal = with_limits(command, card, &self.steps, self.timeout)?;
         (rehearsal.host_factor, rehearsal.gpus, rehearsal.cards, rehearsal.rank) = (self.host_factor, self.gpus, self.cards, rank);
         rehearsal.lag = self.lag;
+        rehearsal.longest = self.longest;
+        rehearsal.host_memory = self.host_memory.map(|size| size.0);
         (rehearsal.no_init, rehearsal.eager, rehearsal.measures) = (self.no_init, self.eager, self.device == TrialDevice::Cuda);
         (rehearsal.is_silent, rehearsal.progress) = (false, progress(self.quiet));
         rehearsal.leaves_stdout = self.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
@@ -335,6 +346,9 @@ fn run(options: &RehearseOptions) -> Result<u8> {
         }
     }
     let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
+    if let Some(earlier) = &earlier {
+        earlier.is_of(&rehearsal.card.to_string())?;
+    }
     if options.what_if {
         return what_if(options, rehearsal, batch);
     }
@@ -366,18 +380,15 @@ pub struct Outputs<'a> {
 /// Writes and prints a rehearsal, compares it with an earlier one, and gives the exit status.
 pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<(Earlier, Tolerance)>) -> Result<u8> {
     let answer = &found.answer;
-    // Before anything is printed: whoever reads that may be gone.
-    if let Some(path) = outputs.json {
-        write_json(path, answer)?;
-    }
-    if let Some(folder) = outputs.out {
-        files::write(folder, answer, &found.capture.traces)?;
-    }
+    // Before anything is printed: whoever reads that may be gone. Where the disk is full, that is said after the answer.
+    let json = outputs.json.map_or(Ok(()), |path| write_json(path, answer));
+    let out = outputs.out.map_or(Ok(()), |folder| files::write(folder, answer, &found.capture.traces));
     if !outputs.quiet {
         let terminal = rustix::termios::tcgetwinsize(std::io::stderr()).ok().filter(|size| size.ws_col > 0);
         let text = show::answer(answer);
         eprint!("{}", terminal.map_or_else(|| text.clone(), |size| show::wrapped(&text, size.ws_col.into())));
     }
+    json.and(out)?;
     if let Some((earlier, tolerance)) = earlier
         && (answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit)
     {

@@ -6,6 +6,8 @@
 
 mod answer;
 mod capture;
+#[cfg(test)]
+mod damaged;
 mod explore;
 mod run;
 pub mod show;

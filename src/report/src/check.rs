@@ -3,13 +3,17 @@
 
 use super::recorded::{Recorded, read_machine};
 use anyhow::Result;
-use record::protocol::PlainCell;
-use record::results::Status;
+use record::protocol::{PEAK, Pass, PlainCell, Relation, TIME};
+use record::results::{PassRecord, Sample, Status};
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Longer text than any that a run writes.
 const LONGEST: usize = 1 << 16;
+
+/// More of what a machine's results lack is not told.
+const MOST_MISSING: usize = 10;
 
 /// What is wrong with a machine's results, `results/MACHINE`; nothing where they can be contributed.
 ///
@@ -17,7 +21,9 @@ const LONGEST: usize = 1 << 16;
 /// The folder holds no results; a file is damaged (file and line named).
 pub fn check(machine: &Path) -> Result<Vec<String>> {
     let runs = read_machine(machine)?;
-    Ok(runs.iter().flat_map(problems).collect())
+    let mut found = links(machine);
+    found.extend(runs.iter().flat_map(problems));
+    Ok(found)
 }
 
 fn problems(run: &Recorded) -> Vec<String> {
@@ -47,6 +53,7 @@ fn problems(run: &Recorded) -> Vec<String> {
         }
     }
     found.extend(samples(run));
+    found.extend(missing(run));
     if let Ok(manifest) = serde_json::to_value(&run.manifest) {
         let mut seen: Vec<String> = Vec::new();
         texts(&manifest, &mut |text| seen.extend(strange(text)));
@@ -55,12 +62,105 @@ fn problems(run: &Recorded) -> Vec<String> {
     found.into_iter().map(|what| format!("{}: {what}", run.protocol.name)).collect()
 }
 
+/// Links in a machine's folder: what they lead to is on this machine alone.
+fn links(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if path.is_symlink() {
+            found.push(format!("{} is a link: put what it leads to in its place", path.display()));
+        } else if path.is_dir() {
+            found.extend(links(&path));
+        }
+    }
+    found
+}
+
+/// A pass, and the metrics of the protocol that it has.
+type WithMetrics<'a> = (&'a PassRecord, BTreeSet<String>);
+
+/// Figures that passes owe and do not have: those of the cell's other rounds, the peak and the time where all cells have them that differ from it in
+/// numbers alone, and in a check that of the comparison itself; and rounds that are left out.
+fn missing(run: &Recorded) -> Vec<String> {
+    let went_well = |pass: &&PassRecord| pass.status == Status::Ok && !pass.samples.is_empty();
+    let named = |pass: &PassRecord| -> BTreeSet<String> {
+        // Parts of a picture are of one configuration.
+        pass.samples.iter().map(|sample| sample.metric.clone()).filter(|name| run.protocol.metric(name).is_some()).collect()
+    };
+    let mut found = Vec::new();
+    let mut of_cells: BTreeMap<(&PlainCell, Pass), Vec<WithMetrics>> = BTreeMap::new();
+    for pass in run.passes.iter().filter(went_well) {
+        of_cells.entry((&pass.cell, pass.pass)).or_default().push((pass, named(pass)));
+    }
+    // Of cells that differ in numbers alone how many there are, and how many have a peak and a time.
+    let shared = [PEAK.name, TIME.name];
+    let has = |passes: &[WithMetrics]| shared.map(|name| passes.iter().all(|(_, names)| names.contains(name)));
+    let mut alike: BTreeMap<_, (usize, [usize; 2])> = BTreeMap::new();
+    for ((cell, kind), passes) in &of_cells {
+        let (cells, with) = alike.entry((in_words(cell), *kind)).or_default();
+        *cells += 1;
+        with.iter_mut().zip(has(passes)).for_each(|(with, has)| *with += usize::from(has));
+    }
+    for ((cell, kind), passes) in &of_cells {
+        let mut owed: BTreeSet<String> = passes.iter().flat_map(|(_, names)| names.clone()).collect();
+        let (cells, with) = alike[&(in_words(cell), *kind)];
+        let all_others =
+            shared.iter().zip(with).zip(has(passes)).filter(|((_, with), has)| cells > 1 && with - usize::from(*has) == cells - 1);
+        owed.extend(all_others.map(|((name, _), _)| name.to_string()));
+        for (pass, own) in passes {
+            if let Some(lacked) = owed.iter().find(|name| !own.contains(*name)) {
+                found.push(format!("'{cell}' has no '{lacked}' in round {} of its {kind} passes", pass.round));
+            }
+            let compares = matches!(run.protocol.check_of(cell), Some(Relation::Equal { .. } | Relation::Scaled { .. }));
+            if *kind == Pass::Check && compares && !own.iter().any(|name| name.ends_with("_error")) {
+                found.push(format!("'{cell}' was checked, and nothing of it was compared with its baseline"));
+            }
+        }
+    }
+    let mut rounds: BTreeMap<(&PlainCell, Pass), BTreeSet<u32>> = BTreeMap::new();
+    for pass in &run.passes {
+        rounds.entry((&pass.cell, pass.pass)).or_default().insert(pass.round);
+    }
+    for ((cell, kind), rounds) in rounds {
+        if let Some(lacked) = (1..=rounds.len() as u32).find(|round| !rounds.contains(round)) {
+            found.push(format!("'{cell}' has no round {lacked} of its {kind} passes, and later ones"));
+        }
+    }
+    found.truncate(MOST_MISSING);
+    found
+}
+
+/// A cell's levels that are no numbers.
+fn in_words(cell: &PlainCell) -> Vec<&(String, String)> {
+    cell.levels().iter().filter(|(_, level)| !level.starts_with(|first: char| first.is_ascii_digit())).collect()
+}
+
+/// What no machine has or takes: bytes, seconds, and rates of either.
+fn is_absurd(sample: &Sample) -> bool {
+    let most = match sample.unit.as_str() {
+        "B" => 2f64.powi(50),
+        "s" => 1e7,
+        "B/s" => 1e15,
+        "FLOP/s" => 1e18,
+        _ => return false,
+    };
+    sample.value.abs() > most
+}
+
 /// What is wrong with the rows, each kind of it once.
 fn samples(run: &Recorded) -> Vec<String> {
     let all = || run.passes.iter().flat_map(|pass| pass.samples.iter().map(move |sample| (pass, sample)));
     let mut found = Vec::new();
     if let Some((pass, _)) = all().find(|(_, sample)| matches!(sample.unit.as_str(), "s" | "B/s") && sample.value < 0.0) {
         found.push(format!("'{}' has a negative time or rate", pass.cell));
+    }
+    if let Some((pass, sample)) = all().find(|(_, sample)| is_absurd(sample)) {
+        found.push(format!(
+            "'{}' has {:e} {} of {}, which no machine has",
+            pass.cell,
+            sample.value,
+            sample.unit,
+            shown(&sample.metric)
+        ));
     }
     let unit = |metric: &str| run.protocol.metric(metric).map(|metric| metric.unit);
     if let Some((_, sample)) = all().find(|(_, sample)| unit(&sample.metric).is_some_and(|unit| unit != sample.unit)) {

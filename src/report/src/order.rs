@@ -5,6 +5,7 @@ use super::pages::Page;
 use anyhow::{Context, Result, ensure};
 use base::units::percent;
 use base::units::{Bytes, Seconds};
+use record::results::read_file;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -162,9 +163,9 @@ pub fn read(results: &Path) -> Result<Option<Order>> {
     if !path.exists() {
         return Ok(None);
     }
-    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let text = read_file(&path)?;
     let tried: OrderRow =
-        serde_json::from_str(&text).with_context(|| format!("{} is damaged; `just recipes` writes it anew", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("{} is damaged; `just recipes` writes it anew", path.display()))?;
     let ordered = ordered(&tried.models);
     ensure!(tried.schema == SCHEMA, "{} is of schema {}, and this vramlab reads schema {SCHEMA}", path.display(), tried.schema);
     Ok(Some(Order { tried: tried.models, ..ordered }))

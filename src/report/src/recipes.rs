@@ -1,8 +1,9 @@
 //! What to train with on a card: for each the fastest of the combinations that fit, as rehearsals predict them, with the lines of PyTorch.
 
 use super::markup::Markdown;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use base::units::{Bytes, Seconds};
+use record::results::read_file;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -78,15 +79,19 @@ pub fn read(results: &Path) -> Result<Option<Recipes>> {
     if !path.exists() {
         return Ok(None);
     }
-    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let text = read_file(&path)?;
     let rehearsed: Rehearsed =
-        serde_json::from_str(&text).with_context(|| format!("{} is damaged; `just recipes` writes it anew", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("{} is damaged; `just recipes` writes it anew", path.display()))?;
     ensure!(
         rehearsed.schema == SCHEMA,
         "{} is of schema {}, and this vramlab reads schema {SCHEMA}",
         path.display(),
         rehearsed.schema
     );
+    let odd = rehearsed.recipes.iter().find(|on_card| on_card.best.as_ref().is_some_and(|best| best.micro_batch == 0));
+    if let Some(on_card) = odd {
+        bail!("{}: a recipe for {} on {} has a micro-batch of 0 samples", path.display(), on_card.model, on_card.card);
+    }
     let best = || rehearsed.recipes.iter().filter_map(|on_card| Some((on_card, on_card.best.as_ref()?)));
     let code = [
         (

@@ -263,6 +263,15 @@ struct Pinned {
 std::map<uint64_t, Pinned> pinned;
 std::map<void*, uint64_t> managed;
 uint64_t most_managed = 0;
+// Bytes of all that is pinned, and the most there were.
+size_t pinned_bytes = 0, most_pinned = 0;
+
+// Under the mutex.
+void pin(const void* address, size_t bytes, bool ours) {
+  pinned[reinterpret_cast<uint64_t>(address)] = {bytes, ours};
+  pinned_bytes += bytes;
+  most_pinned = std::max(most_pinned, pinned_bytes);
+}
 
 // Those with kernels of their own; marked when they launch one.
 VramlabLibraries third_party;
@@ -696,7 +705,7 @@ cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return last_error = cudaErrorMemoryAllocation;
   const std::lock_guard<std::mutex> lock(mutex);
-  pinned[reinterpret_cast<uint64_t>(memory)] = {bytes, true};
+  pin(memory, bytes, true);
   *address = memory;
   return cudaSuccess;
 }
@@ -716,17 +725,22 @@ cudaError_t cudaFreeHost(void* address) {
   const auto found = pinned.find(reinterpret_cast<uint64_t>(address));
   if (found == pinned.end() || !found->second.ours) return address ? last_error = cudaErrorInvalidValue : cudaSuccess;
   munmap(address, found->second.bytes);
+  pinned_bytes -= found->second.bytes;
   pinned.erase(found);
   return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned) {
   const std::lock_guard<std::mutex> lock(mutex);
-  pinned[reinterpret_cast<uint64_t>(address)] = {bytes, false};
+  pin(address, bytes, false);
   return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* address) {
   const std::lock_guard<std::mutex> lock(mutex);
-  pinned.erase(reinterpret_cast<uint64_t>(address));
+  const auto found = pinned.find(reinterpret_cast<uint64_t>(address));
+  if (found != pinned.end()) {
+    pinned_bytes -= found->second.bytes;
+    pinned.erase(found);
+  }
   return cudaSuccess;
 }
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
@@ -910,6 +924,11 @@ struct FunctionAttributes {
 std::atomic<int> code{0};
 // The version of the code that the card takes of those that PyTorch is built for: who knows them sets it.
 void vramlab_dry_set_code(int version) { code = version; }
+// The most of the host's memory that was pinned at once, with what PyTorch's allocator of it rounds up and keeps.
+uint64_t vramlab_dry_pinned() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return most_pinned;
+}
 // CUB chooses its tiles by that version, and refuses one that PyTorch is not built for. Registers are a kernel's own, and nobody asks for them
 // before memory is sized but through the occupancy below.
 cudaError_t cudaFuncGetAttributes(FunctionAttributes* attributes, const void*) {

@@ -23,8 +23,8 @@ enum class Kind : uint8_t {
   kMark = 9,
   // The block that `address` lies in is for `bytes` (a Label), `module` names its tensor (0: nothing).
   kLabel = 10,
-  // A value was asked for that comes from numbers nobody computed: `bytes` is how often here, `operator_` what asked. Where it decided a size,
-  // `rounded` is the one that was taken, and `address` the largest that it could be.
+  // A value was asked for that comes from numbers nobody computed: `bytes` is 1 where it is made up, and 0 where it says that they are valid,
+  // `operator_` what asked. Where it decided a size, `rounded` is the one that was taken, and `address` the largest that it could be.
   kPlaceholder = 11,
   // The script is ended: `bytes` is 1 where enough steps were seen, 2 where one more of ours follows, 0 where Python ended by itself.
   kEnded = 12,

@@ -29,7 +29,7 @@
 //! A block lives from `Alloc` to `FreeRequested`; its memory is free for others at `FreeCompleted`, which is later where another stream
 //! uses it. A label speaks of the block that its address lies in, from when it was made; what a block is for often shows later.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -215,6 +215,14 @@ impl Event {
         })
     }
 
+    /// Whether it is of sizes that there are; what memory ran out over, and a value that was read, can be anything.
+    fn is_possible(&self) -> bool {
+        const MOST_BYTES: i64 = 1 << 50;
+        const MOST_STEPS: u32 = 1 << 28;
+        let is_anything = matches!(self.kind, Kind::OutOfMemory | Kind::Placeholder);
+        self.step < MOST_STEPS && (is_anything || [self.bytes, self.rounded].iter().all(|bytes| (0..=MOST_BYTES).contains(bytes)))
+    }
+
     /// What it adds to the bytes that the allocator's meter shows as requested: less than nothing where a block is free again.
     pub fn change(&self) -> i64 {
         match self.kind {
@@ -244,12 +252,15 @@ pub fn read(path: &Path, streams: &mut Vec<u64>) -> Result<Vec<Event>> {
     let mut end = None;
     loop {
         match file.read_exact(&mut record) {
-            Ok(()) => match Event::read(&record, streams) {
-                Some(event) if event.kind == Kind::Ended && event.bytes == OURS_FOLLOWS => break,
-                Some(event) if event.kind == Kind::Ended => end = end.or(Some(events.len())),
-                Some(event) => events.push(event),
-                None => break,
-            },
+            Ok(()) if record[0] == 0 => break,
+            Ok(()) => {
+                let event = Event::read(&record, streams).filter(Event::is_possible);
+                match event.with_context(|| format!("its record {} is damaged", events.len() + 1))? {
+                    event if event.kind == Kind::Ended && event.bytes == OURS_FOLLOWS => break,
+                    event if event.kind == Kind::Ended => end = end.or(Some(events.len())),
+                    event => events.push(event),
+                }
+            }
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => break,
             Err(error) => return Err(error.into()),
         }

@@ -1,5 +1,6 @@
 //! What the tests of all crates share: where the project and its programs lie, and how a test says that it leaves something out.
 
+pub mod damage;
 pub mod memory_viz;
 
 use std::fs::OpenOptions;

@@ -2,7 +2,7 @@
 
 use super::manifest::{MANIFEST, Manifest, differences, read};
 use super::rows::{HEADER, PassRecord, parse, write};
-use super::run::{ASIDE, SAMPLES};
+use super::run::{ASIDE, SAMPLES, has_rows, read_rows};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
@@ -42,14 +42,16 @@ impl Journal {
         let mut kept = Vec::new();
         if fresh || !manifest_path.exists() {
             ensure!(
-                fresh || !path.exists(),
+                fresh || !has_rows(&path),
                 "{} has samples but no {MANIFEST}, so nobody knows what they are; --fresh starts over and removes them",
                 dir.display()
             );
-            // The manifest goes first: samples without one belong to nothing.
-            let _ = std::fs::remove_file(&manifest_path);
-            replace_file(&path, &write(&[], true)?)?;
+            // A run that ends between the two leaves results without rows, which can be read: the manifest of old ones without them, or a new one.
+            if path.exists() {
+                replace_file(&path, &write(&[], true)?)?;
+            }
             replace_file(&manifest_path, &serde_json::to_vec_pretty(manifest)?)?;
+            replace_file(&path, &write(&[], true)?)?;
         } else {
             let stored = read(&manifest_path)?;
             let differences = differences(&stored, manifest)?;
@@ -66,7 +68,7 @@ impl Journal {
                     manifest.planned.push(cell);
                 }
             }
-            let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+            let text = read_rows(&path)?;
             let (passes, complete) = parse(&text, &path)?;
             let read = passes.len();
             kept.extend(passes.into_iter().filter(|p| !p.is_to_be_repeated()));
@@ -309,6 +311,29 @@ mod tests {
         drop(Journal::open(dir.path(), &mut with("127 GiB", "580.95.05"), false).unwrap());
         let error = Journal::open(dir.path(), &mut with("128 GiB", "590.10"), false).unwrap_err().to_string();
         assert!(error.contains("driver: there \"580\", now \"590\""), "{error}");
+    }
+
+    #[test]
+    fn a_run_that_ended_between_its_two_first_files_left_results_that_can_be_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (samples, json) = (dir.path().join(SAMPLES), dir.path().join(MANIFEST));
+        let (mut journal, _) = Journal::open(dir.path(), &mut manifest(), false).unwrap();
+        journal.append(&[pass("k=1", Pass::Time, 1, &[0.25])]).unwrap();
+        drop(journal);
+        let whole = std::fs::read(&samples).unwrap();
+        // The manifest alone, whether new or of a run that started over; and the header alone, as older versions left it.
+        std::fs::remove_file(&samples).unwrap();
+        assert!(Run::read(dir.path()).unwrap().passes.is_empty() && super::super::holds_results(dir.path()));
+        drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
+        let header = std::fs::read(&samples).unwrap();
+        std::fs::remove_file(&json).unwrap();
+        assert!(!super::super::holds_results(dir.path()));
+        drop(Journal::open(dir.path(), &mut manifest(), false).unwrap());
+        assert!(std::fs::read(&samples).unwrap() == header && json.exists());
+        // Samples that nobody knows are still refused.
+        std::fs::write(&samples, whole).unwrap();
+        std::fs::remove_file(&json).unwrap();
+        assert!(super::super::holds_results(dir.path()) && Journal::open(dir.path(), &mut manifest(), false).is_err());
     }
 
     #[test]

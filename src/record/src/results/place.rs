@@ -3,7 +3,7 @@
 use super::journal::is_held;
 use super::manifest::{MANIFEST, Manifest, differences, differences_of_predictions, read};
 use super::rows::PassRecord;
-use super::run::{Run, SAMPLES, holds_results, parts};
+use super::run::{Run, SAMPLES, has_rows, holds_results, parts};
 use anyhow::Result;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -95,7 +95,7 @@ fn obstacles(experiment: &Path, dir: &Path, manifest: &Manifest) -> Vec<String> 
     if is_held(dir) {
         return Vec::new();
     }
-    if dir.join(SAMPLES).exists() && !dir.join(MANIFEST).exists() {
+    if has_rows(&dir.join(SAMPLES)) && !dir.join(MANIFEST).exists() {
         return vec![format!("there are samples without {MANIFEST}, so nobody knows what they are")];
     }
     // Parts of a sweep are joined when they are read. One that is just beginning has no manifest yet.

@@ -1,7 +1,7 @@
 //! A results folder as it stands: its manifest and its rows.
 
 use super::manifest::{MANIFEST, Manifest, differences, read};
-use super::rows::{PassRecord, parse};
+use super::rows::{HEADER, PassRecord, parse};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,7 @@ impl Run {
     pub(super) fn read_part(dir: &Path) -> Result<Run> {
         let manifest = read(&dir.join(MANIFEST))?;
         let path = dir.join(SAMPLES);
-        let text = read_file(&path)?;
+        let text = read_rows(&path)?;
         let (passes, _) = parse(&text, &path)?;
         Ok(Run { manifest, passes })
     }
@@ -66,15 +66,29 @@ pub(super) fn parts(dir: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Reads a file of results. What is none, a pipe for instance, may never come to an end.
-pub(super) fn read_file(path: &Path) -> Result<Vec<u8>> {
+///
+/// # Errors
+/// It is no file, or cannot be read; with its name.
+pub fn read_file(path: &Path) -> Result<Vec<u8>> {
     let reading = || format!("reading {}", path.display());
     ensure!(std::fs::metadata(path).with_context(reading)?.is_file(), "{} is no file", path.display());
     std::fs::read(path).with_context(reading)
 }
 
+/// The rows of a folder that has a manifest: none where the run ended before it made the file.
+pub(super) fn read_rows(path: &Path) -> Result<Vec<u8>> {
+    if path.exists() { read_file(path) } else { Ok(Vec::new()) }
+}
+
+/// Whether there is more than the header, or something that is no file.
+pub(super) fn has_rows(path: &Path) -> bool {
+    let header = HEADER.join(",").len() as u64 + 1;
+    std::fs::metadata(path).is_ok_and(|about| !about.is_file() || about.len() > header)
+}
+
 /// Whether a folder is an experiment's results folder, whole or damaged.
 pub fn holds_results(dir: &Path) -> bool {
-    dir.join(MANIFEST).exists() || dir.join(SAMPLES).exists() || shards(dir).is_ok_and(|parts| !parts.is_empty())
+    dir.join(MANIFEST).exists() || has_rows(&dir.join(SAMPLES)) || shards(dir).is_ok_and(|parts| !parts.is_empty())
 }
 
 /// Folders of the parts of a sweep, in order of name.

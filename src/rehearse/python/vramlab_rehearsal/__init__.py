@@ -6,11 +6,36 @@ CUDA pays is their loading.
 """
 
 import ctypes
+import importlib
+import importlib.machinery
+import importlib.util
 import os
 import sys
 
-from . import imports
-from .session import SESSION, remarks, settings, simulated, use_the_caching_allocator
+
+class _Source(importlib.machinery.SourceFileLoader):
+    """Reads what Python keeps of our files compiled, unless a full disk has cut it: Python itself never mends that."""
+
+    def get_code(self, name):
+        try:
+            return super().get_code(name)
+        except (EOFError, ValueError, TypeError):
+            return self.source_to_code(self.get_data(self.path), self.path)
+
+
+class _Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        file = os.path.join(_HERE, f"{name[len(__name__) + 1 :]}.py")
+        if not name.startswith(f"{__name__}.") or not os.path.isfile(file):
+            return None
+        return importlib.util.spec_from_file_location(name, file, loader=_Source(name, file))
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+sys.meta_path.insert(0, _Finder)
+from . import imports  # noqa: E402
+from .session import SESSION, remarks, settings, simulated, use_the_caching_allocator  # noqa: E402
 
 
 def begin():

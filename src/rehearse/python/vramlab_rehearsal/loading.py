@@ -10,8 +10,9 @@ import multiprocessing
 import os
 import time
 
-from . import notes
+from . import hosting, longest, notes
 from .guard import guarded
+from .session import settings
 
 # Fetches that a process tells of.
 MOST = 100
@@ -35,12 +36,14 @@ def follow(torch):
     def taken(self):
         if torch.is_grad_enabled():
             name = _name(self._dataset)
-            _taken[name] = (self._num_workers, _taken.get(name, (0, 0))[1] + 1)
+            _taken[name] = (self._num_workers, _taken.get(name, (0, 0))[1] + 1, getattr(self, "_prefetch_factor", None) or 0)
 
     @functools.wraps(take)
     def taking(self):
         batch = take(self)
         taken(self)
+        if settings.longest and torch.is_grad_enabled():
+            batch = longest.instead(self, batch)
         return batch
 
     base.__next__ = taking
@@ -68,7 +71,7 @@ def _timed(original):
     def fetch(self, index):
         began = _moment()
         batch = original(self, index)
-        _fetched(self, index, began)
+        _fetched(self, index, batch, began)
         return batch
 
     return fetch
@@ -84,7 +87,7 @@ def _moment():
 
 
 @guarded("the time of loading")
-def _fetched(self, index, began):
+def _fetched(self, index, batch, began):
     global _told
     if began is None:
         return
@@ -99,6 +102,8 @@ def _fetched(self, index, began):
         seconds=max(seconds - waited, worked),
         processor_seconds=worked,
         samples=len(index) if isinstance(index, (list, tuple)) else 0,
+        bytes=hosting.bytes_of(batch),
+        private=hosting.private() if _is_worker() else 0,
     )
 
 
@@ -119,5 +124,5 @@ def _write(**line):
 
 @guarded("batches of a DataLoader")
 def tell():
-    for name, (workers, batches) in _taken.items():
-        notes.note(loader=name, workers=workers, batches=batches)
+    for name, (workers, batches, prefetched) in _taken.items():
+        notes.note(loader=name, workers=workers, batches=batches, prefetched=prefetched)

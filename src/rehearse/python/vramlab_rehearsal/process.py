@@ -3,14 +3,13 @@
 import atexit
 import multiprocessing
 import os
-import resource
 import sys
 import threading
 import time
 import traceback
 from multiprocessing import util
 
-from . import counting, device, distributed, imports, labels, loading, notes, passes, reach, steps, switches
+from . import counting, device, distributed, hosting, imports, labels, loading, notes, passes, reach, steps, switches
 from .guard import guarded
 from .notes import note
 from .session import settings
@@ -41,6 +40,7 @@ def begin(torch):
         )
 
     notes.begin(introduction)
+    hosting.begin()
     refused = device.refuse(torch)
     if refused:
         note(refused=refused)
@@ -81,12 +81,14 @@ def stop(after):
         device.hold()
         _label_everything()
         device.ended(2 if settings.counts else 1)
+        note(host=hosting.measured())
         if device.library is not None:
             reach.tell()
             loading.tell()
             passes.look_at_variables()
             passes.tell()
         note(stopped=after, at=time.monotonic_ns())
+        note(note=f"steps after step {after} were not run: what is larger later is in no figure here; --steps all runs the script to its end")
         _stopped = True
         if settings.counts:
             return counting.begin()
@@ -108,8 +110,7 @@ def _ended():
         return
     _told = os.getpid()
     note(ended=True)
-    # Linux counts it in KiB.
-    note(host_memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+    note(host=hosting.measured())
     if not _stopped:
         reach.tell_batches()
         loading.tell()

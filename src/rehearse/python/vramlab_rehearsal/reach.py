@@ -1,5 +1,5 @@
-"""What the steps of a rehearsal do not reach: evaluation, generation, saving, and batches larger than those that were seen. Told by what the
-script has for it and did not come to, when it is stopped after its steps."""
+"""What the steps of a rehearsal do not reach: evaluation, generation, saving, what comes later (later.py), and batches larger than those that were seen.
+Told by what the script has for it and did not come to, when it is stopped after its steps."""
 
 import ast
 import collections.abc
@@ -9,14 +9,15 @@ import os
 import sys
 import weakref
 
-from . import imports, labels, padding
+from . import imports, labels, later, padding
 from .guard import guarded
 from .notes import note
 
 step = 1
 
 _did = set()
-_evals = set()
+# Places of calls that were made: of `eval`, and of `train` with False; of contexts without gradients, by their line, and of functions of such.
+_evals, _without_gradients = set(), set()
 _iterated = weakref.WeakSet()
 # By its first parameter: models that were trained, and those that gave something without gradients.
 _trained, _asked = set(), set()
@@ -33,13 +34,20 @@ MOST_BATCHES = 8
 
 def follow(torch):
     module, loader = torch.nn.Module, torch.utils.data.DataLoader
-    set_eval, iterate = module.eval, loader.__iter__
+    set_eval, set_train, iterate = module.eval, module.train, loader.__iter__
 
     @functools.wraps(set_eval)
     def evaluating(self):
         caller = sys._getframe(1)
         _evals.add((caller.f_code.co_filename, caller.f_lineno))
         return set_eval(self)
+
+    @functools.wraps(set_train)
+    def training(self, mode=True):
+        if not mode:
+            caller = sys._getframe(1)
+            _evals.add((caller.f_code.co_filename, caller.f_lineno))
+        return set_train(self, mode)
 
     is_read = guarded("which DataLoaders are read")(_iterated.add)
 
@@ -48,12 +56,32 @@ def follow(torch):
         is_read(self)
         return iterate(self)
 
-    module.eval, loader.__iter__ = evaluating, iterating
+    module.eval, module.train, loader.__iter__ = evaluating, training, iterating
+    for kind in (torch.no_grad, torch.inference_mode):
+        kind.__enter__ = _that_enters(kind.__enter__)
     labels.before_roots.append(_enters)
     padding.follow(torch)
     torch.save = _that_saves(torch.save)
     saves = guarded("saving by safetensors")(lambda saver: setattr(saver, "save_file", _that_saves(saver.save_file)))
     imports.when_imported("safetensors.torch", saves)
+    saves = guarded("saving by torch.distributed.checkpoint")(lambda saver: setattr(saver, "save", _that_saves(saver.save)))
+    imports.when_imported("torch.distributed.checkpoint", saves)
+
+
+def _that_enters(original):
+    @guarded("blocks without gradients")
+    def entered(frame):
+        # Of a decorated function, whose code stands in the frame of its wrapper.
+        function = frame.f_locals.get("func") if frame.f_code.co_name == "decorate_context" else None
+        code = getattr(function, "__code__", None)
+        _without_gradients.add((code.co_filename, code.co_firstlineno) if code else (frame.f_code.co_filename, frame.f_lineno))
+
+    @functools.wraps(original)
+    def enter(self):
+        entered(sys._getframe(1))
+        return original(self)
+
+    return enter
 
 
 def _that_saves(original):
@@ -168,10 +196,14 @@ def tell():
             found.setdefault("evaluation", []).append((f"nothing was read from the DataLoader {names[id(loader)]}", "", 0))
     for file in _own_files():
         _of_source(file, found)
+    known = {(file, line) for evidence in found.values() for _, file, line in evidence}
+    rest = [(what, file, line) for what, file, line in later.of_frames(sys._getframe(1), is_own, _tree) if (file, line) not in known]
     for kind, evidence in found.items():
         if kind not in _did:
             for what, file, line in evidence[:MOST_TOLD]:
                 note(unreached=kind, what=what, file=file, line=line)
+    for what, file, line in rest[: 2 * MOST_TOLD]:
+        note(unreached="later", what=what, file=file, line=line)
 
 
 def _trainers_in_frames():
@@ -225,22 +257,76 @@ def _own_files():
     return sorted(own, key=lambda file: file != main)[:MOST_FILES]
 
 
-def _of_source(file, found):
+@functools.lru_cache(maxsize=MOST_FILES)
+def _tree(file):
     try:
         with open(file, "rb") as source:
-            tree = ast.parse(source.read())
-    except (OSError, SyntaxError, ValueError):
+            return ast.parse(source.read())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _of_source(file, found):
+    tree = _tree(file)
+    if tree is None:
         return
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
-    for call in sorted(calls, key=lambda call: call.lineno):
-        owner = call.func.value.id if isinstance(call.func.value, ast.Name) else "..."
-        name, line = call.func.attr, call.lineno
-        if name == "eval" and not call.args and (file, line) not in _evals or name in ("evaluate", "validate"):
-            kind = "evaluation"
-        elif name == "generate":
-            kind = "generation"
-        elif name in SAVING or (owner, name) == ("torch", "save"):
-            kind = "saving"
-        else:
-            continue
-        found.setdefault(kind, []).append((f"{owner}.{name}(...)" if call.args or call.keywords else f"{owner}.{name}()", file, line))
+    saves = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("torch", "safetensors")
+        for alias in node.names
+        if alias.name in ("save", "async_save", *SAVING)
+    }
+    savers = {"torch"} | {
+        alias.asname or alias.name.split(".")[-1]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+        if f"{getattr(node, 'module', '')}.{alias.name}".endswith("torch.distributed.checkpoint") or alias.name == "torch.distributed.checkpoint"
+    }
+    for node in sorted((node for node in ast.walk(tree) if hasattr(node, "lineno")), key=lambda node: node.lineno):
+        if isinstance(node, (ast.With, ast.FunctionDef)):
+            what = _without_gradients_at(file, node)
+            if what:
+                found.setdefault("evaluation", []).append((what, file, node.lineno))
+        elif isinstance(node, ast.Call):
+            kind = _kind_of(file, node, saves, savers)
+            if kind:
+                name = ast.unparse(node.func).rsplit(".", 2)
+                shown = f"{name[-2] if len(name) == 2 else '...'}.{name[-1]}" if len(name) > 1 else name[0]
+                found.setdefault(kind, []).append((f"{shown}(...)" if node.args or node.keywords else f"{shown}()", file, node.lineno))
+
+
+def _without_gradients_at(file, node):
+    """A block or function without gradients that was never entered."""
+    given = [item.context_expr for item in node.items] if isinstance(node, ast.With) else node.decorator_list
+    for each in given:
+        text = ast.unparse(each)
+        if any(name in text for name in ("no_grad", "inference_mode", "set_grad_enabled(False)")):
+            # A function's code begins at its first decorator.
+            lines = range(node.lineno, node.body[0].lineno) if isinstance(node, ast.With) else [each.lineno for each in given]
+            if not any((file, line) in _without_gradients for line in lines):
+                return f"with {text}" if isinstance(node, ast.With) else f"@{text} {node.name}"
+    return None
+
+
+def _kind_of(file, call, saves, savers):
+    if isinstance(call.func, ast.Name):
+        name = call.func.id
+        if name in saves:
+            return "saving"
+        named = name.lower().lstrip("_")
+        is_evaluation = named != "eval" and (named.startswith(("eval", "valid", "estimate_loss")) or named == "test")
+        return "evaluation" if is_evaluation else None
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    owner, name = ast.unparse(call.func.value).split(".")[-1], call.func.attr
+    if name == "train":
+        given = [each for each in call.args[:1]] + [each.value for each in call.keywords if each.arg == "mode"]
+        is_off = any(isinstance(each, ast.Constant) and each.value is False for each in given)
+        return "evaluation" if is_off and (file, call.lineno) not in _evals else None
+    if name == "eval" and not call.args and (file, call.lineno) not in _evals or name in ("evaluate", "validate"):
+        return "evaluation"
+    if name == "generate":
+        return "generation"
+    return "saving" if name in SAVING or (owner in savers and name in ("save", "async_save")) else None

@@ -6,7 +6,7 @@ import os
 import time
 import weakref
 
-from . import device, imports, labels, reach
+from . import device, hosting, imports, labels, reach
 from .guard import guarded
 from .notes import note
 from .session import SESSION, settings
@@ -207,6 +207,7 @@ class _Steps:
         self.ended = steps
         reach.step = steps + 1
         device.library.vl_end_step()
+        hosting.look()
         if self.wanted is not None and steps >= self.wanted and not _trials:
             self.stop(steps)
 
@@ -223,6 +224,7 @@ class _Steps:
 
     def backward_begins(self):
         self.look()
+        hosting.look()
         self.is_backward = True
 
     def backward_ended(self):

@@ -24,6 +24,9 @@ pub struct PlaceholderSize {
     pub possible: i64,
 }
 
+/// No decision of the script hangs on what these read: Dynamo prints what it guards, Inductor keeps what it tunes with.
+pub const BESIDE: [&str; 2] = ["/torch/_dynamo/convert_frame.py", "/torch/_inductor/runtime/triton_heuristics.py"];
+
 /// An operator whose library takes memory of its own that nobody knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Uncounted {
@@ -34,9 +37,7 @@ pub struct Uncounted {
 
 pub fn placeholders(trace: &Trace) -> Vec<PlaceholderValue> {
     let mut found: Vec<PlaceholderValue> = Vec::new();
-    // Dynamo prints what it guards, Inductor keeps what it tunes with; no decision hangs on either.
-    let beside = ["/torch/_dynamo/convert_frame.py", "/torch/_inductor/runtime/triton_heuristics.py"];
-    let decides = |event: &&Event| !trace.stack(event.stack).any(|frame| beside.iter().any(|file| frame.file.ends_with(file)));
+    let decides = |event: &&Event| !trace.stack(event.stack).any(|frame| BESIDE.iter().any(|file| frame.file.ends_with(file)));
     for event in trace.events.iter().filter(|event| event.kind == Kind::Placeholder).filter(decides) {
         let line = trace.line(event.stack).map(Line::from);
         let operator = trace.operators.get(&event.operator.into()).cloned().unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use super::cards::CardAnswer;
 use super::ends::{self, FailedProcess, RefusedOperator};
+use super::host::HostMemory;
 use super::nccl::{self, NcclBuffers};
 use super::out_of_memory::Caught;
 use super::process::{ProcessAnswer, process_answers};
@@ -9,7 +10,7 @@ use super::streams;
 use super::time::{Loading, Prediction, predict};
 use crate::capture::plain::on_one_line;
 use crate::capture::process::Trace;
-use crate::capture::session::{Capture, Found, Needs, ScriptFailed, remedy, script_of};
+use crate::capture::session::{Capture, Found, Needs, OtherValues, ScriptFailed, remedy, script_of};
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use sim::cards::Card;
@@ -108,6 +109,10 @@ pub struct Answer {
     pub time: Option<Prediction>,
     /// Why there is none.
     pub time_missing: Option<String>,
+    /// Where values that nobody computed decide what it takes: what it takes with others.
+    pub other_values: Option<OtherValues>,
+    /// What the job takes of the host's memory.
+    pub host: Option<HostMemory>,
     /// The worst first.
     pub processes: Vec<ProcessAnswer>,
     /// The one that ran out of memory first, then the fullest.
@@ -215,6 +220,8 @@ impl Answer {
         }
         self.notes
             .extend(found.needs_missing.iter().map(|why| format!("the least memory that would do could not be found: {why}")));
+        self.other_values = found.other_values.clone();
+        self.notes.extend(found.other_values_missing.clone());
     }
 }
 
@@ -304,6 +311,8 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         timed_out_after: run.timeout.filter(|_| verdict == RehearsalVerdict::TimedOut),
         time,
         time_missing,
+        other_values: None,
+        host: HostMemory::of(&run.traces, run.host_memory),
         processes,
         cards,
         nccl: run.traces.iter().filter_map(|trace| nccl::buffers(trace, &run.card)).max_by_key(|buffers| buffers.most),

@@ -17,6 +17,12 @@ pub struct Fetch {
     pub processor_seconds: f64,
     /// 0 where that is not known.
     pub samples: u64,
+    /// Of the batch's tensors.
+    #[serde(default)]
+    pub bytes: u64,
+    /// Of a worker: what it has of the host's memory alone.
+    #[serde(default)]
+    pub private: u64,
 }
 
 impl Fetch {
@@ -34,4 +40,7 @@ pub struct ScriptLoader {
     pub name: String,
     pub workers: u32,
     pub batches: u64,
+    /// Batches that each worker has ready.
+    #[serde(default)]
+    pub prefetched: u32,
 }

@@ -36,9 +36,11 @@
 //! | `{"unreached":"evaluation","what":..,"file":..,"line":N}` | what the script has and did not come to before it was stopped; the place, where there is one |
 //! | `{"varied":NAME,"module":CLASS,"least":[..],"most":[..],"step":N}` | sizes of an input of the outermost module, where they differ, and when the most came |
 //! | `{"batches":[[SAMPLES,TOKENS],..]}` | of the first steps: what went through the model; 0 tokens where its input is no text |
-//! | `{"loader":NAME,"workers":N,"batches":N}` | a DataLoader, and batches that were taken from it to train |
+//! | `{"loader":NAME,"workers":N,"batches":N,"prefetched":N}` | a DataLoader, batches that were taken from it to train, and how many each worker has ready |
+//! | `{"host":{"resident":N,"file":N,"untouched":N,"pinned":N}}` | bytes of the host's memory |
 //! | `{"flops":N}` | floating-point operations of the step after the last that is recorded |
 
+use super::host::HostFigures;
 use super::loading::{Fetch, ScriptLoader};
 use super::plain::on_one_line;
 use super::work::Work;
@@ -50,7 +52,7 @@ use std::fs;
 use std::path::Path;
 
 /// A place in a Python file.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Frame {
     pub file: String,
     /// 0 where Python knows none.
@@ -249,8 +251,8 @@ pub struct Trace {
     pub fetches: Vec<Fetch>,
     /// Floating-point operations of one step, where they were counted.
     pub flops: Option<u64>,
-    /// Most bytes that the process had in the host's memory; 0 of one that did not come to its end.
-    pub host_memory: u64,
+    /// Of the host's memory; zeros of one that did not come to its end.
+    pub host: HostFigures,
     pub gpu: Option<RealGpu>,
     pub meters: Option<Meters>,
     /// What operators of the first steps have for the GPU to do.
@@ -344,8 +346,8 @@ enum TraceLine {
     Flops {
         flops: u64,
     },
-    HostMemory {
-        host_memory: u64,
+    Host {
+        host: HostFigures,
     },
     Gpu(RealGpu),
     Meters {
@@ -468,7 +470,7 @@ impl Trace {
             TraceLine::Batches { batches } => self.batches = batches,
             TraceLine::Loader(loader) => self.loaders.push(loader),
             TraceLine::Flops { flops } => self.flops = Some(flops),
-            TraceLine::HostMemory { host_memory } => self.host_memory = host_memory,
+            TraceLine::Host { host } => self.host.join(host),
             TraceLine::Gpu(gpu) => self.gpu = Some(gpu),
             TraceLine::Meters { meters } => self.meters = Some(meters),
         }
@@ -543,7 +545,7 @@ impl Trace {
 const INSTALLED: [&str; 2] = ["/site-packages/", "/dist-packages/"];
 
 /// Whether a file is PyTorch's, Python's or ours, which everybody's lines go through.
-fn is_torch_or_stdlib(file: &str) -> bool {
+pub fn is_torch_or_stdlib(file: &str) -> bool {
     let installed = INSTALLED.iter().find_map(|folder| file.split_once(*folder));
     match installed {
         Some((_, package)) => package.starts_with("torch/"),

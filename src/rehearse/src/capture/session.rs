@@ -1,7 +1,7 @@
 //! What a command under rehearsal left: how it ended, and the folders of its processes.
 
 use super::occupancy::Occupancy;
-use super::process::{Trace, VERSION};
+use super::process::{Frame, Trace, VERSION};
 use anyhow::{Context, Result, ensure};
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -34,6 +34,12 @@ pub struct Capture {
     pub lag: u32,
     pub host_factor: f64,
     pub timeout: Option<f64>,
+    /// Of the machine that it ran on, or of what was said of the target's host: bytes of memory; 0 where that is not known.
+    #[serde(default)]
+    pub host_memory: u64,
+    /// How long it ran.
+    #[serde(default)]
+    pub seconds: f64,
     /// Of the machine that it ran on.
     pub cores: usize,
     /// As the system gives it.
@@ -68,8 +74,23 @@ pub struct Found {
     pub needs: Option<Needs>,
     /// Why they are not known.
     pub needs_missing: Option<String>,
+    pub other_values: Option<OtherValues>,
+    /// Why it is not known what others would do.
+    pub other_values_missing: Option<String>,
     /// What is written in lines of the script, by `file:line`.
     pub lines: BTreeMap<String, String>,
+}
+
+/// What came of a rehearsal in which the values that the script reads are others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherValues {
+    /// Where values are read that may decide something.
+    pub lines: Vec<Frame>,
+    /// What it then takes on the GPU, as far as it came.
+    pub peak_on_device: i64,
+    pub fits: bool,
+    /// Whether it had not ended when its time was over.
+    pub endless: bool,
 }
 
 /// What a rehearsal needs of a card.

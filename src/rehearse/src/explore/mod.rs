@@ -5,4 +5,5 @@ pub mod needs;
 pub mod preset;
 mod replay;
 pub mod template;
+mod unknown;
 pub mod what_if;

@@ -56,6 +56,9 @@ impl Rehearsal {
                 Err(error) => capture.found.needs_missing = Some(format!("{error:#}")),
             }
         }
+        if with_needs && answer.verdict.fits() {
+            self.find_unknown(&answer, &mut capture);
+        }
         answer.add(&capture.found, &self.card);
         Ok(RehearsalResult { answer, capture, _session: session })
     }

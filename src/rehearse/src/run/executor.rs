@@ -2,6 +2,7 @@
 
 use super::libraries::{Libraries, libraries};
 use super::session::{self, LeftProcesses, PythonSettings, Session};
+use crate::capture::host::memory_of_this_machine;
 use crate::capture::occupancy::Occupancy;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::VERSION;
@@ -39,6 +40,10 @@ pub struct Rehearsal {
     pub rank: Option<(u32, u32)>,
     /// A folder in which ranks leave the objects that they send, for those that are rehearsed after them.
     pub sent: Option<PathBuf>,
+    /// Give the training the largest batch of its DataLoader, too.
+    pub longest: bool,
+    /// Bytes of memory that the target's host has; none for as many as this one has.
+    pub host_memory: Option<u64>,
     /// Leave new parameters uninitialised.
     pub no_init: bool,
     /// Turn `torch.compile` off.
@@ -116,6 +121,8 @@ impl Rehearsal {
             cards: 2,
             rank: None,
             sent: None,
+            longest: false,
+            host_memory: None,
             no_init: false,
             eager: false,
             timeout: None,
@@ -149,6 +156,7 @@ impl Rehearsal {
             no_init: self.no_init,
             eager: self.eager,
             techniques: &self.variant.techniques,
+            longest: self.longest,
             counts: self.variant.counts,
         };
         settings.write(session)?;
@@ -206,6 +214,7 @@ impl Executor for Processes {
         ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).ok();
         let words: Vec<String> = rehearsal.words().iter().map(|word| word.to_string_lossy().into_owned()).collect();
         look_for_script(&words)?;
+        let began = Instant::now();
         let mut child = command.spawn().map_err(|error| not_started(&words, error))?;
         let (status, timed_out) = wait(rehearsal, &mut child, session.path())?;
         let capture = Capture {
@@ -216,6 +225,8 @@ impl Executor for Processes {
             lag: rehearsal.lag,
             host_factor: rehearsal.host_factor,
             timeout: rehearsal.timeout,
+            host_memory: rehearsal.host_memory.unwrap_or_else(memory_of_this_machine),
+            seconds: began.elapsed().as_secs_f64(),
             cores: thread::available_parallelism().map_or(1, usize::from),
             status: status.into_raw(),
             timed_out,

@@ -98,6 +98,8 @@ pub struct PythonSettings<'a> {
     pub eager: bool,
     /// Techniques to switch on, by their names in `python/vramlab_rehearsal/techniques`.
     pub techniques: &'a [&'static str],
+    /// Whether the second batch of a training is the largest that its loader gives.
+    pub longest: bool,
     /// Whether floating-point operations are counted, in one step more.
     pub counts: bool,
 }

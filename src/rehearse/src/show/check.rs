@@ -2,7 +2,8 @@
 
 use super::diff::{PeakDiff, diff};
 use crate::answer::{Answer, BlockGroup, Held, moment};
-use anyhow::{Context, Result, bail};
+use crate::capture::plain::on_one_line;
+use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -40,6 +41,9 @@ impl Tolerance {
         }
     }
 }
+
+/// More than all lines of all cards can hold together.
+const MOST: i64 = 1 << 50;
 
 /// As much of an earlier answer as is compared.
 #[derive(Debug, Deserialize)]
@@ -80,7 +84,40 @@ impl Earlier {
     pub fn read(path: &Path) -> Result<Earlier> {
         let text = fs::read_to_string(path)
             .with_context(|| format!("reading {}; make it by vramlab rehearse --json {0}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("{} is no answer of vramlab rehearse --json", path.display()))
+        let mut read: Earlier =
+            serde_json::from_str(&text).with_context(|| format!("{} is no answer of vramlab rehearse --json", path.display()))?;
+        let lines = read.processes.iter().flat_map(|process| &process.peak.lines).map(|held| held.bytes);
+        let contents = read.processes.iter().flat_map(|process| &process.peak.contents);
+        let bytes = lines.chain(contents.flat_map(|group| [group.bytes, group.allocated]));
+        ensure!(
+            [read.peak_allocated, read.peak_reserved].into_iter().chain(bytes).all(|bytes| (0..=MOST).contains(&bytes)),
+            "{} has bytes that no card has",
+            path.display()
+        );
+        // It may come from anywhere, and is shown.
+        for process in &mut read.processes {
+            (process.torch, process.peak.phase) = (on_one_line(&process.torch), on_one_line(&process.peak.phase));
+            for held in &mut process.peak.lines {
+                (held.name, held.source) = (on_one_line(&held.name), held.source.as_deref().map(on_one_line));
+            }
+            for group in &mut process.peak.contents {
+                let texts = [&mut group.line, &mut group.function, &mut group.module, &mut group.category, &mut group.operator];
+                let texts = texts.into_iter().chain(&mut group.source).chain(&mut group.freed);
+                texts.for_each(|text| *text = on_one_line(text));
+            }
+        }
+        read.gpu.name = on_one_line(&read.gpu.name);
+        Ok(read)
+    }
+
+    /// Another card's answer says nothing of this one's: peaks differ by what PyTorch and its libraries choose for it.
+    ///
+    /// # Errors
+    /// The earlier answer is of another card; with both.
+    pub fn is_of(&self, gpu: &str) -> Result<()> {
+        let (earlier, now) = (&self.gpu.name, on_one_line(gpu));
+        ensure!(*earlier == now, "--check: the earlier answer is of {earlier}, and this is {now}: name the same with --gpu");
+        Ok(())
     }
 
     /// Where the difference to a later answer's peak comes from, of the process that needs most.
@@ -126,18 +163,14 @@ impl Earlier {
             );
         }
         if let (Some(before), Some(after)) = (self.processes.first(), now.processes.first()) {
-            let (moments, gpus) = ((before.peak.phase.as_str(), before.peak.step), (&self.gpu.name, &now.gpu.name));
+            let moments = (before.peak.phase.as_str(), before.peak.step);
             if moments != (after.peak.phase, after.peak.step) {
                 let (was, is) =
                     (moment(moments.0, moments.1, before.peak.pass), moment(after.peak.phase, after.peak.step, after.peak.pass));
                 let _ = writeln!(text, "  The peak was {was} and is {is}.");
             }
-            if gpus.0 != gpus.1 || before.torch != after.torch {
-                let _ = writeln!(
-                    text,
-                    "  The earlier answer is of {} and PyTorch {}, this one of {} and PyTorch {}.",
-                    gpus.0, before.torch, gpus.1, after.torch
-                );
+            if before.torch != after.torch {
+                let _ = writeln!(text, "  The earlier answer is of PyTorch {}, this one of PyTorch {}.", before.torch, after.torch);
             }
             if grew {
                 // An answer of an earlier version has its lines alone.

@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// Writes all files into a folder, which is made where it is missing.
@@ -37,11 +38,27 @@ pub fn write(folder: &Path, answer: &Answer, traces: &[Trace]) -> Result<()> {
     Ok(())
 }
 
-fn save(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> Result<()>) -> Result<()> {
+/// Writes a file aside and renames it into place, so that a full disk leaves what was there. What is no file, as /dev/stdout, is written to.
+///
+/// # Errors
+/// It cannot be written; with its name.
+pub fn save(path: &Path, write: impl FnOnce(&mut BufWriter<&File>) -> Result<()>) -> Result<()> {
     let attempt = || -> Result<()> {
-        let mut out = BufWriter::new(File::create(path)?);
-        write(&mut out)?;
-        Ok(out.flush()?)
+        let written = |file: &File| -> Result<()> {
+            let mut out = BufWriter::new(file);
+            write(&mut out)?;
+            Ok(out.flush()?)
+        };
+        if fs::symlink_metadata(path).is_ok_and(|about| !about.is_file()) {
+            return written(&File::create(path)?);
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // Rights are those that the user gives to files.
+        let aside =
+            tempfile::Builder::new().prefix(".vramlab-").permissions(fs::Permissions::from_mode(0o666)).tempfile_in(folder)?;
+        written(aside.as_file())?;
+        aside.persist(path)?;
+        Ok(())
     };
     attempt().with_context(|| format!("writing {}", path.display()))
 }

@@ -2,10 +2,12 @@
 
 use super::words::{bytes, place_of, place_or_not, row, share_of, short};
 use super::{cards, time};
-use crate::answer::{Answer, Caught, Failure, Held, Leftover, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment};
+use crate::answer::{
+    Answer, Caught, Failure, Held, HostMemory, Leftover, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment,
+};
 use crate::capture::plain::{first_line, on_one_line};
-use crate::capture::process::{Keeper, Unreached, Varied};
-use crate::capture::session::Capture;
+use crate::capture::process::{Frame, Keeper, Unreached, Varied};
+use crate::capture::session::{Capture, OtherValues};
 use std::fmt::Write;
 
 /// The whole answer, each line ended.
@@ -82,6 +84,9 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     cards::shared(text, answer)?;
     phases(text, worst)?;
     cached(text, worst)?;
+    if let Some(host) = &answer.host {
+        writeln!(text, "\n  {}", host.said())?;
+    }
     if answer.processes.len() > 1 {
         processes(text, answer)?;
     }
@@ -151,10 +156,55 @@ pub fn short_failure(answer: &Answer, run: &Capture) -> String {
 
 /// The first line: the verdict, and what it does not say.
 pub fn headline(answer: &Answer) -> String {
-    match &answer.no_code {
-        Some(why) => format!("{} But {}.", verdict(answer), first_line(why)),
-        None => verdict(answer),
+    let host = answer.host.as_ref().filter(|_| answer.verdict.fits()).and_then(HostMemory::warning);
+    let no_code = answer.no_code.as_ref().map(|why| format!("But {}.", first_line(why)));
+    [Some(verdict(answer)), no_code, answer.other_values.as_ref().map(others_said), host, unseen(answer)]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<String>>()
+        .join(" ")
+}
+
+/// Two places, and how many more there are.
+pub fn places_of(lines: &[Frame]) -> String {
+    let mut places: Vec<String> = lines.iter().map(|line| short(&format!("{}:{}", line.file, line.line))).collect();
+    places.dedup();
+    let more = places.len().saturating_sub(2);
+    places.truncate(2);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", places.join(", "))
+}
+
+/// What the headline adds.
+fn others_said(other: &OtherValues) -> String {
+    let with_others = match (other.fits, other.endless) {
+        (false, _) => "with others it runs out of memory".to_string(),
+        (_, true) => format!("with others it had not ended at {}; more is not known", bytes(other.peak_on_device)),
+        _ => format!("with others it takes {} on the GPU, and a real run may take more", bytes(other.peak_on_device)),
+    };
+    format!("But placeholder values decide a size or a loop ({}): {with_others}.", places_of(&other.lines))
+}
+
+/// What the script has and did not come to, a place of each kind.
+fn unseen(answer: &Answer) -> Option<String> {
+    let worst = answer.processes.first().filter(|_| answer.verdict.fits())?;
+    let mut kinds: Vec<&Unreached> = Vec::new();
+    for row in &worst.unreached {
+        if !kinds.iter().any(|known| known.phase == row.phase) {
+            kinds.push(row);
+        }
     }
+    let place = |row: &&Unreached| match (row.phase.as_str(), row.line) {
+        ("later", line) => format!("what comes later ({}:{line})", short(&row.file)),
+        (phase, 0) => phase.to_string(),
+        (phase, line) => format!("{phase} ({}:{line})", short(&row.file)),
+    };
+    let mut told: Vec<String> = kinds.iter().map(place).collect();
+    let was_given = || answer.notes.iter().any(|note| note.starts_with("--longest: of "));
+    if !worst.varied.is_empty() && !was_given() {
+        told.push("batches larger than those that were seen (--longest)".to_string());
+    }
+    (!told.is_empty()).then(|| format!("Not reached: {}.", told.join(", ")))
 }
 
 fn verdict(answer: &Answer) -> String {
@@ -318,7 +368,8 @@ pub fn unreached_at(row: &Unreached) -> String {
 }
 
 fn varied(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
-    let title = "Batches differ in size from step to step; a larger one would need more:";
+    let title =
+        "Batches differ in size from step to step; a larger one would need more (--longest rehearses the DataLoader's largest):";
     at_places(text, title, worst.varied.iter().map(varied_of))
 }
 

@@ -594,13 +594,13 @@ void tell_of_endless(uint32_t stack) {
   std::fprintf(stderr, "vramlab: %s\n", said);
 }
 
-void placeholder_read(const char* what, int64_t size, int64_t most) {
+void placeholder_read(const char* what, bool is_made_up, int64_t size, int64_t most) {
   const uint32_t stack = gather_stack(), name = operator_number(what);
   const std::lock_guard<std::mutex> lock(mutex);
   if (!is_open()) return;
   tell_of_endless(stack);
   Event event = now(Kind::kPlaceholder);
-  event.bytes = 1;
+  event.bytes = is_made_up;
   event.rounded = size;
   event.address = static_cast<uint64_t>(most);
   event.stack = stack ? stack : backward_stack.load();

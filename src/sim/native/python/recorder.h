@@ -51,8 +51,9 @@ void set_module(uint32_t module);
 void set_backward_stack();
 void label(uint64_t address, Label category, uint32_t name);
 void ended(int enough_seen);
-// `size` is what was taken where it decides a shape, and `most` what that could be.
-void placeholder_read(const char* operator_name, int64_t size = 0, int64_t most = 0);
+// `is_made_up` where it could be another; else it says that numbers are valid. `size` is what was taken where it decides a shape, and `most`
+// what that could be.
+void placeholder_read(const char* operator_name, bool is_made_up, int64_t size = 0, int64_t most = 0);
 // What the innermost kernel at work is; gives what was before.
 uint32_t set_operator(uint32_t name);
 // `uncounted` is the library that takes memory of its own for it which nobody knows.

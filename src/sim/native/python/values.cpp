@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -34,12 +35,17 @@ using torch::jit::Stack;
 // More than this has no shadow, and is not computed: whole numbers as many as say which token goes to which expert, floating point only as much
 // as lengths and counts are, and casts of whole numbers. All shadows together stay below the last.
 constexpr size_t kMostWhole = 256 << 20, kMostFloating = 16 << 10, kMostAltogether = 1 << 30;
+// A copy to the host of more than this is not filled.
+constexpr size_t kMostCopied = 16 << 20;
+
+// Where a value comes from: it is known; it says that numbers are valid, as in each healthy run; or it is made up, and could be another.
+enum Source : uint8_t { kReal, kValid, kMadeUp };
 
 struct Shadow {
   // Bytes; undefined where somebody wrote what nobody knows.
   Tensor bytes;
-  // Known, as an answer of a healthy run and not as a value.
-  bool is_placeholder = false, is_large_floating = false;
+  Source source = kReal;
+  bool is_large_floating = false;
 };
 
 std::mutex shadows_mutex;
@@ -48,12 +54,25 @@ std::unordered_map<uint64_t, Shadow> shadows;
 size_t shadow_bytes = 0;
 std::atomic<size_t> large_floating{0};
 
-// A loss of a healthy run, of which nobody knows more: above 0, for logarithms and quotients; and a little less each time, so that who waits until it
-// is small, or does no longer improve, sees both, and not at once.
-double next_loss() {
-  static std::atomic<int> asked{0};
-  return std::max(std::pow(0.98, ++asked), 1e-30);
+// In a second rehearsal made-up values are others, as possible as the first: what differs then hangs on them (src/rehearse/src/unknown.rs).
+bool is_other() {
+  static const bool is_set = std::getenv("VRAMLAB_REHEARSAL_OTHER_VALUES") != nullptr;
+  return is_set;
 }
+
+// A loss of a healthy run, of which nobody knows more: above 0, for logarithms and quotients; and a little less each time, so that who waits until it
+// is small, or does no longer improve, sees both, and not at once. Each step begins a little below the one before, so that steps are alike.
+double next_loss() {
+  static std::atomic<uint64_t> asked{0};
+  const uint64_t step = current_step(), before = asked.load();
+  const uint64_t now = before >> 32 == step ? before + 1 : step << 32 | 1;
+  asked = now;
+  return std::max((is_other() ? 20 : 1) * std::pow(0.99, step) * std::pow(0.98, now & 0xffffffff), 1e-30);
+}
+
+// Of truths and whole numbers: a count, so that it can be divided by.
+bool made_up_truth() { return is_other(); }
+int64_t made_up_count() { return is_other() ? 64 : 1; }
 
 bool is_whole(at::ScalarType type) { return at::isIntegralType(type, /*includeBool=*/true); }
 
@@ -83,7 +102,7 @@ Tensor over(const Tensor& bytes, const Tensor& like) {
 }
 
 // The values of a tensor, as a view of its block's shadow; undefined where they are not known.
-Tensor known(const Tensor& tensor, bool* is_placeholder) {
+Tensor known(const Tensor& tensor, Source* source) {
   if (tensor.numel() == 0) return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
   if (!can_be_known(tensor) && !has_large_shadow(tensor)) return {};
   Shadow shadow;
@@ -94,7 +113,7 @@ Tensor known(const Tensor& tensor, bool* is_placeholder) {
     shadow = found->second;
   }
   if (shadow.bytes.nbytes() != tensor.storage().nbytes()) return {};
-  if (is_placeholder && shadow.is_placeholder) *is_placeholder = true;
+  if (source) *source = std::max(*source, shadow.source);
   Tensor view = over(shadow.bytes, tensor);
   return tensor.is_conj() ? view.conj() : tensor.is_neg() ? view._neg_view() : view;
 }
@@ -125,7 +144,7 @@ void lose(const Tensor& tensor) {
 }
 
 // Writes values into a tensor's shadow. Where there is none, the tensor must fill its block, or be the first to be written of whole numbers.
-void learn(const Tensor& tensor, const Tensor& values, bool is_placeholder, bool is_cast = false) {
+void learn(const Tensor& tensor, const Tensor& values, Source source, bool is_cast = false) {
   if (tensor.numel() == 0) return;
   const bool is_large_floating = !can_be_known(tensor);
   if (is_large_floating && !has_large_shadow(tensor) && (!is_cast || tensor.storage().nbytes() > kMostWhole)) return lose(tensor);
@@ -148,10 +167,10 @@ void learn(const Tensor& tensor, const Tensor& values, bool is_placeholder, bool
   if (!shadow.bytes.defined() || shadow.bytes.nbytes() != bytes) {
     if (is_full || (!fills && (is_written || !is_whole(tensor.scalar_type())))) return lose(tensor);
     const auto options = at::TensorOptions(at::kByte);
-    shadow = {fills ? at::empty({static_cast<int64_t>(bytes)}, options) : at::zeros({static_cast<int64_t>(bytes)}, options), false};
+    shadow = {fills ? at::empty({static_cast<int64_t>(bytes)}, options) : at::zeros({static_cast<int64_t>(bytes)}, options)};
   }
   over(shadow.bytes, tensor).copy_(values);
-  shadow.is_placeholder = is_placeholder || (shadow.is_placeholder && !fills);
+  shadow.source = fills ? source : std::max(source, shadow.source);
   shadow.is_large_floating = is_large_floating;
   set_shadow(tensor, std::move(shadow));
 }
@@ -183,7 +202,8 @@ const at::Generator& generator() {
 }
 
 struct OnCpu {
-  bool is_known = true, is_placeholder = false, has_card = false;
+  bool is_known = true, has_card = false;
+  Source source = kReal;
   size_t bytes = 0;
 
   // `is_written`: its values before do not matter to whether the operator can run, where they are overwritten.
@@ -197,7 +217,7 @@ struct OnCpu {
     if (bytes > 2 * kMostWhole) is_known = false;
     if (!is_known) return {};
     if (is_overwritten) return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU).pinned_memory(false));
-    Tensor values = known(tensor, &is_placeholder);
+    Tensor values = known(tensor, &source);
     if (!values.defined()) is_known = false;
     return values;
   }
@@ -279,6 +299,7 @@ enum class Special {
   kFirst,
   kInTurn,
   kBestInTurn,
+  kAll,
   kTrue,
   kFalse,
   // One number and a limit.
@@ -317,9 +338,9 @@ Special special_of(const std::string& name) {
       {"aten::isinf", Special::kFalse},
       {"aten::isfinite", Special::kTrue},
       // What is asked of all values is mostly whether they are valid.
-      {"aten::all", Special::kTrue},
-      {"aten::all.dim", Special::kTrue},
-      {"aten::all.dims", Special::kTrue},
+      {"aten::all", Special::kAll},
+      {"aten::all.dim", Special::kAll},
+      {"aten::all.dims", Special::kAll},
       {"aten::isclose", Special::kTrue},
       {"aten::gt.Scalar", Special::kMore},
       {"aten::ge.Scalar", Special::kMore},
@@ -354,8 +375,10 @@ std::vector<Tensor> largest(const std::string& name, const Stack& arguments) {
     const auto sizes = at::infer_size(self.sizes(), arguments[1].toTensor().sizes());
     return {at::empty({c10::multiply_integers(sizes)}, self.options())};
   }
-  if (name == "aten::repeat_interleave.Tensor") return {indices({arguments[1].isInt() ? arguments[1].toInt() : self.numel()})};
-  if (name == "aten::bincount") return {indices({std::max<int64_t>(1, arguments[2].toInt())})};
+  if (name == "aten::repeat_interleave.Tensor") {
+    return {indices({arguments[1].isInt() ? arguments[1].toInt() : self.numel() * (is_other() ? 8 : 1)})};
+  }
+  if (name == "aten::bincount") return {indices({std::max<int64_t>(made_up_count(), arguments[2].toInt())})};
   if (name == "aten::unique_dim" || name == "aten::unique_dim_consecutive") {
     const int64_t n = self.size(arguments[1].toInt());
     return {at::empty_like(self), indices({n}), indices({n})};
@@ -391,6 +414,7 @@ const Choosing* choosing_of(const std::string& name) {
 // A mask that hits one half, each another one.
 Tensor one_half(const Tensor& like) {
   static std::atomic<uint64_t> masks{0};
+  if (is_other()) return at::ones(like.sizes(), at::TensorOptions(like.scalar_type()));
   const uint64_t odd = (2 * masks++ + 1) * 0x9e3779b97f4a7c15ull;
   Tensor mask = at::empty({like.numel()}, at::TensorOptions(at::kBool));
   bool* const values = mask.data_ptr<bool>();
@@ -483,7 +507,7 @@ struct Around final : c10::OperatorKernel {
         for (size_t i = 0; i < count && cpu.is_known; i++)
           arguments.push_back(cpu.argument(*(begin + static_cast<std::ptrdiff_t>(i)), op.schema().arguments()[i], overwrites));
       }
-      if (!cpu.is_known && choosing && runs_on_cpu && imagine(op, begin, count, cpu, arguments)) placeholder_read(told.c_str());
+      if (!cpu.is_known && choosing && runs_on_cpu && imagine(op, begin, count, cpu, arguments)) placeholder_read(told.c_str(), true);
     });
     if (!is_seen) cpu.is_known = false;
     if (special != Special::kNone) before.assign(begin, stack->end());
@@ -508,9 +532,9 @@ struct Around final : c10::OperatorKernel {
     for (const IValue& value : values) results.add(value);
     for (const IValue& value : targets) written.add(value);
     const bool is_cast = special == Special::kCopy && cpu.is_known && is_whole(before[1].toTensor().scalar_type());
-    if (cpu.is_known && (is_cast || worth(results, written)) && compute(op, arguments, results, written, cpu.is_placeholder, is_cast)) {
-      if (cpu.is_placeholder && special == Special::kCounts) tell_size(results.list[0], before);
-      if (cpu.is_placeholder && special == Special::kCopy && written.list[0].is_cpu()) placeholder_read("copy to the CPU");
+    if (cpu.is_known && (is_cast || worth(results, written)) && compute(op, arguments, results, written, cpu.source, is_cast)) {
+      if (cpu.source == kMadeUp && special == Special::kCounts) tell_size(results.list[0], before);
+      if (cpu.source != kReal && special == Special::kCopy && written.list[0].is_cpu()) placeholder_read("copy to the CPU", cpu.source == kMadeUp);
       return;
     }
     unknown(before, results, written);
@@ -533,13 +557,13 @@ struct Around final : c10::OperatorKernel {
       const int64_t choices = self.dim() && dim < self.dim() ? self.size(dim) : 1;
       dim += is_mask ? given.dim() : 1;
       if (given.is_cpu()) return given;
-      Tensor values = known(given, &cpu.is_placeholder);
+      Tensor values = known(given, &cpu.source);
       if (values.defined()) return values;
       if (static_cast<size_t>(given.numel()) * given.itemsize() > kMostWhole || (is_mask && name == "aten::index.Tensor")) {
         is_possible = false;
         return {};
       }
-      cpu.is_placeholder = true;
+      cpu.source = kMadeUp;
       // Those who write in turn do not meet.
       return is_mask ? one_half(given) : in_turn(given, choices, choosing->is_write ? places.fetch_add(given.numel()) % std::max<int64_t>(1, choices) : 0);
     };
@@ -585,7 +609,7 @@ struct Around final : c10::OperatorKernel {
     return false;
   }
 
-  bool compute(const c10::OperatorHandle& op, Stack& arguments, const Tensors& results, const Tensors& written, bool is_placeholder, bool is_cast) {
+  bool compute(const c10::OperatorHandle& op, Stack& arguments, const Tensors& results, const Tensors& written, Source source, bool is_cast) {
     if (name == "aten::zero_" || (name == "aten::fill_.Scalar" && arguments[1].toScalar().equal(0))) {
       if (learn_zeros(written.list[0])) return true;
     }
@@ -597,22 +621,22 @@ struct Around final : c10::OperatorKernel {
       // In place, or into an argument: those are the results.
       Tensors values;
       for (const size_t i : written_arguments) values.add(inputs[i]);
-      for (size_t i = 0; i < written.list.size() && i < values.list.size(); i++) put(written.list[i], values.list[i], is_placeholder, is_cast);
+      for (size_t i = 0; i < written.list.size() && i < values.list.size(); i++) put(written.list[i], values.list[i], source, is_cast);
       return true;
     }
     Tensors values;
     for (const IValue& value : arguments) values.add(value);
-    for (size_t i = 0; i < results.list.size() && i < values.list.size(); i++) put(results.list[i], values.list[i], is_placeholder, is_cast);
+    for (size_t i = 0; i < results.list.size() && i < values.list.size(); i++) put(results.list[i], values.list[i], source, is_cast);
     return true;
   }
 
-  void put(const Tensor& to, const Tensor& values, bool is_placeholder, bool is_cast) {
+  void put(const Tensor& to, const Tensor& values, Source source, bool is_cast) {
     if (!to.defined() || !values.defined()) return;
     if (to.is_cpu()) {
       // A copy to the host.
       if (!values.is_same(to)) to.copy_(values);
     } else if (to.sizes() == values.sizes()) {
-      learn(to, values, is_placeholder, is_cast);
+      learn(to, values, source, is_cast);
     } else {
       lose(to);
     }
@@ -621,9 +645,9 @@ struct Around final : c10::OperatorKernel {
   // Of numbers that nobody knows.
   void unknown(const Stack& before, const Tensors& results, const Tensors& written) {
     const at::NoGradGuard no_grad;
-    const auto whole = [&](const std::function<Tensor(const Tensor&)>& values) {
+    const auto whole = [&](const std::function<Tensor(const Tensor&)>& values, Source source = kMadeUp) {
       for (const Tensor& result : results.list) {
-        if (result.defined() && result.is_cuda() && is_whole(result.scalar_type()) && can_be_known(result)) learn(result, values(result), true);
+        if (result.defined() && result.is_cuda() && is_whole(result.scalar_type()) && can_be_known(result)) learn(result, values(result), source);
       }
     };
     const auto on_cpu = [](const Tensor& like) { return like.options().device(at::kCPU).pinned_memory(false); };
@@ -633,9 +657,15 @@ struct Around final : c10::OperatorKernel {
         for (const Tensor& gradient : before[0].toTensorVector()) lose(gradient);
         return;
       }
-      case Special::kFirst: return whole([&](const Tensor& like) { return at::zeros(like.sizes(), on_cpu(like)); });
-      case Special::kTrue: return whole([&](const Tensor& like) { return at::ones(like.sizes(), on_cpu(like)); });
-      case Special::kFalse: return whole([&](const Tensor& like) { return at::zeros(like.sizes(), on_cpu(like)); });
+      case Special::kFirst: {
+        const Tensor& self = before[0].toTensor();
+        return whole([&](const Tensor& like) {
+          return is_other() ? in_turn(like, self.dim() ? self.size(-1) : 1) : at::zeros(like.sizes(), on_cpu(like));
+        });
+      }
+      case Special::kAll: return whole([&](const Tensor& like) { return at::full(like.sizes(), !made_up_truth(), on_cpu(like)); });
+      case Special::kTrue: return whole([&](const Tensor& like) { return at::ones(like.sizes(), on_cpu(like)); }, kValid);
+      case Special::kFalse: return whole([&](const Tensor& like) { return at::zeros(like.sizes(), on_cpu(like)); }, kValid);
       case Special::kMore:
       case Special::kLess: {
         const Tensor& self = before[0].toTensor();
@@ -650,16 +680,30 @@ struct Around final : c10::OperatorKernel {
         const Tensor& self = before[0].toTensor();
         const bool of_all = before.size() < 2 || !before[1].isInt() || self.dim() == 0;
         const int64_t choices = of_all ? self.numel() : self.size(before[1].toInt());
-        return whole([&](const Tensor& like) { return in_turn(like, choices); });
+        return whole([&](const Tensor& like) { return is_other() ? at::zeros(like.sizes(), on_cpu(like)) : in_turn(like, choices); });
       }
       case Special::kInTurn: {
         const Tensor& self = before[0].toTensor();
-        return whole([&](const Tensor& like) { return in_turn(like, self.dim() ? self.size(-1) : 1); });
+        return whole([&](const Tensor& like) {
+          const int64_t choices = self.dim() ? self.size(-1) : 1;
+          // Each row the same, and in it no choice twice.
+          return is_other() && like.dim() ? at::arange(like.size(-1)).remainder(choices).expand(like.sizes()) : in_turn(like, choices);
+        });
       }
       case Special::kCopy: {
         const Tensor &to = before[0].toTensor(), &from = before[1].toTensor();
-        if (to.is_cpu() && from.is_cuda() && from.numel() > 0) placeholder_read("copy to the CPU");
-        if (to.is_cpu() && to.numel() == 1 && at::isFloatingType(to.scalar_type())) to.fill_(next_loss());
+        if (to.is_cpu() && from.is_cuda() && from.numel() > 0) {
+          placeholder_read("copy to the CPU", true);
+          // Not what the host's memory held before. A mask selects all, as one on the card does; of a checkpoint's weights nobody asks.
+          if (to.nbytes() > kMostCopied || to.is_quantized()) break;
+          if (to.scalar_type() == at::kBool) {
+            to.fill_((to.numel() > 1) != made_up_truth());
+          } else if (is_whole(to.scalar_type())) {
+            to.fill_(made_up_count());
+          } else if (to.itemsize() > 1) {
+            to.fill_(next_loss());
+          }
+        }
         lose(to);
         return;
       }
@@ -672,24 +716,22 @@ struct Around final : c10::OperatorKernel {
 
   void answer(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack, const OnCpu& cpu, Stack& arguments, const Stack& before) {
     if (cpu.is_known && run_on_cpu(op, &arguments)) {
-      if (cpu.is_placeholder) placeholder_read(told.c_str());
+      if (cpu.source != kReal) placeholder_read(told.c_str(), cpu.source == kMadeUp);
       kernel.callBoxed(op, keys, stack);
       stack->back() = arguments.back();
       return;
     }
     kernel.callBoxed(op, keys, stack);
+    placeholder_read(told.c_str(), true);
     if (special == Special::kEqual) {
-      placeholder_read(told.c_str());
-      stack->back() = true;
+      stack->back() = !made_up_truth();
       return;
     }
-    placeholder_read(told.c_str());
     const auto type = before[0].toTensor().scalar_type();
     if (type == at::kBool) {
-      stack->back() = at::Scalar(false);
+      stack->back() = at::Scalar(made_up_truth());
     } else if (is_whole(type)) {
-      // A count: so that it can be divided by.
-      stack->back() = at::Scalar(1);
+      stack->back() = at::Scalar(made_up_count());
     } else {
       stack->back() = at::isComplexType(type) ? at::Scalar(c10::complex<double>(0)) : at::Scalar(next_loss());
     }
@@ -712,9 +754,9 @@ struct Around final : c10::OperatorKernel {
       for (const IValue& value : arguments) {
         const Tensor& values = value.toTensor();
         results.push_back(at::empty_strided(values.sizes(), values.strides(), values.options().device(before[0].toTensor().device())));
-        learn(results.back(), values, cpu.is_placeholder);
+        learn(results.back(), values, cpu.source);
       }
-      if (cpu.is_placeholder) tell_size(results[0], before);
+      if (cpu.source == kMadeUp) tell_size(results[0], before);
     } else {
       const std::optional<int64_t> selected = selected_by_mask(before);
       results = selected ? std::vector<Tensor>{at::empty({*selected}, before[0].toTensor().options())} : largest(name, before);
@@ -728,28 +770,28 @@ struct Around final : c10::OperatorKernel {
   // frequent kind. Where there is no such bound, as for repetitions, none.
   void tell_size(const Tensor& result, const Stack& before) const {
     const Tensor& self = before[0].toTensor();
-    if (name == "aten::repeat_interleave.Tensor") return placeholder_read(told.c_str());
+    if (name == "aten::repeat_interleave.Tensor") return placeholder_read(told.c_str(), true);
     if (name == "aten::unique_dim" || name == "aten::unique_dim_consecutive") {
       const int64_t dim = before[1].toInt();
-      return placeholder_read(told.c_str(), result.size(dim), self.size(dim));
+      return placeholder_read(told.c_str(), true, result.size(dim), self.size(dim));
     }
     if (special == Special::kCounts || name == "aten::bincount") {
       const c10::InferenceMode normal(false);
       const at::NoGradGuard no_grad;
       const Tensor counts = known(result, nullptr);
-      return counts.defined() && counts.numel() ? placeholder_read(told.c_str(), counts.max().to(at::kLong).item<int64_t>(), self.numel())
-                                                : placeholder_read(told.c_str());
+      return counts.defined() && counts.numel() ? placeholder_read(told.c_str(), true, counts.max().to(at::kLong).item<int64_t>(), self.numel())
+                                                : placeholder_read(told.c_str(), true);
     }
     const int64_t most = name == "aten::masked_select" ? c10::multiply_integers(at::infer_size(self.sizes(), before[1].toTensor().sizes())) : self.numel();
-    placeholder_read(told.c_str(), result.size(0), std::max<int64_t>(1, most));
+    placeholder_read(told.c_str(), true, result.size(0), std::max<int64_t>(1, most));
   }
 
   // Of numbers that nobody knows, how many a mask selects whose values are known: gradients of masked_scatter.
   std::optional<int64_t> selected_by_mask(const Stack& arguments) const {
     if (name != "aten::masked_select") return std::nullopt;
-    bool is_placeholder = false;
-    const Tensor mask = known(arguments[1].toTensor(), &is_placeholder);
-    if (!mask.defined() || is_placeholder) return std::nullopt;
+    Source source = kReal;
+    const Tensor mask = known(arguments[1].toTensor(), &source);
+    if (!mask.defined() || source != kReal) return std::nullopt;
     const c10::InferenceMode normal(false);
     const at::NoGradGuard no_grad;
     return mask.expand(at::infer_size(arguments[0].toTensor().sizes(), mask.sizes())).sum().item<int64_t>();
@@ -880,7 +922,7 @@ void lose_values(const uint64_t* addresses, size_t count) {
 bool copy_values(uint64_t address, void* into, size_t bytes) {
   const std::lock_guard<std::mutex> lock(shadows_mutex);
   const auto found = shadows.find(address);
-  if (found == shadows.end() || !found->second.bytes.defined() || found->second.is_placeholder || found->second.bytes.nbytes() != bytes) return false;
+  if (found == shadows.end() || !found->second.bytes.defined() || found->second.source != kReal || found->second.bytes.nbytes() != bytes) return false;
   std::memcpy(into, found->second.bytes.const_data_ptr(), bytes);
   return true;
 }

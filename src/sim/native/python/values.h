@@ -5,7 +5,8 @@
 // there, too. Where a value hangs on numbers that nobody computed, the answer of a healthy run is given, and told to the recorder: `item()`
 // 0, `isfinite` and `all` true, `isnan` and `isinf` false, `equal` and `allclose` true, samples 0; `argmax`, `topk` and `sort` choose in turn,
 // so that experts have equally many tokens; whole numbers are looked up and written in turn, and where a mask says so every other one; a shape
-// that hangs on a mask is the largest that it could be. What a kernel that is not PyTorch's was given is known no more.
+// that hangs on a mask is the largest that it could be. What a kernel that is not PyTorch's was given is known no more. With
+// VRAMLAB_REHEARSAL_OTHER_VALUES made-up values are others: large numbers, the other truth, all tokens at the first expert.
 #pragma once
 #include <cstdint>
 

@@ -70,6 +70,8 @@ pub struct VariantRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted_change: Option<TimeChange>,
     pub fits: bool,
+    /// Bytes of the host's memory that are pinned.
+    pub pinned: u64,
     /// No other needs less memory for as little time, measured or predicted, or as few operations where the card has no time. Where it has, a
     /// row without one is never marked.
     pub pareto: bool,
@@ -113,6 +115,7 @@ impl VariantRow {
             predicted_change: time.zip(base.time.as_ref().ok()).map(|(now, before)| now.change_from(before, changes_layout)),
             is_without_time: time.is_none() && base.time.is_ok(),
             fits: measured.fits,
+            pinned: measured.pinned,
             change: joined(told.iter().map(|told| &told.change), "; "),
             snippet: joined([&choice.words].into_iter().chain(told.iter().map(|told| &told.snippet)), "\n\n"),
             reason: measured.peaks.is_none().then(|| "out of memory".to_string()),
@@ -184,8 +187,9 @@ pub struct MeasuredStep {
     /// Predicted; why there is none, which is empty on a real GPU.
     pub time: Result<Prediction, String>,
     pub flops: Option<u64>,
-    /// What its processes had in the host's memory at most.
+    /// What its processes had in the host's memory at most, and pinned of it.
     pub host_memory: u64,
+    pub pinned: u64,
     pub told: Vec<TechniqueOutcome>,
     pub gpu: SimulatedGpu,
     /// Whether it goes backward: else it is inference, for which other techniques are.

@@ -7,6 +7,9 @@ use base::units::{Bytes, Seconds, significant};
 use std::cmp::Reverse;
 use std::fmt::Write;
 
+/// Where no technique pins more of the host's memory, there is no column of it.
+const LEAST_PINNED: u64 = 64 << 20;
+
 fn flops(value: i64) -> String {
     let (size, sign) = (value.unsigned_abs() as f64, if value < 0 { "-" } else { "+" });
     match size {
@@ -166,14 +169,18 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
     };
     // Operations say nothing more where there is a time; JSON has them.
     let compute = |text: &str| if is_predicted { String::new() } else { format!("{text:>20}  ") };
+    // What goes to the host is pinned there, rounded up: as long as some technique does.
+    let is_pinned = rows.iter().any(|row| row.pinned >= LEAST_PINNED);
+    let pinned = |text: &str| if is_pinned { format!("{text:>10}  ") } else { String::new() };
     writeln!(
         text,
-        "    {:<width$}  {:>10}  {:>10} {:>5}  {:>10}  {}{time}fits  changes",
+        "    {:<width$}  {:>10}  {:>10} {:>5}  {:>10}  {}{}{time}fits  changes",
         "technique",
         "reserved",
         "saves",
         "",
         "allocated",
+        pinned("host pins"),
         compute("extra compute")
     )?;
     let changes = changes(rows);
@@ -189,12 +196,13 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
             (None, None) => String::new(),
         };
         let line = format!(
-            "  {} {:<width$}  {:>10}  {:>10} {share:>5}  {:>10}  {}{time}{:<4}  {}",
+            "  {} {:<width$}  {:>10}  {:>10} {share:>5}  {:>10}  {}{}{time}{:<4}  {}",
             if row.pareto { "*" } else { " " },
             row.name(),
             bytes(peak),
             row.saved.map_or("-".to_string(), bytes),
             row.peak_allocated.map_or("-".to_string(), bytes),
+            pinned(&bytes(row.pinned.cast_signed())),
             compute(&extra(row)),
             if row.fits { "yes" } else { "no" },
             letters(row, &changes)

@@ -1,0 +1,155 @@
+"""Whether a value that a line reads can decide where the script goes, or a size; or is only logged, counted and averaged. Asked after a rehearsal, in a
+Python of its own, without PyTorch: it reads [[[FILE, LINE], ...], ...], of each read the lines that led there, innermost first, and writes as many
+truths. In doubt it can."""
+
+import ast
+import json
+import sys
+
+# Calls whose names have one of these keep, show or average a number.
+HARMLESS = """log print write plot meter metric score accuracy scalar track report record save dump info debug warn error postfix description append extend
+add update item float int str round format isnan isfinite isinf exp sqrt mean std sum step reduce numpy cpu tolist detach len min max abs clip clamp
+median percentile math synchronize time exit zip enumerate sorted dict list tuple backward scale unscale zero_grad array get bool isinstance
+item join items values keys square pow norm stack cat callback flush close set_ perplexity""".split()
+
+
+def name_of(call):
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def is_harmless(name):
+    return any(part in name.lower() for part in HARMLESS)
+
+
+def _asks_validity(test):
+    """Whether numbers are finite, which they are."""
+    calls = {name_of(node) for node in ast.walk(test) if isinstance(node, ast.Call)}
+    return not any(isinstance(node, ast.Compare) for node in ast.walk(test)) and bool(calls & {"isnan", "isinf", "isfinite"})
+
+
+class _Source:
+    def __init__(self, text):
+        self.tree = ast.parse(text)
+        # Functions by name, and methods.
+        self.scope, self.functions, self.methods, self.tainted = {}, {}, {}, set()
+        self._enter(self.tree, None)
+
+    def _enter(self, node, scope, is_method=False):
+        self.scope[node] = scope
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            (self.methods if is_method else self.functions)[node.name] = node
+            scope = node
+        for child in ast.iter_child_nodes(node):
+            self._enter(child, scope, isinstance(node, ast.ClassDef))
+
+    def _own(self, call):
+        """The function of this file that a call may be of."""
+        return (self.functions if isinstance(call.func, ast.Name) else self.methods).get(name_of(call))
+
+    def decides(self, line):
+        """Whether it decides, and whether it is given back to who called. The value that the statement at a line reads goes into names, and from those
+        into others, until none is new."""
+        statements = [node for node in self.scope if isinstance(node, ast.stmt) and node.lineno <= line <= node.end_lineno]
+        least = min((node.end_lineno - node.lineno for node in statements), default=None)
+        # Several may stand on one line.
+        read = [node for node in statements if node.end_lineno - node.lineno == least]
+        if not read or any(self._branches(node, lambda _: True) for node in read):
+            return True, False
+        self.tainted = set()
+        for node in read:
+            self._spread(node)
+        size = -1
+        while len(self.tainted) != size:
+            size = len(self.tainted)
+            for node in self.scope:
+                if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr, ast.comprehension)) and self._has(getattr(node, "value", node)):
+                    self._spread(node)
+        is_deciding = any(self._branches(node, self._has) or self._shapes(node) for node in self.scope)
+        return is_deciding, self.scope[read[0]] is not None and ("call", self.scope[read[0]]) in self.tainted
+
+    def _spread(self, node):
+        if isinstance(node, ast.Return):
+            self.tainted.add(("call", self.scope[node]))
+        targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+        for target in targets:
+            for part in ast.walk(target) if target is not None else ():
+                self._taint(part, node)
+        for call in ast.walk(node):
+            if not isinstance(call, ast.Call):
+                continue
+            given = self._own(call)
+            if given is not None:
+                self.tainted.update((given, each.arg) for each in given.args.args + given.args.kwonlyargs if each.arg != "self")
+            elif isinstance(node, ast.Expr) and call is node.value and isinstance(call.func, ast.Attribute):
+                # What a list is appended to, or a meter is given.
+                self._taint(call.func.value, node)
+
+    def _taint(self, part, node):
+        if isinstance(part, ast.Name) and part.id != "self":
+            self.tainted.add((self.scope[node], part.id))
+        elif isinstance(part, ast.Attribute):
+            self.tainted.add(("attribute", part.attr))
+
+    def _has(self, node):
+        for part in ast.walk(node) if node is not None else ():
+            if isinstance(part, ast.Name) and ((self.scope[part], part.id) in self.tainted or (None, part.id) in self.tainted):
+                return True
+            if isinstance(part, ast.Attribute) and ("attribute", part.attr) in self.tainted:
+                return True
+            if isinstance(part, ast.Call) and ("call", self._own(part) or part) in self.tainted:
+                return True
+        return False
+
+    def _branches(self, node, has):
+        """Whether it goes on one way or another by such a value."""
+        if isinstance(node, ast.If):
+            return has(node.test) and not _asks_validity(node.test) and not all(self._only_keeps(each) for each in node.body + node.orelse)
+        if isinstance(node, ast.While):
+            return has(node.test)
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            return has(node.iter) and not isinstance(node.iter, ast.Name)
+        return isinstance(node, ast.stmt) and any(
+            has(test) for part in ast.walk(node) for test in ([part.test] if isinstance(part, ast.IfExp) else getattr(part, "ifs", ()))
+        )
+
+    def _only_keeps(self, node):
+        for part in ast.walk(node):
+            if isinstance(part, (ast.For, ast.While, ast.With, ast.Break, ast.Continue, ast.Return, ast.Delete)):
+                return False
+            if isinstance(part, ast.Call) and not is_harmless(name_of(part)):
+                return False
+        return True
+
+    def _shapes(self, node):
+        """Whether such a value goes into a call or an index that may be a size."""
+        if isinstance(node, ast.Subscript):
+            return self._has(node.slice)
+        if not isinstance(node, ast.Call) or is_harmless(name_of(node)) or self._own(node):
+            return False
+        return any(self._has(each) for each in node.args) or any(self._has(each.value) for each in node.keywords)
+
+
+def decide(reads):
+    sources = {}
+
+    def decides(places):
+        for file, line in places:
+            if file not in sources:
+                with open(file, "rb") as source:
+                    sources[file] = _Source(source.read())
+            is_deciding, is_returned = sources[file].decides(line)
+            if is_deciding or not is_returned:
+                return is_deciding
+        return False
+
+    told = []
+    for places in reads:
+        try:
+            told.append(decides(places))
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            told.append(True)
+    return told
+
+
+if __name__ == "__main__":
+    json.dump(decide(json.load(sys.stdin)), sys.stdout)

@@ -1,0 +1,185 @@
+"""What a script does after the steps of a rehearsal: branches on the step that none of them took, and lines below the loop that they were made in. Told from
+the frames of Python's stack when the script is stopped, and from the source of their files; nothing of the script's is called."""
+
+import ast
+import itertools
+
+from .deciding import is_harmless, name_of
+
+# Values of a counter that are tried in a branch's condition, and deepest attributes.
+MOST_VALUES, MOST_DEPTH = 64, 4
+# Functions of libraries that make steps, by parts of their names.
+_TRAINS = ("train", "fit", "loop", "run", "epoch", "learn")
+
+
+def of_frames(frame, is_own, parsed):
+    """What comes later: of each its text, file and line. `parsed` gives a file's tree, or None."""
+    found, has_looped = [], False
+    while frame is not None:
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        if is_own(file):
+            tree = parsed(file)
+            if tree is not None:
+                values = _Values(frame)
+                has_looped = _of_frame(tree, line, values, has_looped, lambda node, what: found.append((what, file, node.lineno)))
+        elif "/site-packages/" in file and "/site-packages/torch/" not in file:
+            has_looped = has_looped or any(part in frame.f_code.co_name.lower() for part in _TRAINS)
+        frame = frame.f_back
+    return found
+
+
+def _of_frame(tree, line, values, has_looped, tell):
+    path = _path_to(tree, line)
+    loops = [node for node, _ in path if isinstance(node, (ast.For, ast.While))]
+    for loop in loops:
+        values.counts(loop)
+    # Branches anywhere in the outermost loop, which has been gone through, by counters of the loops.
+    seen = set()
+    for node in ast.walk(loops[-1]) if loops else ():
+        if isinstance(node, (ast.If, ast.IfExp)) and id(node) not in seen:
+            taken = values.outcomes(node.test)
+            for way, body in ((True, node.body), (False, node.orelse)):
+                body = body if isinstance(body, list) else [body]
+                if taken and way not in taken and any(_matters(each) or isinstance(node, ast.IfExp) for each in body):
+                    condition = f"{'if' if way else 'else of if'} {_text(node.test)}: {_text(body[0])}"
+                    tell(node, _text(node) if isinstance(node, ast.IfExp) else condition)
+                    seen.update(map(id, ast.walk(node)))
+    # What follows the loop, unless a loop around it has come by there.
+    following = []
+    for node, after in path:
+        if isinstance(node, (ast.For, ast.While)):
+            if has_looped and values.has_come_again(node):
+                following = []
+            has_looped = True
+        if has_looped:
+            following += [each for each in after if not _is_definition(each)]
+    for node in following:
+        if _matters(node):
+            tell(node, _text(node))
+            break
+    return has_looped
+
+
+def _path_to(tree, line):
+    """Statements around a line, innermost first, each with those that follow it in its block; within the innermost function."""
+    path, block = [], tree.body
+    while block:
+        at = next((i for i, node in enumerate(block) if node.lineno <= line <= node.end_lineno), None)
+        if at is None:
+            break
+        node = block[at]
+        if _is_definition(node):
+            path = []
+        else:
+            path.append((node, block[at + 1 :]))
+        blocks = [getattr(node, name, None) or [] for name in ("body", "orelse", "finalbody")] + [each.body for each in getattr(node, "handlers", ())]
+        block = next((each for each in blocks if each and each[0].lineno <= line <= each[-1].end_lineno), None)
+    return path[::-1]
+
+
+def _is_definition(node):
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+
+
+def _matters(node):
+    """Whether it may take memory: calls something that is not there for numbers, or has parameters be trained."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and not is_harmless(name_of(part)):
+            return True
+        if isinstance(part, ast.Attribute) and part.attr == "requires_grad" and isinstance(part.ctx, ast.Store):
+            return True
+    return False
+
+
+def _text(node):
+    text = ast.unparse(node).split("\n")[0]
+    return text if len(text) < 70 else text[:67] + "..."
+
+
+class _Values:
+    """What names of a frame are, as far as that takes no code of the script's; counters have had all values up to theirs."""
+
+    def __init__(self, frame):
+        self.names = {**frame.f_globals, **frame.f_locals}
+        self.counters = {}
+
+    def counts(self, loop):
+        for node in ast.walk(loop):
+            names = ast.walk(node.target) if isinstance(node, (ast.For, ast.AugAssign)) else ()
+            for name in names:
+                value = self.names.get(name.id) if isinstance(name, ast.Name) else None
+                if type(value) is int:
+                    self.counters[name.id] = range(min(value, 0), value + 1)[-MOST_VALUES:]
+
+    def has_come_again(self, loop):
+        values = [self.names.get(name.id) for name in ast.walk(getattr(loop, "target", None) or ast.Pass()) if isinstance(name, ast.Name)]
+        return any(type(value) is int and value > 0 for value in values)
+
+    def outcomes(self, test):
+        """Truths that a condition has had; none where it has no counter, or is not known."""
+        names = sorted({node.id for node in ast.walk(test) if isinstance(node, ast.Name) and node.id in self.counters})
+        if not names:
+            return set()
+        try:
+            sets = itertools.islice(itertools.product(*(self.counters[name] for name in names)), MOST_VALUES * MOST_VALUES)
+            return {bool(self._of(test, dict(zip(names, values)))) for values in sets}
+        except (ArithmeticError, TypeError, ValueError, LookupError):
+            return set()
+
+    def _of(self, node, counters):
+        def of(each):
+            return self._of(each, counters)
+
+        if isinstance(node, ast.Constant):
+            return self._plain(node.value)
+        if isinstance(node, ast.Name):
+            return self._plain(counters[node.id] if node.id in counters else self.names[node.id])
+        if isinstance(node, ast.Attribute):
+            return self._plain(self._attribute(node, MOST_DEPTH))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.USub)):
+            return not of(node.operand) if isinstance(node.op, ast.Not) else -of(node.operand)
+        if isinstance(node, ast.BoolOp):
+            return (all if isinstance(node.op, ast.And) else any)(of(each) for each in node.values)
+        if isinstance(node, ast.BinOp):
+            return _BINARY[type(node.op)](of(node.left), of(node.right))
+        if isinstance(node, ast.Compare):
+            sides = [of(each) for each in (node.left, *node.comparators)]
+            return all(_COMPARED[type(by)](a, b) for by, a, b in zip(node.ops, sides, sides[1:]))
+        raise ValueError(node)
+
+    def _attribute(self, node, depth):
+        owner = node.value
+        if isinstance(owner, ast.Attribute) and depth:
+            owner = self._attribute(owner, depth - 1)
+        elif isinstance(owner, ast.Name):
+            owner = self.names[owner.id]
+        else:
+            raise ValueError(node)
+        # Not a property, which would be code of the script's.
+        return object.__getattribute__(owner, "__dict__")[node.attr]
+
+    @staticmethod
+    def _plain(value):
+        if type(value) not in (int, float, bool, type(None)):
+            raise ValueError(value)
+        return value
+
+
+_BINARY = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Mod: lambda a, b: a % b,
+    ast.FloorDiv: lambda a, b: a // b,
+    ast.Div: lambda a, b: a / b,
+}
+_COMPARED = {
+    ast.Eq: lambda a, b: a == b,
+    ast.NotEq: lambda a, b: a != b,
+    ast.Lt: lambda a, b: a < b,
+    ast.LtE: lambda a, b: a <= b,
+    ast.Gt: lambda a, b: a > b,
+    ast.GtE: lambda a, b: a >= b,
+    ast.Is: lambda a, b: a is b,
+    ast.IsNot: lambda a, b: a is not b,
+}

@@ -1,0 +1,133 @@
+//! What hangs on values that nobody computed: where the script reads some that may decide a size, a branch or how long a loop goes on, it is
+//! rehearsed once more with others, as possible as the first. Where that takes another amount of memory, the headline says so.
+
+use crate::answer::{Answer, BESIDE, RehearsalVerdict, answer};
+use crate::capture::process::{Frame, Trace, is_torch_or_stdlib};
+use crate::capture::session::{Capture, OtherValues};
+use crate::run::executor::Rehearsal;
+use crate::show::text::{places_of, short_failure};
+use anyhow::{Context, Result};
+use sim::trace::Kind;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// The environment that has values be others (src/sim/native/python/values.cpp).
+const OTHER: &str = "VRAMLAB_REHEARSAL_OTHER_VALUES";
+
+/// As much more or less than at first is a difference: bytes, or a share.
+const DIFFERENCE: (i64, i64) = (16 << 20, 100);
+
+/// How many times as long as at first it may take, and seconds beside.
+const PATIENCE: (f64, f64) = (5.0, 60.0);
+
+/// Operators whose result is as large as values say; what others give is followed in the script's source.
+const SHAPES: [&str; 6] = ["nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave"];
+
+/// Lines that led to a read, innermost first.
+type Read = Vec<(String, u32)>;
+
+impl Rehearsal {
+    /// Adds whether what the script takes hangs on values that nobody computed, which takes another run where they may decide something, and one
+    /// more where that differs: for whether any two runs do.
+    pub(super) fn find_unknown(&self, answer: &Answer, capture: &mut Capture) {
+        let traces = &capture.traces;
+        let (sized, read): (Vec<_>, Vec<_>) =
+            reads(traces).into_iter().partition(|(_, operator, _)| SHAPES.contains(&operator.as_str()));
+        let asked: Vec<&Read> = read.iter().map(|(_, _, led)| led).collect();
+        let python = traces.iter().map(|trace| trace.process.executable.as_str()).find(|path| !path.is_empty());
+        // In doubt they do.
+        let decides = self.which_decide(python.unwrap_or("python3"), &asked).unwrap_or_else(|_| vec![true; asked.len()]);
+        let deciding = read.into_iter().zip(decides).filter(|(_, decides)| *decides).map(|(read, _)| read);
+        let mut lines: Vec<Frame> = Vec::new();
+        for (line, ..) in sized.into_iter().chain(deciding) {
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        if lines.is_empty() {
+            return;
+        }
+        let places = places_of(&lines);
+        (self.progress)(&format!("once more, with other values where the script reads what nobody computed ({})", places));
+        match self.with_other_values(answer, capture.seconds, lines) {
+            Ok(found) => capture.found.other_values = found,
+            Err(error) => {
+                capture.found.other_values_missing = Some(format!(
+                    "with other values where the script reads what nobody computed ({}) it did not come to its end, so what hangs on them is not known: {error:#}",
+                    places
+                ))
+            }
+        }
+    }
+
+    fn which_decide(&self, python: &str, reads: &[&Read]) -> Result<Vec<bool>> {
+        if reads.is_empty() {
+            return Ok(Vec::new());
+        }
+        let program = self.libraries.folder.join("python/vramlab_rehearsal/deciding.py");
+        let mut child = Command::new(python)
+            .arg("-I")
+            .arg(program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let asked = serde_json::to_vec(reads)?;
+        // One that has ended says so by its answer.
+        let mut input = child.stdin.take().context("asking Python")?;
+        let asking = std::thread::spawn(move || input.write_all(&asked).ok());
+        let told: Vec<bool> = serde_json::from_slice(&child.wait_with_output()?.stdout)?;
+        asking.join().ok();
+        anyhow::ensure!(told.len() == reads.len(), "Python told of {} reads of {}", told.len(), reads.len());
+        Ok(told)
+    }
+
+    fn with_other_values(&self, first: &Answer, took: f64, lines: Vec<Frame>) -> Result<Option<OtherValues>> {
+        let mut other = self.clone();
+        other.variant.settings.push((OTHER, "1".to_string()));
+        other.timeout = Some(self.timeout.unwrap_or(f64::INFINITY).min(PATIENCE.0 * took + PATIENCE.1));
+        let run = other.run_in_silence()?;
+        let others = answer(&run)?;
+        let (fits, endless) = (others.verdict.fits(), others.verdict == RehearsalVerdict::TimedOut);
+        anyhow::ensure!(fits || endless || others.verdict == RehearsalVerdict::DoesNotFit, "{}", short_failure(&others, &run));
+        let differs = |by: i64| by.abs() > DIFFERENCE.0.max(first.peak_on_device / DIFFERENCE.1);
+        let more = others.peak_on_device - first.peak_on_device;
+        if fits && !differs(more) {
+            return Ok(None);
+        }
+        let again = answer(&self.run_in_silence()?)?;
+        if fits && again.verdict.fits() && more.abs() <= 2 * (again.peak_on_device - first.peak_on_device).abs() {
+            return Ok(None);
+        }
+        Ok(Some(OtherValues { lines, peak_on_device: others.peak_on_device, fits: fits || endless, endless }))
+    }
+}
+
+/// Where values are read that are made up, and not taken as large as they could be; and what led there.
+fn reads(traces: &[Trace]) -> Vec<(Frame, String, Read)> {
+    let mut found: Vec<(Frame, String, Read)> = Vec::new();
+    let made_up = |event: &&sim::trace::Event| {
+        let (taken, possible) = (event.rounded, event.address.cast_signed());
+        event.kind == Kind::Placeholder && event.bytes == 1 && (possible == 0 || taken < possible)
+    };
+    for trace in traces {
+        let mut stacks: Vec<(u32, u32)> =
+            trace.events.iter().filter(made_up).map(|event| (event.stack, event.operator.into())).collect();
+        stacks.sort_unstable();
+        stacks.dedup();
+        for (stack, operator) in stacks {
+            let operator = trace.operators.get(&operator).cloned().unwrap_or_default();
+            // Dynamo prints what it guards, Inductor keeps what it tunes with.
+            if trace.stack(stack).any(|frame| BESIDE.iter().any(|file| frame.file.ends_with(file))) {
+                continue;
+            }
+            let led: Vec<_> = trace.stack(stack).filter(|frame| !is_torch_or_stdlib(&frame.file)).collect();
+            let Some(innermost) = led.first() else { continue };
+            let read: Read = led.iter().map(|frame| (frame.file.clone(), frame.line)).collect();
+            if !found.iter().any(|(_, of, known)| *of == operator && *known == read) {
+                found.push(((*innermost).clone(), operator, read));
+            }
+        }
+    }
+    found
+}

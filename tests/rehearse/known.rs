@@ -1,0 +1,224 @@
+//! What a rehearsal does not know is in its headline: values that nobody computed and decide, phases that its steps did not reach, and what the
+//! host gives.
+
+use super::answers::{Scene, error};
+use serde_json::Value;
+
+/// A loss that decides, sizes from values in several ways, and reads that decide nothing: each case is one of these in place of READS.
+const TRAINING: &str = "
+import math, torch
+model = torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler()
+losses, best, correct = [], math.inf, 0
+def mean(values):
+    return sum(values) / len(values)
+for step in range(3):
+    x = torch.randn(512, 256, device='cuda')
+    y = model(x)
+    loss = y.square().mean()
+    READS
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer); scaler.update(); optimizer.zero_grad()
+";
+
+fn rehearsed(reads: &str) -> (String, Value) {
+    let scene = Scene::new(&TRAINING.replace("    READS", &reads.lines().map(|line| format!("    {line}\n")).collect::<String>()));
+    let (output, answer) = scene.run(&[]);
+    let said = error(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    (said, answer)
+}
+
+#[test]
+fn values_that_nobody_computed_and_decide_are_in_the_headline() {
+    for (what, reads, line) in [
+        ("a branch", "if loss.item() > 2: loss = loss + model(x.repeat(64, 1)).square().mean()", 13),
+        (
+            "a size through a function of its own",
+            "def n(): return int(y.amax().item() * 100)\nextra = torch.empty(n() << 16, device='cuda')",
+            13,
+        ),
+        ("lengths through a list", "kept = [torch.zeros(int(v), 4096, device='cuda') for v in y[:, 0].abs().tolist()]", 13),
+        ("repetitions, of which there is no bound", "z = torch.repeat_interleave(y, y[:, 0].exp().long(), dim=0).repeat(1, 8)", 13),
+        (
+            "how many tokens one expert gets",
+            "e = y.argmax(-1)\nz = [model(x[(e == i).nonzero()[:, 0]].repeat(64, 1)) for i in range(2)]",
+            14,
+        ),
+    ] {
+        let (said, answer) = rehearsed(reads);
+        let headline = said.lines().find(|line| line.starts_with("FITS")).unwrap();
+        assert!(
+            headline.contains("placeholder values decide a size or a loop (") && headline.contains(&format!("train.py:{line})")),
+            "{what}: {said}"
+        );
+        let other = &answer["other_values"];
+        assert_ne!(other["peak_on_device"], answer["peak_on_device"], "{what}");
+        assert_eq!((&other["fits"], &other["lines"][0]["line"]), (&true.into(), &line.into()), "{what}: {other}");
+    }
+}
+
+#[test]
+fn values_that_are_logged_counted_or_decide_no_memory_are_in_no_headline() {
+    // Logged, averaged, compared with the best so far, checked; and one that may decide and does not, which a second rehearsal shows.
+    let logged = "
+print(f'{loss.item():.3f}')
+losses.append(loss.item())
+if step % 2 == 0: print(mean(losses))
+correct += (y.argmax(-1) == 3).sum().item()
+if loss.item() < best: best = loss.item()
+if not torch.isfinite(loss): raise ValueError('not finite')
+if math.isnan(loss.item()): break
+";
+    for (reads, again) in [(logged, false), ("if loss.item() > 2: torch.zeros(8, device='cuda')", true)] {
+        let (said, answer) = rehearsed(reads);
+        assert!(answer["other_values"].is_null() && !said.contains("placeholder values decide"), "{said}");
+        assert_eq!(said.contains("once more, with other values"), again, "{said}");
+    }
+}
+
+/// A validation of its own without `eval`, unfreezing, a larger batch and a copy, all after the third step; and a step of each kind that was reached.
+const LATER: &str = "
+import copy, torch
+from torch import save as keep
+def forward_only(model):
+    model.train(False)
+    with torch.no_grad():
+        model(torch.randn(4, 64, device='cuda'))
+    model.train()
+class Settings: pass
+settings = Settings()
+settings.every = 100
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)).cuda()
+for p in model[0].parameters(): p.requires_grad = False
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for i in range(20):
+        if i % 2 == 1: seen = model(torch.randn(2, 64, device='cuda'))
+        if i == 10:
+            for p in model.parameters(): p.requires_grad = True
+        if i % settings.every == settings.every - 1: forward_only(model)
+        if i % 10 == 0: print('step', i)
+        model(torch.randn(8 * (1 if i < 10 else 20), 64, device='cuda')).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    best = copy.deepcopy(model.state_dict())
+keep(model, '/dev/null')
+";
+
+#[test]
+fn branches_on_the_step_and_what_follows_the_loop_are_told_and_the_headline_names_the_kinds() {
+    let scene = Scene::new(LATER);
+    let (output, answer) = scene.run(&[]);
+    let said = error(&output);
+    let rows = answer["processes"][0]["unreached"].as_array().unwrap();
+    let told: Vec<String> = rows
+        .iter()
+        .map(|row| format!("{} {} {}", row["unreached"].as_str().unwrap(), row["line"], row["what"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "evaluation 5 model.train(...)",
+            "evaluation 6 with torch.no_grad()",
+            "saving 26 keep(...)",
+            "later 18 if i == 10: for p in model.parameters():",
+            "later 20 if i % settings.every == settings.every - 1: forward_only(model)",
+            "later 22 1 if i < 10 else 20",
+            "later 25 best = copy.deepcopy(model.state_dict())",
+        ],
+        "{said}"
+    );
+    let headline = said.lines().find(|line| line.starts_with("FITS")).unwrap();
+    for told in
+        ["Not reached: evaluation (", "train.py:5), saving (", "train.py:26), what comes later (", "train.py:18), batches larger"]
+    {
+        assert!(headline.contains(told), "{told}: {headline}");
+    }
+    assert!(said.contains("Note: steps after step 3 were not run"), "{said}");
+}
+
+/// Pinned tensors, workers, and activations on the host that a real GPU's copies would fill.
+const HOST: &str = "
+import torch
+from torch.utils.data import DataLoader, Dataset
+class Rows(Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, i): return torch.ones(1 << 18)
+pinned = [torch.empty(600 << 20, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+model = torch.nn.Linear(1 << 18, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in DataLoader(Rows(), batch_size=16, num_workers=2, prefetch_factor=4):
+    with torch.autograd.graph.save_on_cpu():
+        loss = model(x.cuda().repeat(64, 1)).sum()
+    loss.backward(); optimizer.step()
+";
+
+#[test]
+fn what_a_job_takes_of_the_host_is_told_and_too_much_is_in_the_headline() {
+    let scene = Scene::new(HOST);
+    let (output, answer) = scene.run(&["--host-memory", "3GiB"]);
+    let said = error(&output);
+    let host = &answer["host"];
+    let bytes = |name: &str| host[name].as_u64().unwrap();
+    // Each of 600 MiB rounded up to a power of two, and nothing of it was touched here.
+    assert_eq!((bytes("pinned"), bytes("workers"), bytes("host")), (2 << 30, 2, 3 << 30), "{host}");
+    assert_eq!(bytes("shared_memory"), 2 * 4 * 16 * (1 << 20), "{host}");
+    // What a backward pass waits for on the host is 1 GiB.
+    assert!(bytes("at_least") > (3 << 30) + bytes("shared_memory") + bytes("of_workers"), "{host}");
+    let headline = said.lines().find(|line| line.starts_with("FITS")).unwrap();
+    assert!(headline.contains("But it takes") && headline.contains("of the host's RAM, which has 3.00 GiB"), "{headline}");
+    assert!(said.contains("Host RAM at least") && said.contains("2.00 GiB pinned, 2 workers with"), "{said}");
+}
+
+/// Texts of other lengths, the longest far behind what three steps see.
+const TEXTS: &str = "
+import torch
+from torch.utils.data import DataLoader
+texts = [torch.zeros(16 + (4080 if n in (500, 501) else n % 7), 64) for n in range(600)]
+def pad(batch): return torch.nn.utils.rnn.pad_sequence(batch, batch_first=True)
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in DataLoader(texts, batch_size=2, shuffle=SHUFFLE, collate_fn=pad, num_workers=WORKERS):
+    model(x.cuda()).sum().backward(); optimizer.step()
+";
+
+#[test]
+fn the_largest_batch_of_a_loader_is_rehearsed_where_that_is_asked_for_and_else_named() {
+    let scene = Scene::new(&TEXTS.replace("SHUFFLE", "False").replace("WORKERS", "0"));
+    let (output, answer) = scene.run(&[]);
+    let said = error(&output);
+    let most = |answer: &Value| answer["processes"][0]["varied"][0]["most"].clone();
+    assert_eq!(most(&answer), serde_json::json!([2, 21, 64]), "{said}");
+    let headline = said.lines().find(|line| line.starts_with("FITS")).unwrap();
+    assert!(headline.ends_with("batches larger than those that were seen (--longest)."), "{headline}");
+    for (shuffle, workers) in [("False", "0"), ("True", "2")] {
+        let scene = Scene::new(&TEXTS.replace("SHUFFLE", shuffle).replace("WORKERS", workers));
+        let (output, answer) = scene.run(&["--longest"]);
+        let said = error(&output);
+        assert_eq!(most(&answer), serde_json::json!([2, 4096, 64]), "{said}");
+        assert!(said.contains("Note: --longest: of 600 of 600 samples of list the largest batch, 2097152 B instead of"), "{said}");
+        assert!(!said.lines().find(|line| line.starts_with("FITS")).unwrap().contains("(--longest)"), "{said}");
+    }
+}
+
+#[test]
+fn what_python_keeps_compiled_of_ours_may_be_cut_short() {
+    let scene = Scene::new("import torch\ntorch.empty(8, device='cuda')\n");
+    let run = || scene.command(&[]).env_remove("PYTHONDONTWRITEBYTECODE").output().unwrap();
+    assert_eq!(run().status.code(), Some(0));
+    let mut kept = Vec::new();
+    for folder in std::fs::read_dir(scene.path("cache")).unwrap().flatten() {
+        let compiled = folder.path().join("python/vramlab_rehearsal/__pycache__");
+        kept.extend(std::fs::read_dir(compiled).into_iter().flatten().flatten().map(|entry| entry.path()));
+    }
+    assert!(kept.len() > 10, "{kept:?}");
+    for file in &kept {
+        std::fs::File::options().write(true).open(file).unwrap().set_len(40).unwrap();
+    }
+    let output = run();
+    assert_eq!(output.status.code(), Some(0), "{}", error(&output));
+}
