@@ -99,10 +99,16 @@ def rehearse(
             flags.append("--eager")
         if timeout is not None:
             flags += ["--timeout", str(timeout)]
-        command = [sys.executable, CALLED, str(call), str(output)]
-        process = subprocess.Popen(
-            [PROGRAM, "rehearse", *flags, "--", *command], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
-        )
+        command = [sys.executable, CALLED, str(call)]
+        with open(output, "ab") as printed_to:
+            process = subprocess.Popen(
+                [PROGRAM, "rehearse", *flags, "--", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=printed_to,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
         try:
             _, said = process.communicate()
         except BaseException:

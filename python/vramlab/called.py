@@ -1,4 +1,4 @@
-"""Runs the function of `vramlab.rehearse` in the process that is rehearsed: called.py CALL OUTPUT."""
+"""Runs the function of `vramlab.rehearse` in the process that is rehearsed: called.py CALL."""
 
 import os
 import pickle
@@ -7,11 +7,9 @@ from multiprocessing import spawn
 
 
 def main() -> None:
-    call, output = sys.argv[1:]
-    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
-    for stream in (1, 2):
-        os.dup2(descriptor, stream)
-    with open(call, "rb") as file:
+    # vramlab's own answer is on the standard error, so both go where the output does.
+    os.dup2(1, 2)
+    with open(sys.argv[1], "rb") as file:
         spawn.prepare(pickle.load(file))
         function, arguments = pickle.load(file)
     function(*arguments)

@@ -5,6 +5,7 @@ mod captures;
 mod ends;
 mod files;
 mod first_minute;
+mod held;
 mod known;
 mod library;
 mod passes;

@@ -41,6 +41,10 @@ pub struct FitOptions {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
+    /// Let the script change files and upload; else what it writes is held back, and your files stay as they are
+    #[arg(long)]
+    writes: bool,
+
     /// Leave new parameters uninitialised, so that large models need little host memory
     #[arg(long)]
     no_init: bool,
@@ -79,6 +83,7 @@ fn run(options: &FitOptions) -> Result<u8> {
     let on_card = |card: &Card| {
         let mut rehearsal = with_limits(&command, *card, &options.steps, options.timeout)?;
         (rehearsal.no_init, rehearsal.eager, rehearsal.progress) = (options.no_init, options.eager, progress(options.quiet));
+        rehearsal.writes = options.writes;
         Ok(rehearsal)
     };
     let rehearsals = cards(&options.gpu)?.iter().map(on_card).collect::<Result<Vec<Rehearsal>>>()?;

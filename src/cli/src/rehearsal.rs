@@ -44,6 +44,14 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
+    /// Let the script change files and upload; else what it writes is held back, and your files stay as they are
+    #[arg(long, conflicts_with = "keep_writes")]
+    writes: bool,
+
+    /// Folder for the files that the script wrote, which are held back
+    #[arg(long, value_name = "DIR")]
+    keep_writes: Option<PathBuf>,
+
     /// GPUs of the simulated machine; one where it is not given, or as many as a launcher starts ranks
     #[arg(long, value_name = "N")]
     gpus: Option<u32>,
@@ -238,6 +246,7 @@ impl RehearseOptions {
         (rehearsal.no_init, rehearsal.eager, rehearsal.measures) = (self.no_init, self.eager, self.device == TrialDevice::Cuda);
         (rehearsal.is_silent, rehearsal.progress) = (false, progress(self.quiet));
         rehearsal.leaves_stdout = self.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
+        (rehearsal.writes, rehearsal.keep_writes) = (self.writes, self.keep_writes.clone());
         Ok(rehearsal)
     }
 

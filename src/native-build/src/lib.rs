@@ -43,7 +43,7 @@ pub const SIMULATED: [(&str, &str, &[&str]); 5] = [
     ("nvrtc12", "libnvrtc.so.12", &["nvrtc.cpp"]),
     ("nvrtc13", "libnvrtc.so.13", &["nvrtc.cpp"]),
     // Preloaded into programs of all kinds, so it needs the C library alone.
-    ("start", "libvramlab_start.so", &["start.cpp"]),
+    ("start", "libvramlab_start.so", &["start.cpp", "writes.cpp"]),
 ];
 
 /// Those of [`SIMULATED`], to be compiled.

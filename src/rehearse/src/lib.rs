@@ -13,6 +13,7 @@ mod run;
 pub mod show;
 
 pub use answer::{Answer, ProcessAnswer, RehearsalVerdict};
+pub use capture::held::{HeldBack, HeldFile};
 pub use capture::process::{Exception, Frame, Process, Trace, is_library};
 pub use capture::session::{Capture, ScriptFailed};
 pub use explore::needs::RehearsalResult;

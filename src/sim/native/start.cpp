@@ -1,4 +1,4 @@
-// What `vramlab rehearse` preloads (LD_PRELOAD) into every process that a command starts. It does three things:
+// What `vramlab rehearse` preloads (LD_PRELOAD) into every process that a command starts. It does four things:
 //
 // - In a Python it calls Python's half when the script begins, or torch is imported: by an audit hook, which no flag (-I, -E, -S), no
 //   environment and no sitecustomize keeps away.
@@ -6,8 +6,11 @@
 //   by whatever path, gets the simulated one.
 // - The first process becomes two: the command, and a guard that stays its parent and that of all orphans below it. The guard ends them when
 //   vramlab says so, or is gone.
+// - What processes write is held back (writes.cpp).
 //
 // It is loaded into shells and compilers, too, and with whatever C++ library a program brings: it uses the C library alone.
+#include "writes.h"
+
 #include <alloca.h>
 #include <dirent.h>
 #include <dlfcn.h>
@@ -293,10 +296,10 @@ void signal_children(int signal) {
   }
 }
 
-// In the process that vramlab itself started, and in no other.
-void stand_guard() {
+// In the process that vramlab itself started, and in no other; true in the command.
+bool stand_guard() {
   const char* set = take("VRAMLAB_REHEARSAL_OWNER=");
-  if (!set) return;
+  if (!set) return false;
   const pid_t owner = atoi(strchr(set, '=') + 1);
   const pid_t before = getpid();
   // Before there is a command: one that leaves at once would leave its children to init. What is forked does not inherit it.
@@ -308,6 +311,7 @@ void stand_guard() {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != before) _exit(2);
   }
+  return true;
 }
 
 // ---- Python --------------------------------------------------------------------------------------------------------------------------------
@@ -408,7 +412,8 @@ __attribute__((constructor)) void start() {
   remember_settings();
   if (preload) {
     take(kNoCards);
-    stand_guard();
+    const bool is_first = stand_guard();
+    if (setting("VRAMLAB_REHEARSAL_HELD")) hold_writes(setting("VRAMLAB_REHEARSAL_HELD"), is_first);
     follow_python();
   }
   errno = before;
@@ -442,20 +447,24 @@ extern "C" {
 #endif
 JUMPS void* dlopen(const char* file, int mode) {
   FIND(dlopen);
-  file = driver_for(file);
+  file = held_path(driver_for(file));
   JUMP return behind_dlopen(file, mode);
 }
 JUMPS void* dlmopen(Lmid_t space, const char* file, int mode) {
   FIND(dlmopen);
-  file = driver_for(file);
+  file = held_path(driver_for(file));
   JUMP return behind_dlmopen(space, file, mode);
 }
 
 int execve(const char* path, char* const* words, char* const* environment) {
+  path = held_path(path);
+  if (!may_start(path, false)) return -1;
   return FIND(execve)(path, words, FILLED(environment));
 }
 int execv(const char* path, char* const* words) { return execve(path, words, environ); }
 int execvpe(const char* file, char* const* words, char* const* environment) {
+  file = held_path(file);
+  if (!may_start(file, true)) return -1;
   return FIND(execvpe)(file, words, FILLED(environment));
 }
 int execvp(const char* file, char* const* words) { return execvpe(file, words, environ); }
@@ -480,10 +489,14 @@ int execle(const char* path, const char* first, ...) {
 }
 int posix_spawn(pid_t* process, const char* path, const posix_spawn_file_actions_t* actions, const posix_spawnattr_t* attributes,
                 char* const* words, char* const* environment) {
+  path = held_path(path);
+  if (!may_start(path, false)) return errno;
   return FIND(posix_spawn)(process, path, actions, attributes, words, FILLED(environment));
 }
 int posix_spawnp(pid_t* process, const char* file, const posix_spawn_file_actions_t* actions, const posix_spawnattr_t* attributes,
                  char* const* words, char* const* environment) {
+  file = held_path(file);
+  if (!may_start(file, true)) return errno;
   return FIND(posix_spawnp)(process, file, actions, attributes, words, FILLED(environment));
 }
 int system(const char* line) {

@@ -51,6 +51,10 @@ def begin():
             simulated[name] = ctypes.CDLL(os.path.join(settings.libraries, name), ctypes.RTLD_GLOBAL)
         # It reads its settings now, and makes no context.
         simulated["libnvidia-ml.so.1"].vramlab_dry_memory()
+    if settings.holds:
+        from . import uploads
+
+        uploads.hold()
     imports.when_imported("torch", _torch_is_there, _torch_is_missing, before=use_the_caching_allocator)
 
 

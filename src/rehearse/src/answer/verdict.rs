@@ -8,6 +8,7 @@ use super::out_of_memory::Caught;
 use super::process::{ProcessAnswer, process_answers};
 use super::streams;
 use super::time::{Loading, Prediction, predict};
+use crate::capture::held::HeldBack;
 use crate::capture::plain::on_one_line;
 use crate::capture::process::Trace;
 use crate::capture::session::{Capture, Found, Needs, OtherValues, ScriptFailed, remedy, script_of};
@@ -105,6 +106,8 @@ pub struct Answer {
     pub smallest_card: Option<&'static str>,
     /// Seconds of `--timeout`, where that ended it.
     pub timed_out_after: Option<f64>,
+    /// What the script wrote, which its user's files have nothing of; none where it was allowed to write.
+    pub held_back: Option<HeldBack>,
     /// Of the process whose steps take longest; predicted.
     pub time: Option<Prediction>,
     /// Why there is none.
@@ -155,6 +158,13 @@ impl Answer {
     pub fn nccl_decides(&self) -> bool {
         let most = self.nccl.map_or(0, |buffers| buffers.most);
         self.peak_on_device <= self.gpu.memory && self.peak_on_device + most > self.gpu.memory
+    }
+
+    /// Bytes of parameters, buffers and optimizer state at the peak of the process that needs most: what a whole checkpoint of it takes.
+    pub fn checkpoint(&self) -> u64 {
+        let saved = ["parameters", "buffers", "optimizer state"];
+        let categories = self.processes.first().map_or(&[][..], |worst| &worst.peak.categories);
+        categories.iter().filter(|held| saved.contains(&held.name.as_str())).map(|held| held.bytes.unsigned_abs()).sum()
     }
 
     /// The same on another card, which the run names now: its name, and the time of a step.
@@ -313,6 +323,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         time_missing,
         other_values: None,
         host: HostMemory::of(&run.traces, run.host_memory),
+        held_back: run.held.clone(),
         processes,
         cards,
         nccl: run.traces.iter().filter_map(|trace| nccl::buffers(trace, &run.card)).max_by_key(|buffers| buffers.most),

@@ -1,5 +1,6 @@
 //! What a rehearsal leaves: the folder in which its processes wrote, and its reader.
 
+pub mod held;
 pub mod host;
 pub mod loading;
 pub mod occupancy;

@@ -1,5 +1,6 @@
 //! What a command under rehearsal left: how it ended, and the folders of its processes.
 
+use super::held::{self, HeldBack};
 use super::occupancy::Occupancy;
 use super::process::{Frame, Trace, VERSION};
 use anyhow::{Context, Result, ensure};
@@ -46,6 +47,9 @@ pub struct Capture {
     pub status: i32,
     pub timed_out: bool,
     pub interrupted: bool,
+    /// What it wrote, where that was held back.
+    #[serde(default)]
+    pub held: Option<HeldBack>,
     /// The last line that a silent run wrote to its standard error.
     pub last_line_of_stderr: String,
     /// What was found out of it since, with the script's PyTorch and its files, which a reader may not have.
@@ -126,7 +130,7 @@ impl Capture {
         for entry in fs::read_dir(session).with_context(|| format!("reading {}; did the script remove it?", session.display()))? {
             let path = entry?.path();
             if path.is_dir() {
-                if path.file_name() != Some(OsStr::new("bin")) {
+                if !matches!(path.file_name().and_then(OsStr::to_str), Some("bin" | held::FOLDER)) {
                     self.traces.push(Trace::read(&path)?);
                 }
                 continue;

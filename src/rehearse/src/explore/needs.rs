@@ -48,6 +48,7 @@ impl Rehearsal {
     /// There is nothing to rehearse, or no whole answer; with the reason.
     pub fn rehearse(&self, with_needs: bool) -> Result<RehearsalResult> {
         let (mut capture, session) = self.run(if self.is_silent { Output::Silent } else { Output::Shown })?;
+        self.keep_held(&mut capture)?;
         let mut answer = answer(&capture)?;
         capture.found.lines = answer.lines();
         if with_needs && (answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit) {
@@ -71,6 +72,7 @@ impl Rehearsal {
     pub fn on_cards(&self, cards: &[Card]) -> Result<Vec<Answer>> {
         let large = self.on_a_large_card();
         let (mut capture, _session) = large.run(if self.is_silent { Output::Silent } else { Output::Shown })?;
+        self.keep_held(&mut capture)?;
         let mut found = answer(&capture)?;
         capture.found.lines = found.lines();
         let needs = match found.verdict.fits() {
@@ -87,6 +89,13 @@ impl Rehearsal {
             answer
         };
         Ok(cards.iter().map(on_card).collect())
+    }
+
+    fn keep_held(&self, capture: &mut Capture) -> Result<()> {
+        match (&mut capture.held, &self.keep_writes) {
+            (Some(held), Some(folder)) => held.keep(&capture.folder, folder),
+            _ => Ok(()),
+        }
     }
 
     /// What the script needs of a card, where it ran as long as was wanted, and where it did not fit: then it is rehearsed once more on a

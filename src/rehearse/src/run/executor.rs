@@ -1,7 +1,9 @@
 //! Runs a command under rehearsal, and keeps what its processes told.
 
+use super::held;
 use super::libraries::{Libraries, libraries};
 use super::session::{self, LeftProcesses, PythonSettings, Session};
+use crate::capture::held::HeldBack;
 use crate::capture::host::memory_of_this_machine;
 use crate::capture::occupancy::Occupancy;
 use crate::capture::plain::on_one_line;
@@ -52,6 +54,10 @@ pub struct Rehearsal {
     pub timeout: Option<f64>,
     /// Read the meters and the clock of a real GPU, and simulate nothing; for [`what_if`](super::what_if::what_if) alone.
     pub measures: bool,
+    /// Whether what the command writes is written; else it is held back, for the answer to tell.
+    pub writes: bool,
+    /// A folder for what was held back.
+    pub keep_writes: Option<PathBuf>,
     /// Whether the command reads nothing, and nobody sees what it prints.
     pub is_silent: bool,
     /// Whether the standard output is somebody else's: what the command prints there goes to the standard error.
@@ -127,6 +133,8 @@ impl Rehearsal {
             eager: false,
             timeout: None,
             measures: false,
+            writes: false,
+            keep_writes: None,
             is_silent: true,
             leaves_stdout: false,
             progress: |_| {},
@@ -153,6 +161,7 @@ impl Rehearsal {
             world_size: self.rank.map(|(_, size)| size),
             rank: self.rank.map(|(rank, _)| rank),
             sent: self.sent.as_deref(),
+            holds: !self.writes,
             no_init: self.no_init,
             eager: self.eager,
             techniques: &self.variant.techniques,
@@ -171,6 +180,9 @@ impl Rehearsal {
                 .env(cards::ENVIRONMENT, self.card.environment())
                 // Nothing is written outside of our own folders, and kernels for a simulated GPU are none that a real one should find.
                 .env("USE_PYTORCH_KERNEL_CACHE", "0");
+        }
+        if !self.writes {
+            held::hold(&mut command, session, &self.libraries, self.sent.as_deref())?;
         }
         command.envs(self.variant.settings.iter().map(|(name, value)| (name, value)));
         Ok(command)
@@ -236,6 +248,7 @@ impl Executor for Processes {
             folder: session.path().to_owned(),
             traces: Vec::new(),
             occupancy: Occupancy::default(),
+            held: HeldBack::read(session.path())?,
             hooked: false,
             without_torch: None,
             not_set_up: None,

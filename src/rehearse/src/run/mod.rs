@@ -1,6 +1,7 @@
 //! Runs a command on the simulated GPU. What it leaves is a capture; what that means is said elsewhere.
 
 pub mod executor;
+mod held;
 pub mod libraries;
 pub mod nvidia_smi;
 pub mod session;

@@ -92,6 +92,8 @@ pub struct PythonSettings<'a> {
     pub rank: Option<u32>,
     /// A folder of the ranks that are rehearsed one after the other, for the objects that they send.
     pub sent: Option<&'a Path>,
+    /// Whether uploads are held back, as what is written is.
+    pub holds: bool,
     /// Whether initialisation of parameters is left out.
     pub no_init: bool,
     /// Whether `torch.compile` is turned off.

@@ -8,6 +8,7 @@ use crate::answer::{
 use crate::capture::plain::{first_line, on_one_line};
 use crate::capture::process::{Frame, Keeper, Unreached, Varied};
 use crate::capture::session::{Capture, OtherValues};
+use base::units::Bytes;
 use std::fmt::Write;
 
 /// The whole answer, each line ended.
@@ -483,7 +484,50 @@ fn at_places(text: &mut String, title: &str, rows: impl ExactSizeIterator<Item =
     Ok(())
 }
 
+/// What the script wrote and removed, and what the job takes of the disk.
+fn held_back(text: &mut String, answer: &Answer) -> std::fmt::Result {
+    const NAMED: usize = 3;
+    const LARGE: u64 = 1 << 20;
+    let Some(held) = &answer.held_back else { return Ok(()) };
+    let count = |count: usize| if count == 1 { "1 file".to_string() } else { format!("{count} files") };
+    let named = |names: Vec<String>| match names.len().saturating_sub(NAMED) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names[..NAMED].join(", ")),
+    };
+    let mut lines = Vec::new();
+    if !held.files.is_empty() {
+        let names = named(held.files.iter().map(|file| short(&file.path)).collect());
+        let kept = held.kept_in.as_ref().map(|folder| format!("they are in {}", folder.display()));
+        let after = kept.unwrap_or_else(|| "--keep-writes DIR keeps them".to_string());
+        let what = format!("{} ({}) that the script wrote", count(held.files.len()), Bytes(held.bytes));
+        lines.push(format!("Held back, your own files are as they were: {what}: {names}; {after}."));
+    }
+    if !held.removed.is_empty() {
+        lines.push(format!(
+            "Still there, though the script removed or moved it: {}.",
+            named(held.removed.iter().map(|path| short(path)).collect())
+        ));
+    }
+    let whole = answer.checkpoint();
+    let mut disk = Vec::new();
+    if whole >= LARGE {
+        disk.push(format!("a checkpoint of parameters, buffers and optimizer state takes about {}", Bytes(whole)));
+    }
+    let large: Vec<u64> = held.files.iter().map(|file| file.bytes).filter(|bytes| *bytes >= LARGE).collect();
+    if !large.is_empty() {
+        disk.push(format!("the script left {} of 1 MiB or more, {} in all", count(large.len()), Bytes(large.iter().sum())));
+    }
+    if !disk.is_empty() {
+        lines.push(format!("Disk: {}.", disk.join("; ")));
+    }
+    if !lines.is_empty() {
+        writeln!(text)?;
+    }
+    lines.iter().try_for_each(|line| writeln!(text, "  {line}"))
+}
+
 fn notes(text: &mut String, answer: &Answer) -> std::fmt::Result {
+    held_back(text, answer)?;
     if !answer.notes.is_empty() {
         writeln!(text)?;
     }

@@ -1,0 +1,105 @@
+//! What a rehearsal's processes wrote, none of which reached the user's files.
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The folder's name in the session's.
+pub const FOLDER: &str = "held";
+
+/// Of the counters at the beginning of its table (`Table` in writes.cpp), the one that says that the disk was full.
+const NO_SPACE: u64 = 8 * 2;
+
+/// What a script wrote, none of which reached the user's files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldBack {
+    /// The largest first.
+    pub files: Vec<HeldFile>,
+    pub bytes: u64,
+    /// Files and folders that the script removed or moved, and that are still there.
+    pub removed: Vec<String>,
+    /// Where `--keep-writes` has put the files.
+    pub kept_in: Option<PathBuf>,
+}
+
+/// A file that the script wrote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldFile {
+    pub path: String,
+    pub bytes: u64,
+    /// Whether there was one of this name, which is as it was.
+    pub replaces: bool,
+}
+
+impl HeldBack {
+    /// What is in a session's folder; none where everything was written as it is.
+    ///
+    /// # Errors
+    /// The disk was full, so that the script could not write what it wanted to.
+    pub fn read(session: &Path) -> Result<Option<HeldBack>> {
+        let folder = session.join(FOLDER);
+        let Ok(table) = File::open(folder.join("table")) else { return Ok(None) };
+        let mut full = [0; 8];
+        table.read_exact_at(&mut full, NO_SPACE).context("reading what the script wrote")?;
+        if full != [0; 8] {
+            bail!(
+                "the disk of {} is full, where what the script writes is held back: make room there, set VRAMLAB_CACHE to a folder on another \
+                 disk, or let the script write its files by --writes",
+                session.parent().unwrap_or(session).display()
+            );
+        }
+        let upper = folder.join("files");
+        let mut held = HeldBack { files: Vec::new(), bytes: 0, removed: Vec::new(), kept_in: None };
+        gather(&upper, &upper, &mut held.files);
+        held.files.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
+        held.bytes = held.files.iter().map(|file| file.bytes).sum();
+        let gone = fs::read(folder.join("removed")).unwrap_or_default();
+        for name in gone.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            let path = Path::new(OsStr::from_bytes(name));
+            let (text, is_again) =
+                (path.to_string_lossy().into_owned(), upper.join(path.strip_prefix("/").unwrap_or(path)).exists());
+            if !is_again && !text.contains("/__pycache__") && !held.removed.contains(&text) {
+                held.removed.push(text);
+            }
+        }
+        Ok(Some(held))
+    }
+
+    /// Puts the files into a folder of the user's, below their whole names.
+    pub fn keep(&mut self, session: &Path, folder: &Path) -> Result<()> {
+        let upper = session.join(FOLDER).join("files");
+        for file in &self.files {
+            let name = file.path.trim_start_matches('/');
+            let to = folder.join(name);
+            let put = || -> io::Result<()> {
+                fs::create_dir_all(to.parent().unwrap_or(folder))?;
+                // Holes stay holes where it is the same disk.
+                fs::rename(upper.join(name), &to)
+                    .or_else(|_| io::copy(&mut File::open(upper.join(name))?, &mut File::create(&to)?).map(drop))
+            };
+            put().with_context(|| format!("--keep-writes: writing {}", to.display()))?;
+        }
+        self.kept_in = Some(folder.to_path_buf());
+        Ok(())
+    }
+}
+
+/// The files in a folder of those held back, by their names outside of it. A link stands for a file that was moved, or is small.
+fn gather(upper: &Path, folder: &Path, files: &mut Vec<HeldFile>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let Ok(about) = entry.metadata() else { continue };
+        if about.is_dir() && name != "__pycache__" {
+            gather(upper, &path, files);
+        } else if about.is_file() {
+            let real = Path::new("/").join(path.strip_prefix(upper).unwrap_or(&path));
+            let replaces = fs::symlink_metadata(&real).is_ok();
+            files.push(HeldFile { path: real.to_string_lossy().into_owned(), bytes: about.size(), replaces });
+        }
+    }
+}

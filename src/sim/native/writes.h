@@ -1,0 +1,11 @@
+// What a rehearsal's processes write is held back: see writes.cpp.
+#pragma once
+
+// Begins to hold back; `folder` was made by vramlab (src/rehearse/src/held.rs). In the command's first process also what the kernel can do to it.
+void hold_writes(const char* folder, bool is_first);
+
+// Where the file is that a process would find by this name; the name itself where it is nobody's of ours. Good until the thread asks again.
+const char* held_path(const char* path);
+
+// Whether a program may be started; says why not, and sets errno.
+bool may_start(const char* program, bool looks_in_path);

@@ -1,0 +1,165 @@
+//! Nothing of the user's is changed by a rehearsal: writes.py does all that a script may do in its folder.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
+const SCRIPT: &str = "tests/rehearse/writes.py";
+
+/// A folder with files of 2020, outside of those for temporary files, where sockets are made as they are.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["ck/step-1", "ck/step-2/sub", "old", "closed", "cache"] {
+        fs::create_dir_all(at(name)).unwrap();
+    }
+    let long = "x".repeat(1000);
+    let files = [
+        ("a.txt", "original"),
+        ("train.log", "log\n"),
+        ("ck/step-1/w.bin", "w1"),
+        ("ck/step-2/w.bin", "w2"),
+        ("ck/step-2/z.bin", "z"),
+        ("ck/step-2/sub/s.bin", "s"),
+        ("old/x", "x"),
+        ("data.bin", &long),
+        ("closed/kept", ""),
+    ];
+    for (name, text) in files {
+        fs::write(at(name), text).unwrap();
+    }
+    symlink("ck/step-2", at("latest")).unwrap();
+    fs::set_permissions(at("closed"), fs::Permissions::from_mode(0o555)).unwrap();
+    let made = "import sqlite3, torch\nd = sqlite3.connect('runs.db'); d.execute('create table runs (x)'); d.execute('insert into runs values (1)')\n\
+                d.commit(); torch.save({'step': 100000}, 'model.pt')";
+    assert!(Command::new(common::python()).args(["-c", made]).current_dir(folder.path()).status().unwrap().success());
+    fs::write(at("cache/static.c"), "#include <fcntl.h>\nint main(void) { return open(\"a.txt\", O_WRONLY | O_TRUNC) < 0; }")
+        .unwrap();
+    // Where there is no static C library, there is no such program to be tried.
+    Command::new("cc").args(["-static", "-o", "static", "cache/static.c"]).current_dir(folder.path()).output().ok();
+    let aged =
+        Command::new("find").args([".", "-exec", "touch", "-h", "-d", "2020-01-01", "{}", "+"]).current_dir(folder.path()).status();
+    assert!(aged.unwrap().success());
+    folder
+}
+
+/// All that can be seen of the files in a folder, but for the cache.
+fn seen(folder: &Path) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(next).unwrap() {
+            let (path, about) = {
+                let entry = entry.unwrap();
+                (entry.path(), entry.metadata().unwrap())
+            };
+            if path.ends_with("cache") {
+                continue;
+            }
+            let text = if about.is_file() {
+                format!("{:x?}", fs::read(&path).unwrap())
+            } else {
+                format!("{:?}", fs::read_link(&path).ok())
+            };
+            let numbers =
+                (about.mode(), about.len(), about.ino(), about.mtime(), about.mtime_nsec(), about.ctime_nsec(), about.nlink());
+            found.insert(path.display().to_string(), format!("{numbers:?} {text}"));
+            if about.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    found
+}
+
+fn command(folder: &Path, flags: &[&str], landlock: &str, how: &str) -> Command {
+    let mut command = Command::new(VRAMLAB);
+    command
+        .arg("rehearse")
+        .args(flags)
+        .arg("--")
+        .arg(common::python())
+        .arg(common::root().join(SCRIPT))
+        .arg(how)
+        .current_dir(folder);
+    command.env("VRAMLAB_CACHE", folder.join("cache")).env("VRAMLAB_LANDLOCK", landlock);
+    command
+}
+
+fn has_landlock() -> bool {
+    let asked = "import ctypes; print(ctypes.CDLL(None).syscall(444, None, 0, 1))";
+    let output = Command::new(common::python()).args(["-c", asked]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().parse::<i32>().unwrap() >= 2
+}
+
+#[test]
+fn a_script_changes_none_of_its_users_files_and_finds_what_it_wrote() {
+    for landlock in ["1", "0"] {
+        let folder = folder();
+        let before = seen(folder.path());
+        let guarded = landlock == "1" && has_landlock();
+        let kept = tempfile::tempdir().unwrap();
+        let keep = kept.path().to_str().unwrap();
+        let json = kept.path().join("answer.json");
+        let flags = ["--steps", "all", "--keep-writes", keep, "--json", json.to_str().unwrap()];
+        let output = command(folder.path(), &flags, landlock, if guarded { "guarded" } else { "followed" }).output().unwrap();
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && said.contains("all as it should be"), "{said}");
+        assert_eq!(seen(folder.path()), before);
+        assert!(said.contains("Held back, your own files are as they were") && said.contains("model.pt"), "{said}");
+        assert!(said.contains("Disk: a checkpoint of parameters, buffers and optimizer state takes about 48.0 MiB"), "{said}");
+        let answer: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        let held = answer["held_back"]["files"].as_array().unwrap();
+        let named = |name: &str| {
+            held.iter().find(|file| file["path"].as_str().unwrap().ends_with(name)).unwrap_or_else(|| panic!("{name}"))
+        };
+        assert_eq!((named("/model.pt")["replaces"].clone(), named("/at_exit.pt")["replaces"].clone()), (true.into(), false.into()));
+        let removed = format!("{}", answer["held_back"]["removed"]);
+        assert!(removed.contains("/ck/step-1") && removed.contains("/old") && !removed.contains("a.txt"), "{removed}");
+        let name = folder.path().canonicalize().unwrap();
+        assert_eq!(fs::read(kept.path().join(name.strip_prefix("/").unwrap()).join("a.txt")).unwrap(), b"ghi\n");
+    }
+}
+
+#[test]
+fn nothing_is_changed_where_vramlab_is_killed() {
+    let folder = folder();
+    let before = seen(folder.path());
+    let mut child = command(folder.path(), &[], "1", "never").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "written");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // Its processes hold the other end until they are gone.
+    assert!(lines.next().is_none());
+    assert_eq!(seen(folder.path()), before);
+}
+
+#[test]
+fn a_full_disk_is_told_with_what_helps() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "import os\ntry:\n    with open('random.bin', 'wb') as file:\n        for _ in range(200):\n            file.write(os.urandom(1 << 20))\nexcept OSError as error:\n    print(error)";
+    fs::write(folder.path().join("fill.py"), script).unwrap();
+    let line = "mkdir small && mount -t tmpfs -o size=64m none small || exit 77; VRAMLAB_CACHE=$PWD/small \"$0\" rehearse -- \"$1\" fill.py; echo ended $?";
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", line, VRAMLAB])
+        .arg(common::python())
+        .current_dir(folder.path())
+        .output();
+    // Where no disk can be made, none is full.
+    let Some(output) = output.ok().filter(|output| String::from_utf8_lossy(&output.stdout).contains("ended")) else { return };
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        said.contains("is full, where what the script writes is held back")
+            && said.contains("VRAMLAB_CACHE")
+            && said.contains("ended 2"),
+        "{said}"
+    );
+    assert!(!folder.path().join("random.bin").exists());
+}
