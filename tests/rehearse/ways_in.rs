@@ -24,8 +24,9 @@ pub fn vramlab(folder: &Path) -> Command {
     command
 }
 
+/// What the line writes is there afterwards.
 fn in_python(folder: &Path, line: &str) -> Output {
-    vramlab(folder).arg("--").arg(common::python()).args(["-c", line]).output().unwrap()
+    vramlab(folder).args(["--writes", "--"]).arg(common::python()).args(["-c", line]).output().unwrap()
 }
 
 #[test]
@@ -81,8 +82,12 @@ fn nothing_reaches_a_real_driver() {
     compiled(&["linked.c", "-o", "linked", "-L.", "-lcuda"]);
     let script = [common::python(), own("reach.py"), fake.clone()];
 
-    let output =
-        vramlab(folder.path()).env("LD_LIBRARY_PATH", &fake).args(["--timeout", "200", "--"]).args(&script).output().unwrap();
+    let output = vramlab(folder.path())
+        .env("LD_LIBRARY_PATH", &fake)
+        .args(["--writes", "--timeout", "200", "--"])
+        .args(&script)
+        .output()
+        .unwrap();
     assert!(text(&output.stdout).contains("opened"), "{}", text(&output.stderr));
     assert!(!log.exists(), "called: {}", fs::read_to_string(&log).unwrap());
     // Without a rehearsal all of them do.
@@ -111,7 +116,8 @@ fn a_damaged_cache_is_mended_and_one_that_cannot_serve_is_refused_before_the_fir
 
     let refused = |cache: &Path, why: &str| {
         let mut command = vramlab(folder.path());
-        let output = command.env("VRAMLAB_CACHE", cache).arg("--").arg(common::python()).args(["-c", ran]).output().unwrap();
+        let output =
+            command.env("VRAMLAB_CACHE", cache).args(["--writes", "--"]).arg(common::python()).args(["-c", ran]).output().unwrap();
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
         assert!(error.contains(why) && error.contains("set VRAMLAB_CACHE"), "{error}");
@@ -127,8 +133,13 @@ fn a_damaged_cache_is_mended_and_one_that_cannot_serve_is_refused_before_the_fir
     let limited = "umask 0; ulimit -f 20; exec \"$@\"";
     let mut command = Command::new("sh");
     command.args(["-c", limited, "sh"]).arg(env!("CARGO_BIN_EXE_vramlab")).env("VRAMLAB_CACHE", folder.path().join("limited"));
-    let output =
-        command.current_dir(folder.path()).args(["rehearse", "--"]).arg(common::python()).args(["-c", ran]).output().unwrap();
+    let output = command
+        .current_dir(folder.path())
+        .args(["rehearse", "--writes", "--"])
+        .arg(common::python())
+        .args(["-c", ran])
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(2), "{:?}", output.status);
     let made = fs::metadata(folder.path().join("limited")).unwrap().permissions().mode();
     assert_eq!(made & 0o022, 0, "others can write to a cache that we made: {made:o}");
@@ -193,7 +204,12 @@ fn whatever_was_started_ends_with_the_rehearsal() {
             scope.spawn(move || {
                 let folder = tempfile::tempdir().unwrap();
                 let mut command = vramlab(folder.path());
-                command.args(flags).arg("--").args([common::python(), own("lingering.py")]).arg(argument).stderr(Stdio::null());
+                command
+                    .args(flags)
+                    .args(["--writes", "--"])
+                    .args([common::python(), own("lingering.py")])
+                    .arg(argument)
+                    .stderr(Stdio::null());
                 let mut child = command.process_group(0).spawn().unwrap();
                 let began = Instant::now();
                 while !folder.path().join("ready").exists() && began.elapsed() < Duration::from_secs(60) {

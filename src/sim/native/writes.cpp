@@ -168,6 +168,17 @@ Result written(Result result) {
   return result;
 }
 
+// Of a file that is open, which may be another disk's or a device.
+ssize_t written(int file, ssize_t result) {
+  if (result >= 0 || !table || (errno != ENOSPC && errno != EDQUOT)) return result;
+  const int before = errno;
+  char number[40], path[kPath];
+  snprintf(number, sizeof number, "/proc/self/fd/%d", file);
+  const bool is_ours = raw_readlink(number, path, sizeof path) > 0 && strncmp(path, upper, upper_length) == 0;
+  errno = before;
+  return is_ours ? written(result) : result;
+}
+
 void say(const char* text) {
   if (write(2, text, strlen(text)) < 0) errno = 0;
 }
@@ -1369,15 +1380,15 @@ STANDS_FOR(int, "fsetxattr", set_attribute_of, int file, const char* key, const 
 
 STANDS_FOR(ssize_t, "write", write_to, int file, const void* bytes, size_t length) {
   const ssize_t hole = leave_hole(file, bytes, length, -1);
-  return hole < 0 ? written(syscall(SYS_write, file, bytes, length)) : hole;
+  return hole < 0 ? written(file, syscall(SYS_write, file, bytes, length)) : hole;
 }
 STANDS_FOR_64(ssize_t, "pwrite", write_to_at, (int file, const void* bytes, size_t length, off_t at),
               const ssize_t hole = leave_hole(file, bytes, length, at);
-              return hole < 0 ? written(syscall(SYS_pwrite64, file, bytes, length, at)) : hole;)
+              return hole < 0 ? written(file, syscall(SYS_pwrite64, file, bytes, length, at)) : hole;)
 STANDS_FOR(ssize_t, "writev", write_parts, int file, const iovec* parts, int count) {
   // What a stream had kept, and what it is given.
-  if (!table || count < 1 || parts[count - 1].iov_len < 1 << 16) return written(syscall(SYS_writev, file, parts, count));
-  const ssize_t before = count > 1 ? written(syscall(SYS_writev, file, parts, count - 1)) : 0;
+  if (!table || count < 1 || parts[count - 1].iov_len < 1 << 16) return written(file, syscall(SYS_writev, file, parts, count));
+  const ssize_t before = count > 1 ? written(file, syscall(SYS_writev, file, parts, count - 1)) : 0;
   size_t wanted = 0;
   for (int i = 0; i + 1 < count; i++) wanted += parts[i].iov_len;
   if (before < 0 || static_cast<size_t>(before) < wanted) return before;

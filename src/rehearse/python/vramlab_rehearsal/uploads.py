@@ -1,4 +1,7 @@
-"""Uploads of a script under rehearsal, whose weights and losses nobody computed: trackers are put offline, and pushes to hubs are left out."""
+"""Uploads of a script under rehearsal, whose weights and losses nobody computed: trackers are put offline, and pushes to hubs are left out.
+
+And files of a writer that the library in writes.cpp cannot follow.
+"""
 
 import functools
 import os
@@ -9,6 +12,8 @@ from .notes import note
 # What was said of each; and whether there is where to say it, which is so once torch is there.
 _told = {}
 _can_tell = False
+# As this process was started.
+_HELD = os.environ.get("VRAMLAB_REHEARSAL_HELD")
 # What a tracker reads: in its place, whatever the user has set.
 _OFFLINE = {
     "wandb": {"WANDB_MODE": "offline"},
@@ -39,6 +44,7 @@ def hold():
         "clearml": functools.partial(_tell_of, "ClearML"),
         "mlflow": _mlflow,
         "huggingface_hub.hf_api": _hub,
+        "safetensors": _safetensors,
     }
     for name, callback in waiting.items():
         imports.when_imported(name, callback)
@@ -76,6 +82,19 @@ def _with_mode(mode, allowed, module):
         return init(*arguments, **more)
 
     module.init = offline
+
+
+def _safetensors(module):
+    """It calls the kernel itself to rename the file that it has written, as 0.8 does, so it writes where what is written is held."""
+    original = module.serialize_file
+
+    @functools.wraps(original)
+    def serialize_file(tensors, filename, *arguments, **more):
+        open(filename, "ab").close()
+        held = f"{_HELD}/files{os.path.realpath(filename)}"
+        return original(tensors, held if os.path.exists(held) else filename, *arguments, **more)
+
+    module.serialize_file = serialize_file
 
 
 def _mlflow(module):
