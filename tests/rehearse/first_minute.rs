@@ -149,7 +149,7 @@ for _ in range(5):
     optimizer.zero_grad()
 ";
     let scene = Scene::new(&[("train.py", script)]);
-    let output = scene.run(&["--gpu", "600MiB,900MiB, 24GiB", "--json", "-"], &["python", "train.py"]);
+    let output = scene.run(&["--gpu", "600MiB,900MiB, 24GiB", "--writes", "--json", "-"], &["python", "train.py"]);
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(error.contains("hello from the script") && error.contains("needs"), "{error}");
     let answers: Value = serde_json::from_str(&out).unwrap_or_else(|why| panic!("{why}: {out}{error}"));
