@@ -94,12 +94,12 @@ impl Categories {
     /// temporaries.
     pub fn of(&mut self, category: Category) -> &mut i64 {
         match category {
-            Category::Parameters | Category::Buffers => &mut self.parameters,
+            Category::Parameters | Category::Buffers | Category::WeightCopies => &mut self.parameters,
             Category::Gradients => &mut self.gradients,
             Category::OptimizerState => &mut self.optimizer_state,
-            Category::Activations => &mut self.activations,
+            Category::Activations | Category::Outputs | Category::KeyValueCache | Category::AutocastCopies => &mut self.activations,
             Category::Data => &mut self.data,
-            Category::Temporaries | Category::Other => &mut self.temporaries,
+            Category::Temporaries | Category::OptimizerTemporaries | Category::Other => &mut self.temporaries,
             Category::Workspaces => &mut self.workspaces,
         }
     }
@@ -311,7 +311,7 @@ impl<'a> Recorder<'a> {
             self.claim(self.position(tensor.data_ptr() as u64), Category::Data, None);
         }
         match mark.phase {
-            Phase::Load => {}
+            Phase::Load | Phase::Evaluation | Phase::Generation | Phase::Saving => {}
             Phase::Forward => self.claim_living(first, Category::Activations),
             Phase::Backward => {
                 let parameters: Vec<&Tensor> = self.parameters.iter().map(|(_, parameter)| parameter).collect();
