@@ -341,7 +341,12 @@ try:
     own = [each for each in path if each == library or os.path.basename(each) == "lib-dynload" or each.endswith(".zip")]
     sys.path[:] = [folder, *(own if library in path else path)]
     try:
-        import vramlab_rehearsal
+        try:
+            import vramlab_rehearsal
+        except (EOFError, ValueError, TypeError):
+            # A full disk may have cut what Python keeps of it compiled, which Python itself never mends.
+            os.remove(os.path.join(folder, "vramlab_rehearsal", "__pycache__", f"__init__.{sys.implementation.cache_tag}.pyc"))
+            import vramlab_rehearsal
     finally:
         sys.path[:] = path
     vramlab_rehearsal.imports.leave_to_the_script(known)

@@ -27,6 +27,10 @@ def _asks_validity(test):
     return not any(isinstance(node, ast.Compare) for node in ast.walk(test)) and bool(calls & {"isnan", "isinf", "isfinite"})
 
 
+def _reads(node):
+    return any(isinstance(part, ast.Call) and name_of(part) in ("item", "tolist", "cpu", "numpy", "int", "float", "bool") for part in ast.walk(node))
+
+
 class _Source:
     def __init__(self, text):
         self.tree = ast.parse(text)
@@ -58,13 +62,18 @@ class _Source:
         self.tainted = set()
         for node in read:
             self._spread(node)
+            for part in ast.walk(node):
+                if self._shapes(part, _reads):
+                    return True, False
+                if isinstance(part, ast.comprehension) and _reads(part.iter):
+                    self._spread(part)
         size = -1
         while len(self.tainted) != size:
             size = len(self.tainted)
             for node in self.scope:
                 if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Expr, ast.comprehension)) and self._has(getattr(node, "value", node)):
                     self._spread(node)
-        is_deciding = any(self._branches(node, self._has) or self._shapes(node) for node in self.scope)
+        is_deciding = any(self._branches(node, self._has) or self._shapes(node, self._has) for node in self.scope)
         return is_deciding, self.scope[read[0]] is not None and ("call", self.scope[read[0]]) in self.tainted
 
     def _spread(self, node):
@@ -120,13 +129,13 @@ class _Source:
                 return False
         return True
 
-    def _shapes(self, node):
+    def _shapes(self, node, has):
         """Whether such a value goes into a call or an index that may be a size."""
         if isinstance(node, ast.Subscript):
-            return self._has(node.slice)
+            return has(node.slice)
         if not isinstance(node, ast.Call) or is_harmless(name_of(node)) or self._own(node):
             return False
-        return any(self._has(each) for each in node.args) or any(self._has(each.value) for each in node.keywords)
+        return any(has(each) for each in node.args) or any(has(each.value) for each in node.keywords)
 
 
 def decide(reads):

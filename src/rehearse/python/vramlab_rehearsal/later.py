@@ -64,7 +64,8 @@ def _path_to(tree, line):
     """Statements around a line, innermost first, each with those that follow it in its block; within the innermost function."""
     path, block = [], tree.body
     while block:
-        at = next((i for i, node in enumerate(block) if node.lineno <= line <= node.end_lineno), None)
+        # Of several on a line the last: those before it may be done.
+        at = max((i for i, node in enumerate(block) if node.lineno <= line <= node.end_lineno), default=None)
         if at is None:
             break
         node = block[at]
