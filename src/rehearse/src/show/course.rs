@@ -18,13 +18,14 @@ pub fn who(process: &ProcessAnswer) -> String {
 }
 
 /// Bottom to top: what stays lies below what comes and goes.
-pub const LAYERS: [(&str, &[Category]); 7] = [
-    ("parameters and buffers", &[Category::Parameters, Category::Buffers]),
+pub const LAYERS: [(&str, &[Category]); 8] = [
+    ("parameters and buffers", &[Category::Parameters, Category::Buffers, Category::WeightCopies]),
     ("optimizer state", &[Category::OptimizerState]),
     ("data", &[Category::Data]),
     ("gradients", &[Category::Gradients]),
-    ("activations", &[Category::Activations]),
-    ("temporaries", &[Category::Temporaries]),
+    ("KV cache and kept outputs", &[Category::KeyValueCache, Category::Outputs]),
+    ("activations", &[Category::Activations, Category::AutocastCopies]),
+    ("temporaries", &[Category::Temporaries, Category::OptimizerTemporaries]),
     ("workspaces and other", &[Category::Workspaces, Category::Other]),
 ];
 
