@@ -53,8 +53,10 @@ fn defined(line: &str) -> Option<&str> {
 
 #[test]
 fn a_type_name_is_unique() {
-    let mut places: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    let mut folders = ["src", "experiments"].map(|folder| common::root().join(folder)).to_vec();
+    // In its crate: which one is meant elsewhere its path says.
+    let mut places: BTreeMap<(PathBuf, String), Vec<PathBuf>> = BTreeMap::new();
+    let root = common::root();
+    let mut folders = ["src", "experiments"].map(|folder| root.join(folder)).to_vec();
     while let Some(folder) = folders.pop() {
         for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
             if path.is_dir() {
@@ -62,8 +64,9 @@ fn a_type_name_is_unique() {
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&path).unwrap();
                 let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+                let of_crate: PathBuf = path.strip_prefix(&root).unwrap().components().take(2).collect();
                 for name in code.lines().filter_map(defined) {
-                    places.entry(name.to_string()).or_default().push(path.clone());
+                    places.entry((of_crate.clone(), name.to_string())).or_default().push(path.clone());
                 }
             }
         }

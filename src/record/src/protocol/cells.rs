@@ -160,9 +160,9 @@ impl PlainCell {
         self.with(BY, if self.is_reference() { "vramlab" } else { "pytorch" })
     }
 
-    /// The settings of the caching allocator that the cell asks for, `default` for PyTorch's own; none where it is not about them.
+    /// The settings of the caching allocator that the cell asks for; none for those that there are.
     pub fn alloc_conf(&self) -> Option<&str> {
-        self.get(ALLOC_CONF)
+        self.get(ALLOC_CONF).filter(|level| *level != "default")
     }
 
     /// The threads that the cell asks for; none where it takes as many as there are.

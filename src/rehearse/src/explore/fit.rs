@@ -289,7 +289,7 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         ),
         Err(error) => error,
     })?;
-    let Found { largest, ends_at: fitted_end } = largest;
+    let LargestBatch { largest, ends_at: fitted_end } = largest;
     let ends_at = fitted_end.or(ends_at);
     let recommended = recommended(rehearsal, template, &courses.borrow(), largest);
     tried.sort_by_key(|tried| tried.number);
@@ -373,7 +373,7 @@ fn search(
     room: i64,
     boundary_guess: impl Fn(u64, u64) -> Option<u64>,
     mut rehearse: impl FnMut(u64) -> Result<Seen>,
-) -> Result<Found> {
+) -> Result<LargestBatch> {
     let (mut low, mut high) = (0, MOST + 1);
     let mut fitted: Vec<(u64, i64)> = Vec::new();
     let mut idle = None;
@@ -424,7 +424,7 @@ fn search(
                         // The first from which on it is the same, if any was not.
                         let ends_at = fitted.iter().find(|(_, bytes)| *bytes == after).map(|(number, _)| *number);
                         ensure!(fitted[0].1 != after, NoMatter(less, more));
-                        return Ok(Found { largest: ends_at.unwrap_or(more), ends_at });
+                        return Ok(LargestBatch { largest: ends_at.unwrap_or(more), ends_at });
                     }
                     Some(more * 64)
                 } else if slope <= 0.0 || guesses > 1 {
@@ -451,11 +451,11 @@ fn search(
             }
         };
     }
-    Ok(Found { largest: low, ends_at: None })
+    Ok(LargestBatch { largest: low, ends_at: None })
 }
 
 /// What a search found.
-struct Found {
+struct LargestBatch {
     largest: u64,
     ends_at: Option<u64>,
 }

@@ -52,7 +52,7 @@ pub struct Rehearsal {
     pub eager: bool,
     /// Seconds after which the command is ended.
     pub timeout: Option<f64>,
-    /// Read the meters and the clock of a real GPU, and simulate nothing; for [`what_if`](super::what_if::what_if) alone.
+    /// Read the meters and the clock of a real GPU, and simulate nothing; for [`what_if`](crate::what_if::what_if) alone.
     pub measures: bool,
     /// Whether what the command writes is written; else it is held back, for the answer to tell.
     pub writes: bool,
