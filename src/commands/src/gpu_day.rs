@@ -251,7 +251,7 @@ impl Day {
                     let mut command = own();
                     // What it records is written after the last step.
                     command
-                        .args(["rehearse", "--quiet", "--steps", "all", "--gpu", "h200", "--"])
+                        .args(["rehearse", "--quiet", "--writes", "--steps", "all", "--gpu", "h200", "--"])
                         .arg(&self.python)
                         .arg("-B")
                         .arg(&replay);
