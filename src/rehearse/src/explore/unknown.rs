@@ -18,7 +18,7 @@ const OTHER: &str = "VRAMLAB_REHEARSAL_OTHER_VALUES";
 const DIFFERENCE: (i64, i64) = (16 << 20, 100);
 
 /// How many times as long as at first it may take, and seconds beside.
-const PATIENCE: (f64, f64) = (5.0, 60.0);
+const LONGEST_SECONDS: (f64, f64) = (5.0, 60.0);
 
 /// Operators whose result is as large as values say; what others give is followed in the script's source.
 const SHAPES: [&str; 6] = ["nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave"];
@@ -85,7 +85,7 @@ impl Rehearsal {
     fn with_other_values(&self, first: &Answer, took: f64, lines: Vec<Frame>) -> Result<Option<OtherValues>> {
         let mut other = self.clone();
         other.variant.settings.push((OTHER, "1".to_string()));
-        other.timeout = Some(self.timeout.unwrap_or(f64::INFINITY).min(PATIENCE.0 * took + PATIENCE.1));
+        other.timeout = Some(self.timeout.unwrap_or(f64::INFINITY).min(LONGEST_SECONDS.0 * took + LONGEST_SECONDS.1));
         let run = other.run_in_silence()?;
         let others = answer(&run)?;
         let (fits, endless) = (others.verdict.fits(), others.verdict == RehearsalVerdict::TimedOut);
