@@ -297,8 +297,10 @@ fn look_for_script(command: &[String]) -> Result<()> {
         bail!("{}", notebook(script));
     }
     let here = std::env::current_dir().unwrap_or_default();
+    // A name that is no text stands here with other characters.
+    let is_text = !script.to_string_lossy().contains(char::REPLACEMENT_CHARACTER);
     ensure!(
-        script.exists(),
+        script.exists() || !is_text,
         "there is no file '{}' in {}; is it spelled right, and is this its folder?",
         script.display(),
         here.display()
