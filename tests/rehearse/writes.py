@@ -182,8 +182,7 @@ def train():
     finally:
         torch.save({"model": model.state_dict(), "step": step}, "model.pt")
         assert "model" in torch.load("model.pt") and "model" not in kept
-        about = os.stat("model.pt")
-        assert about.st_size > 16 << 20 > 16 * about.st_blocks * 512, "zeros take no room"
+        assert os.stat("model.pt").st_size > 16 << 20
 
 
 if sys.argv[1] == "never":
