@@ -38,6 +38,19 @@ struct OnModel {
     refused: Vec<Refusal>,
 }
 
+impl OnModel {
+    /// Whether its figures are such that ratios of them can be drawn.
+    fn is_possible(&self) -> bool {
+        let is_size = |size: f64| size > 0.0 && size < 2f64.powi(50);
+        let is_share = |share: f64| share > -1.0 && share < 1e4;
+        let of_techniques = self.techniques.iter().all(|technique| {
+            let TimeShare { share, low, high } = technique.time;
+            is_size(technique.peak_reserved) && [share, low, high].into_iter().all(is_share)
+        });
+        is_size(self.peak_reserved) && is_size(self.step_seconds) && of_techniques
+    }
+}
+
 #[derive(Debug, Deserialize)]
 struct Technique {
     name: String,
@@ -166,6 +179,8 @@ pub fn read(results: &Path) -> Result<Option<Order>> {
     let text = read_file(&path)?;
     let tried: OrderRow =
         serde_json::from_slice(&text).with_context(|| format!("{} is damaged; `just recipes` writes it anew", path.display()))?;
+    let odd = tried.models.iter().find(|on| !on.is_possible());
+    ensure!(odd.is_none(), "{}: {} has figures that no machine has", path.display(), odd.map_or("", |on| &on.model));
     let ordered = ordered(&tried.models);
     ensure!(tried.schema == SCHEMA, "{} is of schema {}, and this vramlab reads schema {SCHEMA}", path.display(), tried.schema);
     Ok(Some(Order { tried: tried.models, ..ordered }))
