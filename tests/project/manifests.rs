@@ -64,7 +64,7 @@ fn a_type_name_is_unique() {
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = fs::read_to_string(&path).unwrap();
                 let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-                let of_crate: PathBuf = path.strip_prefix(&root).unwrap().components().take(2).collect();
+                let of_crate: PathBuf = path.strip_prefix(root).unwrap().components().take(2).collect();
                 for name in code.lines().filter_map(defined) {
                     places.entry((of_crate.clone(), name.to_string())).or_default().push(path.clone());
                 }

@@ -158,13 +158,13 @@ for _ in range(5):
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(std::fs::read_to_string(scene.0.path().join("runs")).unwrap(), "x", "rehearsed more than once");
     // As a rehearsal of that size says.
-    let alone = scene.run(&["--gpu", "900MiB", "--json", "alone.json"], &["python", "train.py"]);
+    let alone = scene.run(&["--gpu", "900MiB", "--writes", "--json", "alone.json"], &["python", "train.py"]);
     assert!(alone.status.success(), "{}", said(&alone));
     let alone: Value = serde_json::from_slice(&std::fs::read(scene.0.path().join("alone.json")).unwrap()).unwrap();
     for field in ["peak_on_device", "needs_at_least", "headroom", "verdict", "gpu", "steps"] {
         assert_eq!(answers[1][field], alone[field], "{field}");
     }
-    let all = scene.run(&["--gpu", "all"], &["python", "train.py"]);
+    let all = scene.run(&["--gpu", "all", "--writes"], &["python", "train.py"]);
     let text = said(&all);
     let fits = text.lines().filter(|line| line.split_whitespace().nth(1) == Some("fits")).count();
     assert!(all.status.success() && fits >= 40 && text.contains("a100-40g"), "{text}");

@@ -1285,7 +1285,7 @@ fn the_program_alone_helps_and_says_what_measuring_takes() {
         assert!(status == Some(0) && ["rehearse", "fit", "run-all", "doctor"].iter().all(|name| text.contains(name)), "{text}");
     }
     let (status, text) = said("doctor");
-    assert!(status == Some(1) && text.contains("vramlab-lab is not there") && text.contains("just setup"), "{text}");
+    assert!(status == Some(1) && text.contains("this command is the lab's") && text.contains("just doctor"), "{text}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn a_script_that_python_cannot_open_is_told_at_once() {
     for flags in [&["rehearse", "--what-if"][..], &["fit", "--batch", "--batch-size {}"]] {
         let (output, answer) = scene.run(flags, &[]);
         assert_eq!((output.status.code(), answer), (Some(2), Value::Null), "{}", said(&output));
-        assert!(said(&output).contains("can't open file") && said(&output).contains("train.py"), "{}", said(&output));
+        assert!(said(&output).contains("there is no file '") && said(&output).contains("train.py'; is it"), "{}", said(&output));
     }
 }
 
@@ -512,7 +512,7 @@ fn lines_call_the_model_what_the_script_calls_it_and_a_technique_that_fails_says
         }
     }
     let why = row(&rows, &["channels-last"])["reason"].as_str().unwrap();
-    assert!(why.contains("the script fails with it") && why.contains("a task stays where it is"), "{why}");
+    assert!(why.contains("it could not be switched on here: TypeError") && why.contains("a task stays where it is"), "{why}");
 }
 
 #[test]
@@ -575,7 +575,7 @@ fn what_is_no_technique_is_refused_and_what_is_not_there_told() {
     let scene = Scene::new(&source());
     let (output, _) = scene.run(&["rehearse", "--what-if", "--only", "magic"], &[]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("there is no technique 'magic'; there are autocast-bf16, "), "{}", said(&output));
+    assert!(said(&output).contains("there is no technique 'magic'; there are "), "{}", said(&output));
     let (output, _) = scene.run(&["rehearse", "--what-if", "--only", "fused+foreach"], &[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("fused and foreach are alternatives"), "{}", said(&output));
@@ -705,6 +705,8 @@ fn a_peak_that_grew_is_named_with_its_line() {
     let without_process = |mut answer: Value| {
         answer["processes"][0]["process"].take();
         answer["cards"][0]["processes"][0]["process"].take();
+        // What the host's memory came to is this machine's, and differs from run to run.
+        answer["host"].take();
         answer
     };
     let first = serde_json::from_str(&std::fs::read_to_string(&earlier).unwrap()).unwrap();

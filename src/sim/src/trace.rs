@@ -215,12 +215,15 @@ impl Event {
         })
     }
 
-    /// Whether it is of sizes that there are; what memory ran out over, and a value that was read, can be anything.
+    /// Whether it is of sizes that there are; what memory ran out over, and a value that was read, can be anything, and what others than
+    /// PyTorch's allocator give back is less than nothing.
     fn is_possible(&self) -> bool {
         const MOST_BYTES: i64 = 1 << 50;
         const MOST_STEPS: u32 = 1 << 28;
         let is_anything = matches!(self.kind, Kind::OutOfMemory | Kind::Placeholder);
-        self.step < MOST_STEPS && (is_anything || [self.bytes, self.rounded].iter().all(|bytes| (0..=MOST_BYTES).contains(bytes)))
+        let least = if self.kind == Kind::Outside { -MOST_BYTES } else { 0 };
+        self.step < MOST_STEPS
+            && (is_anything || [self.bytes, self.rounded].iter().all(|bytes| (least..=MOST_BYTES).contains(bytes)))
     }
 
     /// What it adds to the bytes that the allocator's meter shows as requested: less than nothing where a block is free again.

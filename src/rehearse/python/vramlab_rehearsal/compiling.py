@@ -18,7 +18,7 @@ def follow(torch):
     # By the name of the folder that these files are in: others read no graphs of these.
     from .session import settings
 
-    folder = os.path.join(os.path.dirname(settings.libraries), "graphs", os.path.basename(settings.libraries), str(torch.__version__))
+    folder = os.path.join(settings.graphs, os.path.basename(settings.libraries), str(torch.__version__))
     for name, change in {
         "torch._dynamo": _dynamo,
         "torch._functorch.config": _no_remote_cache,

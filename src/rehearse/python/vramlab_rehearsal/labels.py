@@ -1,6 +1,7 @@
 """What blocks are for, and in which module they were made."""
 
 import array
+import functools
 import gc
 import threading
 import weakref
@@ -127,6 +128,17 @@ def begin_forward():
             device.library.vl_enter(before)
 
 
+def past_their_classes(function):
+    """Decorates what looks at a script's tensors: the `__torch_function__` of their classes is not asked, which may compute what it puts off."""
+
+    @functools.wraps(function)
+    def looks(*arguments):
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*arguments)
+
+    return looks
+
+
 @guarded("labels of a module's tensors")
 def label_root(root):
     kind = type(getattr(root, "_orig_mod", root)).__name__
@@ -151,11 +163,13 @@ def label_all():
 
 
 @guarded("labels of tensors of some classes")
+@past_their_classes
 def _is_ours_to_look_at(tensor):
     return tensor.is_cuda and not tensor.is_inference()
 
 
 @guarded("labels of weights' averages")
+@past_their_classes
 def _label_averages():
     """Weights that no forward pass went through, such as a moving average's, are no data where they came from the host."""
     from torch._subclasses import FakeTensor
@@ -232,6 +246,7 @@ def _label(tensor, category, name):
     _label_number(tensor, category, number)
 
 
+@past_their_classes
 def _label_number(tensor, category, number):
     # A distributed tensor's shard, the parts of one that is quantised.
     flatten = getattr(tensor, "__tensor_flatten__", None)

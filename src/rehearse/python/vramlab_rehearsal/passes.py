@@ -109,6 +109,7 @@ def _attributes(value):
 
 
 @guarded("variables that hold tensors")
+@labels.past_their_classes
 def look_at_variables():
     """Names the blocks that variables of the script hold now, and finds those that hold tensors of several passes."""
     _retainers.clear()

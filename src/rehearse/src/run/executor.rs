@@ -154,6 +154,7 @@ impl Rehearsal {
             libraries: &self.libraries.folder,
             compiled: &self.libraries.compiled,
             carried: &self.libraries.carried,
+            graphs: &self.libraries.graphs,
             measures: self.measures,
             steps: self.steps,
             gpus: self.gpus,
@@ -296,14 +297,14 @@ fn look_for_script(command: &[String]) -> Result<()> {
     if script.extension().is_some_and(|end| end == "ipynb") {
         bail!("{}", notebook(script));
     }
-    let here = std::env::current_dir().unwrap_or_default();
+    let from =
+        if script.is_absolute() { String::new() } else { format!(" in {}", std::env::current_dir().unwrap_or_default().display()) };
     // A name that is no text stands here with other characters.
     let is_text = !script.to_string_lossy().contains(char::REPLACEMENT_CHARACTER);
     ensure!(
         script.exists() || !is_text,
-        "there is no file '{}' in {}; is it spelled right, and is this its folder?",
-        script.display(),
-        here.display()
+        "there is no file '{}'{from}; is it spelled right, and is this its folder?",
+        script.display()
     );
     Ok(())
 }

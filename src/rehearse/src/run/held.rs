@@ -63,7 +63,7 @@ fn written_as_they_are(session: &Path, libraries: &Libraries, sent: Option<&Path
         (folder.is_absolute() && is_apart(&nearest.1))
             .then(|| if rest.as_os_str().is_empty() { nearest.1.clone() } else { nearest.1.join(rest) })
     };
-    let ours = [session.to_path_buf(), libraries.folder.clone(), libraries.compiled.clone()];
+    let ours = [session.to_path_buf(), libraries.folder.clone(), libraries.compiled.clone(), libraries.graphs.clone()];
     ours.into_iter()
         .chain(sent.and_then(|folder| fs::canonicalize(folder).ok()))
         .chain(theirs.into_iter().filter_map(there))

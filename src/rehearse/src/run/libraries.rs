@@ -86,6 +86,8 @@ pub struct Libraries {
     pub compiled: PathBuf,
     /// The same for further versions, where a wheel brings them: beside the program.
     pub carried: PathBuf,
+    /// What `torch.compile` makes of scripts, which later rehearsals take from there.
+    pub graphs: PathBuf,
 }
 
 impl Libraries {
@@ -129,9 +131,12 @@ pub fn libraries() -> Result<Libraries> {
     ] {
         put_link(&folder.join("drivers").join(name), &Path::new("..").join(target))?;
     }
-    make_folder(&compiled).with_context(|| format!("making {}", compiled.display()))?;
-    [&folder, &compiled].into_iter().try_for_each(|folder| is_ours(folder))?;
-    Ok(Libraries { folder, compiled, carried })
+    let graphs = cache.join("graphs");
+    for made in [&compiled, &graphs] {
+        make_folder(made).with_context(|| format!("making {}", made.display()))?;
+    }
+    [&folder, &compiled, &graphs].into_iter().try_for_each(|folder| is_ours(folder))?;
+    Ok(Libraries { folder, compiled, carried, graphs })
 }
 
 fn hash(value: &impl Hash) -> u64 {

@@ -79,6 +79,8 @@ pub struct PythonSettings<'a> {
     /// What is compiled for a version of PyTorch, and further versions that a wheel brings.
     pub compiled: &'a Path,
     pub carried: &'a Path,
+    /// What `torch.compile` made, for later rehearsals.
+    pub graphs: &'a Path,
     /// A real GPU's meters and clock are read; nothing is simulated.
     pub measures: bool,
     /// How many optimizer steps to run; none for all.
