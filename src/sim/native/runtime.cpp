@@ -21,7 +21,6 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <vector>
 
 namespace occupancy = vramlab::occupancy;
@@ -255,22 +254,27 @@ cudaError_t disown(cudaGraph_t graph) {
   return cudaSuccess;
 }
 
-struct Pinned {
+// The host's memory that CUDA knows: page-locked by cudaHostAlloc or cudaHostRegister, or managed, which lies where it is used and here on the host.
+enum HostMemory : int { kAllocated, kRegistered, kManaged, kKindsOfHostMemory };
+struct Known {
   size_t bytes;
-  // From cudaHostAlloc, and not registered.
-  bool ours;
+  HostMemory kind;
 };
-std::map<uint64_t, Pinned> pinned;
-std::map<void*, uint64_t> managed;
-uint64_t most_managed = 0;
-// Bytes of all that is pinned, and the most there were.
-size_t pinned_bytes = 0, most_pinned = 0;
+std::map<uint64_t, Known> known;
+// Bytes of each kind, and the most there were at once: of what is page-locked, and of what is managed.
+size_t known_bytes[kKindsOfHostMemory] = {}, most_pinned = 0, most_managed = 0;
 
 // Under the mutex.
-void pin(const void* address, size_t bytes, bool ours) {
-  pinned[reinterpret_cast<uint64_t>(address)] = {bytes, ours};
-  pinned_bytes += bytes;
-  most_pinned = std::max(most_pinned, pinned_bytes);
+void know(const void* address, size_t bytes, HostMemory kind) {
+  known[reinterpret_cast<uint64_t>(address)] = {bytes, kind};
+  known_bytes[kind] += bytes;
+  most_pinned = std::max(most_pinned, known_bytes[kAllocated] + known_bytes[kRegistered]);
+  most_managed = std::max(most_managed, known_bytes[kManaged]);
+}
+// Under the mutex.
+void forget(std::map<uint64_t, Known>::iterator found) {
+  known_bytes[found->second.kind] -= found->second.bytes;
+  known.erase(found);
 }
 
 // Those with kernels of their own; marked when they launch one.
@@ -468,7 +472,8 @@ cudaError_t cudaFree(void* address) {
   if (!address) come_up(current_device);
   if (!is_device(address)) {
     std::unique_lock<std::mutex> lock(mutex);
-    const bool is_managed = managed.erase(address);
+    const auto found = known.find(reinterpret_cast<uint64_t>(address));
+    const bool is_managed = found != known.end() && found->second.kind == kManaged;
     lock.unlock();
     return is_managed ? cudaFreeHost(address) : cudaSuccess;
   }
@@ -699,48 +704,41 @@ cudaError_t cudaProfilerStop() { return cudaSuccess; }
 
 // ---- host memory, which is real, and never page-locked ---------------------------------------------------------------------------------
 
-cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned) {
+static cudaError_t allocate_host(void** address, size_t bytes, HostMemory kind) {
   come_up(current_device);
   // Pages that nobody touches take nothing.
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return last_error = cudaErrorMemoryAllocation;
   const std::lock_guard<std::mutex> lock(mutex);
-  pin(memory, bytes, true);
+  know(memory, bytes, kind);
   *address = memory;
   return cudaSuccess;
 }
+cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned) { return allocate_host(address, bytes, kAllocated); }
 cudaError_t cudaMallocHost(void** address, size_t bytes) { return cudaHostAlloc(address, bytes, 0); }
-// Managed memory lies where it is used; here that is the host. The most that there ever was is told.
-cudaError_t cudaMallocManaged(void** address, size_t bytes, unsigned) {
-  const cudaError_t error = cudaHostAlloc(address, bytes, 0);
+cudaError_t cudaMallocManaged(void** address, size_t bytes, unsigned) { return allocate_host(address, bytes, kManaged); }
+uint64_t vramlab_dry_managed() {
   const std::lock_guard<std::mutex> lock(mutex);
-  if (error == cudaSuccess) managed.emplace(*address, bytes);
-  most_managed = std::max(most_managed, std::accumulate(managed.begin(), managed.end(), uint64_t{0}, [](uint64_t sum, const auto& of) { return sum + of.second; }));
-  return error;
+  return most_managed;
 }
-uint64_t vramlab_dry_managed() { return most_managed; }
 cudaError_t cudaMemPrefetchAsync() { return cudaSuccess; }
 cudaError_t cudaFreeHost(void* address) {
   const std::lock_guard<std::mutex> lock(mutex);
-  const auto found = pinned.find(reinterpret_cast<uint64_t>(address));
-  if (found == pinned.end() || !found->second.ours) return address ? last_error = cudaErrorInvalidValue : cudaSuccess;
+  const auto found = known.find(reinterpret_cast<uint64_t>(address));
+  if (found == known.end() || found->second.kind == kRegistered) return address ? last_error = cudaErrorInvalidValue : cudaSuccess;
   munmap(address, found->second.bytes);
-  pinned_bytes -= found->second.bytes;
-  pinned.erase(found);
+  forget(found);
   return cudaSuccess;
 }
 cudaError_t cudaHostRegister(void* address, size_t bytes, unsigned) {
   const std::lock_guard<std::mutex> lock(mutex);
-  pin(address, bytes, false);
+  know(address, bytes, kRegistered);
   return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* address) {
   const std::lock_guard<std::mutex> lock(mutex);
-  const auto found = pinned.find(reinterpret_cast<uint64_t>(address));
-  if (found != pinned.end()) {
-    pinned_bytes -= found->second.bytes;
-    pinned.erase(found);
-  }
+  const auto found = known.find(reinterpret_cast<uint64_t>(address));
+  if (found != known.end()) forget(found);
   return cudaSuccess;
 }
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
@@ -754,16 +752,17 @@ struct PointerAttributes {
   void *device_pointer, *host_pointer;
 };
 cudaError_t cudaPointerGetAttributes(PointerAttributes* attributes, const void* data) {
-  constexpr int kUnregistered = 0, kHost = 1, kDevice = 2;
+  constexpr int kUnregistered = 0, kHost = 1, kDevice = 2, kOfBoth = 3;
   void* address = const_cast<void*>(data);
   if (is_device(data)) {
     *attributes = {kDevice, device_of(reinterpret_cast<uint64_t>(data)), address, nullptr};
     return cudaSuccess;
   }
   const std::lock_guard<std::mutex> lock(mutex);
-  auto after = pinned.upper_bound(reinterpret_cast<uint64_t>(data));
-  const bool locked = after != pinned.begin() && (--after, reinterpret_cast<uint64_t>(data) < after->first + after->second.bytes);
-  *attributes = locked ? PointerAttributes{kHost, 0, address, address} : PointerAttributes{kUnregistered, -2, nullptr, nullptr};
+  auto after = known.upper_bound(reinterpret_cast<uint64_t>(data));
+  const bool is_known = after != known.begin() && (--after, reinterpret_cast<uint64_t>(data) < after->first + after->second.bytes);
+  const int type = is_known && after->second.kind == kManaged ? kOfBoth : kHost;
+  *attributes = is_known ? PointerAttributes{type, 0, address, address} : PointerAttributes{kUnregistered, -2, nullptr, nullptr};
   return cudaSuccess;
 }
 

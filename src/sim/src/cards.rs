@@ -291,9 +291,9 @@ fn named(text: &str) -> Result<Card, String> {
     let mut like: Vec<&Card> = all().iter().filter(|card| likeness(card) > 0.82).collect();
     like.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)));
     like.truncate(3);
-    let meant = if like.is_empty() { String::new() } else { format!("; is it {}?", names(like)) };
+    let meant = if like.is_empty() { String::new() } else { format!(", but is it {}?", names(like)) };
     Err(format!(
-        "'{text}' is no card and no size that is known here{meant} `vramlab gpus` lists the {} cards; any other has a size, written like 24GiB",
+        "'{text}' is no card and no size that is known here{meant}; `vramlab gpus` lists the {} cards; any other has a size, written like 24GiB",
         all().len()
     ))
 }
@@ -316,8 +316,8 @@ impl FromStr for Card {
         };
         match text.parse::<Bytes>() {
             Ok(Bytes(0)) => Err(format!("'{text}' is a card without memory; write a size like 24GiB, or a card's name")),
-            // A number alone is a model's: nobody has a card of some kilobytes.
-            Ok(Bytes(bytes)) if bytes < 1 << 20 => Err(unknown),
+            // A number alone is a model's: nobody writes a card's bytes without a unit where they are so few.
+            Ok(Bytes(bytes)) if bytes < 1 << 20 && text.trim().bytes().all(|byte| byte.is_ascii_digit()) => Err(unknown),
             Ok(Bytes(bytes)) if bytes > LARGEST => Err(format!("'{text}' is larger than any card; 1TiB is the most")),
             Ok(Bytes(bytes)) => Ok(Card::of_size(bytes)),
             Err(_) => Err(unknown),

@@ -127,10 +127,7 @@ def tell_of_third_party(failed):
     if managed:
         managed.restype = ctypes.c_uint64
         if managed():
-            notes.note(
-                note=f"{managed() / 2**30:.2f} GiB of managed memory (cudaMallocManaged), as paged optimizers take it, move to the card where kernels use "
-                "them and back where it is full: they are in no figure here"
-            )
+            notes.note(managed=managed())
     for name in told("libnvidia-ml.so.1", "vramlab_runtime_third_party"):
         notes.note(note=f"{name} has CUDA kernels of its own: they were not launched; what it allocates through PyTorch is counted")
     for name in told("libcuda.so.1", "vramlab_driver_third_party") if failed else ():

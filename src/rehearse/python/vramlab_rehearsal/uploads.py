@@ -4,6 +4,7 @@ And files of a writer that the library in writes.cpp cannot follow.
 """
 
 import functools
+import inspect
 import os
 
 from . import imports
@@ -12,17 +13,22 @@ from .notes import note
 # What was said of each; and whether there is where to say it, which is so once torch is there.
 _told = {}
 _can_tell = False
+# Repositories of a hub that a script would have made.
+_new = set()
 # As this process was started.
 _HELD = os.environ.get("VRAMLAB_REHEARSAL_HELD")
 # What a tracker reads: in its place, whatever the user has set.
 _OFFLINE = {
-    "wandb": {"WANDB_MODE": "offline"},
-    "comet_ml": {"COMET_START_ONLINE": "0", "COMET_OFFLINE": "1", "COMET_MODE": "disabled"},
-    "neptune": {"NEPTUNE_MODE": "debug"},
-    "clearml": {"CLEARML_OFFLINE_MODE": "1"},
-    "swanlab": {"SWANLAB_MODE": "offline"},
-    "trackio": {"TRACKIO_SPACE_ID": ""},
+    "WANDB_MODE": "offline",
+    "COMET_AUTO_LOG_DISABLE": "1",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+    "SWANLAB_MODE": "offline",
+    # MLflow's files are refused by its newer versions, unless they are asked for.
+    "MLFLOW_ALLOW_FILE_STORE": "true",
 }
+_NOT_SET = ("TRACKIO_SPACE_ID", "TRACKIO_DATASET_ID", "TRACKIO_BUCKET_ID", "TRACKIO_SERVER_URL")
+_LOCAL = "file:./mlruns"
 # Of huggingface_hub's HfApi: what changes something there. Others of its methods come to these.
 _PUSHES = (
     "create_commit", "create_repo", "delete_repo", "move_repo", "update_repo_settings", "update_repo_visibility", "upload_file", "upload_folder",
@@ -32,20 +38,26 @@ _PUSHES = (
 
 
 def hold():
-    for values in _OFFLINE.values():
-        os.environ.update(values)
-    if not os.environ.get("MLFLOW_TRACKING_URI", "file:").startswith(("file:", "/", ".", "sqlite:")):
-        os.environ["MLFLOW_TRACKING_URI"] = "file:./mlruns"
+    os.environ.update(_OFFLINE)
+    for name in _NOT_SET:
+        os.environ.pop(name, None)
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI"):
+        if _is_remote(os.environ.get(name)):
+            os.environ[name] = _LOCAL
+    # What a script itself names is stronger than the environment.
     waiting = {
-        "wandb": functools.partial(_with_mode, "offline", ("offline", "disabled", "dryrun")),
-        "swanlab": functools.partial(_with_mode, "offline", ("offline", "disabled", "local")),
+        "wandb": functools.partial(_given, "init", ("offline", "disabled", "dryrun"), mode="offline"),
+        "swanlab": functools.partial(_given, "init", ("offline", "disabled", "local"), mode="offline"),
+        "trackio": functools.partial(_given, "init", (), space_id=None, dataset_id=None, bucket_id=None, server_url=None),
         "comet_ml": functools.partial(_tell_of, "Comet"),
-        "neptune": functools.partial(_tell_of, "Neptune"),
         "clearml": functools.partial(_tell_of, "ClearML"),
         "mlflow": _mlflow,
         "huggingface_hub.hf_api": _hub,
+        "huggingface_hub.file_download": _of_new_repositories,
         "safetensors": _safetensors,
     }
+    for kind, module in {"Run": "run", "Model": "model", "ModelVersion": "model_version", "Project": "project"}.items():
+        waiting[f"neptune.metadata_containers.{module}"] = functools.partial(_neptune, kind)
     for name, callback in waiting.items():
         imports.when_imported(name, callback)
 
@@ -68,20 +80,29 @@ def _tell_of(name, module):
     _tell(name, "put offline")
 
 
-def _with_mode(mode, allowed, module):
-    """A mode that the script itself names is stronger than one of the environment."""
-    init = getattr(module, "init", None)
-    if init is None:
+def _given(function, allowed, owner, name=None, **wanted):
+    """A function that is called with these values of those arguments that it has, unless one that is as good was given."""
+    original = getattr(owner, function, None)
+    if original is None:
         return
+    has = inspect.signature(original).parameters
+    wanted = {name: value for name, value in wanted.items() if name in has}
 
-    @functools.wraps(init)
+    @functools.wraps(original)
     def offline(*arguments, **more):
-        if more.get("mode") not in allowed:
-            more["mode"] = mode
-        _tell(module.__name__, "put offline")
-        return init(*arguments, **more)
+        # By name, since one that was given by its place would be given twice.
+        more.update(zip(has, arguments))
+        more.update((name, value) for name, value in wanted.items() if more.get(name) not in allowed)
+        _tell(name or owner.__name__, "put offline")
+        return original(**more)
 
-    module.init = offline
+    setattr(owner, function, offline)
+
+
+def _neptune(kind, module):
+    of = getattr(module, kind, None)
+    if of is not None:
+        _given("__init__", ("debug", "offline"), of, "neptune", mode="debug")
 
 
 def _safetensors(module):
@@ -97,17 +118,29 @@ def _safetensors(module):
     module.serialize_file = serialize_file
 
 
+def _is_remote(uri):
+    return str(uri or "").startswith(("http", "databricks", "uc:", "postgresql", "mysql", "mssql"))
+
+
 def _mlflow(module):
-    use = module.set_tracking_uri
+    for owner, name in ((module, "set_tracking_uri"), (module, "set_registry_uri"), (getattr(module, "MlflowClient", None), "__init__")):
+        original = getattr(owner, name, None)
+        if original is not None:
+            setattr(owner, name, _to_files(original))
 
-    @functools.wraps(use)
-    def local(uri):
-        if str(uri).startswith(("http", "databricks")):
-            _tell("MLflow", "its runs are kept in files")
-            uri = "file:./mlruns"
-        return use(uri)
 
-    module.set_tracking_uri = local
+def _to_files(original):
+    @functools.wraps(original)
+    def local(*arguments, **more):
+        def of(uri):
+            if isinstance(uri, str) and _is_remote(uri):
+                _tell("MLflow", "its runs are kept in files")
+                return _LOCAL
+            return uri
+
+        return original(*map(of, arguments), **{name: of(value) for name, value in more.items()})
+
+    return local
 
 
 def _hub(module):
@@ -122,6 +155,21 @@ def _hub(module):
             setattr(module, name, getattr(api, name))
 
 
+def _of_new_repositories(module):
+    """What a script asks of a repository that it would have made is not there yet."""
+    original = module.hf_hub_download
+
+    @functools.wraps(original)
+    def hf_hub_download(repo_id, filename, *arguments, **more):
+        if repo_id in _new:
+            from huggingface_hub import errors
+
+            raise errors.EntryNotFoundError(f"{filename} is not in {repo_id}, which was not made: vramlab leaves out what changes a hub")
+        return original(repo_id, filename, *arguments, **more)
+
+    module.hf_hub_download = hf_hub_download
+
+
 def _left_out(module, name, original):
     @functools.wraps(original)
     def left_out(self, *arguments, **more):
@@ -131,6 +179,7 @@ def _left_out(module, name, original):
         url = f"{getattr(self, 'endpoint', None) or 'https://huggingface.co'}/{repository}"
         try:
             if name == "create_repo":
+                _new.add(repository)
                 made = module.RepoUrl(url)
             elif name in ("create_commit", "upload_file", "upload_folder", "delete_file", "delete_files", "delete_folder"):
                 made = module.CommitInfo(commit_url=f"{url}/commit/{'0' * 40}", commit_message="", commit_description="", oid="0" * 40)

@@ -120,6 +120,9 @@ pub struct Answer {
     pub processes: Vec<ProcessAnswer>,
     /// The one that ran out of memory first, then the fullest.
     pub cards: Vec<CardAnswer>,
+    /// Bytes of managed memory of all processes, the most of each: CUDA moves it to a card where kernels use it, and back where that is full, so
+    /// it is in no figure.
+    pub managed: u64,
     /// What NCCL would take of a card beside all that; in no figure.
     pub nccl: Option<NcclBuffers>,
     pub notes: Vec<String>,
@@ -326,6 +329,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         held_back: run.held.clone(),
         processes,
         cards,
+        managed: run.traces.iter().map(|trace| trace.managed).sum(),
         nccl: run.traces.iter().filter_map(|trace| nccl::buffers(trace, &run.card)).max_by_key(|buffers| buffers.most),
         notes,
     };

@@ -236,6 +236,8 @@ pub struct Trace {
     left_out: Vec<(String, u64, String)>,
     /// That this PyTorch has no code for the card, and what to do.
     pub no_code: Option<String>,
+    /// Bytes of managed memory, the most at once.
+    pub managed: u64,
     /// Steps after which it was stopped.
     pub stopped: Option<u32>,
     pub stopped_at: Option<u64>,
@@ -318,6 +320,9 @@ enum TraceLine {
     },
     NoCode {
         no_code: String,
+    },
+    Managed {
+        managed: u64,
     },
     RefusedOperator {
         refused_operator: String,
@@ -458,6 +463,7 @@ impl Trace {
             TraceLine::Rank { rank } => self.process.rank = Some(rank),
             TraceLine::Refused { refused } => self.refused = Some(refused),
             TraceLine::NoCode { no_code } => self.no_code = Some(no_code),
+            TraceLine::Managed { managed } => self.managed = managed,
             TraceLine::Stopped { stopped, at } => (self.stopped, self.stopped_at) = (Some(stopped), Some(at)),
             TraceLine::Ended { ended } => self.ended = ended,
             TraceLine::Technique(told) => {

@@ -1,6 +1,6 @@
 //! The answer on the terminal.
 
-use super::words::{bytes, place_of, place_or_not, row, share_of, short};
+use super::words::{self, bytes, place_of, place_or_not, row, share_of, short};
 use super::{cards, time};
 use crate::answer::{
     Answer, Caught, Failure, Held, HostMemory, Leftover, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment,
@@ -159,11 +159,21 @@ pub fn short_failure(answer: &Answer, run: &Capture) -> String {
 pub fn headline(answer: &Answer) -> String {
     let host = answer.host.as_ref().filter(|_| answer.verdict.fits()).and_then(HostMemory::warning);
     let no_code = answer.no_code.as_ref().map(|why| format!("But {}.", first_line(why)));
-    [Some(verdict(answer)), no_code, answer.other_values.as_ref().map(others_said), host, unseen(answer)]
+    [Some(verdict(answer)), managed(answer), no_code, answer.other_values.as_ref().map(others_said), host, unseen(answer)]
         .into_iter()
         .flatten()
         .collect::<Vec<String>>()
         .join(" ")
+}
+
+/// Memory that is on no card for sure.
+fn managed(answer: &Answer) -> Option<String> {
+    let bytes = answer.managed.cast_signed();
+    let is_too_much = answer.peak_on_device + bytes > answer.gpu.memory;
+    let slow = if is_too_much { "; together that is more than the card has, so it would move back and forth, slowly" } else { "" };
+    (bytes > 0).then(|| {
+        format!("Beside that {} of managed memory moves to the card where kernels use it{slow}.", words::bytes(bytes))
+    })
 }
 
 /// Two places, and how many more there are.
