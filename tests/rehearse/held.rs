@@ -163,3 +163,23 @@ fn a_full_disk_is_told_with_what_helps() {
     );
     assert!(!folder.path().join("random.bin").exists());
 }
+
+/// Nothing that was computed here reaches a tracker or a hub, whatever the script or the environment says.
+#[test]
+fn nothing_is_uploaded() {
+    let folder = folder();
+    let output = Command::new(VRAMLAB)
+        .current_dir(folder.path())
+        .args(["rehearse", "--gpu", "t4", "--", common::python()])
+        .arg(common::root().join("tests/rehearse/uploads.py"))
+        .envs([("MLFLOW_TRACKING_URI", "https://example.com"), ("WANDB_MODE", "online")])
+        .output()
+        .unwrap();
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && said.contains("nothing was uploaded"), "{said}");
+    for name in
+        ["wandb: put", "swanlab: put", "trackio: put", "neptune: put", "Comet: put", "ClearML: put", "MLflow: its", "hub: pushes"]
+    {
+        assert!(said.contains(name), "{name}: {said}");
+    }
+}

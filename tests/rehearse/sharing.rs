@@ -25,7 +25,12 @@ fn what_is_free_is_free_for_all_and_all_that_is_taken_counts() {
     assert!((least..most).contains(&peaks), "{peaks} {card}");
     let peak = card["peak"].as_i64().unwrap();
     assert!((least - 2 * GIB..most - 2 * GIB).contains(&peak) && answer["peak_on_device"] == peak, "{peak} {card}");
-    assert!(error.contains("GPU 0 is shared") && error.contains("Beside that 1.00 GiB of managed memory moves to the card") && answer["managed"] == GIB, "{error}");
+    assert!(
+        error.contains("GPU 0 is shared")
+            && error.contains("Beside that 1.00 GiB of managed memory moves to the card")
+            && answer["managed"] == GIB,
+        "{error}"
+    );
     let line =
         std::fs::read_to_string(own("sharing.py")).unwrap().lines().position(|line| line.ends_with("# by the runtime")).unwrap()
             + 1;

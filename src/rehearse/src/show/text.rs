@@ -171,9 +171,8 @@ fn managed(answer: &Answer) -> Option<String> {
     let bytes = answer.managed.cast_signed();
     let is_too_much = answer.peak_on_device + bytes > answer.gpu.memory;
     let slow = if is_too_much { "; together that is more than the card has, so it would move back and forth, slowly" } else { "" };
-    (bytes > 0).then(|| {
-        format!("Beside that {} of managed memory moves to the card where kernels use it{slow}.", words::bytes(bytes))
-    })
+    (bytes > 0)
+        .then(|| format!("Beside that {} of managed memory moves to the card where kernels use it{slow}.", words::bytes(bytes)))
 }
 
 /// Two places, and how many more there are.
