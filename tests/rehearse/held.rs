@@ -170,7 +170,8 @@ fn nothing_is_uploaded() {
     let folder = folder();
     let output = Command::new(VRAMLAB)
         .current_dir(folder.path())
-        .args(["rehearse", "--gpu", "t4", "--", common::python()])
+        .args(["rehearse", "--gpu", "t4", "--"])
+        .arg(common::python())
         .arg(common::root().join("tests/rehearse/uploads.py"))
         .envs([("MLFLOW_TRACKING_URI", "https://example.com"), ("WANDB_MODE", "online")])
         .output()
