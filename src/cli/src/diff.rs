@@ -1,4 +1,4 @@
-//! `vramlab diff A B` of two answers.
+//! `vramlab diff A B` of two rehearsals.
 
 use anyhow::{Context, Result};
 use rehearse::check::Earlier;
@@ -8,7 +8,7 @@ use std::path::Path;
 /// Prints where the difference of two peaks comes from, or writes it as JSON.
 ///
 /// # Errors
-/// One of them is no answer, or one of an earlier version, which does not say what its peak holds.
+/// One of them is no rehearsal, or one of an earlier version, which does not say what its peak holds.
 pub fn answers(a: &Path, b: &Path, json: Option<&Path>) -> Result<u8> {
     let (before, after) = (Earlier::read(a)?, Earlier::read(b)?);
     let difference = before.difference(&after)?;

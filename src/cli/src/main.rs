@@ -47,15 +47,15 @@ enum Subcommands {
     /// List the cards that --gpu takes, by their names here, NVIDIA's and the clouds'
     Gpus(gpus::GpusOptions),
 
-    /// Say which lines made a peak grow, between two answers of `rehearse --json`; or which verdicts and effects differ between two machines
+    /// Say which lines made a peak grow, between two rehearsals; or which verdicts and effects differ between two machines
     Diff {
-        /// An answer, as --json writes it; or a machine's folder, results/MACHINE
+        /// A rehearsal, as --json or --keep wrote it; or a machine's folder, results/MACHINE
         #[arg(value_name = "A")]
         a: PathBuf,
-        /// A later answer; or the folder of another machine, or of the same at another time
+        /// A later rehearsal; or the folder of another machine, or of the same at another time
         #[arg(value_name = "B")]
         b: PathBuf,
-        /// Of two answers, write the rows as JSON to FILE; - is the standard output
+        /// Of two rehearsals, write the rows as JSON to FILE; - is the standard output
         #[arg(long, value_name = "FILE")]
         json: Option<PathBuf>,
     },

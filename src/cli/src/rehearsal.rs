@@ -123,7 +123,7 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
     keep: Option<PathBuf>,
 
-    /// Compare with an earlier answer of --json; exit status 4 where the peak grew
+    /// Compare with an earlier answer of --json, or what --keep kept; exit status 4 where the peak grew
     #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
     check: Option<PathBuf>,
 

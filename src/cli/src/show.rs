@@ -27,7 +27,7 @@ pub struct ShowOptions {
     #[arg(long)]
     quiet: bool,
 
-    /// Compare with an earlier answer of --json; exit status 4 where the peak grew
+    /// Compare with an earlier answer of --json, or what --keep kept; exit status 4 where the peak grew
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
 

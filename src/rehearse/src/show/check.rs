@@ -1,8 +1,9 @@
 //! `--check`: a rehearsal held against an earlier one, as a test of memory.
 
 use super::diff::{PeakDiff, diff};
-use crate::answer::{Answer, BlockGroup, Held, moment};
+use crate::answer::{Answer, BlockGroup, Held, answer, moment};
 use crate::capture::plain::on_one_line;
+use crate::capture::session::Capture;
 use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use serde::Deserialize;
@@ -45,6 +46,9 @@ impl Tolerance {
 /// More than all lines of all cards can hold together.
 const MOST: i64 = 1 << 50;
 
+/// How a capture begins.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
 /// As much of an earlier answer as is compared.
 #[derive(Debug, Deserialize)]
 pub struct Earlier {
@@ -77,15 +81,22 @@ struct EarlierPeak {
 }
 
 impl Earlier {
-    /// Reads what `--json` wrote.
+    /// Reads what `--json` or `--keep` wrote.
     ///
     /// # Errors
     /// There is no such file, or it is no answer of a rehearsal.
     pub fn read(path: &Path) -> Result<Earlier> {
-        let text = fs::read_to_string(path)
-            .with_context(|| format!("reading {}; make it by vramlab rehearse --json {0}", path.display()))?;
-        let mut read: Earlier =
-            serde_json::from_str(&text).with_context(|| format!("{} is no answer of vramlab rehearse --json", path.display()))?;
+        let bytes =
+            fs::read(path).with_context(|| format!("reading {}; make it by vramlab rehearse --json {0}", path.display()))?;
+        let mut read: Earlier = if bytes.starts_with(&GZIP) {
+            let capture = Capture::open(path)?;
+            let mut answer = answer(&capture)?;
+            answer.add(&capture.found, &capture.card);
+            serde_json::from_value(serde_json::to_value(answer)?)?
+        } else {
+            let what = || format!("{} is neither an answer of vramlab rehearse --json nor a capture of --keep", path.display());
+            serde_json::from_slice(&bytes).with_context(what)?
+        };
         let lines = read.processes.iter().flat_map(|process| &process.peak.lines).map(|held| held.bytes);
         let contents = read.processes.iter().flat_map(|process| &process.peak.contents);
         let bytes = lines.chain(contents.flat_map(|group| [group.bytes, group.allocated]));
