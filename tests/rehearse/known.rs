@@ -59,6 +59,18 @@ fn values_that_nobody_computed_and_decide_are_in_the_headline() {
         assert_ne!(other["peak_on_device"], answer["peak_on_device"], "{what}");
         assert_eq!((&other["fits"], &other["lines"][0]["line"]), (&true.into(), &line.into()), "{what}: {other}");
     }
+    // Of several cards at once, of techniques and of batches.
+    let read = "z = torch.repeat_interleave(y, y[:, 0].exp().long() * 999, dim=0).repeat(1, 8)";
+    let scene = Scene::new(&TRAINING.replace("READS", read));
+    let (output, _) = scene.run(&["--gpu", "a100-40g", "--gpu", "620MiB"]);
+    let said = error(&output);
+    assert!(
+        said.contains("But placeholder values decide a size or a loop (") && said.contains("runs out of memory then on "),
+        "{said}"
+    );
+    let (output, _) = scene.run(&["--gpu", "rtx-4090", "--what-if", "--only", "fused"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("But placeholder values may decide a size or a loop (") && said.contains("train.py:13"), "{said}");
 }
 
 #[test]

@@ -185,6 +185,10 @@ impl Answer {
         self.peak_on_device = (self.peak_on_device + more).min(memory);
         self.peak_reserved = self.peak_reserved.min(memory - self.gpu.context).max(0);
         self.headroom = memory - self.peak_on_device;
+        if let Some(other) = &mut self.other_values {
+            other.peak_on_device += more;
+            other.fits = other.fits && (other.endless || other.peak_on_device <= memory);
+        }
         // Of the other card.
         self.cards.clear();
         if needs.least > memory {

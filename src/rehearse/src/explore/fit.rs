@@ -49,6 +49,9 @@ pub struct Fit {
     pub rehearsals: usize,
     /// In order.
     pub tried: Vec<TriedNumber>,
+    /// That what it takes may hang on values that nobody computed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
     /// Twice as much brings less than `GAIN` more throughput from here on; predicted, and between numbers that were tried interpolated. None
     /// where the throughput is not known, or still grows by more.
     pub enough: Option<u64>,
@@ -138,6 +141,9 @@ pub fn table(fits: &[Fit]) -> String {
             );
         }
     }
+    if let Some(unknown) = fits.iter().find_map(|fit| fit.unknown.as_ref()) {
+        text += &format!("\n  But {unknown}.\n");
+    }
     for fit in fits {
         throughput(&mut text, fit);
     }
@@ -209,7 +215,7 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
     let now = template.number(&rehearsal.command);
     let mut best: Option<(u64, i64, i64)> = None;
     let mut tried: Vec<TriedNumber> = Vec::new();
-    let mut rehearsals = 0;
+    let (mut rehearsals, mut unknown) = (0, None);
     let courses: RefCell<Vec<(u64, AllocationTrace)>> = RefCell::default();
     let mut failed: Vec<(u64, AllocationTrace)> = Vec::new();
     let mut ends_at: Option<u64> = None;
@@ -221,6 +227,9 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
         let rehearsal = Rehearsal { variant, ..rehearsal.clone() };
         let run = rehearsal.run_in_silence()?;
         let answer = answer(&run)?;
+        if rehearsals == 0 {
+            unknown = rehearsal.unknown(&run.traces);
+        }
         rehearsals += 1;
         // With so much it did not run, where it went on with less.
         let verdict = match answer.verdict {
@@ -297,6 +306,7 @@ fn on_card(rehearsal: &Rehearsal, of: Dimension, template: &FlagTemplate) -> Res
     Ok(Fit {
         enough: if of == Dimension::Batch { enough(&rates) } else { None },
         tried,
+        unknown,
         gpu: card.to_string(),
         of,
         largest,

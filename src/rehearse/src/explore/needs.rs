@@ -79,6 +79,9 @@ impl Rehearsal {
             true => Some(replay::needed(&large, &found.processes, &capture.traces, &found.cards)?),
             false => None,
         };
+        if found.verdict.fits() {
+            large.find_unknown(&found, &mut capture);
+        }
         found.add(&capture.found, &large.card);
         let on_card = |card: &Card| {
             capture.card = *card;

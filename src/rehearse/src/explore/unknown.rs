@@ -5,7 +5,8 @@ use crate::answer::{Answer, BESIDE, RehearsalVerdict, answer};
 use crate::capture::process::{Frame, Trace, is_torch_or_stdlib};
 use crate::capture::session::{Capture, OtherValues};
 use crate::run::executor::Rehearsal;
-use crate::show::text::{places_of, short_failure};
+use crate::show::text::short_failure;
+use crate::show::words::places_of;
 use anyhow::{Context, Result};
 use sim::trace::Kind;
 use std::io::Write;
@@ -30,20 +31,7 @@ impl Rehearsal {
     /// Adds whether what the script takes hangs on values that nobody computed, which takes another run where they may decide something, and one
     /// more where that differs: for whether any two runs do.
     pub(super) fn find_unknown(&self, answer: &Answer, capture: &mut Capture) {
-        let traces = &capture.traces;
-        let (sized, read): (Vec<_>, Vec<_>) =
-            reads(traces).into_iter().partition(|(_, operator, _)| SHAPES.contains(&operator.as_str()));
-        let asked: Vec<&Read> = read.iter().map(|(_, _, led)| led).collect();
-        let python = traces.iter().map(|trace| trace.process.executable.as_str()).find(|path| !path.is_empty());
-        // In doubt they do.
-        let decides = self.which_decide(python.unwrap_or("python3"), &asked).unwrap_or_else(|_| vec![true; asked.len()]);
-        let deciding = read.into_iter().zip(decides).filter(|(_, decides)| *decides).map(|(read, _)| read);
-        let mut lines: Vec<Frame> = Vec::new();
-        for (line, ..) in sized.into_iter().chain(deciding) {
-            if !lines.contains(&line) {
-                lines.push(line);
-            }
-        }
+        let lines = self.lines_that_decide(&capture.traces);
         if lines.is_empty() {
             return;
         }
@@ -58,6 +46,35 @@ impl Rehearsal {
                 ))
             }
         }
+    }
+
+    /// What answers say that do without that other run.
+    pub(super) fn unknown(&self, traces: &[Trace]) -> Option<String> {
+        let lines = self.lines_that_decide(traces);
+        (!lines.is_empty()).then(|| {
+            format!(
+                "placeholder values may decide a size or a loop ({}), so a real run may take more; vramlab rehearse says how much with others",
+                places_of(&lines)
+            )
+        })
+    }
+
+    /// Lines of the script that read values which nobody computed, and may decide a size, a branch or how long a loop goes on.
+    fn lines_that_decide(&self, traces: &[Trace]) -> Vec<Frame> {
+        let (sized, read): (Vec<_>, Vec<_>) =
+            reads(traces).into_iter().partition(|(_, operator, _)| SHAPES.contains(&operator.as_str()));
+        let asked: Vec<&Read> = read.iter().map(|(_, _, led)| led).collect();
+        let python = traces.iter().map(|trace| trace.process.executable.as_str()).find(|path| !path.is_empty());
+        // In doubt they do.
+        let decides = self.which_decide(python.unwrap_or("python3"), &asked).unwrap_or_else(|_| vec![true; asked.len()]);
+        let deciding = read.into_iter().zip(decides).filter(|(_, decides)| *decides).map(|(read, _)| read);
+        let mut lines: Vec<Frame> = Vec::new();
+        for (line, ..) in sized.into_iter().chain(deciding) {
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        lines
     }
 
     fn which_decide(&self, python: &str, reads: &[&Read]) -> Result<Vec<bool>> {

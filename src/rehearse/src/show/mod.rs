@@ -11,7 +11,7 @@ mod pickle;
 mod snapshot;
 pub(crate) mod text;
 mod time;
-mod words;
+pub(crate) mod words;
 
 pub use text::{answer, wrapped};
 pub use time::side_by_side;

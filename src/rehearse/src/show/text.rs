@@ -1,13 +1,13 @@
 //! The answer on the terminal.
 
-use super::words::{self, bytes, place_of, place_or_not, row, share_of, short};
+use super::words::{self, bytes, others_said, place_of, place_or_not, row, share_of, short};
 use super::{cards, time};
 use crate::answer::{
     Answer, Caught, Failure, Held, HostMemory, Leftover, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment,
 };
 use crate::capture::plain::{first_line, on_one_line};
-use crate::capture::process::{Frame, Keeper, Unreached, Varied};
-use crate::capture::session::{Capture, OtherValues};
+use crate::capture::process::{Keeper, Unreached, Varied};
+use crate::capture::session::Capture;
 use base::units::Bytes;
 use std::fmt::Write;
 
@@ -159,7 +159,7 @@ pub fn short_failure(answer: &Answer, run: &Capture) -> String {
 pub fn headline(answer: &Answer) -> String {
     let host = answer.host.as_ref().filter(|_| answer.verdict.fits()).and_then(HostMemory::warning);
     let no_code = answer.no_code.as_ref().map(|why| format!("But {}.", first_line(why)));
-    [Some(verdict(answer)), managed(answer), no_code, answer.other_values.as_ref().map(others_said), host, unseen(answer)]
+    [Some(verdict(answer)), managed(answer), no_code, others_said(answer), host, unseen(answer)]
         .into_iter()
         .flatten()
         .collect::<Vec<String>>()
@@ -173,26 +173,6 @@ fn managed(answer: &Answer) -> Option<String> {
     let slow = if is_too_much { "; together that is more than the card has, so it would move back and forth, slowly" } else { "" };
     (bytes > 0)
         .then(|| format!("Beside that {} of managed memory moves to the card where kernels use it{slow}.", words::bytes(bytes)))
-}
-
-/// Two places, and how many more there are.
-pub fn places_of(lines: &[Frame]) -> String {
-    let mut places: Vec<String> = lines.iter().map(|line| short(&format!("{}:{}", line.file, line.line))).collect();
-    places.dedup();
-    let more = places.len().saturating_sub(2);
-    places.truncate(2);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{more}", places.join(", "))
-}
-
-/// What the headline adds.
-fn others_said(other: &OtherValues) -> String {
-    let with_others = match (other.fits, other.endless) {
-        (false, _) => "with others it runs out of memory".to_string(),
-        (_, true) => format!("with others it had not ended at {}; more is not known", bytes(other.peak_on_device)),
-        _ => format!("with others it takes {} on the GPU, and a real run may take more", bytes(other.peak_on_device)),
-    };
-    format!("But placeholder values decide a size or a loop ({}): {with_others}.", places_of(&other.lines))
 }
 
 /// What the script has and did not come to, a place of each kind.

@@ -1,6 +1,6 @@
 //! The predicted time on the terminal.
 
-use super::words::{place_or_not, share_of};
+use super::words::{others_said, place_or_not, share_of};
 use crate::answer::time::{NOT_MODELLED, Prediction};
 use crate::answer::{Answer, RehearsalVerdict};
 use base::units::{Bytes, Seconds};
@@ -100,7 +100,7 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
     };
     let titles = [heading, "", "on the GPU", "headroom", "needs", "a step", "throughput", "80 %, and what bounds it (predicted)"];
     let mut text = "\n".to_string() + &row(titles);
-    for (name, answer) in answers {
+    for (name, answer) in &answers {
         let verdict = match answer.verdict {
             _ if answer.no_code.is_some() => "no kernels",
             RehearsalVerdict::Fits => "fits",
@@ -126,6 +126,16 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
             None => ("-".to_string(), answer.time_missing.clone().unwrap_or_default()),
         };
         text += &row([name, verdict, &peak, &bytes(answer.headroom), &needs, &step, throughput, &more]);
+    }
+    let others =
+        |(name, answer): &(&str, &Answer)| Some((name.to_string(), answer.other_values.as_ref()?.fits, others_said(answer)?));
+    let others: Vec<(String, bool, String)> = answers.iter().filter_map(others).collect();
+    // The same of each card but for its context.
+    if let Some((.., said)) = others.iter().find(|(_, fits, _)| *fits).or(others.first()) {
+        let too_small: Vec<&str> = others.iter().filter(|(_, fits, _)| !fits).map(|(name, ..)| name.as_str()).collect();
+        let too_small =
+            if too_small.is_empty() { String::new() } else { format!(" It runs out of memory then on {}.", too_small.join(", ")) };
+        text += &format!("\n  {said}{too_small}\n");
     }
     text
 }

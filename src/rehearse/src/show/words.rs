@@ -1,7 +1,8 @@
 //! Words that text and pages share.
 
-use crate::answer::Line;
+use crate::answer::{Answer, Line};
 use crate::capture::plain::on_one_line;
+use crate::capture::process::Frame;
 use base::units::Bytes;
 use std::fmt::Write;
 use std::path::Path;
@@ -25,6 +26,27 @@ pub fn short(file: &str) -> String {
     }
     let here = std::env::current_dir().unwrap_or_default();
     on_one_line(&Path::new(file).strip_prefix(&here).map_or_else(|_| file.to_string(), |path| path.display().to_string()))
+}
+
+/// Two places, and how many more there are.
+pub fn places_of(lines: &[Frame]) -> String {
+    let mut places: Vec<String> = lines.iter().map(|line| short(&format!("{}:{}", line.file, line.line))).collect();
+    places.dedup();
+    let more = places.len().saturating_sub(2);
+    places.truncate(2);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", places.join(", "))
+}
+
+/// What the headline adds.
+pub fn others_said(answer: &Answer) -> Option<String> {
+    let other = answer.other_values.as_ref()?;
+    let with_others = match (other.fits, other.endless) {
+        (false, _) => "with others it runs out of memory".to_string(),
+        (_, true) => format!("with others it had not ended at {}; more is not known", bytes(other.peak_on_device)),
+        _ => format!("with others it takes {} on the GPU, and a real run may take more", bytes(other.peak_on_device)),
+    };
+    Some(format!("But placeholder values decide a size or a loop ({}): {with_others}.", places_of(&other.lines)))
 }
 
 /// Per cent of a total, whole ones.

@@ -194,4 +194,6 @@ pub struct MeasuredStep {
     pub gpu: SimulatedGpu,
     /// Whether it goes backward: else it is inference, for which other techniques are.
     pub trains: bool,
+    /// That what it takes may hang on values that nobody computed.
+    pub unknown: Option<String>,
 }

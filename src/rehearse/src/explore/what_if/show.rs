@@ -143,7 +143,8 @@ fn letters(row: &VariantRow, changes: &[&str]) -> String {
 
 fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> std::fmt::Result {
     let gpu = &base.gpu;
-    writeln!(text, "\n{}\n", recommendation(gpu, rows))?;
+    let unknown = base.unknown.as_ref().map_or(String::new(), |unknown| format!(" But {unknown}."));
+    writeln!(text, "\n{}{unknown}\n", recommendation(gpu, rows))?;
     let before = rows.iter().find(|row| row.techniques.is_empty()).and_then(|row| row.peak_reserved).unwrap_or(0);
     let step = base.flops.map_or("not counted".to_string(), |n| flops(n.cast_signed()).trim_start_matches('+').to_string());
     let is_measured = rows.iter().any(|row| row.seconds.is_some());

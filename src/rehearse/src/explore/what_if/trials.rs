@@ -327,6 +327,8 @@ fn simulated(rehearsal: &Rehearsal) -> Result<Result<MeasuredStep, Failed>> {
             told: told(&run),
             trains: run.traces.iter().any(|trace| trains(&trace.events)),
             gpu: answer.gpu,
+            // Of the script as it is.
+            unknown: if rehearsal.variant.techniques.is_empty() { rehearsal.unknown(&run.traces) } else { None },
         }),
     })
 }
@@ -350,6 +352,7 @@ fn on_a_real_gpu(run: &Capture) -> Result<MeasuredStep, Failed> {
             told,
             trains: true,
             gpu: SimulatedGpu { name: gpu.name, memory: gpu.memory, context: gpu.taken, count: 1 },
+            unknown: None,
         });
     }
     let exception = run.traces.iter().find_map(|trace| trace.exception.as_ref());
