@@ -121,6 +121,16 @@ for epoch in range(2):
 keep(model, '/dev/null')
 ";
 
+const GOES: &str = "
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def go(n):
+    model(torch.randn(n, 64, device='cuda')).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+
 #[test]
 fn branches_on_the_step_and_what_follows_the_loop_are_told_and_the_headline_names_the_kinds() {
     let scene = Scene::new(LATER);
@@ -144,6 +154,22 @@ fn branches_on_the_step_and_what_follows_the_loop_are_told_and_the_headline_name
         ],
         "{said}"
     );
+    // What a list has further on: by an index, and one after the other; and lists that have no more.
+    for (lines, told) in [
+        ("sizes = [8, 8, 8, 8, 64]\nfor i in range(5): go(sizes[i])", "sizes[i]: further on, 64 where it was 8 at most"),
+        (
+            "texts = ['ab'] * 8 + ['abcd']\nfor i in range(0, 9, 2): go(max(map(len, texts[i:i + 2])))",
+            "texts[i:i + 2]: further on, 4 where it was 2 at most",
+        ),
+        ("sizes = [4, 5, 6, 70]\nfor n in sizes: go(n)", "for n in sizes: further on, 70 where it was 6 at most"),
+        ("sizes = [64, 8, 8, 8, 8]\nfor i in range(5): go(sizes[i])", ""),
+        ("sizes = [9, 8, 7, 6]\nfor n in sizes: go(n)", ""),
+    ] {
+        let (_, answer) = Scene::new(&format!("{GOES}{lines}\n")).run(&[]);
+        let rows = answer["processes"][0]["unreached"].as_array().unwrap();
+        let what: Vec<&str> = rows.iter().map(|row| row["what"].as_str().unwrap()).collect();
+        assert_eq!(what, if told.is_empty() { vec![] } else { vec![told] }, "{lines}");
+    }
     let headline = said.lines().find(|line| line.starts_with("FITS")).unwrap();
     for told in
         ["Not reached: evaluation (", "train.py:5), saving (", "train.py:26), what comes later (", "train.py:18), batches larger"]

@@ -3,11 +3,14 @@ the frames of Python's stack when the script is stopped, and from the source of 
 
 import ast
 import itertools
+import math
 
 from .deciding import is_harmless, name_of
 
 # Values of a counter that are tried in a branch's condition, and deepest attributes.
 MOST_VALUES, MOST_DEPTH = 64, 4
+# So many elements of a list are looked at.
+MOST_ITEMS = 1 << 20
 # Functions of libraries that make steps, by parts of their names.
 _TRAINS = ("train", "fit", "loop", "run", "epoch", "learn")
 
@@ -44,6 +47,16 @@ def _of_frame(tree, line, values, has_looped, tell):
                     condition = f"{'if' if way else 'else of if'} {_text(node.test)}: {_text(body[0])}"
                     tell(node, _text(node) if isinstance(node, ast.IfExp) else condition)
                     seen.update(map(id, ast.walk(node)))
+    for node in ast.walk(loops[-1]) if loops else ():
+        # What the loop goes through, by an index that counts or one after the other.
+        grows = None
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            grows = values.grows(node.value, node.slice)
+        elif node in loops and isinstance(node, ast.For) and isinstance(node.target, ast.Name):
+            grows = values.grows(node.iter, node.target)
+        if grows:
+            tell(node, f"{_text(node).removesuffix(':')}: further on, {grows}")
+            break
     # What follows the loop, unless a loop around it has come by there.
     following = []
     for node, after in path:
@@ -97,6 +110,16 @@ def _text(node):
     return text if len(text) < 70 else text[:67] + "..."
 
 
+def _size(item):
+    """A whole number's value, and how many there are in others, without asking code of the script's."""
+    kind = type(item)
+    if kind in (int, str, bytes, list, tuple, dict, set):
+        return item if kind is int else len(item)
+    if kind.__module__.split(".")[0] in ("torch", "numpy"):
+        return math.prod(item.shape)
+    raise ValueError(kind)
+
+
 class _Values:
     """What names of a frame are, as far as that takes no code of the script's; counters have had all values up to theirs."""
 
@@ -126,6 +149,27 @@ class _Values:
             return {bool(self._of(test, dict(zip(names, values)))) for values in sets}
         except (ArithmeticError, TypeError, ValueError, LookupError):
             return set()
+
+    def grows(self, of, index):
+        """How much larger a list is further on: its numbers, or the lengths of what is in it, beside those that an index or a loop has come to."""
+        try:
+            items = self.names[of.id] if isinstance(of, ast.Name) else None
+            if type(items) not in (list, tuple):
+                return None
+            if isinstance(index, ast.Name) and not isinstance(index.ctx, ast.Load):
+                now = self.names[index.id]
+                end = next((at for at, item in enumerate(items) if item is now), len(items)) + 1
+            else:
+                counts = {node.id for node in ast.walk(index) if isinstance(node, ast.Name)} & set(self.counters)
+                last = index.upper if isinstance(index, ast.Slice) else index
+                if not counts or last is None:
+                    return None
+                end = self._of(last, {name: self.counters[name][-1] for name in counts}) + (not isinstance(index, ast.Slice))
+            sizes = [_size(item) for item in items[:MOST_ITEMS]]
+            before, after = max(sizes[:end]), max(sizes[end:], default=0)
+        except (ArithmeticError, TypeError, ValueError, LookupError):
+            return None
+        return f"{after} where it was {before} at most" if after > before > 0 else None
 
     def _of(self, node, counters):
         def of(each):
