@@ -5,6 +5,7 @@ mod captures;
 mod ends;
 mod files;
 mod first_minute;
+mod growing;
 mod held;
 mod known;
 mod library;

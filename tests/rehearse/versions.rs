@@ -21,8 +21,12 @@ fn said(output: &Output) -> String {
 /// A Python that has this PyTorch; it is kept for the next time. None where it cannot be fetched.
 fn environment(version: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("torch-{version}"));
-    let made =
-        Command::new(common::python()).arg(root("tests/rehearse/environment.py")).arg(version).arg(&folder).output().unwrap();
+    let made = Command::new(common::python())
+        .arg(root("src/rehearse/python/versions/environment.py"))
+        .arg(&folder)
+        .args(["--without=triton".to_string(), format!("torch=={version}")])
+        .output()
+        .unwrap();
     if !made.status.success() {
         let why = said(&made).lines().rfind(|line| line.contains("ERROR")).unwrap_or("it could not be installed").to_string();
         common::skipped(&format!("PyTorch {version}: {why}\n{}", said(&made)));

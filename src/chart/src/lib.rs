@@ -2,11 +2,13 @@
 //! function of its data, so that the same figures give the same bytes.
 
 mod area;
+mod bars;
 mod canvas;
 mod ranges;
 mod scale;
 
 pub use area::{AreaPlot, Areas, MemoryCurve, Panel, PhaseBand, areas};
+pub use bars::{Bar, bars};
 pub use canvas::{
     Anchor, BAND, Canvas, FAINT, GRID, Hatch, INK, Look, Marker, Point, SMALL, TEXT, TITLE, WHITE, look, picture, shortened,
     text_width, wrapped,

@@ -5,6 +5,7 @@ mod fit;
 mod gpus;
 mod rehearsal;
 mod show;
+mod versions;
 
 use anyhow::{Context, Result, ensure};
 use base::{console, eprintln, print, println};
@@ -43,6 +44,12 @@ enum Subcommands {
 
     /// Show a rehearsal that was kept (`vramlab rehearse --keep FILE`), without running anything
     Show(show::ShowOptions),
+
+    /// Run your own script with several versions of PyTorch or of a package: what each takes, and the lines that made it jump
+    Versions(versions::VersionsOptions),
+
+    /// Find the release of a package, or the commit of a clone, that made your script take more memory
+    Bisect(versions::BisectOptions),
 
     /// List the cards that --gpu takes, by their names here, NVIDIA's and the clouds'
     Gpus(gpus::GpusOptions),
@@ -154,6 +161,8 @@ fn run(command: Subcommands) -> Result<u8> {
         Subcommands::Rehearse(options) => Ok(rehearsal::rehearse(&options)),
         Subcommands::Show(options) => Ok(show::show(&options)),
         Subcommands::Fit(options) => Ok(fit::fit(&options)),
+        Subcommands::Versions(options) => Ok(versions::versions(&options)),
+        Subcommands::Bisect(options) => Ok(versions::bisect(&options)),
         Subcommands::Gpus(options) => gpus::gpus(&options),
         Subcommands::Report { results, out, readme } => {
             report(&results, &out)?;

@@ -6,4 +6,5 @@ pub mod preset;
 mod replay;
 pub mod template;
 mod unknown;
+pub mod versions;
 pub mod what_if;

@@ -53,9 +53,20 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 #[derive(Debug, Deserialize)]
 pub struct Earlier {
     gpu: EarlierGpu,
-    peak_allocated: i64,
-    peak_reserved: i64,
+    #[serde(default)]
+    pub(crate) verdict: String,
+    pub(crate) peak_allocated: i64,
+    pub(crate) peak_reserved: i64,
+    #[serde(default)]
+    pub(crate) needs_at_least: Option<i64>,
+    #[serde(default)]
+    pub(crate) time: Option<EarlierTime>,
     processes: Vec<EarlierProcess>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct EarlierTime {
+    pub(crate) step_seconds: f64,
 }
 
 #[derive(Debug, Deserialize)]

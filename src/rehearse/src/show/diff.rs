@@ -270,8 +270,22 @@ impl PeakDiff {
             return format!("  Both peaks hold the same: {before}, line by line.\n");
         }
         let _ = writeln!(text, "  {before} -> {after}: {}{}", signed(change), per_cent(self.before, self.after));
-        let width = self.rows.iter().take(LISTED).map(|row| without_folder(&row.line).len()).max().unwrap_or(0);
-        for row in self.rows.iter().take(LISTED) {
+        text += &self.listed(LISTED);
+        for (title, rows) in [("by category", &self.categories), ("by module", &self.modules), ("by operator", &self.operators)] {
+            let _ = writeln!(text, "\n  {title}");
+            for (name, bytes) in rows.iter().take(6) {
+                let _ =
+                    writeln!(text, "    {:>11}  {}", signed(*bytes), on_one_line(if name.is_empty() { "elsewhere" } else { name }));
+            }
+        }
+        text
+    }
+
+    /// The rows, but so many at most; and their sum.
+    pub fn listed(&self, most: usize) -> String {
+        let (mut text, change) = (String::new(), self.after - self.before);
+        let width = self.rows.iter().take(most).map(|row| without_folder(&row.line).len()).max().unwrap_or(0);
+        for row in self.rows.iter().take(most) {
             let source = row.source.as_deref().unwrap_or(&row.function);
             let line = on_one_line(without_folder(&row.line));
             let _ = writeln!(
@@ -286,18 +300,11 @@ impl PeakDiff {
                 let _ = writeln!(text, "    {:>11}  {:<13}  {}", "", "", on_one_line(&about));
             }
         }
-        let others: i64 = self.rows.iter().skip(LISTED).map(|row| row.bytes).sum();
-        if self.rows.len() > LISTED {
-            let _ = writeln!(text, "    {:>11}  {} further lines", signed(others), self.rows.len() - LISTED);
+        let others: i64 = self.rows.iter().skip(most).map(|row| row.bytes).sum();
+        if self.rows.len() > most {
+            let _ = writeln!(text, "    {:>11}  {} further lines", signed(others), self.rows.len() - most);
         }
         let _ = writeln!(text, "    {:>11}  sum", signed(change));
-        for (title, rows) in [("by category", &self.categories), ("by module", &self.modules), ("by operator", &self.operators)] {
-            let _ = writeln!(text, "\n  {title}");
-            for (name, bytes) in rows.iter().take(6) {
-                let _ =
-                    writeln!(text, "    {:>11}  {}", signed(*bytes), on_one_line(if name.is_empty() { "elsewhere" } else { name }));
-            }
-        }
         text
     }
 }

@@ -1,0 +1,315 @@
+//! `vramlab versions` and `vramlab bisect`: a script with other versions of what it imports.
+
+use super::rehearsal::{failed, print_answer, progress, write_json};
+use anyhow::{Context, Result, bail, ensure};
+use base::units::Bytes;
+use base::{eprint, println};
+use clap::Args;
+use rehearse::check::Earlier;
+use rehearse::diff::PeakDiff;
+use rehearse::versions::bisect::{Found, Peaks, Worktree};
+use rehearse::versions::{Base, Environments, Table, Trial, Wanted, clear, combinations, rows};
+use serde::Serialize;
+use sim::cards::Card;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How each version is rehearsed: what both commands take.
+#[derive(Debug, Args)]
+pub struct Rehearsing {
+    /// The simulated GPU, as for `vramlab rehearse`
+    #[arg(long, value_name = "NAME|SIZE", default_value = "24GiB")]
+    gpu: String,
+
+    /// Stop the script after this many optimizer steps, or run it to its end with `all`
+    #[arg(long, value_name = "N|all", default_value = "3")]
+    steps: String,
+
+    /// Stop a rehearsal after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1800")]
+    timeout: f64,
+
+    /// Leave new parameters uninitialised, so that large models need little host memory
+    #[arg(long)]
+    no_init: bool,
+
+    /// Turn torch.compile off
+    #[arg(long)]
+    eager: bool,
+
+    /// Version of Python, where the versions want another than the command's own: its packages are then installed again
+    #[arg(long, value_name = "3.N")]
+    python: Option<String>,
+
+    /// The most that environments may take in the cache: those that were not used for longest are removed
+    #[arg(long, value_name = "SIZE", default_value = "20GiB")]
+    cache_size: Bytes,
+
+    /// Write the answer as JSON to a file, or with - to the standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Keep the answer and, of each version, its answer and capture; what is there is not rehearsed again
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Print nothing but errors
+    #[arg(long)]
+    quiet: bool,
+
+    /// The command, after --, as in: -- python train.py
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Flags of `vramlab versions`.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "vramlab versions [OPTIONS] <--torch VERSIONS|--package NAME=VERSIONS> -- COMMAND...\n       vramlab versions --clear",
+    after_help = "VERSIONS: 2.9..2.15 is the newest release of each of 2.9 to 2.15, 2.9.0..2.15.0 every release, 2.9.1,2.11.0 just these.\nExit status: 0 there are figures, 2 there are none for any version."
+)]
+pub struct VersionsOptions {
+    /// Versions of PyTorch
+    #[arg(long, value_name = "VERSIONS")]
+    torch: Option<String>,
+
+    /// Versions of a package; of several, each with each
+    #[arg(long, value_name = "NAME=VERSIONS")]
+    package: Vec<Wanted>,
+
+    /// Remove all environments that are kept in the cache
+    #[arg(long)]
+    clear: bool,
+
+    #[command(flatten)]
+    rehearsing: Rehearsing,
+}
+
+/// Flags of `vramlab bisect`.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "vramlab bisect [OPTIONS] --package NAME GOOD BAD -- COMMAND...\n       vramlab bisect [OPTIONS] --repo CLONE GOOD BAD -- COMMAND...",
+    after_help = "Exit status: 0 found, 2 not."
+)]
+pub struct BisectOptions {
+    /// The package whose releases are tried
+    #[arg(long, value_name = "NAME", required_unless_present = "repo", conflicts_with = "repo")]
+    package: Option<String>,
+
+    /// A clone whose commits are tried, in a worktree of it: of the script, or of a package of Python alone
+    #[arg(long, value_name = "CLONE")]
+    repo: Option<PathBuf>,
+
+    /// A release or commit before it grew
+    #[arg(value_name = "GOOD")]
+    good: String,
+
+    /// A later one
+    #[arg(value_name = "BAD")]
+    bad: String,
+
+    /// Bytes allocated at once above which it is bad; else halfway between the two
+    #[arg(long, value_name = "SIZE")]
+    threshold: Option<Bytes>,
+
+    #[command(flatten)]
+    rehearsing: Rehearsing,
+}
+
+/// Where rows are kept: a folder of the user's, or one that is gone afterwards.
+struct Place {
+    path: PathBuf,
+    _temporary: Option<tempfile::TempDir>,
+}
+
+/// What an earlier run in the same folder has to have asked for.
+const ASKED: &str = "asked.json";
+
+impl Rehearsing {
+    fn card(&self) -> Result<Card> {
+        self.gpu.parse::<Card>().map_err(|why| anyhow::anyhow!("--gpu: {why}"))
+    }
+
+    fn place(&self, more: &str) -> Result<Place> {
+        let Some(folder) = &self.out else {
+            let folder = tempfile::tempdir().context("making a folder for answers")?;
+            return Ok(Place { path: folder.path().to_owned(), _temporary: Some(folder) });
+        };
+        fs::create_dir_all(folder).with_context(|| format!("--out {}", folder.display()))?;
+        let command: Vec<_> = self.command.iter().map(|word| word.to_string_lossy()).collect();
+        let here = std::env::current_dir().unwrap_or_default();
+        let asked = format!("{}\n", serde_json::json!([command, self.flags()?, self.python, more, here]));
+        let known = folder.join(ASKED);
+        if let Ok(other) = fs::read_to_string(&known) {
+            ensure!(
+                other == asked,
+                "--out {}: there are rows of another command or other flags; name another folder",
+                folder.display()
+            );
+        }
+        fs::write(&known, asked).with_context(|| format!("writing {}", known.display()))?;
+        Ok(Place { path: fs::canonicalize(folder).with_context(|| format!("--out {}", folder.display()))?, _temporary: None })
+    }
+
+    fn flags(&self) -> Result<Vec<String>> {
+        let mut flags: Vec<String> =
+            ["--gpu", &self.card()?.to_string(), "--steps", &self.steps, "--timeout"].map(String::from).to_vec();
+        flags.push(self.timeout.to_string());
+        flags.extend(self.no_init.then(|| "--no-init".to_string()));
+        flags.extend(self.eager.then(|| "--eager".to_string()));
+        Ok(flags)
+    }
+
+    fn trial<'a>(&self, base: &'a Base, out: &'a Path) -> Result<Trial<'a>> {
+        let program = std::env::current_exe().context("finding this program's own file")?;
+        let flags = self.flags()?.into_iter().map(OsString::from).collect();
+        Ok(Trial { program, flags, base, out })
+    }
+
+    fn environments<'a>(&self, base: &'a Base) -> Environments<'a> {
+        Environments { base, python: self.python.clone(), limit: self.cache_size.0, progress: progress(self.quiet) }
+    }
+
+    fn present(&self, place: &Place, name: &str, value: &impl Serialize, text: &str) -> Result<()> {
+        if let Some(path) = &self.json {
+            write_json(path, value)?;
+        }
+        if self.out.is_some() {
+            write_json(&place.path.join(format!("{name}.json")), value)?;
+            fs::write(place.path.join(format!("{name}.txt")), text).with_context(|| format!("writing {name}.txt"))?;
+        }
+        if !self.quiet {
+            print_answer(self.json.as_deref(), text);
+        }
+        Ok(())
+    }
+}
+
+/// Rehearses each version, says what it takes, and gives the exit status.
+pub fn versions(options: &VersionsOptions) -> u8 {
+    of_versions(options).unwrap_or_else(|error| failed(&error))
+}
+
+fn of_versions(options: &VersionsOptions) -> Result<u8> {
+    if options.clear {
+        let (count, bytes) = clear()?;
+        println!("removed environments: {count}, {}", Bytes(bytes));
+        return Ok(0);
+    }
+    let rehearsing = &options.rehearsing;
+    let torch = options.torch.iter().map(|versions| Wanted { package: "torch".to_string(), versions: versions.clone() });
+    let packages: Vec<Wanted> = torch.chain(options.package.iter().cloned()).collect();
+    ensure!(!packages.is_empty(), "name what to vary: --torch 2.9..2.15, or --package transformers=4.50..4.57");
+    let (base, card, place) = (Base::of(&rehearsing.command)?, rehearsing.card()?, rehearsing.place("")?);
+    let released = |wanted: &Wanted| base.released(&wanted.package).or_else(|why| wanted.named().ok_or(why));
+    let pins = packages.iter().map(|wanted| wanted.choose(&released(wanted)?)).collect::<Result<Vec<_>>>()?;
+    let (trial, environments) = (rehearsing.trial(&base, &place.path)?, rehearsing.environments(&base));
+    let rehearse = |name: &str, pins: &[_]| match environments.with(pins) {
+        Ok(environment) => trial.run(name, &environment.python, None, &[]),
+        Err(why) => Ok(Err(why)),
+    };
+    let rows = rows(combinations(&pins), |name| trial.kept(name), rehearse, progress(rehearsing.quiet))?;
+    let table = Table::new(&trial, &card.to_string(), rows);
+    rehearsing.present(&place, "versions", &table, &table.text())?;
+    if rehearsing.out.is_some() && table.has_figures() {
+        let picture = place.path.join("versions.svg");
+        fs::write(&picture, table.picture()?).with_context(|| format!("writing {}", picture.display()))?;
+    }
+    Ok(if table.has_figures() { 0 } else { 2 })
+}
+
+/// What was found, as JSON.
+#[derive(Serialize)]
+struct Bisected {
+    last_good: String,
+    first_bad: String,
+    threshold: i64,
+    rehearsed: usize,
+    skipped: Vec<String>,
+    difference: PeakDiff,
+}
+
+/// Finds the version that made it grow, says it, and gives the exit status.
+pub fn bisect(options: &BisectOptions) -> u8 {
+    of_bisect(options).unwrap_or_else(|error| failed(&error))
+}
+
+fn of_bisect(options: &BisectOptions) -> Result<u8> {
+    let rehearsing = &options.rehearsing;
+    let (base, progress) = (Base::of(&rehearsing.command)?, progress(rehearsing.quiet));
+    let place = rehearsing.place(&format!("{:?} {:?}", options.package, options.repo))?;
+    let trial = rehearsing.trial(&base, &place.path)?;
+    let threshold = options.threshold.map(|size| size.0);
+    let (good, bad) = (options.good.as_str(), options.bad.as_str());
+    let command: Vec<_> = rehearsing.command.iter().map(|word| word.to_string_lossy()).collect();
+    let again = |found: &Found| {
+        let version = |name: &str| name.split_once("==").map_or(String::new(), |(_, version)| version.to_string());
+        let (package, gpu) = (options.package.as_deref().unwrap_or_default(), &rehearsing.gpu);
+        let pair = format!("{},{}", version(&found.last_good), version(&found.first_bad));
+        format!("vramlab versions --gpu {gpu} --steps {} --package {package}={pair} -- {}", rehearsing.steps, command.join(" "))
+    };
+    let Some(clone) = &options.repo else {
+        let wanted: Wanted =
+            format!("{}={bad}", options.package.as_deref().unwrap_or_default()).parse().map_err(anyhow::Error::msg)?;
+        let releases = wanted.between(good, bad, &base.released(&wanted.package)?)?;
+        let environments = rehearsing.environments(&base);
+        let rehearse = |name: &str| {
+            let Some(pin) = releases.iter().find(|pin| pin.to_string() == name) else { bail!("{name} is no release") };
+            if let Some(kept) = trial.kept(name) {
+                return Ok(Ok(kept));
+            }
+            match environments.with(std::slice::from_ref(pin)) {
+                Ok(environment) => trial.run(name, &environment.python, None, &[]),
+                Err(why) => Ok(Err(why)),
+            }
+        };
+        let (Some(first), Some(last)) = (releases.first(), releases.last()) else { bail!("there are no releases between them") };
+        let mut peaks = Peaks::new((&first.to_string(), &last.to_string()), threshold, progress, rehearse)?;
+        let found = peaks.of_releases(&releases)?;
+        return told(rehearsing, &place, &found, &peaks, &found.first_bad, &again(&found));
+    };
+    let worktree = Worktree::new(clone, bad)?;
+    let (good, bad) = (worktree.commit(good)?, worktree.commit(bad)?);
+    let folder = std::env::current_dir().ok().and_then(|here| worktree.place_of(&here));
+    let rehearse = |commit: &str| {
+        if let Some(kept) = trial.kept(commit) {
+            return Ok(Ok(kept));
+        }
+        worktree.check_out(commit)?;
+        // A folder that this commit does not have.
+        let folder = folder.as_deref().map(|folder| if folder.is_dir() { folder.to_owned() } else { worktree.path() });
+        trial.run(commit, &base.python, folder.as_deref(), &worktree.imports())
+    };
+    let mut peaks = Peaks::new((&good, &bad), threshold, progress, rehearse)?;
+    let found = peaks.of_commits(&worktree, &good, &bad)?;
+    let again = format!("git -C {} show {}", clone.display(), found.first_bad);
+    told(rehearsing, &place, &found, &peaks, &worktree.subject(&found.first_bad), &again)
+}
+
+fn told(rehearsing: &Rehearsing, place: &Place, found: &Found, peaks: &Peaks, title: &str, again: &str) -> Result<u8> {
+    let of = |name: &str| peaks.answers.get(name).with_context(|| format!("{name} was not rehearsed"));
+    let (before, after): (&Earlier, &Earlier) = (of(&found.last_good)?, of(&found.first_bad)?);
+    let difference = before.difference(after)?;
+    let text = format!(
+        "{title}\n  is the first that takes as much; {} is the last that does not. Rehearsed: {}, could not be: {}.\n{}\n{}\n  To see it again:\n    {again}\n",
+        found.last_good,
+        found.rehearsed,
+        found.skipped.len(),
+        before.heading(after),
+        difference.text()
+    );
+    if !found.skipped.is_empty() && !rehearsing.quiet {
+        eprint!("vramlab: skipped, so that it may be one of them: {}\n", found.skipped.join(", "));
+    }
+    let bisected = Bisected {
+        last_good: found.last_good.clone(),
+        first_bad: found.first_bad.clone(),
+        threshold: found.threshold,
+        rehearsed: found.rehearsed,
+        skipped: found.skipped.clone(),
+        difference,
+    };
+    rehearsing.present(place, "bisect", &bisected, &text)?;
+    Ok(0)
+}

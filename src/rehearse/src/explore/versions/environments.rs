@@ -1,0 +1,206 @@
+//! Virtual environments with other versions of packages, kept in the cache: each has what differs, and sees the packages of the script's own
+//! Python behind that.
+
+use super::ranges::Pin;
+use crate::run::libraries::{cache, libraries, not_written};
+use anyhow::{Context, Result, bail, ensure};
+use base::units::Bytes;
+use rustix::fs::FlockOperation;
+use sha2::{Digest, Sha256};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+/// The Python that a command names, and what follows it there.
+#[derive(Debug, Clone)]
+pub struct Base {
+    pub python: PathBuf,
+    pub words: Vec<OsString>,
+}
+
+fn in_path(name: &OsStr) -> Option<PathBuf> {
+    let path = Path::new(name);
+    if path.components().count() > 1 {
+        return path.is_file().then(|| path.to_owned());
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+impl Base {
+    /// Of `python train.py`, or of a program that is itself a file of Python, as `accelerate launch train.py`.
+    ///
+    /// # Errors
+    /// The command is neither.
+    pub fn of(command: &[OsString]) -> Result<Base> {
+        let (name, rest) = command.split_first().context("there is no command; write it after --, as in: -- python train.py")?;
+        let shown = name.display();
+        let file = in_path(name).with_context(|| format!("there is no program '{shown}'; is it installed and spelled right?"))?;
+        let is_python = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
+        let (interpreter, words) = if is_python(&file) {
+            (file, rest.to_vec())
+        } else {
+            let mut first = String::new();
+            let program = File::open(&file).with_context(|| format!("reading {}", file.display()))?;
+            BufReader::new(program.take(400)).read_line(&mut first).ok();
+            let words: Vec<&str> = first.strip_prefix("#!").unwrap_or_default().split_whitespace().collect();
+            let interpreter = words.iter().map(Path::new).find(|word| is_python(word));
+            let interpreter = interpreter.and_then(|path| in_path(path.as_os_str())).with_context(|| {
+                format!("versions are of Python's packages, and '{shown}' is no Python: write the command as in -- python train.py")
+            })?;
+            (interpreter, [&[file.into_os_string()], rest].concat())
+        };
+        let asked = Command::new(&interpreter).args(["-c", "import sys; print(sys.executable)"]).stderr(Stdio::inherit()).output();
+        let asked = asked.with_context(|| format!("starting {}", interpreter.display()))?;
+        let python = String::from_utf8_lossy(&asked.stdout).trim().to_string();
+        ensure!(asked.status.success() && !python.is_empty(), "{} does not start", interpreter.display());
+        Ok(Base { python: python.into(), words })
+    }
+
+    /// The releases of a package that its index has for this Python.
+    ///
+    /// # Errors
+    /// There is no such package, no way to the index, or no pip.
+    pub fn released(&self, package: &str) -> Result<Vec<String>> {
+        let mut command = Command::new(&self.python);
+        command.args(["-m", "pip", "--disable-pip-version-check", "index", "versions"]);
+        let said = command.arg(package.split('[').next().unwrap_or(package)).output().context("starting pip")?;
+        let text = String::from_utf8_lossy(&said.stdout);
+        if let Some(listed) = text.lines().find_map(|line| line.strip_prefix("Available versions:")) {
+            return Ok(listed.split(',').map(|version| version.trim().to_string()).collect());
+        }
+        let said = String::from_utf8_lossy(&said.stderr);
+        let why = said.lines().rfind(|line| line.contains("ERROR") || line.contains("No module")).unwrap_or("pip says nothing");
+        bail!("which versions of {package} there are cannot be found: {why}; list them, as in 4.50.0,4.51.3")
+    }
+}
+
+/// Made once, and kept as long as there is room.
+#[derive(Debug)]
+pub struct Environments<'a> {
+    pub base: &'a Base,
+    /// Another version of Python than the base's.
+    pub python: Option<String>,
+    /// The most bytes that all of them may take.
+    pub limit: u64,
+    pub progress: fn(&str),
+}
+
+/// A Python with the versions; it is not removed by others as long as this is there.
+#[derive(Debug)]
+pub struct Environment {
+    pub python: PathBuf,
+    _in_use: File,
+}
+
+fn folder() -> Result<PathBuf> {
+    let folder = cache()?.join("environments");
+    fs::create_dir_all(&folder).map_err(|error| not_written(error, &folder))?;
+    Ok(folder)
+}
+
+/// Bytes on the disk below a folder.
+fn size(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let of = |path: PathBuf| match path.symlink_metadata() {
+        Ok(about) if about.is_dir() => size(&path),
+        Ok(about) => about.blocks() * 512 / about.nlink().max(1),
+        Err(_) => 0,
+    };
+    entries.map(|entry| of(entry.path())).sum()
+}
+
+/// Those that are whole, with when they were last used, the oldest first, and their bytes.
+fn kept(folder: &Path) -> Vec<(SystemTime, PathBuf, u64)> {
+    let of = |path: PathBuf| {
+        let whole = path.join("whole");
+        let used = whole.metadata().and_then(|about| about.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+        let bytes = fs::read_to_string(&whole).ok().and_then(|text| text.parse().ok());
+        (used, path.clone(), bytes.unwrap_or_else(|| size(&path)))
+    };
+    let mut found: Vec<_> =
+        fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).filter(|p| p.is_dir()).map(of).collect();
+    found.sort();
+    found
+}
+
+/// Removes all environments, and gives how many there were and their bytes.
+///
+/// # Errors
+/// One cannot be removed.
+pub fn clear() -> Result<(usize, u64)> {
+    let all = kept(&folder()?);
+    for (_, path, _) in &all {
+        fs::remove_dir_all(path).with_context(|| format!("removing {}", path.display()))?;
+    }
+    Ok((all.len(), all.iter().map(|(.., bytes)| bytes).sum()))
+}
+
+impl Environments<'_> {
+    /// An environment with these versions.
+    ///
+    /// # Errors
+    /// They cannot be installed; with the reason in one line.
+    pub fn with(&self, pins: &[Pin]) -> Result<Environment> {
+        let all = folder()?;
+        let mut names: Vec<String> = pins.iter().map(Pin::to_string).collect();
+        let key = format!("{names:?} {:?} {}", self.python, self.base.python.display());
+        let hash = format!("{:x}", Sha256::digest(key));
+        let name = format!("{}-{}", names.join("-").replace(['[', ']', ','], "-").replace("==", "-"), &hash[..12]);
+        let (folder, whole) = (all.join(&name), all.join(&name).join("whole"));
+        // Whoever waits finds what the other has made.
+        let lock = File::create(all.join("lock")).map_err(|error| not_written(error, &all))?;
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            (self.progress)("another vramlab makes an environment; waiting for it");
+            rustix::fs::flock(&lock, FlockOperation::LockExclusive).context("waiting for another vramlab")?;
+        }
+        if !whole.exists() {
+            let uv = in_path(OsStr::new("uv"));
+            (self.progress)(&format!("installing {} by {}", names.join(" "), if uv.is_some() { "uv" } else { "pip" }));
+            let mut command = Command::new(&self.base.python);
+            command.arg(libraries()?.folder.join("python/versions/environment.py")).arg(&folder).arg("--beside");
+            command.args(self.python.iter().map(|version| format!("--python={version}")));
+            command.args(uv.iter().map(|uv| format!("--uv={}", uv.display())));
+            command.args(names.drain(..)).env_remove("PYTHONPATH").stdin(Stdio::null());
+            let made = command.output().with_context(|| format!("starting {}", self.base.python.display()))?;
+            if !made.status.success() {
+                fs::remove_dir_all(&folder).ok();
+                let said = String::from_utf8_lossy(&made.stderr);
+                bail!("{}", said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it cannot be installed").trim());
+            }
+        }
+        // Also says when it was used.
+        fs::write(&whole, size(&folder).to_string()).map_err(|error| not_written(error, &whole))?;
+        let in_use = File::open(&whole).with_context(|| format!("opening {}", whole.display()))?;
+        rustix::fs::flock(&in_use, FlockOperation::LockShared).with_context(|| format!("locking {}", whole.display()))?;
+        self.make_room(&all);
+        let libraries = libraries()?;
+        for torch in pins.iter().filter(|pin| pin.package == "torch") {
+            let is_of =
+                |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&format!("python-{}-", torch.version));
+            let mut compiled = [&libraries.compiled, &libraries.carried].into_iter().flat_map(fs::read_dir).flatten().flatten();
+            if !compiled.any(is_of) {
+                (self.progress)(&format!("the simulated GPU is compiled for {torch} first, about a minute"));
+            }
+        }
+        Ok(Environment { python: folder.join("bin/python"), _in_use: in_use })
+    }
+
+    /// Removes what was not used for longest, until the rest is within the limit.
+    fn make_room(&self, all: &Path) {
+        let kept = kept(all);
+        let mut sum: u64 = kept.iter().map(|(.., bytes)| bytes).sum();
+        for (_, path, bytes) in kept {
+            let is_free = |file: File| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+            let is_free = sum > self.limit && File::open(path.join("whole")).map_or(true, is_free);
+            if is_free && fs::remove_dir_all(&path).is_ok() {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                (self.progress)(&format!("removed the environment {name}, {}: --cache-size", Bytes(bytes)));
+                sum -= bytes;
+            }
+        }
+    }
+}

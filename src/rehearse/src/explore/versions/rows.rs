@@ -1,0 +1,260 @@
+//! What a script takes with each version: a table, a picture, and what made it jump.
+
+use super::ranges::Pin;
+use super::trial::Trial;
+use crate::capture::plain::on_one_line;
+use crate::check::Earlier;
+use crate::diff::PeakDiff;
+use anyhow::Result;
+use base::units::{Bytes, Seconds};
+use chart::{Bar, Head, WIDE, bars};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// A version, and what became of the script with it.
+#[derive(Debug, Serialize)]
+pub struct VersionRow {
+    pub pins: Vec<Pin>,
+    /// Why there are no figures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<String>,
+    pub peak_allocated: Option<i64>,
+    pub peak_reserved: Option<i64>,
+    pub needs_at_least: Option<i64>,
+    /// Predicted.
+    pub step_seconds: Option<f64>,
+    /// Against the row before that has figures and differs by one package: of the peak that was allocated.
+    pub change: Option<f64>,
+    /// What made it jump, where it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jump: Option<PeakDiff>,
+    /// The row that it is held against.
+    #[serde(skip)]
+    before: Option<usize>,
+}
+
+/// A change of this part is explained.
+const JUMP: f64 = 0.05;
+/// Lines of a jump that the table shows.
+const LINES: usize = 3;
+
+/// All rows, on a card.
+#[derive(Debug, Serialize)]
+pub struct Table {
+    pub gpu: String,
+    pub command: Vec<String>,
+    pub rows: Vec<VersionRow>,
+}
+
+impl VersionRow {
+    /// As files are named.
+    fn name(&self) -> String {
+        self.pins
+            .iter()
+            .map(|pin| format!("{}-{}", pin.package, pin.version))
+            .collect::<Vec<String>>()
+            .join("_")
+            .replace(['[', ']', ','], "-")
+    }
+
+    /// What differs from others: of one package alone its version.
+    fn title(&self) -> String {
+        self.pins.iter().map(|pin| format!("{} {}", pin.package, pin.version)).collect::<Vec<String>>().join(", ")
+    }
+}
+
+/// A row for each combination of versions: of an earlier run, if it has one; else `rehearse` is asked, whose inner error is why there is none.
+///
+/// # Errors
+/// The run was ended.
+pub fn rows(
+    wanted: Vec<Vec<Pin>>,
+    kept: impl Fn(&str) -> Option<Earlier>,
+    mut rehearse: impl FnMut(&str, &[Pin]) -> Result<Result<Earlier>>,
+    progress: fn(&str),
+) -> Result<Vec<VersionRow>> {
+    let (count, mut rows, mut answers) = (wanted.len(), Vec::<VersionRow>::new(), Vec::<Option<Earlier>>::new());
+    for (at, pins) in wanted.into_iter().enumerate() {
+        let mut row = VersionRow {
+            pins,
+            missing: None,
+            verdict: None,
+            peak_allocated: None,
+            peak_reserved: None,
+            needs_at_least: None,
+            step_seconds: None,
+            change: None,
+            jump: None,
+            before: None,
+        };
+        let (name, title) = (row.name(), row.title());
+        let found = match kept(&name) {
+            Some(found) => {
+                progress(&format!("{title}: of an earlier run ({} of {count})", at + 1));
+                Ok(found)
+            }
+            None => {
+                progress(&format!("{title} ({} of {count})", at + 1));
+                rehearse(&name, &row.pins)?
+            }
+        };
+        let answer = match found {
+            Ok(answer) => Some(answer),
+            Err(why) => {
+                let why = on_one_line(&format!("{why:#}"));
+                progress(&format!("{title}: {why}"));
+                row.missing = Some(why);
+                None
+            }
+        };
+        if let Some(now) = &answer {
+            (row.verdict, row.step_seconds) = (Some(now.verdict.clone()), now.time.as_ref().map(|time| time.step_seconds));
+            (row.peak_allocated, row.peak_reserved) = (Some(now.peak_allocated), Some(now.peak_reserved));
+            row.needs_at_least = now.needs_at_least;
+            let differ = |other: &VersionRow| other.pins.iter().zip(&row.pins).filter(|(a, b)| a != b).count() == 1;
+            row.before = (0..rows.len()).rev().find(|at| answers[*at].is_some() && differ(&rows[*at]));
+            if let Some(before) = row.before.and_then(|at| answers[at].as_ref()) {
+                // Where one of them did not come to its end, their peaks are of other moments.
+                if before.verdict != "does_not_fit" && now.verdict != "does_not_fit" && before.peak_allocated > 0 {
+                    let change = now.peak_allocated as f64 / before.peak_allocated as f64 - 1.0;
+                    row.change = Some(change);
+                    row.jump = (change.abs() >= JUMP).then(|| before.difference(now).ok()).flatten();
+                }
+            }
+        }
+        answers.push(answer);
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+impl Table {
+    /// Of what a trial rehearsed.
+    pub fn new(trial: &Trial, gpu: &str, rows: Vec<VersionRow>) -> Table {
+        let words = trial.base.words.iter().map(|word| word.to_string_lossy().into_owned());
+        Table {
+            gpu: gpu.to_string(),
+            command: [trial.base.python.to_string_lossy().into_owned()].into_iter().chain(words).collect(),
+            rows,
+        }
+    }
+
+    /// Whether any version was rehearsed.
+    pub fn has_figures(&self) -> bool {
+        self.rows.iter().any(|row| row.verdict.is_some())
+    }
+
+    pub fn text(&self) -> String {
+        let width = self.rows.iter().map(|row| row.title().len()).max().unwrap_or(0).max(7);
+        let mut text = format!(
+            "  {:<width$}  {:>11}  {:>11}  {:>11}  {:>9}  {:>8}\n",
+            "version", "allocated", "reserved", "needs", "step", "change"
+        );
+        let bytes = |bytes: Option<i64>| bytes.map_or("-".to_string(), |bytes| Bytes(bytes.unsigned_abs()).to_string());
+        for row in &self.rows {
+            let title = row.title();
+            if let Some(why) = &row.missing {
+                let _ = writeln!(text, "  {title:<width$}  {why}");
+                continue;
+            }
+            let change = row.change.map_or(String::new(), |change| match change.abs() < 5e-4 {
+                true => "same".to_string(),
+                false => format!("{:+.1} %", change * 100.0),
+            });
+            let verdict = if row.verdict.as_deref() == Some("does_not_fit") { "  does not fit" } else { "" };
+            let time = row.step_seconds.map_or("-".to_string(), |seconds| Seconds(seconds).to_string());
+            let (allocated, reserved, needs) = (bytes(row.peak_allocated), bytes(row.peak_reserved), bytes(row.needs_at_least));
+            let line = format!("  {title:<width$}  {allocated:>11}  {reserved:>11}  {needs:>11}  {time:>9}  {change:>8}{verdict}");
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        for row in &self.rows {
+            if let (Some(jump), Some(before)) = (&row.jump, row.before) {
+                let _ = writeln!(text, "\n  {} -> {}: where the difference is", self.rows[before].title(), row.title());
+                text += &jump.listed(LINES);
+            }
+        }
+        let _ = writeln!(text, "\n  On {}. Peaks are the allocator's; the time of a step is predicted.", self.gpu);
+        text
+    }
+
+    /// As an SVG document.
+    ///
+    /// # Errors
+    /// The drawing library fails.
+    pub fn picture(&self) -> Result<String> {
+        let bar = |row: &VersionRow| {
+            let change =
+                row.change.filter(|change| change.abs() >= 5e-4).map_or(String::new(), |c| format!(", {:+.1} %", c * 100.0));
+            let bytes = row.peak_allocated?.unsigned_abs();
+            Some(Bar {
+                name: row.title(),
+                bytes,
+                figures: format!("{}{change}", Bytes(bytes)),
+                look: usize::from(row.jump.is_some()),
+                is_hatched: row.verdict.as_deref() == Some("does_not_fit"),
+            })
+        };
+        let head = Head::new("Peak memory by version", &format!("Most bytes allocated at once, on {}.", self.gpu), WIDE);
+        bars(&head, &self.rows.iter().filter_map(bar).collect::<Vec<Bar>>(), None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::{anyhow, bail};
+    use std::cell::RefCell;
+
+    fn answer(bytes: i64, verdict: &str) -> Earlier {
+        let group = format!(
+            r#"{{"line":"/a/t.py:{bytes}","function":"forward","source":"y = f(x)","module":"Net","category":"activations",
+            "operator":"aten::mm","bytes":{bytes},"blocks":1,"allocated":{bytes},"made":1}}"#
+        );
+        let text = format!(
+            r#"{{"gpu":{{"name":"t4"}},"verdict":"{verdict}","peak_allocated":{bytes},"peak_reserved":{bytes},"needs_at_least":null,
+            "processes":[{{"torch":"2.9","peak":{{"step":1,"phase":"forward","lines":[],"contents":[{group}]}}}}]}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn each_version_has_a_row_a_jump_its_lines_and_what_is_missing_its_reason() {
+        let pins = |versions: &[&str]| -> Vec<Vec<Pin>> {
+            versions.iter().map(|version| vec![Pin { package: "pkg".into(), version: version.to_string() }]).collect()
+        };
+        let asked = RefCell::new(Vec::new());
+        let rehearse = |name: &str, _: &[Pin]| {
+            asked.borrow_mut().push(name.to_string());
+            Ok(match name {
+                "pkg-2" => Err(anyhow!("no wheel\nfor this Python")),
+                "pkg-3" => Ok(answer(1500 << 20, "fits")),
+                "pkg-4" => Ok(answer(1510 << 20, "fits")),
+                "pkg-5" => Ok(answer(9000 << 20, "does_not_fit")),
+                _ => bail!("interrupted"),
+            })
+        };
+        let kept = |name: &str| (name == "pkg-1").then(|| answer(1000 << 20, "fits"));
+        let found = rows(pins(&["1", "2", "3", "4", "5"]), kept, rehearse, |_| {}).unwrap();
+        // What an earlier run has is not rehearsed again.
+        assert_eq!(*asked.borrow(), ["pkg-2", "pkg-3", "pkg-4", "pkg-5"]);
+        let table = Table { gpu: "t4".into(), command: Vec::new(), rows: found };
+        let text = table.text();
+        for line in [
+            "pkg 2    no wheel",
+            "+50.0 %",
+            "+0.7 %",
+            "does not fit",
+            "pkg 1 -> pkg 3: where the difference is",
+            "+500 MiB  larger         t.py",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        assert_eq!(text.matches("where the difference is").count(), 1, "{text}");
+        assert_eq!(table.rows[4].change, None, "what ran out of memory has no peak to compare");
+        let picture = table.picture().unwrap();
+        assert!(picture.contains("pkg 4") && !picture.contains("pkg 2"), "{picture}");
+        assert!(rows(pins(&["3", "6"]), |_| None, rehearse, |_| {}).unwrap_err().to_string().contains("interrupted"));
+    }
+}

@@ -1,0 +1,226 @@
+//! `vramlab versions` and `vramlab bisect`, as they are started: what made a script grow.
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Three releases of a package: the last allocates half as much again, the one before wants what there is not.
+const WHEELS: &str = r#"
+import sys, zipfile
+for version, mib, more in [("1.0.0", 64, ""), ("1.1.0", 64, "Requires-Dist: nowhere>=3\n"), ("2.0.0", 96, "")]:
+    with zipfile.ZipFile(f"{sys.argv[1]}/grower-{version}-py3-none-any.whl", "w") as wheel:
+        info = f"grower-{version}.dist-info"
+        wheel.writestr("grower.py", f"import torch\ndef grow():\n    return torch.empty({mib} << 20, dtype=torch.uint8, device='cuda')\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: grower\nVersion: {version}\n{more}")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+"#;
+const TRAIN: &str = "import grower\nkept = grower.grow()\n";
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+#[test]
+fn each_release_of_a_package_is_rehearsed_once_and_the_one_that_grew_is_found() {
+    let scene = tempfile::tempdir().unwrap();
+    let (index, out) = (scene.path().join("index"), scene.path().join("out"));
+    fs::create_dir(&index).unwrap();
+    fs::write(scene.path().join("train.py"), TRAIN).unwrap();
+    assert!(Command::new(common::python()).args(["-c", WHEELS]).arg(&index).status().unwrap().success());
+    let vramlab = |words: &[&str], json: &str| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        program.current_dir(scene.path()).env("VRAMLAB_CACHE", scene.path().join("cache"));
+        program.env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", &index).env("PATH", "/usr/bin:/bin");
+        program.args(words).arg("--json").arg(json).arg("--").arg(common::python()).arg("train.py");
+        program.output().unwrap()
+    };
+    let grower = ["versions", "--package", "grower=1.0.0..2.0.0", "--out", "out"];
+    let first = vramlab(&grower, "versions.json");
+    assert!(first.status.success(), "{}", said(&first));
+    let found = read(&scene.path().join("versions.json"));
+    let rows = found["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3, "{found}");
+    assert_eq!((&rows[0]["peak_allocated"], &rows[2]["peak_allocated"]), (&(64 << 20).into(), &(96 << 20).into()), "{found}");
+    assert!(rows[1]["missing"].as_str().unwrap().contains("nowhere"), "{found}");
+    let jump = &rows[2]["jump"]["rows"][0];
+    assert_eq!((&jump["bytes"], &jump["change"]), (&(32 << 20).into(), &"larger".into()), "{found}");
+    assert!(jump["line"].as_str().unwrap().contains("grower.py:3"), "{jump}");
+    for kept in ["versions.txt", "versions.svg", "grower-2.0.0.cap"] {
+        assert!(out.join(kept).is_file(), "{kept}");
+    }
+    // Those that have an answer are not rehearsed again; what failed is tried again.
+    let second = vramlab(&grower, "versions.json");
+    assert_eq!((said(&second).matches("of an earlier run").count(), read(&scene.path().join("versions.json"))), (2, found));
+    let other = vramlab(&[&grower[..], &["--steps", "2"]].concat(), "versions.json");
+    assert!(said(&other).contains("rows of another command or other flags"), "{}", said(&other));
+    let bisected = vramlab(&["bisect", "--package", "grower", "1.0.0", "2.0.0"], "bisect.json");
+    let found = read(&scene.path().join("bisect.json"));
+    assert_eq!(
+        (&found["last_good"], &found["first_bad"]),
+        (&"grower==1.0.0".into(), &"grower==2.0.0".into()),
+        "{}",
+        said(&bisected)
+    );
+    assert_eq!(found["skipped"][0], "grower==1.1.0");
+    assert!(said(&bisected).contains("--package grower=1.0.0,2.0.0"), "{}", said(&bisected));
+}
+
+#[test]
+fn the_commit_of_a_clone_is_found_and_the_clone_stays_as_it_is() {
+    let scene = tempfile::tempdir().unwrap();
+    let clone = scene.path().join("clone");
+    fs::create_dir(&clone).unwrap();
+    fs::write(scene.path().join("train.py"), TRAIN).unwrap();
+    let git = |words: &[&str]| {
+        let mut git = Command::new("git");
+        git.arg("-C").arg(&clone).args(["-c", "user.name=n", "-c", "user.email=e@e", "-c", "commit.gpgsign=false"]).args(words);
+        let done = git.output().unwrap();
+        assert!(done.status.success(), "{words:?}: {}", said(&done));
+        said(&done).trim().to_string()
+    };
+    git(&["init", "--quiet"]);
+    let mut commits = Vec::new();
+    for (n, size) in [64, 64, 0, 64, 96, 96].into_iter().enumerate() {
+        // One that does not run.
+        let value = if size == 0 {
+            "undefined".to_string()
+        } else {
+            format!("torch.empty({size} << 20, dtype=torch.uint8, device='cuda')")
+        };
+        fs::write(clone.join("grower.py"), format!("import torch\n# {n}\ndef grow():\n    return {value}\n")).unwrap();
+        git(&["add", "."]);
+        git(&["commit", "--quiet", "-m", &format!("Change {n}")]);
+        commits.push(git(&["rev-parse", "HEAD"]));
+    }
+    fs::write(clone.join("grower.py"), "not committed").unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+    program.current_dir(scene.path()).args(["bisect", "--repo", "clone", &commits[0], "HEAD", "--json", "found.json", "--"]);
+    let done = program.arg(common::python()).arg("train.py").output().unwrap();
+    assert!(done.status.success(), "{}", said(&done));
+    let found = read(&scene.path().join("found.json"));
+    assert_eq!(
+        (&found["last_good"], &found["first_bad"]),
+        (&commits[3].clone().into(), &commits[4].clone().into()),
+        "{}",
+        said(&done)
+    );
+    assert_eq!(found["difference"]["rows"][0]["bytes"], 32 << 20, "{found}");
+    assert!(said(&done).contains("Change 4") && said(&done).contains("grower.py"), "{}", said(&done));
+    assert_eq!(git(&["worktree", "list"]).lines().count(), 1);
+    assert_eq!(fs::read_to_string(clone.join("grower.py")).unwrap(), "not committed");
+    assert_eq!(git(&["for-each-ref", "refs/bisect"]), "");
+}
+
+/// A pull request that grows: one word more in the model's forward pass.
+const BEFORE: &str = "
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(256, 4096), torch.nn.Linear(4096, 256)
+
+    def forward(self, x):
+        x = self.up(x)
+        x = torch.relu(x)
+        return self.down(x)
+
+model = Model().cuda().bfloat16()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.randn(4096, 256, device='cuda', dtype=torch.bfloat16)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+
+#[test]
+fn a_pull_request_that_grows_is_caught_by_the_action_and_by_pytest() {
+    let scene = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(scene.path().join(name), text).unwrap();
+    let read_text = |name: &str| fs::read_to_string(scene.path().join(name)).unwrap_or_default();
+    let python = common::python();
+    let path = [
+        Path::new(env!("CARGO_BIN_EXE_vramlab")).parent().unwrap(),
+        python.parent().unwrap(),
+        "/usr/bin".as_ref(),
+        "/bin".as_ref(),
+    ];
+    let path = std::env::join_paths(path).unwrap();
+    let action = |out: &str, check: &str| {
+        let mut action = Command::new(common::root().join("scripts/action"));
+        action.current_dir(scene.path()).env("PATH", &path).env("GITHUB_ACTION_PATH", common::root());
+        action.env("GITHUB_STEP_SUMMARY", "summary.md").env("GITHUB_OUTPUT", "output");
+        // As action.yml passes them.
+        let inputs =
+            [("COMMAND", "python train.py"), ("GPU", "rtx-4090"), ("CHECK", check), ("TOLERANCE", "1%"), ("FLAGS", "--steps 2")];
+        action
+            .envs(inputs.map(|(name, value)| (format!("VRAMLAB_{name}"), value)))
+            .env("VRAMLAB_INSTALL", "")
+            .env("VRAMLAB_OUT", out);
+        action.output().unwrap()
+    };
+    let text = fs::read_to_string(common::root().join("action.yml")).unwrap();
+    for input in ["COMMAND", "GPU", "CHECK", "TOLERANCE", "FLAGS", "INSTALL", "OUT"] {
+        assert!(text.contains(&format!("VRAMLAB_{input}: ${{{{ inputs.{} }}}}", input.to_lowercase())), "{input}");
+    }
+    write("train.py", BEFORE);
+    let base = action("base", "");
+    assert!(base.status.success() && read_text("summary.md").contains("### Memory: Fits rtx-4090\n"), "{}", said(&base));
+    write("train.py", &BEFORE.replace("torch.relu(x)", "torch.relu(x.float()).bfloat16()"));
+    for name in ["summary.md", "output"] {
+        fs::remove_file(scene.path().join(name)).unwrap();
+    }
+    let grown = action("grown", "base/rehearsal.cap");
+    assert_eq!(grown.status.code(), Some(4), "{}", said(&grown));
+    let summary = read_text("summary.md");
+    for part in
+        ["### Memory: The peak grew\n", "THE PEAK GREW by more than --tolerance allows", "x = torch.relu(x.float()).bfloat16()"]
+    {
+        assert!(summary.contains(part), "{part}: {summary}");
+    }
+    let peak = read(&scene.path().join("grown/rehearsal.json"))["peak_allocated"].to_string();
+    assert_eq!(read_text("output").lines().take(2).collect::<Vec<&str>>(), ["status=4", &format!("peak-allocated={peak}")]);
+    the_plugin_catches_it(scene.path());
+}
+
+fn the_plugin_catches_it(scene: &Path) {
+    let packages = Path::new(env!("CARGO_TARGET_TMPDIR")).join("pytest");
+    if !packages.is_dir() {
+        let mut install = Command::new(common::python());
+        let made = install.args(["-m", "pip", "install", "--quiet", "--target"]).arg(&packages).arg("pytest").output().unwrap();
+        if !made.status.success() {
+            fs::remove_dir_all(&packages).ok();
+            return common::skipped(&format!("pytest cannot be installed: {}", said(&made)));
+        }
+    }
+    let flags = r#"kept="memory.json", flags=["--steps", "2"]"#;
+    let test =
+        format!("def test_memory(vramlab_peak):\n    assert vramlab_peak('python train.py', 'rtx-4090', {flags}) < 1 << 30\n");
+    fs::write(scene.join("test_memory.py"), test).unwrap();
+    // The package as it is installed: the program lies in it.
+    let package = scene.join("site/vramlab");
+    fs::create_dir_all(package.join("bin")).unwrap();
+    for name in ["__init__.py", "testing.py"] {
+        fs::copy(common::root().join("python/vramlab").join(name), package.join(name)).unwrap();
+    }
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_vramlab"), package.join("bin/vramlab")).unwrap();
+    let pytest = |flags: &[&str]| {
+        let path = std::env::join_paths([&scene.join("site"), &packages]).unwrap();
+        let mut pytest = Command::new(common::python());
+        pytest.args(["-m", "pytest", "-q", "-p", "vramlab.testing", "-p", "no:cacheprovider", "test_memory.py"]);
+        pytest.args(flags).current_dir(scene).env("PYTHONPATH", path).output().unwrap()
+    };
+    let missing = pytest(&[]);
+    assert!(said(&missing).contains("pytest --vramlab-update writes it"), "{}", said(&missing));
+    fs::write(scene.join("train.py"), BEFORE).unwrap();
+    assert!(pytest(&["--vramlab-update"]).status.success() && scene.join("memory.json").is_file());
+    fs::write(scene.join("train.py"), BEFORE.replace("torch.relu(x)", "torch.relu(x.float()).bfloat16()")).unwrap();
+    let grown = pytest(&[]);
+    assert!(!grown.status.success() && said(&grown).contains("THE PEAK GREW"), "{}", said(&grown));
+}
