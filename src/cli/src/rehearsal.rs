@@ -188,7 +188,7 @@ const GREW: u8 = 4;
 /// Exit status of a command line that is no rehearsal.
 pub const BAD_INPUT: u8 = 2;
 
-fn status(verdict: RehearsalVerdict) -> u8 {
+pub fn status(verdict: RehearsalVerdict) -> u8 {
     match verdict {
         RehearsalVerdict::Fits | RehearsalVerdict::BarelyFits => 0,
         RehearsalVerdict::ScriptFailed => 1,

@@ -1,17 +1,20 @@
 //! `vramlab show`: what was kept of a rehearsal, in any form that the rehearsal itself could have had.
 
-use super::rehearsal::{Outputs, failed, present};
-use anyhow::Result;
+use super::rehearsal::{Outputs, failed, present, status, write_json};
+use anyhow::{Result, ensure};
+use base::eprint;
 use clap::Args;
-use rehearse::RehearsalResult;
 use rehearse::check::{Earlier, Tolerance};
+use rehearse::snapshot::{self, SnapshotAnswer};
+use rehearse::{RehearsalResult, files};
+use sim::cards::Card;
 use std::path::PathBuf;
 
 /// Flags of `vramlab show`.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: that of the rehearsal; 2 the file cannot be read, 4 --check: the peak grew.")]
 pub struct ShowOptions {
-    /// What `vramlab rehearse --keep FILE` wrote
+    /// What `vramlab rehearse --keep FILE` wrote, or a snapshot of a real GPU (torch.cuda.memory._dump_snapshot)
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
@@ -34,6 +37,14 @@ pub struct ShowOptions {
     /// With --check: how much the peak may grow, such as 64MiB or 2%
     #[arg(long, value_name = "SIZE|%", default_value = "0%", requires = "check")]
     tolerance: Tolerance,
+
+    /// Of a snapshot: the card that it is to fit
+    #[arg(long, value_name = "NAME|SIZE")]
+    gpu: Option<Card>,
+
+    /// Of a snapshot: a Python with PyTorch, whose allocator is asked what it would need
+    #[arg(long, value_name = "PYTHON", default_value = "python3")]
+    python: String,
 }
 
 /// Shows it, and gives the exit status.
@@ -42,8 +53,29 @@ pub fn show(options: &ShowOptions) -> u8 {
 }
 
 fn run(options: &ShowOptions) -> Result<u8> {
+    if snapshot::is_snapshot(&options.file) {
+        return of_snapshot(options);
+    }
     let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
     let found = RehearsalResult::open(&options.file)?;
     let outputs = Outputs { json: options.json.as_deref(), out: options.out.as_deref(), quiet: options.quiet };
     present(&outputs, &found, earlier.map(|earlier| (earlier, options.tolerance)))
+}
+
+fn of_snapshot(options: &ShowOptions) -> Result<u8> {
+    ensure!(
+        options.check.is_none(),
+        "--check compares with a rehearsal; of two snapshots compare what --json writes, by vramlab diff"
+    );
+    let found = SnapshotAnswer::open(&options.file, options.gpu, &options.python)?;
+    if let Some(path) = &options.json {
+        write_json(path, &found.answer)?;
+    }
+    if let Some(folder) = &options.out {
+        files::write(folder, &found.answer, &found.capture.traces)?;
+    }
+    if !options.quiet {
+        eprint!("{}", found.text());
+    }
+    Ok(status(found.answer.verdict))
 }

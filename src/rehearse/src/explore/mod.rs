@@ -4,6 +4,7 @@ pub mod fit;
 pub mod needs;
 pub mod preset;
 mod replay;
+pub mod snapshot;
 pub mod template;
 mod unknown;
 pub mod versions;

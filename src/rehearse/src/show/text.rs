@@ -6,9 +6,12 @@ use crate::answer::{
     Answer, Caught, Failure, Held, HostMemory, Leftover, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment,
 };
 use crate::capture::plain::{first_line, on_one_line};
-use crate::capture::process::{Keeper, Unreached, Varied};
+use crate::capture::process::{Frame, Keeper, Trace, Unreached, Varied};
 use crate::capture::session::Capture;
 use base::units::Bytes;
+use sim::trace::blocks;
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fmt::Write;
 
 /// The whole answer, each line ended.
@@ -292,6 +295,109 @@ fn place(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
     }
     let within: Vec<&str> = [&peak.module, &peak.operator].into_iter().flatten().map(String::as_str).collect();
     if within.is_empty() { Ok(()) } else { writeln!(text, "    in      {}", within.join(", ")) }
+}
+
+/// A snapshot of a real GPU's allocator, and what it would need.
+pub struct SnapshotText<'a> {
+    pub answer: &'a Answer,
+    pub trace: &'a Trace,
+    pub events: usize,
+    /// Bytes that were there before the history began.
+    pub before: i64,
+    /// Bytes that were asked for in vain, and that were free.
+    pub failed: Vec<(i64, i64)>,
+    /// With each setting of the allocator, the least memory; or why that is not known.
+    pub needs: &'a [(String, Result<i64, String>)],
+}
+
+/// What a snapshot says, each line ended.
+pub fn snapshot(of: &SnapshotText) -> String {
+    let mut text = String::new();
+    // Writing into a string cannot fail.
+    let _ = write_snapshot(&mut text, of);
+    text
+}
+
+fn write_snapshot(text: &mut String, of: &SnapshotText) -> std::fmt::Result {
+    let Some(worst) = of.answer.processes.first() else { return Ok(()) };
+    let (device, gpu) = (worst.device, &of.answer.gpu);
+    writeln!(
+        text,
+        "\nGPU {device}: {} allocated and {} reserved at most, in {} events of PyTorch's allocator.",
+        bytes(worst.peak_allocated),
+        bytes(worst.peak_reserved),
+        of.events
+    )?;
+    if let (Some((_, Ok(least))), Some(needs)) = (of.needs.first(), of.answer.needs_at_least) {
+        let verdict = if *least > gpu.memory { "would NOT FIT" } else { "would fit" };
+        writeln!(
+            text,
+            "It {verdict} {} ({}): it needs at least {}, the CUDA context included.",
+            gpu.name,
+            bytes(gpu.memory),
+            bytes(needs)
+        )?;
+    }
+    if let Some((asked, free)) = of.failed.last() {
+        let times = if of.failed.len() > 1 { format!("{} times; the last time", of.failed.len()) } else { "once:".to_string() };
+        writeln!(text, "Memory ran out {times} {} were asked for, and {} were free.", bytes(*asked), bytes(*free))?;
+    }
+    writeln!(text)?;
+    row(text, "peak requested", worst.peak_requested, "what tensors asked for")?;
+    row(text, "peak allocated", worst.peak_allocated, "rounded up to 512 bytes; more where the allocator did not split a block")?;
+    row(text, "peak reserved", worst.peak_reserved, "what the allocator had of the GPU")?;
+    match &worst.peak.line {
+        Some(line) => writeln!(text, "\n  The peak is at {}.", place_of(line))?,
+        None => writeln!(text, "\n  The peak is where no line of Python was recorded, as in a backward pass.")?,
+    }
+    if let Some(line) = &worst.peak.called_from {
+        writeln!(text, "    from    {}", place_of(line))?;
+    }
+    table(text, "What fills it, by line", &worst.peak.lines, 2 * ROWS, worst.peak.bytes)?;
+    if of.before > 0 {
+        writeln!(
+            text,
+            "\n  {} were there before the history began: they are 'elsewhere' above. torch.cuda.memory._record_memory_history() earlier, \
+            or with larger max_entries, tells their lines.",
+            bytes(of.before)
+        )?;
+    }
+    kept(text, of.trace, device)?;
+    cached(text, worst)?;
+    writeln!(
+        text,
+        "\n  The least memory that these allocations need, {} of CUDA context included, with PyTorch's allocator set",
+        bytes(gpu.context)
+    )?;
+    for (setting, least) in of.needs {
+        let least = match least {
+            Ok(least) => bytes(*least),
+            Err(why) => format!("not known: {}", first_line(why)),
+        };
+        writeln!(text, "    {setting:<32} {least}")?;
+    }
+    Ok(())
+}
+
+/// What grows: lines that made blocks over most of the history which are still there in the end.
+fn kept(text: &mut String, trace: &Trace, device: u16) -> std::fmt::Result {
+    // Of each line its bytes and blocks, and the first and the last of the events that made them.
+    let mut lines: HashMap<&Frame, (i64, usize, usize, usize)> = HashMap::new();
+    for block in blocks(&trace.events).iter().filter(|block| block.device == device && block.freed().is_none()) {
+        let made = block.made();
+        let Some(line) = trace.line(trace.events[made].stack) else { continue };
+        let (size, count, _, last) = lines.entry(line).or_insert((0, 0, made, made));
+        (*size, *count, *last) = (*size + block.bytes, *count + 1, made);
+    }
+    let mut grows: Vec<_> = lines.into_iter().filter(|(_, (.., first, last))| (last - first) * 2 > trace.events.len()).collect();
+    grows.sort_by_key(|(_, (size, ..))| Reverse(*size));
+    if !grows.is_empty() {
+        writeln!(text, "\n  What grows: lines that made blocks all along which are still there in the end")?;
+    }
+    for (line, (size, count, ..)) in grows.iter().take(ROWS) {
+        writeln!(text, "    {:>10}  in {count} blocks  {}", bytes(*size), place_of(&(*line).into()))?;
+    }
+    Ok(())
 }
 
 const ROWS: usize = 6;

@@ -6,5 +6,5 @@ mod show;
 mod techniques;
 mod trials;
 
-pub use techniques::only_help;
+pub use techniques::{SETTINGS, only_help};
 pub use trials::{BatchFlags, Trials, WhatIf, what_if};
