@@ -7,7 +7,7 @@ use base::{eprint, println};
 use clap::Args;
 use rehearse::check::Earlier;
 use rehearse::diff::PeakDiff;
-use rehearse::versions::bisect::{Found, Peaks, Worktree};
+use rehearse::versions::bisect::{FirstBad, Peaks, Worktree};
 use rehearse::versions::{Base, Environments, Table, Trial, Wanted, clear, combinations, rows};
 use serde::Serialize;
 use sim::cards::Card;
@@ -243,7 +243,7 @@ fn of_bisect(options: &BisectOptions) -> Result<u8> {
     let threshold = options.threshold.map(|size| size.0);
     let (good, bad) = (options.good.as_str(), options.bad.as_str());
     let command: Vec<_> = rehearsing.command.iter().map(|word| word.to_string_lossy()).collect();
-    let again = |found: &Found| {
+    let again = |found: &FirstBad| {
         let version = |name: &str| name.split_once("==").map_or(String::new(), |(_, version)| version.to_string());
         let (package, gpu) = (options.package.as_deref().unwrap_or_default(), &rehearsing.gpu);
         let pair = format!("{},{}", version(&found.last_good), version(&found.first_bad));
@@ -287,7 +287,7 @@ fn of_bisect(options: &BisectOptions) -> Result<u8> {
     told(rehearsing, &place, &found, &peaks, &worktree.subject(&found.first_bad), &again)
 }
 
-fn told(rehearsing: &Rehearsing, place: &Place, found: &Found, peaks: &Peaks, title: &str, again: &str) -> Result<u8> {
+fn told(rehearsing: &Rehearsing, place: &Place, found: &FirstBad, peaks: &Peaks, title: &str, again: &str) -> Result<u8> {
     let of = |name: &str| peaks.answers.get(name).with_context(|| format!("{name} was not rehearsed"));
     let (before, after): (&Earlier, &Earlier) = (of(&found.last_good)?, of(&found.first_bad)?);
     let difference = before.difference(after)?;

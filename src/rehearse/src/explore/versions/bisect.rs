@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 /// Where it grew.
 #[derive(Debug)]
-pub struct Found {
+pub struct FirstBad {
     pub last_good: String,
     pub first_bad: String,
     /// Bytes allocated at once, above which a version is as the bad one.
@@ -95,16 +95,22 @@ impl<'a> Peaks<'a> {
         }
     }
 
-    fn found(&self, last_good: &str, first_bad: &str) -> Found {
+    fn found(&self, last_good: &str, first_bad: &str) -> FirstBad {
         let (rehearsed, skipped) = (self.answers.len(), self.skipped.clone());
-        Found { last_good: last_good.to_string(), first_bad: first_bad.to_string(), threshold: self.threshold, rehearsed, skipped }
+        FirstBad {
+            last_good: last_good.to_string(),
+            first_bad: first_bad.to_string(),
+            threshold: self.threshold,
+            rehearsed,
+            skipped,
+        }
     }
 
     /// Between releases, the good one first.
     ///
     /// # Errors
     /// The run was ended.
-    pub fn of_releases(&mut self, releases: &[Pin]) -> Result<Found> {
+    pub fn of_releases(&mut self, releases: &[Pin]) -> Result<FirstBad> {
         let names: Vec<String> = releases.iter().map(Pin::to_string).collect();
         let (mut low, mut high) = (0usize, names.len().saturating_sub(1));
         loop {
@@ -125,7 +131,7 @@ impl<'a> Peaks<'a> {
     ///
     /// # Errors
     /// The run was ended, or git fails.
-    pub fn of_commits(&mut self, worktree: &Worktree, good: &str, bad: &str) -> Result<Found> {
+    pub fn of_commits(&mut self, worktree: &Worktree, good: &str, bad: &str) -> Result<FirstBad> {
         let mut said = worktree.git(&["bisect", "start", bad, good])?;
         loop {
             if let Some(line) =
@@ -250,7 +256,7 @@ mod tests {
     }
 
     /// Bisects releases 0 to 40, of which those from `grows` on take more and those that `is_broken` names cannot be rehearsed.
-    fn found(grows: usize, is_broken: fn(usize) -> bool, threshold: Option<u64>) -> Result<Found> {
+    fn found(grows: usize, is_broken: fn(usize) -> bool, threshold: Option<u64>) -> Result<FirstBad> {
         let releases: Vec<Pin> = (0..=40).map(|n| Pin { package: "p".into(), version: n.to_string() }).collect();
         let rehearse = |name: &str| {
             let n: usize = name.strip_prefix("p==").unwrap().parse().unwrap();
@@ -270,7 +276,7 @@ mod tests {
         let past = found(21, |n| (18..=20).contains(&n), None).unwrap();
         assert_eq!((past.last_good.as_str(), past.first_bad.as_str()), ("p==17", "p==21"));
         assert!(past.skipped.len() >= 2, "{:?}", past.skipped);
-        let why = |found: Result<Found>| format!("{:#}", found.unwrap_err());
+        let why = |found: Result<FirstBad>| format!("{:#}", found.unwrap_err());
         assert!(why(found(41, |_| false, Some(1))).contains("--threshold"));
         assert!(why(found(9, |n| n == 40, None)).contains("p==40 cannot be rehearsed: broken"));
         assert!(why(found(0, |_| false, None)).contains("nothing to find"));
