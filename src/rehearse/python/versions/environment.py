@@ -95,9 +95,9 @@ def install(options, python, requirements):
     else:
         command = [python, "-m", "pip", "install", "--quiet", "--no-cache-dir", "--disable-pip-version-check"]
     done = subprocess.run([*command, "--no-deps", *requirements], capture_output=True, text=True)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["it says nothing"]
-        sys.exit(f"{' '.join(requirements)} cannot be installed: {next((line for line in reversed(said) if 'ERROR' in line), said[-1])}")
+    said = done.stderr.strip().splitlines() or ["it says nothing"]
+    why = next((line for line in reversed(said) if "ERROR" in line), said[-1]).strip()
+    return f"{' '.join(requirements)} cannot be installed: {why}" if done.returncode else None
 
 
 def make(options):
@@ -106,16 +106,16 @@ def make(options):
     own = f"{sys.version_info[0]}.{sys.version_info[1]}"
     interpreter = sys.executable
     if options.python and options.python != own:
-        interpreter = options.python if options.uv else shutil.which(f"python{options.python}")
+        interpreter = shutil.which(f"python{options.python}") or (options.python if options.uv else None)
         if not interpreter:
             sys.exit(f"there is no python{options.python} in PATH: install it, or uv (pip install uv), which brings it")
     if options.uv:
-        subprocess.run([options.uv, "venv", "--quiet", "--seed", "--python", interpreter, folder], check=True)
+        lines(options.uv, "venv", "--quiet", "--seed", "--python", interpreter, folder)
     else:
-        subprocess.run([interpreter, "-m", "venv", folder], check=True)
+        lines(interpreter, "-m", "venv", folder)
     python = folder / "bin" / "python"
     (packages,) = folder.glob("lib/python*/site-packages")
-    asked = list(options.requirements)
+    asked, others = list(options.requirements), {}
     if options.beside and interpreter == sys.executable:
         seen = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
         (packages / "beside.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in seen if Path(path).is_dir()))
@@ -123,14 +123,19 @@ def make(options):
         # Another Python takes none of this one's packages: they are installed again.
         names = {re.split("[=<>~! ]", text)[0].lower() for text in asked} | {"pip", "setuptools", "triton", "torch", "vramlab", *COMPANIONS}
         there = [(one.metadata["Name"].lower(), one) for one in metadata.distributions() if not one.read_text("direct_url.json")]
-        asked += [f"{name}=={one.version}" for name, one in there if name not in names and not CUDA.match(name)]
+        others = {name: f"{name}=={one.version}" for name, one in there if name not in names and not CUDA.match(name)}
         if "torch" not in {re.split("[=<>~! ]", text)[0] for text in asked} and (torch := distribution("torch")):
             asked.append(f"torch=={torch.version.split('+')[0]}")
     wanted = asked
     for _ in range(20):
         if not wanted:
             break
-        install(options, python, wanted)
+        if why := install(options, python, wanted):
+            sys.exit(why)
+        # In the same versions, if those are for this Python, too.
+        if others and install(options, python, others.values()) and (why := install(options, python, others)):
+            sys.exit(why)
+        others = {}
         left = lines(python, __file__, "--missing", *(f"--without={name}" for name in options.without), folder, *asked)
         if json.loads(left[-1]) == wanted:
             sys.exit(f"what is installed does not meet what it requires: {' '.join(wanted)}")

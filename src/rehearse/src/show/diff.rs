@@ -324,7 +324,9 @@ impl DiffRow {
         parts.extend([&self.operator, &self.module].into_iter().filter(|part| !part.is_empty() && *part != "elsewhere").cloned());
         if let Some(freed) = &self.freed {
             let when = if self.change == Change::LivesLonger { "freed before in" } else { "freed now in" };
-            parts.push(format!("{when} {}", freed.rsplit('/').next().map_or(freed.as_str(), |_| freed)));
+            let (phase, line) = freed.split_once(", ").unwrap_or((freed, ""));
+            let line = if line.is_empty() { String::new() } else { format!(", {}", without_folder(line)) };
+            parts.push(format!("{when} {phase}{line}"));
         }
         parts.join(", ")
     }
@@ -356,7 +358,7 @@ mod tests {
             blocks: 0,
             allocated: 0,
             made: 4,
-            freed: Some("backward, t.py:9".to_string()),
+            freed: Some("backward, /a/t.py:9".to_string()),
             ..group("t.py:5", "e", "aten::add", 800, 4)
         };
         let before = [
