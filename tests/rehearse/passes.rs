@@ -87,7 +87,7 @@ fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
     let sum: i64 = difference["rows"].as_array().unwrap().iter().map(|row| row["bytes"].as_i64().unwrap()).sum();
     assert_eq!(Some(sum), with["peak_allocated"].as_i64().zip(difference["before"].as_i64()).map(|(after, before)| after - before));
     let refused = diff(&[&file("plain.json"), &script]);
-    assert!(!refused.status.success() && text_of(&refused).contains("is no answer"), "{}", text_of(&refused));
+    assert!(!refused.status.success() && text_of(&refused).contains("is neither an answer"), "{}", text_of(&refused));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 earlier ones made."""
 
 import collections
+import functools
 import inspect
 import itertools
 import re
@@ -42,11 +43,21 @@ def _begins(root, arguments, named):
             flags |= BEGINS_GENERATION
     device.library.vl_begin_pass(phase, flags, labels.number_of(root))
     _passes += 1
-    _caches = [value for name, value in named.items() if value is not None and _CACHE.search(name)]
+    given = (*zip(_parameters_of(type(root)), arguments), *named.items())
+    _caches = [value for name, value in given if value is not None and _CACHE.search(name)]
     _label_caches()
     # What a variable holds seldom changes later.
     if _passes <= 8 or _passes & (_passes - 1) == 0:
         look_at_variables()
+
+
+@functools.lru_cache
+def _parameters_of(kind):
+    """Names of what a module's forward pass takes, for those that are given by their places."""
+    try:
+        return tuple(inspect.signature(kind.forward).parameters)[1:]
+    except (TypeError, ValueError):
+        return ()
 
 
 @guarded("the caches of a forward pass")

@@ -491,9 +491,18 @@ fn leftovers(text: &mut String, worst: &ProcessAnswer) -> std::fmt::Result {
         0 => "Made in an earlier forward pass and still there at the peak:",
         _ => "There at the peak, and kept beyond the step that made it:",
     };
-    let row = |left: &Leftover| match &left.variable {
-        Some(variable) => format!("{}, held by `{}`: del {1} after its last use", growth_at(&left.made), on_one_line(variable)),
-        None => growth_at(&left.made),
+    let keepers = worst.growth.iter().flat_map(|growth| &growth.kept_by).collect::<Vec<&Keeper>>();
+    let row = |left: &Leftover| {
+        let made = growth_at(&left.made);
+        let Some(variable) = &left.variable else { return made };
+        let (name, keeper) = (on_one_line(variable), keepers.iter().find(|keeper| keeper.name == *variable));
+        let remedy = match keeper.map(|keeper| (keeper.has_graphs(), keeper.what.starts_with("a sum"))) {
+            Some((true, true)) => "add loss.item() to it, or loss.detach(), in place of the loss with its graph".to_string(),
+            Some((true, false)) => "put .item() or .detach() of them into it, in place of tensors with their graphs".to_string(),
+            Some((false, _)) => "move what it keeps to the host (.cpu()), or keep less".to_string(),
+            None => format!("del {name} after its last use"),
+        };
+        format!("{made}, held by `{name}`: {remedy}")
     };
     at_places(text, title, worst.leftovers.iter().take(LISTED).map(row))
 }
