@@ -28,9 +28,10 @@ fn rehearsing_and_reporting_need_no_libtorch() {
 #[test]
 fn every_experiment_has_its_line_and_its_name() {
     let manifest = fs::read_to_string(common::root().join("experiments/Cargo.toml")).unwrap();
+    let overview = fs::read_to_string(common::root().join("experiments/README.md")).unwrap();
     for entry in fs::read_dir(common::root().join("experiments")).unwrap() {
         let path = entry.unwrap().path();
-        if path.ends_with("Cargo.toml") {
+        if path.ends_with("Cargo.toml") || path.ends_with("README.md") {
             continue;
         }
         let name = path.file_stem().unwrap().to_string_lossy().to_string();
@@ -38,6 +39,7 @@ fn every_experiment_has_its_line_and_its_name() {
         let main = if path.is_dir() { format!("{name}/main.rs") } else { format!("{name}.rs") };
         let code = fs::read_to_string(common::root().join("experiments").join(&main)).unwrap();
         assert!(manifest.contains(&format!("name = \"{name}\", path = \"{main}\"")), "{name} has no [[bin]] line");
+        assert!(overview.contains(&format!("`{name}`")), "experiments/README.md does not name {name}");
         assert!(code.contains(&format!("Protocol::new(\"{name}\",")), "{name}: the protocol has another name");
     }
 }
