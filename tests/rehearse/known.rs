@@ -189,6 +189,8 @@ class Rows(Dataset):
 pinned = [torch.empty(600 << 20, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
 model = torch.nn.Linear(1 << 18, 2).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+begun, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+begun.record(); ended.record(); ended.synchronize(); begun.elapsed_time(ended)
 for x in DataLoader(Rows(), batch_size=16, num_workers=2, prefetch_factor=4):
     with torch.autograd.graph.save_on_cpu():
         loss = model(x.cuda().repeat(64, 1)).sum()
@@ -209,6 +211,7 @@ fn what_a_job_takes_of_the_host_is_told_and_too_much_is_in_the_headline() {
     assert!(bytes("at_least") > (3 << 30) + bytes("shared_memory") + bytes("of_workers"), "{host}");
     let headline = said.lines().find(|line| line.starts_with("FITS")).unwrap();
     assert!(headline.contains("But it takes") && headline.contains("of the host's RAM, which has 3.00 GiB"), "{headline}");
+    assert!(said.contains("Note: elapsed_time of CUDA events is "), "{said}");
     assert!(said.contains("Host RAM at least") && said.contains("2.00 GiB pinned, 2 workers with"), "{said}");
 }
 

@@ -123,11 +123,17 @@ def tell_of_third_party(failed):
         listing.restype = ctypes.c_char_p
         return [os.path.basename(path) for path in listing().decode("utf-8", "replace").splitlines()]
 
-    managed = getattr(simulated.get("libnvidia-ml.so.1"), "vramlab_dry_managed", None)
-    if managed:
-        managed.restype = ctypes.c_uint64
-        if managed():
-            notes.note(managed=managed())
+    def counted(function):
+        count = getattr(simulated.get("libnvidia-ml.so.1"), function, None)
+        if count is None:
+            return 0
+        count.restype = ctypes.c_uint64
+        return count()
+
+    if counted("vramlab_dry_managed"):
+        notes.note(managed=counted("vramlab_dry_managed"))
+    if counted("vramlab_dry_timed"):
+        notes.note(note="elapsed_time of CUDA events is 0.01 ms here: what the script makes of it, such as TFLOP/s, says nothing; predicted times are in this answer")
     for name in told("libnvidia-ml.so.1", "vramlab_runtime_third_party"):
         notes.note(note=f"{name} has CUDA kernels of its own: they were not launched; what it allocates through PyTorch is counted")
     for name in told("libcuda.so.1", "vramlab_driver_third_party") if failed else ():
