@@ -173,7 +173,8 @@ impl Environments<'_> {
             }
         }
         // Also says when it was used.
-        fs::write(&whole, size(&folder).to_string()).map_err(|error| not_written(error, &whole))?;
+        let bytes = fs::read_to_string(&whole).ok().filter(|text| !text.is_empty()).unwrap_or_else(|| size(&folder).to_string());
+        fs::write(&whole, bytes).map_err(|error| not_written(error, &whole))?;
         let in_use = File::open(&whole).with_context(|| format!("opening {}", whole.display()))?;
         rustix::fs::flock(&in_use, FlockOperation::LockShared).with_context(|| format!("locking {}", whole.display()))?;
         self.make_room(&all);
