@@ -1,5 +1,6 @@
 //! What a capture means: blocks with what they are for, the peak and what fills it, whether the card suffices, the time of a step.
 
+mod attention;
 mod cards;
 mod contents;
 mod ends;

@@ -1,5 +1,6 @@
 //! What one process needs of one card.
 
+use super::attention::{ExplicitAttention, explicit_attention};
 use super::growth::{Growth, growth};
 use super::meter::{Meter, meters};
 use super::out_of_memory::{Caught, OutOfMemory, caught, failed_tries, is_told_of, ran_out};
@@ -41,6 +42,9 @@ pub struct ProcessAnswer {
     /// What earlier steps or passes left at the peak.
     pub leftovers: Vec<Leftover>,
     pub needless_graphs: Option<NeedlessGraphs>,
+    /// Attention that is written out, where its scores are much of the peak.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub explicit_attention: Option<ExplicitAttention>,
     pub exception: Option<Failure>,
     /// The event of the peak, and the events of tries that were caught.
     #[serde(skip)]
@@ -142,6 +146,7 @@ fn on_device(trace: &Trace, blocks: &[MemoryBlock], device: u16, command_failed:
         growth: growth(trace, blocks, device, own_line),
         leftovers: leftovers(trace, blocks, device, moment, own_line),
         needless_graphs: needless_graphs(trace, blocks, device, moment),
+        explicit_attention: explicit_attention(trace, blocks, device, moment),
         exception: trace.exception.as_ref().map(|exception| failure(trace, exception)),
         moment,
         left_out,

@@ -98,6 +98,16 @@ fn write_answer(text: &mut String, answer: &Answer) -> std::fmt::Result {
     unreached(text, worst)?;
     varied(text, worst)?;
     needless_graphs(text, worst)?;
+    if let Some(attention) = &worst.explicit_attention {
+        writeln!(
+            text,
+            "\n  Attention is written out: its scores are {} of the peak ({}), with a softmax at {}.\n    \
+            torch.nn.functional.scaled_dot_product_attention(q, k, v) in its place keeps none of them",
+            bytes(attention.bytes),
+            share_of(attention.bytes, worst.peak.bytes),
+            place_of(&attention.line)
+        )?;
+    }
     leftovers(text, worst)?;
     growth(text, worst)?;
     match (&answer.time, &answer.time_missing) {

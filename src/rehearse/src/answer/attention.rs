@@ -1,0 +1,57 @@
+//! Attention that is written out: a product of queries and keys, a softmax, a product with the values. Its scores are as large as the square of a
+//! length, and a backward pass keeps several of them.
+
+use super::place::Line;
+use crate::capture::process::Trace;
+use serde::Serialize;
+use sim::trace::{Event, Kind, MemoryBlock};
+use std::collections::HashSet;
+
+/// Scores of attention that the script writes out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ExplicitAttention {
+    /// What the scores, masks and probabilities have of the peak, in bytes.
+    pub bytes: i64,
+    /// The line of the softmax of which most is there.
+    pub line: Line,
+}
+
+/// So many allocations lie between the product and its softmax at most (scale, mask, another type), and after it the dropout's.
+const BEFORE: usize = 10;
+const AFTER: usize = 3;
+/// Smaller scores are not worth a line.
+const LEAST: i64 = 1 << 20;
+
+/// None where scores have less than a tenth of the peak.
+pub fn explicit_attention(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Option<ExplicitAttention> {
+    let events = trace.events.as_slice();
+    let peak: i64 = blocks.iter().filter(|b| b.device == device && b.lives_after(moment)).map(|b| b.rounded).sum();
+    // Of the card's blocks, in the order in which they were made.
+    let made: Vec<&MemoryBlock> =
+        blocks.iter().filter(|block| block.device == device && events[block.made()].kind == Kind::Alloc).collect();
+    let event = |at: usize| -> &Event { &events[made[at].made()] };
+    let is = |at: usize, wanted: &[&str]| {
+        trace.operators.get(&event(at).operator.into()).is_some_and(|name| wanted.contains(&name.as_str()))
+    };
+    // Scores may be in half of the bytes of the probabilities, or in twice as many; a mask has one byte for each.
+    let is_alike = |bytes: i64, of: i64| [of, of / 2, of * 2].contains(&bytes);
+    let is_of = |bytes: i64, of: i64| is_alike(bytes, of) || bytes == of / 4;
+    let mut counted: HashSet<usize> = HashSet::new();
+    let mut most: Option<(i64, Line)> = None;
+    for softmax in (0..made.len()).filter(|at| made[*at].bytes >= LEAST && is(*at, &["aten::_softmax"])) {
+        let size = made[softmax].bytes;
+        let product = |at: &usize| is_alike(made[*at].bytes, size) && is(*at, &["aten::bmm", "aten::baddbmm"]);
+        let Some(from) = (softmax.saturating_sub(BEFORE)..softmax).rev().find(product) else { continue };
+        let to = (softmax + AFTER + 1).min(made.len());
+        let of_it = (from..to).filter(|at| is_of(made[*at].bytes, size) && made[*at].lives_after(moment) && counted.insert(*at));
+        let bytes = of_it.map(|at| made[at].rounded).sum::<i64>();
+        if bytes > most.as_ref().map_or(0, |(most, _)| *most)
+            && let Some(line) = trace.line(event(softmax).stack)
+        {
+            most = Some((bytes, line.into()));
+        }
+    }
+    let (_, line) = most?;
+    let bytes = counted.into_iter().map(|at| made[at].rounded).sum();
+    (bytes * 10 >= peak).then_some(ExplicitAttention { bytes, line })
+}
