@@ -120,6 +120,11 @@ gpu-day *FLAGS: _setup
     cargo build --release
     @exec {{ quote(release / "vramlab") }} gpu-day "$@"
 
+# What scripts take with each version of PyTorch and of packages, into records/versions/; goes on where it was stopped
+versions *CASES: _setup
+    cargo build --release -p vramlab
+    python3 records/versions/measure.py --vramlab {{ quote(release / "vramlab") }} --python .venv/bin/python "$@"
+
 # Pack dist/vramlab.tar.xz, for machines that have PyTorch and no Rust
 dist:
     scripts/dist
