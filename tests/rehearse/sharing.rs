@@ -2,6 +2,7 @@
 
 use super::ways_in::{own, text, vramlab};
 use serde_json::Value;
+use std::process::Command;
 
 const GIB: i64 = 1 << 30;
 
@@ -81,6 +82,27 @@ print('all works')
         ["4 blocks were given back while another stream might use them", "backend:cudaMallocAsync is rehearsed", "with the cache"]
     {
         assert!(error.contains(note), "{note} in {error}");
+    }
+    // Where it is free at the very next allocation: the first line says so; and of a stream of its own nothing.
+    let reused = "
+import torch
+stream = torch.cuda.Stream()
+with torch.cuda.stream(stream):
+    for _ in range(6):
+        x = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')
+        x.record_stream(torch.cuda.default_stream() if SHARED else stream)
+        del x
+";
+    for (shared, gpu, verdict) in [("True", "rtx-4090", "\nFITS"), ("True", "4GiB", "\nBARELY FITS"), ("False", "4GiB", "\nFITS")] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        command
+            .env("VRAMLAB_CACHE", folder.path().join("cache"))
+            .args(["rehearse", "--gpu", gpu, "--"])
+            .arg(common::python())
+            .args(["-c", &reused.replace("SHARED", shared)]);
+        let error = text(&command.output().unwrap().stderr);
+        let said = error.contains("Other streams may hold 5.00 GiB of each step longer than here (--lag 1000).");
+        assert!(error.contains(verdict) && said == (shared == "True"), "{shared} {gpu}: {error}");
     }
 }
 

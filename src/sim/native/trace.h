@@ -11,6 +11,7 @@ enum class Kind : uint8_t {
   // Of a block: what PyTorch's allocator tells its trace trackers. `bytes` as asked for, `rounded` what the block has.
   kAlloc = 1,
   kFreeRequested = 2,
+  // `rounded` is 1 where another stream might still use it when it was given back.
   kFreeCompleted = 3,
   // Of a segment, or of pages of an expandable one: `bytes` is its size.
   kSegmentAlloc = 4,

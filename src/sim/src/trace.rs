@@ -16,7 +16,7 @@
 //! | 4 | u32 | step | optimizer steps that had ended |
 //! | 8 | u64 | address | of the block or segment |
 //! | 16 | i64 | bytes | as asked for; of a label the [`Label`] |
-//! | 24 | i64 | rounded | what the block has; 1 of memory that ran out where the operator dealt with that by itself |
+//! | 24 | i64 | rounded | what the block has; 1 of memory that ran out where the operator dealt with that by itself, and of a completed free of what another stream might use |
 //! | 32 | i64 | allocated | the allocator's meter before the event; a free has left it already |
 //! | 40 | i64 | reserved | the same |
 //! | 48 | u64 | stream | |

@@ -150,6 +150,8 @@ def _write(device, actions, segments, names, events):
             live.pop(address, None)
         elif kind == "free_completed" and live.pop(address, None):
             write("free_requested", address, size, size, stream or 0, frames)
+        if kind == "free_completed":
+            rounded = 0
         write(kind, address, size, rounded, stream or 0, frames)
     return {"events": len(actions), "before": sum(rounded for *_, rounded in blocks.values()), "failed": failed}
 

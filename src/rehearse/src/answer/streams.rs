@@ -2,29 +2,44 @@
 
 use crate::capture::process::Trace;
 use base::units::Bytes;
+use serde::Serialize;
 use sim::trace::Kind;
+use std::collections::BTreeMap;
 
 /// Less than this is not worth a word.
 const NOTED: i64 = 64 << 20;
 
-/// None where no process gave back much of it.
-pub fn note(trace: &Trace, lag: u32) -> Option<String> {
-    let is_told = |kind| !matches!(kind, Kind::Mark | Kind::Label | Kind::Placeholder | Kind::Outside);
-    let events: Vec<_> = trace.events.iter().filter(|event| is_told(event.kind)).collect();
-    let (mut blocks, mut by_step) = (0, std::collections::BTreeMap::new());
-    for (at, event) in events.iter().enumerate().filter(|(_, event)| event.kind == Kind::FreeRequested) {
-        // What no other stream uses is free at once.
-        if events.get(at + 1).is_none_or(|next| (next.kind, next.address) != (Kind::FreeCompleted, event.address)) {
+/// What other streams might still use when it was given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct HeldByStreams {
+    pub blocks: usize,
+    /// Of one step, the most.
+    pub bytes: i64,
+}
+
+impl HeldByStreams {
+    /// None where the process gave back little of it.
+    pub fn of(trace: &Trace) -> Option<HeldByStreams> {
+        let (mut blocks, mut by_step) = (0, BTreeMap::new());
+        for event in trace.events.iter().filter(|event| event.kind == Kind::FreeCompleted && event.rounded == 1) {
             blocks += 1;
-            *by_step.entry(event.step).or_insert(0) += event.bytes;
+            *by_step.entry((event.device, event.step)).or_insert(0) += event.bytes;
         }
+        let bytes = by_step.into_values().max().unwrap_or(0);
+        (bytes >= NOTED).then_some(HeldByStreams { blocks, bytes })
     }
-    let most = by_step.into_values().max().unwrap_or(0);
-    (most >= NOTED).then(|| {
-        let what = format!("{blocks} blocks were given back while another stream might use them, {} in one step at most", Bytes(most.unsigned_abs()));
+
+    pub fn note(&self, lag: u32) -> String {
+        let Self { blocks, bytes } = *self;
+        let what = format!(
+            "{blocks} blocks were given back while another stream might use them, {} in one step at most",
+            Bytes(bytes.unsigned_abs())
+        );
         match lag {
-            0 => format!("{what}: here they are free at the next allocation, on a GPU that is behind its host later. --lag 1000 shows what it would reserve then"),
+            0 => format!(
+                "{what}: here they are free at the next allocation, on a GPU that is behind its host later. --lag 1000 shows what it would reserve then"
+            ),
             _ => format!("{what}; with --lag {lag} they are free {lag} kernels later"),
         }
-    })
+    }
 }

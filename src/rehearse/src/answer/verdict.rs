@@ -6,7 +6,7 @@ use super::host::HostMemory;
 use super::nccl::{self, NcclBuffers};
 use super::out_of_memory::Caught;
 use super::process::{ProcessAnswer, process_answers};
-use super::streams;
+use super::streams::HeldByStreams;
 use super::time::{Loading, Prediction, predict};
 use crate::capture::held::HeldBack;
 use crate::capture::plain::on_one_line;
@@ -120,6 +120,9 @@ pub struct Answer {
     pub processes: Vec<ProcessAnswer>,
     /// The one that ran out of memory first, then the fullest.
     pub cards: Vec<CardAnswer>,
+    /// What a GPU that is behind its host would keep longer than here; none with `--lag`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streams: Option<HeldByStreams>,
     /// Bytes of managed memory of all processes, the most of each: CUDA moves it to a card where kernels use it, and back where that is full, so
     /// it is in no figure.
     pub managed: u64,
@@ -304,7 +307,8 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         let rank = missing.map_or(String::new(), |rank| format!("rank {rank} ended before its steps were done; "));
         notes.push(format!("{rank}the command did not end well: {}", run.end()));
     }
-    notes.extend(run.traces.iter().find_map(|trace| streams::note(trace, run.lag)));
+    let streams = run.traces.iter().filter_map(HeldByStreams::of).max_by_key(|held| held.bytes);
+    notes.extend(streams.map(|held| held.note(run.lag)));
     if run.occupancy.is_crowded {
         notes.push("more than 256 processes used the GPU: what later ones had is not in what was free for others".to_string());
     }
@@ -333,12 +337,14 @@ pub fn answer(run: &Capture) -> Result<Answer> {
         held_back: run.held.clone(),
         processes,
         cards,
+        streams: streams.filter(|_| run.lag == 0),
         managed: run.traces.iter().map(|trace| trace.managed).sum(),
         nccl: run.traces.iter().filter_map(|trace| nccl::buffers(trace, &run.card)).max_by_key(|buffers| buffers.most),
         notes,
     };
     // Where what is not known decides.
-    if answer.verdict == RehearsalVerdict::Fits && (answer.if_peaks_coincide() > memory || answer.nccl_decides()) {
+    let streams = answer.streams.is_some_and(|held| held.bytes > answer.headroom);
+    if answer.verdict == RehearsalVerdict::Fits && (answer.if_peaks_coincide() > memory || answer.nccl_decides() || streams) {
         answer.verdict = RehearsalVerdict::BarelyFits;
     }
     Ok(answer)

@@ -51,6 +51,9 @@ pub(super) fn doubt(answer: &Answer) -> String {
             format!("That is at the same time; if the peaks of all processes coincide, they take {}", bytes(most))
         }
         Some(nccl) => format!("NCCL takes {} to {} more", bytes(nccl.least), bytes(nccl.most)),
+        None if answer.streams.is_some_and(|held| held.bytes > answer.headroom) => {
+            "What other streams hold longer is not in it".to_string()
+        }
         None => "The context is assumed, to within 100 MiB".to_string(),
     }
 }

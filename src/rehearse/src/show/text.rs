@@ -1,6 +1,6 @@
 //! The answer on the terminal.
 
-use super::words::{self, bytes, others_said, place_of, place_or_not, row, share_of, short};
+use super::words::{self, bytes, others_said, place_of, place_or_not, row, share_of, short, streams_said};
 use super::{cards, time};
 use crate::answer::{
     Answer, Caught, Failure, Held, HostMemory, Leftover, OnCard, PlaceholderSize, ProcessAnswer, RehearsalVerdict, moment,
@@ -172,7 +172,8 @@ pub fn short_failure(answer: &Answer, run: &Capture) -> String {
 pub fn headline(answer: &Answer) -> String {
     let host = answer.host.as_ref().filter(|_| answer.verdict.fits()).and_then(HostMemory::warning);
     let no_code = answer.no_code.as_ref().map(|why| format!("But {}.", first_line(why)));
-    [Some(verdict(answer)), managed(answer), no_code, others_said(answer), host, unseen(answer)]
+    let streams = streams_said(answer).filter(|_| answer.verdict.fits());
+    [Some(verdict(answer)), managed(answer), streams, no_code, others_said(answer), host, unseen(answer)]
         .into_iter()
         .flatten()
         .collect::<Vec<String>>()

@@ -1,6 +1,6 @@
 //! The predicted time on the terminal.
 
-use super::words::{others_said, place_or_not, share_of};
+use super::words::{others_said, place_or_not, share_of, streams_said};
 use crate::answer::time::{NOT_MODELLED, Prediction};
 use crate::answer::{Answer, RehearsalVerdict};
 use base::units::{Bytes, Seconds};
@@ -126,6 +126,9 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
             None => ("-".to_string(), answer.time_missing.clone().unwrap_or_default()),
         };
         text += &row([name, verdict, &peak, &bytes(answer.headroom), &needs, &step, throughput, &more]);
+    }
+    if let Some(streams) = answers.iter().find_map(|(_, answer)| streams_said(answer)) {
+        text += &format!("\n  {streams}\n");
     }
     let others =
         |(name, answer): &(&str, &Answer)| Some((name.to_string(), answer.other_values.as_ref()?.fits, others_said(answer)?));

@@ -49,6 +49,11 @@ pub fn others_said(answer: &Answer) -> Option<String> {
     Some(format!("But placeholder values decide a size or a loop ({}): {with_others}.", places_of(&other.lines)))
 }
 
+/// What the headline adds of memory that a GPU behind its host would keep longer.
+pub fn streams_said(answer: &Answer) -> Option<String> {
+    answer.streams.map(|held| format!("Other streams may hold {} of each step longer than here (--lag 1000).", bytes(held.bytes)))
+}
+
 /// Per cent of a total, whole ones.
 pub fn share_of(part: i64, total: i64) -> String {
     match part as f64 / total.max(1) as f64 * 100.0 {

@@ -385,6 +385,12 @@ void follow(const Entry& entry) {
     set_rounded(meter.pending, sum - meter.sum);
   }
   meter.pending = 0;
+  // Of a block that another stream may use the allocator records an event before it frees it; of others it frees them at once.
+  static auto* const events = reinterpret_cast<uint64_t (*)()>(dlsym(RTLD_DEFAULT, "vramlab_dry_events"));
+  static std::pair<uint64_t, uint64_t> requested;
+  const uint64_t recorded = events ? events() : 0;
+  if (kind == Kind::kFreeRequested) requested = {event.address, recorded};
+  if (kind == Kind::kFreeCompleted) event.rounded = requested != std::pair<uint64_t, uint64_t>{event.address, recorded};
   if (kind == Kind::kFreeRequested) {
     const auto found = live.find(event.address);
     if (found != live.end()) {
