@@ -206,7 +206,10 @@ fn of_versions(options: &VersionsOptions) -> Result<u8> {
     let pins = packages.iter().map(|wanted| wanted.choose(&released(wanted)?)).collect::<Result<Vec<_>>>()?;
     let (trial, environments) = (rehearsing.trial(&base, &place.path)?, rehearsing.environments(&base));
     let rehearse = |name: &str, pins: &[_]| match environments.with(pins) {
-        Ok(environment) => trial.run(name, &environment.python, None, &[]),
+        Ok(environment) => {
+            (environments.progress)("rehearsing");
+            trial.run(name, &environment.python, None, &[])
+        }
         Err(why) => Ok(Err(why)),
     };
     let rows = rows(combinations(&pins), |name| trial.kept(name), rehearse, progress(rehearsing.quiet))?;
