@@ -1,301 +1,179 @@
-"""Fits the constants of the time model on operators that others timed, and writes them to src/rehearse/src/answer/time/constants.csv.
+"""Fits the constants of the time model on operators that others timed (records/times/operators) and writes
+src/rehearse/src/answer/time/constants.csv.
 
-    python peers/times/fit.py FOLDER [--held-out CARD]
+    python peers/times/fit.py [--without CARD...] [--out FILE]
 
-FOLDER holds the records (docs/time.md lists them with their sources); needs numpy. A kernel's time is
+Needs numpy and scipy. A kernel's time is
 
-    t = fixed + sqrt((FLOPs / (peak * compute))^2 + (bytes / (bandwidth * memory))^2)
+    t = fixed * launches + sqrt((FLOPs / (peak * compute))^2 + (bytes / rate)^2)
 
-with peak and bandwidth from the card's specification. Each card and class of kernels has three constants: fixed, compute and memory. They are
-those that minimise the mean of |log(predicted / recorded)| over a grid. No whole model is looked at. With --held-out a card's own records
-are left out and the error on them is printed: what a card without records has to expect.
+with the card's specification, a rate of bandwidth * memory, and that of L2 for what L2 holds (model.py). Of each card and class of kernels that
+has records there are three constants, those that minimise a robust sum of log(predicted / recorded)^2. A card without its own takes those of a
+card with its chip, of its architecture, or those of all (`any`, the median); which is decided where they are used, so that only what was fitted
+is written. With --without a card's records are left out and the error on them is printed: what a card without records has to expect.
 """
 
 import argparse
-import ast
 import csv
+import collections
 import gzip
-import json
 import pathlib
-import re
-import zlib
 
 import numpy as np
+from scipy.optimize import least_squares
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Cards that only records have: bandwidth in GB/s, TFLOP/s in fp32, tf32 and half precision; NVIDIA's datasheets.
-ELSEWHERE = {
-    "v100-pcie": (900, 14.0, 14.0, 112),
-}
-# A card of ours takes the constants of the same chip on another board where it has none of its own.
-SAME_CHIP = {
-    "a100-80g": "a100-pcie-80g",
-    "a100-40g": "a100-pcie-40g",
-    "a100-pcie-80g": "a100-80g",
-    "v100": "v100-pcie",
-    "v100-32g": "v100",
-    "gh200": "h200",
-    "h200": "h100",
-    "h100-pcie": "h100",
-    "rtx-5090": "rtx-4090",
-    "a10": "rtx-3090",
-    "l40s": "l4",
-    "l4": "l40s",
-}
-HALF, SINGLE = 2, 4
+import model
+
+OPERATORS = model.ROOT / "records/times/operators"
+STEPS = model.ROOT / "records/times/steps"
+# KernelBench's clock has the launch in it: assumed.
+LAUNCH = 1e-5
+# Fewer rows of a class say nothing.
+LEAST = 3
+# Of these, what they compute is not what they wait for.
+IS_MOVED = ("pointwise", "reduction", "reduction_backward", "layout")
+# Products with other leading dimensions take longer by factors of their own (device.rs).
+ALIGNED = {"matmul_half": 8, "matmul_single": 8}
 
 
-def rows_of(path):
-    with gzip.open(path, "rt") as file:
-        yield from csv.DictReader(file)
-
-
-def product(m, n, k, batch, size):
-    return 2.0 * batch * m * n * k, float(size) * batch * (m * k + k * n + m * n)
-
-
-def aiconfigurator(folder):
-    names = {"a100_sxm": "a100-80g", "b200_sxm": "b200", "h100_sxm": "h100", "h200_sxm": "h200", "l40s": "l40s"}
-    for row in rows_of(folder / "aiconfigurator_gemm_bf16_wide.csv.gz"):
-        m, n, k = (int(row[name]) for name in "mnk")
-        # Training has few products of less than 32 rows.
-        if min(m, n, k) < 32:
-            continue
-        for theirs, card in names.items():
-            if row[theirs]:
-                yield card, "matmul_half", *product(m, n, k, 1, HALF), float(row[theirs]) * 1e-3
-    for row in rows_of(folder / "aiconfigurator_attention_fwd_bf16.csv.gz"):
-        card = names.get(row["gpu"])
-        # FlashAttention 2, which PyTorch has; the other sources are kernels of inference engines.
-        if card is None or row["kernel_source"] != "vllm_flash_attn" or row["window_size"] not in ("", "0.0"):
-            continue
-        batch, length, heads, kv = (int(row[name]) for name in ("batch_size", "isl", "num_heads", "num_key_value_heads"))
-        width = int(row["head_dim"])
-        if length < 256 or kv not in (0, heads) and heads > 4 * kv:
-            continue
-        kv = kv or heads
-        # Causal: half of the scores.
-        flops = 2.0 * batch * heads * length * length * width
-        yield card, "attention", flops, 2.0 * HALF * batch * length * width * (heads + kv), float(row["latency"]) * 1e-3
-
-
-def neusight(folder):
-    names = {
-        "Tesla T4": "t4",
-        "Tesla V100-PCIE-32GB": "v100-pcie",
-        "NVIDIA A100-PCIE-40GB": "a100-pcie-40g",
-        "NVIDIA A100 80GB PCIe": "a100-pcie-80g",
-        "NVIDIA L4": "l4",
-        "NVIDIA H100 80GB HBM3": "h100",
-    }
-    for path in sorted((folder / "neusight").glob("*.csv.gz")):
-        for row in rows_of(path):
-            card, kind, seconds = names.get(row["Device"]), row["OPName"], float(row["Latency"]) * 1e-3
-            # Below this their clock shows the launch and not the kernel.
-            if card is None or seconds < 1e-4:
-                continue
-            if kind in ("bmm", "linear"):
-                m, n, k = (int(row[name]) for name in "MNK")
-                if min(m, n, k) < 32:
+def records(without=()):
+    """By card and class: rows of FLOPs, bytes, launches, peak, seconds, and whether a change of layout is in it; and by source how many."""
+    all_cards, found = model.cards(), collections.defaultdict(list)
+    for path in sorted(OPERATORS.glob("*.csv.gz")):
+        source = path.name.split(".")[0]
+        with gzip.open(path, "rt") as file:
+            for row in csv.DictReader(file):
+                card = all_cards[row["card"]]
+                kind, peak = model.class_of(card, row)
+                if int(row["alignment"]) % ALIGNED.get(kind, 1) or row["card"] in without:
                     continue
-                yield card, "matmul_single", *product(m, n, k, int(row["B"]), SINGLE), seconds
-            elif kind in ("add", "gelu", "mul", "relu", "tanh", "div"):
-                elements = int(row["B"]) * int(row["H"])
-                tensors = 3 if kind in ("add", "mul", "div") else 2
-                yield card, "pointwise", float(elements), float(SINGLE * elements * tensors), seconds
-            elif kind in ("ln", "softmax"):
-                elements = int(row["B"]) * int(row["H"])
-                yield card, "reduction", float(elements), 2.0 * SINGLE * elements, seconds
-
-
-def deepbench(folder):
-    names = {"NV_V100": "v100-pcie", "NV_T4": "t4"}
-    for row in rows_of(folder / "deepbench_train.csv.gz"):
-        card = names.get(row["file"])
-        if card is None:
+                found[row["card"], kind].append((float(row["flops"]), float(row["bytes"]), int(row["launches"]), peak, float(row["seconds"]),
+                                                 bool(int(row["flags"]) & model.RELAID), blocks_of(row), source))
+    for card, row, seconds in problems():
+        # Norms that were rehearsed before their blocks were recorded say nothing of the rate.
+        if row["kind"] == "reduction" and "norm" in row["operator"] and row["m"] == "0":
             continue
-        size, kind = (HALF, "half") if "FP16" in row["sheet"] else (SINGLE, "single")
-        cells = {name.strip(): value for name, value in json.loads(row["row"]).items()}
-        number = lambda name: float(cells[name]) if isinstance(cells.get(name), (int, float)) else 0.0
-        if row["kind"] == "Dense Matrix Multiplication":
-            m, n, k, time = (number(name) for name in ("M", "N", "K", "Time (msec)"))
-            if min(m, n, k) >= 64 and time:
-                yield card, "matmul_" + kind, *product(m, n, k, 1, size), time * 1e-3
-        elif row["kind"] == "W" and number("P") and number("C") >= 16:
-            w, h, c, n, k, p, q = (number(name) for name in ("W", "H", "C", "N", "K", "P", "Q"))
-            taps = number("S (Filter width)") * number("R (Filter height)")
-            flops, moved = 2 * n * k * c * p * q * taps, size * (n * c * w * h + n * k * p * q + k * c * taps)
-            for name in ("Forward (msec)", "wrt Inputs (msec)", "wrt Parameters (msec)"):
-                if number(name):
-                    # NCHW: in half precision the time has the changes of layout in it, but for filters of one position.
-                    relaid = 2 * moved if kind == "half" and taps > 1 else 0.0
-                    yield card, "convolution_" + kind, flops, moved, number(name) * 1e-3, relaid
-
-
-def llmservingsim(folder):
-    """Products of Llama 3.1 8B's layers, and its activation, in bf16."""
-    shapes = {"q_proj": (4096, 4096), "o_proj": (4096, 4096), "gate_proj": (14336, 4096), "up_proj": (14336, 4096),
-              "down_proj": (4096, 14336), "gate_up_proj": (28672, 4096), "qkv_proj": (6144, 4096)}
-    files = {"RTX3090_llama3.1-8b_layers": "rtx-3090", "RTX4090_llama3.1-8b_dense": "rtx-4090"}
-    for name, card in files.items():
-        for row in rows_of(folder / "llmservingsim" / f"{name}.csv.gz"):
-            layer, tokens = row.get("layer_name") or row["layer"], int(row.get("input") or row["tokens"])
-            seconds = float(row["time_us"]) * 1e-6 if "time_us" in row else float(row["latency(ns)"]) * 1e-9
-            if row.get("tp_size", "1") != "1" or tokens < 32:
-                continue
-            if layer in shapes:
-                n, k = shapes[layer]
-                yield card, "matmul_half", *product(tokens, n, k, 1, HALF), seconds
-            elif layer == "act_fn" and "time_us" in row:
-                # silu(a) * b in one kernel.
-                yield card, "pointwise", 14336.0 * tokens, 3.0 * HALF * 14336 * tokens, seconds
-
-
-def tracelens(folder):
-    """Half of the rows of the tables of an H100, by a hash; the others are for looking at what the fit is worth."""
-    for path in sorted((folder / "tracelens_h100").glob("*.csv.gz")):
-        for at, row in enumerate(rows_of(path)):
-            if zlib.crc32(f"{path.name}{at}".encode()) % 2:
-                continue
-            name, seconds = row["name"], float(row["total_direct_kernel_time_mean"] or 0) * 1e-6
-            dims, types = ast.literal_eval(row["Input Dims"]), ast.literal_eval(row["Input type"])
-            if not seconds or not types or types[0] not in ("c10::BFloat16", "c10::Half", "float"):
-                continue
-            size = SINGLE if types[0] == "float" else HALF
-            elements = float(np.prod(dims[0])) if dims[0] else 0.0
-            if name in ("aten::mm", "aten::bmm", "aten::addmm") and size == HALF:
-                a, b = (dims[1], dims[2]) if name == "aten::addmm" else (dims[0], dims[1])
-                m, k, n, batch = a[-2], a[-1], b[-1], a[0] if len(a) == 3 else 1
-                aligned = np.gcd.reduce([int(n), int(k), 8])
-                # Those that are not aligned have a factor of their own (src/rehearse/src/answer/time/device.rs).
-                if aligned == 8:
-                    yield "h100", "matmul_half", *product(m, n, k, batch, size), seconds
-            elif name in ("aten::add", "aten::mul", "aten::gelu", "aten::silu") and elements > 1e5:
-                tensors = 3 if len(dims) > 1 and dims[1] == dims[0] else 2
-                yield "h100", "pointwise", elements, size * elements * tensors, seconds
-            elif name in ("aten::_softmax", "aten::native_layer_norm") and elements > 1e5:
-                yield "h100", "reduction", elements, 2.0 * size * elements, seconds
-            elif name == "aten::cudnn_convolution" and size == HALF:
-                padding, stride = (ast.literal_eval(ast.literal_eval(row["Concrete Inputs"])[at]) for at in (2, 3))
-                result = [(dims[0][2 + at] + 2 * padding[at] - filter) // stride[at] + 1 for at, filter in enumerate(dims[1][2:])]
-                outputs = float(dims[0][0] * dims[1][0] * np.prod(result))
-                moved = size * (elements + np.prod(dims[1]) + outputs)
-                kernels = ast.literal_eval(re.sub(r"np\.float64\(([^)]*)\)", r"\1", row["kernel_details_summary"]))
-                of = lambda layout: sum(kernel["total_duration_us"] for kernel in kernels
-                                        if ("nchwToNhwc" in kernel["name"] or "nhwcToNchw" in kernel["name"]) == layout)
-                scale = 1e-6 / int(row["operation_count"])
-                # Some sixteen channels of each tensor, as below half of a transaction is padding.
-                if min(dims[1][:2]) >= 16:
-                    yield "h100", "convolution_half", 2 * outputs * float(np.prod(dims[1][1:])), moved, of(False) * scale
-                    if of(True):
-                        yield "h100", "layout", moved, 2 * moved, of(True) * scale
-
-
-SOURCES = (aiconfigurator, neusight, deepbench, llmservingsim, tracelens)
-# Which peak a class's FLOPs are held against.
-PEAKS = {"matmul_half": 3, "convolution_half": 3, "attention": 3}
-
-
-def specifications():
-    cards = {}
-    for row in csv.DictReader(open(ROOT / "src/sim/src/cards.csv")):
-        cards[row["name"]] = tuple(float(row[name]) for name in ("bandwidth", "single", "tf32", "half"))
-    return {**cards, **ELSEWHERE}
-
-
-def predicted(kind, card, flops, moved, fixed, compute, memory):
-    peak = card[PEAKS.get(kind, 1)] * 1e12
-    return fixed + np.sqrt((flops / (peak * compute)) ** 2 + (moved / (card[0] * 1e9 * memory)) ** 2)
-
-
-def fitted(kind, card, flops, moved, seconds):
-    """Fixed, compute and memory: by turns, on grids that get finer."""
-    bound_by_memory = kind in ("pointwise", "reduction", "layout")
-    found = np.array([3e-6, 0.6, 0.8])
-    error = lambda values: np.mean(np.abs(np.log(predicted(kind, card, flops, moved, *values) / seconds)))
-    # Records that begin at a tenth of a millisecond say nothing of what is fixed.
-    free = [0] if seconds.min() < 5e-5 else []
-    # Attention reads little: its second term is for short sequences, whose arithmetic is slower.
-    free += [2] if bound_by_memory else [1, 2]
-    if bound_by_memory:
-        found[1] = 1.0
-    for step in (1.6, 1.3, 1.12, 1.05, 1.02):
-        for _ in range(12):
-            for at in free:
-                tries = [found.copy() for _ in range(3)]
-                tries[1][at] *= step
-                tries[2][at] /= step
-                tries = [np.clip(one, (5e-7, 0.02, 0.1), (6e-6, 1.3, 1.3)) for one in tries]
-                found = min(tries, key=error)
+        # Theirs are of one or three dimensions.
+        if card not in without and int(row["groups"]) in (0, 1, int(row["n"])):
+            kind, peak = model.class_of(all_cards[card], row)
+            found[card, kind].append((float(row["flops"]), float(row["bytes"]), int(row["launches"]), peak, seconds, False, blocks_of(row), "kernelbench"))
     return found
 
 
-def gathered(folder, most=6000):
-    records = {}
-    for source in SOURCES:
-        for card, kind, flops, moved, seconds, *relaid in source(folder):
-            records.setdefault((card, kind), {}).setdefault(source.__name__, []).append((flops, moved, seconds, *(relaid or (0.0,))))
-    generator = np.random.default_rng(0)
-    result = {}
-    for key, by_source in records.items():
-        parts = []
-        for rows in by_source.values():
-            rows = np.array(rows)
-            parts.append(rows[generator.permutation(len(rows))[:most]])
-        result[key] = (np.concatenate(parts), "+".join(f"{name} {len(rows)}" for name, rows in by_source.items()))
-    return result
+def blocks_of(row):
+    return float(row["m"]) if row["kind"] == "reduction" else 0.0
 
 
-def without_layout(card, rows, share):
-    """FLOPs, bytes, and seconds without the changes of layout, which stand in their time; where these alone would take most of it, the
-    library had kernels for the layout as it was."""
-    flops, moved, seconds, relaid = rows.T
-    layout = relaid / (card[0] * 1e9 * share)
-    return flops, moved, np.where(layout < 0.6 * seconds, seconds - layout, seconds)
+def problems():
+    """KernelBench's problems of one operator (level 1): whose kernel takes most, so that its launch is not what is seen."""
+    steps = collections.defaultdict(list)
+    with gzip.open(STEPS / "kernelbench.csv.gz", "rt") as file:
+        for row in csv.DictReader(file):
+            # Sums along a row one after the other, and places of extremes, have kernels of their own.
+            if float(row["bytes"]) > 1e5 and not row["operator"].startswith(("cum", "_cum", "arg", "max.dim", "min.dim", "sort")):
+                steps[row["case"]].append(row)
+    with gzip.open(STEPS.parent / "measured.csv.gz", "rt") as file:
+        for row in csv.DictReader(file):
+            own = steps.get(row["case"], [])
+            if row["source"] == "kernelbench" and "/level1/" in row["case"] and len(own) == 1 and own[0]["count"] == "1" and float(row["seconds"]) > 2e-4:
+                yield row["card"], own[0], float(row["seconds"]) - LAUNCH
+
+
+def columns(rows):
+    return [np.array(column) for column in zip(*(row[:7] for row in rows))]
+
+
+def fitted(card, kind, rows, layout, usual):
+    flops, moved, launches, peak, seconds, relaid, blocks = columns(rows)
+    more = np.where(relaid, 2 * moved / (card.bandwidth * layout), 0.0)
+    # Each source as one voice, so that the longest list is not all.
+    sources = collections.Counter(row[7] for row in rows)
+    weight = np.sqrt(np.array([1.0 / max(sources[row[7]], 30) for row in rows]))
+    weight /= weight.max()
+    is_moved = kind in IS_MOVED
+
+    def residuals(x):
+        fixed, compute, memory = np.exp(x[0]) * 1e-6, 1.0 if is_moved else np.exp(x[1]), np.exp(x[2])
+        guess = model.seconds(card, peak, 0 * flops if is_moved else flops, moved, launches, fixed, compute, memory, blocks) + more
+        return np.concatenate([weight * np.log(guess / seconds), drawn * (x - np.log(usual))])
+
+    # Several kernels of a library may be one call; others are one.
+    most = 12.0 if kind.startswith(("convolution", "attention")) else 6.0
+    # Drawn to what the other cards have where few rows say otherwise.
+    drawn = np.array([0.5, 0.5, 0.5])
+    low, high = np.log([0.8, 0.02, 0.08]), np.log([most, 1.1, 1.0])
+    usual = np.clip(usual, np.exp(low) * 1.01, np.exp(high) * 0.99)
+    found = least_squares(residuals, np.log(usual), bounds=(low, high), loss="soft_l1", f_scale=0.1)
+    fixed, compute, memory = np.exp(found.x)
+    values = (fixed, 1.0 if is_moved else compute, memory)
+    error = np.abs(errors(card, kind, rows, values, layout))
+    return (*values, len(rows), float(np.median(error)), float(np.quantile(error, 0.9)),
+            "+".join(f"{name} {count}" for name, count in sorted(sources.items())))
+
+
+def errors(card, kind, rows, values, layout):
+    flops, moved, launches, peak, seconds, relaid, blocks = columns(rows)
+    more = np.where(relaid, 2 * moved / (card.bandwidth * layout), 0.0)
+    guess = model.seconds(card, peak, flops * (kind not in IS_MOVED), moved, launches, values[0] * 1e-6, values[1], values[2], blocks) + more
+    return np.log(guess / seconds)
+
+
+def kin(own, kind, card):
+    """Constants for a card: its own, of its chip, of its architecture, of all; and which."""
+    chips, all_cards = model.chips(), model.cards()
+    if (card, kind) in own:
+        return own[card, kind], card
+    for grade, alike in (("chip", lambda one: chips.get(one) and chips.get(one) == chips.get(card)),
+                         ("architecture", lambda one: all_cards[one].capability == all_cards[card].capability)):
+        for _, one in sorted(((-values[3], name) for (name, of), values in own.items() if of == kind and alike(name))):
+            return own[one, kind], f"{grade}: {one}"
+    return None, "any"
+
+
+def medians(own):
+    return {kind: np.median([values[:3] for (_, of), values in own.items() if of == kind], axis=0) for kind in {kind for _, kind in own}}
+
+
+def fit(without=(), quiet=True):
+    all_cards, rows, own, usual = model.cards(), records(without), {}, {}
+    layout = 0.66
+    for _ in range(2):
+        for (card, kind), some in sorted(rows.items(), key=lambda item: (item[0][1] != "layout", item[0])):
+            if len(some) >= LEAST:
+                own[card, kind] = fitted(all_cards[card], kind, some, layout, usual.get(kind, (2.5, 0.6, 0.8)))
+                layout = own[card, kind][2] if kind == "layout" else layout
+        usual = medians(own)
+    if not quiet:
+        for (card, kind), (fixed, compute, memory, count, median, p90, on) in sorted(own.items()):
+            print(f"{card:14} {kind:26} {fixed:5.2f} us {compute:.3f} {memory:.3f} {count:6} median {median:6.1%} p90 {p90:6.1%}  {on}")
+    for kind, values in usual.items():
+        own["any", kind] = (*values, 0, 0.0, 0.0, "the median of the cards")
+    return own, layout
+
+
+def write(path, own):
+    with open(path, "w", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow("card,class,fixed_us,compute,memory,rows,median_error,fitted_on".split(","))
+        for (card, kind), (fixed, compute, memory, count, median, _, on) in sorted(own.items()):
+            out.writerow([card, kind, f"{fixed:.2f}", f"{compute:.3f}", f"{memory:.3f}", count, f"{median:.3f}", on])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--held-out", metavar="CARD")
+    parser.add_argument("--without", nargs="*", default=[], metavar="CARD")
+    parser.add_argument("--out", type=pathlib.Path, default=model.TIME / "constants.csv")
     options = parser.parse_args()
-    cards, records = specifications(), gathered(options.folder)
-    own, share = {}, 1.0
-    # Changes of layout first: other classes are taken without them.
-    for (card, kind), (rows, said) in sorted(records.items(), key=lambda item: (item[0][1] != "layout", item[0])):
-        if len(rows) < 7 or card == options.held_out:
-            continue
-        flops, moved, seconds = without_layout(cards[card], rows, share)
-        values = fitted(kind, cards[card], flops, moved, seconds)
-        share = values[2] if kind == "layout" else share
-        error = np.log(predicted(kind, cards[card], flops, moved, *values) / seconds)
-        own[card, kind] = (*values, len(rows), np.median(np.abs(error)), np.quantile(np.abs(error), 0.9), said)
-        print(f"{card:14} {kind:18} {values[0] * 1e6:5.1f} us  {values[1]:.3f}  {values[2]:.3f}  "
-              f"{len(rows):6} rows  median {own[card, kind][4]:6.1%}  p90 {own[card, kind][5]:6.1%}  {said}")
-    kinds = sorted({kind for _, kind in own})
-    median = {kind: np.median([values[:3] for (_, of), values in own.items() if of == kind], axis=0) for kind in kinds}
-    if options.held_out:
-        for (card, kind), (rows, _) in sorted(records.items()):
-            if card == options.held_out and kind in median:
-                relative = own.get((SAME_CHIP.get(card), kind))
-                *work, seconds = without_layout(cards[card], rows, share)
-                error = np.log(predicted(kind, cards[card], *work, *(relative[:3] if relative else median[kind])) / seconds)
-                print(f"held out {card} {kind}: median {np.median(np.abs(error)):.1%}, p90 {np.quantile(np.abs(error), 0.9):.1%}")
-        return
-    with open(ROOT / "src/rehearse/src/answer/time/constants.csv", "w", newline="") as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow("card,class,fixed_us,compute,memory,rows,median_error,fitted_on".split(","))
-        for card in [name for name in cards if name not in ELSEWHERE]:
-            for kind in kinds:
-                relative = SAME_CHIP.get(card)
-                if (card, kind) in own:
-                    values, on = own[card, kind], own[card, kind][6]
-                elif (relative, kind) in own:
-                    values, on = own[relative, kind], f"{relative}: {own[relative, kind][6]}"
-                else:
-                    values, on = (*median[kind], 0, 0.0), "specification: the median of the cards that have records"
-                out.writerow([card, kind, f"{values[0] * 1e6:.2f}", f"{values[1]:.3f}", f"{values[2]:.3f}", values[3],
-                              f"{values[4]:.3f}", on])
+    own, layout = fit(options.without, quiet=False)
+    if options.without:
+        for (card, kind), some in sorted(records().items()):
+            if card in options.without and len(some) >= LEAST:
+                values, of = kin(own, kind, card)
+                if values or ("any", kind) in own:
+                    error = np.abs(errors(model.cards()[card], kind, some, values or own["any", kind], layout))
+                    print(f"held out {card} {kind} by {of}: median {np.median(error):.1%}, p90 {np.quantile(error, 0.9):.1%}")
+    if not options.without or options.out != model.TIME / "constants.csv":
+        write(options.out, own)
 
 
 if __name__ == "__main__":

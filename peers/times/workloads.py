@@ -112,6 +112,43 @@ def resnet_step():
     return step
 
 
+def timm_inference(name, batch, size, layout):
+    import timm
+
+    model = timm.create_model(name, num_classes=1000).cuda().eval()
+    images = torch.randn(int(batch), 3, int(size), int(size), device="cuda")
+    if layout == "nhwc":
+        model, images = model.to(memory_format=torch.channels_last), images.contiguous(memory_format=torch.channels_last)
+    ends = marker()
+
+    def step():
+        with torch.no_grad(), torch.autocast("cuda", torch.float16):
+            model(images)
+        ends()
+
+    return step
+
+
+def kernelbench_step(path):
+    """A problem's forward pass, as its timing script runs it; KERNELBENCH is the folder with its files."""
+    import importlib.util
+
+    found = importlib.util.spec_from_file_location("problem", os.path.join(os.environ["KERNELBENCH"], path))
+    problem = importlib.util.module_from_spec(found)
+    found.loader.exec_module(problem)
+    on_device = lambda values: [one.cuda() if isinstance(one, torch.Tensor) else one for one in values]
+    with torch.device("cuda"):
+        model, inputs = problem.Model(*on_device(problem.get_init_inputs())).cuda(), on_device(problem.get_inputs())
+    ends = marker()
+
+    def step():
+        with torch.no_grad():
+            model(*inputs)
+        ends()
+
+    return step
+
+
 def marker():
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1, device="cuda"))], lr=0.0)
     return optimizer.step
@@ -123,7 +160,7 @@ def baselines(path, half, single, bandwidth):
     with open(os.path.join(folder, "work"), "rb") as file:
         records = file.read()[64:]
     sums = collections.defaultdict(lambda: [0.0, 0.0])
-    for at in range(0, len(records), 80):
+    for at in range(0, len(records), 88):
         kind, precision = records[at : at + 2]
         step, flops, moved = struct.unpack_from("<I4xdd", records, at + 8)
         if kind == 8:
@@ -135,9 +172,17 @@ def baselines(path, half, single, bandwidth):
         json.dump(dict(zip(("roofline", "pytorch"), sums[max(sums)])), file)
 
 
+SOURCES = {"timm-train": timm_step, "timm-infer": timm_inference, "neusight": neusight_step, "liger": liger_step, "kineto": resnet_step,
+           "kernelbench": kernelbench_step}
+
+
+def step_of(source, case):
+    return SOURCES[source](*case.split())
+
+
 def main():
     source, *case = sys.argv[1:]
-    step = {"timm": timm_step, "neusight": neusight_step, "liger": liger_step, "kineto": resnet_step}[source](*case)
+    step = SOURCES[source](*case)
     try:
         while True:
             step()

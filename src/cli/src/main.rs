@@ -1,5 +1,6 @@
 //! The program `vramlab`. It needs no libtorch; the lab's commands are those of `vramlab-lab`, which it starts.
 
+mod calibrate;
 mod diff;
 mod fit;
 mod gpus;
@@ -41,6 +42,9 @@ enum Subcommands {
 
     /// Find the largest batch or context of your own training script that fits a GPU, without one
     Fit(Box<fit::FitOptions>),
+
+    /// Time operators on the GPU that is there, in two minutes, so that predicted times are this card's own
+    Calibrate(Box<calibrate::CalibrateOptions>),
 
     /// Show a rehearsal that was kept (`vramlab rehearse --keep FILE`), without running anything
     Show(show::ShowOptions),
@@ -164,6 +168,7 @@ fn run(command: Subcommands) -> Result<u8> {
         Subcommands::Versions(options) => Ok(versions::versions(&options)),
         Subcommands::Bisect(options) => Ok(versions::bisect(&options)),
         Subcommands::Gpus(options) => gpus::gpus(&options),
+        Subcommands::Calibrate(options) => options.run(),
         Subcommands::Report { results, out, readme } => {
             report(&results, &out)?;
             if let Some(readme) = readme {

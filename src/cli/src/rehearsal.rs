@@ -32,6 +32,14 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "X", default_value = "1")]
     host_factor: f64,
 
+    /// For the predicted time: what the target host takes for each launch, in microseconds, instead of what it takes here
+    #[arg(long, value_name = "X", conflicts_with = "host_factor")]
+    launch_us: Option<f64>,
+
+    /// For the predicted time: a card's constants, as `vramlab calibrate` writes them
+    #[arg(long, value_name = "FILE")]
+    constants: Option<PathBuf>,
+
     /// Stop the script after this many optimizer steps, or run it to its end with `all`
     #[arg(long, value_name = "N|all", default_value = "3")]
     steps: String,
@@ -230,6 +238,13 @@ impl RehearseOptions {
             "--host-factor {}: write a number from 0.01 to 100, such as 0.7 for a host that is faster than this one",
             self.host_factor
         );
+        if let Some(launch) = self.launch_us {
+            ensure!((0.1..=1000.0).contains(&launch), "--launch-us {launch}: write microseconds from 0.1 to 1000; most hosts take 3 to 15");
+            rehearse::time::use_launch_seconds(launch * 1e-6);
+        }
+        if let Some(file) = &self.constants {
+            rehearse::time::use_constants(file)?;
+        }
         let rank = match (self.world_size, self.rank) {
             (Some(size), Some(Rank::One(rank))) => {
                 ensure!(rank < size, "--rank {rank}: the ranks of a job of {size} are 0 to {}", size.saturating_sub(1));

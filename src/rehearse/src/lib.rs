@@ -12,7 +12,7 @@ mod explore;
 mod run;
 pub mod show;
 
-pub use answer::{Answer, ProcessAnswer, RehearsalVerdict};
+pub use answer::{Answer, ProcessAnswer, RehearsalVerdict, time};
 pub use capture::held::{HeldBack, HeldFile};
 pub use capture::process::{Exception, Frame, Process, Trace, is_library};
 pub use capture::session::{Capture, ScriptFailed};

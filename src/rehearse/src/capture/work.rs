@@ -1,6 +1,6 @@
 //! The file `work` of a process's folder (src/sim/native/python/work.h): what each operator of the first steps has for the GPU to do.
 //!
-//! Little-endian. A header of 64 bytes: `VLWORK02`, bytes of a record (80) as `u32`, zeros. Then records in the order of their launches; the
+//! Little-endian. A header of 64 bytes: `VLWORK03`, bytes of a record (88) as `u32`, zeros. Then records in the order of their launches; the
 //! fields are those of [`Work`], in this order. A step is there when it has ended.
 
 use anyhow::{Context, Result, ensure};
@@ -8,8 +8,9 @@ use sim::trace::Phase;
 use std::fs;
 use std::path::Path;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum WorkKind {
+    #[default]
     Pointwise,
     Matmul,
     Attention,
@@ -20,20 +21,39 @@ pub enum WorkKind {
     Optimizer,
     /// Between host and device.
     Copy,
+    /// Recurrent layers of cuDNN.
+    Recurrent,
 }
 
 impl WorkKind {
     pub fn of(number: u8) -> Option<WorkKind> {
-        use WorkKind::{Attention, AttentionBackward, Convolution, Copy, Index, Matmul, Optimizer, Pointwise, Reduction};
-        [Pointwise, Matmul, Attention, AttentionBackward, Convolution, Reduction, Index, Optimizer, Copy]
+        use WorkKind::{Attention, AttentionBackward, Convolution, Copy, Index, Matmul, Optimizer, Pointwise, Recurrent, Reduction};
+        [Pointwise, Matmul, Attention, AttentionBackward, Convolution, Reduction, Index, Optimizer, Copy, Recurrent]
             .get(number as usize)
             .copied()
     }
+
+    /// As records of operators have it.
+    pub fn named(name: &str) -> Option<WorkKind> {
+        Some(match name {
+            "pointwise" => WorkKind::Pointwise,
+            "matmul" => WorkKind::Matmul,
+            "attention" => WorkKind::Attention,
+            "attention_backward" => WorkKind::AttentionBackward,
+            "convolution" => WorkKind::Convolution,
+            "reduction" => WorkKind::Reduction,
+            "index" => WorkKind::Index,
+            "optimizer" => WorkKind::Optimizer,
+            "recurrent" => WorkKind::Recurrent,
+            _ => return None,
+        })
+    }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
     /// fp16 and bf16.
+    #[default]
     Half,
     Single,
     Tf32,
@@ -41,6 +61,17 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// As records of operators have it.
+    pub fn named(name: &str) -> Option<Precision> {
+        Some(match name {
+            "half" => Precision::Half,
+            "single" => Precision::Single,
+            "tf32" => Precision::Tf32,
+            "double" => Precision::Double,
+            _ => return None,
+        })
+    }
+
     pub fn of(number: u8) -> Option<Precision> {
         [Precision::Half, Precision::Single, Precision::Tf32, Precision::Double].get(number as usize).copied()
     }
@@ -60,6 +91,10 @@ pub struct Work {
     pub changes_layout: bool,
     /// A CUDA graph's replay launched it, for which another record stands on the host: bit 3.
     pub of_graph: bool,
+    /// Of a convolution: its tensors are channels last, bit 4; it is a transposed one, bit 5; it has three dimensions, bit 6.
+    pub is_channels_last: bool,
+    pub is_transposed: bool,
+    pub is_volume: bool,
     pub device: u16,
     /// Of a product: what its leading dimensions can all be divided by, in elements, 8 at most; 0 of anything else.
     pub alignment: u16,
@@ -69,7 +104,9 @@ pub struct Work {
     pub flops: f64,
     /// What must be read and written once.
     pub bytes: f64,
-    /// Of a product; m is rows of the result.
+    /// Of a product; m is rows of the result. Of a convolution as a product. Of attention queries, keys, size of a head, and heads of all
+    /// sequences; of a recurrent layer rows of a step, outputs of its gates, hidden size, and steps; m of a norm or softmax are its
+    /// blocks of threads.
     pub m: u32,
     pub n: u32,
     pub k: u32,
@@ -82,11 +119,25 @@ pub struct Work {
     pub operator: u32,
     /// Processor time of the launching thread since its last record, without the rehearsal's own.
     pub host_nanoseconds: u64,
+    /// Of a convolution; of a recurrent layer its layers and directions.
+    pub groups: u32,
+    /// Of a convolution: elements of a filter in one channel.
+    pub taps: u16,
+    /// Bit 0: of the input's gradient, or of a backward pass at all; bit 1: of the weights' gradient. 0 is a forward pass.
+    pub direction: u8,
+    pub stride: u8,
 }
 
-const MAGIC: &[u8] = b"VLWORK02";
+impl Default for Work {
+    /// One launch of nothing, forward.
+    fn default() -> Work {
+        Work::read(&[0; RECORD]).map_or_else(|| unreachable!("zeros are a record"), |work| Work { launches: 1, ..work })
+    }
+}
+
+const MAGIC: &[u8] = b"VLWORK03";
 const HEADER: usize = 64;
-const RECORD: usize = 80;
+const RECORD: usize = 88;
 
 impl Work {
     fn read(record: &[u8; RECORD]) -> Option<Work> {
@@ -105,6 +156,9 @@ impl Work {
             waited: record[3] & 2 != 0,
             changes_layout: record[3] & 4 != 0,
             of_graph: record[3] & 8 != 0,
+            is_channels_last: record[3] & 16 != 0,
+            is_transposed: record[3] & 32 != 0,
+            is_volume: record[3] & 64 != 0,
             device: u16_at(4),
             alignment: u16_at(6),
             step: u32_at(8),
@@ -121,6 +175,10 @@ impl Work {
             module: u32_at(64),
             operator: u32_at(68),
             host_nanoseconds: u64_at(72),
+            groups: u32_at(80),
+            taps: u16_at(84),
+            direction: record[86],
+            stride: record[87],
         })
     }
 
@@ -164,8 +222,8 @@ mod tests {
             fs::write(folder.path().join("work"), [header, vec![0; more]].concat()).unwrap();
             Work::of_folder(folder.path()).map_err(|error| error.to_string())
         };
-        assert_eq!(of(MAGIC, 80, 160).unwrap().len(), 2);
-        for (magic, record) in [(b"VLWORK01", 80), (b"VLWORK02", 72)] {
+        assert_eq!(of(MAGIC, 88, 176).unwrap().len(), 2);
+        for (magic, record) in [(b"VLWORK02", 88), (b"VLWORK03", 80)] {
             let error = of(magic, record, 0).unwrap_err();
             assert!(error.contains("another version") && error.contains("rehearse the script again"), "{error}");
         }

@@ -18,9 +18,12 @@ const ROWS: usize = 6;
 
 /// Lines for an answer, each ended.
 pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
-    let of = match time.anchored {
-        true => "constants from records of this card",
-        false => "constants from specifications: no records of this card",
+    let others = time.records_of.iter().take(2).cloned().collect::<Vec<_>>().join(" and ");
+    let of = match time.records {
+        "chip" if others.is_empty() => "constants from records of this card".to_string(),
+        "chip" => format!("constants from records of this card or of {others}"),
+        "architecture" => format!("constants from records of {others}, a card of the same architecture"),
+        _ => "constants from specifications: no records of such a card".to_string(),
     };
     writeln!(text)?;
     writeln!(
@@ -40,6 +43,10 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
         time.launches,
         if time.host_factor == 1.0 { String::new() } else { format!(" (times {})", time.host_factor) }
     )?;
+    for one in &time.unrecorded {
+        let times = format!("{:.1} to {:.1}", one.low, one.high);
+        writeln!(text, "    {:.0} % of it are {}, of which no card of this architecture has a record: {times} times.", one.share * 100.0, one.kernels)?;
+    }
     if !time.throughput().is_empty() {
         writeln!(text, "    That is {} (predicted).", time.throughput())?;
     }
@@ -119,7 +126,11 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
         let throughput = throughput.split(", ").next().unwrap_or_default();
         let (step, more) = match &answer.time {
             Some(time) => {
-                let anchor = if time.anchored { "" } else { ", from specifications" };
+                let anchor = match time.records {
+                    "chip" => String::new(),
+                    "architecture" => format!(", from records of {}", time.records_of.first().map_or("another card", String::as_str)),
+                    _ => ", from specifications".to_string(),
+                };
                 let more = format!("{}; {}{anchor}", between(time.low_seconds, time.high_seconds), time.bound_by);
                 (seconds(time.step_seconds), more)
             }

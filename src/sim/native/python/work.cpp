@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <numeric>
 #include <unordered_map>
@@ -23,8 +24,8 @@ namespace {
 using at::Tensor;
 using c10::IValue;
 
-// A steady state is there by the fourth step.
-constexpr uint32_t kLastStep = 3;
+// A steady state is there by the fourth step. peers/times/steps.py has many models' steps in one process.
+uint32_t last_step = 3;
 
 std::mutex work_mutex;
 TraceFile work_file;
@@ -53,7 +54,7 @@ uint64_t waits() {
 }
 
 bool is_recorded() {
-  if (!work_file.is_open() || current_step() > kLastStep) return false;
+  if (!work_file.is_open() || current_step() > last_step) return false;
   return phase() != Phase::kLoad || capturing.load(std::memory_order_relaxed) != 0;
 }
 
@@ -78,39 +79,38 @@ void keep(Work& work, uint32_t number) {
   (graph ? graphs[graph] : waiting).push_back(work);
 }
 
-bool contains(const std::string& name, std::initializer_list<const char*> parts) {
-  for (const char* part : parts)
-    if (name.find(part) != std::string::npos) return true;
-  return false;
-}
-
 // What an operator's kernels are, by its exact name without namespace and overload; in-place operators have a name of their own. What is not
 // here is pointwise.
-const std::unordered_map<std::string, WorkKind>& kinds() {
+struct Class {
+  WorkKind kind;
+  uint8_t direction = kForward;
+};
+
+const std::unordered_map<std::string, Class>& classes() {
   static const auto* const kClasses = [] {
-    auto* all = new std::unordered_map<std::string, WorkKind>;
-    const auto add = [&](WorkKind kind, std::initializer_list<const char*> names) {
-      for (const char* name : names) all->emplace(name, kind);
+    auto* all = new std::unordered_map<std::string, Class>;
+    const auto add = [&](WorkKind kind, uint8_t direction, std::initializer_list<const char*> names) {
+      for (const char* name : names) all->emplace(name, Class{kind, direction});
     };
-    add(WorkKind::kMatmul,
+    add(WorkKind::kMatmul, kForward,
         {"mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "mv", "addmv", "addmv_", "_addmm_activation", "_scaled_mm", "_scaled_mm_v2",
          "_int_mm", "_grouped_mm", "_scaled_grouped_mm"});
-    add(WorkKind::kAttention,
+    add(WorkKind::kAttention, kForward,
         {"_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
          "_scaled_dot_product_attention_math", "_flash_attention_forward", "_efficient_attention_forward", "_cudnn_attention_forward",
          "_flash_attn_forward", "_flash_attn_varlen_forward"});
-    add(WorkKind::kAttentionBackward,
+    add(WorkKind::kAttentionBackward, kBackward,
         {"_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_efficient_attention_backward",
          "_scaled_dot_product_cudnn_attention_backward", "_flash_attention_backward", "_efficient_attention_backward",
          "_cudnn_attention_backward", "_flash_attn_backward", "_flash_attn_varlen_backward"});
-    add(WorkKind::kConvolution,
+    add(WorkKind::kConvolution, kForward,
         {"convolution", "_convolution", "convolution_overrideable", "cudnn_convolution", "cudnn_convolution_relu",
          "cudnn_convolution_add_relu", "cudnn_convolution_transpose", "_conv_depthwise2d", "conv_depthwise3d", "_slow_conv2d_forward",
          "slow_conv3d_forward", "slow_conv_transpose2d", "slow_conv_transpose3d", "slow_conv_dilated2d", "slow_conv_dilated3d"});
-    add(WorkKind::kConvolution, {"convolution_backward", "convolution_backward_overrideable", "_slow_conv2d_backward"});
-    // Its products, of every step and layer.
-    add(WorkKind::kMatmul, {"_cudnn_rnn", "_cudnn_rnn_backward"});
-    add(WorkKind::kReduction,
+    add(WorkKind::kConvolution, kBackward, {"convolution_backward", "convolution_backward_overrideable", "_slow_conv2d_backward"});
+    add(WorkKind::kRecurrent, kForward, {"_cudnn_rnn"});
+    add(WorkKind::kRecurrent, kBackward, {"_cudnn_rnn_backward"});
+    add(WorkKind::kReduction, kForward,
         {"native_layer_norm", "native_group_norm", "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit",
          "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training", "_batch_norm_with_update",
          "_batch_norm_with_update_functional", "_batch_norm_no_update", "batch_norm_stats", "batch_norm_update_stats", "_fused_rms_norm",
@@ -121,21 +121,21 @@ const std::unordered_map<std::string, WorkKind>& kinds() {
          "cumsum_", "cumprod", "cumprod_", "_cummax_helper", "_cummin_helper", "nll_loss_forward", "nll_loss2d_forward", "_ctc_loss",
          "multi_margin_loss", "multilabel_margin_loss_forward", "bincount", "histc", "_unique2", "unique_dim", "unique_consecutive",
          "trace", "equal", "searchsorted", "_cdist_forward"});
-    add(WorkKind::kReduction,
+    add(WorkKind::kReduction, kBackward,
         {"native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward", "cudnn_batch_norm_backward",
          "batch_norm_backward", "batch_norm_backward_reduce", "_fused_rms_norm_backward", "_softmax_backward_data",
          "_log_softmax_backward_data", "_masked_softmax_backward", "_weight_norm_interface_backward", "nll_loss_backward",
          "nll_loss2d_backward", "_ctc_loss_backward", "_cdist_backward"});
-    add(WorkKind::kIndex,
+    add(WorkKind::kIndex, kForward,
         {"embedding", "_embedding_bag", "_embedding_bag_forward_only", "index", "_unsafe_index", "index_put", "index_put_", "_index_put_impl_",
          "_unsafe_index_put", "index_select", "index_add", "index_add_", "index_copy", "index_copy_", "index_fill", "index_fill_",
          "index_reduce", "index_reduce_", "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce",
          "scatter_reduce_", "masked_select", "masked_scatter", "masked_scatter_", "nonzero", "nonzero_static", "take", "put", "put_",
          "repeat_interleave"});
-    add(WorkKind::kIndex,
+    add(WorkKind::kIndex, kBackward,
         {"embedding_dense_backward", "_embedding_bag_dense_backward", "_embedding_bag_per_sample_weights_backward",
          "masked_scatter_backward", "gather_backward", "index_select_backward", "value_selecting_reduction_backward"});
-    add(WorkKind::kOptimizer,
+    add(WorkKind::kOptimizer, kForward,
         {"_fused_adam", "_fused_adam_", "_fused_adamw", "_fused_adamw_", "_fused_sgd", "_fused_sgd_", "_fused_adagrad", "_fused_adagrad_",
          "_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_"});
     return all;
@@ -143,10 +143,16 @@ const std::unordered_map<std::string, WorkKind>& kinds() {
   return *kClasses;
 }
 
-WorkKind kind_of(const std::string& name) {
-  if (const auto found = kinds().find(name); found != kinds().end()) return found->second;
+Class class_of(const std::string& name) {
+  if (const auto found = classes().find(name); found != classes().end()) return found->second;
   // A family with a name for each function: of lists of tensors.
-  return name.rfind("_foreach_", 0) == 0 ? WorkKind::kOptimizer : WorkKind::kPointwise;
+  return {name.rfind("_foreach_", 0) == 0 ? WorkKind::kOptimizer : WorkKind::kPointwise};
+}
+
+bool is_one_of(const std::string& name, std::initializer_list<const char*> names) {
+  for (const char* one : names)
+    if (name == one) return true;
+  return false;
 }
 
 // Bytes of the elements that are there: those of an expanded dimension are one.
@@ -189,7 +195,7 @@ Precision precision_of(const Tensor& tensor, WorkKind kind) {
     case at::kBFloat16: return Precision::kHalf;
     case at::kDouble: return Precision::kDouble;
     default:
-      if (kind == WorkKind::kConvolution) return allows_tf32(true) ? Precision::kTf32 : Precision::kSingle;
+      if (kind == WorkKind::kConvolution || kind == WorkKind::kRecurrent) return allows_tf32(true) ? Precision::kTf32 : Precision::kSingle;
       return kind == WorkKind::kMatmul && allows_tf32(false) ? Precision::kTf32 : Precision::kSingle;
   }
 }
@@ -214,40 +220,6 @@ void see_product(Work& work, const Tensor& a, const Tensor& b) {
   if (b.dim() > 1) work.alignment = std::min({alignment_of(a), alignment_of(b), n > 1 ? aligned(n) : uint16_t{8}});
 }
 
-// Whether a batch norm takes statistics that it was given, as in evaluation.
-template <typename Named>
-bool is_given_statistics(const std::string& name, const Named& named) {
-  if (name == "_native_batch_norm_legit_no_training" || name == "_batch_norm_no_update") return true;
-  if (!contains(name, {"batch_norm"}) || contains(name, {"backward", "stats", "reduce"})) return false;
-  const IValue* trains = named("training");
-  return trains && trains->isBool() && !trains->toBool();
-}
-
-// A recurrent network's products: of each layer and direction the input's and the hidden state's, once for each gate; back through it twice as
-// many. A step waits for the one before.
-template <typename Named>
-void see_recurrent(Work& work, const Tensor& input, const Named& named, bool backward) {
-  const auto number = [&](const char* name) -> int64_t {
-    const IValue* value = named(name);
-    return value && value->isInt() ? value->toInt() : value && value->isBool() ? value->toBool() : 0;
-  };
-  const IValue* packed = named("batch_sizes");
-  const int64_t hidden = number("hidden_size"), layers = number("num_layers"), directions = 1 + number("bidirectional");
-  if (!input.defined() || input.dim() < 2 || hidden <= 0) return;
-  const int64_t width = input.size(-1), rows = input.numel() / std::max<int64_t>(1, width);
-  const bool is_packed = packed && packed->isIntList() && packed->toIntList().size() > 0;
-  const int64_t steps = is_packed ? static_cast<int64_t>(packed->toIntList().size()) : input.size(number("batch_first") ? 1 : 0);
-  // cuDNN's numbers of modes: ReLU, tanh, LSTM, GRU.
-  const int64_t mode = number("mode"), gates = mode == 2 ? 4 : mode == 3 ? 3 : 1;
-  double flops = 0;
-  for (int64_t layer = 0; layer < layers; layer++) {
-    const int64_t from = layer == 0 ? width : hidden * directions;
-    flops += 2.0 * static_cast<double>(directions * gates * rows) * static_cast<double>(from + hidden) * static_cast<double>(hidden);
-  }
-  work.flops = (backward ? 2.0 : 1.0) * flops;
-  work.launches = small(steps * layers * directions * (backward ? 2 : 1));
-}
-
 // As a product: each position of the smaller side with a filter.
 void see_convolution(Work& work, const Tensor& positions, const Tensor& weight, int times) {
   if (weight.dim() < 3 || positions.dim() < 3) return;
@@ -255,6 +227,29 @@ void see_convolution(Work& work, const Tensor& positions, const Tensor& weight, 
   work.flops = times * 2.0 * static_cast<double>(positions.numel()) * filter;
   work.m = small(positions.numel() / std::max<int64_t>(1, positions.size(1)));
   work.n = small(positions.size(1)), work.k = small(static_cast<int64_t>(filter)), work.batch = 1;
+  work.taps = static_cast<uint16_t>(std::min<int64_t>(weight[0][0].numel(), UINT16_MAX));
+  if (weight.dim() == 5) work.flags |= kIsVolume;
+}
+
+bool is_channels_last(const Tensor& one) {
+  if (!one.defined()) return false;
+  const auto format = one.suggest_memory_format();
+  return format == at::MemoryFormat::ChannelsLast || format == at::MemoryFormat::ChannelsLast3d;
+}
+
+// cuDNN's recurrent layers: of each step and layer a product with the hidden state, and one product of all steps with the input.
+void see_recurrent(Work& work, const Tensor& input, const std::function<int64_t(const char*)>& number, int64_t packed_steps) {
+  const int64_t gates = number("mode") == 2 ? 4 : number("mode") == 3 ? 3 : 1, hidden = number("hidden_size");
+  const int64_t layers = number("num_layers"), directions = number("bidirectional") ? 2 : 1;
+  if (input.dim() < 2 || hidden <= 0) return;
+  const int64_t features = input.size(-1), rows = features > 0 ? input.numel() / features : 0;
+  const int64_t steps = packed_steps > 0 ? packed_steps : input.size(number("batch_first") ? 1 : 0);
+  double flops = 0;
+  for (int64_t layer = 0; layer < layers; layer++)
+    flops += 2.0 * static_cast<double>(directions * gates * rows * ((layer ? hidden * directions : features) + hidden) * hidden);
+  work.flops = work.direction == kForward ? flops : 2 * flops;
+  work.m = small(steps > 0 ? rows / steps : rows), work.n = small(gates * hidden), work.k = small(hidden), work.batch = small(steps);
+  work.groups = small(layers * directions);
 }
 
 // cuDNN's kernels for tensor cores are for channels last (nchwToNhwcKernel and nhwcToNchwKernel stand around them in traces); filters of one
@@ -262,11 +257,7 @@ void see_convolution(Work& work, const Tensor& positions, const Tensor& weight, 
 bool changes_layout(const Tensor& input, const Tensor& weight, int64_t groups) {
   if (!input.defined() || !weight.defined() || weight.dim() < 4 || groups != 1) return false;
   if (input.scalar_type() != at::kHalf && input.scalar_type() != at::kBFloat16) return false;
-  const auto is_last = [](const Tensor& one) {
-    const auto format = one.suggest_memory_format();
-    return format == at::MemoryFormat::ChannelsLast || format == at::MemoryFormat::ChannelsLast3d;
-  };
-  return weight[0][0].numel() > 1 && !is_last(input) && !is_last(weight);
+  return weight[0][0].numel() > 1 && !is_channels_last(input) && !is_channels_last(weight);
 }
 
 }  // namespace
@@ -276,6 +267,7 @@ bool changes_layout(const Tensor& input, const Tensor& weight, int64_t groups) {
 void open_work(const std::string& folder) {
   // For benches/rehearse.rs, which measures what the time of a step costs.
   if (std::getenv("VRAMLAB_REHEARSAL_WITHOUT_TIME")) return;
+  if (const char* steps = std::getenv("VRAMLAB_REHEARSAL_TIMED_STEPS")) last_step = static_cast<uint32_t>(std::strtoul(steps, nullptr, 10));
   TraceFile file;
   TORCH_CHECK(file.open(folder + "/work", O_WRONLY | O_CREAT | O_TRUNC | O_APPEND), "writing ", folder, "/work: ", std::strerror(errno));
   char header[64] = {};
@@ -348,7 +340,7 @@ void replay_graph(uint64_t graph) {
   for (Work work : graphs[graph]) {
     work.step = current_step();
     if (work.phase == Phase::kLoad) work.phase = phase();
-    work.flags = static_cast<uint8_t>((work.flags & kChangesLayout) | flags);
+    work.flags = static_cast<uint8_t>((work.flags & kOfShape) | flags);
     work.host_nanoseconds = std::exchange(host, 0);
     flags = kOfGraph;
     waiting.push_back(work);
@@ -359,9 +351,16 @@ void replay_graph(uint64_t graph) {
 
 WorkOf::WorkOf(const c10::FunctionSchema& schema, bool overwrites)
     : overwrites(overwrites), name(schema.name().substr(schema.name().find("::") + 2)) {
-  kind = kind_of(name);
+  const Class is = class_of(name);
+  kind = is.kind;
+  direction = is.direction;
   is_library = kind == WorkKind::kMatmul || kind == WorkKind::kAttention || kind == WorkKind::kAttentionBackward ||
-               kind == WorkKind::kConvolution || contains(name, {"batch_norm", "_cudnn_rnn", "_thnn_fused"});
+               kind == WorkKind::kConvolution || kind == WorkKind::kRecurrent ||
+               is_one_of(name, {"native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
+                                "_native_batch_norm_legit_no_training", "_batch_norm_with_update", "_batch_norm_with_update_functional",
+                                "_batch_norm_no_update", "native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward",
+                                "_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_gru_cell",
+                                "_thnn_fused_gru_cell_backward"});
 }
 
 WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torch::jit::Stack& stack) : of(of), op(op), is_on(is_recorded()) {
@@ -395,35 +394,50 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
     });
   }
   work.kind = of.kind;
+  work.direction = of.direction;
+  const auto number = [&](const char* name) -> int64_t {
+    const IValue* value = named(name);
+    return value && value->isInt() ? value->toInt() : value && value->isBool() ? value->toBool() : 0;
+  };
   switch (of.kind) {
     case WorkKind::kMatmul: {
-      if (contains(of.name, {"_cudnn_rnn"})) {
-        see_recurrent(work, tensor(0), named, contains(of.name, {"backward"}));
-        break;
-      }
-      const bool adds = contains(of.name, {"add"});
+      // After the tensor that is added to.
+      const bool adds = is_one_of(of.name, {"addmm", "addmm_", "baddbmm", "baddbmm_", "addmv", "addmv_", "_addmm_activation"});
       const Tensor a = tensor(adds), b = tensor(adds + 1);
       if (a.defined() && b.defined()) see_product(work, a, b);
       break;
     }
     case WorkKind::kConvolution: {
-      const bool backward = contains(of.name, {"backward"});
-      const IValue* groups = named("groups");
+      const bool backward = of.direction != kForward;
+      work.groups = small(std::max<int64_t>(1, number("groups")));
+      if (is_one_of(of.name, {"_conv_depthwise2d", "conv_depthwise3d"}) && tensor(1).defined()) work.groups = small(tensor(1).size(0));
       // A backward pass takes the gradient first.
-      if (groups && groups->isInt() && changes_layout(tensor(backward), tensor(backward + 1), groups->toInt())) work.flags |= kChangesLayout;
+      if (named("groups") && changes_layout(tensor(backward), tensor(backward + 1), number("groups"))) work.flags |= kChangesLayout;
+      if (is_channels_last(tensor(backward))) work.flags |= kIsChannelsLast;
+      const bool is_transposed = number("transposed") || of.name == "cudnn_convolution_transpose";
+      if (is_transposed) work.flags |= kIsTransposed;
+      if (const IValue* stride = named("stride"); stride && stride->isIntList() && stride->toIntList().size() > 0)
+        work.stride = static_cast<uint8_t>(std::min<int64_t>(stride->toIntList().get(0), 255));
       if (backward) {
-        const IValue *mask = named("output_mask"), *transposed = named("transposed");
+        const IValue* mask = named("output_mask");
         const auto wanted = mask && mask->isBoolList() ? mask->toBoolList() : c10::List<bool>({true, true});
-        const int times = wanted[0] + (wanted.size() > 1 && wanted[1]);
+        const bool of_input = wanted[0], of_weights = wanted.size() > 1 && wanted[1];
+        work.direction = static_cast<uint8_t>((of_input ? kBackwardOfInput : 0) | (of_weights ? kBackwardOfWeights : 0));
         // Each side reads the gradient, which is counted once, and one of input and weight.
-        if (times == 2) read += bytes_of(tensor(0));
+        if (of_input && of_weights) read += bytes_of(tensor(0));
         if (const Tensor filter = tensor(2); filter.defined())
-          see_convolution(work, transposed && transposed->isBool() && transposed->toBool() ? tensor(1) : tensor(0), filter, times);
+          see_convolution(work, is_transposed ? tensor(1) : tensor(0), filter, of_input + of_weights);
       } else {
         // The result says how many positions there are.
         input = tensor(0);
         weight = tensor(1);
       }
+      break;
+    }
+    case WorkKind::kRecurrent: {
+      const IValue* sizes = named("batch_sizes");
+      const int64_t packed = sizes && sizes->isIntList() ? static_cast<int64_t>(sizes->toIntList().size()) : 0;
+      see_recurrent(work, tensor(0), number, packed);
       break;
     }
     case WorkKind::kAttention:
@@ -432,25 +446,63 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
       const Tensor query = tensor(first), key = tensor(first + 1);
       if (!query.defined() || !key.defined() || query.dim() < 3) break;
       // By position and head where a library takes them so, else by head and position.
-      const bool by_head = contains(of.name, {"scaled_dot_product", "cudnn"});
+      const bool by_head = is_one_of(of.name, {"_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
+                                               "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
+                                               "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
+                                               "_scaled_dot_product_attention_math", "_cudnn_attention_forward",
+                                               "_cudnn_attention_backward"});
       const IValue *causal = named("is_causal"), *mask = named("custom_mask_type"), *longest = named("max_k");
       double keys = query.dim() == 4 ? static_cast<double>(key.size(by_head ? 2 : 1)) : 0;
       if (query.dim() == 3) keys = longest && longest->isInt() ? static_cast<double>(longest->toInt()) : static_cast<double>(key.size(0));
       const bool half = (causal && causal->isBool() && causal->toBool()) || (mask && mask->isInt() && mask->toInt() != 0);
+      const int64_t width = std::max<int64_t>(1, query.size(-1)), heads = query.size(query.dim() - 2);
+      const int64_t many = query.numel() / width;
+      work.k = small(width), work.n = small(static_cast<int64_t>(keys));
+      if (query.dim() == 4) work.m = small(query.size(by_head ? 2 : 1));
+      if (query.dim() == 3) work.m = work.n;
+      work.batch = small(work.m ? many / work.m : heads);
       // Two products forward; five of the same size backward.
       work.flops = (first ? 10.0 : 4.0) * static_cast<double>(query.numel()) * keys * (half ? 0.5 : 1.0);
       break;
     }
-    case WorkKind::kReduction:
-      // Statistics first, then the values once more; with the statistics that it was given a batch norm only scales.
-      if (is_given_statistics(of.name, named)) {
-        work.kind = WorkKind::kPointwise;
-      } else if (contains(of.name, {"batch_norm", "group_norm"})) {
+    case WorkKind::kReduction: {
+      // With the statistics that it was given a batch norm only scales, and its gradient is that of a scale.
+      const bool is_batch_norm =
+          is_one_of(of.name, {"native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
+                              "_batch_norm_with_update", "_batch_norm_with_update_functional", "native_batch_norm_backward",
+                              "cudnn_batch_norm_backward", "batch_norm_backward"});
+      const IValue* trains = nullptr;
+      for (const char* name : {"training", "train", "update"})
+        if (!trains) trains = named(name);
+      const bool given = is_one_of(of.name, {"_native_batch_norm_legit_no_training", "_batch_norm_no_update"}) ||
+                         (is_batch_norm && trains && trains->isBool() && !trains->toBool());
+      if (given && of.direction == kForward) work.kind = WorkKind::kPointwise;
+      // Statistics first, then the values once more.
+      if (!given && is_one_of(of.name, {"native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit",
+                                        "_native_batch_norm_legit_functional", "_batch_norm_with_update",
+                                        "_batch_norm_with_update_functional", "native_batch_norm_backward", "cudnn_batch_norm_backward",
+                                        "batch_norm_backward", "native_group_norm", "native_group_norm_backward"}))
         read *= 2;
+      // Blocks of threads: as KernelBench's problems have it, three of a channel that is not channels last, three of two groups, one of a row.
+      if (is_batch_norm && !given && tensor(of.direction != kForward).dim() > 1 && !is_channels_last(tensor(of.direction != kForward)))
+        work.m = small(3 * tensor(of.direction != kForward).size(1));
+      if (is_one_of(of.name, {"native_group_norm", "native_group_norm_backward"}) && tensor(0).defined() && tensor(0).dim() > 0)
+        work.m = small(3 * tensor(0).size(0) * std::max<int64_t>(1, number("group")) / 2);
+      if (is_one_of(of.name, {"native_layer_norm", "_fused_rms_norm"}) && tensor(0).defined()) {
+        const IValue* shape = named("normalized_shape");
+        int64_t length = 1;
+        if (shape && shape->isIntList())
+          for (const int64_t size : shape->toIntVector()) length *= size;
+        if (length > 0) work.m = small(tensor(0).numel() / length);
+      }
+      if (is_one_of(of.name, {"_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"}) && tensor(0).dim() > 0) {
+        const int64_t dimension = number("dim") + (number("dim") < 0 ? tensor(0).dim() : 0);
+        if (dimension < tensor(0).dim() && tensor(0).size(dimension) > 0) work.m = small(tensor(0).numel() / tensor(0).size(dimension));
       }
       // One of each row.
-      if (contains(of.name, {"nll_loss"})) read = bytes_of(tensor(1));
+      if (is_one_of(of.name, {"nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"})) read = bytes_of(tensor(1));
       break;
+    }
     default: break;
   }
   const bool moves = of.name == "copy_" || of.name == "_local_scalar_dense" || of.name == "_to_copy";
@@ -483,7 +535,9 @@ void WorkScope::ends(const torch::jit::Stack& stack, uint32_t number) {
     return;
   }
   told_launches += mine;
-  work.launches = std::max(work.launches, static_cast<uint32_t>(mine ? mine : 1));
+  work.launches = static_cast<uint32_t>(mine ? mine : 1);
+  // A product and what follows on it, of each step and layer; what a library launches is not seen.
+  if (work.kind == WorkKind::kRecurrent && work.batch) work.launches = std::max<uint32_t>(work.launches, 2 * work.batch * work.groups);
   double made = 0;
   const size_t returned = op.schema().returns().size();
   const c10::ArrayRef<IValue> results(stack.data() + stack.size() - returned, returned);
@@ -492,13 +546,13 @@ void WorkScope::ends(const torch::jit::Stack& stack, uint32_t number) {
     case WorkKind::kConvolution:
       if (work.flops == 0 && returned > 0 && results[0].isTensor()) {
         const auto& result = results[0].toTensor();
-        if (weight.defined()) see_convolution(work, contains(of.name, {"transpose"}) ? input : result, weight, 1);
+        if (weight.defined()) see_convolution(work, work.flags & kIsTransposed ? input : result, weight, 1);
       }
       work.bytes = read + (written > 0 ? written : made);
       break;
     case WorkKind::kIndex:
       // Only the rows that are looked up; what is written in place is a part, too.
-      work.bytes = written > 0 ? 3 * (read - written) : contains(of.name, {"backward"}) ? read + made : 2 * made + std::min(read, made);
+      work.bytes = written > 0 ? 3 * (read - written) : work.direction != kForward ? read + made : 2 * made + std::min(read, made);
       break;
     case WorkKind::kCopy:
       work.bytes = std::max(read, written) > 0 ? std::max(read, written) : 8;

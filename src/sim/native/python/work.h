@@ -11,7 +11,7 @@
 
 namespace vramlab::rehearsal {
 
-constexpr char kWorkMagic[8] = {'V', 'L', 'W', 'O', 'R', 'K', '0', '2'};
+constexpr char kWorkMagic[8] = {'V', 'L', 'W', 'O', 'R', 'K', '0', '3'};
 
 enum class WorkKind : uint8_t {
   kPointwise = 0,
@@ -24,10 +24,17 @@ enum class WorkKind : uint8_t {
   kOptimizer = 7,
   // Between host and device.
   kCopy = 8,
+  kRecurrent = 9,
 };
 enum class Precision : uint8_t { kHalf = 0, kSingle = 1, kTf32 = 2, kDouble = 3 };
 
-constexpr uint8_t kWaitsAfter = 1, kWaitedBefore = 2, kChangesLayout = 4, kOfGraph = 8;
+constexpr uint8_t kWaitsAfter = 1, kWaitedBefore = 2, kChangesLayout = 4, kOfGraph = 8, kIsChannelsLast = 16, kIsTransposed = 32,
+                  kIsVolume = 64;
+// What of it a replay has as well.
+constexpr uint8_t kOfShape = kChangesLayout | kIsChannelsLast | kIsTransposed | kIsVolume;
+
+// Of a convolution's backward pass either or both; of others the first.
+constexpr uint8_t kForward = 0, kBackwardOfInput = 1, kBackwardOfWeights = 2, kBackward = kBackwardOfInput;
 
 struct Work {
   WorkKind kind;
@@ -35,7 +42,8 @@ struct Work {
   Phase phase;
   // The host waited for the device before it (kWaitedBefore), and waits until it is done (kWaitsAfter). A convolution whose library takes
   // its tensors to channels last first, and the result back (kChangesLayout). Launched by a CUDA graph's replay, which another record
-  // stands for on the host (kOfGraph).
+  // stands for on the host (kOfGraph). A convolution of tensors that are channels last, a transposed one, and one of three
+  // dimensions.
   uint8_t flags;
   uint16_t device;
   // Of a product's leading dimensions in elements: 8 and more are 8; 0 of anything else.
@@ -45,14 +53,21 @@ struct Work {
   double flops;
   // What must be read and written once.
   double bytes;
-  // Of a product, and of a convolution as a product.
+  // Of a product, and of a convolution as a product. Of attention queries, keys, size of a head, and heads of all sequences; of a recurrent
+  // layer rows of a step, gates' outputs, hidden size, and steps; m of a norm or softmax are its blocks of threads.
   uint32_t m, n, k, batch;
   uint64_t stream;
   uint32_t stack, origin, module, operator_;
   // Processor time of this thread since its last record, without what the rehearsal itself took.
   uint64_t host_nanoseconds;
+  // Of a convolution; of a recurrent layer its layers and directions.
+  uint32_t groups;
+  // Of a convolution: elements of a filter in one channel.
+  uint16_t taps;
+  uint8_t direction;
+  uint8_t stride;
 };
-static_assert(sizeof(Work) == 80, "a record's layout is what src/rehearse/src/capture/work.rs reads");
+static_assert(sizeof(Work) == 88, "a record's layout is what src/rehearse/src/capture/work.rs reads");
 
 void open_work(const std::string& folder);
 // What is recorded of a step is written.
@@ -84,6 +99,7 @@ class OwnTime {
 // What is known of an operator by its schema.
 struct WorkOf {
   WorkKind kind = WorkKind::kPointwise;
+  uint8_t direction = 0;
   // Its kernels are a library's, whose launches are not seen.
   bool is_library = false;
   bool overwrites = false;

@@ -1,6 +1,7 @@
 //! The predicted time of a step, with what bounds it, and how far such predictions were off on records that were not fitted.
 
-use super::device::{CardModel, Limit, OperatorTime};
+use super::constants::{Grade, launch_seconds};
+use super::device::{CardModel, Limit, OperatorTime, class_title};
 use super::loading::{Loading, StepSeconds};
 use super::timeline::{Turn, begins, steady};
 use crate::answer::place::{Line, TOLD, alike};
@@ -54,8 +55,14 @@ pub struct Prediction {
     pub device_seconds: f64,
     pub host_seconds: f64,
     pub host_factor: f64,
-    /// Whether the constants of most of the device's time are from records of this card.
+    /// Whether the constants of most of the device's time are from records of this card or of one with its chip.
     pub anchored: bool,
+    /// Whose they are for most of it: `chip`, `architecture` (another card of it), or `specification`.
+    pub records: &'static str,
+    /// The cards whose they are, where they are others', the one with most of the time first.
+    pub records_of: Vec<String>,
+    /// Kernels of which this architecture has no record, that take a tenth of the device's time or more.
+    pub unrecorded: Vec<Unrecorded>,
     pub launches: u64,
     pub phases: Vec<PhaseTime>,
     /// Those whose kernels take most, backward passes included; the same place in repeated blocks is one.
@@ -68,6 +75,15 @@ pub struct Prediction {
     #[serde(skip)]
     pub spans: Vec<Span>,
     pub not_modelled: [&'static str; NOT_MODELLED.len()],
+}
+
+/// A class of kernels without a record, its share of the device's time, and how many times as long it may take as predicted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Unrecorded {
+    pub kernels: &'static str,
+    pub share: f64,
+    pub low: f64,
+    pub high: f64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -173,10 +189,15 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
     let before: Vec<&Work> = step.checked_sub(1).map_or_else(Vec::new, |step| of(step).collect());
     // Of two steps alike the host's time is the shorter one: what else ran on this machine made the other longer.
     let alike = works.len() == before.len() && works.iter().zip(&before).all(|(a, b)| a.operator == b.operator);
+    let measured = launch_seconds(card);
     let host = |at: usize| {
         let nanoseconds = works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
         let launches = if works[at].of_graph { 0.0 } else { f64::from(works[at].launches) };
-        nanoseconds as f64 * 1e-9 * host_factor + LAUNCH_SECONDS * launches
+        match measured {
+            // What a launch takes was measured where the card is: its host's own processor time is in it.
+            Some(seconds) => seconds * launches,
+            None => nanoseconds as f64 * 1e-9 * host_factor + LAUNCH_SECONDS * launches,
+        }
     };
     let taken: Vec<OperatorTime> = works.iter().map(|work| device.takes(work)).collect();
     let turns: Vec<Turn> = (0..works.len())
@@ -199,9 +220,16 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         false if steady(&turns, false) < 0.95 * step_seconds => "synchronisation",
         false => "launches",
     };
-    let from_records: f64 = taken.iter().filter(|taken| taken.anchored).map(|taken| taken.seconds).sum();
-    let anchored = from_records >= 0.5 * device_seconds;
-    let (low, high) = interval(anchored, is_busy);
+    let share_of = |is_such: &dyn Fn(Grade) -> bool| {
+        taken.iter().filter(|taken| is_such(taken.grade)).map(|taken| taken.seconds).sum::<f64>() / device_seconds.max(f64::MIN_POSITIVE)
+    };
+    let records = match () {
+        () if share_of(&|grade| grade == Grade::Chip) >= 0.5 => "chip",
+        () if share_of(&|grade| grade <= Grade::Architecture) >= 0.5 => "architecture",
+        () => "specification",
+    };
+    let unrecorded = unrecorded(&taken, device_seconds);
+    let (low, high) = interval(records, is_busy, &unrecorded);
     let (samples, tokens) = trace.batches.get(step as usize).copied().unwrap_or_default();
     let known = |count: u64| (count > 0).then_some(count);
     let rate = |count: u64| known(count).map(|count| count as f64 / step_seconds);
@@ -221,7 +249,10 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         device_seconds,
         host_seconds,
         host_factor,
-        anchored,
+        anchored: records == "chip",
+        records,
+        records_of: records_of(&device, &taken),
+        unrecorded,
         launches: works.iter().map(|work| u64::from(work.launches)).sum(),
         modules: modules(trace, &works, &taken),
         spans: spans(trace, &works, &turns),
@@ -233,14 +264,71 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
     })
 }
 
-/// What the real value was, at least and at most, as a part of the predicted one, in 80 of 100 records of `intervals.csv`.
-fn interval(anchored: bool, is_busy: bool) -> (f64, f64) {
-    let cell = match (anchored, is_busy) {
+/// What each class of kernels takes of a card, in seconds, the longest first.
+///
+/// # Errors
+/// The card has no figures of speed.
+pub fn by_class(works: &[Work], card: &Card) -> Result<Vec<(&'static str, f64)>, String> {
+    let device = CardModel::of(card)?;
+    let mut seconds: HashMap<&'static str, f64> = HashMap::new();
+    for taken in works.iter().map(|work| device.takes(work)) {
+        *seconds.entry(taken.class).or_default() += taken.seconds;
+    }
+    let mut found: Vec<(&'static str, f64)> = seconds.into_iter().collect();
+    found.sort_by(|a, b| b.1.total_cmp(&a.1));
+    Ok(found)
+}
+
+/// Of a class whose records are none of this architecture: beyond its share of the time nothing is said of it.
+fn unrecorded(taken: &[OperatorTime], device_seconds: f64) -> Vec<Unrecorded> {
+    let mut shares: HashMap<&'static str, (&'static str, f64)> = HashMap::new();
+    for one in taken.iter().filter(|one| one.grade >= Grade::Any && one.class != "copy") {
+        shares.entry(class_title(one.class)).or_insert((one.class, 0.0)).1 += one.seconds / device_seconds.max(f64::MIN_POSITIVE);
+    }
+    let mut found: Vec<Unrecorded> = shares
+        .into_iter()
+        .filter(|(_, (_, share))| *share >= 0.1)
+        .map(|(kernels, (class, share))| {
+            let (low, high) = band_of_class(class);
+            Unrecorded { kernels, share, low, high }
+        })
+        .collect();
+    found.sort_by(|a, b| b.share.total_cmp(&a.share).then_with(|| a.kernels.cmp(b.kernels)));
+    found
+}
+
+fn records_of(device: &CardModel, taken: &[OperatorTime]) -> Vec<String> {
+    let mut seconds: HashMap<&str, f64> = HashMap::new();
+    for one in taken {
+        if let Some(whose) = device.whose(one.class) {
+            *seconds.entry(whose).or_default() += one.seconds;
+        }
+    }
+    let mut found: Vec<(&str, f64)> = seconds.into_iter().collect();
+    found.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    found.into_iter().map(|(whose, _)| whose.to_string()).collect()
+}
+
+/// What the real value was, at least and at most, as a part of the predicted one, in 80 of 100 records of `intervals.csv`; wider by what a class
+/// without records may be off, by its share.
+fn interval(records: &str, is_busy: bool, unrecorded: &[Unrecorded]) -> (f64, f64) {
+    let (low, high) = band(match (records, is_busy) {
         (_, false) => "host",
-        (true, true) => "anchored",
-        (false, true) => "specification",
-    };
-    band(cell)
+        ("chip", true) => "anchored",
+        ("architecture", true) => "architecture",
+        _ => "specification",
+    });
+    if !is_busy {
+        return (low, high);
+    }
+    let more = |end: fn(&Unrecorded) -> f64| unrecorded.iter().map(|one| one.share * end(one).ln().abs()).sum::<f64>();
+    ((-low.ln().hypot(more(|one| one.low))).exp(), high.ln().hypot(more(|one| one.high)).exp())
+}
+
+/// Of a class of kernels, by the letters before its first `_`; that of a card without records where it has none of its own.
+fn band_of_class(class: &str) -> (f64, f64) {
+    let of_class = band(class.split('_').next().unwrap_or_default());
+    if of_class.0 > 0.0 { of_class } else { band("specification") }
 }
 
 /// A row of `intervals.csv`.
@@ -374,8 +462,11 @@ mod tests {
 
     #[test]
     fn each_interval_holds_what_was_predicted_or_says_by_how_much_it_is_off() {
-        for (anchored, is_busy) in [(true, true), (false, true), (true, false)] {
-            let (low, high) = interval(anchored, is_busy);
+        let wide = [Unrecorded { kernels: "grouped convolutions", share: 0.4, low: 0.4, high: 5.0 }];
+        for (records, is_busy) in [("chip", true), ("architecture", true), ("specification", true), ("chip", false)] {
+            let (low, high) = interval(records, is_busy, &[]);
+            let (lower, higher) = interval(records, is_busy, &wide);
+            assert_eq!((lower < low, higher > high), (is_busy, is_busy));
             assert!(0.1 < low && low < high && high < 10.0, "{low} to {high}");
         }
         for cell in ["ratio", "layout"] {

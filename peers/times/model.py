@@ -1,0 +1,86 @@
+"""The time model of src/rehearse/src/answer/time/device.rs over many rows at once, for fitting its constants; `vramlab times` is what predicts."""
+
+import csv
+import pathlib
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TIME = ROOT / "src/rehearse/src/answer/time"
+# Cards that only records have: bandwidth in GB/s; TFLOP/s in fp32, TF32 and half precision; multiprocessors, L2 in bytes, capability.
+ELSEWHERE = {
+    "a100-pcie-40g": (1555, 19.5, 156, 312, 108, 41943040, 8.0),
+    "a100-pcie-80g": (1935, 19.5, 156, 312, 108, 41943040, 8.0),
+    "v100-pcie": (900, 14.0, 14.0, 112, 80, 6291456, 7.0),
+    "a40": (696, 37.4, 74.8, 149.7, 84, 6291456, 8.6),
+    "a6000": (768, 38.7, 77.4, 154.8, 84, 6291456, 8.6),
+    "a10g": (600, 31.2, 35, 70, 72, 6291456, 8.6),
+    "rtx-3090-ti": (1008, 40, 40, 80, 84, 6291456, 8.6),
+    "l40": (864, 90.5, 90.5, 181, 142, 100663296, 8.9),
+    "rtx-pro-6000": (1597, 117, 234, 468, 188, 134217728, 12.0),
+}
+# L2 gives each multiprocessor so many bytes a second: gpu-benches' small kernels, A40, L40, A100 and H200 (33 to 43).
+CACHE = 36e9
+# One block of threads of a norm draws so many (device.rs).
+BLOCK = 5e9
+TRANSPOSED, VOLUME, CHANNELS_LAST, RELAID = 32, 64, 16, 4
+
+
+class Card:
+    def __init__(self, bandwidth, single, tf32, half, multiprocessors, l2, capability):
+        self.bandwidth, self.single, self.tf32, self.half = bandwidth * 1e9, single * 1e12, tf32 * 1e12, half * 1e12
+        self.multiprocessors, self.l2, self.capability = multiprocessors, l2, capability
+
+    def double(self):
+        return self.single / (2 if self.capability in (7.0, 8.0, 9.0, 10.0) else 32 if self.capability < 8 else 64)
+
+
+def cards():
+    found = {}
+    for row in csv.DictReader(open(ROOT / "src/sim/src/cards.csv")):
+        names = ("bandwidth", "single", "tf32", "half", "multiprocessors", "l2", "capability")
+        if all(row[name] for name in names):
+            found[row["name"]] = Card(*(float(row[name]) for name in names))
+    return {**{name: Card(*figures) for name, figures in ELSEWHERE.items()}, **found}
+
+
+def chips():
+    return {row["card"]: row["chip"] for row in csv.DictReader(open(TIME / "chips.csv"))}
+
+
+def class_of(card, row):
+    """Class of constants and peak; `row` has the fields of steps.py."""
+    precision = "single" if row["precision"] == "tf32" and card.capability < 8 else row["precision"]
+    peak = {"half": card.half, "tf32": card.tf32, "single": card.single, "double": card.double()}[precision]
+    kind, direction, flags = row["kind"], int(row["direction"]), int(row["flags"])
+    cores = {"half": "half", "tf32": "tf32"}.get(precision, "single")
+    if kind in ("matmul", "recurrent"):
+        return "matmul_single" if cores == "single" else "matmul_half", peak
+    if kind == "convolution":
+        groups = int(row["groups"])
+        if groups > 1 and int(row["k"]) == int(row["taps"]):
+            return f"depthwise_{cores}", card.single
+        if groups > 1:
+            return f"grouped_{cores}", peak
+        if flags & VOLUME:
+            return f"volume_{cores}", peak
+        # A transposed one is the gradient of the input of another.
+        part = {0: "data" if flags & TRANSPOSED else "forward", 1: "data", 2: "weights", 3: "both"}[direction]
+        return f"convolution_{cores}_{part}", peak
+    if kind in ("attention", "attention_backward"):
+        return ("matmul_single" if cores == "single" else kind), peak
+    if kind == "reduction":
+        return "reduction_backward" if direction else "reduction", peak
+    return ("layout" if kind == "layout" else "pointwise"), peak
+
+
+def cached(card, moved):
+    """Share of the bytes that L2 gives where the same are read again at once: all up to half of it, none beyond it."""
+    return np.clip(2.0 - 2.0 * moved / card.l2, 0.0, 1.0)
+
+
+def seconds(card, peak, flops, moved, launches, fixed, compute, memory, blocks=0.0):
+    share = cached(card, moved)
+    rate = 1.0 / ((1.0 - share) / (card.bandwidth * memory) + share / max(CACHE * card.multiprocessors, card.bandwidth))
+    least = np.where(blocks > 0, moved / (BLOCK * np.maximum(blocks, 1)), 0.0)
+    return fixed * launches + np.hypot(flops / (peak * compute), np.maximum(moved / rate, least))

@@ -1,0 +1,139 @@
+//! A card's constants from operators that were timed on it: what `vramlab calibrate` writes, in the form of `constants.csv`.
+
+use super::constants::{self, Constants, SIMULATED};
+use super::device::{CardModel, HOST};
+use crate::capture::work::{Precision, Work, WorkKind};
+use anyhow::{Context, Result, ensure};
+use sim::cards::Card;
+use sim::trace::Phase;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// The script that times them, for the Python whose PyTorch sees the GPU.
+pub const SCRIPT: &str = include_str!("calibrate.py");
+
+/// A class that fewer records speak of keeps the constants that it has.
+const LEAST: usize = 3;
+
+/// `records` is what the script wrote: a row for each operator that was timed. Gives the file, and how far each class is off in the median.
+///
+/// # Errors
+/// The card has no figures of speed, or a row is none.
+pub fn calibrated(card: &Card, records: &str) -> Result<(String, Vec<(&'static str, usize, f64)>)> {
+    let mut device = CardModel::of(card).map_err(anyhow::Error::msg)?;
+    let name = card.name.context("a size alone has no name")?;
+    let mut classes: BTreeMap<&'static str, Vec<(Work, f64)>> = BTreeMap::new();
+    let (mut host, mut is_simulated) = (None, false);
+    for line in records.lines().skip(1) {
+        let row: Vec<&str> = line.split(',').collect();
+        let read = || -> Option<(Work, f64)> { Some((work(&row)?, row.get(13)?.parse().ok()?)) };
+        is_simulated |= row.get(14) == Some(&"1");
+        if row.first() == Some(&HOST) {
+            host = row.get(13).and_then(|seconds| seconds.parse::<f64>().ok());
+            continue;
+        }
+        let (work, seconds) = read().with_context(|| format!("'{line}' is no record of an operator"))?;
+        classes.entry(device.takes(&work).class).or_default().push((work, seconds.max(1e-9)));
+    }
+    ensure!(!classes.is_empty(), "no operator was timed");
+    let on = if is_simulated { SIMULATED.to_string() } else { "vramlab calibrate".to_string() };
+    let (mut text, mut errors) = (format!("{}\n", constants::HEADER), Vec::new());
+    for (class, rows) in classes.iter().filter(|(_, rows)| rows.len() >= LEAST) {
+        let error = fit(&mut device, class, rows);
+        let Constants { fixed, compute, memory, .. } = device.constants(class);
+        let row = format!("{name},{class},{:.2},{compute:.3},{memory:.3},{},{error:.3},{on} {}", fixed * 1e6, rows.len(), rows.len());
+        writeln!(text, "{row}")?;
+        errors.push((*class, rows.len(), error));
+    }
+    if let Some(seconds) = host.filter(|seconds| *seconds > 0.0) {
+        writeln!(text, "{name},{HOST},{:.2},1.000,1.000,1,0.000,{on}", seconds * 1e6)?;
+    }
+    Ok((text, errors))
+}
+
+/// kind,precision,direction,flags,alignment,flops,bytes,m,n,k,groups,taps,launches,seconds,simulated
+fn work(row: &[&str]) -> Option<Work> {
+    let integer = |at: usize| row.get(at)?.parse::<u32>().ok();
+    let (direction, flags) = (u8::try_from(integer(2)?).ok()?, integer(3)?);
+    Some(Work {
+        kind: WorkKind::named(row.first()?)?,
+        precision: Precision::named(row.get(1)?)?,
+        direction,
+        phase: if direction == 0 { Phase::Forward } else { Phase::Backward },
+        is_channels_last: flags & 16 != 0,
+        is_volume: flags & 64 != 0,
+        changes_layout: flags & 4 != 0,
+        alignment: u16::try_from(integer(4)?).ok()?,
+        flops: row.get(5)?.parse().ok()?,
+        bytes: row.get(6)?.parse().ok()?,
+        m: integer(7)?,
+        n: integer(8)?,
+        k: integer(9)?,
+        batch: 1,
+        groups: integer(10)?,
+        taps: u16::try_from(integer(11)?).ok()?,
+        launches: integer(12)?,
+        ..Work::default()
+    })
+}
+
+/// Steps each constant up and down while that brings the mean of |log(predicted / timed)| down, in smaller and smaller steps. Gives the median.
+fn fit(device: &mut CardModel, class: &'static str, rows: &[(Work, f64)]) -> f64 {
+    let off = |device: &CardModel| -> Vec<f64> { rows.iter().map(|(work, seconds)| (device.takes(work).seconds / seconds).ln().abs()).collect() };
+    let mean = |device: &CardModel| off(device).iter().sum::<f64>() / rows.len() as f64;
+    let mut best = mean(device);
+    for step in [1.5, 1.2, 1.1, 1.03, 1.01] {
+        let mut is_better = true;
+        while is_better {
+            is_better = false;
+            for factors in [[step, 1.0, 1.0], [1.0, step, 1.0], [1.0, 1.0, step]] {
+                for sign in [1, -1] {
+                    let before = device.constants(class).clone();
+                    let [fixed, compute, memory] = factors.map(|factor: f64| factor.powi(sign));
+                    let mut changed = before.clone();
+                    changed.fixed = (before.fixed * fixed).clamp(5e-7, 1.2e-5);
+                    changed.compute = (before.compute * compute).clamp(0.02, 1.2);
+                    changed.memory = (before.memory * memory).clamp(0.05, 1.1);
+                    device.set(class, changed);
+                    let now = mean(device);
+                    if now < best - 1e-6 {
+                        (best, is_better) = (now, true);
+                    } else {
+                        device.set(class, before);
+                    }
+                }
+            }
+        }
+    }
+    let mut all = off(device);
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2].exp_m1()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_come_back_from_times_that_they_give() {
+        let card: Card = "rtx-4090".parse().unwrap();
+        let mut device = CardModel::of(&card).unwrap();
+        let mut wanted = device.constants("matmul_half").clone();
+        (wanted.compute, wanted.memory) = (0.5, 0.7);
+        device.set("matmul_half", wanted);
+        let mut records = "kind,precision,direction,flags,alignment,flops,bytes,m,n,k,groups,taps,launches,seconds,simulated\n".to_string();
+        for (m, n, k) in [(4096, 4096, 4096), (8192, 4096, 1024), (65536, 64, 1024), (65536, 1024, 64), (512, 512, 512)] {
+            let (flops, bytes) = (2.0 * f64::from(m) * f64::from(n) * f64::from(k), 2.0 * f64::from(m * k + k * n + m * n));
+            let seconds = device.takes(&Work { kind: WorkKind::Matmul, phase: Phase::Forward, flops, bytes, alignment: 8, m: m as u32, ..Work::default() }).seconds;
+            records += &format!("matmul,half,0,0,8,{flops},{bytes},{m},{n},{k},0,0,1,{seconds},0\n");
+        }
+        records += "host,,,,,,,,,,,,,0.000006,0\n";
+        let (file, errors) = calibrated(&card, &records).unwrap();
+        assert!(file.contains("rtx-4090,host,6.00"), "{file}");
+        assert_eq!((errors.len(), errors[0].1), (1, 5));
+        assert!(errors[0].2 < 0.05, "{errors:?}");
+        let row: Vec<f64> = file.lines().nth(1).unwrap().split(',').skip(2).take(3).map(|field| field.parse().unwrap()).collect();
+        assert!((row[1] / 0.5 - 1.0).abs() < 0.1 && (row[2] / 0.7 - 1.0).abs() < 0.15, "{row:?}");
+        assert!(calibrated(&card, "kind\nmatmul,half\n").is_err());
+    }
+}

@@ -1,0 +1,211 @@
+//! What was fitted of a card's kernels, and whose records it is: `constants.csv`, which `peers/times/fit.py` writes, and a file of
+//! `vramlab calibrate` before it.
+
+use anyhow::{Context, Result, ensure};
+use sim::cards::{self, Card};
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// Whose records a constant is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Grade {
+    /// The card's own, or those of another with the same chip.
+    Chip,
+    /// Those of a card of the same architecture.
+    Architecture,
+    /// The median over the cards that have records of the class.
+    Any,
+    /// No card has any: those of a class that is near.
+    None,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Constants {
+    pub fixed: f64,
+    pub compute: f64,
+    pub memory: f64,
+    rows: u32,
+}
+
+/// By card and class. The card `any` has the median of all.
+#[derive(Debug, Default)]
+pub struct Table(HashMap<(String, String), Constants>);
+
+const ANY: &str = "any";
+/// The first line of such a file.
+pub const HEADER: &str = "card,class,fixed_us,compute,memory,rows,median_error,fitted_on";
+
+/// What was fitted on times of the simulated GPU.
+pub const SIMULATED: &str = "a simulated GPU: of no use";
+
+static OWN_FILE: OnceLock<Table> = OnceLock::new();
+
+impl Table {
+    /// # Errors
+    /// The line that is none.
+    fn parse(text: &str) -> Result<Table> {
+        ensure!(text.lines().next() == Some(HEADER), "its first line is not '{HEADER}'");
+        let mut table = Table::default();
+        for line in text.lines().skip(1) {
+            let fields: Vec<&str> = line.split(',').collect();
+            let number = |at: usize| {
+                let value = fields.get(at).and_then(|field| field.parse::<f64>().ok()).filter(|value| *value > 0.0);
+                value.with_context(|| format!("'{line}' has no number above 0 in column {}", at + 1))
+            };
+            let constants = Constants {
+                fixed: number(2)? * 1e-6,
+                compute: number(3)?,
+                memory: number(4)?,
+                rows: fields.get(5).and_then(|rows| rows.parse().ok()).unwrap_or(0),
+            };
+            table.0.insert((fields[0].to_string(), fields[1].to_string()), constants);
+        }
+        Ok(table)
+    }
+
+    fn get(&self, card: &str, class: &str) -> Option<&Constants> {
+        self.0.get(&(card.to_string(), class.to_string()))
+    }
+}
+
+/// Constants of a file of `vramlab calibrate` come before those that the program has, for the rest of its life.
+///
+/// # Errors
+/// The file cannot be read, or is no such file.
+pub fn use_file(path: &Path) -> Result<()> {
+    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    ensure!(
+        !text.contains(SIMULATED),
+        "{} was written on a simulated GPU, whose times mean nothing: run vramlab calibrate on a real one",
+        path.display()
+    );
+    let table = Table::parse(&text).with_context(|| format!("{} is no file of vramlab calibrate", path.display()))?;
+    // The first one stays: a program reads its flags once.
+    let _ = OWN_FILE.set(table);
+    Ok(())
+}
+
+static LAUNCH_SECONDS: OnceLock<f64> = OnceLock::new();
+
+/// The host takes so long for each launch, in seconds, for the rest of the program's life.
+pub fn use_launch_seconds(seconds: f64) {
+    let _ = LAUNCH_SECONDS.set(seconds);
+}
+
+/// What the card's host takes to launch a kernel, where it was measured: a flag's, or that of a file of `vramlab calibrate`.
+pub fn launch_seconds(card: &Card) -> Option<f64> {
+    let of_file = || OWN_FILE.get()?.get(card.name?, super::device::HOST).map(|row| row.fixed);
+    LAUNCH_SECONDS.get().copied().or_else(of_file)
+}
+
+fn shipped() -> &'static Table {
+    static TABLE: OnceLock<Table> = OnceLock::new();
+    TABLE.get_or_init(|| Table::parse(include_str!("constants.csv")).expect("the tests read it"))
+}
+
+/// By card, also those that only records have.
+fn chips() -> &'static [(&'static str, &'static str)] {
+    static CHIPS: OnceLock<Vec<(&str, &str)>> = OnceLock::new();
+    CHIPS.get_or_init(|| include_str!("chips.csv").lines().skip(1).filter_map(|line| line.split_once(',')).collect())
+}
+
+fn chip_of(card: &str) -> Option<&'static str> {
+    chips().iter().find(|(name, _)| *name == card).map(|(_, chip)| *chip)
+}
+
+/// Of a chip's name the letters before its number are an architecture's: ga102 and ga104 are Ampere, ga100 is another.
+fn architecture_of(card: &Card, name: &str) -> Option<(u32, u32)> {
+    if card.name == Some(name) {
+        return Some(card.capability);
+    }
+    let chip = chip_of(name)?;
+    let known = cards::all().iter().find(|one| one.name.is_some_and(|other| chip_of(other) == Some(chip)))?;
+    Some(known.capability)
+}
+
+/// A card's constants of a class, from whose records they are, and the card whose they are where it is another.
+pub fn of(card: &Card, class: &'static str) -> (Constants, Grade, Option<String>) {
+    let name = card.name.unwrap_or_default();
+    if let Some(own) = OWN_FILE.get().and_then(|table| table.get(name, class)) {
+        return (own.clone(), Grade::Chip, None);
+    }
+    let tables = OWN_FILE.get().into_iter().chain([shipped()]);
+    // Of several the one with the most records.
+    let most = |is_kin: &dyn Fn(&str) -> bool| {
+        let rows = tables.clone().flat_map(|table| &table.0).filter(|((of, kind), _)| kind == class && of != ANY && is_kin(of));
+        rows.max_by(|a, b| a.1.rows.cmp(&b.1.rows).then_with(|| b.0.0.cmp(&a.0.0))).map(|((of, _), row)| (row.clone(), of.clone()))
+    };
+    let of_chip = chip_of(name).and_then(|chip| most(&|of| of != name && chip_of(of) == Some(chip)));
+    // A few records of its own are less than many of its chip.
+    match (shipped().get(name, class), of_chip) {
+        (Some(own), None) => return (own.clone(), Grade::Chip, None),
+        (Some(own), Some((row, _))) if own.rows >= 30 || row.rows < 10 * own.rows => return (own.clone(), Grade::Chip, None),
+        (_, Some((row, of))) => return (row, Grade::Chip, Some(of)),
+        (None, None) => {}
+    }
+    if let Some((row, of)) = most(&|of| architecture_of(card, of) == Some(card.capability)) {
+        return (row, Grade::Architecture, Some(of));
+    }
+    match shipped().get(ANY, class) {
+        Some(any) => (any.clone(), Grade::Any, None),
+        None => {
+            let (near, _, _) = near(class).map_or_else(|| panic!("constants.csv has no class {class}"), |near| self::of(card, near));
+            (near, Grade::None, None)
+        }
+    }
+}
+
+/// The class whose kernels are most like those of one without any record.
+fn near(class: &str) -> Option<&'static str> {
+    Some(match class {
+        "attention_backward" => "attention",
+        "reduction_backward" => "reduction",
+        "layout" => "pointwise",
+        "attention" => "matmul_half",
+        "convolution_tf32_forward" => "convolution_half_forward",
+        "convolution_tf32_data" => "convolution_half_data",
+        "convolution_tf32_weights" => "convolution_half_weights",
+        "grouped_half" => "grouped_tf32",
+        "grouped_tf32" => "grouped_single",
+        "grouped_single" => "convolution_single_forward",
+        "depthwise_half" => "depthwise_tf32",
+        "depthwise_tf32" => "depthwise_single",
+        "depthwise_single" => "convolution_single_forward",
+        "volume_half" => "volume_tf32",
+        "volume_tf32" => "convolution_half_forward",
+        "volume_single" => "convolution_single_forward",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_those_of_the_nearest_card_that_has_records() {
+        let of = |card: &str, class| of(&card.parse().unwrap(), class);
+        assert_eq!(of("rtx-4090", "matmul_half").1, Grade::Chip);
+        // An RTX PRO 6000 has the 5090's chip, and the 4090 another architecture.
+        let (_, grade, whose) = of("rtx-5090", "matmul_half");
+        assert_eq!((grade, whose.as_deref()), (Grade::Chip, Some("rtx-pro-6000")));
+        let (_, grade, whose) = of("l4", "attention");
+        assert_eq!((grade, whose.as_deref()), (Grade::Architecture, Some("l40s")));
+        assert_eq!(of("rtx-4090", "attention").1, Grade::Chip);
+        assert_eq!(of("t4", "attention").1, Grade::Any);
+    }
+
+    #[test]
+    fn each_row_is_plausible() {
+        assert_eq!(shipped().0.len(), include_str!("constants.csv").lines().count() - 1);
+        for ((card, class), row) in &shipped().0 {
+            assert!((5e-7..2e-5).contains(&row.fixed), "{card} {class}");
+            assert!((0.02..1.5).contains(&row.compute) && (0.05..1.5).contains(&row.memory), "{card} {class}");
+        }
+        for text in ["card,class\n", &format!("{HEADER}\nh100,matmul_half,1,x,1\n"), &format!("{HEADER}\nh100,matmul_half,0,1,1\n")] {
+            assert!(Table::parse(text).is_err());
+        }
+    }
+}
