@@ -7,8 +7,16 @@ import os
 import pathlib
 import zlib
 
-from predictions import NEUSIGHT, rows_of
+from gather import rows_of
 
+NEUSIGHT = {
+    "NVIDIA_A100-PCIE-40GB": "a100-pcie-40g",
+    "NVIDIA_A100_80GB_PCIe": "a100-pcie-80g",
+    "NVIDIA_H100_80GB_HBM3": "h100",
+    "NVIDIA_L4": "l4",
+    "Tesla_T4": "t4",
+    "Tesla_V100-PCIE-32GB": "v100",
+}
 LAYOUTS = ("nchw", "nhwc")
 
 

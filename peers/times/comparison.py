@@ -1,5 +1,5 @@
-"""Sets what the program predicts of recorded steps (predicted first) beside what others measured: steps.csv and ratios.csv of
-experiments/real_times, the tables in docs/time.md, and the bands in src/rehearse/src/answer/time/intervals.csv.
+"""Sets what the program predicts of recorded steps (predicted first) beside what others measured: the tables in docs/time.md, the bands in
+src/rehearse/src/answer/time/intervals.csv, and with --experiment the tables of experiments/real_times.
 
     cargo build -p rehearse --example steps && python peers/times/comparison.py
 
@@ -7,6 +7,7 @@ Steps are those of records/times/steps, measured times those of records/times/me
 fitted, so that only its networks (level 3) are judged.
 """
 
+import argparse
 import collections
 import csv
 import gzip
@@ -23,6 +24,8 @@ COMMITS = {
     "neusight": "sitar-lab/NeuSight@6945927d",
     "kernelbench": "ScalingIntelligence/KernelBench@433d28b7",
 }
+# Rows of a card that make a band of its own.
+LEAST = 15
 CELLS = {"chip": "anchored", "architecture": "architecture", "specification": "specification"}
 EXPERIMENT = model.ROOT / "experiments/real_times"
 TRANSFORMERS = ("vit", "deit", "xcit", "crossvit", "cait", "swin", "beit", "coat", "mixer", "gmixer", "gmlp", "pit", "tnt", "volo", "jx", "levit")
@@ -113,26 +116,67 @@ def write(path, header, rows):
 
 
 def bands_of_cells(rows):
-    """Of each grade of records; a source has one voice however many rows it has, as the next user's script is of none of them."""
+    """Of each grade of records, and of each card that has rows of its own; a grade with few rows has the band of all."""
+    def of(own):
+        low, high = band([error(row) for row in own])
+        return min(low, 0.95), max(high, 1.05), len(own)
+
     found = {}
     for grade, cell in CELLS.items():
-        own = [row for row in rows if row["records"] == grade] if sum(row["records"] == grade for row in rows) >= 30 else rows
-        low, high = band([error(row) for row in own])
-        found[cell] = (low, high, len(own))
+        own = [row for row in rows if row["records"] == grade]
+        found[cell] = of(own if len(own) >= 30 else rows)
+        # Who knows less is not surer.
+        low, high, _ = found["anchored"]
+        found[cell] = (min(found[cell][0], low), max(found[cell][1], high), found[cell][2])
+    for card in sorted({row["card"] for row in rows}):
+        own = [row for row in rows if row["card"] == card]
+        if len(own) >= LEAST:
+            found[card] = of(own)
     return found
 
 
+def is_inside(row, bands):
+    low, high, _ = bands.get(row["card"]) or bands[CELLS[row["records"]]]
+    return low <= math.exp(error(row)) <= high
+
+
 def inside_of_others(rows):
-    """Each source and each card held out: how often the band of the other rows holds its own."""
+    """How often a band holds rows that it was not made from: each model held out, by card and by the class that takes most of its time; and each
+    source and each card."""
+    held = []
+    for model_name in sorted({row["case"].split()[0] for row in rows}):
+        bands = bands_of_cells([row for row in rows if row["case"].split()[0] != model_name])
+        held += [(row, is_inside(row, bands)) for row in rows if row["case"].split()[0] == model_name]
+    for title, of in (("models of", lambda row: row["card"]), ("models, most of whose time are", class_of), ("all models", lambda row: "")):
+        for value in sorted({of(row) for row in rows}):
+            own = [inside for row, inside in held if of(row) == value]
+            if len(own) >= LEAST:
+                yield f"{title} {value}".strip(), len(own), sum(own) / len(own)
     for name in ("source", "card"):
         for value in sorted({row[name] for row in rows}):
-            own, others = [row for row in rows if row[name] == value], [row for row in rows if row[name] != value]
-            bands = bands_of_cells(others)
-            inside = [bands[CELLS[row["records"]]][0] <= math.exp(error(row)) <= bands[CELLS[row["records"]]][1] for row in own]
-            yield f"{name} {value}", len(own), sum(inside) / len(own)
+            own, bands = [row for row in rows if row[name] == value], bands_of_cells([row for row in rows if row[name] != value])
+            if len(own) >= LEAST:
+                yield f"the {name} {value}", len(own), sum(is_inside(row, bands) for row in own) / len(own)
+
+
+def class_of(row):
+    return row["classes"].split(":")[0]
+
+
+def write_experiment(steps, variants):
+    write(EXPERIMENT / "steps.csv", "source,case,card,family,constants,bound_by,predicted,low,high,measured,roofline,pytorch,commit", (
+        (row["source"], name_of(row), row["card"], family(row), CELLS[row["records"]], row["bound_by"], row["predicted"], float(row["low"]),
+         float(row["high"]), row["measured"], row["roofline"], row["pytorch"], COMMITS[row["source"]]) for row in steps))
+    write(EXPERIMENT / "ratios.csv", "source,change,card,from,to,predicted,measured,roofline,pytorch,commit", (
+        (to["source"], kind((of, to)), to["card"], name_of(of), name_of(to), *(to[name] / of[name] for name in
+                                                                            ("predicted", "measured", "roofline", "pytorch")),
+         COMMITS[to["source"]]) for of, to in variants))
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--experiment", action="store_true", help="write its tables, too; its results are then to be recorded anew")
+    options = parser.parse_args()
     for source in [source for source in COMMITS if not (evaluate.RECORDS / "steps" / f"{source}.csv.gz").exists()]:
         del COMMITS[source]
     found = [row for row in evaluate.rows(list(COMMITS)) if evaluate.is_judged(row)]
@@ -141,14 +185,9 @@ def main():
         row["roofline"], row["pytorch"] = of[row["source"]](row["case"], row["card"])
     host = [row for row in found if row["bound_by"] in ("launches", "synchronisation")]
     steps = [row for row in found if row not in host]
-    write(EXPERIMENT / "steps.csv", "source,case,card,family,constants,bound_by,predicted,low,high,measured,roofline,pytorch,commit", (
-        (row["source"], name_of(row), row["card"], family(row), CELLS[row["records"]], row["bound_by"], row["predicted"], float(row["low"]),
-         float(row["high"]), row["measured"], row["roofline"], row["pytorch"], COMMITS[row["source"]]) for row in steps))
     variants = list(pairs(steps))
-    write(EXPERIMENT / "ratios.csv", "source,change,card,from,to,predicted,measured,roofline,pytorch,commit", (
-        (to["source"], kind((of, to)), to["card"], name_of(of), name_of(to), *(to[name] / of[name] for name in
-                                                                            ("predicted", "measured", "roofline", "pytorch")),
-         COMMITS[to["source"]]) for of, to in variants))
+    if options.experiment:
+        write_experiment(steps, variants)
     bands = bands_of_cells(steps)
     lines = ["| records | rows | predicted | median of measured / predicted | inside the band | plain roofline | PyTorch's estimate |",
              "|---|---:|---:|---:|---:|---:|---:|"]
@@ -156,10 +195,9 @@ def main():
               for source, card in sorted({(row["source"], row["card"]) for row in steps})]
     groups += [(f"{title}: {cell}", [row for row in steps if of(row) == cell]) for title, of in (
         ("constants", lambda row: CELLS[row["records"]]), ("bound by", lambda row: row["bound_by"]), ("kind", family),
-        ("most of its time", lambda row: row["classes"].split(":")[0])) for cell in sorted({of(row) for row in steps})]
+        ("most of its time", class_of)) for cell in sorted({of(row) for row in steps})]
     for name, some in [*groups, ("all steps", steps)]:
-        low_high = [bands[CELLS[row["records"]]] for row in some]
-        inside = sum(low <= math.exp(error(row)) <= high for row, (low, high, _) in zip(some, low_high)) / len(some)
+        inside = sum(is_inside(row, bands) for row in some) / len(some)
         lines.append(f"| {name} | {len(some)} | {median_and_p90([-error(row) for row in some])} | "
                      f"{math.exp(statistics.median(error(row) for row in some)):.2f} | {inside:.0%} | ".replace("%", " %").replace("  %", " %")
                      + " | ".join(median_and_p90([-error(row, one) for row in some]) for one in ("roofline", "pytorch")) + " |")
@@ -167,7 +205,8 @@ def main():
     lines += [f"| {name} | {count} | {share:.0%} |".replace("%", " %") for name, count, share in inside_of_others(steps)]
     lines += ["", "| ratios | pairs | median / p90 | band | sign right |", "|---|---:|---:|---:|---:|"]
     cells = [(cell, *values) for cell, values in bands.items()]
-    low, high, count = min(bands.values())[0], max(one[1] for one in bands.values()), len(steps)
+    grades = [bands[cell] for cell in CELLS.values()]
+    low, high, count = min(one[0] for one in grades), max(one[1] for one in grades), len(steps)
     # Steps that the host bounds: what is known is the host of the rehearsal alone; assumed, the square.
     cells.append(("host", low**2, high**2, count))
     for cell, change, what in (("ratio", "size", "batch, or passes that are run"), ("layout", "layout", "channels last")):

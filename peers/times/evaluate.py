@@ -16,7 +16,7 @@ import model
 
 RECORDS = model.ROOT / "records/times"
 # Cards of the records that cards.csv has no line for are left out.
-CARDS = {"kineto": ["v100"], "neusight": ["a100-40g", "a100-80g", "h100", "l4", "t4", "v100"], "timm-train": ["rtx-3090"],
+CARDS = {"kineto": ["v100"], "neusight": ["a100-pcie-40g", "a100-pcie-80g", "h100", "l4", "t4", "v100"], "timm-train": ["rtx-3090"],
          "timm-infer": ["rtx-3090", "rtx-4090"]}
 PROGRAM = model.ROOT / "target/debug/examples/steps"
 

@@ -1,6 +1,6 @@
 """Takes what others measured of whole steps out of their files: records/times/measured.csv.gz, which comparison.py sets beside predictions.
 
-    python peers/times/measured.py FOLDER KERNELBENCH [PEFT]
+    python peers/times/measured.py FOLDER KERNELBENCH
 
 FOLDER holds the sources' files (records/times/README.md), KERNELBENCH is a clone of ScalingIntelligence/KernelBench.
 """
@@ -13,8 +13,8 @@ import re
 import subprocess
 import sys
 
+from cases import NEUSIGHT
 from gather import ROOT, rows_of, write
-from predictions import NEUSIGHT
 
 MEASURED = ROOT / "records/times/measured.csv.gz"
 # Problems of before July 2025 and of after it have other sizes.

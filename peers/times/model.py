@@ -1,4 +1,4 @@
-"""The time model of src/rehearse/src/answer/time/device.rs over many rows at once, for fitting its constants; `vramlab times` is what predicts."""
+"""The time model of src/rehearse/src/answer/time/device.rs over many rows at once, for fitting its constants; examples/steps.rs is what predicts."""
 
 import csv
 import pathlib

@@ -4,7 +4,7 @@
 
 PYTHON has torch, and timm, torchvision and transformers where the source needs them. All steps of a source are rehearsed in one process, each
 twice; the second is kept. Nothing that was measured is read, only names and sizes: what a step has to do is predicted from these files
-(`vramlab times`), so that a change of the constants needs no rehearsal. Columns are those of src/sim/native/python/work.h; alike rows of a step
+(evaluate.py), so that a change of the constants needs no rehearsal. Columns are those of src/sim/native/python/work.h; alike rows of a step
 are one with their `count`.
 """
 
@@ -103,7 +103,7 @@ def main():
 
         options.cases = list(dict.fromkeys(cases.of(options.source, options.records)))
     out.parent.mkdir(parents=True, exist_ok=True)
-    command = [options.program, "rehearse", "--quiet", "--gpu", "a100-80g", "--no-init", "--steps", "all", "--timeout", "7200", "--",
+    command = [options.program, "rehearse", "--quiet", "--writes", "--gpu", "a100-80g", "--no-init", "--steps", "all", "--timeout", "7200", "--",
                options.python, HERE / "steps.py", options.source, "--out", out, "--cases", *options.cases]
     subprocess.run(command, env={**os.environ, "VRAMLAB_REHEARSAL_TIMED_STEPS": "100000"}, check=False)
 

@@ -1,15 +1,9 @@
-"""The steps that others timed, to be rehearsed: python workloads.py SOURCE CASE..., as predictions.py calls it.
+"""The steps that others timed, to be rehearsed by steps.py.
 
-A step that has no optimizer ends with one of a parameter of its own, so that a rehearsal knows where it ends. With VRAMLAB_BASELINES it also
-writes what two simpler ways make of the same operators: a plain roofline, and PyTorch's own estimate.
+A step that has no optimizer ends with one of a parameter of its own, so that a rehearsal knows where it ends.
 """
 
-import collections
-import glob
-import json
 import os
-import struct
-import sys
 
 import torch
 from torch import nn
@@ -59,7 +53,7 @@ def neusight_step(run):
     config.use_cache = False
     model = kind(config).cuda()
     ids = torch.randint(30000, (int(batch), int(length)), device="cuda")
-    ends = marker()
+    ends = marker(after_training=True)
 
     def infer():
         with torch.no_grad():
@@ -72,28 +66,6 @@ def neusight_step(run):
         ends()
 
     return train if mode == "train" else infer
-
-
-def liger_step(name, mode, size, *more):
-    make = {
-        "cross_entropy": lambda: (nn.CrossEntropyLoss(), torch.randn(8 * 2048, size, device="cuda"), torch.randint(size, (8 * 2048,), device="cuda")),
-        "layer_norm": lambda: (nn.LayerNorm(size, device="cuda"), torch.randn(4096, size, device="cuda")),
-        "softmax": lambda: (nn.Softmax(-1), torch.randn(2048, size, device="cuda", dtype=getattr(torch, more[0]))),
-        "embedding": lambda: (nn.Embedding(size, int(more[0]), device="cuda"), torch.randint(size, (int(more[1]), int(more[2])), device="cuda")),
-    }
-    size = int(size)
-    layer, first, *others = make[name]()
-    if first.is_floating_point():
-        first.requires_grad_()
-    ends = marker()
-
-    def step():
-        result = layer(first, *others)
-        if mode == "full":
-            result.backward(torch.ones_like(result))
-        ends()
-
-    return step
 
 
 def resnet_step():
@@ -149,48 +121,22 @@ def kernelbench_step(path):
     return step
 
 
-def marker():
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1, device="cuda"))], lr=0.0)
-    return optimizer.step
+def marker(after_training=False):
+    """Ends a step. Where others of the process were trained, one without a backward pass is none."""
+    parameter = nn.Parameter(torch.zeros(1, device="cuda"))
+    optimizer = torch.optim.SGD([parameter], lr=0.0)
+
+    def ends():
+        if after_training:
+            parameter.sum().backward()
+        optimizer.step()
+
+    return ends
 
 
-def baselines(path, half, single, bandwidth):
-    """Sums over the operators of the last step of max(FLOPs / peak, bytes / bandwidth); PyTorch's halves the FLOPs and has 0.75 of the peak."""
-    folder = max(glob.glob(os.path.join(os.environ["VRAMLAB_REHEARSAL"], f"{os.getpid()}-*")))
-    with open(os.path.join(folder, "work"), "rb") as file:
-        records = file.read()[64:]
-    sums = collections.defaultdict(lambda: [0.0, 0.0])
-    for at in range(0, len(records), 88):
-        kind, precision = records[at : at + 2]
-        step, flops, moved = struct.unpack_from("<I4xdd", records, at + 8)
-        if kind == 8:
-            continue
-        compute, memory = flops / (half if precision == 0 else single) / 1e12, moved / bandwidth / 1e9
-        sums[step][0] += max(compute, memory)
-        sums[step][1] += max(compute / 2 / 0.75, memory)
-    with open(path, "w") as file:
-        json.dump(dict(zip(("roofline", "pytorch"), sums[max(sums)])), file)
-
-
-SOURCES = {"timm-train": timm_step, "timm-infer": timm_inference, "neusight": neusight_step, "liger": liger_step, "kineto": resnet_step,
+SOURCES = {"timm-train": timm_step, "timm-infer": timm_inference, "neusight": neusight_step, "kineto": resnet_step,
            "kernelbench": kernelbench_step}
 
 
 def step_of(source, case):
     return SOURCES[source](*case.split())
-
-
-def main():
-    source, *case = sys.argv[1:]
-    step = SOURCES[source](*case)
-    try:
-        while True:
-            step()
-    finally:
-        if os.environ.get("VRAMLAB_BASELINES"):
-            path, *figures = os.environ["VRAMLAB_BASELINES"].split(",")
-            baselines(path, *map(float, figures))
-
-
-if __name__ == "__main__":
-    main()

@@ -12,6 +12,7 @@ mod library;
 mod passes;
 mod scripts;
 mod sharing;
+mod times;
 mod versions;
 mod ways_in;
 mod what_if;

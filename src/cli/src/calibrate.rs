@@ -39,7 +39,10 @@ impl CalibrateOptions {
         let card = match (&self.gpu, &timed) {
             (Some(card), _) => *card,
             (None, Some(title)) => *cards::all().iter().find(|card| card.title == title).with_context(|| {
-                format!("no card of vramlab's is called '{title}': name the one that it is with --gpu; the times are in {}", self.records.display())
+                format!(
+                    "no card of vramlab's is called '{title}': name the one that it is with --gpu; the times are in {}",
+                    self.records.display()
+                )
             })?,
             (None, None) => unreachable!("--from requires --gpu"),
         };
@@ -49,7 +52,12 @@ impl CalibrateOptions {
         for (class, rows, error) in errors {
             println!("  {class:<28} {rows:>3} operators, off by {:.0} % in the median", error * 100.0);
         }
-        println!("Wrote {} for {}: vramlab rehearse --constants {} predicts with it.", self.out.display(), card, self.out.display());
+        println!(
+            "Wrote {} for {}: vramlab rehearse --constants {} predicts with it.",
+            self.out.display(),
+            card,
+            self.out.display()
+        );
         if records.lines().any(|line| line.ends_with(",1")) {
             eprintln!("The GPU was simulated: these times mean nothing, and --constants refuses the file.");
         }

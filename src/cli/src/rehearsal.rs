@@ -40,6 +40,10 @@ pub struct RehearseOptions {
     #[arg(long, value_name = "FILE")]
     constants: Option<PathBuf>,
 
+    /// Beside the predicted time, what it costs: rows of `card,per_hour,currency,date,source`
+    #[arg(long, value_name = "FILE")]
+    prices: Option<PathBuf>,
+
     /// Stop the script after this many optimizer steps, or run it to its end with `all`
     #[arg(long, value_name = "N|all", default_value = "3")]
     steps: String,
@@ -239,11 +243,17 @@ impl RehearseOptions {
             self.host_factor
         );
         if let Some(launch) = self.launch_us {
-            ensure!((0.1..=1000.0).contains(&launch), "--launch-us {launch}: write microseconds from 0.1 to 1000; most hosts take 3 to 15");
+            ensure!(
+                (0.1..=1000.0).contains(&launch),
+                "--launch-us {launch}: write microseconds from 0.1 to 1000; most hosts take 3 to 15"
+            );
             rehearse::time::use_launch_seconds(launch * 1e-6);
         }
         if let Some(file) = &self.constants {
             rehearse::time::use_constants(file)?;
+        }
+        if let Some(file) = &self.prices {
+            rehearse::time::use_prices(file)?;
         }
         let rank = match (self.world_size, self.rank) {
             (Some(size), Some(Rank::One(rank))) => {

@@ -27,7 +27,9 @@ pub enum WorkKind {
 
 impl WorkKind {
     pub fn of(number: u8) -> Option<WorkKind> {
-        use WorkKind::{Attention, AttentionBackward, Convolution, Copy, Index, Matmul, Optimizer, Pointwise, Recurrent, Reduction};
+        use WorkKind::{
+            Attention, AttentionBackward, Convolution, Copy, Index, Matmul, Optimizer, Pointwise, Recurrent, Reduction,
+        };
         [Pointwise, Matmul, Attention, AttentionBackward, Convolution, Reduction, Index, Optimizer, Copy, Recurrent]
             .get(number as usize)
             .copied()

@@ -14,6 +14,12 @@ fn between(low: f64, high: f64) -> String {
     format!("{} to {}", seconds(low), seconds(high))
 }
 
+/// With cents, and two digits of what is less.
+fn money(value: f64) -> String {
+    let digits = if value >= 0.1 { 2.0 } else { 1.0 - value.max(1e-9).log10().floor() };
+    format!("{value:.*}", digits as usize)
+}
+
 const ROWS: usize = 6;
 
 /// Lines for an answer, each ended.
@@ -45,10 +51,23 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
     )?;
     for one in &time.unrecorded {
         let times = format!("{:.1} to {:.1}", one.low, one.high);
-        writeln!(text, "    {:.0} % of it are {}, of which no card of this architecture has a record: {times} times.", one.share * 100.0, one.kernels)?;
+        writeln!(
+            text,
+            "    {:.0} % of it are {}, of which no card of this architecture has a record: {times} times.",
+            one.share * 100.0,
+            one.kernels
+        )?;
     }
     if !time.throughput().is_empty() {
         writeln!(text, "    That is {} (predicted).", time.throughput())?;
+    }
+    if let Some(cost) = &time.cost {
+        let [of, low, high] = [cost.of_1000_steps, cost.low, cost.high].map(money);
+        writeln!(
+            text,
+            "    1000 steps cost {of} {} ({low} to {high}; predicted), at {} an hour on {} ({}).",
+            cost.currency, cost.per_hour, cost.date, cost.source
+        )?;
     }
     for row in &time.phases {
         writeln!(
@@ -98,14 +117,18 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
     };
     let answers: Vec<(&str, &Answer)> = answers.into_iter().collect();
     let width = answers.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(12);
-    let row = |cells: [&str; 8]| {
-        let [gpu, verdict, peak, headroom, needs, step, throughput, between] = cells;
-        format!("  {gpu:<width$} {verdict:<13} {peak:>10} {headroom:>10} {needs:>10} {step:>11} {throughput:>17}  {between}")
+    let cost_of = |answer: &Answer| answer.time.as_ref().and_then(|time| time.cost.clone());
+    let is_priced = answers.iter().any(|(_, answer)| cost_of(answer).is_some());
+    let row = |cells: [&str; 9]| {
+        let [gpu, verdict, peak, headroom, needs, step, cost, throughput, between] = cells;
+        let cost = if is_priced { format!(" {cost:>11}") } else { String::new() };
+        format!("  {gpu:<width$} {verdict:<13} {peak:>10} {headroom:>10} {needs:>10} {step:>11}{cost} {throughput:>17}  {between}")
             .trim_end()
             .to_string()
             + "\n"
     };
-    let titles = [heading, "", "on the GPU", "headroom", "needs", "a step", "throughput", "80 %, and what bounds it (predicted)"];
+    let bands = "80 %, and what bounds it (predicted)";
+    let titles = [heading, "", "on the GPU", "headroom", "needs", "a step", "1000 steps", "throughput", bands];
     let mut text = "\n".to_string() + &row(titles);
     for (name, answer) in &answers {
         let verdict = match answer.verdict {
@@ -128,7 +151,9 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
             Some(time) => {
                 let anchor = match time.records {
                     "chip" => String::new(),
-                    "architecture" => format!(", from records of {}", time.records_of.first().map_or("another card", String::as_str)),
+                    "architecture" => {
+                        format!(", from records of {}", time.records_of.first().map_or("another card", String::as_str))
+                    }
                     _ => ", from specifications".to_string(),
                 };
                 let more = format!("{}; {}{anchor}", between(time.low_seconds, time.high_seconds), time.bound_by);
@@ -136,7 +161,23 @@ pub fn side_by_side<'a>(heading: &str, answers: impl IntoIterator<Item = (&'a st
             }
             None => ("-".to_string(), answer.time_missing.clone().unwrap_or_default()),
         };
-        text += &row([name, verdict, &peak, &bytes(answer.headroom), &needs, &step, throughput, &more]);
+        let cost = cost_of(answer).map_or("-".to_string(), |cost| format!("{} {}", money(cost.of_1000_steps), cost.currency));
+        text += &row([name, verdict, &peak, &bytes(answer.headroom), &needs, &step, &cost, throughput, &more]);
+    }
+    // Between bands that overlap nothing is decided.
+    let fitting =
+        answers.iter().filter(|(_, answer)| answer.verdict.fits()).filter_map(|(name, answer)| Some((name, cost_of(answer)?)));
+    if let Some((name, least)) = fitting.clone().min_by(|a, b| a.1.of_1000_steps.total_cmp(&b.1.of_1000_steps)) {
+        let (oldest, newest) = fitting.clone().fold((least.date.clone(), least.date.clone()), |(oldest, newest), (_, cost)| {
+            (oldest.min(cost.date.clone()), newest.max(cost.date))
+        });
+        let dates = if oldest == newest { oldest } else { format!("{oldest} to {newest}") };
+        let rivals: Vec<&str> =
+            fitting.filter(|(other, cost)| *other != name && cost.low < least.high).map(|(name, _)| *name).collect();
+        let or = if rivals.is_empty() { String::new() } else { format!("; within what is uncertain also {}", rivals.join(", ")) };
+        text += &format!(
+            "\n  1000 steps cost least on {name}, of the cards that fit and have a price{or} (predicted; prices of {dates}).\n"
+        );
     }
     if let Some(streams) = answers.iter().find_map(|(_, answer)| streams_said(answer)) {
         text += &format!("\n  {streams}\n");

@@ -15,11 +15,14 @@ pub const SCRIPT: &str = include_str!("calibrate.py");
 /// A class that fewer records speak of keeps the constants that it has.
 const LEAST: usize = 3;
 
+/// A class, how many operators speak of it, and how far it is off in the median.
+pub type FitError = (&'static str, usize, f64);
+
 /// `records` is what the script wrote: a row for each operator that was timed. Gives the file, and how far each class is off in the median.
 ///
 /// # Errors
 /// The card has no figures of speed, or a row is none.
-pub fn calibrated(card: &Card, records: &str) -> Result<(String, Vec<(&'static str, usize, f64)>)> {
+pub fn calibrated(card: &Card, records: &str) -> Result<(String, Vec<FitError>)> {
     let mut device = CardModel::of(card).map_err(anyhow::Error::msg)?;
     let name = card.name.context("a size alone has no name")?;
     let mut classes: BTreeMap<&'static str, Vec<(Work, f64)>> = BTreeMap::new();
@@ -41,7 +44,8 @@ pub fn calibrated(card: &Card, records: &str) -> Result<(String, Vec<(&'static s
     for (class, rows) in classes.iter().filter(|(_, rows)| rows.len() >= LEAST) {
         let error = fit(&mut device, class, rows);
         let Constants { fixed, compute, memory, .. } = device.constants(class);
-        let row = format!("{name},{class},{:.2},{compute:.3},{memory:.3},{},{error:.3},{on} {}", fixed * 1e6, rows.len(), rows.len());
+        let row =
+            format!("{name},{class},{:.2},{compute:.3},{memory:.3},{},{error:.3},{on} {}", fixed * 1e6, rows.len(), rows.len());
         writeln!(text, "{row}")?;
         errors.push((*class, rows.len(), error));
     }
@@ -79,7 +83,9 @@ fn work(row: &[&str]) -> Option<Work> {
 
 /// Steps each constant up and down while that brings the mean of |log(predicted / timed)| down, in smaller and smaller steps. Gives the median.
 fn fit(device: &mut CardModel, class: &'static str, rows: &[(Work, f64)]) -> f64 {
-    let off = |device: &CardModel| -> Vec<f64> { rows.iter().map(|(work, seconds)| (device.takes(work).seconds / seconds).ln().abs()).collect() };
+    let off = |device: &CardModel| -> Vec<f64> {
+        rows.iter().map(|(work, seconds)| (device.takes(work).seconds / seconds).ln().abs()).collect()
+    };
     let mean = |device: &CardModel| off(device).iter().sum::<f64>() / rows.len() as f64;
     let mut best = mean(device);
     for step in [1.5, 1.2, 1.1, 1.03, 1.01] {
@@ -121,10 +127,21 @@ mod tests {
         let mut wanted = device.constants("matmul_half").clone();
         (wanted.compute, wanted.memory) = (0.5, 0.7);
         device.set("matmul_half", wanted);
-        let mut records = "kind,precision,direction,flags,alignment,flops,bytes,m,n,k,groups,taps,launches,seconds,simulated\n".to_string();
+        let mut records =
+            "kind,precision,direction,flags,alignment,flops,bytes,m,n,k,groups,taps,launches,seconds,simulated\n".to_string();
         for (m, n, k) in [(4096, 4096, 4096), (8192, 4096, 1024), (65536, 64, 1024), (65536, 1024, 64), (512, 512, 512)] {
             let (flops, bytes) = (2.0 * f64::from(m) * f64::from(n) * f64::from(k), 2.0 * f64::from(m * k + k * n + m * n));
-            let seconds = device.takes(&Work { kind: WorkKind::Matmul, phase: Phase::Forward, flops, bytes, alignment: 8, m: m as u32, ..Work::default() }).seconds;
+            let seconds = device
+                .takes(&Work {
+                    kind: WorkKind::Matmul,
+                    phase: Phase::Forward,
+                    flops,
+                    bytes,
+                    alignment: 8,
+                    m: m as u32,
+                    ..Work::default()
+                })
+                .seconds;
             records += &format!("matmul,half,0,0,8,{flops},{bytes},{m},{n},{k},0,0,1,{seconds},0\n");
         }
         records += "host,,,,,,,,,,,,,0.000006,0\n";

@@ -1,6 +1,7 @@
 //! What was fitted of a card's kernels, and whose records it is: `constants.csv`, which `peers/times/fit.py` writes, and a file of
 //! `vramlab calibrate` before it.
 
+use super::device::CLASSES;
 use anyhow::{Context, Result, ensure};
 use sim::cards::{self, Card};
 use std::collections::HashMap;
@@ -115,7 +116,7 @@ fn chip_of(card: &str) -> Option<&'static str> {
     chips().iter().find(|(name, _)| *name == card).map(|(_, chip)| *chip)
 }
 
-/// Of a chip's name the letters before its number are an architecture's: ga102 and ga104 are Ampere, ga100 is another.
+/// By its compute capability: that of any card of cards.csv with its chip.
 fn architecture_of(card: &Card, name: &str) -> Option<(u32, u32)> {
     if card.name == Some(name) {
         return Some(card.capability);
@@ -145,15 +146,33 @@ pub fn of(card: &Card, class: &'static str) -> (Constants, Grade, Option<String>
         (_, Some((row, of))) => return (row, Grade::Chip, Some(of)),
         (None, None) => {}
     }
-    if let Some((row, of)) = most(&|of| architecture_of(card, of) == Some(card.capability)) {
+    // From Hopper on a generation's chips are near enough.
+    let generation = |(major, minor): (u32, u32)| if major < 9 { (major, minor) } else { (major, 0) };
+    if let Some((row, of)) = most(&|of| architecture_of(card, of).map(generation) == Some(generation(card.capability))) {
         return (row, Grade::Architecture, Some(of));
     }
     match shipped().get(ANY, class) {
-        Some(any) => (any.clone(), Grade::Any, None),
+        Some(any) => (beside_forward(card, class, any), Grade::Any, None),
         None => {
-            let (near, _, _) = near(class).map_or_else(|| panic!("constants.csv has no class {class}"), |near| self::of(card, near));
+            let (near, _, _) =
+                near(class).map_or_else(|| panic!("constants.csv has no class {class}"), |near| self::of(card, near));
             (near, Grade::None, None)
         }
+    }
+}
+
+/// Gradients that only other cards have records of are as far from those as the card's own forward pass is from theirs.
+fn beside_forward(card: &Card, class: &str, any: &Constants) -> Constants {
+    let kind = class.strip_suffix("_data").or_else(|| class.strip_suffix("_weights"));
+    let forward = kind.and_then(|kind| CLASSES.into_iter().find(|one| one.strip_suffix("_forward") == Some(kind)));
+    match forward.and_then(|forward| Some((of(card, forward), shipped().get(ANY, forward)?))) {
+        Some(((own, Grade::Chip, _), usual)) => Constants {
+            fixed: own.fixed,
+            compute: any.compute * own.compute / usual.compute,
+            memory: any.memory * own.memory / usual.memory,
+            rows: 0,
+        },
+        _ => any.clone(),
     }
 }
 
@@ -204,7 +223,8 @@ mod tests {
             assert!((5e-7..2e-5).contains(&row.fixed), "{card} {class}");
             assert!((0.02..1.5).contains(&row.compute) && (0.05..1.5).contains(&row.memory), "{card} {class}");
         }
-        for text in ["card,class\n", &format!("{HEADER}\nh100,matmul_half,1,x,1\n"), &format!("{HEADER}\nh100,matmul_half,0,1,1\n")] {
+        for text in ["card,class\n", &format!("{HEADER}\nh100,matmul_half,1,x,1\n"), &format!("{HEADER}\nh100,matmul_half,0,1,1\n")]
+        {
             assert!(Table::parse(text).is_err());
         }
     }

@@ -139,7 +139,8 @@ impl CardModel {
                 "src/sim/src/cards.csv has no {figures} of {name}, which the time of a step needs: add them from its specification"
             )
         })?;
-        let constants = CLASSES.into_iter().filter(|class| *class != "copy").map(|class| (class, constants::of(card, class))).collect();
+        let constants =
+            CLASSES.into_iter().filter(|class| *class != "copy").map(|class| (class, constants::of(card, class))).collect();
         Ok(CardModel {
             speed,
             capability: card.capability,
@@ -248,7 +249,9 @@ impl CardModel {
             WorkKind::Convolution if work.groups > 1 && work.k == u32::from(work.taps) => {
                 (of_precision(["depthwise_half", "depthwise_tf32", "depthwise_single"]), self.speed.single, 1.0)
             }
-            WorkKind::Convolution if work.groups > 1 => (of_precision(["grouped_half", "grouped_tf32", "grouped_single"]), peak, 1.0),
+            WorkKind::Convolution if work.groups > 1 => {
+                (of_precision(["grouped_half", "grouped_tf32", "grouped_single"]), peak, 1.0)
+            }
             WorkKind::Convolution if work.is_volume => (of_precision(["volume_half", "volume_tf32", "volume_single"]), peak, 1.0),
             WorkKind::Convolution => {
                 let part = match (work.direction, work.is_transposed) {
@@ -307,7 +310,10 @@ mod tests {
         let device = CardModel::of(&"h100".parse().unwrap()).unwrap();
         let taken = device.takes(&work(8192, 8));
         // 1.1e12 FLOPs at 989e12 a second take 1.1 ms at least, and no H100 takes three times as long.
-        assert!((1.1e-3..3.3e-3).contains(&taken.seconds) && taken.limit == Limit::Compute && taken.grade == Grade::Chip, "{taken:?}");
+        assert!(
+            (1.1e-3..3.3e-3).contains(&taken.seconds) && taken.limit == Limit::Compute && taken.grade == Grade::Chip,
+            "{taken:?}"
+        );
         assert!(device.takes(&work(8191, 1)).seconds > 2.0 * taken.seconds);
         assert_eq!(device.takes(&work(1, 8)).limit, Limit::Bandwidth);
     }

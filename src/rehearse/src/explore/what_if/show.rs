@@ -29,11 +29,14 @@ fn extra(row: &VariantRow) -> String {
     }
 }
 
-/// `+24 % (19 to 30 %)`: how much longer a step takes than that of the script as it is.
+/// `+24 % (19 to 30 %)`: how much longer a step takes than that of the script as it is. Where the band holds both, no sign.
 fn longer(change: TimeChange) -> String {
     let per_cent = |share: f64| (share * 100.0).round() + 0.0;
     match change.low == change.high {
         true => "the same".to_string(),
+        false if change.low < 0.0 && change.high > 0.0 => {
+            format!("longer or shorter ({:+.0} to {:+.0} %)", per_cent(change.low), per_cent(change.high))
+        }
         false => format!("{:+.0} % ({:+.0} to {:+.0} %)", per_cent(change.share), per_cent(change.low), per_cent(change.high)),
     }
 }
@@ -165,7 +168,7 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
     let is_predicted = rows.iter().any(|row| row.predicted_change.is_some());
     let time = match (is_measured, is_predicted) {
         (true, _) => format!("{:>10}  ", "a step"),
-        (false, true) => format!("{:>32}  ", "a step (predicted), 80 %"),
+        (false, true) => format!("{:>38}  ", "a step (predicted), 80 %"),
         (false, false) => String::new(),
     };
     // Operations say nothing more where there is a time; JSON has them.
@@ -192,8 +195,8 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
         let share = row.saved.map_or(String::new(), |saved| format!("{:.0} %", share(saved)));
         let time = match (row.seconds, row.predicted_change) {
             (Some(seconds), _) => format!("{:>10}  ", Seconds(seconds).to_string()),
-            (None, Some(change)) => format!("{:>32}  ", predicted(row, change)),
-            (None, None) if is_predicted => format!("{:>32}  ", "not predicted"),
+            (None, Some(change)) => format!("{:>38}  ", predicted(row, change)),
+            (None, None) if is_predicted => format!("{:>38}  ", "not predicted"),
             (None, None) => String::new(),
         };
         let line = format!(

@@ -1,0 +1,122 @@
+//! What predicted times are made of: classes of operators, a card's own constants, prices.
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const VRAMLAB: &str = env!("CARGO_BIN_EXE_vramlab");
+
+fn vramlab(folder: &Path, words: &[&str]) -> (Output, String) {
+    let output = Command::new(VRAMLAB).args(words).current_dir(folder).env("VRAMLAB_CACHE", folder.join("cache")).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, error)
+}
+
+#[test]
+fn each_operator_counts_as_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!("{}/../../tests/rehearse/classes.py", env!("CARGO_MANIFEST_DIR"));
+    let python = common::python();
+    let words = ["rehearse", "--gpu", "h100", "--quiet", "--steps", "all", "--", python.to_str().unwrap(), &script];
+    let (output, error) = vramlab(folder.path(), &words);
+    assert!(output.status.success(), "{error}");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found: Vec<&str> = said.lines().filter(|line| line.starts_with("class ")).collect();
+    let expected: Vec<&str> = include_str!("classes.txt").lines().collect();
+    let differ =
+        |a: &[&str], b: &[&str]| a.iter().filter(|line| !b.contains(line)).map(ToString::to_string).collect::<Vec<String>>();
+    assert!(found == expected, "too many: {:#?}, missing: {:#?}", differ(&found, &expected), differ(&expected, &found));
+}
+
+const PRODUCTS: &str = "
+import torch
+model = torch.nn.Linear(4096, 4096, device='cuda', dtype=torch.bfloat16)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(8192, 4096, device='cuda', dtype=torch.bfloat16)
+for _ in range(3):
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+
+#[test]
+fn a_card_is_calibrated_and_its_constants_and_prices_are_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (at, python) = (|name: &str| folder.path().join(name), common::python());
+    let python = python.to_str().unwrap();
+    let run = |words: &[&str]| vramlab(folder.path(), words);
+
+    // On the simulated GPU, where times mean nothing.
+    let begin = ["rehearse", "--gpu", "rtx-4090", "--writes", "--steps", "all", "--quiet", "--"];
+    let (output, error) = run(&[&begin[..], &[VRAMLAB, "calibrate", "--python", python]].concat());
+    assert!(output.status.success() && error.contains("these times mean nothing"), "{error}");
+    let records = fs::read_to_string(at("operators.csv")).unwrap();
+    assert!(records.lines().count() > 100 && records.lines().skip(1).all(|line| line.ends_with(",1")), "{records}");
+    let constants = fs::read_to_string(at("constants.csv")).unwrap();
+    for class in [
+        "matmul_half",
+        "matmul_single",
+        "convolution_half_weights",
+        "depthwise_half",
+        "grouped_tf32",
+        "attention_backward",
+        "pointwise",
+        "reduction_backward",
+        "host",
+    ] {
+        assert!(constants.contains(&format!("\nrtx-4090,{class},")), "{class}: {constants}");
+    }
+    fs::write(at("train.py"), PRODUCTS).unwrap();
+    let (output, error) = run(&["rehearse", "--gpu", "rtx-4090", "--constants", "constants.csv", "--", python, "train.py"]);
+    assert!(output.status.code() == Some(2) && error.contains("was written on a simulated GPU"), "{error}");
+
+    // As if a real card had taken these times: 10 TFLOP/s in half precision, and 20 us a launch.
+    let taken = records.lines().map(|line| {
+        let mut fields: Vec<String> = line.split(',').map(str::to_string).collect();
+        if fields[0] == "matmul" && fields[1] == "half" {
+            fields[13] = (fields[5].parse::<f64>().unwrap() / 1e13).to_string();
+        }
+        if fields[0] == "host" {
+            fields[13] = "2e-5".to_string();
+        }
+        if fields[14] == "1" {
+            fields[14] = "0".to_string();
+        }
+        fields.join(",") + "\n"
+    });
+    fs::write(at("operators.csv"), taken.collect::<String>()).unwrap();
+    let (output, error) = run(&["calibrate", "--from", "--gpu", "rtx-4090"]);
+    assert!(output.status.success() && !error.contains("mean nothing"), "{error}");
+    fs::write(
+        at("prices.csv"),
+        "card,per_hour,currency,date,source\nRTX 4090,0.5,USD,2026-11-25,a seller, here\nt4,0.4,USD,2026-11-20,another\n",
+    )
+    .unwrap();
+    let flags = ["--gpu", "rtx-4090,t4,24GiB", "--constants", "constants.csv", "--prices", "prices.csv", "--json", "answer.json"];
+    let (output, error) = run(&[&["rehearse"], &flags[..], &["--", python, "train.py"]].concat());
+    assert!(output.status.success(), "{error}");
+    let answers: Value = serde_json::from_str(&fs::read_to_string(at("answer.json")).unwrap()).unwrap();
+    let time = &answers[0]["time"];
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{time}"));
+    // Forward and the weights' gradient.
+    let seconds = 2.0 * 2.0 * 8192.0 * 4096.0 * 4096.0 / 1e13;
+    assert!((0.9 * seconds..1.2 * seconds).contains(&number(&time["device_seconds"])) && time["records"] == "chip", "{time}");
+    assert!((number(&time["host_seconds"]) / number(&time["launches"]) / 2e-5 - 1.0).abs() < 1e-6, "{time}");
+    let cost = &time["cost"];
+    assert!((number(&cost["of_1000_steps"]) / (number(&time["step_seconds"]) / 3.6 * 0.5) - 1.0).abs() < 1e-9, "{cost}");
+    assert_eq!(
+        (&cost["currency"], &cost["date"], &cost["source"]),
+        (&"USD".into(), &"2026-11-25".into(), &"a seller, here".into())
+    );
+    assert!(
+        error.contains("1000 steps") && error.contains("cost least on t4") && error.contains("2026-11-20 to 2026-11-25"),
+        "{error}"
+    );
+    for (flag, file, why) in
+        [("--prices", "train.py", "no file of prices"), ("--constants", "prices.csv", "no file of vramlab calibrate")]
+    {
+        let (output, error) = run(&["rehearse", "--gpu", "t4", flag, file, "--", python, "train.py"]);
+        assert!(output.status.code() == Some(2) && error.contains(why), "{error}");
+    }
+}
