@@ -139,6 +139,9 @@ impl Default for Work {
 
 const MAGIC: &[u8] = b"VLWORK03";
 const HEADER: usize = 64;
+/// Of captures that were kept before: without what stands behind the host's time.
+const BEFORE: &[u8] = b"VLWORK02";
+const BEFORE_RECORD: usize = 80;
 const RECORD: usize = 88;
 
 impl Work {
@@ -184,6 +187,14 @@ impl Work {
         })
     }
 
+    /// What ran in a backward pass counts as one.
+    fn read_before(record: &[u8; BEFORE_RECORD]) -> Option<Work> {
+        let mut whole = [0; RECORD];
+        whole[..BEFORE_RECORD].copy_from_slice(record);
+        let work = Work::read(&whole)?;
+        Some(Work { direction: if work.phase == Phase::Backward { 3 } else { 0 }, ..work })
+    }
+
     /// What a process's folder holds of it; nothing where CUDA never came up.
     ///
     /// # Errors
@@ -199,6 +210,10 @@ impl Work {
             return Ok(Vec::new());
         }
         let (magic, record) = (&bytes[..MAGIC.len()], u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]));
+        if magic == BEFORE && record == BEFORE_RECORD as u32 {
+            let (records, _) = bytes[HEADER..].as_chunks::<BEFORE_RECORD>();
+            return Ok(records.iter().filter_map(Work::read_before).collect());
+        }
         ensure!(
             magic == MAGIC && record == RECORD as u32,
             "{} was written by another version of vramlab ({}, records of {record} bytes; this one reads {}, {RECORD} bytes), so that no \
@@ -225,7 +240,8 @@ mod tests {
             Work::of_folder(folder.path()).map_err(|error| error.to_string())
         };
         assert_eq!(of(MAGIC, 88, 176).unwrap().len(), 2);
-        for (magic, record) in [(b"VLWORK02", 88), (b"VLWORK03", 80)] {
+        assert_eq!(of(BEFORE, 80, 240).unwrap().len(), 3);
+        for (magic, record) in [(b"VLWORK02", 88), (b"VLWORK01", 80)] {
             let error = of(magic, record, 0).unwrap_err();
             assert!(error.contains("another version") && error.contains("rehearse the script again"), "{error}");
         }
