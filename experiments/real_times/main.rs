@@ -1,6 +1,6 @@
 //! Is the predicted time of a step the time that others measured on real GPUs?
 //!
-//! Steps that others timed were rehearsed (`peers/times/predictions.py`), and what was predicted was written to a file before
+//! Steps that others timed were rehearsed, and what was predicted was written to a file before
 //! `peers/times/comparison.py` read what had been measured. This sets both beside each other, and beside two simpler ways to predict the
 //! same rows. No real GPU takes part: its figures are those that were published, each with its commit in `steps.csv`.
 

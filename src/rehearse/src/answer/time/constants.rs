@@ -32,7 +32,7 @@ pub struct Constants {
 
 /// By card and class. The card `any` has the median of all.
 #[derive(Debug, Default)]
-pub struct Table(HashMap<(String, String), Constants>);
+pub struct ConstantsTable(HashMap<(String, String), Constants>);
 
 const ANY: &str = "any";
 /// The first line of such a file.
@@ -41,14 +41,14 @@ pub const HEADER: &str = "card,class,fixed_us,compute,memory,rows,median_error,f
 /// What was fitted on times of the simulated GPU.
 pub const SIMULATED: &str = "a simulated GPU: of no use";
 
-static OWN_FILE: OnceLock<Table> = OnceLock::new();
+static OWN_FILE: OnceLock<ConstantsTable> = OnceLock::new();
 
-impl Table {
+impl ConstantsTable {
     /// # Errors
     /// The line that is none.
-    fn parse(text: &str) -> Result<Table> {
+    fn parse(text: &str) -> Result<ConstantsTable> {
         ensure!(text.lines().next() == Some(HEADER), "its first line is not '{HEADER}'");
-        let mut table = Table::default();
+        let mut table = ConstantsTable::default();
         for line in text.lines().skip(1) {
             let fields: Vec<&str> = line.split(',').collect();
             let number = |at: usize| {
@@ -82,7 +82,7 @@ pub fn use_file(path: &Path) -> Result<()> {
         "{} was written on a simulated GPU, whose times mean nothing: run vramlab calibrate on a real one",
         path.display()
     );
-    let table = Table::parse(&text).with_context(|| format!("{} is no file of vramlab calibrate", path.display()))?;
+    let table = ConstantsTable::parse(&text).with_context(|| format!("{} is no file of vramlab calibrate", path.display()))?;
     // The first one stays: a program reads its flags once.
     let _ = OWN_FILE.set(table);
     Ok(())
@@ -101,9 +101,9 @@ pub fn launch_seconds(card: &Card) -> Option<f64> {
     LAUNCH_SECONDS.get().copied().or_else(of_file)
 }
 
-fn shipped() -> &'static Table {
-    static TABLE: OnceLock<Table> = OnceLock::new();
-    TABLE.get_or_init(|| Table::parse(include_str!("constants.csv")).expect("the tests read it"))
+fn shipped() -> &'static ConstantsTable {
+    static TABLE: OnceLock<ConstantsTable> = OnceLock::new();
+    TABLE.get_or_init(|| ConstantsTable::parse(include_str!("constants.csv")).expect("the tests read it"))
 }
 
 /// By card, also those that only records have.
@@ -225,7 +225,7 @@ mod tests {
         }
         for text in ["card,class\n", &format!("{HEADER}\nh100,matmul_half,1,x,1\n"), &format!("{HEADER}\nh100,matmul_half,0,1,1\n")]
         {
-            assert!(Table::parse(text).is_err());
+            assert!(ConstantsTable::parse(text).is_err());
         }
     }
 }
