@@ -126,6 +126,10 @@ fn architecture_of(card: &Card, name: &str) -> Option<(u32, u32)> {
     Some(known.capability)
 }
 
+/// Their power is too little for their arithmetic in fp32 (an A10 reaches 0.43 of its peak and an A10G of the same chip 0.66): of other cards that
+/// says nothing.
+const LITTLE_POWER: [&str; 5] = ["a10", "l4", "l40", "l40s", "t4"];
+
 /// A card's constants of a class, from whose records they are, and the card whose they are where it is another.
 pub fn of(card: &Card, class: &'static str) -> (Constants, Grade, Option<String>) {
     let name = card.name.unwrap_or_default();
@@ -135,7 +139,9 @@ pub fn of(card: &Card, class: &'static str) -> (Constants, Grade, Option<String>
     let tables = OWN_FILE.get().into_iter().chain([shipped()]);
     // Of several the one with the most records.
     let most = |is_kin: &dyn Fn(&str) -> bool| {
-        let rows = tables.clone().flat_map(|table| &table.0).filter(|((of, kind), _)| kind == class && of != ANY && is_kin(of));
+        let is_alike = |of: &str| !class.contains("_single") || LITTLE_POWER.contains(&of) == LITTLE_POWER.contains(&name);
+        let is_it = |of: &str, kind: &str| kind == class && of != ANY && is_alike(of) && is_kin(of);
+        let rows = tables.clone().flat_map(|table| &table.0).filter(|((of, kind), _)| is_it(of, kind));
         rows.max_by(|a, b| a.1.rows.cmp(&b.1.rows).then_with(|| b.0.0.cmp(&a.0.0))).map(|((of, _), row)| (row.clone(), of.clone()))
     };
     let of_chip = chip_of(name).and_then(|chip| most(&|of| of != name && chip_of(of) == Some(chip)));
