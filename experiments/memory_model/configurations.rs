@@ -82,7 +82,8 @@ pub fn counting(cell: Training, bench: &Bench, predicting: bool) -> Result<Step>
         accumulate: cell.accumulate.0,
         ..Configuration::new(cell.model.0, cell.batch.0)
     };
-    let mut trainer = Trainer::load(&configuration, bench.device)?;
+    let device = bench.device;
+    let mut trainer = Trainer::load(&configuration, device)?;
     Ok(Step::new(move |probe| {
         // An iteration begins by dropping the gradients of the one before.
         let gradients: usize = trainer.model().gradients().iter().filter(|g| g.defined()).map(|g| g.numel() * 4).sum();
@@ -103,7 +104,7 @@ pub fn counting(cell: Training, bench: &Bench, predicting: bool) -> Result<Step>
         probe.emit(MISSING, needed - formula);
         emit(probe, [FORMULA, FORMULA_SIGNED, FORMULA_ERROR, FORMULA_WRONG], formula, needed);
         if predicting {
-            let samples = simulate(&cell.plain())?;
+            let samples = simulate(&cell.plain(), device)?;
             let peak = samples.iter().find(|sample| sample.metric == PEAK.name);
             let predicted = peak.context("the simulated GPU reported no peak")?.value;
             emit(probe, [PREDICTED, PREDICTED_SIGNED, PREDICTED_ERROR, PREDICTED_WRONG], predicted, needed);

@@ -57,7 +57,7 @@ pub fn step(cell: Sending, bench: &Bench) -> Result<Step> {
                 Stream::current(device)?.event()?.synchronize()?;
                 sent
             }
-            Way::Pinned(buffer) => send(buffer, true)?,
+            Way::Pinned(buffer) => send(buffer, false)?,
         };
         probe.compare(VALUES_ERROR, || Ok(vec![sent.f_to(Device::Cpu)?]))
     });

@@ -229,6 +229,9 @@ def _run(prepare, spec):
         if device != spec["device"] and _opens_gpu:
             _open_simulated_gpu()
         bench = Bench(torch.device(device), spec["seed"], spec["threads"])
+        if bench.device.type == "cuda" and bench.device.index is not None:
+            # Events, synchronisation and what a guide's `.cuda()` means are the current device's.
+            torch.cuda.set_device(bench.device)
         if spec["exchange"]:
             bench.start = exchange.read(spec["exchange"]["start"])
             # As src/torch/src/native/heap.rs.

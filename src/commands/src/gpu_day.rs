@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use harness::machine::Gpu;
 use harness::runner::{Python, interruptible, project_with, stopped};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, File};
@@ -81,6 +82,9 @@ const DAY: [(DayTask, u64); 25] = [
     (Full("checkpointing"), 300),
     (Full("transfer_learning"), 300),
 ];
+
+/// The card that a rehearsed day has.
+const STAND_IN: &str = "h200";
 
 /// A task with less time than this is not begun.
 const LEAST: Duration = Duration::from_secs(5);
@@ -162,6 +166,8 @@ pub fn gpu_day(options: &GpuDayOptions) -> Result<u8> {
 struct Day {
     out: PathBuf,
     rehearse: bool,
+    /// The card that is there, as `--gpu` takes it, whose rehearsals are put beside what it measures.
+    card: String,
     /// Where this program and the experiments lie.
     programs: PathBuf,
     /// The folder that holds peers/.
@@ -182,7 +188,9 @@ impl Day {
             }
         }
         let sources = project_with(Path::new("peers/real_gpus/replay.py")).map_err(anyhow::Error::msg)?;
-        Ok(Day { out, rehearse: options.rehearse, programs, sources, python: Python::program() })
+        let there = || Gpu::open(0).ok().and_then(|gpu| gpu.card()).map(|card| card.to_string());
+        let card = if options.rehearse { None } else { there() }.unwrap_or_else(|| STAND_IN.to_string());
+        Ok(Day { out, rehearse: options.rehearse, card, programs, sources, python: Python::program() })
     }
 
     fn done(&self, task: DayTask) -> PathBuf {
@@ -195,7 +203,8 @@ impl Day {
 
     /// What a task starts, one after the other.
     fn commands(&self, task: DayTask, limit: Duration) -> Vec<Command> {
-        let (device, profile) = if self.rehearse { ("fake-cuda:h200", "smoke") } else { ("cuda", "full") };
+        let stand_in = format!("fake-cuda:{STAND_IN}");
+        let (device, profile) = if self.rehearse { (stand_in.as_str(), "smoke") } else { ("cuda", "full") };
         let experiment = |name: &str, profile: &str, results: &str| {
             let mut command = Command::new(self.programs.join(name));
             command.args(["--device", device, "--profile", profile, "--budget", &limit.as_secs().max(1).to_string()]);
@@ -227,7 +236,7 @@ impl Day {
                 };
                 let of_case = |case: &&str| {
                     let mut predicted = own();
-                    predicted.args(["rehearse", "--quiet", "--gpu", "h200", "--json"]).arg(file(case, "predicted"));
+                    predicted.args(["rehearse", "--quiet", "--gpu", &self.card, "--json"]).arg(file(case, "predicted"));
                     predicted.arg("--").arg(&self.python);
                     let mut real = python(Command::new(&self.python), &["step", case]);
                     real.arg(file(case, "clock"));
@@ -251,7 +260,7 @@ impl Day {
                     let mut command = own();
                     // What it records is written after the last step.
                     command
-                        .args(["rehearse", "--quiet", "--writes", "--steps", "all", "--gpu", "h200", "--"])
+                        .args(["rehearse", "--quiet", "--writes", "--steps", "all", "--gpu", &self.card, "--"])
                         .arg(&self.python)
                         .arg("-B")
                         .arg(&replay);

@@ -298,6 +298,8 @@ pub struct Conditions {
     /// Metric, unit and value: clocks, temperature, power.
     pub readings: Vec<(&'static str, &'static str, f64)>,
     pub throttled: Option<String>,
+    /// Joules that the GPU has taken since its driver was loaded; none where it has no such counter.
+    pub energy: Option<f64>,
     /// Bytes a second that the link between host and device is specified for, in one direction.
     pub link: Option<f64>,
 }
@@ -329,7 +331,11 @@ impl Gpu {
         let nvml = first.or_else(|e| others().ok_or(e)).map_err(|e| {
             anyhow::anyhow!("no NVIDIA driver answers on this machine ({e}); with a GPU in it, install the driver; without one, use --device cpu")
         })?;
-        Gpu::shown_by(nvml, visible(index, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())?)
+        let setting = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        let uuids: Vec<String> = (0..nvml.device_count().unwrap_or(0))
+            .map(|number| nvml.device_by_index(number).and_then(|device| device.uuid()).unwrap_or_default())
+            .collect();
+        Gpu::shown_by(nvml, visible(index, setting.as_deref(), &uuids)?)
     }
 
     fn shown_by(nvml: Nvml, physical: u32) -> Result<Gpu> {
@@ -344,6 +350,15 @@ impl Gpu {
 
     pub fn name(&self) -> String {
         self.device().and_then(|d| Ok(d.name()?)).unwrap_or_else(|_| "unknown GPU".to_string())
+    }
+
+    /// The card that it is: by its name, or by its size where no card has that name.
+    pub fn card(&self) -> Option<Card> {
+        let (name, memory) = (self.name(), self.memory());
+        let known = sim::cards::all().iter().filter(|card| card.title == name);
+        // Of two sizes under one name the nearest.
+        let apart = |card: &&Card| memory.map_or(0, |bytes| card.memory.abs_diff(bytes));
+        known.min_by_key(apart).copied().or_else(|| memory.map(Card::of_size))
     }
 
     /// As CUDA tells it: without what the driver keeps for itself.
@@ -389,18 +404,27 @@ impl Gpu {
         Conditions {
             readings,
             throttled: throttled.map(|r| r.iter_names().map(|(name, _)| name.to_lowercase()).collect::<Vec<_>>().join(" ")),
+            energy: device.total_energy_consumption().ok().map(|millijoules| millijoules as f64 / 1e3),
             link: self.link(),
         }
     }
 }
 
-/// NVML's index of a CUDA index: CUDA counts what `CUDA_VISIBLE_DEVICES` shows, NVML counts all.
-fn visible(index: u32, setting: Option<&str>) -> Result<u32> {
+/// NVML's index of a CUDA index: CUDA counts what `CUDA_VISIBLE_DEVICES` shows, by number or by the beginning of a UUID; NVML counts all.
+fn visible(index: u32, setting: Option<&str>, uuids: &[String]) -> Result<u32> {
     let Some(setting) = setting.filter(|s| !s.trim().is_empty()) else { return Ok(index) };
     let listed: Vec<&str> = setting.split(',').map(str::trim).collect();
     let entry = listed.get(index as usize).with_context(|| format!("CUDA_VISIBLE_DEVICES={setting} shows no device {index}"))?;
-    // UUIDs are not followed; the first GPU of the list is then described by the index that was asked for.
-    Ok(entry.parse().unwrap_or(index))
+    ensure!(
+        !entry.starts_with("MIG-"),
+        "CUDA_VISIBLE_DEVICES={setting} names a part of a GPU (MIG), of which the driver tells neither clocks nor power: measure on a whole GPU"
+    );
+    if let Ok(number) = entry.parse() {
+        return Ok(number);
+    }
+    let named = uuids.iter().position(|uuid| uuid.starts_with(entry));
+    let named = named.with_context(|| format!("CUDA_VISIBLE_DEVICES={setting}: the driver shows no GPU '{entry}'"))?;
+    Ok(u32::try_from(named)?)
 }
 
 /// Variables of the environment that change figures begin so.
@@ -475,6 +499,7 @@ mod tests {
             assert_eq!(gpu.memory(), Some((143_771 - 600) << 20));
             assert_eq!(gpu.describe()["driver"], "580.65.06");
             assert!(!gpu.describe().contains_key("gpu power limit"));
+            assert_eq!(gpu.card().and_then(|card| card.name), Some("h200"));
             let found = gpu.conditions();
             assert_eq!((found.readings, found.throttled), (vec![], None));
             assert_eq!(found.link.map(|link| (link / 1e9).round() * 1e9), link);
@@ -531,8 +556,13 @@ mod tests {
 
     #[test]
     fn cuda_indices_follow_what_is_visible() {
-        assert_eq!(visible(1, None).unwrap(), 1);
-        assert_eq!(visible(0, Some("3,1")).unwrap(), 3);
-        assert!(visible(2, Some("3,1")).is_err());
+        let uuids = ["GPU-11", "GPU-22"].map(str::to_string);
+        assert_eq!(visible(1, None, &uuids).unwrap(), 1);
+        assert_eq!(visible(0, Some("3,1"), &uuids).unwrap(), 3);
+        assert!(visible(2, Some("3,1"), &uuids).is_err());
+        assert_eq!(visible(0, Some("GPU-2"), &uuids).unwrap(), 1, "not the first of all");
+        for (setting, said) in [("GPU-3", "no GPU 'GPU-3'"), ("MIG-22", "whole GPU")] {
+            assert!(visible(0, Some(setting), &uuids).unwrap_err().to_string().contains(said), "{setting}");
+        }
     }
 }

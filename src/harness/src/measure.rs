@@ -22,6 +22,8 @@ pub struct Step {
     items: f64,
     least_flops: f64,
     link_bytes: f64,
+    /// Figures by the time of a step, with the work that it does.
+    rates: Vec<(Metric, f64)>,
     pub(crate) timing: Timing,
     times_itself: bool,
     start: Vec<(String, Tensor)>,
@@ -32,7 +34,8 @@ impl Step {
     /// baseline's, with [`Probe::compare`].
     pub fn new(run: impl FnMut(&mut Probe) -> Result<()> + 'static) -> Step {
         let (timing, start) = (Timing::default(), Vec::new());
-        Step { run: Box::new(run), items: 1.0, least_flops: 0.0, link_bytes: 0.0, timing, times_itself: false, start }
+        let rates = Vec::new();
+        Step { run: Box::new(run), items: 1.0, least_flops: 0.0, link_bytes: 0.0, rates, timing, times_itself: false, start }
     }
 
     /// Equal work items in one step; time is given for each.
@@ -45,6 +48,11 @@ impl Step {
         Step { least_flops, ..self }
     }
 
+    /// Whether it has operations to count, so that the clock of the device's cores decides its time.
+    pub fn computes(&self) -> bool {
+        self.least_flops > 0.0
+    }
+
     /// Bytes that one step moves over the link between host and device, in one direction, where that is what is measured. A step that moves
     /// more than the link's specified rate is a timing bug.
     pub fn link_bytes(self, bytes: i64) -> Step {
@@ -55,6 +63,12 @@ impl Step {
     /// one sample, and gets its spread from the rounds.
     pub fn timing(self, timing: Timing) -> Step {
         Step { timing, ..self }
+    }
+
+    /// What each step does so much of: a figure of each sample by its time, as bytes or operations a second.
+    pub fn rate(mut self, metric: Metric, work: f64) -> Step {
+        self.rates.push((metric, work));
+        self
     }
 
     /// The step is a procedure whose parts it times itself ([`Probe::emit`]): the time of the whole is no figure.
@@ -582,6 +596,22 @@ impl Default for Timing {
     }
 }
 
+impl Timing {
+    /// The same on a GPU, which was idle and takes its time to reach its clock; under load it boosts for some tenths of a second, so that steps that
+    /// compute are sampled for a second. What happens once in a process stays as it is.
+    pub fn on_gpu(self, computes: bool) -> Timing {
+        match (self.warm_up_steps, computes) {
+            (0, _) => self,
+            (_, false) => Timing { warm_up_seconds: self.warm_up_seconds.max(0.3), ..self },
+            (_, true) => Timing {
+                warm_up_seconds: self.warm_up_seconds.max(1.0),
+                least_sample: self.least_sample.max(1.0 / self.samples as f64),
+                ..self
+            },
+        }
+    }
+}
+
 /// Times steps by the device's clock, in seconds for each work item.
 ///
 /// # Errors
@@ -616,7 +646,11 @@ pub fn time(step: &mut Step, backend: &dyn Backend, plan: Timing, conditions: &d
             let share = after.link.map(|link| sample(LINK_SHARE.name, LINK_SHARE.unit, bandwidth / link));
             samples.extend(share.map(|share| Sample { sample: number, ..share }));
         }
-        let readings = after.readings.into_iter();
+        let rates = step.rates.iter().map(|(metric, work)| sample(metric.name, metric.unit, work * batch / seconds));
+        samples.extend(rates.map(|rate| Sample { sample: number, ..rate }));
+        // What the energy counter says of the sample itself: the power that is read after it is an idle device's.
+        let energy = before.energy.zip(after.energy).map(|(before, after)| ("sample_power", "W", (after - before) / seconds));
+        let readings = after.readings.into_iter().chain(energy);
         samples.extend(readings.map(|(metric, unit, value)| Sample { sample: number, ..sample(metric, unit, value) }));
     }
     samples.extend(probe.take_samples());
@@ -658,6 +692,34 @@ mod tests {
         let plan = Timing { warm_up_steps: 2, warm_up_seconds: 0.0, samples: 3, least_sample: 0.0 };
         let found = time(&mut step, &Cpu::new(None), plan, &Conditions::default).unwrap();
         assert_eq!(of(&found), [(0, 4.0), (1, 5.0), (2, 6.0)], "those of the warm-up are kept out");
+    }
+
+    #[test]
+    fn on_a_gpu_steps_that_compute_are_sampled_for_a_second() {
+        let usual = Timing::default();
+        let computing = usual.on_gpu(true);
+        assert!((computing.samples as f64 * computing.least_sample, computing.warm_up_seconds) == (1.0, 1.0), "{computing:?}");
+        assert_eq!(usual.on_gpu(false), Timing { warm_up_seconds: 0.3, ..usual });
+        let once = Timing { warm_up_steps: 0, warm_up_seconds: 0.0, samples: 1, least_sample: 1e-3 };
+        assert_eq!(once.on_gpu(true), once);
+    }
+
+    #[test]
+    fn power_is_that_of_the_sample_and_what_throttles_in_it_marks_it() {
+        let fake = Fake::default();
+        let (now, calls) = (fake.now.clone(), Shared::new(0));
+        let conditions = || {
+            calls.set(calls.get() + 1);
+            // 300 W; the second sample begins throttled.
+            let throttled = (calls.get() == 3).then(|| "hw_thermal_slowdown".to_string());
+            Conditions { energy: Some(now.get() * 300.0), throttled, ..Conditions::default() }
+        };
+        let plan = Timing { warm_up_steps: 1, warm_up_seconds: 0.0, samples: 2, least_sample: 0.0 };
+        let found = time(&mut fake.steps_of(&[0.5]), &fake, plan, &conditions).unwrap();
+        let power: Vec<f64> = found.samples.iter().filter(|s| s.metric == "sample_power").map(|s| s.value).collect();
+        assert_eq!(power, [300.0, 300.0]);
+        let marked: Vec<bool> = found.samples.iter().filter(|s| s.metric == "time").map(|s| !s.reason.is_empty()).collect();
+        assert_eq!(marked, [false, true]);
     }
 
     #[test]

@@ -106,13 +106,10 @@ fn pass(protocol: &PlainProtocol, prepare: SetUp, spec: &str) -> Result<Found> {
                 DeviceChoice::Cpu | DeviceChoice::Dry(_) | DeviceChoice::FakeCuda(_) => None,
             };
             let conditions = || gpu.as_ref().map(Gpu::conditions).unwrap_or_default();
-            let timing = step.timing;
-            // A GPU that was idle takes its time to reach its clock.
-            let warm_up_seconds = match choice {
-                DeviceChoice::Cuda(_) if timing.warm_up_steps > 0 => timing.warm_up_seconds.max(0.3),
-                _ => timing.warm_up_seconds,
+            let timing = match choice {
+                DeviceChoice::Cuda(_) => step.timing.on_gpu(step.computes()),
+                _ => step.timing,
             };
-            let timing = Timing { warm_up_seconds, ..timing };
             measure::time(&mut step, &*backend, timing, &conditions)
         }
     }

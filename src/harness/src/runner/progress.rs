@@ -52,6 +52,9 @@ impl Progress {
 
     pub fn done(&mut self, pass: &PassRecord) {
         self.done += 1;
+        if self.done > self.total {
+            self.expect(usize::try_from(self.done).unwrap_or(usize::MAX));
+        }
         let what = format!("{} {}", pass.pass, pass.cell);
         if pass.status.is_failure() || pass.status == Status::Oom {
             self.say(&format!("{}: {what}: {}: {}", self.name, pass.status, pass.reason));

@@ -2,7 +2,7 @@
 
 use super::python::Python;
 use crate::machine::DeviceChoice;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +33,30 @@ pub fn stopped() -> bool {
     STOP.load(Ordering::SeqCst)
 }
 
+/// The names by which a user sets the caching allocator; the first counts.
+const ALLOC_CONF: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
+
+/// What the environment sets of the caching allocator.
+pub fn allocator_settings() -> Option<String> {
+    ALLOC_CONF.iter().filter_map(|name| std::env::var(name).ok()).find(|set| !set.is_empty())
+}
+
+/// What of the environment leaves nothing to count.
+///
+/// # Errors
+/// It turns the caching allocator off, or puts another in its place.
+pub fn refuse_other_allocators() -> Result<()> {
+    let is_off = std::env::var_os("PYTORCH_NO_CUDA_MEMORY_CACHING").is_some();
+    ensure!(!is_off, "PYTORCH_NO_CUDA_MEMORY_CACHING turns the caching allocator off, whose bytes are counted here: unset it");
+    let other = allocator_settings().filter(|set| set.contains("backend:") && !set.contains("backend:native"));
+    let set = other.unwrap_or_default();
+    ensure!(
+        set.is_empty(),
+        "the environment sets '{set}', and bytes are counted in PyTorch's own caching allocator: unset PYTORCH_ALLOC_CONF"
+    );
+    Ok(())
+}
+
 /// How often a waiting parent polls [`STOP`]. Rows of a child wake it at once.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -54,18 +78,21 @@ pub fn command(program: Program, choice: DeviceChoice) -> Result<Command> {
     Ok(command)
 }
 
-/// Sets the environment of a child that will use CUDA: settings of the allocator beside those that are set already, and a limit on its
-/// memory where one is given and the device's size is known.
+/// Sets the environment of a child that will use CUDA: a cell's settings of the allocator, which what the user's environment sets would change, or
+/// else those of the environment; and a limit on its memory where one is given and the device's size is known.
 pub(crate) fn prepare_cuda(command: &mut Command, limit: Option<u64>, device_memory: Option<u64>, alloc_conf: Option<&str>) {
     // NVML counts GPUs by their place on the bus.
     command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     let fraction = limit.zip(device_memory).map(|(limit, total)| (limit as f64 / total as f64).min(1.0));
-    let set = std::env::var("PYTORCH_ALLOC_CONF").ok().filter(|set| !set.is_empty());
-    let settings: Vec<String> = set
-        .into_iter()
-        .chain(alloc_conf.map(str::to_string))
-        .chain(fraction.map(|fraction| format!("per_process_memory_fraction:{fraction:.9}")))
-        .collect();
+    ALLOC_CONF.iter().for_each(|name| drop(command.env_remove(name)));
+    let settings: Vec<String> = match alloc_conf {
+        Some("default") => None,
+        Some(own) => Some(own.to_string()),
+        None => allocator_settings(),
+    }
+    .into_iter()
+    .chain(fraction.map(|fraction| format!("per_process_memory_fraction:{fraction:.9}")))
+    .collect();
     if !settings.is_empty() {
         command.env("PYTORCH_ALLOC_CONF", settings.join(","));
     }

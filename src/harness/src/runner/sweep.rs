@@ -8,7 +8,7 @@ use super::progress::Progress;
 use super::python::{Python, for_reference};
 use super::reference_process::{Exchanges, Provision, program, provide, provided};
 use super::spec::Spec;
-use super::start::{interruptible, stopped};
+use super::start::{interruptible, refuse_other_allocators, stopped};
 use super::summary::{JudgedClaim, RunSummary};
 use super::template::{Templates, suits};
 use super::{EXPERIMENTS, INTERRUPTED};
@@ -42,6 +42,9 @@ pub fn run(
     out: &Path,
 ) -> Result<u8> {
     let machine = Machine::describe(choice)?;
+    if choice != DeviceChoice::Cpu {
+        refuse_other_allocators()?;
+    }
     interruptible()?;
     let python = plan.cells.iter().any(|planned| has_reference(choice, planned)).then(|| Python::find(&protocol.name));
     let python = python.transpose()?;
@@ -714,7 +717,8 @@ fn summary(sweep: &Sweep, plan: &Plan, left: &[FolderNotWritten], dir: &Path) ->
         dir: folder.to_path_buf(),
         left: left.iter().map(|left| left.dir.clone()).collect(),
         came: None,
-        passes: sweep.records.len() - sweep.resumed,
+        // What could only be skipped started no process.
+        passes: sweep.records.iter().skip(sweep.resumed).filter(|record| record.seconds.is_some()).count(),
         lacking: sweep.lacking(plan),
         is_open: sweep.rounds.looks().len() > 1 && !sweep.undecided(sweep.least_rounds()).is_empty(),
         failed: failed.map(|record| format!("{} {}: {}: {}", record.pass, record.cell, record.status, record.reason)).collect(),
