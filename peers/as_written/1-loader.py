@@ -1,0 +1,2 @@
+dataset = MyDataset(...)
+data_loader = DataLoader(dataset, batch_size=64, num_workers=4)

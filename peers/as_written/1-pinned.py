@@ -1,0 +1,1 @@
+x = torch.randn(3, 3).pin_memory()

@@ -1,0 +1,2 @@
+# Batch Loading
+dataloader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True)

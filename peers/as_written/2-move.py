@@ -1,0 +1,2 @@
+tensor = torch.tensor([1, 2, 3])
+tensor = tensor.to(device)
