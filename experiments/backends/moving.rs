@@ -15,6 +15,7 @@ pub fn grid() -> Grid<Moved> {
     Grid::new("to the device", step)
         .compare::<Where>()
         .full(Moved::cross([64, 256, 1024, 4096], Where::ALL))
+        .quick(Moved::cross([256, 4096], Where::ALL))
         .smoke(Moved::cross(64, Where::ALL))
         .passes(CHECK | ROUNDS)
         .on(&[Platform::Gpu])

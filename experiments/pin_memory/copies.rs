@@ -23,7 +23,7 @@ pub fn grid() -> Grid<Copies> {
         .compare::<Memory>()
         .full(Copies::cross(ToDevice, Call::ALL, SIZES, Memory::ALL))
         .full(Copies::cross(ToHost, Call::ALL, [64 << 10, 1 << 20, 16 << 20, 256 << 20], Memory::ALL))
-        .quick(Copies::cross(ToDevice, Blocking, [1 << 20, 16 << 20], Memory::ALL))
+        .quick(Copies::cross(ToDevice, Blocking, [64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20], Memory::ALL))
         .smoke(Copies::cross(ToDevice, Blocking, 1 << 20, Memory::ALL))
         .passes(CHECK | ROUNDS)
         .on(&[Platform::Gpu])
@@ -64,20 +64,33 @@ pub fn grid() -> Grid<Copies> {
         )
 }
 
+/// Several times the last cache of a host, in no more buffers than take a moment to lock.
+const BEYOND_CACHES: i64 = 256 << 20;
+const MOST_BUFFERS: i64 = 64;
+
 pub fn step(cell: Copies, bench: &Bench) -> Result<Step> {
-    let mut host = cell.memory.buffer(cell.bytes.elements())?;
-    copy(&mut host, &data(cell.bytes)?, false)?;
-    let mut device = host.f_to(bench.device)?;
-    // What is copied must change what was there, or a copy that does nothing would pass the check.
-    let _ = match cell.direction {
-        Direction::ToDevice => device.f_zero_()?,
-        Direction::ToHost => host.f_zero_()?,
+    // So many that the next one does not lie in the host's cache: a loader's batches do not either.
+    let buffers = (BEYOND_CACHES / cell.bytes.0).clamp(1, MOST_BUFFERS);
+    let values = data(cell.bytes)?;
+    let filled = |_| -> Result<Tensor> {
+        let mut buffer = cell.memory.buffer(cell.bytes.elements())?;
+        copy(&mut buffer, &values, false)?;
+        Ok(buffer)
     };
+    let (mut hosts, mut turn) = ((0..buffers).map(filled).collect::<Result<Vec<_>>>()?, 0);
+    let mut device = hosts[0].f_to(bench.device)?;
+    // What is copied must change what was there, or a copy that does nothing would pass the check.
+    match cell.direction {
+        Direction::ToDevice => drop(device.f_zero_()?),
+        Direction::ToHost => hosts.iter_mut().try_for_each(|host| host.f_zero_().map(drop))?,
+    }
     let non_blocking = cell.call == Call::NonBlocking;
     let step = Step::new(move |probe| {
+        turn = (turn + 1) % hosts.len();
+        let host = &mut hosts[turn];
         match cell.direction {
-            Direction::ToDevice => copy(&mut device, &host, non_blocking)?,
-            Direction::ToHost => copy(&mut host, &device, non_blocking)?,
+            Direction::ToDevice => copy(&mut device, host, non_blocking)?,
+            Direction::ToHost => copy(host, &device, non_blocking)?,
         }
         probe.compare(VALUES_ERROR, || {
             Stream::current(device.device())?.synchronize()?;

@@ -35,6 +35,8 @@ pub fn grid() -> Grid<Epochs> {
         .full(Epochs::cross(Transfer, "mlp-1x64", 262144, TRAINED))
         .full(Epochs::cross(Even, "mlp-1x1024", 16384, TRAINED))
         .full(Epochs::cross(Compute, "mlp-8x4096", 4096, TRAINED))
+        .quick(Epochs::cross(Transfer, "mlp-1x64", 262144, [Recipe::Pageable, Recipe::PinnedNonblocking]))
+        .quick(Epochs::cross(Compute, "mlp-8x4096", 4096, [Recipe::Pageable, Recipe::PinnedNonblocking]))
         .quick_and_full(small())
         .passes(CHECK | ROUNDS)
         .on(&[Platform::Gpu])

@@ -7,6 +7,7 @@
 mod copies;
 mod epochs;
 mod held;
+mod loader;
 mod reads;
 mod ready;
 mod sending;
@@ -45,6 +46,7 @@ pub fn protocol() -> Protocol {
         .grid(copies::grid())
         .grid(sending::grid())
         .grid(epochs::grid())
+        .grid(loader::grid())
         .grid(held::grid())
         .grid(reads::grid())
         .grid(without_gpu::grid())
@@ -104,7 +106,7 @@ mod tests {
         for cell in copies::Copies::cross(copies::Direction::ALL, copies::Call::ALL, [4096, 16 << 20], Memory::ALL) {
             runs_twice(cell, copies::step(cell, &bench));
         }
-        for cell in sending::Sending::cross([1 << 20, 16 << 20], sending::SENT) {
+        for cell in sending::Sending::cross([1 << 20, 16 << 20], [1, 3], sending::SENT) {
             runs_twice(cell, sending::step(cell, &bench));
         }
         for cell in epochs::Epochs::cross(epochs::Bound::SmallData, "mlp-1x3", 10, epochs::TRAINED) {

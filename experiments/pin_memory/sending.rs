@@ -2,15 +2,20 @@
 
 use super::*;
 
-cell! { Sending { bytes: Bytes, recipe: Recipe } }
+number! { Tensors "tensors that are sent one after the other" }
 
-pub const SENT: [Recipe; 4] = [Recipe::Pageable, Recipe::PinInline, Recipe::Staged, Recipe::Pinned];
+cell! { Sending { bytes: Bytes, tensors: Tensors, recipe: Recipe } }
+
+pub const SENT: [Recipe; 5] = [Recipe::Pageable, Recipe::PageableNonblocking, Recipe::PinInline, Recipe::Staged, Recipe::Pinned];
 
 pub fn grid() -> Grid<Sending> {
     Grid::new("sending a tensor", step)
         .compare::<Recipe>()
-        .full(Sending::cross([1 << 20, 16 << 20, 256 << 20], SENT))
-        .quick(Sending::cross(16 << 20, [Recipe::Pageable, Recipe::PinInline]))
+        .full(Sending::cross([1 << 20, 16 << 20, 256 << 20], 1, SENT))
+        // The tutorial's own case: a thousand tensors of a thousand numbers.
+        .full(Sending::cross(4000, 1000, SENT))
+        .quick(Sending::cross(16 << 20, 1, [Recipe::Pageable, Recipe::PinInline]))
+        .quick(Sending::cross(4000, 1000, [Recipe::Pageable, Recipe::PageableNonblocking, Recipe::PinInline]))
         .passes(CHECK | ROUNDS)
         .on(&[Platform::Gpu])
         .metrics(&[BANDWIDTH, LINK_SHARE, TIME, VALUES_ERROR])
@@ -29,7 +34,8 @@ pub fn grid() -> Grid<Sending> {
 
 /// The recipe with what it keeps between steps.
 enum Way {
-    Pageable,
+    /// And whether the call waits.
+    Pageable(bool),
     PinInline,
     Staged(Tensor),
     Pinned(Tensor),
@@ -38,28 +44,34 @@ enum Way {
 pub fn step(cell: Sending, bench: &Bench) -> Result<Step> {
     let host = data(cell.bytes)?;
     let mut way = match cell.recipe {
-        Recipe::Pageable => Way::Pageable,
+        Recipe::Pageable => Way::Pageable(false),
+        Recipe::PageableNonblocking => Way::Pageable(true),
         Recipe::PinInline => Way::PinInline,
         Recipe::Staged => Way::Staged(Memory::Pinned.buffer(cell.bytes.elements())?),
         Recipe::Pinned => Way::Pinned(pin(&host)?),
-        Recipe::PageableNonblocking | Recipe::PinnedNonblocking | Recipe::Prefetched => bail!("only epochs are sent so"),
+        Recipe::PinnedNonblocking | Recipe::Prefetched => bail!("only epochs are sent so"),
     };
     let device = bench.device;
     let step = Step::new(move |probe| {
         let send = |host: &Tensor, non_blocking| host.f_to_device_(device, Kind::Float, non_blocking, true);
-        let sent = match &mut way {
-            Way::Pageable => send(&host, false)?,
-            Way::PinInline => send(&pin(&host)?, true)?,
-            Way::Staged(buffer) => {
-                copy(buffer, &host, false)?;
-                let sent = send(buffer, true)?;
-                // The buffer is filled again by the next step.
-                Stream::current(device)?.event()?.synchronize()?;
-                sent
-            }
-            Way::Pinned(buffer) => send(buffer, false)?,
+        let mut one = || -> Result<Tensor> {
+            Ok(match &mut way {
+                Way::Pageable(non_blocking) => send(&host, *non_blocking)?,
+                Way::PinInline => send(&pin(&host)?, true)?,
+                Way::Staged(buffer) => {
+                    copy(buffer, &host, false)?;
+                    let sent = send(buffer, true)?;
+                    // The buffer is filled again by the next step.
+                    Stream::current(device)?.event()?.synchronize()?;
+                    sent
+                }
+                Way::Pinned(buffer) => send(buffer, false)?,
+            })
         };
+        // All stay on the device, as the parts of a batch do.
+        let mut all = (0..cell.tensors.0).map(|_| one()).collect::<Result<Vec<_>>>()?;
+        let sent = all.pop().context("no tensor is sent")?;
         probe.compare(VALUES_ERROR, || Ok(vec![sent.f_to(Device::Cpu)?]))
     });
-    Ok(step.link_bytes(cell.bytes.0))
+    Ok(step.link_bytes(cell.bytes.0 * cell.tensors.0))
 }

@@ -87,6 +87,7 @@ fn grid() -> Grid<Looked> {
         .compare::<Tool>()
         .quick(small(&[Nothing, ProfilerShapes, ProfilerMemory, Recipe]))
         .quick(large("mlp-8x256", 512, &[Nothing, ProfilerMemory]))
+        .quick(large("mlp-8x4096", 4096, &[Nothing, Statistics]).on(&[Platform::Gpu]))
         .quick_and_full(
             Looked::cross(Bound::Launch, "mlp-8x64", 64, By::Pytorch, [Nothing, Memlab])
                 .passes(COUNT)

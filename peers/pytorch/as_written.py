@@ -2,7 +2,7 @@
 
 Around a block stands what it uses and does not define: a small model, data, `...` for layers and an optimizer's arguments; and after it the use that its
 guide has for it, such as a training step with the class that it defines. The newest PyTorch runs the same in an environment of its own:
-VRAMLAB_NEWEST_PYTHON, or `.venv-newest` beside the sources (`just newest`); on a simulated GPU by `vramlab rehearse`.
+the Python of VRAMLAB_NEWEST_PYTHON; on a simulated GPU by `vramlab rehearse`.
 """
 
 import ast
@@ -67,9 +67,9 @@ def model_on(device):
     return nn.Sequential(*layers()).to(device)
 
 
-def plain_loop(device, together=1):
+def plain_loop(device, together=1, model=None):
     """The loop without a technique, over as many batches at once; gives what it trained."""
-    model, criterion = model_on(device), nn.MSELoss()
+    model, criterion = model or model_on(device), nn.MSELoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     waiting = []
     for number, batch in enumerate(Loader(device)):
@@ -144,6 +144,10 @@ class Trial:
                 is_in_place |= isinstance(y, torch.Tensor) and x.data_ptr() == y.data_ptr()
             self.use(names)
 
+        if "accumulation" in self.block:
+            # What is allocated once in a process, cuBLAS's workspace above all, is neither loop's.
+            plain_loop(self.device)
+
         with self.stubs(names), warnings.catch_warnings(record=True) as told, tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
             warnings.simplefilter("always")
             try:
@@ -160,7 +164,9 @@ class Trial:
         if "accumulation" in self.block:
             figure("unused", "1", float(waiting))
             if most is not None:
-                figure("of_plain", "1", most / peak(lambda: plain_loop(self.device)))
+                # The model is there before, as the block's is.
+                model = model_on(self.device)
+                figure("of_plain", "1", most / peak(lambda: plain_loop(self.device, model=model)))
         if self.trains:
             before = names.get("before", before)
             after = [p.detach() for p in names["model"].parameters()]
@@ -215,10 +221,9 @@ class Newest:
     def __init__(self, cell, bench):
         import lab
 
-        default = PROJECT / ".venv-newest/bin/python"
-        self.python = os.environ.get("VRAMLAB_NEWEST_PYTHON") or str(default)
+        self.python = os.environ.get("VRAMLAB_NEWEST_PYTHON", "")
         if not os.path.exists(self.python):
-            raise lab.Unavailable(f"there is no {default} with the newest PyTorch: `just newest` makes it")
+            raise lab.Unavailable("set VRAMLAB_NEWEST_PYTHON to the Python of an environment that has the newest PyTorch (python3 -m venv, pip install torch)")
         self.command = [self.python, "-B", __file__, cell["block"], cell["form"], bench.device.type]
         self.figures = None
         # What makes this process's GPU a simulated one is made for this PyTorch.

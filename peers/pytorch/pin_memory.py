@@ -1,4 +1,4 @@
-"""The PyTorch reference for experiments/pin_memory.rs: an epoch of PyTorch's DataLoader with and without pin_memory, on a machine without a GPU."""
+"""The PyTorch reference for experiments/pin_memory: epochs of PyTorch's DataLoader with and without pin_memory, with a GPU and without one."""
 
 import warnings
 
@@ -30,4 +30,29 @@ class Epoch:
         return {"values": self.received}
 
 
-lab.main(lambda cell, bench: Epoch(cell["pinning"] == "on"))
+class Sent:
+    """An epoch whose batches go to the GPU as guide 5 has it, and what it locked of the host's memory."""
+
+    timing = lab.Timing(samples=5, least_sample=0.06)
+
+    def __init__(self, cell, bench):
+        batch, self.device = cell.number("batch"), bench.device
+        data = TensorDataset(torch.randn(8 * batch, 3, 64, 64), torch.randint(0, 10, (8 * batch,)))
+        workers = cell.number("workers")
+        # Workers stay, so that their start is no part of a step.
+        settings = {"num_workers": workers, "persistent_workers": workers > 0, "pin_memory": cell["pinning"] == "on"}
+        self.loader, self.bytes, self.received = DataLoader(data, batch_size=batch, **settings), batch * (3 * 64 * 64 * 4 + 8), []
+
+    def run(self, probe):
+        self.received = []
+        for images, _ in self.loader:
+            self.received.append(images.to(self.device, non_blocking=True).sum())
+        locked = torch.cuda.host_memory_stats().get("allocated_bytes.current", 0)
+        probe.figure("locked_by_loader", "B", locked)
+        probe.figure("locked_batches", "1", locked / self.bytes)
+
+    def outcome(self):
+        return {"values": self.received}
+
+
+lab.main(lambda cell, bench: Sent(cell, bench) if "workers" in cell else Epoch(cell["pinning"] == "on"))

@@ -3,7 +3,7 @@
     python peers/times/clock.py step CASE [FILE]     takes steps; FILE gets the seconds of one
     python peers/times/clock.py compare FOLDER       sets CASE-predicted.json (of `vramlab rehearse --json`) beside CASE-clock.json
 
-A case is a model and what is changed of it: gpt-plain, gpt-batch, gpt-checkpoint, gpt-fp32, convnet-plain, convnet-last.
+A case is a model and what is changed of it: twice the batch, half of it, checkpoints, fp32, AdamW's loop over parameters, channels_last.
 """
 
 import json
@@ -16,12 +16,12 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-CASES = ("gpt-plain", "gpt-batch", "gpt-checkpoint", "gpt-fp32", "convnet-plain", "convnet-last")
+CASES = ("gpt-plain", "gpt-batch", "gpt-half", "gpt-checkpoint", "gpt-fp32", "gpt-loop", "convnet-plain", "convnet-half", "convnet-fp32", "convnet-last")
 WARM_UP, ROUNDS, STEPS = 10, 5, 10
 
 
 def gpt(change):
-    batch = 16 if change == "batch" else 8
+    batch = {"batch": 16, "half": 4}.get(change, 8)
     layer = lambda: nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
     words, head = nn.Embedding(50304, 1024).cuda(), nn.Linear(1024, 50304, bias=False).cuda()
     layers = nn.ModuleList(layer() for _ in range(12)).cuda()
@@ -45,12 +45,13 @@ def convnet(change):
               for block in (nn.Conv2d(before, width, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
                             nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())]
     model = nn.Sequential(nn.Conv2d(3, 64, 7, stride=2, padding=3), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)).cuda()
-    images, labels = torch.randn(256, 3, 224, 224, device="cuda"), torch.randint(1000, (256,), device="cuda")
+    batch = 128 if change == "half" else 256
+    images, labels = torch.randn(batch, 3, 224, 224, device="cuda"), torch.randint(1000, (batch,), device="cuda")
     if change == "last":
         model, images = model.to(memory_format=torch.channels_last), images.contiguous(memory_format=torch.channels_last)
 
     def loss():
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast("cuda", torch.bfloat16, enabled=change != "fp32"):
             return nn.functional.cross_entropy(model(images), labels)
 
     return list(model.parameters()), loss
@@ -59,7 +60,7 @@ def convnet(change):
 def steps(case, file):
     model, change = case.split("-")
     parameters, loss_of = {"gpt": gpt, "convnet": convnet}[model](change)
-    optimizer = torch.optim.AdamW(parameters, lr=1e-4)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4, foreach=False if change == "loop" else None)
 
     def step():
         loss_of().backward()

@@ -17,9 +17,12 @@ fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("day");
     // NVML is used there as nowhere else.
-    let only = ["--only", "doctor,smoke-empty_cache,smoke-profiling,backends,events-inference-128,times"];
+    let only = ["--only", "doctor,smoke-empty_cache,smoke-profiling,decide-backends,events-inference-128,times"];
     let first = said(&day(&out, &only));
     assert!(first.contains("6 of 6 done") && first.contains("smoke-empty_cache (at most"), "{first}");
+    // 6 cells of one claim: a check and three rounds of each.
+    assert!(first.contains("decide-backends: 24 passes, at most 120 s, decides to-device"), "{first}");
+    assert!(first.contains("in all "), "{first}");
     assert!(folder.path().join("day.tar.xz").metadata().unwrap().len() > 1000);
     // Checks and times run, too, and leave no figure.
     let machine = std::fs::read_dir(out.join("smoke")).unwrap().next().unwrap().unwrap().path();

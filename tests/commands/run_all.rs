@@ -281,3 +281,27 @@ fn a_signal_in_the_first_second_leaves_no_results() {
     let (status, text) = run("kill -INT $$", &|_| ());
     assert!(status == Some(2) && text.contains("was ended by signal 2"), "{text}");
 }
+
+/// What `just dist` packs runs where neither the sources nor Rust are: unpacked, one experiment at smoke size, with its page's words.
+#[test]
+fn a_packed_folder_runs_without_the_sources() {
+    let project = Project::new();
+    let built = Path::new(env!("CARGO_BIN_EXE_vramlab-lab")).parent().unwrap();
+    common::program("vramlab");
+    common::program("no_grad");
+    let mut dist = Command::new(common::root().join("scripts/dist"));
+    let packed = dist.arg("--built").arg(built).arg("--into").arg(project.path("packed")).arg("no_grad").output().unwrap();
+    assert!(packed.status.success(), "{}", said(&packed));
+    let elsewhere = project.path("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let unpacked = Command::new("tar").arg("-xf").arg(project.path("packed/vramlab.tar.xz")).arg("-C").arg(&elsewhere).status();
+    assert!(unpacked.unwrap().success());
+    let folder = elsewhere.join("vramlab");
+    assert!(folder.join("experiments/no_grad.md").exists() && folder.join("peers/pytorch/lab.py").exists());
+    let mut run_all = Command::new(folder.join("run-all"));
+    run_all.args(["--only", "no_grad"]).args(SMOKE).env("VRAMLAB_PYTHON", common::python()).current_dir(&elsewhere);
+    let output = run_all.output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let report = std::fs::read_to_string(folder.join("results-report/no_grad.md"));
+    assert!(report.is_ok_and(|page| page.contains("keeps input and output and no activations")), "{}", said(&output));
+}

@@ -36,6 +36,39 @@ fn the_committed_results_can_be_contributed() {
     }
 }
 
+/// A folder of a machine, or the archive that a day on a GPU leaves: checked, put beside the project's, and the text to send it with.
+#[test]
+fn results_are_contributed_from_a_folder_or_an_archive() {
+    let root = tempfile::tempdir().unwrap();
+    let day = root.path().join("gpu-day");
+    let machine = copy(&day.join("results"), "amd-epyc-2c", &["inplace"]);
+    std::fs::rename(&machine, machine.with_file_name("another")).unwrap();
+    let folder = machine.with_file_name("another").join("inplace/run.json");
+    let run = std::fs::read_to_string(&folder).unwrap();
+    std::fs::write(&folder, run.replace("\"machine\": \"amd-epyc-2c\"", "\"machine\": \"another\"")).unwrap();
+    let archive = root.path().join("gpu-day.tar.xz");
+    let packed =
+        Command::new("python3").args(["-m", "tarfile", "-c"]).arg(&archive).arg("gpu-day").current_dir(root.path()).status();
+    assert!(packed.unwrap().success());
+    let contribute = |given: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        let output = command.arg("contribute").arg(given).arg("--results").arg(committed()).output().unwrap();
+        (output.status.code().unwrap(), [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).concat())
+    };
+    for given in [&archive, &day.join("results/another")] {
+        let (status, said) = contribute(given);
+        assert_eq!(status, 0, "{said}");
+        for part in ["# Results of CPU (another)", "- experiments: inplace", "A: CPU (amd-epyc-2c)", "just report"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    std::fs::write(&folder, std::fs::read_to_string(&folder).unwrap().replace("\"git_dirty\": false", "\"git_dirty\": true"))
+        .unwrap();
+    let (status, said) = contribute(&day);
+    assert!(status == 1 && said.contains("local changes"), "{said}");
+    assert_eq!(contribute(root.path().join("nothing").as_path()).0, 1);
+}
+
 /// Changes one of the two files of an experiment.
 fn edit(folder: &Path, file: &str, change: impl FnOnce(String) -> String) {
     let path = folder.join("inplace").join(file);

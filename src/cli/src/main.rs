@@ -78,6 +78,16 @@ enum Subcommands {
         machine: PathBuf,
     },
 
+    /// Check results that somebody measured, put them beside the project's, and write the text of a pull request
+    Contribute {
+        /// Folder of one machine or of several, or an archive, such as gpu-day.tar.xz
+        #[arg(value_name = "DIR|ARCHIVE")]
+        given: PathBuf,
+        /// Folder of the results that came with the project
+        #[arg(long, value_name = "DIR", default_value = "results")]
+        results: PathBuf,
+    },
+
     /// Write the report from the results of all machines
     Report {
         /// Folder that holds MACHINE/EXPERIMENT/samples.csv and run.json
@@ -160,6 +170,15 @@ fn run(command: Subcommands) -> Result<u8> {
             }
             ensure!(problems.is_empty(), "{} must not be contributed as they are: see above", machine.display());
             println!("{}: whole and valid", machine.display());
+            Ok(0)
+        }
+        Subcommands::Contribute { given, results } => {
+            let report::Contribution { problems, text } = report::contribute(&given, &results)?;
+            print!("{text}");
+            for problem in &problems {
+                eprintln!("{problem}");
+            }
+            ensure!(problems.is_empty(), "{} must not be contributed as it is: see above", given.display());
             Ok(0)
         }
         Subcommands::Rehearse(options) => Ok(rehearsal::rehearse(&options)),

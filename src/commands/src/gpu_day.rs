@@ -26,7 +26,7 @@ pub struct GpuDayOptions {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub only: Vec<String>,
 
-    /// Dry run on a simulated H200, with the smallest cells; only what counts bytes gives figures
+    /// Dry run on a simulated H200, with the cells of the day; only what counts bytes gives figures
     #[arg(long)]
     pub rehearse: bool,
 }
@@ -43,21 +43,49 @@ enum DayTask {
     Events(&'static str, &'static str),
     /// Steps by the clock beside their predicted times, with variants that tell ratios.
     Times,
+    /// What decides claims that only a GPU can: an experiment's quick cells that these claims rest on, as a filter.
+    Decide(&'static str, &'static [&'static str], &'static str),
     /// An experiment at full size.
     Full(&'static str),
 }
-use DayTask::{Doctor, Events, Full, ReferenceMemory, Smoke, Times};
+use DayTask::{Decide, Doctor, Events, Full, ReferenceMemory, Smoke, Times};
 
 /// Cases of `peers/times/clock.py`, the most telling first.
-const TIMED: [&str; 6] = ["gpt-plain", "gpt-checkpoint", "convnet-plain", "convnet-last", "gpt-batch", "gpt-fp32"];
+const TIMED: [&str; 10] = [
+    "gpt-plain",
+    "convnet-plain",
+    "gpt-checkpoint",
+    "convnet-last",
+    "gpt-batch",
+    "gpt-fp32",
+    "gpt-half",
+    "convnet-half",
+    "gpt-loop",
+    "convnet-fp32",
+];
+
+/// The half hour that decides what only a GPU can.
+const HALF_HOUR: u64 = 30 * 60;
 
 /// The most telling first, each with the seconds that it may take of the time.
-const DAY: [(DayTask, u64); 25] = [
+const DAY: [(DayTask, u64); 29] = [
     (Doctor, 60),
-    (Events("inference", "128"), 120),
+    (
+        Decide(
+            "pin_memory",
+            &["pin-faster", "pin-larger", "pin-training", "pin-small", "pin-host-memory"],
+            "direction=|bound=|workers=",
+        ),
+        420,
+    ),
+    (Decide("amp", &["amp-faster"], "bound=compute"), 180),
+    (Decide("profiling", &["peak-statistics"], "tool=statistics"), 120),
+    (Decide("backends", &["to-device"], "place="), 120),
+    (Times, 480),
     (Events("training", "128"), 120),
+    (Events("inference", "128"), 120),
+    // After the half hour.
     (Events("training", "512"), 120),
-    (Times, 300),
     (ReferenceMemory, 180),
     (Smoke("pin_memory"), 60),
     (Smoke("agreement"), 60),
@@ -100,6 +128,7 @@ impl DayTask {
             ReferenceMemory => "reference-memory".to_string(),
             Smoke(experiment) => format!("smoke-{experiment}"),
             Events(pass, length) => format!("events-{pass}-{length}"),
+            Decide(experiment, ..) => format!("decide-{experiment}"),
             Full(experiment) => experiment.to_string(),
             Times => "times".to_string(),
         }
@@ -129,6 +158,7 @@ pub fn gpu_day(options: &GpuDayOptions) -> Result<u8> {
     let tasks: Vec<(DayTask, u64)> = DAY.into_iter().filter(|(task, _)| wanted(*task)).collect();
     interruptible()?;
     let day = Day::new(options)?;
+    day.announce(&tasks)?;
     let (mut failed, mut open) = (Vec::new(), Vec::new());
     for (task, most) in tasks.iter().copied() {
         let done = day.done(task);
@@ -182,7 +212,7 @@ impl Day {
         let own = std::env::current_exe().context("finding this program's own file")?;
         let programs = own.parent().context("this program lies in no folder")?.to_path_buf();
         for (task, _) in DAY {
-            if let Smoke(name) | Full(name) = task {
+            if let Smoke(name) | Full(name) | Decide(name, ..) = task {
                 let program = programs.join(name);
                 ensure!(program.exists(), "there is no {}: build all of the lab first (cargo build --release)", program.display());
             }
@@ -201,10 +231,62 @@ impl Day {
         self.out.join(format!("{}.log", task.name()))
     }
 
+    /// Says what is planned, the passes of each task and their sum, and until where half an hour reaches.
+    fn announce(&self, tasks: &[(DayTask, u64)]) -> Result<()> {
+        let (mut passes, mut seconds) = (0, 0);
+        println!("planned on {}:", if self.rehearse { "a simulated GPU" } else { &self.card });
+        for (task, most) in tasks {
+            let own = self.passes(*task)?;
+            let decides = if let Decide(_, claims, _) = task { format!(", decides {}", claims.join(", ")) } else { String::new() };
+            println!("  {}: {own} passes, at most {most} s{decides}", task.name());
+            if seconds <= HALF_HOUR && seconds + most > HALF_HOUR {
+                println!("  -- half an hour reaches to here: {passes} passes");
+            }
+            (passes, seconds) = (passes + own, seconds + most);
+        }
+        println!("  in all {passes} passes, at most {} minutes", seconds.div_ceil(60));
+        Ok(())
+    }
+
+    /// How many processes a task starts, where rounds are as few as they can be.
+    fn passes(&self, task: DayTask) -> Result<usize> {
+        let commands = self.commands(task, Duration::from_secs(1));
+        if !matches!(task, Smoke(_) | Full(_) | Decide(..)) {
+            return Ok(commands.len());
+        }
+        let rounds = match task {
+            Smoke(_) => 2,
+            Decide(..) => 3,
+            _ => 5,
+        };
+        let mut passes = 0;
+        for mut command in commands {
+            let listed = command.arg("--list").stderr(Stdio::inherit()).output().context("asking an experiment for its cells")?;
+            ensure!(listed.status.success(), "{}: its cells cannot be listed", task.name());
+            let listed = String::from_utf8_lossy(&listed.stdout);
+            // Memory is counted twice, times are taken in rounds.
+            let of = |pass: &str| {
+                if pass == "time" {
+                    rounds
+                } else if pass == "memory" {
+                    2
+                } else {
+                    1
+                }
+            };
+            passes += listed
+                .lines()
+                .filter_map(|line| line.split_once('\t'))
+                .flat_map(|(_, passes)| passes.split(' ').map(of))
+                .sum::<usize>();
+        }
+        Ok(passes)
+    }
+
     /// What a task starts, one after the other.
     fn commands(&self, task: DayTask, limit: Duration) -> Vec<Command> {
         let stand_in = format!("fake-cuda:{STAND_IN}");
-        let (device, profile) = if self.rehearse { (stand_in.as_str(), "smoke") } else { ("cuda", "full") };
+        let device = if self.rehearse { stand_in.as_str() } else { "cuda" };
         let experiment = |name: &str, profile: &str, results: &str| {
             let mut command = Command::new(self.programs.join(name));
             command.args(["--device", device, "--profile", profile, "--budget", &limit.as_secs().max(1).to_string()]);
@@ -219,7 +301,12 @@ impl Day {
                 vec![command]
             }
             Smoke(name) => vec![experiment(name, "smoke", "smoke")],
-            Full(name) => vec![experiment(name, profile, "results")],
+            Decide(name, _, filter) => {
+                let mut command = experiment(name, "quick", "decided");
+                command.args(["--filter", filter]);
+                vec![command]
+            }
+            Full(name) => vec![experiment(name, "full", "results")],
             ReferenceMemory => {
                 let mut command = Command::new(&self.python);
                 command.arg("-B").arg(self.sources.join("peers/pytorch/reference_memory.py"));
@@ -338,8 +425,14 @@ mod tests {
     #[test]
     fn each_task_has_a_name_of_its_own_and_the_first_half_hour_holds_what_only_a_gpu_can_tell() {
         let mut names: Vec<String> = DAY.iter().map(|(task, _)| task.name()).collect();
-        let before: u64 = DAY.iter().take_while(|(task, _)| *task != Full("memory_model")).map(|(_, most)| most).sum();
-        assert!(before <= 35 * 60, "{before} s at most before the workspaces are settled");
+        let before: u64 = DAY.iter().take_while(|(task, _)| *task != Events("training", "512")).map(|(_, most)| most).sum();
+        assert!(before <= HALF_HOUR, "{before} s at most for what only a GPU can tell");
+        let decided: Vec<&str> =
+            DAY.iter().flat_map(|(task, _)| if let Decide(_, claims, _) = task { claims.to_vec() } else { vec![] }).collect();
+        for claim in ["pin-faster", "pin-larger", "pin-training", "pin-small", "to-device", "amp-faster", "peak-statistics"] {
+            assert!(decided.contains(&claim), "{claim}");
+        }
+        assert_eq!(TIMED.len(), 10);
         names.sort();
         names.dedup();
         assert_eq!(names.len(), DAY.len());

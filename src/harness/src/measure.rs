@@ -825,7 +825,8 @@ mod tests {
     fn throttled_samples_are_marked_and_a_cell_of_nothing_else_is_invalid() {
         let clock = Fake::default();
         let mut step = clock.steps_of(&[0.01]);
-        let hot = || Conditions { readings: vec![("sm_clock", "Hz", 1e9)], throttled: Some("thermal".into()), link: None };
+        let hot =
+            || Conditions { readings: vec![("sm_clock", "Hz", 1e9)], throttled: Some("thermal".into()), ..Conditions::default() };
         let found = time(&mut step, &clock, Timing::default(), &hot).unwrap();
         assert_eq!(found.status, Status::Invalid);
         assert_eq!(found.samples.iter().filter(|s| s.metric == "sm_clock").count(), 5);

@@ -3,6 +3,7 @@
 use super::claims::{self, ClaimSection, PublishedSection};
 use super::effects::Effect;
 use super::machines;
+use super::markup::slug;
 use super::pages::{VerdictRow, verdicts};
 use super::recorded::Recorded;
 use record::protocol::{Platform, ShownEffect, SubjectKind};
@@ -63,6 +64,16 @@ impl<'a> ExperimentFindings<'a> {
 
     pub fn name(&self) -> &'a str {
         &self.runs[0].protocol.name
+    }
+
+    /// The file of the page that it stands on.
+    pub fn page(&self) -> String {
+        match self.kind() {
+            SubjectKind::Technique => format!("{}.md", slug(self.name())),
+            SubjectKind::SelfCheck => "self-checks.md".to_string(),
+            SubjectKind::Published => "published.md".to_string(),
+            SubjectKind::RealGpus => "real-gpus.md".to_string(),
+        }
     }
 
     pub fn kind(&self) -> SubjectKind {

@@ -7,6 +7,7 @@
 mod changes;
 mod check;
 mod claims;
+mod contribute;
 mod data;
 mod diff;
 mod effects;
@@ -28,6 +29,7 @@ mod tables;
 mod words;
 
 pub use check::check;
+pub use contribute::{Contribution, contribute};
 pub use diff::diff;
 
 use anyhow::{Context, Result};
@@ -213,7 +215,7 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     }
     let guides = context! {
         command => Serde(&command), guides => Serde(&front.guides), yours => Serde(&front.yours),
-        claims => Serde(guides::claims(&pages)), unknown => Serde(&front.unknown),
+        claims => Serde(guides::claims(&pages)), sentences => Serde(guides::sentences(findings)), unknown => Serde(&front.unknown),
     };
     written.push(("guides.md".to_string(), render("guides", guides)?));
     if let Some(order) = &front.order {
@@ -254,6 +256,9 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
         troubles => machines::troubles(recorded),
     };
     written.push(("machines.md".to_string(), render("machines", machines_page)?));
+    let (columns, rows) = machines::claims(findings);
+    let claims_page = context! { command => Serde(&command), columns, rows => Serde(&rows) };
+    written.push(("claims.md".to_string(), render("claims", claims_page)?));
     let summary = render("summary", Serde(&front).into())?;
     let names: Vec<String> = machines.iter().map(|machine| prose::whose(machine.platform(), &machine.machine)).collect();
     Ok(Report {
@@ -381,6 +386,7 @@ fn templates() -> Result<Environment<'static>> {
         ("subject", include_str!("subject.md.j2")),
         ("several", include_str!("several.md.j2")),
         ("machines", include_str!("machines.md.j2")),
+        ("claims", include_str!("claims.md.j2")),
         ("recipes", include_str!("recipes.md.j2")),
         ("order", include_str!("order.md.j2")),
         ("guides", include_str!("guides.md.j2")),

@@ -1,5 +1,8 @@
 //! The machines behind a report: how each was set up, what it found on the whole, and what went wrong there.
 
+use super::claims::claims_of;
+use super::findings::Findings;
+use super::markup::Markdown;
 use super::prose;
 use super::recorded::Recorded;
 use base::units::Bytes;
@@ -32,6 +35,36 @@ pub struct SetupRow {
 pub fn machines(recorded: &[Recorded]) -> Vec<&Recorded> {
     let by_name: BTreeMap<_, &Recorded> = recorded.iter().map(|r| ((r.platform(), &r.machine), r)).collect();
     by_name.into_values().collect()
+}
+
+/// A claim with its verdicts, machine by machine.
+#[derive(Debug, Serialize)]
+pub struct ClaimRow {
+    claim: String,
+    verdicts: Vec<String>,
+    page: Markdown,
+}
+
+/// The machines as columns, and every claim that one of them has figures of.
+pub fn claims(findings: &Findings) -> (Vec<String>, Vec<ClaimRow>) {
+    let mut rows = Vec::new();
+    for experiment in &findings.experiments {
+        let page = Markdown::link(&experiment.runs[0].protocol.title, &experiment.page());
+        for (id, text) in claims_of(experiment.runs) {
+            let on = |machine: &&Recorded| {
+                let of_machine = experiment.runs.iter().filter(|run| run.machine == machine.machine);
+                let judged =
+                    of_machine.flat_map(|run| &run.judgements).filter(|j| j.claim.id == id && j.verdict != Verdict::NotMeasured);
+                let signs: Vec<&str> = judged.map(|j| if j.carries { prose::symbol(j.verdict) } else { prose::SHOWN }).collect();
+                signs.join(" ")
+            };
+            let verdicts: Vec<String> = findings.machines.iter().map(on).collect();
+            if verdicts.iter().any(|signs| !signs.is_empty()) {
+                rows.push(ClaimRow { claim: text.to_string(), verdicts, page: page.clone() });
+            }
+        }
+    }
+    (findings.machines.iter().map(|machine| prose::whose(machine.platform(), &machine.machine)).collect(), rows)
 }
 
 /// Each way in which a machine was set up, with the experiments that were run so.

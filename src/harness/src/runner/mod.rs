@@ -94,7 +94,9 @@ fn start(protocol: &PlainProtocol, rounds: Option<u32>, options: &Options) -> Re
         plan => plan?,
     };
     if options.list {
-        for planned in &plan.cells {
+        let is_there =
+            |planned: &&plan::Planned| planned.grid.only_on.is_empty() || planned.grid.only_on.contains(&choice.platform());
+        for planned in plan.cells.iter().filter(is_there) {
             let passes: Vec<String> = planned.grid.passes.iter().map(Pass::to_string).collect();
             println!("{}\t{}", planned.cell, passes.join(" "));
         }

@@ -84,7 +84,9 @@ pub(crate) fn prepare_cuda(command: &mut Command, limit: Option<u64>, device_mem
     // NVML counts GPUs by their place on the bus.
     command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
     let fraction = limit.zip(device_memory).map(|(limit, total)| (limit as f64 / total as f64).min(1.0));
-    ALLOC_CONF.iter().for_each(|name| drop(command.env_remove(name)));
+    for name in ALLOC_CONF {
+        command.env_remove(name);
+    }
     let settings: Vec<String> = match alloc_conf {
         Some("default") => None,
         Some(own) => Some(own.to_string()),

@@ -315,7 +315,10 @@ impl PlainProtocol {
     /// What cannot be measured or told as it is planned.
     fn unmeasurable(&self) -> Vec<String> {
         let mut found = Vec::new();
-        let timed = self.grids(Profile::Quick).filter(|grid| grid.passes.contains(&Pass::Time)).flat_map(PlainGrid::cells);
+        // On a GPU a pass takes seconds; it is on a CPU that people wait.
+        let on_cpu = |grid: &&PlainGrid| grid.only_on.is_empty() || grid.only_on.contains(&Platform::Cpu);
+        let timed =
+            self.grids(Profile::Quick).filter(|grid| grid.passes.contains(&Pass::Time)).filter(on_cpu).flat_map(PlainGrid::cells);
         // A reference's cells stand beside ours and repeat them.
         let timed = timed.filter(|cell| !cell.is_reference()).count();
         if timed > MOST_TIMED {

@@ -1,0 +1,95 @@
+//! What somebody's results bring to the project: whether they may stand beside the others, what they say otherwise, and the text to send them with.
+
+use super::check::check;
+use super::diff::diff;
+use super::prose;
+use super::recorded::{Recorded, read_machine};
+use anyhow::{Context, Result, ensure};
+use record::protocol::Platform;
+use record::results::{holds_results, reference};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// How far below a folder that is given results are looked for: an archive of a day on a GPU has `gpu-day/results/MACHINE`.
+const DEPTH: usize = 3;
+
+/// What came of looking at somebody's results.
+#[derive(Debug)]
+pub struct Contribution {
+    /// Why they may not be contributed as they are, by machine and experiment.
+    pub problems: Vec<String>,
+    /// The text of the pull request.
+    pub text: String,
+}
+
+/// Looks at the results of one machine or of several, in a folder or an archive, beside those that came with the project in `results`.
+///
+/// # Errors
+/// There are no results; an archive cannot be unpacked; a file is damaged.
+pub fn contribute(given: &Path, results: &Path) -> Result<Contribution> {
+    let unpacked = tempfile::tempdir().context("making a folder for an archive's files")?;
+    let folder = if given.is_file() {
+        let status = Command::new("tar").arg("-xf").arg(given).arg("-C").arg(unpacked.path()).status().context("starting tar")?;
+        ensure!(status.success(), "{} cannot be unpacked with tar", given.display());
+        unpacked.path()
+    } else {
+        given
+    };
+    let machines = machines_in(folder, DEPTH);
+    ensure!(!machines.is_empty(), "no results in {}: there is no MACHINE/EXPERIMENT/run.json in it", given.display());
+    let (mut problems, mut text) = (Vec::new(), String::new());
+    for machine in machines {
+        let runs = read_machine(&machine)?;
+        problems.extend(check(&machine)?.into_iter().map(|problem| format!("{}: {problem}", runs[0].machine)));
+        describe(&mut text, &machine, &runs, results)?;
+    }
+    writeln!(
+        text,
+        "Made with `vramlab contribute {}`; the folders go into `results/`, and `just report` writes the pages.",
+        given.display()
+    )?;
+    Ok(Contribution { problems, text })
+}
+
+/// The folders of machines in a folder, or the folder itself.
+fn machines_in(folder: &Path, depth: usize) -> Vec<PathBuf> {
+    let below = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mut folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+        folders.sort();
+        folders
+    };
+    let folders = below(folder);
+    if folders.iter().any(|experiment| holds_results(experiment)) {
+        return vec![folder.to_path_buf()];
+    }
+    // What only showed that everything runs is no result.
+    let folders = folders.iter().filter(|folder| !folder.ends_with("smoke"));
+    if depth == 0 { Vec::new() } else { folders.flat_map(|folder| machines_in(folder, depth - 1)).collect() }
+}
+
+fn describe(text: &mut String, machine: &Path, runs: &[Recorded], results: &Path) -> Result<()> {
+    let first = &runs[0];
+    let identity = &first.manifest.identity;
+    writeln!(text, "# Results of {}\n", prose::whose(first.platform(), &first.machine))?;
+    for (what, value) in &identity.hardware {
+        writeln!(text, "- {what}: {value}")?;
+    }
+    writeln!(text, "- libtorch: {}", identity.libtorch)?;
+    let names: Vec<&str> = runs.iter().map(|run| run.protocol.name.as_str()).collect();
+    writeln!(text, "- experiments: {}\n", names.join(", "))?;
+    // Measured beside measured, or else beside what was predicted.
+    let others =
+        reference(results).into_iter().map(|name| results.join(name)).filter(|other| other.file_name() != machine.file_name());
+    let others: Vec<(Platform, PathBuf)> =
+        others.filter_map(|other| Some((read_machine(&other).ok()?[0].platform(), other))).collect();
+    let of = |wanted: Platform| others.iter().find(|(platform, _)| *platform == wanted);
+    if let Some((_, other)) = of(first.platform()).or_else(|| of(Platform::Dry)) {
+        match diff(other, machine) {
+            Ok(found) => writeln!(text, "Beside the project's own (A), these (B):\n\n```\n{}\n```\n", found.trim_end())?,
+            Err(nothing) => writeln!(text, "Beside the project's own results: {nothing:#}.\n")?,
+        }
+    }
+    Ok(())
+}
