@@ -336,7 +336,8 @@ impl PlainProtocol {
                     ));
                 }
             }
-            if grid.levels_of(&grid.studied).len() < 2 {
+            let levels = self.grids.iter().filter(|other| other.name == grid.name).flat_map(|other| other.levels_of(&grid.studied));
+            if levels.collect::<std::collections::BTreeSet<_>>().len() < 2 {
                 found.push(format!("grid '{}' studies '{}' and has fewer than two levels of it", grid.name, grid.studied));
             }
         }
