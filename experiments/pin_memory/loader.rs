@@ -10,10 +10,10 @@ const LOCKED_BATCHES: Metric =
     Metric::counted("locked_batches", "locked memory beside the batches, in batches", "1").nondeterministic();
 const LOCKED_LOADER: Metric = Metric::counted("locked_by_loader", "locked memory", "B").nondeterministic();
 
-number! { Batch "images of 3 x 64 x 64 in a batch" }
+number! { Images "images of 3 x 64 x 64 in a batch" }
 number! { Workers "worker processes" }
 
-cell! { Loaded { by: By, batch: Batch, workers: Workers, pinning: Pinning } }
+cell! { Loaded { by: By, images: Images, workers: Workers, pinning: Pinning } }
 
 pub fn grid() -> Grid<Loaded> {
     let pinned = |c: &Loaded| c.pinning == Pinning::On;
@@ -27,7 +27,7 @@ pub fn grid() -> Grid<Loaded> {
         .claim(
             // Set on 25 November 2026, before any figure of a loader: a whole batch is locked beside those that the loader has anyway, or none.
             Claim::new("pin-host-memory", "5", "pinning takes more host memory, and locks it")
-                .on(&[Platform::Python])
+                .on(&[Platform::Gpu, Platform::Dry, Platform::Python])
                 .rule(value(LOCKED_BATCHES).of(pinned).confirm(at_least(1.0)).refute(at_most(0.1))),
         )
         .plot(
@@ -35,7 +35,7 @@ pub fn grid() -> Grid<Loaded> {
                 .named("locked")
                 .caption("Host memory that the loader locks for its pinned batches")
                 .of(pinned)
-                .by::<Batch>()
+                .by::<Images>()
                 .by::<Workers>(),
         )
 }

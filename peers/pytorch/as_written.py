@@ -233,7 +233,7 @@ class Newest:
             program = next((path for path in (PROJECT / place / "vramlab" for place in places) if path.exists()), None)
             if program is None:
                 raise lab.Unavailable("there is no program vramlab to rehearse the newest PyTorch with: `cargo build --release -p vramlab`")
-            self.command = [program, "rehearse", "--steps", "all", "--", *self.command]
+            self.command = [program, "rehearse", "--writes", "--steps", "all", "--", *self.command]
 
     def run(self, probe):
         if self.figures is None:

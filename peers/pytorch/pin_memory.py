@@ -36,7 +36,7 @@ class Sent:
     timing = lab.Timing(samples=5, least_sample=0.06)
 
     def __init__(self, cell, bench):
-        batch, self.device = cell.number("batch"), bench.device
+        batch, self.device = cell.number("images"), bench.device
         data = TensorDataset(torch.randn(8 * batch, 3, 64, 64), torch.randint(0, 10, (8 * batch,)))
         workers = cell.number("workers")
         # Workers stay, so that their start is no part of a step.

@@ -75,7 +75,7 @@ numbered! {
         Label = 10,
         /// The script read a value that comes from numbers that nobody computed.
         Placeholder = 11,
-        /// The script is ended, or ends: `bytes` is 1 where enough steps were seen, and [`OURS_FOLLOWS`] where a step follows that is not its own.
+        /// The script is ended, or ends: `bytes` is 1 where enough steps were seen, and `OURS_FOLLOWS` where a step follows that is not its own.
         Ended = 12,
         /// Others than PyTorch's allocator took `bytes`, or gave them back (fewer than 0); `operator` is their library.
         Outside = 13,
