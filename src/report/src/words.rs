@@ -64,7 +64,10 @@ impl PageWords {
             Ok(page) => page,
             Err(mistake) => return PageWords { blocks: vec![mistaken(vec![mistake])], ..PageWords::default() },
         };
-        let unfounded = runs.iter().find(|run| !run.is_own).unwrap_or(&runs[0]).protocol.unfounded_words(&page);
+        // A machine may have been measured before the others: what none of them has is a mistake.
+        let of_each = runs.iter().filter(|run| !run.is_own || runs.len() == 1).map(|run| run.protocol.unfounded_words(&page));
+        let in_all = |all: Vec<String>, of_one: Vec<String>| all.into_iter().filter(|word| of_one.contains(word)).collect();
+        let unfounded = of_each.reduce(in_all).unwrap_or_default();
         let mut words = PageWords { standing: page.standing, ..PageWords::default() };
         if !unfounded.is_empty() {
             words.blocks.push(mistaken(unfounded));
