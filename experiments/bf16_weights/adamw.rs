@@ -73,6 +73,7 @@ fn stochastic(x: &Tensor) -> Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use harness::lab::testing::alone;
 
     /// A parameter of 1 after 512 steps of 2^-11, of which bfloat16 rounds each away.
     fn after(how: How) -> f64 {
@@ -86,6 +87,7 @@ mod tests {
 
     #[test]
     fn small_steps_are_lost_but_for_the_two_ways_that_keep_them() {
+        let _turn = alone();
         assert_eq!(after(How::Bf16), 1.0);
         assert!((after(How::Kahan) - 1.25).abs() < 1e-2, "{}", after(How::Kahan));
         assert!((after(How::Stochastic) - 1.25).abs() < 1e-2, "{}", after(How::Stochastic));
@@ -93,6 +95,7 @@ mod tests {
 
     #[test]
     fn a_step_in_fp32_is_libtorchs() {
+        let _turn = alone();
         use tch::nn::OptimizerConfig;
         let store = tch::nn::VarStore::new(Device::Cpu);
         let theirs = store.root().randn_standard("x", &[64]);

@@ -80,7 +80,7 @@ const DAY: [(DayTask, u64); 29] = [
     ),
     (Decide("amp", &["amp-faster"], "bound=compute"), 180),
     (Decide("profiling", &["peak-statistics"], "tool=statistics"), 120),
-    (Decide("backends", &["to-device"], "place="), 120),
+    (Decide("backends", &["to-device"], "where="), 120),
     (Times, 480),
     (Events("training", "128"), 120),
     (Events("inference", "128"), 120),
