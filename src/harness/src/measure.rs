@@ -707,12 +707,12 @@ mod tests {
     #[test]
     fn power_is_that_of_the_sample_and_what_throttles_in_it_marks_it() {
         let fake = Fake::default();
-        let (now, calls) = (fake.now.clone(), Shared::new(0));
+        let calls = Shared::new(0);
         let conditions = || {
             calls.set(calls.get() + 1);
-            // 300 W; the second sample begins throttled.
+            // 150 J for each half second; the second sample begins throttled.
             let throttled = (calls.get() == 3).then(|| "hw_thermal_slowdown".to_string());
-            Conditions { energy: Some(now.get() * 300.0), throttled, ..Conditions::default() }
+            Conditions { energy: Some(f64::from(calls.get()) * 150.0), throttled, ..Conditions::default() }
         };
         let plan = Timing { warm_up_steps: 1, warm_up_seconds: 0.0, samples: 2, least_sample: 0.0 };
         let found = time(&mut fake.steps_of(&[0.5]), &fake, plan, &conditions).unwrap();
