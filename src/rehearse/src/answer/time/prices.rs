@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// Of one card, beside one step's predicted time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cost {
-    /// Of [`STEPS`] steps, with the ends of the time's band.
+    /// Of 1,000 steps, with the ends of the time's band.
     pub of_1000_steps: f64,
     pub low: f64,
     pub high: f64,
