@@ -35,6 +35,12 @@ pub struct GpuDayOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DayTask {
     Doctor,
+    /// The card's constants for predictions of time.
+    Calibrate,
+    /// What a process takes of the card outside of PyTorch's allocator.
+    Outside,
+    /// What programs of `records/gpus` take, by PyTorch's own meters and a clock.
+    Programs,
     /// What `torch.cuda.memory_stats` says of the steps of `tests/reference/memory.json`.
     ReferenceMemory,
     /// An experiment's smallest cells: does everything run?
@@ -48,7 +54,7 @@ enum DayTask {
     /// An experiment at full size.
     Full(&'static str),
 }
-use DayTask::{Decide, Doctor, Events, Full, ReferenceMemory, Smoke, Times};
+use DayTask::{Calibrate, Decide, Doctor, Events, Full, Outside, Programs, ReferenceMemory, Smoke, Times};
 
 /// Cases of `peers/times/clock.py`, the most telling first.
 const TIMED: [&str; 10] = [
@@ -68,8 +74,9 @@ const TIMED: [&str; 10] = [
 const HALF_HOUR: u64 = 30 * 60;
 
 /// The most telling first, each with the seconds that it may take of the time.
-const DAY: [(DayTask, u64); 29] = [
+const DAY: [(DayTask, u64); 32] = [
     (Doctor, 60),
+    (Calibrate, 150),
     (
         Decide(
             "pin_memory",
@@ -85,6 +92,8 @@ const DAY: [(DayTask, u64); 29] = [
     (Events("training", "128"), 120),
     (Events("inference", "128"), 120),
     // After the half hour.
+    (Outside, 60),
+    (Programs, 400),
     (Events("training", "512"), 120),
     (ReferenceMemory, 180),
     (Smoke("pin_memory"), 60),
@@ -125,6 +134,9 @@ impl DayTask {
     fn name(self) -> String {
         match self {
             Doctor => "doctor".to_string(),
+            Calibrate => "calibrate".to_string(),
+            Outside => "outside".to_string(),
+            Programs => "programs".to_string(),
             ReferenceMemory => "reference-memory".to_string(),
             Smoke(experiment) => format!("smoke-{experiment}"),
             Events(pass, length) => format!("events-{pass}-{length}"),
@@ -293,7 +305,8 @@ impl Day {
             command.arg("--out").arg(self.out.join(results));
             command
         };
-        let own = || Command::new(self.programs.join("vramlab"));
+        let own_path = self.programs.join("vramlab");
+        let own = || Command::new(&own_path);
         match task {
             Doctor => {
                 let mut command = own();
@@ -307,6 +320,26 @@ impl Day {
                 vec![command]
             }
             Full(name) => vec![experiment(name, "full", "results")],
+            Calibrate => {
+                let mut command = own();
+                if self.rehearse {
+                    command.args(["rehearse", "--quiet", "--writes", "--steps", "all", "--gpu", &self.card, "--"]).arg(&own_path);
+                }
+                command.args(["calibrate", "--gpu", &self.card, "--python"]).arg(&self.python);
+                command.arg("--out").arg(self.out.join("constants.csv")).arg("--records").arg(self.out.join("operators.csv"));
+                vec![command]
+            }
+            Outside => {
+                let mut command = Command::new(&self.python);
+                command.arg("-B").arg(self.sources.join("records/gpus/context.py"));
+                vec![command]
+            }
+            Programs => {
+                let mut command = Command::new(&self.python);
+                command.arg("-B").arg(self.sources.join("records/gpus/measure.py")).args(["run", "--out"]);
+                command.arg(self.out.join("programs.csv"));
+                vec![command]
+            }
             ReferenceMemory => {
                 let mut command = Command::new(&self.python);
                 command.arg("-B").arg(self.sources.join("peers/pytorch/reference_memory.py"));
@@ -364,7 +397,7 @@ impl Day {
     }
 
     fn run(&self, task: DayTask, limit: Duration) -> Result<Became> {
-        if self.rehearse && task == ReferenceMemory {
+        if self.rehearse && [Outside, Programs, ReferenceMemory].contains(&task) {
             fs::write(self.log(task), "It really runs on a GPU, so there is nothing to rehearse.\n")?;
             return Ok(Became::Done);
         }
@@ -425,7 +458,7 @@ mod tests {
     #[test]
     fn each_task_has_a_name_of_its_own_and_the_first_half_hour_holds_what_only_a_gpu_can_tell() {
         let mut names: Vec<String> = DAY.iter().map(|(task, _)| task.name()).collect();
-        let before: u64 = DAY.iter().take_while(|(task, _)| *task != Events("training", "512")).map(|(_, most)| most).sum();
+        let before: u64 = DAY.iter().take_while(|(task, _)| *task != Outside).map(|(_, most)| most).sum();
         assert!(before <= HALF_HOUR, "{before} s at most for what only a GPU can tell");
         let decided: Vec<&str> =
             DAY.iter().flat_map(|(task, _)| if let Decide(_, claims, _) = task { claims.to_vec() } else { vec![] }).collect();

@@ -1,0 +1,204 @@
+"""Programs as people write them, rehearsed and then run on a real GPU: each writes what PyTorch's own meters and a clock say, side by side.
+
+    measure.py rehearse --vramlab PROGRAM --card CARD [--python PYTHON] [NAME...]    into CARD-rehearsed.csv; needs no GPU
+    measure.py run [--python PYTHON] [--out FILE] [NAME...]                          on the GPU that is there
+    measure.py compare CARD                                                          prints CARD-rehearsed.csv beside CARD-measured.csv
+
+The rehearsal comes first and is committed before the GPU is seen. It stops after three steps, as it does for a user; the real run goes on to
+its end, so that growth that the rehearsal did not see would show. Processes wait for each other before they touch the GPU: what one takes of
+the card is the difference in what is free.
+"""
+
+import argparse
+import concurrent.futures
+import csv
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE / "programs"
+# A rehearsal goes to the end where what comes after three steps is the point, or where there are no steps.
+TO_THE_END = {"segmentation", "llama_generate"}
+REHEARSED = ["program", "peak_requested", "peak_allocated", "peak_reserved", "outside", "step_seconds", "low_seconds", "high_seconds", "placeholders"]
+# `early` is after three steps.
+MEASURED = ["program", *(f"{what}{when}" for when in ("_early", "") for what in ("peak_requested", "peak_allocated", "peak_reserved")), "outside",
+            "step_seconds", "shortest", "longest", "error"]
+
+
+def programs(names):
+    return [PROGRAMS / f"{name}.py" for name in names] or sorted(PROGRAMS.glob("*.py"))
+
+
+def write(path, columns, rows):
+    with path.open("w", newline="") as file:
+        out = csv.DictWriter(file, columns, restval="", extrasaction="ignore", lineterminator="\n")
+        out.writeheader()
+        out.writerows(rows)
+
+
+def rehearse(options):
+    path = HERE / f"{options.card}-rehearsed.csv"
+    rows = {row["program"]: row for row in csv.DictReader(path.open())} if path.exists() else {}
+    for program in programs(options.names):
+        name = program.stem
+        with tempfile.TemporaryDirectory() as folder:
+            answer = Path(folder) / "answer.json"
+            flags = ["--steps", "all"] if name in TO_THE_END else []
+            words = [options.vramlab, "rehearse", "--quiet", "--gpu", options.card, *flags, "--json", answer, "--", options.python, program]
+            done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+            if not answer.exists():
+                print(f"{name}: {done.stderr[-2000:]}")
+                continue
+            found = json.loads(answer.read_text())
+        process = max(found["processes"], key=lambda one: one["peak_reserved"])
+        timed = found.get("time") or {}
+        rows[name] = {"program": name, **{key: process[key] for key in ("peak_requested", "peak_allocated", "peak_reserved")},
+                      "outside": found["peak_on_device"] - process["peak_reserved"], "placeholders": len(process["placeholders"]),
+                      **{key: timed.get(key, "") and f"{timed[key]:.4g}" for key in ("step_seconds", "low_seconds", "high_seconds")}}
+        print(f"{name}: {process['peak_allocated']} B allocated, {process['peak_reserved']} B reserved, {timed.get('step_seconds')} s", flush=True)
+    write(path, REHEARSED, (rows[name] for name in sorted(rows)))
+
+
+METERS = """
+import atexit, fcntl, json, os, runpy, sys
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+script, out, lock = sys.argv[1:4]
+sys.argv = [script]
+sys.path[0] = os.path.dirname(script)
+marks, counts, taken, early = [], {}, [], {}
+PEAKS = {"peak_requested": "requested_bytes.all.peak", "peak_allocated": "allocated_bytes.all.peak", "peak_reserved": "reserved_bytes.all.peak"}
+initialize = torch.cuda._lazy_init
+
+
+def take_turns():
+    if not taken:
+        file = open(lock)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        taken.append(file)
+        # NVML needs no context.
+        taken.append(torch.cuda.device_memory_used(0))
+    initialize()
+
+
+torch.cuda._lazy_init = take_turns
+
+
+def mark(optimizer, *_):
+    if not torch.cuda.is_initialized():
+        return
+    counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
+    # Several optimizers take turns: a step has ended when each has made it.
+    if min(counts.values()) > len(marks):
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        marks.append(event)
+        if len(marks) == 3:
+            early.update(peaks())
+
+
+register_optimizer_step_post_hook(mark)
+
+
+def peaks():
+    stats = torch.cuda.memory_stats()
+    return {name: stats[key] for name, key in PEAKS.items()}
+
+
+def tell():
+    torch.cuda.synchronize()
+    stats = torch.cuda.memory_stats()
+    seconds = [before.elapsed_time(after) / 1e3 for before, after in zip(marks, marks[1:])]
+    free, memory = torch.cuda.mem_get_info()
+    json.dump({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "memory": memory, "steps": seconds,
+               "outside": torch.cuda.device_memory_used(0) - taken[1] - stats["reserved_bytes.all.current"],
+               **peaks(), **{f"{name}_early": value for name, value in (early or peaks()).items()},
+               "retries": stats["num_alloc_retries"], "cudnn": torch.backends.cudnn.version(),
+               "allocations": stats["allocation.all.allocated"]}, open(out, "w"))
+
+
+atexit.register(tell)
+runpy.run_path(script, run_name="__main__")
+"""
+
+
+def run_one(program, python, folder):
+    out, log = folder / f"{program.stem}.json", folder / f"{program.stem}.log"
+    with log.open("w") as told:
+        words = [python, "-c", METERS, program, out, folder / "lock"]
+        done = subprocess.run(list(map(str, words)), stdin=subprocess.DEVNULL, stdout=told, stderr=told, timeout=300)
+    if done.returncode or not out.exists():
+        return {"program": program.stem, "error": log.read_text()[-1500:]}
+    found = json.loads(out.read_text())
+    steps = found.pop("steps")[3:]
+    timed = {name: f"{of(steps):.4g}" for name, of in (("step_seconds", statistics.median), ("shortest", min), ("longest", max)) if steps}
+    return {"program": program.stem, **found, **timed, "rounds": len(steps)}
+
+
+def run(options):
+    began = time.time()
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "lock").touch()
+        with concurrent.futures.ThreadPoolExecutor(options.at_once) as several:
+            rows = []
+            for row in several.map(lambda program: run_one(program, options.python, Path(folder)), programs(options.names)):
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+    write(options.out, MEASURED, rows)
+    about = {key: rows[0].get(key) for key in ("gpu", "torch", "memory", "cudnn")}
+    about |= {"date": datetime.date.today().isoformat(), "cuda": os.environ.get("CUDA_VERSION"), "seconds": round(time.time() - began)}
+    options.out.with_suffix(".json").write_text(json.dumps(about) + "\n")
+
+
+def compare(options):
+    rehearsed, measured = ({row["program"]: row for row in csv.DictReader((HERE / f"{options.card}-{side}.csv").open())} for side in ("rehearsed", "measured"))
+    print("program,allocated,reserved,allocated after 3 steps,reserved after 3 steps,outside,predicted s,measured s,measured / predicted,inside the band")
+    for name, row in rehearsed.items():
+        real = measured.get(name)
+        if not real or real["error"]:
+            print(name, *["-"] * 9, sep=",")
+            continue
+        shares = []
+        for key in ("peak_allocated", "peak_reserved", "peak_allocated_early", "peak_reserved_early"):
+            by = int(row[key.removesuffix("_early")]) - int(real[key])
+            shares.append(f"{by / int(real[key]):+.3%}" if by else "equal")
+        outside = f"{int(row['outside'] or 0) - int(real['outside']):+d}"
+        timed = [row["step_seconds"], real["step_seconds"]]
+        ratio, inside = ["-", "-"]
+        if all(timed):
+            ratio = f"{float(timed[1]) / float(timed[0]):.2f}"
+            inside = float(row["low_seconds"]) <= float(timed[1]) <= float(row["high_seconds"])
+        print(name, *shares, outside, *timed, ratio, inside, sep=",")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    what = parser.add_subparsers(required=True)
+    for name, call in (("rehearse", rehearse), ("run", run), ("compare", compare)):
+        one = what.add_parser(name)
+        one.set_defaults(call=call)
+        if name == "compare":
+            one.add_argument("card")
+            continue
+        one.add_argument("--python", default=sys.executable)
+        one.add_argument("names", nargs="*", metavar="NAME")
+        if name == "rehearse":
+            one.add_argument("--vramlab", required=True)
+            one.add_argument("--card", required=True)
+        else:
+            one.add_argument("--out", type=Path, default=Path("measured.csv"))
+            one.add_argument("--at-once", type=int, default=4)
+    options = parser.parse_args()
+    options.call(options)
+
+
+if __name__ == "__main__":
+    main()
