@@ -33,7 +33,7 @@ MEASURED = ["program", *(f"{what}{when}" for when in ("_early", "") for what in 
 
 
 def programs(names):
-    return [PROGRAMS / f"{name}.py" for name in names] or sorted(PROGRAMS.glob("*.py"))
+    return [Path(name) if name.endswith(".py") else PROGRAMS / f"{name}.py" for name in names] or sorted(PROGRAMS.glob("*.py"))
 
 
 def write(path, columns, rows):
