@@ -6,11 +6,14 @@ import tempfile
 import types
 from pathlib import Path
 
+import as_written
 import torch
 import torch.distributed
 from torch.utils.data import DataLoader, TensorDataset
 
 SIZE = 64
+# The guides' blocks, which have names of their own around them.
+CORRECTED = {file.read_text().strip(): file.name.removesuffix("-corrected.py") for file in as_written.BLOCKS.glob("*-corrected.py")}
 
 
 class Model(torch.nn.Module):
@@ -36,7 +39,16 @@ def stand_in_for_peft():
     return peft
 
 
+def run_corrected(block):
+    trial = as_written.Trial(block, "corrected", "cuda")
+    trial.run(lambda *figure: None, lambda run: run())
+    if trial.raised:
+        raise RuntimeError(trial.raised)
+
+
 def run(code, path):
+    if block := CORRECTED.get(code.strip()):
+        return run_corrected(block)
     model = Model().cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     criterion = torch.nn.CrossEntropyLoss()

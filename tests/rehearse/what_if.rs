@@ -205,7 +205,9 @@ fn the_lines_of_every_page_run() {
     let pages: Vec<String> = pages.filter(has_lines).map(|path| path.to_str().unwrap().to_string()).collect();
     let scene = Scene::new(&std::fs::read_to_string(common::root().join("tests/rehearse/page_snippets.py")).unwrap());
     let arguments: Vec<&str> = pages.iter().map(String::as_str).collect();
-    let (output, _) = scene.run(&["rehearse", "--gpu", "8GiB", "--steps", "all"], &arguments);
+    let peers = common::root().join("peers/pytorch");
+    let path = Some(("PYTHONPATH", peers.to_str().unwrap()));
+    let (output, _) = scene.run_with(path, &["rehearse", "--gpu", "8GiB", "--steps", "all"], &arguments);
     let ran = said(&output).lines().find_map(|line| line.strip_suffix(" snippets ran")?.parse::<usize>().ok());
     assert!(output.status.success() && ran.is_some_and(|ran| ran >= pages.len() && ran > 15), "{ran:?}: {}", said(&output));
 }

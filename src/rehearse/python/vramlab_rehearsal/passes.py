@@ -2,7 +2,6 @@
 earlier ones made."""
 
 import collections
-import functools
 import inspect
 import itertools
 import re
@@ -51,9 +50,11 @@ def _begins(root, arguments, named):
         look_at_variables()
 
 
-@functools.lru_cache
 def _parameters_of(kind):
-    """Names of what a module's forward pass takes, for those that are given by their places."""
+    """Names of what a module's forward pass takes, for those that are given by their places.
+
+    They are not kept: a class holds its script's globals, and with them its model and its optimizer.
+    """
     try:
         return tuple(inspect.signature(kind.forward).parameters)[1:]
     except (TypeError, ValueError):

@@ -4,7 +4,7 @@ use super::place::{alike, module_of};
 use crate::capture::process::Trace;
 use serde::{Deserialize, Serialize};
 use sim::trace::{Kind, MemoryBlock};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Blocks of one size that the same operator made at the same line, for the same purpose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +38,7 @@ const MOST_FREED: usize = 64;
 pub fn contents(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usize) -> Vec<BlockGroup> {
     let events = trace.events.as_slice();
     let Some(step) = events.get(moment).map(|event| event.step) else { return Vec::new() };
-    let mut groups: HashMap<(u32, u32, String, &str, u16, i64), BlockGroup> = HashMap::new();
+    let mut groups: BTreeMap<(u32, u32, String, &str, u16, i64), BlockGroup> = BTreeMap::new();
     let mut total = 0;
     for block in blocks.iter().filter(|block| block.device == device && block.made() <= moment) {
         let made = &events[block.made()];
@@ -77,10 +77,8 @@ pub fn contents(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usiz
     found.retain(|group| {
         group.blocks > 0 || group.freed.is_some() && group.bytes * i64::try_from(group.made).unwrap_or(1) * LEAST_PART >= total
     });
-    found.sort_by(|a, b| {
-        let order = b.allocated.cmp(&a.allocated).then(b.bytes.cmp(&a.bytes));
-        order.then_with(|| (&a.line, &a.operator, &a.module).cmp(&(&b.line, &b.operator, &b.module)))
-    });
+    // Those of as many bytes stay in the order of their lines.
+    found.sort_by_key(|group| std::cmp::Reverse((group.allocated, group.bytes)));
     let living = found.iter().filter(|group| group.blocks > 0).count();
     found.truncate(living + MOST_FREED);
     found
@@ -88,7 +86,7 @@ pub fn contents(trace: &Trace, blocks: &[MemoryBlock], device: u16, moment: usiz
 
 /// Different stacks lead to the same line.
 fn merged(groups: impl Iterator<Item = BlockGroup>) -> Vec<BlockGroup> {
-    let mut found: HashMap<(String, String, String, String, i64), BlockGroup> = HashMap::new();
+    let mut found: BTreeMap<(String, String, String, String, i64), BlockGroup> = BTreeMap::new();
     for group in groups {
         let key = (group.line.clone(), group.module.clone(), group.category.clone(), group.operator.clone(), group.bytes);
         match found.get_mut(&key) {
