@@ -3,6 +3,7 @@
     measure.py rehearse --vramlab PROGRAM --card CARD [--python PYTHON] [NAME...]    into CARD-rehearsed.csv; needs no GPU
     measure.py run [--python PYTHON] [--out FILE] [NAME...]                          on the GPU that is there
     measure.py compare CARD                                                          prints CARD-rehearsed.csv beside CARD-measured.csv
+    measure.py what-if CARD NAME REHEARSED MEASURED                                  adds to CARD-what-if.csv from two answers of --what-if --json
 
 The rehearsal comes first and is committed before the GPU is seen. It stops after three steps, as it does for a user; the real run goes on to
 its end, so that growth that the rehearsal did not see would show. Processes wait for each other before they touch the GPU: what one takes of
@@ -170,7 +171,7 @@ def compare(options):
         for key in ("peak_allocated", "peak_reserved", "peak_allocated_early", "peak_reserved_early"):
             by = int(row[key.removesuffix("_early")]) - int(real[key])
             shares.append(f"{by / int(real[key]):+.3%}" if by else "equal")
-        outside = f"{int(row['outside'] or 0) - int(real['outside']):+d}"
+        outside = f"{(int(row['outside']) - int(real['outside'])) / 2**20:+.0f} MiB" if real["outside"] else "-"
         timed = [row["step_seconds"], real["step_seconds"]]
         ratio, inside = ["-", "-"]
         if all(timed):
@@ -179,14 +180,35 @@ def compare(options):
         print(name, *shares, outside, *timed, ratio, inside, sep=",")
 
 
+def what_if(options):
+    path = HERE / f"{options.card}-what-if.csv"
+    known = list(csv.DictReader(path.open())) if path.exists() else []
+    rehearsed, measured = ({"+".join(row["techniques"]): row for row in json.loads(file.read_text())} for file in (options.rehearsed, options.measured))
+    rows = [row for row in known if row["program"] != options.name]
+    for name, real in measured.items():
+        row = rehearsed.get(name, {})
+        if real.get("reason") or row.get("reason") or not row:
+            continue
+        change = row["predicted_change"] or {}
+        peaks = {f"{key}{side}": one[key] for side, one in (("", row), ("_measured", real)) for key in ("peak_allocated", "peak_reserved")}
+        seconds = {"seconds": row["predicted_seconds"], "seconds_measured": real["seconds"], "change": change.get("share"), "change_low": change.get("low"),
+                   "change_high": change.get("high"), "change_measured": real["seconds"] / measured[""]["seconds"] - 1 if name else None}
+        rows.append({"program": options.name, "techniques": name, **peaks, **{key: "" if value is None else f"{value:.4g}" for key, value in seconds.items()}})
+    write(path, list(rows[0]), rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     what = parser.add_subparsers(required=True)
-    for name, call in (("rehearse", rehearse), ("run", run), ("compare", compare)):
+    for name, call in (("rehearse", rehearse), ("run", run), ("compare", compare), ("what-if", what_if)):
         one = what.add_parser(name)
         one.set_defaults(call=call)
-        if name == "compare":
+        if name in ("compare", "what-if"):
             one.add_argument("card")
+            if name == "what-if":
+                one.add_argument("name")
+                one.add_argument("rehearsed", type=Path)
+                one.add_argument("measured", type=Path)
             continue
         one.add_argument("--python", default=sys.executable)
         one.add_argument("names", nargs="*", metavar="NAME")
