@@ -56,7 +56,8 @@ pub struct Card {
     pub shared_opt_in: u64,
     pub shared_per_multiprocessor: u64,
     pub l2: u64,
-    /// Bytes of a process's CUDA context, as others recorded it on this card or one like it; assumed here. `context_source` says where.
+    /// Bytes that a process takes beside PyTorch's allocator: its CUDA context and the code of kernels and of cuBLAS, as recorded on this card or one
+    /// like it; assumed here. `context_source` says where.
     pub context: u64,
     pub context_source: &'static str,
     /// None of a size alone, and of a card that lacks one of the figures.
@@ -123,7 +124,7 @@ impl Card {
     /// A card of compute capability 9.0 with so many bytes.
     pub fn of_size(memory: u64) -> Card {
         let usual = all().iter().find(|card| card.name == Some(USUAL)).unwrap_or(&all()[0]);
-        let (context, context_source) = (512 << 20, "about what the largest cards' take, rounded");
+        let (context, context_source) = (512 << 20, "what cards of up to 48 GiB take at most, rounded");
         Card { name: None, title: "vramlab simulated GPU", memory, context, context_source, speed: None, ..*usual }
     }
 
