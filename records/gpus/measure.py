@@ -2,7 +2,7 @@
 
     measure.py rehearse --vramlab PROGRAM --card CARD [--python PYTHON] [NAME...]    into CARD-rehearsed.csv; needs no GPU
     measure.py run [--python PYTHON] [--out FILE] [NAME...]                          on the GPU that is there
-    measure.py compare CARD                                                          prints CARD-rehearsed.csv beside CARD-measured.csv
+    measure.py compare CARD                                                          CARD-rehearsed.csv beside CARD-measured.csv: README's table
     measure.py what-if CARD NAME REHEARSED MEASURED                                  adds to CARD-what-if.csv from two answers of --what-if --json
 
 The rehearsal comes first and is committed before the GPU is seen. It stops after three steps, as it does for a user; the real run goes on to
@@ -161,23 +161,19 @@ def run(options):
 
 def compare(options):
     rehearsed, measured = ({row["program"]: row for row in csv.DictReader((HERE / f"{options.card}-{side}.csv").open())} for side in ("rehearsed", "measured"))
-    print("program,allocated,reserved,allocated after 3 steps,reserved after 3 steps,outside,predicted s,measured s,measured / predicted,inside the band")
+    table = "| program | allocated | reserved | allocated after 3 steps | reserved after 3 steps | a step, predicted | measured | in the band |\n|---|" + "---:|" * 7 + "\n"
     for name, row in rehearsed.items():
-        real = measured.get(name)
-        if not real or real["error"]:
-            print(name, *["-"] * 9, sep=",")
-            continue
-        shares = []
+        real, cells = measured[name], []
         for key in ("peak_allocated", "peak_reserved", "peak_allocated_early", "peak_reserved_early"):
             by = int(row[key.removesuffix("_early")]) - int(real[key])
-            shares.append(f"{by / int(real[key]):+.3%}" if by else "equal")
-        outside = f"{(int(row['outside']) - int(real['outside'])) / 2**20:+.0f} MiB" if real["outside"] else "-"
+            cells.append(f"{by / int(real[key]):+.2%}" if by else "equal")
         timed = [row["step_seconds"], real["step_seconds"]]
-        ratio, inside = ["-", "-"]
-        if all(timed):
-            ratio = f"{float(timed[1]) / float(timed[0]):.2f}"
-            inside = float(row["low_seconds"]) <= float(timed[1]) <= float(row["high_seconds"])
-        print(name, *shares, outside, *timed, ratio, inside, sep=",")
+        cells += [f"{1000 * float(seconds):.1f} ms" if seconds else "" for seconds in timed]
+        cells.append("" if not all(timed) else "yes" if float(row["low_seconds"]) <= float(timed[1]) <= float(row["high_seconds"]) else "no")
+        table += f"| {' | '.join([name, *cells])} |\n"
+    page, begin, end = HERE / "README.md", f"<!-- {options.card}: written by measure.py compare -->\n\n", "\n<!-- end -->"
+    before, rest = page.read_text().split(begin)
+    page.write_text(before + begin + table + end + rest.split(end, 1)[1])
 
 
 def what_if(options):
