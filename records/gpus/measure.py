@@ -171,9 +171,9 @@ def compare(options):
         cells += [f"{1000 * float(seconds):.1f} ms" if seconds else "" for seconds in timed]
         cells.append("" if not all(timed) else "yes" if float(row["low_seconds"]) <= float(timed[1]) <= float(row["high_seconds"]) else "no")
         table += f"| {' | '.join([name, *cells])} |\n"
-    page, begin, end = HERE / "README.md", f"<!-- {options.card}: written by measure.py compare -->\n\n", "\n<!-- end -->"
+    page, begin, end = HERE / "README.md", f"<!-- {options.card}: written by measure.py compare -->\n\n", "<!-- end -->"
     before, rest = page.read_text().split(begin)
-    page.write_text(before + begin + table + end + rest.split(end, 1)[1])
+    page.write_text(before + begin + table + "\n" + end + rest.split(end, 1)[1])
 
 
 def what_if(options):
