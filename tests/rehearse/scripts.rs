@@ -938,6 +938,11 @@ with torch.no_grad():
     };
     // What cuDNN 9.19 answers for this convolution on compute capability 9.0.
     assert_eq!(peak("VRAMLAB_DRY_CUDNN=1") - peak("VRAMLAB_DRY_CUDNN=0"), 25_837_584);
+    // A GPU would try more of them, and the answer says so.
+    let tries = |command: &str| {
+        rehearse(&["--gpu", "h100"], command).error().contains("cuDNN, which tries several algorithms: cudnn.benchmark")
+    };
+    assert!(tries(&format!("import torch; torch.backends.cudnn.benchmark = True\n{script}")) && !tries(script));
 }
 
 #[test]
