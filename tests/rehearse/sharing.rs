@@ -48,7 +48,7 @@ fn two_that_fit_alone_do_not_fit_together() {
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{error}");
     assert!(
-        error.contains("DOES NOT FIT rtx-4090") && error.contains("It needs at least 30.") && error.contains("rtx-5090 has that"),
+        error.contains("DOES NOT FIT rtx-4090") && error.contains("It needs at least 31.") && error.contains("rtx-5090 has that"),
         "{error}"
     );
 }
