@@ -1,5 +1,5 @@
 """Sets what the program predicts of recorded steps (predicted first) beside what others measured: the tables in docs/time.md, the bands in
-src/rehearse/src/answer/time/intervals.csv, and with --experiment the tables of experiments/real_times.
+src/rehearse/src/answer/time/intervals.csv.
 
     cargo build -p rehearse --example steps && python peers/times/comparison.py
 
@@ -7,7 +7,6 @@ Steps are those of records/times/steps, measured times those of records/times/me
 fitted, so that only its networks (level 3) are judged.
 """
 
-import argparse
 import collections
 import csv
 import gzip
@@ -18,16 +17,10 @@ import evaluate
 import model
 from evaluate import quantile
 
-COMMITS = {
-    "timm-train": "huggingface/pytorch-image-models@aa4b5850",
-    "timm-infer": "huggingface/pytorch-image-models@aa4b5850",
-    "neusight": "sitar-lab/NeuSight@6945927d",
-    "kernelbench": "ScalingIntelligence/KernelBench@433d28b7",
-}
+SOURCES = ("timm-train", "timm-infer", "neusight", "kernelbench")
 # Rows of a card that make a band of its own.
 LEAST = 15
 CELLS = {"chip": "anchored", "architecture": "architecture", "specification": "specification"}
-EXPERIMENT = model.ROOT / "experiments/real_times"
 TRANSFORMERS = ("vit", "deit", "xcit", "crossvit", "cait", "swin", "beit", "coat", "mixer", "gmixer", "gmlp", "pit", "tnt", "volo", "jx", "levit")
 
 
@@ -104,17 +97,6 @@ def signs(some):
     return [(measured > 0) == (predicted > 0) for measured, predicted in real if abs(math.expm1(measured)) > 0.03]
 
 
-def name_of(row):
-    return row["case"].replace(" ", ";").replace("-", ";").replace("/", ";")
-
-
-def write(path, header, rows):
-    with open(path, "w", newline="") as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow(header.split(","))
-        out.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
-
-
 def bands_of_cells(rows):
     """Of each grade of records, and of each card that has rows of its own; a grade with few rows has the band of all."""
     def of(own):
@@ -163,31 +145,15 @@ def class_of(row):
     return row["classes"].split(":")[0]
 
 
-def write_experiment(steps, variants):
-    write(EXPERIMENT / "steps.csv", "source,case,card,family,constants,bound_by,predicted,low,high,measured,roofline,pytorch,commit", (
-        (row["source"], name_of(row), row["card"], family(row), CELLS[row["records"]], row["bound_by"], row["predicted"], float(row["low"]),
-         float(row["high"]), row["measured"], row["roofline"], row["pytorch"], COMMITS[row["source"]]) for row in steps))
-    write(EXPERIMENT / "ratios.csv", "source,change,card,from,to,predicted,measured,roofline,pytorch,commit", (
-        (to["source"], kind((of, to)), to["card"], name_of(of), name_of(to), *(to[name] / of[name] for name in
-                                                                            ("predicted", "measured", "roofline", "pytorch")),
-         COMMITS[to["source"]]) for of, to in variants))
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--experiment", action="store_true", help="write its tables, too; its results are then to be recorded anew")
-    options = parser.parse_args()
-    for source in [source for source in COMMITS if not (evaluate.RECORDS / "steps" / f"{source}.csv.gz").exists()]:
-        del COMMITS[source]
-    found = [row for row in evaluate.rows(list(COMMITS)) if evaluate.is_judged(row)]
-    of = {source: baselines(source) for source in COMMITS}
+    sources = [source for source in SOURCES if (evaluate.RECORDS / "steps" / f"{source}.csv.gz").exists()]
+    found = [row for row in evaluate.rows(sources) if evaluate.is_judged(row)]
+    of = {source: baselines(source) for source in sources}
     for row in found:
         row["roofline"], row["pytorch"] = of[row["source"]](row["case"], row["card"])
     host = [row for row in found if row["bound_by"] in ("launches", "synchronisation")]
     steps = [row for row in found if row not in host]
     variants = list(pairs(steps))
-    if options.experiment:
-        write_experiment(steps, variants)
     bands = bands_of_cells(steps)
     lines = ["| records | rows | predicted | median of measured / predicted | inside the band | plain roofline | PyTorch's estimate |",
              "|---|---:|---:|---:|---:|---:|---:|"]

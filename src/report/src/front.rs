@@ -219,10 +219,7 @@ fn trust(findings: &Findings, pages: &[Page]) -> Vec<Markdown> {
         lines.push(line(
             "Real GPUs",
             "real-gpus.md",
-            format!(
-                "predictions beside what real GPUs allocated and how long they took; {confirmed} of {} verdicts confirmed",
-                rows.len()
-            ),
+            format!("predictions beside what real GPUs allocated; {confirmed} of {} verdicts confirmed", rows.len()),
         ));
     }
     lines.push(line("Machines", "machines.md", "hardware, versions, settings and commands".to_string()));

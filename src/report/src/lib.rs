@@ -246,7 +246,10 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     written.push(("published.md".to_string(), several("Published figures", lead, SubjectKind::Published, &[], &published)?));
     let lead = match sorted(SubjectKind::RealGpus).is_empty() {
         true => "No results of this kind yet: predictions have not been put beside figures of real GPUs.",
-        false => "What the simulated GPU predicts, beside what real GPUs allocated, and how long steps took on them.",
+        false => {
+            "What the simulated GPU predicts, beside what others recorded of real GPUs. docs/time.md has predicted times, \
+                  records/gpus/README.md what an H200 said of both."
+        }
     };
     written.push(("real-gpus.md".to_string(), several("Real GPUs", lead, SubjectKind::RealGpus, &[], &[])?));
     let machines_page = context! {
