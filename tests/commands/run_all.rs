@@ -298,6 +298,11 @@ fn a_packed_folder_runs_without_the_sources() {
     assert!(unpacked.unwrap().success());
     let folder = elsewhere.join("vramlab");
     assert!(folder.join("experiments/no_grad.md").exists() && folder.join("peers/pytorch/lab.py").exists());
+    // Cells of PyTorch's own have the presets' models.
+    let presets =
+        Command::new(common::python()).args(["-B", "-c", "import presets"]).current_dir(folder.join("peers/pytorch")).output();
+    let presets = presets.unwrap();
+    assert!(presets.status.success(), "{}", said(&presets));
     let mut run_all = Command::new(folder.join("run-all"));
     run_all.args(["--only", "no_grad"]).args(SMOKE).env("VRAMLAB_PYTHON", common::python()).current_dir(&elsewhere);
     let output = run_all.output().unwrap();
