@@ -32,11 +32,9 @@ impl Load {
             Map::Cpu => Some(Device::Cpu),
         };
         let folder = tempfile::Builder::new().prefix("vramlab-").tempdir().context("making a folder for the checkpoint")?;
-        tch::manual_seed(bench.seed);
-        let path = write(&Model::named(cell.model.0, saved_on)?, folder.path(), cell.reader)?;
+        let path = write(&filled(cell.model.0, saved_on, bench)?, folder.path(), cell.reader)?;
         between()?;
-        tch::manual_seed(bench.seed);
-        let model = Model::named(cell.model.0, bench.device)?;
+        let model = filled(cell.model.0, bench.device, bench)?;
         if cell.reader != Reader::AsSaved {
             no_grad(|| model.store.variables().values_mut().for_each(|variable| drop(variable.zero_())));
         }
@@ -89,6 +87,20 @@ impl Load {
     pub fn parameters(&self) -> Vec<Tensor> {
         self.model.parameters().iter().map(Tensor::detach).collect()
     }
+}
+
+/// A model with the values that the seed gives on the CPU, wherever it is: a GPU's generator gives others.
+fn filled(name: &str, device: Device, bench: &Bench) -> Result<Model> {
+    tch::manual_seed(bench.seed);
+    let model = Model::named(name, device)?;
+    if bench.platform == Platform::Gpu && device != Device::Cpu {
+        tch::manual_seed(bench.seed);
+        let values = Model::named(name, Device::Cpu)?.store.variables();
+        for (name, mut variable) in model.store.variables() {
+            no_grad(|| variable.f_copy_(&values[&name]))?;
+        }
+    }
+    Ok(model)
 }
 
 /// Writes a model in the reader's format.
