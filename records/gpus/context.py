@@ -1,20 +1,26 @@
-"""What a process takes of the card outside of PyTorch's allocator, after each thing that may take more: used (NVML) less reserved, less what was used before.
+"""What a process takes of the card outside of PyTorch's allocator, after each thing that may take more: used (nvidia-smi) less reserved, less what was used before.
 
     context.py    on a GPU that nobody else uses; a row for each: what, MiB outside of the allocator, MiB reserved
 """
 
 import os
+import subprocess
 
 import torch
 from torch import nn
 
-before = torch.cuda.device_memory_used(0)
+
+def used():
+    return int(subprocess.check_output(["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]))
+
+
+before = used()
 
 
 def tell(what):
     torch.cuda.synchronize()
     reserved = torch.cuda.memory_reserved()
-    print(f"{what},{(torch.cuda.device_memory_used(0) - before - reserved) / 2**20:.1f},{reserved / 2**20:.1f}", flush=True)
+    print(f"{what},{used() - before - reserved / 2**20:.0f},{reserved / 2**20:.0f}", flush=True)
 
 
 print("after,outside,reserved")

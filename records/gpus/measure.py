@@ -7,7 +7,7 @@
 
 The rehearsal comes first and is committed before the GPU is seen. It stops after three steps, as it does for a user; the real run goes on to
 its end, so that growth that the rehearsal did not see would show. Processes wait for each other before they touch the GPU: what one takes of
-the card is the difference in what is free.
+the card is the difference in what is used. The meters share no code with the program that they judge.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def rehearse(options):
 
 
 METERS = """
-import atexit, fcntl, json, os, runpy, sys
+import atexit, fcntl, json, os, runpy, subprocess, sys
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -80,13 +80,15 @@ PEAKS = {"peak_requested": "requested_bytes.all.peak", "peak_allocated": "alloca
 initialize = torch.cuda._lazy_init
 
 
+def used():
+    # It needs no context, as PyTorch would for this.
+    return int(subprocess.check_output(["nvidia-smi", "-i", "0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"])) << 20
+
+
 def take_turns():
     if not taken:
-        file = open(lock)
-        fcntl.flock(file, fcntl.LOCK_EX)
-        taken.append(file)
-        # NVML needs no context.
-        taken.append(torch.cuda.device_memory_used(0))
+        fcntl.flock(int(lock), fcntl.LOCK_EX)
+        taken.append(used())
     initialize()
 
 
@@ -118,12 +120,11 @@ def tell():
     torch.cuda.synchronize()
     stats = torch.cuda.memory_stats()
     seconds = [before.elapsed_time(after) / 1e3 for before, after in zip(marks, marks[1:])]
-    free, memory = torch.cuda.mem_get_info()
+    memory = torch.cuda.get_device_properties(0).total_memory
     json.dump({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "memory": memory, "steps": seconds,
-               "outside": torch.cuda.device_memory_used(0) - taken[1] - stats["reserved_bytes.all.current"],
+               "outside": used() - taken[0] - stats["reserved_bytes.all.current"],
                **peaks(), **{f"{name}_early": value for name, value in (early or peaks()).items()},
-               "retries": stats["num_alloc_retries"], "cudnn": torch.backends.cudnn.version(),
-               "allocations": stats["allocation.all.allocated"]}, open(out, "w"))
+               "cudnn": torch.backends.cudnn.version()}, open(out, "w"))
 
 
 atexit.register(tell)
@@ -133,15 +134,16 @@ runpy.run_path(script, run_name="__main__")
 
 def run_one(program, python, folder):
     out, log = folder / f"{program.stem}.json", folder / f"{program.stem}.log"
-    with log.open("w") as told:
-        words = [python, "-c", METERS, program, out, folder / "lock"]
-        done = subprocess.run(list(map(str, words)), stdin=subprocess.DEVNULL, stdout=told, stderr=told, timeout=300)
+    # Its lock is ours, too, so that the next one begins when this one has ended.
+    with log.open("w") as said, (folder / "lock").open() as lock:
+        words = [python, "-c", METERS, program, out, lock.fileno()]
+        done = subprocess.run(list(map(str, words)), stdin=subprocess.DEVNULL, stdout=said, stderr=said, pass_fds=[lock.fileno()], timeout=300)
     if done.returncode or not out.exists():
         return {"program": program.stem, "error": log.read_text()[-1500:]}
     found = json.loads(out.read_text())
     steps = found.pop("steps")[3:]
     timed = {name: f"{of(steps):.4g}" for name, of in (("step_seconds", statistics.median), ("shortest", min), ("longest", max)) if steps}
-    return {"program": program.stem, **found, **timed, "rounds": len(steps)}
+    return {"program": program.stem, **found, **timed}
 
 
 def run(options):
@@ -154,7 +156,8 @@ def run(options):
                 rows.append(row)
                 print(json.dumps(row), flush=True)
     write(options.out, MEASURED, rows)
-    about = {key: rows[0].get(key) for key in ("gpu", "torch", "memory", "cudnn")}
+    ran = next((row for row in rows if "gpu" in row), {})
+    about = {key: ran.get(key) for key in ("gpu", "torch", "memory", "cudnn")}
     about |= {"date": datetime.date.today().isoformat(), "cuda": os.environ.get("CUDA_VERSION"), "seconds": round(time.time() - began)}
     options.out.with_suffix(".json").write_text(json.dumps(about) + "\n")
 
@@ -165,8 +168,8 @@ def compare(options):
     for name, row in rehearsed.items():
         real, cells = measured[name], []
         for key in ("peak_allocated", "peak_reserved", "peak_allocated_early", "peak_reserved_early"):
-            by = int(row[key.removesuffix("_early")]) - int(real[key])
-            cells.append(f"{by / int(real[key]):+.2%}" if by else "equal")
+            by = int(row[key.removesuffix("_early")]) - int(real[key] or 0)
+            cells.append((f"{by / int(real[key]):+.2%}" if by else "equal") if real[key] else "")
         timed = [row["step_seconds"], real["step_seconds"]]
         cells += [f"{1000 * float(seconds):.1f} ms" if seconds else "" for seconds in timed]
         cells.append("" if not all(timed) else "yes" if float(row["low_seconds"]) <= float(timed[1]) <= float(row["high_seconds"]) else "no")

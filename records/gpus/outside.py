@@ -12,7 +12,9 @@ import statistics
 from collections import defaultdict
 from pathlib import Path
 
-ROWS = list(csv.DictReader(Path(__file__).with_name("outside.csv").open()))
+HERE = Path(__file__).parent
+ROWS = list(csv.DictReader((HERE / "outside.csv").open()))
+CARDS = {row["name"]: int(row["context"]) / 2**20 for row in csv.DictReader((HERE.parents[1] / "src/sim/src/cards.csv").open())}
 
 
 def outside_mib(row):
@@ -30,4 +32,15 @@ def table(*columns):
         print(f"{' / '.join(key):<28} {len(mib):>5}" + "".join(f"{s:>7.0f}" for s in stats))
 
 
+def beside_cards():
+    """What the messages of one GPU say beside what is counted for that card, in MiB."""
+    print("card: counted; what messages say, less that")
+    for name in sorted({row["card"] for row in ROWS}):
+        card = name.lower().replace(" ", "-").replace("gb", "g")
+        more = sorted(outside_mib(row) - CARDS[card] for row in ROWS if row["card"] == name and row["several_gpus"] == "no" and card in CARDS)
+        if more:
+            print(f"{card}: {CARDS[card]:.0f};", *(f"{one:+.0f}" for one in more))
+
+
 table("card", "several_gpus")
+beside_cards()

@@ -17,9 +17,9 @@ fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("day");
     // NVML is used there as nowhere else.
-    let only = ["--only", "doctor,smoke-empty_cache,smoke-profiling,decide-backends,events-inference-128,times"];
+    let only = ["--only", "doctor,calibrate,outside,smoke-empty_cache,smoke-profiling,decide-backends,events-inference-128,times"];
     let first = said(&day(&out, &only));
-    assert!(first.contains("6 of 6 done") && first.contains("smoke-empty_cache (at most"), "{first}");
+    assert!(first.contains("8 of 8 done") && first.contains("smoke-empty_cache (at most"), "{first}");
     // 6 cells of one claim: a check and three rounds of each.
     assert!(first.contains("decide-backends: 24 passes, at most 120 s, decides to-device"), "{first}");
     assert!(first.contains("in all "), "{first}");
@@ -28,6 +28,8 @@ fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
     let machine = std::fs::read_dir(out.join("smoke")).unwrap().next().unwrap().unwrap().path();
     let rows = std::fs::read_to_string(machine.join("empty_cache/samples.csv")).unwrap();
     assert!(rows.contains("in the place of a real one") && !rows.contains(",time,"), "{rows}");
+    let outside = std::fs::read_to_string(out.join("outside.log")).unwrap();
+    assert!(outside.contains("\nNCCL, one rank,760,") && out.join("constants.csv").exists(), "{outside}");
     let events = std::fs::read_to_string(out.join("events-inference-128.log")).unwrap();
     let found = events.lines().find_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()).unwrap_or_default();
     let [identical, measured] = ["identical", "measured"].map(|what| found[what].as_u64());
@@ -39,7 +41,7 @@ fn a_rehearsed_day_runs_each_task_once_and_packs_what_came_of_it() {
     assert!(seconds.is_some_and(|seconds| (0.005..0.5).contains(&seconds)) && row.contains(",-,"), "{times}");
     // It goes on, and nothing is left.
     let second = said(&day(&out, &only));
-    assert!(second.contains("6 of 6 done") && !second.contains("(at most"), "{second}");
+    assert!(second.contains("8 of 8 done") && !second.contains("(at most"), "{second}");
 }
 
 #[test]
