@@ -36,7 +36,6 @@ levels! {
     Autocast "the forward pass in bf16",
     Accumulate "four micro-batches",
     Inplace "activations that overwrite their input",
-    Ddp "gradients through the buckets of one process",
     NoGrad "a forward pass that keeps nothing",
     OptimizerStep "the optimizer's step alone",
 }
@@ -66,7 +65,7 @@ pub fn protocol() -> Protocol {
 
 fn grid() -> Grid<Side> {
     use {Optimizer::*, Technique::*};
-    const TECHNIQUES: [Technique; 6] = [Checkpoint, Autocast, Accumulate, Inplace, Ddp, NoGrad];
+    const TECHNIQUES: [Technique; 5] = [Checkpoint, Autocast, Accumulate, Inplace, NoGrad];
     // AdamW's default and fused implementations do not need the same bytes, so one against the other says nothing about bytes.
     let uncounted = CHECK | ROUNDS;
     fn sides(

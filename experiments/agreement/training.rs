@@ -2,8 +2,6 @@
 
 use super::*;
 use models::{self, Block, Model};
-use torch::ddp::{self, DdpOptions};
-use torch::distributed::ProcessGroup;
 use torch::optimizers::{self, Algorithm, Implementation, ZeroGrad};
 use torch::{autocast, checkpoint};
 
@@ -15,7 +13,6 @@ pub struct Training {
     pub model: Model,
     pub batch: models::Batch,
     pub optimizer: optimizers::Optimizer,
-    ddp: Option<ddp::Ddp>,
     /// Of the last step; a program in Python holds it as long.
     loss: Option<Tensor>,
 }
@@ -32,13 +29,11 @@ pub fn step(cell: Side, bench: &Bench) -> Result<Step> {
     let model = Model::named(cell.model.0, bench.device)?;
     let batch = model.batch(cell.batch.0);
     let optimizer = optimizers::Optimizer::new(&model.store, algorithm, rate, implementation)?;
-    let alone = || ddp::Ddp::of(&model.store, &ProcessGroup::alone(bench.device, 1)?, DdpOptions::default());
-    let ddp = (cell.technique == Ddp).then(alone).transpose()?;
     let flops = match cell.technique {
-        Nothing | Checkpoint | Autocast | Accumulate | Inplace | Ddp => model.least_training_flops(cell.batch.0),
+        Nothing | Checkpoint | Autocast | Accumulate | Inplace => model.least_training_flops(cell.batch.0),
         OptimizerStep | NoGrad => 0.0,
     };
-    let mut training = Training { cell, model, batch, optimizer, ddp, loss: None };
+    let mut training = Training { cell, model, batch, optimizer, loss: None };
     if cell.technique == OptimizerStep {
         training.forward(&training.batch)?.f_backward()?;
     }
@@ -65,7 +60,7 @@ impl Training {
                 self.tell_peak(probe);
                 return self.compare_loss(probe);
             }
-            Nothing | Checkpoint | Autocast | Accumulate | Inplace | Ddp => self.zero_grad()?,
+            Nothing | Checkpoint | Autocast | Accumulate | Inplace => self.zero_grad()?,
         }
         probe.at_rest();
         let parts = if self.cell.technique == Accumulate { MICRO_BATCHES } else { 1 };
@@ -91,10 +86,7 @@ impl Training {
     }
 
     fn zero_grad(&mut self) -> Result<()> {
-        match &self.ddp {
-            Some(ddp) => ddp.zero_grad(),
-            None => self.optimizer.zero_grad(ZeroGrad::ToNone)?,
-        }
+        self.optimizer.zero_grad(ZeroGrad::ToNone)?;
         self.loss = None;
         Ok(())
     }
@@ -104,10 +96,7 @@ impl Training {
         if self.cell.technique == Technique::Autocast {
             return autocast(batch.inputs.device(), Kind::BFloat16, loss)?;
         }
-        match &self.ddp {
-            Some(ddp) => ddp.forward(loss),
-            None => loss(),
-        }
+        loss()
     }
 
     fn logits(&self, inputs: &Tensor) -> Result<Tensor> {
@@ -120,7 +109,7 @@ impl Training {
                 Ok(self.model.head.forward(&x, true))
             }
             Inplace => self.overwriting(inputs),
-            Nothing | Autocast | Accumulate | Ddp | NoGrad | OptimizerStep => Ok(self.model.forward(inputs, true)),
+            Nothing | Autocast | Accumulate | NoGrad | OptimizerStep => Ok(self.model.forward(inputs, true)),
         }
     }
 

@@ -1,19 +1,20 @@
 //! Distributed data parallel training: the buckets that gradients are gathered in. How large are they, and when do they appear?
 //!
 //! Guide 4 says that DDP takes a second model's size, at model load, because a bucket on each GPU gathers the gradients of the others.
-//! Here PyTorch's own reducer runs on one process, told that it is alone, so that its bytes are counted exactly: at each moment of the
-//! first three iterations, training with it is put against the same training without it. `gradient_as_bucket_view` makes gradients views
-//! of the buckets, and so should save one copy of them (pytorch#41954 reports it for RoBERTa-base and a ResNet).
+//! Here PyTorch's DistributedDataParallel trains in one process (`peers/pytorch/ddp_buckets.py`), so that its bytes are counted exactly: at
+//! each moment of the first three iterations, training with it is put against the same training without it. `gradient_as_bucket_view`
+//! makes gradients views of the buckets, and so should save one copy of them (pytorch#41954 reports it for RoBERTa-base and a ResNet).
 //!
-//! With several processes, `torchrun --no-python --nproc-per-node N vramlab ddp` shows the same moments over Gloo or NCCL.
+//! Several processes are rehearsed: `vramlab rehearse --gpus 2 -- torchrun --nproc-per-node 2 train.py`.
 
 mod moments;
 mod peaks;
 mod price;
-mod training;
 
 use harness::lab::*;
-use training::{DdpPhase, DdpRun, Update};
+
+const DEVICES: &[Platform] = &[Platform::Cpu, Platform::Gpu, Platform::Dry];
+const BY_PYTHON: &[Platform] = &[Platform::Gpu, Platform::Dry, Platform::Python];
 
 number! { Batch "samples" }
 number! { Cap "largest bucket in MiB (bucket_cap_mb)" }
@@ -53,7 +54,7 @@ pub fn protocol() -> Protocol {
         )
         .threat(
             "Building DDP sends the parameters to all ranks in packed messages of up to 250 MiB, which takes a copy of them for that \
-             moment; it is in the peak and gone before the buckets are allocated.",
+             moment. Counted cells leave it out (init_sync=False): it is gone before the buckets are allocated.",
         )
         .threat("Every parameter gets a gradient in every iteration; find_unused_parameters and communication hooks take more.")
 }

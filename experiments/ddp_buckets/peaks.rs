@@ -5,18 +5,19 @@ use super::*;
 /// By what views lower the peak of a step, over the bytes of the gradients.
 const SAVED: Metric = Metric::counted("saved", "peak saved, relative to the gradients", "1").ratio();
 
-cell! { Peaks { model: ModelName, batch: Batch, cap: Cap, zero_grad: ZeroGrad, ddp: Way } }
+cell! { Peaks { model: ModelName, batch: Batch, cap: Cap, zero_grad: ZeroGrad, ddp: Way, by: By } }
 
 pub fn grid() -> Grid<Peaks> {
     use Way::{Copies, Views};
     let views = |zero: ZeroGrad| move |c: &Peaks| c.zero_grad == zero && c.ddp == Views;
-    Grid::new("what views save of the peak", step)
+    Grid::new("what views save of the peak", in_python)
         .compare::<Way>()
-        .quick(Peaks::cross("gpt-4x128", 4, 25, ZeroGrad::ALL, [Copies, Views]))
-        .quick(Peaks::cross("mlp-16x512", 32, 25, ZeroGrad::ALL, [Copies, Views]))
-        .full(Peaks::cross("bert-base", 8, 25, ZeroGrad::ALL, [Copies, Views]))
-        .full(Peaks::cross(["resnet50", "mlp-8x4096"], 32, 25, ZeroGrad::ALL, [Copies, Views]))
+        .quick(Peaks::cross("gpt-4x128", 4, 25, ZeroGrad::ALL, [Copies, Views], By::Pytorch))
+        .quick(Peaks::cross("mlp-16x512", 32, 25, ZeroGrad::ALL, [Copies, Views], By::Pytorch))
+        .full(Peaks::cross("bert-base", 8, 25, ZeroGrad::ALL, [Copies, Views], By::Pytorch))
+        .full(Peaks::cross(["resnet50", "mlp-8x4096"], 32, 25, ZeroGrad::ALL, [Copies, Views], By::Pytorch))
         .passes(COUNT)
+        .on(DEVICES)
         .metrics(&[PEAK, SAVED])
         .claim(
             Claim::new(
@@ -24,6 +25,7 @@ pub fn grid() -> Grid<Peaks> {
                 "this lab",
                 "with PyTorch's defaults, where zero_grad drops gradients, gradient_as_bucket_view lowers a step's peak by one copy of them",
             )
+            .on(BY_PYTHON)
             // Half a copy or more is worth having, and is not refuted.
             .rule(value(SAVED).of(views(ZeroGrad::Nothing)).confirm(within(0.95..=1.10)).refute(at_most(0.50)))
             .changed(
@@ -38,7 +40,7 @@ pub fn grid() -> Grid<Peaks> {
                 "gradient_as_bucket_view lowers the peak by the gradients' size: 8250 to 7183 MB for RoBERTa-base ('~1GB parameters'), 3089 \
                  to 2988 MB for a ResNet of 97 MB",
             )
-            .on(&[Platform::Cpu, Platform::Gpu, Platform::Dry])
+            .on(BY_PYTHON)
             .rule(value(SAVED).of(views(ZeroGrad::Zeros)).reproduces((3089.0 - 2988.0) / 97.0))
             .rule(
                 ratio(PEAK)
@@ -52,51 +54,4 @@ pub fn grid() -> Grid<Peaks> {
             ),
         )
         .no_plots()
-}
-
-/// A step of a training run with buckets, and the same with gradients that are copies.
-fn step(cell: Peaks, bench: &Bench) -> Result<Step> {
-    let run =
-        DdpRun { model: cell.model, batch: cell.batch, cap: cell.cap, zero_grad: cell.zero_grad, processes: 1, bench: *bench };
-    // Peak of the third iteration, and the bytes of all gradients.
-    let peak = move |way: Way, probe: &Probe| -> Result<(i64, i64)> {
-        let mut training = run.start(way, Update::AdamW)?;
-        training.iterate(None)?;
-        training.iterate(None)?;
-        probe.reset_peaks();
-        training.iterate(None)?;
-        Ok((probe.memory().map_or(0, |memory| memory.requested_peak), training.gradient_bytes()))
-    };
-    Ok(Step::new(move |probe| {
-        let copies = match cell.ddp {
-            Way::Copies => None,
-            Way::Nothing | Way::Views => Some(peak(Way::Copies, probe)?.0),
-        };
-        let (peak, gradients) = peak(cell.ddp, probe)?;
-        if let Some(copies) = copies {
-            probe.emit(SAVED, (copies - peak) as f64 / gradients as f64);
-        }
-        Ok(())
-    }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use harness::lab::testing::*;
-
-    #[test]
-    fn what_views_save_is_a_copy_of_the_gradients() {
-        for zero_grad in [ZeroGrad::Nothing, ZeroGrad::Zeros] {
-            let of = |ddp, metric| {
-                let cell = Peaks { model: ModelName("mlp-4x64"), batch: Batch(8), cap: Cap(25), zero_grad, ddp };
-                count(&protocol(), cell).figure(metric)
-            };
-            let saved = of(Way::Views, SAVED);
-            assert!((0.95..=1.0).contains(&saved), "gradients are there at the peak of so small a batch: {saved}");
-            let apart = of(Way::Copies, PEAK) - of(Way::Views, PEAK);
-            let gradients = 4.0 * f64::from(4 * (64 * 64 + 64) + 64 * 10 + 10);
-            assert!((apart - saved * gradients).abs() < 0.5, "the reference that is run first counts in no peak: {apart}");
-        }
-    }
 }

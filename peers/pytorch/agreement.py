@@ -37,14 +37,6 @@ class Training:
         self.targets = bench.start["targets"].to(device, copy=True)
         self.optimizer = optimizer(cell["optimizer"], self.model.parameters())
         self.loss = None
-        self.network = self.model
-        if self.technique == "ddp":
-            import torch.distributed as distributed
-            from torch.nn.parallel import DistributedDataParallel
-
-            backend = "nccl" if device.type == "cuda" else "gloo"
-            distributed.init_process_group(backend, store=distributed.HashStore(), rank=0, world_size=1)
-            self.network = DistributedDataParallel(self.model)
 
     def logits(self, inputs):
         if self.technique == "checkpoint":
@@ -54,7 +46,7 @@ class Training:
             for linear in self.model.block:
                 x = F.relu_(linear(x))
             return self.model.head(x)
-        return self.network(inputs)
+        return self.model(inputs)
 
     def checkpointed(self, x):
         """Segments of sqrt(depth) blocks, rounded up."""

@@ -1,6 +1,6 @@
 //! Compiles the shim and what the lab's programs carry, and tells the linker where libtorch is.
 
-use native_build::{Library, Libtorch, NCCL, SIMULATED_GPU, TORCH_VERSION};
+use native_build::{Library, Libtorch, SIMULATED_GPU, TORCH_VERSION};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -36,7 +36,6 @@ fn main() {
             link: ["-Wl,-Bsymbolic", "-ltorch_cpu", "-lc10"].map(str::to_string).to_vec(),
             needs_cuda: false,
         },
-        Library { name: "nccl", from: vec![NCCL.into()], exports: "vramlab_*", link: Vec::new(), needs_cuda: true },
     ];
     let libraries: Vec<Library> = native_build::simulated().chain(own).collect();
     native_build::compile(&torch, &libraries, Some(NATIVE));

@@ -12,8 +12,6 @@ use serde_json::Value;
 use std::process::{Command, ExitCode};
 use tch::nn::{self, Optimizer, OptimizerConfig, VarStore};
 use tch::{Device, Kind, Reduction, Tensor};
-use torch::ddp::{Ddp, DdpOptions};
-use torch::distributed::ProcessGroup;
 use torch::dry::replay::{ReplayTrace, replay};
 use torch::dry::{self, Dry};
 use torch::optimizers::{self, Algorithm, Implementation};
@@ -103,7 +101,6 @@ fn play(role: &str, argument: &str) -> Result<Value> {
         "recurrent" => recurrent()?,
         "recorded" => recorded(argument)?,
         "counted" => serde_json::to_value(counted(argument)?)?,
-        "buckets" => buckets(argument)?,
         "differences" => differences(argument)?,
         "optimizers" => optimizers(argument)?,
         "huge" => huge()?,
@@ -638,36 +635,6 @@ fn a_dry_run_counts_what_the_cpu_counts() {
         }
     }
     assert!(with_scores > 0, "in no configuration does the peak lie in softmax's backward pass");
-}
-
-/// Buckets, and bytes that live beside the model, of distributed data parallel training in three steps.
-fn buckets(device: &str) -> Result<Value> {
-    let backend = open_with_workspaces(device)?;
-    let mut seen = Vec::new();
-    for (cap, gradient_as_bucket_view) in [(None, false), (Some(16 << 10), false), (Some(16 << 10), true)] {
-        let model = Model::named("mlp-6x64", backend.device())?;
-        let batch = model.batch(4);
-        let before = backend.memory()?.requested;
-        let group = ProcessGroup::alone(backend.device(), 1)?;
-        let ddp = Ddp::of(&model.store, &group, DdpOptions { bucket_cap: cap, gradient_as_bucket_view })?;
-        for _ in 0..3 {
-            ddp.zero_grad();
-            let loss = ddp.forward(|| Ok(model.loss(&model.forward(&batch.inputs, true), &batch.targets, Reduction::Mean)))?;
-            seen.push((ddp.bucket_bytes()?, backend.memory()?.requested - before));
-            loss.f_backward()?;
-            drop(loss);
-            seen.push((Vec::new(), backend.memory()?.requested - before));
-        }
-        ddp.check_reduced()?;
-    }
-    Ok(serde_json::to_value(seen)?)
-}
-
-fn gradient_buckets_are_those_of_the_cpu() {
-    let dry = dry_answer("buckets", "dry", 1024 * MIB, "");
-    assert_eq!(dry, outcome(command("buckets", "cpu")).unwrap());
-    let buckets = |step: usize| dry[step][0].as_array().unwrap().len();
-    assert_eq!((buckets(0), buckets(6), buckets(8)), (1, 1, 6), "one at first, then one for each weight that fills it: {dry}");
 }
 
 /// Bytes of single operations for which CPU and CUDA allocate differently.

@@ -68,6 +68,7 @@ fn tried(version: &str, scene: &Path) {
     let gpt: [&Path; 3] = [&python, &models, Path::new("gpt")];
     let answer = rehearsed(program(), &["--steps", "all"], &gpt);
     assert_eq!(answer["peak_allocated"], documented(version), "PyTorch {version}");
+    assert!(answer["needs_at_least"].as_i64() >= answer["peak_allocated"].as_i64(), "PyTorch {version}: {answer}");
     // Where versions differed most: collectives, DTensor, groups.
     let features = root("peers/ecosystem/features.py");
     for feature in ["fsdp2", "pipeline"] {

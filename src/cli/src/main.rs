@@ -124,9 +124,6 @@ enum Lab {
     /// Run the most useful GPU experiments within a time budget and pack the results
     GpuDay(Rest),
 
-    /// Train a model as one of several processes (started by torchrun) and show the memory of its gradient buckets
-    Ddp(Rest),
-
     /// Compare our training steps or data loader with PyTorch's
     Compare(Rest),
 

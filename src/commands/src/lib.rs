@@ -5,14 +5,12 @@
 extern crate base;
 
 mod compare;
-mod ddp;
 mod flags;
 mod gpu_day;
 mod replay;
 mod table;
 
 pub use compare::{CompareOptions, compare};
-pub use ddp::{DdpFlags, ddp};
 pub use flags::SettingsFlags;
 pub use gpu_day::{GpuDayOptions, gpu_day};
 pub use replay::{ReplayOptions, replay};

@@ -32,9 +32,6 @@ enum LabCommand {
     /// Run the most useful GPU experiments within a time budget and pack the results
     GpuDay(commands::GpuDayOptions),
 
-    /// Train a model as one of several processes, started by torchrun, and say where the memory of its gradient buckets goes
-    Ddp(Box<commands::DdpFlags>),
-
     /// Run ours and PyTorch's side by side, and print both
     Compare(commands::CompareOptions),
 
@@ -83,6 +80,5 @@ fn run(command: LabCommand) -> Result<u8> {
         LabCommand::GpuDay(options) => commands::gpu_day(&options),
         LabCommand::Compare(options) => commands::compare(&options),
         LabCommand::Replay(options) => commands::replay(&options).map(|()| 0),
-        LabCommand::Ddp(flags) => commands::ddp(&flags).map(|()| 0),
     }
 }

@@ -1,12 +1,5 @@
 //! Tables for the terminal.
 
-use base::units::Bytes;
-
-pub(super) fn bytes(amount: i64) -> String {
-    let sign = if amount < 0 { "-" } else { "" };
-    format!("{sign}{}", Bytes(amount.unsigned_abs()))
-}
-
 /// The first column to the left, the others to the right, two spaces between.
 pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);

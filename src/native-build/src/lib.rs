@@ -175,11 +175,8 @@ fn fnv_bytes(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |h, byte| (h ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// Makes NCCL process groups. It takes the real headers of CUDA's runtime and of NCCL, and is left out where there are none.
-pub const NCCL: &str = "src/torch/src/native/distributed/nccl.cpp";
-
-/// Declarations of CUDA's runtime and of Gloo, which libtorch's headers want and which need not be there.
-const STAND_INS: [&str; 2] = ["src/sim/native/include", "src/torch/src/native/distributed/include"];
+/// Declarations of CUDA's runtime, which libtorch's headers want and which need not be there.
+const STAND_IN_HEADERS: &str = "src/sim/native/include";
 
 /// The headers that are parsed once for all files that include ATen as a whole, or what lies under torch/. What only one file wants does not
 /// belong here: each file that takes them instantiates their templates again (custom_function.h: half a second in each of 18).
@@ -198,14 +195,12 @@ pub fn compile(torch: &Libtorch, libraries: &[Library], shim: Option<&str>) {
     lock.lock().expect("the target folder can be locked");
 
     let with_cuda = torch.folder.join("include/c10/cuda/impl/cuda_cmake_macros.h").exists();
-    let nccl = if with_cuda { real_headers(&torch.folder) } else { None };
-    let compiler = Compiler::new(&torch.folder, &torch.version, nccl);
+    let compiler = Compiler::new(&torch.folder, &torch.version);
     let shim = shim.map(|folder| cpp_files(Path::new(folder), false)).unwrap_or_default();
     let mut sources = shim.clone();
     for path in libraries.iter().filter(|library| with_cuda || !library.needs_cuda).flat_map(|library| &library.from) {
         sources.extend(if path.is_dir() { cpp_files(path, true) } else { vec![path.clone()] });
     }
-    sources.retain(|source| source != Path::new(NCCL) || compiler.nccl.is_some());
     sources.sort();
     sources.dedup();
     let units: Vec<Unit> = sources.into_iter().map(|source| Unit::new(source, &compiler, &cache)).collect();
@@ -244,14 +239,12 @@ fn cpp_files(folder: &Path, with_folders: bool) -> Vec<PathBuf> {
 
 struct Compiler {
     tool: cc::Tool,
-    /// Flags for the folders of the real headers of CUDA's runtime and NCCL; none where there are none.
-    nccl: Option<Vec<String>>,
     /// Of all that goes into every object.
     hash: u64,
 }
 
 impl Compiler {
-    fn new(torch: &Path, version: &str, nccl: Option<Vec<String>>) -> Compiler {
+    fn new(torch: &Path, version: &str) -> Compiler {
         let mut build = cc::Build::new();
         build.cpp(true).std("c++17").opt_level(1).debug(false).pic(true);
         // libtorch's headers are not ours to mend.
@@ -259,9 +252,9 @@ impl Compiler {
         build.flag(format!("-isystem{}", torch.join("include/torch/csrc/api/include").display()));
         let tool = build.get_compiler();
         let said = tool.to_command().arg("--version").output().expect("the C++ compiler starts").stdout;
-        let flags = (tool.path(), tool.args(), &nccl);
+        let flags = (tool.path(), tool.args());
         let known = format!("{flags:?} {version} {}", String::from_utf8_lossy(&said));
-        Compiler { tool, nccl, hash: fnv_bytes(FNV_OFFSET, known.as_bytes()) }
+        Compiler { tool, hash: fnv_bytes(FNV_OFFSET, known.as_bytes()) }
     }
 }
 
@@ -282,32 +275,23 @@ impl Unit {
             let text = fs::read_to_string(path).unwrap_or_default();
             ["#include <ATen/ATen.h>", "#include <torch/"].iter().any(|line| text.contains(line))
         });
-        STAND_INS.iter().for_each(|folder| collect(Path::new(folder), &mut parts));
+        collect(Path::new(STAND_IN_HEADERS), &mut parts);
         parts[headers..].sort();
         let hash = parts.iter().fold(compiler.hash, |hash, path| fnv(hash, path));
         let name = source.file_stem().expect("a source has a name").to_string_lossy();
         let object = cache.join(format!("{name}-{hash:016x}.o"));
-        Unit { wants_precompiled: wants_precompiled && !source.ends_with(NCCL), source, object }
+        Unit { wants_precompiled, source, object }
     }
 
-    /// Whether it compiled; one that must is an error.
     fn compile(&self, compiler: &Compiler, precompiled: Option<&Path>) {
         let mut command = compiler.tool.to_command();
-        match &compiler.nccl {
-            Some(flags) if self.source.ends_with(NCCL) => drop(command.args(flags)),
-            _ => drop(command.args(STAND_INS.map(|folder| format!("-I{folder}")))),
-        }
+        command.arg(format!("-I{STAND_IN_HEADERS}"));
         if let Some(header) = precompiled {
             command.arg("-include").arg(header);
         }
         command.arg("-c").arg(&self.source);
-        if !make(&mut command, &self.object) {
-            assert!(self.source.ends_with(NCCL), "{} does not compile (what the compiler says is above)", self.source.display());
-            println!(
-                "cargo:warning={} does not compile with the headers here, so the programs have no NCCL",
-                self.source.display()
-            );
-        }
+        let made = make(&mut command, &self.object);
+        assert!(made, "{} does not compile (what the compiler says is above)", self.source.display());
     }
 }
 
@@ -385,7 +369,7 @@ fn precompile(header: &Path, compiler: &Compiler, cache: &Path, is_worth_it: boo
         }
         fs::write(header, PRECOMPILED).expect("the target folder can be written");
         let mut command = compiler.tool.to_command();
-        command.args(STAND_INS.map(|folder| format!("-I{folder}"))).args(["-x", "c++-header"]).arg(header);
+        command.arg(format!("-I{STAND_IN_HEADERS}")).args(["-x", "c++-header"]).arg(header);
         assert!(make(&mut command, &precompiled), "libtorch's headers do not compile (what the compiler says is above)");
     }
     Some(header.to_path_buf())
@@ -405,20 +389,6 @@ fn link(library: &Library, objects: &[&Path], compiler: &Compiler, torch: &Path,
         assert!(make(&mut command, &file), "{}.so cannot be linked (what the linker says is above)", library.name);
     }
     fs::read(&file).expect("the target folder can be read")
-}
-
-/// Flags for the headers of CUDA's runtime and of NCCL: beside libtorch as in PyTorch's wheel, or a toolkit's.
-fn real_headers(torch: &Path) -> Option<Vec<String>> {
-    // libtorch may be named by a link.
-    let wheel = fs::canonicalize(torch).unwrap_or_else(|_| torch.to_path_buf());
-    let nvidia = wheel.parent().map(|packages| packages.join("nvidia")).unwrap_or_default();
-    let toolkit = env::var_os("CUDA_HOME").map_or_else(|| PathBuf::from("/usr/local/cuda"), PathBuf::from).join("include");
-    let runtime = [nvidia.join("cu13/include"), toolkit.clone()].into_iter().find(|dir| dir.join("cuda_runtime_api.h").exists())?;
-    let nccl = [nvidia.join("nccl/include"), toolkit].into_iter().find(|dir| dir.join("nccl.h").exists())?;
-    let mut flags: Vec<String> = [runtime, nccl].iter().map(|dir| format!("-isystem{}", dir.display())).collect();
-    // The compiler's part of a toolkit, where there is none.
-    flags.extend(["-idirafter", "src/torch/src/native/distributed/include"].map(str::to_string));
-    Some(flags)
 }
 
 /// Tells the linker where libtorch is, for the programs and tests of a crate that uses `torch`: as DT_RUNPATH, so that LD_LIBRARY_PATH can

@@ -2,7 +2,7 @@
 
 use super::{Cell, Grid, Has, Level, Protocol, Step};
 use crate::measure::{self, Bench, Found};
-use crate::runner::Python;
+use crate::runner::{Python, for_reference};
 use anyhow::Result;
 use record::protocol::{Metric, Platform};
 use record::results::Sample;
@@ -140,11 +140,18 @@ pub fn with<L: Level, C: Has<L>>(cell: C, level: L) -> C {
     cell.with(level)
 }
 
-/// What a script of [`assert_python_says`] begins with: `check` gives what a check of a cell says, `ok` or `invalid`.
+/// What a script of [`assert_python_says`] begins with: `check` gives what a check of a cell says, `ok` or `invalid`, and `memory` a cell's
+/// counted figures on the CPU.
 const PRELUDE: &str = r#"
 import sys
 sys.path.insert(0, "peers/pytorch")
-import lab, torch
+import lab, meter, torch
+
+def memory(experiment, cell):
+    meter.open_library(sys.argv[1])
+    spec = {"cell": cell, "memory_limit": None, "exchange": None}
+    rows = lab._memory(experiment, spec, lab.Bench(torch.device("cpu"), seed=1, threads=1))[2]
+    return {metric: value for metric, unit, value, _ in rows}
 
 def check(experiment, cell, baseline, tolerance=0.0):
     spec = {"cell": cell, "baseline": baseline, "expected": {"Equal": {"tolerance": tolerance}}, "exchange": None}
@@ -159,7 +166,8 @@ pub fn assert_python_says(script: &str, expected: &str) {
     let script = format!("{PRELUDE}{script}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let python = Python::program();
-    let output = Command::new(&python).args(["-c", &script]).current_dir(root).output();
+    let meter = for_reference(1).expect("the meter is kept in memory").meter;
+    let output = Command::new(&python).args(["-c", &script]).arg(meter).current_dir(root).output();
     let output = output.unwrap_or_else(|error| panic!("{}: {error}", python.display()));
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{}", String::from_utf8_lossy(&output.stderr));
 }

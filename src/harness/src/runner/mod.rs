@@ -21,7 +21,7 @@ mod template;
 pub use all::{RunAllSummary, run_all};
 pub use child::open;
 pub use options::Options;
-pub use python::{Python, project_with};
+pub use python::{Python, for_reference, project_with};
 pub use simulate::simulate;
 pub use start::{interruptible, stopped};
 pub use summary::{JudgedClaim, RunAllContext, RunSummary, Share};

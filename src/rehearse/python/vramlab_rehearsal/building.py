@@ -19,26 +19,37 @@ NEWEST = (2, 15)
 
 @functools.cache
 def library(torch):
-    version = str(torch.__version__).split("+")[0]
-    if not re.fullmatch(r"[\d.]+", version):
-        # Another build of the same unreleased version has other headers.
-        version = str(torch.__version__)
+    version = _version(str(torch.__version__))
     untried = _untried(version)
     if untried:
         notes.note(note=untried)
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
-    name = f"python-{version}-abi{abi}.so"
-    carried = os.path.join(settings.carried, name)
-    if os.path.exists(carried):
-        return carried
-    path = os.path.join(settings.compiled, name)
-    if not os.path.exists(path):
-        with open(path + ".lock", "w") as lock:
-            # Ranks and rehearsals that start together compile once.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not os.path.exists(path):
-                _compile(torch, version, abi, path)
+    there = kept(version, abi)
+    if there:
+        return there
+    path = os.path.join(settings.compiled, _name(version, abi))
+    with open(path + ".lock", "w") as lock:
+        # Ranks and rehearsals that start together compile once.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(path):
+            _compile(torch, version, abi, path)
     return path
+
+
+def kept(version, abi):
+    """The library for a version and the C++ ABI that it was built with; None where there is none yet."""
+    places = (os.path.join(folder, _name(version, abi)) for folder in (settings.carried, settings.compiled))
+    return next(filter(os.path.exists, places), None)
+
+
+def _name(version, abi):
+    return f"python-{_version(version)}-abi{abi}.so"
+
+
+def _version(version):
+    release = version.split("+")[0]
+    # Another build of the same unreleased version has other headers.
+    return release if re.fullmatch(r"[\d.]+", release) else version
 
 
 def _numbers(version):

@@ -2,11 +2,15 @@
 nothing else runs."""
 
 import array
+import contextlib
 import ctypes
+import functools
+import importlib.util
 import json
 import os
+import runpy
 
-from . import building, device
+from . import building
 from .session import simulated
 
 # The simulated card hands out whole pages.
@@ -31,8 +35,6 @@ def largest(path):
 def needed(path):
     """Writes beside the file for each course, in order of what they reserved, the fewest bytes with which it comes to its end: None where
     that is no more than another's and not each is asked for. And of the first what it reserves with expandable segments, where that is asked."""
-    import torch
-
     told = _read(path)
     courses = [_Course(course) for course in told["courses"]]
     most, needs = 0, []
@@ -50,8 +52,7 @@ def needed(path):
         most = max(most, needs[-1])
     expandable = None
     if told["expandable"]:
-        set_settings = getattr(torch._C, "_accelerator_setAllocatorSettings", None) or torch.cuda.memory._set_allocator_settings
-        set_settings("expandable_segments:True")
+        _checked(_library().vl_set_allocator(b"expandable_segments:True"))
         expandable = courses[0].reserved(told["courses"][0]["sizes"], LARGE)
     _write(path, [needs, expandable])
 
@@ -67,18 +68,37 @@ def _last(low, high, holds):
     return low
 
 
-class _Course:
-    def __init__(self, told):
+@functools.cache
+def _library():
+    path = None
+    with contextlib.suppress(OSError):
+        path = _kept()
+    if path is None:
         import torch
 
-        # The allocator is all that is wanted, with nobody who watches it.
-        torch.cuda._queued_calls.clear()
-        torch.cuda.init()
-        self.library = ctypes.PyDLL(building.library(torch))
-        self.library.vl_replay.restype = ctypes.c_void_p
-        self.library.vl_forget.argtypes = (ctypes.c_void_p,)
-        self.others = [torch.cuda.Stream() for _ in range(told["streams"] - 1)]
-        self.streams = array.array("Q", [0, *(stream.cuda_stream for stream in self.others)])
+        path = building.library(torch)
+    library = ctypes.PyDLL(path)
+    library.vl_replay.restype = library.vl_set_allocator.restype = ctypes.c_void_p
+    return library
+
+
+def _kept():
+    """Where our library lies, over PyTorch's own: to import Python's half of it takes longer than most replays."""
+    root = importlib.util.find_spec("torch").submodule_search_locations[0]
+    c10, *_ = [ctypes.CDLL(os.path.join(root, "lib", f"lib{name}.so"), ctypes.RTLD_GLOBAL) for name in ("c10", "torch_cpu", "torch_cuda")]
+    # A function's name in the older C++ ABI.
+    abi = 0 if hasattr(c10, "_ZN3c106detail14torchCheckFailEPKcS2_jRKSs") else 1
+    return building.kept(runpy.run_path(os.path.join(root, "version.py"))["__version__"], abi)
+
+
+def _checked(message):
+    if message:
+        raise RuntimeError(ctypes.string_at(message).decode("utf-8", "replace"))
+
+
+class _Course:
+    def __init__(self, told):
+        self.streams = told["streams"]
         self.requests = array.array("I", told["requests"])
 
     def reserved(self, sizes, memory=None):
@@ -88,9 +108,9 @@ class _Course:
             simulated["libnvidia-ml.so.1"].vramlab_dry_set_memory(ctypes.c_uint64(memory + taken))
         sizes = array.array("Q", sizes)
         reserved = ctypes.c_int64()
-        streams, requests, blocks = (ctypes.c_void_p(of.buffer_info()[0]) for of in (self.streams, self.requests, sizes))
-        count, made = ctypes.c_size_t(len(self.requests) // 2), ctypes.c_size_t(len(sizes))
-        device.checked(self.library, self.library.vl_replay(requests, count, blocks, made, streams, 0, ctypes.byref(reserved)))
+        requests, blocks = (ctypes.c_void_p(of.buffer_info()[0]) for of in (self.requests, sizes))
+        count, made, streams = (ctypes.c_size_t(number) for number in (len(self.requests) // 2, len(sizes), self.streams))
+        _checked(_library().vl_replay(requests, count, blocks, made, streams, ctypes.byref(reserved)))
         return None if reserved.value < 0 else reserved.value
 
 

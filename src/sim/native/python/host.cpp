@@ -7,7 +7,9 @@
 #include "values.h"
 #include "work.h"
 
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
 #include <c10/util/Logging.h>
 #include <dlfcn.h>
 
@@ -100,21 +102,29 @@ EXPORTED void vl_work(const char* name, int kind, int precision, double flops, d
 EXPORTED void vl_begin_graph(uint64_t graph) { vramlab::rehearsal::begin_graph(graph); }
 EXPORTED void vl_end_graph() { vramlab::rehearsal::end_graph(); }
 EXPORTED void vl_replay_graph(uint64_t graph) { vramlab::rehearsal::replay_graph(graph); }
+// Sets PyTorch's allocator, as PYTORCH_ALLOC_CONF does.
+EXPORTED char* vl_set_allocator(const char* settings) {
+  return guarded([&] { c10::cuda::CUDACachingAllocator::setAllocatorSettings(settings); });
+}
 // Plays `count` requests, each a kind and a number: 0 allocates the next block for that stream, 1 frees that block, 2 empties the cache.
 // Gives in `reserved` the most bytes that were reserved, or -1 where memory ran out. In the end nothing is allocated and the cache is empty.
-EXPORTED char* vl_replay(const uint32_t* requests, size_t count, const uint64_t* sizes, size_t blocks, const uint64_t* streams, int device,
-                         int64_t* reserved) {
+// Its libraries are enough, without Python's half of PyTorch.
+EXPORTED char* vl_replay(const uint32_t* requests, size_t count, const uint64_t* sizes, size_t blocks, size_t streams, int64_t* reserved) {
   return guarded([&] {
     using c10::cuda::CUDACachingAllocator::get;
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    // The default stream is the first.
+    static std::vector<cudaStream_t> known(1);
+    while (known.size() < streams) known.push_back(c10::cuda::getStreamFromPool(false, 0).stream());
     std::vector<void*> addresses(blocks, nullptr);
     size_t made = 0;
     *reserved = 0;
-    get()->resetPeakStats(static_cast<c10::DeviceIndex>(device));
+    get()->resetPeakStats(0);
     try {
       for (size_t i = 0; i < count; i++) {
         const uint32_t kind = requests[2 * i], which = requests[2 * i + 1];
         if (kind == 0) {
-          addresses[made] = get()->raw_alloc_with_stream(sizes[made], reinterpret_cast<cudaStream_t>(streams[which]));
+          addresses[made] = get()->raw_alloc_with_stream(sizes[made], known.at(which));
           made++;
         } else if (kind == 1) {
           get()->raw_delete(std::exchange(addresses[which], nullptr));
@@ -125,7 +135,7 @@ EXPORTED char* vl_replay(const uint32_t* requests, size_t count, const uint64_t*
     } catch (const c10::OutOfMemoryError&) {
       *reserved = -1;
     }
-    if (*reserved == 0) *reserved = get()->getDeviceStats(static_cast<c10::DeviceIndex>(device)).reserved_bytes[0].peak;
+    if (*reserved == 0) *reserved = get()->getDeviceStats(0).reserved_bytes[0].peak;
     for (void* address : addresses) {
       if (address) get()->raw_delete(address);
     }

@@ -5,7 +5,6 @@ pub mod allocations;
 pub mod amp;
 mod backward;
 pub mod batch_memory;
-pub mod distributed;
 pub mod dry;
 mod heap;
 mod inference;

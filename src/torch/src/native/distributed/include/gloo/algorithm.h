@@ -1,2 +1,0 @@
-// Included by c10d, which uses nothing of it.
-#pragma once

@@ -1,3 +1,0 @@
-// See context.h.
-#pragma once
-#include "gloo/context.h"
