@@ -1,6 +1,6 @@
 //! How many timed rounds a comparison gets: said before the first of them, and paid for where more than one look decides.
 
-use crate::protocol::{Pass, Profile};
+use crate::protocol::cells::{Pass, Profile};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -3,8 +3,8 @@
 //! `harness::lab` makes a [`PlainProtocol`] of what an experiment says. It is stored in every `run.json`, so that old results keep the protocol
 //! they were taken with and the reporter needs no list of experiments.
 
-mod cells;
-mod metrics;
+pub(crate) mod cells;
+pub(crate) mod metrics;
 mod words;
 
 pub use cells::{

@@ -1,6 +1,6 @@
 //! What was run, where and how: `run.json`.
 
-use super::run::read_file;
+use super::rows::read_file;
 use crate::protocol::{PlainProtocol, Platform, Profile, Subject};
 use crate::rounds::Rounds;
 use anyhow::{Context, Result, bail};

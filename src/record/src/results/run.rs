@@ -1,7 +1,7 @@
 //! A results folder as it stands: its manifest and its rows.
 
 use super::manifest::{MANIFEST, Manifest, differences, read};
-use super::rows::{HEADER, PassRecord, parse};
+use super::rows::{HEADER, PassRecord, parse, read_file};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
@@ -63,16 +63,6 @@ pub(super) fn parts(dir: &Path) -> Result<Vec<PathBuf>> {
         parts.insert(0, dir.to_path_buf());
     }
     Ok(parts)
-}
-
-/// Reads a file of results. What is none, a pipe for instance, may never come to an end.
-///
-/// # Errors
-/// It is no file, or cannot be read; with its name.
-pub fn read_file(path: &Path) -> Result<Vec<u8>> {
-    let reading = || format!("reading {}", path.display());
-    ensure!(std::fs::metadata(path).with_context(reading)?.is_file(), "{} is no file", path.display());
-    std::fs::read(path).with_context(reading)
 }
 
 /// The rows of a folder that has a manifest: none where the run ended before it made the file.

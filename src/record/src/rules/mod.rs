@@ -23,7 +23,8 @@ pub use ratio::{RatioRule, Scope};
 pub use trend::TrendRule;
 pub use value::ValueRule;
 
-use crate::protocol::{Metric, PlainCell, conditions, selects};
+use crate::protocol::cells::{PlainCell, conditions, selects};
+use crate::protocol::metrics::Metric;
 use crate::results::Samples;
 use base::units::range;
 pub(crate) use outcome::combine_outcomes;

@@ -1,7 +1,8 @@
 //! Where a comparison falls, and what several of them say together.
 
 use super::{JudgedCells, RuleKind, RulePart};
-use crate::protocol::{Metric, PlainCell};
+use crate::protocol::cells::PlainCell;
+use crate::protocol::metrics::Metric;
 use crate::results::{Samples, Status};
 use crate::rounds::Rounds;
 use base::stats::Interval;

@@ -1,7 +1,7 @@
 //! A card's constants from operators that were timed on it: what `vramlab calibrate` writes, in the form of `constants.csv`.
 
-use super::constants::{self, Constants, SIMULATED};
-use super::device::{CardModel, HOST};
+use super::constants::{self, Constants, HOST, SIMULATED};
+use super::device::CardModel;
 use crate::capture::work::{Precision, Work, WorkKind};
 use anyhow::{Context, Result, ensure};
 use sim::cards::Card;

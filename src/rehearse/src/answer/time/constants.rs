@@ -1,7 +1,6 @@
 //! What was fitted of a card's kernels, and whose records it is: `constants.csv`, which `peers/times/fit.py` writes, and a file of
 //! `vramlab calibrate` before it.
 
-use super::device::CLASSES;
 use anyhow::{Context, Result, ensure};
 use sim::cards::{self, Card};
 use std::collections::HashMap;
@@ -40,6 +39,40 @@ pub const HEADER: &str = "card,class,fixed_us,compute,memory,rows,median_error,f
 
 /// What was fitted on times of the simulated GPU.
 pub const SIMULATED: &str = "a simulated GPU: of no use";
+
+/// In a file of `vramlab calibrate`, what the host takes to launch a kernel.
+pub const HOST: &str = "host";
+
+/// Classes of kernels; what is here has constants on each card.
+pub const CLASSES: [&str; 27] = [
+    "matmul_half",
+    "matmul_single",
+    "convolution_half_forward",
+    "convolution_half_data",
+    "convolution_half_weights",
+    "convolution_tf32_forward",
+    "convolution_tf32_data",
+    "convolution_tf32_weights",
+    "convolution_single_forward",
+    "convolution_single_data",
+    "convolution_single_weights",
+    "grouped_half",
+    "grouped_tf32",
+    "grouped_single",
+    "depthwise_half",
+    "depthwise_tf32",
+    "depthwise_single",
+    "volume_half",
+    "volume_tf32",
+    "volume_single",
+    "layout",
+    "attention",
+    "attention_backward",
+    "pointwise",
+    "reduction",
+    "reduction_backward",
+    "copy",
+];
 
 static OWN_FILE: OnceLock<ConstantsTable> = OnceLock::new();
 
@@ -97,7 +130,7 @@ pub fn use_launch_seconds(seconds: f64) {
 
 /// What the card's host takes to launch a kernel, where it was measured: a flag's, or that of a file of `vramlab calibrate`.
 pub fn launch_seconds(card: &Card) -> Option<f64> {
-    let of_file = || OWN_FILE.get()?.get(card.name?, super::device::HOST).map(|row| row.fixed);
+    let of_file = || OWN_FILE.get()?.get(card.name?, HOST).map(|row| row.fixed);
     LAUNCH_SECONDS.get().copied().or_else(of_file)
 }
 

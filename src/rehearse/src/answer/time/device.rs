@@ -5,7 +5,7 @@
 //! Peak and bandwidth are the card's specification (`src/sim/src/cards.csv`). Fixed, compute and memory are constants of the card and the class of
 //! kernels ([`super::constants`]), fitted by `peers/times/fit.py` on operators that others timed.
 
-use super::constants::{self, Constants, Grade};
+use super::constants::{self, CLASSES, Constants, Grade};
 use crate::capture::work::{Precision, Work, WorkKind};
 use sim::cards::{Card, Speed};
 use sim::trace::Phase;
@@ -39,40 +39,6 @@ pub struct OperatorTime {
     /// Whose records its constants are from.
     pub grade: Grade,
 }
-
-/// In a file of `vramlab calibrate`, what the host takes to launch a kernel.
-pub const HOST: &str = "host";
-
-/// Classes of kernels; what is here has constants on each card.
-pub const CLASSES: [&str; 27] = [
-    "matmul_half",
-    "matmul_single",
-    "convolution_half_forward",
-    "convolution_half_data",
-    "convolution_half_weights",
-    "convolution_tf32_forward",
-    "convolution_tf32_data",
-    "convolution_tf32_weights",
-    "convolution_single_forward",
-    "convolution_single_data",
-    "convolution_single_weights",
-    "grouped_half",
-    "grouped_tf32",
-    "grouped_single",
-    "depthwise_half",
-    "depthwise_tf32",
-    "depthwise_single",
-    "volume_half",
-    "volume_tf32",
-    "volume_single",
-    "layout",
-    "attention",
-    "attention_backward",
-    "pointwise",
-    "reduction",
-    "reduction_backward",
-    "copy",
-];
 
 /// What a class is called in an answer.
 pub fn class_title(class: &str) -> &'static str {
