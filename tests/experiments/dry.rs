@@ -35,7 +35,6 @@ fn main() -> ExitCode {
         ("recurrent_networks_take_what_cudnn_keeps_for_them", recurrent_networks_take_what_cudnn_keeps_for_them),
         ("recorded_allocations_add_up_to_the_meter", recorded_allocations_add_up_to_the_meter),
         ("a_dry_run_counts_what_the_cpu_counts", a_dry_run_counts_what_the_cpu_counts),
-        ("gradient_buckets_are_those_of_the_cpu", gradient_buckets_are_those_of_the_cpu),
         ("known_differences_have_their_formula", known_differences_have_their_formula),
         ("optimizers_take_what_their_tensors_do", optimizers_take_what_their_tensors_do),
         ("gigabytes_cost_no_memory", gigabytes_cost_no_memory),
