@@ -281,7 +281,7 @@ pub fn by_class(works: &[Work], card: &Card) -> Result<Vec<(&'static str, f64)>,
         *seconds.entry(taken.class).or_default() += taken.seconds;
     }
     let mut found: Vec<(&'static str, f64)> = seconds.into_iter().collect();
-    found.sort_by(|a, b| b.1.total_cmp(&a.1));
+    found.sort_by(|a, b| b.1.total_cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     Ok(found)
 }
 
@@ -430,7 +430,8 @@ fn kernels(trace: &Trace, works: &[&Work], taken: &[OperatorTime]) -> Vec<Kernel
         })
         .collect();
     rows.sort_by(|a, b| {
-        b.seconds.total_cmp(&a.seconds).then_with(|| a.operator.cmp(&b.operator)).then_with(|| a.line.cmp(&b.line))
+        let by_name = |a: &KernelTime, b: &KernelTime| (&a.operator, &a.line, a.backward).cmp(&(&b.operator, &b.line, b.backward));
+        b.seconds.total_cmp(&a.seconds).then_with(|| by_name(a, b))
     });
     rows.truncate(TOLD);
     rows
