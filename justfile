@@ -100,7 +100,7 @@ peers *FLAGS: _setup
 
 # Write what tests compare with PyTorch (tests/reference, tests/pixels) anew; needs `just peers`
 references:
-    @for script in peers/pytorch/reference_*.py; do .venv/bin/python "$script"; done
+    @for script in tests/reference/make/*.py; do .venv/bin/python "$script"; done
 
 # Run ours and PyTorch's side by side: `just compare pytorch`, `just compare loader`
 [no-exit-message]

@@ -1,7 +1,7 @@
 //! LoRA and DoRA: the model is frozen, and matrices of a low rank beside its linear layers are trained in its place.
 //!
 //! What it saves is what belongs to trained parameters: gradients and the optimizer's state. Activations stay, because a frozen layer still
-//! passes gradients on. PyTorch in Python runs every cell (`peers/pytorch/adapters.py`), on models that `vramlab rehearse --model` trains.
+//! passes gradients on. PyTorch in Python runs every cell (`experiments/adapters/step.py`), on models that `vramlab rehearse --model` trains.
 
 use harness::lab::*;
 
@@ -160,7 +160,7 @@ mod tests {
 
     /// The check of the cells, as they are and with adapters that lose their scale when they are merged.
     const CHECKED: &str = r#"
-import adapters
+import step as adapters
 
 def checks():
     of = "model=small-gpt batch=2 by=pytorch adapter={} form={}"
@@ -173,6 +173,6 @@ checks()
 
     #[test]
     fn the_check_sees_matrices_that_are_not_merged() {
-        assert_python_says(CHECKED, "ok ok\ninvalid invalid\n");
+        assert_python_says("adapters", CHECKED, "ok ok\ninvalid invalid\n");
     }
 }

@@ -80,7 +80,7 @@ mod tests {
     use record::protocol::Profile;
     use std::collections::BTreeMap;
 
-    /// Bytes that PyTorch in Python counted (peers/pytorch/reference_agreement.py): ours are the same to the byte once the stated differences
+    /// Bytes that PyTorch in Python counted (tests/reference/make/agreement.py): ours are the same to the byte once the stated differences
     /// are taken out, and without them they are not.
     #[test]
     fn bytes_are_those_of_the_committed_reference() {

@@ -1,4 +1,4 @@
-//! The step, as PyTorch's side has it in `peers/pytorch/agreement.py`.
+//! The step, as PyTorch's side has it in `experiments/agreement/step.py`.
 
 use super::*;
 use models::{self, Block, Model};

@@ -1,6 +1,6 @@
 //! How many bytes do a step's operations read and write?
 //!
-//! PyTorch in Python counts them (`peers/pytorch/amp.py`): each operation of the forward and the backward pass reads its inputs once and writes
+//! PyTorch in Python counts them (`experiments/amp/step.py`): each operation of the forward and the backward pass reads its inputs once and writes
 //! its outputs once, whatever a cache may save of it.
 
 use super::*;
@@ -14,7 +14,7 @@ cell! { Bandwidth { model: ModelName, batch: Batch, precision: Computed, by: By 
 pub fn grid() -> Grid<Bandwidth> {
     use Computed::{AmpBf16, Fp32};
     let of = |model, batches: [i64; 2]| Bandwidth::cross(model, batches, [Fp32, AmpBf16], By::Pytorch);
-    Grid::new("bytes read and written", |_: Bandwidth, _: &Bench| bail!("peers/pytorch/amp.py runs this"))
+    Grid::new("bytes read and written", |_: Bandwidth, _: &Bench| bail!("experiments/amp/step.py runs this"))
         .compare::<Computed>()
         .quick(of("mlp-8x256", [64, 1024]))
         .quick(of("gpt-4x128", [2, 32]))

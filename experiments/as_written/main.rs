@@ -1,7 +1,7 @@
 //! The guides' code blocks, each run as it stands: does it run, what does it warn of, does it train what it should, what do bytes do?
 //!
-//! `peers/as_written/` has the 17 blocks of the five guides word for word (guide 3's page had lost its indentation, which is put back), and a corrected
-//! one beside each that fails or does something else. What stands around a block is small and named in `peers/pytorch/as_written.py`.
+//! `experiments/as_written/blocks/` has the 17 blocks of the five guides word for word (guide 3's page had lost its indentation, which is put back), and a corrected
+//! one beside each that fails or does something else. What stands around a block is small and named in `experiments/as_written/step.py`.
 
 use harness::lab::*;
 
@@ -103,7 +103,7 @@ mod tests {
 
     /// Blocks as they stand, corrected, and with a step left out, which has to be seen.
     const TRIALS: &str = r#"
-import as_written, re
+import step as as_written, re
 
 def told(block, form, change=lambda text: text):
     trial, figures = as_written.Trial(block, form, "cpu"), {}
@@ -127,7 +127,7 @@ print(told("3-formula", "written")[0]["runs"], told("1-inplace", "written")[0]["
     fn a_block_is_judged_by_what_it_does() {
         let expected = "0.0 0.0 True True\n1.0 1.0  0.0\n4.0 False\n0.0 True\n20.0 0.0\n0.0 0.0 1.0\n";
         // What is meant for accumulation has a peak, of which nothing is measured here.
-        assert_python_says(&TRIALS.replace("lambda run: run())", "lambda run: run() and None)"), expected);
+        assert_python_says("as_written", &TRIALS.replace("lambda run: run())", "lambda run: run() and None)"), expected);
     }
 
     #[test]
@@ -136,11 +136,14 @@ print(told("3-formula", "written")[0]["runs"], told("1-inplace", "written")[0]["
         let text = |path: String| std::fs::read_to_string(root.join(&path)).unwrap_or_else(|error| panic!("{path}: {error}"));
         let page = text("experiments/as_written/page.md".into());
         for block in RIGHT.iter().chain(&WRONG) {
-            assert!(!text(format!("peers/as_written/{block}.py")).is_empty() && page.contains(&format!("`{block}`")), "{block}");
+            assert!(
+                !text(format!("experiments/as_written/blocks/{block}.py")).is_empty() && page.contains(&format!("`{block}`")),
+                "{block}"
+            );
         }
         for block in WRONG {
             assert!(
-                page.contains(text(format!("peers/as_written/{block}-corrected.py")).trim()),
+                page.contains(text(format!("experiments/as_written/blocks/{block}-corrected.py")).trim()),
                 "the page lacks {block}'s corrected code"
             );
         }

@@ -1,7 +1,7 @@
 //! Distributed data parallel training: the buckets that gradients are gathered in. How large are they, and when do they appear?
 //!
 //! Guide 4 says that DDP takes a second model's size, at model load, because a bucket on each GPU gathers the gradients of the others.
-//! Here PyTorch's DistributedDataParallel trains in one process (`peers/pytorch/ddp_buckets.py`), so that its bytes are counted exactly: at
+//! Here PyTorch's DistributedDataParallel trains in one process (`experiments/ddp_buckets/step.py`), so that its bytes are counted exactly: at
 //! each moment of the first three iterations, training with it is put against the same training without it. `gradient_as_bucket_view`
 //! makes gradients views of the buckets, and so should save one copy of them (pytorch#41954 reports it for RoBERTa-base and a ResNet).
 //!

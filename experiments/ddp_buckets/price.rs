@@ -25,7 +25,7 @@ mod tests {
 
     /// Each cell's check, what can be worked out by hand of its memory, and outputs that DDP halves.
     const CHECKED: &str = r#"
-import gc, ddp_buckets
+import gc, step as ddp_buckets
 gc.freeze()
 
 of = "model=mlp-4x64 batch=4 by=pytorch cap={} ddp={}"
@@ -46,6 +46,10 @@ checks()
 
     #[test]
     fn buckets_are_what_can_be_worked_out_by_hand_and_the_check_sees_other_gradients() {
-        assert_python_says(CHECKED, "ok ok ok ok\nTrue True\n1.0 1.0 1.0 0.0 1.0 1.0 1.0 0.0\ninvalid invalid invalid invalid\n");
+        assert_python_says(
+            "ddp_buckets",
+            CHECKED,
+            "ok ok ok ok\nTrue True\n1.0 1.0 1.0 0.0 1.0 1.0 1.0 0.0\ninvalid invalid invalid invalid\n",
+        );
     }
 }

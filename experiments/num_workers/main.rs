@@ -5,7 +5,7 @@
 //! time.
 //!
 //! The claims are about Python's `DataLoader`, whose workers are processes that hand whole batches over through shared memory; the PyTorch
-//! reference `peers/pytorch/num_workers.py` measures it on the same files. This lab's own loader, whose workers are threads that fill one
+//! reference `experiments/num_workers/step.py` measures it on the same files. This lab's own loader, whose workers are threads that fill one
 //! batch together, stands beside it.
 
 mod loading;

@@ -1,7 +1,7 @@
 //! Offloading: what the forward pass keeps, or the optimizer, waits in the host's memory.
 //!
 //! PyTorch's `save_on_cpu` copies every tensor that autograd saves to the host and back for the backward pass; an optimizer on the CPU keeps its
-//! state and a copy of the parameters there. PyTorch in Python runs every cell (`peers/pytorch/offloading.py`).
+//! state and a copy of the parameters there. PyTorch in Python runs every cell (`experiments/offloading/step.py`).
 
 use harness::lab::*;
 
@@ -134,7 +134,7 @@ mod tests {
 
     /// The check of each cell, then with a host that loses a bit of what it is given.
     const CHECKED: &str = r#"
-import offloading
+import step as offloading
 
 def checks():
     of = "model=small-gpt batch=2 by=pytorch offloaded="
@@ -157,6 +157,6 @@ checks()
 
     #[test]
     fn the_check_sees_a_host_that_rounds_and_an_optimizer_that_does_nothing() {
-        assert_python_says(CHECKED, "ok ok ok ok ok\ninvalid invalid invalid invalid invalid\n");
+        assert_python_says("offloading", CHECKED, "ok ok ok ok ok\ninvalid invalid invalid invalid invalid\n");
     }
 }

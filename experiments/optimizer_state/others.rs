@@ -1,4 +1,4 @@
-//! What do Muon and Lion keep, and what do they need for their step? PyTorch in Python runs them (`peers/pytorch/optimizer_state.py`).
+//! What do Muon and Lion keep, and what do they need for their step? PyTorch in Python runs them (`experiments/optimizer_state/step.py`).
 
 use super::*;
 
@@ -68,7 +68,7 @@ mod tests {
 
     /// The cells' own checks, then with steps that forget what came before.
     const CHECKED: &str = r#"
-import optimizer_state
+import step as optimizer_state
 
 def checks():
     of = "model=small-gpt method={} by=pytorch written={}"
@@ -84,6 +84,6 @@ checks()
 
     #[test]
     fn the_checks_see_steps_that_forget() {
-        assert_python_says(CHECKED, "ok ok\ninvalid invalid\n");
+        assert_python_says("optimizer_state", CHECKED, "ok ok\ninvalid invalid\n");
     }
 }

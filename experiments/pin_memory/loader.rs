@@ -1,7 +1,7 @@
 //! What does `DataLoader(pin_memory=True)`, guide 5's own line, take of the host, and what does it gain on a GPU?
 //!
 //! A thread of the loader copies each batch to locked memory, beside the workers' own batches. PyTorch in Python runs every cell
-//! (`peers/pytorch/pin_memory.py`).
+//! (`experiments/pin_memory/step.py`).
 
 use super::without_gpu::Pinning;
 use super::*;

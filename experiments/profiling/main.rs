@@ -3,7 +3,7 @@
 //! Guide 3 writes a profiler into the training loop (`torch.profiler.profile(record_shapes=True)`) and says that one sees time and memory
 //! by operation then; guide 2 names `memory_stats`. As guide 3 writes it, no memory is recorded: that needs `profile_memory`. Both guides
 //! read `max_memory_allocated` as the peak of the GPU's memory, and leave out what is not in PyTorch's blocks. They are PyTorch's tools, so
-//! PyTorch in Python runs every cell (`peers/pytorch/profiling.py`).
+//! PyTorch in Python runs every cell (`experiments/profiling/step.py`).
 
 use harness::lab::*;
 
@@ -142,7 +142,7 @@ mod tests {
 
     /// The check of each tool that a CPU has, then of a tool that runs a step more to see it.
     const CHECKED: &str = r#"
-import profiling
+import step as profiling
 
 def checks():
     of = "bound=launch model=mlp-8x64 batch=32 by=pytorch tool="
@@ -157,6 +157,6 @@ checks()
 
     #[test]
     fn the_check_sees_a_tool_that_runs_a_step_more() {
-        assert_python_says(CHECKED, "ok ok ok ok\ninvalid invalid invalid invalid\n");
+        assert_python_says("profiling", CHECKED, "ok ok ok ok\ninvalid invalid invalid invalid\n");
     }
 }

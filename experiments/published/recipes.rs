@@ -1,4 +1,4 @@
-//! Do recipes of others save what was published? PyTorch in Python runs them (`peers/pytorch/published.py`), on a simulated GPU as on a real one.
+//! Do recipes of others save what was published? PyTorch in Python runs them (`experiments/published/step.py`), on a simulated GPU as on a real one.
 
 use super::*;
 use crate::loss::Softcap;
@@ -253,7 +253,7 @@ mod tests {
 
     /// The cells' own recipes and checks, on a small model and few tokens, for there is no GPU that computes.
     const CHECKED: &str = r#"
-import published
+import step as published
 from torch import nn
 
 published.vision_transformer = lambda name, device: nn.Sequential(nn.Conv2d(3, 4, 16, 16), nn.ReLU(), nn.Flatten(), nn.Linear(784, 8))
@@ -273,6 +273,6 @@ checks()
 
     #[test]
     fn the_checks_see_a_parameter_without_its_step_and_a_lost_tile() {
-        assert_python_says(CHECKED, "ok ok\ninvalid invalid\n");
+        assert_python_says("published", CHECKED, "ok ok\ninvalid invalid\n");
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Weights, texts and batch, tokens of a text, bytes that stay and bytes at most.
-const RUNS: &str = include_str!("../../peers/real_gpus/fine_tuning.csv");
+const RUNS: &str = include_str!("../../records/real_gpus/fine_tuning.csv");
 
 const PREDICTED_KEPT: Metric = Metric::counted("predicted_kept", "predicted bytes that stay after training", "B");
 const MEASURED_KEPT: Metric = Metric::counted("measured_kept", "bytes that stay after training on the real GPU", "B");

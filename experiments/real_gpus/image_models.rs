@@ -3,7 +3,7 @@
 use super::*;
 
 /// Model, layout of its images and weights, pixels of an edge, and batch.
-const IMAGE_MODELS: &str = include_str!("../../peers/real_gpus/image_models.csv");
+const IMAGE_MODELS: &str = include_str!("../../records/real_gpus/image_models.csv");
 
 const PREDICTED_BATCH: Metric = Metric::counted("predicted_batch", "largest batch tried that fits the simulated GPU", "1");
 const MEASURED_BATCH: Metric = Metric::counted("measured_batch", "largest batch tried that fitted the real GPU", "1");

@@ -1,6 +1,6 @@
 //! Does the simulated GPU ask for the bytes that real GPUs were asked for?
 //!
-//! Others recorded what PyTorch allocated on real GPUs (`peers/real_gpus`): peaks of single operators, each allocation and free of whole steps,
+//! Others recorded what PyTorch allocated on real GPUs (`records/real_gpus`): peaks of single operators, each allocation and free of whole steps,
 //! what steps of PEFT's methods and runs of fine-tuning leave, the largest batches that fitted, and what Megatron-LM's tests logged. PyTorch in
 //! Python runs the same again on a simulated GPU of the same kind; what it says is put beside the record. No real GPU takes part: its figures are
 //! those that were published.
@@ -32,7 +32,7 @@ pub fn protocol() -> Protocol {
         .grid(image_models::grid())
         .grid(megatron_lm::grid())
         .kind(SubjectKind::RealGpus)
-        .threat("Records are of PyTorch 1.12 to 2.13; all are replayed with 2.11. Where a version took other memory, peers/real_gpus/README.md says so.")
+        .threat("Records are of PyTorch 1.12 to 2.13; all are replayed with 2.11. Where a version took other memory, records/real_gpus/README.md says so.")
         .threat(
             "What a process held from before its peaks is part of them. Where it was found from the figures themselves, and not from a \
              source, the column 'held from before, inferred' gives its bytes: these rows confirm less than the others.",

@@ -4,7 +4,7 @@ use super::peft_methods::{MEASURED_ALLOCATED, PREDICTED_ALLOCATED};
 use super::*;
 
 /// Test, GPU, how it was run, and bytes.
-const TESTS: &str = include_str!("../../peers/real_gpus/megatron_lm.csv");
+const TESTS: &str = include_str!("../../records/real_gpus/megatron_lm.csv");
 
 const PREDICTED_MAXIMUM: Metric = Metric::counted("predicted_max_allocated", "predicted bytes at most", "B");
 const MEASURED_MAXIMUM: Metric = Metric::counted("measured_max_allocated", "bytes at most on the real GPU", "B");

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Benchmark, mode, GPU, name and value of what varies, configuration as JSON, peak, and where it is from.
-const PEAKS: &str = include_str!("../../peers/real_gpus/peaks.csv");
+const PEAKS: &str = include_str!("../../records/real_gpus/peaks.csv");
 
 const PREDICTED: Metric = Metric::counted("predicted", "predicted peak", "B");
 const MEASURED: Metric = Metric::counted("measured", "peak on the real GPU", "B");
@@ -60,7 +60,7 @@ fn series() -> Vec<Vec<Peak>> {
             benchmark: Benchmark(kept(row[0].to_string())),
             mode: Mode(kept(row[1].to_string())),
             gpu: Gpu(kept(row[2].replace(' ', "-"))),
-            // As peers/real_gpus/replay.py spells it.
+            // As records/real_gpus/replay.py spells it.
             setup: Setup(kept(row[5].replace(['{', '}', '"', ' '], "").replace("torch.", "").replace(',', ";"))),
             size: Size(kept(format!("{}{}", &row[3], &row[4]))),
             by: By::Pytorch,

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Method, configuration as JSON, bytes, and how it was run.
-const METHODS: &str = include_str!("../../peers/real_gpus/peft_methods.csv");
+const METHODS: &str = include_str!("../../records/real_gpus/peft_methods.csv");
 /// The length of the batches was found from this row.
 const SOURCE_OF_LENGTH: &str = "lora--rank32";
 

@@ -2,7 +2,7 @@
 //!
 //! Between keeping everything and keeping a block's input alone lie policies by operator: keep attention's result, or every second matrix product
 //! as torchtitan does, or all of them. Bytes and FLOPs of each are counted; no point is better than another in both, unless one is useless.
-//! PyTorch in Python runs every cell (`peers/pytorch/selective.py`).
+//! PyTorch in Python runs every cell (`experiments/selective/step.py`).
 
 use harness::lab::*;
 
@@ -116,7 +116,7 @@ mod tests {
 
     /// The check of each cell, then with blocks that add something when they run again.
     const CHECKED: &str = r#"
-import selective
+import step as selective
 
 def checks():
     of = "model=small-gpt batch=2 by=pytorch keeps="
@@ -132,6 +132,6 @@ checks()
 
     #[test]
     fn the_check_sees_a_block_that_gives_something_else_the_second_time() {
-        assert_python_says(CHECKED, "ok ok ok ok\ninvalid invalid invalid invalid\n");
+        assert_python_says("selective", CHECKED, "ok ok ok ok\ninvalid invalid invalid invalid\n");
     }
 }

@@ -6,9 +6,8 @@ use std::{env, fs};
 
 /// What takes figures; what only reads them may change without making them old. Prose, comments and the versions of crates take none: libtorch's
 /// is in each run's identity.
-const TAKE_FIGURES: [&str; 10] = [
+const TAKE_FIGURES: [&str; 9] = [
     "experiments",
-    "peers",
     "src/harness",
     "src/loader",
     "src/models",
@@ -30,7 +29,7 @@ fn main() {
 /// Writes the list of experiments, with the hash of what takes each one's figures, for `runner` to include.
 fn write_experiments() {
     let mut common: Vec<PathBuf> = Vec::new();
-    let shared = TAKE_FIGURES.iter().filter(|path| !["experiments", "peers"].contains(path));
+    let shared = TAKE_FIGURES.iter().filter(|path| **path != "experiments");
     shared.for_each(|path| collect(Path::new(path), &mut common));
     common.sort();
     // An experiment is a file or, where it asks several questions, a folder. Its page stands beside it.
@@ -43,13 +42,12 @@ fn write_experiments() {
         .iter()
         .filter_map(|path| {
             let name = path.file_stem()?.to_str()?;
-            let reference = |name: &str| PathBuf::from(format!("peers/pytorch/{name}.py"));
             let mut own = Vec::new();
             collect(path, &mut own);
-            // Without a PyTorch reference what references share takes no figure.
-            if reference(name).exists() {
-                own.extend([name, "lab", "meter", "exchange", "models"].map(reference));
-                collect(&PathBuf::from(format!("peers/{name}")), &mut own);
+            // Without a step in Python what such steps share takes no figure, and what was recorded on GPUs is read by one alone.
+            if path.join("step.py").exists() {
+                own.extend(["lab", "meter", "exchange", "models"].map(|shared| format!("experiments/python/{shared}.py").into()));
+                collect(&Path::new("records").join(name), &mut own);
             }
             own.sort();
             let hash = own.iter().fold(shared, |hash, path| fnv_code(hash, path));
@@ -67,7 +65,7 @@ fn record_revision() {
         Some(String::from_utf8_lossy(&output.stdout).trim().to_string())
     };
     let revision = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".to_string());
-    let sources = ["src", "experiments", "peers", "Cargo.toml", "Cargo.lock"];
+    let sources = ["src", "experiments", "records/real_gpus", "Cargo.toml", "Cargo.lock"];
     let dirty = git(&[&["status", "--porcelain", "--"][..], &sources[..]].concat()).is_some_and(|s| !s.is_empty());
     println!("cargo:rustc-env=VRAMLAB_REVISION={revision}");
     println!("cargo:rustc-env=VRAMLAB_DIRTY={dirty}");

@@ -297,10 +297,10 @@ fn a_packed_folder_runs_without_the_sources() {
     let unpacked = Command::new("tar").arg("-xf").arg(project.path("packed/vramlab.tar.xz")).arg("-C").arg(&elsewhere).status();
     assert!(unpacked.unwrap().success());
     let folder = elsewhere.join("vramlab");
-    assert!(folder.join("experiments/no_grad.md").exists() && folder.join("peers/pytorch/lab.py").exists());
+    assert!(folder.join("experiments/no_grad.md").exists() && folder.join("experiments/python/lab.py").exists());
     // Cells of PyTorch's own have the presets' models.
     let presets =
-        Command::new(common::python()).args(["-B", "-c", "import presets"]).current_dir(folder.join("peers/pytorch")).output();
+        Command::new(common::python()).args(["-B", "-c", "import presets"]).current_dir(folder.join("experiments/python")).output();
     let presets = presets.unwrap();
     assert!(presets.status.success(), "{}", said(&presets));
     let mut run_all = Command::new(folder.join("run-all"));

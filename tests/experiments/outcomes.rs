@@ -143,7 +143,7 @@ fn every_outcome_is_a_row() {
     only("device-memory=1MiB fate=fine", Pass::Memory, Status::Ok, "");
     only("fate=fine", Pass::Time, Status::Ok, "");
     let missing = |(_, _, status, reason): &(Pass, u32, Status, String)| {
-        *status == Status::Skipped && reason.contains("peers/pytorch/empty_cache.py is missing")
+        *status == Status::Skipped && reason.contains("experiments/empty_cache/step.py is missing")
     };
     assert!(rows["by=pytorch fate=fine"].iter().all(missing), "this stand-in has no reference");
     let passes: Vec<(Pass, u32)> = rows["fate=fine"].iter().map(|(pass, round, _, _)| (*pass, *round)).collect();
@@ -188,12 +188,11 @@ lab.main(lambda cell, bench: Fated(cell["fate"], bench.start))
 
 fn references_in_python_are_cells_like_ours() {
     let project = tempfile::tempdir().unwrap();
-    let peers = project.path().join("peers/pytorch");
-    std::fs::create_dir_all(&peers).unwrap();
-    std::fs::write(peers.join("empty_cache.py"), REFERENCE).unwrap();
+    let [own, shared] = ["empty_cache", "python"].map(|name| project.path().join("experiments").join(name));
+    [&own, &shared].into_iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
+    std::fs::write(own.join("step.py"), REFERENCE).unwrap();
     for name in ["lab.py", "meter.py", "exchange.py"] {
-        let common = common::root().join("peers/pytorch").join(name);
-        std::fs::copy(common, peers.join(name)).unwrap();
+        std::fs::copy(common::root().join("experiments/python").join(name), shared.join(name)).unwrap();
     }
     let program = project.path().join("experiment");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();

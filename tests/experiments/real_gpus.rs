@@ -1,4 +1,4 @@
-//! The simulated GPU against records of real ones (`peers/real_gpus`): peaks that Liger-Kernel published for PyTorch's own operators, and
+//! The simulated GPU against records of real ones (`records/real_gpus`): peaks that Liger-Kernel published for PyTorch's own operators, and
 //! each allocation and free of one step of a language model. What the records ran is run again by PyTorch in Python on the simulated GPU.
 
 use serde_json::Value;
@@ -15,7 +15,7 @@ fn replay(card: &str, what: &str, argument: &str) -> Option<Vec<Value>> {
         common::skipped(&format!("real_gpus: there is no Python beside {}", torch.display()));
         return None;
     }
-    let script = common::root().join("peers/real_gpus/replay.py");
+    let script = common::root().join("records/real_gpus/replay.py");
     let mut command = Command::new(python);
     command.arg("-B").arg(script).args([what, argument]);
     command.env_remove("PYTORCH_ALLOC_CONF").env_remove("PYTORCH_CUDA_ALLOC_CONF").env_remove("CUBLAS_WORKSPACE_CONFIG");

@@ -1,5 +1,5 @@
 //! The simulated GPU against PyTorch's own tracker: training steps of torchvision's ResNets, whose bytes stand in
-//! `tests/reference/memory.json`, written by `peers/pytorch/reference_memory.py`. Each difference has a name and a formula here; there is
+//! `tests/reference/memory.json`, written by `tests/reference/make/memory.py`. Each difference has a name and a formula here; there is
 //! no tolerance. (No harness: a dry process is a process of its own, so this program starts itself again, with a role.)
 
 mod roles;

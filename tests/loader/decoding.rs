@@ -1,6 +1,6 @@
 //! Pixels agree with torchvision's: decoded, cropped, resized with antialias, flipped and normalised.
 //!
-//! The references in tests/pixels are made by peers/pytorch/reference_pixels.py, whose crops are repeated here.
+//! The references in tests/pixels are made by tests/reference/make/pixels.py, whose crops are repeated here.
 
 use loader::*;
 

@@ -1,5 +1,5 @@
 //! The loader deals out samples as PyTorch's `DataLoader` does, and cuts random parts as torchvision does:
-//! `tests/reference/loader.json`, written by `peers/pytorch/reference_loader.py`.
+//! `tests/reference/loader.json`, written by `tests/reference/make/loader.py`.
 //!
 //! Without shuffling the order itself is the same. With it the order is another one for the same seed, since the generators differ; what is
 //! held then are its properties (`tests/loader/batches.rs`): every sample once, another order in each epoch.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "peers" / "pytorch"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments" / "python"))
 import models  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 

@@ -171,7 +171,7 @@ fn a_compiled_script_runs_as_it_is() {
 /// Rows of `torch.compile` that others measured on an A100.
 #[test]
 fn compiled_peaks_are_those_of_a_gpu() {
-    let script = common::root().join("peers/real_gpus/compiled.py");
+    let script = common::root().join("records/real_gpus/compiled.py");
     let output = Command::new(VRAMLAB)
         .args(["rehearse", "--gpu", "a100-80g", "--steps", "all", "--quiet", "--"])
         .arg(common::python())

@@ -1,5 +1,5 @@
 //! The oldest and the newest PyTorch that `rehearse` is for, as they come from the package index: the library is compiled against their
-//! headers, and what it does is run. The versions between are `peers/ecosystem/versions.py`'s.
+//! headers, and what it does is run. The versions between are `tests/ecosystem/versions.py`'s.
 
 use serde_json::Value;
 use std::fs;
@@ -64,13 +64,13 @@ fn tried(version: &str, scene: &Path) {
         program.env("VRAMLAB_CACHE", &cache);
         program
     };
-    let models = root("peers/ecosystem/small_models.py");
+    let models = root("tests/ecosystem/small_models.py");
     let gpt: [&Path; 3] = [&python, &models, Path::new("gpt")];
     let answer = rehearsed(program(), &["--steps", "all"], &gpt);
     assert_eq!(answer["peak_allocated"], documented(version), "PyTorch {version}");
     assert!(answer["needs_at_least"].as_i64() >= answer["peak_allocated"].as_i64(), "PyTorch {version}: {answer}");
     // Where versions differed most: collectives, DTensor, groups.
-    let features = root("peers/ecosystem/features.py");
+    let features = root("tests/ecosystem/features.py");
     for feature in ["fsdp2", "pipeline"] {
         rehearsed(program(), &["--world-size", "4", "--rank", "1"], &[&python, &features, Path::new(feature)]);
     }

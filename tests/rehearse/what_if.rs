@@ -205,8 +205,8 @@ fn the_lines_of_every_page_run() {
     let pages: Vec<String> = pages.filter(has_lines).map(|path| path.to_str().unwrap().to_string()).collect();
     let scene = Scene::new(&std::fs::read_to_string(common::root().join("tests/rehearse/page_snippets.py")).unwrap());
     let arguments: Vec<&str> = pages.iter().map(String::as_str).collect();
-    let peers = common::root().join("peers/pytorch");
-    let path = Some(("PYTHONPATH", peers.to_str().unwrap()));
+    let shared = common::root().join("experiments/python");
+    let path = Some(("PYTHONPATH", shared.to_str().unwrap()));
     let (output, _) = scene.run_with(path, &["rehearse", "--gpu", "8GiB", "--steps", "all"], &arguments);
     let ran = said(&output).lines().find_map(|line| line.strip_suffix(" snippets ran")?.parse::<usize>().ok());
     assert!(output.status.success() && ran.is_some_and(|ran| ran >= pages.len() && ran > 15), "{ran:?}: {}", said(&output));
@@ -404,7 +404,7 @@ def main():
     let (output, rows) = scene.run(&["rehearse", "--gpu", "16GiB", "--eager", "--what-if", "--only", only], &[]);
     for (name, why) in [
         ("lora", "freezes parameters itself"),
-        // peers/ecosystem/lines.py tries it where it is.
+        // tests/ecosystem/lines.py tries it where it is.
         ("qlora", "bitsandbytes is not installed"),
         ("offload-optimizer", "keeps no state"),
         ("compile", "--eager turns"),

@@ -42,7 +42,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 fn sources_and_documents_use_the_words_of_pytorch_and_statistics() {
     let root = common::root();
     let mut files: Vec<PathBuf> = ["README.md", "METHODOLOGY.md", "CONTRIBUTING.md", "justfile"].map(|name| root.join(name)).into();
-    for folder in ["src", "experiments", "peers", "python", "docs", "scripts", "benches", "tests"] {
+    for folder in ["src", "experiments", "records", "python", "docs", "scripts", "benches", "tests"] {
         sources(&root.join(folder), &mut files);
     }
     assert!(files.len() > 400, "{}", files.len());

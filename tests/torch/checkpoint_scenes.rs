@@ -1,5 +1,5 @@
 //! Checkpointing gives what PyTorch's gives: `tests/reference/checkpoint.json` holds outputs, gradients, random numbers, and how often each
-//! segment was run, in scenes of `peers/pytorch/reference_checkpoint.py` that are played here again.
+//! segment was run, in scenes of `tests/reference/make/checkpoint.py` that are played here again.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
 //! The gradient scaler does what PyTorch's does: `tests/reference/grad_scaler.json` holds what that did, written by
-//! `peers/pytorch/reference_grad_scaler.py`.
+//! `tests/reference/make/grad_scaler.py`.
 
 use anyhow::Result;
 use serde::Deserialize;

@@ -1,5 +1,5 @@
 //! The meter counts what PyTorch's profiler sees: `tests/reference/meter.json` holds every allocation and free of some operations, written by
-//! `peers/pytorch/reference_meter.py`, which are run here under the counting allocator.
+//! `tests/reference/make/meter.py`, which are run here under the counting allocator.
 
 use serde::Deserialize;
 use tch::{Device, Kind, Reduction, Tensor};

@@ -36,7 +36,7 @@ struct Reference {
     cases: Vec<Case>,
 }
 
-/// Five steps of one of PyTorch's optimizers; see peers/pytorch/reference_optimizers.py.
+/// Five steps of one of PyTorch's optimizers; see tests/reference/make/optimizers.py.
 #[derive(Deserialize)]
 struct Case {
     name: String,

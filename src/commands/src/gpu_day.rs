@@ -56,7 +56,7 @@ enum DayTask {
 }
 use DayTask::{Calibrate, Decide, Doctor, Events, Full, Outside, Programs, ReferenceMemory, Smoke, Times};
 
-/// Cases of `peers/times/clock.py`, the most telling first.
+/// Cases of `records/times/clock.py`, the most telling first.
 const TIMED: [&str; 10] = [
     "gpt-plain",
     "convnet-plain",
@@ -212,7 +212,7 @@ struct Day {
     card: String,
     /// Where this program and the experiments lie.
     programs: PathBuf,
-    /// The folder that holds peers/.
+    /// The folder that holds experiments/ and records/.
     sources: PathBuf,
     python: PathBuf,
 }
@@ -229,7 +229,7 @@ impl Day {
                 ensure!(program.exists(), "there is no {}: build all of the lab first (cargo build --release)", program.display());
             }
         }
-        let sources = project_with(Path::new("peers/real_gpus/replay.py")).map_err(anyhow::Error::msg)?;
+        let sources = project_with(Path::new("records/real_gpus/replay.py")).map_err(anyhow::Error::msg)?;
         let there = || Gpu::open(0).ok().and_then(|gpu| gpu.card()).map(|card| card.to_string());
         let card = if options.rehearse { None } else { there() }.unwrap_or_else(|| STAND_IN.to_string());
         Ok(Day { out, rehearse: options.rehearse, card, programs, sources, python: Python::program() })
@@ -347,13 +347,13 @@ impl Day {
             }
             ReferenceMemory => {
                 let mut command = Command::new(&self.python);
-                command.arg("-B").arg(self.sources.join("peers/pytorch/reference_memory.py"));
+                command.arg("-B").arg(self.sources.join("tests/reference/make/memory.py"));
                 command.arg("--out").arg(self.out.join("memory_cuda.json"));
                 command.args(["--device", "cuda"]);
                 vec![command]
             }
             Times => {
-                let clock = self.sources.join("peers/times/clock.py");
+                let clock = self.sources.join("records/times/clock.py");
                 let file = |case: &str, side: &str| self.out.join(format!("{case}-{side}.json"));
                 let python = |mut command: Command, words: &[&str]| {
                     command.arg("-B").arg(&clock).args(words);
@@ -374,7 +374,7 @@ impl Day {
                 cases.iter().flat_map(of_case).chain([compared]).collect()
             }
             Events(pass, length) => {
-                let replay = self.sources.join("peers/real_gpus/replay.py");
+                let replay = self.sources.join("records/real_gpus/replay.py");
                 let file = |side: &str| self.out.join(format!("{}-{side}.csv.gz", task.name()));
                 let plain = |words: &[&str]| {
                     let mut command = Command::new(&self.python);

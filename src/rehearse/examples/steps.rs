@@ -1,4 +1,4 @@
-//! Predicts steps whose operators were recorded before (`peers/times/steps.py`), as a rehearsal would: a row of CSV for each.
+//! Predicts steps whose operators were recorded before (`records/times/steps.py`), as a rehearsal would: a row of CSV for each.
 //!
 //! `cargo run -p rehearse --example steps -- [--constants FILE] CARD... < STEPS.csv`
 

@@ -87,11 +87,11 @@ const MADE: &str = "<!-- Made by `vramlab report";
 struct Marks(&'static str, &'static str);
 
 const SUMMARY: Marks = Marks("<!-- results: written by `just report` -->", "<!-- end of results -->");
-/// What README shows of rehearsals that scripts under `peers/` take again: the beginning of an answer, and a comparison.
+/// What README shows of rehearsals that `tests/ecosystem` takes again: the beginning of an answer, and a comparison.
 const EXAMPLE: Marks =
-    Marks("<!-- example: written by `just report` from peers/ecosystem/nanogpt.txt -->", "<!-- end of example -->");
+    Marks("<!-- example: written by `just report` from tests/ecosystem/nanogpt.txt -->", "<!-- end of example -->");
 const COMPARED: Marks =
-    Marks("<!-- compared: written by `just report` from peers/ecosystem/torchtitan.csv -->", "<!-- end of compared -->");
+    Marks("<!-- compared: written by `just report` from tests/ecosystem/torchtitan.csv -->", "<!-- end of compared -->");
 const CHANGES: Marks = Marks("<!-- changes: written by `just report` -->", "<!-- end of changes -->");
 
 /// Puts a report's table of what to try between the two marks of a README, with links into the report; and into METHODOLOGY.md beside
@@ -102,14 +102,15 @@ const CHANGES: Marks = Marks("<!-- changes: written by `just report` -->", "<!--
 pub fn show_summary(results: &Path, readme: &Path) -> Result<()> {
     let report = read(results)?;
     show(readme, &report.summary, &SUMMARY)?;
-    let peers = readme.with_file_name("peers").join("ecosystem");
+    let ecosystem = readme.with_file_name("tests").join("ecosystem");
     for (file, marks, written) in [
         ("nanogpt.txt", &EXAMPLE, examples::answer as fn(&str) -> Option<String>),
         ("torchtitan.csv", &COMPARED, examples::torchtitan),
     ] {
         // A project that keeps only its results has neither.
-        let Ok(text) = std::fs::read_to_string(peers.join(file)) else { continue };
-        let written = written(&text).with_context(|| format!("{} has not what README shows of it", peers.join(file).display()))?;
+        let Ok(text) = std::fs::read_to_string(ecosystem.join(file)) else { continue };
+        let written =
+            written(&text).with_context(|| format!("{} has not what README shows of it", ecosystem.join(file).display()))?;
         show(readme, &written, marks)?;
     }
     let methodology = readme.with_file_name("METHODOLOGY.md");

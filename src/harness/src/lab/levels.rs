@@ -302,7 +302,7 @@ macro_rules! cell {
 // Factors that several experiments share, by the names that `protocol` has for them. The first set how the runner starts a cell's process.
 
 levels! {
-    /// Who runs a cell: this program, or PyTorch in Python (`peers/pytorch/NAME.py`).
+    /// Who runs a cell: this program, or PyTorch in Python (`experiments/NAME/step.py`).
     By "who runs it": Vramlab "this project, through libtorch's C++", Pytorch "PyTorch in Python" => "PyTorch"
 }
 

@@ -40,7 +40,7 @@ pub fn bytes<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> i64 {
     there.map(|tensor| (tensor.numel() * tensor.kind().elt_size_in_bytes()) as i64).sum()
 }
 
-/// The step of a cell that PyTorch in Python runs: `peers/pytorch` has it.
+/// The step of a cell that PyTorch in Python runs: its `step.py` has it.
 ///
 /// # Errors
 /// Always.

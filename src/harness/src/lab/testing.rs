@@ -144,7 +144,7 @@ pub fn with<L: Level, C: Has<L>>(cell: C, level: L) -> C {
 /// counted figures on the CPU.
 const PRELUDE: &str = r#"
 import sys
-sys.path.insert(0, "peers/pytorch")
+sys.path.insert(0, "experiments/python")
 import lab, meter, torch
 
 def memory(experiment, cell):
@@ -158,12 +158,12 @@ def check(experiment, cell, baseline, tolerance=0.0):
     return lab._check(experiment, spec, lab.Bench(torch.device("cpu"), seed=1, threads=1))[0]
 "#;
 
-/// Runs a script in the Python whose PyTorch this is, in the project's folder, and compares what it prints.
+/// Runs a script, to which an experiment's `step.py` is `step`, in the Python whose PyTorch this is, and compares what it prints.
 ///
 /// # Panics
 /// It prints something else.
-pub fn assert_python_says(script: &str, expected: &str) {
-    let script = format!("{PRELUDE}{script}");
+pub fn assert_python_says(experiment: &str, script: &str, expected: &str) {
+    let script = format!("{PRELUDE}sys.path.insert(0, 'experiments/{experiment}')\n{script}");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let python = Python::program();
     let meter = for_reference(1).expect("the meter is kept in memory").meter;

@@ -1,4 +1,4 @@
-//! PyTorch in Python, which runs an experiment's reference (`peers/pytorch/NAME.py`) in child processes like our own.
+//! PyTorch in Python, which runs an experiment's reference (`experiments/NAME/step.py`) in child processes like our own.
 
 use super::spec::ForReference;
 use crate::machine::{flags, libtorch_version};
@@ -112,6 +112,12 @@ impl Python {
         let mut command = Command::new(&self.program);
         // No bytecode: the sources' folder is not ours to write to.
         command.arg("-B").arg(&self.script);
+        // What the steps of experiments share.
+        let experiments = self.script.ancestors().nth(2).unwrap_or(&self.script);
+        let shared = std::iter::once(experiments.join("python"));
+        let given = std::env::var_os("PYTHONPATH").unwrap_or_default();
+        let all = shared.chain(std::env::split_paths(&given).filter(|path| !path.as_os_str().is_empty()));
+        command.env("PYTHONPATH", std::env::join_paths(all).unwrap_or(given.clone()));
         command
     }
 }
@@ -145,7 +151,7 @@ pub fn project_with(file: &Path) -> Result<PathBuf, String> {
 
 /// The reference's source.
 fn script(experiment: &str) -> Result<PathBuf, String> {
-    let name = Path::new("peers/pytorch").join(format!("{experiment}.py"));
+    let name = Path::new("experiments").join(experiment).join("step.py");
     Ok(project_with(&name)?.join(name))
 }
 

@@ -83,7 +83,7 @@ impl fmt::Display for Profile {
     }
 }
 
-/// Who runs a cell: `vramlab`, as do all cells without it, or `pytorch`, the experiment's PyTorch reference (`peers/pytorch/`), whose figures
+/// Who runs a cell: `vramlab`, as do all cells without it, or `pytorch`, the experiment's PyTorch reference (`step.py`), whose figures
 /// carry verdicts about [`Platform::Python`].
 pub const BY: &str = "by";
 /// The device is limited to as much memory as the level says (`96MiB`).

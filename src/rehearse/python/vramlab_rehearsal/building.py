@@ -13,7 +13,7 @@ import sys
 from . import notes
 from .session import SESSION, settings
 
-# The newest PyTorch that peers/ecosystem/versions.py has tried.
+# The newest PyTorch that tests/ecosystem/versions.py has tried.
 NEWEST = (2, 15)
 
 

@@ -24,7 +24,7 @@ namespace {
 using at::Tensor;
 using c10::IValue;
 
-// A steady state is there by the fourth step. peers/times/steps.py has many models' steps in one process.
+// A steady state is there by the fourth step. records/times/steps.py has many models' steps in one process.
 uint32_t last_step = 3;
 
 std::mutex work_mutex;

@@ -1,4 +1,4 @@
-//! What was fitted of a card's kernels, and whose records it is: `constants.csv`, which `peers/times/fit.py` writes, and a file of
+//! What was fitted of a card's kernels, and whose records it is: `constants.csv`, which `records/times/fit.py` writes, and a file of
 //! `vramlab calibrate` before it.
 
 use anyhow::{Context, Result, ensure};

@@ -3,7 +3,7 @@
 //! tensors, the reading and writing of them all once more. The rate is `bandwidth * memory`, and that of L2 for what it holds.
 //!
 //! Peak and bandwidth are the card's specification (`src/sim/src/cards.csv`). Fixed, compute and memory are constants of the card and the class of
-//! kernels ([`super::constants`]), fitted by `peers/times/fit.py` on operators that others timed.
+//! kernels ([`super::constants`]), fitted by `records/times/fit.py` on operators that others timed.
 
 use super::constants::{self, CLASSES, Constants, Grade};
 use crate::capture::work::{Precision, Work, WorkKind};

@@ -1,6 +1,6 @@
 """Writes tests/reference/optimizers.json: what PyTorch's own optimizers make of a few small parameters, and the state that they keep.
 
-    .venv/bin/python peers/pytorch/reference_optimizers.py
+    .venv/bin/python tests/reference/make/optimizers.py
 
 tests/torch/optimizers.rs holds vramlab's optimizers to these values. Gradients come from a formula that both sides compute in double precision.
 """
@@ -62,7 +62,7 @@ def run(name: str, algorithm: str, options: dict, dtype: str, zeroed: bool) -> d
 
 def main() -> None:
     cases = [run(*case, dtype, zeroed) for case in CASES for dtype in TYPES for zeroed in [False, True]]
-    path = pathlib.Path(__file__).parents[2] / "tests" / "reference" / "optimizers.json"
+    path = pathlib.Path(__file__).parents[1] / "optimizers.json"
     lines = ",\n".join(json.dumps(case) for case in cases)
     path.write_text(f'{{"torch": "{torch.__version__}", "cases": [\n{lines}\n]}}\n')
     print(f"{path}: {len(cases)} cases")

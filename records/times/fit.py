@@ -1,7 +1,7 @@
 """Fits the constants of the time model on operators that others timed (records/times/operators) and writes
 src/rehearse/src/answer/time/constants.csv.
 
-    python peers/times/fit.py [--without CARD...] [--out FILE]
+    python records/times/fit.py [--without CARD...] [--out FILE]
 
 Needs numpy and scipy. A kernel's time is
 

@@ -1,6 +1,6 @@
 //! Packing: sequences of many lengths padded to the longest, grouped by length, or one after another in rows.
 //!
-//! PyTorch in Python runs every cell (`peers/pytorch/packing.py`).
+//! PyTorch in Python runs every cell (`experiments/packing/step.py`).
 
 use harness::lab::*;
 
@@ -108,7 +108,7 @@ mod tests {
 
     /// The checks of both cells, then without the mask that keeps a row's sequences apart.
     const CHECKED: &str = r#"
-import contextlib, packing
+import contextlib, step as packing
 
 def checks():
     of = "model=llama-2x64 lengths=log-normal by=pytorch arranged="
@@ -121,6 +121,6 @@ checks()
 
     #[test]
     fn the_check_sees_sequences_that_attend_to_one_another() {
-        assert_python_says(CHECKED, "ok ok\nok invalid\n");
+        assert_python_says("packing", CHECKED, "ok ok\nok invalid\n");
     }
 }

@@ -1,4 +1,4 @@
-"""The PyTorch reference for experiments/real_gpus: what others recorded on real GPUs (peers/real_gpus), run again on a simulated GPU of the same kind."""
+"""The PyTorch reference for experiments/real_gpus: what others recorded on real GPUs (records/real_gpus), run again on a simulated GPU of the same kind."""
 
 import importlib.util
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import lab
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "real_gpus"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "records/real_gpus"))
 import fine_tuning  # noqa: E402
 import peft_methods  # noqa: E402
 import image_models  # noqa: E402

@@ -1,6 +1,6 @@
 """Writes tests/reference/grad_scaler.json: what PyTorch's GradScaler does, for the tests of src/torch/src/grad_scaler.rs to compare with.
 
-    .venv/bin/python peers/pytorch/reference_grad_scaler.py
+    .venv/bin/python tests/reference/make/grad_scaler.py
 
 Everything runs on the CPU. Each parameter is one vector; its loss is its dot product with a given vector, so that vector times the scale is
 its gradient. Numbers stand as text, because JSON has no infinity.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-OUT = Path(__file__).resolve().parents[2] / "tests" / "reference" / "grad_scaler.json"
+OUT = Path(__file__).resolve().parents[1] / "grad_scaler.json"
 RATE = 0.5
 
 

@@ -1,7 +1,7 @@
 """Writes tests/reference/checkpoint.json: what torch.utils.checkpoint (use_reentrant=False) gives in small scenes, for
 tests/torch/checkpoint_scenes.rs.
 
-    .venv/bin/python peers/pytorch/reference_checkpoint.py
+    .venv/bin/python tests/reference/make/checkpoint.py
 
 Each scene is played there again, under the same name. Leaves are matrices of 4 x 4 from a formula that both sides compute; random numbers
 come from the CPU's generator, which gives both the same. Noted are outputs, gradients, and how often each segment was begun: in the
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch.utils.checkpoint import checkpoint
 
-OUT = Path(__file__).resolve().parents[2] / "tests" / "reference" / "checkpoint.json"
+OUT = Path(__file__).resolve().parents[1] / "checkpoint.json"
 SIDE = 4
 
 

@@ -1,6 +1,6 @@
 """Takes the operators that others timed out of their files, in one form: records/times/operators/SOURCE.csv.gz, which fit.py reads.
 
-    python peers/times/gather.py FOLDER
+    python records/times/gather.py FOLDER
 
 FOLDER holds the sources' files (records/times/README.md says which, with commits and licences). A row is a card, a kernel in the terms of
 src/sim/native/python/work.h, and seconds; of long lists a part is kept, chosen by checksum.

@@ -1,6 +1,6 @@
 """Writes tests/reference/meter.json: what PyTorch's profiler sees of the memory of single operations on the CPU.
 
-    .venv/bin/python peers/pytorch/reference_meter.py
+    .venv/bin/python tests/reference/make/meter.py
 
 tests/torch/meter.rs runs the same operations under vramlab's counting allocator and compares every allocation: its bytes, and when it is freed.
 Both run the same libtorch on one thread, so nothing may differ. Tensors are made before the profiler begins, and each operation runs once
@@ -14,7 +14,7 @@ import torch
 from torch._C._profiler import _EventType
 from torch.nn import functional as F
 
-OUT = Path(__file__).resolve().parents[2] / "tests" / "reference" / "meter.json"
+OUT = Path(__file__).resolve().parents[1] / "meter.json"
 
 
 def tensor(*shape):

@@ -1,6 +1,6 @@
 """Predicts the recorded steps (records/times/steps) with the program's own model and, only then, reads what others measured of them.
 
-    python peers/times/evaluate.py [--constants FILE] [--rows] [SOURCE...]
+    python records/times/evaluate.py [--constants FILE] [--rows] [SOURCE...]
 """
 
 import argparse

@@ -161,7 +161,7 @@ _opens_gpu = True
 
 
 def _open_simulated_gpu():
-    sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "real_gpus"))
+    sys.path.append(os.path.join(os.path.dirname(os.path.realpath(__file__)), "../../records/real_gpus"))
     from replay import open_simulated_gpu
 
     open_simulated_gpu()

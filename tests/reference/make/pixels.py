@@ -1,6 +1,6 @@
 """Writes the pixels that torchvision makes of the images in tests/pixels, which the loader's are compared with.
 
-    .venv/bin/python peers/pytorch/reference_pixels.py
+    .venv/bin/python tests/reference/make/pixels.py
 
 For each image and each of CROPS: crop, resize to SIDE x SIDE with antialias, flip where asked; as torchvision 0.26 and Pillow do it.
 Written as bytes from 0 to 255, [3, SIDE, SIDE] after one another. tests/pixels/base.jpg is a made-up photograph of the lab; the other
@@ -14,7 +14,7 @@ import torchvision
 from PIL import Image
 from torchvision.transforms import InterpolationMode, functional
 
-FOLDER = Path(__file__).resolve().parents[2] / "tests" / "pixels"
+FOLDER = Path(__file__).resolve().parents[2] / "pixels"
 SIDE = 32
 # Of an image of the size WHOLE, and in these shares of one of another size:
 # left, top, width, height, mirrored: smaller, much smaller, larger, as it is, uneven, at the border

@@ -1,13 +1,13 @@
 """Writes tests/reference/memory.json: what PyTorch's own tracker says of training steps of torchvision's ResNets, byte by byte.
 
-    .venv/bin/python peers/pytorch/reference_memory.py
+    .venv/bin/python tests/reference/make/memory.py
 
 tests/experiments/tracker.rs runs the same steps on vramlab's simulated GPU and compares; so it does those of small models that are drawn at random. The
 tracker is torch.distributed._tools.mem_tracker.MemTracker over fake tensors: nothing is computed, and no GPU is needed. Its tensors say
 that they are on the CPU, because without a GPU autograd runs no backward pass on `cuda`; shapes, and so bytes, are the same. What it
 rounds on CUDA, to 512 bytes for each storage, is written beside it.
 
-    .venv/bin/python peers/pytorch/reference_memory.py --device cuda
+    .venv/bin/python tests/reference/make/memory.py --device cuda
 
 writes tests/reference/memory_cuda.json where there is a GPU: what torch.cuda.memory_stats says of the same steps, really run.
 """
@@ -16,9 +16,9 @@ import argparse
 import gc
 import json
 import random
+import sys
 from pathlib import Path
 
-import models
 import torch
 import torchvision
 from torch import nn
@@ -26,7 +26,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import _PYTORCH_MIN_ALLOCATE as BLOCK
 from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _WeakRefInfo
 
-OUT = Path(__file__).resolve().parents[2] / "tests" / "reference"
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "experiments/python"))
+import models  # noqa: E402
+
+OUT = Path(__file__).resolve().parents[1]
 ITERATIONS = 2
 # Small models that are drawn at random.
 DRAWN = 48

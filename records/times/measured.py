@@ -1,6 +1,6 @@
 """Takes what others measured of whole steps out of their files: records/times/measured.csv.gz, which comparison.py sets beside predictions.
 
-    python peers/times/measured.py FOLDER KERNELBENCH
+    python records/times/measured.py FOLDER KERNELBENCH
 
 FOLDER holds the sources' files (records/times/README.md), KERNELBENCH is a clone of ScalingIntelligence/KernelBench.
 """

@@ -1,7 +1,7 @@
 """Steps that tell what a predicted time is worth, on a GPU: variants of one script, since their ratios matter most.
 
-    python peers/times/clock.py step CASE [FILE]     takes steps; FILE gets the seconds of one
-    python peers/times/clock.py compare FOLDER       sets CASE-predicted.json (of `vramlab rehearse --json`) beside CASE-clock.json
+    python records/times/clock.py step CASE [FILE]     takes steps; FILE gets the seconds of one
+    python records/times/clock.py compare FOLDER       sets CASE-predicted.json (of `vramlab rehearse --json`) beside CASE-clock.json
 
 A case is a model and what is changed of it: twice the batch, half of it, checkpoints, fp32, AdamW's loop over parameters, channels_last.
 """

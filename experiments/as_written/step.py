@@ -1,4 +1,4 @@
-"""The guides' code blocks, each run as it stands (`peers/as_written/`), for experiments/as_written.
+"""The guides' code blocks, each run as it stands (`experiments/as_written/blocks/`), for experiments/as_written.
 
 Around a block stands what it uses and does not define: a small model, data, `...` for layers and an optimizer's arguments; and after it the use that its
 guide has for it, such as a training step with the class that it defines. The newest PyTorch runs the same in an environment of its own:
@@ -20,7 +20,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 PROJECT = Path(__file__).resolve().parents[2]
-BLOCKS = PROJECT / "peers/as_written"
+BLOCKS = PROJECT / "experiments/as_written/blocks"
 
 WIDTH, DEPTH, BATCH, BATCHES, STEPS = 256, 6, 64, 20, 8
 

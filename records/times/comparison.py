@@ -1,7 +1,7 @@
 """Sets what the program predicts of recorded steps (predicted first) beside what others measured: the tables in docs/time.md, the bands in
 src/rehearse/src/answer/time/intervals.csv.
 
-    cargo build -p rehearse --example steps && python peers/times/comparison.py
+    cargo build -p rehearse --example steps && python records/times/comparison.py
 
 Steps are those of records/times/steps, measured times those of records/times/measured.csv.gz. KernelBench's problems of one operator (level 1) are
 fitted, so that only its networks (level 3) are judged.
@@ -198,7 +198,7 @@ def main():
         file.write("cell,low,high,residuals\n")
         file.writelines(f"{cell},{low:.2f},{high:.2f},{count}\n" for cell, low, high, count in cells)
     text = (model.ROOT / "docs/time.md").read_text()
-    begin, end = "<!-- comparison: written by peers/times/comparison.py -->\n", "<!-- end of comparison -->"
+    begin, end = "<!-- comparison: written by records/times/comparison.py -->\n", "<!-- end of comparison -->"
     head, rest = text.split(begin)
     (model.ROOT / "docs/time.md").write_text(head + begin + "\n" + "\n".join(lines) + "\n\n" + rest[rest.index(end):])
     print("\n".join(lines))

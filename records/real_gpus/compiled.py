@@ -1,6 +1,6 @@
 """Peaks of torch.compile's rows in Liger-Kernel's benchmark of an embedding, run again; prints how many of compiled.csv are the same.
 
-    vramlab rehearse --gpu a100-80g --steps all -- python peers/real_gpus/compiled.py
+    vramlab rehearse --gpu a100-80g --steps all -- python records/real_gpus/compiled.py
 
 Each row makes a table of PyTorch's and one of Liger's, compiles the first, and counts the peak of calls, forward and backward. The rows' process
 still held what torch.compile was given for the rows before (the table and its gradient), and for each configuration a constant; README.md

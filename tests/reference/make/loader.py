@@ -1,7 +1,7 @@
 """Writes tests/reference/loader.json: which samples PyTorch's DataLoader gives, and which parts of images torchvision's
 RandomResizedCrop takes.
 
-    .venv/bin/python peers/pytorch/reference_loader.py
+    .venv/bin/python tests/reference/make/loader.py
 
 tests/loader/reference.rs compares. Without shuffling the order is compared itself. A shuffled order cannot be the same, because the
 generators are others; nor can random parts, of which the averages are compared.
@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 from torchvision.transforms import RandomResizedCrop
 
-OUT = Path(__file__).resolve().parents[2] / "tests" / "reference" / "loader.json"
+OUT = Path(__file__).resolve().parents[1] / "loader.json"
 DRAWS = 40_000
 
 

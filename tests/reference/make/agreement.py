@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 METRICS = ["requested_peak", "live_forward", "live_backward", "live_step"]
 
 figures = {}

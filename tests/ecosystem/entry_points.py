@@ -176,7 +176,7 @@ def page(entries, rows):
         "",
         f"{len(works)} of {len(found)} entry points of other people's frameworks give an answer under rehearsal: unmodified, started as their documentation says,",
         "with local inputs and zero weights in checkpoints; PyTorch " + ", ".join(versions) + ".",
-        "`just test-ecosystem` writes this page (`peers/ecosystem/entry_points.toml` has the list, `entry_points.csv` every row in bytes).",
+        "`just test-ecosystem` writes this page (`tests/ecosystem/entry_points.toml` has the list, `entry_points.csv` every row in bytes).",
         "The first table has those with a published figure from a real GPU; the reasons for differences are below.",
         "",
     ]

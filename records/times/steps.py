@@ -1,6 +1,6 @@
 """Rehearses the steps that others timed and keeps what their operators have for a GPU to do: records/times/steps/SOURCE.csv.gz.
 
-    python peers/times/steps.py SOURCE [--records FOLDER] [--program VRAMLAB] [--python PYTHON] [--cases CASE...]
+    python records/times/steps.py SOURCE [--records FOLDER] [--program VRAMLAB] [--python PYTHON] [--cases CASE...]
 
 PYTHON has torch, and timm, torchvision and transformers where the source needs them. All steps of a source are rehearsed in one process, each
 twice; the second is kept. Nothing that was measured is read, only names and sizes: what a step has to do is predicted from these files
