@@ -84,6 +84,11 @@ pub struct RehearseOptions {
     #[arg(long)]
     longest: bool,
 
+    /// Make rows in place of data sets that are not there: of the columns that a data set of the hub describes, or of these, such as
+    /// text:string,label:class10,image:image224x224
+    #[arg(long, value_name = "COLUMNS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    fake_data: Option<String>,
+
     /// Memory of the target's host, for the warning where a job takes most of it; without it, this machine's
     #[arg(long, value_name = "SIZE")]
     host_memory: Option<Bytes>,
@@ -266,7 +271,7 @@ impl RehearseOptions {
         let mut rehearsal = with_limits(command, card, &self.steps, self.timeout)?;
         (rehearsal.host_factor, rehearsal.gpus, rehearsal.cards, rehearsal.rank) = (self.host_factor, self.gpus, self.cards, rank);
         rehearsal.lag = self.lag;
-        rehearsal.longest = self.longest;
+        (rehearsal.longest, rehearsal.fake_data) = (self.longest, self.fake_data.clone());
         rehearsal.host_memory = self.host_memory.map(|size| size.0);
         (rehearsal.no_init, rehearsal.eager, rehearsal.measures) = (self.no_init, self.eager, self.device == TrialDevice::Cuda);
         (rehearsal.is_silent, rehearsal.progress) = (false, progress(self.quiet));
