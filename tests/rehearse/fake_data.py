@@ -38,7 +38,7 @@ def load_dataset_builder(path, name=None):
     class builder:
         class info:
             messages = List({'role': Value('string'), 'content': Value('string')})
-            features = Features(text=Value('large_string'), label=ClassLabel(num_classes=3), score=Value('float32'), messages=messages, ids=List(Value('int64')))
+            features = Features(text=Value('large_string'), label=ClassLabel(num_classes=3), messages=messages, ids=List(Value('int64')))
             splits = {'train': split, 'test': split}
     return builder
 """,

@@ -48,9 +48,10 @@ def files():
     parts = {"model-00001-of-00002.safetensors": first, "model-00002-of-00002.safetensors": second}
     index = {"metadata": {"total_size": 0}, "weight_map": {name: part for part, names in parts.items() for name in names}}
     config = json.dumps(CONFIG).encode()
+    index = (json.dumps(index).encode(), None)
     return {
         "org/single": {"config.json": (config, None), "model.safetensors": header(whole)},
-        "org/parts": {"config.json": (config, None), "model.safetensors.index.json": (json.dumps(index).encode(), None), **{name: header(part) for name, part in parts.items()}},
+        "org/parts": {"config.json": (config, None), "model.safetensors.index.json": index, **{name: header(part) for name, part in parts.items()}},
         "org/bare": {"config.json": (config, None)},
     }
 

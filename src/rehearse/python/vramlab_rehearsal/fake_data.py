@@ -129,7 +129,8 @@ def _datasets(module):
         except Exception as error:
             why = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
         given = dict(zip(list(inspect.signature(load).parameters)[1:], arguments)) | more
-        info, columns = None, dict(each.strip().split(":", 1) if ":" in each else (each.strip(), "string") for each in settings.fake_data.split(",") if each.strip())
+        typed = filter(None, map(str.strip, settings.fake_data.split(",")))
+        info, columns = None, dict(each.split(":", 1) if ":" in each else (each, "string") for each in typed)
         rows = int(columns.pop("rows", ROWS))
         if not columns:
             has = inspect.signature(describe).parameters
@@ -161,7 +162,8 @@ def _typed(columns):
             words[name] = numbers[0]
         made = {
             "string": lambda: Value("string"), "int": lambda: Value("int64"), "float": lambda: Value("float32"), "bool": lambda: Value("bool"),
-            "class": lambda: ClassLabel(num_classes=(numbers or [2])[0]), "image": Image, "list": lambda: Sequence(Value("int64"), length=(numbers or [ITEMS])[0]),
+            "class": lambda: ClassLabel(num_classes=(numbers or [2])[0]), "image": Image,
+            "list": lambda: Sequence(Value("int64"), length=(numbers or [ITEMS])[0]),
         }.get(kind)  # fmt: skip
         if made is None:
             fail(f"--fake-data: '{name}:{kind}' is no column; write string, string200 (words), int, float, bool, class10, image224x224 or list128")

@@ -46,14 +46,19 @@ def _tell(repo_id):
     )
 
 
+def _of_headers(more):
+    return getattr(_now, "headers", False) and "xet_file_data" in more
+
+
 def follow(module):
     """Of huggingface_hub.file_download, what scripts and other libraries call."""
     download, look_up, get = module.hf_hub_download, getattr(module, "try_to_load_from_cache", None), getattr(module, "http_get", None)
     if look_up is None or get is None:
         return
-    with_xet, constants = getattr(module, "is_xet_available", None), getattr(module, "constants", None)
-    if with_xet is not None:
-        module.is_xet_available = lambda: with_xet() and not getattr(_now, "headers", False)
+    move, constants = getattr(module, "_download_to_tmp_and_move", None), getattr(module, "constants", None)
+    if move is not None:
+        # Over HTTP, where a part can be asked for.
+        module._download_to_tmp_and_move = lambda *each, **more: move(*each, **(more | {"xet_file_data": None} if _of_headers(more) else more))
     if getattr(constants, "HF_HUB_ENABLE_HF_TRANSFER", False):
         constants.HF_HUB_ENABLE_HF_TRANSFER = False
 
