@@ -184,3 +184,59 @@ fn nothing_is_uploaded() {
         assert!(said.contains(name), "{name}: {said}");
     }
 }
+
+/// Twice, the second time without a hub, beside a cache of the user's that gets no weights.
+#[test]
+fn of_a_hubs_weights_the_headers_alone_are_fetched() {
+    let (folder, script) = (tempfile::tempdir().unwrap(), common::root().join("tests/rehearse/hub.py"));
+    fs::create_dir_all(folder.path().join("hf/hub")).unwrap();
+    for more in [None, Some("cut")] {
+        let answer = folder.path().join("answer.json");
+        let output = Command::new(env!("CARGO_BIN_EXE_vramlab"))
+            .current_dir(folder.path())
+            .args(["rehearse", "--gpu", "24GiB", "--json"])
+            .arg(&answer)
+            .arg("--")
+            .arg(common::python())
+            .arg(&script)
+            .args(more)
+            .env("VRAMLAB_CACHE", folder.path().join("cache"))
+            .env("HF_HOME", folder.path().join("hf"))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{more:?}: {said}");
+        let answer: serde_json::Value = serde_json::from_slice(&fs::read(&answer).unwrap()).unwrap();
+        // Of its shape, 4 bytes each.
+        assert!(answer["peak_allocated"].as_i64() > Some(2 * 4 * 50257 * 1024), "{answer}");
+        let notes = answer["notes"].to_string();
+        assert!(notes.contains("the weights of org/single were not downloaded"), "{more:?}: {notes}");
+        assert_eq!(notes.contains("org/gated is gated"), more.is_none(), "{notes}");
+    }
+}
+
+#[test]
+fn data_sets_that_are_not_there_have_rows_of_their_shapes() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |flag: &str, word: &str| {
+        let script = common::root().join("tests/rehearse/fake_data.py");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+        command
+            .current_dir(folder.path())
+            .args(["rehearse", "--gpu", "8GiB", flag, "--"])
+            .arg(common::python())
+            .arg(script)
+            .arg(word);
+        let output = command.env("HF_HUB_OFFLINE", "0").output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (status, said) = run("--fake-data", "unknown");
+    assert!(status == Some(2) && said.contains("write them, as in --fake-data=text:string"), "{said}");
+    let (status, said) = run("--fake-data=text:string200,label:class10,image:image64x32,rows:20", "typed");
+    assert!(
+        status == Some(0) && said.contains("at most 20 rows (text, label, image) in each split in place of org/unknown"),
+        "{said}"
+    );
+    assert!(said.contains("10000 images of 32x32 (RGB) and 100 classes in place of torchvision's CIFAR100"), "{said}");
+    assert!(said.contains("texts of 200 words"), "{said}");
+}

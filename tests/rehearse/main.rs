@@ -1,5 +1,6 @@
 //! `vramlab rehearse`, `fit` and the wheel, as strangers start them.
 
+mod agents;
 mod answers;
 mod captures;
 mod ends;

@@ -46,6 +46,10 @@ impl Scene {
             .output()
             .unwrap();
         let answer = std::fs::read_to_string(&json).map_or(Value::Null, |text| serde_json::from_str(&text).unwrap());
+        if !answer.is_null() {
+            let of = if flags.contains(&"--what-if") { "what-if" } else { flags[0] };
+            super::agents::is_of_the_schema(of, &answer);
+        }
         (output, answer)
     }
 }

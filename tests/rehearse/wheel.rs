@@ -74,9 +74,16 @@ fn it_installs_beside_pytorch_and_gives_the_programs_bytes() {
     let folder = fs::read_dir(at("venv/lib")).unwrap().next().unwrap().unwrap().path().join("site-packages");
     done(Command::new(common::python()).args(["-c", packages]).arg(&folder));
     let venv = at("venv/bin/python");
-    // As `pip install .` does, with the program that cargo has built here already.
-    let install = ["-m", "pip", "install", "--no-index", "--no-deps", "--no-compile", "--config-settings"];
-    let installed = done(Command::new(&venv).args(install).arg(format!("program={program}")).arg(root));
+    // Packed as `pip install .` does, with the program that cargo has built here already, and installed as from an index.
+    let wheel = ["-m", "pip", "wheel", "--no-index", "--no-deps", "--wheel-dir", "index", "--config-settings"];
+    done(Command::new(&venv).current_dir(scene.path()).args(wheel).arg(format!("program={program}")).arg(root));
+    let install = ["-m", "pip", "install", "--no-index", "--no-compile", "--find-links", "index", "vramlab"];
+    // There is neither cargo nor a compiler.
+    let alone = |command: &mut Command| {
+        command.current_dir(scene.path()).env_remove("CXX").env("PATH", at("venv/bin")).env("VRAMLAB_CACHE", at("empty"));
+        command.output().unwrap()
+    };
+    let installed = alone(Command::new(&venv).args(install));
     assert!(said(&installed).contains("Successfully installed vramlab-"), "{}", said(&installed));
 
     fs::write(at("train.py"), TRAIN).unwrap();
@@ -90,6 +97,14 @@ fn it_installs_beside_pytorch_and_gives_the_programs_bytes() {
     let ours = bytes(&mut Command::new(program), "ours.json");
     assert!(ours[0] > 4 * 4 * 1024 * 1025, "{ours:?}");
     assert_eq!(bytes(&mut Command::new(at("venv/bin/vramlab")), "installed.json"), ours);
+    let words = ["rehearse", "--gpu", "4GiB", "--json", "alone.json", "--", "python"];
+    let rehearsed = alone(Command::new(at("venv/bin/vramlab")).args(words).arg("train.py"));
+    let json: Value = serde_json::from_str(&fs::read_to_string(at("alone.json")).expect(&said(&rehearsed))).unwrap();
+    assert_eq!(json["peak_reserved"].as_i64(), Some(ours[2]), "{}", said(&rehearsed));
+    let other = "import torch; torch.__version__ = '2.8.0+cu128'; torch.ones(1, device='cuda')";
+    let refused = alone(Command::new(at("venv/bin/vramlab")).args(words).args(["-c", other]));
+    let why = said(&refused);
+    assert!(why.contains("no library for PyTorch 2.8.0, but for 2.11.0") && why.contains("apt install g++"), "{why}");
     let module = done(Command::new(&venv).args(["-m", "vramlab", "--version"]));
     assert_eq!(said(&module).trim(), concat!("vramlab ", env!("CARGO_PKG_VERSION")));
     let used = done(Command::new(&venv).arg(at("use.py")).env("VRAMLAB_CACHE", at("cache")));

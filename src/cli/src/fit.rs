@@ -45,6 +45,10 @@ pub struct FitOptions {
     #[arg(long)]
     writes: bool,
 
+    /// Make rows in place of data sets that are not there, as for `vramlab rehearse`
+    #[arg(long, value_name = "COLUMNS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    fake_data: Option<String>,
+
     /// Leave new parameters uninitialised, so that large models need little host memory
     #[arg(long)]
     no_init: bool,
@@ -83,7 +87,7 @@ fn run(options: &FitOptions) -> Result<u8> {
     let on_card = |card: &Card| {
         let mut rehearsal = with_limits(&command, *card, &options.steps, options.timeout)?;
         (rehearsal.no_init, rehearsal.eager, rehearsal.progress) = (options.no_init, options.eager, progress(options.quiet));
-        rehearsal.writes = options.writes;
+        (rehearsal.writes, rehearsal.fake_data) = (options.writes, options.fake_data.clone());
         Ok(rehearsal)
     };
     let rehearsals = cards(&options.gpu)?.iter().map(on_card).collect::<Result<Vec<Rehearsal>>>()?;

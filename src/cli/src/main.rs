@@ -4,6 +4,7 @@ mod calibrate;
 mod diff;
 mod fit;
 mod gpus;
+mod mcp;
 mod rehearsal;
 mod show;
 mod versions;
@@ -101,6 +102,16 @@ enum Subcommands {
         readme: Option<PathBuf>,
     },
 
+    /// Serve these commands to an agent, over the Model Context Protocol on the standard input and output
+    Mcp,
+
+    /// Print the JSON schema of what a command's --json writes
+    Schema {
+        /// The command
+        #[arg(value_name = "COMMAND", default_value = "rehearse", value_parser = ["rehearse", "what-if", "fit", "versions", "diff"])]
+        of: String,
+    },
+
     /// Print what completes this program's flags in a shell, as in: source <(vramlab completion bash)
     Completion {
         /// The shell
@@ -190,6 +201,11 @@ fn run(command: Subcommands) -> Result<u8> {
             if let Some(readme) = readme {
                 report::show_summary(&results, &readme)?;
             }
+            Ok(0)
+        }
+        Subcommands::Mcp => mcp::serve(),
+        Subcommands::Schema { of } => {
+            println!("{}", serde_json::to_string_pretty(&rehearse::schema(&of)).context("writing the schema")?);
             Ok(0)
         }
         Subcommands::Completion { shell } => {

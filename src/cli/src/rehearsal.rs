@@ -84,6 +84,11 @@ pub struct RehearseOptions {
     #[arg(long)]
     longest: bool,
 
+    /// Make rows in place of data sets that are not there: of the columns that a data set of the hub describes, or of these, such as
+    /// text:string,label:class10,image:image224x224
+    #[arg(long, value_name = "COLUMNS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    fake_data: Option<String>,
+
     /// Memory of the target's host, for the warning where a job takes most of it; without it, this machine's
     #[arg(long, value_name = "SIZE")]
     host_memory: Option<Bytes>,
@@ -134,6 +139,10 @@ pub struct RehearseOptions {
     /// Keep the whole rehearsal in one file, for `vramlab show FILE`
     #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
     keep: Option<PathBuf>,
+
+    /// Write a badge for a README, such as 'fits 12 GB', as SVG
+    #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
+    badge: Option<PathBuf>,
 
     /// Compare with an earlier answer of --json, or what --keep kept; exit status 4 where the peak grew
     #[arg(long, value_name = "FILE", conflicts_with = "what_if")]
@@ -266,7 +275,7 @@ impl RehearseOptions {
         let mut rehearsal = with_limits(command, card, &self.steps, self.timeout)?;
         (rehearsal.host_factor, rehearsal.gpus, rehearsal.cards, rehearsal.rank) = (self.host_factor, self.gpus, self.cards, rank);
         rehearsal.lag = self.lag;
-        rehearsal.longest = self.longest;
+        (rehearsal.longest, rehearsal.fake_data) = (self.longest, self.fake_data.clone());
         rehearsal.host_memory = self.host_memory.map(|size| size.0);
         (rehearsal.no_init, rehearsal.eager, rehearsal.measures) = (self.no_init, self.eager, self.device == TrialDevice::Cuda);
         (rehearsal.is_silent, rehearsal.progress) = (false, progress(self.quiet));
@@ -366,15 +375,20 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     let rehearsals = cards.iter().map(|card| options.rehearsal(&command, *card)).collect::<Result<Vec<Rehearsal>>>()?;
     let [rehearsal, others @ ..] = rehearsals.as_slice() else { bail!("--gpu: name a card") };
     ensure!(
-        others.is_empty() || (options.out.is_none() && options.check.is_none() && options.keep.is_none() && !options.what_if),
-        "--gpu: --out, --keep, --check and --what-if take one GPU"
+        others.is_empty()
+            || (options.out.is_none()
+                && options.check.is_none()
+                && options.keep.is_none()
+                && options.badge.is_none()
+                && !options.what_if),
+        "--gpu: --out, --keep, --badge, --check and --what-if take one GPU"
     );
     // Before a script has run for nothing.
     if let Some(folder) = &options.out {
         let can_write = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
         can_write.with_context(|| format!("--out {}: files cannot be written there", folder.display()))?;
     }
-    for (flag, file) in [("--json", &options.json), ("--keep", &options.keep)] {
+    for (flag, file) in [("--json", &options.json), ("--keep", &options.keep), ("--badge", &options.badge)] {
         if let Some(parent) = file.as_deref().and_then(Path::parent) {
             ensure!(parent.as_os_str().is_empty() || parent.is_dir(), "{flag}: there is no folder {}", parent.display());
         }
@@ -388,8 +402,12 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     }
     if options.rank == Some(Rank::All) {
         ensure!(
-            others.is_empty() && options.out.is_none() && options.check.is_none() && options.keep.is_none(),
-            "--rank all takes one GPU, and no --out, --keep or --check"
+            others.is_empty()
+                && options.out.is_none()
+                && options.check.is_none()
+                && options.keep.is_none()
+                && options.badge.is_none(),
+            "--rank all takes one GPU, and no --out, --keep, --badge or --check"
         );
         return all_ranks(options, rehearsal, options.world_size.unwrap_or(1));
     }
@@ -400,7 +418,12 @@ fn run(options: &RehearseOptions) -> Result<u8> {
     if let Some(path) = &options.keep {
         found.keep(path)?;
     }
-    let outputs = Outputs { json: options.json.as_deref(), out: options.out.as_deref(), quiet: options.quiet };
+    let outputs = Outputs {
+        json: options.json.as_deref(),
+        out: options.out.as_deref(),
+        badge: options.badge.as_deref(),
+        quiet: options.quiet,
+    };
     present(&outputs, &found, earlier.map(|earlier| (earlier, options.tolerance)))
 }
 
@@ -408,6 +431,7 @@ fn run(options: &RehearseOptions) -> Result<u8> {
 pub struct Outputs<'a> {
     pub json: Option<&'a Path>,
     pub out: Option<&'a Path>,
+    pub badge: Option<&'a Path>,
     pub quiet: bool,
 }
 
@@ -423,6 +447,10 @@ pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<(Earl
         eprint!("{}", terminal.map_or_else(|| text.clone(), |size| show::wrapped(&text, size.ws_col.into())));
     }
     json.and(out)?;
+    if let Some(path) = outputs.badge {
+        let text = show::badge(answer).with_context(|| format!("--badge {}: there is no whole answer", path.display()))?;
+        files::save(path, |out| Ok(out.write_all(text.as_bytes())?))?;
+    }
     if let Some((earlier, tolerance)) = earlier
         && (answer.verdict.fits() || answer.verdict == RehearsalVerdict::DoesNotFit)
     {
@@ -439,7 +467,8 @@ pub fn present(outputs: &Outputs, found: &RehearsalResult, earlier: Option<(Earl
 
 /// With the least memory that would do, unless nobody reads it.
 fn whole(options: &RehearseOptions, rehearsal: &Rehearsal) -> Result<RehearsalResult> {
-    rehearsal.rehearse(!options.quiet || [&options.json, &options.out, &options.keep].into_iter().any(Option::is_some))
+    rehearsal
+        .rehearse(!options.quiet || [&options.json, &options.out, &options.keep, &options.badge].into_iter().any(Option::is_some))
 }
 
 /// Tries the techniques, says what came of it, and gives the exit status.

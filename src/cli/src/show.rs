@@ -26,6 +26,10 @@ pub struct ShowOptions {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
+    /// Write a badge for a README, such as 'fits 12 GB', as SVG
+    #[arg(long, value_name = "FILE")]
+    badge: Option<PathBuf>,
+
     /// Print nothing but errors; the exit status is the answer
     #[arg(long)]
     quiet: bool,
@@ -58,14 +62,19 @@ fn run(options: &ShowOptions) -> Result<u8> {
     }
     let earlier = options.check.as_deref().map(Earlier::read).transpose()?;
     let found = RehearsalResult::open(&options.file)?;
-    let outputs = Outputs { json: options.json.as_deref(), out: options.out.as_deref(), quiet: options.quiet };
+    let outputs = Outputs {
+        json: options.json.as_deref(),
+        out: options.out.as_deref(),
+        badge: options.badge.as_deref(),
+        quiet: options.quiet,
+    };
     present(&outputs, &found, earlier.map(|earlier| (earlier, options.tolerance)))
 }
 
 fn of_snapshot(options: &ShowOptions) -> Result<u8> {
     ensure!(
-        options.check.is_none(),
-        "--check compares with a rehearsal; of two snapshots compare what --json writes, by vramlab diff"
+        options.check.is_none() && options.badge.is_none(),
+        "--check and --badge are for a rehearsal; of two snapshots compare what --json writes, by vramlab diff"
     );
     let found = SnapshotAnswer::open(&options.file, options.gpu, &options.python)?;
     if let Some(path) = &options.json {

@@ -17,6 +17,7 @@ pub use capture::held::{HeldBack, HeldFile};
 pub use capture::process::{Exception, Frame, Process, Trace, is_library};
 pub use capture::session::{Capture, ScriptFailed};
 pub use explore::needs::RehearsalResult;
+pub use explore::schema::schema;
 pub use explore::template::FlagTemplate;
 pub use explore::{fit, preset, snapshot, versions, what_if};
 pub use run::executor::Rehearsal;

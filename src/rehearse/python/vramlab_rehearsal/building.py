@@ -66,8 +66,10 @@ def _untried(version):
 def _compile(torch, version, abi, path):
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     if not compiler:
+        there = glob.glob(os.path.join(settings.carried, "python-*.so")) + glob.glob(os.path.join(settings.compiled, "python-*.so"))
+        others = ", ".join(sorted({os.path.basename(name).split("-")[1] for name in there}, key=_numbers))
         _refuse(
-            f"vramlab carries no library for PyTorch {version} and there is no C++ compiler to make one. "
+            f"vramlab has no library for PyTorch {version}, {f'but for {others}, ' if others else ''}and there is no C++ compiler to make one. "
             "Install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++)"
         )
     # Told by the program: what a rehearsal in silence says is heard by nobody.

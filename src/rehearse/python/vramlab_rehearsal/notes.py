@@ -12,6 +12,8 @@ _names = -1
 _about = None
 _owner = 0
 _introduction = dict
+# What was said by `tell`, in order, and how much of it is noted.
+_told, _noted = [], 0
 
 
 def begin(introduction):
@@ -19,6 +21,16 @@ def begin(introduction):
     global _introduction
     _introduction = introduction
     own_folder()
+    tell()
+
+
+def tell(*texts):
+    """Notes each once, as soon as there is where to: before torch is imported there is not."""
+    global _noted
+    _told.extend(text for text in texts if text not in _told)
+    while _owner and _noted < len(_told):
+        _noted += 1
+        note(note=_told[_noted - 1])
 
 
 def is_own():

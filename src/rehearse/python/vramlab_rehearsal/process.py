@@ -9,7 +9,7 @@ import time
 import traceback
 from multiprocessing import util
 
-from . import counting, device, distributed, hosting, imports, labels, loading, notes, passes, reach, steps, switches, uploads
+from . import counting, device, distributed, hosting, imports, labels, loading, notes, passes, reach, steps, switches
 from .guard import guarded
 from .notes import note
 from .session import settings
@@ -45,8 +45,6 @@ def begin(torch):
     if refused:
         note(refused=refused)
         return False
-    if settings.holds:
-        uploads.begin_telling()
     _watch_exceptions(torch)
     _watch_children(torch)
     atexit.register(_ended)

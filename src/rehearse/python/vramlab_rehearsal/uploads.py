@@ -7,12 +7,10 @@ import functools
 import inspect
 import os
 
-from . import imports
-from .notes import note
+from . import hub, imports
+from .notes import tell
+from .session import settings
 
-# What was said of each; and whether there is where to say it, which is so once torch is there.
-_told = {}
-_can_tell = False
 # Repositories of a hub that a script would have made.
 _new = set()
 # As this process was started.
@@ -56,6 +54,9 @@ def hold():
         "huggingface_hub.file_download": _of_new_repositories,
         "safetensors": _safetensors,
     }
+    if not settings.measures:
+        waiting["huggingface_hub._snapshot_download"] = hub.follow_snapshots
+        waiting["transformers.modeling_utils"] = hub.follow_transformers
     for kind, module in {"Run": "run", "Model": "model", "ModelVersion": "model_version", "Project": "project"}.items():
         waiting[f"neptune.metadata_containers.{module}"] = functools.partial(_neptune, kind)
     for name, callback in waiting.items():
@@ -63,17 +64,7 @@ def hold():
 
 
 def _tell(what, how):
-    if what not in _told:
-        _told[what] = f"{what}: {how}, since nothing here was computed; --writes lets the script upload"
-        if _can_tell:
-            note(note=_told[what])
-
-
-def begin_telling():
-    global _can_tell
-    _can_tell = True
-    for said in _told.values():
-        note(note=said)
+    tell(f"{what}: {how}, since nothing here was computed; --writes lets the script upload")
 
 
 def _tell_of(name, module):
@@ -157,6 +148,8 @@ def _hub(module):
 
 def _of_new_repositories(module):
     """What a script asks of a repository that it would have made is not there yet."""
+    if not settings.measures:
+        hub.follow(module)
     original = module.hf_hub_download
 
     @functools.wraps(original)

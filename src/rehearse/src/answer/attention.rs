@@ -8,7 +8,7 @@ use sim::trace::{Event, Kind, MemoryBlock};
 use std::collections::HashSet;
 
 /// Scores of attention that the script writes out.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct ExplicitAttention {
     /// What the scores, masks and probabilities have of the peak, in bytes.
     pub bytes: i64,

@@ -61,7 +61,7 @@ impl Occupancy {
 }
 
 /// One card and the processes that had memory of it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct CardAnswer {
     /// Its number in the machine.
     pub card: usize,
@@ -85,7 +85,7 @@ impl CardAnswer {
 }
 
 /// A process on a card, in bytes.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct OnCard {
     pub process: u32,
     pub rank: Option<u32>,
@@ -104,7 +104,7 @@ pub struct OnCard {
 }
 
 /// Memory that others than PyTorch's allocator had when they had the most.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Outside {
     pub library: String,
     pub line: Option<Line>,

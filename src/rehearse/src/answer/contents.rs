@@ -7,7 +7,7 @@ use sim::trace::{Kind, MemoryBlock};
 use std::collections::BTreeMap;
 
 /// Blocks of one size that the same operator made at the same line, for the same purpose.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
 pub struct BlockGroup {
     /// `FILE:LINE` outside of PyTorch, in a backward pass that of the forward pass; `elsewhere` where Python knew none.
     pub line: String,

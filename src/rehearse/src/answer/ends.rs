@@ -9,7 +9,7 @@ use serde::Serialize;
 use sim::trace::Kind;
 
 /// A process that failed by itself, and not because another one had gone.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct FailedProcess {
     pub process: u32,
     pub rank: Option<u32>,
@@ -17,7 +17,7 @@ pub struct FailedProcess {
 }
 
 /// An operator that the simulated GPU cannot run, of which the script heard and went on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct RefusedOperator {
     pub operator: String,
     pub line: Option<Line>,

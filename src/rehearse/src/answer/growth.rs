@@ -7,7 +7,7 @@ use sim::trace::{Category, Kind, MemoryBlock, PassFlags};
 use std::collections::BTreeMap;
 
 /// What each round of what the script repeats leaves behind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Growth {
     /// What it repeats: `step`, `generation`, `forward pass`, or a forward pass of one of several modules.
     pub round: String,

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 
 /// The host's memory that a job takes, at least, in bytes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct HostMemory {
     pub at_least: u64,
     /// Page-locked, as PyTorch's allocator rounds it up and keeps it.

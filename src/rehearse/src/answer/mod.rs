@@ -27,4 +27,4 @@ pub use passes::{Leftover, trains};
 pub use place::{Held, Line, TOLD, module_of, moment};
 pub use placeholders::{BESIDE, PlaceholderSize};
 pub use process::{Failure, ProcessAnswer};
-pub use verdict::{Answer, RehearsalVerdict, SimulatedGpu, answer, answers, is_near, surely};
+pub use verdict::{Answer, RehearsalVerdict, SCHEMA, SimulatedGpu, answer, answers, is_near, surely};

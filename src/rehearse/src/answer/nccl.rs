@@ -5,7 +5,7 @@ use serde::Serialize;
 use sim::cards::Card;
 
 /// What a process's communicators would take of a card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct NcclBuffers {
     pub communicators: usize,
     pub least: i64,

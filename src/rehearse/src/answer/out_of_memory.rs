@@ -6,7 +6,7 @@ use serde::Serialize;
 use sim::trace::{Event, Kind, Phase};
 use std::ops::Range;
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct OutOfMemory {
     pub tried: i64,
     pub free: i64,
@@ -14,7 +14,7 @@ pub struct OutOfMemory {
 }
 
 /// Out of memory, caught by the script.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Caught {
     pub line: Option<Line>,
     pub times: usize,

@@ -37,7 +37,7 @@ pub fn pass_of(events: &[Event], at: usize) -> i64 {
 }
 
 /// Forward passes that keep what a backward pass would need, and none follows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct NeedlessGraphs {
     pub passes: usize,
     /// Of how many forward passes.
@@ -76,7 +76,7 @@ pub fn needless_graphs(trace: &Trace, blocks: &[MemoryBlock], device: u16, momen
 
 /// What lives at the peak and longer than the step that made it, after which no graph holds it; or was made in an earlier pass of a script
 /// without steps.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Leftover {
     /// The line that made it.
     pub made: Held,

@@ -9,7 +9,7 @@ use sim::trace::{MemoryBlock, Phase};
 use std::collections::HashMap;
 
 /// The moment at which most bytes were allocated, or at which memory ran out.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Peak {
     /// Of a training script: the step, and for what is no training the last one that ended.
     pub step: u32,

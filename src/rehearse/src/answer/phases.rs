@@ -5,7 +5,7 @@ use super::passes::{phase_name, step_of, trains};
 use serde::Serialize;
 use sim::trace::{Event, Kind, Phase};
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct PhaseRow {
     pub step: u32,
     pub phase: &'static str,

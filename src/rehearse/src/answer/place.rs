@@ -4,7 +4,7 @@ use crate::capture::process::{Frame, Trace};
 use serde::{Deserialize, Serialize};
 use sim::trace::MemoryBlock;
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, schemars::JsonSchema)]
 pub struct Line {
     pub file: String,
     pub line: u32,
@@ -18,7 +18,7 @@ impl From<&Frame> for Line {
 }
 
 /// Bytes of blocks that live at the peak.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
 pub struct Held {
     pub name: String,
     pub bytes: i64,

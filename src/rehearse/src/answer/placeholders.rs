@@ -6,7 +6,7 @@ use serde::Serialize;
 use sim::trace::{Event, Kind};
 
 /// A value that the script read and nobody computed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct PlaceholderValue {
     pub operator: String,
     pub line: Option<Line>,
@@ -17,7 +17,7 @@ pub struct PlaceholderValue {
 }
 
 /// Elements of results whose shape hangs on values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct PlaceholderSize {
     pub least: i64,
     pub most: i64,
@@ -28,7 +28,7 @@ pub struct PlaceholderSize {
 pub const BESIDE: [&str; 2] = ["/torch/_dynamo/convert_frame.py", "/torch/_inductor/runtime/triton_heuristics.py"];
 
 /// An operator whose library takes memory of its own that nobody knows.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Uncounted {
     pub operator: String,
     pub library: String,

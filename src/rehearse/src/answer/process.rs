@@ -16,7 +16,7 @@ use sim::trace::{Event, Kind, MemoryBlock, blocks};
 use std::ops::Range;
 
 /// One process on one card.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct ProcessAnswer {
     pub process: u32,
     pub rank: Option<u32>,
@@ -60,7 +60,7 @@ impl ProcessAnswer {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Fragmentation {
     /// Most reserved less most allocated: what the allocator's cache holds in pieces that nothing fitted into.
     pub reserved_beyond_allocated: i64,
@@ -68,7 +68,7 @@ pub struct Fragmentation {
     pub reserved_if_expandable: Option<i64>,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Failure {
     #[serde(rename = "type")]
     pub kind: String,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 const NOTED: i64 = 64 << 20;
 
 /// What other streams might still use when it was given back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct HeldByStreams {
     pub blocks: usize,
     /// Of one step, the most.

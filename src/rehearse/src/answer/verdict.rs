@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
 /// Whether the script can run on the card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RehearsalVerdict {
     Fits,
@@ -57,8 +57,11 @@ pub fn surely(memory: u64) -> u64 {
     ((memory.saturating_sub(UNCERTAIN.0.unsigned_abs())) as f64 / (1.0 + UNCERTAIN.1)) as u64
 }
 
+/// Of the form of an answer: a field that is added leaves it as it is, one that is gone or means something else raises it.
+pub const SCHEMA: u32 = 1;
+
 /// The card, as far as it decides.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct SimulatedGpu {
     pub name: String,
     pub memory: i64,
@@ -75,7 +78,7 @@ impl SimulatedGpu {
 }
 
 /// The answer of a rehearsal. Peaks of the allocator are those of the process that needs most; what is on the device is the fullest card's.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Answer {
     pub schema: u32,
     pub command: Vec<String>,
@@ -314,7 +317,7 @@ pub fn answer(run: &Capture) -> Result<Answer> {
     }
     let (time, time_missing) = predicted(run, worst.map_or(0, |answer| answer.steps));
     let mut answer = Answer {
-        schema: 1,
+        schema: SCHEMA,
         command: run.command.clone(),
         gpu: SimulatedGpu::of(&run.card, run.gpus),
         verdict,

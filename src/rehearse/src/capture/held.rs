@@ -16,7 +16,7 @@ pub const FOLDER: &str = "held";
 const NO_SPACE: u64 = 8 * 2;
 
 /// What a script wrote, none of which reached the user's files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
 pub struct HeldBack {
     /// The largest first.
     pub files: Vec<HeldFile>,
@@ -28,7 +28,7 @@ pub struct HeldBack {
 }
 
 /// A file that the script wrote.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
 pub struct HeldFile {
     pub path: String,
     pub bytes: u64,

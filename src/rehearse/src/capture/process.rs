@@ -52,7 +52,7 @@ use std::fs;
 use std::path::Path;
 
 /// A place in a Python file.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Frame {
     pub file: String,
     /// 0 where Python knows none.
@@ -128,7 +128,7 @@ pub struct TechniqueOutcome {
 }
 
 /// What a script has and did not come to before it was stopped: evaluation, generation or saving.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 pub struct Unreached {
     #[serde(rename = "unreached")]
     pub phase: String,
@@ -140,7 +140,7 @@ pub struct Unreached {
 }
 
 /// A variable of the script that holds tensors of several steps.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 pub struct Keeper {
     #[serde(rename = "keeps")]
     pub name: String,
@@ -166,7 +166,7 @@ pub struct Variable {
 }
 
 /// Sizes of an input of the outermost module, where they were not the same at each forward pass.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema)]
 pub struct Varied {
     #[serde(rename = "varied")]
     pub input: String,

@@ -86,7 +86,7 @@ pub struct Found {
 }
 
 /// What came of a rehearsal in which the values that the script reads are others.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct OtherValues {
     /// Where values are read that may decide something.
     pub lines: Vec<Frame>,

@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use std::{fmt, thread};
 
 /// What is searched for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Dimension {
     /// Samples of a batch.
@@ -32,7 +32,7 @@ impl fmt::Display for Dimension {
 }
 
 /// What fits a card.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct Fit {
     pub gpu: String,
     pub of: Dimension,
@@ -61,7 +61,7 @@ pub struct Fit {
 }
 
 /// One rehearsal of a number.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct TriedNumber {
     pub number: u64,
     pub fits: bool,
@@ -70,7 +70,7 @@ pub struct TriedNumber {
     pub time: Option<TriedTime>,
 }
 
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, schemars::JsonSchema)]
 pub struct TriedTime {
     pub step_seconds: f64,
     pub samples_per_second: Option<f64>,

@@ -44,6 +44,8 @@ pub struct Rehearsal {
     pub sent: Option<PathBuf>,
     /// Give the training the largest batch of its DataLoader, too.
     pub longest: bool,
+    /// Whether rows are made for data sets that are not there, and of which columns.
+    pub fake_data: Option<String>,
     /// Bytes of memory that the target's host has; none for as many as this one has.
     pub host_memory: Option<u64>,
     /// Leave new parameters uninitialised.
@@ -128,6 +130,7 @@ impl Rehearsal {
             rank: None,
             sent: None,
             longest: false,
+            fake_data: None,
             host_memory: None,
             no_init: false,
             eager: false,
@@ -155,6 +158,7 @@ impl Rehearsal {
             compiled: &self.libraries.compiled,
             carried: &self.libraries.carried,
             graphs: &self.libraries.graphs,
+            hub: &self.libraries.hub,
             measures: self.measures,
             steps: self.steps,
             gpus: self.gpus,
@@ -167,6 +171,7 @@ impl Rehearsal {
             eager: self.eager,
             techniques: &self.variant.techniques,
             longest: self.longest,
+            fake_data: self.fake_data.as_deref(),
             counts: self.variant.counts,
         };
         settings.write(session)?;

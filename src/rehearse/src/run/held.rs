@@ -63,8 +63,9 @@ fn written_as_they_are(session: &Path, libraries: &Libraries, sent: Option<&Path
         (folder.is_absolute() && is_apart(&nearest.1))
             .then(|| if rest.as_os_str().is_empty() { nearest.1.clone() } else { nearest.1.join(rest) })
     };
-    let ours = [session.to_path_buf(), libraries.folder.clone(), libraries.compiled.clone(), libraries.graphs.clone()];
+    let ours = [session, &libraries.folder, &libraries.compiled, &libraries.graphs, &libraries.hub];
     ours.into_iter()
+        .map(Path::to_path_buf)
         .chain(sent.and_then(|folder| fs::canonicalize(folder).ok()))
         .chain(theirs.into_iter().filter_map(there))
         .collect()

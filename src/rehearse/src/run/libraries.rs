@@ -88,6 +88,8 @@ pub struct Libraries {
     pub carried: PathBuf,
     /// What `torch.compile` makes of scripts, which later rehearsals take from there.
     pub graphs: PathBuf,
+    /// What Hugging Face's hub has of models, with holes for their weights.
+    pub hub: PathBuf,
 }
 
 impl Libraries {
@@ -131,12 +133,12 @@ pub fn libraries() -> Result<Libraries> {
     ] {
         put_link(&folder.join("drivers").join(name), &Path::new("..").join(target))?;
     }
-    let graphs = cache.join("graphs");
-    for made in [&compiled, &graphs] {
+    let (graphs, hub) = (cache.join("graphs"), cache.join("hub"));
+    for made in [&compiled, &graphs, &hub] {
         make_folder(made).with_context(|| format!("making {}", made.display()))?;
     }
-    [&folder, &compiled, &graphs].into_iter().try_for_each(|folder| is_ours(folder))?;
-    Ok(Libraries { folder, compiled, carried, graphs })
+    [&folder, &compiled, &graphs, &hub].into_iter().try_for_each(|folder| is_ours(folder))?;
+    Ok(Libraries { folder, compiled, carried, graphs, hub })
 }
 
 fn hash(value: &impl Hash) -> u64 {

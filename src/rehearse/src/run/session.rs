@@ -81,6 +81,8 @@ pub struct PythonSettings<'a> {
     pub carried: &'a Path,
     /// What `torch.compile` made, for later rehearsals.
     pub graphs: &'a Path,
+    /// A cache of the hub whose weights are holes.
+    pub hub: &'a Path,
     /// A real GPU's meters and clock are read; nothing is simulated.
     pub measures: bool,
     /// How many optimizer steps to run; none for all.
@@ -104,6 +106,8 @@ pub struct PythonSettings<'a> {
     pub techniques: &'a [&'static str],
     /// Whether the second batch of a training is the largest that its loader gives.
     pub longest: bool,
+    /// Columns of rows for data sets that are not there, as they are typed; empty where a data set says them itself, none where nothing is made.
+    pub fake_data: Option<&'a str>,
     /// Whether floating-point operations are counted, in one step more.
     pub counts: bool,
 }

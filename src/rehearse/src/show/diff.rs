@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// What became of a line's blocks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
     /// Blocks where there were none.
@@ -52,7 +52,7 @@ impl Change {
 }
 
 /// A line of the script, or of a library that is not PyTorch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct DiffRow {
     /// Of what was asked for, after less before.
     pub bytes: i64,
@@ -74,7 +74,7 @@ pub struct DiffRow {
 }
 
 /// The difference of what two peaks hold.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct PeakDiff {
     /// Allocated bytes at the peaks.
     pub before: i64,

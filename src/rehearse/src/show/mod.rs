@@ -1,5 +1,6 @@
 //! An answer as text, JSON, pages and files of other programs.
 
+mod badge;
 mod cards;
 pub mod check;
 mod course;
@@ -13,5 +14,6 @@ pub(crate) mod text;
 mod time;
 pub(crate) mod words;
 
+pub use badge::badge;
 pub use text::{answer, wrapped};
 pub use time::side_by_side;

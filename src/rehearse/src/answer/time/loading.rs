@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::HashSet;
 
 /// Times are of this machine; what the card consumes is predicted.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Loading {
     pub loader: String,
     pub workers: u32,

@@ -33,7 +33,7 @@ pub const NOT_MODELLED: [&str; 5] = [
 ];
 
 /// Nothing of it was measured; times are in seconds.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Prediction {
     pub gpu: String,
     /// Always: for readers of the file.
@@ -82,7 +82,7 @@ pub struct Prediction {
 }
 
 /// A class of kernels without a record, its share of the device's time, and how many times as long it may take as predicted.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Unrecorded {
     pub kernels: &'static str,
     pub share: f64,
@@ -90,7 +90,7 @@ pub struct Unrecorded {
     pub high: f64,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct PhaseTime {
     pub phase: &'static str,
     pub device_seconds: f64,
@@ -112,7 +112,7 @@ impl Prediction {
 }
 
 /// Kernels of a module at its own work, not that of modules in it; of all that belong to none, one row with an empty name.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct ModuleTime {
     pub module: String,
     pub seconds: f64,
@@ -134,7 +134,7 @@ pub struct Span {
 }
 
 /// How much longer a variant of a script takes on the same card, as a share; predicted.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct TimeChange {
     pub share: f64,
     pub low: f64,
@@ -156,7 +156,7 @@ impl Prediction {
 }
 
 /// Kernels of one operator at one line, of one step.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct KernelTime {
     pub operator: String,
     /// In a backward pass that of the forward pass.
@@ -168,7 +168,7 @@ pub struct KernelTime {
 }
 
 /// A size for which a product has no fast kernel.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Misaligned {
     pub size: u32,
     pub padded: u32,

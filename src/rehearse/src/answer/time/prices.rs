@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 /// Of one card, beside one step's predicted time.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Cost {
     /// Of 1,000 steps, with the ends of the time's band.
     pub of_1000_steps: f64,

@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A package in one version.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema, Deserialize)]
 pub struct Pin {
     pub package: String,
     pub version: String,

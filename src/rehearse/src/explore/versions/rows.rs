@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::fmt::Write;
 
 /// A version, and what became of the script with it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct VersionRow {
     pub pins: Vec<Pin>,
     /// Why there are no figures.
@@ -41,7 +41,7 @@ const JUMP: f64 = 0.05;
 const LINES: usize = 3;
 
 /// All rows, on a card.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct Table {
     pub gpu: String,
     pub command: Vec<String>,

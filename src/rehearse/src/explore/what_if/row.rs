@@ -52,7 +52,7 @@ impl Choice {
 pub type Burdens = [bool; 5];
 
 /// What became of a choice.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, schemars::JsonSchema)]
 pub struct VariantRow {
     pub techniques: Vec<String>,
     /// None where it was not applied. Where it does not fit: as it would be on a card that is large enough; none on a real GPU.

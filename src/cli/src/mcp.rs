@@ -1,0 +1,211 @@
+//! `vramlab mcp`: this program's commands as tools of an agent. Requests and answers of JSON-RPC 2.0, a line each, on the standard input and output,
+//! as the Model Context Protocol has them.
+
+use anyhow::{Context, Result};
+use base::println;
+use serde_json::{Map, Value, json};
+use std::io::BufRead;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// The newest version of the protocol that this is written for; an older one that a client asks for has the same messages.
+const PROTOCOL: &str = "2025-06-18";
+/// The last of what a command printed: the answer is below what the script said.
+const MOST_TEXT: usize = 20_000;
+/// Of an answer the parts that have a row a block or a line; the text has the largest of them.
+const DETAILS: [&str; 2] = ["processes", "cards"];
+
+/// A property of a tool: its name, which is its flag's too, its type, and what it is.
+type Property = (&'static str, &'static str, &'static str);
+
+struct Tool {
+    name: &'static str,
+    words: &'static [&'static str],
+    description: &'static str,
+    properties: &'static [Property],
+    required: &'static [&'static str],
+}
+
+const SHARED: [Property; 6] = [
+    ("command", "array", "The training command as it is typed, a word each: [\"python\", \"train.py\", \"--batch-size\", \"32\"]"),
+    ("directory", "string", "Where it is run; without it, where this server was started"),
+    ("gpu", "string", "A card (rtx-4090, a100-80g, ...) or a size (24GiB); 24GiB without it"),
+    ("steps", "integer", "Optimizer steps after which the script is stopped; 3 without it"),
+    ("timeout", "number", "Seconds after which a rehearsal is ended"),
+    ("no-init", "boolean", "Leave new parameters uninitialised, so that large models need little host memory"),
+];
+const FAKE_DATA: Property =
+    ("fake-data", "string", "Rows in place of data sets that are not there; columns such as text:string,label:class10, or nothing");
+
+const TOOLS: [Tool; 4] = [
+    Tool {
+        name: "rehearse",
+        words: &["rehearse"],
+        description: "Runs an unmodified PyTorch training or inference command on a simulated GPU, which nobody needs to have, and says whether it \
+                      fits, its peak of memory, what fills that, and the predicted time of a step. Files and uploads are held back.",
+        properties: &[FAKE_DATA],
+        required: &["command"],
+    },
+    Tool {
+        name: "what_if",
+        words: &["rehearse", "--what-if"],
+        description: "Tries memory techniques on a command (checkpoints, autocast, smaller micro-batches, ...): what each saves and costs, and the \
+                      lines to write. One rehearsal for each: minutes.",
+        properties: &[
+            FAKE_DATA,
+            ("batch", "string", "The command's flag for its batch size, as in '--batch-size {}'; with accumulation"),
+            ("accumulation", "string", "The command's flag for its gradient accumulation steps, as in '--grad-accum {}'"),
+            ("only", "string", "Names of techniques, with commas, in place of all"),
+        ],
+        required: &["command"],
+    },
+    Tool {
+        name: "fit",
+        words: &["fit"],
+        description: "Finds the largest batch with which a command fits a GPU.",
+        properties: &[FAKE_DATA, ("batch", "string", "The command's flag for its batch size, as in '--batch-size {}'")],
+        required: &["command", "batch"],
+    },
+    Tool {
+        name: "versions",
+        words: &["versions"],
+        description: "Rehearses a command with several versions of PyTorch or of a package, which are installed aside: what it takes with each, and \
+                      the lines that made it grow. Needs a network.",
+        properties: &[
+            ("torch", "string", "Versions of PyTorch: 2.9..2.15, or 2.9.1,2.11.0"),
+            ("package", "string", "Versions of a package: transformers=5.10..5.17"),
+        ],
+        required: &["command"],
+    },
+];
+
+impl Tool {
+    fn properties(&self) -> impl Iterator<Item = &Property> {
+        SHARED.iter().chain(self.properties)
+    }
+
+    fn listed(&self) -> Value {
+        let properties: Map<String, Value> = self
+            .properties()
+            .map(|(name, kind, description)| {
+                let mut schema = json!({ "type": kind, "description": description });
+                if *kind == "array" {
+                    schema["items"] = json!({ "type": "string" });
+                }
+                ((*name).to_string(), schema)
+            })
+            .collect();
+        let schema =
+            json!({ "type": "object", "properties": properties, "required": self.required, "additionalProperties": false });
+        json!({ "name": self.name, "description": self.description, "inputSchema": schema })
+    }
+
+    /// The program's arguments, and where it runs.
+    fn arguments(&self, given: &Map<String, Value>) -> Result<(Vec<String>, Option<PathBuf>), String> {
+        if let Some(missing) = self.required.iter().find(|name| !given.contains_key(**name)) {
+            return Err(format!("'{missing}' is missing"));
+        }
+        let (mut flags, mut command, mut folder) = (Vec::new(), Vec::new(), None);
+        for (name, value) in given {
+            let Some((_, kind, _)) = self.properties().find(|property| property.0 == name) else {
+                return Err(format!(
+                    "there is no '{name}'; {} takes {}",
+                    self.name,
+                    self.properties().map(|p| p.0).collect::<Vec<_>>().join(", ")
+                ));
+            };
+            match (value, *kind) {
+                (Value::Array(words), "array") if words.iter().all(Value::is_string) && !words.is_empty() => {
+                    command = words.iter().filter_map(Value::as_str).map(str::to_string).collect();
+                }
+                (Value::String(text), "string") if name == "directory" => folder = Some(PathBuf::from(text)),
+                (Value::String(text), "string") => flags.push(format!("--{name}={text}")),
+                (Value::Number(number), "integer" | "number") => flags.push(format!("--{name}={number}")),
+                (Value::Bool(true), "boolean") => flags.push(format!("--{name}")),
+                (Value::Bool(false), "boolean") => {}
+                _ => return Err(format!("'{name}' is no {kind} that it takes: {value}")),
+            }
+        }
+        Ok((self.words.iter().map(ToString::to_string).chain(flags).chain(["--".to_string()]).chain(command).collect(), folder))
+    }
+
+    /// Runs the program itself, and gives what a client is shown.
+    fn call(&self, given: &Map<String, Value>) -> Result<Value> {
+        let (arguments, folder) = match self.arguments(given) {
+            Ok(found) => found,
+            Err(why) => return Ok(json!({ "content": [{ "type": "text", "text": why }], "isError": true })),
+        };
+        let answer = tempfile::NamedTempFile::new().context("making a file for the answer")?;
+        let mut command = Command::new(std::env::current_exe().context("finding this program's own file")?);
+        command.args(self.words).arg("--json").arg(answer.path()).args(&arguments[self.words.len()..]);
+        if let Some(folder) = folder {
+            command.current_dir(folder);
+        }
+        // What the script prints is part of the text, and not of the protocol.
+        let output = command.stdin(Stdio::null()).output().context("starting the rehearsal")?;
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        if let Some(cut) = text.len().checked_sub(MOST_TEXT) {
+            let cut = (cut..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+            text.replace_range(..cut, "...");
+        }
+        let mut found: Value =
+            std::fs::read_to_string(answer.path()).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        if let Some(answer) = found.as_object_mut() {
+            DETAILS.iter().for_each(|name| drop(answer.remove(*name)));
+        }
+        let status = output.status.code();
+        // 3 is an answer, too: it does not fit.
+        let is_error = found.is_null() || !matches!(status, Some(0 | 3));
+        Ok(json!({
+            "content": [{ "type": "text", "text": text }],
+            "structuredContent": { "exit_status": status, "answer": found },
+            "isError": is_error
+        }))
+    }
+}
+
+/// Answers requests until the standard input ends.
+pub fn serve() -> Result<u8> {
+    for line in std::io::stdin().lock().lines() {
+        let line = line.context("reading a request")?;
+        if !line.trim().is_empty()
+            && let Some(answer) = answered(&line)
+        {
+            println!("{answer}");
+        }
+    }
+    Ok(0)
+}
+
+/// What answers a message; nothing answers a notification.
+fn answered(line: &str) -> Option<Value> {
+    let failed = |id: &Value, code: i32, message: String| {
+        Some(json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } }))
+    };
+    let Ok(request) = serde_json::from_str::<Value>(line) else {
+        return failed(&Value::Null, -32700, "this is no JSON".to_string());
+    };
+    let (id, parameters) = (request.get("id")?, &request["params"]);
+    let Some(method) = request["method"].as_str() else { return failed(id, -32600, "there is no method".to_string()) };
+    let result = match method {
+        "initialize" => json!({
+            "protocolVersion": parameters["protocolVersion"].as_str().filter(|version| *version < PROTOCOL).unwrap_or(PROTOCOL),
+            "capabilities": { "tools": {} },
+            "serverInfo": { "name": "vramlab", "version": env!("CARGO_PKG_VERSION") },
+        }),
+        "ping" => json!({}),
+        "tools/list" => json!({ "tools": TOOLS.iter().map(Tool::listed).collect::<Vec<Value>>() }),
+        "tools/call" => {
+            let name = parameters["name"].as_str().unwrap_or_default();
+            let Some(tool) = TOOLS.iter().find(|tool| tool.name == name) else {
+                return failed(id, -32602, format!("there is no tool '{name}'"));
+            };
+            match tool.call(parameters["arguments"].as_object().unwrap_or(&Map::new())) {
+                Ok(result) => result,
+                Err(why) => return failed(id, -32603, format!("{why:#}")),
+            }
+        }
+        _ => return failed(id, -32601, format!("there is no method '{method}'")),
+    };
+    Some(json!({ "jsonrpc": "2.0", "id": id, "result": result }))
+}

@@ -1,0 +1,27 @@
+//! The JSON schema of answers, made of the types that are written.
+
+use super::fit::Fit;
+use super::versions::Table;
+use super::what_if::VariantRow;
+use crate::answer::{Answer, SCHEMA};
+use crate::show::diff::PeakDiff;
+use schemars::generate::SchemaSettings;
+use serde_json::{Value, json};
+
+/// Of what a command's `--json` writes; of any other than those below, of `rehearse`, with one card.
+pub fn schema(of: &str) -> Value {
+    let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
+    let mut schema = match of {
+        "what-if" => generator.into_root_schema_for::<Vec<VariantRow>>(),
+        "fit" => generator.into_root_schema_for::<Vec<Fit>>(),
+        "versions" => generator.into_root_schema_for::<Table>(),
+        "diff" => generator.into_root_schema_for::<PeakDiff>(),
+        _ => generator.into_root_schema_for::<Answer>(),
+    };
+    schema.insert("$id".to_string(), json!(format!("urn:vramlab:{of}:{SCHEMA}")));
+    let mut schema = schema.to_value();
+    if let Some(number) = schema.pointer_mut("/properties/schema") {
+        *number = json!({ "const": SCHEMA });
+    }
+    schema
+}
