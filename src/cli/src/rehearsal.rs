@@ -96,6 +96,10 @@ pub struct RehearseOptions {
     #[arg(long)]
     eager: bool,
 
+    /// Have the script's own clocks (time.time, time.perf_counter) advance by predicted time, so that its log shows predicted rates
+    #[arg(long, conflicts_with = "device")]
+    clock: bool,
+
     /// Print nothing but errors; the exit status is the answer
     #[arg(long)]
     quiet: bool,
@@ -265,7 +269,7 @@ impl RehearseOptions {
         };
         let mut rehearsal = with_limits(command, card, &self.steps, self.timeout)?;
         (rehearsal.host_factor, rehearsal.gpus, rehearsal.cards, rehearsal.rank) = (self.host_factor, self.gpus, self.cards, rank);
-        rehearsal.lag = self.lag;
+        (rehearsal.lag, rehearsal.clock) = (self.lag, self.clock);
         rehearsal.longest = self.longest;
         rehearsal.host_memory = self.host_memory.map(|size| size.0);
         (rehearsal.no_init, rehearsal.eager, rehearsal.measures) = (self.no_init, self.eager, self.device == TrialDevice::Cuda);
@@ -315,7 +319,7 @@ pub fn with_limits(command: &[OsString], card: Card, steps: &str, timeout: Optio
         ensure!(seconds > 0.0 && seconds < 1e9, "--timeout {seconds}: write a number of seconds greater than 0");
     }
     let mut rehearsal = Rehearsal::new(command.to_vec(), card)?;
-    (rehearsal.steps, rehearsal.timeout) = (steps, timeout);
+    (rehearsal.steps, rehearsal.timeout, rehearsal.clocks) = (steps, timeout, rehearse::time::clock);
     Ok(rehearsal)
 }
 

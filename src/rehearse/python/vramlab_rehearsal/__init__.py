@@ -55,6 +55,10 @@ def begin():
         from . import uploads
 
         uploads.hold()
+    if settings.clocks:
+        from . import clock
+
+        clock.follow()
     imports.when_imported("torch", _torch_is_there, _torch_is_missing, before=use_the_caching_allocator)
 
 

@@ -194,10 +194,10 @@ def tell():
     for loader in gc.get_objects():
         if issubclass(type(loader), torch.utils.data.DataLoader) and loader not in _iterated and id(loader) in names:
             found.setdefault("evaluation", []).append((f"nothing was read from the DataLoader {names[id(loader)]}", "", 0))
-    for file in _own_files():
+    for file in own_files():
         _of_source(file, found)
     known = {(file, line) for evidence in found.values() for _, file, line in evidence}
-    rest = [(what, file, line) for what, file, line in later.of_frames(sys._getframe(1), is_own, _tree) if (file, line) not in known]
+    rest = [(what, file, line) for what, file, line in later.of_frames(sys._getframe(1), is_own, parsed) if (file, line) not in known]
     for kind, evidence in found.items():
         if kind not in _did:
             for what, file, line in evidence[:MOST_TOLD]:
@@ -250,7 +250,7 @@ def is_own(file):
     return not any(part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python3", *imports.libraries()))
 
 
-def _own_files():
+def own_files():
     files = {os.path.abspath(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
     own = sorted(file for file in files if is_own(file) and os.path.isfile(file) and os.path.getsize(file) < MOST_BYTES)
     main = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "")
@@ -258,7 +258,7 @@ def _own_files():
 
 
 @functools.lru_cache(maxsize=MOST_FILES)
-def _tree(file):
+def parsed(file):
     try:
         with open(file, "rb") as source:
             return ast.parse(source.read())
@@ -267,7 +267,7 @@ def _tree(file):
 
 
 def _of_source(file, found):
-    tree = _tree(file)
+    tree = parsed(file)
     if tree is None:
         return
     saves = {

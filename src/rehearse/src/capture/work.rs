@@ -142,7 +142,7 @@ const HEADER: usize = 64;
 /// Of captures that were kept before: without what stands behind the host's time.
 const BEFORE: &[u8] = b"VLWORK02";
 const BEFORE_RECORD: usize = 80;
-const RECORD: usize = 88;
+pub const RECORD: usize = 88;
 
 impl Work {
     fn read(record: &[u8; RECORD]) -> Option<Work> {
@@ -222,8 +222,13 @@ impl Work {
             String::from_utf8_lossy(magic),
             String::from_utf8_lossy(MAGIC),
         );
-        let (records, _) = bytes[HEADER..].as_chunks::<RECORD>();
-        Ok(records.iter().filter_map(Work::read).collect())
+        Ok(Work::read_all(&bytes[HEADER..]))
+    }
+
+    /// Records without a header.
+    pub fn read_all(bytes: &[u8]) -> Vec<Work> {
+        let (records, _) = bytes.as_chunks::<RECORD>();
+        records.iter().filter_map(Work::read).collect()
     }
 }
 

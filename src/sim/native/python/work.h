@@ -9,6 +9,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <vector>
+
 namespace vramlab::rehearsal {
 
 constexpr char kWorkMagic[8] = {'V', 'L', 'W', 'O', 'R', 'K', '0', '3'};
@@ -83,6 +85,19 @@ void told_work(const char* name, WorkKind kind, Precision precision, double flop
 void begin_graph(uint64_t graph);
 void end_graph();
 void replay_graph(uint64_t graph);
+
+// The script's clocks: what they were not told of yet, processor time of this thread since its last record, and whether it has waited for the
+// device since. `follow_clock` has everything told from then on.
+void follow_clock();
+std::vector<Work> take_untold();
+uint64_t host_time_passed();
+bool has_waited();
+// Predicted seconds since the clock began: the host's, or, at an event of a stream, when the device comes to it. -1 where nobody predicts. The
+// script has slept for `idle` seconds meanwhile.
+double read_clock(const uint64_t* stream, double idle);
+// Whom to ask; a process that was forked asks nobody.
+void open_clock(const char* name);
+void leave_clock();
 
 // Adds its life to the rehearsal's own time; what of it is the script's is taken out by `pause`.
 class OwnTime {

@@ -178,6 +178,44 @@ pub struct Misaligned {
     pub padded_seconds: f64,
 }
 
+/// What a card's host takes.
+#[derive(Debug, Clone, Copy)]
+pub struct HostModel {
+    factor: f64,
+    /// For each launch, where it was measured where the card is: its host's own processor time is in it.
+    launch: Option<f64>,
+}
+
+impl HostModel {
+    /// A host that takes `factor` times as long as this one.
+    pub fn of(card: &Card, factor: f64) -> HostModel {
+        HostModel { factor, launch: launch_seconds(card) }
+    }
+
+    /// For an operator, after which so much of this host's processor time had passed.
+    pub fn seconds(self, work: &Work, nanoseconds: u64) -> f64 {
+        let launches = if work.of_graph { 0.0 } else { f64::from(work.launches) };
+        self.launch.unwrap_or(LAUNCH_SECONDS) * launches + self.between(nanoseconds)
+    }
+
+    /// Without a launch.
+    pub fn between(self, nanoseconds: u64) -> f64 {
+        if self.launch.is_some() { 0.0 } else { nanoseconds as f64 * 1e-9 * self.factor }
+    }
+}
+
+/// An operator on the time line.
+pub fn turn(work: &Work, host: f64, device: f64) -> Turn {
+    Turn {
+        host,
+        device,
+        card: work.device,
+        beside: work.kind == WorkKind::Copy && work.stream != 0,
+        waited: work.waited,
+        waits: work.synchronises,
+    }
+}
+
 /// Predicts a step of a process on a card, where the host takes `host_factor` times as long as here.
 ///
 /// # Errors
@@ -193,25 +231,12 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
     let before: Vec<&Work> = step.checked_sub(1).map_or_else(Vec::new, |step| of(step).collect());
     // Of two steps alike the host's time is the shorter one: what else ran on this machine made the other longer.
     let alike = works.len() == before.len() && works.iter().zip(&before).all(|(a, b)| a.operator == b.operator);
-    let measured = launch_seconds(card);
-    let host = |at: usize| {
-        let nanoseconds = works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
-        let launches = if works[at].of_graph { 0.0 } else { f64::from(works[at].launches) };
-        match measured {
-            // What a launch takes was measured where the card is: its host's own processor time is in it.
-            Some(seconds) => seconds * launches,
-            None => nanoseconds as f64 * 1e-9 * host_factor + LAUNCH_SECONDS * launches,
-        }
-    };
+    let host = HostModel::of(card, host_factor);
     let taken: Vec<OperatorTime> = works.iter().map(|work| device.takes(work)).collect();
     let turns: Vec<Turn> = (0..works.len())
-        .map(|at| Turn {
-            host: host(at),
-            device: taken[at].seconds,
-            card: works[at].device,
-            beside: works[at].kind == WorkKind::Copy && works[at].stream != 0,
-            waited: works[at].waited,
-            waits: works[at].synchronises,
+        .map(|at| {
+            let nanoseconds = works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
+            turn(works[at], host.seconds(works[at], nanoseconds), taken[at].seconds)
         })
         .collect();
     let step_seconds = steady(&turns, true);
