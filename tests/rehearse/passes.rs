@@ -46,6 +46,10 @@ fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
         (&"inference".into(), &Value::Null, &Value::Null)
     );
     assert!(!plain.contains("no_grad") && !plain.contains("Memory grows"), "{plain}");
+    // 32 texts of 64 tokens in each of 12 passes, a forward pass of which is timed.
+    let time = &answer["time"];
+    assert_eq!((&time["unit"], &time["passes"], &time["samples"]), (&"forward pass".into(), &12.into(), &32.into()), "{time}");
+    assert!(plain.contains("The longest of 12 forward passes takes "), "{plain}");
 
     // Keys and values of two layers, 64 texts of 162 and 163 tokens and 256 numbers of 4 bytes: those of the pass before, and the new ones.
     let (_, cached) = of(&["cached"]);
@@ -54,6 +58,10 @@ fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
     let cache = held(&cached, "KV cache");
     let of_tokens = |tokens: i64| 2 * 2 * 64 * tokens * 256 * 4;
     assert!((of_tokens(162 + 82)..=of_tokens(162 + 166)).contains(&cache), "{cache}");
+    // The text comes before the first token, takes longer than one, and all tokens together longer still.
+    let [token, prefill, all] =
+        ["step_seconds", "prefill_seconds", "total_seconds"].map(|name| cached["time"][name].as_f64().unwrap());
+    assert!(cached["time"]["unit"] == "token" && prefill > 0.0 && all > 20.0 * token.min(prefill), "{token} {prefill} {all}");
     assert_eq!(cached["processes"][0]["growth"], Value::Null, "a cache that grows within a text is no leak");
 
     // Each pass leaves its scores, 32 x 64 x 1000 numbers, in a list; or one tensor has them all.

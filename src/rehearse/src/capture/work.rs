@@ -127,6 +127,9 @@ pub struct Work {
     pub taps: u16,
     /// Bit 0: of the input's gradient, or of a backward pass at all; bit 1: of the weights' gradient. 0 is a forward pass.
     pub direction: u8,
+    /// The first of a forward pass, and of one that begins a generation: bits 6 and 7 of that byte.
+    pub begins_pass: bool,
+    pub begins_generation: bool,
     pub stride: u8,
 }
 
@@ -182,7 +185,9 @@ impl Work {
             host_nanoseconds: u64_at(72),
             groups: u32_at(80),
             taps: u16_at(84),
-            direction: record[86],
+            direction: record[86] & 3,
+            begins_pass: record[86] & 64 != 0,
+            begins_generation: record[86] & 128 != 0,
             stride: record[87],
         })
     }

@@ -33,6 +33,8 @@ std::vector<Work> waiting;
 // What each CUDA graph has captured, under the mutex; and the one that captures, or 0.
 std::unordered_map<uint64_t, std::vector<Work>> graphs;
 std::atomic<uint64_t> capturing{0};
+// What the next record is to say of the forward pass that begins with it.
+std::atomic<uint8_t> begins{0};
 
 thread_local uint64_t own = 0, told_launches = 0, library_records = 0, last_waits = 0;
 thread_local uint64_t last_processor = 0, last_own = 0;
@@ -72,9 +74,10 @@ uint64_t host_time() {
 }
 
 // Under the mutex.
-void push(const Work& work, bool written) {
-  if (written) waiting.push_back(work);
+void push(Work work, bool written) {
   if (is_clocked) untold.push_back(work);
+  if (written) work.direction |= begins.exchange(0);
+  if (written) waiting.push_back(work);
 }
 
 void keep(Work& work, uint32_t number) {
@@ -319,6 +322,8 @@ void leave_work() {
   is_clocked = false;
   leave_clock();
 }
+
+void begin_pass_of_work(bool generation) { begins = kBeginsPass | (generation ? kBeginsGeneration : 0); }
 
 void follow_clock() { is_clocked = true; }
 

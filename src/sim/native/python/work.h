@@ -35,8 +35,9 @@ constexpr uint8_t kWaitsAfter = 1, kWaitedBefore = 2, kChangesLayout = 4, kOfGra
 // What of it a replay has as well.
 constexpr uint8_t kOfShape = kChangesLayout | kIsChannelsLast | kIsTransposed | kIsVolume;
 
-// Of a convolution's backward pass either or both; of others the first.
-constexpr uint8_t kForward = 0, kBackwardOfInput = 1, kBackwardOfWeights = 2, kBackward = kBackwardOfInput;
+// Of a convolution's backward pass either or both; of others the first. Beside them: the first of a forward pass, and one that begins a generation.
+constexpr uint8_t kForward = 0, kBackwardOfInput = 1, kBackwardOfWeights = 2, kBackward = kBackwardOfInput, kBeginsPass = 64,
+                  kBeginsGeneration = 128;
 
 struct Work {
   WorkKind kind;
@@ -76,6 +77,7 @@ void open_work(const std::string& folder);
 void flush_work();
 // A process that was forked writes nothing.
 void leave_work();
+void begin_pass_of_work(bool generation);
 // Time that a real run would not take: of this thread, in nanoseconds.
 void own_time(uint64_t nanoseconds);
 // For kernels that no operator launches: compiled ones. `bytes` is what their arguments have, and what they write.

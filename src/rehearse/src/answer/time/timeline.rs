@@ -80,7 +80,7 @@ impl Timeline {
         if beside { kernels.max(copies) } else { kernels }
     }
 
-    fn end(&self) -> f64 {
+    pub fn end(&self) -> f64 {
         self.queues.iter().flatten().fold(self.host, |last, queue| last.max(*queue))
     }
 }
