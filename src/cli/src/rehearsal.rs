@@ -284,7 +284,7 @@ impl RehearseOptions {
         match (&self.model, &self.batch) {
             (Some(model), Some(BatchFlag::Samples(samples))) => Ok((
                 preset::command(model, *samples, &self.command)?,
-                Some(BatchFlags { batch: preset::batch(), accumulation: preset::accumulation() }),
+                Some(BatchFlags { batch: preset::batch(), accumulation: Some(preset::accumulation()) }),
             )),
             (Some(model), _) => bail!("--model {model}: name the samples of a batch, as in --batch 8"),
             (None, Some(BatchFlag::Samples(samples))) => {
@@ -294,8 +294,7 @@ impl RehearseOptions {
             }
             (None, Some(BatchFlag::Template(batch))) => {
                 ensure!(self.what_if, "--batch goes with --what-if; vramlab fit finds the largest batch that fits");
-                let accumulation = self.accumulation.clone().context("--batch needs --accumulation, as in '--grad-accum {}'")?;
-                Ok((self.command.clone(), Some(BatchFlags { batch: batch.clone(), accumulation })))
+                Ok((self.command.clone(), Some(BatchFlags { batch: batch.clone(), accumulation: self.accumulation.clone() })))
             }
             (None, None) => Ok((self.command.clone(), None)),
         }
