@@ -148,6 +148,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(4):
     since = time.time()
     loss = model(a).sum()
+    model(a).mean()  # a metric, of the same samples
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -180,6 +181,8 @@ fn a_scripts_clocks_advance_by_predicted_time() {
     assert!((clock / events - 1.0).abs() < 0.1, "{clock} beside {events}");
     assert!((0.4..0.6).contains(&slept), "{slept}");
     assert!((step / predicted - 1.0).abs() < 0.25, "{step} beside {predicted}");
+    let answer: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("answer.json")).unwrap()).unwrap();
+    assert_eq!(answer["time"]["samples"], 8192, "{}", answer["time"]);
     // Without the flag events alone are predicted, and what the script's clock says is called this machine's.
     let ([events_alone, ..], _, error) = run(&["--gpu", "h100"]);
     assert!((events_alone / events - 1.0).abs() < 0.1, "{events_alone} beside {events}");
