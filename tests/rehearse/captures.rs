@@ -93,3 +93,23 @@ fn a_snapshot_of_pytorchs_allocator_says_what_filled_it_and_what_it_would_need()
         assert!(!folder.path().join("run").exists());
     }
 }
+
+/// docs/questions.md: after its command each block has lines of the answer to it, in their order.
+#[test]
+fn what_people_ask_is_answered_as_the_docs_say() {
+    let docs = fs::read_to_string(common::root().join("docs/questions.md")).unwrap();
+    let mut asked = 0;
+    for block in docs.split("```\n").skip(1).step_by(2) {
+        let (command, said) = block.split_once('\n').unwrap();
+        let script = command.rsplit(' ').next().unwrap().trim_end_matches(".py");
+        let answer = fs::read_to_string(common::root().join(format!("tests/rehearse/captures/{script}.txt"))).unwrap();
+        let answer = answer.replace("/tmp/example/", "");
+        let mut lines = answer.lines();
+        for line in said.lines() {
+            assert!(lines.any(|other| other == line), "{script}: the answer has no line '{line}' there");
+        }
+        asked += 1;
+    }
+    assert_eq!(asked, 12);
+    assert_eq!(docs.matches("\n## ").count(), 12);
+}

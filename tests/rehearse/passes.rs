@@ -46,6 +46,10 @@ fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
         (&"inference".into(), &Value::Null, &Value::Null)
     );
     assert!(!plain.contains("no_grad") && !plain.contains("Memory grows"), "{plain}");
+    // 32 texts of 64 tokens in each of 12 passes, a forward pass of which is timed.
+    let time = &answer["time"];
+    assert_eq!((&time["unit"], &time["passes"], &time["samples"]), (&"forward pass".into(), &12.into(), &32.into()), "{time}");
+    assert!(plain.contains("The longest of 12 forward passes takes "), "{plain}");
 
     // Keys and values of two layers, 64 texts of 162 and 163 tokens and 256 numbers of 4 bytes: those of the pass before, and the new ones.
     let (_, cached) = of(&["cached"]);
@@ -54,6 +58,10 @@ fn inference_is_called_so_with_what_fills_it_and_what_it_leaves_behind() {
     let cache = held(&cached, "KV cache");
     let of_tokens = |tokens: i64| 2 * 2 * 64 * tokens * 256 * 4;
     assert!((of_tokens(162 + 82)..=of_tokens(162 + 166)).contains(&cache), "{cache}");
+    // The text comes before the first token, takes longer than one, and all tokens together longer still.
+    let [token, prefill, all] =
+        ["step_seconds", "prefill_seconds", "total_seconds"].map(|name| cached["time"][name].as_f64().unwrap());
+    assert!(cached["time"]["unit"] == "token" && prefill > 0.0 && all > 20.0 * token.min(prefill), "{token} {prefill} {all}");
     assert_eq!(cached["processes"][0]["growth"], Value::Null, "a cache that grows within a text is no leak");
 
     // Each pass leaves its scores, 32 x 64 x 1000 numbers, in a list; or one tensor has them all.
@@ -117,4 +125,111 @@ fn what_if_of_inference_tries_what_helps_there() {
     let as_it_is =
         rows.as_array().unwrap().iter().find(|row| row["fits"] == true && row["techniques"] == serde_json::json!([])).unwrap();
     assert!(allocated("half-precision") < as_it_is["peak_allocated"].as_i64().unwrap() * 4 / 5, "{said}");
+}
+
+/// What stands in for transformers and diffusers: a class that generates by a cache it is told, and one that decodes images.
+const LIBRARIES: [(&str, &str); 2] = [
+    (
+        "transformers/generation/utils.py",
+        "import torch
+class GenerationMixin:
+    def generate(self, tokens, cache_implementation=None):
+        return self(tokens.to('cuda') if cache_implementation != 'offloaded' else tokens[:1].to('cuda'))
+",
+    ),
+    (
+        "diffusers/models/autoencoders/autoencoder_kl.py",
+        "import torch
+class AutoencoderKL(torch.nn.Module):
+    use_slicing = False
+    def enable_slicing(self):
+        self.use_slicing = True
+    def decode(self, z):
+        return [torch.empty(1 << 22, device='cuda') for _ in range(1 if self.use_slicing else len(z))][0]
+",
+    ),
+];
+
+const GENERATES: &str = "
+import sys, torch
+from transformers.generation.utils import GenerationMixin
+from diffusers.models.autoencoders.autoencoder_kl import AutoencoderKL
+class Model(torch.nn.Linear, GenerationMixin):
+    pass
+many = int(sys.argv[sys.argv.index('--batch') + 1])
+model = Model(4096, 4096, device='cuda')
+with torch.no_grad():
+    for _ in range(3):
+        model.generate(torch.ones(64 * many, 4096))
+    AutoencoderKL().decode([0] * 32)
+";
+
+#[test]
+fn what_if_of_inference_chooses_a_librarys_own_ways_and_smaller_batches() {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, text) in LIBRARIES {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    std::fs::write(folder.path().join("generate.py"), GENERATES).unwrap();
+    let output = Command::new(VRAMLAB)
+        .current_dir(folder.path())
+        .args([
+            "rehearse",
+            "--gpu",
+            "rtx-4090",
+            "--what-if",
+            "--only",
+            "offloaded-cache,sliced-vae,batch-16",
+            "--batch",
+            "--batch {}",
+        ])
+        .args(["--json", "rows.json", "--"])
+        .arg(common::python())
+        .args(["generate.py", "--batch", "32"])
+        .output()
+        .unwrap();
+    let said = text_of(&output);
+    assert!(output.status.success(), "{said}");
+    for line in
+        ["model.generate(..., cache_implementation=\"offloaded\")", "pipe.vae.enable_slicing()", "a forward pass (predicted)"]
+    {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+    let rows: Value = serde_json::from_str(&std::fs::read_to_string(folder.path().join("rows.json")).unwrap()).unwrap();
+    let allocated = |names: &[&str]| {
+        let row = rows.as_array().unwrap().iter().find(|row| row["techniques"] == serde_json::json!(names));
+        row.and_then(|row| row["peak_allocated"].as_i64()).unwrap_or_else(|| panic!("{names:?}: {rows}"))
+    };
+    // Of 32 images of 16 MiB one is left; the rest of the peak was below that.
+    let as_it_is = allocated(&[]);
+    assert!(as_it_is > 32 << 24 && allocated(&["sliced-vae"]) < as_it_is - (20 << 24), "{said}");
+    assert!(allocated(&["batch-16"]) <= as_it_is && allocated(&["offloaded-cache"]) <= as_it_is, "{said}");
+}
+
+/// Of lists of lists, as vit-pytorch has them: the blocks, and the words that a script names them by.
+#[test]
+fn blocks_are_found_in_lists_of_lists() {
+    let file = common::root().join("src/rehearse/python/vramlab_rehearsal/techniques/shared/blocks.py");
+    let script = format!(
+        "
+exec(open({file:?}).read())
+from torch import nn
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = nn.Linear(2, 2)
+class FeedForward(Attention): pass
+model = nn.Module()
+model.layers = nn.ModuleList([nn.ModuleList([Attention(), FeedForward(), nn.Identity()]) for _ in range(3)])
+(entry,) = repeated(model)
+named = eval(of_list(*entry))
+assert named == entry[2] and len(named) == 6, named
+print(of_list(*entry))
+"
+    );
+    let output = Command::new(common::python()).args(["-W", "ignore", "-c", &script]).output().unwrap();
+    let said = text_of(&output);
+    assert!(output.status.success() && said.contains("for row in model.layers for block in row if type(block)"), "{said}");
 }

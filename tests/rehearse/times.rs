@@ -120,3 +120,73 @@ fn a_card_is_calibrated_and_its_constants_and_prices_are_used() {
         assert!(output.status.code() == Some(2) && error.contains(why), "{error}");
     }
 }
+
+/// A product of 2 * 8192^3 FLOPs, timed as scripts do it: by events, and by the clock. An H100's tensor cores do 989 TFLOP/s at most.
+const TIMED: &str = "
+import time, torch
+from time import perf_counter
+a = torch.randn(8192, 8192, device='cuda', dtype=torch.bfloat16)
+begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+begin.record()
+for _ in range(10):
+    a @ a
+end.record()
+torch.cuda.synchronize()
+print('events', begin.elapsed_time(end) / 1e3)
+since = perf_counter()
+for _ in range(10):
+    a @ a
+torch.cuda.synchronize()
+print('clock', perf_counter() - since)
+since = time.time()
+time.sleep(0.3)
+while time.time() - since < 0.4:
+    pass
+print('slept', time.time() - since)
+model = torch.nn.Linear(8192, 8192, device='cuda', dtype=torch.bfloat16)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    since = time.time()
+    loss = model(a).sum()
+    model(a).mean()  # a metric, of the same samples
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss.item()
+    step = time.time() - since
+print('step', step)
+";
+
+#[test]
+fn a_scripts_clocks_advance_by_predicted_time() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("timed.py"), TIMED).unwrap();
+    let python = common::python();
+    let run = |flags: &[&str]| {
+        let words = ["--steps", "all", "--json", "answer.json", "--", python.to_str().unwrap(), "timed.py"];
+        let (output, error) = vramlab(folder.path(), &[&["rehearse"], flags, &words].concat());
+        assert!(output.status.success(), "{error}");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let of = |name: &str| -> f64 {
+            let line = said.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {said}"));
+            line.trim().parse().unwrap()
+        };
+        let seconds = ["events", "clock", "slept", "step"].map(of);
+        let answer: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("answer.json")).unwrap()).unwrap();
+        (seconds, answer["time"]["step_seconds"].as_f64().unwrap_or(0.0), error)
+    };
+    let products = 10.0 * 2.0 * 8192.0_f64.powi(3) / 989e12;
+    let ([events, clock, slept, step], predicted, _) = run(&["--gpu", "h100", "--clock"]);
+    assert!((1.0..3.0).contains(&(events / products)), "{events}");
+    assert!((clock / events - 1.0).abs() < 0.1, "{clock} beside {events}");
+    assert!((0.4..0.6).contains(&slept), "{slept}");
+    assert!((step / predicted - 1.0).abs() < 0.25, "{step} beside {predicted}");
+    let answer: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("answer.json")).unwrap()).unwrap();
+    assert_eq!(answer["time"]["samples"], 8192, "{}", answer["time"]);
+    // Without the flag events alone are predicted, and what the script's clock says is called this machine's.
+    let ([events_alone, ..], _, error) = run(&["--gpu", "h100"]);
+    assert!((events_alone / events - 1.0).abs() < 0.1, "{events_alone} beside {events}");
+    for part in ["elapsed_time of CUDA events is predicted", "the script reads the clock (timed.py:"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}

@@ -101,6 +101,10 @@ pub struct RehearseOptions {
     #[arg(long)]
     eager: bool,
 
+    /// Have the script's own clocks (time.time, time.perf_counter) advance by predicted time, so that its log shows predicted rates
+    #[arg(long, conflicts_with = "device")]
+    clock: bool,
+
     /// Print nothing but errors; the exit status is the answer
     #[arg(long)]
     quiet: bool,
@@ -274,7 +278,7 @@ impl RehearseOptions {
         };
         let mut rehearsal = with_limits(command, card, &self.steps, self.timeout)?;
         (rehearsal.host_factor, rehearsal.gpus, rehearsal.cards, rehearsal.rank) = (self.host_factor, self.gpus, self.cards, rank);
-        rehearsal.lag = self.lag;
+        (rehearsal.lag, rehearsal.clock) = (self.lag, self.clock);
         (rehearsal.longest, rehearsal.fake_data) = (self.longest, self.fake_data.clone());
         rehearsal.host_memory = self.host_memory.map(|size| size.0);
         (rehearsal.no_init, rehearsal.eager, rehearsal.measures) = (self.no_init, self.eager, self.device == TrialDevice::Cuda);
@@ -289,7 +293,7 @@ impl RehearseOptions {
         match (&self.model, &self.batch) {
             (Some(model), Some(BatchFlag::Samples(samples))) => Ok((
                 preset::command(model, *samples, &self.command)?,
-                Some(BatchFlags { batch: preset::batch(), accumulation: preset::accumulation() }),
+                Some(BatchFlags { batch: preset::batch(), accumulation: Some(preset::accumulation()) }),
             )),
             (Some(model), _) => bail!("--model {model}: name the samples of a batch, as in --batch 8"),
             (None, Some(BatchFlag::Samples(samples))) => {
@@ -299,8 +303,7 @@ impl RehearseOptions {
             }
             (None, Some(BatchFlag::Template(batch))) => {
                 ensure!(self.what_if, "--batch goes with --what-if; vramlab fit finds the largest batch that fits");
-                let accumulation = self.accumulation.clone().context("--batch needs --accumulation, as in '--grad-accum {}'")?;
-                Ok((self.command.clone(), Some(BatchFlags { batch: batch.clone(), accumulation })))
+                Ok((self.command.clone(), Some(BatchFlags { batch: batch.clone(), accumulation: self.accumulation.clone() })))
             }
             (None, None) => Ok((self.command.clone(), None)),
         }
@@ -324,7 +327,7 @@ pub fn with_limits(command: &[OsString], card: Card, steps: &str, timeout: Optio
         ensure!(seconds > 0.0 && seconds < 1e9, "--timeout {seconds}: write a number of seconds greater than 0");
     }
     let mut rehearsal = Rehearsal::new(command.to_vec(), card)?;
-    (rehearsal.steps, rehearsal.timeout) = (steps, timeout);
+    (rehearsal.steps, rehearsal.timeout, rehearsal.clocks) = (steps, timeout, rehearse::time::clock);
     Ok(rehearsal)
 }
 

@@ -288,6 +288,8 @@ thread_local uint64_t launches = 0;
 const uint64_t lag = setting("VRAMLAB_DRY_LAG", 0);
 std::atomic<uint64_t> launched{1}, waited_for{0};
 std::map<cudaEvent_t, uint64_t> recorded;
+// When the device comes to an event that can be timed, in predicted seconds; less than 0 where nobody predicts.
+std::map<cudaEvent_t, double> times;
 
 void launch() {
   launches++;
@@ -399,6 +401,7 @@ extern "C" {
 
 void (*vramlab_dry_watch)(int what, const void* address) = nullptr;
 void (*vramlab_dry_launched)(const uint64_t* addresses, size_t count) = nullptr;
+double (*vramlab_dry_clock)(const uint64_t* stream) = nullptr;
 void (*vramlab_dry_outside)(int device, uint64_t address, int64_t bytes, const char* library) = nullptr;
 
 // Says that this runtime is loaded, and how large its card is.
@@ -658,17 +661,19 @@ cudaError_t cudaDeviceSynchronize() {
   come_up(current_device);
   return wait();
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  constexpr unsigned kDisableTiming = 2;
   come_up(current_device);
   const std::lock_guard<std::mutex> lock(mutex);
   *event = reinterpret_cast<cudaEvent_t>(next_handle++ * 16);
+  if (!(flags & kDisableTiming)) times[*event] = -1;
   return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  if (!lag) return cudaSuccess;
   const std::lock_guard<std::mutex> lock(mutex);
   recorded.erase(event);
+  times.erase(event);
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -680,24 +685,33 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 std::atomic<uint64_t> events_recorded{0};
 uint64_t vramlab_dry_events() { return events_recorded; }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   events_recorded++;
-  if (!lag) return cudaSuccess;
-  const std::lock_guard<std::mutex> lock(mutex);
-  recorded[event] = launched;
+  std::unique_lock<std::mutex> lock(mutex);
+  if (lag) recorded[event] = launched;
+  if (!vramlab_dry_clock || !times.count(event)) return cudaSuccess;
+  lock.unlock();
+  const auto handle = reinterpret_cast<uint64_t>(stream);
+  const double time = vramlab_dry_clock(&handle);
+  lock.lock();
+  times[event] = time;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) { return cudaEventRecord(event, stream); }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return wait(); }
-// Time is not simulated, but there are programs that divide by it.
-std::atomic<uint64_t> timed{0};
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
-  timed++;
-  *milliseconds = 0.01f;
+std::atomic<uint64_t> timed{0}, untimed{0};
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto from = times.find(begin), to = times.find(end);
+  const bool is_known = from != times.end() && to != times.end() && from->second >= 0 && to->second >= 0;
+  (is_known ? timed : untimed)++;
+  // There are programs that divide by it.
+  *milliseconds = is_known ? static_cast<float>(1e3 * (to->second - from->second)) : 0.01f;
   return cudaSuccess;
 }
-// How often the script asked for a time that there is none of.
+// How often the script asked for a time, and for one that there is none of.
 uint64_t vramlab_dry_timed() { return timed; }
+uint64_t vramlab_dry_untimed() { return untimed; }
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, void (*callback)(cudaStream_t, cudaError_t, void*), void* data, unsigned) {
   callback(stream, cudaSuccess, data);
   return cudaSuccess;

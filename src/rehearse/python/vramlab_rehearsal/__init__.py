@@ -59,6 +59,10 @@ def begin():
         from . import fake_data
 
         fake_data.follow()
+    if settings.clocks:
+        from . import clock
+
+        clock.follow()
     imports.when_imported("torch", _torch_is_there, _torch_is_missing, before=use_the_caching_allocator)
 
 

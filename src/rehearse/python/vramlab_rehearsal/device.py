@@ -16,6 +16,12 @@ _history = None
 
 def refuse(torch):
     """Why this PyTorch cannot be rehearsed; None where it can."""
+    if not torch.version.cuda and torch.version.hip:
+        return (
+            f"PyTorch {torch.__version__} is built for ROCm, and what is simulated are NVIDIA's cards: rehearse the script in an environment with a CUDA "
+            "build (pip install torch --index-url https://download.pytorch.org/whl/cu128), which needs no GPU. Tensors take the same bytes on an AMD "
+            "card; workspaces, kernels and times differ"
+        )
     if not torch.version.cuda:
         return (
             f"PyTorch {torch.__version__} is built without CUDA, so it has no GPU allocator to rehearse with. "
@@ -48,6 +54,8 @@ def _open(torch, follow):
     opened.vl_lose.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     opened.vl_refused.restype = None
     opened.vl_out_of_memory.restype = ctypes.c_uint32
+    opened.vl_open_clock.argtypes, opened.vl_open_clock.restype = (ctypes.c_char_p,), None
+    opened.vl_clock.argtypes, opened.vl_clock.restype = (ctypes.c_double,), ctypes.c_double
     opened.vl_values.argtypes = (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t)
     number = ctypes.c_int
     opened.vl_work.argtypes = (ctypes.c_char_p, number, number, ctypes.c_double, ctypes.c_double, ctypes.c_uint32, ctypes.c_uint64)
@@ -133,7 +141,9 @@ def tell_of_third_party(failed):
     if counted("vramlab_dry_managed"):
         notes.note(managed=counted("vramlab_dry_managed"))
     if counted("vramlab_dry_timed"):
-        notes.note(note="elapsed_time of CUDA events is 0.01 ms here: what the script makes of it, such as TFLOP/s, says nothing; predicted times are in this answer")
+        notes.note(note="elapsed_time of CUDA events is predicted here, as this answer's times are: what the script made of it, such as TFLOP/s, was not measured")
+    if counted("vramlab_dry_untimed"):
+        notes.note(note="elapsed_time of CUDA events was 0.01 ms here, since nothing predicts it (a size has no speed: name a card): what the script makes of it says nothing")
     for name in told("libnvidia-ml.so.1", "vramlab_runtime_third_party"):
         notes.note(note=f"{name} has CUDA kernels of its own: they were not launched; what it allocates through PyTorch is counted")
     for name in told("libcuda.so.1", "vramlab_driver_third_party") if failed else ():

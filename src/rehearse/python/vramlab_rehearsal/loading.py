@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import time
 
-from . import hosting, longest, notes
+from . import clock, hosting, longest, notes
 from .guard import guarded
 from .session import settings
 
@@ -40,8 +40,11 @@ def follow(torch):
 
     @functools.wraps(take)
     def taking(self):
+        began = time.monotonic(), time.thread_time()
         batch = take(self)
         taken(self)
+        if clock.is_followed():
+            clock.waited_for_data(time.monotonic() - began[0] - (time.thread_time() - began[1]))
         if settings.longest and torch.is_grad_enabled():
             batch = longest.instead(self, batch)
         return batch

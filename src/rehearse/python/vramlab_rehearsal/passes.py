@@ -16,11 +16,13 @@ from .notes import note
 
 _CACHE = re.compile(r"(^|_)(past|kv|key_value|cache|caches)(_|$)|past_key_values|^(cache_[kv]|[kv]_cache|kv_?caches?)$", re.IGNORECASE)
 WITH_GRADIENTS, IN_TRAINING, BEGINS_GENERATION = 1, 2, 4
-MOST_MEMBERS, DEEPEST = 10_000, 3
+MOST_MEMBERS, DEEPEST, MOST_PASSES = 10_000, 3, 1 << 14
 _CONTAINERS = (list, tuple, set, dict, collections.deque)
 
 _passes = 0
 _length = 0
+# Samples and tokens of each.
+_sizes = []
 _caches = []
 # By what holds tensors of several passes: how, and where. The last look counts.
 _retainers = {}
@@ -42,6 +44,8 @@ def _begins(root, arguments, named):
             flags |= BEGINS_GENERATION
     device.library.vl_begin_pass(phase, flags, labels.number_of(root))
     _passes += 1
+    if _passes <= MOST_PASSES:
+        _sizes.append(reach.size_of(torch, (*arguments, *named.values())))
     given = (*zip(_parameters_of(type(root)), arguments), *named.items())
     _caches = [value for name, value in given if value is not None and _CACHE.search(name)]
     _label_caches()
@@ -185,5 +189,7 @@ def _retains(value, tensors):
 @guarded("variables that hold tensors of several passes")
 def tell():
     """When the script is stopped, or has ended: its frames are there no more then, and what was seen last counts."""
+    if _passes <= MOST_PASSES:
+        note(pass_batches=_sizes)
     for name, how, file, function in _retainers.values():
         note(keeps=name, what=how, file=file, function=function)

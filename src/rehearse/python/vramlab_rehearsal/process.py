@@ -9,7 +9,7 @@ import time
 import traceback
 from multiprocessing import util
 
-from . import counting, device, distributed, hosting, imports, labels, loading, notes, passes, reach, steps, switches
+from . import clock, counting, device, distributed, hosting, imports, labels, loading, notes, passes, reach, steps, switches
 from .guard import guarded
 from .notes import note
 from .session import settings
@@ -70,6 +70,7 @@ def begin(torch):
 
 
 def _follow(torch):
+    clock.begin()
     steps.follow(torch, stop)
 
 
@@ -87,6 +88,7 @@ def stop(after):
             loading.tell()
             passes.look_at_variables()
             passes.tell()
+            clock.tell()
         note(stopped=after, at=time.monotonic_ns())
         note(note=f"steps after step {after} were not run: what is larger later is in no figure here; --steps all runs the script to its end")
         _stopped = True
@@ -115,6 +117,7 @@ def _ended():
         reach.tell_batches()
         loading.tell()
         passes.tell()
+        clock.tell()
     device.tell_of_third_party(failed=False)
     _label_everything()
     device.ended(_stopped)

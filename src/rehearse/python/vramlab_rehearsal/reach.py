@@ -25,6 +25,8 @@ _shapes = {}
 # By step and model: samples that went through it, and tokens.
 _batches = {}
 _batches_of = 0
+# By model, the largest of its forward passes since the last backward pass.
+_forward = {}
 
 SAVING = ("save_pretrained", "save_checkpoint", "save_state", "save_model", "save_file")
 MOST_FILES, MOST_BYTES, MOST_TOLD = 100, 1 << 20, 2
@@ -134,18 +136,28 @@ def _count(torch, model, named):
     if _batches_of != step:
         _batches_of = step
         _batches[step] = {}
-    values = [inner for value in named.values() for inner in (value.values() if isinstance(value, collections.abc.Mapping) else [value])]
-    for value in values:
-        samples = tokens = 0
-        if isinstance(value, torch.Tensor) and value.dim() > 0:
+    size = size_of(torch, named.values())
+    if size[0]:
+        _forward[model] = max(_forward.get(model, (0, 0)), size)
+
+
+def goes_backward():
+    """Of the forward passes since the last backward pass the largest counts: others are of the same samples, as for metrics or of a siamese network."""
+    for model, size in _forward.items():
+        before = _batches.get(step, {}).get(model, (0, 0))
+        _batches.setdefault(step, {})[model] = before[0] + size[0], before[1] + size[1]
+    _forward.clear()
+
+
+def size_of(torch, values):
+    """Samples and tokens of what a forward pass is given."""
+    for value in [inner for value in values for inner in (value.values() if isinstance(value, collections.abc.Mapping) else [value])]:
+        if isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape[0]:
             is_text = value.dim() == 2 and not (value.is_floating_point() or value.is_complex() or value.is_nested)
-            samples, tokens = value.shape[0], value.numel() if is_text else 0
-        elif isinstance(value, (list, tuple)) and value and all(isinstance(each, torch.Tensor) for each in value):
-            samples = len(value)
-        if samples:
-            before = _batches[step].get(model, (0, 0))
-            _batches[step][model] = before[0] + samples, before[1] + tokens
-            return
+            return value.shape[0], value.numel() if is_text else 0
+        if isinstance(value, (list, tuple)) and value and all(isinstance(each, torch.Tensor) for each in value):
+            return len(value), 0
+    return 0, 0
 
 
 def _see(torch, key, value):
@@ -169,10 +181,14 @@ def _see(torch, key, value):
 
 @guarded("samples of steps")
 def tell_batches():
-    """Of each step, what went through the model that most went through."""
+    """Of each step, what went through the model that least went through: a discriminator sees samples more than once."""
+
+    def least(sizes):
+        return min(sizes, key=lambda size: (size[0], -size[1]), default=(0, 0))
+
     last = max(_batches, default=0)
     if last:
-        note(batches=[max(_batches.get(number, {}).values(), default=(0, 0)) for number in range(1, last + 1)])
+        note(batches=[least(_batches.get(number, {}).values()) for number in range(1, last + 1)])
 
 
 @guarded("what was not reached")
@@ -194,10 +210,10 @@ def tell():
     for loader in gc.get_objects():
         if issubclass(type(loader), torch.utils.data.DataLoader) and loader not in _iterated and id(loader) in names:
             found.setdefault("evaluation", []).append((f"nothing was read from the DataLoader {names[id(loader)]}", "", 0))
-    for file in _own_files():
+    for file in own_files():
         _of_source(file, found)
     known = {(file, line) for evidence in found.values() for _, file, line in evidence}
-    rest = [(what, file, line) for what, file, line in later.of_frames(sys._getframe(1), is_own, _tree) if (file, line) not in known]
+    rest = [(what, file, line) for what, file, line in later.of_frames(sys._getframe(1), is_own, parsed) if (file, line) not in known]
     for kind, evidence in found.items():
         if kind not in _did:
             for what, file, line in evidence[:MOST_TOLD]:
@@ -250,7 +266,7 @@ def is_own(file):
     return not any(part in file for part in ("/site-packages/", "/dist-packages/", "/lib/python3", *imports.libraries()))
 
 
-def _own_files():
+def own_files():
     files = {os.path.abspath(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
     own = sorted(file for file in files if is_own(file) and os.path.isfile(file) and os.path.getsize(file) < MOST_BYTES)
     main = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "")
@@ -258,7 +274,7 @@ def _own_files():
 
 
 @functools.lru_cache(maxsize=MOST_FILES)
-def _tree(file):
+def parsed(file):
     try:
         with open(file, "rb") as source:
             return ast.parse(source.read())
@@ -267,7 +283,7 @@ def _tree(file):
 
 
 def _of_source(file, found):
-    tree = _tree(file)
+    tree = parsed(file)
     if tree is None:
         return
     saves = {

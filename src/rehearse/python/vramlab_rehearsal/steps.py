@@ -224,6 +224,7 @@ class _Steps:
 
     def backward_begins(self):
         self.look()
+        reach.goes_backward()
         hosting.look()
         self.is_backward = True
 

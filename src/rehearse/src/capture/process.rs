@@ -36,6 +36,7 @@
 //! | `{"unreached":"evaluation","what":..,"file":..,"line":N}` | what the script has and did not come to before it was stopped; the place, where there is one |
 //! | `{"varied":NAME,"module":CLASS,"least":[..],"most":[..],"step":N}` | sizes of an input of the outermost module, where they differ, and when the most came |
 //! | `{"batches":[[SAMPLES,TOKENS],..]}` | of the first steps: what went through the model; 0 tokens where its input is no text |
+//! | `{"pass_batches":[[SAMPLES,TOKENS],..]}` | the same of each forward pass, where there are not too many |
 //! | `{"loader":NAME,"workers":N,"batches":N,"prefetched":N}` | a DataLoader, batches that were taken from it to train, and how many each worker has ready |
 //! | `{"host":{"resident":N,"file":N,"untouched":N,"pinned":N}}` | bytes of the host's memory |
 //! | `{"flops":N}` | floating-point operations of the step after the last that is recorded |
@@ -248,6 +249,7 @@ pub struct Trace {
     pub keepers: Vec<Keeper>,
     /// Samples and tokens of the first steps.
     pub batches: Vec<(u64, u64)>,
+    pub pass_batches: Vec<(u64, u64)>,
     pub loaders: Vec<ScriptLoader>,
     /// What was fetched for DataLoaders, by this process or workers that it forked.
     pub fetches: Vec<Fetch>,
@@ -346,6 +348,9 @@ enum TraceLine {
     Keeps(Keeper),
     Batches {
         batches: Vec<(u64, u64)>,
+    },
+    PassBatches {
+        pass_batches: Vec<(u64, u64)>,
     },
     Loader(ScriptLoader),
     Flops {
@@ -474,6 +479,7 @@ impl Trace {
             TraceLine::Varied(varied) => self.varied.push(varied),
             TraceLine::Keeps(keeper) => self.keepers.push(keeper),
             TraceLine::Batches { batches } => self.batches = batches,
+            TraceLine::PassBatches { pass_batches } => self.pass_batches = pass_batches,
             TraceLine::Loader(loader) => self.loaders.push(loader),
             TraceLine::Flops { flops } => self.flops = Some(flops),
             TraceLine::Host { host } => self.host.join(host),

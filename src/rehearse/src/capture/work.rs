@@ -127,6 +127,9 @@ pub struct Work {
     pub taps: u16,
     /// Bit 0: of the input's gradient, or of a backward pass at all; bit 1: of the weights' gradient. 0 is a forward pass.
     pub direction: u8,
+    /// The first of a forward pass, and of one that begins a generation: bits 6 and 7 of that byte.
+    pub begins_pass: bool,
+    pub begins_generation: bool,
     pub stride: u8,
 }
 
@@ -142,7 +145,7 @@ const HEADER: usize = 64;
 /// Of captures that were kept before: without what stands behind the host's time.
 const BEFORE: &[u8] = b"VLWORK02";
 const BEFORE_RECORD: usize = 80;
-const RECORD: usize = 88;
+pub const RECORD: usize = 88;
 
 impl Work {
     fn read(record: &[u8; RECORD]) -> Option<Work> {
@@ -182,7 +185,9 @@ impl Work {
             host_nanoseconds: u64_at(72),
             groups: u32_at(80),
             taps: u16_at(84),
-            direction: record[86],
+            direction: record[86] & 3,
+            begins_pass: record[86] & 64 != 0,
+            begins_generation: record[86] & 128 != 0,
             stride: record[87],
         })
     }
@@ -222,8 +227,13 @@ impl Work {
             String::from_utf8_lossy(magic),
             String::from_utf8_lossy(MAGIC),
         );
-        let (records, _) = bytes[HEADER..].as_chunks::<RECORD>();
-        Ok(records.iter().filter_map(Work::read).collect())
+        Ok(Work::read_all(&bytes[HEADER..]))
+    }
+
+    /// Records without a header.
+    pub fn read_all(bytes: &[u8]) -> Vec<Work> {
+        let (records, _) = bytes.as_chunks::<RECORD>();
+        records.iter().filter_map(Work::read).collect()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Runs a command under rehearsal, and keeps what its processes told.
 
+use super::clock::{ClockServer, Clocks};
 use super::held;
 use super::libraries::{Libraries, libraries};
 use super::session::{self, LeftProcesses, PythonSettings, Session};
@@ -52,6 +53,10 @@ pub struct Rehearsal {
     pub no_init: bool,
     /// Turn `torch.compile` off.
     pub eager: bool,
+    /// Have the script's own clocks advance by predicted time.
+    pub clock: bool,
+    /// Who predicts it.
+    pub clocks: Clocks,
     /// Seconds after which the command is ended.
     pub timeout: Option<f64>,
     /// Read the meters and the clock of a real GPU, and simulate nothing; for [`what_if`](crate::what_if::what_if) alone.
@@ -134,6 +139,8 @@ impl Rehearsal {
             host_memory: None,
             no_init: false,
             eager: false,
+            clock: false,
+            clocks: |_, _| None,
             timeout: None,
             measures: false,
             writes: false,
@@ -151,7 +158,7 @@ impl Rehearsal {
         self.variant.command.as_ref().unwrap_or(&self.command)
     }
 
-    fn command(&self, session: &Path) -> Result<Command> {
+    fn command(&self, session: &Path, clock: Option<&ClockServer>) -> Result<Command> {
         let settings = PythonSettings {
             version: VERSION,
             libraries: &self.libraries.folder,
@@ -173,6 +180,8 @@ impl Rehearsal {
             longest: self.longest,
             fake_data: self.fake_data.as_deref(),
             counts: self.variant.counts,
+            clock: clock.map(|server| server.name.as_str()),
+            clocks: self.clock,
         };
         settings.write(session)?;
         let mut command = Command::new(&self.words()[0]);
@@ -218,7 +227,9 @@ impl Rehearsal {
 impl Executor for Processes {
     fn run(&self, rehearsal: &Rehearsal, output: Output) -> Result<(Capture, Option<Session>)> {
         let session = Session::new()?;
-        let mut command = rehearsal.command(session.path())?;
+        let ask = || ClockServer::new(session.path(), rehearsal.clocks, rehearsal.card, rehearsal.host_factor);
+        let clock = (!rehearsal.measures).then(ask).flatten();
+        let mut command = rehearsal.command(session.path(), clock.as_ref())?;
         let mut heard = None;
         if output == Output::Silent {
             let file = tempfile::tempfile().context("making a temporary file")?;

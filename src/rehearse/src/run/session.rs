@@ -110,6 +110,9 @@ pub struct PythonSettings<'a> {
     pub fake_data: Option<&'a str>,
     /// Whether floating-point operations are counted, in one step more.
     pub counts: bool,
+    /// Whom to ask for predicted time; and whether the script's own clocks tell it.
+    pub clock: Option<&'a str>,
+    pub clocks: bool,
 }
 
 impl PythonSettings<'_> {

@@ -34,7 +34,13 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
     writeln!(text)?;
     writeln!(
         text,
-        "  A step takes {} (predicted; {:.0} %: {}) on {}; bound by {}.",
+        "  {} takes {} (predicted; {:.0} %: {}) on {}; bound by {}.",
+        match (time.unit, time.passes) {
+            ("token", _) => "A token of the longest text".to_string(),
+            ("step", _) => "A step".to_string(),
+            (_, Some(passes)) if passes > 1 => format!("The longest of {passes} forward passes"),
+            _ => "The forward pass".to_string(),
+        },
         seconds(time.step_seconds),
         time.coverage * 100.0,
         between(time.low_seconds, time.high_seconds),
@@ -60,6 +66,12 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
     }
     if !time.throughput().is_empty() {
         writeln!(text, "    That is {} (predicted).", time.throughput())?;
+    }
+    if let Some(prefill) = time.prefill_seconds {
+        writeln!(text, "    The text before the first token takes {} (predicted), at most.", seconds(prefill))?;
+    }
+    if let Some(passes) = time.passes.filter(|passes| *passes > 1) {
+        writeln!(text, "    All {passes} forward passes take {} (predicted), one after the other.", seconds(time.total_seconds))?;
     }
     if let Some(cost) = &time.cost {
         let [of, low, high] = [cost.of_1000_steps, cost.low, cost.high].map(money);

@@ -99,6 +99,9 @@ EXPORTED void vl_work(const char* name, int kind, int precision, double flops, d
   vramlab::rehearsal::told_work(name, static_cast<vramlab::rehearsal::WorkKind>(kind), static_cast<vramlab::rehearsal::Precision>(precision),
                                 flops, bytes, launches, stream);
 }
+// The script's clocks: who predicts them, and what they say.
+EXPORTED void vl_open_clock(const char* name) { vramlab::rehearsal::open_clock(name); }
+EXPORTED double vl_clock(double idle) { return vramlab::rehearsal::read_clock(nullptr, idle); }
 EXPORTED void vl_begin_graph(uint64_t graph) { vramlab::rehearsal::begin_graph(graph); }
 EXPORTED void vl_end_graph() { vramlab::rehearsal::end_graph(); }
 EXPORTED void vl_replay_graph(uint64_t graph) { vramlab::rehearsal::replay_graph(graph); }

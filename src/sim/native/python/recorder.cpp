@@ -520,10 +520,13 @@ void enter(Phase next) {
 }
 
 void begin_pass(Phase next, int64_t flags, uint32_t module) {
+  // As passes.py numbers it.
+  constexpr int64_t kBeginsGenerationOfPass = 4;
   static std::atomic<int64_t> passes{0};
   const Phase before = current_phase.load();
   if (before == Phase::kBackward || before == Phase::kOptimizer) return;
   enter(next);
+  begin_pass_of_work(flags & kBeginsGenerationOfPass);
   const std::lock_guard<std::mutex> lock(mutex);
   if (!is_open()) return;
   Event event = now(Kind::kPass);

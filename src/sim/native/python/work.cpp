@@ -33,6 +33,8 @@ std::vector<Work> waiting;
 // What each CUDA graph has captured, under the mutex; and the one that captures, or 0.
 std::unordered_map<uint64_t, std::vector<Work>> graphs;
 std::atomic<uint64_t> capturing{0};
+// What the next record is to say of the forward pass that begins with it.
+std::atomic<uint8_t> begins{0};
 
 thread_local uint64_t own = 0, told_launches = 0, library_records = 0, last_waits = 0;
 thread_local uint64_t last_processor = 0, last_own = 0;
@@ -42,6 +44,10 @@ uint64_t clock_of(clockid_t which) {
   clock_gettime(which, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1000000000ull + static_cast<uint64_t>(now.tv_nsec);
 }
+
+// What the script's clocks are to be told of, and whether they are followed.
+std::atomic<bool> is_clocked{false};
+std::vector<Work> untold;
 
 // Of this thread, by the simulated runtime.
 uint64_t launches() {
@@ -53,30 +59,44 @@ uint64_t waits() {
   return count ? count() : 0;
 }
 
-bool is_recorded() {
+bool is_written() {
   if (!work_file.is_open() || current_step() > last_step) return false;
   return phase() != Phase::kLoad || capturing.load(std::memory_order_relaxed) != 0;
 }
 
+bool is_recorded() { return is_clocked || is_written(); }
+
 uint64_t host_time() {
-  const uint64_t processor = clock_of(CLOCK_THREAD_CPUTIME_ID);
-  const uint64_t passed = last_processor ? processor - last_processor : 0, ours = own - last_own;
-  last_processor = processor;
+  const uint64_t passed = host_time_passed();
+  last_processor = clock_of(CLOCK_THREAD_CPUTIME_ID);
   last_own = own;
-  return passed > ours ? passed - ours : 0;
+  return passed;
+}
+
+// Under the mutex.
+void push(Work work, bool written) {
+  if (is_clocked) untold.push_back(work);
+  if (written) work.direction |= begins.exchange(0);
+  if (written) waiting.push_back(work);
 }
 
 void keep(Work& work, uint32_t number) {
-  const Place place = look_for_place();
+  const bool written = is_written();
+  const Place place = written ? look_for_place() : Place{phase(), current_step(), 0, 0, 0};
   work.phase = place.phase;
   work.step = place.step;
   work.stack = place.stack;
   work.origin = place.origin;
   work.module = place.module;
   work.operator_ = number;
-  const std::lock_guard<std::mutex> lock(work_mutex);
-  const uint64_t graph = capturing;
-  (graph ? graphs[graph] : waiting).push_back(work);
+  bool is_much = false;
+  {
+    const std::lock_guard<std::mutex> lock(work_mutex);
+    if (const uint64_t graph = capturing) return graphs[graph].push_back(work);
+    push(work, written);
+    is_much = untold.size() >= 1 << 14;
+  }
+  if (is_much) read_clock(nullptr, 0);
 }
 
 // What an operator's kernels are, by its exact name without namespace and overload; in-place operators have a name of their own. What is not
@@ -297,7 +317,27 @@ void flush_work() {
   waiting.clear();
 }
 
-void leave_work() { work_file.leave(); }
+void leave_work() {
+  work_file.leave();
+  is_clocked = false;
+  leave_clock();
+}
+
+void begin_pass_of_work(bool generation) { begins = kBeginsPass | (generation ? kBeginsGeneration : 0); }
+
+void follow_clock() { is_clocked = true; }
+
+std::vector<Work> take_untold() {
+  const std::lock_guard<std::mutex> lock(work_mutex);
+  return std::exchange(untold, {});
+}
+
+uint64_t host_time_passed() {
+  const uint64_t passed = last_processor ? clock_of(CLOCK_THREAD_CPUTIME_ID) - last_processor : 0, ours = own - last_own;
+  return passed > ours ? passed - ours : 0;
+}
+
+bool has_waited() { return waits() != last_waits; }
 
 void own_time(uint64_t nanoseconds) { own += nanoseconds; }
 
@@ -333,6 +373,7 @@ void end_graph() { capturing = 0; }
 
 void replay_graph(uint64_t graph) {
   if (!is_recorded()) return;
+  const bool written = is_written();
   uint64_t host = host_time();
   const OwnTime time;
   const std::lock_guard<std::mutex> lock(work_mutex);
@@ -343,7 +384,7 @@ void replay_graph(uint64_t graph) {
     work.flags = static_cast<uint8_t>((work.flags & kOfShape) | flags);
     work.host_nanoseconds = std::exchange(host, 0);
     flags = kOfGraph;
-    waiting.push_back(work);
+    push(work, written);
   }
 }
 
@@ -365,7 +406,7 @@ WorkOf::WorkOf(const c10::FunctionSchema& schema, bool overwrites)
 
 WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torch::jit::Stack& stack) : of(of), op(op), is_on(is_recorded()) {
   if (!is_on) return;
-  if (waits() != last_waits) work.flags = kWaitedBefore;
+  if (has_waited()) work.flags = kWaitedBefore;
   last_waits = waits();
   launches_before = launches();
   told_before = told_launches;

@@ -9,6 +9,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <vector>
+
 namespace vramlab::rehearsal {
 
 constexpr char kWorkMagic[8] = {'V', 'L', 'W', 'O', 'R', 'K', '0', '3'};
@@ -33,8 +35,9 @@ constexpr uint8_t kWaitsAfter = 1, kWaitedBefore = 2, kChangesLayout = 4, kOfGra
 // What of it a replay has as well.
 constexpr uint8_t kOfShape = kChangesLayout | kIsChannelsLast | kIsTransposed | kIsVolume;
 
-// Of a convolution's backward pass either or both; of others the first.
-constexpr uint8_t kForward = 0, kBackwardOfInput = 1, kBackwardOfWeights = 2, kBackward = kBackwardOfInput;
+// Of a convolution's backward pass either or both; of others the first. Beside them: the first of a forward pass, and one that begins a generation.
+constexpr uint8_t kForward = 0, kBackwardOfInput = 1, kBackwardOfWeights = 2, kBackward = kBackwardOfInput, kBeginsPass = 64,
+                  kBeginsGeneration = 128;
 
 struct Work {
   WorkKind kind;
@@ -74,6 +77,7 @@ void open_work(const std::string& folder);
 void flush_work();
 // A process that was forked writes nothing.
 void leave_work();
+void begin_pass_of_work(bool generation);
 // Time that a real run would not take: of this thread, in nanoseconds.
 void own_time(uint64_t nanoseconds);
 // For kernels that no operator launches: compiled ones. `bytes` is what their arguments have, and what they write.
@@ -83,6 +87,19 @@ void told_work(const char* name, WorkKind kind, Precision precision, double flop
 void begin_graph(uint64_t graph);
 void end_graph();
 void replay_graph(uint64_t graph);
+
+// The script's clocks: what they were not told of yet, processor time of this thread since its last record, and whether it has waited for the
+// device since. `follow_clock` has everything told from then on.
+void follow_clock();
+std::vector<Work> take_untold();
+uint64_t host_time_passed();
+bool has_waited();
+// Predicted seconds since the clock began: the host's, or, at an event of a stream, when the device comes to it. -1 where nobody predicts. The
+// script has slept for `idle` seconds meanwhile.
+double read_clock(const uint64_t* stream, double idle);
+// Whom to ask; a process that was forked asks nobody.
+void open_clock(const char* name);
+void leave_clock();
 
 // Adds its life to the rehearsal's own time; what of it is the script's is taken out by `pause`.
 class OwnTime {

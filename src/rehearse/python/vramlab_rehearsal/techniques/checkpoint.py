@@ -119,7 +119,7 @@ for block in {of_list(*entry)}:
         return f"import functools\nfrom torch.utils.checkpoint import checkpoint\n\n{source}\n\n{loops}", self.statistics(lists)
 
     def segments(self, lists):
-        lists = [entry for entry in lists if len(entry[2]) == len(entry[1])]
+        lists = [entry for entry in lists if entry[2] == list(entry[1])]
         if not lists:
             return self.refused("the blocks do not follow one another")
         for _, _, blocks in lists:

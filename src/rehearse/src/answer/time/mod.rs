@@ -5,6 +5,7 @@
 //! script's DataLoader gives beside it. docs/time.md has the formulas, what they were fitted on and how far they were off.
 
 mod calibrate;
+mod clock;
 mod constants;
 mod device;
 mod loading;
@@ -14,6 +15,7 @@ mod timeline;
 
 pub use crate::capture::work::{Precision, Work, WorkKind};
 pub use calibrate::{SCRIPT as CALIBRATION, calibrated};
+pub use clock::clock;
 pub use constants::{use_file as use_constants, use_launch_seconds};
 pub use loading::Loading;
 pub use predict::{ModuleTime, NOT_MODELLED, Prediction, TimeChange, by_class, predict};

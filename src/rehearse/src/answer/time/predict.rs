@@ -4,7 +4,8 @@ use super::constants::{Grade, launch_seconds};
 use super::device::{CardModel, Limit, OperatorTime, class_title};
 use super::loading::{Loading, StepSeconds};
 use super::prices::{Cost, cost};
-use super::timeline::{Turn, begins, steady};
+use super::timeline::{Timeline, Turn, begins, steady};
+use crate::answer::passes::trains;
 use crate::answer::place::{Line, TOLD, alike};
 use crate::capture::process::Trace;
 use crate::capture::work::{Precision, Work, WorkKind};
@@ -38,12 +39,19 @@ pub struct Prediction {
     pub gpu: String,
     /// Always: for readers of the file.
     pub predicted: bool,
-    /// Of an optimizer step in the steady state.
+    /// What a step is: `step` of an optimizer, or where the script never trains the longest `forward pass`, or `token` of a generation.
+    pub unit: &'static str,
+    /// Of it in the steady state.
     pub step_seconds: f64,
     pub low_seconds: f64,
     pub high_seconds: f64,
-    /// Of all steps that were seen, at the steady rate.
+    /// Of all steps that were seen, at the steady rate; of all forward passes.
     pub total_seconds: f64,
+    /// Of a script that never trains: how many forward passes there were, and where it generates what comes before the first token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passes: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_seconds: Option<f64>,
     /// What goes through the model in that step, of this process, where its input shows it; tokens of text alone.
     pub samples: Option<u64>,
     pub tokens: Option<u64>,
@@ -144,9 +152,12 @@ pub struct TimeChange {
 impl Prediction {
     /// Beside the script as it is; a change of layout has a band of its own.
     pub fn change_from(&self, before: &Prediction, changes_layout: bool) -> TimeChange {
-        let ratio = self.step_seconds / before.step_seconds;
+        // Of forward passes for each sample: their batch may be another one.
+        let samples = |of: &Prediction| of.samples.filter(|_| of.passes.is_some()).map_or(1.0, |samples| samples as f64);
+        let more = samples(before) / samples(self);
+        let ratio = more * self.step_seconds / before.step_seconds;
         // The same work for the GPU is the same time of a step that the GPU bounds; the host's differs from run to run.
-        let device = self.device_seconds / before.device_seconds;
+        let device = more * self.device_seconds / before.device_seconds;
         if (device - 1.0).abs() < 1e-3 && (ratio - 1.0).abs() < 0.02 {
             return TimeChange { share: 0.0, low: 0.0, high: 0.0 };
         }
@@ -178,40 +189,117 @@ pub struct Misaligned {
     pub padded_seconds: f64,
 }
 
+/// What is timed, with the one before it.
+struct Stretch<'a> {
+    unit: &'static str,
+    works: Vec<&'a Work>,
+    before: Vec<&'a Work>,
+    /// Samples and tokens.
+    batch: (u64, u64),
+    /// Forward passes, and what they take one after the other.
+    all: Option<(usize, f64)>,
+    prefill: Option<f64>,
+}
+
+impl<'a> Stretch<'a> {
+    /// The last optimizer step that ended.
+    fn step(trace: &'a Trace, steps: u32) -> Option<Stretch<'a>> {
+        let step = trace.work.iter().map(|work| work.step).filter(|step| *step < steps).max()?;
+        let of = |step: u32| trace.work.iter().filter(move |work| work.step == step).collect();
+        Some(Stretch {
+            unit: "step",
+            works: of(step),
+            before: step.checked_sub(1).map_or_else(Vec::new, of),
+            batch: trace.batches.get(step as usize).copied().unwrap_or_default(),
+            all: None,
+            prefill: None,
+        })
+    }
+
+    /// Of a script that never trains the longest forward pass, with what follows it until the next one; of a generation the longest of a token.
+    fn pass(trace: &'a Trace, device: &CardModel, host: HostModel) -> Option<Stretch<'a>> {
+        let passes: Vec<&[Work]> = trace.work.chunk_by(|_, next| !next.begins_pass).filter(|pass| pass[0].begins_pass).collect();
+        let turn_of = |work: &Work| turn(work, host.seconds(work, work.host_nanoseconds), device.takes(work).seconds);
+        let seconds = |works: &[Work]| {
+            let mut line = Timeline::default();
+            works.iter().for_each(|work| _ = line.take(turn_of(work), true));
+            line.end()
+        };
+        let is_token = |pass: &[Work]| pass[0].phase == Phase::Generation && !pass[0].begins_generation;
+        let generates = passes.iter().any(|pass| is_token(pass));
+        let longest = |wanted: &dyn Fn(&[Work]) -> bool| {
+            let lengths = passes.iter().enumerate().filter(|(_, pass)| wanted(pass)).map(|(at, pass)| (at, seconds(pass)));
+            lengths.max_by(|a, b| a.1.total_cmp(&b.1))
+        };
+        let (at, _) = longest(&|pass| is_token(pass) == generates)?;
+        // One alone may have no name for its size: a pass that launched nothing has a size and no work.
+        let batch = (trace.pass_batches.len() == passes.len()).then(|| trace.pass_batches[at]).unwrap_or_default();
+        Some(Stretch {
+            unit: if generates { "token" } else { "forward pass" },
+            works: passes[at].iter().collect(),
+            before: at.checked_sub(1).map_or_else(Vec::new, |before| passes[before].iter().collect()),
+            batch,
+            all: Some((passes.len(), seconds(&trace.work))),
+            prefill: longest(&|pass| pass[0].begins_generation).map(|(_, seconds)| seconds).filter(|_| generates),
+        })
+    }
+}
+
+/// What a card's host takes.
+#[derive(Debug, Clone, Copy)]
+pub struct HostModel {
+    factor: f64,
+    /// For each launch, where it was measured where the card is: its host's own processor time is in it.
+    launch: Option<f64>,
+}
+
+impl HostModel {
+    /// A host that takes `factor` times as long as this one.
+    pub fn of(card: &Card, factor: f64) -> HostModel {
+        HostModel { factor, launch: launch_seconds(card) }
+    }
+
+    /// For an operator, after which so much of this host's processor time had passed.
+    pub fn seconds(self, work: &Work, nanoseconds: u64) -> f64 {
+        let launches = if work.of_graph { 0.0 } else { f64::from(work.launches) };
+        self.launch.unwrap_or(LAUNCH_SECONDS) * launches + self.between(nanoseconds)
+    }
+
+    /// Without a launch.
+    pub fn between(self, nanoseconds: u64) -> f64 {
+        if self.launch.is_some() { 0.0 } else { nanoseconds as f64 * 1e-9 * self.factor }
+    }
+}
+
+/// An operator on the time line.
+pub fn turn(work: &Work, host: f64, device: f64) -> Turn {
+    Turn {
+        host,
+        device,
+        card: work.device,
+        beside: work.kind == WorkKind::Copy && work.stream != 0,
+        waited: work.waited,
+        waits: work.synchronises,
+    }
+}
+
 /// Predicts a step of a process on a card, where the host takes `host_factor` times as long as here.
 ///
 /// # Errors
 /// Why there is none: the card has no figures of speed, or no step ended.
 pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Result<Prediction, String> {
     let device = CardModel::of(card)?;
-    let whole = trace.work.iter().map(|work| work.step).filter(|step| *step < steps).max();
-    let Some(step) = whole else {
-        return Err("no optimizer step ended, so there is no step to time".to_string());
-    };
-    let of = |step: u32| trace.work.iter().filter(move |work| work.step == step);
-    let works: Vec<&Work> = of(step).collect();
-    let before: Vec<&Work> = step.checked_sub(1).map_or_else(Vec::new, |step| of(step).collect());
+    let host = HostModel::of(card, host_factor);
+    let pass = || if trains(&trace.events) { None } else { Stretch::pass(trace, &device, host) };
+    let stretch = Stretch::step(trace, steps).or_else(pass).ok_or("no optimizer step ended, so there is no step to time")?;
+    let (works, before) = (stretch.works, stretch.before);
     // Of two steps alike the host's time is the shorter one: what else ran on this machine made the other longer.
     let alike = works.len() == before.len() && works.iter().zip(&before).all(|(a, b)| a.operator == b.operator);
-    let measured = launch_seconds(card);
-    let host = |at: usize| {
-        let nanoseconds = works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
-        let launches = if works[at].of_graph { 0.0 } else { f64::from(works[at].launches) };
-        match measured {
-            // What a launch takes was measured where the card is: its host's own processor time is in it.
-            Some(seconds) => seconds * launches,
-            None => nanoseconds as f64 * 1e-9 * host_factor + LAUNCH_SECONDS * launches,
-        }
-    };
     let taken: Vec<OperatorTime> = works.iter().map(|work| device.takes(work)).collect();
     let turns: Vec<Turn> = (0..works.len())
-        .map(|at| Turn {
-            host: host(at),
-            device: taken[at].seconds,
-            card: works[at].device,
-            beside: works[at].kind == WorkKind::Copy && works[at].stream != 0,
-            waited: works[at].waited,
-            waits: works[at].synchronises,
+        .map(|at| {
+            let nanoseconds = works[at].host_nanoseconds.min(if alike { before[at].host_nanoseconds } else { u64::MAX });
+            turn(works[at], host.seconds(works[at], nanoseconds), taken[at].seconds)
         })
         .collect();
     let step_seconds = steady(&turns, true);
@@ -235,16 +323,19 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
     };
     let unrecorded = unrecorded(&taken, device_seconds);
     let (low, high) = interval(card.name.unwrap_or_default(), records, is_busy, &unrecorded);
-    let (samples, tokens) = trace.batches.get(step as usize).copied().unwrap_or_default();
+    let (samples, tokens) = stretch.batch;
     let known = |count: u64| (count > 0).then_some(count);
     let rate = |count: u64| known(count).map(|count| count as f64 / step_seconds);
     Ok(Prediction {
         gpu: card.to_string(),
         predicted: true,
+        unit: stretch.unit,
         step_seconds,
         low_seconds: step_seconds * low,
         high_seconds: step_seconds * high,
-        total_seconds: step_seconds * f64::from(steps),
+        total_seconds: stretch.all.map_or(step_seconds * f64::from(steps), |(_, seconds)| seconds),
+        passes: stretch.all.map(|(passes, _)| passes),
+        prefill_seconds: stretch.prefill,
         samples: known(samples),
         tokens: known(tokens),
         samples_per_second: rate(samples),
@@ -363,9 +454,11 @@ fn phases(works: &[&Work], taken: &[OperatorTime], turns: &[Turn]) -> Vec<PhaseT
         let device_seconds: f64 = of.iter().map(|at| taken[*at].seconds).sum();
         let host_seconds: f64 = of.iter().map(|at| turns[*at].host).sum();
         let bound_by = if device_seconds >= BUSY * host_seconds { limit_of(of.iter().map(|at| &taken[*at])) } else { "launches" };
-        (!of.is_empty()).then_some(PhaseTime { phase: phase.name(), device_seconds, host_seconds, bound_by })
+        let name = if phase == Phase::Evaluation { "inference" } else { phase.name() };
+        (!of.is_empty()).then_some(PhaseTime { phase: name, device_seconds, host_seconds, bound_by })
     };
-    [Phase::Forward, Phase::Backward, Phase::Optimizer].into_iter().filter_map(row).collect()
+    let all = [Phase::Forward, Phase::Backward, Phase::Optimizer, Phase::Evaluation, Phase::Generation];
+    all.into_iter().filter_map(row).collect()
 }
 
 fn module_of(trace: &Trace, work: &Work) -> String {

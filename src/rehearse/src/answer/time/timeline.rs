@@ -34,26 +34,55 @@ pub fn begins(turns: &[Turn]) -> Vec<f64> {
 /// The end of each step, and when the device began each turn of the last one.
 fn run(turns: &[Turn], waits: bool) -> ([f64; STEPS], Vec<f64>) {
     let mut begins = vec![0.0; turns.len()];
-    let mut host = 0.0_f64;
-    // Of each card the kernels' queue, and that of copies beside them.
-    let mut queues = [[0.0_f64; 2]; 16];
+    let mut line = Timeline::default();
     let mut ends = [0.0_f64; STEPS];
     for end in &mut ends {
         for (turn, begin) in turns.iter().zip(&mut begins) {
-            if waits && turn.waited {
-                host = queues.iter().flatten().fold(host, |last, queue| last.max(*queue));
-            }
-            host += turn.host;
-            let queue = &mut queues[usize::from(turn.card) % 16][usize::from(turn.beside)];
-            *begin = queue.max(host);
-            *queue = *begin + turn.device;
-            if waits && turn.waits {
-                host = host.max(*queue);
-            }
+            *begin = line.take(*turn, waits);
         }
-        *end = queues.iter().flatten().fold(host, |last, queue| last.max(*queue));
+        *end = line.end();
     }
     (ends, begins)
+}
+
+/// Where host and device are, in seconds.
+#[derive(Debug, Default)]
+pub struct Timeline {
+    pub host: f64,
+    /// Of each card the kernels' queue, and that of copies beside them.
+    queues: [[f64; 2]; 16],
+}
+
+impl Timeline {
+    /// When the device begins it.
+    pub fn take(&mut self, turn: Turn, waits: bool) -> f64 {
+        if waits && turn.waited {
+            self.wait();
+        }
+        self.host += turn.host;
+        let queue = &mut self.queues[usize::from(turn.card) % 16][usize::from(turn.beside)];
+        let begin = queue.max(self.host);
+        *queue = begin + turn.device;
+        if waits && turn.waits {
+            self.host = self.host.max(*queue);
+        }
+        begin
+    }
+
+    /// The host waits for all that was launched.
+    pub fn wait(&mut self) {
+        self.host = self.end();
+    }
+
+    /// When a card is done with its kernels, and with the copies beside them where those are asked for.
+    pub fn done(&self, card: u16, beside: bool) -> f64 {
+        let [kernels, copies] = self.queues[usize::from(card) % 16];
+        if beside { kernels.max(copies) } else { kernels }
+    }
+
+    pub fn end(&self) -> f64 {
+        self.queues.iter().flatten().fold(self.host, |last, queue| last.max(*queue))
+    }
 }
 
 #[cfg(test)]

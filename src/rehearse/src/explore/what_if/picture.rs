@@ -1,14 +1,13 @@
 //! What each technique needs of the card, as bars beside the card's size.
 
-use super::row::VariantRow;
+use super::row::{MeasuredStep, VariantRow};
 use super::show::recommendation;
-use crate::answer::SimulatedGpu;
 use anyhow::Result;
 use base::units::{Bytes, Seconds};
 use chart::{Bar, Head, WIDE, bars};
 
 /// An SVG document of the rows that were measured, in their order.
-pub fn draw(rows: &[VariantRow], gpu: &SimulatedGpu) -> Result<String> {
+pub fn draw(rows: &[VariantRow], base: &MeasuredStep) -> Result<String> {
     let bar = |row: &VariantRow| {
         let bytes = row.peak_reserved?.unsigned_abs();
         let more = match row.seconds {
@@ -22,9 +21,10 @@ pub fn draw(rows: &[VariantRow], gpu: &SimulatedGpu) -> Result<String> {
         let figures = format!("{}{more}", Bytes(bytes));
         Some(Bar { name: row.name(), bytes, figures, look: usize::from(row.techniques.is_empty()), is_hatched: !row.fits })
     };
+    let gpu = &base.gpu;
     // What the allocator can have of the card.
     let room = (gpu.memory - gpu.context).unsigned_abs();
     let below = format!("Most memory that PyTorch reserves; the line is what {} has for it, hatched bars do not fit.", gpu.name);
-    let head = Head::new(&recommendation(gpu, rows), &below, WIDE);
+    let head = Head::new(&recommendation(base, rows), &below, WIDE);
     bars(&head, &rows.iter().filter_map(bar).collect::<Vec<Bar>>(), Some(room))
 }

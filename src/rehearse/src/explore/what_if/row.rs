@@ -197,3 +197,10 @@ pub struct MeasuredStep {
     /// That what it takes may hang on values that nobody computed.
     pub unknown: Option<String>,
 }
+
+impl MeasuredStep {
+    /// What the time is of: `a step`, `a forward pass`, `a token`.
+    pub fn unit(&self) -> String {
+        format!("a {}", self.time.as_ref().map_or("step", |time| time.unit))
+    }
+}

@@ -1,7 +1,6 @@
 //! The answer on the terminal: what to do, the table, why not, the lines to write.
 
 use super::row::{MeasuredStep, VariantRow};
-use crate::answer::SimulatedGpu;
 use crate::answer::time::TimeChange;
 use base::units::{Bytes, Seconds, significant};
 use std::cmp::Reverse;
@@ -61,14 +60,15 @@ pub fn answer(base: &MeasuredStep, rows: &[VariantRow]) -> String {
 }
 
 /// One sentence: what to do.
-pub fn recommendation(gpu: &SimulatedGpu, rows: &[VariantRow]) -> String {
+pub fn recommendation(base: &MeasuredStep, rows: &[VariantRow]) -> String {
+    let (gpu, unit) = (&base.gpu, base.unit());
     let name = &gpu.name;
     let tried = || rows.iter().filter(|row| row.peak_reserved.is_some() && !row.techniques.is_empty());
     let what = |row: &VariantRow| {
         let compute = match (row.extra_flops, row.seconds.or(row.predicted_seconds)) {
             (_, Some(seconds)) => {
                 let than = row.predicted_change.map_or(String::new(), |change| format!(", {}, predicted", longer(change)));
-                format!("{} a step{than}", Seconds(seconds))
+                format!("{} {unit}{than}", Seconds(seconds))
             }
             (Some(_), None) if row.extra_share < 1e-3 => "no extra compute".to_string(),
             (Some(_), None) => format!("{:.0} % more compute", row.extra_share * 100.0),
@@ -87,7 +87,7 @@ pub fn recommendation(gpu: &SimulatedGpu, rows: &[VariantRow]) -> String {
                     (Some(change), _) if change.low == change.high => {
                         "in the same time (predicted) and with the same result".to_string()
                     }
-                    (Some(change), _) => format!("with the same result; a step takes {} (predicted)", longer(change)),
+                    (Some(change), _) => format!("with the same result; {unit} takes {} (predicted)", longer(change)),
                     (None, Some(_)) => "at no extra compute and with the same result".to_string(),
                     (None, None) => "with the same result; what it costs in compute could not be counted".to_string(),
                 };
@@ -147,7 +147,8 @@ fn letters(row: &VariantRow, changes: &[&str]) -> String {
 fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> std::fmt::Result {
     let gpu = &base.gpu;
     let unknown = base.unknown.as_ref().map_or(String::new(), |unknown| format!(" But {unknown}."));
-    writeln!(text, "\n{}{unknown}\n", recommendation(gpu, rows))?;
+    let unit = base.unit();
+    writeln!(text, "\n{}{unknown}\n", recommendation(base, rows))?;
     let before = rows.iter().find(|row| row.techniques.is_empty()).and_then(|row| row.peak_reserved).unwrap_or(0);
     let step = base.flops.map_or("not counted".to_string(), |n| flops(n.cast_signed()).trim_start_matches('+').to_string());
     let is_measured = rows.iter().any(|row| row.seconds.is_some());
@@ -167,8 +168,8 @@ fn write_answer(text: &mut String, base: &MeasuredStep, rows: &[VariantRow]) -> 
     let width = rows.iter().filter(|row| row.peak_reserved.is_some()).map(|row| row.name().len()).max().unwrap_or(0).max(9);
     let is_predicted = rows.iter().any(|row| row.predicted_change.is_some());
     let time = match (is_measured, is_predicted) {
-        (true, _) => format!("{:>10}  ", "a step"),
-        (false, true) => format!("{:>38}  ", "a step (predicted), 80 %"),
+        (true, _) => format!("{unit:>10}  "),
+        (false, true) => format!("{:>38}  ", format!("{unit} (predicted), 80 %")),
         (false, false) => String::new(),
     };
     // Operations say nothing more where there is a time; JSON has them.

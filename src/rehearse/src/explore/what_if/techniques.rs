@@ -14,9 +14,11 @@ pub struct Technique {
 }
 
 /// Groups in the order in which they are told; those of others come last.
-const GROUPS: [&str; 17] = [
+const GROUPS: [&str; 19] = [
     INFERENCE[0],
     INFERENCE[1],
+    INFERENCE[2],
+    INFERENCE[3],
     "precision",
     "update",
     "gradients",
@@ -83,8 +85,14 @@ pub const BESIDE_COMPILING: [&str; 7] =
     ["precision", "update", "gradients", OFFLOADING, STATE_OFFLOADING, "allocator", "accumulation"];
 
 /// The groups of what is for scripts that never train, and those of what helps these, too.
-const INFERENCE: [&str; 2] = ["inference", "inference precision"];
+const INFERENCE: [&str; 5] = ["inference", "inference precision", "cache", "images", SMALLER];
 const BESIDE_TRAINING: [&str; 4] = ["attention", COMPILING, LAYOUT, "allocator"];
+
+/// The group of smaller batches, which a script that trains takes with accumulation.
+pub const SMALLER: &str = "batch";
+
+/// It lets a backward pass compute again.
+pub const MEMORY_BUDGET: &str = "memory-budget";
 
 /// Whether techniques of a group are for scripts that train, or for those that do not.
 pub fn is_for(group: &str, trains: bool) -> bool {

@@ -2,7 +2,7 @@
 //! with `--device cuda` really measured on one.
 
 use super::row::{Burdens, Choice, MeasuredStep, VariantRow};
-use super::techniques::{ALLOCATOR, SETTINGS, Technique, is_for, techniques};
+use super::techniques::{ALLOCATOR, MEMORY_BUDGET, SETTINGS, SMALLER, Technique, is_for, techniques};
 use super::{picture, show};
 use crate::answer::{RehearsalVerdict, SimulatedGpu, answer, trains};
 use crate::capture::plain::{first_line, on_one_line};
@@ -11,7 +11,7 @@ use crate::capture::session::{Capture, ScriptFailed};
 use crate::explore::template::FlagTemplate;
 use crate::run::executor::{Rehearsal, Variant};
 use crate::show::text::short_failure;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use base::units::Bytes;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -35,7 +35,7 @@ pub struct Trials {
 #[derive(Debug, Clone)]
 pub struct BatchFlags {
     pub batch: FlagTemplate,
-    pub accumulation: FlagTemplate,
+    pub accumulation: Option<FlagTemplate>,
 }
 
 /// What each technique saves and costs.
@@ -64,7 +64,7 @@ impl WhatIf {
     /// # Errors
     /// The drawing fails.
     pub fn picture(&self) -> Result<String> {
-        picture::draw(&self.rows, &self.base.gpu)
+        picture::draw(&self.rows, &self.base)
     }
 }
 
@@ -80,7 +80,14 @@ pub fn what_if(rehearsal: &Rehearsal, trials: &Trials) -> Result<WhatIf> {
     let base = measure(&counting, false)?;
     let base = base
         .map_err(|why| ScriptFailed(format!("the script fails as it is: {why}; vramlab rehearse without --what-if shows where")))?;
-    let is_for = |choice: &Choice| asked || choice.groups.iter().all(|group| is_for(group, base.trains));
+    ensure!(
+        !base.trains || trials.batch.as_ref().is_none_or(|batch| batch.accumulation.is_some()),
+        "the script trains: --batch needs --accumulation, as in '--grad-accum {{}}'"
+    );
+    let is_for = |choice: &Choice| {
+        let is_budget = || choice.names.iter().any(|name| name == MEMORY_BUDGET);
+        asked || (choice.groups.iter().all(|group| is_for(group, base.trains)) && (base.trains || !is_budget()))
+    };
     let mut rows = try_all(rehearsal, &base, choices.into_iter().filter(is_for).collect());
     if trials.only.is_empty() {
         let together = combinations(&rows);
@@ -124,18 +131,33 @@ fn choices(rehearsal: &Rehearsal, trials: &Trials) -> Result<(Vec<Choice>, Vec<V
         let now = batch.number(command).with_context(|| {
             format!("--batch: the command has to say its batch, so that it can be divided; write {} into it", batch.text(32))
         })?;
-        let steps = accumulation.number(command).unwrap_or(1);
-        for factor in [2, 4, 8] {
-            if now.is_multiple_of(factor) {
-                let with = accumulation.with(&batch.with(command, now / factor), steps * factor);
-                choices.push(Choice {
-                    names: vec![format!("accumulate-{factor}x")],
-                    groups: vec!["accumulation"],
-                    micro_batches: factor,
-                    variant: Variant { command: Some(with), techniques: vec!["accumulate"], ..Variant::default() },
-                    words: format!("{} {}  # on the command line", batch.text(now / factor), accumulation.text(steps * factor)),
-                });
-            }
+        for factor in [2, 4, 8].into_iter().filter(|factor| now.is_multiple_of(*factor)) {
+            let smaller = batch.with(command, now / factor);
+            let mut words = format!("{}  # on the command line", batch.text(now / factor));
+            choices.push(match accumulation {
+                None => Choice {
+                    names: vec![format!("batch-{}", now / factor)],
+                    groups: vec![SMALLER],
+                    variant: Variant { command: Some(smaller), ..Variant::default() },
+                    words,
+                    ..Choice::default()
+                },
+                Some(accumulation) => {
+                    let steps = accumulation.number(command).unwrap_or(1) * factor;
+                    words.insert_str(batch.text(now / factor).len(), &format!(" {}", accumulation.text(steps)));
+                    Choice {
+                        names: vec![format!("accumulate-{factor}x")],
+                        groups: vec!["accumulation"],
+                        micro_batches: factor,
+                        variant: Variant {
+                            command: Some(accumulation.with(&smaller, steps)),
+                            techniques: vec!["accumulate"],
+                            ..Variant::default()
+                        },
+                        words,
+                    }
+                }
+            });
         }
     }
     for choice in &mut choices {

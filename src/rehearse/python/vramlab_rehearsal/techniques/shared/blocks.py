@@ -25,6 +25,14 @@ def repeated(root):
             blocks = [child for child in module if isinstance(child, nn.Sequential) and len(child) > 1]
             if len(blocks) > 1:
                 return [(path, module, blocks)]
+            # Rows of a table, as of attention and feed-forward: [ModuleList([attention, feed_forward]), ...].
+            kinds = {}
+            for child in [child for row in module if isinstance(row, nn.ModuleList) for child in row]:
+                if not isinstance(child, containers) and any(True for _ in child.children()):
+                    kinds.setdefault(type(child), []).append(child)
+            most = {kind for kind, of_kind in kinds.items() if len(of_kind) > 1}
+            if most:
+                return [(path, module, [child for row in module if isinstance(row, nn.ModuleList) for child in row if type(child) in most])]
         return deeper
 
     return within("", root)
@@ -37,8 +45,11 @@ def in_script(path):
 
 def of_list(path, module, blocks):
     """The blocks of a list as a script writes them."""
-    if len(blocks) == len(module):
+    if list(module) == blocks:
         return in_script(path)
+    if blocks[0] not in list(module):
+        kinds = tuple(dict.fromkeys(type(block).__name__ for block in blocks))
+        return f"[block for row in {in_script(path)} for block in row if type(block).__name__ in {kinds!r}]"
     return f"[block for block in {in_script(path)} if type(block).__name__ == {type(blocks[0]).__name__!r}]"
 
 

@@ -1,0 +1,57 @@
+"""offloaded-cache (cache): keys and values of a transformers model's `generate` wait on the host, but for those of the layer that is at work
+quantized-cache (cache): those keys and values take 4 bits each, where optimum-quanto or hqq is installed
+static-cache (cache): room for all tokens is taken at once, so that nothing is copied as the text grows; transformers compiles the model for it
+"""
+
+import functools
+import importlib.util
+
+from ..imports import when_imported
+from .shared.technique import Technique, technique
+
+
+@technique
+class Cache(Technique):
+    """Another of the caches that transformers has."""
+
+    def begin(self):
+        self.refused("the script calls no generate() of transformers")
+        when_imported("transformers.generation.utils", self.follow)
+
+    def follow(self, module):
+        kind = self.name.removesuffix("-cache")
+        backend = next((name for name, package in (("quanto", "optimum.quanto"), ("hqq", "hqq")) if _is_installed(package)), None)
+        if kind == "quantized" and backend is None:
+            self.refuse("neither optimum-quanto nor hqq is installed")
+        wanted = {"cache_implementation": kind}
+        if kind == "quantized":
+            wanted["cache_config"] = {"backend": backend, "nbits": 4}
+        mixin = module.GenerationMixin
+        original = mixin.generate
+        choose = self.or_refused(functools.partial(self.choose, wanted))
+
+        @functools.wraps(original)
+        def generate(model, *arguments, **more):
+            choose(model, more)
+            return original(model, *arguments, **more)
+
+        mixin.generate = generate
+
+    def choose(self, wanted, model, more):
+        given = more.get("generation_config") or getattr(model, "generation_config", None)
+        has = more.get("past_key_values"), more.get("cache_implementation"), getattr(given, "cache_implementation", None)
+        if any(each is not None for each in has) and not (self.said or {}).get("applied"):
+            return self.refused("the script chooses a cache itself")
+        if more.get("use_cache", getattr(given, "use_cache", True)) is False:
+            return self.refused("the script generates without a cache")
+        more.update(wanted)
+        text = ", ".join(f"{name}={value!r}" for name, value in wanted.items()).replace("'", '"')
+        change = "keys and values rounded to 4 bits" if "cache_config" in wanted else ""
+        return self.applied(f"model.generate(..., {text})", change)
+
+
+def _is_installed(package):
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False

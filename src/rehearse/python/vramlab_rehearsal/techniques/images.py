@@ -1,0 +1,46 @@
+"""sliced-vae (images): a VAE of diffusers decodes one image after the other
+tiled-vae (images): a VAE of diffusers decodes an image in overlapping tiles
+sliced-attention (attention): a model of diffusers computes attention in slices, half of the heads at a time
+"""
+
+import functools
+
+from ..imports import when_imported
+from .shared.technique import Technique, technique
+
+_VAES = "diffusers.models.autoencoders.autoencoder_kl"
+
+
+@technique
+class Images(Technique):
+    """What diffusers has for smaller peaks."""
+
+    def begin(self):
+        self.refused("the script decodes no images by diffusers' AutoencoderKL" if self.name.endswith("vae") else "the script runs no model of diffusers")
+        if self.name.endswith("vae"):
+            when_imported(_VAES, self.follow)
+        else:
+            self.at_first_forward(self.slice)
+
+    def follow(self, module):
+        kind, switch = module.AutoencoderKL, f"enable_{'slicing' if self.name == 'sliced-vae' else 'tiling'}"
+        original = kind.decode
+
+        @self.or_refused
+        def choose(vae):
+            if getattr(vae, switch.replace("enable", "use")) and not self.said["applied"]:
+                return self.refused("the script does")
+            getattr(vae, switch)()
+            return self.applied(f"pipe.vae.{switch}()", "seams between tiles are blended" if switch == "enable_tiling" else "")
+
+        @functools.wraps(original)
+        def decode(vae, *arguments, **more):
+            choose(vae)
+            return original(vae, *arguments, **more)
+
+        kind.decode = decode
+
+    def slice(self, root):
+        if hasattr(root, "set_attention_slice"):
+            root.set_attention_slice("auto")
+            self.applied("pipe.enable_attention_slicing()")
