@@ -55,7 +55,7 @@ CASES = {
     "diffusers#10035": Case("diffusers", "0.30.3 0.31.0", "reported/cogvideox.py"),
     # Jumps that nobody had reported.
     "gemma2": Case("transformers", "5.20.2 5.21.0", "found/gemma2.py"),
-    "bart generates": Case("transformers", "4.57.6 5.24.0", "found/bart_generates.py"),
+    "bart generates": Case("transformers", "4.57.6 5.0.0", "found/bart_generates.py"),
     "llama_long": Case("transformers", "4.37.2 4.38.2 4.39.3 4.40.2", "llama_long.py"),
     "architectures": Case("transformers", TRANSFORMERS, "architectures.py", is_sweep=True),
 }
@@ -83,10 +83,12 @@ class Records:
 
     def write(self):
         for name, columns, rows in [("rows.csv", COLUMNS, self.rows), ("jumps.csv", CHANGED, self.jumps)]:
-            with (HERE / name).open("w", newline="") as file:
+            aside = HERE / f"{name}.new"
+            with aside.open("w", newline="") as file:
                 writer = csv.DictWriter(file, columns, lineterminator="\n")
                 writer.writeheader()
                 writer.writerows(rows)
+            aside.replace(HERE / name)
 
     def of(self, case, version=None):
         return [row for row in self.rows if row["case"] == case and version in (None, row["version"])]
@@ -118,21 +120,25 @@ def rehearsed(options, name, case, version):
 
 
 def explain(options, records, name, case):
-    """The lines of each jump, of the captures that are there."""
+    """The lines of each jump, of answers that are there; others stay as they are while their versions follow each other."""
     out = OUT / name.replace(" ", "-").replace("/", "-")
-    records.jumps = [row for row in records.jumps if row["case"] != name]
-    rows = [row for row in records.of(name) if row["peak_allocated"] and row["verdict"] != "does_not_fit"]
-    for before, after in zip(rows, rows[1:]):
+    ended = [row for row in records.of(name) if row["peak_allocated"] and row["verdict"] != "does_not_fit"]
+    lines = {(row["version"], after["version"]): [] for row, after in zip(ended, ended[1:])}
+    for row in records.jumps:
+        if row["case"] == name and (pair := (row["before"], row["after"])) in lines:
+            lines[pair].append(row)
+    for before, after in zip(ended, ended[1:]):
         old, new = int(before["peak_allocated"]), int(after["peak_allocated"])
-        captures = [out / (row["version"].replace("==", "-") + ".json") for row in (before, after)]
-        if abs(new / old - 1) < JUMP or abs(new - old) < SMALL or not all(file.exists() for file in captures):
+        answers = [out / (row["version"].replace("==", "-") + ".json") for row in (before, after)]
+        if abs(new / old - 1) < JUMP or abs(new - old) < SMALL or not all(file.exists() for file in answers):
             continue
-        told = subprocess.run([options.vramlab, "diff", "--json", "-", *captures], capture_output=True, text=True, check=True)
-        for row in json.loads(told.stdout)["rows"][:4]:
-            # Without the folder that a package lies in, which is another one on another machine.
-            line = re.sub(r".*/(site-packages|versions|python)/", "", row["line"])
-            row = {**row, "line": line, "case": name, "before": before["version"], "after": after["version"]}
-            records.jumps.append({column: row.get(column) or "" for column in CHANGED})
+        told = subprocess.run([options.vramlab, "diff", "--json", "-", *answers], capture_output=True, text=True, check=True)
+        pair = {"case": name, "before": before["version"], "after": after["version"]}
+        # Without the folder that a package lies in, which is another one on another machine.
+        found = [{**row, **pair, "line": re.sub(r".*/(site-packages|versions|python)/", "", row["line"])} for row in json.loads(told.stdout)["rows"][:4]]
+        lines[pair["before"], pair["after"]] = [{column: row.get(column) or "" for column in CHANGED} for row in found]
+    others = [row for row in records.jumps if row["case"] != name]
+    records.jumps = sorted(others + sum(lines.values(), []), key=lambda row: row["case"])
 
 
 def main():
@@ -157,6 +163,10 @@ def main():
                 records.put(row)
             explain(options, records, name, case)
             records.write()
+    records = Records()
+    for name, case in wanted.items():
+        explain(options, records, name, case)
+    records.write()
 
 
 if __name__ == "__main__":
