@@ -50,11 +50,13 @@ CASES = {
     },
     # Threads of others. They want packages of their time: --python with reported/requirements.txt.
     "trl#876": Case("trl", "0.7.1 0.7.2", "reported/sft.py", "mistral", "4", gpu="a100-40g", flags=()),
-    "trl#999": Case("trl", "0.5.0 0.7.4", "reported/sft.py", "gpt2", "8", gpu="a100-80g", flags=()),
+    "trl#999": Case("trl", "0.5.0 0.7.4", "reported/sft.py", "gpt2", "4", gpu="a100-80g", flags=()),
     "trl#1168": Case("trl", "0.7.1 0.7.7", "reported/sft.py", "llama", "4", gpu="a100-40g", flags=()),
     "diffusers#10035": Case("diffusers", "0.30.3 0.31.0", "reported/cogvideox.py"),
     # Jumps that nobody had reported.
     "gemma2": Case("transformers", "5.20.2 5.21.0", "found/gemma2.py"),
+    "mamba2": Case("transformers", "5.17.0 5.20.0", "found/mamba2.py"),
+    "t5": Case("transformers", "5.17.0 5.20.0 5.20.2 5.21.0 5.24.0", "found/t5.py"),
     "bart generates": Case("transformers", "4.57.6 5.0.0", "found/bart_generates.py"),
     "llama_long": Case("transformers", "4.37.2 4.38.2 4.39.3 4.40.2", "llama_long.py"),
     "architectures": Case("transformers", TRANSFORMERS, "architectures.py", is_sweep=True),

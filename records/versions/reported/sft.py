@@ -8,7 +8,6 @@ import struct
 import sys
 import tempfile
 
-import bitsandbytes
 import torch
 import transformers
 from datasets import Dataset
@@ -17,10 +16,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedTokenizerFast, TrainingArguments
 from trl import SFTTrainer
 
-# peft 0.5 asks for what bitsandbytes has dropped since.
-MADE = bitsandbytes.nn.Linear8bitLt.__init__
-bitsandbytes.nn.Linear8bitLt.__init__ = lambda self, *given, memory_efficient_backward=False, **named: MADE(self, *given, **named)
-bitsandbytes.MatmulLtState.memory_efficient_backward = False
 FAMILY, BITS = sys.argv[1], sys.argv[2]
 SIZES = {
     "gpt2": dict(n_layer=48, n_embd=1600, n_head=25),  # gpt2-xl, whole
