@@ -52,6 +52,7 @@ CASES = {
     "trl#876": Case("trl", "0.7.1 0.7.2", "reported/sft.py", "mistral", "4", gpu="a100-40g", flags=()),
     "trl#999": Case("trl", "0.5.0 0.7.4", "reported/sft.py", "gpt2", "4", gpu="a100-80g", flags=()),
     "trl#1168": Case("trl", "0.7.1 0.7.7", "reported/sft.py", "llama", "4", gpu="a100-40g", flags=()),
+    "peft#1613": Case("peft", "0.3.0 0.10.0", "reported/lora.py"),
     "diffusers#10035": Case("diffusers", "0.30.3 0.31.0", "reported/cogvideox.py"),
     # Jumps that nobody had reported.
     "gemma2": Case("transformers", "5.20.2 5.21.0", "found/gemma2.py"),
