@@ -1,73 +1,175 @@
-"""What scripts take with each version of a package: writes rows.csv and jumps.txt beside this file. Goes on where it was stopped.
+"""What scripts take with each version of a package: writes rows.csv and jumps.csv beside this file. Goes on where it was stopped.
 
-    measure.py --vramlab PROGRAM [--python PYTHON] [CASE...]
+    measure.py --vramlab PROGRAM [--python PYTHON] [--again] [CASE...]
 
-The Python is one that has PyTorch; what an earlier run found of other cases stays.
+The Python is one that has PyTorch and the packages that a case does not vary. A case may be a group's name. A row that is there is kept, but with
+--again. All cases of a version are rehearsed before the next version, so that few environments have to be there at once.
 """
 
 import argparse
 import csv
 import datetime
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+OUT = ROOT / "target/versions"
 PRESETS = ROOT / "src/rehearse/python/presets/train.py"
-TORCH = ["--torch", "2.9..2.12"]
-# Flags of `vramlab versions`, and the script with its flags.
-CASES = {
-    "int8_function compiled": ([*TORCH, "--gpu", "rtx-4090", "--steps", "all"], [HERE / "int8_function.py", "compile"]),
-    "int8_function eager": ([*TORCH, "--gpu", "rtx-4090", "--steps", "all"], [HERE / "int8_function.py"]),
-    "llama_long": (
-        ["--package", "transformers=4.37.2,4.38.2,4.39.3,4.40.2", "--gpu", "a100-80g", "--steps", "all"],
-        [HERE / "llama_long.py"],
-    ),
-    **{
-        f"transformers {name}": (
-            ["--package", "transformers=4.49,4.57,5.5", "--gpu", "a100-80g", "--steps", "all"],
-            [HERE / "architectures.py", name],
-        )
-        for name in ["mixtral", "qwen2", "gemma2", "t5", "bert", "whisper"]
-    },
-    **{
-        f"{model} {mode}": ([*TORCH, "--gpu", "a100-80g"], [PRESETS, "--model", model, "--batch", batch, *flags])
-        for model, batch in [("gpt2", "8"), ("bert-base", "8"), ("vit-l16", "16"), ("resnet50", "32"), ("llama-1b", "1"), ("sd-unet", "1")]
-        for mode, flags in [("eager", []), ("compiled", ["--compile", "default"])]
-    },
-}
+JUMP, SMALL = 0.05, 8 << 20
+# In the order in which they are rehearsed: what lies far apart first.
+TORCH = "2.8.0 2.13.0 2.10.0 2.6.0 2.15.0 2.12.1 2.9.1 2.7.1 2.14.1 2.11.0"
 COLUMNS = ["case", "version", "peak_allocated", "peak_reserved", "verdict", "missing", "date"]
+CHANGED = ["case", "before", "after", "bytes", "change", "line", "source", "module", "category"]
+
+
+class Case:
+    """A script, and the versions of a package that it is rehearsed with; a sweep prints 'peak NAME: BYTES' for each of its parts."""
+
+    def __init__(self, package, versions, script, *words, flags=("--steps", "all"), gpu="a100-80g", is_sweep=False):
+        self.package, self.versions, self.is_sweep = package, versions.split(), is_sweep
+        self.command = [script if isinstance(script, Path) else HERE / script, *words]
+        self.flags = ["--gpu", gpu, *flags]
+
+
+TRANSFORMERS = "4.50.3 5.24.0 4.57.6 5.0.0 4.53.3 5.8.1 4.55.4 5.16.1"
+CASES = {
+    "int8_function compiled": Case("torch", TORCH, "int8_function.py", "compile", gpu="rtx-4090"),
+    "int8_function eager": Case("torch", TORCH, "int8_function.py", gpu="rtx-4090"),
+    "layers": Case("torch", TORCH, "layers.py", is_sweep=True),
+    **{
+        f"{model} {mode}": Case("torch", TORCH, PRESETS, "--model", model, "--batch", batch, *flags, flags=())
+        for mode, flags in [
+            ("eager", []), ("eager autocast", ["--bf16"]), ("compiled", ["--compile", "default"]),
+            ("compiled autocast", ["--compile", "default", "--bf16"]),
+        ]
+        for model, batch in [("gpt2", "8"), ("bert-base", "8"), ("vit-l16", "16"), ("resnet50", "32"), ("llama-1b", "1"), ("sd-unet", "1")]
+    },
+    # Threads of others. They want packages of their time: --python with reported/requirements.txt.
+    "trl#876": Case("trl", "0.7.1 0.7.2", "reported/sft.py", "mistral", "4", gpu="a100-40g", flags=()),
+    "trl#999": Case("trl", "0.5.0 0.7.4", "reported/sft.py", "gpt2", "4", gpu="a100-80g", flags=()),
+    "trl#1168": Case("trl", "0.7.1 0.7.7", "reported/sft.py", "llama", "4", gpu="a100-40g", flags=()),
+    "peft#1613": Case("peft", "0.3.0 0.10.0", "reported/lora.py"),
+    "diffusers#10035": Case("diffusers", "0.30.3 0.31.0", "reported/cogvideox.py"),
+    # Jumps that nobody had reported.
+    "gemma2": Case("transformers", "5.20.2 5.21.0", "found/gemma2.py"),
+    "mamba2": Case("transformers", "5.17.0 5.20.0", "found/mamba2.py"),
+    "t5": Case("transformers", "5.17.0 5.20.0 5.20.2 5.21.0 5.24.0", "found/t5.py"),
+    "bart generates": Case("transformers", "4.57.6 5.0.0", "found/bart_generates.py"),
+    "llama_long": Case("transformers", "4.37.2 4.38.2 4.39.3 4.40.2", "llama_long.py"),
+    "architectures": Case("transformers", TRANSFORMERS, "architectures.py", is_sweep=True),
+}
+# Parts of a sweep by themselves, where their lines are wanted: `measure.py 'layers rms_norm'`.
+SWEEPS = {name: case for name, case in CASES.items() if case.is_sweep}
+
+
+def find(name):
+    """The cases of a name or of a group's."""
+    if name in CASES:
+        return {name: CASES[name]}
+    for sweep, case in SWEEPS.items():
+        if name.startswith(sweep + " "):
+            return {name: Case(case.package, " ".join(case.versions), *case.command, name.removeprefix(sweep + " "))}
+    found = {key: case for key, case in CASES.items() if key.endswith(" " + name) or key.startswith(name + " ")}
+    return found or sys.exit(f"there is no case '{name}': {', '.join(CASES)}")
+
+
+class Records:
+    """rows.csv, and jumps.csv beside it."""
+
+    def __init__(self):
+        read = lambda name: list(csv.DictReader((HERE / name).open())) if (HERE / name).exists() else []
+        self.rows, self.jumps = read("rows.csv"), read("jumps.csv")
+
+    def write(self):
+        for name, columns, rows in [("rows.csv", COLUMNS, self.rows), ("jumps.csv", CHANGED, self.jumps)]:
+            aside = HERE / f"{name}.new"
+            with aside.open("w", newline="") as file:
+                writer = csv.DictWriter(file, columns, lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+            aside.replace(HERE / name)
+
+    def of(self, case, version=None):
+        return [row for row in self.rows if row["case"] == case and version in (None, row["version"])]
+
+    def put(self, row):
+        """In the order of the cases' versions, so that a later one does not stand before."""
+        self.rows = [other for other in self.rows if (other["case"], other["version"]) != (row["case"], row["version"])]
+        self.rows.append({name: row.get(name) if row.get(name) is not None else "" for name in COLUMNS})
+        self.rows.sort(key=lambda row: (row["case"], numbers(row["version"])))
+
+
+def numbers(version):
+    return [int(part) for part in re.findall(r"\d+", version.partition("==")[2])]
+
+
+def rehearsed(options, name, case, version):
+    """The rows of a case with a version: one, or of a sweep one for each part."""
+    out = OUT / name.replace(" ", "-").replace("/", "-")
+    words = [options.vramlab, "versions", *case.flags, "--package", f"{case.package}={version}", "--out", out, "--cache-size", options.cache_size]
+    subprocess.run([*map(str, words), "--", options.python, *map(str, case.command)], stdout=subprocess.DEVNULL)
+    found = json.loads((out / "versions.json").read_text())["rows"][0]
+    row = {**found, "case": name, "version": f"{case.package}=={version}", "date": datetime.date.today()}
+    yield row
+    log = out / f"{case.package}-{version}.log"
+    if case.is_sweep and not found.get("missing"):
+        for part, said in re.findall(r"^peak (.+?): (.+)$", log.read_text(), re.M):
+            peak, missing = (int(said), "") if said.isdigit() else (None, said.removeprefix("none, "))
+            yield {**row, "case": f"{name}: {part}", "peak_allocated": peak, "peak_reserved": None, "verdict": "", "missing": missing}
+
+
+def explain(options, records, name, case):
+    """The lines of each jump, of answers that are there; others stay as they are while their versions follow each other."""
+    out = OUT / name.replace(" ", "-").replace("/", "-")
+    ended = [row for row in records.of(name) if row["peak_allocated"] and row["verdict"] != "does_not_fit"]
+    lines = {(row["version"], after["version"]): [] for row, after in zip(ended, ended[1:])}
+    for row in records.jumps:
+        if row["case"] == name and (pair := (row["before"], row["after"])) in lines:
+            lines[pair].append(row)
+    for before, after in zip(ended, ended[1:]):
+        old, new = int(before["peak_allocated"]), int(after["peak_allocated"])
+        answers = [out / (row["version"].replace("==", "-") + ".json") for row in (before, after)]
+        if abs(new / old - 1) < JUMP or abs(new - old) < SMALL or not all(file.exists() for file in answers):
+            continue
+        told = subprocess.run([options.vramlab, "diff", "--json", "-", *answers], capture_output=True, text=True, check=True)
+        pair = {"case": name, "before": before["version"], "after": after["version"]}
+        # Without the folder that a package lies in, which is another one on another machine.
+        found = [{**row, **pair, "line": re.sub(r".*/(site-packages|versions|python)/", "", row["line"])} for row in json.loads(told.stdout)["rows"][:4]]
+        lines[pair["before"], pair["after"]] = [{column: row.get(column) or "" for column in CHANGED} for row in found]
+    others = [row for row in records.jumps if row["case"] != name]
+    records.jumps = sorted(others + sum(lines.values(), []), key=lambda row: row["case"])
 
 
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--vramlab", required=True)
     options.add_argument("--python", default=sys.executable)
+    options.add_argument("--cache-size", default="12GiB")
+    options.add_argument("--again", action="store_true")
     options.add_argument("cases", nargs="*", metavar="CASE", default=list(CASES))
     options = options.parse_args()
-    table, jumps = HERE / "rows.csv", HERE / "jumps.txt"
-    known = list(csv.DictReader(table.open())) if table.exists() else []
-    told = dict(part.split("\n", 1) for part in jumps.read_text().split("\n## ")[1:]) if jumps.exists() else {}
-    for case in options.cases:
-        flags, command = CASES[case]
-        out = ROOT / "target/versions" / case.replace(" ", "-")
-        words = [options.vramlab, "versions", *flags, "--out", out, "--", options.python, *command]
-        if subprocess.run(list(map(str, words)), stdout=subprocess.DEVNULL).returncode:
-            sys.exit(f"{case}: there are no figures")
-        found = json.loads((out / "versions.json").read_text())
-        known = [row for row in known if row["case"] != case]
-        for row in found["rows"]:
-            version = " ".join(f"{pin['package']}=={pin['version']}" for pin in row["pins"])
-            values = {**row, "case": case, "version": version, "date": datetime.date.today()}
-            known.append({name: values.get(name) or "" for name in COLUMNS})
-        told[case] = (out / "versions.txt").read_text()
-        with table.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(known)
-        jumps.write_text("# Written by measure.py\n" + "".join(f"\n## {name}\n{text.rstrip()}\n" for name, text in told.items()))
+    wanted = {key: case for name in options.cases for key, case in find(name).items()}
+    turns = list(dict.fromkeys((case.package, version) for case in wanted.values() for version in case.versions))
+    for package, version in turns:
+        for name, case in wanted.items():
+            records = Records()
+            if case.package != package or version not in case.versions or (records.of(name, f"{package}=={version}") and not options.again):
+                continue
+            rows = list(rehearsed(options, name, case, version))
+            # Others may have written meanwhile.
+            records = Records()
+            for row in rows:
+                records.put(row)
+            explain(options, records, name, case)
+            records.write()
+    records = Records()
+    for name, case in wanted.items():
+        explain(options, records, name, case)
+    records.write()
 
 
 if __name__ == "__main__":

@@ -2,8 +2,11 @@
 
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Three releases of a package: the last allocates half as much again, the one before wants what there is not.
 const WHEELS: &str = r#"
@@ -69,6 +72,40 @@ fn each_release_of_a_package_is_rehearsed_once_and_the_one_that_grew_is_found() 
     );
     assert_eq!(found["skipped"][0], "grower==1.1.0");
     assert!(said(&bisected).contains("--package grower=1.0.0,2.0.0"), "{}", said(&bisected));
+}
+
+/// Installs forever, and says by whom.
+const UV: &str = "#!/bin/sh\nsleep 600 &\necho $! > \"$STARTED.new\"\nmv \"$STARTED.new\" \"$STARTED\"\nwait\n";
+
+#[test]
+fn what_was_started_ends_with_the_program() {
+    let scene = tempfile::tempdir().unwrap();
+    let (bin, started) = (scene.path().join("bin"), scene.path().join("started"));
+    fs::create_dir(&bin).unwrap();
+    fs::write(bin.join("uv"), UV).unwrap();
+    fs::set_permissions(bin.join("uv"), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_vramlab"));
+    program
+        .env("VRAMLAB_CACHE", scene.path().join("cache"))
+        .env("STARTED", &started)
+        .env("PATH", format!("{}:/usr/bin:/bin", bin.display()));
+    program.args(["versions", "--package", "grower=1.0.0,2.0.0", "--"]).arg(common::python()).args(["-c", "pass"]);
+    let child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    while !started.exists() {
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing was installed");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    let ended = child.wait_with_output().unwrap();
+    assert!(said(&ended).contains("interrupted") && !said(&ended).contains("2.0.0 (2 of 2)"), "{}", said(&ended));
+    let sleeping = fs::read_to_string(&started).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", sleeping.trim())).unwrap_or_default();
+    assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    assert_eq!(
+        fs::read_dir(scene.path().join("cache/environments")).unwrap().filter(|e| e.as_ref().unwrap().path().is_dir()).count(),
+        0
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use clap::Args;
 use rehearse::check::Earlier;
 use rehearse::diff::PeakDiff;
 use rehearse::versions::bisect::{FirstBad, Peaks, Worktree};
-use rehearse::versions::{Base, Environments, Table, Trial, Wanted, clear, combinations, rows};
+use rehearse::versions::{Base, Environments, Table, Trial, Wanted, clear, combinations, is_interrupted, rows};
 use serde::Serialize;
 use sim::cards::Card;
 use std::ffi::OsString;
@@ -202,7 +202,8 @@ fn of_versions(options: &VersionsOptions) -> Result<u8> {
     let packages: Vec<Wanted> = torch.chain(options.package.iter().cloned()).collect();
     ensure!(!packages.is_empty(), "name what to vary: --torch 2.9..2.15, or --package transformers=4.50..4.57");
     let (base, card, place) = (Base::of(&rehearsing.command)?, rehearsing.card()?, rehearsing.place("")?);
-    let released = |wanted: &Wanted| base.released(&wanted.package).or_else(|why| wanted.named().ok_or(why));
+    // The index takes ten seconds to answer.
+    let released = |wanted: &Wanted| wanted.named().map_or_else(|| base.released(&wanted.package), Ok);
     let pins = packages.iter().map(|wanted| wanted.choose(&released(wanted)?)).collect::<Result<Vec<_>>>()?;
     let (trial, environments) = (rehearsing.trial(&base, &place.path)?, rehearsing.environments(&base));
     let rehearse = |name: &str, pins: &[_]| match environments.with(pins) {
@@ -210,6 +211,7 @@ fn of_versions(options: &VersionsOptions) -> Result<u8> {
             (environments.progress)("rehearsing");
             trial.run(name, &environment.python, None, &[])
         }
+        Err(why) if is_interrupted() => Err(why),
         Err(why) => Ok(Err(why)),
     };
     let rows = rows(combinations(&pins), |name| trial.kept(name), rehearse, progress(rehearsing.quiet))?;
@@ -264,6 +266,7 @@ fn of_bisect(options: &BisectOptions) -> Result<u8> {
             }
             match environments.with(std::slice::from_ref(pin)) {
                 Ok(environment) => trial.run(name, &environment.python, None, &[]),
+                Err(why) if is_interrupted() => Err(why),
                 Err(why) => Ok(Err(why)),
             }
         };

@@ -26,6 +26,7 @@ mod rankings;
 mod recipes;
 mod recorded;
 mod tables;
+mod versions;
 mod words;
 
 pub use check::check;
@@ -202,6 +203,10 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
     if recipes.is_some() {
         front.others.insert(0, Markdown::link("Recipes by card", "recipes.md"));
     }
+    let changelog = versions::read(results)?;
+    if changelog.is_some() {
+        front.others.push(Markdown::link("Memory by version", "versions.md"));
+    }
     pictures.extend(overview);
 
     let templates = templates()?;
@@ -227,6 +232,9 @@ fn assemble(findings: &Findings, results: &Path) -> Result<Report> {
             "recipes.md".to_string(),
             render("recipes", context! { command => Serde(&command), recipes => Serde(recipes) })?,
         ));
+    }
+    if let Some(log) = &changelog {
+        written.push(("versions.md".to_string(), render("versions", context! { command => Serde(&command), log => Serde(log) })?));
     }
     let several = |title: &str, lead: &str, kind: SubjectKind, rows: &[pages::VerdictRow], published: &[PublishedLine]| {
         let pages = sorted(kind);
@@ -393,6 +401,7 @@ fn templates() -> Result<Environment<'static>> {
         ("claims", include_str!("claims.md.j2")),
         ("recipes", include_str!("recipes.md.j2")),
         ("order", include_str!("order.md.j2")),
+        ("versions", include_str!("versions.md.j2")),
         ("guides", include_str!("guides.md.j2")),
     ] {
         templates.add_template(name, text).with_context(|| format!("parsing the template '{name}'"))?;

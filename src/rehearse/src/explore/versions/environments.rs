@@ -1,6 +1,7 @@
 //! Virtual environments with other versions of packages, kept in the cache: each has what differs, and sees the packages of the script's own
 //! Python behind that.
 
+use super::followed::{self, is_interrupted};
 use super::ranges::Pin;
 use crate::run::libraries::{cache, libraries, not_written};
 use anyhow::{Context, Result, bail, ensure};
@@ -9,11 +10,12 @@ use rustix::fs::FlockOperation;
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Seek};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::SystemTime;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 /// The Python that a command names, and what follows it there.
 #[derive(Debug, Clone)]
@@ -155,7 +157,10 @@ impl Environments<'_> {
         let lock = File::create(all.join("lock")).map_err(|error| not_written(error, &all))?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             (self.progress)("another vramlab makes an environment; waiting for it");
-            rustix::fs::flock(&lock, FlockOperation::LockExclusive).context("waiting for another vramlab")?;
+            while rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+                ensure!(!is_interrupted(), "interrupted");
+                thread::sleep(Duration::from_millis(100));
+            }
         }
         if !whole.exists() {
             let uv = in_path(OsStr::new("uv"));
@@ -165,10 +170,14 @@ impl Environments<'_> {
             command.args(self.python.iter().map(|version| format!("--python={version}")));
             command.args(uv.iter().map(|uv| format!("--uv={}", uv.display())));
             command.args(names.drain(..)).env_remove("PYTHONPATH").stdin(Stdio::null());
-            let made = command.output().with_context(|| format!("starting {}", self.base.python.display()))?;
-            if !made.status.success() {
+            let mut heard = tempfile::tempfile().context("making a temporary file")?;
+            command.stdout(Stdio::null()).stderr(heard.try_clone().context("opening a temporary file")?);
+            let made = followed::run(&mut command);
+            if !made.as_ref().is_ok_and(|status| status.success()) {
                 fs::remove_dir_all(&folder).ok();
-                let said = String::from_utf8_lossy(&made.stderr);
+                made?;
+                let mut said = String::new();
+                heard.rewind().and_then(|()| heard.read_to_string(&mut said)).context("reading what was said")?;
                 bail!("{}", said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it cannot be installed").trim());
             }
         }

@@ -1,6 +1,7 @@
 //! A rehearsal by this program in a process of its own: its answer and its capture are files, which a later run takes as they are.
 
 use super::environments::Base;
+use super::followed;
 use crate::check::Earlier;
 use anyhow::{Context, Result, anyhow, bail};
 use std::ffi::OsString;
@@ -49,7 +50,7 @@ impl Trial<'_> {
             command.env("PYTHONPATH", std::env::join_paths(all).context("PYTHONPATH")?);
         }
         fs::remove_file(file("json")).ok();
-        let status = command.status().with_context(|| format!("starting {}", self.program.display()))?;
+        let status = followed::run(&mut command)?;
         if status.code() == Some(INTERRUPTED) || status.code().is_none() {
             bail!("interrupted");
         }
