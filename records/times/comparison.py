@@ -17,7 +17,7 @@ import evaluate
 import model
 from evaluate import quantile
 
-SOURCES = ("timm-train", "timm-infer", "neusight", "kernelbench")
+SOURCES = ("timm-train", "timm-infer", "neusight", "kernelbench", "kernelbench-compiled")
 # Rows of a card that make a band of its own.
 LEAST = 15
 CELLS = {"chip": "anchored", "architecture": "architecture", "specification": "specification"}
@@ -46,8 +46,8 @@ def baselines(source):
 def family(row):
     if row["source"] == "neusight":
         return "language-model"
-    if row["source"] == "kernelbench":
-        return "problem"
+    if row["source"].startswith("kernelbench"):
+        return "compiled" if row["source"] != "kernelbench" else "problem"
     return "vision-transformer" if row["case"].startswith(TRANSFORMERS) else "convolutional"
 
 
@@ -78,7 +78,7 @@ def pairs(rows):
     for (source, *_), own in sorted(groups.items()):
         for at, one in enumerate(own):
             for other in own[:at]:
-                if source != "kernelbench" and sum(a != b for a, b in zip(words(one), words(other))) == 1:
+                if not source.startswith("kernelbench") and sum(a != b for a, b in zip(words(one), words(other))) == 1:
                     yield other, one
 
 
@@ -122,23 +122,36 @@ def is_inside(row, bands):
     return low <= math.exp(error(row)) <= high
 
 
-def inside_of_others(rows):
-    """How often a band holds rows that it was not made from: each model held out, by card and by the class that takes most of its time; and each
-    source and each card."""
-    held = []
-    for model_name in sorted({row["case"].split()[0] for row in rows}):
+def told_of_models(rows):
+    """Of each row whether the band holds it that was made without its model."""
+    for model_name in {row["case"].split()[0] for row in rows}:
         bands = bands_of_cells([row for row in rows if row["case"].split()[0] != model_name])
-        held += [(row, is_inside(row, bands)) for row in rows if row["case"].split()[0] == model_name]
-    for title, of in (("models of", lambda row: row["card"]), ("models, most of whose time are", class_of), ("all models", lambda row: "")):
-        for value in sorted({of(row) for row in rows}):
-            own = [inside for row, inside in held if of(row) == value]
-            if len(own) >= LEAST:
-                yield f"{title} {value}".strip(), len(own), sum(own) / len(own)
-    for name in ("source", "card"):
-        for value in sorted({row[name] for row in rows}):
-            own, bands = [row for row in rows if row[name] == value], bands_of_cells([row for row in rows if row[name] != value])
-            if len(own) >= LEAST:
-                yield f"the {name} {value}", len(own), sum(is_inside(row, bands) for row in own) / len(own)
+        for row in rows:
+            if row["case"].split()[0] == model_name:
+                row["inside"] = is_inside(row, bands)
+
+
+def inside_of_others(rows, name):
+    """How often bands hold the rows of a source or card that they were not made from, the least and the most."""
+    shares = []
+    for value in sorted({row[name] for row in rows}):
+        own, bands = [row for row in rows if row[name] == value], bands_of_cells([row for row in rows if row[name] != value])
+        if len(own) >= LEAST:
+            shares.append((sum(is_inside(row, bands) for row in own) / len(own), value))
+    (least, of), (most, to) = min(shares), max(shares)
+    return f"{least:.0%} ({of}) to {most:.0%} ({to})".replace("%", " %")
+
+
+def hosts(rows):
+    """By card steps that the host bounds, predicted by what the others of its machine take for each launch, in the median."""
+    for card in sorted({row["card"] for row in rows}):
+        own = [row for row in rows if row["card"] == card and evaluate.is_of_host(row) and row["source"] == "kernelbench"]
+        each = [row["measured"] / float(row["launches"]) for row in own]
+        for at, row in enumerate(own):
+            others = statistics.median(each[:at] + each[at + 1:] or each)
+            row["predicted"] = max(float(row["device_seconds"]), others * float(row["launches"]))
+        if len(own) >= 5:
+            yield card, statistics.median(each), own
 
 
 def class_of(row):
@@ -147,7 +160,9 @@ def class_of(row):
 
 def main():
     sources = [source for source in SOURCES if (evaluate.RECORDS / "steps" / f"{source}.csv.gz").exists()]
-    found = [row for row in evaluate.rows(sources) if evaluate.is_judged(row)]
+    every = list(evaluate.rows(sources))
+    of_hosts = list(hosts(every))
+    found = [row for row in every if evaluate.is_judged(row)]
     of = {source: baselines(source) for source in sources}
     for row in found:
         row["roofline"], row["pytorch"] = of[row["source"]](row["case"], row["card"])
@@ -155,7 +170,8 @@ def main():
     steps = [row for row in found if row not in host]
     variants = list(pairs(steps))
     bands = bands_of_cells(steps)
-    lines = ["| records | rows | predicted | median of measured / predicted | inside the band | plain roofline | PyTorch's estimate |",
+    told_of_models(steps)
+    lines = ["| records | rows | predicted | measured / predicted | in the band | plain roofline | PyTorch's estimate |",
              "|---|---:|---:|---:|---:|---:|---:|"]
     groups = [(f"{source}, {card}", [row for row in steps if (row["source"], row["card"]) == (source, card)])
               for source, card in sorted({(row["source"], row["card"]) for row in steps})]
@@ -163,18 +179,18 @@ def main():
         ("constants", lambda row: CELLS[row["records"]]), ("bound by", lambda row: row["bound_by"]), ("kind", family),
         ("most of its time", class_of)) for cell in sorted({of(row) for row in steps})]
     for name, some in [*groups, ("all steps", steps)]:
-        inside = sum(is_inside(row, bands) for row in some) / len(some)
+        inside = sum(row["inside"] for row in some) / len(some)
         lines.append(f"| {name} | {len(some)} | {median_and_p90([-error(row) for row in some])} | "
                      f"{math.exp(statistics.median(error(row) for row in some)):.2f} | {inside:.0%} | ".replace("%", " %").replace("  %", " %")
                      + " | ".join(median_and_p90([-error(row, one) for row in some]) for one in ("roofline", "pytorch")) + " |")
-    lines += ["", "| held out | rows | inside the band of the others |", "|---|---:|---:|"]
-    lines += [f"| {name} | {count} | {share:.0%} |".replace("%", " %") for name, count, share in inside_of_others(steps)]
+    lines += ["", f"Bands of the other sources hold {inside_of_others(steps, 'source')}, bands of the other cards {inside_of_others(steps, 'card')}."]
     lines += ["", "| ratios | pairs | median / p90 | band | sign right |", "|---|---:|---:|---:|---:|"]
     cells = [(cell, *values) for cell, values in bands.items()]
+    of_any_host = [error(row) for _, _, own in of_hosts for row in own]
+    cells.append(("host", *band(of_any_host), len(of_any_host)))
+    # Where the target's host was not measured, and the rehearsal's stands for it: assumed, the square.
     grades = [bands[cell] for cell in CELLS.values()]
-    low, high, count = min(one[0] for one in grades), max(one[1] for one in grades), len(steps)
-    # Steps that the host bounds: what is known is the host of the rehearsal alone; assumed, the square.
-    cells.append(("host", low**2, high**2, count))
+    cells.append(("other-host", min(one[0] for one in grades) ** 2, max(one[1] for one in grades) ** 2, 0))
     for cell, change, what in (("ratio", "size", "batch, or passes that are run"), ("layout", "layout", "channels last")):
         own = [pair for pair in variants if kind(pair) == change]
         errors = [difference(pair) for pair in own]
@@ -183,6 +199,12 @@ def main():
         cells.append((cell, low, high, len(own)))
         lines.append(f"| {what} | {len(own)} | {median_and_p90(errors)} | {low:.2f} to {high:.2f} | "
                      f"{sum(right) / max(1, len(right)):.0%} of {len(right)} |".replace("%", " %").replace("  %", " %"))
+    lines += ["", "| steps bound by the host, machine with | rows | µs a launch | one number for each launch | measured / predicted, 80 % |",
+              "|---|---:|---:|---:|---:|"]
+    for name, each, own in [*of_hosts, ("all", None, [row for _, _, own in of_hosts for row in own])]:
+        errors = [error(row) for row in own]
+        lines.append(f"| {name} | {len(own)} | {f'{each * 1e6:.0f}' if each else ''} | {median_and_p90([-one for one in errors])} | "
+                     "{:.2f} to {:.2f} |".format(*band(errors)))
     # Steps of which a class takes a third or more, for its own band: what its kernels alone may be off.
     for name in ("grouped", "depthwise", "volume", "attention", "reduction", "convolution"):
         own = []

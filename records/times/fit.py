@@ -25,6 +25,10 @@ from scipy.optimize import least_squares
 import model
 
 OPERATORS = model.ROOT / "records/times/operators"
+# What `vramlab calibrate` timed, in graphs: CARD-operators-graphs.csv.
+CALIBRATED = model.ROOT / "records/gpus"
+# Convolutions of three dimensions, which the constants of those of two are held to.
+HELD_OUT = ("xwang233",)
 STEPS = model.ROOT / "records/times/steps"
 # KernelBench's clock has the launch in it: assumed.
 LAUNCH = 1e-5
@@ -36,19 +40,28 @@ IS_MOVED = ("pointwise", "reduction", "reduction_backward", "layout")
 ALIGNED = {"matmul_half": 8, "matmul_single": 8}
 
 
-def records(without=()):
+def operators():
+    """Each source's name, card and row."""
+    for path in sorted(OPERATORS.glob("*.csv.gz")):
+        with gzip.open(path, "rt") as file:
+            yield from ((path.name.split(".")[0], row["card"], row) for row in csv.DictReader(file))
+    for path in sorted(CALIBRATED.glob("*-operators-graphs.csv")):
+        for row in csv.DictReader(path.open()):
+            # Of a first layer's few channels the gradient is asked of nobody, and the rate of one such row is not that of others.
+            if row["kind"] != "convolution" or int(row["groups"]) > 1 or int(row["k"]) >= model.FEW_CHANNELS * int(row["taps"]):
+                yield "calibrate", path.name.split("-operators")[0], row
+
+
+def records(without=(), held_out=False):
     """By card and class: rows of FLOPs, bytes, launches, peak, seconds, and whether a change of layout is in it; and by source how many."""
     all_cards, found = model.cards(), collections.defaultdict(list)
-    for path in sorted(OPERATORS.glob("*.csv.gz")):
-        source = path.name.split(".")[0]
-        with gzip.open(path, "rt") as file:
-            for row in csv.DictReader(file):
-                card = all_cards[row["card"]]
-                kind, peak = model.class_of(card, row)
-                if int(row["alignment"]) % ALIGNED.get(kind, 1) or row["card"] in without:
-                    continue
-                found[row["card"], kind].append((float(row["flops"]), float(row["bytes"]), int(row["launches"]), peak, float(row["seconds"]),
-                                                 bool(int(row["flags"]) & model.RELAID), blocks_of(row), source))
+    for source, name, row in operators():
+        kind, peak = model.class_of(all_cards[name], row)
+        if not int(row["alignment"]) % ALIGNED.get(kind, 1) and name not in without and (source in HELD_OUT) == held_out:
+            found[name, kind].append((float(row["flops"]), float(row["bytes"]), int(row["launches"]), peak, float(row["seconds"]),
+                                      bool(int(row["flags"]) & model.RELAID), blocks_of(row), source))
+    if held_out:
+        return found
     for card, row, seconds in problems():
         # Norms that were rehearsed before their blocks were recorded say nothing of the rate.
         if row["kind"] == "reduction" and "norm" in row["operator"] and row["m"] == "0":
@@ -125,13 +138,17 @@ def kin(own, kind, card):
         return own[card, kind], card
     for grade, alike in (("chip", lambda one: chips.get(one) and chips.get(one) == chips.get(card)),
                          ("architecture", lambda one: all_cards[one].capability == all_cards[card].capability)):
-        for _, one in sorted(((-values[3], name) for (name, of), values in own.items() if of == kind and alike(name))):
+        for _, one in sorted(((-values[3], name) for (name, of), values in own.items() if of == kind and name != "any" and alike(name))):
             return own[one, kind], f"{grade}: {one}"
     return None, "any"
 
 
 def medians(own):
-    return {kind: np.median([values[:3] for (_, of), values in own.items() if of == kind], axis=0) for kind in {kind for _, kind in own}}
+    """Where at least four rows speak of a class: three of one card say nothing of others."""
+    rows = collections.Counter()
+    for (_, kind), values in own.items():
+        rows[kind] += values[3]
+    return {kind: np.median([values[:3] for (_, of), values in own.items() if of == kind], axis=0) for kind in rows if rows[kind] >= 4}
 
 
 def fit(without=(), quiet=True):
@@ -165,9 +182,9 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=model.TIME / "constants.csv")
     options = parser.parse_args()
     own, layout = fit(options.without, quiet=False)
-    if options.without:
-        for (card, kind), some in sorted(records().items()):
-            if card in options.without and len(some) >= LEAST:
+    for is_source in (False, True):
+        for (card, kind), some in sorted(records(held_out=is_source).items()):
+            if (is_source or card in options.without) and len(some) >= LEAST:
                 values, of = kin(own, kind, card)
                 if values or ("any", kind) in own:
                     error = np.abs(errors(model.cards()[card], kind, some, values or own["any", kind], layout))

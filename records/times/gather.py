@@ -229,7 +229,25 @@ def benches(folder):
             yield passes(card, "pointwise", "single", float(one["kB"]) / float(one["GB_per_s"]) * 1e-6, float(one["kB"]) * 1e3 / SINGLE, 1)
 
 
-SOURCES = (aiconfigurator, neusight, deepbench, llmservingsim, vidur, tracelens, liger, benches)
+def xwang233(folder):
+    """Convolutions of three dimensions, forward, in both layouts (cuDNN 8.0); with few channels they have other kernels."""
+    for name, card in {"a100": "a100-40g", "v100": "v100"}.items():
+        with gzip.open(folder / f"xwang233/conv3d-channels-last_{name}_res-c8cd883.json.gz", "rt") as file:
+            for key, times in json.load(file).items():
+                if not key.startswith("("):
+                    continue
+                batch, inputs, side, outputs, filter, padding, stride = ast.literal_eval(key)
+                out, taps = ((side + 2 * padding - filter) // stride + 1) ** 3, filter**3
+                moved = float(HALF * (batch * (inputs * side**3 + outputs * out) + inputs * outputs * taps))
+                for layout, flags in (("contiguous", RELAID if taps > 1 else 0), ("channels-last-3d", CHANNELS_LAST)):
+                    seconds = times[f"{layout}-forward"] * 1e-3
+                    # Below this their clock shows the launch.
+                    if min(inputs, outputs) >= 16 and seconds > 2e-4:
+                        yield row(card, "convolution", "half", seconds, 2.0 * batch * outputs * out * inputs * taps, moved, flags=VOLUME | flags,
+                                  m=batch * out, n=outputs, k=inputs * taps, batch=1, groups=1, taps=taps)
+
+
+SOURCES = (aiconfigurator, neusight, deepbench, llmservingsim, vidur, tracelens, liger, benches, xwang233)
 
 
 def write(path, header, rows):

@@ -29,13 +29,15 @@ def kernelbench(repository):
     found = {}
     for commit, size in KERNELBENCH.items():
         for name in git("ls-tree", "-r", "--name-only", commit, "results/timing").split():
+            source = {"baseline_time_torch.json": "kernelbench",
+                      "baseline_time_torch_compile_inductor_default.json": "kernelbench-compiled"}.get(name.split("/")[3])
             # Two more machines with an L40S measured the same.
-            if not name.endswith("baseline_time_torch.json") or name.split("/")[2] in ("L40S_modal", "L40S_babel"):
+            if source is None or name.split("/")[2] in ("L40S_modal", "L40S_babel"):
                 continue
             for level, problems in json.loads(git("show", f"{commit}:{name}")).items():
                 for problem, one in problems.items():
                     if one and (level == "level1" or (level == "level3" and size == "old")) and one["hardware"] in HARDWARE:
-                        found["kernelbench", f"{size}/{level}/{problem}", HARDWARE[one["hardware"]]] = one["mean"] / 1e3
+                        found[source, f"{size}/{level}/{problem}", HARDWARE[one["hardware"]]] = one["mean"] / 1e3
     return found
 
 

@@ -23,6 +23,8 @@ ELSEWHERE = {
 CACHE = 36e9
 # One block of threads of a norm draws so many (device.rs).
 BLOCK = 5e9
+# Convolutions of three dimensions with fewer channels have kernels of their own (device.rs).
+FEW_CHANNELS = 16
 TRANSPOSED, VOLUME, CHANNELS_LAST, RELAID = 32, 64, 16, 4
 
 
@@ -57,15 +59,15 @@ def class_of(card, row):
     if kind in ("matmul", "recurrent"):
         return "matmul_single" if cores == "single" else "matmul_half", peak
     if kind == "convolution":
-        groups = int(row["groups"])
-        if groups > 1 and int(row["k"]) == int(row["taps"]):
-            return f"depthwise_{cores}", card.single
-        if groups > 1:
-            return f"grouped_{cores}", peak
-        if flags & VOLUME:
-            return f"volume_{cores}", peak
+        groups, is_transposed = int(row["groups"]), bool(flags & TRANSPOSED)
         # A transposed one is the gradient of the input of another.
-        part = {0: "data" if flags & TRANSPOSED else "forward", 1: "data", 2: "weights", 3: "both"}[direction]
+        part = {0: "data" if is_transposed else "forward", 1: "data", 2: "weights", 3: "both"}[direction]
+        if groups > 1 and int(row["k"]) == int(row["taps"]):
+            return f"depthwise_{cores}_{part}", card.single
+        if groups > 1:
+            return f"grouped_{cores}_{part}", peak
+        if flags & VOLUME and (is_transposed or int(row["k"]) < FEW_CHANNELS * int(row["taps"])):
+            return f"volume_{cores}", peak
         return f"convolution_{cores}_{part}", peak
     if kind in ("attention", "attention_backward"):
         return ("matmul_single" if cores == "single" else kind), peak

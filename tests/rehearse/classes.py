@@ -1,4 +1,5 @@
-"""Ten models' steps; prints each operator that launches kernels with what it counts as: its kind, its direction and, of what has them, FLOPs."""
+"""Ten models' steps; prints each operator that launches kernels with what it counts as: its kind, its direction, whether it has FLOPs,
+whether the host waits for it, and whether it copies from or to pinned memory."""
 
 import glob
 import json
@@ -74,6 +75,9 @@ for _ in range(3):
     for model, inputs in models:
         result = model(inputs).float()
         (result.logsumexp(-1).mean() + result.abs().amax(-1).norm() + result.var() + result.std(0).max()).backward()
+    torch.where(result > 0)
+    for is_pinned in (False, True):
+        torch.empty(result.shape, device="cpu", pin_memory=is_pinned).copy_(result)
     nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 1.0)
     optimizer.step()
 
@@ -89,7 +93,8 @@ with open(os.path.join(folder, "work"), "rb") as file:
 for at in range(0, len(records), 88):
     flops, = struct.unpack_from("<d", records, at + 16)
     operator, = struct.unpack_from("<I", records, at + 68)
-    row = (names[operator].split(".")[0], KINDS[records[at]], records[at + 86])
+    is_pinned = KINDS[records[at]] == "copy" and records[at + 32]
+    row = (names[operator].split(".")[0], KINDS[records[at]], records[at + 86], records[at + 3] & 1, is_pinned)
     found[row] = found.get(row, False) or flops > 0
-for (operator, kind, direction), has_flops in sorted(found.items()):
-    print(f"class {operator} {kind} {direction}{' flops' if has_flops else ''}")
+for (operator, kind, direction, waits, is_pinned), has_flops in sorted(found.items()):
+    print(f"class {operator} {kind} {direction}{' flops' * has_flops}{' waits' * waits}{' pinned' * is_pinned}")

@@ -1257,6 +1257,11 @@ if __name__ == '__main__':
         assert_eq!((&loading["loader"], &loading["workers"]), (&"Images of 256 samples".into(), &2.into()));
         assert!(number("seconds_per_batch") >= 0.5 && number("gives_per_second") <= 64.0, "{loading}");
         assert!(number("waits") > 0.5 && number("workers_needed") > 2.0, "{loading}");
+        // 256 samples in batches of 16.
+        let (time, epoch) = (&seen.json["time"], &seen.json["time"]["epoch"]);
+        assert_eq!((&epoch["steps"], &epoch["cost"]), (&16.into(), &serde_json::Value::Null));
+        assert!((epoch["seconds"].as_f64().unwrap() / time["step_seconds"].as_f64().unwrap() - 16.0).abs() < 1e-9, "{epoch}");
+        assert!(seen.error().contains("An epoch is 16 steps: "), "{}", seen.error());
         assert!(
             seen.error().contains("your loader gives") && seen.error().contains("workers of this CPU would do"),
             "{}",

@@ -34,7 +34,7 @@ import torch
 model = torch.nn.Linear(4096, 4096, device='cuda', dtype=torch.bfloat16)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 x = torch.randn(8192, 4096, device='cuda', dtype=torch.bfloat16)
-for _ in range(3):
+for _ in torch.utils.data.DataLoader(range(30), batch_size=10):
     model(x).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -58,8 +58,8 @@ fn a_card_is_calibrated_and_its_constants_and_prices_are_used() {
         "matmul_half",
         "matmul_single",
         "convolution_half_weights",
-        "depthwise_half",
-        "grouped_tf32",
+        "depthwise_half_forward",
+        "grouped_tf32_weights",
         "attention_backward",
         "pointwise",
         "reduction_backward",
@@ -105,6 +105,10 @@ fn a_card_is_calibrated_and_its_constants_and_prices_are_used() {
     assert!((number(&time["host_seconds"]) / number(&time["launches"]) / 2e-5 - 1.0).abs() < 1e-6, "{time}");
     let cost = &time["cost"];
     assert!((number(&cost["of_1000_steps"]) / (number(&time["step_seconds"]) / 3.6 * 0.5) - 1.0).abs() < 1e-9, "{cost}");
+    let epoch = &time["epoch"];
+    assert_eq!(epoch["steps"], 3, "{time}");
+    assert!((number(&epoch["cost"][0]) / number(&cost["of_1000_steps"]) - 0.003).abs() < 1e-9, "{epoch}");
+    assert!(error.contains("An epoch is 3 steps: ") && error.contains(" USD ("), "{error}");
     assert_eq!(
         (&cost["currency"], &cost["date"], &cost["source"]),
         (&"USD".into(), &"2026-11-25".into(), &"a seller, here".into())

@@ -19,7 +19,7 @@ MOST = 100
 
 _told = 0
 _owner = 0
-# By name of a loader: its workers, and batches that were taken from it outside of no_grad.
+# By name of a loader: its workers, batches that were taken from it outside of no_grad, batches that a worker has ready, and all that it has.
 _taken = {}
 
 
@@ -36,7 +36,8 @@ def follow(torch):
     def taken(self):
         if torch.is_grad_enabled():
             name = _name(self._dataset)
-            _taken[name] = (self._num_workers, _taken.get(name, (0, 0))[1] + 1, getattr(self, "_prefetch_factor", None) or 0)
+            known = _taken.get(name) or (0, 0, 0, _length(self))
+            _taken[name] = (self._num_workers, known[1] + 1, getattr(self, "_prefetch_factor", None) or 0, known[3])
 
     @functools.wraps(take)
     def taking(self):
@@ -58,6 +59,14 @@ def _name(dataset):
     # A script's own, which says that it has none in whatever way.
     except Exception:
         return type(dataset).__name__
+
+
+def _length(batches):
+    try:
+        return len(batches)
+    # A stream's is not known, and a script's own sampler says that in whatever way.
+    except Exception:
+        return 0
 
 
 def _waited_for_a_core():
@@ -127,5 +136,5 @@ def _write(**line):
 
 @guarded("batches of a DataLoader")
 def tell():
-    for name, (workers, batches, prefetched) in _taken.items():
-        notes.note(loader=name, workers=workers, batches=batches, prefetched=prefetched)
+    for name, (workers, batches, prefetched, length) in _taken.items():
+        notes.note(loader=name, workers=workers, batches=batches, prefetched=prefetched, length=length)

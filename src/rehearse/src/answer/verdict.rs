@@ -365,7 +365,9 @@ fn predicted(run: &Capture, steps: u32) -> (Option<Prediction>, Option<String>) 
 fn time(run: &Capture, steps: u32) -> Result<Prediction, String> {
     let predicted = |trace: &Trace| {
         let mut time = predict(trace, &run.card, steps, run.host_factor)?;
-        time.loading = Loading::of(trace, &run.traces, time.seconds(), (steps, run.cores));
+        let loading = Loading::of(trace, &run.traces, time.seconds(), (steps, run.cores));
+        time.epoch = loading.as_ref().and_then(|loading| loading.steps_per_epoch).map(|steps| time.of_steps(steps));
+        time.loading = loading;
         Ok(time)
     };
     let mut tried: Vec<Result<Prediction, String>> = run.traces.iter().map(predicted).collect();

@@ -43,4 +43,7 @@ pub struct ScriptLoader {
     /// Batches that each worker has ready.
     #[serde(default)]
     pub prefetched: u32,
+    /// Batches of an epoch; 0 where that is not known.
+    #[serde(default)]
+    pub length: u64,
 }

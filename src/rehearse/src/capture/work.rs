@@ -108,7 +108,7 @@ pub struct Work {
     pub bytes: f64,
     /// Of a product; m is rows of the result. Of a convolution as a product. Of attention queries, keys, size of a head, and heads of all
     /// sequences; of a recurrent layer rows of a step, outputs of its gates, hidden size, and steps; m of a norm or softmax are its
-    /// blocks of threads.
+    /// blocks of threads, and of a copy 1 where the host's memory is pinned.
     pub m: u32,
     pub n: u32,
     pub k: u32,

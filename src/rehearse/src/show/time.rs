@@ -115,6 +115,14 @@ pub fn prediction(text: &mut String, time: &Prediction) -> std::fmt::Result {
             place_or_not(one.line.as_ref())
         )?;
     }
+    if let Some(epoch) = &time.epoch {
+        let cost = match (&time.cost, epoch.cost.map(|cost| cost.map(money))) {
+            (Some(cost), Some([of, low, high])) => format!(" and {of} {} ({low} to {high})", cost.currency),
+            _ => String::new(),
+        };
+        let (took, range) = (seconds(epoch.seconds), between(epoch.low_seconds, epoch.high_seconds));
+        writeln!(text, "  An epoch is {} steps: {took} ({range}){cost} without waiting for data (predicted).", epoch.steps)?;
+    }
     if let Some(loading) = &time.loading {
         writeln!(text, "  {}.", loading.text())?;
     }

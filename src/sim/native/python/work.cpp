@@ -546,9 +546,11 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
     }
     default: break;
   }
+  // The host waits for how many there are.
+  if (is_one_of(of.name, {"nonzero", "_unique2", "unique_dim", "unique_consecutive", "bincount"})) work.flags |= kWaitsAfter;
   const bool moves = of.name == "copy_" || of.name == "_local_scalar_dense" || of.name == "_to_copy";
   if (moves) {
-    bool host = of.name == "_local_scalar_dense", device = false, pinned = true;
+    bool host = of.name == "_local_scalar_dense", device = false, pinned = !host;
     for (size_t i = 0; i < 2 && i < formals.size(); i++) {
       const Tensor one = tensor(i);
       if (!one.defined()) continue;
@@ -559,6 +561,7 @@ WorkScope::WorkScope(const WorkOf& of, const c10::OperatorHandle& op, const torc
     if (host && device) {
       const IValue* not_blocking = named("non_blocking");
       work.kind = WorkKind::kCopy;
+      work.m = pinned;
       if (!pinned || !(not_blocking && not_blocking->isBool() && not_blocking->toBool())) work.flags |= kWaitsAfter;
     }
   }

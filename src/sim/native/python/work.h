@@ -57,7 +57,8 @@ struct Work {
   // What must be read and written once.
   double bytes;
   // Of a product, and of a convolution as a product. Of attention queries, keys, size of a head, and heads of all sequences; of a recurrent
-  // layer rows of a step, gates' outputs, hidden size, and steps; m of a norm or softmax are its blocks of threads.
+  // layer rows of a step, gates' outputs, hidden size, and steps; m of a norm or softmax are its blocks of threads, and of a copy 1 where the
+  // host's memory is pinned.
   uint32_t m, n, k, batch;
   uint64_t stream;
   uint32_t stack, origin, module, operator_;

@@ -43,25 +43,22 @@ pub const SIMULATED: &str = "a simulated GPU: of no use";
 /// In a file of `vramlab calibrate`, what the host takes to launch a kernel.
 pub const HOST: &str = "host";
 
-/// Classes of kernels; what is here has constants on each card.
-pub const CLASSES: [&str; 27] = [
+/// Classes of convolutions: by precision (half, TF32, single), and forward, gradient of the input, gradient of the weights.
+macro_rules! of_convolutions {
+    ($kind:literal) => {
+        [
+            [concat!($kind, "_half_forward"), concat!($kind, "_half_data"), concat!($kind, "_half_weights")],
+            [concat!($kind, "_tf32_forward"), concat!($kind, "_tf32_data"), concat!($kind, "_tf32_weights")],
+            [concat!($kind, "_single_forward"), concat!($kind, "_single_data"), concat!($kind, "_single_weights")],
+        ]
+    };
+}
+pub const CONVOLUTION: [[&str; 3]; 3] = of_convolutions!("convolution");
+pub const GROUPED: [[&str; 3]; 3] = of_convolutions!("grouped");
+pub const DEPTHWISE: [[&str; 3]; 3] = of_convolutions!("depthwise");
+const OTHERS: [&str; 11] = [
     "matmul_half",
     "matmul_single",
-    "convolution_half_forward",
-    "convolution_half_data",
-    "convolution_half_weights",
-    "convolution_tf32_forward",
-    "convolution_tf32_data",
-    "convolution_tf32_weights",
-    "convolution_single_forward",
-    "convolution_single_data",
-    "convolution_single_weights",
-    "grouped_half",
-    "grouped_tf32",
-    "grouped_single",
-    "depthwise_half",
-    "depthwise_tf32",
-    "depthwise_single",
     "volume_half",
     "volume_tf32",
     "volume_single",
@@ -71,8 +68,12 @@ pub const CLASSES: [&str; 27] = [
     "pointwise",
     "reduction",
     "reduction_backward",
-    "copy",
 ];
+
+/// Classes of kernels that have constants on each card.
+pub fn classes() -> impl Iterator<Item = &'static str> {
+    [CONVOLUTION, GROUPED, DEPTHWISE].into_iter().flatten().flatten().chain(OTHERS)
+}
 
 static OWN_FILE: OnceLock<ConstantsTable> = OnceLock::new();
 
@@ -203,7 +204,7 @@ pub fn of(card: &Card, class: &'static str) -> (Constants, Grade, Option<String>
 /// Gradients that only other cards have records of are as far from those as the card's own forward pass is from theirs.
 fn beside_forward(card: &Card, class: &str, any: &Constants) -> Constants {
     let kind = class.strip_suffix("_data").or_else(|| class.strip_suffix("_weights"));
-    let forward = kind.and_then(|kind| CLASSES.into_iter().find(|one| one.strip_suffix("_forward") == Some(kind)));
+    let forward = kind.and_then(|kind| classes().find(|one| one.strip_suffix("_forward") == Some(kind)));
     match forward.and_then(|forward| Some((of(card, forward), shipped().get(ANY, forward)?))) {
         Some(((own, Grade::Chip, _), usual)) => Constants {
             fixed: own.fixed,
@@ -217,25 +218,23 @@ fn beside_forward(card: &Card, class: &str, any: &Constants) -> Constants {
 
 /// The class whose kernels are most like those of one without any record.
 fn near(class: &str) -> Option<&'static str> {
-    Some(match class {
-        "attention_backward" => "attention",
-        "reduction_backward" => "reduction",
-        "layout" => "pointwise",
-        "attention" => "matmul_half",
-        "convolution_tf32_forward" => "convolution_half_forward",
-        "convolution_tf32_data" => "convolution_half_data",
-        "convolution_tf32_weights" => "convolution_half_weights",
-        "grouped_half" => "grouped_tf32",
-        "grouped_tf32" => "grouped_single",
-        "grouped_single" => "convolution_single_forward",
-        "depthwise_half" => "depthwise_tf32",
-        "depthwise_tf32" => "depthwise_single",
-        "depthwise_single" => "convolution_single_forward",
-        "volume_half" => "volume_tf32",
-        "volume_tf32" => "convolution_half_forward",
-        "volume_single" => "convolution_single_forward",
+    // What a kind of convolutions lacks in one precision it may have in another, and else it is as plain ones are.
+    let of_kind = match class.split('_').collect::<Vec<_>>().as_slice() {
+        ["convolution", "tf32", part] => format!("convolution_half_{part}"),
+        [kind @ ("grouped" | "depthwise"), "half", part] => format!("{kind}_tf32_{part}"),
+        [kind @ ("grouped" | "depthwise"), "tf32", part] => format!("{kind}_single_{part}"),
+        ["depthwise", "single", "data" | "weights"] => "depthwise_single_forward".to_string(),
+        ["grouped" | "depthwise", "single", part] => format!("convolution_single_{part}"),
+        ["volume", "half"] => "volume_tf32".to_string(),
+        ["volume", "tf32"] => "convolution_half_forward".to_string(),
+        ["volume", "single"] => "convolution_single_forward".to_string(),
+        ["attention", "backward"] => "attention".to_string(),
+        ["reduction", "backward"] => "reduction".to_string(),
+        ["layout"] => "pointwise".to_string(),
+        ["attention"] => "matmul_half".to_string(),
         _ => return None,
-    })
+    };
+    classes().find(|class| *class == of_kind)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! Peak and bandwidth are the card's specification (`src/sim/src/cards.csv`). Fixed, compute and memory are constants of the card and the class of
 //! kernels ([`super::constants`]), fitted by `records/times/fit.py` on operators that others timed.
 
-use super::constants::{self, CLASSES, Constants, Grade};
+use super::constants::{self, CONVOLUTION, Constants, DEPTHWISE, GROUPED, Grade};
 use crate::capture::work::{Precision, Work, WorkKind};
 use sim::cards::{Card, Speed};
 use sim::trace::Phase;
@@ -43,9 +43,6 @@ pub struct OperatorTime {
 /// What a class is called in an answer.
 pub fn class_title(class: &str) -> &'static str {
     match class {
-        "grouped_half" | "grouped_tf32" | "grouped_single" => "grouped convolutions",
-        "depthwise_half" | "depthwise_tf32" | "depthwise_single" => "depthwise convolutions",
-        "volume_half" | "volume_tf32" | "volume_single" => "convolutions of three dimensions",
         "attention" => "attention",
         "attention_backward" => "attention's backward passes",
         "reduction" => "norms, softmax and sums",
@@ -54,6 +51,9 @@ pub fn class_title(class: &str) -> &'static str {
         "pointwise" => "elementwise kernels",
         "layout" => "changes of layout",
         "recurrent" => "recurrent layers",
+        _ if class.starts_with("grouped") => "grouped convolutions",
+        _ if class.starts_with("depthwise") => "depthwise convolutions",
+        _ if class.starts_with("volume") => "convolutions of three dimensions with few channels, or transposed",
         _ if class.starts_with("convolution") => "convolutions",
         _ => "copies",
     }
@@ -91,6 +91,9 @@ const ODD_SINGLE: f64 = 1.15;
 const PAGEABLE: f64 = 0.4;
 const COPY_SECONDS: f64 = 1e-5;
 
+/// Convolutions of three dimensions with fewer channels have kernels of their own.
+const FEW_CHANNELS: u32 = 16;
+
 impl CardModel {
     /// # Errors
     /// What of the card's figures is missing.
@@ -105,8 +108,7 @@ impl CardModel {
                 "src/sim/src/cards.csv has no {figures} of {name}, which the time of a step needs: add them from its specification"
             )
         })?;
-        let constants =
-            CLASSES.into_iter().filter(|class| *class != "copy").map(|class| (class, constants::of(card, class))).collect();
+        let constants = constants::classes().map(|class| (class, constants::of(card, class))).collect();
         Ok(CardModel {
             speed,
             capability: card.capability,
@@ -131,7 +133,8 @@ impl CardModel {
 
     pub fn takes(&self, work: &Work) -> OperatorTime {
         if work.kind == WorkKind::Copy {
-            let share = if work.synchronises { PAGEABLE } else { 1.0 };
+            // What does not wait is pinned.
+            let share = if work.synchronises && work.m == 0 { PAGEABLE } else { 1.0 };
             let seconds = COPY_SECONDS + work.bytes / (self.speed.host_bandwidth * share);
             return OperatorTime { seconds, limit: Limit::Bandwidth, class: "copy", grade: Grade::None };
         }
@@ -194,10 +197,16 @@ impl CardModel {
             Precision::Double => self.speed.single / self.singles_per_double(),
         };
         let on_tensor_cores = matches!(precision, Precision::Half | Precision::Tf32);
-        let of_precision = |[half, tf32, single]: [&'static str; 3]| match precision {
-            Precision::Half => half,
-            Precision::Tf32 => tf32,
-            _ => single,
+        let cores = match precision {
+            Precision::Half => 0,
+            Precision::Tf32 => 1,
+            _ => 2,
+        };
+        let part = match (work.direction, work.is_transposed) {
+            (0, false) => 0,
+            // A transposed one is the gradient of the input of another.
+            (0, true) | (1, _) => 1,
+            _ => 2,
         };
         match work.kind {
             WorkKind::Matmul | WorkKind::Recurrent if on_tensor_cores => {
@@ -213,21 +222,14 @@ impl CardModel {
             }
             // A channel alone has nothing for tensor cores.
             WorkKind::Convolution if work.groups > 1 && work.k == u32::from(work.taps) => {
-                (of_precision(["depthwise_half", "depthwise_tf32", "depthwise_single"]), self.speed.single, 1.0)
+                (DEPTHWISE[cores][part], self.speed.single, 1.0)
             }
-            WorkKind::Convolution if work.groups > 1 => {
-                (of_precision(["grouped_half", "grouped_tf32", "grouped_single"]), peak, 1.0)
+            WorkKind::Convolution if work.groups > 1 => (GROUPED[cores][part], peak, 1.0),
+            // With channels enough for tensor cores the third dimension is one more loop of the same kernels.
+            WorkKind::Convolution if work.is_volume && (work.is_transposed || work.k < FEW_CHANNELS * u32::from(work.taps)) => {
+                (["volume_half", "volume_tf32", "volume_single"][cores], peak, 1.0)
             }
-            WorkKind::Convolution if work.is_volume => (of_precision(["volume_half", "volume_tf32", "volume_single"]), peak, 1.0),
-            WorkKind::Convolution => {
-                let part = match (work.direction, work.is_transposed) {
-                    (0, false) => ["convolution_half_forward", "convolution_tf32_forward", "convolution_single_forward"],
-                    // A transposed one is the gradient of the input of another.
-                    (0, true) | (1, _) => ["convolution_half_data", "convolution_tf32_data", "convolution_single_data"],
-                    _ => ["convolution_half_weights", "convolution_tf32_weights", "convolution_single_weights"],
-                };
-                (of_precision(part), peak, 1.0)
-            }
+            WorkKind::Convolution => (CONVOLUTION[cores][part], peak, 1.0),
             WorkKind::Attention if on_tensor_cores => ("attention", peak, 1.0),
             WorkKind::AttentionBackward if on_tensor_cores => ("attention_backward", peak, 1.0 / BACKWARD),
             WorkKind::Attention => ("matmul_single", peak, 1.0),
@@ -256,7 +258,7 @@ mod tests {
     #[test]
     fn each_card_has_constants_of_each_class() {
         for card in cards::all().iter().filter(|card| card.speed.is_some()) {
-            assert_eq!(CardModel::of(card).unwrap().constants.len(), CLASSES.len() - 1, "{:?}", card.name);
+            assert_eq!(CardModel::of(card).unwrap().constants.len(), constants::classes().count(), "{:?}", card.name);
         }
     }
 
@@ -282,6 +284,36 @@ mod tests {
         );
         assert!(device.takes(&work(8191, 1)).seconds > 2.0 * taken.seconds);
         assert_eq!(device.takes(&work(1, 8)).limit, Limit::Bandwidth);
+    }
+
+    #[test]
+    fn a_third_dimension_is_one_more_loop_where_there_are_channels() {
+        let device = CardModel::of(&"h200".parse().unwrap()).unwrap();
+        let work = |channels: u32, groups, direction| Work {
+            kind: WorkKind::Convolution,
+            precision: Precision::Tf32,
+            is_volume: true,
+            k: 27 * channels,
+            taps: 27,
+            groups,
+            direction,
+            flops: 1e12,
+            bytes: 1e9,
+            ..Work::default()
+        };
+        let [many, few, alone] = [work(64, 1, 0), work(3, 1, 0), work(1, 64, 2)].map(|work| device.takes(&work));
+        assert_eq!([many.class, few.class, alone.class], ["convolution_tf32_forward", "volume_tf32", "depthwise_tf32_weights"]);
+        assert!(few.seconds > 2.0 * many.seconds, "{few:?} {many:?}");
+        let flat = device.takes(&Work { is_volume: false, ..work(64, 1, 0) });
+        assert!((many.seconds / flat.seconds - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_copy_from_memory_that_is_not_pinned_takes_longer() {
+        let device = CardModel::of(&"h200".parse().unwrap()).unwrap();
+        let seconds =
+            |synchronises, m| device.takes(&Work { kind: WorkKind::Copy, synchronises, m, bytes: 1e9, ..Work::default() }).seconds;
+        assert!(seconds(true, 0) > 2.0 * seconds(true, 1) && seconds(true, 1) == seconds(false, 0));
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub struct Loading {
     pub loader: String,
     pub workers: u32,
     pub batches_per_step: f64,
+    /// Where the loader's length is known.
+    pub steps_per_epoch: Option<u64>,
     /// One worker for one batch: the median of those after each worker's first.
     pub seconds_per_batch: f64,
     /// What all workers give, and what the card takes; of samples where a batch has a known number of them, else of batches.
@@ -71,6 +73,7 @@ impl Loading {
             loader: loader.name.clone(),
             workers: loader.workers,
             batches_per_step: batches,
+            steps_per_epoch: (loader.length > 0).then(|| (loader.length as f64 / batches).ceil() as u64),
             seconds_per_batch: seconds,
             gives_per_second: of_step / loads.max(1e-9),
             consumes_per_second: of_step / alone.max(1e-9),

@@ -84,6 +84,8 @@ pub struct Prediction {
     pub misaligned: Vec<Misaligned>,
     /// What the script's DataLoader gives beside it; it is in no other figure here.
     pub loading: Option<Loading>,
+    /// As many steps as the DataLoader has batches for.
+    pub epoch: Option<Steps>,
     #[serde(skip)]
     pub spans: Vec<Span>,
     pub not_modelled: [&'static str; NOT_MODELLED.len()],
@@ -149,7 +151,30 @@ pub struct TimeChange {
     pub high: f64,
 }
 
+/// Steps at the steady rate; data are there when they are asked for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Steps {
+    pub steps: u64,
+    pub seconds: f64,
+    pub low_seconds: f64,
+    pub high_seconds: f64,
+    /// With the ends of the time's band, in the currency of `cost`.
+    pub cost: Option<[f64; 3]>,
+}
+
 impl Prediction {
+    pub fn of_steps(&self, steps: u64) -> Steps {
+        let of = |each: f64| each * steps as f64;
+        let cost = self.cost.as_ref().map(|cost| [cost.of_1000_steps, cost.low, cost.high].map(|each| of(each / 1000.0)));
+        Steps {
+            steps,
+            seconds: of(self.step_seconds),
+            low_seconds: of(self.low_seconds),
+            high_seconds: of(self.high_seconds),
+            cost,
+        }
+    }
+
     /// Beside the script as it is; a change of layout has a band of its own.
     pub fn change_from(&self, before: &Prediction, changes_layout: bool) -> TimeChange {
         // Of forward passes for each sample: their batch may be another one.
@@ -322,7 +347,12 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         () => "specification",
     };
     let unrecorded = unrecorded(&taken, device_seconds);
-    let (low, high) = interval(card.name.unwrap_or_default(), records, is_busy, &unrecorded);
+    let host_band = match (is_busy, measured) {
+        (true, _) => None,
+        (false, Some(_)) => Some("host"),
+        (false, None) => Some("other-host"),
+    };
+    let (low, high) = interval(card.name.unwrap_or_default(), records, host_band, &unrecorded);
     let (samples, tokens) = stretch.batch;
     let known = |count: u64| (count > 0).then_some(count);
     let rate = |count: u64| known(count).map(|count| count as f64 / step_seconds);
@@ -357,6 +387,7 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         kernels: kernels(trace, &works, &taken),
         misaligned: misaligned(trace, &device, &works, step_seconds),
         loading: None,
+        epoch: None,
         not_modelled: NOT_MODELLED,
     })
 }
@@ -408,17 +439,18 @@ fn records_of(device: &CardModel, taken: &[OperatorTime]) -> Vec<String> {
 
 /// What the real value was, at least and at most, as a part of the predicted one, in 80 of 100 records of `intervals.csv`; wider by what a class
 /// without records may be off, by its share.
-fn interval(card: &str, records: &str, is_busy: bool, unrecorded: &[Unrecorded]) -> (f64, f64) {
+/// `host` is the row of a step that its host bounds.
+fn interval(card: &str, records: &str, host: Option<&str>, unrecorded: &[Unrecorded]) -> (f64, f64) {
     // Steps of many models were compared on some cards.
     let own = band(card);
-    let (low, high) = band(match (records, is_busy) {
-        (_, false) => "host",
+    let (low, high) = band(match (records, host) {
+        (_, Some(host)) => host,
         _ if own.0 > 0.0 => card,
-        ("chip", true) => "anchored",
-        ("architecture", true) => "architecture",
+        ("chip", _) => "anchored",
+        ("architecture", _) => "architecture",
         _ => "specification",
     });
-    if !is_busy {
+    if host.is_some() {
         return (low, high);
     }
     let more = |end: fn(&Unrecorded) -> f64| unrecorded.iter().map(|one| one.share * end(one).ln().abs()).sum::<f64>();
@@ -566,10 +598,11 @@ mod tests {
     #[test]
     fn each_interval_holds_what_was_predicted_or_says_by_how_much_it_is_off() {
         let wide = [Unrecorded { kernels: "grouped convolutions", share: 0.4, low: 0.4, high: 5.0 }];
-        for (records, is_busy) in [("chip", true), ("architecture", true), ("specification", true), ("chip", false)] {
-            let (low, high) = interval("none", records, is_busy, &[]);
-            let (lower, higher) = interval("none", records, is_busy, &wide);
-            assert_eq!((lower < low, higher > high), (is_busy, is_busy));
+        let hosts = [("chip", Some("host")), ("chip", Some("other-host"))];
+        for (records, host) in [("chip", None), ("architecture", None), ("specification", None)].into_iter().chain(hosts) {
+            let (low, high) = interval("none", records, host, &[]);
+            let (lower, higher) = interval("none", records, host, &wide);
+            assert_eq!((lower < low, higher > high), (host.is_none(), host.is_none()));
             assert!(0.1 < low && low < high && high < 10.0, "{low} to {high}");
         }
         for cell in ["ratio", "layout"] {
