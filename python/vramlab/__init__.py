@@ -135,7 +135,8 @@ def rehearse(
         needs_at_least=found["needs_at_least"],
         categories={held["name"]: held["bytes"] for peak in peaks for held in peak},
         notes=found["notes"],
-        text=said.strip(),
+        # Without what was said on the way, which is more on a slow machine.
+        text="\n".join(line for line in said.splitlines() if not line.startswith("vramlab: ")).strip(),
         output=printed,
         json=found,
     )

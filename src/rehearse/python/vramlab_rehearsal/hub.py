@@ -157,12 +157,13 @@ def follow_transformers(module):
     def from_pretrained(cls, name, *arguments, **more):
         try:
             return original(cls, name, *arguments, **more)
-        except OSError as error:
+        except (OSError, AttributeError) as error:
+            # The second is what transformers 4 raises offline: it reads a name that it has not found.
             folder, why = _of_configuration(cls, name, more), str(error).strip().splitlines()
             if folder is None:
                 raise
-        tell(f"the weights of {name} are not there: their shapes are those of its config.json, and all values are 0 ({why[0] if why else 'no reason'})")
         found = original(cls, folder, *arguments, **{key: value for key, value in more.items() if key not in _OF_A_REPOSITORY})
+        tell(f"the weights of {name} are not there: their shapes are those of its config.json, and all values are 0 ({why[0] if why else 'no reason'})")
         model = found[0] if isinstance(found, tuple) else found
         model.name_or_path = model.config._name_or_path = name
         return found
