@@ -152,7 +152,7 @@ pub struct TimeChange {
 }
 
 /// Steps at the steady rate; data are there when they are asked for.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Steps {
     pub steps: u64,
     pub seconds: f64,
@@ -258,7 +258,7 @@ impl<'a> Stretch<'a> {
         };
         let (at, _) = longest(&|pass| is_token(pass) == generates)?;
         // One alone may have no name for its size: a pass that launched nothing has a size and no work.
-        let batch = (trace.pass_batches.len() == passes.len()).then(|| trace.pass_batches[at]).unwrap_or_default();
+        let batch = if trace.pass_batches.len() == passes.len() { trace.pass_batches[at] } else { Default::default() };
         Some(Stretch {
             unit: if generates { "token" } else { "forward pass" },
             works: passes[at].iter().collect(),
@@ -347,7 +347,7 @@ pub fn predict(trace: &Trace, card: &Card, steps: u32, host_factor: f64) -> Resu
         () => "specification",
     };
     let unrecorded = unrecorded(&taken, device_seconds);
-    let host_band = match (is_busy, measured) {
+    let host_band = match (is_busy, host.launch) {
         (true, _) => None,
         (false, Some(_)) => Some("host"),
         (false, None) => Some("other-host"),
