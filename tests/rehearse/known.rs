@@ -211,7 +211,7 @@ fn what_a_job_takes_of_the_host_is_told_and_too_much_is_in_the_headline() {
     assert!(bytes("at_least") > (3 << 30) + bytes("shared_memory") + bytes("of_workers"), "{host}");
     let headline = said.lines().find(|line| line.starts_with("FITS")).unwrap();
     assert!(headline.contains("But it takes") && headline.contains("of the host's RAM, which has 3.00 GiB"), "{headline}");
-    assert!(said.contains("Note: elapsed_time of CUDA events is "), "{said}");
+    assert!(said.contains("Note: elapsed_time of CUDA events was 0.01 ms here"), "{said}");
     assert!(said.contains("Host RAM at least") && said.contains("2.00 GiB pinned, 2 workers with"), "{said}");
 }
 
