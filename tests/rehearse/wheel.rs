@@ -99,7 +99,8 @@ fn it_installs_beside_pytorch_and_gives_the_programs_bytes() {
     assert_eq!(bytes(&mut Command::new(at("venv/bin/vramlab")), "installed.json"), ours);
     let words = ["rehearse", "--gpu", "4GiB", "--json", "alone.json", "--", "python"];
     let rehearsed = alone(Command::new(at("venv/bin/vramlab")).args(words).arg("train.py"));
-    let json: Value = serde_json::from_str(&fs::read_to_string(at("alone.json")).expect(&said(&rehearsed))).unwrap();
+    let json: Value =
+        serde_json::from_str(&fs::read_to_string(at("alone.json")).unwrap_or_else(|_| panic!("{}", said(&rehearsed)))).unwrap();
     assert_eq!(json["peak_reserved"].as_i64(), Some(ours[2]), "{}", said(&rehearsed));
     let other = "import torch; torch.__version__ = '2.8.0+cu128'; torch.ones(1, device='cuda')";
     let refused = alone(Command::new(at("venv/bin/vramlab")).args(words).args(["-c", other]));
