@@ -33,7 +33,13 @@ pub fn assert_links_are_live(out: &Path) {
     assert!(links.len() > 10);
     for link in links {
         let target = link.attr("href").unwrap();
-        let is_known = ["https://ui.perfetto.dev", "https://pytorch.org/memory_viz", "https://colinch4.github.io/"];
+        let is_known = [
+            "https://ui.perfetto.dev",
+            "https://pytorch.org/memory_viz",
+            "https://colinch4.github.io/",
+            "https://github.com/huggingface/",
+            "https://github.com/pytorch/",
+        ];
         let lives = match target.strip_prefix('#') {
             Some(id) => ids.contains(id),
             None => is_known.iter().any(|known| target.starts_with(known)) || out.join(target).is_file(),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-const PARTS: [&str; 6] = ["README.md", "METHODOLOGY.md", "results", "report", "tests/ecosystem", "experiments"];
+const PARTS: [&str; 7] = ["README.md", "METHODOLOGY.md", "results", "report", "records/versions", "tests/ecosystem", "experiments"];
 
 /// Where a copy came from.
 #[derive(Debug, PartialEq)]
