@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-const PARTS: [&str; 6] = ["README.md", "METHODOLOGY.md", "results", "report", "peers/ecosystem", "experiments"];
+const PARTS: [&str; 8] =
+    ["README.md", "METHODOLOGY.md", "results", "report", "peers/ecosystem", "experiments", "docs", "records/gpus"];
 
 /// Where a copy came from.
 #[derive(Debug, PartialEq)]
