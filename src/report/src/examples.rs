@@ -8,7 +8,7 @@ use std::path::Path;
 /// Fixes of an answer that README shows.
 const FIXES: usize = 3;
 
-/// What README shows of an answer of `--what-if`: what to do, some techniques that make it fit and leave the result as it is, and the shortest lines.
+/// What README shows of an answer of `--what-if`: what to do, some techniques that make it fit and leave the result as it is, and the last of their lines.
 pub fn answer(text: &str) -> Option<String> {
     let sentence = text.lines().find(|line| line.starts_with("The fastest that fits"))?;
     let table: Vec<&str> =
@@ -19,12 +19,12 @@ pub fn answer(text: &str) -> Option<String> {
     // A letter at the end stands for what changes in the result.
     let leaves_result = |row: &&&str| row.ends_with("  yes") && name(row).is_some_and(|name| !name.contains(" + "));
     let fixes: Vec<&str> = rows.iter().filter(leaves_result).take(FIXES).copied().collect();
-    let lines = |row: &&str| {
+    // Of each the last line, which calls what the others define.
+    let last = |row: &&str| {
         let from = text.lines().skip_while(|line| Some(line.trim()) != name(row).map(|name| format!("# {name}")).as_deref());
-        let lines: Vec<&str> = from.take_while(|line| !line.is_empty()).collect();
-        (lines.len() > 1).then(|| lines.join("\n"))
+        let is_next = |line: &str| rows.iter().any(|row| Some(line.trim()) == name(row).map(|name| format!("# {name}")).as_deref());
+        from.skip(1).take_while(|line| !is_next(line)).filter(|line| !line.is_empty()).last()
     };
-    let shortest = fixes.iter().filter_map(lines).min_by_key(|lines| lines.lines().count())?;
     // Names are as wide as those of sets, which do not stand here.
     let width = [plain].into_iter().chain(&fixes).filter_map(|row| name(row)).map(|name| name.len()).max()?.max("technique".len());
     let short = |row: &&str| {
@@ -36,7 +36,9 @@ pub fn answer(text: &str) -> Option<String> {
     // The columns keep their widths: the first is as wide as its head and three figures.
     let head = format!("  {:<width$}  {:>8}{}", "technique", "needs", rest(head).strip_prefix("needs").unwrap_or_default());
     let table = [head].into_iter().chain([plain].into_iter().chain(&fixes).map(short)).collect::<Vec<String>>().join("\n");
-    Some(format!("```\n{}\n\n{table}\n\n{shortest}\n```", sentence.split("; with the same").next()?))
+    let last = fixes.iter().map(|row| Some(format!("  {:<width$}  {}", name(row)?, last(row)?.trim())));
+    let last = last.collect::<Option<Vec<String>>>()?.join("\n");
+    Some(format!("```\n{}\n\n{table}\n\n{last}\n```", sentence.split("; with the same").next()?))
 }
 
 /// What docs/ecosystem.md shows of torchtune's ladder, and the command of its last step.
@@ -206,12 +208,12 @@ mod tests {
         let text = "\nThe fastest that fits x leaves the result as it is: b, which needs 1 GiB.\n\n  On x.\n\n    technique           needs       saves         allocated  fits  changes\n  \
                     * a                1.00 GiB     1 GiB  50 %   1.00 GiB  yes   a\n  * b                1.00 GiB     1 GiB  50 %   1.00 GiB  yes\n    \
                     as it is           2.00 GiB       0 B   0 %   1.00 GiB  no\n    b + c              1.00 GiB     1 GiB  50 %   1.00 GiB  yes\n\n  \
-                    The lines to write\n\n    # a\n    a()\n\n    # b\n    b()\n    b()\n";
+                    The lines to write\n\n    # a\n    a()\n\n    # b\n    b()\n\n    b(c)\n";
         let shown = answer(text).unwrap();
         let lines: Vec<&str> = shown.lines().collect();
         assert_eq!(lines[1], "The fastest that fits x leaves the result as it is: b, which needs 1 GiB.");
         assert!(lines[4].starts_with("  as it is   2.00 GiB") && lines[5].starts_with("  b          1.00 GiB"), "{shown}");
-        assert_eq!(lines[6..], ["", "    # b", "    b()", "    b()", "```"]);
+        assert_eq!(lines[6..], ["", "  b          b(c)", "```"]);
         assert_eq!(answer("nothing"), None);
     }
 
